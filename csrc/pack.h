@@ -1,0 +1,58 @@
+// Weights: GGUF tensor types -> the two internal formats that the kernels read.
+//
+// A packed matrix of N output features x K input features (K a multiple of 32) is a sequence of tiles of 16 output columns; a
+// tile is a sequence of K/32 blocks. The 16 columns are the 16 lanes of a register, so no kernel ever sums across lanes.
+//
+// q4, 320 bytes per block:  q[4][64]  group g, byte 4*lane+i: low nibble = w[lane][4g+i], high nibble = w[lane][16+4g+i]
+//                           d[16]     fp16 scale per lane        value = d*q + m, q in 0..15
+//                           m[16]     fp16 minimum per lane
+// q8, 512 bytes per block:  q[8][64]  group g, byte 4*lane+i = w[lane][4g+i], signed, never -128
+//     and after the K/32 blocks of a tile: d[K/32][16] fp16 scales, value = d*q; the tile is padded to a multiple of 64 bytes.
+//
+// Rows past N in the last tile are zero (q=0, d=0, m=0).
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace quintet {
+
+enum class Format { q4, q8 };
+
+struct FreeDeleter { void operator()(uint8_t* p) const; };
+using Bytes = std::unique_ptr<uint8_t[], FreeDeleter>;   // 64-byte aligned, from aligned_bytes()
+Bytes aligned_bytes(size_t size);                          // throws std::bad_alloc; contents zeroed
+
+struct Packed {
+  Format format;
+  int rows, cols;          // N, K as given
+  size_t tile_bytes;       // stride between tiles of 16 columns
+  Bytes data;
+  int tiles() const { return (rows + 15) / 16; }
+  int blocks() const { return cols / 32; }
+  size_t bytes() const { return tile_bytes * size_t(tiles()); }
+  const uint8_t* tile(int t) const { return data.get() + tile_bytes * size_t(t); }
+};
+
+// Bytes that `rows` x `cols` of GGML type `type` occupy in a file; throws std::invalid_argument for an unknown type or a
+// cols that its block size does not divide.
+size_t raw_bytes(const std::string& type, int rows, int cols);
+
+// Pack a matrix. `row_order` (empty = identity) maps the packed row n to the source row, so that a loader can permute heads.
+// Exact for Q4_0, Q4_1, Q8_0; Q4_K exact up to fp16 rounding of the block's scale and minimum; the rest is quantised to 8 bits
+// per block of 32 by the block's largest magnitude. Tiles [tile0, tile1) only, so that callers can split the work.
+Packed pack_empty(const std::string& type, int rows, int cols);
+void pack_tiles(Packed& out, const std::string& type, const uint8_t* raw, const std::vector<int>& row_order, int tile0, int tile1);
+
+// Dequantise one row of the raw tensor to float (the reference used by packing and by vectors such as norms and biases).
+void dequantize_row(const std::string& type, const uint8_t* raw, int row, int cols, float* out);
+
+// One row of a packed matrix back to float (embedding look-up).
+void unpack_row(const Packed& w, int row, float* out);
+
+float half_to_float(uint16_t h);
+uint16_t float_to_half(float f);   // round to nearest even
+
+}  // namespace quintet

@@ -1,0 +1,155 @@
+"""The boundary between the service and an engine: five verbs and what the engine can do.
+
+Tokens cross it, never provider JSON. Engine ids are ours, never the client's.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from quintet.events import TokenEvent
+from quintet.request import Prompt, Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceSpec:
+    """One prompt × sample, before tokenising. The position in the list is the ``seq`` of its events.
+
+    Args:
+        prompt: text or token ids.
+        max_tokens: ``None`` = to the end of the context.
+        sampling: with the seed of *this* choice.
+        logprobs: alternatives per token; ``None`` = no log-probabilities.
+        echo: the prompt's tokens come first as events with ``prompt=True`` (with log-probabilities if asked for).
+    """
+
+    prompt: Prompt
+    max_tokens: int | None
+    sampling: Sampling
+    logprobs: int | None
+    echo: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedSequence:
+    """A sequence that can run: ids in range, length checked, ``max_tokens`` resolved."""
+
+    tokens: tuple[int, ...]
+    max_tokens: int
+    sampling: Sampling
+    logprobs: int | None
+    echo: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A request that can run.
+
+    Args:
+        request_id: the backend's own id, used for ``abort``.
+        sequences: in the order of the specs.
+    """
+
+    request_id: int
+    sequences: tuple[PreparedSequence, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What the engine behind this boundary can do; the service checks requests against it.
+
+    Args:
+        model: the public model name.
+        context: most tokens of prompt plus completion.
+        vocab: width of the logits; every token id is below it.
+        pieces: the bytes of each token id (empty for control tokens).
+        max_logprobs: most alternatives per token.
+        max_sequences: most sequences of one request (prompts × n).
+        fingerprint: equal fingerprint and seed mean equal bytes.
+    """
+
+    model: str
+    context: int
+    vocab: int
+    pieces: Sequence[bytes]
+    max_logprobs: int
+    max_sequences: int
+    fingerprint: str
+
+
+class State(enum.Enum):
+    """The engine's condition, told by its progress, never by an open port."""
+
+    LOADING = "loading"
+    READY = "ready"
+    STALLED = "stalled"  # work waits and no step finished lately
+    DEAD = "dead"
+    CLOSED = "closed"
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """A truthful snapshot.
+
+    Args:
+        progress: share of loading done, 0 to 1.
+        steps: engine steps finished since start.
+        running: sequences in the batch.
+        waiting: sequences in the queue.
+    """
+
+    state: State
+    progress: float = 1.0
+    steps: int = 0
+    running: int = 0
+    waiting: int = 0
+
+
+class Backend(Protocol):
+    """Five verbs. All are called on one event loop."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Valid once the state is ``READY``."""
+        ...
+
+    async def prepare(self, specs: Sequence[SequenceSpec]) -> Prepared:
+        """Tokenise and check everything that can be refused, before the status line is sent.
+
+        Does not start work and holds nothing: a ``Prepared`` may simply be dropped.
+
+        Raises:
+            BadRequest: a token id out of range (``param`` = ``prompt``), an empty prompt, too many sequences.
+            PromptTooLong: the prompt, or the prompt plus ``max_tokens``, exceed the context.
+            Overloaded: the waiting queue is full.
+            Loading: the model is not ready.
+            EngineFailed: the engine is dead.
+        """
+        ...
+
+    def submit(self, prepared: Prepared) -> AsyncIterator[Sequence[TokenEvent]]:
+        """Start the work now; iterate over its events, one batch per engine step.
+
+        Each sequence gets exactly one event with ``finish`` set, and nothing after it. The iterator ends after the last
+        sequence's terminal event. An engine failure is a terminal event with ``finish=ERROR``, never an exception.
+        Closing the iterator early does not abort: call ``abort``.
+        """
+        ...
+
+    def abort(self, request_id: int, seq: int | None = None) -> None:
+        """Stop one sequence, or all of a request. Idempotent, never raises, safe for ended or unknown ids.
+
+        The terminal event (``finish=ABORT``) still arrives if the sequence had not ended.
+        """
+        ...
+
+    def health(self) -> Health:
+        """The engine's condition; never blocks."""
+        ...
+
+    async def close(self) -> None:
+        """End all work (terminal events with ``finish=ABORT``) and free everything. Idempotent."""
+        ...

@@ -1,0 +1,123 @@
+"""The only importer of the native extension; typed, and the seam at which a model double can stand in.
+
+Shapes below: R = requested rows, V = vocabulary, k = alternatives.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from quintet import _core
+
+PAGE = 16
+"""Tokens per KV-cache page, fixed by the native kernels (16 tokens are the 16 lanes of a register)."""
+
+I32 = npt.NDArray[np.int32]
+F32 = npt.NDArray[np.float32]
+U8 = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One ragged forward pass: segments of consecutive tokens of different sequences.
+
+    Args:
+        tokens: int32 [T], all segments' tokens one after the other.
+        lengths: int32 [S], tokens per segment, each ≥ 1, summing to T.
+        starts: int32 [S], position of each segment's first token in its sequence.
+        tables: int32 [S, P], page numbers of each sequence in order; entries past the last used page are ignored.
+            Every position from 0 to ``starts + lengths - 1`` must lie in a listed page, and those before ``starts``
+            must have been computed earlier.
+        rows: int32 [R], indexes into ``tokens`` whose final hidden row is wanted.
+    """
+
+    tokens: I32
+    lengths: I32
+    starts: I32
+    tables: I32
+    rows: I32
+
+
+class Runner(Protocol):
+    """A model that can be stepped. Implemented by the native model and by the toy. Not thread-safe: one caller at a time.
+
+    Every number it returns depends only on the tokens of that row's own sequence up to that row, never on the batch.
+    """
+
+    @property
+    def vocab(self) -> int: ...
+
+    @property
+    def context(self) -> int: ...
+
+    @property
+    def page_bytes(self) -> int:
+        """Memory of one KV page (all layers), in bytes."""
+        ...
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one hidden row as returned by ``forward``."""
+        ...
+
+    def allocate(self, pages: int) -> None:
+        """Reserve KV memory for ``pages`` pages, numbered from 0. Once, before the first ``forward``."""
+        ...
+
+    def forward(self, batch: Batch) -> U8:
+        """Run the batch, write its keys and values to the pages, and return the wanted hidden rows, uint8 [R, row_bytes].
+
+        A row is the final hidden state, normed and quantised for the output matrix; it may be kept and given to ``logits`` later.
+
+        Raises:
+            ValueError: a token id, page number, length or index out of range; nothing was computed.
+        """
+        ...
+
+    def logits(self, rows: U8) -> F32:
+        """Output matrix over hidden rows: uint8 [R, row_bytes] -> float32 [R, V]. The array is valid until the next call."""
+        ...
+
+    def copy_page(self, source: int, target: int) -> None:
+        """Copy one page's keys and values (copy on write)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Log-probabilities (natural log, of the plain softmax of the logits row).
+
+    Args:
+        chosen: float32 [R], of the target token.
+        top_ids: int32 [R, k], most likely first; ties by lower id.
+        top: float32 [R, k].
+    """
+
+    chosen: F32
+    top_ids: I32
+    top: F32
+
+
+def score(logits: F32, targets: I32, k: int) -> Scores:
+    """Log-probabilities of ``targets`` int32 [R] and of the ``k`` most likely tokens of each row of float32 [R, V]."""
+    chosen, top_ids, top = _core.score(logits, targets, k)
+    return Scores(chosen, top_ids, top)
+
+
+def sample(logits: F32, temperature: F32, top_p: F32, seeds: npt.NDArray[np.uint64], positions: npt.NDArray[np.uint64]) -> I32:
+    """Choose one token per row of float32 [R, V]; the logits are not changed. All parameters are [R].
+
+    Order: temperature (0 = greedy, lowest id among equals), softmax, top-p (tokens sorted by probability, ties by lower id; kept
+    until the mass before a token reaches ``top_p``), draw with Philox4x32-10 keyed by the row's seed at counter ``position``.
+    A row's token depends on its own logits and parameters only.
+    """
+    return _core.sample(logits, temperature, top_p, seeds, positions)
+
+
+def isas() -> list[str]:
+    """Instruction sets this build can run on this CPU, best first; the last is always ``portable``."""
+    return list(_core.isas())

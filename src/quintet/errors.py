@@ -1,0 +1,142 @@
+"""Every error a client or a caller can meet.
+
+::
+
+    QuintetError
+    ├── RequestError            the client's fault; nothing was started
+    │   ├── BadRequest          a field breaks a rule (names field, rule, value)
+    │   │   ├── PromptTooLong   prompt (+ max_tokens) does not fit the context
+    │   │   └── Unsupported     a field this server or model does not offer
+    │   ├── NotAuthorized       missing or wrong API key
+    │   ├── ModelNotFound       no such model here
+    │   ├── NotFound            no such route
+    │   ├── MethodNotAllowed    right route, wrong method
+    │   ├── BodyTooLarge        over the body limit
+    │   ├── UnsupportedMedia    wrong content type or encoding
+    │   └── TooManyRequests     over this client's own limit (429)
+    ├── ServerError             ours
+    │   ├── Overloaded          the queue is full, or draining (503 + Retry-After)
+    │   ├── Loading             the model is not ready yet (503 + Retry-After)
+    │   └── EngineFailed        the engine died or rejected the work (500)
+    └── ModelError              a model reference, file or download is unusable (one clear line for the CLI)
+
+A dialect turns ``RequestError`` and ``ServerError`` into its provider's status and body.
+"""
+
+from __future__ import annotations
+
+
+class QuintetError(Exception):
+    """Base of all; ``str(error)`` is client-safe."""
+
+
+class RequestError(QuintetError):
+    """The client's fault."""
+
+
+class BadRequest(RequestError):
+    """A field breaks a rule.
+
+    Args:
+        param: the field as the client spelled it, e.g. ``stop`` or ``prompt[3]``; empty for the body as a whole.
+        rule: the rule in words, e.g. ``must be at most 4 strings``.
+        got: what was sent, shortened by ``shorten``; empty when there is nothing to show.
+        code: a stable machine-readable word.
+    """
+
+    def __init__(self, param: str, rule: str, got: str = "", code: str = "invalid_value") -> None:
+        self.param, self.rule, self.got, self.code = param, rule, got, code
+        where = f"'{param}' " if param else ""
+        super().__init__(f"{where}{rule}{f', got {got}' if got else ''}.")
+
+
+class PromptTooLong(BadRequest):
+    """The prompt, or the prompt and ``max_tokens`` together, exceed the context."""
+
+    def __init__(self, param: str, rule: str, got: str = "") -> None:
+        super().__init__(param, rule, got, code="context_length_exceeded")
+
+
+class Unsupported(BadRequest):
+    """A documented field that this server, or the model being served, does not offer."""
+
+    def __init__(self, param: str, rule: str, got: str = "") -> None:
+        super().__init__(param, rule, got, code="unsupported_parameter")
+
+
+class NotAuthorized(RequestError):
+    """Missing or wrong API key."""
+
+
+class ModelNotFound(RequestError):
+    """The model named in the request is not served here."""
+
+
+class NotFound(RequestError):
+    """No such route."""
+
+
+class MethodNotAllowed(RequestError):
+    """The route exists, the method is wrong.
+
+    Args:
+        allow: the value of the ``Allow`` header.
+    """
+
+    def __init__(self, allow: str) -> None:
+        self.allow = allow
+        super().__init__(f"Method not allowed; use {allow}.")
+
+
+class BodyTooLarge(RequestError):
+    """The body exceeds the limit."""
+
+
+class UnsupportedMedia(RequestError):
+    """Content-Type or Content-Encoding that this route does not take."""
+
+
+class TooManyRequests(RequestError):
+    """Over this client's own limit.
+
+    Args:
+        retry_after: seconds.
+    """
+
+    def __init__(self, message: str, retry_after: float = 1.0) -> None:
+        self.retry_after = retry_after
+        super().__init__(message)
+
+
+class ServerError(QuintetError):
+    """Ours."""
+
+
+class Overloaded(ServerError):
+    """The queue is full or the server is draining.
+
+    Args:
+        retry_after: seconds.
+    """
+
+    def __init__(self, message: str, retry_after: float = 1.0) -> None:
+        self.retry_after = retry_after
+        super().__init__(message)
+
+
+class Loading(Overloaded):
+    """The model is still loading."""
+
+
+class EngineFailed(ServerError):
+    """The engine died, or could not do the work."""
+
+
+class ModelError(QuintetError):
+    """A model reference, file or download is unusable."""
+
+
+def shorten(value: object, limit: int = 60) -> str:
+    """``repr(value)`` in at most ``limit`` printable ASCII characters."""
+    text = ascii(value)
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."

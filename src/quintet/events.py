@@ -1,0 +1,128 @@
+"""What flows back: token events from a backend, choice events from the service.
+
+JSON bodies are a fold over the choice events, stream chunks a map over them; there is no second path.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class Finish(enum.Enum):
+    """Why a sequence or a choice ended; each dialect maps it by a total table."""
+
+    EOS = "eos"  # the model's end-of-sequence token
+    STOP = "stop"  # a stop string of the request
+    LENGTH = "length"  # max_tokens, or the end of the context
+    ABORT = "abort"  # cancelled: client gone, deadline, shutdown
+    ERROR = "error"  # failed; the reason travels in Failed
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEvent:
+    """One token of one sequence, as it crosses the backend boundary.
+
+    Args:
+        seq: index of the sequence inside its request, ``prompt_index * n + sample_index``.
+        token: token id; ``-1`` on a terminal event that carries no token (``max_tokens`` 0, abort, error).
+        piece: the token's bytes (may be an incomplete UTF-8 sequence; empty for end-of-sequence and control tokens).
+        logprob: the model's own natural-log probability, before bias, penalties and temperature;
+            ``None`` for the first prompt token (nothing precedes it) and when log-probabilities are off.
+        top: the most likely ``(token id, logprob)`` at this position, best first; empty when not asked for.
+        prompt: this is a token of the prompt (echo), not a generated one.
+        finish: set on the last event of the sequence, exactly once.
+        cached_tokens: set on the sequence's terminal event: prompt tokens that came from the prefix cache.
+        error: with ``finish=ERROR``: a fixed, client-safe sentence.
+    """
+
+    seq: int
+    token: int
+    piece: bytes = b""
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()
+    prompt: bool = False
+    finish: Finish | None = None
+    cached_tokens: int = 0
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenText:
+    """A token as a client sees it.
+
+    Args:
+        token: token id.
+        text: the token's own text; bytes that are not whole characters are decoded as the dialects document.
+        raw: the token's bytes.
+        logprob: as in ``TokenEvent``.
+        top: ``(token id, text, logprob)`` best first, the sampled token always among them.
+        offset: characters (code points) from the start of the prompt text to this token's text.
+    """
+
+    token: int
+    text: str
+    raw: bytes
+    logprob: float | None
+    top: tuple[tuple[int, str, float], ...]
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceDelta:
+    """Text that is final and may be sent, with the tokens that it completes.
+
+    Args:
+        index: the choice, ``prompt_index * n + sample_index``.
+        text: never holds a fragment of a stop string or half a character.
+        tokens: filled only when the request asked for log-probabilities.
+    """
+
+    index: int
+    text: str
+    tokens: tuple[TokenText, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceDone:
+    """A choice ended; nothing follows for this index.
+
+    Args:
+        stop: the stop string that matched, when ``finish`` is ``STOP``.
+        seed: the seed this choice drew with.
+    """
+
+    index: int
+    finish: Finish
+    stop: str = ""
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts of the whole request; a prompt counts once, however many samples it has."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The last event of a request that went well: every choice is done."""
+
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The last event of a request that broke after its status line was sent.
+
+    Args:
+        message: fixed, client-safe text; never a traceback, a path or user data.
+    """
+
+    message: str
+
+
+Event = ChoiceDelta | ChoiceDone | Finished | Failed
