@@ -5,6 +5,7 @@ Shapes below: R = requested rows, V = vocabulary, k = alternatives.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -121,3 +122,42 @@ def sample(logits: F32, temperature: F32, top_p: F32, seeds: npt.NDArray[np.uint
 def isas() -> list[str]:
     """Instruction sets this build can run on this CPU, best first; the last is always ``portable``."""
     return list(_core.isas())
+
+
+class Tokenizer(Protocol):
+    """What the engine needs of a tokenizer (``models/tokenizer.py``, or the toy's bytes)."""
+
+    @property
+    def pieces(self) -> Sequence[bytes]:
+        """Bytes of each token id; empty for control tokens."""
+        ...
+
+    @property
+    def eos_ids(self) -> frozenset[int]:
+        """Ids that end a sequence."""
+        ...
+
+    def encode(self, text: str) -> list[int]:
+        """Prompt text to ids, with a BOS only if the model's metadata asks for one. Special-token text is recognised."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model ready to step.
+
+    Args:
+        name: public model name.
+        fingerprint: ``system_fingerprint``: hash of weights file, tokenizer and numerics version.
+    """
+
+    runner: Runner
+    tokenizer: Tokenizer
+    name: str
+    fingerprint: str
+
+
+class Loader(Protocol):
+    """Brings a model into memory, in a worker thread; raises ``ModelError`` if it cannot."""
+
+    def __call__(self, progress: Callable[[float], None]) -> Loaded: ...

@@ -1,0 +1,42 @@
+"""Settings as values: each is built once by the CLI and handed only to its one reader."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """Read by ``server/``.
+
+    Args:
+        host, port: where to listen; port 0 picks a free one.
+        api_keys: accepted keys; empty = no authentication.
+        model_names: names a request may use for the served model, the public one first.
+        max_body_bytes: larger bodies are refused with 413 before they are read.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    api_keys: tuple[str, ...] = ()
+    model_names: tuple[str, ...] = ()
+    max_body_bytes: int = 2 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Read by ``backends/native/engine.py``.
+
+    Args:
+        kv_bytes: memory for the KV cache; pages are reserved, and only those used become resident.
+        batch_tokens: most tokens of one step (decodes and prefill chunks together).
+        max_running: most sequences in the batch.
+        max_waiting: most sequences in the queue; beyond it requests are refused.
+        max_sequences: most sequences of one request (prompts × n).
+    """
+
+    kv_bytes: int = 1 << 30
+    batch_tokens: int = 256
+    max_running: int = 64
+    max_waiting: int = 1024
+    max_sequences: int = 128
