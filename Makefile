@@ -1,0 +1,53 @@
+# make serve   set up, then serve the bundled model on 127.0.0.1:8000   (make serve ARGS="--port 9000 path.gguf")
+# make setup   the set-up alone: .venv, dependencies, native build, bundled model
+# make test    set up, then the tests                                   (make test ARGS="tests/unit -k store")
+# make check   lint, types, import rules
+# make bench   set up, then the measurements                            (make bench ARGS="...")
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMPS := $(VENV)/stamps
+NATIVE := CMakeLists.txt $(wildcard csrc/*)
+
+.PHONY: serve setup test check bench clean
+.DEFAULT_GOAL := serve
+.DELETE_ON_ERROR:
+# Stamps of one set-up build on each other, so a parallel make must not run ahead.
+.NOTPARALLEL:
+
+serve: setup
+	@$(BIN)/python -m quintet serve $(ARGS)
+
+setup: $(STAMPS)/build
+	@$(BIN)/python -m quintet pull --quiet smollm2
+
+test: setup
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: $(STAMPS)/deps
+	@$(BIN)/ruff check .
+	@$(BIN)/python -m mypy
+	@$(BIN)/python -m pytest -q tests/test_architecture.py
+
+bench: setup
+	@$(BIN)/python bench/run.py $(ARGS)
+
+clean:
+	rm -rf $(VENV) build dist
+
+# Everything the project needs. Begun and not ended (the stamp is missing): start from an empty environment.
+$(STAMPS)/deps: pyproject.toml scripts/requirements.py scripts/preflight.sh
+	@scripts/preflight.sh "$(PYTHON)"
+	@test -e $@ && $(BIN)/python -c '' || { echo "setting up $(VENV)"; "$(PYTHON)" -m venv --clear $(VENV); }
+	@mkdir -p $(STAMPS) && rm -f $(STAMPS)/*
+	@$(BIN)/python scripts/requirements.py >$(STAMPS)/requirements.txt
+	@echo "installing dependencies"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $(STAMPS)/requirements.txt
+	@touch $@
+
+$(STAMPS)/build: $(STAMPS)/deps $(NATIVE)
+	@scripts/preflight.sh "$(PYTHON)"
+	@echo "building the native core"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@

@@ -1,0 +1,5 @@
+"""``python -m quintet`` is the ``quintet`` command."""
+
+from quintet.cli import main
+
+main()

@@ -1,0 +1,228 @@
+"""Models from the Hugging Face hub, kept in the hub's own cache; the only importer of ``huggingface_hub``.
+
+A file that is in the cache already is used without asking the hub. ``HF_TOKEN``, ``HF_HOME``, ``HF_HUB_CACHE``, ``HF_HUB_OFFLINE``
+and ``HF_ENDPOINT`` work as everywhere else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from quintet.errors import ModelError, shorten
+from quintet.models.files import Report, StoredModel, check_gguf, check_space, file_errors, human, sha256
+
+if TYPE_CHECKING:
+    from huggingface_hub import CachedRepoInfo
+
+PREFIX = "hf:"
+DEFAULT_QUANT = "Q4_K_M"
+_SPLIT = re.compile(r"-\d{5}-of-\d{5}\.gguf$", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class HubReference:
+    """``hf:user/repo[:want]``; ``want`` is a quantisation such as ``Q8_0`` or a file's name, empty = the default."""
+
+    repo: str
+    want: str
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    """A file in a hub repository.
+
+    Args:
+        size: bytes; 0 when the hub does not say.
+        sha256: empty when the hub does not say.
+    """
+
+    name: str
+    size: int
+    sha256: str
+
+
+def resolve(text: str, report: Report, *, offline: bool, refresh: bool) -> StoredModel:
+    """The file for ``hf:user/repo[:QUANT or file]``, downloaded if it is not in the hub's cache.
+
+    Args:
+        refresh: ask the hub even if a fitting file is here.
+
+    Raises:
+        ModelError: malformed reference, no fitting file, split file, hub, network or disk trouble.
+    """
+    reference = parse(text)
+    here = _cached(reference.repo)
+    offline = offline or _offline_mode()
+    if not refresh or offline:
+        if exact := _match(list(here), reference.want or DEFAULT_QUANT):
+            return _stored(reference.repo, exact, here[exact])
+        if offline:
+            name = pick(list(here), reference) if here else ""
+            if not name:
+                raise ModelError(f"{PREFIX}{reference.repo} is not in the cache and offline mode is on; pull it with a network first.")
+            return _stored(reference.repo, name, here[name])
+    return _fetch(reference, report)
+
+
+def parse(text: str) -> HubReference:
+    """Take a reference apart.
+
+    Raises:
+        ModelError: not of the form ``hf:user/repo[:QUANT or file]``.
+    """
+    repo, _, want = text.removeprefix(PREFIX).partition(":")
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", repo, re.ASCII):
+        raise ModelError(f"malformed model reference {shorten(text)}: write hf:user/repo, hf:user/repo:QUANT or hf:user/repo:file.gguf.")
+    return HubReference(repo, want)
+
+
+def pick(names: Sequence[str], reference: HubReference) -> str:
+    """Choose the ``.gguf`` file a reference means among a repository's file names.
+
+    Asked for: that file, or the first whose name has that quantisation as a word, whatever its case. Not asked: ``Q4_K_M``, else
+    the first. Vision projectors (``mmproj``) are never chosen unasked.
+
+    Raises:
+        ModelError: nothing fits, or the fitting model is split over several files.
+    """
+    models = sorted(name for name in names if name.lower().endswith(".gguf") and "mmproj" not in name.lower())
+    if not models:
+        raise ModelError(f"{PREFIX}{reference.repo} holds no .gguf file; Quintet runs GGUF models only.")
+    chosen = _match(names, reference.want) if reference.want else _match(models, DEFAULT_QUANT) or models[0]
+    if not chosen:
+        there = ", ".join(models[:12]) + (", …" if len(models) > 12 else "")
+        raise ModelError(f"{PREFIX}{reference.repo} has no file for {shorten(reference.want)}; it has: {there}.")
+    if _SPLIT.search(chosen):
+        raise ModelError(f"{PREFIX}{reference.repo}:{chosen} is one part of a split model; Quintet reads single-file models only.")
+    return chosen
+
+
+def stored() -> list[StoredModel]:
+    """Every whole ``.gguf`` file in the hub's cache."""
+    return [
+        _stored(repo.repo_id, name, path)
+        for repo in _repos()
+        for name, path in _files(repo).items()
+        if not _SPLIT.search(name) and "mmproj" not in name.lower()
+    ]
+
+
+def _match(names: Sequence[str], want: str) -> str:
+    ggufs = sorted(name for name in names if name.lower().endswith(".gguf"))
+    if want in ggufs:
+        return want
+    word = re.compile(rf"(?<![a-z0-9]){re.escape(want)}(?![a-z0-9_])", re.IGNORECASE)
+    return next((name for name in ggufs if word.search(name) and "mmproj" not in name.lower()), "")
+
+
+def _stored(repo: str, name: str, path: Path) -> StoredModel:
+    return StoredModel(f"{PREFIX}{repo}:{name}", Path(name).stem, path, path.stat().st_size)
+
+
+def _offline_mode() -> bool:
+    from huggingface_hub import constants
+
+    return bool(constants.HF_HUB_OFFLINE)
+
+
+def _repos() -> list[CachedRepoInfo]:
+    from huggingface_hub import scan_cache_dir
+    from huggingface_hub.errors import CacheNotFound
+
+    try:
+        return [repo for repo in scan_cache_dir().repos if repo.repo_type == "model"]
+    except CacheNotFound:
+        return []
+
+
+def _files(repo: CachedRepoInfo) -> Mapping[str, Path]:
+    """The repository's cached ``.gguf`` files by their path in it; of several revisions the newest."""
+    found: dict[str, Path] = {}
+    for revision in sorted(repo.revisions, key=lambda one: one.last_modified):
+        for file in revision.files:
+            if file.file_name.lower().endswith(".gguf") and file.file_path.is_file():
+                found[file.file_path.relative_to(revision.snapshot_path).as_posix()] = file.file_path
+    return found
+
+
+def _cached(repo_id: str) -> Mapping[str, Path]:
+    return next((_files(repo) for repo in _repos() if repo.repo_id == repo_id), {})
+
+
+def _fetch(reference: HubReference, report: Report) -> StoredModel:
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.constants import HF_HUB_CACHE
+    from huggingface_hub.utils.tqdm import disable_progress_bars
+
+    remote = _remote_files(reference)
+    file = remote[pick(list(remote), reference)]
+    before = _cached(reference.repo).get(file.name)
+    if before is None:
+        report.note(f"fetching {PREFIX}{reference.repo}:{file.name}: {human(file.size)}, to {HF_HUB_CACHE}")
+        check_space(Path(HF_HUB_CACHE), file.size)
+    if not sys.stderr.isatty():
+        disable_progress_bars()
+    with _hub_errors(reference), file_errors(Path(HF_HUB_CACHE)):
+        path = Path(hf_hub_download(reference.repo, file.name))
+    if path != before:
+        _check(path, file)
+        report.note(f"{PREFIX}{reference.repo}:{file.name} is ready{', SHA-256 checked' if file.sha256 else ''}")
+    return _stored(reference.repo, file.name, path)
+
+
+def _remote_files(reference: HubReference) -> dict[str, RemoteFile]:
+    from huggingface_hub import model_info
+
+    with _hub_errors(reference):
+        siblings = model_info(reference.repo, files_metadata=True).siblings or []
+    return {one.rfilename: RemoteFile(one.rfilename, one.size or 0, one.lfs.sha256 if one.lfs else "") for one in siblings}
+
+
+def _check(path: Path, file: RemoteFile) -> None:
+    """Refuse a download that is not what the hub promised, and take it out of the cache.
+
+    Raises:
+        ModelError: wrong hash, or not a GGUF file.
+    """
+    try:
+        if file.sha256 and (digest := sha256(path)) != file.sha256:
+            raise ModelError(f"the downloaded {file.name} has the wrong SHA-256 hash ({digest}, not {file.sha256}); it was removed.")
+        check_gguf(path)
+    except ModelError:
+        path.resolve().unlink(missing_ok=True)  # the blob behind the snapshot's link
+        path.unlink(missing_ok=True)
+        raise
+
+
+@contextlib.contextmanager
+def _hub_errors(reference: HubReference) -> Iterator[None]:
+    """Turn the hub library's errors, and those of the HTTP library below it, into one clear line.
+
+    Raises:
+        ModelError: instead of any of them.
+    """
+    from huggingface_hub import errors
+
+    name = f"{PREFIX}{reference.repo}"
+    known: tuple[tuple[type[Exception], str], ...] = (
+        (errors.GatedRepoError, f"{name} is gated: accept its terms on its page, then set HF_TOKEN."),
+        (errors.RepositoryNotFoundError, f"{name} does not exist, or is private: check the name, or set HF_TOKEN."),
+        (errors.OfflineModeIsEnabled, f"{name} is not in the cache and HF_HUB_OFFLINE is set."),
+        (errors.HFValidationError, f"{name} is not a valid repository name."),
+    )
+    try:
+        yield
+    except Exception as error:  # the HTTP library's own classes pass through, and which library that is has changed before
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # the disk, for file_errors
+        for kind, line in known:
+            if isinstance(error, kind):
+                raise ModelError(line) from error
+        first = str(error).strip().splitlines() or [type(error).__name__]
+        raise ModelError(f"{name} cannot be fetched from the hub: {first[0][:160]}") from error

@@ -1,0 +1,50 @@
+"""From a model reference to a file on this machine.
+
+A reference is ``smollm2`` (the bundled model), a path to a ``.gguf`` file, or ``hf:user/repo[:QUANT or file]``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from quintet.errors import ModelError, shorten
+from quintet.models import bundled, hub
+from quintet.models.files import Report, StoredModel, check_gguf
+
+
+def is_reference(text: str) -> bool:
+    """Whether ``text`` is written as a model reference; decided by its form alone, never by what lies on the disk."""
+    return text == bundled.NAME or text.startswith(hub.PREFIX) or text.lower().endswith(".gguf")
+
+
+def resolve(text: str, report: Report, *, offline: bool = False, refresh: bool = False) -> StoredModel:
+    """The file for a reference, fetched first if it is not here.
+
+    Args:
+        offline: use only what is here already.
+        refresh: check what is here against its source (hash, newest revision) before using it.
+
+    Raises:
+        ModelError: unknown reference, unusable file, failed download; one clear line.
+    """
+    if text == bundled.NAME:
+        return bundled.resolve(report, offline=offline, refresh=refresh)
+    if text.startswith(hub.PREFIX):
+        return hub.resolve(text, report, offline=offline, refresh=refresh)
+    return _local(text)
+
+
+def stored() -> list[StoredModel]:
+    """Every model file in the caches, by reference."""
+    return sorted(bundled.stored() + hub.stored(), key=lambda model: model.reference)
+
+
+def _local(text: str) -> StoredModel:
+    path = Path(text).expanduser()
+    if not is_reference(text) and not path.exists():
+        hint = f" Did you mean {hub.PREFIX}{text}?" if text.count("/") == 1 and text[0] not in "./~" else ""
+        raise ModelError(
+            f"unknown model {shorten(text)}: give {bundled.NAME}, a path to a .gguf file, or {hub.PREFIX}user/repo[:QUANT].{hint}"
+        )
+    check_gguf(path)
+    return StoredModel(str(path), path.stem, path, path.stat().st_size)
