@@ -131,12 +131,18 @@ def _offline_mode() -> bool:
     return bool(constants.HF_HUB_OFFLINE)
 
 
+def _cache() -> Path:
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HUB_CACHE)
+
+
 def _repos() -> list[CachedRepoInfo]:
     from huggingface_hub import scan_cache_dir
     from huggingface_hub.errors import CacheNotFound
 
     try:
-        return [repo for repo in scan_cache_dir().repos if repo.repo_type == "model"]
+        return [repo for repo in scan_cache_dir(_cache()).repos if repo.repo_type == "model"]
     except CacheNotFound:
         return []
 
@@ -157,19 +163,18 @@ def _cached(repo_id: str) -> Mapping[str, Path]:
 
 def _fetch(reference: HubReference, report: Report) -> StoredModel:
     from huggingface_hub import hf_hub_download
-    from huggingface_hub.constants import HF_HUB_CACHE
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
     remote = _remote_files(reference)
     file = remote[pick(list(remote), reference)]
     before = _cached(reference.repo).get(file.name)
     if before is None:
-        report.note(f"fetching {PREFIX}{reference.repo}:{file.name}: {human(file.size)}, to {HF_HUB_CACHE}")
-        check_space(Path(HF_HUB_CACHE), file.size)
+        report.note(f"fetching {PREFIX}{reference.repo}:{file.name}: {human(file.size)}, to {_cache()}")
+        check_space(_cache(), file.size)
     if not sys.stderr.isatty():
         disable_progress_bars()
-    with _hub_errors(reference), file_errors(Path(HF_HUB_CACHE)):
-        path = Path(hf_hub_download(reference.repo, file.name))
+    with _hub_errors(reference), file_errors(_cache()):
+        path = Path(hf_hub_download(reference.repo, file.name, cache_dir=_cache()))
     if path != before:
         _check(path, file)
         report.note(f"{PREFIX}{reference.repo}:{file.name} is ready{', SHA-256 checked' if file.sha256 else ''}")

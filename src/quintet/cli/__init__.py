@@ -1,0 +1,21 @@
+"""The ``quintet`` command, and the only place where the parts of the program are put together."""
+
+from __future__ import annotations
+
+import sys
+
+from quintet.errors import QuintetError
+
+
+def main() -> None:
+    """Run the command line; what a person can mend is one line on stderr and exit code 1, never a traceback."""
+    from quintet.cli.app import app
+
+    try:
+        app(prog_name="quintet")
+    except QuintetError as error:
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(1)
+    except BrokenPipeError:  # `quintet list | head`
+        sys.stderr.close()
+        sys.exit(1)

