@@ -1,0 +1,201 @@
+"""One choice: token events -> final text, with offsets and log-probabilities.
+
+What a client can rely on:
+
+- With ``echo`` the first delta is the prompt, whole and alone. A text prompt comes back exactly as it was sent; a prompt of token ids
+  comes back as its pieces decoded, so control tokens, which have no bytes, show no text but keep their log-probability entry.
+- The prompt and the generated text are decoded, and stop strings looked for, each on its own: nothing spans the border.
+- ``offset`` counts from the start of the prompt text whether or not it is echoed, so a choice's first token tells where to rebase.
+- With log-probabilities a token comes with its text: ``''.join(token.text)`` is the delta's text, so a token waits while part of it is
+  held back. Every token has an entry; end-of-sequence and control tokens have the text ``''``.
+- When a stop string cuts the text, the entries cut with it: a token cut in two keeps the part that is returned (``raw`` stays
+  whole), later ones go. A token that is a fragment of a character goes with that character.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from quintet.events import ChoiceDelta, ChoiceDone, Finish, TokenEvent, TokenText
+from quintet.text.detokenize import Detokenizer, align, token_texts
+from quintet.text.stop import Pattern, StopMatcher
+
+
+class Choice:
+    """Turns the token events of one sequence into deltas and one ``ChoiceDone``.
+
+    Args:
+        index: the choice's number in the request.
+        prompt: the prompt's text; only looked at with ``echo`` or ``logprobs``.
+        echo: start with the prompt. With ``logprobs`` its tokens must come first, as events with ``prompt=True``.
+        logprobs: fill ``ChoiceDelta.tokens``.
+        patterns, include: stop strings, see ``StopMatcher``.
+        seed: reported in ``ChoiceDone``.
+        pieces: bytes of each token id, for the texts of alternatives.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        *,
+        prompt: str,
+        echo: bool,
+        logprobs: bool,
+        patterns: Sequence[Pattern],
+        include: bool,
+        seed: int,
+        pieces: Sequence[bytes],
+    ) -> None:
+        self.done = False
+        self.completion_tokens = 0
+        self._index = index
+        self._seed = seed
+        self._prompt = prompt
+        self._echo = echo
+        self._prompt_events: list[TokenEvent] = []
+        self._detokenizer = Detokenizer()
+        self._matcher = StopMatcher(patterns, include)
+        self._entries = _Entries(0 if echo else len(prompt), pieces)
+        self._ledger = _Ledger(self._entries) if logprobs else None
+
+    def feed(self, event: TokenEvent) -> list[ChoiceDelta | ChoiceDone]:
+        """What the event makes final. Nothing may be fed once ``done``."""
+        out: list[ChoiceDelta | ChoiceDone] = []
+        if event.prompt:
+            self._prompt_events.append(event)
+            if event.finish is None:
+                return out
+        if self._echo:
+            self._echo = False
+            out.append(self._prompt_delta())
+        text, stop = self._advance(event)
+        if delta := self._release(text, cut=stop is not None):
+            out.append(delta)
+        if stop is not None:
+            out.append(self._end(Finish.STOP, stop))
+        elif event.finish is not None:
+            out.append(self._end(event.finish))
+        return out
+
+    def _advance(self, event: TokenEvent) -> tuple[str, str | None]:
+        """Text that the event makes final, and the stop string if one completed."""
+        text, stop = "", None
+        if event.token >= 0 and not event.prompt:
+            self.completion_tokens += 1
+            text, stop = self._decode(event)
+        if stop is None and event.finish is not None:
+            tail, stop = self._flush()
+            text += tail
+        return text, stop
+
+    def _decode(self, event: TokenEvent) -> tuple[str, str | None]:
+        text = self._detokenizer.feed(event.piece)
+        if self._ledger is not None:
+            self._ledger.add(event, text, self._detokenizer.pending)
+        return self._matcher.feed(text)
+
+    def _flush(self) -> tuple[str, str | None]:
+        text = self._detokenizer.flush()
+        if self._ledger is not None:
+            self._ledger.complete(text)
+        final, stop = self._matcher.feed(text)
+        return (final, stop) if stop is not None else (final + self._matcher.flush(), None)
+
+    def _release(self, text: str, cut: bool) -> ChoiceDelta | None:
+        """A delta of released text; with log-probabilities, of the tokens that are whole now."""
+        if self._ledger is None:
+            return ChoiceDelta(self._index, text) if text else None
+        tokens = self._ledger.take(len(text), cut)
+        return ChoiceDelta(self._index, "".join(token.text for token in tokens), tokens) if tokens else None
+
+    def _prompt_delta(self) -> ChoiceDelta:
+        if self._ledger is None or not self._prompt_events:
+            return ChoiceDelta(self._index, self._prompt)
+        texts = align(token_texts(event.piece for event in self._prompt_events), self._prompt)
+        tokens = tuple(self._entries.add(event, text) for event, text in zip(self._prompt_events, texts, strict=True))
+        self._prompt_events.clear()
+        return ChoiceDelta(self._index, self._prompt, tokens)
+
+    def _end(self, finish: Finish, stop: str = "") -> ChoiceDone:
+        self.done = True
+        return ChoiceDone(self._index, finish, stop, self._seed)
+
+
+class _Entries:
+    """Makes the log-probability entries of a choice, one after the other."""
+
+    def __init__(self, offset: int, pieces: Sequence[bytes]) -> None:
+        self._offset = offset
+        self._pieces = pieces
+
+    def add(self, event: TokenEvent, text: str) -> TokenText:
+        """The entry of the next token, whose text as returned is ``text``."""
+        entry = TokenText(event.token, text, event.piece, event.logprob, self._top(event, text), self._offset)
+        self._offset += len(text)
+        return entry
+
+    def _top(self, event: TokenEvent, text: str) -> tuple[tuple[int, str, float], ...]:
+        """The alternatives, the sampled token among them under the text and the log-probability of its own entry."""
+        if event.logprob is None:
+            return ()
+        own = (event.token, text, event.logprob)
+        top = [own if token == event.token else (token, self._alone(token), logprob) for token, logprob in event.top]
+        return tuple(top) if own in top else (*top, own)
+
+    def _alone(self, token: int) -> str:
+        return self._pieces[token].decode("utf-8", "replace")
+
+
+class _Ledger:
+    """Tokens in order that wait for their text to be released."""
+
+    def __init__(self, entries: _Entries) -> None:
+        self._entries = entries
+        self._waiting: deque[tuple[TokenEvent, str]] = deque()
+        self._unfinished = 0  # tokens at the end that share a character whose bytes are not all there
+        self._released = 0  # characters that may be returned and are not yet in a taken token
+
+    def add(self, event: TokenEvent, text: str, incomplete: bool) -> None:
+        """A token and its text; ``incomplete``: the bytes so far end inside a character."""
+        self._waiting.append((event, text))
+        if not incomplete:
+            self._unfinished = 0
+        elif text:
+            self._unfinished = 1  # what was open before is in the text: the open character starts in this token
+        else:
+            self._unfinished += 1
+
+    def complete(self, tail: str) -> None:
+        """The bytes have ended; ``tail`` is the text of an unfinished character and belongs to the last token that has bytes."""
+        self._unfinished = 0
+        if tail:
+            last = max(at for at, (event, _) in enumerate(self._waiting) if event.piece)
+            event, text = self._waiting[last]
+            self._waiting[last] = (event, text + tail)
+
+    def take(self, released: int, cut: bool) -> tuple[TokenText, ...]:
+        """The tokens that are whole after ``released`` more characters.
+
+        With ``cut`` these are the last characters ever: a token that goes on past them is trimmed to them.
+        """
+        self._released += released
+        if cut:
+            self._unfinished = 0
+        taken: list[TokenText] = []
+        while len(self._waiting) > self._unfinished and self._whole(*self._waiting[0]):
+            taken.append(self._take())
+        if cut and self._released:
+            taken.append(self._take())
+        return tuple(taken)
+
+    def _whole(self, event: TokenEvent, text: str) -> bool:
+        # A fragment's character is the first one of a later token's text, so that one must be released too.
+        fragment = bool(event.piece) and not text
+        return len(text) + fragment <= self._released
+
+    def _take(self) -> TokenText:
+        event, text = self._waiting.popleft()
+        text = text[: self._released]
+        self._released -= len(text)
+        return self._entries.add(event, text)
