@@ -130,13 +130,14 @@ class Reference:
 
     def logits(self, hidden: F32) -> F32:
         """Output matrix over hidden rows: float32 [T, D] -> [T, V]."""
-        return hidden @ self._output().T
+        return hidden @ self.output().T
 
     def __call__(self, tokens: npt.NDArray[np.int32]) -> F32:
         """Logits of one sequence: ids [T] -> float32 [T, V]."""
         return self.logits(self.hidden([tokens])[0])
 
-    def _output(self) -> F32:
+    def output(self) -> F32:
+        """The dequantised output matrix: float32 [V, D]."""
         return self.file.tensor("output.weight" if "output.weight" in self.file else "token_embd.weight")
 
     def _layer(self, layer: int, xs: list[F32]) -> list[F32]:

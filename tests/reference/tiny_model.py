@@ -1,0 +1,179 @@
+"""Tiny GGUF models with random weights: every family flag and tensor type in a file of a few hundred kilobytes.
+
+The weights mean nothing, but they are scaled so that attention is not uniform, every part of a layer moves the logits, and the logits spread
+like those of a trained model. The same specification gives the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import numpy.typing as npt
+from gguf import GGMLQuantizationType as Type
+
+PLAIN_TYPES = (Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.Q8_0, Type.F16, Type.BF16, Type.F32)
+K_TYPES = (Type.Q4_K, Type.Q5_K, Type.Q6_K)
+"""Blocks of 256 columns."""
+
+
+@dataclass(frozen=True)
+class TinySpec:
+    """A model file to write.
+
+    Args:
+        types: of the matrices, dealt round in the order they are written; a K type that does not fit the columns becomes Q8_0.
+        rope: metadata under ``{architecture}.rope.``.
+        freq_factors: write ``rope_freqs.weight``.
+        metadata: more values under ``{architecture}.``.
+    """
+
+    name: str
+    architecture: str = "llama"
+    layers: int = 2
+    hidden: int = 160
+    heads: int = 5
+    kv_heads: int = 1
+    head_dim: int = 32
+    ffn: int = 352
+    vocab: int = 277
+    context: int = 512
+    tied: bool = False
+    types: tuple[Type, ...] = (Type.Q8_0,)
+    rope: dict[str, Any] = field(default_factory=dict)
+    freq_factors: bool = False
+    seed: int = 1
+
+    @property
+    def biased(self) -> bool:
+        return self.architecture == "qwen2"
+
+
+YARN = {"scaling.type": "yarn", "scaling.factor": 4.0, "scaling.original_context_length": 64}
+
+FAMILIES = (
+    TinySpec("llama-tied", tied=True, types=PLAIN_TYPES),
+    TinySpec("llama-untied", hidden=480, heads=6, kv_heads=2, head_dim=80, ffn=224, vocab=290, types=PLAIN_TYPES[::-1]),
+    TinySpec("llama-linear", layers=3, hidden=96, heads=3, kv_heads=3, rope={"scaling.type": "linear", "scaling.factor": 2.5}, types=PLAIN_TYPES),
+    TinySpec("llama-3", hidden=256, heads=4, kv_heads=2, head_dim=64, freq_factors=True, rope={"freq_base": 500000.0}, types=(*K_TYPES, Type.Q4_0)),
+    TinySpec("qwen2-tied", "qwen2", hidden=256, head_dim=128, ffn=512, tied=True, rope={"freq_base": 1e6}, types=K_TYPES),
+    TinySpec("qwen2-untied", "qwen2", hidden=480, heads=6, kv_heads=2, head_dim=80, vocab=301, types=PLAIN_TYPES),
+    TinySpec("qwen2-yarn", "qwen2", hidden=128, heads=4, kv_heads=2, rope=YARN, types=(Type.F16, Type.Q5_1)),
+    TinySpec("llama-yarn", hidden=128, heads=4, kv_heads=4, rope={**YARN, "scaling.attn_factor": 0.9, "scaling.yarn_beta_fast": 16.0}),
+)
+"""Every flag of a ``ModelSpec`` set and unset, odd sizes throughout."""
+
+SINGLE_TYPES = tuple(
+    TinySpec(f"all-{kind.name}", layers=1, hidden=256, heads=4, kv_heads=2, head_dim=64, ffn=512, types=(kind,)) for kind in (*PLAIN_TYPES, *K_TYPES)
+)
+"""One model per tensor type, so that a failure names the type."""
+
+
+def _random_k_blocks(kind: Type, values: npt.NDArray[np.float32], rng: np.random.Generator) -> npt.NDArray[np.uint8]:
+    """Random valid blocks in the shape and with the spread of ``values`` [N, K] (the ``gguf`` package can only read these types)."""
+    block, size = gguf.GGML_QUANT_SIZES[kind]
+    raw = rng.integers(0, 256, (values.shape[0], values.shape[1] // block, size), dtype=np.uint8)
+    centre = {Type.Q4_K: 7.5, Type.Q5_K: 15.5}.get(kind)  # minimum that puts the middle code at 0
+    scale = rng.uniform(0.5, 1.5, raw.shape[:2]).astype(np.float32)
+
+    def put(factor: float) -> npt.NDArray[np.uint8]:
+        fields = scale * factor if centre is None else np.stack([scale, scale * centre], axis=-1) * factor
+        where = slice(-2, None) if centre is None else slice(0, 4)
+        raw[..., where] = np.ascontiguousarray(fields, dtype=np.float16).view(np.uint8).reshape(*raw.shape[:2], -1)
+        return raw.reshape(values.shape[0], -1)
+
+    spread = float(gguf.quants.dequantize(put(1e-3), kind).std()) / 1e-3
+    return put(float(values.std()) / spread)
+
+
+def _encode(kind: Type, values: npt.NDArray[np.float32], rng: np.random.Generator) -> tuple[npt.NDArray[Any], Type]:
+    if kind in K_TYPES:
+        return (_random_k_blocks(kind, values, rng), kind) if values.shape[1] % 256 == 0 else _encode(Type.Q8_0, values, rng)
+    return gguf.quants.quantize(values, kind), kind
+
+
+def _matrices(spec: TinySpec) -> Iterator[tuple[str, int, int, float]]:
+    """Name, rows, columns and gain of every matrix, in file order."""
+    wide, narrow = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
+    yield "token_embd", spec.vocab, spec.hidden, 3
+    for layer in range(spec.layers):
+        for name, rows, columns, gain in (
+            ("attn_q", wide, spec.hidden, 1.7),
+            ("attn_k", narrow, spec.hidden, 1.7),
+            ("attn_v", narrow, spec.hidden, 1),
+            ("attn_output", spec.hidden, wide, 2),
+            ("ffn_gate", spec.ffn, spec.hidden, 1.5),
+            ("ffn_up", spec.ffn, spec.hidden, 1.5),
+            ("ffn_down", spec.hidden, spec.ffn, 2),
+        ):
+            yield f"blk.{layer}.{name}", rows, columns, gain
+    if not spec.tied:
+        yield "output", spec.vocab, spec.hidden, 3
+
+
+def _add_tensors(writer: gguf.GGUFWriter, spec: TinySpec) -> None:
+    rng = np.random.default_rng(spec.seed)
+    normal = lambda *shape: rng.standard_normal(shape).astype(np.float32)  # noqa: E731
+    for index, (name, rows, columns, gain) in zip(count(), _matrices(spec)):  # noqa: B905
+        data, kind = _encode(spec.types[index % len(spec.types)], normal(rows, columns) * np.float32(gain / columns**0.5), rng)
+        writer.add_tensor(f"{name}.weight", data, raw_dtype=kind)
+        if spec.biased and name.endswith(("attn_q", "attn_k", "attn_v")):
+            writer.add_tensor(f"{name}.bias", normal(rows))
+    for name in ("output_norm", *(f"blk.{i}.{norm}" for i in range(spec.layers) for norm in ("attn_norm", "ffn_norm"))):
+        writer.add_tensor(f"{name}.weight", 1 + 0.3 * normal(spec.hidden))
+    if spec.freq_factors:
+        writer.add_tensor("rope_freqs.weight", np.linspace(1, 8, spec.head_dim // 2, dtype=np.float32))
+
+
+def _byte_characters() -> list[str]:
+    """The printable stand-in of each byte in byte-level BPE vocabularies (GPT-2's table)."""
+    printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
+    others = count(256)
+    return [chr(byte if byte in printable else next(others)) for byte in range(256)]
+
+
+def _add_tokenizer(writer: gguf.GGUFWriter, spec: TinySpec) -> None:
+    merges = ["t h", "th e", "i n", "a n", "Ġ a", "e r"]
+    tokens = [*_byte_characters(), *(merge.replace(" ", "") for merge in merges), "<|endoftext|>"]
+    unused = [f"<unused{i}>" for i in range(spec.vocab - len(tokens))]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("qwen2" if spec.architecture == "qwen2" else "smollm")
+    writer.add_token_list(tokens + unused)
+    writer.add_token_types([1] * (len(tokens) - 1) + [3] + [5] * len(unused))  # normal, control, unused
+    writer.add_token_merges(merges)
+    writer.add_bos_token_id(len(tokens) - 1)
+    writer.add_eos_token_id(len(tokens) - 1)
+    writer.add_add_bos_token(False)
+
+
+def write_tiny(path: Path, spec: TinySpec) -> Path:
+    """Write the model and return ``path``."""
+    writer = gguf.GGUFWriter(path, spec.architecture)
+    writer.add_name(spec.name)
+    writer.add_context_length(spec.context)
+    writer.add_block_count(spec.layers)
+    writer.add_embedding_length(spec.hidden)
+    writer.add_feed_forward_length(spec.ffn)
+    writer.add_head_count(spec.heads)
+    writer.add_head_count_kv(spec.kv_heads)
+    writer.add_key_length(spec.head_dim)
+    writer.add_value_length(spec.head_dim)
+    writer.add_rope_dimension_count(spec.head_dim)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_vocab_size(spec.vocab)
+    writer.add_quantization_version(2)
+    for key, value in spec.rope.items():
+        put = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}[type(value)]
+        put(f"{spec.architecture}.rope.{key}", value)
+    _add_tokenizer(writer, spec)
+    _add_tensors(writer, spec)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
