@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from quintet.errors import ModelError, shorten
+from quintet.errors import ModelError
 
 
 class Report(Protocol):
@@ -50,19 +50,6 @@ def cache_dir() -> Path:
     xdg = os.environ.get("XDG_CACHE_HOME", "")
     base = Path(xdg) if Path(xdg).is_absolute() else Path.home() / ".cache"  # the XDG rule: a relative value is ignored
     return base / "quintet" / "models"
-
-
-def check_gguf(path: Path) -> None:
-    """Refuse a file that is not a GGUF file; its inside is checked by the reader.
-
-    Raises:
-        ModelError: unreadable, empty, or another format.
-    """
-    with file_errors(path), path.open("rb") as file:
-        magic = file.read(4)
-    if magic != b"GGUF":
-        got = shorten(magic) if magic else "an empty file"
-        raise ModelError(f"{path} is not a GGUF file: it must begin with b'GGUF', got {got}.")
 
 
 def sha256(path: Path) -> str:

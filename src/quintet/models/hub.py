@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quintet.errors import ModelError, shorten
-from quintet.models.files import Report, StoredModel, check_gguf, check_space, file_errors, human, sha256
+from quintet.models.files import Report, StoredModel, check_space, file_errors, human, sha256
 
 if TYPE_CHECKING:
     from huggingface_hub import CachedRepoInfo
@@ -173,7 +173,7 @@ def _fetch(reference: HubReference, report: Report) -> StoredModel:
         check_space(_cache(), file.size)
     if not sys.stderr.isatty():
         disable_progress_bars()
-    with _hub_errors(reference), file_errors(_cache()):
+    with file_errors(_cache()), _hub_errors(reference):
         path = Path(hf_hub_download(reference.repo, file.name, cache_dir=_cache()))
     if path != before:
         _check(path, file)
@@ -193,16 +193,13 @@ def _check(path: Path, file: RemoteFile) -> None:
     """Refuse a download that is not what the hub promised, and take it out of the cache.
 
     Raises:
-        ModelError: wrong hash, or not a GGUF file.
+        ModelError: wrong hash.
     """
-    try:
-        if file.sha256 and (digest := sha256(path)) != file.sha256:
-            raise ModelError(f"the downloaded {file.name} has the wrong SHA-256 hash ({digest}, not {file.sha256}); it was removed.")
-        check_gguf(path)
-    except ModelError:
-        path.resolve().unlink(missing_ok=True)  # the blob behind the snapshot's link
-        path.unlink(missing_ok=True)
-        raise
+    if not file.sha256 or (digest := sha256(path)) == file.sha256:
+        return
+    path.resolve().unlink(missing_ok=True)  # the blob behind the snapshot's link
+    path.unlink(missing_ok=True)
+    raise ModelError(f"the downloaded {file.name} has the wrong SHA-256 hash ({digest}, not {file.sha256}); it was removed.")
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from quintet.errors import ModelError, shorten
 from quintet.models import bundled, hub
-from quintet.models.files import Report, StoredModel, check_gguf
+from quintet.models.files import Report, StoredModel, file_errors
 
 
 def is_reference(text: str) -> bool:
@@ -46,5 +46,5 @@ def _local(text: str) -> StoredModel:
         raise ModelError(
             f"unknown model {shorten(text)}: give {bundled.NAME}, a path to a .gguf file, or {hub.PREFIX}user/repo[:QUANT].{hint}"
         )
-    check_gguf(path)
-    return StoredModel(str(path), path.stem, path, path.stat().st_size)
+    with file_errors(path):
+        return StoredModel(str(path), path.stem, path, path.stat().st_size)
