@@ -1,0 +1,64 @@
+"""Bytes to text, case by case."""
+
+from __future__ import annotations
+
+import pytest
+
+from quintet.text.detokenize import Detokenizer, align, token_texts
+
+
+@pytest.mark.parametrize(
+    ("pieces", "texts"),
+    [
+        ([b"\xf0", b"\x9f", b"\x98", b"\x80"], ["", "", "", "😀"]),
+        ([b"\xe2\x82", b"A"], ["", "\ufffdA"]),  # cannot become a character any more
+        ([b"\xed", b"\xa0", b"\x80"], ["", "\ufffd\ufffd", "\ufffd"]),  # a surrogate is refused at its second byte
+        ([b"\xe0", b"\x80"], ["", "\ufffd\ufffd"]),  # overlong
+        ([b"\xf4", b"\x90"], ["", "\ufffd\ufffd"]),  # past U+10FFFF
+        ([b"\xf5", b"\xc0", b"\xff"], ["\ufffd"] * 3),  # never a lead byte
+        ([b"a\xe2", b"\x82\xacb\xf0", b""], ["a", "€b", ""]),
+    ],
+)
+def test_each_piece_gives_what_it_makes_final(pieces: list[bytes], texts: list[str]) -> None:
+    detokenizer = Detokenizer()
+    assert [detokenizer.feed(piece) for piece in pieces] == texts
+
+
+def test_unfinished_bytes_at_the_end_are_one_replacement_character() -> None:
+    detokenizer = Detokenizer()
+    assert detokenizer.feed(b"a\xf0\x9f\x98") == "a"
+    assert detokenizer.pending
+    assert detokenizer.flush() == "\ufffd"
+    assert not detokenizer.pending
+
+
+def test_the_end_belongs_to_the_last_token_that_has_bytes() -> None:
+    assert token_texts([b"a", b"\xf0", b"\x9f", b""]) == ["a", "", "\ufffd", ""]
+    assert token_texts([]) == []
+
+
+def test_control_tokens_written_out_in_a_prompt_take_the_text_between_their_neighbours() -> None:
+    """BOS is not in the text at all; the control token just before the next text takes what is unclaimed."""
+    texts = ["", "", "user", "\n", "Is it i?", "", "\n"]
+    prompt = "<|im_start|>user\nIs it i?<|im_end|>\n"
+    assert align(texts, prompt) == ["", "<|im_start|>", "user", "\n", "Is it i?", "<|im_end|>", "\n"]
+
+
+def test_a_short_token_is_not_found_inside_the_control_token_before_it() -> None:
+    assert align(["", "im", " a", "", "\n"], "<|im_start|>im a<|im_end|>\n") == ["<|im_start|>", "im", " a", "<|im_end|>", "\n"]
+
+
+def test_a_normalised_or_prefixed_token_takes_what_the_next_one_leaves() -> None:
+    assert align([" Hello", " world"], "Hello world") == ["Hello", " world"]
+    assert align(["caf", "é", " au"], "cafe\u0301 au") == ["caf", "e\u0301", " au"]
+
+
+def test_what_is_left_belongs_to_the_last_token() -> None:
+    assert align(["a"], "ab") == ["ab"]
+    assert align(["", "a", ""], "a<eos>") == ["", "a", "<eos>"]
+
+
+def test_aligning_a_long_prompt_that_never_matches_ends() -> None:
+    """A search is bounded, so that the whole is linear in the prompt."""
+    spans = align(["x"] * 100_000, "y" * 400_000)
+    assert spans[-1] == "y" * 400_000

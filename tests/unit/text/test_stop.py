@@ -1,0 +1,101 @@
+"""Stop strings, case by case."""
+
+from __future__ import annotations
+
+import pytest
+
+from quintet.text.stop import Pattern, StopMatcher, compile_stops
+
+
+def feed_all(stops: list[str], pieces: list[str], include: bool = False) -> list[tuple[str, str | None]]:
+    matcher = StopMatcher(compile_stops(stops), include)
+    return [matcher.feed(piece) for piece in pieces]
+
+
+def test_a_stop_over_three_tokens_never_leaks_a_fragment() -> None:
+    assert feed_all(["</s>"], ["a<", "/", "s>b"]) == [("a", None), ("", None), ("", "</s>")]
+
+
+def test_an_included_stop_arrives_whole() -> None:
+    assert feed_all(["</s>"], ["a<", "/", "s>b"], include=True) == [("a", None), ("", None), ("</s>", "</s>")]
+
+
+def test_a_false_beginning_is_released_as_soon_as_it_fails() -> None:
+    assert feed_all(["aab"], ["aa", "a", "c"]) == [("", None), ("a", None), ("aac", None)]
+
+
+def test_the_stop_that_completes_first_wins_over_one_that_started_first() -> None:
+    assert feed_all(["abcd", "bc"], ["abcd"]) == [("a", "bc")]
+
+
+def test_of_two_that_complete_together_the_longer_wins() -> None:
+    assert feed_all(["bc", "abc"], ["x", "abc"]) == [("x", None), ("", "abc")]
+
+
+def test_stops_are_literal() -> None:
+    assert feed_all(["a+b"], ["aab", "a+b"]) == [("aab", None), ("", "a+b")]
+
+
+def test_flush_gives_back_what_was_held() -> None:
+    matcher = StopMatcher(compile_stops(["\n\nQ:", "\n\nA:"]), False)
+    assert matcher.feed("text\n\n") == ("text", None)
+    assert matcher.flush() == "\n\n"
+    assert matcher.flush() == ""
+
+
+def test_without_stops_everything_passes() -> None:
+    assert feed_all([], ["a", ""]) == [("a", None), ("", None)]
+
+
+def test_the_whole_output_can_be_the_stop() -> None:
+    assert feed_all(["ab"], ["a", "b"]) == [("", None), ("", "ab")]
+
+
+def test_an_empty_stop_is_refused() -> None:
+    with pytest.raises(ValueError, match="must not be empty"):
+        Pattern("")
+
+
+def test_equal_stops_are_searched_once() -> None:
+    assert len(compile_stops(["a", "b", "a"])) == 2
+
+
+class Counted(str):
+    """Text that counts how often one of its characters is looked at."""
+
+    __slots__ = ("looks",)
+
+    def __new__(cls, text: str) -> Counted:
+        self = super().__new__(cls, text)
+        self.looks = 0
+        return self
+
+    def __getitem__(self, at: object) -> str:
+        self.looks += 1
+        return super().__getitem__(at)  # type: ignore[index]
+
+
+@pytest.mark.parametrize("stop", ["a" * 999 + "b", "aab" * 333, "ab" * 400 + "b", "a" * 500 + "b" + "a" * 500])
+@pytest.mark.parametrize("text", ["a" * 5000, "aab" * 1600, "ab" * 2500, ("a" * 998 + "c") * 5])
+def test_hostile_stops_cost_linear_work(stop: str, text: str) -> None:
+    """Each character of the text and of the stop is looked at a few times, however they are made."""
+    pattern = Pattern(stop)
+    pattern.text = want = Counted(stop)
+    source = Counted(text)
+    pattern.advance(source, 0)
+    assert source.looks + want.looks <= 8 * (len(text) + len(stop))
+
+
+def test_four_long_stops_against_long_text_held_back_throughout() -> None:
+    """Ten thousand small pieces, all held: no piece costs more for what is held already."""
+    stops = ["a" * 200_000 + end for end in "bcde"]
+    matcher = StopMatcher(compile_stops(stops), False)
+    for _ in range(10_000):
+        assert matcher.feed("a" * 4) == ("", None)
+    assert matcher.feed("b" * 2)[0] == "a" * 40_000 + "bb"
+
+
+def test_a_megabyte_of_stop_costs_nothing_until_it_is_nearly_there() -> None:
+    (pattern,) = compile_stops(["x" * 1_000_000])
+    assert pattern.advance("xxxy" * 100, 0) == (0, 0)
+    assert len(pattern._borders) < 10
