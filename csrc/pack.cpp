@@ -1,0 +1,382 @@
+// GGUF tensor types read block by block and written as tiles.
+//
+// Non-finite input is never undefined behaviour and never hidden. A scale or minimum that is copied (Q4_0, Q4_1, Q4_K, Q5_0, Q8_0)
+// keeps its infinity or NaN, and one that fp16 cannot hold becomes infinity. A block that is quantised here (the other types) and holds
+// a NaN, an infinity or a magnitude above 127 * 65504 gets d = NaN, so all 32 values unpack to NaN.
+// A Q8_0 value of -128, which no quantiser writes, is packed as -127: kernels rely on the symmetric range.
+#include "pack.h"
+#include <algorithm>
+#include <bit>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <new>
+#include <stdexcept>
+#include "half.h"
+
+namespace quintet {
+namespace {
+
+constexpr int kLanes = 16, kBlock = 32;
+constexpr size_t kQ4Bytes = 320, kQ8Bytes = 512;
+
+uint16_t load16(const uint8_t* p) { return uint16_t(p[0] | p[1] << 8); }
+uint32_t load32(const uint8_t* p) { return uint32_t(load16(p)) | uint32_t(load16(p + 2)) << 16; }
+float load_half(const uint8_t* p) { return half_bits_to_float(load16(p)); }
+
+// One block of 32 values of one row, ready to be written to its lane.
+struct Q4Block { uint8_t q[16]; uint16_t d, m; };   // byte i: low nibble = value i, high nibble = value 16 + i
+struct Q8Block { int8_t q[32]; uint16_t d; };
+
+// A GGML type: `values` per stored block of `bytes`. Every type has decode(), which reads the 32 values of block b of a row as the
+// reference implementation does; a type whose integers are kept has load() as well. A row's blocks are addressed in 32s.
+struct F32 {
+  static constexpr int values = 1, bytes = 4;
+  static void decode(const uint8_t* row, int b, float* out) {
+    for (int i = 0; i < kBlock; i++) out[i] = std::bit_cast<float>(load32(row + size_t(b) * 128 + 4 * i));
+  }
+};
+
+struct F16 {
+  static constexpr int values = 1, bytes = 2;
+  static void decode(const uint8_t* row, int b, float* out) {
+    for (int i = 0; i < kBlock; i++) out[i] = load_half(row + size_t(b) * 64 + 2 * i);
+  }
+};
+
+struct BF16 {
+  static constexpr int values = 1, bytes = 2;
+  static void decode(const uint8_t* row, int b, float* out) {
+    for (int i = 0; i < kBlock; i++) out[i] = std::bit_cast<float>(uint32_t(load16(row + size_t(b) * 64 + 2 * i)) << 16);
+  }
+};
+
+// Nibbles in GGML's order: byte i holds values i (low) and 16 + i (high).
+void decode_nibbles(const uint8_t* q, float d, float m, float* out) {
+  for (int i = 0; i < 16; i++) {
+    out[i] = d * float(q[i] & 15) + m;
+    out[16 + i] = d * float(q[i] >> 4) + m;
+  }
+}
+
+struct Q4_0 {
+  static constexpr int values = 32, bytes = 18;
+  static void load(const uint8_t* row, int b, Q4Block& out) {
+    const uint8_t* p = row + size_t(b) * bytes;
+    std::memcpy(out.q, p + 2, 16);
+    out.d = load16(p);
+    out.m = float_to_half_bits(-8.0f * half_bits_to_float(out.d));   // exact unless |d| > 8188
+  }
+  static void decode(const uint8_t* row, int b, float* out) {
+    const uint8_t* p = row + size_t(b) * bytes;
+    const float d = load_half(p);
+    for (int i = 0; i < 16; i++) {
+      out[i] = d * float((p[2 + i] & 15) - 8);
+      out[16 + i] = d * float((p[2 + i] >> 4) - 8);
+    }
+  }
+};
+
+struct Q4_1 {
+  static constexpr int values = 32, bytes = 20;
+  static void load(const uint8_t* row, int b, Q4Block& out) {
+    const uint8_t* p = row + size_t(b) * bytes;
+    std::memcpy(out.q, p + 4, 16);
+    out.d = load16(p);
+    out.m = load16(p + 2);
+  }
+  static void decode(const uint8_t* row, int b, float* out) {
+    const uint8_t* p = row + size_t(b) * bytes;
+    decode_nibbles(p + 4, load_half(p), load_half(p + 2), out);
+  }
+};
+
+// The fifth bits of a block are bits 0..31 of one word.
+int five_bits(const uint8_t* q, uint32_t high, int i) {
+  const int low = i < 16 ? q[i] & 15 : q[i - 16] >> 4;
+  return low | int(high >> i & 1u) << 4;
+}
+
+struct Q5_0 {
+  static constexpr int values = 32, bytes = 22;
+  static void load(const uint8_t* row, int b, Q8Block& out) {
+    const uint8_t* p = row + size_t(b) * bytes;
+    const uint32_t high = load32(p + 2);
+    for (int i = 0; i < kBlock; i++) out.q[i] = int8_t(five_bits(p + 6, high, i) - 16);
+    out.d = load16(p);
+  }
+  static void decode(const uint8_t* row, int b, float* out) {
+    Q8Block block;
+    load(row, b, block);
+    const float d = half_bits_to_float(block.d);
+    for (int i = 0; i < kBlock; i++) out[i] = d * float(block.q[i]);
+  }
+};
+
+struct Q5_1 {
+  static constexpr int values = 32, bytes = 24;
+  static void decode(const uint8_t* row, int b, float* out) {
+    const uint8_t* p = row + size_t(b) * bytes;
+    const float d = load_half(p), m = load_half(p + 2);
+    const uint32_t high = load32(p + 4);
+    for (int i = 0; i < kBlock; i++) out[i] = d * float(five_bits(p + 8, high, i)) + m;
+  }
+};
+
+struct Q8_0 {
+  static constexpr int values = 32, bytes = 34;
+  static void load(const uint8_t* row, int b, Q8Block& out) {
+    const uint8_t* p = row + size_t(b) * bytes;
+    for (int i = 0; i < kBlock; i++) out.q[i] = std::max(int8_t(p[2 + i]), int8_t(-127));
+    out.d = load16(p);
+  }
+  static void decode(const uint8_t* row, int b, float* out) {
+    const uint8_t* p = row + size_t(b) * bytes;
+    const float d = load_half(p);
+    for (int i = 0; i < kBlock; i++) out[i] = d * float(int8_t(p[2 + i]));
+  }
+};
+
+// Q4_K and Q5_K: 256 values in 8 blocks of 32, each with a 6-bit scale and a 6-bit minimum, packed into 12 bytes.
+struct Scales { float d, m; };   // value = d*q - m
+Scales k_scales(const uint8_t* p, int j) {
+  const uint8_t* s = p + 4;
+  const int scale = j < 4 ? s[j] & 63 : (s[j + 4] & 15) | (s[j - 4] >> 6) << 4;
+  const int minimum = j < 4 ? s[j + 4] & 63 : s[j + 4] >> 4 | (s[j] >> 6) << 4;
+  return {load_half(p) * float(scale), load_half(p + 2) * float(minimum)};
+}
+
+struct Q4_K {
+  static constexpr int values = 256, bytes = 144;
+  // 32 bytes hold two blocks: the even one in the low nibbles, the odd one in the high nibbles.
+  static int nibble(const uint8_t* p, int j, int i) { return p[16 + 32 * (j / 2) + i] >> 4 * (j % 2) & 15; }
+  static void load(const uint8_t* row, int b, Q4Block& out) {
+    const uint8_t* p = row + size_t(b / 8) * bytes;
+    for (int i = 0; i < 16; i++) out.q[i] = uint8_t(nibble(p, b % 8, i) | nibble(p, b % 8, 16 + i) << 4);
+    const Scales s = k_scales(p, b % 8);
+    out.d = float_to_half_bits(s.d);
+    out.m = float_to_half_bits(-s.m);
+  }
+  static void decode(const uint8_t* row, int b, float* out) {
+    const uint8_t* p = row + size_t(b / 8) * bytes;
+    const Scales s = k_scales(p, b % 8);
+    for (int i = 0; i < kBlock; i++) out[i] = s.d * float(nibble(p, b % 8, i)) - s.m;
+  }
+};
+
+struct Q5_K {
+  static constexpr int values = 256, bytes = 176;
+  static void decode(const uint8_t* row, int b, float* out) {
+    const uint8_t* p = row + size_t(b / 8) * bytes;
+    const int j = b % 8;
+    const uint8_t *high = p + 16, *q = p + 48 + 32 * (j / 2);
+    const Scales s = k_scales(p, j);
+    for (int i = 0; i < kBlock; i++) out[i] = s.d * float((q[i] >> 4 * (j % 2) & 15) | (high[i] >> j & 1) << 4) - s.m;
+  }
+};
+
+struct Q6_K {
+  static constexpr int values = 256, bytes = 210;   // 128 bytes of low nibbles, 64 of high bit pairs, 16 signed scales, d
+  static void decode(const uint8_t* row, int b, float* out) {
+    const uint8_t* p = row + size_t(b / 8) * bytes;
+    const int half = b % 8 / 4, j = b % 4;
+    const uint8_t *low = p + 64 * half + 32 * (j % 2), *high = p + 128 + 32 * half, *scales = p + 192 + 8 * half + 2 * j;
+    const float d = load_half(p + 208);
+    const float ds[2] = {d * float(int8_t(scales[0])), d * float(int8_t(scales[1]))};
+    for (int i = 0; i < kBlock; i++) out[i] = ds[i / 16] * float(((low[i] >> 4 * (j / 2) & 15) | (high[i] >> 2 * j & 3) << 4) - 32);
+  }
+};
+
+// The smallest fp16 d with magnitude / d <= 127: chosen before the values are quantised, so that they are rounded against the scale
+// that will be used.
+uint16_t scale_for(float magnitude) {
+  if (!(magnitude <= 127.0f * 65504.0f)) return 0x7e00;   // NaN
+  const uint16_t d = float_to_half_bits(magnitude / 127.0f);
+  return uint16_t(half_bits_to_float(d) * 127.0f < magnitude ? d + 1 : d);
+}
+
+void quantize(const float* x, Q8Block& out) {
+  int32_t largest = 0;   // magnitudes compared as bits: the order of floats, with NaN above infinity
+  for (int i = 0; i < kBlock; i++) largest = std::max(largest, std::bit_cast<int32_t>(x[i]) & 0x7fffffff);
+  out.d = scale_for(std::bit_cast<float>(largest));
+  const float d = half_bits_to_float(out.d);
+  if (!(d > 0.0f)) {
+    std::memset(out.q, 0, sizeof out.q);
+    return;
+  }
+  // Adding 1.5 * 2^23 rounds to nearest even and leaves the integer in the low bits.
+  for (int i = 0; i < kBlock; i++) out.q[i] = int8_t(std::bit_cast<int32_t>(x[i] / d + 0x1.8p23f) & 0xff);
+}
+
+template <class T> constexpr bool is_q4 = requires(Q4Block b) { T::load(nullptr, 0, b); };
+template <class T> constexpr bool keeps_q8 = requires(Q8Block b) { T::load(nullptr, 0, b); };
+
+// `rows`: the `count` source rows that are the lanes of this tile.
+template <class T> void pack_tile_q4(const uint8_t* const* rows, int count, int blocks, uint8_t* tile) {
+  for (int b = 0; b < blocks; b++, tile += kQ4Bytes) {
+    for (int lane = 0; lane < count; lane++) {
+      Q4Block block;
+      T::load(rows[lane], b, block);
+      for (int g = 0; g < 4; g++) std::memcpy(tile + 64 * g + 4 * lane, block.q + 4 * g, 4);
+      std::memcpy(tile + 256 + 2 * lane, &block.d, 2);
+      std::memcpy(tile + 288 + 2 * lane, &block.m, 2);
+    }
+  }
+}
+
+template <class T> void load_q8(const uint8_t* row, int b, Q8Block& block) {
+  if constexpr (keeps_q8<T>) {
+    T::load(row, b, block);
+  } else {
+    float values[kBlock];
+    T::decode(row, b, values);
+    quantize(values, block);
+  }
+}
+
+template <class T> void pack_tile_q8(const uint8_t* const* rows, int count, int blocks, uint8_t* tile) {
+  uint8_t* scales = tile + kQ8Bytes * size_t(blocks);
+  for (int b = 0; b < blocks; b++, tile += kQ8Bytes, scales += 2 * kLanes) {
+    for (int lane = 0; lane < count; lane++) {
+      Q8Block block;
+      load_q8<T>(rows[lane], b, block);
+      for (int g = 0; g < 8; g++) std::memcpy(tile + 64 * g + 4 * lane, block.q + 4 * g, 4);
+      std::memcpy(scales + 2 * lane, &block.d, 2);
+    }
+  }
+}
+
+// Only the float types may have a last block that is not whole; it is read through a copy, never past the row's end.
+template <class T> void dequantize(const uint8_t* row, int cols, float* out) {
+  const int whole = cols / kBlock, rest = cols % kBlock;
+  for (int b = 0; b < whole; b++) T::decode(row, b, out + size_t(b) * kBlock);
+  if constexpr (T::values == 1) {
+    uint8_t padded[kBlock * T::bytes] = {};
+    float values[kBlock];
+    std::memcpy(padded, row + size_t(whole) * sizeof padded, size_t(rest) * T::bytes);
+    T::decode(padded, 0, values);
+    std::copy_n(values, rest, out + size_t(whole) * kBlock);
+  }
+}
+
+struct Type {
+  const char* name;
+  int values, bytes;
+  Format format;
+  void (*pack_tile)(const uint8_t* const* rows, int count, int blocks, uint8_t* tile);
+  void (*dequantize)(const uint8_t* row, int cols, float* out);
+  size_t row_bytes(int cols) const { return size_t(cols / values) * size_t(bytes); }
+};
+
+template <class T> constexpr Type type_of(const char* name) {
+  if constexpr (is_q4<T>) return {name, T::values, T::bytes, Format::q4, pack_tile_q4<T>, dequantize<T>};
+  else return {name, T::values, T::bytes, Format::q8, pack_tile_q8<T>, dequantize<T>};
+}
+
+constexpr Type kTypes[] = {
+  type_of<F32>("F32"), type_of<F16>("F16"), type_of<BF16>("BF16"), type_of<Q4_0>("Q4_0"), type_of<Q4_1>("Q4_1"), type_of<Q5_0>("Q5_0"),
+  type_of<Q5_1>("Q5_1"), type_of<Q8_0>("Q8_0"), type_of<Q4_K>("Q4_K"), type_of<Q5_K>("Q5_K"), type_of<Q6_K>("Q6_K"),
+};
+
+const Type& find_type(const std::string& name, int cols) {
+  for (const Type& type : kTypes) {
+    if (name != type.name) continue;
+    if (cols < 1 || cols % type.values != 0)
+      throw std::invalid_argument("columns of a " + name + " tensor must be a positive multiple of " + std::to_string(type.values) +
+                                  ", got " + std::to_string(cols));
+    return type;
+  }
+  throw std::invalid_argument("tensor type must be one of F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q4_K Q5_K Q6_K, got '" + name + "'");
+}
+
+void require(bool holds, const std::string& rule) {
+  if (!holds) throw std::invalid_argument(rule);
+}
+
+}  // namespace
+
+// calloc rather than aligned_alloc and memset: a large block comes as untouched zero pages, so memory becomes resident only as it is
+// written, and by the thread that writes it. The start of the allocation is kept in the word before the aligned address.
+constexpr size_t kAlign = 64;
+
+Bytes aligned_bytes(size_t size) {
+  if (size > std::numeric_limits<size_t>::max() - 2 * kAlign) throw std::bad_alloc();
+  void* start = std::calloc(size + 2 * kAlign, 1);
+  if (start == nullptr) throw std::bad_alloc();
+  uint8_t* aligned = static_cast<uint8_t*>(start) + 2 * kAlign - reinterpret_cast<uintptr_t>(start) % kAlign;
+  std::memcpy(aligned - sizeof start, &start, sizeof start);
+  return Bytes(aligned);
+}
+
+void FreeDeleter::operator()(uint8_t* p) const {
+  if (p == nullptr) return;
+  void* start;
+  std::memcpy(&start, p - sizeof start, sizeof start);
+  std::free(start);
+}
+
+size_t raw_bytes(const std::string& type, int rows, int cols) {
+  const Type& t = find_type(type, cols);
+  require(rows >= 1, "rows must be at least 1, got " + std::to_string(rows));
+  return t.row_bytes(cols) * size_t(rows);
+}
+
+Packed pack_empty(const std::string& type, int rows, int cols) {
+  raw_bytes(type, rows, cols);   // checks the shape
+  require(cols % kBlock == 0, "columns of a packed matrix must be a multiple of 32, got " + std::to_string(cols));
+  Packed out{find_type(type, cols).format, rows, cols, 0, nullptr};
+  const size_t blocks = size_t(out.blocks());
+  out.tile_bytes = out.format == Format::q4 ? blocks * kQ4Bytes : (blocks * (kQ8Bytes + 2 * kLanes) + 63) / 64 * 64;
+  out.data = aligned_bytes(out.bytes());
+  return out;
+}
+
+void pack_tiles(Packed& out, const std::string& type, const uint8_t* raw, const std::vector<int>& row_order, int tile0, int tile1) {
+  const Type& t = find_type(type, out.cols);
+  require(t.format == out.format, "type " + type + " does not have the format of the packed matrix");
+  require(row_order.empty() || row_order.size() == size_t(out.rows), "row_order must name every row");
+  require(0 <= tile0 && tile0 <= tile1 && tile1 <= out.tiles(), "tiles must lie within the packed matrix");
+  for (int tile = tile0; tile < tile1; tile++) {
+    const int first = tile * kLanes, count = std::min(kLanes, out.rows - first);
+    const uint8_t* rows[kLanes];
+    for (int lane = 0; lane < count; lane++) {
+      const int source = row_order.empty() ? first + lane : row_order[size_t(first + lane)];
+      require(0 <= source && source < out.rows, "row_order must hold row numbers, got " + std::to_string(source));
+      rows[lane] = raw + t.row_bytes(out.cols) * size_t(source);
+    }
+    t.pack_tile(rows, count, out.blocks(), out.data.get() + out.tile_bytes * size_t(tile));
+  }
+}
+
+void dequantize_row(const std::string& type, const uint8_t* raw, int row, int cols, float* out) {
+  const Type& t = find_type(type, cols);
+  t.dequantize(raw + t.row_bytes(cols) * size_t(row), cols, out);
+}
+
+void unpack_row(const Packed& w, int row, float* out) {
+  const uint8_t* tile = w.tile(row / kLanes);
+  const int lane = row % kLanes;
+  const uint8_t* scales = tile + kQ8Bytes * size_t(w.blocks());
+  for (int b = 0; b < w.blocks(); b++, out += kBlock) {
+    Q4Block q4;
+    Q8Block q8;
+    if (w.format == Format::q4) {
+      const uint8_t* p = tile + kQ4Bytes * size_t(b);
+      for (int g = 0; g < 4; g++) std::memcpy(q4.q + 4 * g, p + 64 * g + 4 * lane, 4);
+      std::memcpy(&q4.d, p + 256 + 2 * lane, 2);
+      std::memcpy(&q4.m, p + 288 + 2 * lane, 2);
+      decode_nibbles(q4.q, half_bits_to_float(q4.d), half_bits_to_float(q4.m), out);
+    } else {
+      const uint8_t* p = tile + kQ8Bytes * size_t(b);
+      for (int g = 0; g < 8; g++) std::memcpy(q8.q + 4 * g, p + 64 * g + 4 * lane, 4);
+      std::memcpy(&q8.d, scales + size_t(2 * kLanes * b + 2 * lane), 2);
+      const float d = half_bits_to_float(q8.d);
+      for (int i = 0; i < kBlock; i++) out[i] = d * float(q8.q[i]);
+    }
+  }
+}
+
+float half_to_float(uint16_t h) { return half_bits_to_float(h); }
+uint16_t float_to_half(float f) { return float_to_half_bits(f); }
+
+}  // namespace quintet
