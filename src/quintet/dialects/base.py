@@ -1,0 +1,211 @@
+"""What a dialect is: pure functions from bytes to a canonical request, and from canonical events and errors to provider JSON.
+
+A new provider is one module with a table of ``Field``s and an object that satisfies ``Dialect``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from quintet.errors import (
+    BadRequest,
+    BodyTooLarge,
+    EngineFailed,
+    Loading,
+    MethodNotAllowed,
+    ModelNotFound,
+    NotAuthorized,
+    NotFound,
+    Overloaded,
+    RequestError,
+    ServerError,
+    TooManyRequests,
+    UnsupportedMedia,
+)
+from quintet.events import Event
+from quintet.request import CompletionRequest, Sampling
+
+Headers = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a response says about itself; given, so that rendering needs no clock and no randomness.
+
+    Args:
+        id: unique and printable; each dialect puts its own prefix before it.
+        created: Unix time in seconds.
+        model: the name to answer with.
+        fingerprint: ``Capabilities.fingerprint``.
+    """
+
+    id: str
+    created: int
+    model: str
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """A request body, understood.
+
+    Args:
+        request: ``request.model`` is empty when the client named none and the dialect allows that.
+        ignored: fields that the provider does not document; the server names them in a ``warning`` header.
+    """
+
+    request: CompletionRequest
+    ignored: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """An entry of the models list.
+
+    Args:
+        name: what requests call it.
+        created: Unix time in seconds from which it is served.
+    """
+
+    name: str
+    created: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """An error in the terms that every provider's error body is made of.
+
+    Args:
+        status: HTTP status.
+        message: client-safe text.
+        type: the class of error, in OpenAI's words.
+        code: a stable machine-readable word.
+        param: the field at fault, if one is.
+        headers: to send along.
+    """
+
+    status: int
+    message: str
+    type: str
+    code: str
+    param: str | None = None
+    headers: Headers = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorReply:
+    """An error as it goes out."""
+
+    status: int
+    headers: Headers
+    body: bytes
+
+
+class Renderer(Protocol):
+    """Writes one response. JSON is a fold over the same chunks that a stream consists of."""
+
+    def feed(self, event: Event) -> list[bytes]:
+        """The stream chunks that an event makes, each one JSON text in ASCII (without SSE framing).
+
+        ``Failed`` makes the provider's error object.
+        """
+        ...
+
+    def fold(self, events: Iterable[Event]) -> bytes:
+        """The JSON body of a request whose events are complete and end with ``Finished``."""
+        ...
+
+
+class Dialect(Protocol):
+    """One provider."""
+
+    @property
+    def name(self) -> str: ...
+
+    def parse(self, body: bytes, fresh_seed: int) -> Parsed:
+        """Read a request body; every default is resolved.
+
+        Args:
+            fresh_seed: the seed to use when the client gives none, in [0, 2**64).
+
+        Raises:
+            BadRequest: and nothing else, whatever the bytes.
+        """
+        ...
+
+    def renderer(self, request: CompletionRequest, identity: Identity) -> Renderer: ...
+
+    def error(self, error: Exception) -> ErrorReply:
+        """Any exception; those that are not ours give a fixed text with status 500."""
+        ...
+
+    def models(self, served: Sequence[ServedModel]) -> bytes:
+        """The body of the models list."""
+        ...
+
+    def model(self, served: ServedModel) -> bytes:
+        """The body of one model."""
+        ...
+
+
+GREEDY_BELOW = 1e-6
+"""Below this, ``temperature`` and ``top_p`` mean greedy. For ``top_p`` that is exact: the likeliest of V tokens has a probability of at
+least 1/V, so with V < 10**6 the nucleus is that one token. For ``temperature`` it is so up to ties, and far smaller ones are no longer
+normal numbers in single precision."""
+
+
+def sampling(temperature: float, top_p: float, seed: int) -> Sampling:
+    """Canonical sampling: ``top_p`` in (0, 1], which providers let clients set to 0, and numbers single precision can hold.
+
+    Args:
+        seed: any integer, taken modulo 2**64.
+    """
+    greedy = temperature < GREEDY_BELOW or top_p < GREEDY_BELOW
+    return Sampling(0.0 if greedy else temperature, 1.0 if top_p < GREEDY_BELOW else top_p, seed % 2**64)
+
+
+_CLIENT, _BUSY, _SERVER = "invalid_request_error", "service_unavailable_error", "server_error"
+
+_FAULTS: tuple[tuple[type[Exception], int, str, str], ...] = (
+    (BadRequest, 400, _CLIENT, ""),
+    (NotAuthorized, 401, "authentication_error", "invalid_api_key"),
+    (ModelNotFound, 404, _CLIENT, "model_not_found"),
+    (NotFound, 404, _CLIENT, "not_found"),
+    (MethodNotAllowed, 405, _CLIENT, "method_not_allowed"),
+    (BodyTooLarge, 413, _CLIENT, "body_too_large"),
+    (UnsupportedMedia, 415, _CLIENT, "unsupported_media_type"),
+    (TooManyRequests, 429, "rate_limit_error", "rate_limit_exceeded"),
+    (RequestError, 400, _CLIENT, "invalid_request"),
+    (Loading, 503, _BUSY, "model_loading"),
+    (Overloaded, 503, _BUSY, "overloaded"),
+    (EngineFailed, 500, _SERVER, "engine_failed"),
+    (ServerError, 500, _SERVER, "server_error"),
+)
+"""First match wins; a ``BadRequest`` brings its own code."""
+
+_UNEXPECTED = Fault(500, "The server had an internal error.", _SERVER, "internal_error")
+
+
+def fault(error: Exception) -> Fault:
+    """Any exception in common terms. Text of exceptions that are not ours stays inside: it may hold anything."""
+    for kind, status, type_, code in _FAULTS:
+        if isinstance(error, kind):
+            param = error.param or None if isinstance(error, BadRequest) else "model" if kind is ModelNotFound else None
+            code = error.code if isinstance(error, BadRequest) else code
+            return Fault(status, str(error), type_, code, param, _headers(error))
+    return _UNEXPECTED
+
+
+def _headers(error: Exception) -> Headers:
+    if isinstance(error, NotAuthorized):
+        return (("www-authenticate", "Bearer"),)
+    if isinstance(error, MethodNotAllowed):
+        return (("allow", error.allow),)
+    if isinstance(error, TooManyRequests | Overloaded):
+        # Whole seconds for HTTP, and milliseconds, which the SDKs look at first; they ignore a zero.
+        seconds = max(error.retry_after, 0.001)
+        return (("retry-after", str(math.ceil(seconds))), ("retry-after-ms", str(math.ceil(seconds * 1000))))
+    return ()

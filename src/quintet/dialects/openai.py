@@ -1,0 +1,245 @@
+"""OpenAI's legacy completions. Page: https://platform.openai.com/docs/api-reference/completions/create, quoted as "page" below."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from quintet.dialects.base import ErrorReply, Fault, Identity, Parsed, ServedModel, fault, sampling
+from quintet.dialects.fields import Boolean, Field, Integer, Number, Object, Prompts, Status, Stop, String, unknown
+from quintet.dialects.json_guard import decode_object
+from quintet.dialects.wire import Logprobs, UsageBody, encode
+from quintet.errors import BadRequest
+from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finish, Finished
+from quintet.request import CompletionRequest, Prompt, StopRules
+
+MAX_CHOICES = 128
+"""Most choices (prompts times n) of a request. The page is silent; 128 is the API's own limit for ``n``, and the other dialects' too."""
+
+MODEL = Field("model", String(256), "", note="Required on the page; left out, it is the served model.", shown="the served model")
+# Page, prompt: "<|endoftext|> is the document separator that the model sees during training, so if a prompt is not specified the
+# model will generate as if from the beginning of a new document." What separates documents depends on the model: the backend
+# knows, and reads an empty prompt so.
+PROMPT: Field[tuple[Prompt, ...]] = Field(
+    "prompt", Prompts(MAX_CHOICES), ("",), note='Absent or `""`: the beginning of a new document.', shown="the model's document separator"
+)
+# Page, best_of: "`best_of` must be greater than `n`"; equality, which real clients send, only says that nothing is thrown away.
+BEST_OF = Field("best_of", Integer(1, MAX_CHOICES), 1, Status.LATER, note="At least `n`.")
+ECHO = Field("echo", Boolean(), False)
+# Page, frequency_penalty and presence_penalty: "Number between -2.0 and 2.0."
+FREQUENCY_PENALTY = Field("frequency_penalty", Number(-2, 2), 0.0, Status.LATER)
+PRESENCE_PENALTY = Field("presence_penalty", Number(-2, 2), 0.0, Status.LATER)
+LOGIT_BIAS: Field[dict[str, object]] = Field("logit_bias", Object(), {}, Status.LATER, note="`{}` is accepted.")
+# Page, logprobs: "The maximum value for `logprobs` is 5."
+LOGPROBS: Field[int | None] = Field(
+    "logprobs", Integer(0, 5), None, note="0: the chosen token only. A token that cannot occur has -9999.0.", shown="off"
+)
+# Page, max_tokens: "Default: `16`." "The token count of your prompt plus `max_tokens` cannot exceed the model's context length."
+MAX_TOKENS = Field("max_tokens", Integer(0), 16, note="Prompt and `max_tokens` together must fit the context.")
+# Page, n: "How many completions to generate for each prompt."
+N = Field("n", Integer(1, MAX_CHOICES), 1, note=f"Prompts times `n` is at most {MAX_CHOICES}.")
+SEED: Field[int | None] = Field(
+    "seed", Integer(-(2**63), 2**64 - 1), None, note="Taken modulo 2^64; choice `i` draws with `seed + i`.", shown="drawn anew"
+)
+# Page, stop: "Up to 4 sequences where the API will stop generating further tokens. The returned text will not contain the stop
+# sequence."
+STOP: Field[tuple[str, ...]] = Field("stop", Stop(4, 1024), (), note="`[]` is none.")
+STREAM = Field("stream", Boolean(), False)
+STREAM_OPTIONS: Field[dict[str, object]] = Field("stream_options", Object(), {}, note="Only with `stream: true`.")
+INCLUDE_USAGE = Field("stream_options.include_usage", Boolean(), False)
+# Page, include_obfuscation: "These obfuscation fields are included by default [...]. You can set `include_obfuscation` to false to
+# optimize for bandwidth if you trust the network links". The departure: false is the default here.
+INCLUDE_OBFUSCATION = Field(
+    "stream_options.include_obfuscation", Boolean(), False, Status.LATER, note="The page's default is true; here it is false."
+)
+# Page, suffix: "The suffix that comes after a completion of inserted text."
+SUFFIX: Field[str | None] = Field("suffix", String(), None, Status.LATER)
+# Page, temperature: "What sampling temperature to use, between 0 and 2."
+TEMPERATURE = Field("temperature", Number(0, 2), 1.0, note="Below 0.000001: greedy.")
+# Page, top_p: "the model considers the results of the tokens with top_p probability mass"; with 0, the likeliest token remains.
+TOP_P = Field("top_p", Number(0, 1), 1.0, note="Below 0.000001: greedy, as the likeliest token is all that is left.")
+# Page, user: "A unique identifier representing your end-user, which can help OpenAI to monitor and detect abuse."
+USER = Field("user", String(512), "", Status.NO_OP)
+
+FIELDS: tuple[Field[Any], ...] = (
+    MODEL,
+    PROMPT,
+    BEST_OF,
+    ECHO,
+    FREQUENCY_PENALTY,
+    LOGIT_BIAS,
+    LOGPROBS,
+    MAX_TOKENS,
+    N,
+    PRESENCE_PENALTY,
+    SEED,
+    STOP,
+    STREAM,
+    STREAM_OPTIONS,
+    INCLUDE_USAGE,
+    INCLUDE_OBFUSCATION,
+    SUFFIX,
+    TEMPERATURE,
+    TOP_P,
+    USER,
+)
+"""Every field of the page, in its order."""
+
+_REFUSED = tuple(one for one in FIELDS if one.status is Status.LATER and "." not in one.name)
+
+# Page, finish_reason: "`stop` if the model hit a natural stop point or a provided stop sequence, `length` if the maximum number of
+# tokens specified in the request was reached". It has no word for a choice that broke off: the server answers with an error
+# instead, and `length` (the text is incomplete) only keeps this table total.
+_FINISH = {Finish.EOS: "stop", Finish.STOP: "stop", Finish.LENGTH: "length", Finish.ABORT: "length", Finish.ERROR: "length"}
+
+
+class ChoiceBody(msgspec.Struct, gc=False):
+    text: str
+    index: int
+    logprobs: Logprobs | None
+    finish_reason: str | None
+
+
+class Completion(msgspec.Struct, gc=False):
+    """The JSON body and, in the same shape, every stream chunk."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[ChoiceBody]
+    usage: UsageBody | msgspec.UnsetType | None = msgspec.UNSET
+
+
+@dataclass(slots=True)
+class _Folded:
+    """A choice put together again from its chunks."""
+
+    texts: list[str]
+    logprobs: Logprobs | None = None
+    finish: str | None = None
+
+    def add(self, piece: ChoiceBody) -> None:
+        self.texts.append(piece.text)
+        self.finish = piece.finish_reason or self.finish
+        if piece.logprobs is not None:
+            if self.logprobs is None:
+                self.logprobs = Logprobs([], [], [], [])
+            self.logprobs.extend(piece.logprobs)
+
+
+class OpenAIRenderer:
+    """See ``Renderer``."""
+
+    def __init__(self, request: CompletionRequest, identity: Identity) -> None:
+        self._id = f"cmpl-{identity.id}"
+        self._identity = identity
+        self._logprobs = request.logprobs is not None
+        self._include_usage = request.include_usage
+
+    def feed(self, event: Event) -> list[bytes]:
+        if isinstance(event, Failed):
+            return [encode({"error": _error_object(Fault(500, event.message, "server_error", "engine_failed"))})]
+        # Page, include_usage: "an additional chunk will be streamed before the `data: [DONE]` message."
+        if isinstance(event, Finished) and not self._include_usage:
+            return []
+        return [encode(self._chunk(event))]
+
+    def fold(self, events: Iterable[Event]) -> bytes:
+        choices: dict[int, _Folded] = {}
+        usage: UsageBody | msgspec.UnsetType | None = msgspec.UNSET
+        for event in events:
+            chunk = self._chunk(event)
+            usage = chunk.usage or usage
+            for piece in chunk.choices:
+                choices.setdefault(piece.index, _Folded([])).add(piece)
+        bodies = [ChoiceBody("".join(one.texts), index, one.logprobs, one.finish) for index, one in sorted(choices.items())]
+        return encode(self._body(bodies, usage))
+
+    def _chunk(self, event: Event) -> Completion:
+        # Page, include_usage: "All other chunks will also include a `usage` field, but with a null value."
+        usage = None if self._include_usage else msgspec.UNSET
+        match event:
+            case ChoiceDelta(index, text, tokens):
+                return self._body([ChoiceBody(text, index, Logprobs.of(tokens) if self._logprobs else None, None)], usage)
+            case ChoiceDone(index, finish):
+                # As the live API does, an empty chunk; its lists of log-probabilities are empty too.
+                return self._body([ChoiceBody("", index, Logprobs.of(()) if self._logprobs else None, _FINISH[finish])], usage)
+            case Finished(counts):
+                # Page, include_usage: "the `choices` field will always be an empty array."
+                return self._body([], UsageBody.of(counts))
+            case Failed(message):
+                raise ValueError(f"a failed request has no body: {message}")
+
+    def _body(self, choices: list[ChoiceBody], usage: UsageBody | msgspec.UnsetType | None) -> Completion:
+        about = self._identity
+        return Completion(self._id, "text_completion", about.created, about.model, about.fingerprint, choices, usage)
+
+
+class OpenAI:
+    """See ``Dialect``."""
+
+    name = "openai"
+
+    def parse(self, body: bytes, fresh_seed: int) -> Parsed:
+        raw = decode_object(body)
+        for field in _REFUSED:
+            field.of(raw)
+        request = _request(raw, fresh_seed)
+        _check_together(raw, request)
+        return Parsed(request, unknown(FIELDS, raw))
+
+    def renderer(self, request: CompletionRequest, identity: Identity) -> OpenAIRenderer:
+        return OpenAIRenderer(request, identity)
+
+    def error(self, error: Exception) -> ErrorReply:
+        known = fault(error)
+        return ErrorReply(known.status, known.headers, encode({"error": _error_object(known)}))
+
+    def models(self, served: Sequence[ServedModel]) -> bytes:
+        return encode({"object": "list", "data": [_model_object(one) for one in served]})
+
+    def model(self, served: ServedModel) -> bytes:
+        return encode(_model_object(served))
+
+
+def _request(raw: Mapping[str, object], fresh_seed: int) -> CompletionRequest:
+    seed = SEED.of(raw)
+    options = STREAM_OPTIONS.of(raw)
+    INCLUDE_OBFUSCATION.of(options)
+    return CompletionRequest(
+        model=MODEL.of(raw),
+        prompts=PROMPT.of(raw),
+        max_tokens=MAX_TOKENS.of(raw),
+        n=N.of(raw),
+        echo=ECHO.of(raw),
+        logprobs=LOGPROBS.of(raw),
+        sampling=sampling(TEMPERATURE.of(raw), TOP_P.of(raw), fresh_seed if seed is None else seed),
+        stop=StopRules(STOP.of(raw)),
+        stream=STREAM.of(raw),
+        include_usage=INCLUDE_USAGE.of(options),
+        user=USER.of(raw),
+    )
+
+
+def _check_together(raw: Mapping[str, object], request: CompletionRequest) -> None:
+    """Rules over more than one field."""
+    choices = len(request.prompts) * request.n
+    if choices > MAX_CHOICES:
+        raise BadRequest("n", f"must give at most {MAX_CHOICES} choices (prompts times n)", f"{len(request.prompts)} times {request.n}")
+    if raw.get(BEST_OF.name) is not None and BEST_OF.of(raw) < request.n:
+        raise BadRequest(BEST_OF.name, "must be at least n", f"best_of {BEST_OF.of(raw)} with n {request.n}")
+    if raw.get(STREAM_OPTIONS.name) is not None and not request.stream:
+        raise BadRequest(STREAM_OPTIONS.name, "is only allowed with stream: true")
+
+
+def _error_object(known: Fault) -> dict[str, str | None]:
+    return {"message": known.message, "type": known.type, "param": known.param, "code": known.code}
+
+
+def _model_object(served: ServedModel) -> dict[str, str | int]:
+    return {"id": served.name, "object": "model", "created": served.created, "owned_by": "quintet"}

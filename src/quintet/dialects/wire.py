@@ -1,0 +1,91 @@
+"""JSON shapes that several providers share, and their encoding.
+
+JSON goes out in ASCII: U+2028, U+2029 and U+0085 inside a chunk would split it for clients that read server-sent events with
+``splitlines``. Floats are printed as the shortest text that reads back as the same float.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+
+import msgspec
+
+from quintet.events import TokenText, Usage
+
+FLOOR = -9999.0
+"""Stands for the log-probability of a token that cannot occur: JSON has no -Infinity, and clients know this number from vLLM."""
+
+_encoder = msgspec.json.Encoder()
+_NON_ASCII = re.compile(r"[^\x00-\x7f]+")
+
+
+def encode(value: object) -> bytes:
+    """JSON in ASCII, without spaces."""
+    raw = _encoder.encode(value)
+    if raw.isascii():
+        return raw
+    # Outside ASCII there are only characters of strings, so runs of them can be escaped where they stand.
+    return _NON_ASCII.sub(lambda run: json.dumps(run[0])[1:-1], raw.decode()).encode("ascii")
+
+
+class Logprobs(msgspec.Struct, gc=False):
+    """Parallel lists, one entry per token. ``None`` where nothing precedes the token: the first of an echoed prompt."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+    @classmethod
+    def of(cls, tokens: Iterable[TokenText]) -> Logprobs:
+        """Entries of tokens; offsets are the canonical ones, from the start of the prompt text."""
+        made = cls([], [], [], [])
+        for token in tokens:
+            made.tokens.append(token.text)
+            made.token_logprobs.append(None if token.logprob is None else max(token.logprob, FLOOR))
+            made.top_logprobs.append(top_map(token))
+            made.text_offset.append(token.offset)
+        return made
+
+    def extend(self, other: Logprobs) -> None:
+        """Append the entries of a later chunk."""
+        self.tokens += other.tokens
+        self.token_logprobs += other.token_logprobs
+        self.top_logprobs += other.top_logprobs
+        self.text_offset += other.text_offset
+
+
+def top_map(token: TokenText) -> dict[str, float] | None:
+    """Text -> log-probability, the token itself first.
+
+    Several tokens may have the same text (fragments of characters mostly); the likeliest counts. So a client can tell that a
+    token was the likeliest by comparing its log-probability with the largest value here: the floats are equal or it was not.
+    """
+    if token.logprob is None:
+        return None
+    made = {token.text: max(token.logprob, FLOOR)}
+    for _, text, logprob in token.top:
+        value = max(logprob, FLOOR)
+        if value > made.get(text, -float("inf")):
+            made[text] = value
+    return made
+
+
+class PromptDetails(msgspec.Struct, gc=False):
+    cached_tokens: int
+
+
+class UsageBody(msgspec.Struct, gc=False):
+    """Token counts as OpenAI writes them."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptDetails
+
+    @classmethod
+    def of(cls, usage: Usage) -> UsageBody:
+        total = usage.prompt_tokens + usage.completion_tokens
+        return cls(usage.prompt_tokens, usage.completion_tokens, total, PromptDetails(usage.cached_tokens))
