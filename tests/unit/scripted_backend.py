@@ -1,0 +1,171 @@
+"""A backend that plays scripts, for the tests of the service, and what those tests share."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from quintet.backends.base import Capabilities, Health, Prepared, PreparedSequence, SequenceSpec, State
+from quintet.errors import QuintetError
+from quintet.events import ChoiceDelta, ChoiceDone, Event, Finish, TokenEvent
+from quintet.request import CompletionRequest, Prompt, Sampling, StopRules
+from quintet.service import Job, Service
+
+EOS = 256
+PIECES = [*(bytes([byte]) for byte in range(256)), b""]
+
+
+@dataclass
+class Script:
+    """What one sequence generates."""
+
+    text: bytes
+    finish: Finish = Finish.EOS
+    cached: int = 0
+
+
+@dataclass
+class Running:
+    """A submitted sequence inside the fake."""
+
+    seq: int
+    events: list[TokenEvent]
+    aborted_in: int | None = None  # steps until an abort takes effect
+
+
+@dataclass
+class ScriptedBackend:
+    """Plays one script per sequence, with random steps, late aborts, and a death if told so."""
+
+    scripts: Sequence[Script]
+    rng: random.Random = field(default_factory=lambda: random.Random(0))
+    pace: Sequence[int] = (0, 1, 1, 3)  # tokens of a sequence in one step
+    state: State = State.READY
+    refuse: QuintetError | None = None
+    dies_after: int | None = None  # steps; then the iterator just ends, or raises
+    raises: bool = False
+    abort_lag: int = 1
+    specs: list[SequenceSpec] = field(default_factory=list)
+    submitted: int = 0
+    aborts: list[tuple[int, int | None]] = field(default_factory=list)
+    running: dict[int, Running] = field(default_factory=dict)
+    closed_iterators: int = 0
+
+    @property
+    def capabilities(self) -> Capabilities:
+        assert self.state in (State.READY, State.STALLED), "capabilities are valid only once loaded"
+        return Capabilities("m", 4096, 257, PIECES, max_logprobs=5, max_sequences=8, fingerprint="f")
+
+    async def prepare(self, specs: Sequence[SequenceSpec]) -> Prepared:
+        if self.refuse:
+            raise self.refuse
+        self.specs = list(specs)
+        return Prepared(11, tuple(PreparedSequence(encode(s.prompt), s.max_tokens or 99, s.sampling, s.logprobs, s.echo) for s in specs))
+
+    def submit(self, prepared: Prepared) -> AsyncIterator[Sequence[TokenEvent]]:
+        self.submitted += 1
+        self.running = {seq: Running(seq, self._plan(seq, item)) for seq, item in enumerate(prepared.sequences)}
+        return self._steps()
+
+    def _plan(self, seq: int, item: PreparedSequence) -> list[TokenEvent]:
+        script = self.scripts[seq % len(self.scripts)]
+        logprob = None if item.logprobs is None else -0.5
+        prompt = [TokenEvent(seq, token, PIECES[token], logprob if at else None, prompt=True) for at, token in enumerate(item.tokens)]
+        events = [TokenEvent(seq, byte, bytes([byte]), logprob) for byte in script.text]
+        if script.finish is Finish.EOS:
+            events.append(TokenEvent(seq, EOS, b"", logprob))
+        if not events or script.finish in (Finish.ERROR, Finish.ABORT):
+            events.append(TokenEvent(seq, -1))
+        error = "The engine failed." if script.finish is Finish.ERROR else ""
+        events[-1] = replace(events[-1], finish=script.finish, cached_tokens=script.cached, error=error)
+        return [*(prompt if item.echo else []), *events]
+
+    async def _steps(self) -> AsyncIterator[Sequence[TokenEvent]]:
+        steps = 0
+        try:
+            while self.running:
+                await asyncio.sleep(0)
+                if steps == self.dies_after:
+                    if self.raises:
+                        raise OSError("the pipe broke")
+                    return
+                steps += 1
+                yield self._step()
+        finally:
+            self.closed_iterators += 1
+
+    def _step(self) -> list[TokenEvent]:
+        batch: list[TokenEvent] = []
+        for item in self.rng.sample(list(self.running.values()), len(self.running)):
+            if item.aborted_in == 0:
+                batch.append(TokenEvent(item.seq, -1, finish=Finish.ABORT, cached_tokens=self.scripts[item.seq % len(self.scripts)].cached))
+                del self.running[item.seq]
+                continue
+            item.aborted_in = item.aborted_in and item.aborted_in - 1
+            for _ in range(self.rng.choice(self.pace)):
+                if item.seq in self.running:
+                    batch.append(item.events.pop(0))
+                    if batch[-1].finish:
+                        del self.running[item.seq]
+        return batch
+
+    def abort(self, request_id: int, seq: int | None = None) -> None:
+        self.aborts.append((request_id, seq))
+        for item in self.running.values():
+            if seq in (None, item.seq) and item.aborted_in is None:
+                item.aborted_in = self.abort_lag
+
+    def health(self) -> Health:
+        return Health(self.state)
+
+    async def close(self) -> None:
+        """The service never closes a backend."""
+        raise AssertionError
+
+
+def encode(prompt: Prompt) -> tuple[int, ...]:
+    return tuple(prompt.encode()) if isinstance(prompt, str) else prompt
+
+
+def request(
+    *prompts: Prompt, n: int = 1, logprobs: int | None = None, echo: bool = False, seed: int = 5, stop: tuple[str, ...] = ()
+) -> CompletionRequest:
+    return CompletionRequest(
+        model="m",
+        prompts=prompts or ("p",),
+        max_tokens=None,
+        n=n,
+        echo=echo,
+        logprobs=logprobs,
+        sampling=Sampling(1.0, 1.0, seed),
+        stop=StopRules(stop),
+        stream=False,
+        include_usage=False,
+        user="",
+    )
+
+
+async def collect(job: Job) -> list[Event]:
+    return [event for batch in [batch async for batch in job.events()] for event in batch]
+
+
+def serve(backend: ScriptedBackend, asked: CompletionRequest) -> list[Event]:
+    async def go() -> list[Event]:
+        return await collect(await Service(backend).prepare(asked))
+
+    return asyncio.run(go())
+
+
+def texts(events: Sequence[Event]) -> dict[int, str]:
+    """Text per choice."""
+    out: dict[int, str] = {}
+    for event in events:
+        if isinstance(event, ChoiceDelta):
+            out[event.index] = out.get(event.index, "") + event.text
+    return out
+
+
+def done(events: Sequence[Event]) -> dict[int, ChoiceDone]:
+    return {event.index: event for event in events if isinstance(event, ChoiceDone)}
