@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import Annotated
 
 import typer
@@ -58,12 +59,10 @@ def serve(
     """Serve a model over HTTP."""
     from quintet.cli import engines, serve
 
-    engine = engines.EngineOptions("" if toy else model, ctx_size, threads, engines.parse_size(kv_cache), offline)
-    serve.serve(
-        serve.ServeOptions(
-            engine, host, port, tuple(api_key or ()), no_api_key, tuple(served_model_name or ()), log_level=log_level.lower()
-        )
-    )
+    engine = engines.EngineOptions(engines.TOY if toy else model, ctx_size, threads, engines.parse_size(kv_cache), offline)
+    names = tuple(served_model_name or ())
+    options = serve.ServeOptions(engine, host, port, tuple(api_key or ()), no_api_key, names, log_level.lower())
+    raise typer.Exit(serve.serve(options))
 
 
 @app.command()
@@ -72,7 +71,7 @@ def run(
     max_tokens: Annotated[int, typer.Option("--max-tokens", "-n", min=0, help="Most tokens to generate.")] = 128,
     temperature: Annotated[float, typer.Option(min=0.0, max=2.0, help="0 = always the likeliest token.")] = 1.0,
     top_p: Annotated[float, typer.Option(min=0.0, max=1.0, help="Draw from the likeliest tokens of this total probability.")] = 1.0,
-    seed: Annotated[int | None, typer.Option(min=0, help="Same seed, same text.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, max=2**64 - 1, help="Same seed, same text.")] = None,
     stop: Annotated[list[str] | None, typer.Option(help="End the text before this string; repeatable.")] = None,
     ctx_size: Context = 0,
     threads: Threads = 0,
@@ -88,7 +87,8 @@ def run(
 
     model, prompt = run.model_and_prompt(words or [])
     engine = engines.EngineOptions(model, ctx_size, threads, engines.parse_size(kv_cache), offline)
-    raise typer.Exit(run.run(engine, run.RunOptions(prompt, max_tokens, temperature, top_p, seed, tuple(stop or ()))))
+    drawn = secrets.randbelow(2**32) if seed is None else seed  # short enough to type again
+    raise typer.Exit(run.run(engine, run.RunOptions(prompt, max_tokens, temperature, top_p, drawn, tuple(stop or ()))))
 
 
 @app.command()

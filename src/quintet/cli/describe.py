@@ -1,0 +1,55 @@
+"""What a model file is, and what it needs, in figures for people."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from quintet.models.gguf import GgufFile
+from quintet.models.spec import ModelSpec
+
+_FILE_TYPES = {
+    0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1",
+    14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K", 32: "BF16",
+}  # fmt: skip
+"""GGUF's ``general.file_type``: what the maker of the file called its mix of tensor types."""
+
+_KV_BYTES = 2  # the native core keeps keys and values in fp16
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """Figures of a model.
+
+    Args:
+        quant: what people call the file's mix of tensor types; without a known name, the type that holds most bytes.
+        mix: (type, tensors, bytes), most bytes first.
+        parameters: weights, biases and norms.
+        weights: bytes of all tensors.
+        kv_per_token: bytes of keys and values of one token, all layers.
+    """
+
+    spec: ModelSpec
+    quant: str
+    mix: tuple[tuple[str, int, int], ...]
+    parameters: int
+    weights: int
+    kv_per_token: int
+
+
+def describe(file: GgufFile) -> Description:
+    """The figures of an open model file."""
+    sizes: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
+    for tensor in file.tensors.values():
+        sizes[tensor.type] += tensor.data.nbytes
+        counts[tensor.type] += 1
+    mix = tuple((name, counts[name], size) for name, size in sizes.most_common())
+    quant = _FILE_TYPES.get(file.metadata.integer("general.file_type", -1, low=-1), mix[0][0])
+    parameters = sum(tensor.rows * tensor.cols for tensor in file.tensors.values())
+    return Description(file.spec, quant, mix, parameters, sizes.total(), kv_per_token(file.spec))
+
+
+def kv_per_token(spec: ModelSpec) -> int:
+    """Bytes of keys and values of one token, all layers."""
+    return 2 * spec.layers * spec.kv_heads * spec.head_dim * _KV_BYTES

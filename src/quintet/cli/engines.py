@@ -1,0 +1,144 @@
+"""From options to an engine: which model, how much of it, on what."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+
+from quintet.backends import toy
+from quintet.backends.base import Backend
+from quintet.backends.native.core import PAGE, isas
+from quintet.backends.native.engine import Engine
+from quintet.backends.native.load import native_loader
+from quintet.cli.describe import describe
+from quintet.cli.loading import WatchedLoader
+from quintet.config import EngineConfig
+from quintet.errors import ModelError, QuintetError, shorten
+from quintet.models import store
+from quintet.models.files import Report
+from quintet.models.gguf import open_model
+
+TOY = ""
+
+_TOY_KV_BYTES = 4 << 20
+
+_UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40}
+
+
+class OptionError(QuintetError):
+    """An option's value breaks a rule."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """What the user asked for.
+
+    Args:
+        model: a reference; ``TOY`` for the toy model.
+        ctx_size: tokens; 0 = the model's context, or what the KV cache holds if that is less.
+        threads: 0 = one per CPU this process may use.
+        kv_bytes: memory for the KV cache.
+    """
+
+    model: str
+    ctx_size: int
+    threads: int
+    kv_bytes: int
+    offline: bool
+
+
+def parse_size(text: str) -> int:
+    """Bytes of a ``--kv-cache`` such as ``512MiB``, ``2G`` or ``1.5 GB``; a bare number is bytes.
+
+    Raises:
+        OptionError: not a size, or not above 0.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", text.strip(), re.IGNORECASE)
+    unit = found[2].lower() if found else "?"
+    if found is None or unit not in _UNITS or float(found[1]) == 0:
+        raise OptionError(f"--kv-cache must be a number above 0 with a unit such as MiB or GB, got {shorten(text)}.")
+    return int(float(found[1]) * _UNITS[unit])
+
+
+def check_context(wanted: int, most: int) -> int:
+    """``wanted`` if the model has so much context.
+
+    Raises:
+        ModelError: it has less.
+    """
+    if wanted > most:
+        raise ModelError(f"--ctx-size must be at most {most}, the model's own context, got {wanted}.")
+    return wanted
+
+
+def thread_count(wanted: int) -> int:
+    """``wanted``, or one per CPU this process may use."""
+    return wanted or (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """An engine that can be started, and what to tell about it.
+
+    Args:
+        name: the model's name unless the user says another.
+        quant: of the weights; empty for the toy.
+        context: most tokens of prompt and completion.
+        full_context: what the model itself could do.
+        isa: instruction set of the compute kernels.
+        kv_tokens: tokens that the KV cache holds.
+    """
+
+    name: str
+    quant: str
+    context: int
+    full_context: int
+    isa: str
+    threads: int
+    kv_tokens: int
+    loader: WatchedLoader
+    config: EngineConfig
+
+    def start(self) -> Backend:
+        """Begin to load the model in the background; call it on the event loop that will use the engine."""
+        return Engine(self.loader, self.config)
+
+
+def plan(options: EngineOptions, report: Report) -> Plan:
+    """Find the model, fetching it if need be, and check that what was asked for fits.
+
+    Raises:
+        ModelError: the model cannot be had or read, or the context does not fit the model or the KV cache.
+    """
+    if options.model == TOY:
+        return _toy(options)
+    model = store.resolve(options.model, report, offline=options.offline)
+    about = describe(open_model(model.path))
+    kv_tokens = options.kv_bytes // (about.kv_per_token * PAGE) * PAGE
+    context = _fit(check_context(options.ctx_size, about.spec.context), about.spec.context, kv_tokens)
+    threads = thread_count(options.threads)
+    loader = WatchedLoader(native_loader(model.path, threads, context))
+    config = EngineConfig(kv_bytes=options.kv_bytes)
+    return Plan(model.name, about.quant, context, about.spec.context, isas()[0], threads, kv_tokens, loader, config)
+
+
+def _fit(wanted: int, most: int, kv_tokens: int) -> int:
+    """The context: what was asked for, or as much as model and KV cache allow.
+
+    Raises:
+        ModelError: the KV cache holds too little.
+    """
+    if wanted > kv_tokens or kv_tokens == 0:
+        raise ModelError(
+            f"the KV cache holds {kv_tokens} tokens, fewer than the context of {wanted or most}; "
+            f"raise --kv-cache{f' or use --ctx-size {kv_tokens}' if kv_tokens else ''}."
+        )
+    return wanted or min(most, kv_tokens)
+
+
+def _toy(options: EngineOptions) -> Plan:
+    check_context(options.ctx_size, toy.CONTEXT)
+    config = EngineConfig(kv_bytes=_TOY_KV_BYTES)
+    kv_tokens = _TOY_KV_BYTES // 4
+    return Plan("toy", "", toy.CONTEXT, toy.CONTEXT, isas()[0], 1, kv_tokens, WatchedLoader(toy.toy_loader()), config)

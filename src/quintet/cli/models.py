@@ -1,0 +1,65 @@
+"""``quintet pull``, ``list`` and ``show``."""
+
+from __future__ import annotations
+
+from quintet.cli.console import ConsoleReport, stdout
+from quintet.cli.describe import Description, describe
+from quintet.cli.engines import check_context
+from quintet.models import store
+from quintet.models.files import StoredModel, cache_dir, human
+from quintet.models.gguf import open_model
+
+
+def pull(reference: str, *, offline: bool, quiet: bool) -> None:
+    """Fetch a model, or check the one that is here; then check that Quintet can read it.
+
+    Raises:
+        ModelError: it cannot be had, or is damaged, or of a kind that Quintet does not run.
+    """
+    with ConsoleReport() as report:
+        model = store.resolve(reference, report, offline=offline, refresh=True)
+    open_model(model.path)
+    if not quiet:
+        stdout.print(f"{model.reference}  {human(model.size)}  {model.path}", markup=False)
+
+
+def list_() -> None:
+    """Print the models in the caches, one a line: reference, size, path."""
+    models = store.stored()
+    width = max((len(model.reference) for model in models), default=0)
+    for model in models:
+        stdout.print(f"{model.reference:{width}}  {human(model.size):>8}  {model.path}", markup=False)
+    if not models:
+        stdout.print(f"no models in {cache_dir()} or the Hugging Face cache; `quintet pull` fetches the bundled one", markup=False)
+
+
+def show(reference: str, ctx_size: int, *, offline: bool) -> None:
+    """Print a model's description and the memory it needs for a context.
+
+    Raises:
+        ModelError: as for ``pull``, or a context beyond the model's.
+    """
+    with ConsoleReport() as report:
+        model = store.resolve(reference, report, offline=offline)
+    about = describe(open_model(model.path))
+    context = check_context(ctx_size, about.spec.context) or about.spec.context
+    for name, text in rows(model, about, context):
+        stdout.print(f"{name:13} {text}", markup=False)
+
+
+def rows(model: StoredModel, about: Description, context: int) -> list[tuple[str, str]]:
+    """The lines of ``show``: (what, value)."""
+    spec, kv = about.spec, about.kv_per_token * context
+    mix = ", ".join(f"{name} {human(size)} in {count}" for name, count, size in about.mix)
+    shape = f"{spec.layers} layers, {spec.hidden} wide, {spec.heads} heads over {spec.kv_heads} key-value heads of {spec.head_dim}"
+    return [
+        ("model", model.reference + (f" ({spec.name})" if spec.name else "")),
+        ("file", f"{model.path}, {human(model.size)}"),
+        ("architecture", spec.architecture),
+        ("parameters", f"{about.parameters / 1e6:.1f} M"),
+        ("shape", f"{shape}, {spec.ffn} in the feed-forward part"),
+        ("vocabulary", f"{spec.vocab} tokens{', output tied to the embedding' if spec.tied else ''}"),
+        ("context", f"{spec.context} tokens"),
+        ("quantisation", f"{about.quant}: {mix} tensors"),
+        ("memory", f"about {human(about.weights + kv)}: weights {human(about.weights)}, KV cache {human(kv)} for {context} tokens"),
+    ]

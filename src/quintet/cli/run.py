@@ -1,0 +1,136 @@
+"""``quintet run``: one completion, streamed to the terminal, through the same service and engine as the server."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from dataclasses import dataclass
+
+import uvloop
+
+from quintet.cli import engines
+from quintet.cli.console import ConsoleReport
+from quintet.cli.interrupt import on_interrupt, unless
+from quintet.cli.loading import ready
+from quintet.errors import EngineFailed
+from quintet.events import ChoiceDelta, Failed, Usage
+from quintet.models import store
+from quintet.request import CompletionRequest, Sampling, StopRules
+from quintet.service import Job, Service
+
+INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What to generate."""
+
+    prompt: str
+    max_tokens: int
+    temperature: float
+    top_p: float
+    seed: int
+    stop: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Clock:
+    """Seconds of ``time.perf_counter`` at which things happened; 0 = not yet."""
+
+    start: float = 0.0
+    first: float = 0.0
+    last: float = 0.0
+
+    def text(self) -> None:
+        """Some text came."""
+        self.last = time.perf_counter()
+        self.first = self.first or self.last
+
+
+def model_and_prompt(words: list[str]) -> tuple[str, str]:
+    """Tell model and prompt apart by their form alone; a missing prompt is read from standard input.
+
+    Raises:
+        OptionError: more than two arguments, or no prompt and nobody to ask.
+    """
+    if len(words) > 2:
+        raise engines.OptionError(f"run takes a model and a prompt, got {len(words)} arguments; put the prompt in quotes.")
+    if len(words) == 2:
+        return words[0], words[1]
+    if words and not store.is_reference(words[0]):
+        return "smollm2", words[0]
+    if sys.stdin.isatty():
+        raise engines.OptionError('give a prompt: quintet run [MODEL] "The sky is", or pipe one in.')
+    return words[0] if words else "smollm2", sys.stdin.read()
+
+
+def run(engine: engines.EngineOptions, options: RunOptions) -> int:
+    """Generate and print; the exit code."""
+    with ConsoleReport() as report:
+        plan = engines.plan(engine, report)
+    return uvloop.run(_run(plan, options))
+
+
+async def _run(plan: engines.Plan, options: RunOptions) -> int:
+    interrupted = on_interrupt()
+    backend = plan.start()
+    try:
+        if not await unless(interrupted, ready(backend, plan.loader, plan.name)):
+            return INTERRUPTED
+        job = await Service(backend).prepare(_request(plan.name, options))
+        clock = Clock(time.perf_counter())
+        finished = await unless(interrupted, _print(job, clock))
+        sys.stderr.write(summary(job.usage, clock, options))
+        return 0 if finished else INTERRUPTED
+    finally:
+        await backend.close()
+
+
+async def _print(job: Job, clock: Clock) -> None:
+    """Write the text as it comes.
+
+    Raises:
+        EngineFailed: the engine broke off.
+    """
+    try:
+        async with contextlib.aclosing(job.events()) as batches:
+            async for batch in batches:
+                for event in batch:
+                    if isinstance(event, Failed):
+                        raise EngineFailed(event.message)
+                    if isinstance(event, ChoiceDelta):
+                        clock.text()
+                        sys.stdout.write(event.text)
+                sys.stdout.flush()
+    finally:
+        sys.stdout.write("\n")
+        sys.stdout.flush()
+
+
+def _request(model: str, options: RunOptions) -> CompletionRequest:
+    return CompletionRequest(
+        model=model,
+        prompts=(options.prompt,),
+        max_tokens=options.max_tokens,
+        n=1,
+        echo=False,
+        logprobs=None,
+        sampling=Sampling(options.temperature, options.top_p, options.seed),
+        stop=StopRules(options.stop),
+        stream=True,
+        include_usage=True,
+        user="",
+    )
+
+
+def summary(usage: Usage, clock: Clock, options: RunOptions) -> str:
+    """The last line: tokens, time to the first, speed of the others, and what repeats the text."""
+    parts = [f"{usage.prompt_tokens} prompt tokens, {usage.completion_tokens} generated"]
+    if clock.first:
+        parts.append(f"first after {(clock.first - clock.start) * 1000:.0f} ms")
+    if usage.completion_tokens > 1 and clock.last > clock.first:
+        parts.append(f"then {(usage.completion_tokens - 1) / (clock.last - clock.first):.1f} tokens/s")
+    if options.temperature > 0:
+        parts.append(f"seed {options.seed}")
+    return ", ".join(parts) + "\n"

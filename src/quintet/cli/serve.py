@@ -1,0 +1,142 @@
+"""``quintet serve``: listen, load, serve, and stop within two seconds when asked to."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import shlex
+import socket
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import uvicorn
+import uvloop
+
+from quintet import __version__
+from quintet.backends.base import Backend
+from quintet.cli import engines, net
+from quintet.cli.console import ConsoleReport
+from quintet.cli.interrupt import on_interrupt, unless
+from quintet.cli.loading import ready
+from quintet.config import ServerConfig
+from quintet.models.files import human
+from quintet.server.app import create_app
+
+_LEVELS = ("error", "warning", "info", "debug")
+_GRACE_S = 0.5  # for answers that are nearly done; then the engine ends the rest, and their clients see it
+_CUT_S = 1  # for those that still do not end
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """What to serve, where, to whom."""
+
+    engine: engines.EngineOptions
+    host: str
+    port: int
+    api_keys: tuple[str, ...]
+    no_api_key: bool
+    names: tuple[str, ...]
+    log_level: str
+
+
+def serve(options: ServeOptions) -> int:
+    """Serve until told to stop; the exit code.
+
+    Raises:
+        QuintetError: it cannot start, in one clear line.
+    """
+    if options.log_level not in _LEVELS:
+        raise engines.OptionError(f"--log-level must be one of {', '.join(_LEVELS)}, got {options.log_level!r}.")
+    net.check_exposure(options.host, options.api_keys, options.no_api_key)
+    with net.listen(options.host, options.port) as sock:
+        with ConsoleReport() as report:
+            plan = engines.plan(options.engine, report)
+        _log_to_stderr(options.log_level)
+        return uvloop.run(_serve(sock, plan, options))
+
+
+async def _serve(sock: socket.socket, plan: engines.Plan, options: ServeOptions) -> int:
+    stop = on_interrupt()
+    backend = plan.start()
+    names = options.names or (plan.name,)
+    server = _server(backend, ServerConfig(options.host, options.port, options.api_keys, names))
+    serving = asyncio.create_task(server.serve([sock]))
+    try:
+        if await unless(stop, ready(backend, plan.loader, plan.name)):
+            sys.stdout.write(banner(plan, net.url(sock), names[0], options.api_keys, whole=sys.stdout.isatty()))
+            sys.stdout.flush()
+            await unless(stop, _ended(serving))
+        return 0
+    finally:
+        await _shut_down(server, serving, backend)
+
+
+async def _ended(serving: asyncio.Task[None]) -> None:
+    await asyncio.shield(serving)
+
+
+async def _shut_down(server: uvicorn.Server, serving: asyncio.Task[None], backend: Backend) -> None:
+    """Refuse new work, let answers end that are nearly done, then end the others."""
+    server.should_exit = True
+    await asyncio.wait((serving,), timeout=_GRACE_S)
+    await backend.close()
+    await serving
+
+
+class _Server(uvicorn.Server):
+    """Signals are ours: uvicorn would raise them again at the end, which kills the process in the middle of its clean-up."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _server(backend: Backend, config: ServerConfig) -> uvicorn.Server:
+    settings = uvicorn.Config(
+        create_app(backend, config),
+        http="httptools",
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=_CUT_S,
+    )
+    return _Server(settings)
+
+
+def _log_to_stderr(level: str) -> None:
+    logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    if level == "info":
+        logging.getLogger("uvicorn").setLevel(logging.WARNING)  # its start and stop lines say less than the banner
+
+
+def banner(plan: engines.Plan, url: str, name: str, keys: tuple[str, ...], *, whole: bool) -> str:
+    """What is served and where: a block with a command to paste for people, one line for logs."""
+    of = f" of {plan.full_context}" if plan.context < plan.full_context else ""
+    model = f"{name} ({plan.quant + ', ' if plan.quant else ''}context {plan.context}{of})"
+    threads = f"{plan.threads} thread{'s' if plan.threads > 1 else ''}"
+    cache = f"{human(plan.config.kv_bytes)} for {plan.kv_tokens} tokens"
+    access = {0: "open to everybody who can reach it", 1: "1 API key"}.get(len(keys), f"{len(keys)} API keys")
+    if not whole:
+        return f"quintet {__version__}: {model} at {url}/v1, {plan.isa}, {threads}, KV cache {cache}, {access}\n"
+    key = " -H 'Authorization: Bearer $QUINTET_API_KEY'".replace("'", '"') if keys else ""
+    body = json.dumps({"model": name, "prompt": "The sky is", "max_tokens": 32})
+    return f"""
+  Quintet {__version__}   {url}/v1
+
+  model    {model}
+  engine   native, {plan.isa}, {threads}
+  memory   KV cache {cache}
+  access   {access}
+
+  curl {url}/v1/completions -H "Content-Type: application/json"{key} \\
+    -d {shlex.quote(body)}
+
+  Ctrl-C stops.
+"""
