@@ -24,7 +24,7 @@ import xllamacpp  # type: ignore[import-not-found]
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench import accuracy  # noqa: E402
+from bench import accuracy
 
 VERSION = "2026.10.11549"
 LAYOUT = {"default": (1, -1), "flash attention off": (1, 0), "flash attention off, F32 keys and values": (0, 0)}
@@ -50,7 +50,8 @@ class ModelParams(c.Structure):
 
 class ContextParams(c.Structure):
     _fields_ = (
-        *((name, c.c_uint32) for name in ("n_ctx", "n_batch", "n_ubatch", "n_seq_max", "n_rs_seq", "n_outputs_max", "n_outputs_max_per_seq")),
+        *((name, c.c_uint32) for name in ("n_ctx", "n_batch", "n_ubatch", "n_seq_max", "n_rs_seq")),
+        *((name, c.c_uint32) for name in ("n_outputs_max", "n_outputs_max_per_seq")),
         *((name, c.c_int32) for name in ("n_threads", "n_threads_batch")),
         *((name, c.c_int) for name in ("ctx_type", "rope_scaling_type", "pooling_type", "attention_type", "flash_attn_type")),
         *((name, c.c_float) for name in ("rope_base", "rope_scale", "yarn_ext", "yarn_attn", "yarn_fast", "yarn_slow")),

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-
 from tests.reference.dequantize import F32, GGUFFile
 
 F64 = npt.NDArray[np.float64]

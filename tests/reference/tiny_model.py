@@ -1,7 +1,7 @@
 """Tiny GGUF models with random weights: every family flag and tensor type in a file of a few hundred kilobytes.
 
-The weights mean nothing, but they are scaled so that attention is not uniform, every part of a layer moves the logits, and the logits spread
-like those of a trained model. The same specification gives the same bytes.
+The weights mean nothing, but they are scaled so that attention is not uniform, every part of a layer moves the logits, and the logits
+spread like those of a trained model. The same specification gives the same bytes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class TinySpec:
     context: int = 512
     tied: bool = False
     types: tuple[Type, ...] = (Type.Q8_0,)
-    rope: dict[str, Any] = field(default_factory=dict)
+    rope: dict[str, Any] = field(default_factory=dict, hash=False)
     freq_factors: bool = False
     seed: int = 1
 
@@ -54,14 +54,17 @@ class TinySpec:
         return self.architecture == "qwen2"
 
 
+LINEAR = {"scaling.type": "linear", "scaling.factor": 2.5}
+LLAMA_3 = {"freq_base": 500000.0}
 YARN = {"scaling.type": "yarn", "scaling.factor": 4.0, "scaling.original_context_length": 64}
 
 FAMILIES = (
     TinySpec("llama-tied", tied=True, types=PLAIN_TYPES),
     TinySpec("llama-untied", hidden=480, heads=6, kv_heads=2, head_dim=80, ffn=224, vocab=290, types=PLAIN_TYPES[::-1]),
-    TinySpec("llama-linear", layers=3, hidden=96, heads=3, kv_heads=3, rope={"scaling.type": "linear", "scaling.factor": 2.5}, types=PLAIN_TYPES),
-    TinySpec("llama-3", hidden=256, heads=4, kv_heads=2, head_dim=64, freq_factors=True, rope={"freq_base": 500000.0}, types=(*K_TYPES, Type.Q4_0)),
-    TinySpec("qwen2-tied", "qwen2", hidden=256, head_dim=128, ffn=512, tied=True, rope={"freq_base": 1e6}, types=K_TYPES),
+    TinySpec("llama-linear", layers=3, hidden=96, heads=3, kv_heads=3, rope=LINEAR, types=PLAIN_TYPES),
+    TinySpec("llama-3", hidden=256, heads=4, kv_heads=2, head_dim=64, freq_factors=True, rope=LLAMA_3, types=(*K_TYPES, Type.Q4_0)),
+    TinySpec("llama-wide", hidden=256, head_dim=128, ffn=512, types=(*K_TYPES, Type.Q4_1)),
+    TinySpec("qwen2-tied", "qwen2", hidden=768, heads=6, head_dim=128, ffn=512, tied=True, rope={"freq_base": 1e6}, types=K_TYPES),
     TinySpec("qwen2-untied", "qwen2", hidden=480, heads=6, kv_heads=2, head_dim=80, vocab=301, types=PLAIN_TYPES),
     TinySpec("qwen2-yarn", "qwen2", hidden=128, heads=4, kv_heads=2, rope=YARN, types=(Type.F16, Type.Q5_1)),
     TinySpec("llama-yarn", hidden=128, heads=4, kv_heads=4, rope={**YARN, "scaling.attn_factor": 0.9, "scaling.yarn_beta_fast": 16.0}),
@@ -69,15 +72,16 @@ FAMILIES = (
 """Every flag of a ``ModelSpec`` set and unset, odd sizes throughout."""
 
 SINGLE_TYPES = tuple(
-    TinySpec(f"all-{kind.name}", layers=1, hidden=256, heads=4, kv_heads=2, head_dim=64, ffn=512, types=(kind,)) for kind in (*PLAIN_TYPES, *K_TYPES)
+    TinySpec(f"all-{kind.name}", layers=1, hidden=256, heads=4, kv_heads=2, head_dim=64, ffn=512, types=(kind,))
+    for kind in (*PLAIN_TYPES, *K_TYPES)
 )
 """One model per tensor type, so that a failure names the type."""
 
 
-def _random_k_blocks(kind: Type, values: npt.NDArray[np.float32], rng: np.random.Generator) -> npt.NDArray[np.uint8]:
+def _random_k_blocks(kind: Type, values: npt.NDArray[np.float32], rng: np.random.RandomState) -> npt.NDArray[np.uint8]:
     """Random valid blocks in the shape and with the spread of ``values`` [N, K] (the ``gguf`` package can only read these types)."""
     block, size = gguf.GGML_QUANT_SIZES[kind]
-    raw = rng.integers(0, 256, (values.shape[0], values.shape[1] // block, size), dtype=np.uint8)
+    raw = rng.randint(0, 256, (values.shape[0], values.shape[1] // block, size), dtype=np.uint8)
     centre = {Type.Q4_K: 7.5, Type.Q5_K: 15.5}.get(kind)  # minimum that puts the middle code at 0
     scale = rng.uniform(0.5, 1.5, raw.shape[:2]).astype(np.float32)
 
@@ -91,7 +95,7 @@ def _random_k_blocks(kind: Type, values: npt.NDArray[np.float32], rng: np.random
     return put(float(values.std()) / spread)
 
 
-def _encode(kind: Type, values: npt.NDArray[np.float32], rng: np.random.Generator) -> tuple[npt.NDArray[Any], Type]:
+def _encode(kind: Type, values: npt.NDArray[np.float32], rng: np.random.RandomState) -> tuple[npt.NDArray[Any], Type]:
     if kind in K_TYPES:
         return (_random_k_blocks(kind, values, rng), kind) if values.shape[1] % 256 == 0 else _encode(Type.Q8_0, values, rng)
     return gguf.quants.quantize(values, kind), kind
@@ -117,9 +121,12 @@ def _matrices(spec: TinySpec) -> Iterator[tuple[str, int, int, float]]:
 
 
 def _add_tensors(writer: gguf.GGUFWriter, spec: TinySpec) -> None:
-    rng = np.random.default_rng(spec.seed)
-    normal = lambda *shape: rng.standard_normal(shape).astype(np.float32)  # noqa: E731
-    for index, (name, rows, columns, gain) in zip(count(), _matrices(spec)):  # noqa: B905
+    rng = np.random.RandomState(spec.seed)  # its stream is frozen for ever, so that recorded figures keep their models
+
+    def normal(*shape: int) -> npt.NDArray[np.float32]:
+        return rng.standard_normal(shape).astype(np.float32)
+
+    for index, (name, rows, columns, gain) in enumerate(_matrices(spec)):
         data, kind = _encode(spec.types[index % len(spec.types)], normal(rows, columns) * np.float32(gain / columns**0.5), rng)
         writer.add_tensor(f"{name}.weight", data, raw_dtype=kind)
         if spec.biased and name.endswith(("attn_q", "attn_k", "attn_v")):

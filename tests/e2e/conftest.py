@@ -1,0 +1,50 @@
+"""Real and tiny model files, and runners of them that are loaded once per session."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+from tests.reference.tiny_model import TinySpec, write_tiny
+
+from quintet.backends.native.core import Runner, isas
+
+CONTEXT = 512
+PAGES = 192
+"""KV pages of each runner: room for 32 sequences of up to 96 tokens."""
+
+LoadRunner = Callable[..., Runner]
+
+
+@pytest.fixture(scope="session")
+def model_path() -> Path:
+    """The bundled model's file, which ``make setup`` puts into the cache; ``QUINTET_TEST_MODEL`` names another place of it."""
+    if given := os.environ.get("QUINTET_TEST_MODEL"):
+        return Path(given)
+    from quintet.models import store
+
+    return store.resolve("smollm2", lambda *_: None, offline=True).path
+
+
+@pytest.fixture(scope="session")
+def tiny_path(tmp_path_factory: pytest.TempPathFactory) -> Callable[[TinySpec], Path]:
+    """Writes a tiny model file, once."""
+    folder = tmp_path_factory.mktemp("tiny")
+    return cache(lambda spec: write_tiny(folder / f"{spec.name}.gguf", spec))
+
+
+@pytest.fixture(scope="session")
+def load_runner() -> LoadRunner:
+    """``load_runner(path, threads=1, isa=None)``: a runner with ``PAGES`` pages, loaded once; ``None`` = the best instruction set."""
+    from quintet.backends.native.load import native_loader
+
+    @cache
+    def load(path: Path, threads: int, isa: str) -> Runner:
+        runner = native_loader(path, threads, CONTEXT, isa=isa)(lambda _: None).runner
+        runner.allocate(PAGES)
+        return runner
+
+    return lambda path, threads=1, isa=None: load(path, threads, isa or isas()[0])

@@ -1,0 +1,218 @@
+"""The numerics contract, bit for bit: a position's numbers depend on the tokens before it and on nothing else.
+
+Not on the instruction set, the number of threads, the company in the batch, the chunks of the prompt, the pages, or who computed them.
+Hidden rows are compared as bytes (they are what the output matrix and the page cache see), logits as bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.e2e.conftest import PAGES, LoadRunner
+from tests.e2e.paged import Ids, Run, assert_same_bits, logits_of, pages_for, run_alone, run_together, whole
+from tests.reference.tiny_model import FAMILIES, TinySpec
+
+from quintet.backends.native.core import PAGE, Runner, isas
+
+BUNDLED = "bundled"
+NAMES = [*(spec.name for spec in FAMILIES), BUNDLED]
+BEST = isas()[0]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model under test.
+
+    Args:
+        length: tokens of the sequence that is looked at, more than two pages.
+        short: a length that even the portable kernels do quickly, more than one page.
+    """
+
+    path: Path
+    load: LoadRunner
+    length: int
+    short: int
+
+    def runner(self, threads: int = 1, isa: str | None = None) -> Runner:
+        return self.load(self.path, threads, isa)
+
+    def tokens(self, length: int, seed: int = 1) -> Ids:
+        return np.random.RandomState(seed).randint(0, self.runner().vocab, length).astype(np.int32)
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def subject(request: pytest.FixtureRequest, load_runner: LoadRunner) -> Subject:
+    if request.param == BUNDLED:
+        return Subject(request.getfixturevalue("model_path"), load_runner, length=2 * PAGE + 9, short=PAGE + 3)
+    spec = next(spec for spec in FAMILIES if spec.name == request.param)
+    tiny_path: Callable[[TinySpec], Path] = request.getfixturevalue("tiny_path")
+    return Subject(tiny_path(spec), load_runner, length=5 * PAGE + 9, short=3 * PAGE + 5)
+
+
+def random_chunks(total: int, seed: int) -> list[int]:
+    """Chunks of 1 to ``total`` tokens, small ones as likely as large ones."""
+    rng, chunks = np.random.RandomState(seed), []
+    while total:
+        chunks.append(min(total, int(np.exp(rng.uniform(0, np.log(total + 1))))))
+        total -= chunks[-1]
+    return chunks
+
+
+def decode(length: int) -> list[int]:
+    return [1] * length
+
+
+@pytest.mark.parametrize("isa", isas()[:-1])
+def test_every_instruction_set_gives_the_bits_of_the_portable_kernels(subject: Subject, isa: str) -> None:
+    tokens = subject.tokens(subject.short)
+    chunks = [subject.short - 3, 1, 1, 1]
+    fast, portable = subject.runner(isa=isa), subject.runner(isa="portable")
+    left, right = (run_alone(runner, replace(whole(tokens), chunks=chunks)) for runner in (fast, portable))
+    assert_same_bits(left, right)
+    assert_same_bits(logits_of(fast, left[-5:]), logits_of(portable, right[-5:]))
+
+
+@pytest.mark.parametrize("isa", isas())
+@pytest.mark.parametrize("threads", [2, 3])
+def test_the_number_of_threads_changes_no_bit(subject: Subject, threads: int, isa: str) -> None:
+    length = subject.length if isa == BEST else PAGE + 2
+    tokens = subject.tokens(length)
+    chunks = [length - 2, 1, 1]
+    one, many = subject.runner(1, isa), subject.runner(threads, isa)
+    left, right = (run_alone(runner, replace(whole(tokens), chunks=chunks)) for runner in (one, many))
+    assert_same_bits(left, right)
+    assert_same_bits(logits_of(one, left), logits_of(many, right))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_sequence_alone_has_the_bits_it_has_among_31_others(subject: Subject, threads: int) -> None:
+    runner = subject.runner(threads)
+    tokens = subject.tokens(subject.length)
+    alone = run_alone(runner, whole(tokens))
+    rng = np.random.RandomState(7)
+    lengths = rng.randint(1, 2 * PAGE + 5, 31)
+    others = [subject.tokens(int(length), seed=100 + i) for i, length in enumerate(lengths)]
+    place = 13
+    everyone = [*others[:place], tokens, *others[place:]]
+    first_pages = np.cumsum([0, *(pages_for(len(one)) for one in everyone)])
+    runs = [whole(one, int(page)) for one, page in zip(everyone, first_pages, strict=False)]
+    for i, run in enumerate(runs):  # some prefill in one go, some in chunks, some token by token, in the same steps
+        run.chunks = (run.chunks, random_chunks(len(run.tokens), i), decode(len(run.tokens)))[i % 3]
+    together = run_together(runner, runs)
+    assert_same_bits(alone, together[place])
+    before = together[place - 1]
+    logits = logits_of(runner, np.concatenate([before, together[place], together[place + 1]]))
+    assert_same_bits(logits_of(runner, alone), logits[len(before) :][: len(alone)])
+    for i in (0, 1, 2, 30):
+        assert_same_bits(run_alone(runner, whole(others[i])), together[i if i < place else i + 1])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_prompt_in_any_chunks_has_the_bits_of_one_chunk(subject: Subject, seed: int) -> None:
+    runner = subject.runner(2)
+    tokens = subject.tokens(subject.length)
+    in_one = run_alone(runner, whole(tokens))
+    in_many = run_alone(runner, replace(whole(tokens), chunks=random_chunks(len(tokens), seed)))
+    assert_same_bits(in_one, in_many)
+
+
+@pytest.mark.parametrize("chunk", [PAGE - 1, PAGE, PAGE + 1])
+def test_chunks_that_cross_page_borders_change_no_bit(subject: Subject, chunk: int) -> None:
+    runner = subject.runner()
+    tokens = subject.tokens(subject.length)
+    full, rest = divmod(len(tokens), chunk)
+    chunks = [chunk] * full + [rest] * (rest > 0)
+    assert_same_bits(run_alone(runner, whole(tokens)), run_alone(runner, replace(whole(tokens), chunks=chunks)))
+
+
+def test_a_position_has_the_same_logits_in_prefill_and_in_decode(subject: Subject) -> None:
+    runner = subject.runner(2)
+    tokens = subject.tokens(subject.length)
+    prefill = run_alone(runner, whole(tokens))
+    decoded = run_alone(runner, replace(whole(tokens), chunks=decode(len(tokens))))
+    assert_same_bits(prefill, decoded)
+    one_by_one = np.concatenate([logits_of(runner, row[None]) for row in decoded])
+    assert_same_bits(logits_of(runner, prefill), one_by_one)
+
+
+def test_pages_may_lie_anywhere_and_hold_anything_before(subject: Subject) -> None:
+    """Block tables in any order; stale keys and values of others beyond a sequence's end are never seen."""
+    runner = subject.runner()
+    tokens = subject.tokens(subject.length)
+    in_order = run_alone(runner, whole(tokens))
+    for seed in range(3):
+        pages = np.random.RandomState(seed).permutation(PAGES)[: pages_for(len(tokens)) + 2].tolist()
+        run_alone(runner, replace(whole(subject.tokens(len(pages) * PAGE, seed)), pages=pages))
+        assert_same_bits(in_order, run_alone(runner, replace(whole(tokens), pages=pages, chunks=random_chunks(len(tokens), seed))))
+
+
+def test_a_prefix_that_another_sequence_computed_gives_the_bits_of_computing_it(subject: Subject) -> None:
+    """The prefix cache and forks: full pages are shared, the last one is copied on write."""
+    runner = subject.runner()
+    first, second = subject.tokens(subject.length, seed=1), subject.tokens(subject.length, seed=2)
+    shared = PAGE + 5
+    second[:shared] = first[:shared]
+    expected = [run_alone(runner, whole(tokens)) for tokens in (first, second)]
+    pages = pages_for(subject.length)
+    run_alone(runner, Run(first[:shared], [shared], [40, 41]))
+    runner.copy_page(41, 60)
+    left = Run(first, [len(first) - shared], [40, 41, *range(42, 40 + pages)], done=shared)
+    right = Run(second, decode(len(second) - shared), [40, 60, *range(61, 59 + pages)], done=shared)
+    hidden = run_together(runner, [left, right])
+    for whole_rows, rest in zip(expected, hidden, strict=True):
+        assert_same_bits(whole_rows[shared:], rest)
+
+
+def test_asking_for_some_rows_gives_those_rows(subject: Subject) -> None:
+    runner = subject.runner()
+    tokens = subject.tokens(subject.length)
+    hidden = run_alone(runner, whole(tokens))
+    logits = logits_of(runner, hidden)
+    picked = [len(tokens) - 1, 0, PAGE]
+    assert_same_bits(logits[picked], logits_of(runner, hidden[picked]))
+
+
+def test_one_other_earlier_token_changes_the_bits(subject: Subject) -> None:
+    """The inverse control: these comparisons do see a difference, and only after the token that differs."""
+    runner = subject.runner()
+    tokens = subject.tokens(subject.length)
+    changed = tokens.copy()
+    changed[PAGE + 2] = (changed[PAGE + 2] + 1) % runner.vocab
+    left, right = (run_alone(runner, whole(one)) for one in (tokens, changed))
+    assert_same_bits(left[: PAGE + 2], right[: PAGE + 2])
+    assert all(not np.array_equal(a, b) for a, b in zip(left[PAGE + 2 :], right[PAGE + 2 :], strict=True))
+    with pytest.raises(AssertionError, match="rows differ"):
+        assert_same_bits(left, right)
+
+
+schedules = st.lists(st.tuples(st.integers(1, 70), st.integers(0, 2**31), st.integers(0, 6)), min_size=1, max_size=6)
+"""Sequences as (length, seed of the chunks, step of arrival)."""
+
+
+@pytest.mark.parametrize("name", ["llama-tied", "llama-wide", "qwen2-yarn"])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(schedule=schedules, page_seed=st.integers(0, 2**31), threads=st.sampled_from([1, 2, 3]))
+def test_any_schedule_gives_each_sequence_the_bits_it_has_alone(
+    name: str,
+    tiny_path: Callable[[TinySpec], Path],
+    load_runner: LoadRunner,
+    schedule: list[tuple[int, int, int]],
+    page_seed: int,
+    threads: int,
+) -> None:
+    spec = next(spec for spec in FAMILIES if spec.name == name)
+    alone, runner = (load_runner(tiny_path(spec), number) for number in (1, threads))
+    free = np.random.RandomState(page_seed).permutation(PAGES).tolist()
+    runs = []
+    for i, (length, seed, _) in enumerate(schedule):
+        tokens = np.random.RandomState(i).randint(0, spec.vocab, length).astype(np.int32)
+        runs.append(Run(tokens, random_chunks(length, seed), [free.pop() for _ in range(pages_for(length))]))
+    hidden = run_together(runner, runs, [arrival for _, _, arrival in schedule])
+    for run, rows in zip(runs, hidden, strict=True):
+        assert_same_bits(run_alone(alone, whole(run.tokens)), rows)
