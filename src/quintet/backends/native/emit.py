@@ -1,0 +1,72 @@
+"""Results as ``TokenEvent``s, grouped by request. Plain code over values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Items
+
+from quintet.backends.native.core import Scores
+from quintet.backends.native.plan import Top
+from quintet.backends.native.sequence import Group, Sequence
+from quintet.events import Finish, TokenEvent
+
+Events = dict[int, list[TokenEvent]]
+"""Request id -> its events of one step, in order."""
+
+NUMERICAL = "The model produced values that are not finite."
+"""Client-safe reason of a sequence that ended because its logits were NaN or infinite."""
+
+
+class Emitter:
+    """Makes events for one vocabulary.
+
+    Args:
+        pieces: bytes of every id the model can produce.
+        eos_ids: ids that end a sequence.
+    """
+
+    def __init__(self, pieces: Items[bytes], eos_ids: frozenset[int]) -> None:
+        self._pieces = pieces
+        self._eos_ids = eos_ids
+
+    def token(self, seq: Sequence, token: int, logprob: float | None, top: Top, events: Events) -> bool:
+        """Emit a token that ``seq`` has just generated; True if it is its last."""
+        finish = None
+        if token in self._eos_ids:
+            finish = Finish.EOS
+        elif len(seq.generated) >= seq.max_tokens:
+            finish = Finish.LENGTH
+        cached = (seq.group.cached or 0) if finish else 0
+        event = TokenEvent(seq.index, token, self._pieces[token], logprob, top, False, finish, cached)
+        events.setdefault(seq.request_id, []).append(event)
+        return finish is not None
+
+    def end(self, seq: Sequence, finish: Finish, events: Events, error: str = "") -> None:
+        """Emit a terminal event that carries no token."""
+        event = TokenEvent(seq.index, -1, finish=finish, cached_tokens=seq.group.cached or 0, error=error)
+        events.setdefault(seq.request_id, []).append(event)
+
+    def echo(self, group: Group, count: int, scores: Scores | None, events: Events) -> None:
+        """Emit the group's next ``count`` prompt tokens to each member; ``scores`` is of all of them but the prompt's first."""
+        start = group.echoed
+        group.echoed = start + count
+        if not count:
+            return
+        tokens = group.prompt[start : start + count]
+        logprobs: list[float | None] = [None] * count
+        tops: list[Top] = [()] * count
+        if scores is not None:
+            scored = len(scores.chosen)
+            logprobs[count - scored :] = scores.chosen.tolist()
+            tops[count - scored :] = tops_of(scores, group.logprobs or 0)
+        rows = list(zip(tokens, logprobs, tops, strict=True))
+        for member in group.live:
+            queue = events.setdefault(member.request_id, [])
+            queue += [TokenEvent(member.index, token, self._pieces[token], logprob, top, True) for token, logprob, top in rows]
+
+
+def tops_of(scores: Scores, count: int) -> list[Top]:
+    """The ``count`` most likely ``(token id, logprob)`` of each row."""
+    if not count:
+        return [()] * len(scores.chosen)
+    ids, values = scores.top_ids[:, :count].tolist(), scores.top[:, :count].tolist()
+    return [tuple(zip(*row, strict=True)) for row in zip(ids, values, strict=True)]

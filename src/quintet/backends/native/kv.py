@@ -1,0 +1,151 @@
+"""Which pages each sequence holds: admission through the prefix cache, growth, forks, release. Plain code over values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from quintet.backends.native.core import PAGE, U8
+from quintet.backends.native.pages import BlockTables, PagePool, chain
+from quintet.backends.native.sequence import Sequence, Snapshot
+
+
+class KvCache:
+    """The page pool as sequences use it.
+
+    Args:
+        row_bytes: bytes of one hidden row.
+        salt: separates tenants in the prefix cache, at most 64 bytes.
+    """
+
+    def __init__(self, pool: PagePool, tables: BlockTables, row_bytes: int, salt: bytes = b"") -> None:
+        self.pool = pool
+        self.tables = tables
+        self._row_bytes = row_bytes
+        self._salt = salt
+
+    def match(self, seq: Sequence) -> list[int]:
+        """Cached pages with the sequence's first tokens; at least one token is left to compute if it will draw.
+
+        Changes nothing but memoised digests; valid until the pool changes. While prompt log-probabilities are wanted, only pages
+        with hidden rows match.
+        """
+        pages: list[int] = []
+        for index in range((seq.goal - 1 if seq.max_tokens else seq.goal) // PAGE):
+            page = self.pool.lookup(self._digest(seq, index), with_rows=seq.group.scoring)
+            if page is None:
+                break
+            pages.append(page)
+        return pages
+
+    def cost(self, seq: Sequence, matched: list[int]) -> int:
+        """Pages by which ``available`` drops if the sequence is admitted with these cached pages."""
+        idle = sum(self.pool.references(page) == 0 for page in matched)
+        return -(-seq.goal // PAGE) - len(matched) + idle
+
+    def admit(self, seq: Sequence, matched: list[int]) -> None:
+        """Open the sequence's table over its cached pages and new ones for all tokens so far. Ask ``cost`` first."""
+        for page in matched:
+            self.pool.share(page)
+        pages = [*matched, *(self.pool.take() for _ in range(-(-seq.goal // PAGE) - len(matched)))]
+        self._open(seq, pages, len(matched) * PAGE)
+
+    def fork(self, seq: Sequence, parent: Sequence) -> None:
+        """Open the sequence's table over its parent's pages, which hold the whole prompt."""
+        self._fork(seq, self.tables.pages(parent.slot), parent.digests)
+
+    def fork_snapshot(self, seq: Sequence, snapshot: Snapshot) -> None:
+        """Open the sequence's table over the snapshot's pages."""
+        self._fork(seq, list(snapshot.pages), snapshot.digests)
+
+    def snapshot(self, parent: Sequence, row: U8) -> Snapshot:
+        """Hold the pages of a sequence that has just computed its prompt."""
+        pages = self.tables.pages(parent.slot)
+        for page in pages:
+            self.pool.share(page)
+        return Snapshot(tuple(pages), row.copy(), tuple(parent.digests))
+
+    def writable(self, seq: Sequence) -> bool:
+        """The next token's place exists and is the sequence's own."""
+        return seq.computed % PAGE != 0 and self.pool.references(seq.page) == 1
+
+    def grow(self, seq: Sequence, copies: list[tuple[int, int]]) -> bool:
+        """Make the next token's place writable: a new page, or a copy of a shared last one (added to ``copies``).
+
+        Returns:
+            False, with nothing changed, if that needs a page and none is available.
+        """
+        if self.writable(seq):
+            return True
+        if not self.pool.available:
+            return False
+        page = self.pool.take()
+        if seq.computed % PAGE:
+            copies.append((seq.page, page))
+            self.tables.replace_last(seq.slot, page)
+            self.pool.release([seq.page])
+        else:
+            self.tables.append(seq.slot, page)
+        seq.page = page
+        return True
+
+    def publish(self, seq: Sequence) -> None:
+        """Offer the pages that have become full to the prefix cache."""
+        for index in range(seq.published, seq.computed // PAGE):
+            page = self.tables.page(seq.slot, index)
+            if (index + 1) * PAGE > len(seq.group.prompt):
+                self.pool.drop_rows(page)  # only the rows of prompt tokens were stored
+            self.pool.publish(page, self._digest(seq, index))
+            seq.published = index + 1
+
+    def release(self, seq: Sequence) -> None:
+        """Close the sequence's table and let go of its pages."""
+        self.pool.release(self.tables.close(seq.slot))
+        seq.slot = seq.page = -1
+        seq.computed = seq.published = 0
+
+    def stores(self, seq: Sequence, start: int, stop: int) -> list[U8]:
+        """Where the hidden rows of the positions from ``start`` to ``stop - 1`` belong: views, page by page."""
+        return [self._rows(seq, index, keep=True)[low:high] for index, low, high in _spans(start, stop)]
+
+    def rows(self, seq: Sequence, start: int, stop: int) -> list[U8]:
+        """The stored hidden rows of the positions from ``start`` to ``stop - 1``: views, page by page."""
+        return [self._rows(seq, index, keep=False)[low:high] for index, low, high in _spans(start, stop)]
+
+    def check(self, running: Iterable[Sequence], snapshots: Iterable[Snapshot]) -> None:
+        """Verify the pool against everything that holds pages.
+
+        Raises:
+            BrokenInvariant: naming what is wrong.
+        """
+        tables = [self.tables.pages(seq.slot) for seq in running]
+        self.pool.check([*tables, *(snapshot.pages for snapshot in snapshots)])
+
+    def _open(self, seq: Sequence, pages: list[int], computed: int) -> None:
+        seq.slot = self.tables.open(pages)
+        seq.page = pages[-1] if pages else -1
+        seq.computed = computed
+        seq.published = computed // PAGE
+
+    def _fork(self, seq: Sequence, pages: list[int], digests: Iterable[bytes]) -> None:
+        for page in pages:
+            self.pool.share(page)
+        self._open(seq, pages, len(seq.group.prompt))
+        seq.digests = list(digests)
+
+    def _rows(self, seq: Sequence, index: int, *, keep: bool) -> U8:
+        page = self.tables.page(seq.slot, index)
+        return self.pool.keep_rows(page, self._row_bytes) if keep else self.pool.rows(page)
+
+    def _digest(self, seq: Sequence, index: int) -> bytes:
+        digests = seq.digests
+        while len(digests) <= index:
+            start = len(digests) * PAGE
+            digests.append(chain(digests[-1] if digests else b"", seq.slice(start, start + PAGE), self._salt))
+        return digests[index]
+
+
+def _spans(start: int, stop: int) -> list[tuple[int, int, int]]:
+    """``(page index, first, last + 1 inside the page)`` of the positions from ``start`` to ``stop - 1``."""
+    first, last = start // PAGE, -(-stop // PAGE)
+    spans = [(index, max(start - index * PAGE, 0), min(stop - index * PAGE, PAGE)) for index in range(first, last)]
+    return spans if start < stop else []

@@ -1,0 +1,79 @@
+"""What the event loop and the engine's worker tell each other: small frozen values, so that the worker can live in any process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quintet.backends.base import Capabilities, PreparedSequence
+from quintet.backends.native.emit import Events
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """Run a request's sequences, checked by ``prepare``."""
+
+    request_id: int
+    sequences: tuple[PreparedSequence, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """End one sequence, or with ``seq`` ``None`` all, of a request."""
+
+    request_id: int
+    seq: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Drop everything and end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Share of loading done, 0 to 1."""
+
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Loading is done.
+
+    Args:
+        separator: the token that stands for an empty prompt, if the model has one.
+    """
+
+    capabilities: Capabilities
+    separator: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """A step was finished (or work was ended without one).
+
+    Args:
+        events: of each request, in order.
+        steps: finished since start.
+        running, waiting: sequences after it.
+    """
+
+    events: Events
+    steps: int
+    running: int
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class Died:
+    """The worker is gone; nothing follows.
+
+    Args:
+        error: ``None`` after ``Stop``.
+    """
+
+    error: Exception | None
+
+
+ToWorker = Submit | Abort | Stop
+FromWorker = Progress | Ready | Stepped | Died

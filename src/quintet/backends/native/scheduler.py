@@ -1,0 +1,401 @@
+"""Who runs in each step, and what came of it. Plain code over values: no clock, threads or I/O.
+
+Order of a step: sequences that decode get one token each; then waiting ones are admitted while slots and pages last; then prefill
+shares what is left of ``batch_tokens``, at least half of it to the oldest prefill and the rest to the shortest first. When pages
+run out the newest running sequence gives its own up and is computed again later, before anything that waits: it draws at the same
+positions with the same seed, so clients cannot see it. The oldest running sequence is never preempted and nobody overtakes the
+head of the queue for lack of pages, so everything ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Items
+
+from quintet.backends.base import PreparedSequence
+from quintet.backends.native.core import PAGE
+from quintet.backends.native.emit import NUMERICAL, Emitter, Events
+from quintet.backends.native.kv import KvCache
+from quintet.backends.native.pages import BrokenInvariant
+from quintet.backends.native.plan import Chunk, Plan, Results, ScoreJob
+from quintet.backends.native.sequence import Action, Group, Sequence, State
+from quintet.backends.native.waiting import WaitingQueue
+from quintet.config import EngineConfig
+from quintet.errors import Overloaded
+from quintet.events import Finish
+
+ECHO_BURST = 4096
+"""Most prompt tokens that one group emits in a step, over all its members: an echo of 128 samples must not delay others."""
+
+
+def running_limit(config: EngineConfig) -> int:
+    """Sequences that run at once: never more than a step has tokens, so that prefill always gets one."""
+    return min(config.max_running, config.batch_tokens)
+
+
+def live_limit(config: EngineConfig) -> int:
+    """Sequences that may be running or waiting at once; beyond it requests are refused."""
+    return running_limit(config) + config.max_waiting
+
+
+class Scheduler:
+    """The engine's sequences.
+
+    Args:
+        kv: with at least ``running_limit(config)`` block tables, as wide as the longest sequence.
+        emitter: makes the events.
+    """
+
+    def __init__(self, config: EngineConfig, kv: KvCache, emitter: Emitter) -> None:
+        self._kv = kv
+        self._emit = emitter
+        self._batch_tokens = config.batch_tokens
+        self._max_running = running_limit(config)
+        self._max_live = live_limit(config)
+        self._requests: dict[int, dict[int, Sequence]] = {}  # sequences that have not ended
+        self._live = 0
+        self._running: list[Sequence] = []  # in order of admission
+        self._waiting = WaitingQueue()
+        self._holding: list[Group] = []  # groups with a snapshot
+
+    @property
+    def live(self) -> int:
+        """Sequences that have not ended."""
+        return self._live
+
+    @property
+    def running(self) -> int:
+        """Sequences in the batch."""
+        return len(self._running)
+
+    def add(self, request_id: int, prepared: Items[PreparedSequence]) -> None:
+        """Queue a request's sequences.
+
+        Raises:
+            Overloaded: too many are live already; nothing was added.
+        """
+        if self._live + len(prepared) > self._max_live:
+            raise Overloaded("The queue is full; try again later.")
+        groups: dict[tuple[object, ...], Group] = {}
+        for index, spec in enumerate(prepared):
+            key = (spec.tokens, spec.echo, spec.logprobs, spec.max_tokens == 0)
+            group = groups.setdefault(key, Group(spec.tokens, spec.echo, spec.logprobs))
+            group.members.append(_sequence(request_id, index, spec, group))
+        self._requests[request_id] = {seq.index: seq for group in groups.values() for seq in group.members}
+        self._live += len(prepared)
+        for group in groups.values():
+            self._lead(group, group.members)
+            self._waiting.push(group.members[0])
+
+    def abort(self, request_id: int, index: int | None = None) -> Events:
+        """End one sequence of a request, or all; unknown and ended ones are ignored. Allowed between ``plan`` and ``apply`` too."""
+        events: Events = {}
+        sequences = self._requests.get(request_id, {})
+        for seq in [sequences[index]] if index in sequences else [] if index is not None else list(sequences.values()):
+            self._end(seq, Finish.ABORT, events)
+        return events
+
+    def fail(self, plan: Plan, message: str) -> Events:
+        """End the sequences of a plan that could not be run."""
+        events: Events = {}
+        for seq in plan.sequences:
+            self._end(seq, Finish.ERROR, events, message)
+        return events
+
+    def plan(self) -> Plan:
+        """What to do next. Must be followed by ``apply`` or ``fail`` before the next ``plan``."""
+        plan = Plan()
+        self._plan_decodes(plan)
+        self._admit(plan)
+        self._plan_prefills(plan, self._batch_tokens - plan.decodes)
+        return plan
+
+    def apply(self, plan: Plan, results: Results) -> Events:
+        """Take in what a step computed; sequences that were aborted meanwhile are left out."""
+        events: Events = {}
+        for chunk in plan.chunks:
+            self._apply_chunk(chunk, results, events)
+        self._apply_draws(plan, results, events)
+        return events
+
+    def check(self) -> None:
+        """Verify all invariants.
+
+        Raises:
+            BrokenInvariant: naming what is wrong.
+        """
+        self._kv.check(self._running, [group.snapshot for group in self._holding if group.snapshot])
+        alive = [seq for siblings in self._requests.values() for seq in siblings.values()]
+        queued = list(self._waiting)
+        followers = [seq for group in {seq.group for seq in alive} for seq in group.followers]
+        places = [*self._running, *queued, *followers]
+        _require(len(places) == len(set(places)) == self._live, "a sequence is lost or in two places")
+        _require(set(places) == set(alive), "an ended sequence is kept")
+        _require(all(seq.state in (State.PREFILL, State.DECODE) for seq in self._running), "a running sequence is not running")
+        _require(all(seq.state is State.WAITING and seq.slot < 0 for seq in [*queued, *followers]), "a waiting sequence is not waiting")
+        _require(all(seq.group.leader in places for seq in followers), "a follower has nobody to follow")
+
+    # -- planning --------------------------------------------------------------------------------------------------------------
+
+    def _plan_decodes(self, plan: Plan) -> None:
+        kv = self._kv
+        for seq in self._running[:]:  # preemption shortens the list
+            if seq.state is State.DECODE and (kv.writable(seq) or self._make_room(seq, plan)):
+                plan.tokens.append(seq.generated[-1])
+                plan.slots.append(seq.slot)
+                plan.starts.append(seq.computed)
+                plan.draws.append(seq)
+        plan.decodes = len(plan.draws)
+        plan.lengths = [1] * plan.decodes
+        plan.rows = list(range(plan.decodes))
+        plan.draw_rows = list(range(plan.decodes))
+
+    def _make_room(self, seq: Sequence, plan: Plan) -> bool:
+        """A place for the next token, if need be at the newest sequence's expense; False if that was ``seq`` itself."""
+        while not self._kv.grow(seq, plan.copies):
+            if self._holding:
+                self._drop_snapshot(self._holding[-1])
+            else:
+                self._preempt(self._running[-1])
+            if seq.state is not State.DECODE:
+                return False
+        return True
+
+    def _preempt(self, seq: Sequence) -> None:
+        self._running.remove(seq)
+        self._kv.release(seq)
+        seq.advance(Action.PREEMPT)
+        self._waiting.push_front(seq)
+
+    def _admit(self, plan: Plan) -> None:
+        while len(self._running) < self._max_running:
+            seq = self._waiting.head()
+            if seq is None:
+                return
+            if self._start(seq, plan):
+                continue
+            if self._running or not self._holding:
+                return
+            self._drop_snapshot(self._holding[-1])  # nothing else will ever free its pages
+
+    def _start(self, seq: Sequence, plan: Plan) -> bool:
+        """Move the head of the queue into the batch; False, with nothing changed, if pages are short."""
+        group = seq.group
+        if group.snapshot and not seq.generated:
+            if not self._roomy(1):
+                return False
+            self._waiting.pop()
+            self._kv.fork_snapshot(seq, group.snapshot)
+            plan.saved.append(group.snapshot.row)
+            self._fork(seq, ~(len(plan.saved) - 1), plan)
+            self._settle(group)
+            return True
+        matched = self._kv.match(seq)
+        if not self._roomy(self._kv.cost(seq, matched)):
+            return False
+        self._waiting.pop()
+        self._kv.admit(seq, matched)
+        if group.cached is None:
+            group.cached = seq.computed
+        seq.advance(Action.ADMIT)
+        self._running.append(seq)
+        return True
+
+    def _roomy(self, pages: int) -> bool:
+        """``pages`` can be had, and then one for each running sequence: else the newcomer would soon be preempted."""
+        return self._kv.pool.available >= pages + len(self._running)
+
+    def _fork(self, seq: Sequence, row: int, plan: Plan) -> None:
+        seq.advance(Action.FORK)
+        self._running.append(seq)
+        plan.draws.append(seq)
+        plan.draw_rows.append(row)
+
+    def _plan_prefills(self, plan: Plan, budget: int) -> None:
+        prefills = [seq for seq in self._running if seq.state is State.PREFILL]
+        if not prefills:
+            return
+        oldest, *others = prefills
+        others.sort(key=lambda seq: seq.remaining)
+        budget -= self._plan_chunk(plan, oldest, max(-(-budget // 2), budget - sum(seq.remaining for seq in others)))
+        for seq in others:
+            if budget <= 0:
+                return
+            budget -= self._plan_chunk(plan, seq, budget)
+
+    def _plan_chunk(self, plan: Plan, seq: Sequence, share: int) -> int:
+        """Give ``seq`` at most ``share`` tokens to compute and as many to score; returns how much of it was used."""
+        group, goal = seq.group, seq.goal
+        count = min(share, goal - seq.computed)
+        echo = _echo_count(group, seq.computed + count, share)
+        if seq.max_tokens and echo < group.echo_left:
+            count = min(count, goal - 1 - seq.computed)  # the row to draw from must come in the step that ends the echo
+        completes = seq.computed + count == goal and echo == group.echo_left
+        chunk = Chunk(seq, count, echo, completes=completes)
+        plan.chunks.append(chunk)
+        first = len(plan.rows)
+        self._plan_segment(plan, chunk)
+        if group.scoring:
+            self._plan_scores(plan, chunk, first)
+        if completes and seq.max_tokens:
+            chunk.row = len(plan.rows) - 1
+            plan.draws.append(seq)
+            plan.draw_rows.append(chunk.row)
+            if seq is group.leader:  # one that is computed again after preemption has more than the prompt in its pages
+                self._fork_followers(plan, chunk)
+        return max(count, echo if group.scoring else 0)
+
+    def _plan_segment(self, plan: Plan, chunk: Chunk) -> None:
+        seq, count, offset = chunk.seq, chunk.count, len(plan.tokens)
+        if not count:
+            return
+        plan.tokens += seq.slice(seq.computed, seq.computed + count)
+        plan.slots.append(seq.slot)
+        plan.starts.append(seq.computed)
+        plan.lengths.append(count)
+        if seq.group.scoring:
+            plan.rows += range(offset, offset + count)
+        elif chunk.completes:
+            plan.rows.append(offset + count - 1)
+
+    def _plan_scores(self, plan: Plan, chunk: Chunk, first: int) -> None:
+        """Keep the chunk's hidden rows (``first`` and on) with their pages and score the prompt tokens that it echoes."""
+        seq, group = chunk.seq, chunk.seq.group
+        for view in self._kv.stores(seq, seq.computed, seq.computed + chunk.count):
+            plan.stores.append((view, first))
+            first += len(view)
+        begin, end = max(group.echoed, 1), group.echoed + chunk.echo  # nothing precedes the first token
+        if begin < end:
+            chunk.score = len(plan.scores)
+            rows = self._kv.rows(seq, begin - 1, end - 1)
+            plan.scores.append(ScoreJob(rows, list(group.prompt[begin:end]), group.logprobs or 0))
+
+    def _fork_followers(self, plan: Plan, chunk: Chunk) -> None:
+        followers = chunk.seq.group.followers
+        while followers and len(self._running) < self._max_running and self._roomy(1):
+            follower = followers.pop(0)
+            self._kv.fork(follower, chunk.seq)
+            self._fork(follower, chunk.row, plan)
+
+    # -- applying --------------------------------------------------------------------------------------------------------------
+
+    def _apply_chunk(self, chunk: Chunk, results: Results, events: Events) -> None:
+        seq, group = chunk.seq, chunk.seq.group
+        if seq.state is State.PREFILL:
+            seq.computed += chunk.count
+            self._kv.publish(seq)
+        scores = results.scores[chunk.score] if chunk.score >= 0 else None
+        if chunk.score >= 0 and scores is None:
+            for member in group.live:
+                self._end(member, Finish.ERROR, events, NUMERICAL)
+            return
+        self._emit.echo(group, chunk.echo, scores, events)
+        if chunk.completes and not seq.max_tokens:
+            for member in group.live:
+                self._end(member, Finish.LENGTH, events)
+        elif chunk.completes and seq.state is State.PREFILL:
+            seq.advance(Action.READY)
+            if seq is group.leader:
+                group.leader = None
+                self._hold(group, seq, results, chunk.row)
+
+    def _apply_draws(self, plan: Plan, results: Results, events: Events) -> None:
+        emit = self._emit.token
+        for order, seq in enumerate(plan.draws):
+            if seq.state is not State.DECODE:
+                continue
+            if order < plan.decodes:
+                seq.computed += 1
+                if seq.computed % PAGE == 0:
+                    self._kv.publish(seq)
+            token = results.tokens[order]
+            if token < 0:
+                self._end(seq, Finish.ERROR, events, NUMERICAL)
+                continue
+            seq.generated.append(token)
+            if emit(seq, token, results.logprobs[order], results.tops[order], events):
+                self._retire(seq)
+
+    def _hold(self, group: Group, seq: Sequence, results: Results, row: int) -> None:
+        """Keep a computed prompt for the followers that found no place beside it."""
+        if group.followers:
+            group.snapshot = self._kv.snapshot(seq, results.hidden[row])
+            self._holding.append(group)
+            for follower in reversed(group.followers):
+                self._waiting.push_front(follower)
+            group.followers.clear()
+
+    # -- ending ----------------------------------------------------------------------------------------------------------------
+
+    def _end(self, seq: Sequence, finish: Finish, events: Events, error: str = "") -> None:
+        if seq.state is not State.DONE:
+            self._emit.end(seq, finish, events, error)
+            self._retire(seq)
+
+    def _retire(self, seq: Sequence) -> None:
+        """Free everything an ended sequence holds, and let its group go on without it."""
+        group = seq.group
+        if seq.state is not State.WAITING:
+            self._running.remove(seq)
+            self._kv.release(seq)
+        elif seq in group.followers:
+            group.followers.remove(seq)
+        else:
+            self._waiting.remove(seq)
+        seq.advance(Action.END)
+        self._live -= 1
+        siblings = self._requests[seq.request_id]
+        del siblings[seq.index]
+        if not siblings:
+            del self._requests[seq.request_id]
+        if seq is group.leader:
+            self._succeed(group)
+        elif group.snapshot:
+            self._settle(group)
+
+    def _lead(self, group: Group, members: list[Sequence]) -> None:
+        """The first of the members that wait computes the prompt for all; the caller queues it."""
+        group.leader, group.followers = members[0], members[1:]
+
+    def _succeed(self, group: Group) -> None:
+        """The leader is gone: the next follower takes its place."""
+        group.leader = None
+        if group.followers:
+            self._lead(group, group.followers)
+            self._waiting.push_front(group.followers[0])
+
+    def _settle(self, group: Group) -> None:
+        """Release the group's snapshot once nobody waits for it."""
+        if group.snapshot and not group.unstarted:
+            self._kv.pool.release(group.snapshot.pages)
+            group.snapshot = None
+            self._holding.remove(group)
+
+    def _drop_snapshot(self, group: Group) -> None:
+        """Take a snapshot's pages back: those who wait for it compute the prompt again, once."""
+        members = group.unstarted
+        for seq in members:
+            self._waiting.remove(seq)
+        if group.snapshot:
+            self._kv.pool.release(group.snapshot.pages)
+        group.snapshot = None
+        self._holding.remove(group)
+        self._lead(group, members)
+        self._waiting.push_front(members[0])
+
+
+def _sequence(request_id: int, index: int, spec: PreparedSequence, group: Group) -> Sequence:
+    sampling = spec.sampling
+    return Sequence(request_id, index, group, spec.max_tokens, sampling.temperature, sampling.top_p, sampling.seed, spec.logprobs)
+
+
+def _echo_count(group: Group, reached: int, share: int) -> int:
+    """Prompt tokens to echo once ``reached`` positions are computed; a log-probability needs the row before its token."""
+    left, burst = group.echo_left, max(1, ECHO_BURST // len(group.members))
+    if group.scoring:
+        return max(0, min(left, reached + 1 - group.echoed, share, burst))
+    return min(left, burst)
+
+
+def _require(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise BrokenInvariant(otherwise)

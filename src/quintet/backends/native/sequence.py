@@ -1,0 +1,161 @@
+"""A sequence's life, and the prompt that several sequences of one request may share. Plain data and one table of states."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from quintet.backends.native.core import U8
+
+
+class State(enum.Enum):
+    """Where a sequence stands."""
+
+    WAITING = "waiting"  # holds no slot and no pages
+    PREFILL = "prefill"  # its tokens so far are being computed (and its prompt echoed)
+    DECODE = "decode"  # one token per step
+    DONE = "done"  # its terminal event was emitted
+
+
+class Action(enum.Enum):
+    """What can happen to a sequence."""
+
+    ADMIT = "admit"
+    FORK = "fork"  # starts from pages that another sequence computed
+    READY = "ready"  # everything before the next draw is computed
+    PREEMPT = "preempt"
+    END = "end"
+
+
+TRANSITIONS: dict[State, dict[Action, State]] = {
+    State.WAITING: {Action.ADMIT: State.PREFILL, Action.FORK: State.DECODE, Action.END: State.DONE},
+    State.PREFILL: {Action.READY: State.DECODE, Action.PREEMPT: State.WAITING, Action.END: State.DONE},
+    State.DECODE: {Action.PREEMPT: State.WAITING, Action.END: State.DONE},
+    State.DONE: {},
+}
+
+
+class IllegalTransition(RuntimeError):
+    """An action that the table does not allow in this state: a bug in the scheduler."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Snapshot:
+    """A computed prompt, kept for the sequences of its group that could not start yet.
+
+    Args:
+        pages: held once by the snapshot.
+        row: final hidden row of the prompt's last token, uint8 [row_bytes].
+        digests: of the prompt's full pages.
+    """
+
+    pages: tuple[int, ...]
+    row: U8
+    digests: tuple[bytes, ...]
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """Sequences of one request with the same prompt: it is computed, scored and echoed once for all of them.
+
+    Args:
+        leader: the member that computes the prompt (queued or in PREFILL); ``None`` once it is computed.
+        followers: members that wait for the leader, outside the queue.
+        echoed: prompt tokens emitted so far, to every member alike.
+        cached: prompt tokens that came from the prefix cache; ``None`` until the first admission.
+    """
+
+    prompt: tuple[int, ...]
+    echo: bool
+    logprobs: int | None
+    members: list[Sequence] = field(default_factory=list)
+    leader: Sequence | None = None
+    followers: list[Sequence] = field(default_factory=list)
+    snapshot: Snapshot | None = None
+    echoed: int = 0
+    cached: int | None = None
+
+    @property
+    def echo_left(self) -> int:
+        """Prompt tokens still to be emitted."""
+        return len(self.prompt) - self.echoed if self.echo else 0
+
+    @property
+    def scoring(self) -> bool:
+        """Prompt log-probabilities are still to be computed, so hidden rows of prompt tokens are wanted."""
+        return self.logprobs is not None and self.echo_left > 0
+
+    @property
+    def live(self) -> list[Sequence]:
+        """Members that have not ended."""
+        return [member for member in self.members if member.state is not State.DONE]
+
+    @property
+    def unstarted(self) -> list[Sequence]:
+        """Members that wait and have not drawn a token."""
+        return [member for member in self.members if member.state is State.WAITING and not member.generated]
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One sample of one prompt.
+
+    Args:
+        index: its number inside the request.
+        slot: its block table while PREFILL or DECODE, else -1.
+        page: the last page of its table.
+        computed: positions whose keys and values lie in its pages.
+        published: full pages that were offered to the prefix cache.
+        digests: of its full pages, as far as they were needed.
+    """
+
+    request_id: int
+    index: int
+    group: Group
+    max_tokens: int
+    temperature: float
+    top_p: float
+    seed: int
+    logprobs: int | None
+    state: State = State.WAITING
+    slot: int = -1
+    page: int = -1
+    computed: int = 0
+    published: int = 0
+    generated: list[int] = field(default_factory=list)
+    digests: list[bytes] = field(default_factory=list)
+
+    def advance(self, action: Action) -> None:
+        """Change the state.
+
+        Raises:
+            IllegalTransition: the table has no such entry.
+        """
+        try:
+            self.state = TRANSITIONS[self.state][action]
+        except KeyError:
+            raise IllegalTransition(f"{action.value} in state {self.state.value}") from None
+
+    @property
+    def length(self) -> int:
+        """Tokens so far: prompt and generated. It is also the position, and the sampling counter, of the next draw."""
+        return len(self.group.prompt) + len(self.generated)
+
+    @property
+    def goal(self) -> int:
+        """Positions to compute before the sequence can draw, or, with ``max_tokens`` 0, before it is done."""
+        if self.max_tokens:
+            return self.length
+        return len(self.group.prompt) - 1 if self.group.scoring else 0
+
+    @property
+    def remaining(self) -> int:
+        """Steps' worth of tokens before the next draw: to compute or to echo, whichever is more."""
+        return max(self.goal - self.computed, self.group.echo_left)
+
+    def slice(self, start: int, stop: int) -> list[int]:
+        """Token ids of the positions ``start`` to ``stop - 1``."""
+        size = len(self.group.prompt)
+        if stop <= size:
+            return list(self.group.prompt[start:stop])
+        return [*self.group.prompt[start:size], *self.generated[max(start - size, 0) : stop - size]]

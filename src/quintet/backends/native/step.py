@@ -1,0 +1,106 @@
+"""One plan through the model: copy pages, forward, draw, score. The only caller of the runner."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from quintet.backends.native.core import F32, U8, Batch, Runner, Scores, sample, score
+from quintet.backends.native.emit import tops_of
+from quintet.backends.native.pages import BlockTables
+from quintet.backends.native.plan import Plan, Results, ScoreJob
+
+SCORE_ROWS = 32
+"""Rows of logits computed at a time for prompt log-probabilities: 32 rows of 150,000 floats are 19 MB."""
+
+
+class Stepper:
+    """Runs plans on a runner whose pages the block tables list."""
+
+    def __init__(self, runner: Runner, tables: BlockTables) -> None:
+        self._runner = runner
+        self._tables = tables
+        self._nothing: U8 = np.zeros((0, runner.row_bytes), np.uint8)
+
+    def run(self, plan: Plan) -> Results:
+        """Do what the plan says.
+
+        Raises:
+            Exception: whatever the runner raised; nothing of the plan may be applied then.
+        """
+        for source, target in plan.copies:
+            self._runner.copy_page(source, target)
+        hidden = self._forward(plan) if plan.tokens else self._nothing
+        for view, first in plan.stores:
+            view[:] = hidden[first : first + len(view)]
+        results = Results(hidden, [], [], [], [])
+        if plan.draws:
+            self._draw(plan, results)
+        if plan.scores:
+            results.scores = self._score(plan.scores)
+        return results
+
+    def _forward(self, plan: Plan) -> U8:
+        return self._runner.forward(
+            Batch(
+                tokens=np.array(plan.tokens, np.int32),
+                lengths=np.array(plan.lengths, np.int32),
+                starts=np.array(plan.starts, np.int32),
+                tables=self._tables.gather(plan.slots),
+                rows=np.array(plan.rows, np.int32),
+            )
+        )
+
+    def _draw(self, plan: Plan, results: Results) -> None:
+        logits, finite = _finite(self._logits(plan, results.hidden))
+        draws = plan.draws
+        tokens = sample(
+            logits,
+            np.array([seq.temperature for seq in draws], np.float32),
+            np.array([seq.top_p for seq in draws], np.float32),
+            np.array([seq.seed for seq in draws], np.uint64),
+            np.array([seq.length for seq in draws], np.uint64),
+        )
+        results.tokens = tokens.tolist() if finite is None else np.where(finite, tokens, -1).tolist()
+        results.logprobs = [None] * len(draws)
+        results.tops = [()] * len(draws)
+        wanted = [order for order, seq in enumerate(draws) if seq.logprobs is not None]
+        if wanted:
+            every = len(wanted) == len(draws)
+            most = max(draws[order].logprobs or 0 for order in wanted)
+            scores = score(logits if every else logits[wanted], tokens if every else tokens[wanted], most)
+            for order, logprob, top in zip(wanted, scores.chosen.tolist(), tops_of(scores, most), strict=True):
+                results.logprobs[order] = logprob
+                results.tops[order] = top[: draws[order].logprobs]
+
+    def _logits(self, plan: Plan, hidden: U8) -> F32:
+        """Logits float32 [draws, V]; a hidden row that several sequences draw from goes through the output matrix once."""
+        if len(plan.draws) == plan.decodes:
+            return self._runner.logits(hidden[: plan.decodes])
+        rows = np.concatenate([hidden, plan.saved[::-1]]) if plan.saved else hidden  # ~i counts saved rows from the end
+        distinct = {row: order for order, row in enumerate(dict.fromkeys(plan.draw_rows))}
+        logits = self._runner.logits(rows[list(distinct)])
+        return logits if len(distinct) == len(plan.draws) else logits[[distinct[row] for row in plan.draw_rows]]
+
+    def _score(self, jobs: list[ScoreJob]) -> list[Scores | None]:
+        """All jobs' rows together, ``SCORE_ROWS`` at a time, then taken apart again."""
+        rows = np.concatenate([view for job in jobs for view in job.rows])
+        targets = np.array([target for job in jobs for target in job.targets], np.int32)
+        most = max(job.top for job in jobs)
+        parts = []
+        for first in range(0, len(rows), SCORE_ROWS):
+            logits = self._runner.logits(rows[first : first + SCORE_ROWS])
+            parts.append(score(logits, targets[first : first + SCORE_ROWS], most))
+        chosen = np.concatenate([part.chosen for part in parts])
+        top_ids = np.concatenate([part.top_ids for part in parts])
+        top = np.concatenate([part.top for part in parts])
+        ends = np.cumsum([len(job.targets) for job in jobs])[:-1]
+        split = zip(np.split(chosen, ends), np.split(top_ids, ends), np.split(top, ends), strict=True)
+        return [Scores(*each) if np.isfinite(each[0]).all() else None for each in split]
+
+
+def _finite(logits: F32) -> tuple[F32, np.ndarray[tuple[int], np.dtype[np.bool_]] | None]:
+    """The logits, with rows that hold a NaN or no finite maximum set to 0, and which rows are sound (``None``: all)."""
+    sound = np.isfinite(logits.max(axis=1))
+    if sound.all():
+        return logits, None
+    return np.where(sound[:, None], logits, np.float32(0)), sound

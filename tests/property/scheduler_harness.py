@@ -1,0 +1,121 @@
+"""The scheduler on the toy model without threads, and what each sequence must give: what it gives alone."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+from quintet.backends.base import PreparedSequence
+from quintet.backends.native.emit import Emitter
+from quintet.backends.native.kv import KvCache
+from quintet.backends.native.pages import PAGE, BlockTables, PagePool
+from quintet.backends.native.plan import Plan
+from quintet.backends.native.scheduler import Scheduler
+from quintet.backends.native.sequence import State
+from quintet.backends.native.step import Stepper
+from quintet.backends.toy import ToyRunner, ToyTokenizer
+from quintet.config import EngineConfig
+from quintet.events import Finish, TokenEvent
+from quintet.request import Sampling
+
+
+def prepared(
+    prompt: Sequence[int] | bytes,
+    max_tokens: int = 8,
+    *,
+    temperature: float = 0.0,
+    top_p: float = 1.0,
+    seed: int = 0,
+    logprobs: int | None = None,
+    echo: bool = False,
+) -> PreparedSequence:
+    """A sequence that can run."""
+    return PreparedSequence(tuple(prompt), max_tokens, Sampling(temperature, top_p, seed), logprobs, echo)
+
+
+class Simulation:
+    """An engine without its thread; ``events[request, seq]`` collects what came out."""
+
+    def __init__(
+        self, *, pages: int = 4096, batch_tokens: int = 64, max_running: int = 16, max_waiting: int = 1024, caching: bool = True
+    ) -> None:
+        self.config = EngineConfig(batch_tokens=batch_tokens, max_running=max_running, max_waiting=max_waiting)
+        self.runner = ToyRunner()
+        self.runner.allocate(pages)
+        self.pool = PagePool(pages, caching=caching)
+        tables = BlockTables(min(max_running, batch_tokens), min(pages, self.runner.context // PAGE))
+        self.scheduler = Scheduler(
+            self.config, KvCache(self.pool, tables, self.runner.row_bytes), Emitter(ToyTokenizer().pieces, ToyTokenizer().eos_ids)
+        )
+        self.stepper = Stepper(self.runner, tables)
+        self.events: dict[tuple[int, int], list[TokenEvent]] = {}
+        self.last_plan = Plan()
+
+    def add(self, request: int, *sequences: PreparedSequence) -> None:
+        """Queue a request."""
+        self.scheduler.add(request, sequences)
+        self.events |= {(request, index): [] for index in range(len(sequences))}
+
+    def abort(self, request: int, index: int | None = None) -> None:
+        """End one sequence or a whole request."""
+        self._take(self.scheduler.abort(request, index))
+
+    def step(self, *aborts_between: tuple[int, int | None]) -> None:
+        """One step, with the aborts coming in while it runs; checks the plan and all invariants."""
+        plan = self.last_plan = self.scheduler.plan()
+        self.check_plan(plan)
+        results = self.stepper.run(plan)
+        for request, index in aborts_between:
+            self.abort(request, index)
+        self._take(self.scheduler.apply(plan, results))
+        self.scheduler.check()
+
+    def check_plan(self, plan: Plan) -> None:
+        """The budget holds, for tokens computed and for rows scored, and every running sequence that can decode does."""
+        assert sum(plan.lengths) == len(plan.tokens) <= self.config.batch_tokens
+        assert sum(len(job.targets) for job in plan.scores) <= self.config.batch_tokens
+        assert len(plan.draws) <= self.config.max_running
+        assert all(length >= 1 for length in plan.lengths)
+        assert plan.decodes or plan.chunks or plan.draws, "a step must do something"
+
+    def finish(self, limit: int = 20_000) -> None:
+        """Run until nothing is left."""
+        for _ in range(limit):
+            if not self.scheduler.live:
+                break
+            self.step()
+        assert not self.scheduler.live, "starved"
+
+    def _take(self, events: dict[int, list[TokenEvent]]) -> None:
+        for request, batch in events.items():
+            for event in batch:
+                queue = self.events[request, event.seq]
+                assert not queue or queue[-1].finish is None, "an event after the terminal one"
+                queue.append(event)
+
+
+def told(events: Sequence[TokenEvent]) -> list[tuple[object, ...]]:
+    """What a client can see of events, without how they were cached."""
+    return [(event.token, event.piece, event.logprob, event.top, event.prompt, event.finish, event.error) for event in events]
+
+
+@functools.lru_cache(maxsize=4096)
+def alone(sequence: PreparedSequence) -> tuple[tuple[object, ...], ...]:
+    """What the sequence gives with the engine to itself, the whole prompt in one step and no cache."""
+    simulation = Simulation(batch_tokens=8192, max_running=1, caching=False)
+    simulation.add(0, sequence)
+    simulation.finish()
+    return tuple(told(simulation.events[0, 0]))
+
+
+def assert_as_alone(events: Sequence[TokenEvent], sequence: PreparedSequence) -> None:
+    """The events are those of the sequence alone, or, aborted, the first of them."""
+    expected = alone(sequence)
+    got = told(events)
+    if events[-1].finish is Finish.ABORT:
+        got.pop()
+        expected = expected[: len(got)]
+    assert tuple(got) == expected
+
+
+__all__ = ["PAGE", "Simulation", "State", "alone", "assert_as_alone", "prepared", "told"]
