@@ -7,7 +7,13 @@ import sys
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
+from quintet.errors import QuintetError
+
 stdout = Console(highlight=False, soft_wrap=True)
+
+
+class OptionError(QuintetError):
+    """An option, an argument or an environment variable breaks a rule."""
 
 
 class ConsoleReport:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quintet.cli import net
-from quintet.cli.console import stdout
+from quintet.cli.console import OptionError, stdout
 from quintet.models import bundled
 from quintet.models.files import cache_dir, human, sha256
 
@@ -64,12 +64,16 @@ def core() -> Finding:
     """The native core, and which instruction set it takes here."""
     try:
         from quintet.backends.native.core import isas
+        from quintet.cli.engines import chosen_isa
+
+        found, chosen = isas(), chosen_isa()
     except ImportError as error:
         return Finding("fail", "cpu", f"the native core cannot be loaded ({error}); run `make setup` or install quintet again")
+    except OptionError as error:
+        return Finding("fail", "cpu", str(error))
     flags = " ".join(flag for flag in _CPU_FLAGS if flag in _cpu_flags())
-    found = isas()
-    level = "ok" if found[0] != "portable" else "warn"
-    return Finding(level, "cpu", f"{platform.machine()}, runs {found[0]} (can run {', '.join(found)}); flags: {flags or 'unknown'}")
+    level = "ok" if chosen != "portable" else "warn"
+    return Finding(level, "cpu", f"{platform.machine()}, runs {chosen} (can run {', '.join(found)}); flags: {flags or 'unknown'}")
 
 
 def memory() -> Finding:

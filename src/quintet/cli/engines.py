@@ -11,10 +11,11 @@ from quintet.backends.base import Backend
 from quintet.backends.native.core import PAGE, isas
 from quintet.backends.native.engine import Engine
 from quintet.backends.native.load import native_loader
+from quintet.cli.console import OptionError
 from quintet.cli.describe import describe
 from quintet.cli.loading import WatchedLoader
 from quintet.config import EngineConfig
-from quintet.errors import ModelError, QuintetError, shorten
+from quintet.errors import ModelError, shorten
 from quintet.models import store
 from quintet.models.files import Report
 from quintet.models.gguf import open_model
@@ -24,10 +25,6 @@ TOY = ""
 _TOY_KV_BYTES = 4 << 20
 
 _UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40}
-
-
-class OptionError(QuintetError):
-    """An option's value breaks a rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +74,19 @@ def thread_count(wanted: int) -> int:
     return wanted or (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 
+def chosen_isa() -> str:
+    """The instruction set the native core takes on this CPU: ``QUINTET_ISA``, or the best.
+
+    Raises:
+        OptionError: ``QUINTET_ISA`` names one that this build or CPU does not have.
+    """
+    found = isas()
+    wanted = os.environ.get("QUINTET_ISA") or found[0]
+    if wanted not in found:
+        raise OptionError(f"QUINTET_ISA must be one of {', '.join(found)} here, got {shorten(wanted)}.")
+    return wanted
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """An engine that can be started, and what to tell about it.
@@ -120,7 +130,7 @@ def plan(options: EngineOptions, report: Report) -> Plan:
     threads = thread_count(options.threads)
     loader = WatchedLoader(native_loader(model.path, threads, context))
     config = EngineConfig(kv_bytes=options.kv_bytes)
-    return Plan(model.name, about.quant, context, about.spec.context, isas()[0], threads, kv_tokens, loader, config)
+    return Plan(model.name, about.quant, context, about.spec.context, chosen_isa(), threads, kv_tokens, loader, config)
 
 
 def _fit(wanted: int, most: int, kv_tokens: int) -> int:
@@ -141,4 +151,4 @@ def _toy(options: EngineOptions) -> Plan:
     check_context(options.ctx_size, toy.CONTEXT)
     config = EngineConfig(kv_bytes=_TOY_KV_BYTES)
     kv_tokens = _TOY_KV_BYTES // 4
-    return Plan("toy", "", toy.CONTEXT, toy.CONTEXT, isas()[0], 1, kv_tokens, WatchedLoader(toy.toy_loader()), config)
+    return Plan("toy", "", toy.CONTEXT, toy.CONTEXT, chosen_isa(), 1, kv_tokens, WatchedLoader(toy.toy_loader()), config)

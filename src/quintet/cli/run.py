@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import uvloop
 
 from quintet.cli import engines
-from quintet.cli.console import ConsoleReport
+from quintet.cli.console import ConsoleReport, OptionError
 from quintet.cli.interrupt import on_interrupt, unless
 from quintet.cli.loading import ready
 from quintet.errors import EngineFailed
@@ -55,13 +55,13 @@ def model_and_prompt(words: list[str]) -> tuple[str, str]:
         OptionError: more than two arguments, or no prompt and nobody to ask.
     """
     if len(words) > 2:
-        raise engines.OptionError(f"run takes a model and a prompt, got {len(words)} arguments; put the prompt in quotes.")
+        raise OptionError(f"run takes a model and a prompt, got {len(words)} arguments; put the prompt in quotes.")
     if len(words) == 2:
         return words[0], words[1]
     if words and not store.is_reference(words[0]):
         return "smollm2", words[0]
     if sys.stdin.isatty():
-        raise engines.OptionError('give a prompt: quintet run [MODEL] "The sky is", or pipe one in.')
+        raise OptionError('give a prompt: quintet run [MODEL] "The sky is", or pipe one in.')
     return words[0] if words else "smollm2", sys.stdin.read()
 
 

@@ -18,7 +18,7 @@ import uvloop
 from quintet import __version__
 from quintet.backends.base import Backend
 from quintet.cli import engines, net
-from quintet.cli.console import ConsoleReport
+from quintet.cli.console import ConsoleReport, OptionError
 from quintet.cli.interrupt import on_interrupt, unless
 from quintet.cli.loading import ready
 from quintet.config import ServerConfig
@@ -50,7 +50,7 @@ def serve(options: ServeOptions) -> int:
         QuintetError: it cannot start, in one clear line.
     """
     if options.log_level not in _LEVELS:
-        raise engines.OptionError(f"--log-level must be one of {', '.join(_LEVELS)}, got {options.log_level!r}.")
+        raise OptionError(f"--log-level must be one of {', '.join(_LEVELS)}, got {options.log_level!r}.")
     net.check_exposure(options.host, options.api_keys, options.no_api_key)
     with net.listen(options.host, options.port) as sock:
         with ConsoleReport() as report:
