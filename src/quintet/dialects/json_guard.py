@@ -49,7 +49,7 @@ def _parse(text: str) -> object:
         value: object = json.loads(text, object_pairs_hook=_unique, parse_constant=float)
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
-        raise BadRequest("", f"The body is not valid JSON: {error.msg} at {where}", code=_INVALID) from None
+        raise BadRequest("", f"The body is not valid JSON: {error.msg} ({where})", code=_INVALID) from None
     except RecursionError:
         raise _too_deep("") from None
     except ValueError:  # the only other one: the limit on the digits of an int, a guard against quadratic work

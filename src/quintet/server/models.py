@@ -1,0 +1,58 @@
+"""The served model and its names."""
+
+from __future__ import annotations
+
+from quintet.backends.base import Backend, State
+from quintet.dialects.base import Dialect, ServedModel
+from quintet.errors import ModelNotFound, shorten
+from quintet.server.exchange import Exchange
+
+
+class Models:
+    """Answers which model a name means, and the models routes.
+
+    Args:
+        names: accepted names, the public one first; empty: the model's own, known once it is loaded.
+        created: Unix time in seconds from which it is served.
+    """
+
+    def __init__(self, dialect: Dialect, backend: Backend, names: tuple[str, ...], created: int) -> None:
+        self._dialect = dialect
+        self._backend = backend
+        self._names = names
+        self._created = created
+
+    def resolve(self, name: str) -> str:
+        """The name to answer with: the one given, or the public one if none was.
+
+        Raises:
+            ModelNotFound: not a name of the served model.
+        """
+        names = self._served()
+        if not names:
+            return name  # not loaded, or dead: the service refuses every request in its own words
+        if not name:
+            return names[0]
+        if name not in names:
+            raise self._not_found(name)
+        return name
+
+    async def list(self, exchange: Exchange) -> None:
+        """``GET /v1/models``."""
+        await exchange.reply(200, self._dialect.models([ServedModel(name, self._created) for name in self._served()]))
+
+    async def show(self, exchange: Exchange) -> None:
+        """``GET /v1/models/{name}``; the name may hold slashes, which the SDKs send percent-encoded."""
+        name = exchange.path.partition("/models/")[2]
+        if name not in self._served():
+            raise self._not_found(name)
+        await exchange.reply(200, self._dialect.model(ServedModel(name, self._created)))
+
+    def _served(self) -> tuple[str, ...]:
+        if self._names:
+            return self._names
+        loaded = self._backend.health().state in (State.READY, State.STALLED)
+        return (self._backend.capabilities.model,) if loaded else ()
+
+    def _not_found(self, name: str) -> ModelNotFound:
+        return ModelNotFound(f"The model {shorten(name)} is not served here; served: {', '.join(self._served())}.")

@@ -1,0 +1,82 @@
+"""Calls an ASGI application in this process, without sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.types import ASGIApp, Message
+
+from quintet.server.completions import Source
+
+SOURCE = Source(now=lambda: 1_700_000_000.0, token=lambda: "0123456789abcdef", seed=lambda: 7)
+"""Fixed, so that whole responses can be compared."""
+
+JSON = [("content-type", "application/json")]
+
+
+@dataclass
+class Answer:
+    """What was sent back; ``parts`` are the body's messages."""
+
+    status: int = 0
+    headers: list[tuple[str, str]] = field(default_factory=list)
+    parts: list[bytes] = field(default_factory=list)
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(self.parts)
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    def header(self, name: str) -> str | None:
+        return next((value for key, value in self.headers if key == name), None)
+
+
+async def acall(
+    app: ASGIApp,
+    body: object = None,
+    *,
+    method: str = "POST",
+    path: str = "/v1/completions",
+    headers: Iterable[tuple[str, str]] = JSON,
+    leave_after: float | None = None,
+) -> Answer:
+    """One request. ``body`` is bytes, a list of bytes (pieces), or a value to send as JSON.
+
+    The client leaves after ``leave_after`` seconds, or when the answer is complete.
+    """
+    pieces = body if isinstance(body, list) else [body if isinstance(body, bytes) else json.dumps(body).encode()]
+    messages = [{"type": "http.request", "body": piece, "more_body": at + 1 < len(pieces)} for at, piece in enumerate(pieces)]
+    answer, gone = Answer(), asyncio.Event()
+
+    async def receive() -> Message:
+        if messages:
+            return messages.pop(0)
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            answer.status = message["status"]
+            answer.headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in message["headers"]]
+        else:
+            answer.parts.append(message["body"])
+            if not message.get("more_body"):
+                gone.set()
+
+    raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+    scope = {"type": "http", "method": method, "path": path, "raw_path": path.encode(), "query_string": b"", "headers": raw}
+    if leave_after is not None:
+        asyncio.get_running_loop().call_later(leave_after, gone.set)
+    await asyncio.wait_for(app(scope, receive, send), 60)
+    return answer
+
+
+def call(app: ASGIApp, body: object = None, **options: Any) -> Answer:
+    """``acall`` in a loop of its own."""
+    return asyncio.run(acall(app, body, **options))

@@ -1,0 +1,112 @@
+"""A backend that plays a script: bytes are tokens 0-255, 256 ends the sequence, 257 and up are the words of the script."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from quintet.backends.base import Capabilities, Health, Prepared, PreparedSequence, SequenceSpec, State
+from quintet.errors import BadRequest, PromptTooLong
+from quintet.events import Finish, TokenEvent
+
+EOS = 256
+FIRST_WORD = 257
+
+
+@dataclass
+class ScriptedBackend:
+    """Sequence s generates the script's words in order, starting at word s.
+
+    Args:
+        words: the bytes of the words.
+        length: words before the end of the sequence; ``None`` = until ``max_tokens``.
+        pause: seconds per step.
+        break_after: steps after which the engine fails.
+    """
+
+    words: Sequence[bytes] = (b" the", b" cat", b" sat", b" on", b" a", b" mat", b".")
+    length: int | None = 7
+    context: int = 64
+    pause: float = 0.0
+    break_after: int | None = None
+    state: State = State.READY
+    aborted: list[tuple[int, int | None]] = field(default_factory=list)
+    steps: int = 0
+    submitted: int = 0
+    prepared: int = 0
+    closed: bool = False
+
+    @property
+    def capabilities(self) -> Capabilities:
+        pieces = [bytes([byte]) for byte in range(256)] + [b""] + list(self.words)
+        return Capabilities("scripted", self.context, len(pieces), pieces, 20, 128, "fp_scripted")
+
+    async def prepare(self, specs: Sequence[SequenceSpec]) -> Prepared:
+        self.prepared += 1
+        return Prepared(self.prepared, tuple(self._prepare(spec) for spec in specs))
+
+    def _prepare(self, spec: SequenceSpec) -> PreparedSequence:
+        tokens = tuple(spec.prompt.encode()) if isinstance(spec.prompt, str) else spec.prompt
+        tokens = tokens or (EOS,)
+        if bad := [token for token in tokens if token >= FIRST_WORD + len(self.words)]:
+            raise BadRequest("prompt", "holds a token id outside the vocabulary", str(bad[0]))
+        most = self.context - len(tokens) if spec.max_tokens is None else spec.max_tokens
+        if len(tokens) + most > self.context:
+            rule = f"and max_tokens must fit the context of {self.context} tokens"
+            raise PromptTooLong("prompt", rule, f"{len(tokens)} and {most}")
+        return PreparedSequence(tokens, most, spec.sampling, spec.logprobs, spec.echo)
+
+    async def submit(self, prepared: Prepared) -> AsyncIterator[Sequence[TokenEvent]]:
+        self.submitted += 1
+        playing = {seq: self._play(seq, one) for seq, one in enumerate(prepared.sequences)}
+        step = 0
+        while playing:
+            await asyncio.sleep(self.pause)
+            if self.closed or any(request == prepared.request_id and seq is None for request, seq in self.aborted):
+                yield [TokenEvent(seq, -1, finish=Finish.ABORT) for seq in playing]
+                return
+            if step == self.break_after:
+                yield [TokenEvent(seq, -1, finish=Finish.ERROR, error="The engine failed.") for seq in playing]
+                return
+            batch = [event for seq, play in playing.items() for event in next(play)]
+            step += 1
+            self.steps += 1
+            yield batch
+            playing = {seq: play for seq, play in playing.items() if not any(e.seq == seq and e.finish for e in batch)}
+            for seq in [seq for seq in playing if (prepared.request_id, seq) in self.aborted]:
+                del playing[seq]
+                yield [TokenEvent(seq, -1, finish=Finish.ABORT)]
+
+    def _play(self, seq: int, one: PreparedSequence) -> Iterator[list[TokenEvent]]:
+        logprobs = one.logprobs is not None
+        echo = [self._event(seq, at, token, one, prompt=True) for at, token in enumerate(one.tokens)] if one.echo and logprobs else []
+        if one.max_tokens == 0:
+            yield [*echo, TokenEvent(seq, -1, finish=Finish.LENGTH)]
+            return
+        for at in range(one.max_tokens):
+            ends = at == self.length
+            token = EOS if ends else FIRST_WORD + (seq + at) % len(self.words)
+            finish = Finish.EOS if ends else Finish.LENGTH if at + 1 == one.max_tokens else None
+            yield [*(echo if at == 0 else []), self._event(seq, len(one.tokens) + at, token, one, finish=finish)]
+            if finish:
+                return
+
+    def _event(
+        self, seq: int, position: int, token: int, one: PreparedSequence, prompt: bool = False, finish: Finish | None = None
+    ) -> TokenEvent:
+        piece = self.capabilities.pieces[token]
+        if one.logprobs is None or position == 0:
+            return TokenEvent(seq, token, piece, None, (), prompt, finish)
+        logprob = -0.25 * (position % 4)
+        top = tuple((FIRST_WORD + rank, -0.125 - rank) for rank in range(one.logprobs))
+        return TokenEvent(seq, token, piece, logprob, top, prompt, finish)
+
+    def abort(self, request_id: int, seq: int | None = None) -> None:
+        self.aborted.append((request_id, seq))
+
+    def health(self) -> Health:
+        return Health(self.state, 0.42 if self.state is State.LOADING else 1.0, self.steps)
+
+    async def close(self) -> None:
+        self.closed = True
