@@ -180,8 +180,6 @@ class _Ledger:
         With ``cut`` these are the last characters ever: a token that goes on past them is trimmed to them.
         """
         self._released += released
-        if cut:
-            self._unfinished = 0
         taken: list[TokenText] = []
         while len(self._waiting) > self._unfinished and self._whole(*self._waiting[0]):
             taken.append(self._take())

@@ -85,32 +85,44 @@ def token_texts(pieces: Iterable[bytes]) -> list[str]:
 def align(texts: Sequence[str], whole: str) -> list[str]:
     """Spread ``whole`` over the (one or more) tokens it was tokenised to; the results always join to ``whole``.
 
-    The tokens' own ``texts`` need not join to it: a control token written out in a prompt has no text of its own, and a tokenizer may
-    normalise or add a space. Each token takes its own text where that comes next; text that no token claims goes to the token
-    before it, and a token whose text does not come within ``_GAP`` characters takes what the next one leaves.
+    The tokens' own ``texts`` need not join to it: a control token written out in a prompt has no text of its own, SentencePiece puts a
+    space before the first word, a tokenizer may normalise. Each token takes its own text where that comes next; text that no token
+    claims goes to the token before it, and a token whose text does not come within ``_GAP`` characters takes what the next one leaves.
     """
     spans: list[str] = []
     at = 0
     for index, text in enumerate(texts):
-        found = _locate(texts, index, whole, at) if text else -1
-        if found < 0:
+        place = _locate(texts, index, whole, at) if text else None
+        if place is None:
             spans.append("")
             continue
+        start, end = place
         if spans:
-            spans[-1] += whole[at:found]
-            at = found
-        spans.append(whole[at : found + len(text)])
-        at = found + len(text)
+            spans[-1] += whole[at:start]
+            at = start
+        spans.append(whole[at:end])
+        at = end
     spans[-1] += whole[at:]
     return spans
 
 
-def _locate(texts: Sequence[str], index: int, whole: str, at: int) -> int:
-    """Where the token ``index`` next stands in ``whole``, from ``at`` on; -1 if it does not come soon."""
+def _locate(texts: Sequence[str], index: int, whole: str, at: int) -> tuple[int, int] | None:
+    """Start and end of the token ``index`` in ``whole``, from ``at`` on; ``None`` if it does not come soon."""
     text = texts[index]
-    if index and texts[index - 1] and whole.startswith(text, at):
-        return at  # the usual case; after a token without text the place is uncertain
+    if index and texts[index - 1]:
+        if whole.startswith(text, at):
+            return at, at + len(text)
+    elif place := _locate_run(texts, index, whole, at):
+        return place
+    start = whole.find(text, at, at + _GAP + len(text))
+    return None if start < 0 else (start, start + len(text))
+
+
+def _locate_run(texts: Sequence[str], index: int, whole: str, at: int) -> tuple[int, int] | None:
+    """The same where text begins: at the start, or after a token without text, whose name may come first."""
     run = texts[index : index + _ANCHOR]
     anchor = "".join(run[: run.index("")] if "" in run else run)
-    found = whole.find(anchor, at, at + len(anchor) + _GAP)
-    return found if found >= 0 else whole.find(text, at, at + len(text) + _GAP)
+    spaces = (0, 1) if anchor.startswith(" ") and len(anchor) > 1 else (0,)  # 1: the space is SentencePiece's own
+    found = [(whole.find(anchor[space:], at, at + _GAP + len(anchor)), space) for space in spaces]
+    start, space = min((place for place in found if place[0] >= 0), default=(-1, 0))
+    return None if start < 0 else (start, start + len(texts[index]) - space)

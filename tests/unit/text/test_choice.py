@@ -87,6 +87,15 @@ def test_the_token_that_completes_a_character_carries_it_and_fragments_wait_for_
     assert [(entry.text, entry.raw, entry.offset) for entry in delta.tokens] == [("", b"\xe2", 1), ("€x", b"\x82\xacx", 1)]
 
 
+def test_only_the_token_that_opens_a_character_waits_for_its_end() -> None:
+    """Characters that each straddle a border do not hold back the ones before them."""
+    to = choice()
+    straddling = TokenEvent(0, E23, b"\x82\xac\xe2", -1.0)
+    feed(to, [token(E1), straddling])
+    assert shown(feed(to, [straddling])) == [(E23, "€", 0)]
+    assert shown(feed(to, [token(E23)])) == [(E23, "€", 1), (E23, "€", 2)]
+
+
 def test_an_unfinished_character_at_the_end_belongs_to_its_last_byte_not_to_end_of_sequence() -> None:
     assert shown(feed(choice(), [token(A), token(E1), token(EOS, finish=Finish.EOS)])) == [(A, "a", 0), (E1, "\ufffd", 1), (EOS, "", 2)]
 

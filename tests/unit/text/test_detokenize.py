@@ -48,8 +48,20 @@ def test_a_short_token_is_not_found_inside_the_control_token_before_it() -> None
     assert align(["", "im", " a", "", "\n"], "<|im_start|>im a<|im_end|>\n") == ["<|im_start|>", "im", " a", "<|im_end|>", "\n"]
 
 
-def test_a_normalised_or_prefixed_token_takes_what_the_next_one_leaves() -> None:
-    assert align([" Hello", " world"], "Hello world") == ["Hello", " world"]
+@pytest.mark.parametrize(
+    ("texts", "spans"),
+    [
+        (["", " the", " cat", ".", " the", " cat", "."], ["", "the", " cat", ".", " the", " cat", "."]),
+        (["", " a", "", " b", " b"], ["", "a", "</s>", "b", " b"]),
+        (["", " a", "", " b", " b"], ["", "a", "</s>", " b", " b"]),
+        (["", " ", "\n", " ", "a"], ["", "", "\n", " ", "a"]),
+    ],
+)
+def test_the_space_that_sentencepiece_adds_is_not_looked_for_later(texts: list[str], spans: list[str]) -> None:
+    assert align(texts, "".join(spans)) == spans
+
+
+def test_a_normalised_token_takes_what_the_next_one_leaves() -> None:
     assert align(["caf", "é", " au"], "cafe\u0301 au") == ["caf", "e\u0301", " au"]
 
 
