@@ -13,8 +13,10 @@
 #include "sample.h"
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <vector>
 #include "scalar_math.h"
@@ -134,46 +136,72 @@ bool soften(Row& row, const SampleParams& p) {
   return std::isfinite(row.max) && std::isfinite(row.total) && row.total > 0.0;
 }
 
+// The ids of the logits of at least `low`, in id order. Blocks with any are written without a branch per token.
+std::vector<int32_t> ids_from(const float* logits, int vocab, float low) {
+  std::vector<int32_t> ids;
+  size_t n = 0;
+  for (int i = 0; i < vocab; i += kScan) {
+    const int end = std::min(i + kScan, vocab);
+    int any = 0;
+    for (int j = i; j < end; j++) any |= logits[j] >= low;
+    if (any == 0) continue;
+    ids.resize(n + kScan);
+    for (int j = i; j < end; j++) {
+      ids[n] = j;
+      n += logits[j] >= low;
+    }
+  }
+  ids.resize(n);
+  return ids;
+}
+
 // The tokens whose logit, after temperature, is within `width` of the maximum.
 Candidates within(const Row& row, double width) {
   Candidates out;
-  const float low = float(std::max(double(row.max) - width / double(row.scale), -double(kLargest)));
-  scan(row.logits, 0, row.vocab, [low](float v) { return v >= low; }, [&](int i) {
-    out.ids.push_back(i);
-    out.logits.push_back(row.logits[i]);
-  });
+  out.ids = ids_from(row.logits, row.vocab, float(std::max(double(row.max) - width / double(row.scale), -double(kLargest))));
+  out.logits.resize(out.ids.size());
   out.masses.resize(out.ids.size());
+  for (size_t i = 0; i < out.ids.size(); i++) out.logits[i] = row.logits[out.ids[i]];
   row.k.row_exp(out.logits.data(), int(out.ids.size()), row.max, row.scale, out.masses.data());
   return out;
 }
 
-// Candidates are put into bins by distance from the maximum, so that only the bin in which the mass runs out has to be sorted.
-constexpr int kBinsPerUnit = 8, kBins = 88 * kBinsPerUnit;
-
-int bin_of(const Row& row, float logit) {
-  const float distance = (row.max - logit) * row.scale * float(kBinsPerUnit);
-  return int(std::clamp(distance, 0.0f, float(kBins - 1)));
+// Larger floats have smaller keys; both zeros have the same.
+uint32_t rank_key(float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x + 0.0f);
+  return bits >> 31 ? bits : ~bits & 0x7fffffffu;
 }
 
 // Index of the last token kept when tokens in rank order are kept until the mass before a token reaches `limit`; none if the
-// candidates do not reach it.
-std::optional<size_t> last_within(const Row& row, const Candidates& c, double limit) {
-  std::array<double, kBins> bins = {};
-  for (size_t i = 0; i < c.ids.size(); i++) bins[size_t(bin_of(row, c.logits[i]))] += double(c.masses[i]);
+// candidates do not reach it. A radix selection: the mass of every value of the key's highest byte says in which of them the mass
+// runs out, and only its tokens are looked at again. Four bytes on, the tokens left have equal logits and stand in id order.
+std::optional<size_t> last_within(const Candidates& c, double limit) {
+  std::vector<uint32_t> members(c.ids.size());
+  std::iota(members.begin(), members.end(), 0u);
   double before = 0.0;
-  int bin = 0;
-  while (bin < kBins && before + bins[size_t(bin)] < limit) before += bins[size_t(bin++)];
-  std::vector<size_t> ranked;
-  for (size_t i = 0; i < c.ids.size(); i++) if (bin_of(row, c.logits[i]) == bin) ranked.push_back(i);
-  if (ranked.empty()) return std::nullopt;
-  std::sort(ranked.begin(), ranked.end(), [&](size_t a, size_t b) {
-    return c.logits[a] != c.logits[b] ? c.logits[a] > c.logits[b] : a < b;
-  });
-  size_t last = ranked[0];
-  for (size_t r = 1; r < ranked.size(); r++) {
-    before += double(c.masses[last]);
-    if (before >= limit) break;
-    last = ranked[r];
+  for (int shift = 24; shift >= 0; shift -= 8) {
+    const auto digit = [&](uint32_t i) { return rank_key(c.logits[i]) >> shift & 255u; };
+    std::array<double, 256> bins = {};
+    std::array<int, 256> counts = {};
+    for (const uint32_t i : members) {
+      bins[digit(i)] += double(c.masses[i]);
+      counts[digit(i)]++;
+    }
+    std::optional<uint32_t> runs_out;   // the last bin if rounding makes its parts fall short of what it held as a whole
+    for (uint32_t d = 0; d < 256; d++) {
+      if (counts[d] == 0) continue;
+      if (runs_out) before += bins[*runs_out];
+      runs_out = d;
+      if (before + bins[d] >= limit) break;
+    }
+    if (!runs_out || (shift == 24 && before + bins[*runs_out] < limit)) return std::nullopt;
+    std::erase_if(members, [&](uint32_t i) { return digit(i) != *runs_out; });
+  }
+  uint32_t last = members[0];
+  for (const uint32_t i : members) {
+    if (i != last && before >= limit) break;
+    before += double(c.masses[i]);
+    last = i;
   }
   return last;
 }
@@ -201,7 +229,7 @@ bool keep_top_p(Row& row, const SampleParams& p) {
   const double all = std::min(87.0, log_positive(2.0 * double(row.vocab) / ((1.0 - top_p) * row.total)));
   for (const double width : {std::min(8.0, all), all}) {   // nearly always the first is enough
     Candidates c = within(row, width);
-    const std::optional<size_t> last = last_within(row, c, limit);
+    const std::optional<size_t> last = last_within(c, limit);
     if (!last) continue;
     cut_after(c, *last);
     row.kept = std::move(c);

@@ -1,0 +1,30 @@
+// Tables of cosines and sines for rotary position embeddings, from our own elementary functions: the same bits on any machine.
+#pragma once
+#include <string>
+#include <vector>
+
+namespace quintet {
+
+struct RopeParams {
+  int dim = 0;                 // rotated dimensions per head
+  double base = 10000.0;       // theta
+  std::string scaling = "none";   // none, linear, yarn
+  double factor = 1.0;         // context extension
+  int original_context = 0;    // yarn: context the model was trained on
+  double attn_factor = 1.0, beta_fast = 32.0, beta_slow = 1.0;
+  std::vector<float> freq_factors;   // divisors per pair (llama 3); empty = 1
+};
+
+class RopeTable {
+ public:
+  // Throws std::invalid_argument for an unknown scaling or sizes that do not fit.
+  RopeTable(const RopeParams& p, int positions);
+  const float* cos(int position) const { return cos_.data() + size_t(position) * size_t(half_); }
+  const float* sin(int position) const { return sin_.data() + size_t(position) * size_t(half_); }
+
+ private:
+  int half_;
+  std::vector<float> cos_, sin_;
+};
+
+}  // namespace quintet

@@ -1,0 +1,68 @@
+// 16 lanes as two 256-bit registers. Needs AVX2, FMA, F16C.
+#pragma once
+#include <cstdint>
+#include <immintrin.h>
+
+namespace quintet {
+namespace {
+
+struct V {
+  struct F { __m256 a, b; };
+
+  static F set1(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+  static F load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+  static void store(float* p, F x) { _mm256_storeu_ps(p, x.a); _mm256_storeu_ps(p + 8, x.b); }
+  static F add(F x, F y) { return {_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)}; }
+  static F sub(F x, F y) { return {_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)}; }
+  static F mul(F x, F y) { return {_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)}; }
+  static F div(F x, F y) { return {_mm256_div_ps(x.a, y.a), _mm256_div_ps(x.b, y.b)}; }
+  static F fma(F x, F y, F z) { return {_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)}; }
+  static F max(F x, F y) { return {_mm256_max_ps(x.a, y.a), _mm256_max_ps(x.b, y.b)}; }
+  static F abs(F x) {
+    const __m256 m = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
+    return {_mm256_and_ps(x.a, m), _mm256_and_ps(x.b, m)};
+  }
+  static F round(F x) {
+    constexpr int mode = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+    return {_mm256_round_ps(x.a, mode), _mm256_round_ps(x.b, mode)};
+  }
+  static F zero_below(F x, F bound, F y) {
+    return {_mm256_andnot_ps(_mm256_cmp_ps(x.a, bound.a, _CMP_LT_OQ), y.a), _mm256_andnot_ps(_mm256_cmp_ps(x.b, bound.b, _CMP_LT_OQ), y.b)};
+  }
+  static __m256 pow2_half(__m256 n) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23));
+  }
+  static F pow2(F n) { return {pow2_half(n.a), pow2_half(n.b)}; }
+  static F load_half(const uint16_t* p) {
+    return {_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)), _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)(p + 8)))};
+  }
+  static void store_half(uint16_t* p, F x) {
+    _mm_storeu_si128((__m128i*)p, _mm256_cvtps_ph(x.a, _MM_FROUND_TO_NEAREST_INT));
+    _mm_storeu_si128((__m128i*)(p + 8), _mm256_cvtps_ph(x.b, _MM_FROUND_TO_NEAREST_INT));
+  }
+  static int32_t store_i8(int8_t* p, F x) {
+    __m256i w = _mm256_packs_epi32(_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b));   // a0-3 b0-3 a4-7 b4-7
+    w = _mm256_permute4x64_epi64(w, 0xd8);
+    const __m128i lo = _mm256_castsi256_si128(w), hi = _mm256_extracti128_si256(w, 1);
+    _mm_storeu_si128((__m128i*)p, _mm_packs_epi16(lo, hi));
+    __m128i s = _mm_madd_epi16(_mm_add_epi16(lo, hi), _mm_set1_epi16(1));
+    s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4e));
+    s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0xb1));
+    return _mm_cvtsi128_si32(s);
+  }
+  static float hsum(F x) {
+    const __m256 t8 = _mm256_add_ps(x.a, x.b);
+    const __m128 t4 = _mm_add_ps(_mm256_castps256_ps128(t8), _mm256_extractf128_ps(t8, 1));
+    const __m128 t2 = _mm_add_ps(t4, _mm_movehl_ps(t4, t4));
+    return _mm_cvtss_f32(_mm_add_ss(t2, _mm_shuffle_ps(t2, t2, 1)));
+  }
+  static float hmax(F x) {
+    const __m256 t8 = _mm256_max_ps(x.a, x.b);
+    const __m128 t4 = _mm_max_ps(_mm256_castps256_ps128(t8), _mm256_extractf128_ps(t8, 1));
+    const __m128 t2 = _mm_max_ps(t4, _mm_movehl_ps(t4, t4));
+    return _mm_cvtss_f32(_mm_max_ss(t2, _mm_shuffle_ps(t2, t2, 1)));
+  }
+};
+
+}  // namespace
+}  // namespace quintet

@@ -1,0 +1,59 @@
+// 16 lanes as four 128-bit registers. Needs ARMv8.2-A with fp16 conversions and dot product.
+#pragma once
+#include <arm_neon.h>
+#include <cstdint>
+
+namespace quintet {
+namespace {
+
+struct V {
+  struct F { float32x4_t v[4]; };
+  template <class Op> static F map(Op op) { return {{op(0), op(1), op(2), op(3)}}; }
+
+  static F set1(float x) { return map([&](int) { return vdupq_n_f32(x); }); }
+  static F load(const float* p) { return map([&](int i) { return vld1q_f32(p + 4 * i); }); }
+  static void store(float* p, F x) { for (int i = 0; i < 4; i++) vst1q_f32(p + 4 * i, x.v[i]); }
+  static F add(F x, F y) { return map([&](int i) { return vaddq_f32(x.v[i], y.v[i]); }); }
+  static F sub(F x, F y) { return map([&](int i) { return vsubq_f32(x.v[i], y.v[i]); }); }
+  static F mul(F x, F y) { return map([&](int i) { return vmulq_f32(x.v[i], y.v[i]); }); }
+  static F div(F x, F y) { return map([&](int i) { return vdivq_f32(x.v[i], y.v[i]); }); }
+  static F fma(F x, F y, F z) { return map([&](int i) { return vfmaq_f32(z.v[i], x.v[i], y.v[i]); }); }
+  // As x86: the second operand when either is NaN.
+  static float32x4_t max4(float32x4_t x, float32x4_t y) { return vbslq_f32(vcgtq_f32(x, y), x, y); }
+  static F max(F x, F y) { return map([&](int i) { return max4(x.v[i], y.v[i]); }); }
+  static F abs(F x) { return map([&](int i) { return vabsq_f32(x.v[i]); }); }
+  static F round(F x) { return map([&](int i) { return vrndnq_f32(x.v[i]); }); }
+  static F zero_below(F x, F bound, F y) {
+    return map([&](int i) { return vbslq_f32(vcltq_f32(x.v[i], bound.v[i]), vdupq_n_f32(0.0f), y.v[i]); });
+  }
+  static F pow2(F n) {
+    return map([&](int i) { return vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(vcvtq_s32_f32(n.v[i]), vdupq_n_s32(127)), 23)); });
+  }
+  static F load_half(const uint16_t* p) {
+    return map([&](int i) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p + 4 * i))); });
+  }
+  static void store_half(uint16_t* p, F x) {
+    for (int i = 0; i < 4; i++) vst1_u16(p + 4 * i, vreinterpret_u16_f16(vcvt_f16_f32(x.v[i])));
+  }
+  static int32_t store_i8(int8_t* p, F x) {
+    int32x4_t w[4];
+    for (int i = 0; i < 4; i++) w[i] = vcvtnq_s32_f32(x.v[i]);
+    const int16x8_t lo = vcombine_s16(vmovn_s32(w[0]), vmovn_s32(w[1])), hi = vcombine_s16(vmovn_s32(w[2]), vmovn_s32(w[3]));
+    vst1q_s8(p, vcombine_s8(vmovn_s16(lo), vmovn_s16(hi)));
+    return vaddvq_s32(vaddq_s32(vaddq_s32(w[0], w[1]), vaddq_s32(w[2], w[3])));
+  }
+  static float hsum(F x) {
+    const float32x4_t t4 = vaddq_f32(vaddq_f32(x.v[0], x.v[2]), vaddq_f32(x.v[1], x.v[3]));
+    const float32x2_t t2 = vadd_f32(vget_low_f32(t4), vget_high_f32(t4));
+    return vget_lane_f32(t2, 0) + vget_lane_f32(t2, 1);
+  }
+  static float hmax(F x) {
+    const float32x4_t t4 = max4(max4(x.v[0], x.v[2]), max4(x.v[1], x.v[3]));
+    float t[4]; vst1q_f32(t, t4);
+    const float a = t[0] > t[2] ? t[0] : t[2], b = t[1] > t[3] ? t[1] : t[3];
+    return a > b ? a : b;
+  }
+};
+
+}  // namespace
+}  // namespace quintet
