@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from quintet.events import ChoiceDelta, ChoiceDone, Finish, TokenEvent, TokenText
@@ -50,6 +50,7 @@ def splits(data: st.DataObject, whole: bytes) -> list[bytes]:
     return [whole[low:high] for low, high in pairwise([0, *marks, len(whole)])]
 
 
+@settings(deadline=None)
 @given(BYTES, st.data())
 def test_any_chunking_of_bytes_decodes_like_the_whole(whole: bytes, data: st.DataObject) -> None:
     """And after each piece everything is out but what may still become a character."""
@@ -64,6 +65,7 @@ def test_any_chunking_of_bytes_decodes_like_the_whole(whole: bytes, data: st.Dat
     assert detokenizer.flush() == ""
 
 
+@settings(deadline=None)
 @given(BYTES, st.data())
 def test_token_texts_join_to_the_text(whole: bytes, data: st.DataObject) -> None:
     pieces = splits(data, whole)
@@ -73,6 +75,7 @@ def test_token_texts_join_to_the_text(whole: bytes, data: st.DataObject) -> None
     assert all(not text for piece, text in zip(pieces, texts, strict=True) if not piece)
 
 
+@settings(deadline=None)
 @given(st.lists(st.text("ab<", max_size=3), min_size=1, max_size=12), st.text("ab<", max_size=30))
 def test_aligned_spans_always_join_to_the_prompt(texts: list[str], whole: str) -> None:
     spans = align(texts, whole)
@@ -80,11 +83,13 @@ def test_aligned_spans_always_join_to_the_prompt(texts: list[str], whole: str) -
     assert "".join(spans) == whole
 
 
+@settings(deadline=None)
 @given(st.lists(st.text(max_size=5), min_size=1, max_size=12))
 def test_alignment_changes_nothing_where_texts_already_join(texts: list[str]) -> None:
     assert [text for text in align(texts, "".join(texts)) if text] == [text for text in texts if text]
 
 
+@settings(deadline=None)
 @given(STOPS, TEXT, st.booleans(), st.data())
 @example(["abcd", "bc"], "abcd", False, None)
 @example(["bc", "abc"], "abc", False, None)
@@ -166,6 +171,7 @@ CHOICE_STOPS = st.lists(st.sampled_from(["a", "ab", "ba", "€", "<", "a<", "€
 FINISH = st.sampled_from([Finish.EOS, Finish.LENGTH, Finish.ABORT])
 
 
+@settings(deadline=None)
 @given(BYTES, CHOICE_STOPS, st.booleans(), FINISH, st.data())
 def test_text_and_finish_do_not_depend_on_the_tokens(
     whole: bytes, stops: list[str], include: bool, finish: Finish, data: st.DataObject
@@ -183,6 +189,7 @@ def test_text_and_finish_do_not_depend_on_the_tokens(
             assert (result.text, result.done) == (text[: end if include else end - len(stop)], ChoiceDone(7, Finish.STOP, stop, 3))
 
 
+@settings(deadline=None)
 @given(BYTES, CHOICE_STOPS, st.booleans(), FINISH, st.data())
 def test_counted_are_the_tokens_up_to_the_one_that_completed_the_stop(
     whole: bytes, stops: list[str], include: bool, finish: Finish, data: st.DataObject
@@ -197,6 +204,7 @@ def test_counted_are_the_tokens_up_to_the_one_that_completed_the_stop(
     assert run(events, stops, include, True).counted == expected
 
 
+@settings(deadline=None)
 @given(BYTES, CHOICE_STOPS, st.booleans(), FINISH, st.text("ab€😀", max_size=4), st.data())
 def test_entries_and_offsets_slice_the_returned_text(
     whole: bytes, stops: list[str], include: bool, finish: Finish, prompt: str, data: st.DataObject
@@ -222,6 +230,7 @@ def test_entries_and_offsets_slice_the_returned_text(
         assert ends[0].text  # no fragment of a character that was cut away
 
 
+@settings(deadline=None)
 @given(BYTES, CHOICE_STOPS, st.data())
 def test_no_released_text_is_ever_taken_back(whole: bytes, stops: list[str], data: st.DataObject) -> None:
     """At every moment what was sent holds no stop string and is a beginning of the final text."""
@@ -234,6 +243,7 @@ def test_no_released_text_is_ever_taken_back(whole: bytes, stops: list[str], dat
     assert whole.decode("utf-8", "replace").startswith(sent)
 
 
+@settings(deadline=None)
 @given(BYTES, BYTES, CHOICE_STOPS, st.data())
 def test_echo_puts_the_prompt_in_front_and_changes_nothing_else(
     before: bytes, whole: bytes, stops: list[str], data: st.DataObject

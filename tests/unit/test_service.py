@@ -6,7 +6,7 @@ import asyncio
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_backend import Script, ScriptedBackend, done, request, serve, texts
 
@@ -119,6 +119,7 @@ def test_the_events_of_a_step_come_together() -> None:
 GENERATED = st.lists(st.sampled_from([b"a", b"b", b"<", b">", "€".encode(), b"\xe2"]), max_size=8).map(b"".join)
 
 
+@settings(deadline=None)
 @given(st.lists(st.builds(Script, GENERATED), min_size=1, max_size=6), st.integers(0, 999), st.integers(0, 999), st.sampled_from([None, 1]))
 def test_how_tokens_fall_into_steps_changes_nothing(scripts: list[Script], one: int, other: int, logprobs: int | None) -> None:
     """Text, entries, finishes and usage of a request that no one disturbs are a function of its tokens."""

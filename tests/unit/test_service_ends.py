@@ -7,7 +7,7 @@ import random
 from contextlib import aclosing
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_backend import Script, ScriptedBackend, collect, done, request, serve, texts
 
@@ -123,6 +123,7 @@ GENERATED = st.lists(st.sampled_from([b"a", b"b", b"<", b">", "€".encode(), b"
 SCRIPTS = st.lists(st.builds(Script, GENERATED, st.sampled_from(TERMINALS)), min_size=1, max_size=6)
 
 
+@settings(deadline=None)
 @given(
     scripts=SCRIPTS,
     seed=st.integers(0, 999),
