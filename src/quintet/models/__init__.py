@@ -1,0 +1,1 @@
+"""A model reference becomes files, a model description, tensors and a tokenizer."""

@@ -1,0 +1,276 @@
+"""GGUF files: the only importer of ``gguf``, whose tables of value and tensor types this reader uses.
+
+The library's own ``GGUFReader`` makes several numpy objects per vocabulary entry (4 s and 150 MB for the 98 MB default model)
+and trusts every count in the file; a model file is downloaded data, so here each length is checked against the bytes left
+before anything is read or allocated, and whatever is wrong becomes a ``ModelError`` of one line.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from gguf.constants import GGML_QUANT_SIZES, GGUF_DEFAULT_ALIGNMENT, GGUF_MAGIC, GGMLQuantizationType, GGUFValueType
+
+from quintet.errors import ModelError, shorten
+from quintet.models.families import TensorInfo, expected_tensors, read_spec
+from quintet.models.metadata import Metadata, StringArray, Value
+from quintet.models.spec import ModelSpec, RawTensor, Tensors
+
+VERSIONS = (2, 3)
+TENSOR_TYPES = ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
+MAX_KEYS = 1 << 16
+MAX_TENSORS = 1 << 16
+MAX_STRING = 1 << 24
+MAX_STRINGS = 1 << 22
+MAX_ALIGNMENT = 1 << 20
+
+SCALARS = {
+    GGUFValueType.UINT8: "<u1",
+    GGUFValueType.INT8: "<i1",
+    GGUFValueType.UINT16: "<u2",
+    GGUFValueType.INT16: "<i2",
+    GGUFValueType.UINT32: "<u4",
+    GGUFValueType.INT32: "<i4",
+    GGUFValueType.FLOAT32: "<f4",
+    GGUFValueType.BOOL: "<u1",
+    GGUFValueType.UINT64: "<u8",
+    GGUFValueType.INT64: "<i8",
+    GGUFValueType.FLOAT64: "<f8",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GgufFile:
+    """An open model file. Its tensors are views into the memory map, which lives as long as any of them.
+
+    Args:
+        metadata: all key-value pairs, the tokenizer's among them.
+        spec: what the model is.
+        tensors: under our own names, every shape and length checked against ``spec``.
+    """
+
+    metadata: Metadata
+    spec: ModelSpec
+    tensors: Tensors
+
+
+def open_model(path: Path) -> GgufFile:
+    """Open a GGUF file of a supported architecture.
+
+    Raises:
+        ModelError: not readable, not GGUF, damaged, split, or asking for something this server does not implement.
+    """
+    reader = _Reader(path)
+    metadata, infos = reader.header()
+    parts = metadata.integer("split.count", 1, low=0)
+    if parts > 1:
+        raise metadata.error("split.count", "must be 1: this is one part of a split model; merge the parts into one file", parts)
+    spec = read_spec(metadata, infos, lambda name: reader.floats(name, infos[name]))
+    tensors = {ours: reader.tensor(theirs, infos[theirs]) for ours, theirs in expected_tensors(spec, metadata, infos).items()}
+    return GgufFile(metadata, spec, tensors)
+
+
+def read_metadata(path: Path) -> Metadata:
+    """Only the key-value pairs of a GGUF file (a vocabulary file has no tensors).
+
+    Raises:
+        ModelError: not readable, not GGUF, or damaged.
+    """
+    return _Reader(path).header()[0]
+
+
+class _Reader:
+    """A bounds-checked cursor over the mapped file."""
+
+    def __init__(self, path: Path) -> None:
+        self.file = path.name
+        self.map = _map(path)
+        self.view = memoryview(self.map)
+        self.size = len(self.map)
+        self.at = 0
+        self.data_start = 0
+
+    def error(self, what: str, rule: str, got: object = None) -> ModelError:
+        return ModelError(f"{self.file}: {what} {rule}{'' if got is None else f', got {shorten(got)}'}.")
+
+    def take(self, size: int, what: str) -> int:
+        """Advance over ``size`` bytes; the offset they start at."""
+        start, left = self.at, self.size - self.at
+        if size > left:
+            raise self.error(what, f"needs {size} bytes but the file has {left} left at byte {start}: it is truncated or damaged")
+        self.at = start + size
+        return start
+
+    def number(self, format_: str, size: int, what: str) -> int:
+        value: int = struct.unpack_from(format_, self.view, self.take(size, what))[0]
+        return value
+
+    def u32(self, what: str) -> int:
+        return self.number("<I", 4, what)
+
+    def u64(self, what: str) -> int:
+        return self.number("<Q", 8, what)
+
+    def count(self, what: str, limit: int, item_size: int) -> int:
+        """A count of items of at least ``item_size`` bytes each, which the rest of the file must be able to hold."""
+        count = self.u64(what)
+        if count > limit or count * item_size > self.size - self.at:
+            raise self.error(what, f"must be at most {limit} and fit in the {self.size - self.at} bytes left", count)
+        return count
+
+    def string(self, what: str) -> str:
+        length = self.u64(f"the length of {what}")
+        if length > MAX_STRING:
+            raise self.error(f"the length of {what}", f"must be at most {MAX_STRING}", length)
+        start = self.take(length, what)
+        try:
+            return str(self.view[start : self.at], "utf-8")
+        except UnicodeDecodeError:
+            raise self.error(what, "must be UTF-8", bytes(self.view[start : min(self.at, start + 40)])) from None
+
+    def header(self) -> tuple[Metadata, dict[str, TensorInfo]]:
+        if self.u32("the magic number") != GGUF_MAGIC:
+            raise self.error("the file", "is not GGUF: it must begin with b'GGUF'", bytes(self.view[:4]))
+        version = self.u32("the version")
+        if version not in VERSIONS:
+            raise self.error("the GGUF version", f"must be one of {VERSIONS} (little-endian)", version)
+        tensors = self.count("the number of tensors", MAX_TENSORS, 8 + 4 + 4 + 8)
+        keys = self.count("the number of keys", MAX_KEYS, 8 + 4 + 1)
+        metadata = Metadata(self.file, self.pairs(keys))
+        infos = dict(self.tensor_info(i) for i in range(tensors))
+        if len(infos) != tensors:
+            raise self.error("the tensor list", "names a tensor twice")
+        self.place(metadata, infos)
+        return metadata, infos
+
+    def pairs(self, count: int) -> dict[str, Value]:
+        values: dict[str, Value] = {}
+        for i in range(count):
+            key = self.string(f"key {i}")
+            if not key or key in values:
+                raise self.error(f"key {i}", "must be a new, non-empty name", key)
+            values[key] = self.value(key, self.value_type(key))
+        return values
+
+    def value_type(self, key: str) -> GGUFValueType:
+        raw = self.u32(f"the type of '{key}'")
+        try:
+            return GGUFValueType(raw)
+        except ValueError:
+            raise self.error(f"the type of '{key}'", "is not a GGUF value type", raw) from None
+
+    def value(self, key: str, type_: GGUFValueType) -> Value:
+        if type_ is GGUFValueType.STRING:
+            return self.string(f"'{key}'")
+        if type_ is GGUFValueType.ARRAY:
+            return self.array(key)
+        item: bool | int | float = self.items(key, type_, 1)[0].item()
+        return item
+
+    def array(self, key: str) -> Value:
+        type_ = self.value_type(key)
+        what = f"the length of '{key}'"
+        if type_ is GGUFValueType.STRING:
+            return self.strings(key, self.count(what, MAX_STRINGS, 8))
+        if type_ is GGUFValueType.ARRAY:
+            raise self.error(f"'{key}'", "is an array of arrays, which is not supported")
+        return self.items(key, type_, self.count(what, self.size, np.dtype(SCALARS[type_]).itemsize))
+
+    def items(self, key: str, type_: GGUFValueType, count: int) -> npt.NDArray[np.generic]:
+        dtype = np.dtype(SCALARS[type_])
+        found = np.frombuffer(self.map, dtype, count, self.take(count * dtype.itemsize, f"'{key}'")) if count else np.empty(0, dtype)
+        if type_ is not GGUFValueType.BOOL:
+            return found
+        if count and int(found.max()) > 1:
+            raise self.error(f"'{key}'", "must be 0 or 1, being a boolean", int(found.max()))
+        return found.astype(np.bool_)
+
+    def strings(self, key: str, count: int) -> StringArray:
+        """Walk over the strings, keeping only where they are."""
+        read, view, at, size = struct.Struct("<Q").unpack_from, self.view, self.at, self.size
+        ends: list[int] = []
+        for i in range(count):
+            end = at + 8 + read(view, at)[0] if at + 8 <= size else size + 1
+            if end > size:
+                raise self.error(f"entry {i} of '{key}'", f"runs past the end of the file: the file is truncated or damaged at byte {at}")
+            ends.append(end)
+            at = end
+        stops = np.array(ends, np.int64)
+        starts = np.concatenate((np.array([self.at], np.int64), stops[:-1])) + 8 if count else stops
+        self.at = at
+        return StringArray(view, starts, stops)
+
+    def tensor_info(self, index: int) -> tuple[str, TensorInfo]:
+        name = self.string(f"the name of tensor {index}")
+        what = f"tensor {shorten(name)}"
+        dims = self.u32(f"the number of dimensions of {what}")
+        if not 1 <= dims <= 4:
+            raise self.error(f"the number of dimensions of {what}", "must be from 1 to 4", dims)
+        shape = tuple(self.u64(f"a dimension of {what}") for _ in range(dims))
+        raw, offset = self.u32(f"the type of {what}"), self.u64(f"the offset of {what}")
+        try:
+            type_ = GGMLQuantizationType(raw)
+        except ValueError:
+            raise self.error(f"the type of {what}", "is not a known tensor type", raw) from None
+        return name, TensorInfo(type_.name, shape, offset, self.byte_size(what, type_, shape))
+
+    def byte_size(self, what: str, type_: GGMLQuantizationType, shape: tuple[int, ...]) -> int:
+        block, block_bytes = GGML_QUANT_SIZES[type_]
+        count = 1
+        for dim in shape:
+            count *= dim
+            if dim < 1 or count > 1 << 48:
+                raise self.error(f"the shape of {what}", "must have dimensions from 1 up and a sane product", list(shape))
+        if shape[0] % block:
+            raise self.error(f"the first dimension of {what}", f"must be a multiple of {block}, the block size of {type_.name}", shape[0])
+        return count // block * block_bytes
+
+    def place(self, metadata: Metadata, infos: dict[str, TensorInfo]) -> None:
+        """Find where tensor data starts and check that every tensor lies inside the file and on no other."""
+        align = metadata.integer("general.alignment", GGUF_DEFAULT_ALIGNMENT, high=MAX_ALIGNMENT)
+        if align & (align - 1):
+            raise metadata.error("general.alignment", "must be a power of two", align)
+        self.data_start = (self.at + align - 1) // align * align
+        room, used = self.size - self.data_start, 0
+        for name, info in sorted(infos.items(), key=lambda item: item[1].offset):
+            what = f"tensor {shorten(name)}"
+            if info.offset % align:
+                raise self.error(f"the offset of {what}", f"must be a multiple of {align}", info.offset)
+            if info.offset < used:
+                raise self.error(f"the offset of {what}", f"lies inside the tensor before it, which ends at {used}", info.offset)
+            used = info.offset + info.size
+            if used > room:
+                raise self.error(what, f"ends at byte {used} of {max(room, 0)} bytes of tensor data: the file is truncated or damaged")
+
+    def raw(self, info: TensorInfo) -> npt.NDArray[np.uint8]:
+        return np.frombuffer(self.map, np.uint8, info.size, self.data_start + info.offset)
+
+    def floats(self, name: str, info: TensorInfo) -> npt.NDArray[np.float32]:
+        if info.type != "F32":
+            raise self.error(f"the type of tensor {shorten(name)}", "must be F32", info.type)
+        return self.raw(info).view("<f4")
+
+    def tensor(self, name: str, info: TensorInfo) -> RawTensor:
+        if info.type not in TENSOR_TYPES:
+            raise self.error(f"the type of tensor {shorten(name)}", f"must be one of {' '.join(TENSOR_TYPES)}", info.type)
+        return RawTensor(info.type, info.rows, info.cols, self.raw(info))
+
+
+def _map(path: Path) -> mmap.mmap:
+    try:
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise ModelError(f"{path.name}: is not a regular file.")
+            if status.st_size < 24:
+                raise ModelError(f"{path.name}: has only {status.st_size} bytes: it is not a GGUF file, or a download was cut short.")
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except OSError as error:
+        raise ModelError(f"{path.name}: cannot be read: {error.strerror or error}.") from error

@@ -1,0 +1,128 @@
+"""Typed, checked access to the key-value part of a model file. Pure values; the file format itself is ``gguf.py``'s business."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from quintet.errors import ModelError, shorten
+
+Numbers = npt.NDArray[np.generic]
+
+
+class StringArray:
+    """An array of byte strings inside a buffer, cut out only when asked for.
+
+    Args:
+        blob: the bytes that hold all strings; kept alive, not copied.
+        starts: int64 [n], where each string begins in ``blob``.
+        ends: int64 [n], where it ends.
+    """
+
+    __slots__ = ("_blob", "_ends", "_starts")
+
+    def __init__(self, blob: memoryview, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> None:
+        self._blob, self._starts, self._ends = blob, starts, ends
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def __iter__(self) -> Iterator[bytes]:
+        if not len(self._starts):
+            return iter(())
+        base = int(self._starts[0])
+        blob = bytes(self._blob[base : int(self._ends[-1])])  # one copy, short-lived: slices of bytes are cheaper than of a memoryview
+        return (blob[a:b] for a, b in zip((self._starts - base).tolist(), (self._ends - base).tolist(), strict=True))
+
+
+Value = bool | int | float | str | Numbers | StringArray
+
+
+class Metadata:
+    """The key-value pairs of one model file.
+
+    Every getter raises ``ModelError`` naming file, key and value when the key is missing (and has no default), has the
+    wrong type, or is out of range.
+
+    Args:
+        file: the file's name, for messages.
+        values: as read; integers of any width are ``int``.
+    """
+
+    def __init__(self, file: str, values: Mapping[str, Value]) -> None:
+        self.file = file
+        self._values = values
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._values
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def error(self, key: str, rule: str, got: object = None) -> ModelError:
+        """The error for ``key``: one line with the file, the key, the rule and (unless ``None``) the value."""
+        return ModelError(f"{self.file}: '{key}' {rule}{'' if got is None else f', got {show(got)}'}.")
+
+    def _get(self, key: str) -> Value:
+        try:
+            return self._values[key]
+        except KeyError:
+            raise self.error(key, "is missing") from None
+
+    def scalar(self, key: str) -> bool | int | float | str | None:
+        """The value as it is; ``None`` for an array."""
+        value = self._get(key)
+        return None if isinstance(value, np.ndarray | StringArray) else value
+
+    def text(self, key: str, default: str | None = None) -> str:
+        value = default if default is not None and key not in self else self._get(key)
+        if not isinstance(value, str):
+            raise self.error(key, "must be a string", value)
+        return value
+
+    def flag(self, key: str, default: bool) -> bool:
+        value = self._values.get(key, default)
+        if not isinstance(value, bool):
+            raise self.error(key, "must be a boolean", value)
+        return value
+
+    def integer(self, key: str, default: int | None = None, low: int = 1, high: int = 1 << 31) -> int:
+        """An integer in ``[low, high]``."""
+        value = default if default is not None and key not in self else self._get(key)
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            raise self.error(key, f"must be an integer from {low} to {high}", value)
+        return value
+
+    def real(self, key: str, default: float | None = None) -> float:
+        """A finite number above zero."""
+        value = default if default is not None and key not in self else self._get(key)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+            raise self.error(key, "must be a finite number above 0", value)
+        return float(value)
+
+    def strings(self, key: str) -> StringArray:
+        value = self._get(key)
+        if not isinstance(value, StringArray):
+            raise self.error(key, "must be an array of strings", value)
+        return value
+
+    def numbers(self, key: str, length: int) -> Numbers | None:
+        """A numeric array of at least ``length`` entries, cut to it; ``None`` if the key is missing."""
+        value = self._values.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, np.ndarray) or value.dtype == np.bool_:
+            raise self.error(key, "must be an array of numbers", value)
+        if len(value) < length:
+            raise self.error(key, f"must have {length} entries", len(value))
+        return value[:length]
+
+
+def show(value: object) -> str:
+    """``value`` for an error message: short, and arrays by their size only."""
+    if isinstance(value, np.ndarray | StringArray):
+        return f"an array of {len(value)}"
+    return shorten(value)

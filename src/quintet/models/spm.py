@@ -1,0 +1,112 @@
+"""SentencePiece-style tokenising: repeatedly join the neighbours whose union has the highest score, leftmost first."""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+
+import numpy as np
+import numpy.typing as npt
+
+from quintet.models.metadata import Metadata
+from quintet.models.pretokenizers import code_points
+from quintet.models.vocabulary import PREFIX, SPACE_MARK, Vocabulary
+
+CACHED_WORDS = 1 << 15
+CACHED_LENGTH = 32
+
+
+class SentencePiece:
+    """Encodes plain text with a scored vocabulary; characters without a token become byte tokens.
+
+    Raises:
+        ModelError: scores that are not finite numbers, or no token for some byte.
+    """
+
+    def __init__(self, meta: Metadata, vocabulary: Vocabulary) -> None:
+        self._ids = vocabulary.ids
+        self._scores = _scores(meta, len(self._ids))
+        self._bytes = _byte_ids(meta, self._ids)
+        self._longest = max(map(len, self._ids))
+        self._joined = _joined_pairs(self._ids)
+        self._space_prefix = meta.flag(PREFIX + "add_space_prefix", True)
+        self._cache: dict[str, tuple[int, ...]] = {}
+
+    def encode(self, text: str, after_special: bool) -> list[int]:
+        """Ids of ``text``. ``after_special``: it begins the prompt or follows a special token, so a space is put before it."""
+        if self._space_prefix and after_special:
+            text = f" {text}"
+        out: list[int] = []
+        cache = self._cache
+        for word in self._words(text.replace(" ", SPACE_MARK)):
+            ids = cache.get(word)
+            if ids is None:
+                ids = tuple(self._word(word))
+                if len(word) <= CACHED_LENGTH:
+                    if len(cache) >= CACHED_WORDS:
+                        cache.clear()
+                    cache[word] = ids
+            out += ids
+        return out
+
+    def _words(self, text: str) -> list[str]:
+        """Cut where no token has those two characters side by side: no join can ever cross, so the words are independent."""
+        codes = code_points(text).astype(np.uint64)
+        pairs = codes[:-1] << np.uint64(21) | codes[1:]
+        places = np.minimum(np.searchsorted(self._joined, pairs), len(self._joined) - 1)
+        cuts = (np.flatnonzero(self._joined[places] != pairs) + 1).tolist() if len(self._joined) else list(range(1, len(text)))
+        return [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+
+    def _word(self, word: str) -> list[int]:
+        ids, scores, longest, size = self._ids, self._scores, self._longest, len(word)
+        ends = list(range(1, size + 1))  # of the piece that starts here; 0 once it is part of the piece before
+        before = list(range(-1, size - 1))
+        joins = [(-scores[ids[word[i : i + 2]]], i, i + 1, i + 2) for i in range(size - 1) if word[i : i + 2] in ids]
+        heapify(joins)
+        while joins:
+            _, left, right, end = heappop(joins)
+            if ends[left] != right or ends[right] != end:
+                continue  # one of the two has been joined to another meanwhile
+            ends[left], ends[right] = end, 0
+            if end < size:
+                before[end] = left
+            for a, b in ((before[left], left), (left, end)):
+                if a >= 0 and b < size and ends[b] - a <= longest:
+                    token = ids.get(word[a : ends[b]])
+                    if token is not None:
+                        heappush(joins, (-scores[token], a, b, ends[b]))
+        return [token for start, end in enumerate(ends) if end for token in self._token(word[start:end])]
+
+    def _token(self, piece: str) -> list[int]:
+        token = self._ids.get(piece)
+        return [token] if token is not None else [self._bytes[byte] for byte in piece.encode()]
+
+
+def _scores(meta: Metadata, size: int) -> list[float]:
+    numbers = meta.numbers(PREFIX + "scores", size)
+    if numbers is None:
+        return [0.0] * size
+    scores = numbers.astype(np.float32)
+    if not bool(np.isfinite(scores).all()):
+        raise meta.error(PREFIX + "scores", "must hold finite numbers")
+    found: list[float] = scores.tolist()
+    return found
+
+
+def _byte_ids(meta: Metadata, ids: dict[str, int]) -> list[int]:
+    found = []
+    for byte in range(256):
+        token = ids.get(f"<0x{byte:02X}>", ids.get(chr(byte)) if byte < 128 else None)
+        if token is None:
+            raise meta.error(PREFIX + "tokens", f"must have a token for every byte, but <0x{byte:02X}> is missing")
+        found.append(token)
+    return found
+
+
+def _joined_pairs(ids: dict[str, int]) -> npt.NDArray[np.uint64]:
+    """uint64, sorted: ``first << 21 | second`` for every two characters that stand side by side in some token."""
+    codes = code_points("".join(ids)).astype(np.uint64)
+    last = np.cumsum([len(text) for text in ids])
+    inside = np.ones(len(codes), np.bool_)
+    inside[last - 1] = False
+    at = np.flatnonzero(inside)
+    return np.unique(codes[at] << np.uint64(21) | codes[at + 1])

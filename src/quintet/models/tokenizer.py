@@ -1,0 +1,211 @@
+"""Text to token ids, exactly as llama.cpp does it for the same file. The only importer of ``tokenizers``, which does the merging."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Protocol
+
+from tokenizers.models import BPE
+
+from quintet.models.metadata import Metadata
+from quintet.models.pretokenizers import PRETOKENIZERS, Pretokenizer, Rules
+from quintet.models.special import MAX_LENGTH, Specials
+from quintet.models.spm import SentencePiece
+from quintet.models.vocabulary import (
+    PREFIX,
+    Fim,
+    Vocabulary,
+    byte_alphabet,
+    byte_level_pieces,
+    read_vocabulary,
+    sentence_pieces,
+    token_id,
+)
+
+CACHED_WORDS = 1 << 15
+CACHED_LENGTH = 32
+
+
+class Encoder(Protocol):
+    """Encodes text that holds no special tokens."""
+
+    def encode(self, text: str, after_special: bool) -> list[int]: ...
+
+
+class Tokenizer:
+    """A model's tokenizer; there is no decoder, since the vocabulary is bytes.
+
+    Args:
+        pieces: bytes of each id, empty for control tokens.
+        eos_ids: ids that end a sequence.
+        special: ids whose text is recognised in a prompt.
+        bos_id: the beginning-of-sequence token, if the model has one.
+        eos_id: likewise the end.
+        fim: fill-in-the-middle ids.
+        add_bos: the metadata asks for a BOS before a prompt.
+        add_eos: likewise an EOS after it.
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        specials: Specials,
+        *,
+        pieces: Sequence[bytes],
+        eos_ids: frozenset[int],
+        special: frozenset[int],
+        bos_id: int | None,
+        eos_id: int | None,
+        fim: Fim,
+        add_bos: bool,
+        add_eos: bool,
+    ) -> None:
+        self._encoder, self._specials = encoder, specials
+        self.pieces, self.eos_ids, self.special, self.fim = pieces, eos_ids, special, fim
+        self.bos_id, self.eos_id = bos_id, eos_id
+        self._before = [bos_id] if add_bos and bos_id is not None else []
+        self._after = [eos_id] if add_eos and eos_id is not None else []
+
+    def encode(self, text: str) -> list[int]:
+        """Prompt text to ids: special-token texts are recognised, BOS and EOS added only if the metadata asks for them.
+
+        Raises:
+            ValueError: the text holds a lone surrogate, so it is not Unicode text.
+        """
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"character {error.start} is a lone surrogate, U+{ord(text[error.start]):04X}") from None
+        ids = self._before.copy()
+        after_special = True
+        for part in self._specials.cut(text):
+            if isinstance(part, int):
+                ids.append(part)
+            else:
+                ids += self._encoder.encode(part, after_special)
+            after_special = isinstance(part, int)
+        return ids + self._after
+
+
+def build_tokenizer(meta: Metadata) -> Tokenizer:
+    """The tokenizer that a model file describes.
+
+    Raises:
+        ModelError: a key is missing or wrong, or asks for a tokenizer or pre-tokenizer that is not implemented.
+    """
+    model = meta.text(PREFIX + "model")
+    if model == "gpt2":
+        return _byte_level(meta)
+    if model == "llama":
+        return _sentence_piece(meta)
+    raise meta.error(PREFIX + "model", "must be one of the supported gpt2 (byte-level BPE), llama (SentencePiece)", model)
+
+
+def _byte_level(meta: Metadata) -> Tokenizer:
+    name = meta.text(PREFIX + "pre", "")
+    rules = PRETOKENIZERS.get(name)
+    if rules is None:
+        raise meta.error(PREFIX + "pre", f"must be one of the supported {', '.join(filter(None, PRETOKENIZERS))}", name)
+    vocabulary = read_vocabulary(meta)
+    encoder = _ByteLevel(meta, vocabulary, rules)
+    return _tokenizer(meta, vocabulary, encoder, byte_level_pieces(vocabulary), None, None, rules.add_bos)
+
+
+def _sentence_piece(meta: Metadata) -> Tokenizer:
+    vocabulary = read_vocabulary(meta)
+    return _tokenizer(meta, vocabulary, SentencePiece(meta, vocabulary), sentence_pieces(vocabulary), 1, 2, True)
+
+
+def _tokenizer(
+    meta: Metadata, vocabulary: Vocabulary, encoder: Encoder, pieces: list[bytes], bos: int | None, eos: int | None, add_bos: bool
+) -> Tokenizer:
+    """``bos``, ``eos`` and ``add_bos`` are what the kind of tokenizer takes when the metadata does not say."""
+    size = len(vocabulary.ids)
+    bos_id, eos_id = token_id(meta, "bos_token_id", size), token_id(meta, "eos_token_id", size)
+    if bos_id is None and bos is not None and bos < size:
+        bos_id = bos
+    if eos_id is None and eos is not None and eos < size:
+        eos_id = eos
+    asks = {"bos": meta.flag(PREFIX + "add_bos_token", add_bos), "eos": meta.flag(PREFIX + "add_eos_token", False)}
+    for name, token in (("bos", bos_id), ("eos", eos_id)):
+        if asks[name] and token is None:
+            raise meta.error(f"{PREFIX}{name}_token_id", f"is missing, but the tokenizer is to add the {name.upper()}")
+    specials = vocabulary.specials
+    for text, token in specials:
+        if len(text) > MAX_LENGTH:
+            raise meta.error(PREFIX + "tokens", f"must not have a special token of over {MAX_LENGTH} characters, but entry {token} is one")
+    special = frozenset(token for _, token in specials)
+    return Tokenizer(
+        encoder,
+        Specials(specials, _strip_after(meta, vocabulary, special)),
+        pieces=pieces,
+        eos_ids=vocabulary.eos_ids | ({eos_id} if eos_id is not None else set()),
+        special=special,
+        bos_id=bos_id,
+        eos_id=eos_id,
+        fim=vocabulary.fim,
+        add_bos=asks["bos"],
+        add_eos=asks["eos"],
+    )
+
+
+def _strip_after(meta: Metadata, vocabulary: Vocabulary, special: frozenset[int]) -> frozenset[int]:
+    """Phi 3 drops white space after its special tokens; the file does not say so, only its name does."""
+    name = meta.text("general.name", "").lower()
+    if "phi-3" not in name and "phi3" not in name:
+        return frozenset()
+    return special - {vocabulary.ids.get(text, -1) for text in ("<unk>", "<s>", "<|endoftext|>")}
+
+
+class _ByteLevel:
+    """Byte-level BPE: words, written in a 256-letter alphabet of bytes, merged by rank.
+
+    Raises:
+        ModelError: merges that are missing, malformed or not about tokens.
+    """
+
+    def __init__(self, meta: Metadata, vocabulary: Vocabulary, rules: Rules) -> None:
+        self._split = Pretokenizer(rules.stages).split
+        self._whole_words = rules.whole_words
+        self._alphabet = byte_alphabet()
+        missing = "".join(char for char in self._alphabet if char not in vocabulary.ids)
+        self._missing = re.compile(f"[{re.escape(missing)}]+") if missing else None
+        self._model = _merger(meta, vocabulary)
+        self._cache: dict[str, tuple[int, ...]] = {}
+
+    def encode(self, text: str, after_special: bool) -> list[int]:  # noqa: ARG002 - the protocol's
+        out: list[int] = []
+        cache = self._cache
+        for word in self._split(text):
+            ids = cache.get(word)
+            if ids is None:
+                ids = self._word(word)
+                if len(word) <= CACHED_LENGTH:
+                    if len(cache) >= CACHED_WORDS:
+                        cache.clear()
+                    cache[word] = ids
+            out += ids
+        return out
+
+    def _word(self, word: str) -> tuple[int, ...]:
+        letters = word.encode().decode("latin-1").translate(self._alphabet)
+        if self._whole_words:
+            token = self._model.token_to_id(letters)
+            if token is not None:
+                return (token,)
+        # A byte without a token gives no id and separates its neighbours; the library would join them over it.
+        parts = self._missing.split(letters) if self._missing else (letters,)
+        return tuple(token.id for part in parts if part for token in self._model.tokenize(part))
+
+
+def _merger(meta: Metadata, vocabulary: Vocabulary) -> BPE:
+    key = PREFIX + "merges"
+    ids = vocabulary.ids
+    merges = []
+    for raw in dict.fromkeys(meta.strings(key)):  # the first of equal entries ranks
+        left, _, right = raw.decode(errors="replace").partition(" ")
+        if left not in ids or right not in ids or left + right not in ids:
+            raise meta.error(key, "must each join two tokens to a third", raw)
+        merges.append((left, right))
+    return BPE(vocab=ids, merges=merges, cache_capacity=0)

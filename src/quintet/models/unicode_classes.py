@@ -1,0 +1,30 @@
+"""Unicode 15.1.0 character classes, written by ``tests/tools/make_unicode_classes.py``; do not edit."""
+
+OTHER, SPACE, LETTER, NUMBER, PUNCTUATION, SYMBOL, MARK = range(7)
+
+RUNS = (
+    "c-n1N4`>_L8RvU<vOhn+_wstVyWSM(xGA#G6jx|UVl*caLTQX}nqYiM@v_Y`SsQ|z7E_vF`X>l=Ho@RvJQ|A9LQtAuJQj@Bj-t&am}LZ&g3%}x6-MV#C@v{M"
+    "C1a?|wkO9ME0phe_ujkjeShEg`>ybV1?UO!eLU)$VY2}t&Ugcu8dE*%(8Hc!7G)g!c5-U+Udnc{8t^voMyT)f`NSd0={(GKC%7RajCzVUh!iV;<p6IY&sHf`"
+    "iKP4L#FSzDiZH=!MIzS(FJfMTu*pqpoMEU*Zh;>)M7fL6Eb;-v<}t$$TJ$AJMGO7{vK|<xQ~n$|ZtxJ5!m2`y9;Yr%%2%-tu4H&Bz6Ly97;2C|0bV9m&81g>"
+    "W=Cz)XC-hkFAZ4*97O6wq@Y=8OPA(^XJF8lzG3ZE<_qa!+S}$cIwS=qJ;mvWOay7hw}XO>xHybK+-6EBVMFMmE9tbMBr%?$1NeXX9<glc%edR>INduUD5jkt"
+    "MjS&0&2S7S=$!VFj*Br#Q)245Bk^Qjsi^^$pd&!ZjAd*LN-8^gGVB1SF56}qeWc_OPf8iCIM5Iiv5uv6Vn6ysxfc`%lmS;&sMN+HIBTGsp>og>-T(?5O8L@e"
+    "6D3U;S&t76G2dJw9Rm}nI4O<_<2aQGHOrzeBSk{PuW}Z)_g@DtIuy0@SRvj`V0L00ZxTEr_M_F`r^GbLO`!h1bS&ah*T@EAlV_;#V^)<QjZ@hqY}3SuR2foZ"
+    "ov2}s{BQj-);0Ai>(YJdIyfabnW_e4TC$B8XLHcg0Mlvep<VgRBE$-1aLvLZ*b|e=eS4y!&5{reaVn&r@>4%`QTVBPAd|2ciJ<YSKGFs}<DK!iWBM(SiLnjh"
+    "H6Zm9=M7SWq%@bcr|~P5h0f`Nbf5eeT+)(lavAcDfAHk-V<x&Sc){>D$c0?AqWpCFeJAKwh&h~T5*d6l=dxQ65ouw#G+tt}di617ysD10%q#yo)CRe%;UK5s"
+    "AP$BjGL7NMuvBvke;ofKJQnYH2lzSuOivMdsoWbjsUJ3R(wQgIm&vq6`=~Xl4kz}jvQ!k|r>w{mi9X7&YQ`SRyYqPT9+;o+xC=j9g1>1G^xwjr*h^o-yk<Ux"
+    "6K{X-U3jQPXNdXU<8p@JM_tQef5bK7(Oz>qKWkcsvMEu6!XSQ|X30MZ{Ux!USs)(+eiWE^kFUc_2U(2X6V@~Q=m1Mty9{QbN||j1StGzA@g~7m0Il68OXLO_"
+    "<0W_q=s$qN{FNEvuaZ}0%+g!hjK28=byl@Pi<p}-R07|)25k~!PqQ}IRo%Du<yK+Xs&!c<J-&5OZ$k-0P(+la$v)xi?Mqd(XwF{Lu0YQ8Q&%7zqRbHf1`L@s"
+    "cwvlff)i_#3+Isfo|zD%enM5ug+fr|RT0T(4Z_r2)P%aTcEYBD-iDxgDrpAok+e!*dMg}F!e6w!a`zBZXHu0~V4?=zoOW$NZ`rcZwL%6b5^*X<`6PCVr-LmU"
+    "UGq?crftqZNtabE!;9o}-z=O+&B9v*Us7d-jGJBpYv_F^NFS^RoGlY%&^d&M&RX&`HWd1TlK!%Mae*|u<00=$;vD->n}?lYeBR;zAoqw^K;`qCHZ48{uS9ki"
+    "D$twnjaNxB-U4K*eDiG2I%)NETp^x%)<~|Rjj>bs@)n?Nzu(krI}249$=`-FHV6(c>1j!EgD5zoQlSz%Tm$Ps8*)dBTF0vRo+|8hSOem$sIO_>PUCfuUlZ!0"
+    "9gjs+scwRFJ#jSiRAv))s>JLnl04r4+uL)nP}Q7+Rgj0v5I?*KndroUVxX?Sua&j4Wi7L}LSi|8#rOs~me@=hpXlx;_%v6A@!kC^pkN`oLYCpcHBeXBUDhrh"
+    "^u7jR*t8JaB;zJV#o0P!{FGZE7toJVo94<yn6%)Qv<s1FjM+YAG=$e-Y!Ot`IkQg~;=Z;8PbwaxEY&7w;(jXjE$B!45%hO3J)W>-)=7SX%jzyh`h63b2;PU1"
+    "b`uOnmG!huvhw&JAYw0&l6DzFbj(kkdlQ=E1<F$Xiq-^q(fdV+58mzFAQ#!Su9AKgCi1E!<dw2D7(iRb)D^Wu1%E})%bJpxRaT2nfIhuOvNZOj$kFi@nN_m;"
+    "&(`(KiIpA0xJ-s{i1v?s3681Y?{|O~?&=-$t7O0tXk(U&oS#aoof1i^byBs$m7QgXnHg0PlekEfU+4Ul0G<9d+=H{M@uQWlZ@RF5tinEf2j;rWv!%mD5b2BS"
+    "ZKy@>Ue)WnGYWH6!L@btQ%Y%)jg+)(e_w?05g!lWGQ`VJ+*8tj57DKrrtS&)ftHC)7IhUXF=kJ#{hQ>f$JWX4`?vJSR<O&)H2nfpgPe-wHk@k<(Cms&I>VV!"
+    "$!%7=N&Zgc2T-`t{h9XOj*(R&Ki87sf!vUleE_k0+7i5>yL`R-I!vf%HBk5v-pAzt)^zn7pn9&1;AxfXL7dZ7Bg(7E2B^%da&`u>V#zx2`qtmkcaC}aD{aR6"
+    "K<m4r9TDe+)jyrYi^U^tNTru}7B7R$cH$auX_ts7c5f0VJ1BjR@}kO!xC9#{=Er$4ya6$PB{`@Rs~X2;CXZ(Cl8T<Co{HtAAAYLwU3~Xv`j>>ivcMwP>|g;^"
+    "MLDWYs4kPD-lJ|4+}{5$byl4yMz;7yaSq}^<=Y%w)2#dQbK>3Tns`mVhOgmo$jEc^^tPtbthSG3tf~F$J$DXy^WZ%1taf`31F2^{KK-nBN6Vc|-66RLAg%lQ"
+    "4Qt}OeBL>hc|h<`?z}p9Ec12`u4+rfU&)oeGK-|~I!U#-T>OGe&HY)MZp9YL(E9$uc=KHnFU^wT$Dfkf9mT)?{6BW6UM~"
+)
+"""Base 85 of zlib of little-endian base-128 numbers, one per run of code points of one class from U+0000 on: length * 8 + class."""

@@ -1,0 +1,217 @@
+"""What a model file says about its vocabulary: token texts, types, and the tokens with a role. Follows llama.cpp's reading."""
+
+from __future__ import annotations
+
+import enum
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from quintet.models.metadata import Metadata
+
+PREFIX = "tokenizer.ggml."
+SPACE_MARK = "\u2581"
+"""What SentencePiece writes for a space."""
+
+
+class TokenType(enum.IntEnum):
+    """``tokenizer.ggml.token_type``."""
+
+    UNDEFINED = 0
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+SPECIAL = frozenset({TokenType.UNKNOWN, TokenType.CONTROL, TokenType.USER_DEFINED})
+"""Types whose text is recognised in a prompt before anything else."""
+
+END_NAMES = frozenset(
+    {
+        *("<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>", "<|endoftext|>"),
+        *("</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>", "<end_of_utterance>", "<eos>", "<turn|>"),
+        *("<|tool_response>", "<\uff5cend\u2581of\u2581sentence\uff5c>", "[e~["),
+    }
+)
+"""Texts that end a generation wherever they are in a vocabulary."""
+
+END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
+MESSAGE_NAMES = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")
+"""Tokens of a chat format whose text belongs to the answer."""
+
+FIM: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "prefix": (
+        ("fim_pre_token_id", "prefix_token_id"),
+        (
+            *("<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<\uff5cfim\u2581begin\uff5c>", "<PRE>", "\u2581<PRE>"),
+            *("<|code_prefix|>", "<|prefix|>"),
+        ),
+    ),
+    "suffix": (
+        ("fim_suf_token_id", "suffix_token_id"),
+        (
+            *("<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<\uff5cfim\u2581hole\uff5c>", "<SUF>", "\u2581<SUF>"),
+            *("<|code_suffix|>", "<|suffix|>"),
+        ),
+    ),
+    "middle": (
+        ("fim_mid_token_id", "middle_token_id"),
+        (
+            *("<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<\uff5cfim\u2581end\uff5c>", "<MID>", "\u2581<MID>"),
+            *("<|code_middle|>", "<|middle|>"),
+        ),
+    ),
+    "pad": (("fim_pad_token_id",), ("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]")),
+    "repo": (("fim_rep_token_id",), ("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>")),
+    "separator": (("fim_sep_token_id",), ("<|file_sep|>",)),
+}
+"""Role in fill-in-the-middle -> (metadata keys, well-known texts, the first found wins)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fim:
+    """Token ids for fill-in-the-middle; ``None`` where the vocabulary has none."""
+
+    prefix: int | None = None
+    suffix: int | None = None
+    middle: int | None = None
+    pad: int | None = None
+    repo: int | None = None
+    separator: int | None = None
+
+
+@dataclass(slots=True)
+class Vocabulary:
+    """All tokens and the roles of some.
+
+    Args:
+        ids: text -> id, in the order of the ids. Texts are unique; an empty one is named ``[EMPTY_<id>]``.
+        types: by id.
+        eos_ids: ids that end a generation.
+    """
+
+    ids: dict[str, int]
+    types: list[TokenType]
+    fim: Fim
+    eos_ids: frozenset[int]
+
+    @property
+    def specials(self) -> list[tuple[str, int]]:
+        """Texts recognised in a prompt, with their ids."""
+        return [(text, token) for text, token in self.ids.items() if self.types[token] in SPECIAL]
+
+
+def read_vocabulary(meta: Metadata) -> Vocabulary:
+    """Tokens, types and roles.
+
+    Raises:
+        ModelError: a key is missing, mistyped or out of range, or a token is not UTF-8 or listed twice.
+    """
+    ids = _ids(meta)
+    types = _types(meta, len(ids))
+    fim = {role: _role(meta, ids, types, keys, names) for role, (keys, names) in FIM.items()}
+    ends = {fim["pad"], fim["repo"], fim["separator"]}
+    for text in END_NAMES & ids.keys():
+        types[ids[text]] = TokenType.CONTROL
+        ends.add(ids[text])
+    ends.update(token_id(meta, key, len(ids)) for key in END_KEYS)
+    for text in MESSAGE_NAMES:
+        if text in ids:
+            types[ids[text]] = TokenType.USER_DEFINED
+    ends -= _not_ends(ids, types, ends)
+    return Vocabulary(ids, types, Fim(**fim), frozenset(token for token in ends if token is not None))
+
+
+def token_id(meta: Metadata, name: str, size: int) -> int | None:
+    """The id under ``tokenizer.ggml.<name>``; ``None`` if the file does not say."""
+    key = PREFIX + name
+    return meta.integer(key, low=0, high=size - 1) if key in meta else None
+
+
+def _ids(meta: Metadata) -> dict[str, int]:
+    key = PREFIX + "tokens"
+    tokens = meta.strings(key)
+    ids: dict[str, int] = {}
+    for token, raw in enumerate(tokens):
+        try:
+            ids[raw.decode() or f"[EMPTY_{token}]"] = token
+        except UnicodeDecodeError:
+            raise meta.error(key, f"must hold UTF-8 texts only, but entry {token} is not", raw) from None
+        if len(ids) <= token:
+            raise meta.error(key, f"must not list a text twice, but entry {token} is a repetition", raw)
+    if not ids:
+        raise meta.error(key, "must not be empty")
+    return ids
+
+
+def _types(meta: Metadata, size: int) -> list[TokenType]:
+    known = list(TokenType)
+    numbers = meta.numbers(PREFIX + "token_type", size)
+    if numbers is None:
+        return [TokenType.NORMAL] * size
+    if not np.issubdtype(numbers.dtype, np.integer):
+        raise meta.error(PREFIX + "token_type", "must be an array of integers", str(numbers.dtype))
+    return [known[n] if 0 <= n < len(known) else TokenType.UNDEFINED for n in numbers.tolist()]
+
+
+def _role(meta: Metadata, ids: dict[str, int], types: list[TokenType], keys: tuple[str, ...], names: tuple[str, ...]) -> int | None:
+    for key in reversed(keys):
+        token = token_id(meta, key, len(ids))
+        if token is not None:
+            return token
+    found = next((ids[name] for name in names if name in ids), None)
+    if found is not None:
+        types[found] = TokenType.CONTROL
+    return found
+
+
+def _not_ends(ids: dict[str, int], types: list[TokenType], ends: set[int | None]) -> set[int | None]:
+    """Two formats use the text of an end token for something else; the token is taken back."""
+    have = {text for text in END_NAMES if ids.get(text, -1) in ends}
+    back: set[int | None] = set()
+    if {"<|call|>", "<|calls|>"} & have and {"<|return|>", "<|flush|>"} & have and "<|end|>" in have:
+        back.add(ids["<|end|>"])
+        types[ids["<|end|>"]] = TokenType.USER_DEFINED
+    if ("<|tool_response>" in have or ids.get("<|plamo:eos|>", -1) in ends) and "</s>" in have:
+        back.add(ids["</s>"])
+        types[ids["</s>"]] = TokenType.NORMAL
+    return back
+
+
+def byte_alphabet() -> str:
+    """The 256 characters that byte-level BPE writes for the bytes 0 to 255: printable Latin-1 as itself, the rest from U+0100 on."""
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = iter(range(256, 512))
+    return "".join(chr(byte if byte in printable else next(others)) for byte in range(256))
+
+
+def byte_level_pieces(vocabulary: Vocabulary) -> list[bytes]:
+    """The bytes of each token of a byte-level vocabulary, empty for control tokens; a text outside the alphabet stands for itself."""
+    table = {ord(char): byte for byte, char in enumerate(byte_alphabet())}
+    plain = re.compile(f"[{re.escape(byte_alphabet())}]*")
+    pieces = []
+    for text, type_ in zip(vocabulary.ids, vocabulary.types, strict=True):
+        if type_ is TokenType.NORMAL and plain.fullmatch(text):
+            pieces.append(text.translate(table).encode("latin-1"))
+        else:
+            pieces.append(_piece(text, type_))
+    return pieces
+
+
+def sentence_pieces(vocabulary: Vocabulary) -> list[bytes]:
+    """The bytes of each token of a SentencePiece vocabulary, empty for control tokens."""
+    return [
+        _piece(text.replace(SPACE_MARK, " ") if type_ is TokenType.NORMAL else text, type_)
+        for text, type_ in zip(vocabulary.ids, vocabulary.types, strict=True)
+    ]
+
+
+def _piece(text: str, type_: TokenType) -> bytes:
+    if type_ is TokenType.BYTE:
+        digits = re.fullmatch("<0x([0-9A-Fa-f]{2})>", text)
+        return bytes.fromhex(digits[1]) if digits else text.encode()
+    return text.encode() if type_ in (TokenType.NORMAL, TokenType.USER_DEFINED) else b""
