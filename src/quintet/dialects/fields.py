@@ -293,7 +293,7 @@ def table(fields: Sequence[Field[object]]) -> str:
     rows = ["| field | type | values | default | here | notes |", "|---|---|---|---|---|---|"]
     for field in fields:
         kind = field.kind.type.replace("|", "\\|")
-        cells = [f"`{field.name}`", kind, field.kind.range, _shown(field), field.status.value, field.note]
+        cells = [f"`{field.name}`", f"`{kind}`", field.kind.range, _shown(field), field.status.value, field.note]
         rows.append("| " + " | ".join(cells) + " |")
     return "\n".join(rows) + "\n"
 
@@ -301,4 +301,6 @@ def table(fields: Sequence[Field[object]]) -> str:
 def _shown(field: Field[object]) -> str:
     if field.shown:
         return field.shown
-    return "unset" if field.default in (None, "", (), {}) else f"`{str(field.default).lower()}`"
+    if field.default in (None, "", (), {}):
+        return "unset"
+    return f"`{field.default:g}`" if isinstance(field.default, float) else f"`{str(field.default).lower()}`"

@@ -1,0 +1,103 @@
+"""What a request of the OpenAI dialect means."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from quintet.dialects.openai import OpenAI
+from quintet.errors import BadRequest
+from quintet.request import CompletionRequest, Sampling, StopRules
+
+
+def parse(**fields: object) -> CompletionRequest:
+    return OpenAI().parse(json.dumps(fields).encode(), fresh_seed=7).request
+
+
+def test_defaults_are_those_of_the_page() -> None:
+    assert parse() == CompletionRequest(
+        model="",
+        prompts=("",),
+        max_tokens=16,
+        n=1,
+        echo=False,
+        logprobs=None,
+        sampling=Sampling(temperature=1.0, top_p=1.0, seed=7),
+        stop=StopRules(()),
+        stream=False,
+        include_usage=False,
+        user="",
+    )
+
+
+def test_every_field_arrives() -> None:
+    options = {"include_usage": True, "include_obfuscation": False}
+    request = parse(
+        model="m", prompt=["a", "b"], max_tokens=0, n=2, echo=True, logprobs=5, temperature=0.5, top_p=0.25, seed=9, stop=["x", "y"],
+        stream=True, stream_options=options, user="u",
+    )  # fmt: skip
+    assert request == CompletionRequest(
+        "m", ("a", "b"), 0, 2, True, 5, Sampling(0.5, 0.25, 9), StopRules(("x", "y")), stream=True, include_usage=True, user="u"
+    )
+
+
+@pytest.mark.parametrize(
+    ("sent", "prompts"),
+    [
+        ("a", ("a",)),
+        ("", ("",)),
+        (["a", ""], ("a", "")),
+        ([1, 2], ((1, 2),)),
+        ([[1, 2], [3]], ((1, 2), (3,))),
+        ([[1.0, 2]], ((1, 2),)),
+        ("\0\u00e9\U0001f600", ("\0\u00e9\U0001f600",)),
+    ],
+)
+def test_the_four_prompt_forms(sent: object, prompts: object) -> None:
+    request = parse(prompt=sent)
+    assert request.prompts == prompts
+    assert all(type(token) is int for prompt in request.prompts if isinstance(prompt, tuple) for token in prompt)
+
+
+@pytest.mark.parametrize(("sent", "seed"), [(0, 0), (2**64 - 1, 2**64 - 1), (2**63, 2**63), (-1, 2**64 - 1), (-(2**63), 2**63), (3.0, 3)])
+def test_a_seed_is_exact_and_taken_modulo_2_64(sent: object, seed: int) -> None:
+    assert parse(seed=sent).sampling.seed == seed
+
+
+@pytest.mark.parametrize("sent", [{"top_p": 0}, {"top_p": 1e-300}, {"temperature": 0}, {"temperature": 5e-324}, {"temperature": -0.0}])
+def test_what_leaves_only_the_likeliest_token_is_greedy(sent: dict[str, float]) -> None:
+    assert parse(**sent).sampling == Sampling(0.0, 1.0, 7)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"prompt": ["a", "b"], "n": 65}, "n"),
+        ({"prompt": [[1]] * 128, "n": 2}, "n"),
+        ({"n": 2, "best_of": 1}, "best_of"),
+        ({"stream_options": {"include_usage": True}}, "stream_options"),
+        ({"stream_options": {}, "stream": False}, "stream_options"),
+        ({"prompt": [""] * 100_000}, "prompt"),
+        ({"logit_bias": {"50256": -100}}, "logit_bias"),
+        ({"best_of": 2, "n": 2}, "best_of"),
+        ({"suffix": ""}, "suffix"),
+        ({"frequency_penalty": 0.1}, "frequency_penalty"),
+    ],
+)
+def test_rules_over_several_fields_and_what_is_not_there_yet(fields: dict[str, object], param: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        parse(**fields)
+    assert caught.value.param == param
+
+
+def test_harmless_values_of_what_is_not_there_yet_are_taken() -> None:
+    assert parse(best_of=1, logit_bias={}, frequency_penalty=0, presence_penalty=-0.0, suffix=None) == parse()
+
+
+def test_unknown_fields_are_named_in_printable_ascii() -> None:
+    body = {"min_p": 1, "a\r\nb": 2, "\u00e9": 3, "k" * 100: 4, "stream": True, "stream_options": {"x": 1}}
+    ignored = OpenAI().parse(json.dumps(body).encode(), 7).ignored
+    assert ignored[:3] == ("min_p", "a\\r\\nb", "\\xe9")
+    assert ignored[4] == "stream_options.x"
+    assert all(name.isascii() and name.isprintable() and len(name) <= 80 for name in ignored)
