@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from quintet.backends.base import Capabilities, PreparedSequence
+from quintet.backends.native.core import Tokenizer
 from quintet.backends.native.emit import Events
 
 
@@ -38,14 +39,10 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Loading is done.
-
-    Args:
-        separator: the token that stands for an empty prompt, if the model has one.
-    """
+    """Loading is done; the tokenizer is used on the event loop's side only."""
 
     capabilities: Capabilities
-    separator: int | None
+    tokenizer: Tokenizer
 
 
 @dataclass(frozen=True, slots=True)

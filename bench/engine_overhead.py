@@ -1,0 +1,131 @@
+"""What the engine itself costs per sequence and step, in Python: plan, apply and delivery, without any model.
+
+    python bench/engine_overhead.py [--sequences 32] [--steps 2000]
+
+The model and the native sampler are replaced by doubles that return at once, so all that is timed is ours. ``cpu`` is the whole
+process's CPU time: worker thread, hand-over, and event loop with one reader task per request.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+
+import numpy as np
+
+from quintet.backends.base import PreparedSequence, SequenceSpec, State
+from quintet.backends.native import step
+from quintet.backends.native.core import F32, I32, U8, Batch, Loaded, Scores
+from quintet.backends.native.emit import Emitter
+from quintet.backends.native.engine import Engine
+from quintet.backends.native.kv import KvCache
+from quintet.backends.native.pages import BlockTables, PagePool
+from quintet.backends.native.scheduler import Scheduler
+from quintet.backends.native.step import Stepper
+from quintet.backends.toy import ToyTokenizer
+from quintet.config import EngineConfig
+from quintet.events import TokenEvent
+from quintet.request import Sampling
+
+VOCAB, CONTEXT, ROW = 257, 8192, 16
+
+
+class NoModel:
+    """A runner that computes nothing: every hidden row and every logit is 0."""
+
+    vocab, context, page_bytes, row_bytes = VOCAB, CONTEXT, 64, ROW
+
+    def __init__(self) -> None:
+        self._rows = np.zeros((4096, ROW), np.uint8)
+        self._logits = np.zeros((4096, VOCAB), np.float32)
+
+    def allocate(self, pages: int) -> None:
+        """Nothing to hold."""
+
+    def forward(self, batch: Batch) -> U8:
+        return self._rows[: len(batch.rows)]
+
+    def logits(self, rows: U8) -> F32:
+        return self._logits[: len(rows)]
+
+    def copy_page(self, source: int, target: int) -> None:
+        """Nothing to copy."""
+
+
+def no_sample(logits: F32, *_: object) -> I32:
+    return np.zeros(len(logits), np.int32)
+
+
+def no_score(_: F32, targets: I32, k: int) -> Scores:
+    rows = len(targets)
+    return Scores(np.zeros(rows, np.float32), np.zeros((rows, k), np.int32), np.zeros((rows, k), np.float32))
+
+
+def prompt(index: int) -> tuple[int, ...]:
+    return tuple(np.random.default_rng(index).integers(0, 256, 100).tolist())
+
+
+def spec(index: int, steps: int, logprobs: int | None) -> SequenceSpec:
+    return SequenceSpec(prompt(index), steps, Sampling(0.0, 1.0, index), logprobs, False)
+
+
+def parts(sequences: int, steps: int, logprobs: int | None) -> dict[str, float]:
+    """Microseconds per sequence and step of each part, called directly."""
+    config = EngineConfig(max_running=sequences)
+    runner, tables = NoModel(), BlockTables(sequences, CONTEXT // 16)
+    scheduler = Scheduler(config, KvCache(PagePool(1 << 16), tables, ROW), Emitter(ToyTokenizer().pieces, frozenset({256})))
+    for index in range(sequences):
+        scheduler.add(index, [PreparedSequence(prompt(index), steps, Sampling(0.0, 1.0, index), logprobs, False)])
+    stepper = Stepper(runner, tables)
+    spent = dict.fromkeys(("plan", "step", "apply"), 0.0)
+    count = 0
+    while scheduler.live:
+        t0 = time.perf_counter()
+        plan = scheduler.plan()
+        t1 = time.perf_counter()
+        results = stepper.run(plan)
+        t2 = time.perf_counter()
+        scheduler.apply(plan, results)
+        t3 = time.perf_counter()
+        if plan.decodes == sequences:
+            count += 1
+            for name, value in zip(spent, (t1 - t0, t2 - t1, t3 - t2), strict=True):
+                spent[name] += value
+    return {name: value / count / sequences * 1e6 for name, value in spent.items()}
+
+
+async def whole(sequences: int, steps: int, logprobs: int | None) -> float:
+    """CPU microseconds per sequence and step of the whole engine, one reader per request."""
+    engine = Engine(lambda _: Loaded(NoModel(), ToyTokenizer(), "none", "fp"), EngineConfig(max_running=sequences, kv_bytes=1 << 22))
+    while engine.health().state is State.LOADING:
+        await asyncio.sleep(0.001)
+    work = [await engine.prepare([spec(index, steps, logprobs)]) for index in range(sequences)]
+    begin = time.process_time()
+    await asyncio.gather(*(_drain(engine.submit(prepared)) for prepared in work))
+    spent = time.process_time() - begin
+    await engine.close()
+    return spent / steps / sequences * 1e6
+
+
+async def _drain(stream: AsyncIterator[Sequence[TokenEvent]]) -> None:
+    async for _ in stream:
+        pass
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sequences", type=int, default=32)
+    parser.add_argument("--steps", type=int, default=2000)
+    args = parser.parse_args()
+    step.sample, step.score = no_sample, no_score
+    for logprobs in (None, 0, 5):
+        each = parts(args.sequences, args.steps, logprobs)
+        total = asyncio.run(whole(args.sequences, args.steps, logprobs))
+        names = ", ".join(f"{name} {value:.2f}" for name, value in each.items())
+        print(f"logprobs={logprobs}: {names}; whole engine, cpu {total:.2f} (us per sequence and step, {args.sequences} sequences)")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""The engine's own thread: load the model, then step while there is work. Talks only in ``messages``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from queue import SimpleQueue
+
+from quintet.backends.base import Capabilities
+from quintet.backends.native.core import PAGE, Loaded, Loader
+from quintet.backends.native.emit import Emitter, Events
+from quintet.backends.native.kv import KvCache
+from quintet.backends.native.messages import Abort, Died, FromWorker, Progress, Ready, Stepped, Stop, Submit, ToWorker
+from quintet.backends.native.pages import BlockTables, PagePool
+from quintet.backends.native.scheduler import Scheduler, live_limit, running_limit
+from quintet.backends.native.step import Stepper
+from quintet.config import EngineConfig
+from quintet.errors import ModelError, Overloaded
+from quintet.events import Finish, TokenEvent
+
+_log = logging.getLogger(__name__)
+
+MAX_LOGPROBS = 20
+"""vLLM's default ``max_logprobs``; the widest of the five providers' ranges is below it."""
+
+REJECTED = "The engine could not process this request."
+"""Client-safe reason of a sequence whose step failed."""
+
+
+class _Stopped(Exception):  # noqa: N818 -- not an error
+    """``Stop`` arrived."""
+
+
+class Worker:
+    """Runs until ``Stop``, or until something breaks that is nobody's request.
+
+    A step that fails ends the sequences that took part in it, and the loop goes on.
+
+    Args:
+        send: called in the worker's thread; must not block.
+    """
+
+    def __init__(self, loader: Loader, config: EngineConfig, inbox: SimpleQueue[ToWorker], send: Callable[[FromWorker], None]) -> None:
+        self._loader = loader
+        self._config = config
+        self._inbox = inbox
+        self._send = send
+        self._steps = 0
+
+    def run(self) -> None:
+        """The thread's body; never raises."""
+        error: Exception | None = None
+        try:
+            self._serve(*self._load())
+        except _Stopped:
+            pass
+        except ModelError as refused:  # told to whoever loads; not a fault of ours
+            error = refused
+        except Exception as fault:
+            _log.exception("the engine died")
+            error = fault
+        self._send(Died(error))
+
+    def _load(self) -> tuple[Scheduler, Stepper]:
+        loaded = self._loader(self._progress)
+        runner, tokenizer, config = loaded.runner, loaded.tokenizer, self._config
+        pages = config.kv_bytes // runner.page_bytes
+        if not pages:
+            raise ModelError(f"the KV cache needs at least {runner.page_bytes} bytes, got {config.kv_bytes}.")
+        runner.allocate(pages)
+        context = min(runner.context, pages * PAGE)
+        capabilities = _capabilities(loaded, config, context)
+        tables = BlockTables(running_limit(config), -(-context // PAGE))
+        kv = KvCache(PagePool(pages), tables, runner.row_bytes)
+        scheduler = Scheduler(config, kv, Emitter(capabilities.pieces, tokenizer.eos_ids))
+        self._send(Ready(capabilities, tokenizer))
+        return scheduler, Stepper(runner, tables)
+
+    def _progress(self, share: float) -> None:
+        if not self._inbox.empty():  # while loading nothing but Stop can come
+            raise _Stopped
+        self._send(Progress(share))
+
+    def _serve(self, scheduler: Scheduler, stepper: Stepper) -> None:
+        while True:
+            events: Events = {}
+            while not self._inbox.empty() or not (scheduler.live or events):
+                _merge(events, self._receive(self._inbox.get(), scheduler))
+            if scheduler.live:
+                _merge(events, self._step(scheduler, stepper))
+            self._send(Stepped(events, self._steps, scheduler.running, scheduler.live - scheduler.running))
+
+    def _receive(self, message: ToWorker, scheduler: Scheduler) -> Events:
+        match message:
+            case Submit(request_id, sequences):
+                try:
+                    scheduler.add(request_id, sequences)
+                except Overloaded as error:
+                    return {request_id: [TokenEvent(seq, -1, finish=Finish.ERROR, error=str(error)) for seq in range(len(sequences))]}
+            case Abort(request_id, seq):
+                return scheduler.abort(request_id, seq)
+            case Stop():
+                raise _Stopped
+        return {}
+
+    def _step(self, scheduler: Scheduler, stepper: Stepper) -> Events:
+        plan = scheduler.plan()
+        try:
+            results = stepper.run(plan)
+        except Exception:
+            _log.exception("a step of %d sequences failed", len(plan.sequences))
+            return scheduler.fail(plan, REJECTED)
+        finally:
+            self._steps += 1
+        return scheduler.apply(plan, results)
+
+
+def _capabilities(loaded: Loaded, config: EngineConfig, context: int) -> Capabilities:
+    vocab, pieces = loaded.runner.vocab, loaded.tokenizer.pieces
+    padded = (*pieces, *(b"",) * (vocab - len(pieces)))  # logits may be wider than the tokenizer; such ids are valid and have no text
+    return Capabilities(
+        model=loaded.name,
+        context=context,
+        vocab=vocab,
+        pieces=padded,
+        max_logprobs=min(MAX_LOGPROBS, vocab),
+        max_sequences=min(config.max_sequences, live_limit(config)),
+        fingerprint=loaded.fingerprint,
+    )
+
+
+def _merge(events: Events, more: Events) -> None:
+    for request_id, batch in more.items():
+        events.setdefault(request_id, []).extend(batch)
