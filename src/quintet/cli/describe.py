@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from quintet.errors import ModelError
 from quintet.models.gguf import GgufFile
 from quintet.models.spec import ModelSpec
 
@@ -53,3 +54,14 @@ def describe(file: GgufFile) -> Description:
 def kv_per_token(spec: ModelSpec) -> int:
     """Bytes of keys and values of one token, all layers."""
     return 2 * spec.layers * spec.kv_heads * spec.head_dim * _KV_BYTES
+
+
+def check_context(wanted: int, most: int) -> int:
+    """``wanted`` if the model has so much context.
+
+    Raises:
+        ModelError: it has less.
+    """
+    if wanted > most:
+        raise ModelError(f"--ctx-size must be at most {most}, the model's own context, got {wanted}.")
+    return wanted

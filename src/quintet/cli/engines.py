@@ -12,7 +12,7 @@ from quintet.backends.native.core import PAGE, isas
 from quintet.backends.native.engine import Engine
 from quintet.backends.native.load import native_loader
 from quintet.cli.console import OptionError
-from quintet.cli.describe import describe
+from quintet.cli.describe import check_context, describe
 from quintet.cli.loading import WatchedLoader
 from quintet.config import EngineConfig
 from quintet.errors import ModelError, shorten
@@ -56,17 +56,6 @@ def parse_size(text: str) -> int:
     if found is None or unit not in _UNITS or float(found[1]) == 0:
         raise OptionError(f"--kv-cache must be a number above 0 with a unit such as MiB or GB, got {shorten(text)}.")
     return int(float(found[1]) * _UNITS[unit])
-
-
-def check_context(wanted: int, most: int) -> int:
-    """``wanted`` if the model has so much context.
-
-    Raises:
-        ModelError: it has less.
-    """
-    if wanted > most:
-        raise ModelError(f"--ctx-size must be at most {most}, the model's own context, got {wanted}.")
-    return wanted
 
 
 def thread_count(wanted: int) -> int:

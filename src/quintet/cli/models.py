@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from quintet.cli.console import ConsoleReport, stdout
-from quintet.cli.describe import Description, describe
-from quintet.cli.engines import check_context
+from quintet.cli.describe import Description, check_context, describe
 from quintet.models import store
 from quintet.models.files import StoredModel, cache_dir, human
 from quintet.models.gguf import open_model
