@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quintet.dialects.base import Dialect, Identity
@@ -68,11 +68,13 @@ def check(dialect: Dialect, logprobs: bool, events: list[Event]) -> None:
     assert put_together(json.loads(chunk) for chunk in chunks) == json.loads(body)
 
 
+@settings(deadline=None)
 @given(requests())
 def test_openai_json_is_the_fold_of_its_stream(made: tuple[bool, list[Event]]) -> None:
     check(OpenAI(), *made)
 
 
+@settings(deadline=None)
 @given(requests())
 def test_every_log_probability_is_a_json_number_and_the_likeliest_is_told_by_equality(made: tuple[bool, list[Event]]) -> None:
     _, events = made

@@ -23,8 +23,12 @@ WRONG: dict[type, list[object]] = {
     Number: [True, False, "0.5", "", [], [0.5], {}],
     String: [0, 1.5, True, False, [], ["a"], {}],
     Object: [0, 1.5, True, False, "", "a", [], [{}]],
-    Prompts: [0, 1.5, True, {}, [None], [True], [1.5], [{}], ["a", 1], ["a", None], ["a", [1]], [1, "a"], [1, None], [1, True], [1, [1]]]
-    + [[[1], "a"], [[1], 1], [["a"]], [[1, "a"]], [[1, 2.5]], [[1, [2]]], [[True]], ["1", "2", 3]],
+    Prompts: [
+        *(0, 1.5, True, {}, [None], [True], [1.5], [{}]),
+        *(["a", 1], ["a", None], ["a", [1]], ["1", "2", 3]),
+        *([1, "a"], [1, None], [1, True], [1, [1]]),
+        *([[1], "a"], [[1], 1], [["a"]], [[1, "a"]], [[1, 2.5]], [[1, [2]]], [[True]]),
+    ],
     Stop: [0, 1.5, True, {}, [None], ["a", 1], ["a", None], [["a"]], [True]],
 }
 OUT_OF_RANGE: dict[type, list[object]] = {

@@ -45,14 +45,15 @@ async def acall(
     path: str = "/v1/completions",
     headers: Iterable[tuple[str, str]] = JSON,
     leave_after: float | None = None,
+    into: Answer | None = None,
 ) -> Answer:
     """One request. ``body`` is bytes, a list of bytes (pieces), or a value to send as JSON.
 
-    The client leaves after ``leave_after`` seconds, or when the answer is complete.
+    The client leaves after ``leave_after`` seconds, or when the answer is complete. ``into`` is filled while it comes.
     """
     pieces = body if isinstance(body, list) else [body if isinstance(body, bytes) else json.dumps(body).encode()]
     messages = [{"type": "http.request", "body": piece, "more_body": at + 1 < len(pieces)} for at, piece in enumerate(pieces)]
-    answer, gone = Answer(), asyncio.Event()
+    answer, gone = into or Answer(), asyncio.Event()
 
     async def receive() -> Message:
         if messages:

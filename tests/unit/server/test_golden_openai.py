@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.server.asgi import SOURCE, Answer, call
+from tests.unit.server.scripted import ScriptedBackend
 
 from quintet.backends.base import State
 from quintet.config import ServerConfig
 from quintet.server.app import create_app
-from tests.unit.server.asgi import SOURCE, Answer, call
-from tests.unit.server.scripted import ScriptedBackend
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "openai"
 CASES = sorted(path.name for path in GOLDEN.iterdir())
