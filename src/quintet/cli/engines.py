@@ -117,7 +117,7 @@ def plan(options: EngineOptions, report: Report) -> Plan:
     kv_tokens = options.kv_bytes // (about.kv_per_token * PAGE) * PAGE
     context = _fit(check_context(options.ctx_size, about.spec.context), about.spec.context, kv_tokens)
     threads = thread_count(options.threads)
-    loader = WatchedLoader(native_loader(model.path, threads, context))
+    loader = WatchedLoader(native_loader(model.path, threads, context, model.name))
     config = EngineConfig(kv_bytes=options.kv_bytes)
     return Plan(model.name, about.quant, context, about.spec.context, chosen_isa(), threads, kv_tokens, loader, config)
 

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
-from collections.abc import Coroutine
+import sys
+from collections.abc import Awaitable, Coroutine
 from typing import Any
+
+INTERRUPTED = 130
+"""The exit code that a shell reports for a program that Ctrl-C ended."""
 
 
 def on_interrupt() -> asyncio.Event:
@@ -29,3 +34,17 @@ async def unless(event: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
         waiting.cancel()
         task.cancel()
         await asyncio.gather(task, waiting, return_exceptions=True)
+
+
+async def end_within(seconds: float, *work: Awaitable[None]) -> None:
+    """Wait for the clean-up ``work``; when it takes longer, end the process at once.
+
+    A step of the engine cannot be interrupted, and one on a large model may take longer than anybody waits after Ctrl-C. By then every
+    answer has ended, and a process without files of its own to finish loses nothing.
+    """
+    rest = asyncio.gather(*work)
+    done, _ = await asyncio.wait((rest,), timeout=seconds)
+    if not done:
+        sys.stdout.flush()
+        os._exit(INTERRUPTED)
+    rest.result()

@@ -1,4 +1,4 @@
-"""Load a model while the event loop runs: progress on stderr, the reason of a failure, and a way to call it off."""
+"""Load a model while the event loop runs: progress on stderr, and the reason of a failure."""
 
 from __future__ import annotations
 
@@ -17,41 +17,32 @@ _POLL_S = 0.05
 
 
 class WatchedLoader:
-    """A ``Loader`` that remembers why it failed, and that can be called off at its next report of progress."""
+    """A ``Loader`` that remembers why it failed."""
 
     def __init__(self, loader: Callable[[Callable[[float], None]], Loaded]) -> None:
         self._loader = loader
         self.failure: Exception | None = None
-        self.called_off = False
 
     def __call__(self, progress: Callable[[float], None]) -> Loaded:
-        def step(share: float) -> None:
-            if self.called_off:
-                raise ModelError("loading was called off.")
-            progress(share)
-
         try:
-            return self._loader(step)
+            return self._loader(progress)
         except Exception as error:
             self.failure = error
             raise
 
 
 async def ready(backend: Backend, loader: WatchedLoader, name: str) -> None:
-    """Wait until ``backend`` can work. Cancelled, it calls the loading off.
+    """Wait until ``backend`` can work.
 
     Raises:
         ModelError: the model cannot be loaded.
         EngineFailed: anything else went wrong; the log has it.
     """
-    try:
-        with _bar() as bar:
-            task = bar.add_task(f"loading {name}", total=1.0)
-            while (health := backend.health()).state is State.LOADING:
-                bar.update(task, completed=health.progress)
-                await asyncio.sleep(_POLL_S)
-    finally:
-        loader.called_off = True  # without effect once loading has ended
+    with _bar() as bar:
+        task = bar.add_task(f"loading {name}", total=1.0)
+        while (health := backend.health()).state is State.LOADING:
+            bar.update(task, completed=health.progress)
+            await asyncio.sleep(_POLL_S)
     if isinstance(loader.failure, ModelError):
         raise loader.failure
     if health.state is not State.READY:

@@ -11,7 +11,7 @@ import uvloop
 
 from quintet.cli import engines
 from quintet.cli.console import ConsoleReport, OptionError
-from quintet.cli.interrupt import on_interrupt, unless
+from quintet.cli.interrupt import INTERRUPTED, end_within, on_interrupt, unless
 from quintet.cli.loading import ready
 from quintet.errors import EngineFailed
 from quintet.events import ChoiceDelta, Failed, Usage
@@ -19,7 +19,7 @@ from quintet.models import store
 from quintet.request import CompletionRequest, Sampling, StopRules
 from quintet.service import Job, Service
 
-INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
+_CLOSE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ async def _run(plan: engines.Plan, options: RunOptions) -> int:
         sys.stderr.write(summary(job.usage, clock, options))
         return 0 if finished else INTERRUPTED
     finally:
-        await backend.close()
+        await end_within(_CLOSE_S, backend.close())
 
 
 async def _print(job: Job, clock: Clock) -> None:

@@ -19,7 +19,7 @@ from quintet import __version__
 from quintet.backends.base import Backend
 from quintet.cli import engines, net
 from quintet.cli.console import ConsoleReport, OptionError
-from quintet.cli.interrupt import on_interrupt, unless
+from quintet.cli.interrupt import end_within, on_interrupt, unless
 from quintet.cli.loading import ready
 from quintet.config import ServerConfig
 from quintet.models.files import human
@@ -28,6 +28,7 @@ from quintet.server.app import create_app
 _LEVELS = ("error", "warning", "info", "debug")
 _GRACE_S = 0.5  # for answers that are nearly done; then the engine ends the rest, and their clients see it
 _CUT_S = 1  # for those that still do not end
+_END_S = 1.2  # for everything after the grace; in all less than two seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +84,7 @@ async def _shut_down(server: uvicorn.Server, serving: asyncio.Task[None], backen
     """Refuse new work, let answers end that are nearly done, then end the others."""
     server.should_exit = True
     await asyncio.wait((serving,), timeout=_GRACE_S)
-    await backend.close()
-    await serving
+    await end_within(_END_S, backend.close(), serving)
 
 
 class _Server(uvicorn.Server):
