@@ -1,0 +1,286 @@
+"""The engines that are compared: how each is got, started and measured. Each runs in processes of its own."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from subprocess import Popen
+from typing import ClassVar
+from urllib.error import URLError
+from urllib.request import urlopen
+
+from install import Store
+from plan import MARK, Plan, column
+from proc import PeerError, child, last_words, lines, output
+
+HERE = Path(__file__).parent
+BUNDLED = "as bundled"
+"""Weights of the model file itself; other values are the ggml types it is requantised to."""
+Command = Sequence[str | Path]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One measurement: seconds for ``load``, else tokens per second. ``detail`` is the load generator's summary."""
+
+    column: str
+    value: float
+    detail: dict[str, object] = field(default_factory=dict)
+
+
+@dataclass
+class Engine(ABC):
+    """One row of the table.
+
+    Args:
+        group: what ``--only`` calls it.
+        name, weights: as shown.
+    """
+
+    plan: Plan
+    store: Store
+    weights: str = BUNDLED
+    group: ClassVar[str]
+    name: ClassVar[str]
+    ours: ClassVar[bool] = False
+    http: ClassVar[bool] = False
+
+    @property
+    def key(self) -> str:
+        return f"{self.group} {self.weights}".replace(" ", "-")
+
+    @property
+    def log(self) -> Path:
+        return self.store.log(self.key)
+
+    def prepare(self) -> str:
+        """Get everything that is needed; the version. Raises ``PeerError`` if it cannot be had."""
+        self.model = Path(self.plan.model)
+        if self.weights != BUNDLED:
+            self.model = self.store.requantised(self.model, self.weights)
+        return self.install()
+
+    @abstractmethod
+    def install(self) -> str:
+        """Get the program; its version. Raises ``PeerError`` if it cannot be had."""
+
+    def from_registry(self, package: str) -> str:
+        """Install a package in an environment of its own, ``self.python``; its version."""
+        self.python = self.store.venv(package, package)
+        return f"{package} {self.store.version(self.python, package)}"
+
+    @abstractmethod
+    def samples(self) -> Iterator[Sample]:
+        """Measure once. Raises ``PeerError`` if it fails or takes too long."""
+
+
+class Worker(Engine):
+    """An engine measured by a Python worker that reports with ``plan.emit``."""
+
+    @abstractmethod
+    def command(self) -> Command:
+        """The worker, without its arguments."""
+
+    def samples(self) -> Iterator[Sample]:
+        for line in lines([*self.command(), self.plan.to_json(), self.model], self.log, self.plan.limit_s):
+            if line.startswith(MARK):
+                yield Sample(*json.loads(line.removeprefix(MARK)))
+
+
+class Served(Engine):
+    """An engine measured over HTTP with streaming, by the load generator in another process."""
+
+    http = True
+    extra: ClassVar[dict[str, object]] = {"ignore_eos": True}
+    requested: ClassVar[str] = "bench"
+
+    @abstractmethod
+    def command(self, port: int) -> Command:
+        """The server on ``port``."""
+
+    def samples(self) -> Iterator[Sample]:
+        port, begin = free_port(), time.monotonic()
+        with child(self.command(port), self.log, read=False) as server:
+            wait_ready(port, server, self.log, self.plan.limit_s)
+            yield Sample("load", time.monotonic() - begin)
+            yield from self._loads(f"http://127.0.0.1:{port}/v1/completions")
+
+    def _loads(self, url: str) -> Iterator[Sample]:
+        plan, serial = self.plan, plan_serials(self.plan)
+        self._load(url, next(serial), 1, 1, plan.prefill, 4)  # the first pass also pays for memory and code that are new
+        for _ in range(plan.repeats):
+            result = self._load(url, next(serial), 1, 1, plan.prefill, 4)
+            yield Sample("prefill", plan.prefill / (number(result, "ttft_ms", "p50") / 1e3), result)
+        for clients in plan.clients:
+            result = self._load(url, next(serial), clients, clients, plan.context, plan.http_tokens)
+            yield Sample(column(clients), number(result, "steady_tokens_per_s"), result)
+
+    def _load(self, url: str, serial: int, clients: int, requests: int, prompt: int, tokens: int) -> dict[str, object]:
+        shape = ["--clients", clients, "--requests", requests, "--prompt-tokens", prompt, "--max-tokens", tokens, "--serial", serial]
+        what = ["--url", url, "--model", self.requested, "--extra", json.dumps(self.extra), "--timeout", self.plan.limit_s]
+        command: Command = [sys.executable, HERE / "load.py", *map(str, [*what, *shape])]
+        result: dict[str, object] = json.loads(output(command, self.store.log(f"{self.key}-load"), self.plan.limit_s + 30))
+        if result["failed"]:
+            raise PeerError(f"{result['failed']} of {result['requests']} requests failed: {result['errors']}")
+        return result
+
+
+def number(result: dict[str, object], *path: str) -> float:
+    """A number in a summary."""
+    value: object = result
+    for name in path:
+        assert isinstance(value, dict)
+        value = value[name]
+    assert isinstance(value, int | float)
+    return float(value)
+
+
+def plan_serials(plan: Plan) -> Iterator[int]:
+    """First prompt number of each load, so far apart that no two loads share a prompt."""
+    return iter(range(0, 10**6, max(plan.clients) + 1))
+
+
+def free_port() -> int:
+    """A port that is free now."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def wait_ready(port: int, server: Popen[str], log: Path, limit: float) -> None:
+    """Until ``/health`` answers 200. Raises ``PeerError`` if the server ends or takes too long."""
+    until = time.monotonic() + limit
+    while time.monotonic() < until:
+        if server.poll() is not None:
+            raise PeerError(f"the server ended: {last_words(log)}")
+        try:
+            with urlopen(f"http://127.0.0.1:{port}/health", timeout=2) as answer:
+                if answer.status == 200:
+                    return
+        except (URLError, OSError):
+            pass
+        time.sleep(0.02)
+    raise PeerError(f"the server was not ready after {limit:g} s")
+
+
+class Ours(Worker):
+    group, name, ours = "ours", "Quintet, core", True
+
+    def install(self) -> str:
+        code = "import quintet, quintet.backends.native.core as core; print(quintet.__version__, core.isas()[0])"
+        return output([sys.executable, "-c", code], self.log, 60).strip()
+
+    def command(self) -> Command:
+        return [sys.executable, HERE / "worker_ours.py"]
+
+
+class OursServed(Served):
+    group, name, ours = "ours-http", "Quintet, HTTP streaming", True
+    extra: ClassVar[dict[str, object]] = {}  # this dialect has no ignore_eos
+
+    def install(self) -> str:
+        return output([sys.executable, "-m", "quintet", "--version"], self.log, 60).strip()
+
+    def command(self, port: int) -> Command:
+        options = ["--port", str(port), "--threads", str(self.plan.threads), "--served-model-name", self.requested]
+        return [sys.executable, "-m", "quintet", "serve", self.model, *options]
+
+
+class LlamaCpp(Engine):
+    """llama.cpp's own ``llama-batched-bench``: random tokens and no sampling, which only helps it."""
+
+    group, name = "llamacpp", "llama.cpp, built for this CPU"
+
+    def install(self) -> str:
+        self._program = self.store.llamacpp() / "llama-batched-bench"
+        return self.store.llamacpp_version()
+
+    def _run(self, prompt: int, steps: int, batches: Sequence[int]) -> Iterator[tuple[int, dict[str, float]]]:
+        """Rows of the program, by number of sequences; ``load`` in milliseconds comes with 0."""
+        plan = self.plan
+        cells = max(batches) * (prompt + steps + 8)
+        shape = ["-c", cells, "-b", 2048, "-ub", 512, "-t", plan.threads, "-tb", plan.threads, "-pps"]
+        what = ["-npp", prompt, "-ntg", steps, "-npl", ",".join(map(str, batches)), "--output-format", "jsonl", "-lv", 4]
+        command: Command = [self._program, "-m", self.model, *map(str, [*shape, *what])]
+        before = self.log.stat().st_size if self.log.exists() else 0
+        for line in lines(command, self.log, plan.limit_s):
+            if line.startswith("{"):
+                row = json.loads(line)
+                yield row["pl"], row
+        said = re.search(r"load time = +([\d.]+) ms", self.log.read_bytes()[before:].decode(errors="replace"))
+        if said:
+            yield 0, {"load": float(said[1])}
+
+    def samples(self) -> Iterator[Sample]:
+        for _ in range(self.plan.repeats):
+            for batch, row in self._run(self.plan.prefill, 1, [1]):
+                yield Sample("prefill", row["speed_pp"]) if batch else Sample("load", row["load"] / 1e3)
+        for batch, row in self._run(self.plan.context, self.plan.steps, self.plan.batches):
+            if batch:
+                yield Sample(column(batch), row["speed_tg"])
+
+
+class LlamaServer(Served):
+    group, name = "llama-server", "llama-server, built for this CPU, HTTP streaming"
+
+    def install(self) -> str:
+        self._program = self.store.llamacpp() / "llama-server"
+        return self.store.llamacpp_version()
+
+    def command(self, port: int) -> Command:
+        slots, threads = max(self.plan.clients), str(self.plan.threads)
+        options = ["-c", str(slots * self.plan.sequence), "-np", str(slots), "-t", threads, "-tb", threads, "--no-cache-prompt"]
+        return [self._program, "-m", self.model, "--port", str(port), *options]
+
+
+class XLlamaCpp(Worker):
+    group, name = "xllamacpp", "llama.cpp, wheel xllamacpp"
+
+    def install(self) -> str:
+        return self.from_registry("xllamacpp")
+
+    def command(self) -> Command:
+        return [self.python, HERE / "worker_xllamacpp.py"]
+
+
+class XLlamaCppServed(Served):
+    group, name = "xllamacpp-http", "llama-server of the wheel xllamacpp, HTTP streaming"
+
+    def install(self) -> str:
+        return self.from_registry("xllamacpp")
+
+    def command(self, port: int) -> Command:
+        return [self.python, HERE / "worker_xllamacpp.py", self.plan.to_json(), self.model, str(port)]
+
+
+class OpenVino(Worker):
+    group, name = "openvino", "OpenVINO GenAI"
+
+    def install(self) -> str:
+        return self.from_registry("openvino-genai")
+
+    def command(self) -> Command:
+        return [self.python, HERE / "worker_openvino.py"]
+
+
+def engines(plan: Plan, store: Store) -> list[Engine]:
+    """Every row, in the order in which each round goes through them."""
+    return [
+        Ours(plan, store),
+        LlamaCpp(plan, store),
+        LlamaCpp(plan, store, "Q4_0"),
+        XLlamaCpp(plan, store),
+        XLlamaCpp(plan, store, "Q4_0"),
+        OpenVino(plan, store),
+        OpenVino(plan, store, "Q8_0"),
+        OursServed(plan, store),
+        LlamaServer(plan, store, "Q4_0"),
+        XLlamaCppServed(plan, store, "Q4_0"),
+    ]

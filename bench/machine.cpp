@@ -1,0 +1,200 @@
+// The machine's limits: read bandwidth and int8 multiply-add rate, with 1 and with N threads. Prints one JSON object.
+// Build: g++ -O3 -march=native -std=c++20 -pthread machine.cpp -o machine; run: ./machine [threads]
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <thread>
+#include <vector>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+namespace {
+
+constexpr std::size_t kBytes = std::size_t{512} << 20;
+constexpr int kPasses = 6;
+constexpr std::int64_t kRounds = 24'000'000;
+constexpr int kSums = 6;  // independent sums: they hide the latency, and with the operands they still fit in 16 registers
+
+using Work = std::uint64_t (*)(const std::uint8_t *data, std::size_t bytes);
+
+std::atomic<std::uint64_t> sink{0};  // keeps the results alive
+
+double seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+/// Wall seconds of `threads` copies of `work`, each over its own part of `data`, from a common start.
+double timed(Work work, const std::uint8_t *data, std::size_t bytes, int threads) {
+  std::atomic<int> ready{0};
+  std::atomic<bool> go{false};
+  const std::size_t part = bytes / static_cast<std::size_t>(threads);
+  std::vector<std::thread> pool;
+  for (int t = 0; t < threads; ++t) {
+    pool.emplace_back([&, t] {
+      ready.fetch_add(1);
+      while (!go.load()) std::this_thread::yield();
+      sink.fetch_add(work(data + static_cast<std::size_t>(t) * part, part));
+    });
+  }
+  while (ready.load() < threads) std::this_thread::yield();
+  const double begin = seconds();
+  go.store(true);
+  for (auto &thread : pool) thread.join();
+  return seconds() - begin;
+}
+
+double best(Work work, const std::uint8_t *data, std::size_t bytes, int threads) {
+  double least = 1e9;
+  for (int i = 0; i < kPasses; ++i) least = std::min(least, timed(work, data, bytes, threads));
+  return least;
+}
+
+#if defined(__AVX2__)
+std::uint64_t read_all(const std::uint8_t *data, std::size_t bytes) {
+  __m256i a[8];
+  for (auto &x : a) x = _mm256_setzero_si256();
+  for (std::size_t i = 0; i + 256 <= bytes; i += 256) {
+    for (int j = 0; j < 8; ++j) {
+      a[j] = _mm256_xor_si256(a[j], _mm256_load_si256(reinterpret_cast<const __m256i *>(data + i + 32 * static_cast<std::size_t>(j))));
+    }
+  }
+  for (int j = 1; j < 8; ++j) a[0] = _mm256_xor_si256(a[0], a[j]);
+  return static_cast<std::uint64_t>(_mm256_extract_epi64(a[0], 0));
+}
+#else
+std::uint64_t read_all(const std::uint8_t *data, std::size_t bytes) {
+  const auto *words = reinterpret_cast<const std::uint64_t *>(data);
+  std::uint64_t a[8] = {};
+  for (std::size_t i = 0; i + 8 <= bytes / 8; i += 8) {
+    for (int j = 0; j < 8; ++j) a[j] ^= words[i + static_cast<std::size_t>(j)];
+  }
+  return a[0] ^ a[1] ^ a[2] ^ a[3] ^ a[4] ^ a[5] ^ a[6] ^ a[7];
+}
+#endif
+
+// Multiply-adds with all operands in registers. The empty asm makes the operands opaque,
+// so that the compiler can neither fold the loop nor hoist the products out of it.
+#if defined(__AVX512VNNI__)
+constexpr const char *kName8 = "avx512-vnni: vpdpbusd";
+constexpr std::int64_t kMacs8 = kSums * 64;
+std::uint64_t mac8(const std::uint8_t *, std::size_t) {
+  __m512i a[kSums], x = _mm512_set1_epi8(3), y = _mm512_set1_epi8(-5);
+  for (auto &v : a) v = _mm512_setzero_si512();
+  for (std::int64_t i = 0; i < kRounds; ++i) {
+    asm volatile("" : "+v"(x), "+v"(y));
+    for (auto &v : a) v = _mm512_dpbusd_epi32(v, x, y);
+  }
+  for (int j = 1; j < kSums; ++j) a[0] = _mm512_add_epi32(a[0], a[j]);
+  alignas(64) std::int32_t lanes[16];
+  _mm512_store_si512(lanes, a[0]);
+  return static_cast<std::uint64_t>(lanes[0]);
+}
+#elif defined(__AVX2__)
+std::uint64_t total(const __m256i *a) {
+  __m256i s = a[0];
+  for (int j = 1; j < kSums; ++j) s = _mm256_add_epi32(s, a[j]);
+  return static_cast<std::uint64_t>(_mm256_extract_epi64(s, 0) + _mm256_extract_epi64(s, 2));
+}
+#if defined(__AVXVNNI__)
+constexpr const char *kName8 = "avx-vnni: vpdpbusd";
+#else
+constexpr const char *kName8 = "avx2: vpmaddubsw, vpmaddwd, vpaddd";
+#endif
+constexpr std::int64_t kMacs8 = kSums * 32;
+std::uint64_t mac8(const std::uint8_t *, std::size_t) {
+  __m256i a[kSums], x = _mm256_set1_epi8(3), y = _mm256_set1_epi8(-5);
+  [[maybe_unused]] const __m256i one = _mm256_set1_epi16(1);
+  for (auto &v : a) v = _mm256_setzero_si256();
+  for (std::int64_t i = 0; i < kRounds; ++i) {
+    for (auto &v : a) {
+      asm volatile("" : "+x"(x), "+x"(y));
+#if defined(__AVXVNNI__)
+      v = _mm256_dpbusd_avx_epi32(v, x, y);
+#else
+      v = _mm256_add_epi32(v, _mm256_madd_epi16(_mm256_maddubs_epi16(x, y), one));
+#endif
+    }
+  }
+  return total(a);
+}
+#if !defined(__AVXVNNI__)
+// 4-bit weights leave room in 16 bits: 8 products of pairs (at most 8 x 2 x 15 x 127) are added before one widening.
+#define QUINTET_BENCH_MAC4 "avx2: vpmaddubsw, vpaddw; vpmaddwd once in 8"
+constexpr std::int64_t kMacs4 = kSums * 32;
+std::uint64_t mac4(const std::uint8_t *, std::size_t) {
+  __m256i a[kSums], x = _mm256_set1_epi8(3), y = _mm256_set1_epi8(-5);
+  const __m256i one = _mm256_set1_epi16(1);
+  for (auto &v : a) v = _mm256_setzero_si256();
+  for (std::int64_t i = 0; i < kRounds; i += 8) {
+    for (auto &v : a) {
+      __m256i s = _mm256_setzero_si256();
+      for (int j = 0; j < 8; ++j) {
+        asm volatile("" : "+x"(x), "+x"(y));
+        s = _mm256_add_epi16(s, _mm256_maddubs_epi16(x, y));
+      }
+      v = _mm256_add_epi32(v, _mm256_madd_epi16(s, one));
+    }
+  }
+  return total(a);
+}
+#endif
+#elif defined(__ARM_FEATURE_DOTPROD)
+constexpr const char *kName8 = "neon: sdot";
+constexpr std::int64_t kMacs8 = kSums * 16;
+std::uint64_t mac8(const std::uint8_t *, std::size_t) {
+  int8x16_t x = vdupq_n_s8(3), y = vdupq_n_s8(-5);
+  int32x4_t a[kSums];
+  for (auto &v : a) v = vdupq_n_s32(0);
+  for (std::int64_t i = 0; i < kRounds; ++i) {
+    asm volatile("" : "+w"(x), "+w"(y));
+    for (auto &v : a) v = vdotq_s32(v, x, y);
+  }
+  for (int j = 1; j < kSums; ++j) a[0] = vaddq_s32(a[0], a[j]);
+  return static_cast<std::uint64_t>(vaddvq_s32(a[0]));
+}
+#else
+constexpr const char *kName8 = "portable C++";
+constexpr std::int64_t kMacs8 = kSums;
+std::uint64_t mac8(const std::uint8_t *, std::size_t) {
+  std::int32_t a[kSums] = {};
+  std::int32_t x = 3, y = -5;
+  for (std::int64_t i = 0; i < kRounds; ++i) {
+    asm volatile("" : "+r"(x), "+r"(y));
+    for (auto &v : a) v += x * y;
+  }
+  std::uint64_t s = 0;
+  for (const auto v : a) s += static_cast<std::uint64_t>(v);
+  return s;
+}
+#endif
+
+/// 10^9 multiply-adds per second.
+double rate(Work work, std::int64_t macs, int threads) {
+  return static_cast<double>(kRounds) * static_cast<double>(macs) * threads / best(work, nullptr, 0, threads) / 1e9;
+}
+
+}  // namespace
+
+int main(int argc, char **argv) {
+  const int threads = argc > 1 ? std::max(1, std::atoi(argv[1])) : 2;
+  auto *data = static_cast<std::uint8_t *>(std::aligned_alloc(4096, kBytes));
+  if (data == nullptr) return 1;
+  for (std::size_t i = 0; i < kBytes; ++i) data[i] = static_cast<std::uint8_t>(i * 31 >> 3);
+  std::printf("{\"threads\": %d, \"read_GBps\": {\"1\": %.2f, \"%d\": %.2f}, ", threads, kBytes / best(read_all, data, kBytes, 1) / 1e9,
+              threads, kBytes / best(read_all, data, kBytes, threads) / 1e9);
+  std::printf("\"int8\": {\"how\": \"%s\", \"1\": %.1f, \"%d\": %.1f}", kName8, rate(mac8, kMacs8, 1), threads, rate(mac8, kMacs8, threads));
+#if defined(QUINTET_BENCH_MAC4)
+  std::printf(", \"int4x8\": {\"how\": \"%s\", \"1\": %.1f, \"%d\": %.1f}", QUINTET_BENCH_MAC4, rate(mac4, kMacs4, 1), threads,
+              rate(mac4, kMacs4, threads));
+#endif
+  std::printf("}\n");
+  std::free(data);
+  return sink.load() == 42 ? 2 : 0;
+}

@@ -1,0 +1,103 @@
+"""Child processes with a time limit that never outlive the benchmark, and its progress lines."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+BEGIN = time.monotonic()
+
+
+class PeerError(Exception):
+    """A peer that cannot be had or did not finish; the message is the reason shown in its row."""
+
+
+def say(text: str) -> None:
+    """One progress line on stderr."""
+    print(f"[{time.monotonic() - BEGIN:6.1f} s] {text}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def child(command: Sequence[str | Path], log: Path, *, read: bool) -> Iterator[subprocess.Popen[str]]:
+    """A process in a group of its own, which is ended on exit.
+
+    Args:
+        log: stderr is appended to it, and stdout too unless ``read``.
+        read: stdout is a pipe for the caller.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("a") as stderr:
+        print("$", *command, file=stderr, flush=True)
+        process = subprocess.Popen(
+            [str(part) for part in command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE if read else stderr,
+            stderr=stderr,
+            text=True,
+            start_new_session=True,
+        )
+    try:
+        yield process
+    finally:
+        end(process)
+        if process.stdout:
+            process.stdout.close()
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    """Ask the whole group to stop, then make it. The group is asked even if its leader is gone."""
+    for how, patience in ((signal.SIGTERM, 5), (signal.SIGKILL, 5)):
+        try:
+            os.killpg(process.pid, how)
+        except ProcessLookupError:
+            break
+        try:
+            process.wait(patience)
+        except subprocess.TimeoutExpired:
+            continue
+    process.wait()
+
+
+def lines(command: Sequence[str | Path], log: Path, limit: float) -> Iterator[str]:
+    """Lines of a command's stdout as they come.
+
+    Raises:
+        PeerError: it failed, or took more than ``limit`` seconds.
+    """
+    with child(command, log, read=True) as process:
+        timer = threading.Timer(limit, end, [process])
+        timer.start()
+        try:
+            assert process.stdout
+            yield from process.stdout
+            code = process.wait()
+        finally:
+            late = not timer.is_alive()
+            timer.cancel()
+    if late:
+        raise PeerError(f"stopped after its limit of {limit:g} s")
+    if code:
+        raise PeerError(f"{Path(command[0]).name} failed ({code}): {last_words(log)}")
+
+
+def last_words(log: Path) -> str:
+    """The last line of a log that says something."""
+    said = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip() and not line.startswith("$")]
+    return said[-1][-200:] if said else f"see {log}"
+
+
+def output(command: Sequence[str | Path], log: Path, limit: float) -> str:
+    """All stdout of a command; it is kept in ``log`` too. Raises as ``lines`` does."""
+    text = ""
+    for line in lines(command, log, limit):
+        text += line
+        with log.open("a") as file:
+            file.write(line)
+    return text
