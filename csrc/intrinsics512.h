@@ -1,10 +1,66 @@
 // AVX-512 intrinsics: the compiler's, or SIMDe's emulation of them, so that the AVX-512 kernels can be tested bit for bit on a CPU
 // that lacks the instructions (`make test-emulated`).
 #pragma once
-#ifdef QUINTET_EMULATE_AVX512
+#ifndef QUINTET_EMULATE_AVX512
+#include <immintrin.h>
+#else
 #define SIMDE_ENABLE_NATIVE_ALIASES
 #include <simde/x86/avx512.h>
-#include <simde/x86/f16c.h>
-#else
-#include <immintrin.h>
+
+// What SIMDe 0.7.4 lacks, as two AVX2 halves.
+namespace quintet::emulated {
+
+struct Halves {
+  __m256 lo, hi;
+  explicit Halves(simde__m512 v) { alignas(64) float t[16]; simde_mm512_storeu_ps(t, v); lo = _mm256_load_ps(t); hi = _mm256_load_ps(t + 8); }
+};
+inline simde__m512 join(__m256 lo, __m256 hi) {
+  alignas(64) float t[16];
+  _mm256_store_ps(t, lo);
+  _mm256_store_ps(t + 8, hi);
+  return simde_mm512_loadu_ps(t);
+}
+inline simde__m512i as_int(simde__m512 v) { return simde_mm512_castps_si512(v); }
+inline simde__m512 as_float(simde__m512i v) { return simde_mm512_castsi512_ps(v); }
+
+inline simde__m512i cvtps_epi32(simde__m512 v) {
+  const Halves h(v);
+  return as_int(join(_mm256_castsi256_ps(_mm256_cvtps_epi32(h.lo)), _mm256_castsi256_ps(_mm256_cvtps_epi32(h.hi))));
+}
+inline simde__m512 cvtepi32_ps(simde__m512i v) {
+  const Halves h(as_float(v));
+  return join(_mm256_cvtepi32_ps(_mm256_castps_si256(h.lo)), _mm256_cvtepi32_ps(_mm256_castps_si256(h.hi)));
+}
+inline simde__m512 cvtph_ps(__m256i v) {
+  return join(_mm256_cvtph_ps(_mm256_castsi256_si128(v)), _mm256_cvtph_ps(_mm256_extracti128_si256(v, 1)));
+}
+inline __m256i cvtps_ph(simde__m512 v, int) {
+  const Halves h(v);
+  return _mm256_set_m128i(_mm256_cvtps_ph(h.hi, _MM_FROUND_TO_NEAREST_INT), _mm256_cvtps_ph(h.lo, _MM_FROUND_TO_NEAREST_INT));
+}
+inline __m128i cvtepi32_epi8(simde__m512i v) {
+  alignas(64) int32_t t[16];
+  alignas(16) int8_t b[16];
+  simde_mm512_storeu_si512(t, v);
+  for (int i = 0; i < 16; i++) b[i] = int8_t(t[i]);
+  return _mm_load_si128(reinterpret_cast<const __m128i*>(b));
+}
+inline int reduce_add_epi32(simde__m512i v) {
+  alignas(64) int32_t t[16];
+  simde_mm512_storeu_si512(t, v);
+  int sum = 0;
+  for (int i = 0; i < 16; i++) sum += t[i];
+  return sum;
+}
+inline __m256 extractf32x8_ps(simde__m512 v, int half) { const Halves h(v); return half ? h.hi : h.lo; }
+
+}  // namespace quintet::emulated
+
+#define _mm512_cvtps_epi32 quintet::emulated::cvtps_epi32
+#define _mm512_cvtepi32_ps quintet::emulated::cvtepi32_ps
+#define _mm512_cvtph_ps quintet::emulated::cvtph_ps
+#define _mm512_cvtps_ph quintet::emulated::cvtps_ph
+#define _mm512_cvtepi32_epi8 quintet::emulated::cvtepi32_epi8
+#define _mm512_reduce_add_epi32 quintet::emulated::reduce_add_epi32
+#define _mm512_extractf32x8_ps quintet::emulated::extractf32x8_ps
 #endif

@@ -7,7 +7,7 @@
 //              always. Ranking by logit is ranking by probability, without the ties that rounding exp would make.
 //   draw       the first token in id order whose cumulative mass, over the kept tokens, exceeds uniform * kept mass
 //
-// Masses are added in a fixed order: 16 lanes within a chunk of 512 tokens, then doubles in id order.
+// Masses are added in a fixed order: as floats in 16 lanes within a chunk of 512 tokens, then as doubles.
 // Non-finite logits: -inf is never drawn while another token is finite. NaN counts as the smallest logit. A row whose maximum is not
 // finite is chosen greedily. Whatever the row holds, the id is one of the row's.
 #include "sample.h"
@@ -95,9 +95,11 @@ std::vector<float> chunk_masses(const Kernels& k, const float* logits, int vocab
 }
 
 double sum(const std::vector<float>& masses) {
-  double total = 0.0;
-  for (const float mass : masses) total += double(mass);
-  return total;
+  double lanes[8] = {}, tail = 0.0;
+  size_t i = 0;
+  for (; i + 8 <= masses.size(); i += 8) for (size_t l = 0; l < 8; l++) lanes[l] += double(masses[i + l]);
+  for (; i < masses.size(); i++) tail += double(masses[i]);
+  return ((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) + ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7])) + tail;
 }
 
 // Without the final rounding to float. A row without a finite maximum gives that maximum.
@@ -114,7 +116,14 @@ double log_sum_exp_exact(const Kernels& k, const float* logits, int vocab) {
 struct Candidates {
   std::vector<int32_t> ids;
   std::vector<float> logits, masses;
+  std::vector<uint32_t> keys;         // rank_key of each logit,
+  uint32_t first_key = 0, last_key = 0;   // between these
+  std::vector<uint32_t> members;      // scratch of last_within
 };
+
+// Kept from call to call for its memory alone: up to 16 bytes per token of the vocabulary, whose page faults would cost more than the
+// work on it.
+thread_local Candidates scratch;
 
 // One row on its way through the steps.
 struct Row {
@@ -124,7 +133,7 @@ struct Row {
   float max = 0.0f, scale = 1.0f;
   std::vector<float> chunks = {};        // mass of each chunk of the whole row
   double total = 0.0;                    // and their sum
-  std::optional<Candidates> kept = {};   // the tokens still in play; none = the whole row
+  const Candidates* kept = nullptr;      // the tokens still in play; null = the whole row
 };
 
 bool soften(Row& row, const SampleParams& p) {
@@ -137,8 +146,7 @@ bool soften(Row& row, const SampleParams& p) {
 }
 
 // The ids of the logits of at least `low`, in id order. Blocks with any are written without a branch per token.
-std::vector<int32_t> ids_from(const float* logits, int vocab, float low) {
-  std::vector<int32_t> ids;
+void ids_from(const float* logits, int vocab, float low, std::vector<int32_t>& ids) {
   size_t n = 0;
   for (int i = 0; i < vocab; i += kScan) {
     const int end = std::min(i + kScan, vocab);
@@ -152,18 +160,6 @@ std::vector<int32_t> ids_from(const float* logits, int vocab, float low) {
     }
   }
   ids.resize(n);
-  return ids;
-}
-
-// The tokens whose logit, after temperature, is within `width` of the maximum.
-Candidates within(const Row& row, double width) {
-  Candidates out;
-  out.ids = ids_from(row.logits, row.vocab, float(std::max(double(row.max) - width / double(row.scale), -double(kLargest))));
-  out.logits.resize(out.ids.size());
-  out.masses.resize(out.ids.size());
-  for (size_t i = 0; i < out.ids.size(); i++) out.logits[i] = row.logits[out.ids[i]];
-  row.k.row_exp(out.logits.data(), int(out.ids.size()), row.max, row.scale, out.masses.data());
-  return out;
 }
 
 // Larger floats have smaller keys; both zeros have the same.
@@ -172,33 +168,62 @@ uint32_t rank_key(float x) {
   return bits >> 31 ? bits : ~bits & 0x7fffffffu;
 }
 
-// Index of the last token kept when tokens in rank order are kept until the mass before a token reaches `limit`; none if the
-// candidates do not reach it. A radix selection: the mass of every value of the key's highest byte says in which of them the mass
-// runs out, and only its tokens are looked at again. Four bytes on, the tokens left have equal logits and stand in id order.
-std::optional<size_t> last_within(const Candidates& c, double limit) {
-  std::vector<uint32_t> members(c.ids.size());
-  std::iota(members.begin(), members.end(), 0u);
-  double before = 0.0;
-  for (int shift = 24; shift >= 0; shift -= 8) {
-    const auto digit = [&](uint32_t i) { return rank_key(c.logits[i]) >> shift & 255u; };
-    std::array<double, 256> bins = {};
-    std::array<int, 256> counts = {};
-    for (const uint32_t i : members) {
-      bins[digit(i)] += double(c.masses[i]);
-      counts[digit(i)]++;
-    }
-    std::optional<uint32_t> runs_out;   // the last bin if rounding makes its parts fall short of what it held as a whole
-    for (uint32_t d = 0; d < 256; d++) {
-      if (counts[d] == 0) continue;
-      if (runs_out) before += bins[*runs_out];
-      runs_out = d;
-      if (before + bins[d] >= limit) break;
-    }
-    if (!runs_out || (shift == 24 && before + bins[*runs_out] < limit)) return std::nullopt;
-    std::erase_if(members, [&](uint32_t i) { return digit(i) != *runs_out; });
+// The tokens whose logit, after temperature, is within `width` of the maximum.
+void within(const Row& row, double width, Candidates& out) {
+  const float low = float(std::max(double(row.max) - width / double(row.scale), -double(kLargest)));
+  ids_from(row.logits, row.vocab, low, out.ids);
+  out.first_key = rank_key(row.max);
+  out.last_key = rank_key(low);
+  out.logits.resize(out.ids.size());
+  out.masses.resize(out.ids.size());
+  out.keys.resize(out.ids.size());
+  for (size_t i = 0; i < out.ids.size(); i++) out.logits[i] = row.logits[out.ids[i]];
+  std::transform(out.logits.begin(), out.logits.end(), out.keys.begin(), rank_key);
+  row.k.row_exp(out.logits.data(), int(out.ids.size()), row.max, row.scale, out.masses.data());
+}
+
+// Bounded, so that a kernel with another idea of a row's maximum could not make this an index outside of the table.
+uint32_t range_of(uint32_t key, uint32_t base, int shift) { return std::min((key - base) >> shift, 255u); }
+
+// Masses of the members by 256 equal ranges of keys, and the range in which the mass runs out: the first whose end reaches `limit`,
+// else the last with any mass. `before` becomes the mass before that range.
+uint32_t range_reaching(const Candidates& c, uint32_t base, int shift, double limit, double& before) {
+  std::array<double, 256> ranges = {};
+  for (const uint32_t i : c.members) ranges[range_of(c.keys[i], base, shift)] += double(c.masses[i]);
+  uint32_t found = 0;
+  double skipped = 0.0;   // mass of `found`, added once a later range is found
+  for (uint32_t r = 0; r < 256; r++) {
+    if (!(ranges[r] > 0.0)) continue;
+    before += skipped;
+    found = r;
+    skipped = ranges[r];
+    if (before + skipped >= limit) break;
   }
-  uint32_t last = members[0];
-  for (const uint32_t i : members) {
+  return found;
+}
+
+// Index of the last token kept when tokens in rank order are kept until the mass before a token reaches `limit`, given that the
+// candidates' mass does. A radix selection: only the tokens of the range of keys in which the mass runs out are looked at again, until
+// all that are left have one key; they stand in id order.
+size_t last_within(Candidates& c, double limit) {
+  c.members.resize(c.ids.size());
+  std::iota(c.members.begin(), c.members.end(), 0u);
+  uint32_t base = c.first_key, span = c.last_key - c.first_key;
+  double before = 0.0;
+  while (span > 0) {
+    const int shift = std::max(0, int(std::bit_width(span)) - 8);
+    const uint32_t range = range_reaching(c, base, shift, limit, before);
+    size_t n = 0;
+    for (const uint32_t i : c.members) {
+      c.members[n] = i;
+      n += range_of(c.keys[i], base, shift) == range;
+    }
+    c.members.resize(n);
+    base += range << shift;
+    span = (1u << shift) - 1;
+  }
+  uint32_t last = c.members[0];
+  for (const uint32_t i : c.members) {
     if (i != last && before >= limit) break;
     before += double(c.masses[i]);
     last = i;
@@ -208,16 +233,15 @@ std::optional<size_t> last_within(const Candidates& c, double limit) {
 
 // Drops the candidates that rank below the one at `last`.
 void cut_after(Candidates& c, size_t last) {
-  const float logit = c.logits[last];
+  const uint32_t key = c.keys[last];
   size_t n = 0;
   for (size_t i = 0; i < c.ids.size(); i++) {
-    if (!(c.logits[i] > logit || (c.logits[i] == logit && i <= last))) continue;
+    const bool keep = c.keys[i] < key || (c.keys[i] == key && i <= last);
     c.ids[n] = c.ids[i];
     c.masses[n] = c.masses[i];
-    c.logits[n++] = c.logits[i];
+    n += keep;
   }
   c.ids.resize(n);
-  c.logits.resize(n);
   c.masses.resize(n);
 }
 
@@ -228,11 +252,10 @@ bool keep_top_p(Row& row, const SampleParams& p) {
   // Tokens further than `all` from the maximum hold less than half of the mass that may be dropped, even if there are vocab of them.
   const double all = std::min(87.0, log_positive(2.0 * double(row.vocab) / ((1.0 - top_p) * row.total)));
   for (const double width : {std::min(8.0, all), all}) {   // nearly always the first is enough
-    Candidates c = within(row, width);
-    const std::optional<size_t> last = last_within(c, limit);
-    if (!last) continue;
-    cut_after(c, *last);
-    row.kept = std::move(c);
+    within(row, width, scratch);
+    if (sum(scratch.masses) < limit) continue;
+    cut_after(scratch, last_within(scratch, limit));
+    row.kept = &scratch;
     break;
   }
   return true;

@@ -1,0 +1,198 @@
+// Prints a digest of every kernel's bits and of a small model's logits and draws, for each instruction set that this build can run, and
+// exits with 1 if two instruction sets differ. Run on two architectures (or under an emulator), the output must be the same text:
+// this is how NEON is compared with x86, and AVX-512 with AVX2, on machines that lack one of them.
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <string>
+#include "../model.h"
+#include "../sample.h"
+
+using namespace quintet;
+
+namespace {
+
+struct Random {   // splitmix64
+  uint64_t state = 42;
+  uint64_t next() {
+    uint64_t z = (state += 0x9e3779b97f4a7c15ULL);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
+    return z ^ (z >> 31);
+  }
+  int below(int n) { return int(next() % uint64_t(n)); }
+  float real(float scale) { return (float(next() >> 40) / 8388608.0f - 1.0f) * scale; }   // exact
+  std::vector<float> floats(size_t n, float scale) { std::vector<float> v(n); for (auto& x : v) x = real(scale); return v; }
+};
+
+struct Digest {   // FNV-1a
+  uint64_t h = 1469598103934665603ULL;
+  void add(const void* p, size_t n) { for (size_t i = 0; i < n; i++) h = (h ^ static_cast<const uint8_t*>(p)[i]) * 1099511628211ULL; }
+  template <class T> void add(const std::vector<T>& v) { add(v.data(), v.size() * sizeof(T)); }
+};
+
+using Results = std::map<std::string, uint64_t>;
+
+std::vector<uint8_t> raw_f32(const std::vector<float>& v) {
+  std::vector<uint8_t> raw(v.size() * 4);
+  std::memcpy(raw.data(), v.data(), raw.size());
+  return raw;
+}
+
+// Q4_1 blocks: fp16 scale, fp16 minimum, 16 bytes.
+std::vector<uint8_t> raw_q4_1(Random& r, int rows, int cols) {
+  std::vector<uint8_t> raw;
+  for (int i = 0; i < rows * cols / 32; i++) {
+    const uint16_t d = float_to_half(r.real(0.01f)), m = float_to_half(r.real(0.05f));
+    for (uint16_t h : {d, m}) { raw.push_back(uint8_t(h & 255)); raw.push_back(uint8_t(h >> 8)); }
+    for (int b = 0; b < 16; b++) raw.push_back(uint8_t(r.next()));
+  }
+  return raw;
+}
+
+void gemm(const Kernels& k, Results& out) {
+  for (const char* type : {"Q4_1", "F32"}) {
+    Random r;
+    const int n = 40, cols = 96, stride = 48;
+    const auto raw = type[0] == 'F' ? raw_f32(r.floats(size_t(n) * cols, 0.3f)) : raw_q4_1(r, n, cols);
+    Packed w = pack_empty(type, n, cols);
+    pack_tiles(w, type, raw.data(), {}, 0, w.tiles());
+    Digest d;
+    for (int m = 1; m <= 11; m++) {
+      const size_t row = activation_row_bytes(cols);
+      std::vector<uint8_t> x(row * size_t(m));
+      for (int i = 0; i < m; i++) k.quantize_row(r.floats(size_t(cols), i == 2 ? 1e-37f : 3.0f).data(), cols, x.data() + row * size_t(i));
+      d.add(x);
+      auto y = r.floats(size_t(m) * stride, 1.0f);
+      for (int t = 0; t < w.tiles(); t++) k.gemm_tile(w, t, x.data(), row, m, y.data() + 16 * t, stride, m % 2 == 0);
+      d.add(y);
+    }
+    out[std::string("gemm ") + type] = d.h;
+  }
+}
+
+void rows(const Kernels& k, Results& out) {
+  Random r;
+  Digest norm, silu, rope, half, reduce;
+  for (int n : {32, 160, 576}) {
+    const auto x = r.floats(size_t(n), 4.0f), w = r.floats(size_t(n), 1.0f);
+    std::vector<float> y(static_cast<size_t>(n));
+    k.rms_norm(x.data(), w.data(), n, 1e-5f, y.data());
+    norm.add(y);
+    auto gate = r.floats(size_t(n), 120.0f);
+    k.silu_mul(gate.data(), w.data(), n, y.data());
+    silu.add(y);
+    y = x;
+    k.add(y.data(), w.data(), n);
+    k.scale_row(y.data(), 0.3f, n);
+    k.rope(y.data(), x.data(), w.data(), n == 160 ? 80 : n);
+    rope.add(y);
+    std::vector<uint16_t> h(static_cast<size_t>(n));
+    k.to_half(gate.data(), n, h.data());
+    half.add(h);
+  }
+  for (int n : {1, 15, 16, 17, 1000}) {
+    const auto x = r.floats(size_t(n), 40.0f);
+    const float max = k.row_max(x.data(), n), sum = k.row_sum_exp(x.data(), n, max, 0.7f);
+    std::vector<float> e(static_cast<size_t>(n));
+    k.row_exp(x.data(), n, max, 1.3f, e.data());
+    reduce.add(&max, 4);
+    reduce.add(&sum, 4);
+    reduce.add(e);
+  }
+  out["rms_norm"] = norm.h; out["silu_mul"] = silu.h; out["rope"] = rope.h; out["to_half"] = half.h; out["row sums"] = reduce.h;
+}
+
+Config small() {
+  Config c;
+  c.context = 128; c.layers = 2; c.hidden = 96; c.heads = 6; c.kv_heads = 2; c.head_dim = 48; c.ffn = 160; c.vocab = 77;
+  c.norm_eps = 1e-5f; c.qkv_bias = true; c.tied = false; c.interleaved = true;
+  c.rope.dim = 40; c.rope.base = 10000; c.rope.scaling = "yarn"; c.rope.factor = 4; c.rope.original_context = 32;
+  return c;
+}
+
+void fill(Model& m, const Config& c) {
+  Random r;
+  auto vec = [&](const std::string& name, int n) { const auto raw = raw_f32(r.floats(size_t(n), 1.0f)); m.set(name, "F32", 1, n, raw.data(), raw.size()); };
+  auto mat = [&](const std::string& name, int n, int k, bool q4) {
+    const auto raw = q4 ? raw_q4_1(r, n, k) : raw_f32(r.floats(size_t(n) * size_t(k), 0.2f));
+    m.set(name, q4 ? "Q4_1" : "F32", n, k, raw.data(), raw.size());
+  };
+  const int q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim;
+  mat("embed", c.vocab, c.hidden, false); mat("output", c.vocab, c.hidden, false); vec("output_norm", c.hidden);
+  for (int l = 0; l < c.layers; l++) {
+    const std::string p = std::to_string(l) + ".";
+    vec(p + "attn_norm", c.hidden); vec(p + "ffn_norm", c.hidden); vec(p + "q_bias", q); vec(p + "k_bias", kv); vec(p + "v_bias", kv);
+    mat(p + "q", q, c.hidden, true); mat(p + "k", kv, c.hidden, false); mat(p + "v", kv, c.hidden, true);
+    mat(p + "o", c.hidden, q, true); mat(p + "gate", c.ffn, c.hidden, true); mat(p + "up", c.ffn, c.hidden, false);
+    mat(p + "down", c.hidden, c.ffn, true);
+  }
+  m.finish();
+}
+
+// One sequence of 70 tokens: whole, and in chunks among others with other threads; both must give the same rows.
+void whole_model(const Kernels& k, Results& out) {
+  const Config c = small();
+  Random r;
+  std::vector<int32_t> tokens, all;
+  for (int i = 0; i < 70; i++) { tokens.push_back(r.below(c.vocab)); all.push_back(i); }
+  std::vector<std::vector<uint8_t>> seen;
+  for (int threads : {1, 3}) {
+    Model m(c, k, threads);
+    fill(m, c);
+    m.allocate(16);
+    const size_t row = m.row_bytes();
+    std::vector<uint8_t> hidden(row * tokens.size());
+    const int32_t table[] = {9, 3, 12, 1, 7, 5, 6, 8, 10, 11}, length = 70, zero = 0;
+    if (threads == 1) {
+      m.forward({tokens.data(), 70, &length, &zero, 1, table, 5, all.data(), 70}, hidden.data());
+    } else {
+      for (int at = 0; at < 70;) {
+        const int n = std::min(70 - at, 1 + r.below(20));
+        std::vector<int32_t> both(tokens.begin() + at, tokens.begin() + at + n);   // this chunk, and another sequence beside it
+        for (int i = 0; i < 3; i++) both.push_back(r.below(c.vocab));
+        const int32_t lengths[] = {n, 3}, starts[] = {at, 0};
+        m.forward({both.data(), n + 3, lengths, starts, 2, table, 5, all.data(), n}, hidden.data() + row * size_t(at));
+        at += n;
+      }
+    }
+    std::vector<float> logits(size_t(m.vocab_stride()) * 70);
+    m.logits(hidden.data(), 70, logits.data());
+    Digest d, draws;
+    d.add(hidden);
+    for (int i = 0; i < 70; i++) {
+      const float* l = logits.data() + size_t(m.vocab_stride()) * size_t(i);
+      d.add(l, size_t(c.vocab) * 4);
+      float chosen, top[5];
+      int32_t ids[5];
+      score_row(k, l, c.vocab, tokens[size_t(i)], 5, &chosen, ids, top);
+      draws.add(&chosen, 4); draws.add(ids, 20); draws.add(top, 20);
+      for (float t : {0.0f, 0.8f}) { const int32_t id = sample_row(k, l, c.vocab, {t, 0.9f, 7, uint64_t(i)}); draws.add(&id, 4); }
+    }
+    out[threads == 1 ? "model, whole" : "model, chunked, 3 threads"] = d.h;
+    out["scores and draws"] = draws.h;
+    seen.push_back(hidden);
+  }
+  if (seen[0] != seen[1]) { std::printf("FAIL %s: chunking or threads changed the bits\n", k.name); std::exit(1); }
+}
+
+}  // namespace
+
+int main() {
+  const auto all = available_kernels();
+  Results first;
+  bool same = true;
+  for (const Kernels* k : all) {
+    Results r;
+    gemm(*k, r);
+    rows(*k, r);
+    whole_model(*k, r);
+    if (first.empty()) first = r;
+    for (const auto& [name, digest] : r)
+      if (first[name] != digest) { std::fprintf(stderr, "DIFFERS %s: %s\n", k->name, name.c_str()); same = false; }
+    std::fprintf(stderr, "%s: %zu digests\n", k->name, r.size());
+  }
+  for (const auto& [name, digest] : first) std::printf("%-28s %016llx\n", name.c_str(), static_cast<unsigned long long>(digest));
+  return same ? 0 : 1;
+}
