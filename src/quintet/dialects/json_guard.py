@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 from quintet.errors import BadRequest, shorten
@@ -16,6 +18,9 @@ MAX_DEPTH = 64
 """Deepest nesting of arrays and objects; no documented field needs more than a few levels."""
 
 _INVALID = "invalid_json"
+
+_Path = tuple[()] | tuple["_Path", str | int]
+"""Where a value stands: its container's path, and its key or index there."""
 
 
 def decode_object(body: bytes) -> dict[str, object]:
@@ -28,7 +33,7 @@ def decode_object(body: bytes) -> dict[str, object]:
     value = _parse(_text(body))
     if not isinstance(value, dict):
         raise BadRequest("", "The body must be a JSON object", shorten(value), code=_INVALID)
-    _check(value, "", 1)
+    _check(value, (), 1)
     return value
 
 
@@ -51,7 +56,7 @@ def _parse(text: str) -> object:
         where = f"line {error.lineno}, column {error.colno}"
         raise BadRequest("", f"The body is not valid JSON: {error.msg} ({where})", code=_INVALID) from None
     except RecursionError:
-        raise _too_deep("") from None
+        raise BadRequest("", f"The body is nested deeper than {MAX_DEPTH} levels", code=_INVALID) from None
     except ValueError:  # the only other one: the limit on the digits of an int, a guard against quadratic work
         raise BadRequest("", "The body holds an integer of more than 4300 digits", code=_INVALID) from None
     return value
@@ -61,51 +66,59 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Readers disagree on which of two equal keys counts, so neither does."""
     made = dict(pairs)
     if len(made) != len(pairs):
-        seen: set[str] = set()
-        name = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        name = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
         raise BadRequest(printable(name), "is given more than once", code="duplicate_key")
     return made
 
 
-def _check(value: object, path: str, depth: int) -> None:
-    """Walk the containers; scalars in them are checked in place because long arrays of token ids come through here."""
+def _check(container: dict[str, Any] | list[Any], path: _Path, depth: int) -> None:
+    """Walk what the decoder made. A body may hold a million items: they are told apart in place, a path is spelled only for an error."""
     if depth > MAX_DEPTH:
-        raise _too_deep(path)
-    if isinstance(value, dict):
-        for key, item in value.items():
-            name = printable(key)
-            _scalar(key, name)
-            _item(item, f"{path}.{name}" if path else name, depth)
-    elif isinstance(value, list) and not set(map(type, value)) <= {int}:
-        for index, item in enumerate(value):
-            _item(item, f"{path}[{index}]", depth)
-
-
-def _item(item: object, path: str, depth: int) -> None:
-    if isinstance(item, dict | list):
-        _check(item, path, depth + 1)
+        raise BadRequest(_spell(path), f"is nested deeper than {MAX_DEPTH} levels", code=_INVALID)
+    if isinstance(container, list):
+        if set(map(type, container)) == {int}:  # token ids
+            return
+        items: Iterable[tuple[str | int, Any]] = enumerate(container)
     else:
-        _scalar(item, path)
+        items = container.items()
+        for name in container:
+            _require_unicode(name, (path, name))
+    for key, item in items:
+        kind = type(item)
+        if kind is str:
+            _require_unicode(item, (path, key))
+        elif kind is float:
+            if not math.isfinite(item):
+                raise BadRequest(_spell((path, key)), "must be a finite number", _spelled(item), code=_INVALID)
+        elif kind is dict or kind is list:
+            _check(item, (path, key), depth + 1)
 
 
-def _scalar(value: object, path: str) -> None:
-    if isinstance(value, float) and not math.isfinite(value):
-        raise BadRequest(path, "must be a finite number", _spelled(value), code=_INVALID)
-    if isinstance(value, str) and not value.isascii():
-        try:
-            value.encode("utf-8")
-        except UnicodeEncodeError as error:
-            rule = f"must be valid Unicode; the character at offset {error.start} is half of a surrogate pair"
-            raise BadRequest(path, rule, shorten(value[error.start]), code=_INVALID) from None
+def _require_unicode(text: str, path: _Path) -> None:
+    if text.isascii():
+        return
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        rule = f"must be valid Unicode; the character at offset {error.start} is half of a surrogate pair"
+        raise BadRequest(_spell(path), rule, shorten(text[error.start]), code=_INVALID) from None
+
+
+def _spell(path: _Path, most: int = 6) -> str:
+    """``a.b[1]``, or its first ``most`` steps."""
+    steps: list[str | int] = []
+    while path:
+        path, step = path
+        steps.append(step)
+    text = ""
+    for step in steps[: -most - 1 : -1]:
+        text += f"[{step}]" if isinstance(step, int) else f".{printable(step)}" if text else printable(step)
+    return text
 
 
 def _spelled(value: float) -> str:
     """As JavaScript spells it, which is how it gets into a body (an overflowing literal such as 1e999 reads as Infinity)."""
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-
-
-def _too_deep(path: str) -> BadRequest:
-    return BadRequest(path[:60], f"{'is' if path else 'The body is'} nested deeper than {MAX_DEPTH} levels", code=_INVALID)
 
 
 def printable(name: str, limit: int = 60) -> str:

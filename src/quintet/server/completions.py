@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from starlette.types import Receive
 
 from quintet.backends.base import Backend
-from quintet.dialects.base import Dialect, Identity, Renderer
+from quintet.dialects.base import Dialect, Identity, Parsed, Renderer
 from quintet.errors import EngineFailed, Overloaded, ServerError
 from quintet.events import ChoiceDone, Event, Failed, Finish, Finished
 from quintet.server.exchange import Exchange
@@ -23,6 +23,9 @@ from quintet.server.sse import DONE, EventStream, frames
 from quintet.service import Job, Service
 
 _log = logging.getLogger(__name__)
+
+INLINE_BYTES = 64 * 1024
+"""A larger body is parsed in a thread: what is sent by one client must not hold up the streams of all others."""
 
 _BROKEN = "The server had an internal error."
 
@@ -54,7 +57,7 @@ class Completions:
         self._keep_alive = keep_alive
 
     async def __call__(self, exchange: Exchange) -> None:
-        parsed = self._dialect.parse(await exchange.body(self._max_body), self._source.seed())
+        parsed = await self._parse(await exchange.body(self._max_body))
         request = dataclasses.replace(parsed.request, model=self._models.resolve(parsed.request.model))
         job = await self._service.prepare(request)
         fingerprint = self._backend.capabilities.fingerprint
@@ -66,6 +69,11 @@ class Completions:
                 await self._stream(exchange, job, renderer, headers, gone)
             else:
                 await _json(exchange, job, renderer, headers, gone)
+
+    async def _parse(self, body: bytes) -> Parsed:
+        if len(body) <= INLINE_BYTES:
+            return self._dialect.parse(body, self._source.seed())
+        return await asyncio.to_thread(self._dialect.parse, body, self._source.seed())
 
     async def _stream(
         self, exchange: Exchange, job: Job, renderer: Renderer, headers: Sequence[tuple[str, str]], gone: asyncio.Future[None]

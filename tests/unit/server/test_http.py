@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from typing import Any
 
 import pytest
@@ -15,8 +16,10 @@ from tests.unit.server.scripted import ScriptedBackend
 
 from quintet.backends.base import SequenceSpec, State
 from quintet.config import ServerConfig
+from quintet.dialects.openai import OpenAI
 from quintet.errors import Overloaded
 from quintet.server.app import create_app
+from quintet.server.completions import INLINE_BYTES
 
 OK = {"prompt": "a", "max_tokens": 2}
 
@@ -110,6 +113,16 @@ def test_a_body_of_exactly_the_limit_is_read_whole_in_pieces() -> None:
     body = b'{"prompt":"a","max_tokens":2}'
     assert call(app(max_body_bytes=len(body)), [body[:3], b"", body[3:]]).status == 200
     assert call(app(max_body_bytes=len(body) - 1), [body[:3], body[3:]]).status == 413
+
+
+def test_a_large_body_is_parsed_in_a_thread_with_the_same_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    large = {**OK, "padding": "x" * INLINE_BYTES}
+    threads: list[str] = []
+    parse = OpenAI.parse
+    monkeypatch.setattr(OpenAI, "parse", lambda *given: (threads.append(threading.current_thread().name), parse(*given))[1])
+    assert call(app(), large).json() == call(app(), OK).json()
+    assert call(app(), {**large, "n": 0}).json()["error"]["param"] == "n"
+    assert [name == "MainThread" for name in threads] == [False, True, False]
 
 
 @pytest.mark.parametrize("sent", ["a", "A-z.0_9", "x" * 128])
