@@ -33,6 +33,7 @@ class TokenEvent:
         prompt: this is a token of the prompt (echo), not a generated one.
         finish: set on the last event of the sequence, exactly once.
         cached_tokens: set on the sequence's terminal event: prompt tokens that came from the prefix cache.
+        waited: set on the sequence's first event: seconds between submission and the first step that computed it.
         error: with ``finish=ERROR``: a fixed, client-safe sentence.
     """
 
@@ -45,6 +46,7 @@ class TokenEvent:
     finish: Finish | None = None
     cached_tokens: int = 0
     error: str = ""
+    waited: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +102,37 @@ class ChoiceDone:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts of the whole request; a prompt counts once, however many samples it has."""
+    """Token counts of the whole request; a prompt counts once, however many samples it has.
+
+    Args:
+        cached_tokens: of the prompt, from the prefix cache.
+        reasoning_tokens: of the completion, thinking.
+        accepted_tokens, rejected_tokens: drafted by speculation and kept, or not.
+    """
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int = 0
+    reasoning_tokens: int = 0
+    accepted_tokens: int = 0
+    rejected_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Where a request's time went, in seconds.
+
+    Args:
+        queue: from submission until its first sequence was computed.
+        prompt: from then to the first generated token.
+        completion: from the first generated token to the last.
+        total: from arrival to the last token.
+    """
+
+    queue: float = 0.0
+    prompt: float = 0.0
+    completion: float = 0.0
+    total: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +140,7 @@ class Finished:
     """The last event of a request that went well: every choice is done."""
 
     usage: Usage
+    timing: Timing = Timing()
 
 
 @dataclass(frozen=True, slots=True)

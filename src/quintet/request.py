@@ -5,6 +5,7 @@ Every default is resolved by the dialect; no ``None`` here means "the default".
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 
 Prompt = str | tuple[int, ...]
@@ -12,19 +13,95 @@ Prompt = str | tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
+class Dry:
+    """"Don't repeat yourself": penalises tokens that would extend a repetition of the context (p-e-w, text-generation-webui #5677).
+
+    Args:
+        multiplier: strength; 0 = off.
+        base: growth per token of the repeated run, ≥ 1.
+        allowed_length: runs up to this long are free.
+        range: how many of the last tokens are searched; 0 = none, -1 = all.
+        breakers: a run does not extend over these texts.
+    """
+
+    multiplier: float = 0.0
+    base: float = 1.75
+    allowed_length: int = 2
+    range: int = -1
+    breakers: tuple[str, ...] = ("\n", ":", '"', "*")
+
+
+@dataclass(frozen=True, slots=True)
 class Sampling:
-    """How the next token is chosen.
+    """How the next token is chosen. Every control has a value that turns it off, which is its default here.
 
     Args:
         temperature: 0 means greedy; the logits are divided by it otherwise.
-        top_p: nucleus mass in (0, 1]; 1 keeps every token.
+        top_p: nucleus mass in (0, 1]; 1 = off.
         seed: choice *i* of a request draws with ``seed + i``. The dialect (or the service, for unseeded requests)
             always fills it, in ``[0, 2**64)``.
+        top_k: keep the k likeliest; 0 = off.
+        min_p: keep tokens at least this likely relative to the likeliest, in [0, 1]; 0 = off.
+        typical_p: locally typical mass in (0, 1]; 1 = off.
+        top_n_sigma: keep logits within n standard deviations of the largest; 0 = off.
+        xtc_probability, xtc_threshold: exclude top choices; probability 0 = off.
+        repetition_penalty: over prompt and output, > 0; 1 = off.
+        frequency_penalty, presence_penalty: over the output, OpenAI's formula; 0 = off.
+        dry: see ``Dry``.
+        mirostat_target: Mirostat 2's surprise target tau in bits; 0 = off.
+        mirostat_lr: its learning rate eta.
+        logit_bias: ``(token id, bias)``, ids unique, -100 to 100; -100 bans and 100 forces.
+        allowed_token_ids: nothing else may be drawn; empty = off.
+        bad_words: texts that may not come about; empty = off.
+        min_tokens: neither end of sequence nor stop rules end a choice before so many tokens; -1 = to the end of the context.
+        ignore_eos: end-of-sequence tokens are ordinary tokens that are never drawn.
+        stop_token_ids: these end a choice like the end-of-sequence token.
     """
 
     temperature: float
     top_p: float
     seed: int
+    top_k: int = 0
+    min_p: float = 0.0
+    typical_p: float = 1.0
+    top_n_sigma: float = 0.0
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    dry: Dry = Dry()
+    mirostat_target: float = 0.0
+    mirostat_lr: float = 0.1
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    allowed_token_ids: tuple[int, ...] = ()
+    bad_words: tuple[str, ...] = ()
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    stop_token_ids: tuple[int, ...] = ()
+
+
+class GuideKind(enum.Enum):
+    """What language a guide is written in."""
+
+    JSON_OBJECT = "json_object"  # any JSON object; the text is empty
+    JSON_SCHEMA = "json_schema"  # a JSON Schema, as JSON text
+    REGEX = "regex"
+    GRAMMAR = "grammar"  # GBNF or Lark
+    CHOICE = "choice"  # a JSON array of strings, one of which comes about
+
+
+@dataclass(frozen=True, slots=True)
+class Guide:
+    """What the output must conform to.
+
+    Args:
+        param: the request's field it came from, for errors.
+    """
+
+    kind: GuideKind
+    text: str
+    param: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +132,14 @@ class CompletionRequest:
         stream: answer with server-sent events.
         include_usage: a stream carries token usage.
         user: the client's end-user id: for metrics and logs only.
+        best_of: candidates per prompt, ≥ n; the n with the highest mean token log-probability are returned.
+        suffix: text that follows the completion (fill in the middle); empty = none.
+        echo_last: echo only so many of the prompt's last tokens; ``None`` = all of it.
+        truncate: lower ``max_tokens`` to what fits the context instead of refusing.
+        token_ids: the response needs every token's id, with or without log-probabilities.
+        guide: what the output must conform to; ``None`` = anything.
+        cache_salt: requests share cached prefixes only within equal salts.
+        reasoning: ``None`` = as the model likes; 0 = no thinking; else the most thinking tokens.
     """
 
     model: str
@@ -68,3 +153,11 @@ class CompletionRequest:
     stream: bool
     include_usage: bool
     user: str
+    best_of: int = 1
+    suffix: str = ""
+    echo_last: int | None = None
+    truncate: bool = False
+    token_ids: bool = False
+    guide: Guide | None = None
+    cache_salt: str = ""
+    reasoning: int | None = None

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from quintet.events import TokenEvent
-from quintet.request import Prompt, Sampling
+from quintet.request import Guide, Prompt, Sampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,12 @@ class SequenceSpec:
         sampling: with the seed of *this* choice.
         logprobs: alternatives per token; ``None`` = no log-probabilities.
         echo: the prompt's tokens come first as events with ``prompt=True`` (with log-probabilities if asked for).
+        echo_last: only so many of its last tokens; ``None`` = all.
+        suffix: text after the completion: the prompt becomes the model's fill-in-the-middle form.
+        truncate: lower ``max_tokens`` to what fits the context instead of refusing.
+        guide: what the output must conform to.
+        cache_salt: sequences share cached prefixes only within equal salts.
+        reasoning: ``None`` = as the model likes; 0 = no thinking; else the most thinking tokens.
     """
 
     prompt: Prompt
@@ -31,6 +37,12 @@ class SequenceSpec:
     sampling: Sampling
     logprobs: int | None
     echo: bool
+    echo_last: int | None = None
+    suffix: str = ""
+    truncate: bool = False
+    guide: Guide | None = None
+    cache_salt: str = ""
+    reasoning: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +134,8 @@ class Backend(Protocol):
         Does not start work and holds nothing: a ``Prepared`` may simply be dropped.
 
         Raises:
-            BadRequest: a token id out of range (``param`` = ``prompt``), an empty prompt, too many sequences.
+            BadRequest: a token id out of range (``param`` = ``prompt``), an empty prompt, too many sequences, a guide that cannot be compiled.
+            Unsupported: a suffix on a model without fill-in-the-middle tokens, reasoning on a model that does not reason.
             PromptTooLong: the prompt, or the prompt plus ``max_tokens``, exceed the context.
             Overloaded: the waiting queue is full.
             Loading: the model is not ready.
