@@ -18,6 +18,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+DEFAULT_KV = "1GiB"
 MODEL_HELP = "smollm2, a path to a .gguf file, or hf:user/repo[:QUANT or file]"
 Model = Annotated[str, typer.Argument(help=MODEL_HELP, show_default=True)]
 Offline = Annotated[bool, typer.Option("--offline", help="Use only what is on this machine.")]
@@ -51,14 +52,16 @@ def serve(
     ] = None,
     ctx_size: Context = 0,
     threads: Threads = 0,
-    kv_cache: KvCache = "1GiB",
+    kv_cache: KvCache = DEFAULT_KV,
     toy: Annotated[bool, typer.Option("--toy", help="Serve a deterministic toy model that needs no weights.")] = False,
     offline: Offline = False,
     log_level: Annotated[str, typer.Option(help="error, warning, info or debug.")] = "info",
 ) -> None:
     """Serve a model over HTTP."""
-    from quintet.cli import engines, serve
+    from quintet.cli import console, engines, serve
 
+    if toy and (model, ctx_size, threads, kv_cache) != ("smollm2", 0, 0, DEFAULT_KV):
+        raise console.OptionError("--toy has no weights and fixed sizes: it takes no MODEL, --ctx-size, --threads or --kv-cache.")
     engine = engines.EngineOptions(engines.TOY if toy else model, ctx_size, threads, engines.parse_size(kv_cache), offline)
     names = tuple(served_model_name or ())
     options = serve.ServeOptions(engine, host, port, tuple(api_key or ()), no_api_key, names, log_level.lower())
@@ -75,7 +78,7 @@ def run(
     stop: Annotated[list[str] | None, typer.Option(help="End the text before this string; repeatable.")] = None,
     ctx_size: Context = 0,
     threads: Threads = 0,
-    kv_cache: KvCache = "1GiB",
+    kv_cache: KvCache = DEFAULT_KV,
     offline: Offline = False,
 ) -> None:
     """Complete a prompt here in the terminal.

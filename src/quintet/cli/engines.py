@@ -111,7 +111,7 @@ def plan(options: EngineOptions, report: Report) -> Plan:
         ModelError: the model cannot be had or read, or the context does not fit the model or the KV cache.
     """
     if options.model == TOY:
-        return _toy(options)
+        return _toy()
     model = store.resolve(options.model, report, offline=options.offline)
     about = describe(open_model(model.path))
     kv_tokens = options.kv_bytes // (about.kv_per_token * PAGE) * PAGE
@@ -136,8 +136,7 @@ def _fit(wanted: int, most: int, kv_tokens: int) -> int:
     return wanted or min(most, kv_tokens)
 
 
-def _toy(options: EngineOptions) -> Plan:
-    check_context(options.ctx_size, toy.CONTEXT)
+def _toy() -> Plan:
     config = EngineConfig(kv_bytes=_TOY_KV_BYTES)
     kv_tokens = _TOY_KV_BYTES // 4
     return Plan("toy", "", toy.CONTEXT, toy.CONTEXT, chosen_isa(), 1, kv_tokens, WatchedLoader(toy.toy_loader()), config)

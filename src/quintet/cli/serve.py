@@ -68,7 +68,8 @@ async def _serve(sock: socket.socket, plan: engines.Plan, options: ServeOptions)
     serving = asyncio.create_task(server.serve([sock]))
     try:
         if await unless(stop, ready(backend, plan.loader, plan.name)):
-            sys.stdout.write(banner(plan, net.url(sock), names[0], options.api_keys, whole=sys.stdout.isatty()))
+            who = access(options.host, options.api_keys)
+            sys.stdout.write(banner(plan, net.url(sock), names[0], who, whole=sys.stdout.isatty()))
             sys.stdout.flush()
             await unless(stop, _ended(serving))
         return 0
@@ -116,16 +117,22 @@ def _log_to_stderr(level: str) -> None:
         logging.getLogger("uvicorn").setLevel(logging.WARNING)  # its start and stop lines say less than the banner
 
 
-def banner(plan: engines.Plan, url: str, name: str, keys: tuple[str, ...], *, whole: bool) -> str:
+def access(host: str, keys: tuple[str, ...]) -> str:
+    """Who may ask, for the banner; never a key itself."""
+    if keys:
+        return f"{len(keys)} API key{'s' if len(keys) > 1 else ''}"
+    return f"no API key: {'this machine only' if net.is_loopback(host) else 'everybody who can reach it'}"
+
+
+def banner(plan: engines.Plan, url: str, name: str, access: str, *, whole: bool) -> str:
     """What is served and where: a block with a command to paste for people, one line for logs."""
     of = f" of {plan.full_context}" if plan.context < plan.full_context else ""
     model = f"{name} ({plan.quant + ', ' if plan.quant else ''}context {plan.context}{of})"
     threads = f"{plan.threads} thread{'s' if plan.threads > 1 else ''}"
     cache = f"{human(plan.config.kv_bytes)} for {plan.kv_tokens} tokens"
-    access = {0: "open to everybody who can reach it", 1: "1 API key"}.get(len(keys), f"{len(keys)} API keys")
     if not whole:
         return f"quintet {__version__}: {model} at {url}/v1, {plan.isa}, {threads}, KV cache {cache}, {access}\n"
-    key = " -H 'Authorization: Bearer $QUINTET_API_KEY'".replace("'", '"') if keys else ""
+    key = "" if access.startswith("no") else ' -H "Authorization: Bearer $QUINTET_API_KEY"'
     body = json.dumps({"model": name, "prompt": "The sky is", "max_tokens": 32})
     return f"""
   Quintet {__version__}   {url}/v1
