@@ -8,15 +8,10 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from tests.e2e.paged import CONTEXT, PAGES, LoadRunner
 from tests.reference.tiny_model import TinySpec, write_tiny
 
 from quintet.backends.native.core import Runner, isas
-
-CONTEXT = 512
-PAGES = 192
-"""KV pages of each runner: room for 32 sequences of up to 96 tokens."""
-
-LoadRunner = Callable[..., Runner]
 
 
 @pytest.fixture(scope="session")

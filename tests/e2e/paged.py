@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from quintet.backends.native.core import PAGE, U8, Batch, Runner
+
+CONTEXT = 2048
+PAGES = 192
+"""KV pages of each test runner: room for 32 sequences of up to 96 tokens, or one of the whole context."""
+
+LoadRunner = Callable[..., Runner]
+"""``load_runner(path, threads=1, isa=None)``, a fixture."""
 
 Ids = npt.NDArray[np.int32]
 F32 = npt.NDArray[np.float32]

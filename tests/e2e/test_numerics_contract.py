@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.e2e.conftest import PAGES, LoadRunner
-from tests.e2e.paged import Ids, Run, assert_same_bits, logits_of, pages_for, run_alone, run_together, whole
+from tests.e2e.paged import PAGES, Ids, LoadRunner, Run, assert_same_bits, logits_of, pages_for, run_alone, run_together, whole
 from tests.reference.tiny_model import FAMILIES, TinySpec
 
 from quintet.backends.native.core import PAGE, Runner, isas

@@ -129,7 +129,7 @@ class Reference:
 
     def logits(self, hidden: F32) -> F32:
         """Output matrix over hidden rows: float32 [T, D] -> [T, V]."""
-        return hidden @ self.output().T
+        return self.rounded(hidden) @ self.output().T
 
     def __call__(self, tokens: npt.NDArray[np.int32]) -> F32:
         """Logits of one sequence: ids [T] -> float32 [T, V]."""
@@ -139,20 +139,30 @@ class Reference:
         """The dequantised output matrix: float32 [V, D]."""
         return self.file.tensor("output.weight" if "output.weight" in self.file else "token_embd.weight")
 
+    def rounded(self, x: F32) -> F32:
+        """What a matrix product sees of its activations: exactly them, here."""
+        return x
+
+    def cached(self, x: F32) -> F32:
+        """What attention sees of keys and of values: exactly them, here."""
+        return x
+
     def _layer(self, layer: int, xs: list[F32]) -> list[F32]:
         weights = _Layer(self.file, layer)
         return [x + self._feed_forward(weights, x) for x in (x + self._attend(weights, x) for x in xs)]
 
     def _attend(self, weights: _Layer, x: F32) -> F32:
-        normed = _norm(x, weights["attn_norm.weight"], self.epsilon)
+        normed = self.rounded(_norm(x, weights["attn_norm.weight"], self.epsilon))
         q, k, v = (weights.project(f"attn_{name}", normed).reshape(len(x), -1, self.head_dim) for name in "qkv")
-        return weights.project("attn_output", _attention(self.rotation(q), self.rotation(k), v))
+        mixed = _attention(self.rotation(q), self.cached(self.rotation(k)), self.cached(v))
+        return weights.project("attn_output", self.rounded(mixed))
 
     def _feed_forward(self, weights: _Layer, x: F32) -> F32:
-        normed = _norm(x, weights["ffn_norm.weight"], self.epsilon)
+        normed = self.rounded(_norm(x, weights["ffn_norm.weight"], self.epsilon))
         gate = weights.project("ffn_gate", normed).astype(np.float64)
         sigmoid = 0.5 * (1 + np.tanh(0.5 * gate))  # cannot overflow, as 1 / (1 + exp(-gate)) would
-        return weights.project("ffn_down", (gate * sigmoid * weights.project("ffn_up", normed)).astype(np.float32))
+        product = (gate * sigmoid * weights.project("ffn_up", normed)).astype(np.float32)
+        return weights.project("ffn_down", self.rounded(product))
 
 
 class _Layer:

@@ -42,7 +42,7 @@ class TinySpec:
     head_dim: int = 32
     ffn: int = 352
     vocab: int = 277
-    context: int = 512
+    context: int = 2048
     tied: bool = False
     types: tuple[Type, ...] = (Type.Q8_0,)
     rope: dict[str, Any] = field(default_factory=dict, hash=False)
