@@ -10,11 +10,12 @@ namespace {
 
 [[maybe_unused]] inline float half_bits_to_float(uint16_t h) {
   const uint32_t sign = uint32_t(h & 0x8000u) << 16;
-  const uint32_t rest = h & 0x7fffu;
-  // Selected without branches, so that loops over it vectorise: subnormals are counts of 2^-24, infinities and NaNs keep their payload.
-  const uint32_t tiny = std::bit_cast<uint32_t>(float(int32_t(rest)) * 0x1p-24f);
-  const uint32_t normal = (rest << 13) + (rest >= 0x7c00u ? uint32_t(255 - 31) << 23 : uint32_t(127 - 15) << 23);
-  return std::bit_cast<float>(sign | (rest < 0x400u ? tiny : normal));
+  const int32_t rest = h & 0x7fff;
+  // Selected by masks, so that loops over it vectorise: subnormals are counts of 2^-24, infinities and NaNs keep their payload.
+  const uint32_t is_tiny = 0u - uint32_t(rest < 0x400), is_special = 0u - uint32_t(rest >= 0x7c00);
+  const uint32_t tiny = std::bit_cast<uint32_t>(float(rest) * 0x1p-24f);
+  const uint32_t normal = (uint32_t(rest) << 13) + (uint32_t(127 - 15) << 23) + (is_special & uint32_t(127 - 15) << 23);
+  return std::bit_cast<float>(sign | (tiny & is_tiny) | (normal & ~is_tiny));
 }
 
 // Round to nearest even; overflow gives infinity; a NaN stays a NaN (quiet, upper payload bits kept), as F16C and NEON do.

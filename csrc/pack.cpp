@@ -1,4 +1,4 @@
-// GGUF tensor types read block by block and written as tiles.
+// GGUF tensor types, read block by block (ggml.h), written as tiles.
 //
 // Non-finite input is never undefined behaviour and never hidden. A scale or minimum that is copied (Q4_0, Q4_1, Q4_K, Q5_0, Q8_0)
 // keeps its infinity or NaN, and one that fp16 cannot hold becomes infinity. A block that is quantised here (the other types) and holds
@@ -12,180 +12,14 @@
 #include <limits>
 #include <new>
 #include <stdexcept>
+#include "ggml.h"
 #include "half.h"
 
 namespace quintet {
 namespace {
 
-constexpr int kLanes = 16, kBlock = 32;
+constexpr int kLanes = 16;
 constexpr size_t kQ4Bytes = 320, kQ8Bytes = 512;
-
-uint16_t load16(const uint8_t* p) { return uint16_t(p[0] | p[1] << 8); }
-uint32_t load32(const uint8_t* p) { return uint32_t(load16(p)) | uint32_t(load16(p + 2)) << 16; }
-float load_half(const uint8_t* p) { return half_bits_to_float(load16(p)); }
-
-// One block of 32 values of one row, ready to be written to its lane.
-struct Q4Block { uint8_t q[16]; uint16_t d, m; };   // byte i: low nibble = value i, high nibble = value 16 + i
-struct Q8Block { int8_t q[32]; uint16_t d; };
-
-// A GGML type: `values` per stored block of `bytes`. Every type has decode(), which reads the 32 values of block b of a row as the
-// reference implementation does; a type whose integers are kept has load() as well. A row's blocks are addressed in 32s.
-struct F32 {
-  static constexpr int values = 1, bytes = 4;
-  static void decode(const uint8_t* row, int b, float* out) {
-    for (int i = 0; i < kBlock; i++) out[i] = std::bit_cast<float>(load32(row + size_t(b) * 128 + 4 * i));
-  }
-};
-
-struct F16 {
-  static constexpr int values = 1, bytes = 2;
-  static void decode(const uint8_t* row, int b, float* out) {
-    for (int i = 0; i < kBlock; i++) out[i] = load_half(row + size_t(b) * 64 + 2 * i);
-  }
-};
-
-struct BF16 {
-  static constexpr int values = 1, bytes = 2;
-  static void decode(const uint8_t* row, int b, float* out) {
-    for (int i = 0; i < kBlock; i++) out[i] = std::bit_cast<float>(uint32_t(load16(row + size_t(b) * 64 + 2 * i)) << 16);
-  }
-};
-
-// Nibbles in GGML's order: byte i holds values i (low) and 16 + i (high).
-void decode_nibbles(const uint8_t* q, float d, float m, float* out) {
-  for (int i = 0; i < 16; i++) {
-    out[i] = d * float(q[i] & 15) + m;
-    out[16 + i] = d * float(q[i] >> 4) + m;
-  }
-}
-
-struct Q4_0 {
-  static constexpr int values = 32, bytes = 18;
-  static void load(const uint8_t* row, int b, Q4Block& out) {
-    const uint8_t* p = row + size_t(b) * bytes;
-    std::memcpy(out.q, p + 2, 16);
-    out.d = load16(p);
-    out.m = float_to_half_bits(-8.0f * half_bits_to_float(out.d));   // exact unless |d| > 8188
-  }
-  static void decode(const uint8_t* row, int b, float* out) {
-    const uint8_t* p = row + size_t(b) * bytes;
-    const float d = load_half(p);
-    for (int i = 0; i < 16; i++) {
-      out[i] = d * float((p[2 + i] & 15) - 8);
-      out[16 + i] = d * float((p[2 + i] >> 4) - 8);
-    }
-  }
-};
-
-struct Q4_1 {
-  static constexpr int values = 32, bytes = 20;
-  static void load(const uint8_t* row, int b, Q4Block& out) {
-    const uint8_t* p = row + size_t(b) * bytes;
-    std::memcpy(out.q, p + 4, 16);
-    out.d = load16(p);
-    out.m = load16(p + 2);
-  }
-  static void decode(const uint8_t* row, int b, float* out) {
-    const uint8_t* p = row + size_t(b) * bytes;
-    decode_nibbles(p + 4, load_half(p), load_half(p + 2), out);
-  }
-};
-
-// The fifth bits of a block are bits 0..31 of one word.
-int five_bits(const uint8_t* q, uint32_t high, int i) {
-  const int low = i < 16 ? q[i] & 15 : q[i - 16] >> 4;
-  return low | int(high >> i & 1u) << 4;
-}
-
-struct Q5_0 {
-  static constexpr int values = 32, bytes = 22;
-  static void load(const uint8_t* row, int b, Q8Block& out) {
-    const uint8_t* p = row + size_t(b) * bytes;
-    const uint32_t high = load32(p + 2);
-    for (int i = 0; i < kBlock; i++) out.q[i] = int8_t(five_bits(p + 6, high, i) - 16);
-    out.d = load16(p);
-  }
-  static void decode(const uint8_t* row, int b, float* out) {
-    Q8Block block;
-    load(row, b, block);
-    const float d = half_bits_to_float(block.d);
-    for (int i = 0; i < kBlock; i++) out[i] = d * float(block.q[i]);
-  }
-};
-
-struct Q5_1 {
-  static constexpr int values = 32, bytes = 24;
-  static void decode(const uint8_t* row, int b, float* out) {
-    const uint8_t* p = row + size_t(b) * bytes;
-    const float d = load_half(p), m = load_half(p + 2);
-    const uint32_t high = load32(p + 4);
-    for (int i = 0; i < kBlock; i++) out[i] = d * float(five_bits(p + 8, high, i)) + m;
-  }
-};
-
-struct Q8_0 {
-  static constexpr int values = 32, bytes = 34;
-  static void load(const uint8_t* row, int b, Q8Block& out) {
-    const uint8_t* p = row + size_t(b) * bytes;
-    for (int i = 0; i < kBlock; i++) out.q[i] = std::max(int8_t(p[2 + i]), int8_t(-127));
-    out.d = load16(p);
-  }
-  static void decode(const uint8_t* row, int b, float* out) {
-    const uint8_t* p = row + size_t(b) * bytes;
-    const float d = load_half(p);
-    for (int i = 0; i < kBlock; i++) out[i] = d * float(int8_t(p[2 + i]));
-  }
-};
-
-// Q4_K and Q5_K: 256 values in 8 blocks of 32, each with a 6-bit scale and a 6-bit minimum, packed into 12 bytes.
-struct Scales { float d, m; };   // value = d*q - m
-Scales k_scales(const uint8_t* p, int j) {
-  const uint8_t* s = p + 4;
-  const int scale = j < 4 ? s[j] & 63 : (s[j + 4] & 15) | (s[j - 4] >> 6) << 4;
-  const int minimum = j < 4 ? s[j + 4] & 63 : s[j + 4] >> 4 | (s[j] >> 6) << 4;
-  return {load_half(p) * float(scale), load_half(p + 2) * float(minimum)};
-}
-
-struct Q4_K {
-  static constexpr int values = 256, bytes = 144;
-  // 32 bytes hold two blocks: the even one in the low nibbles, the odd one in the high nibbles.
-  static int nibble(const uint8_t* p, int j, int i) { return p[16 + 32 * (j / 2) + i] >> 4 * (j % 2) & 15; }
-  static void load(const uint8_t* row, int b, Q4Block& out) {
-    const uint8_t* p = row + size_t(b / 8) * bytes;
-    for (int i = 0; i < 16; i++) out.q[i] = uint8_t(nibble(p, b % 8, i) | nibble(p, b % 8, 16 + i) << 4);
-    const Scales s = k_scales(p, b % 8);
-    out.d = float_to_half_bits(s.d);
-    out.m = float_to_half_bits(-s.m);
-  }
-  static void decode(const uint8_t* row, int b, float* out) {
-    const uint8_t* p = row + size_t(b / 8) * bytes;
-    const Scales s = k_scales(p, b % 8);
-    for (int i = 0; i < kBlock; i++) out[i] = s.d * float(nibble(p, b % 8, i)) - s.m;
-  }
-};
-
-struct Q5_K {
-  static constexpr int values = 256, bytes = 176;
-  static void decode(const uint8_t* row, int b, float* out) {
-    const uint8_t* p = row + size_t(b / 8) * bytes;
-    const int j = b % 8;
-    const uint8_t *high = p + 16, *q = p + 48 + 32 * (j / 2);
-    const Scales s = k_scales(p, j);
-    for (int i = 0; i < kBlock; i++) out[i] = s.d * float((q[i] >> 4 * (j % 2) & 15) | (high[i] >> j & 1) << 4) - s.m;
-  }
-};
-
-struct Q6_K {
-  static constexpr int values = 256, bytes = 210;   // 128 bytes of low nibbles, 64 of high bit pairs, 16 signed scales, d
-  static void decode(const uint8_t* row, int b, float* out) {
-    const uint8_t* p = row + size_t(b / 8) * bytes;
-    const int half = b % 8 / 4, j = b % 4;
-    const uint8_t *low = p + 64 * half + 32 * (j % 2), *high = p + 128 + 32 * half, *scales = p + 192 + 8 * half + 2 * j;
-    const float d = load_half(p + 208);
-    const float ds[2] = {d * float(int8_t(scales[0])), d * float(int8_t(scales[1]))};
-    for (int i = 0; i < kBlock; i++) out[i] = ds[i / 16] * float(((low[i] >> 4 * (j / 2) & 15) | (high[i] >> 2 * j & 3) << 4) - 32);
-  }
-};
 
 // The smallest fp16 d with magnitude / d <= 127: chosen before the values are quantised, so that they are rounded against the scale
 // that will be used.
@@ -365,7 +199,7 @@ void unpack_row(const Packed& w, int row, float* out) {
       for (int g = 0; g < 4; g++) std::memcpy(q4.q + 4 * g, p + 64 * g + 4 * lane, 4);
       std::memcpy(&q4.d, p + 256 + 2 * lane, 2);
       std::memcpy(&q4.m, p + 288 + 2 * lane, 2);
-      decode_nibbles(q4.q, half_bits_to_float(q4.d), half_bits_to_float(q4.m), out);
+      scale_codes(nibbles(q4.q), 0, half_bits_to_float(q4.d), half_bits_to_float(q4.m), out);
     } else {
       const uint8_t* p = tile + kQ8Bytes * size_t(b);
       for (int g = 0; g < 8; g++) std::memcpy(q8.q + 4 * g, p + 64 * g + 4 * lane, 4);
