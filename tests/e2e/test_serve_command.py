@@ -133,6 +133,18 @@ def test_a_real_model_is_served_under_the_names_given(tmp_path: Path) -> None:
         assert one.post({"model": "c", "prompt": "Hello " * 40})[0] == 400
 
 
+def test_ctrl_c_ends_a_run_with_its_figures(tmp_path: Path) -> None:
+    path = write_tiny(tmp_path / "tiny.gguf", TinySpec("tiny", context=1 << 16))
+    command = [sys.executable, "-m", "quintet", "run", str(path), "Hello", "--max-tokens", "60000", "--seed", "1"]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.read(1)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130
+    assert re.fullmatch(rb"\d+ prompt tokens, \d+ generated, first after [^\n]*, seed 1\n", err)
+
+
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
 @pytest.mark.parametrize("key", [(), ("--api-key", "secret")])
 def test_the_curl_of_the_banner_works_when_pasted(key: tuple[str, ...]) -> None:

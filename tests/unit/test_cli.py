@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import typer
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.reference.tiny_model import TinySpec, write_tiny
@@ -19,6 +20,7 @@ from tests.unit.report import Notes
 from quintet import cli
 from quintet.backends.native.core import Loaded
 from quintet.cli import console, describe, doctor, engines, loading, net, run
+from quintet.cli.app import app
 from quintet.cli.interrupt import unless
 from quintet.config import EngineConfig
 from quintet.errors import EngineFailed, ModelError
@@ -54,6 +56,15 @@ def test_help_names_every_command_and_imports_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     for command in ("serve", "run", "pull", "list", "show", "doctor"):
         assert f" {command} " in done.stdout
+
+
+def test_the_page_of_the_command_names_every_command_and_option() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
+        section = page.partition(f"quintet {name}")[2]
+        assert section, name
+        for option in (option for parameter in command.params for option in parameter.opts if option.startswith("--")):
+            assert f"`{option}" in section, (name, option)
 
 
 def test_version() -> None:
@@ -95,6 +106,10 @@ def command(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, 
         (["serve", "--toy", "--api-key", ""], "error: an API key must be printable"),
         (["run", "a", "b", "c"], "error: run takes a model and a prompt, got 3 arguments"),
         (["run", "none.gguf", "The sky is"], "error: cannot use none.gguf"),
+        (["run", "x", "--temperature", "nan"], "error: --temperature must be from 0 to 2, got nan."),
+        (["run", "x", "--temperature", "-1"], "error: --temperature must be from 0 to 2, got -1.0."),
+        (["run", "x", "--top-p", "0"], "error: --top-p must be above 0 and at most 1, got 0.0."),
+        (["run", "x", "--stop", ""], "error: --stop must not be empty."),
     ],
 )
 def test_what_a_person_can_mend_is_one_line_and_exit_code_1(words: list[str], said: str, command: Command) -> None:

@@ -26,7 +26,8 @@ def tools(tmp_path: Path) -> Path:
 def fake_python(folder: Path, fails: str, says: str = "") -> Path:
     """A Python that fails where its code contains ``fails``, and is the real one else."""
     path = folder / "python-fake"
-    path.write_text(f'#!/bin/sh\ncase "$2" in *"{fails}"*) exit 1;; *python_version*) echo "{says}"; exit;; esac\nexec {sys.executable} "$@"\n')
+    cases = f'*"{fails}"*) exit 1;; *python_version*) echo "{says}"; exit;;'
+    path.write_text(f'#!/bin/sh\ncase "$2" in {cases} esac\nexec {sys.executable} "$@"\n')
     path.chmod(0o755)
     return path
 

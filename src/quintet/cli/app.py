@@ -72,8 +72,8 @@ def serve(
 def run(
     words: Annotated[list[str] | None, typer.Argument(metavar="[MODEL] [PROMPT]", help="A lone argument is the prompt.")] = None,
     max_tokens: Annotated[int, typer.Option("--max-tokens", "-n", min=0, help="Most tokens to generate.")] = 128,
-    temperature: Annotated[float, typer.Option(min=0.0, max=2.0, help="0 = always the likeliest token.")] = 1.0,
-    top_p: Annotated[float, typer.Option(min=0.0, max=1.0, help="Draw from the likeliest tokens of this total probability.")] = 1.0,
+    temperature: Annotated[float, typer.Option(help="0 to 2; 0 = always the likeliest token.")] = 1.0,
+    top_p: Annotated[float, typer.Option(help="Draw from the likeliest tokens of this total probability.")] = 1.0,
     seed: Annotated[int | None, typer.Option(min=0, max=2**64 - 1, help="Same seed, same text.")] = None,
     stop: Annotated[list[str] | None, typer.Option(help="End the text before this string; repeatable.")] = None,
     ctx_size: Context = 0,

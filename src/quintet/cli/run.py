@@ -65,8 +65,27 @@ def model_and_prompt(words: list[str]) -> tuple[str, str]:
     return words[0] if words else "smollm2", sys.stdin.read()
 
 
+def check(options: RunOptions) -> None:
+    """What the option parser lets through.
+
+    Raises:
+        OptionError: a value outside its range (NaN included).
+    """
+    if not 0 <= options.temperature <= 2:
+        raise OptionError(f"--temperature must be from 0 to 2, got {options.temperature}.")
+    if not 0 < options.top_p <= 1:
+        raise OptionError(f"--top-p must be above 0 and at most 1, got {options.top_p}.")
+    if "" in options.stop:
+        raise OptionError("--stop must not be empty.")
+
+
 def run(engine: engines.EngineOptions, options: RunOptions) -> int:
-    """Generate and print; the exit code."""
+    """Generate and print; the exit code.
+
+    Raises:
+        QuintetError: bad options, no model, a prompt that does not fit; one clear line.
+    """
+    check(options)
     with ConsoleReport() as report:
         plan = engines.plan(engine, report)
     return uvloop.run(_run(plan, options))
