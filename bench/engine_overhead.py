@@ -77,13 +77,13 @@ def parts(sequences: int, steps: int, logprobs: int | None) -> dict[str, float]:
     runner, tables = NoModel(), BlockTables(sequences, CONTEXT // 16)
     scheduler = Scheduler(config, KvCache(PagePool(1 << 16), tables, ROW), Emitter(ToyTokenizer().pieces, frozenset({256})))
     for index in range(sequences):
-        scheduler.add(index, [PreparedSequence(prompt(index), steps, Sampling(0.0, 1.0, index), logprobs, False)])
+        scheduler.add(index, [PreparedSequence(prompt(index), steps, Sampling(0.0, 1.0, index), logprobs, False)], 0.0)
     stepper = Stepper(runner, tables)
     spent = dict.fromkeys(("plan", "step", "apply"), 0.0)
     count = 0
     while scheduler.live:
         t0 = time.perf_counter()
-        plan = scheduler.plan()
+        plan = scheduler.plan(0.0)
         t1 = time.perf_counter()
         results = stepper.run(plan)
         t2 = time.perf_counter()

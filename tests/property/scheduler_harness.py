@@ -50,10 +50,11 @@ class Simulation:
         self.stepper = Stepper(self.runner, tables)
         self.events: dict[tuple[int, int], list[TokenEvent]] = {}
         self.last_plan = Plan()
+        self.now = 0.0  # one second per step
 
     def add(self, request: int, *sequences: PreparedSequence) -> None:
         """Queue a request."""
-        self.scheduler.add(request, sequences)
+        self.scheduler.add(request, sequences, self.now)
         self.events |= {(request, index): [] for index in range(len(sequences))}
 
     def abort(self, request: int, index: int | None = None) -> None:
@@ -62,7 +63,8 @@ class Simulation:
 
     def step(self, *aborts_between: tuple[int, int | None]) -> None:
         """One step, with the aborts coming in while it runs; checks the plan and all invariants."""
-        plan = self.last_plan = self.scheduler.plan()
+        self.now += 1.0
+        plan = self.last_plan = self.scheduler.plan(self.now)
         self.check_plan(plan)
         results = self.stepper.run(plan)
         for request, index in aborts_between:
@@ -118,4 +120,3 @@ def assert_as_alone(events: Sequence[TokenEvent], sequence: PreparedSequence) ->
     assert tuple(got) == expected
 
 
-__all__ = ["PAGE", "Simulation", "State", "alone", "assert_as_alone", "prepared", "told"]

@@ -35,14 +35,18 @@ class Emitter:
             finish = Finish.EOS
         elif len(seq.generated) >= seq.max_tokens:
             finish = Finish.LENGTH
-        cached = (seq.group.cached or 0) if finish else 0
-        event = TokenEvent(seq.index, token, self._pieces[token], logprob, top, False, finish, cached)
+        group = seq.group
+        cached = (group.cached or 0) if finish else 0
+        waited = group.waited if len(seq.generated) == 1 and not group.echo else 0.0
+        event = TokenEvent(seq.index, token, self._pieces[token], logprob, top, False, finish, cached, "", waited)
         events.setdefault(seq.request_id, []).append(event)
         return finish is not None
 
     def end(self, seq: Sequence, finish: Finish, events: Events, error: str = "") -> None:
         """Emit a terminal event that carries no token."""
-        event = TokenEvent(seq.index, -1, finish=finish, cached_tokens=seq.group.cached or 0, error=error)
+        group = seq.group
+        waited = 0.0 if seq.generated or group.echoed else group.waited
+        event = TokenEvent(seq.index, -1, finish=finish, cached_tokens=group.cached or 0, error=error, waited=waited)
         events.setdefault(seq.request_id, []).append(event)
 
     def echo(self, group: Group, count: int, scores: Scores | None, events: Events) -> None:
@@ -58,10 +62,12 @@ class Emitter:
             scored = len(scores.chosen)
             logprobs[count - scored :] = scores.chosen.tolist()
             tops[count - scored :] = tops_of(scores, group.logprobs or 0)
-        rows = list(zip(tokens, logprobs, tops, strict=True))
+        waits = [group.waited if start == 0 else 0.0] + [0.0] * (count - 1)
+        rows = list(zip(tokens, logprobs, tops, waits, strict=True))
         for member in group.live:
             queue = events.setdefault(member.request_id, [])
-            queue += [TokenEvent(member.index, token, self._pieces[token], logprob, top, True) for token, logprob, top in rows]
+            for token, logprob, top, waited in rows:
+                queue.append(TokenEvent(member.index, token, self._pieces[token], logprob, top, True, waited=waited))
 
 
 def tops_of(scores: Scores, count: int) -> list[Top]:

@@ -52,7 +52,7 @@ class Engine:
         self._moved = clock()  # when a step last finished or work arrived at an idle engine
         self._ids = itertools.count(1)
         self._inbox: SimpleQueue[ToWorker] = SimpleQueue()
-        worker = Worker(loader, config, self._inbox, self._send)
+        worker = Worker(loader, config, clock, self._inbox, self._send)
         self._thread = threading.Thread(target=worker.run, name="quintet-engine", daemon=True)
         self._thread.start()
 
@@ -88,11 +88,12 @@ class Engine:
         if self._state is not State.READY:
             self._end(stream)
             return stream
+        now = self._clock()
         if not self._live:
-            self._moved = self._clock()
+            self._moved = now
         self._streams[prepared.request_id] = stream
         self._live += stream.open
-        self._inbox.put(Submit(prepared.request_id, prepared.sequences))
+        self._inbox.put(Submit(prepared.request_id, prepared.sequences, now))
         return stream
 
     def abort(self, request_id: int, seq: int | None = None) -> None:

@@ -11,10 +11,15 @@ from quintet.backends.native.emit import Events
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """Run a request's sequences, checked by ``prepare``."""
+    """Run a request's sequences, checked by ``prepare``.
+
+    Args:
+        at: seconds, on the clock that the worker uses too.
+    """
 
     request_id: int
     sequences: tuple[PreparedSequence, ...]
+    at: float
 
 
 @dataclass(frozen=True, slots=True)

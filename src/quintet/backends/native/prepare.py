@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 
 from quintet.backends.base import Capabilities, PreparedSequence, SequenceSpec
-from quintet.errors import BadRequest, PromptTooLong, shorten
-from quintet.request import Prompt
+from quintet.errors import BadRequest, PromptTooLong, Unsupported, shorten
+from quintet.request import Prompt, Sampling
+
+OFFERED = frozenset({"prompt", "max_tokens", "sampling", "logprobs", "echo", "truncate", "temperature", "top_p", "seed"})
+"""Fields of ``SequenceSpec`` and ``Sampling`` that this engine implements; the others are refused unless they are off."""
 
 
 def texts(specs: Sequence[SequenceSpec]) -> list[str]:
@@ -25,6 +29,7 @@ def resolve(
 
     Raises:
         BadRequest: a token id out of range, an empty prompt, too many sequences or alternatives.
+        Unsupported: a field that is not in ``OFFERED``.
         PromptTooLong: a prompt, or a prompt and ``max_tokens``, exceed the context.
     """
     if len(specs) > capabilities.max_sequences:
@@ -33,6 +38,8 @@ def resolve(
     tokens: dict[Prompt, tuple[int, ...]] = {}
     sequences = []
     for spec, name in zip(specs, names, strict=True):
+        _refuse_unoffered(spec)
+        _refuse_unoffered(spec.sampling)
         if spec.prompt not in tokens:
             ids = encoded[spec.prompt] if isinstance(spec.prompt, str) else spec.prompt
             tokens[spec.prompt] = _checked(tuple(ids), name, capabilities.vocab, separator)
@@ -47,6 +54,13 @@ def _names(specs: Sequence[SequenceSpec]) -> list[str]:
         number += index == 0 or spec.prompt is not specs[index - 1].prompt
         numbers.append(number)
     return [f"prompt[{one}]" if number else "prompt" for one in numbers]
+
+
+def _refuse_unoffered(values: SequenceSpec | Sampling) -> None:
+    for field in fields(values):
+        value = getattr(values, field.name)
+        if field.name not in OFFERED and value != field.default:
+            raise Unsupported(field.name, "is not offered by this engine", shorten(value))
 
 
 def _checked(tokens: tuple[int, ...], name: str, vocab: int, separator: int | None) -> tuple[int, ...]:
@@ -69,8 +83,8 @@ def _sequence(spec: SequenceSpec, tokens: tuple[int, ...], name: str, capabiliti
     most = context if spec.max_tokens == 0 else context - 1  # room for one token, unless none is wanted
     if length > most:
         raise PromptTooLong(name, f"must have at most {most} tokens, for the context is {context}", str(length))
-    if spec.max_tokens is not None and length + spec.max_tokens > context:
+    if spec.max_tokens is not None and length + spec.max_tokens > context and not spec.truncate:
         rule = f"and the {length} tokens of {name} must together be at most {context}, the context"
         raise PromptTooLong("max_tokens", rule, shorten(spec.max_tokens))
-    max_tokens = context - length if spec.max_tokens is None else spec.max_tokens
+    max_tokens = context - length if spec.max_tokens is None else min(spec.max_tokens, context - length)
     return PreparedSequence(tokens, max_tokens, spec.sampling, spec.logprobs, spec.echo)

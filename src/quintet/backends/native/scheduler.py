@@ -1,4 +1,4 @@
-"""Who runs in each step, and what came of it. Plain code over values: no clock, threads or I/O.
+"""Who runs in each step, and what came of it. Plain code over values: no clock (time is an argument), threads or I/O.
 
 Order of a step: sequences that decode get one token each; then waiting ones are admitted while slots and pages last; then prefill
 shares what is left of ``batch_tokens``, at least half of it to the oldest prefill and the rest to the shortest first. When pages
@@ -67,8 +67,8 @@ class Scheduler:
         """Sequences in the batch."""
         return len(self._running)
 
-    def add(self, request_id: int, prepared: Items[PreparedSequence]) -> None:
-        """Queue a request's sequences.
+    def add(self, request_id: int, prepared: Items[PreparedSequence], now: float) -> None:
+        """Queue a request's sequences, which came at ``now`` (seconds).
 
         Raises:
             Overloaded: too many are live already; nothing was added.
@@ -78,13 +78,12 @@ class Scheduler:
         groups: dict[tuple[object, ...], Group] = {}
         for index, spec in enumerate(prepared):
             key = (spec.tokens, spec.echo, spec.logprobs, spec.max_tokens == 0)
-            group = groups.setdefault(key, Group(spec.tokens, spec.echo, spec.logprobs))
+            group = groups.setdefault(key, Group(spec.tokens, spec.echo, spec.logprobs, now))
             group.members.append(_sequence(request_id, index, spec, group))
         self._requests[request_id] = {seq.index: seq for group in groups.values() for seq in group.members}
         self._live += len(prepared)
         for group in groups.values():
-            self._lead(group, group.members)
-            self._waiting.push(group.members[0])
+            self._waiting.push(self._lead(group, group.members))
 
     def abort(self, request_id: int, index: int | None = None) -> Events:
         """End one sequence of a request, or all; unknown and ended ones are ignored. Allowed between ``plan`` and ``apply`` too."""
@@ -101,11 +100,11 @@ class Scheduler:
             self._end(seq, Finish.ERROR, events, message)
         return events
 
-    def plan(self) -> Plan:
-        """What to do next. Must be followed by ``apply`` or ``fail`` before the next ``plan``."""
+    def plan(self, now: float) -> Plan:
+        """What to do next, at ``now`` (seconds). Must be followed by ``apply`` or ``fail`` before the next ``plan``."""
         plan = Plan()
         self._plan_decodes(plan)
-        self._admit(plan)
+        self._admit(plan, now)
         self._plan_prefills(plan, self._batch_tokens - plan.decodes)
         return plan
 
@@ -166,18 +165,18 @@ class Scheduler:
         seq.advance(Action.PREEMPT)
         self._waiting.push_front(seq)
 
-    def _admit(self, plan: Plan) -> None:
+    def _admit(self, plan: Plan, now: float) -> None:
         while len(self._running) < self._max_running:
             seq = self._waiting.head()
             if seq is None:
                 return
-            if self._start(seq, plan):
+            if self._start(seq, plan, now):
                 continue
             if self._running or not self._holding:
                 return
             self._drop_snapshot(self._holding[-1])  # nothing else will ever free its pages
 
-    def _start(self, seq: Sequence, plan: Plan) -> bool:
+    def _start(self, seq: Sequence, plan: Plan, now: float) -> bool:
         """Move the head of the queue into the batch; False, with nothing changed, if pages are short."""
         group = seq.group
         if group.snapshot and not seq.generated:
@@ -195,7 +194,7 @@ class Scheduler:
         self._waiting.pop()
         self._kv.admit(seq, matched)
         if group.cached is None:
-            group.cached = seq.computed
+            group.cached, group.waited = seq.computed, now - group.submitted
         seq.advance(Action.ADMIT)
         self._running.append(seq)
         return True
@@ -352,16 +351,16 @@ class Scheduler:
         elif group.snapshot:
             self._settle(group)
 
-    def _lead(self, group: Group, members: list[Sequence]) -> None:
+    def _lead(self, group: Group, members: list[Sequence]) -> Sequence:
         """The first of the members that wait computes the prompt for all; the caller queues it."""
         group.leader, group.followers = members[0], members[1:]
+        return members[0]
 
     def _succeed(self, group: Group) -> None:
         """The leader is gone: the next follower takes its place."""
         group.leader = None
         if group.followers:
-            self._lead(group, group.followers)
-            self._waiting.push_front(group.followers[0])
+            self._waiting.push_front(self._lead(group, group.followers))
 
     def _settle(self, group: Group) -> None:
         """Release the group's snapshot once nobody waits for it."""
@@ -379,8 +378,7 @@ class Scheduler:
             self._kv.pool.release(group.snapshot.pages)
         group.snapshot = None
         self._holding.remove(group)
-        self._lead(group, members)
-        self._waiting.push_front(members[0])
+        self._waiting.push_front(self._lead(group, members))
 
 
 def _sequence(request_id: int, index: int, spec: PreparedSequence, group: Group) -> Sequence:

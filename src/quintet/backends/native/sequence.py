@@ -62,17 +62,21 @@ class Group:
         leader: the member that computes the prompt (queued or in PREFILL); ``None`` once it is computed.
         followers: members that wait for the leader, outside the queue.
         echoed: prompt tokens emitted so far, to every member alike.
-        cached: prompt tokens that came from the prefix cache; ``None`` until the first admission.
+        submitted: when the request came.
+        waited: from then to the first step that computed the prompt; 0 until that step.
+        cached: prompt tokens that came from the prefix cache; ``None`` until that step.
     """
 
     prompt: tuple[int, ...]
     echo: bool
     logprobs: int | None
-    members: list[Sequence] = field(default_factory=list)
-    leader: Sequence | None = None
-    followers: list[Sequence] = field(default_factory=list)
+    submitted: float = 0.0
+    members: list[Sequence] = field(default_factory=list, repr=False)
+    leader: Sequence | None = field(default=None, repr=False)
+    followers: list[Sequence] = field(default_factory=list, repr=False)
     snapshot: Snapshot | None = None
     echoed: int = 0
+    waited: float = 0.0
     cached: int | None = None
 
     @property

@@ -37,12 +37,21 @@ class Worker:
     A step that fails ends the sequences that took part in it, and the loop goes on.
 
     Args:
+        clock: seconds, monotonic; used only to tell how long a request waited.
         send: called in the worker's thread; must not block.
     """
 
-    def __init__(self, loader: Loader, config: EngineConfig, inbox: SimpleQueue[ToWorker], send: Callable[[FromWorker], None]) -> None:
+    def __init__(
+        self,
+        loader: Loader,
+        config: EngineConfig,
+        clock: Callable[[], float],
+        inbox: SimpleQueue[ToWorker],
+        send: Callable[[FromWorker], None],
+    ) -> None:
         self._loader = loader
         self._config = config
+        self._clock = clock
         self._inbox = inbox
         self._send = send
         self._steps = 0
@@ -92,9 +101,9 @@ class Worker:
 
     def _receive(self, message: ToWorker, scheduler: Scheduler) -> Events:
         match message:
-            case Submit(request_id, sequences):
+            case Submit(request_id, sequences, at):
                 try:
-                    scheduler.add(request_id, sequences)
+                    scheduler.add(request_id, sequences, at)
                 except Overloaded as error:
                     return {request_id: [TokenEvent(seq, -1, finish=Finish.ERROR, error=str(error)) for seq in range(len(sequences))]}
             case Abort(request_id, seq):
@@ -104,7 +113,7 @@ class Worker:
         return {}
 
     def _step(self, scheduler: Scheduler, stepper: Stepper) -> Events:
-        plan = scheduler.plan()
+        plan = scheduler.plan(self._clock())
         try:
             results = stepper.run(plan)
         except Exception:
