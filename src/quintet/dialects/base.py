@@ -55,10 +55,12 @@ class Parsed:
     Args:
         request: ``request.model`` is empty when the client named none and the dialect allows that.
         ignored: fields that the provider does not document; the server names them in a ``warning`` header.
+        options: what only changes how this dialect writes the answer; nobody else looks inside, its ``renderer`` gets it back.
     """
 
     request: CompletionRequest
     ignored: tuple[str, ...] = ()
+    options: object = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +70,12 @@ class ServedModel:
     Args:
         name: what requests call it.
         created: Unix time in seconds from which it is served.
+        context: most tokens of prompt plus completion; ``None`` while the model is not loaded.
     """
 
     name: str
     created: int
+    context: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +122,10 @@ class Renderer(Protocol):
         """The JSON body of a request whose events are complete and end with ``Finished``."""
         ...
 
+    def headers(self, events: Sequence[Event], /) -> Headers:
+        """Response headers that go with that JSON body; a stream's headers are sent before there is anything to say."""
+        ...
+
 
 class Dialect(Protocol):
     """One provider."""
@@ -136,7 +144,12 @@ class Dialect(Protocol):
         """
         ...
 
-    def renderer(self, request: CompletionRequest, identity: Identity) -> Renderer: ...
+    def renderer(self, request: CompletionRequest, identity: Identity, options: object = None, /) -> Renderer:
+        """
+        Args:
+            options: ``Parsed.options`` of the same request.
+        """
+        ...
 
     def error(self, error: Exception) -> ErrorReply:
         """Any exception; those that are not ours give a fixed text with status 500."""

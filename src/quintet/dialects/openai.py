@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from quintet.dialects.base import ErrorReply, Fault, Identity, Parsed, ServedModel, fault, sampling
+from quintet.dialects.base import ErrorReply, Fault, Headers, Identity, Parsed, ServedModel, fault, sampling
 from quintet.dialects.fields import Boolean, Field, Integer, Number, Object, Prompts, Status, Stop, String, unknown
 from quintet.dialects.json_guard import decode_object
 from quintet.dialects.wire import Logprobs, UsageBody, encode
@@ -160,6 +160,9 @@ class OpenAIRenderer:
         bodies = [ChoiceBody("".join(one.texts), index, one.logprobs, one.finish) for index, one in sorted(choices.items())]
         return encode(self._body(bodies, usage))
 
+    def headers(self, _events: Sequence[Event]) -> Headers:
+        return ()
+
     def _chunk(self, event: Event) -> Completion:
         # Page, include_usage: "All other chunks will also include a `usage` field, but with a null value."
         usage = None if self._include_usage else msgspec.UNSET
@@ -193,7 +196,7 @@ class OpenAI:
         _check_together(raw, request)
         return Parsed(request, unknown(FIELDS, raw))
 
-    def renderer(self, request: CompletionRequest, identity: Identity) -> OpenAIRenderer:
+    def renderer(self, request: CompletionRequest, identity: Identity, _options: object = None) -> OpenAIRenderer:
         return OpenAIRenderer(request, identity)
 
     def error(self, error: Exception) -> ErrorReply:

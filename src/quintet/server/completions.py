@@ -62,7 +62,7 @@ class Completions:
         job = await self._service.prepare(request)
         fingerprint = self._backend.capabilities.fingerprint
         identity = Identity(self._source.token(), int(self._source.now()), request.model, fingerprint)
-        renderer = self._dialect.renderer(request, identity)
+        renderer = self._dialect.renderer(request, identity, parsed.options)
         headers = _warning(parsed.ignored)
         async with _cancelled_when_gone(exchange.receive, job) as gone:
             if request.stream:
@@ -105,7 +105,7 @@ async def _json(
     if gone.done():
         return
     _raise_failure(events)
-    await exchange.reply(200, renderer.fold(events), headers)
+    await exchange.reply(200, renderer.fold(events), [*headers, *renderer.headers(events)])
 
 
 @asynccontextmanager

@@ -39,20 +39,25 @@ class Models:
 
     async def list(self, exchange: Exchange) -> None:
         """``GET /v1/models``."""
-        await exchange.reply(200, self._dialect.models([ServedModel(name, self._created) for name in self._served()]))
+        await exchange.reply(200, self._dialect.models([self._entry(name) for name in self._served()]))
 
     async def show(self, exchange: Exchange) -> None:
         """``GET /v1/models/{name}``; the name may hold slashes, which the SDKs send percent-encoded."""
         name = exchange.path.partition("/models/")[2]
         if name not in self._served():
             raise self._not_found(name)
-        await exchange.reply(200, self._dialect.model(ServedModel(name, self._created)))
+        await exchange.reply(200, self._dialect.model(self._entry(name)))
 
     def _served(self) -> tuple[str, ...]:
         if self._names:
             return self._names
-        loaded = self._backend.health().state in (State.READY, State.STALLED)
-        return (self._backend.capabilities.model,) if loaded else ()
+        return (self._backend.capabilities.model,) if self._loaded() else ()
+
+    def _entry(self, name: str) -> ServedModel:
+        return ServedModel(name, self._created, self._backend.capabilities.context if self._loaded() else None)
+
+    def _loaded(self) -> bool:
+        return self._backend.health().state in (State.READY, State.STALLED)
 
     def _not_found(self, name: str) -> ModelNotFound:
         return ModelNotFound(f"The model {shorten(name)} is not served here; served: {', '.join(self._served())}.")
