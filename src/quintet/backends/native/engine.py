@@ -76,8 +76,7 @@ class Engine:
             encoded = await asyncio.to_thread(_encode, tokenizer, wanted)
         else:
             encoded = _encode(tokenizer, wanted)
-        separator: int | None = getattr(tokenizer, "separator", None)
-        sequences = resolve(specs, encoded, self.capabilities, separator)
+        sequences = resolve(specs, encoded, self.capabilities, _separator(tokenizer))
         self._require_open()
         self._require_room(len(specs))  # others may have come meanwhile; nothing can between this and submit
         return Prepared(next(self._ids), sequences)
@@ -171,6 +170,12 @@ class Engine:
             stream.end(Finish.ERROR, _DIED)
         else:
             stream.end(Finish.ABORT)
+
+
+def _separator(tokenizer: Tokenizer) -> int | None:
+    """The token that stands for an empty prompt: what the tokenizer names, else an end-of-sequence token."""
+    named: int | None = getattr(tokenizer, "separator", None)
+    return min(tokenizer.eos_ids, default=None) if named is None else named
 
 
 def _encode(tokenizer: Tokenizer, wanted: Sequence[str]) -> dict[str, list[int]]:

@@ -1,0 +1,69 @@
+"""The backends that the contract is checked on. A new one is a new entry in ``BACKENDS``."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from tests.reference.tiny_model import TinySpec, write_tiny
+
+from quintet.backends.base import Backend, State
+from quintet.backends.native.core import Loader
+from quintet.backends.native.engine import Engine
+from quintet.backends.native.load import native_loader
+from quintet.backends.toy import toy_loader
+from quintet.config import EngineConfig
+
+CONFIG = EngineConfig(kv_bytes=64 << 20, batch_tokens=48, max_running=8, max_waiting=200, max_sequences=12)
+"""Small, so that the tests meet every limit: chunks, a queue, forks beyond the batch."""
+
+
+def _toy(_: pytest.FixtureRequest) -> Loader:
+    return toy_loader()
+
+
+def _tiny(request: pytest.FixtureRequest) -> Loader:
+    folder: Path = request.getfixturevalue("tmp_path")
+    return native_loader(write_tiny(folder / "tiny.gguf", TinySpec("tiny")), threads=2)
+
+
+def _bundled(_: pytest.FixtureRequest) -> Loader:
+    """The bundled model, where ``QUINTET_TEST_MODEL`` names its file."""
+    path = os.environ.get("QUINTET_TEST_MODEL")
+    if not path:
+        pytest.skip("QUINTET_TEST_MODEL is not set")
+    return native_loader(Path(path), threads=2, context=512)
+
+
+BACKENDS: dict[str, Callable[[pytest.FixtureRequest], Loader]] = {"toy": _toy, "tiny": _tiny, "bundled": _bundled}
+
+Scenario = Callable[[Backend], Awaitable[None]]
+Check = Callable[[Scenario], None]
+
+
+@asynccontextmanager
+async def ready(backend: Backend) -> AsyncIterator[Backend]:
+    """The backend once it is loaded; closed at the end."""
+    try:
+        while backend.health().state is State.LOADING:
+            await asyncio.sleep(0.002)
+        assert backend.health().state is State.READY
+        yield backend
+    finally:
+        await backend.close()
+
+
+@pytest.fixture(params=list(BACKENDS))
+def check(request: pytest.FixtureRequest) -> Check:
+    """``check(scenario)`` runs a coroutine function on each backend in turn, on an event loop of its own."""
+    loader = BACKENDS[request.param](request)
+
+    async def on_backend(scenario: Scenario) -> None:
+        async with asyncio.timeout(120), ready(Engine(loader, CONFIG)) as backend:
+            await scenario(backend)
+
+    return lambda scenario: asyncio.run(on_backend(scenario))
