@@ -7,6 +7,7 @@ every dialect it means "unset", because the SDKs send ``None`` arguments as expl
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
@@ -60,6 +61,7 @@ class Field(Generic[T]):
         default: the value when the field is absent or null.
         note: for the docs: what differs from, or is not said by, the provider's page.
         shown: the default as the docs print it, where ``default`` itself would mislead.
+        refusal: with ``Status.LATER``: the rule to tell, where there is more to say than "not yet".
     """
 
     name: str
@@ -68,6 +70,7 @@ class Field(Generic[T]):
     status: Status = Status.DONE
     note: str = ""
     shown: str = ""
+    refusal: str = "is not supported by this server yet; leave it out"
 
     def of(self, body: Mapping[str, object]) -> T:
         """The field's value in a request, checked; the default if absent or null."""
@@ -76,8 +79,14 @@ class Field(Generic[T]):
             return self.default
         value = self.kind.read(self.name, given)
         if self.status is Status.LATER and value != self.default:
-            raise Unsupported(self.name, "is not supported by this server yet; leave it out", shorten(given))
+            raise Unsupported(self.name, self.refusal, shorten(given))
         return value
+
+    def required(self, body: Mapping[str, object]) -> T:
+        """The same for a field that must be given, and not as null."""
+        if body.get(self.name) is None:
+            raise BadRequest(self.name, "is required", code="missing_required_parameter")
+        return self.of(body)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +161,25 @@ class String:
 
 
 @dataclass(frozen=True, slots=True)
+class OneOf:
+    """One of a few words."""
+
+    words: tuple[str, ...]
+    type: str = "string"
+
+    @property
+    def range(self) -> str:
+        return ", ".join(f"`{word}`" for word in self.words)
+
+    def read(self, name: str, value: object) -> str:
+        if not isinstance(value, str):
+            raise wrong_type(name, "a string", value)
+        if value not in self.words:
+            raise BadRequest(name, f"must be one of {', '.join(self.words)}", shorten(value))
+        return value
+
+
+@dataclass(frozen=True, slots=True)
 class Object:
     """A JSON object; its members are fields of their own."""
 
@@ -217,6 +245,38 @@ class Prompts:
             raise BadRequest(name, f"must be at most {self.most} prompts", f"{len(value)} prompts")
         read = _text if isinstance(value[0], str) else _token_ids
         return tuple(read(f"{name}[{index}]", one) for index, one in enumerate(value))
+
+
+@dataclass(frozen=True, slots=True)
+class LogitBias:
+    """Token id, as a string of decimal digits, to the bias that is added to its logit; an empty object is none."""
+
+    most: int
+    low: float = -100.0
+    high: float = 100.0
+    type: str = "object"
+
+    @property
+    def range(self) -> str:
+        return f"up to {self.most} token ids, each {_range(self.low, self.high)}"
+
+    def read(self, name: str, value: object) -> tuple[tuple[int, float], ...]:
+        if not isinstance(value, dict):
+            raise wrong_type(name, "an object of token ids and numbers", value)
+        if len(value) > self.most:
+            raise BadRequest(name, f"must have at most {self.most} token ids", f"{len(value)} token ids")
+        number = Number(self.low, self.high)
+        return tuple((_token_key(name, key), number.read(f"{name}.{printable(key)}", bias)) for key, bias in value.items())
+
+
+_TOKEN_KEY = re.compile(r"0|[1-9][0-9]{0,9}")
+
+
+def _token_key(name: str, key: str) -> int:
+    """One spelling per token id, so that no two keys mean the same token; what ``int`` reads is far more than that."""
+    if not _TOKEN_KEY.fullmatch(key) or int(key) > MAX_TOKEN_ID:
+        raise BadRequest(name, "must have token ids, in plain decimal digits, as its keys", shorten(key))
+    return int(key)
 
 
 def _text(name: str, value: object) -> str:
