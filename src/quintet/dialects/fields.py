@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import enum
 import re
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
@@ -191,35 +190,6 @@ class Object:
         if not isinstance(value, dict):
             raise wrong_type(name, "an object", value)
         return value
-
-
-@dataclass(frozen=True, slots=True)
-class LogitBias:
-    """Token ids, as object keys, to biases; ``(id, bias)`` pairs in the order of the ids. The backend checks ids against its vocabulary."""
-
-    low: float = -100
-    high: float = 100
-    most: int = 1024
-    type: str = "object"
-
-    @property
-    def range(self) -> str:
-        return f"up to {self.most} token ids, each to a number from {self.low:g} to {self.high:g}"
-
-    def read(self, name: str, value: object) -> tuple[tuple[int, float], ...]:
-        if not isinstance(value, dict):
-            raise wrong_type(name, "an object of token ids and biases", value)
-        if len(value) > self.most:
-            raise BadRequest(name, f"must have at most {self.most} token ids", f"{len(value)} token ids")
-        bias = Number(self.low, self.high)
-        return tuple(sorted((_id_key(name, key), bias.read(f"{name}.{printable(key)}", one)) for key, one in value.items()))
-
-
-def _id_key(name: str, key: str) -> int:
-    """Only the one spelling that JSON itself gives a number: `int()` would also take " 5", "+5", "1_0" and other scripts' digits."""
-    if not re.fullmatch(r"0|[1-9][0-9]{0,9}", key) or int(key) > MAX_TOKEN_ID:
-        raise BadRequest(name, "must have token ids in plain decimal digits as keys", shorten(key))
-    return int(key)
 
 
 @dataclass(frozen=True, slots=True)
