@@ -115,9 +115,8 @@ def figures(result: divergence.Divergence) -> dict[str, float]:
 
 def quintet_engine(model: Path, threads: int) -> Engine:
     """Our native engine: each call is one prefill of the whole window."""
-    from quintet.backends.native.load import native_loader
-
     from quintet.backends.native.core import PAGE, Batch
+    from quintet.backends.native.load import native_loader
 
     runner = native_loader(model, threads, WINDOW)(lambda _: None).runner
     pages = -(-WINDOW // PAGE)
@@ -154,7 +153,8 @@ to 8 bits in blocks of 32 for the matrix products and keep keys and values in 16
 
 KL is the Kullback-Leibler divergence (reference || engine) in nats per position, over {ours["positions"]:.0f} positions of prose and
 code (`bench/data`) in windows of {WINDOW} tokens, each one prefill from an empty context; perplexity is over the same text. Smaller KL is
-closer to exact. llama.cpp: {record["package"]} (`{record["version"]}`), recorded by `bench/accuracy_peers.py` on the same file and token ids.
+closer to exact. llama.cpp: {record["package"]} (`{record["version"]}`), recorded by `bench/accuracy_peers.py` on the same file and
+token ids.
 
 `python bench/accuracy.py MODEL.gguf --check` fails if ours is further from the reference than llama.cpp with default settings.
 """

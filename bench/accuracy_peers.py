@@ -1,4 +1,5 @@
-"""Record llama.cpp's accuracy on the benchmark's text in ``bench/data/llama_cpp.json``.
+"""Record llama.cpp's accuracy on the benchmark's text in ``bench/data/llama_cpp.json``, and its logits of tiny float32 models, which check
+the reference itself, in ``tests/reference/llama_cpp_tiny.npz``.
 
 Runs in an environment of its own, so that the project never depends on a peer:
 
@@ -16,6 +17,7 @@ import ctypes as c
 import importlib.metadata
 import json
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +27,11 @@ import xllamacpp  # type: ignore[import-not-found]
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench import accuracy
+from tests.reference import tiny_model
 
 VERSION = "2026.10.11549"
-LAYOUT = {"default": (1, -1), "flash attention off": (1, 0), "flash attention off, F32 keys and values": (0, 0)}
+FLOAT = "flash attention off, F32 keys and values"
+LAYOUT = {"default": (1, -1), "flash attention off": (1, 0), FLOAT: (0, 0)}
 """Name to (type of keys and values: GGML F16 = 1, F32 = 0; flash attention: -1 = the library's choice, 0 = off)."""
 
 
@@ -130,7 +134,7 @@ class LlamaCpp:
         return list(ids[:count])
 
     def engine(self, kv_type: int, flash: int) -> accuracy.Engine:
-        """Logits of all positions of one prefill."""
+        """Logits of all positions of one prefill. A context is as wide as the window."""
         lib = self._lib
         params = lib.llama_context_default_params()
         params.n_ctx = params.n_batch = params.n_ubatch = self._window
@@ -154,6 +158,17 @@ class LlamaCpp:
         return logits
 
 
+def record_tiny() -> None:
+    """llama.cpp's logits of each tiny family in float32 throughout, so that nothing but rounding of sums may differ from the reference."""
+    found = {}
+    for spec in tiny_model.FLOAT_FAMILIES:
+        with tempfile.TemporaryDirectory() as folder:
+            path = tiny_model.write_tiny(Path(folder) / "tiny.gguf", spec)
+            ids = tiny_model.random_ids(spec, accuracy.WINDOW)
+            found[spec.name] = LlamaCpp(path, len(ids)).engine(*LAYOUT[FLOAT])(ids)[tiny_model.RECORDED_ROWS]
+    np.savez_compressed(tiny_model.RECORDED, **found)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
@@ -161,6 +176,7 @@ def main() -> None:
     installed = importlib.metadata.version("xllamacpp")
     if installed != VERSION:
         raise SystemExit(f"xllamacpp {installed} is installed; the structures here are those of {VERSION}")
+    record_tiny()
     peer = LlamaCpp(args.model, accuracy.WINDOW)
     tokens = {name: peer.tokenize((accuracy.DATA / name).read_text()) for name in accuracy.TEXTS}
     engines = {name: peer.engine(*layout) for name, layout in LAYOUT.items()}
@@ -176,6 +192,7 @@ def main() -> None:
         "text_sha256": accuracy.text_digest(),
         "window": accuracy.WINDOW,
         "figures": rows,
+        "kl": [float(f"{kl:.3g}") for kl in results["default"].kl],
         "tokens": tokens,
     }
     lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in record.items()]

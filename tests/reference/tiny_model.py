@@ -7,7 +7,7 @@ spread like those of a trained model. The same specification gives the same byte
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -70,6 +70,11 @@ FAMILIES = (
     TinySpec("llama-yarn", hidden=128, heads=4, kv_heads=4, rope={**YARN, "scaling.attn_factor": 0.9, "scaling.yarn_beta_fast": 16.0}),
 )
 """Every flag of a ``ModelSpec`` set and unset, odd sizes throughout."""
+
+FLOAT_FAMILIES = tuple(replace(spec, types=(Type.F32,)) for spec in FAMILIES)
+RECORDED = Path(__file__).with_name("llama_cpp_tiny.npz")
+"""Logits float32 [rows, V] of ``RECORDED_ROWS`` of each float family over ``random_ids``, recorded by ``bench/accuracy_peers.py``."""
+RECORDED_ROWS = [0, 1, 100, 511]
 
 SINGLE_TYPES = tuple(
     TinySpec(f"all-{kind.name}", layers=1, hidden=256, heads=4, kv_heads=2, head_dim=64, ffn=512, types=(kind,))
@@ -156,6 +161,11 @@ def _add_tokenizer(writer: gguf.GGUFWriter, spec: TinySpec) -> None:
     writer.add_bos_token_id(len(tokens) - 1)
     writer.add_eos_token_id(len(tokens) - 1)
     writer.add_add_bos_token(False)
+
+
+def random_ids(spec: TinySpec, length: int, seed: int = 1) -> npt.NDArray[np.int32]:
+    """Token ids: int32 [length]."""
+    return np.random.RandomState(seed).randint(0, spec.vocab, length).astype(np.int32)
 
 
 def write_tiny(path: Path, spec: TinySpec) -> Path:

@@ -1,0 +1,118 @@
+"""The engine's predictions against a float32 numpy forward pass over the same weights.
+
+Bounds: the engine states its roundings (8-bit activations, 16-bit keys and values; matrices of other types than Q4_0, Q4_1, Q5_0 and Q8_0
+are repacked). On the bundled model they may cost what llama.cpp's cost. On the tiny models, whose random weights amplify them, a bound is
+about twice what was measured, and the controls show that any mistake in a flag is far outside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from bench import accuracy
+from gguf import GGMLQuantizationType as Type
+from tests.e2e.paged import CONTEXT, LoadRunner, Run, logits_of, pages_for, run_alone, whole
+from tests.reference.divergence import diverge, join
+from tests.reference.forward import Reference, Rotation
+from tests.reference.rounded import RoundedReference
+from tests.reference.tiny_model import FAMILIES, SINGLE_TYPES, TinySpec, random_ids
+
+TinyPath = Callable[[TinySpec], Path]
+LENGTH = 256
+
+ROUNDING = 3e-2
+"""Mean KL to the plain oracle that the stated roundings may cost a tiny model."""
+REMAINDER = 2e-3
+"""Mean KL to the oracle that rounds like the engine."""
+
+EXACT_TYPES = (Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q8_0)
+EXACT = [*(replace(spec, name=f"{spec.name}-q8", types=(Type.Q8_0,)) for spec in FAMILIES)]
+EXACT += [spec for spec in SINGLE_TYPES if spec.types[0] in EXACT_TYPES]
+"""Models whose weights the engine keeps as they are."""
+
+
+def engine_logits(load_runner: LoadRunner, path: Path, ids: accuracy.Ids) -> accuracy.divergence.F32:
+    runner = load_runner(path, 2)
+    return logits_of(runner, run_alone(runner, whole(ids)))
+
+
+@pytest.mark.parametrize("spec", [*FAMILIES, *SINGLE_TYPES], ids=lambda spec: spec.name)
+def test_every_family_flag_and_tensor_type_is_close_to_the_reference(spec: TinySpec, tiny_path: TinyPath, load_runner: LoadRunner) -> None:
+    ids = random_ids(spec, LENGTH)
+    assert diverge(ids, Reference(tiny_path(spec))(ids), engine_logits(load_runner, tiny_path(spec), ids)).mean_kl < ROUNDING
+
+
+@pytest.mark.parametrize("spec", EXACT, ids=lambda spec: spec.name)
+def test_nothing_but_the_stated_roundings_is_left(spec: TinySpec, tiny_path: TinyPath, load_runner: LoadRunner) -> None:
+    ids = random_ids(spec, LENGTH)
+    assert diverge(ids, RoundedReference(tiny_path(spec))(ids), engine_logits(load_runner, tiny_path(spec), ids)).mean_kl < REMAINDER
+
+
+@pytest.mark.parametrize("name", ["llama-3-q8", "qwen2-untied-q8", "llama-linear-q8", "qwen2-yarn-q8"])
+def test_far_positions_are_as_close_as_near_ones(name: str, tiny_path: TinyPath, load_runner: LoadRunner) -> None:
+    spec = next(spec for spec in EXACT if spec.name == name)
+    ids = random_ids(spec, CONTEXT)
+    far = slice(CONTEXT - LENGTH, None)
+    runner = load_runner(tiny_path(spec), 2)
+    prompt = Run(ids, [CONTEXT - LENGTH - 1, LENGTH + 1], list(range(pages_for(CONTEXT))))
+    ours = logits_of(runner, run_alone(runner, prompt)[far])
+    assert diverge(ids[far], RoundedReference(tiny_path(spec))(ids)[far], ours).mean_kl < REMAINDER
+
+
+def without_biases(reference: Reference) -> None:
+    tensor = reference.file.tensor
+    reference.file.tensor = lambda name: 0 * tensor(name) if name.endswith(".bias") else tensor(name)  # type: ignore[method-assign]
+
+
+def rotated(change: Callable[[Rotation], Rotation]) -> Callable[[Reference], None]:
+    def apply(reference: Reference) -> None:
+        reference.rotation = change(reference.rotation)
+
+    return apply
+
+
+def plain_frequencies(base: float) -> Callable[[Rotation], Rotation]:
+    return lambda old: replace(old, frequencies=base ** -(np.arange(len(old.frequencies)) / len(old.frequencies)))
+
+
+MISTAKES = {
+    "pairs of the other kind": ("llama-tied-q8", rotated(lambda old: replace(old, interleaved=not old.interleaved))),
+    "pairs of the other kind, NeoX": ("qwen2-untied-q8", rotated(lambda old: replace(old, interleaved=not old.interleaved))),
+    "no bias": ("qwen2-tied-q8", without_biases),
+    "no linear scaling": ("llama-linear-q8", rotated(plain_frequencies(10000.0))),
+    "no YaRN frequencies": ("qwen2-yarn-q8", rotated(plain_frequencies(10000.0))),
+    "no YaRN magnitude": ("qwen2-yarn-q8", rotated(lambda old: replace(old, scale=1.0))),
+    "no frequency factors": ("llama-3-q8", rotated(plain_frequencies(500000.0))),
+    "another base": ("llama-wide-q8", rotated(plain_frequencies(11000.0))),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_in_a_flag_is_seen(mistake: str, tiny_path: TinyPath, load_runner: LoadRunner) -> None:
+    """The inverse control: an oracle with one flag wrong is well outside the bound."""
+    name, spoil = MISTAKES[mistake]
+    spec = next(spec for spec in EXACT if spec.name == name)
+    ids = random_ids(spec, LENGTH)
+    wrong = RoundedReference(tiny_path(spec))
+    spoil(wrong)
+    assert diverge(ids, wrong(ids), engine_logits(load_runner, tiny_path(spec), ids)).mean_kl > 2 * REMAINDER
+
+
+def test_the_bundled_model_is_as_close_to_the_reference_as_llama_cpp(model_path: Path, load_runner: LoadRunner) -> None:
+    """The beginning of the first window (prose) and of the last (code); ``bench/accuracy.py --check`` does all of them."""
+    record, positions = accuracy.recorded(model_path), 96
+    windows = accuracy.windows(record["tokens"])
+    picked = (0, len(windows) - 1)
+    stretches = [windows[index][:positions] for index in picked]
+    reference = Reference(model_path)
+    ours = join(
+        diverge(ids, reference.logits(hidden), engine_logits(load_runner, model_path, ids))
+        for ids, hidden in zip(stretches, reference.hidden(stretches), strict=True)
+    )
+    theirs = [kl for index in picked for kl in record["kl"][index * accuracy.WINDOW :][:positions]]
+    assert ours.mean_kl < 1.25 * np.mean(theirs)
+    assert ours.top1 > 0.9
