@@ -13,10 +13,13 @@
     │   ├── MethodNotAllowed    right route, wrong method
     │   ├── BodyTooLarge        over the body limit
     │   ├── UnsupportedMedia    wrong content type or encoding
+    │   ├── HeadTooLarge        URL (414) or headers (431) over the limit
+    │   ├── SlowBody            the body did not arrive in time (408)
     │   └── TooManyRequests     over this client's own limit (429)
     ├── ServerError             ours
     │   ├── Overloaded          the queue is full, or draining (503 + Retry-After)
     │   ├── Loading             the model is not ready yet (503 + Retry-After)
+    │   ├── DeadlineExceeded    over the server's time limit (504)
     │   └── EngineFailed        the engine died or rejected the work (500)
     └── ModelError              a model reference, file or download is unusable (one clear line for the CLI)
 
@@ -96,6 +99,22 @@ class UnsupportedMedia(RequestError):
     """Content-Type or Content-Encoding that this route does not take."""
 
 
+class HeadTooLarge(RequestError):
+    """URL or headers exceed the limit.
+
+    Args:
+        status: 414 for the URL, 431 for the headers.
+    """
+
+    def __init__(self, message: str, status: int) -> None:
+        self.status = status
+        super().__init__(message)
+
+
+class SlowBody(RequestError):
+    """The body did not arrive in time."""
+
+
 class TooManyRequests(RequestError):
     """Over this client's own limit.
 
@@ -126,6 +145,10 @@ class Overloaded(ServerError):
 
 class Loading(Overloaded):
     """The model is still loading."""
+
+
+class DeadlineExceeded(ServerError):
+    """The request took longer than the server allows; asking again would take as long."""
 
 
 class EngineFailed(ServerError):

@@ -13,7 +13,9 @@ from typing import Protocol
 from quintet.errors import (
     BadRequest,
     BodyTooLarge,
+    DeadlineExceeded,
     EngineFailed,
+    HeadTooLarge,
     Loading,
     MethodNotAllowed,
     ModelNotFound,
@@ -22,6 +24,7 @@ from quintet.errors import (
     Overloaded,
     RequestError,
     ServerError,
+    SlowBody,
     TooManyRequests,
     UnsupportedMedia,
 )
@@ -190,10 +193,13 @@ _FAULTS: tuple[tuple[type[Exception], int, str, str], ...] = (
     (MethodNotAllowed, 405, _CLIENT, "method_not_allowed"),
     (BodyTooLarge, 413, _CLIENT, "body_too_large"),
     (UnsupportedMedia, 415, _CLIENT, "unsupported_media_type"),
+    (SlowBody, 408, _CLIENT, "request_timeout"),
+    (HeadTooLarge, 431, _CLIENT, "head_too_large"),
     (TooManyRequests, 429, "rate_limit_error", "rate_limit_exceeded"),
     (RequestError, 400, _CLIENT, "invalid_request"),
     (Loading, 503, _BUSY, "model_loading"),
     (Overloaded, 503, _BUSY, "overloaded"),
+    (DeadlineExceeded, 504, _SERVER, "deadline_exceeded"),
     (EngineFailed, 500, _SERVER, "engine_failed"),
     (ServerError, 500, _SERVER, "server_error"),
 )
@@ -208,6 +214,7 @@ def fault(error: Exception) -> Fault:
         if isinstance(error, kind):
             param = error.param or None if isinstance(error, BadRequest) else "model" if kind is ModelNotFound else None
             code = error.code if isinstance(error, BadRequest) else code
+            status = error.status if isinstance(error, HeadTooLarge) else status
             return Fault(status, str(error), type_, code, param, _headers(error))
     return _UNEXPECTED
 
@@ -217,6 +224,8 @@ def _headers(error: Exception) -> Headers:
         return (("www-authenticate", "Bearer"),)
     if isinstance(error, MethodNotAllowed):
         return (("allow", error.allow),)
+    if isinstance(error, DeadlineExceeded):
+        return (("x-should-retry", "false"),)  # the SDKs would try twice more on any other 5xx, each time as long
     if isinstance(error, TooManyRequests | Overloaded):
         # Whole seconds for HTTP, and milliseconds, which the SDKs look at first; they ignore a zero.
         seconds = max(error.retry_after, 0.001)
