@@ -84,7 +84,7 @@ class Field(Generic[T]):
 
     def required(self, body: Mapping[str, object]) -> T:
         """The same for a field that must be given, and not as null."""
-        if body.get(self.name) is None:
+        if body.get(self.name.rpartition(".")[2]) is None:
             raise BadRequest(self.name, "is required", code="missing_required_parameter")
         return self.of(body)
 

@@ -1,0 +1,119 @@
+"""Field kinds that only Fireworks has. See ``fields.Kind``."""
+
+from __future__ import annotations
+
+import builtins
+import json
+from dataclasses import dataclass
+
+from quintet.dialects.fields import Integer, OneOf, wrong_type
+from quintet.dialects.json_guard import decode_object
+from quintet.errors import BadRequest
+
+EFFORTS = {"none": 0, "low": 3000, "medium": 12000, "high": 2**31 - 1}
+"""Most thinking tokens. SDK, reasoning_effort: "`'low'` maps to a default token limit (~3000 tokens)"; the others have no number there."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogprobsChoice:
+    """``true`` or ``false``, or a number of alternatives; JSON tells them apart."""
+
+    most: int
+    type: str = "boolean | integer"
+
+    @property
+    def range(self) -> str:
+        return f"or 0 to {self.most}"
+
+    def read(self, name: str, value: object) -> bool | int:
+        if isinstance(value, bool):
+            return value
+        if not isinstance(value, int | float):
+            raise wrong_type(name, "a boolean or an integer", value)
+        return Integer(0, self.most).read(name, value)
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """A word or a number of thinking tokens; read as that number."""
+
+    type: str = "string | integer | boolean"
+    range: str = "`none`, `low`, `medium`, `high`, or at least 0"
+
+    def read(self, name: str, value: object) -> int:
+        # SDK: "`true` becomes `'medium'`, and `false` becomes `'none'`".
+        if isinstance(value, bool):
+            return EFFORTS["medium" if value else "none"]
+        if isinstance(value, str):
+            return EFFORTS[OneOf(tuple(EFFORTS)).read(name, value)]
+        if not isinstance(value, int | float):
+            raise wrong_type(name, "a string, an integer or a boolean", value)
+        return Integer(0, EFFORTS["high"]).read(name, value)
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """A JSON Schema, as an object or as JSON text; read as text."""
+
+    type: str = "object | string"
+    range: str = ""
+
+    def read(self, name: str, value: object) -> str:
+        schema = self._object(name, value)
+        # Page: `{"type": "json_schema", "json_schema": <json_schema>}`; OpenAI: `{"name": ..., "schema": <json_schema>, "strict": ...}`.
+        # JSON Schema has no keyword "schema".
+        if isinstance(inner := schema.get("schema"), dict) and schema.keys() <= {"name", "description", "schema", "strict"}:
+            schema = inner
+        return json.dumps(schema, separators=(",", ":"))
+
+    def _object(self, name: str, value: object) -> dict[str, object]:
+        if isinstance(value, dict):
+            return value
+        if not isinstance(value, str):
+            raise wrong_type(name, "an object, or a string that holds one", value)
+        try:
+            return decode_object(value.encode())
+        except BadRequest:
+            raise BadRequest(name, "must hold one JSON object", f"{len(value)} characters that do not") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """A grammar's text."""
+
+    type: str = "string"
+    range: str = "no NUL"
+
+    def read(self, name: str, value: object) -> str:
+        if not isinstance(value, str):
+            raise wrong_type(name, "a string", value)
+        if "\0" in value:
+            raise BadRequest(name, "must not hold a NUL character", f"one at offset {value.index(chr(0))}")
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Images:
+    """Images as strings; the SDK also has an array of them per prompt."""
+
+    type: str = "array<string> | array<array<string>>"
+    range: str = ""
+
+    def read(self, name: str, value: object) -> tuple[object, ...]:
+        if not isinstance(value, list) or not all(isinstance(one, str | list) for one in value):
+            raise wrong_type(name, "an array of strings", value)
+        return tuple(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """Something of one of a few types, which is not looked into."""
+
+    types: tuple[builtins.type, ...]
+    type: str
+    range: str = ""
+
+    def read(self, name: str, value: object) -> object:
+        if not isinstance(value, self.types):
+            raise wrong_type(name, f"one of {self.type}", value)
+        return value
