@@ -119,7 +119,7 @@ def main() -> None:
     parser.add_argument("--sequences", type=int, default=32)
     parser.add_argument("--steps", type=int, default=2000)
     args = parser.parse_args()
-    step.sample, step.score = no_sample, no_score
+    vars(step).update(sample=no_sample, score=no_score)
     for logprobs in (None, 0, 5):
         each = parts(args.sequences, args.steps, logprobs)
         total = asyncio.run(whole(args.sequences, args.steps, logprobs))

@@ -6,12 +6,12 @@ import functools
 from collections.abc import Sequence
 
 from quintet.backends.base import PreparedSequence
+from quintet.backends.native.core import PAGE
 from quintet.backends.native.emit import Emitter
 from quintet.backends.native.kv import KvCache
-from quintet.backends.native.pages import PAGE, BlockTables, PagePool
+from quintet.backends.native.pages import BlockTables, PagePool
 from quintet.backends.native.plan import Plan
 from quintet.backends.native.scheduler import Scheduler
-from quintet.backends.native.sequence import State
 from quintet.backends.native.step import Stepper
 from quintet.backends.toy import ToyRunner, ToyTokenizer
 from quintet.config import EngineConfig
@@ -52,9 +52,9 @@ class Simulation:
         self.last_plan = Plan()
         self.now = 0.0  # one second per step
 
-    def add(self, request: int, *sequences: PreparedSequence) -> None:
+    def add(self, request: int, *sequences: PreparedSequence, salt: bytes = b"") -> None:
         """Queue a request."""
-        self.scheduler.add(request, sequences, self.now)
+        self.scheduler.add(request, sequences, self.now, salt)
         self.events |= {(request, index): [] for index in range(len(sequences))}
 
     def abort(self, request: int, index: int | None = None) -> None:
@@ -94,6 +94,15 @@ class Simulation:
                 queue = self.events[request, event.seq]
                 assert not queue or queue[-1].finish is None, "an event after the terminal one"
                 queue.append(event)
+
+
+def run_all(simulation: Simulation) -> int:
+    """Run to the end; tokens that went through the model."""
+    tokens = 0
+    while simulation.scheduler.live:
+        simulation.step()
+        tokens += len(simulation.last_plan.tokens)
+    return tokens
 
 
 def told(events: Sequence[TokenEvent]) -> list[tuple[object, ...]]:

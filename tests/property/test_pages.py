@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from quintet.backends.native.core import PAGE
-from quintet.backends.native.pages import BlockTables, BrokenInvariant, OutOfPages, PagePool, chain
+from quintet.backends.native.pages import BlockTables, BrokenInvariantError, OutOfPagesError, PagePool, chain
 
 
 class Pool(RuleBasedStateMachine):
@@ -25,7 +25,7 @@ class Pool(RuleBasedStateMachine):
     @rule()
     def take(self) -> None:
         if not self.pool.available:
-            with pytest.raises(OutOfPages):
+            with pytest.raises(OutOfPagesError):
                 self.pool.take()
             return
         page = self.pool.take()
@@ -34,7 +34,7 @@ class Pool(RuleBasedStateMachine):
         self.published.discard(page)
         self.tables.append([page])
 
-    @precondition(lambda self: getattr(self, "tables", None))
+    @precondition(lambda self: bool(getattr(self, "tables", None)))
     @rule(data=st.data())
     def share(self, data: st.DataObject) -> None:
         table = data.draw(st.sampled_from(self.tables))
@@ -42,13 +42,13 @@ class Pool(RuleBasedStateMachine):
             self.pool.share(page)
         self.tables.append(list(table))
 
-    @precondition(lambda self: getattr(self, "tables", None))
+    @precondition(lambda self: bool(getattr(self, "tables", None)))
     @rule(data=st.data())
     def release(self, data: st.DataObject) -> None:
         index = data.draw(st.integers(0, len(self.tables) - 1))
         self.pool.release(self.tables.pop(index))
 
-    @precondition(lambda self: getattr(self, "tables", None))
+    @precondition(lambda self: bool(getattr(self, "tables", None)))
     @rule(data=st.data(), content=st.sampled_from([b"a", b"b", b"c"]), rows=st.booleans())
     def fill_and_publish(self, data: st.DataObject, content: bytes, rows: bool) -> None:
         page = data.draw(st.sampled_from(data.draw(st.sampled_from(self.tables))))
@@ -121,7 +121,7 @@ def test_check_sees_a_lost_or_doubled_page(held: list[list[int]]) -> None:
     pool = PagePool(2)
     pool.take()
     pool.check([[0]])
-    with pytest.raises(BrokenInvariant):
+    with pytest.raises(BrokenInvariantError):
         pool.check(held)
 
 

@@ -19,7 +19,8 @@ CONTEXT = 8 * PAGE
 @st.composite
 def prompts(draw: st.DrawFn) -> bytes:
     """Beginnings of one of two texts, so that prefixes are shared; lengths around the borders of pages."""
-    length = draw(st.one_of(st.integers(1, PAGE), st.integers(1, 4 * PAGE), st.sampled_from([PAGE - 1, PAGE, PAGE + 1, 2 * PAGE, 2 * PAGE + 1, 4 * PAGE])))
+    borders = st.sampled_from([PAGE - 1, PAGE, PAGE + 1, 2 * PAGE, 2 * PAGE + 1, 4 * PAGE])
+    length = draw(st.one_of(st.integers(1, PAGE), st.integers(1, 4 * PAGE), borders))
     return LONG[draw(st.sampled_from([0, 7])) :][:length]
 
 

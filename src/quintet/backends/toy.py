@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from quintet.backends.native.core import F32, PAGE, U8, Batch, Loaded
+from quintet.backends.native.core import F32, PAGE, U8, Batch, Loaded, Loader
 
 EOS = 256
 VOCAB = 257
@@ -128,8 +128,8 @@ class ToyRunner:
         return _mix(np.cumsum(_mix(tokens * np.uint64(0x9E3779B97F4A7C15) + places), axis=1, dtype=np.uint64))
 
 
-def toy_loader() -> Callable[[Callable[[float], None]], Loaded]:
-    """The ``Loader`` of the model ``toy``."""
+def toy_loader() -> Loader:
+    """How to load the model ``toy``."""
 
     def load(progress: Callable[[float], None]) -> Loaded:
         progress(1.0)

@@ -51,7 +51,9 @@ def told(events: Sequence[TokenEvent]) -> list[TokenEvent]:
     return [replace(event, seq=0, cached_tokens=0, waited=0.0) for event in events]
 
 
-CROWD = [spec(f"{STORY[:20]} number {index}", 9, temperature=1.0, seed=index, logprobs=index % 3, echo=index % 2 == 1) for index in range(8)]
+CROWD = [
+    spec(f"{STORY[:20]} number {index}", 9, temperature=1.0, seed=index, logprobs=index % 3, echo=index % 2 == 1) for index in range(8)
+]
 
 
 def test_a_sequence_ends_by_length_or_by_the_model(check: Check) -> None:

@@ -14,14 +14,12 @@ class KvCache:
 
     Args:
         row_bytes: bytes of one hidden row.
-        salt: separates tenants in the prefix cache, at most 64 bytes.
     """
 
-    def __init__(self, pool: PagePool, tables: BlockTables, row_bytes: int, salt: bytes = b"") -> None:
+    def __init__(self, pool: PagePool, tables: BlockTables, row_bytes: int) -> None:
         self.pool = pool
         self.tables = tables
         self._row_bytes = row_bytes
-        self._salt = salt
 
     def match(self, seq: Sequence) -> list[int]:
         """Cached pages with the sequence's first tokens; at least one token is left to compute if it will draw.
@@ -115,7 +113,7 @@ class KvCache:
         """Verify the pool against everything that holds pages.
 
         Raises:
-            BrokenInvariant: naming what is wrong.
+            BrokenInvariantError: naming what is wrong.
         """
         tables = [self.tables.pages(seq.slot) for seq in running]
         self.pool.check([*tables, *(snapshot.pages for snapshot in snapshots)])
@@ -140,7 +138,7 @@ class KvCache:
         digests = seq.digests
         while len(digests) <= index:
             start = len(digests) * PAGE
-            digests.append(chain(digests[-1] if digests else b"", seq.slice(start, start + PAGE), self._salt))
+            digests.append(chain(digests[-1] if digests else b"", seq.slice(start, start + PAGE), seq.group.salt))
         return digests[index]
 
 

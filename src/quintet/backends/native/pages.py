@@ -18,11 +18,11 @@ from quintet.backends.native.core import I32, PAGE, U8
 _IDS = struct.Struct(f"<{PAGE}i")
 
 
-class OutOfPages(RuntimeError):
+class OutOfPagesError(RuntimeError):
     """``take`` was called while nothing was available; ask ``available`` first."""
 
 
-class BrokenInvariant(RuntimeError):
+class BrokenInvariantError(RuntimeError):
     """``check`` found a page that leaked, is held twice, or is in two states."""
 
 
@@ -67,7 +67,7 @@ class PagePool:
         """A page of undefined contents, held once. Freed pages first, then untouched ones, then the oldest idle one.
 
         Raises:
-            OutOfPages: every page is in use.
+            OutOfPagesError: every page is in use.
         """
         if self._free:
             page = self._free.pop()
@@ -78,7 +78,7 @@ class PagePool:
             page, _ = self._idle.popitem(last=False)
             self._forget(page)
         else:
-            raise OutOfPages(f"all {self.total} pages are in use")
+            raise OutOfPagesError(f"all {self.total} pages are in use")
         self._references[page] = 1
         return page
 
@@ -133,7 +133,7 @@ class PagePool:
         """Verify every invariant against all lists of held pages.
 
         Raises:
-            BrokenInvariant: naming what is wrong.
+            BrokenInvariantError: naming what is wrong.
         """
         counts = Counter(page for pages in holders for page in pages)
         used = {page for page, count in enumerate(self._references) if count}
@@ -211,4 +211,4 @@ class BlockTables:
 
 def _require(holds: bool, otherwise: str) -> None:
     if not holds:
-        raise BrokenInvariant(otherwise)
+        raise BrokenInvariantError(otherwise)

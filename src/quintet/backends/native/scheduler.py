@@ -14,8 +14,9 @@ from collections.abc import Sequence as Items
 from quintet.backends.base import PreparedSequence
 from quintet.backends.native.core import PAGE
 from quintet.backends.native.emit import NUMERICAL, Emitter, Events
+from quintet.backends.native.groups import Groups
 from quintet.backends.native.kv import KvCache
-from quintet.backends.native.pages import BrokenInvariant
+from quintet.backends.native.pages import BrokenInvariantError
 from quintet.backends.native.plan import Chunk, Plan, Results, ScoreJob
 from quintet.backends.native.sequence import Action, Group, Sequence, State
 from quintet.backends.native.waiting import WaitingQueue
@@ -55,7 +56,7 @@ class Scheduler:
         self._live = 0
         self._running: list[Sequence] = []  # in order of admission
         self._waiting = WaitingQueue()
-        self._holding: list[Group] = []  # groups with a snapshot
+        self._groups = Groups(kv, self._waiting)
 
     @property
     def live(self) -> int:
@@ -67,8 +68,8 @@ class Scheduler:
         """Sequences in the batch."""
         return len(self._running)
 
-    def add(self, request_id: int, prepared: Items[PreparedSequence], now: float) -> None:
-        """Queue a request's sequences, which came at ``now`` (seconds).
+    def add(self, request_id: int, prepared: Items[PreparedSequence], now: float, salt: bytes = b"") -> None:
+        """Queue a request's sequences, which came at ``now`` (seconds); they share cached prefixes with those of equal salts only.
 
         Raises:
             Overloaded: too many are live already; nothing was added.
@@ -78,18 +79,18 @@ class Scheduler:
         groups: dict[tuple[object, ...], Group] = {}
         for index, spec in enumerate(prepared):
             key = (spec.tokens, spec.echo, spec.logprobs, spec.max_tokens == 0)
-            group = groups.setdefault(key, Group(spec.tokens, spec.echo, spec.logprobs, now))
+            group = groups.setdefault(key, Group(spec.tokens, spec.echo, spec.logprobs, salt, now))
             group.members.append(_sequence(request_id, index, spec, group))
         self._requests[request_id] = {seq.index: seq for group in groups.values() for seq in group.members}
         self._live += len(prepared)
         for group in groups.values():
-            self._waiting.push(self._lead(group, group.members))
+            self._groups.begin(group)
 
     def abort(self, request_id: int, index: int | None = None) -> Events:
         """End one sequence of a request, or all; unknown and ended ones are ignored. Allowed between ``plan`` and ``apply`` too."""
         events: Events = {}
         sequences = self._requests.get(request_id, {})
-        for seq in [sequences[index]] if index in sequences else [] if index is not None else list(sequences.values()):
+        for seq in [seq for seq in sequences.values() if index in (None, seq.index)]:
             self._end(seq, Finish.ABORT, events)
         return events
 
@@ -120,9 +121,9 @@ class Scheduler:
         """Verify all invariants.
 
         Raises:
-            BrokenInvariant: naming what is wrong.
+            BrokenInvariantError: naming what is wrong.
         """
-        self._kv.check(self._running, [group.snapshot for group in self._holding if group.snapshot])
+        self._kv.check(self._running, self._groups.snapshots)
         alive = [seq for siblings in self._requests.values() for seq in siblings.values()]
         queued = list(self._waiting)
         followers = [seq for group in {seq.group for seq in alive} for seq in group.followers]
@@ -151,9 +152,7 @@ class Scheduler:
     def _make_room(self, seq: Sequence, plan: Plan) -> bool:
         """A place for the next token, if need be at the newest sequence's expense; False if that was ``seq`` itself."""
         while not self._kv.grow(seq, plan.copies):
-            if self._holding:
-                self._drop_snapshot(self._holding[-1])
-            else:
+            if not self._groups.shed():
                 self._preempt(self._running[-1])
             if seq.state is not State.DECODE:
                 return False
@@ -172,9 +171,8 @@ class Scheduler:
                 return
             if self._start(seq, plan, now):
                 continue
-            if self._running or not self._holding:
+            if self._running or not self._groups.shed():  # with nothing running, only snapshots can be in the way
                 return
-            self._drop_snapshot(self._holding[-1])  # nothing else will ever free its pages
 
     def _start(self, seq: Sequence, plan: Plan, now: float) -> bool:
         """Move the head of the queue into the batch; False, with nothing changed, if pages are short."""
@@ -186,7 +184,7 @@ class Scheduler:
             self._kv.fork_snapshot(seq, group.snapshot)
             plan.saved.append(group.snapshot.row)
             self._fork(seq, ~(len(plan.saved) - 1), plan)
-            self._settle(group)
+            self._groups.started(group)
             return True
         matched = self._kv.match(seq)
         if not self._roomy(self._kv.cost(seq, matched)):
@@ -294,8 +292,7 @@ class Scheduler:
         elif chunk.completes and seq.state is State.PREFILL:
             seq.advance(Action.READY)
             if seq is group.leader:
-                group.leader = None
-                self._hold(group, seq, results, chunk.row)
+                self._groups.computed(group, seq, results.hidden[chunk.row])
 
     def _apply_draws(self, plan: Plan, results: Results, events: Events) -> None:
         emit = self._emit.token
@@ -313,15 +310,6 @@ class Scheduler:
             seq.generated.append(token)
             if emit(seq, token, results.logprobs[order], results.tops[order], events):
                 self._retire(seq)
-
-    def _hold(self, group: Group, seq: Sequence, results: Results, row: int) -> None:
-        """Keep a computed prompt for the followers that found no place beside it."""
-        if group.followers:
-            group.snapshot = self._kv.snapshot(seq, results.hidden[row])
-            self._holding.append(group)
-            for follower in reversed(group.followers):
-                self._waiting.push_front(follower)
-            group.followers.clear()
 
     # -- ending ----------------------------------------------------------------------------------------------------------------
 
@@ -346,39 +334,7 @@ class Scheduler:
         del siblings[seq.index]
         if not siblings:
             del self._requests[seq.request_id]
-        if seq is group.leader:
-            self._succeed(group)
-        elif group.snapshot:
-            self._settle(group)
-
-    def _lead(self, group: Group, members: list[Sequence]) -> Sequence:
-        """The first of the members that wait computes the prompt for all; the caller queues it."""
-        group.leader, group.followers = members[0], members[1:]
-        return members[0]
-
-    def _succeed(self, group: Group) -> None:
-        """The leader is gone: the next follower takes its place."""
-        group.leader = None
-        if group.followers:
-            self._waiting.push_front(self._lead(group, group.followers))
-
-    def _settle(self, group: Group) -> None:
-        """Release the group's snapshot once nobody waits for it."""
-        if group.snapshot and not group.unstarted:
-            self._kv.pool.release(group.snapshot.pages)
-            group.snapshot = None
-            self._holding.remove(group)
-
-    def _drop_snapshot(self, group: Group) -> None:
-        """Take a snapshot's pages back: those who wait for it compute the prompt again, once."""
-        members = group.unstarted
-        for seq in members:
-            self._waiting.remove(seq)
-        if group.snapshot:
-            self._kv.pool.release(group.snapshot.pages)
-        group.snapshot = None
-        self._holding.remove(group)
-        self._waiting.push_front(self._lead(group, members))
+        self._groups.ended(seq)
 
 
 def _sequence(request_id: int, index: int, spec: PreparedSequence, group: Group) -> Sequence:
@@ -396,4 +352,4 @@ def _echo_count(group: Group, reached: int, share: int) -> int:
 
 def _require(holds: bool, otherwise: str) -> None:
     if not holds:
-        raise BrokenInvariant(otherwise)
+        raise BrokenInvariantError(otherwise)

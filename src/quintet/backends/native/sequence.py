@@ -35,7 +35,7 @@ TRANSITIONS: dict[State, dict[Action, State]] = {
 }
 
 
-class IllegalTransition(RuntimeError):
+class IllegalTransitionError(RuntimeError):
     """An action that the table does not allow in this state: a bug in the scheduler."""
 
 
@@ -62,6 +62,7 @@ class Group:
         leader: the member that computes the prompt (queued or in PREFILL); ``None`` once it is computed.
         followers: members that wait for the leader, outside the queue.
         echoed: prompt tokens emitted so far, to every member alike.
+        salt: of the cached prefixes it may use, at most 64 bytes.
         submitted: when the request came.
         waited: from then to the first step that computed the prompt; 0 until that step.
         cached: prompt tokens that came from the prefix cache; ``None`` until that step.
@@ -70,6 +71,7 @@ class Group:
     prompt: tuple[int, ...]
     echo: bool
     logprobs: int | None
+    salt: bytes = b""
     submitted: float = 0.0
     members: list[Sequence] = field(default_factory=list, repr=False)
     leader: Sequence | None = field(default=None, repr=False)
@@ -133,12 +135,12 @@ class Sequence:
         """Change the state.
 
         Raises:
-            IllegalTransition: the table has no such entry.
+            IllegalTransitionError: the table has no such entry.
         """
         try:
             self.state = TRANSITIONS[self.state][action]
         except KeyError:
-            raise IllegalTransition(f"{action.value} in state {self.state.value}") from None
+            raise IllegalTransitionError(f"{action.value} in state {self.state.value}") from None
 
     @property
     def length(self) -> int:

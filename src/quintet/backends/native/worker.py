@@ -27,7 +27,7 @@ REJECTED = "The engine could not process this request."
 """Client-safe reason of a sequence whose step failed."""
 
 
-class _Stopped(Exception):  # noqa: N818 -- not an error
+class _StoppedError(Exception):
     """``Stop`` arrived."""
 
 
@@ -61,7 +61,7 @@ class Worker:
         error: Exception | None = None
         try:
             self._serve(*self._load())
-        except _Stopped:
+        except _StoppedError:
             pass
         except ModelError as refused:  # told to whoever loads; not a fault of ours
             error = refused
@@ -87,7 +87,7 @@ class Worker:
 
     def _progress(self, share: float) -> None:
         if not self._inbox.empty():  # while loading nothing but Stop can come
-            raise _Stopped
+            raise _StoppedError
         self._send(Progress(share))
 
     def _serve(self, scheduler: Scheduler, stepper: Stepper) -> None:
@@ -109,7 +109,7 @@ class Worker:
             case Abort(request_id, seq):
                 return scheduler.abort(request_id, seq)
             case Stop():
-                raise _Stopped
+                raise _StoppedError
         return {}
 
     def _step(self, scheduler: Scheduler, stepper: Stepper) -> Events:
