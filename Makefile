@@ -42,7 +42,7 @@ $(STAMPS)/deps: pyproject.toml scripts/requirements.py scripts/preflight.sh
 	@test -e $@ && $(BIN)/python -c '' || { echo "setting up $(VENV)"; "$(PYTHON)" -m venv --clear $(VENV); }
 	@mkdir -p $(STAMPS) && rm -f $(STAMPS)/*
 	@$(BIN)/python scripts/requirements.py >$(STAMPS)/requirements.txt
-	@echo "installing dependencies"
+	@echo "installing dependencies (the first time takes a minute or two)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $(STAMPS)/requirements.txt
 	@touch $@
 

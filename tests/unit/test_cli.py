@@ -104,6 +104,9 @@ def command(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, 
         (["serve", "--toy", "--ctx-size", "50"], "error: --toy has no weights and fixed sizes"),
         (["serve", "--toy", "model.gguf"], "error: --toy has no weights and fixed sizes"),
         (["serve", "--toy", "--api-key", ""], "error: an API key must be printable"),
+        (["serve", "--toy", "-a", ""], "error: --served-model-name must not be empty."),
+        (["serve", "", "--port", "0"], "error: unknown model ''"),
+        (["serve", "--port", "0", "--kv-cache", "1000TB"], "error: --kv-cache of 1000.0 TB is more than this machine's memory"),
         (["run", "a", "b", "c"], "error: run takes a model and a prompt, got 3 arguments"),
         (["run", "none.gguf", "The sky is"], "error: cannot use none.gguf"),
         (["run", "x", "--temperature", "nan"], "error: --temperature must be from 0 to 2, got nan."),
@@ -351,3 +354,15 @@ def test_an_error_of_the_work_passes_through() -> None:
 
     with pytest.raises(EngineFailed):
         asyncio.run(scenario())
+
+
+def test_a_clean_up_that_hangs_ends_the_process_with_its_code() -> None:
+    code = (
+        "import asyncio, threading\n"
+        "from quintet.cli.interrupt import end_within\n"
+        "async def hang(): await asyncio.to_thread(threading.Event().wait)\n"
+        "async def main(): print('flushed'); await end_within(0.05, 7, hang())\n"
+        "asyncio.run(main())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (7, "flushed\n", "")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from typing import Annotated
 
 import typer
@@ -62,7 +61,7 @@ def serve(
 
     if toy and (model, ctx_size, threads, kv_cache) != ("smollm2", 0, 0, DEFAULT_KV):
         raise console.OptionError("--toy has no weights and fixed sizes: it takes no MODEL, --ctx-size, --threads or --kv-cache.")
-    engine = engines.EngineOptions(engines.TOY if toy else model, ctx_size, threads, engines.parse_size(kv_cache), offline)
+    engine = engines.EngineOptions(None if toy else model, ctx_size, threads, engines.parse_size(kv_cache), offline)
     names = tuple(served_model_name or ())
     options = serve.ServeOptions(engine, host, port, tuple(api_key or ()), no_api_key, names, log_level.lower())
     raise typer.Exit(serve.serve(options))
@@ -90,7 +89,7 @@ def run(
 
     model, prompt = run.model_and_prompt(words or [])
     engine = engines.EngineOptions(model, ctx_size, threads, engines.parse_size(kv_cache), offline)
-    drawn = secrets.randbelow(2**32) if seed is None else seed  # short enough to type again
+    drawn = run.draw_seed() if seed is None else seed
     raise typer.Exit(run.run(engine, run.RunOptions(prompt, max_tokens, temperature, top_p, drawn, tuple(stop or ()))))
 
 

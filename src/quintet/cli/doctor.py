@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from quintet.cli import net
+from quintet.cli import memory, net
 from quintet.cli.console import OptionError, stdout
 from quintet.models import bundled
 from quintet.models.files import cache_dir, human, sha256
@@ -33,7 +33,7 @@ class Finding:
 
 def doctor(port: int) -> int:
     """Print every finding; 1 if one of them is a failure, else 0."""
-    checks: tuple[Callable[[], Finding], ...] = (python, packages, core, memory, cache, model, lambda: free_port(port))
+    checks: tuple[Callable[[], Finding], ...] = (python, packages, core, ram, cache, model, lambda: free_port(port))
     findings = [check() for check in checks]
     for one in findings:
         stdout.print(f"[{_STYLE[one.level]}]{one.level:4}[/]  {one.what:8}  ", end="")
@@ -76,12 +76,11 @@ def core() -> Finding:
     return Finding(level, "cpu", f"{platform.machine()}, runs {chosen} (can run {', '.join(found)}); flags: {flags or 'unknown'}")
 
 
-def memory() -> Finding:
+def ram() -> Finding:
     """RAM: all and free."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    free = _available() or total
+    free = memory.available()
     level = "warn" if free < _LOW_MEMORY else "ok"
-    return Finding(level, "memory", f"{human(free)} free of {human(total)}")
+    return Finding(level, "memory", f"{human(free)} free of {human(memory.total())}")
 
 
 def cache() -> Finding:
@@ -132,12 +131,3 @@ def _cpu_flags() -> frozenset[str]:
         return frozenset()
     line = next((line for line in text.splitlines() if line.startswith(("flags", "Features"))), "")
     return frozenset(line.partition(":")[2].split())
-
-
-def _available() -> int:
-    """Bytes a new program may take without swapping; 0 where the system does not say."""
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), 0)

@@ -11,16 +11,15 @@ from quintet.backends.base import Backend
 from quintet.backends.native.core import PAGE, isas
 from quintet.backends.native.engine import Engine
 from quintet.backends.native.load import native_loader
+from quintet.cli import memory
 from quintet.cli.console import OptionError
 from quintet.cli.describe import check_context, describe
 from quintet.cli.loading import WatchedLoader
 from quintet.config import EngineConfig
 from quintet.errors import ModelError, shorten
 from quintet.models import store
-from quintet.models.files import Report
+from quintet.models.files import Report, human
 from quintet.models.gguf import open_model
-
-TOY = ""
 
 _TOY_KV_BYTES = 4 << 20
 
@@ -32,13 +31,13 @@ class EngineOptions:
     """What the user asked for.
 
     Args:
-        model: a reference; ``TOY`` for the toy model.
+        model: a reference; ``None`` = the toy model.
         ctx_size: tokens; 0 = the model's context, or what the KV cache holds if that is less.
         threads: 0 = one per CPU this process may use.
         kv_bytes: memory for the KV cache.
     """
 
-    model: str
+    model: str | None
     ctx_size: int
     threads: int
     kv_bytes: int
@@ -109,9 +108,12 @@ def plan(options: EngineOptions, report: Report) -> Plan:
 
     Raises:
         ModelError: the model cannot be had or read, or the context does not fit the model or the KV cache.
+        OptionError: a KV cache that the machine cannot hold.
     """
-    if options.model == TOY:
+    if options.model is None:
         return _toy()
+    if options.kv_bytes > memory.total():
+        raise OptionError(f"--kv-cache of {human(options.kv_bytes)} is more than this machine's memory, {human(memory.total())}.")
     model = store.resolve(options.model, report, offline=options.offline)
     about = describe(open_model(model.path))
     kv_tokens = options.kv_bytes // (about.kv_per_token * PAGE) * PAGE

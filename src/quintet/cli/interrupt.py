@@ -36,8 +36,8 @@ async def unless(event: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
         await asyncio.gather(task, waiting, return_exceptions=True)
 
 
-async def end_within(seconds: float, *work: Awaitable[None]) -> None:
-    """Wait for the clean-up ``work``; when it takes longer, end the process at once.
+async def end_within(seconds: float, code: int, *work: Awaitable[None]) -> None:
+    """Wait for the clean-up ``work``; when it takes longer, end the process at once with exit code ``code``.
 
     A step of the engine cannot be interrupted, and one on a large model may take longer than anybody waits after Ctrl-C. By then every
     answer has ended, and a process without files of its own to finish loses nothing.
@@ -46,5 +46,5 @@ async def end_within(seconds: float, *work: Awaitable[None]) -> None:
     done, _ = await asyncio.wait((rest,), timeout=seconds)
     if not done:
         sys.stdout.flush()
-        os._exit(INTERRUPTED)
+        os._exit(code)
     rest.result()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 import sys
 import time
 from dataclasses import dataclass
@@ -65,6 +66,11 @@ def model_and_prompt(words: list[str]) -> tuple[str, str]:
     return words[0] if words else "smollm2", sys.stdin.read()
 
 
+def draw_seed() -> int:
+    """A seed nobody asked for, short enough to type again."""
+    return secrets.randbelow(2**32)
+
+
 def check(options: RunOptions) -> None:
     """What the option parser lets through.
 
@@ -103,7 +109,7 @@ async def _run(plan: engines.Plan, options: RunOptions) -> int:
         sys.stderr.write(summary(job.usage, clock, options))
         return 0 if finished else INTERRUPTED
     finally:
-        await end_within(_CLOSE_S, backend.close())
+        await end_within(_CLOSE_S, INTERRUPTED, backend.close())
 
 
 async def _print(job: Job, clock: Clock) -> None:

@@ -52,6 +52,8 @@ def serve(options: ServeOptions) -> int:
     """
     if options.log_level not in _LEVELS:
         raise OptionError(f"--log-level must be one of {', '.join(_LEVELS)}, got {options.log_level!r}.")
+    if "" in options.names:
+        raise OptionError("--served-model-name must not be empty.")
     net.check_exposure(options.host, options.api_keys, options.no_api_key)
     with net.listen(options.host, options.port) as sock:
         with ConsoleReport() as report:
@@ -85,7 +87,7 @@ async def _shut_down(server: uvicorn.Server, serving: asyncio.Task[None], backen
     """Refuse new work, let answers end that are nearly done, then end the others."""
     server.should_exit = True
     await asyncio.wait((serving,), timeout=_GRACE_S)
-    await end_within(_END_S, backend.close(), serving)
+    await end_within(_END_S, 0, backend.close(), serving)
 
 
 class _Server(uvicorn.Server):

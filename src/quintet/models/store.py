@@ -41,7 +41,7 @@ def stored() -> list[StoredModel]:
 
 def _local(text: str) -> StoredModel:
     path = Path(text).expanduser()
-    if not is_reference(text) and not path.exists():
+    if not text or (not is_reference(text) and not path.exists()):
         hint = f" Did you mean {hub.PREFIX}{text}?" if text.count("/") == 1 and text[0] not in "./~" else ""
         raise ModelError(
             f"unknown model {shorten(text)}: give {bundled.NAME}, a path to a .gguf file, or {hub.PREFIX}user/repo[:QUANT].{hint}"
