@@ -8,7 +8,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
-NATIVE := CMakeLists.txt $(wildcard csrc/*)
+NATIVE := CMakeLists.txt csrc/CMakeLists.txt $(wildcard csrc/*.cpp csrc/*.h)
 
 .PHONY: serve setup test check bench clean
 .DEFAULT_GOAL := serve
