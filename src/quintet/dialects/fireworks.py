@@ -56,7 +56,12 @@ MIROSTAT_LR = Field("mirostat_lr", Number(0, 1000), 0.1, Status.LATER, note="Wit
 # Page, mirostat_target: "Defines the target perplexity for the Mirostat algorithm. [...] If not specified, Mirostat sampling is
 # disabled." Perplexity is 2 to the power of the surprise in bits that the algorithm is written in, and at least 1.
 MIROSTAT_TARGET: Field[float | None] = Field(
-    "mirostat_target", Number(1, 1_000_000), None, Status.LATER, note="A perplexity, so tau is its base-2 logarithm; 1: greedy.", shown="off"
+    "mirostat_target",
+    Number(1, 1_000_000),
+    None,
+    Status.LATER,
+    note="A perplexity, so tau is its base-2 logarithm; 1: greedy.",
+    shown="off",
 )
 N = Field("n", Integer(1, MAX_CHOICES), 1, note=f"Prompts times `n` is at most {MAX_CHOICES}.")
 IGNORE_EOS = Field("ignore_eos", Boolean(), False, Status.LATER)
@@ -113,7 +118,9 @@ METADATA: Field[dict[str, object]] = Field("metadata", Object(), {}, Status.NO_O
 # SDK, service_tier: "Only "priority" is supported, while all other values will be treated as "default" tier."
 SERVICE_TIER = Field("service_tier", OneOf(("auto", "default", "flex", "priority")), "", Status.NO_OP, note="SDK only: there is one tier.")
 # SDK, speculation: "Speculative decoding prompt or token IDs to speed up generation"; prediction: the same in OpenAI's words.
-SPECULATION: Field[object] = Field("speculation", Hint((str, list), "string | array"), None, Status.NO_OP, note="SDK only: a hint, of which no use is made.")
+SPECULATION: Field[object] = Field(
+    "speculation", Hint((str, list), "string | array"), None, Status.NO_OP, note="SDK only: a hint, of which no use is made."
+)
 PREDICTION: Field[object] = Field("prediction", Hint((str, dict), "string | object"), None, Status.NO_OP, note="SDK only: the same.")
 # SDK, reasoning_history: "how historical assistant reasoning content is included in the prompt for multi-turn conversations".
 REASONING_HISTORY = Field(

@@ -1,0 +1,257 @@
+"""What Together writes: JSON, chunks of one token each, errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from quintet.dialects.base import Fault, Headers, Identity
+from quintet.dialects.wire import FLOOR, encode, top_map
+from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finish, Finished, TokenText
+from quintet.request import CompletionRequest
+
+# Page, FinishReason: "stop, eos, length, tool_calls, function_call": the model's own end has a word of its own. There is none for a
+# choice that broke off: the server answers with an error instead, and `length` (the text is incomplete) only keeps this table total.
+_FINISH = {Finish.EOS: "eos", Finish.STOP: "stop", Finish.LENGTH: "length", Finish.ABORT: "length", Finish.ERROR: "length"}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a request says about how its answer is written.
+
+    Args:
+        logprobs: as the client asked; the events of a stream always have them.
+    """
+
+    logprobs: int | None
+
+
+class Lists(msgspec.Struct, gc=False):
+    """Log-probabilities of a choice or a prompt; ``token_logprobs`` has null for the prompt's first token, which nothing precedes.
+
+    ``top_logprobs`` is one map, as the SDK types it (`Optional[Dict[str, float]]`), for all the tokens together: where a text comes
+    in several positions its highest value counts. Null if no alternatives were asked for.
+    """
+
+    token_ids: list[int]
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: dict[str, float] | None
+
+    @classmethod
+    def of(cls, tokens: Iterable[TokenText], alternatives: bool) -> Lists:
+        made = cls([], [], [], {} if alternatives else None)
+        for token in tokens:
+            made.token_ids.append(token.token)
+            made.tokens.append(token.text)
+            made.token_logprobs.append(_logprob(token))
+            made.merge_top(top_map(token) if alternatives else None)
+        return made
+
+    def merge_top(self, more: dict[str, float] | None) -> None:
+        """Add the alternatives of later tokens."""
+        if self.top_logprobs is not None and more is not None:
+            for text, logprob in more.items():
+                self.top_logprobs[text] = max(logprob, self.top_logprobs.get(text, logprob))
+
+
+class PromptBody(msgspec.Struct, gc=False):
+    text: str
+    logprobs: Lists | None
+
+
+class UsageBody(msgspec.Struct, gc=False):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class ChoiceBody(msgspec.Struct, gc=False):
+    """A choice of the JSON body. Page: `seed` and no `index`, which SDK 1.x requires."""
+
+    text: str
+    index: int
+    seed: int
+    finish_reason: str
+    logprobs: Lists | None
+
+
+class Completion(msgspec.Struct, gc=False):
+    """The JSON body."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    prompt: list[PromptBody]
+    choices: list[ChoiceBody]
+    usage: UsageBody
+
+
+class Delta(msgspec.Struct, gc=False):
+    """All that SDK 1.x shows of a chunk's choice."""
+
+    role: str
+    token_id: int | None
+    content: str
+
+
+class Token(msgspec.Struct, gc=False):
+    id: int
+    text: str
+    logprob: float
+    special: bool
+
+
+_NO_TOKEN = Token(-1, "", 0.0, special=True)
+"""For chunks that add no token: the page requires one everywhere."""
+
+
+class ChunkChoice(msgspec.Struct, gc=False):
+    """The page's CompletionChoice, and what the service sends beside it. ``logprobs`` is a number: SDK 1.x refuses all else."""
+
+    index: int
+    text: str
+    delta: Delta
+    logprobs: float | None = None
+    top_logprobs: dict[str, float] | msgspec.UnsetType | None = msgspec.UNSET
+    seed: int | msgspec.UnsetType = msgspec.UNSET
+    finish_reason: str | None = None
+
+
+class Chunk(msgspec.Struct, gc=False):
+    """The page's CompletionChunk; ``prompt`` is in the first one if it was to be echoed, as in the JSON body."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    token: Token
+    choices: list[ChunkChoice]
+    usage: UsageBody | None = None
+    seed: int | msgspec.UnsetType = msgspec.UNSET
+    finish_reason: str | None = None
+    prompt: list[PromptBody] | msgspec.UnsetType = msgspec.UNSET
+
+
+@dataclass(slots=True)
+class _Folded:
+    """A choice put together again from its events."""
+
+    texts: list[str] = field(default_factory=list)
+    tokens: list[TokenText] = field(default_factory=list)
+
+
+class TogetherRenderer:
+    """See ``Renderer``."""
+
+    def __init__(self, request: CompletionRequest, identity: Identity, options: Options) -> None:
+        self._identity = identity
+        self._lists = options.logprobs is not None
+        self._alternatives = bool(options.logprobs)
+        self._running = set(range(request.n))
+        self._unechoed = set(self._running) if request.echo else set()
+        self._held: Chunk | None = None
+
+    def feed(self, event: Event) -> list[bytes]:
+        return [encode(chunk) for chunk in self._chunks(event)]
+
+    def fold(self, events: Iterable[Event]) -> bytes:
+        choices: dict[int, _Folded] = {}
+        done: dict[int, ChoiceBody] = {}
+        prompt: list[PromptBody] = []
+        about = self._identity
+        for event in events:
+            match event:
+                case ChoiceDelta(index, text, tokens):
+                    if self._is_echo(index):
+                        prompt = prompt or [self._prompt(event)]
+                        continue
+                    choice = choices.setdefault(index, _Folded())
+                    choice.texts.append(text)
+                    choice.tokens += tokens
+                case ChoiceDone(index, finish):
+                    choice = choices.setdefault(index, _Folded())
+                    lists = self._of(choice.tokens)
+                    done[index] = ChoiceBody("".join(choice.texts), index, event.seed, _FINISH[finish], lists)
+                case Finished():
+                    bodies = [body for _, body in sorted(done.items())]
+                    return encode(Completion(about.id, "text.completion", about.created, about.model, prompt, bodies, _usage(event)))
+                case Failed(message):
+                    raise ValueError(f"a failed request has no body: {message}")
+        raise ValueError("the events do not end with Finished")
+
+    def headers(self, _events: Sequence[Event]) -> Headers:
+        return ()
+
+    def _chunks(self, event: Event) -> list[Chunk | dict[str, dict[str, str | None]]]:
+        match event:
+            case ChoiceDelta(index, _, tokens):
+                if self._is_echo(index):
+                    return [self._echo(event)] if index == 0 else []
+                return [self._token(index, token) for token in tokens]
+            case ChoiceDone():
+                self._running.discard(event.index)
+                end = self._end(event)
+                if self._running:
+                    return [end]
+                self._held = end
+                return []
+            case Finished():
+                last = self._held or self._chunk(_NO_TOKEN, [])
+                last.usage = _usage(event)
+                return [last]
+            case Failed(message):
+                return [{"error": error_object(Fault(500, message, "server_error", "engine_failed"))}]
+
+    def _is_echo(self, index: int) -> bool:
+        """Whether this is the first delta of a choice, and so the prompt. Every choice has the same: Together takes one prompt."""
+        echo = index in self._unechoed
+        self._unechoed.discard(index)
+        return echo
+
+    def _echo(self, delta: ChoiceDelta) -> Chunk:
+        chunk = self._chunk(_NO_TOKEN, [ChunkChoice(delta.index, "", Delta("assistant", None, ""))])
+        chunk.prompt = [self._prompt(delta)]
+        return chunk
+
+    def _token(self, index: int, token: TokenText) -> Chunk:
+        logprob = _logprob(token) or 0.0
+        choice = ChunkChoice(index, token.text, Delta("assistant", token.token, token.text))
+        if self._lists:
+            choice.logprobs = logprob
+        if self._alternatives:
+            choice.top_logprobs = top_map(token)
+        return self._chunk(Token(token.token, token.text, logprob, special=not token.raw), [choice])
+
+    def _end(self, done: ChoiceDone) -> Chunk:
+        finish = _FINISH[done.finish]
+        choice = ChunkChoice(done.index, "", Delta("assistant", None, ""), seed=done.seed, finish_reason=finish)
+        chunk = self._chunk(_NO_TOKEN, [choice])
+        chunk.seed, chunk.finish_reason = done.seed, finish
+        return chunk
+
+    def _prompt(self, delta: ChoiceDelta) -> PromptBody:
+        return PromptBody(delta.text, self._of(delta.tokens))
+
+    def _of(self, tokens: Iterable[TokenText]) -> Lists | None:
+        return Lists.of(tokens, self._alternatives) if self._lists else None
+
+    def _chunk(self, token: Token, choices: list[ChunkChoice]) -> Chunk:
+        about = self._identity
+        return Chunk(about.id, "completion.chunk", about.created, about.model, token, choices)
+
+
+def error_object(known: Fault) -> dict[str, str | None]:
+    return {"message": known.message, "type": known.type, "param": known.param, "code": known.code}
+
+
+def _usage(event: Finished) -> UsageBody:
+    prompt, completion = event.usage.prompt_tokens, event.usage.completion_tokens
+    return UsageBody(prompt, completion, prompt + completion)
+
+
+def _logprob(token: TokenText) -> float | None:
+    return None if token.logprob is None else max(token.logprob, FLOOR)
