@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Sequence
+from queue import SimpleQueue
 
 import pytest
 
-from quintet.backends.base import SequenceSpec, State
+from quintet.backends.base import PreparedSequence, SequenceSpec, State
 from quintet.backends.native.core import U8, Batch, Loaded, Loader
 from quintet.backends.native.engine import INLINE_CHARS, STALL_S, Engine
+from quintet.backends.native.messages import Died, FromWorker, Stepped, Stop, Submit, ToWorker
 from quintet.backends.native.scheduler import Scheduler
+from quintet.backends.native.worker import Worker
 from quintet.backends.toy import VOCAB, ToyRunner, ToyTokenizer
 from quintet.config import EngineConfig
 from quintet.errors import EngineFailed, Loading, ModelError, Overloaded
@@ -324,6 +327,26 @@ def test_the_event_loop_is_woken_once_per_step_however_many_sequences_run() -> N
         assert steps <= wakes <= steps + 1
 
     play(scenario, loader())
+
+
+def test_the_worker_itself_refuses_what_is_beyond_the_limit_and_goes_on() -> None:
+    """Only a fault on the other side can send so much; one terminal event each, all the same."""
+    sequence = PreparedSequence((1, 2, 3), 2, Sampling(0.0, 1.0, 0), None, echo=False)
+    inbox: SimpleQueue[ToWorker] = SimpleQueue()
+    for message in (Submit(1, (sequence,) * 17, 0.0), Submit(2, (sequence,), 0.0)):
+        inbox.put(message)
+    sent: list[FromWorker] = []
+
+    def send(message: FromWorker) -> None:
+        sent.append(message)
+        if isinstance(message, Stepped) and message.steps and not message.running:
+            inbox.put(Stop())
+
+    Worker(loader(), CONFIG, Clock(), inbox, send).run()
+    steps = [message.events for message in sent if isinstance(message, Stepped)]
+    ends = {request: [event.finish for step in steps for event in step.get(request, [])] for request in (1, 2)}
+    assert ends == {1: [Finish.ERROR] * 17, 2: [None, Finish.LENGTH]}
+    assert sent[-1] == Died(None)
 
 
 def test_a_forgotten_engine_ends_with_its_event_loop() -> None:
