@@ -109,6 +109,14 @@ class Metadata:
             raise self.error(key, "must be an array of strings", value)
         return value
 
+    def texts(self, key: str) -> list[str]:
+        """An array of strings, all UTF-8."""
+        raw = self.strings(key)
+        try:
+            return [item.decode() for item in raw]
+        except UnicodeDecodeError as error:
+            raise self.error(key, "must hold UTF-8 texts only", error.object) from None
+
     def numbers(self, key: str, length: int) -> Numbers | None:
         """A numeric array of at least ``length`` entries, cut to it; ``None`` if the key is missing."""
         value = self._values.get(key)

@@ -107,9 +107,7 @@ GPT4O = Stage(rf"{CASED.format(CONTRACTION + '?')}|[<N>]{{1,3}}|{SLASHED}")
 DEEPSEEK3 = (
     Stage("[<N>]{1,3}"),
     literal(KANA),
-    Stage(
-        r"[!-/:-@\[-`{-~][A-Za-z]+|[^\r\n<L><P><S>]?[<L><M>]+| ?[<P><S>]+[\r\n]*|" + SPACES,
-    ),
+    Stage(r"[!-/:-@\[-`{-~][A-Za-z]+|[^\r\n<L><P><S>]?[<L><M>]+| ?[<P><S>]+[\r\n]*|" + SPACES),
 )
 BLOOM = literal(r" ?[^(\s|.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c)]+")
 
@@ -119,14 +117,14 @@ RULES: dict[tuple[str, ...], Rules] = {
     ("dbrx", "smaug-bpe", "chatglm-bpe"): Rules((LLAMA3,)),
     ("glm4", "glm5"): Rules((LLAMA3,), whole_words=True),
     ("minicpm5",): Rules((Stage("[<N>]{1,3}"), Stage(rf"{CONTRACTION}|{WORD}|[<N>]+|{PUNCTUATED}")), whole_words=True),
-    ("qwen2", "deepseek-r1-qwen", "kormo", "f2llmv2", "megrez", "stablelm2", "hunyuan", "solar-open", "grok-2"): Rules((QWEN2,)),
+    (
+        *("qwen2", "deepseek-r1-qwen", "kormo", "f2llmv2", "megrez", "stablelm2", "hunyuan", "solar-open", "grok-2"),
+        *("bailingmoe", "bailingmoe2", "llada-moe"),
+    ): Rules((QWEN2,)),
     ("qwen35",): Rules((Stage(rf"{CONTRACTION}|[^\r\n<L><N>]?[<L><M>]+|[<N>]| ?[^\s<L><M><N>]+[\r\n]*|{SPACES}"),)),
     ("laguna",): Rules((literal(r"[^\n]+|\n+"), QWEN2)),
     ("ufakzeka",): Rules((Stage(rf"{WORD}|[<N>]|{PUNCTUATED}"),)),
     ("seed-coder",): Rules((Stage(rf"{CONTRACTION}|{WORD}|[<N>]| ?[^\s<L><N>\r\n]+|{SPACES}"),)),
-    ("bailingmoe", "bailingmoe2", "llada-moe"): Rules(
-        (Stage(rf"{CONTRACTION}|{WORD}|[<N>]| ?[^\s<L><N>]+[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"),)
-    ),
     ("exaone-moe",): Rules(
         (
             Stage(

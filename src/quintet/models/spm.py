@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from heapq import heapify, heappop, heappush
+from collections import deque
+from heapq import heappop, heappush
 
 import numpy as np
 import numpy.typing as npt
@@ -60,11 +61,15 @@ class SentencePiece:
         ids, scores, longest, size = self._ids, self._scores, self._longest, len(word)
         ends = list(range(1, size + 1))  # of the piece that starts here; 0 once it is part of the piece before
         before = list(range(-1, size - 1))
-        joins = [(-scores[ids[word[i : i + 2]]], i, i + 1, i + 2) for i in range(size - 1) if word[i : i + 2] in ids]
-        heapify(joins)
-        while joins:
-            _, left, right, end = heappop(joins)
-            if ends[left] != right or ends[right] != end:
+        joins = _Joins(longest)
+        for i in range(size - 1):
+            token = ids.get(word[i : i + 2])
+            if token is not None:
+                joins.push(scores[token], i, 2)
+        while (join := joins.pop()) is not None:
+            left, end = join
+            right = ends[left]
+            if not right or right >= end or ends[right] != end:
                 continue  # one of the two has been joined to another meanwhile
             ends[left], ends[right] = end, 0
             if end < size:
@@ -73,12 +78,54 @@ class SentencePiece:
                 if a >= 0 and b < size and ends[b] - a <= longest:
                     token = ids.get(word[a : ends[b]])
                     if token is not None:
-                        heappush(joins, (-scores[token], a, b, ends[b]))
+                        joins.push(scores[token], a, ends[b] - a)
         return [token for start, end in enumerate(ends) if end for token in self._token(word[start:end])]
 
     def _token(self, piece: str) -> list[int]:
         token = self._ids.get(piece)
         return [token] if token is not None else [self._bytes[byte] for byte in piece.encode()]
+
+
+class _Joins:
+    """A queue of possible joins, best score first, then leftmost.
+
+    One queue per score, each filled nearly in order, so that a million equal joins cost no more each than a few; a heap of
+    them all would spend most of the time comparing.
+
+    Args:
+        longest: most characters of a token.
+    """
+
+    def __init__(self, longest: int) -> None:
+        self._step = longest + 1
+        self._order: list[float] = []
+        self._queues: dict[float, tuple[deque[int], list[int]]] = {}
+
+    def push(self, score: float, left: int, length: int) -> None:
+        item = left * self._step + length
+        found = self._queues.get(score)
+        if found is None:
+            self._queues[score] = (deque((item,)), [])
+            heappush(self._order, -score)
+        elif not found[0] or found[0][-1] <= item:
+            found[0].append(item)
+        else:
+            heappush(found[1], item)
+
+    def pop(self) -> tuple[int, int] | None:
+        """(left, end) of the best join; ``None`` when there is none."""
+        while self._order:
+            in_order, late = self._queues[-self._order[0]]
+            if late and (not in_order or late[0] < in_order[0]):
+                item = heappop(late)
+            elif in_order:
+                item = in_order.popleft()
+            else:
+                del self._queues[-heappop(self._order)]
+                continue
+            left, length = divmod(item, self._step)
+            return left, left + length
+        return None
 
 
 def _scores(meta: Metadata, size: int) -> list[float]:

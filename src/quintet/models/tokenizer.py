@@ -8,6 +8,7 @@ from typing import Protocol
 
 from tokenizers.models import BPE
 
+from quintet.errors import shorten
 from quintet.models.metadata import Metadata
 from quintet.models.pretokenizers import PRETOKENIZERS, Pretokenizer, Rules
 from quintet.models.special import MAX_LENGTH, Specials
@@ -201,11 +202,10 @@ class _ByteLevel:
 
 def _merger(meta: Metadata, vocabulary: Vocabulary) -> BPE:
     key = PREFIX + "merges"
-    ids = vocabulary.ids
-    merges = []
-    for raw in dict.fromkeys(meta.strings(key)):  # the first of equal entries ranks
-        left, _, right = raw.decode(errors="replace").partition(" ")
-        if left not in ids or right not in ids or left + right not in ids:
-            raise meta.error(key, "must each join two tokens to a third", raw)
-        merges.append((left, right))
-    return BPE(vocab=ids, merges=merges, cache_capacity=0)
+    entries = dict.fromkeys(meta.texts(key))  # the first of equal entries ranks
+    merges = [(left, right) for left, _, right in (entry.partition(" ") for entry in entries)]
+    del entries
+    try:
+        return BPE(vocab=vocabulary.ids, merges=merges, cache_capacity=0)
+    except Exception as error:  # the library raises bare ``Exception``
+        raise meta.error(key, f"must each join two tokens of the vocabulary to a third ({shorten(str(error))})") from None

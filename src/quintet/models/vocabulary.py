@@ -134,17 +134,12 @@ def token_id(meta: Metadata, name: str, size: int) -> int | None:
 
 def _ids(meta: Metadata) -> dict[str, int]:
     key = PREFIX + "tokens"
-    tokens = meta.strings(key)
-    ids: dict[str, int] = {}
-    for token, raw in enumerate(tokens):
-        try:
-            ids[raw.decode() or f"[EMPTY_{token}]"] = token
-        except UnicodeDecodeError:
-            raise meta.error(key, f"must hold UTF-8 texts only, but entry {token} is not", raw) from None
-        if len(ids) <= token:
-            raise meta.error(key, f"must not list a text twice, but entry {token} is a repetition", raw)
-    if not ids:
+    texts = meta.texts(key)
+    if not texts:
         raise meta.error(key, "must not be empty")
+    ids = {text or f"[EMPTY_{token}]": token for token, text in enumerate(texts)}
+    if len(ids) < len(texts):
+        raise meta.error(key, "must not list a text twice", next(text for token, text in enumerate(texts) if ids.get(text, token) != token))
     return ids
 
 
@@ -191,15 +186,17 @@ def byte_alphabet() -> str:
 
 def byte_level_pieces(vocabulary: Vocabulary) -> list[bytes]:
     """The bytes of each token of a byte-level vocabulary, empty for control tokens; a text outside the alphabet stands for itself."""
-    table = {ord(char): byte for byte, char in enumerate(byte_alphabet())}
-    plain = re.compile(f"[{re.escape(byte_alphabet())}]*")
-    pieces = []
-    for text, type_ in zip(vocabulary.ids, vocabulary.types, strict=True):
-        if type_ is TokenType.NORMAL and plain.fullmatch(text):
-            pieces.append(text.translate(table).encode("latin-1"))
-        else:
-            pieces.append(_piece(text, type_))
-    return pieces
+    table = np.full(0x110000, 256, np.uint16)
+    table[[ord(char) for char in byte_alphabet()]] = np.arange(256)
+    values = table[np.frombuffer("".join(vocabulary.ids).encode("utf-32-le"), "<u4")]  # of all texts at once: a loop is slow
+    ends = np.cumsum([len(text) for text in vocabulary.ids])
+    odd = set(np.searchsorted(ends, np.flatnonzero(values == 256), side="right").tolist())
+    blob = values.astype(np.uint8).tobytes()
+    starts = [0, *ends.tolist()]
+    return [
+        blob[start : start + len(text)] if type_ is TokenType.NORMAL and token not in odd else _piece(text, type_)
+        for token, (start, text, type_) in enumerate(zip(starts, vocabulary.ids, vocabulary.types, strict=False))
+    ]
 
 
 def sentence_pieces(vocabulary: Vocabulary) -> list[bytes]:
