@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,9 +12,14 @@ class ServerConfig:
 
     Args:
         host, port: where to listen; port 0 picks a free one.
-        api_keys: accepted keys; empty = no authentication.
+        api_keys: accepted keys.
+        api_key_file: more of them, see ``server/auth.py``; with neither there is no authentication.
         model_names: names a request may use for the served model, the public one first.
         max_body_bytes: larger bodies are refused with 413 before they are read.
+        dialect: of the paths without a provider's prefix; ``auto`` = by the SDK's ``User-Agent``.
+        strict: refuse fields that the provider does not document instead of warning.
+        timeout: most seconds from a completion's arrival to its end; 0 = no limit.
+        max_per_key: most completions at once per API key; 0 = no limit.
     """
 
     host: str = "127.0.0.1"
@@ -21,6 +27,11 @@ class ServerConfig:
     api_keys: tuple[str, ...] = ()
     model_names: tuple[str, ...] = ()
     max_body_bytes: int = 2 * 1024 * 1024
+    api_key_file: Path | None = None
+    dialect: str = "openai"
+    strict: bool = False
+    timeout: float = 0.0
+    max_per_key: int = 0
 
 
 @dataclass(frozen=True, slots=True)

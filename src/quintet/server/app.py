@@ -1,56 +1,80 @@
-"""The ASGI application: routes, keys, and errors as the dialect words them."""
+"""The ASGI application: whose words, who asks, which handler, and errors as the dialect words them."""
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from quintet.backends.base import Backend, State
+from quintet.backends.base import Backend
 from quintet.config import ServerConfig
-from quintet.dialects.base import Dialect
-from quintet.dialects.openai import OpenAI
-from quintet.errors import BodyTooLarge, MethodNotAllowed, NotFound, QuintetError
-from quintet.server.auth import Keys
+from quintet.errors import BodyTooLarge, MethodNotAllowed, NotFound, QuintetError, SlowBody
+from quintet.server.auth import ANYBODY, Keys
+from quintet.server.call import Call, Handler
 from quintet.server.completions import Completions, Source
 from quintet.server.exchange import ClientGoneError, Exchange
 from quintet.server.models import Models
+from quintet.server.mounts import HEADER, Mounts, named
+from quintet.server.probes import Probes
+from quintet.server.telemetry import Telemetry, log_access
 
 _log = logging.getLogger(__name__)
 
-Handler = Callable[[Exchange], Awaitable[None]]
-
-PUBLIC = frozenset({"/health"})
-"""Paths that need no key. Everything else does, whether it exists or not."""
-
 KEEP_ALIVE = 15.0
-"""Seconds of silence in a stream before a comment is sent; some SDKs give up after 60."""
+"""Seconds of silence in an answer before something is sent; some SDKs give up after 60."""
+
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"})
+OTHER = "other"
 
 
 def create_app(backend: Backend, config: ServerConfig, *, source: Source | None = None, keep_alive: float = KEEP_ALIVE) -> ASGIApp:
     """The application that serves ``backend``; it closes the backend when the server shuts down.
 
     Run it with uvicorn's ``server_header=False``.
+
+    Raises:
+        KeyFileError: the key file is missing, unsafe or malformed.
     """
-    return App(OpenAI(), backend, config, source or Source(), keep_alive)
+    return App(backend, config, source or Source(), keep_alive)
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """What is at a path.
+
+    Args:
+        name: for metrics and logs.
+        methods: ``GET`` stands for ``HEAD`` too.
+    """
+
+    name: str
+    methods: Mapping[str, Handler]
 
 
 class App:
     """See ``create_app``."""
 
-    def __init__(self, dialect: Dialect, backend: Backend, config: ServerConfig, source: Source, keep_alive: float) -> None:
-        self._dialect = dialect
+    def __init__(self, backend: Backend, config: ServerConfig, source: Source, keep_alive: float) -> None:
         self._backend = backend
         self._source = source
-        self._keys = Keys(config.api_keys)
-        self._models = Models(dialect, backend, config.model_names, int(source.now()))
-        completions = Completions(dialect, backend, self._models, source, config.max_body_bytes, keep_alive)
-        self._routes: dict[str, Mapping[str, Handler]] = {"/health": {"GET": self._health}}
-        for base in ("/v1", ""):
-            self._routes[f"{base}/completions"] = {"POST": completions}
-            self._routes[f"{base}/models"] = {"GET": self._models.list}
+        self._mounts = Mounts(config.dialect)
+        self._keys = Keys(config.api_keys, config.api_key_file, source.clock)
+        self._telemetry = Telemetry(config.model_names[0] if config.model_names else "", source.clock)
+        self._models = Models(backend, config.model_names, int(source.now()))
+        probes = Probes(backend, self._telemetry)
+        completions = Completions(backend, self._models, source, config, self._telemetry, keep_alive)
+        public = probes.public()
+        self._public = frozenset(path.encode() for path in public)
+        plain = {**public, "/version": probes.version, "/metrics": probes.metrics}
+        self._plain = {path: Route(path, {"GET": handler}) for path, handler in plain.items()}
+        self._resources = {
+            "/completions": Route("/completions", {"POST": completions}),
+            "/models": Route("/models", {"GET": self._models.list}),
+        }
+        self._model = Route("/models/{name}", {"GET": self._models.show})
+        self._warming = Route("/tcp_warming", {"GET": probes.warm})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -61,45 +85,75 @@ class App:
             await send({"type": "websocket.close", "code": 1000})  # before accept: a plain 403
 
     async def _http(self, exchange: Exchange) -> None:
+        arrived = self._source.clock()
+        target = self._mounts.find(exchange)
+        call = Call(exchange, target.provider, ANYBODY, target.resource, arrived)
         try:
-            if exchange.path not in PUBLIC:
-                self._keys.require(exchange.raw_headers)
-            await self._route(exchange)(exchange)
+            call = self._admit(call)
+            await self._handle(call)
         except ClientGoneError:
             pass
         except Exception as error:
             if exchange.started:  # too late for a status: the server cuts the connection, which no client takes for an end
                 raise
-            await self._refuse(exchange, error)
+            await self._refuse(call, error)
+        finally:
+            self._note(call)
 
-    def _route(self, exchange: Exchange) -> Handler:
-        methods = self._routes.get(exchange.path)
-        if methods is None and exchange.path.startswith(("/v1/models/", "/models/")):
-            methods = {"GET": self._models.show}
-        if methods is None:
+    def _admit(self, call: Call) -> Call:
+        """Everything that is decided before the path is looked at: nobody learns without a key what exists."""
+        exchange = call.exchange
+        exchange.always.append((HEADER, call.provider.name))
+        # The raw path, so that no spelling of another path is public, and by name, so that every path to come needs a key.
+        caller = ANYBODY if exchange.raw_path in self._public else self._keys.require(exchange.raw_headers, exchange.address)
+        exchange.check_head()
+        provider = named(exchange) or call.provider
+        exchange.always[-1] = (HEADER, provider.name)
+        return Call(exchange, provider, caller, call.resource, call.arrived, call.facts)
+
+    def _route(self, call: Call) -> Route | None:
+        if call.exchange.path in self._plain:
+            return self._plain[call.exchange.path]
+        if call.resource == "/tcp_warming" and call.provider.warming:
+            return self._warming
+        return self._model if call.resource.startswith("/models/") else self._resources.get(call.resource)
+
+    async def _handle(self, call: Call) -> None:
+        route = self._route(call)
+        if route is None:
             raise NotFound("There is nothing at this path; completions are at POST /v1/completions.")
-        handler = methods.get("GET" if exchange.method == "HEAD" else exchange.method)
+        method = call.exchange.method
+        handler = route.methods.get("GET" if method == "HEAD" else method)
         if handler is None:
-            raise MethodNotAllowed(", ".join([*methods, "HEAD"] if "GET" in methods else methods))
-        return handler
+            raise MethodNotAllowed(", ".join([*route.methods, "HEAD"] if "GET" in route.methods else route.methods))
+        await handler(call)
 
-    async def _refuse(self, exchange: Exchange, error: Exception) -> None:
+    async def _refuse(self, call: Call, error: Exception) -> None:
+        exchange = call.exchange
         if not isinstance(error, QuintetError):
             _log.error("request %s: unexpected error", exchange.request_id, exc_info=error)
-        reply = self._dialect.error(error)
-        close = [("connection", "close")] if isinstance(error, BodyTooLarge) and exchange.endless else []
+        reply = call.provider.dialect.error(error)
+        unread = isinstance(error, SlowBody) or (isinstance(error, BodyTooLarge) and exchange.endless)
+        close = [("connection", "close")] if unread else []
         await exchange.reply(reply.status, reply.body, [*reply.headers, *close])
 
-    async def _health(self, exchange: Exchange) -> None:
-        """200 only while the engine can take work and makes progress."""
-        health = self._backend.health()
-        if health.state is State.READY:
-            await exchange.reply(200, b'{"status":"ok"}')
-            return
-        body: dict[str, str | float] = {"status": health.state.value}
-        if health.state is State.LOADING:
-            body["progress"] = round(health.progress, 2)
-        await exchange.reply(503, json.dumps(body).encode(), [("retry-after", "1")])
+    def _note(self, call: Call) -> None:
+        """Count and log; also what got no answer because the client left, as status 499."""
+        route = self._route(call)
+        handler = route.name if route else OTHER
+        exchange, seconds = call.exchange, self._source.clock() - call.arrived
+        method, status = exchange.method if exchange.method in METHODS else OTHER, exchange.status or 499
+        self._telemetry.answered(method, handler, status, seconds)
+        log_access(
+            method=method,
+            handler=handler,
+            status=status,
+            dialect=call.provider.name,
+            key=call.caller.id,
+            **call.facts,
+            ms=round(seconds * 1000, 1),
+            request_id=exchange.request_id,
+        )
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         while True:

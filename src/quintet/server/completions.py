@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from starlette.types import Receive
-
 from quintet.backends.base import Backend
-from quintet.dialects.base import Dialect, Identity, Parsed, Renderer
-from quintet.errors import EngineFailed, Overloaded, ServerError
-from quintet.events import ChoiceDone, Event, Failed, Finish, Finished
-from quintet.server.exchange import Exchange
+from quintet.config import ServerConfig
+from quintet.dialects.base import Headers, Identity, Parsed, Renderer
+from quintet.errors import BadRequest, ServerError, TooManyRequests
+from quintet.events import ChoiceDone, Event, Failed, Finished
+from quintet.request import CompletionRequest
+from quintet.server.auth import Caller
+from quintet.server.bodies import as_json
+from quintet.server.call import Call
+from quintet.server.guard import Guard
 from quintet.server.models import Models
-from quintet.server.sse import DONE, EventStream, frames
+from quintet.server.sse import DONE, EVENTS, JSON, SlowAnswer, frames
+from quintet.server.telemetry import Observer, Telemetry
 from quintet.service import Job, Service
 
 _log = logging.getLogger(__name__)
@@ -37,115 +42,162 @@ class Source:
     now: Callable[[], float] = time.time
     token: Callable[[], str] = lambda: secrets.token_hex(16)
     seed: Callable[[], int] = lambda: secrets.randbits(64)
+    clock: Callable[[], float] = time.monotonic
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A completion under way."""
+
+    call: Call
+    job: Job
+    renderer: Renderer
+    observer: Observer
+    guard: Guard
+    headers: Headers
 
 
 class Completions:
-    """Handles one dialect's completions.
+    """Handles completions of every dialect.
 
     Args:
-        max_body: bytes.
-        keep_alive: seconds of silence in a stream before a comment is sent.
+        keep_alive: seconds of silence after which something is sent.
     """
 
-    def __init__(self, dialect: Dialect, backend: Backend, models: Models, source: Source, max_body: int, keep_alive: float) -> None:
-        self._dialect = dialect
+    def __init__(
+        self, backend: Backend, models: Models, source: Source, config: ServerConfig, telemetry: Telemetry, keep_alive: float
+    ) -> None:
         self._backend = backend
         self._service = Service(backend)
         self._models = models
         self._source = source
-        self._max_body = max_body
+        self._config = config
+        self._telemetry = telemetry
         self._keep_alive = keep_alive
+        self._running: Counter[str] = Counter()  # completions per key
 
-    async def __call__(self, exchange: Exchange) -> None:
-        parsed = await self._parse(await exchange.body(self._max_body))
-        request = dataclasses.replace(parsed.request, model=self._models.resolve(parsed.request.model))
-        job = await self._service.prepare(request)
-        fingerprint = self._backend.capabilities.fingerprint
-        identity = Identity(self._source.token(), int(self._source.now()), request.model, fingerprint)
-        renderer = self._dialect.renderer(request, identity, parsed.options)
-        headers = _warning(parsed.ignored)
-        async with _cancelled_when_gone(exchange.receive, job) as gone:
-            if request.stream:
-                await self._stream(exchange, job, renderer, headers, gone)
-            else:
-                await _json(exchange, job, renderer, headers, gone)
+    async def __call__(self, call: Call) -> None:
+        with self._slot(call.caller):
+            parsed = await self._parse(call)
+            request = self._resolved(parsed.request, call.caller)
+            job = await self._service.prepare(request)
+            observer = Observer(self._telemetry, request, call.arrived)
+            renderer = call.provider.dialect.renderer(request, self._identity(request), parsed.options)
+            try:
+                async with Guard(call.exchange.receive, job, self._config.timeout) as guard:
+                    run = _Run(call, job, renderer, observer, guard, tuple(_warning(parsed.ignored)))
+                    await (self._stream(run) if request.stream else self._json(run))
+            finally:
+                observer.ended(job.usage)
+                call.facts.update(model=request.model, **observer.facts())
 
-    async def _parse(self, body: bytes) -> Parsed:
-        if len(body) <= INLINE_BYTES:
-            return self._dialect.parse(body, self._source.seed())
-        return await asyncio.to_thread(self._dialect.parse, body, self._source.seed())
+    @contextlib.contextmanager
+    def _slot(self, caller: Caller) -> Iterator[None]:
+        """One of the caller's completions at once.
 
-    async def _stream(
-        self, exchange: Exchange, job: Job, renderer: Renderer, headers: Sequence[tuple[str, str]], gone: asyncio.Future[None]
-    ) -> None:
-        batches = job.events()
+        Raises:
+            TooManyRequests: all are taken.
+        """
+        most = self._config.max_per_key
+        if most and self._running[caller.id] >= most:
+            raise TooManyRequests(f"At most {most} completions at once.")
+        self._running[caller.id] += 1
+        try:
+            yield
+        finally:
+            self._running[caller.id] -= 1
+            if not self._running[caller.id]:
+                del self._running[caller.id]
+
+    async def _parse(self, call: Call) -> Parsed:
+        exchange, provider, most = call.exchange, call.provider, self._config.max_body_bytes
+        body = await exchange.body(most, provider.packed)
+
+        def parse() -> Parsed:
+            return provider.dialect.parse(as_json(body, exchange.headers, most), self._source.seed())
+
+        small = len(body) <= INLINE_BYTES and "content-encoding" not in exchange.headers
+        parsed = parse() if small else await asyncio.to_thread(parse)
+        if parsed.ignored and self._config.strict:
+            rule = f"is not a field of {provider.title}'s page, and this server is strict"
+            raise BadRequest(parsed.ignored[0], rule, code="unknown_parameter")
+        return parsed
+
+    def _resolved(self, request: CompletionRequest, caller: Caller) -> CompletionRequest:
+        """With the model's name, and a salt that no two keys share: what one has cached must not show in another's timing."""
+        salt = f"{caller.salt}/{request.cache_salt}" if caller.salt else request.cache_salt
+        return dataclasses.replace(request, model=self._models.resolve(request.model), cache_salt=salt)
+
+    def _identity(self, request: CompletionRequest) -> Identity:
+        return Identity(self._source.token(), int(self._source.now()), request.model, self._backend.capabilities.fingerprint)
+
+    async def _stream(self, run: _Run) -> None:
+        batches = run.job.events()
         # What fails before the first token gets a real status; there is nothing to send before it anyway.
         first = asyncio.ensure_future(anext(batches))
         await asyncio.wait({first}, timeout=self._keep_alive)
-        if first.done() and not gone.done():
-            _raise_failure(first.result())
-        async with EventStream(exchange, headers, self._keep_alive) as stream:
+        if first.done() and not run.guard.gone:
+            _raise(run.guard.failure(first.result()))
+        async with SlowAnswer(run.call.exchange, EVENTS, run.headers, self._keep_alive) as answer:
             try:
                 batch = await first
-                while not _ends(batch) and not gone.done():
-                    await stream.write(_render(renderer, batch))
+                run.observer.saw(batch)
+                while not _ends(batch, run.guard) and not run.guard.gone:
+                    await answer.write(_render(run.renderer, batch))
                     batch = await anext(batches)
-                last = _last(renderer, batch)
-            except Exception:
-                _log.exception("request %s broke in its stream", exchange.request_id)
-                last = frames(renderer.feed(Failed(_BROKEN)))
-            if not gone.done():
-                await stream.end(last)
+                    run.observer.saw(batch)
+                failure: Exception | None = run.guard.failure(batch)
+                last = _render(run.renderer, batch) + DONE if failure is None else _broken(run.renderer, batch, str(failure))
+            except Exception as error:
+                _log.exception("request %s broke in its stream", run.call.exchange.request_id)
+                failure, last = error, frames(run.renderer.feed(Failed(_BROKEN)))
+            if run.guard.gone:
+                return
+            if failure is None:
+                await answer.end(last)
+            else:
+                await answer.write(last)  # and no end: the client gets to know it even if it does not know the frame
+
+    async def _json(self, run: _Run) -> None:
+        collecting = asyncio.create_task(_collect(run))
+        try:
+            await asyncio.wait({collecting}, timeout=self._keep_alive)
+            if not collecting.done():
+                await self._slow_json(run, collecting)
+            elif not run.guard.gone:
+                events = collecting.result()
+                _raise(run.guard.failure(events))
+                await run.call.exchange.reply(200, run.renderer.fold(events), [*run.headers, *run.renderer.headers(events)])
+        finally:
+            collecting.cancel()
+            await asyncio.wait({collecting})
+
+    async def _slow_json(self, run: _Run, collecting: asyncio.Task[list[Event]]) -> None:
+        """White space keeps the client waiting. The status is out by then: what fails now can only break the answer off."""
+        async with SlowAnswer(run.call.exchange, JSON, run.headers, self._keep_alive) as answer:
+            events = await collecting
+            failure = run.guard.failure(events)
+            if failure is not None:
+                _log.warning("request %s broke off: %s", run.call.exchange.request_id, failure)
+            elif not run.guard.gone:
+                await answer.end(run.renderer.fold(events))
 
 
-async def _json(
-    exchange: Exchange, job: Job, renderer: Renderer, headers: Sequence[tuple[str, str]], gone: asyncio.Future[None]
-) -> None:
-    events = [event async for batch in job.events() for event in batch]
-    if gone.done():
-        return
-    _raise_failure(events)
-    await exchange.reply(200, renderer.fold(events), [*headers, *renderer.headers(events)])
+async def _collect(run: _Run) -> list[Event]:
+    events: list[Event] = []
+    async for batch in run.job.events():
+        run.observer.saw(batch)
+        events += batch
+    return events
 
 
-@asynccontextmanager
-async def _cancelled_when_gone(receive: Receive, job: Job) -> AsyncIterator[asyncio.Future[None]]:
-    """Cancel the job as soon as the client closes the connection; gives a future that is done when it has.
-
-    Leaving the block for any reason ends the job's work too. A job that is complete is left alone.
-    """
-    gone = asyncio.create_task(_disconnect(receive))
-    gone.add_done_callback(lambda _: job.cancel())
-    try:
-        yield gone
-    finally:
-        job.cancel()
-        gone.cancel()
-        await asyncio.wait({gone})
-
-
-async def _disconnect(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
-def _failure(events: Sequence[Event]) -> ServerError | None:
-    """Why a request ended early though its client is still there: the engine failed, or the server shuts down."""
-    for event in events:
-        if isinstance(event, Failed):
-            return EngineFailed(event.message)
-        if isinstance(event, ChoiceDone) and event.finish in (Finish.ABORT, Finish.ERROR):
-            return Overloaded("The server stopped before the request was complete.")
-    return None
-
-
-def _raise_failure(events: Sequence[Event]) -> None:
-    if failure := _failure(events):
+def _raise(failure: ServerError | None) -> None:
+    if failure is not None:
         raise failure
 
 
-def _ends(batch: Sequence[Event]) -> bool:
-    return isinstance(batch[-1], Finished | Failed) or _failure(batch) is not None
+def _ends(batch: list[Event], guard: Guard) -> bool:
+    return isinstance(batch[-1], Finished | Failed) or guard.failure(batch) is not None
 
 
 def _render(renderer: Renderer, batch: Sequence[Event]) -> bytes:
@@ -153,13 +205,10 @@ def _render(renderer: Renderer, batch: Sequence[Event]) -> bytes:
     return frames([chunk for event in batch for chunk in renderer.feed(event)])
 
 
-def _last(renderer: Renderer, batch: Sequence[Event]) -> bytes:
+def _broken(renderer: Renderer, batch: Sequence[Event], why: str) -> bytes:
     """A stream that broke ends with an error object and, so that nobody takes it for complete, without ``[DONE]``."""
-    failure = _failure(batch)
-    if failure is None:
-        return _render(renderer, batch) + DONE
     whole = [event for event in batch if not isinstance(event, Failed | Finished | ChoiceDone)]
-    return _render(renderer, [*whole, Failed(str(failure))])
+    return _render(renderer, [*whole, Failed(why)])
 
 
 def _warning(ignored: Sequence[str], most: int = 8) -> list[tuple[str, str]]:

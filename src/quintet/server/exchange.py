@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterable
+from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
-from quintet.errors import BodyTooLarge, UnsupportedMedia
+from quintet.errors import HeadTooLarge, SlowBody
+from quintet.server.bodies import check_media, too_large
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 _LINGER = 64 * 1024 * 1024
 """A refused body up to this size is read away by the HTTP server, so that the client gets to read the answer and can go on."""
+
+MOST_URL = 8 * 1024
+MOST_HEADERS = 100
+MOST_HEADER_BYTES = 32 * 1024
+
+BODY_S = 30.0
+"""Seconds in which a body must have arrived."""
 
 
 class ClientGoneError(ConnectionError):
@@ -30,18 +40,43 @@ class Exchange:
     def __init__(self, scope: Scope, receive: Receive, send: Send, fresh_id: str) -> None:
         self.method: str = scope["method"]
         self.path: str = scope["path"]  # not derived from the Host header, which the client writes
+        self.raw_path: bytes = scope.get("raw_path") or self.path.encode()
+        self.query: bytes = scope.get("query_string", b"")
+        self.address: str = (scope.get("client") or ("",))[0]
         self.raw_headers: list[tuple[bytes, bytes]] = list(scope["headers"])
         self.headers = Headers(raw=self.raw_headers)
         self.receive = receive
-        self.started = False
+        self.status = 0
+        self.always: list[tuple[str, str]] = []  # headers of the answer, whatever it will be
         self._send = send
         given = self.headers.get("x-request-id", "")
         self.request_id = given if _REQUEST_ID.fullmatch(given) else fresh_id
 
+    @property
+    def started(self) -> bool:
+        """The status line is out."""
+        return self.status > 0
+
+    def check_head(self) -> None:
+        """
+        Raises:
+            HeadTooLarge: URL or headers over the limits.
+        """
+        if len(self.raw_path) + len(self.query) > MOST_URL:
+            raise HeadTooLarge(f"The URL must be at most {MOST_URL} bytes.", 414)
+        if len(self.raw_headers) > MOST_HEADERS:
+            raise HeadTooLarge(f"There must be at most {MOST_HEADERS} headers.", 431)
+        if sum(len(name) + len(value) for name, value in self.raw_headers) > MOST_HEADER_BYTES:
+            raise HeadTooLarge(f"The headers must be at most {MOST_HEADER_BYTES} bytes.", 431)
+
+    def argument(self, name: str) -> str:
+        """A parameter of the query, the first of equals; empty if it is not there."""
+        return parse_qs(self.query.decode("latin-1")).get(name, [""])[0]
+
     async def start(self, status: int, media: str, headers: Iterable[tuple[str, str]] = ()) -> None:
         """Send the status line and headers."""
-        self.started = True
-        lines = [("content-type", media), ("x-request-id", self.request_id), *headers]
+        self.status = status
+        lines = [("content-type", media), ("x-request-id", self.request_id), *self.always, *headers]
         raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in lines]
         await self._send({"type": "http.response.start", "status": status, "headers": raw})
 
@@ -49,22 +84,30 @@ class Exchange:
         """Send a part of the body; waits while the client reads too slowly."""
         await self._send({"type": "http.response.body", "body": data, "more_body": not last})
 
-    async def reply(self, status: int, body: bytes, headers: Iterable[tuple[str, str]] = ()) -> None:
-        """Answer with JSON."""
-        await self.start(status, "application/json", [("content-length", str(len(body))), *headers])
+    async def reply(self, status: int, body: bytes, headers: Iterable[tuple[str, str]] = (), media: str = "application/json") -> None:
+        """Answer at once."""
+        await self.start(status, media, [("content-length", str(len(body))), *headers])
         await self.write(body, last=True)
 
-    async def body(self, most: int) -> bytes:
-        """The request body.
+    async def body(self, most: int, packed: bool = False) -> bytes:
+        """The request body as it was sent.
 
         Raises:
-            UnsupportedMedia: see ``_check_media``.
+            UnsupportedMedia: see ``check_media``.
             BodyTooLarge: over ``most`` bytes; noticed before more than that is read or kept.
+            SlowBody: not complete after ``BODY_S`` seconds.
             ClientGoneError: the client left before it was complete.
         """
-        self._check_media()
+        check_media(self.headers, packed)
         if self._declared() > most:
-            raise BodyTooLarge(_too_large(most))
+            raise too_large(most)
+        try:
+            async with asyncio.timeout(BODY_S):
+                return await self._read(most)
+        except TimeoutError:
+            raise SlowBody(f"The body did not arrive within {BODY_S:g} seconds.") from None
+
+    async def _read(self, most: int) -> bytes:
         parts: list[bytes] = []
         size, more = 0, True
         while more:
@@ -75,7 +118,7 @@ class Exchange:
             size += len(parts[-1])
             more = message.get("more_body", False)
             if size > most:
-                raise BodyTooLarge(_too_large(most))
+                raise too_large(most)
         return b"".join(parts)
 
     @property
@@ -86,24 +129,3 @@ class Exchange:
     def _declared(self) -> int:
         length = self.headers.get("content-length", "0")
         return int(length) if length.isascii() and length.isdigit() and len(length) < 20 else _LINGER + 1
-
-    def _check_media(self) -> None:
-        """JSON in UTF-8, uncompressed.
-
-        A missing type and curl's default for ``-d`` are read as JSON too (never as a form). But a browser is held to
-        ``application/json``: it cannot send that to another site's server without asking first, so no web page can put this machine
-        to work behind its user's back.
-        """
-        media, *parameters = (part.strip().lower() for part in self.headers.get("content-type", "").split(";"))
-        browser = "origin" in self.headers or "sec-fetch-site" in self.headers
-        if media != "application/json" and (browser or media not in ("", "application/x-www-form-urlencoded")):
-            raise UnsupportedMedia("Content-Type must be application/json.")
-        charsets = [one.removeprefix("charset=").strip('"') for one in parameters if one.startswith("charset=")]
-        if any(one not in ("utf-8", "utf8") for one in charsets):
-            raise UnsupportedMedia("The charset must be utf-8.")
-        if self.headers.get("content-encoding", "identity").strip().lower() not in ("identity", ""):
-            raise UnsupportedMedia("Content-Encoding is not supported; send the body uncompressed.")
-
-
-def _too_large(most: int) -> str:
-    return f"The body must be at most {most} bytes."

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from quintet.backends.base import Backend, State
-from quintet.dialects.base import Dialect, ServedModel
+from quintet.dialects.base import ServedModel
 from quintet.errors import ModelNotFound, shorten
-from quintet.server.exchange import Exchange
+from quintet.server.call import Call
 
 
 class Models:
@@ -16,8 +16,7 @@ class Models:
         created: Unix time in seconds from which it is served.
     """
 
-    def __init__(self, dialect: Dialect, backend: Backend, names: tuple[str, ...], created: int) -> None:
-        self._dialect = dialect
+    def __init__(self, backend: Backend, names: tuple[str, ...], created: int) -> None:
         self._backend = backend
         self._names = names
         self._created = created
@@ -37,16 +36,16 @@ class Models:
             raise self._not_found(name)
         return name
 
-    async def list(self, exchange: Exchange) -> None:
+    async def list(self, call: Call) -> None:
         """``GET /v1/models``."""
-        await exchange.reply(200, self._dialect.models([self._entry(name) for name in self._served()]))
+        await call.exchange.reply(200, call.provider.dialect.models([self._entry(name) for name in self._served()]))
 
-    async def show(self, exchange: Exchange) -> None:
+    async def show(self, call: Call) -> None:
         """``GET /v1/models/{name}``; the name may hold slashes, which the SDKs send percent-encoded."""
-        name = exchange.path.partition("/models/")[2]
+        name = call.resource.removeprefix("/models/")
         if name not in self._served():
             raise self._not_found(name)
-        await exchange.reply(200, self._dialect.model(self._entry(name)))
+        await call.exchange.reply(200, call.provider.dialect.model(self._entry(name)))
 
     def _served(self) -> tuple[str, ...]:
         if self._names:

@@ -1,12 +1,15 @@
-"""Server-sent events as the SDKs read them: unnamed ``data:`` frames and ``:`` comments, nothing else.
+"""Answers that take their time: server-sent events as the SDKs read them, and JSON.
 
-The SDKs fail on, or silently drop, frames with ``event:``, ``id:`` or ``retry:``.
+Events are unnamed ``data:`` frames and ``:`` comments, nothing else: the SDKs fail on, or silently drop, frames with ``event:``, ``id:``
+or ``retry:``. The SDKs' read time-out (60 s in three of them) counts from the last byte, so silence is filled: with comments, or with
+spaces before a JSON body.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from dataclasses import dataclass
 from types import TracebackType
 
 from quintet.server.exchange import Exchange
@@ -14,7 +17,19 @@ from quintet.server.exchange import Exchange
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
 
-_HEADERS = (("cache-control", "no-cache"), ("x-accel-buffering", "no"))  # the second: nginx must not collect the stream
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A media type, what fills its silence, and its headers."""
+
+    media: str
+    filler: bytes
+    headers: tuple[tuple[str, str], ...]
+
+
+# The second header: nginx must not collect the stream.
+EVENTS = Form("text/event-stream; charset=utf-8", KEEP_ALIVE, (("cache-control", "no-cache"), ("x-accel-buffering", "no")))
+JSON = Form("application/json", b" ", (("x-accel-buffering", "no"),))
 
 
 def frames(chunks: Iterable[bytes]) -> bytes:
@@ -22,22 +37,24 @@ def frames(chunks: Iterable[bytes]) -> bytes:
     return b"".join([b"data: %b\n\n" % chunk for chunk in chunks])
 
 
-class EventStream:
-    """An event-stream answer: the headers on entry, then ``write``, and ``end`` exactly once.
+class SlowAnswer:
+    """An answer with status 200: the headers on entry, then ``write``, and ``end`` at most once.
 
-    Whenever nothing was written for ``interval`` seconds a comment goes out, for a client that gives up on a silent connection.
+    Left without ``end`` it breaks off: the HTTP server cuts the connection without the body's terminator, which no client takes for an
+    end. Whenever nothing was written for ``interval`` seconds the filler goes out, for a client that gives up on a silent connection.
     """
 
-    def __init__(self, exchange: Exchange, headers: Iterable[tuple[str, str]], interval: float) -> None:
+    def __init__(self, exchange: Exchange, form: Form, headers: Iterable[tuple[str, str]], interval: float) -> None:
         self._exchange = exchange
-        self._headers = (*_HEADERS, *headers)
+        self._form = form
+        self._headers = (*form.headers, *headers)
         self._interval = interval
         self._loop = asyncio.get_running_loop()
         self._written = self._loop.time()
         self._beat: asyncio.Task[None] | None = None
 
-    async def __aenter__(self) -> EventStream:
-        await self._exchange.start(200, "text/event-stream; charset=utf-8", self._headers)
+    async def __aenter__(self) -> SlowAnswer:
+        await self._exchange.start(200, self._form.media, self._headers)
         self._beat = asyncio.create_task(self._keep_alive())
         return self
 
@@ -58,7 +75,7 @@ class EventStream:
         while True:
             silence = self._loop.time() - self._written
             if silence >= self._interval:
-                await self.write(KEEP_ALIVE)
+                await self.write(self._form.filler)
             else:
                 await asyncio.sleep(self._interval - silence)
 

@@ -43,6 +43,8 @@ async def acall(
     *,
     method: str = "POST",
     path: str = "/v1/completions",
+    raw_path: bytes | None = None,
+    query: str = "",
     headers: Iterable[tuple[str, str]] = JSON,
     leave_after: float | None = None,
     into: Answer | None = None,
@@ -71,7 +73,8 @@ async def acall(
                 gone.set()
 
     raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
-    scope = {"type": "http", "method": method, "path": path, "raw_path": path.encode(), "query_string": b"", "headers": raw}
+    scope: dict[str, object] = {"type": "http", "method": method, "path": path, "headers": raw, "client": ("127.0.0.1", 12345)}
+    scope |= {"raw_path": raw_path or path.encode(), "query_string": query.encode()}
     if leave_after is not None:
         asyncio.get_running_loop().call_later(leave_after, gone.set)
     await asyncio.wait_for(app(scope, receive, send), 60)

@@ -1,0 +1,63 @@
+"""The providers: each one's dialect, where its SDKs look for it, and how they send bodies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from quintet.dialects import openai
+from quintet.dialects.base import Dialect
+from quintet.dialects.fields import Field
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """A dialect and what the server and the docs need to know about it.
+
+    Args:
+        title: the provider's name as people write it.
+        page: the documentation that the dialect follows.
+        fields: of a request.
+        body: the shape of a JSON answer.
+        bases: what precedes ``/completions`` in a path, the main one first. The others are what its SDKs make of a base URL with or
+            without ``/v1``, and the provider's own path where no other provider has the same.
+        agents: beginnings of the ``User-Agent`` of its SDKs.
+        packed: request bodies may be gzip-compressed, and MessagePack.
+        warming: its SDK asks for ``tcp_warming`` when it is made.
+    """
+
+    dialect: Dialect
+    title: str
+    page: str
+    fields: Sequence[Field[Any]]
+    body: type[msgspec.Struct]
+    bases: tuple[str, ...]
+    agents: tuple[str, ...]
+    packed: bool = False
+    warming: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.dialect.name
+
+
+_ALL = (
+    Provider(
+        openai.OpenAI(),
+        "OpenAI",
+        "https://platform.openai.com/docs/api-reference/completions/create",
+        openai.FIELDS,
+        openai.Completion,
+        ("/openai/v1", "/openai", "/openai/v1/v1"),
+        ("OpenAI/", "AsyncOpenAI/"),
+    ),
+)
+
+PROVIDERS: Mapping[str, Provider] = {provider.name: provider for provider in _ALL}
+"""By name."""
+
+DEFAULT = "openai"
+"""The dialect of the bare paths, unless the server is told another."""

@@ -1,0 +1,88 @@
+"""Request bodies: which media are read, and how packed ones become JSON."""
+
+from __future__ import annotations
+
+import json
+import zlib
+
+import msgspec
+from starlette.datastructures import Headers
+
+from quintet.errors import BadRequest, BodyTooLarge, UnsupportedMedia
+
+MSGPACK = ("application/vnd.msgpack", "application/msgpack", "application/x-msgpack")
+
+_INVALID = "invalid_body"
+
+
+def check_media(headers: Headers, packed: bool) -> None:
+    """JSON in UTF-8; with ``packed`` also MessagePack, and either of them gzip-compressed.
+
+    A missing type and curl's default for ``-d`` are read as JSON too (never as a form). But a browser is held to types that it cannot
+    send to another site's server without asking first, so no web page can put this machine to work behind its user's back.
+
+    Raises:
+        UnsupportedMedia: anything else.
+    """
+    media, *parameters = (part.strip().lower() for part in headers.get("content-type", "").split(";"))
+    browser = "origin" in headers or "sec-fetch-site" in headers
+    taken = ("application/json", *(MSGPACK if packed else ()))
+    if media not in taken and (browser or media not in ("", "application/x-www-form-urlencoded")):
+        raise UnsupportedMedia(f"Content-Type must be {' or '.join(taken[:2])}.")
+    charsets = [one.removeprefix("charset=").strip('"') for one in parameters if one.startswith("charset=")]
+    if any(one not in ("utf-8", "utf8") for one in charsets):
+        raise UnsupportedMedia("The charset must be utf-8.")
+    encoding = _encoding(headers)
+    if encoding and not (packed and encoding == "gzip"):
+        rule = "Content-Encoding must be gzip, or left out." if packed else "Content-Encoding is not supported; send the body uncompressed."
+        raise UnsupportedMedia(rule)
+
+
+def as_json(body: bytes, headers: Headers, most: int) -> bytes:
+    """The body as JSON text; ``check_media`` has passed.
+
+    Raises:
+        BodyTooLarge: over ``most`` bytes once it is unpacked; noticed before more than that is.
+        BadRequest: not what the headers say it is.
+    """
+    if _encoding(headers) == "gzip":
+        body = _inflate(body, most)
+    media = headers.get("content-type", "").partition(";")[0].strip().lower()
+    return _unpack(body) if media in MSGPACK else body
+
+
+def too_large(most: int) -> BodyTooLarge:
+    """The error for a body over ``most`` bytes."""
+    return BodyTooLarge(f"The body must be at most {most} bytes.")
+
+
+def _encoding(headers: Headers) -> str:
+    encoding = ", ".join(headers.getlist("content-encoding")).strip().lower()
+    return "" if encoding == "identity" else encoding
+
+
+def _inflate(body: bytes, most: int) -> bytes:
+    """RFC 1952: one or more members, one after the other."""
+    parts: list[bytes] = []
+    left = most + 1
+    while body:
+        member = zlib.decompressobj(wbits=31)
+        try:
+            parts.append(member.decompress(body, left))
+        except zlib.error:
+            raise BadRequest("", "The body is not valid gzip", code=_INVALID) from None
+        left -= len(parts[-1])
+        if left <= 0:
+            raise too_large(most)
+        if not member.eof:
+            raise BadRequest("", "The gzip body ends too early", code=_INVALID)
+        body = member.unused_data
+    return b"".join(parts)
+
+
+def _unpack(body: bytes) -> bytes:
+    """MessagePack as JSON text, which the dialect then checks like any other: NaN, depth and wrong types are refused there by name."""
+    try:
+        return json.dumps(msgspec.msgpack.decode(body), ensure_ascii=False).encode()
+    except (msgspec.DecodeError, TypeError, ValueError, RecursionError):
+        raise BadRequest("", "The body is not valid MessagePack of JSON values", code=_INVALID) from None

@@ -1,0 +1,134 @@
+"""What the server counts and logs: Prometheus metrics under vLLM's names, where we measure the same, and one log line per request."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Sequence
+
+from quintet.backends.base import Health
+from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finish, Usage
+from quintet.metrics import Counter, Gauge, Histogram, render
+from quintet.request import CompletionRequest
+
+ACCESS = logging.getLogger("quintet.access")
+"""One JSON object per request, at INFO. Never a prompt, a text, a key, a path or anything else that a client may write freely."""
+
+_TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560)
+_GAP = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
+_LATENCY = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
+_TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000)
+_CHOICES = (1, 2, 5, 10, 20, 50, 100)
+
+# vLLM counts end-of-sequence tokens and stop strings as one.
+_REASON = {Finish.EOS: "stop", Finish.STOP: "stop", Finish.LENGTH: "length", Finish.ABORT: "abort", Finish.ERROR: "error"}
+
+
+class Telemetry:
+    """All metrics of a server.
+
+    Args:
+        model: the public model name.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(self, model: str, clock: Callable[[], float]) -> None:
+        fixed = {"model_name": model, "engine": "0"}
+        self.clock = clock
+        self._running = Gauge("vllm:num_requests_running", "Sequences in the batch.", fixed=fixed)
+        self._waiting = Gauge("vllm:num_requests_waiting", "Sequences in the queue.", fixed=fixed)
+        self._steps = Gauge("quintet:engine_steps", "Engine steps finished since the start.", fixed=fixed)
+        self.prompt_tokens = Counter("vllm:prompt_tokens", "Prompt tokens of ended requests.", fixed=fixed)
+        self.generation_tokens = Counter("vllm:generation_tokens", "Tokens generated for ended requests.", fixed=fixed)
+        self.queries = Counter("vllm:prefix_cache_queries", "Prompt tokens looked for in the prefix cache.", fixed=fixed)
+        self.hits = Counter("vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache.", fixed=fixed)
+        self.success = Counter("vllm:request_success", "Choices by why they ended.", ("finished_reason",), fixed)
+        self.first = Histogram("vllm:time_to_first_token_seconds", "From arrival to the first text.", _TTFT, fixed=fixed)
+        self.gap = Histogram("vllm:inter_token_latency_seconds", "Between the outputs of a request.", _GAP, fixed=fixed)
+        self.latency = Histogram("vllm:e2e_request_latency_seconds", "From arrival to the end.", _LATENCY, fixed=fixed)
+        self.prompt = Histogram("vllm:request_prompt_tokens", "Prompt tokens of a request.", _TOKENS, fixed=fixed)
+        self.generation = Histogram("vllm:request_generation_tokens", "Generated tokens of a request.", _TOKENS, fixed=fixed)
+        self.n = Histogram("vllm:request_params_n", "n of a request.", _CHOICES, fixed=fixed)
+        self.max_tokens = Histogram("vllm:request_params_max_tokens", "max_tokens of a request that gives it.", _TOKENS, fixed=fixed)
+        self.http = Counter("http_requests", "Answers.", ("method", "handler", "status"))
+        self.seconds = Histogram("http_request_duration_seconds", "From arrival to the end of the answer.", _LATENCY, ("handler",))
+
+    def scrape(self, health: Health) -> bytes:
+        """The text for Prometheus."""
+        self._running.set(health.running)
+        self._waiting.set(health.waiting)
+        self._steps.set(health.steps)
+        metrics = [self._running, self._waiting, self._steps, self.prompt_tokens, self.generation_tokens, self.queries, self.hits]
+        metrics += [self.success, self.first, self.gap, self.latency, self.prompt, self.generation, self.n, self.max_tokens]
+        return render([*metrics, self.http, self.seconds]).encode()
+
+    def answered(self, method: str, handler: str, status: int, seconds: float) -> None:
+        """Count an answer; the labels are words of ours, never the client's."""
+        self.http.add(labels=(method, handler, str(status)))
+        self.seconds.observe(seconds, (handler,))
+
+
+class Observer:
+    """Follows one completion.
+
+    Args:
+        arrived: on the telemetry's clock.
+    """
+
+    def __init__(self, telemetry: Telemetry, request: CompletionRequest, arrived: float) -> None:
+        self._telemetry = telemetry
+        self._arrived = arrived
+        self._last = 0.0  # when text last came; 0 = not yet
+        self.first_s: float | None = None
+        self.usage = Usage(0, 0)
+        self.reason = ""
+        telemetry.n.observe(request.n)
+        if request.max_tokens is not None:
+            telemetry.max_tokens.observe(request.max_tokens)
+
+    def saw(self, batch: Sequence[Event]) -> None:
+        """Events of an engine step."""
+        now = self._telemetry.clock()
+        if any(isinstance(event, ChoiceDelta) for event in batch):
+            if self._last:
+                self._telemetry.gap.observe(now - self._last)
+            else:
+                self.first_s = now - self._arrived
+                self._telemetry.first.observe(self.first_s)
+            self._last = now
+        for event in batch:
+            match event:
+                case ChoiceDone(finish=finish):
+                    self._reason(_REASON[finish])
+                case Failed():
+                    self._reason("error")
+
+    def ended(self, usage: Usage) -> None:
+        """The answer is over, complete or not; ``usage`` is what was computed."""
+        telemetry = self._telemetry
+        self.usage = usage
+        if not self.reason:  # the client left before any choice was done
+            self._reason("abort")
+        telemetry.latency.observe(telemetry.clock() - self._arrived)
+        telemetry.prompt_tokens.add(usage.prompt_tokens)
+        telemetry.generation_tokens.add(usage.completion_tokens)
+        telemetry.queries.add(usage.prompt_tokens)
+        telemetry.hits.add(usage.cached_tokens)
+        telemetry.prompt.observe(usage.prompt_tokens)
+        telemetry.generation.observe(usage.completion_tokens)
+
+    def facts(self) -> dict[str, str | float | None]:
+        """For the access log."""
+        first = None if self.first_s is None else round(self.first_s * 1000, 1)
+        usage = self.usage
+        return {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens, "finish": self.reason, "ttft_ms": first}
+
+    def _reason(self, reason: str) -> None:
+        self.reason = self.reason or reason
+        self._telemetry.success.add(labels=(reason,))
+
+
+def log_access(**facts: str | float | None) -> None:
+    """Write the line of a request, without the facts that are not known."""
+    if ACCESS.isEnabledFor(logging.INFO):
+        ACCESS.info(json.dumps({name: fact for name, fact in facts.items() if fact not in (None, "")}, separators=(",", ":")))
