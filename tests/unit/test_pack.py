@@ -94,7 +94,9 @@ def smallest_half_scale(magnitude: F32) -> F32:
     """The smallest fp16 d with magnitude / d <= 127, found by stepping from the nearest."""
     d = (magnitude / np.float32(127)).astype(np.float16)
     low = d.astype(np.float32) * 127 < magnitude
-    return np.asarray(np.where(low, np.nextafter(d, np.float16(np.inf)), d), np.float32)
+    with np.errstate(over="ignore"):  # of the neighbour of the largest fp16, which is not taken
+        above = np.nextafter(d, np.float16(np.inf))
+    return np.asarray(np.where(low, above, d), np.float32)
 
 
 def integers(name: str, raw: U8) -> F32:
