@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from quintet.dialects import openai
+from quintet.dialects import fireworks, fireworks_wire, openai, together, together_wire
 from quintet.dialects.base import Dialect
 from quintet.dialects.fields import Field
 
@@ -53,6 +53,28 @@ _ALL = (
         openai.Completion,
         ("/openai/v1", "/openai", "/openai/v1/v1"),
         ("OpenAI/", "AsyncOpenAI/"),
+    ),
+    Provider(
+        fireworks.Fireworks(),
+        "Fireworks",
+        "https://docs.fireworks.ai/api-reference/post-completions",
+        fireworks.FIELDS,
+        fireworks_wire.Completion,
+        (
+            "/fireworks/inference/v1",
+            *("/fireworks", "/fireworks/v1", "/fireworks/inference", "/fireworks/inference/v1/v1"),
+            *("/inference", "/inference/v1", "/inference/v1/v1"),
+        ),
+        ("Fireworks/", "AsyncFireworks/"),
+    ),
+    Provider(
+        together.Together(),
+        "Together",
+        "https://docs.together.ai/reference/completions-1",
+        together.FIELDS,
+        together_wire.Completion,
+        ("/together/v1", "/together", "/together/v1/v1"),
+        ("Together/", "AsyncTogether/"),
     ),
 )
 

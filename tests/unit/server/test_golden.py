@@ -1,4 +1,4 @@
-"""Whole answers of the OpenAI dialect, byte for byte, over a scripted backend: ``tests/golden/openai/<case>/``.
+"""Whole answers of every dialect, byte for byte, over a scripted backend: ``tests/golden/<dialect>/<case>/``.
 
 ``request.json`` is sent as it is; ``response.http`` is the status, the headers, an empty line and the body; ``backend.json``, if it is
 there, overrides the script. ``QUINTET_WRITE_GOLDENS=1`` writes the responses anew: read the difference before committing it.
@@ -17,10 +17,11 @@ from tests.unit.server.scripted import ScriptedBackend
 
 from quintet.backends.base import State
 from quintet.config import ServerConfig
+from quintet.dialects.catalog import PROVIDERS
 from quintet.server.app import create_app
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "openai"
-CASES = sorted(path.name for path in GOLDEN.iterdir())
+GOLDEN = Path(__file__).parents[2] / "golden"
+CASES = sorted(f"{path.parent.name}/{path.name}" for name in PROVIDERS for path in (GOLDEN / name).glob("*"))
 
 
 def scripted(case: Path) -> ScriptedBackend:
@@ -40,15 +41,16 @@ def written(answer: Answer) -> bytes:
 @pytest.mark.parametrize("name", CASES)
 def test_the_answer_is_the_golden_one_byte_for_byte(name: str) -> None:
     case = GOLDEN / name
-    app = create_app(scripted(case), ServerConfig(), source=SOURCE)
+    app = create_app(scripted(case), ServerConfig(dialect=case.parent.name), source=SOURCE)
     got = written(call(app, (case / "request.json").read_bytes().rstrip(b"\n")))
     if os.environ.get("QUINTET_WRITE_GOLDENS"):
         (case / "response.http").write_bytes(got)
     assert got == (case / "response.http").read_bytes()
 
 
-def test_there_are_goldens_of_both_kinds() -> None:
-    kinds = [(GOLDEN / name / "response.http").read_text().split("\n")[1] for name in CASES]
-    assert len(CASES) >= 25
-    assert kinds.count("content-type: application/json") >= 15
+@pytest.mark.parametrize("dialect", [name for name in PROVIDERS if (GOLDEN / name).is_dir()])
+def test_there_are_goldens_of_both_kinds(dialect: str) -> None:
+    kinds = [path.read_text().split("\n")[1] for path in (GOLDEN / dialect).glob("*/response.http")]
+    assert len(kinds) >= 40
+    assert kinds.count("content-type: application/json") >= 25
     assert kinds.count("content-type: text/event-stream; charset=utf-8") >= 8
