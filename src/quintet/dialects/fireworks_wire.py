@@ -322,14 +322,15 @@ def _logprob(token: TokenText) -> float:
 
 def _content(tokens: Iterable[TokenText], top: int) -> Content:
     """``top`` alternatives, likeliest first; the sampled token is among them only if it belongs there."""
-    return Content(
-        [
-            Entry(token.text, list(token.raw), _logprob(token), token.token, token.offset, [_alternative(*one) for one in token.top[:top]])
-            for token in tokens
-        ]
-    )
+    return Content([_entry(token, top) for token in tokens])
 
 
-def _alternative(token: int, text: str, logprob: float) -> Alternative:
-    known = msgspec.UNSET if "\ufffd" in text else list(text.encode())
-    return Alternative(text, max(logprob, FLOOR), token, known)
+def _entry(token: TokenText, top: int) -> Entry:
+    alternatives = [_alternative(token, *one) for one in token.top[:top]]
+    return Entry(token.text, list(token.raw), _logprob(token), token.token, token.offset, alternatives)
+
+
+def _alternative(sampled: TokenText, token: int, text: str, logprob: float) -> Alternative:
+    if token == sampled.token:
+        return Alternative(text, max(logprob, FLOOR), token, list(sampled.raw))
+    return Alternative(text, max(logprob, FLOOR), token, msgspec.UNSET if "\ufffd" in text else list(text.encode()))

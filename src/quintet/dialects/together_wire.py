@@ -153,6 +153,7 @@ class TogetherRenderer:
         self._alternatives = bool(options.logprobs)
         self._running = set(range(request.n))
         self._unechoed = set(self._running) if request.echo else set()
+        self._echoed = False
         self._held: Chunk | None = None
 
     def feed(self, event: Event) -> list[bytes]:
@@ -190,7 +191,9 @@ class TogetherRenderer:
         match event:
             case ChoiceDelta(index, _, tokens):
                 if self._is_echo(index):
-                    return [self._echo(event)] if index == 0 else []
+                    first = not self._echoed
+                    self._echoed = True
+                    return [self._echo(event)] if first else []
                 return [self._token(index, token) for token in tokens]
             case ChoiceDone():
                 self._running.discard(event.index)
