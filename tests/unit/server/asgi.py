@@ -20,11 +20,12 @@ JSON = [("content-type", "application/json")]
 
 @dataclass
 class Answer:
-    """What was sent back; ``parts`` are the body's messages."""
+    """What was sent back; ``parts`` are the body's messages, ``complete`` once the last one came."""
 
     status: int = 0
     headers: list[tuple[str, str]] = field(default_factory=list)
     parts: list[bytes] = field(default_factory=list)
+    complete: bool = False
 
     @property
     def body(self) -> bytes:
@@ -70,6 +71,7 @@ async def acall(
         else:
             answer.parts.append(message["body"])
             if not message.get("more_body"):
+                answer.complete = True
                 gone.set()
 
     raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
