@@ -3,6 +3,11 @@
 # make test    set up, then the tests                                   (make test ARGS="tests/unit -k store")
 # make check   lint, types, import rules
 # make bench   set up, then the measurements                            (make bench ARGS="...")
+#
+# Slow or needing more than a compiler; each compares the native core's bits with a plain build's:
+# make sanitize        under the address, undefined-behaviour and thread sanitizers
+# make test-emulated   the AVX-512 kernels under SIMDe's emulation (libsimde-dev)
+# make neon            the NEON kernels, cross-compiled, under qemu (g++-aarch64-linux-gnu, qemu-user)
 
 PYTHON ?= python3
 VENV := .venv
@@ -10,7 +15,7 @@ BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
 NATIVE := CMakeLists.txt csrc/CMakeLists.txt $(wildcard csrc/*.cpp csrc/*.h)
 
-.PHONY: serve setup test check bench clean
+.PHONY: serve setup test check bench clean sanitize test-emulated neon
 .DEFAULT_GOAL := serve
 .DELETE_ON_ERROR:
 # Stamps of one set-up build on each other, so a parallel make must not run ahead.
@@ -32,6 +37,9 @@ check: $(STAMPS)/deps
 
 bench: setup
 	@$(BIN)/python bench/run.py $(ARGS)
+
+sanitize test-emulated neon:
+	@scripts/digest.sh $(@:test-%=%)
 
 clean:
 	rm -rf $(VENV) build dist

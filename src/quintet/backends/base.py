@@ -134,7 +134,8 @@ class Backend(Protocol):
         Does not start work and holds nothing: a ``Prepared`` may simply be dropped.
 
         Raises:
-            BadRequest: a token id out of range (``param`` = ``prompt``), an empty prompt, too many sequences, a guide that cannot be compiled.
+            BadRequest: a token id out of range (``param`` = ``prompt``), an empty prompt, too many sequences, a guide
+                that cannot be compiled.
             Unsupported: a suffix on a model without fill-in-the-middle tokens, reasoning on a model that does not reason.
             PromptTooLong: the prompt, or the prompt plus ``max_tokens``, exceed the context.
             Overloaded: the waiting queue is full.

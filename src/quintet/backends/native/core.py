@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quintet import _core
+from quintet.models.spec import ModelSpec, Tensors
 
 PAGE = 16
 """Tokens per KV-cache page, fixed by the native kernels (16 tokens are the 16 lanes of a register)."""
@@ -117,6 +118,95 @@ def sample(logits: F32, temperature: F32, top_p: F32, seeds: npt.NDArray[np.uint
     A row's token depends on its own logits and parameters only.
     """
     return _core.sample(logits, temperature, top_p, seeds, positions)
+
+
+class NativeRunner:
+    """``Runner`` over the native extension.
+
+    Args:
+        context: most tokens of a sequence.
+        isa: instruction set, see ``isas``; empty = ``QUINTET_ISA`` from the environment, else the best.
+
+    Raises:
+        ValueError: sizes the kernels cannot take, or an instruction set that cannot run here.
+    """
+
+    def __init__(self, spec: ModelSpec, context: int, isa: str, threads: int) -> None:
+        self._model = _core.Model(_config(spec, context), isa, threads)
+        self._spec = spec
+        self._context = context
+
+    @property
+    def vocab(self) -> int:
+        return self._spec.vocab
+
+    @property
+    def context(self) -> int:
+        return self._context
+
+    @property
+    def isa(self) -> str:
+        """The instruction set in use."""
+        return self._model.isa
+
+    @property
+    def page_bytes(self) -> int:
+        return self._model.page_bytes
+
+    @property
+    def row_bytes(self) -> int:
+        return self._model.row_bytes
+
+    @property
+    def weight_bytes(self) -> int:
+        """Memory of the packed matrices."""
+        return self._model.weight_bytes
+
+    def take(self, tensors: Tensors, progress: Callable[[float], None]) -> None:
+        """Pack every tensor; ``progress`` hears shares of 1 by bytes.
+
+        Raises:
+            ValueError: a tensor that the model does not have, or lacks.
+        """
+        total = sum(tensor.data.nbytes for tensor in tensors.values())
+        done = 0
+        for name, tensor in tensors.items():
+            self._model.set(name, tensor.type, tensor.rows, tensor.cols, tensor.data)
+            done += tensor.data.nbytes
+            progress(done / total)
+        self._model.finish()
+
+    def allocate(self, pages: int) -> None:
+        self._model.allocate(pages)
+
+    def forward(self, batch: Batch) -> U8:
+        return self._model.forward(batch.tokens, batch.lengths, batch.starts, batch.tables, batch.rows)
+
+    def logits(self, rows: U8) -> F32:
+        return self._model.logits(np.ascontiguousarray(rows))
+
+    def copy_page(self, source: int, target: int) -> None:
+        self._model.copy_page(source, target)
+
+
+def _config(spec: ModelSpec, context: int) -> dict[str, object]:
+    """The spec in the names of csrc/model.h's ``Config``."""
+    rope = spec.rope
+    names = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "norm_eps", "qkv_bias", "tied")
+    return {
+        "context": context,
+        **{name: getattr(spec, name) for name in names},
+        "interleaved": rope.interleaved,
+        "rope_dim": rope.dim,
+        "rope_base": rope.base,
+        "rope_scaling": rope.scaling,
+        "rope_factor": rope.factor,
+        "rope_original_context": rope.original_context,
+        "rope_attn_factor": rope.attn_factor,
+        "rope_beta_fast": rope.beta_fast,
+        "rope_beta_slow": rope.beta_slow,
+        "rope_freq_factors": list(rope.freq_factors),
+    }
 
 
 def isas() -> list[str]:
