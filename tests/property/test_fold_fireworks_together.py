@@ -130,6 +130,7 @@ def joined_together(chunks: list[dict[str, Any]], logprobs: int | None) -> dict[
     choices: dict[int, dict[str, Any]] = {}
     for at, chunk in enumerate(chunks):
         assert (chunk["usage"] is not None) == (at == len(chunks) - 1)
+        assert "prompt" not in chunk or at == 0
         whole["prompt"] = chunk.get("prompt") or whole["prompt"]
         whole["usage"] = chunk["usage"]
         (piece,) = chunk["choices"]
@@ -160,9 +161,9 @@ def choice(made: dict[str, Any], logprobs: int | None) -> dict[str, Any]:
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.data(), st.sampled_from([None, 0, 1, 20]), st.booleans(), st.integers(1, 3))
-def test_together_json_is_the_fold_of_its_stream(data: st.DataObject, logprobs: int | None, echo: bool, n: int) -> None:
-    body = {"prompt": "p", "n": n, "echo": echo, "logprobs": logprobs}
+@given(st.data(), st.sampled_from([None, 0, 1, 20]), st.booleans(), st.integers(1, 3), st.integers(1, 6))
+def test_together_json_is_the_fold_of_its_stream(data: st.DataObject, logprobs: int | None, echo: bool, n: int, most: int) -> None:
+    body = {"prompt": "p", "n": n, "echo": echo, "logprobs": logprobs, "max_tokens": most}
     chunks, whole = stream_and_body(Together(), body, data.draw(answers(1, n, echo, with_tokens=True)))
     assert whole.pop("object") == "text.completion"
     assert {chunk["object"] for chunk in chunks} == {"completion.chunk"}

@@ -106,7 +106,7 @@ class Token(msgspec.Struct, gc=False):
 
 
 _NO_TOKEN = Token(-1, "", 0.0, special=True)
-"""For chunks that add no token: the page requires one everywhere."""
+"""For a last chunk that adds no token, after a stop string: the page requires one everywhere."""
 
 
 class ChunkChoice(msgspec.Struct, gc=False):
@@ -145,19 +145,29 @@ class _Folded:
 
 
 class TogetherRenderer:
-    """See ``Renderer``."""
+    """See ``Renderer``. A chunk is one token; the prompt, the end of a choice and the usage go with one."""
 
     def __init__(self, request: CompletionRequest, identity: Identity, options: Options) -> None:
         self._identity = identity
         self._lists = options.logprobs is not None
         self._alternatives = bool(options.logprobs)
-        self._running = set(range(request.n))
+        self._most = request.max_tokens
+        self._sent = dict.fromkeys(range(request.n), 0)  # tokens of each choice
+        self._running = set(self._sent)
         self._unechoed = set(self._running) if request.echo else set()
-        self._echoed = False
-        self._held: Chunk | None = None
+        self._prompt_due = request.echo
+        self._prompt: list[PromptBody] | None = None  # goes with the first chunk
+        self._waiting: dict[int, Chunk] = {}  # a choice's newest chunk, if it may be its last
+        self._held: Chunk | None = None  # the very last chunk
 
     def feed(self, event: Event) -> list[bytes]:
-        return [encode(chunk) for chunk in self._chunks(event)]
+        if isinstance(event, Failed):
+            error = error_object(Fault(500, event.message, "server_error", "engine_failed"))
+            return [*map(encode, self._waiting.values()), encode({"error": error})]
+        chunks = self._chunks(event)
+        if chunks and self._prompt:
+            chunks[0].prompt, self._prompt = self._prompt, None
+        return [encode(chunk) for chunk in chunks]
 
     def fold(self, events: Iterable[Event]) -> bytes:
         choices: dict[int, _Folded] = {}
@@ -168,7 +178,7 @@ class TogetherRenderer:
             match event:
                 case ChoiceDelta(index, text, tokens):
                     if self._is_echo(index):
-                        prompt = prompt or [self._prompt(event)]
+                        prompt = prompt or [self._prompt_body(event)]
                         continue
                     choice = choices.setdefault(index, _Folded())
                     choice.texts.append(text)
@@ -187,27 +197,26 @@ class TogetherRenderer:
     def headers(self, _events: Sequence[Event]) -> Headers:
         return ()
 
-    def _chunks(self, event: Event) -> list[Chunk | dict[str, dict[str, str | None]]]:
+    def _chunks(self, event: Event) -> list[Chunk]:
         match event:
             case ChoiceDelta(index, _, tokens):
-                if self._is_echo(index):
-                    first = not self._echoed
-                    self._echoed = True
-                    return [self._echo(event)] if first else []
-                return [self._token(index, token) for token in tokens]
+                if not self._is_echo(index):
+                    return [chunk for token in tokens for chunk in self._next(index, token)]
+                if self._prompt_due:
+                    self._prompt_due, self._prompt = False, [self._prompt_body(event)]
             case ChoiceDone():
                 self._running.discard(event.index)
                 end = self._end(event)
                 if self._running:
                     return [end]
                 self._held = end
-                return []
             case Finished():
                 last = self._held or self._chunk(_NO_TOKEN, [])
                 last.usage = _usage(event)
                 return [last]
             case Failed(message):
-                return [{"error": error_object(Fault(500, message, "server_error", "engine_failed"))}]
+                raise ValueError(f"a failed request has no chunks: {message}")
+        return []
 
     def _is_echo(self, index: int) -> bool:
         """Whether this is the first delta of a choice, and so the prompt. Every choice has the same: Together takes one prompt."""
@@ -215,10 +224,19 @@ class TogetherRenderer:
         self._unechoed.discard(index)
         return echo
 
-    def _echo(self, delta: ChoiceDelta) -> Chunk:
-        chunk = self._chunk(_NO_TOKEN, [ChunkChoice(delta.index, "", Delta("assistant", None, ""))])
-        chunk.prompt = [self._prompt(delta)]
-        return chunk
+    def _next(self, index: int, token: TokenText) -> list[Chunk]:
+        """The chunks that a token sets free. The end of a choice has no chunk of its own if its last token's has not gone yet.
+
+        So tokens without text (they end a sequence mostly) and the last that may come wait. Others do not: they are what clients wait for.
+        """
+        before = self._waiting.pop(index, None)
+        chunk = self._token(index, token)
+        self._sent[index] += 1
+        free = [] if before is None else [before]
+        if token.raw and self._sent[index] != self._most:
+            return [*free, chunk]
+        self._waiting[index] = chunk
+        return free
 
     def _token(self, index: int, token: TokenText) -> Chunk:
         logprob = _logprob(token) or 0.0
@@ -230,13 +248,13 @@ class TogetherRenderer:
         return self._chunk(Token(token.token, token.text, logprob, special=not token.raw), [choice])
 
     def _end(self, done: ChoiceDone) -> Chunk:
-        finish = _FINISH[done.finish]
-        choice = ChunkChoice(done.index, "", Delta("assistant", None, ""), seed=done.seed, finish_reason=finish)
-        chunk = self._chunk(_NO_TOKEN, [choice])
-        chunk.seed, chunk.finish_reason = done.seed, finish
+        chunk = self._waiting.pop(done.index, None) or self._chunk(_NO_TOKEN, [ChunkChoice(done.index, "", Delta("assistant", None, ""))])
+        choice = chunk.choices[0]
+        choice.seed = chunk.seed = done.seed
+        choice.finish_reason = chunk.finish_reason = _FINISH[done.finish]
         return chunk
 
-    def _prompt(self, delta: ChoiceDelta) -> PromptBody:
+    def _prompt_body(self, delta: ChoiceDelta) -> PromptBody:
         return PromptBody(delta.text, self._of(delta.tokens))
 
     def _of(self, tokens: Iterable[TokenText]) -> Lists | None:
