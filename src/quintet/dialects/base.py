@@ -183,6 +183,26 @@ def sampling(temperature: float, top_p: float, seed: int) -> Sampling:
     return Sampling(0.0 if greedy else temperature, 1.0 if top_p < GREEDY_BELOW else top_p, seed % 2**64)
 
 
+def check_choices(request: CompletionRequest, most: int) -> None:
+    """The rules over ``n``, ``best_of``, ``stream`` and the number of prompts.
+
+    Args:
+        most: prompts times ``n``, or times ``best_of`` if that is larger.
+
+    Raises:
+        BadRequest: one of them is broken.
+    """
+    prompts, n, best_of = len(request.prompts), request.n, request.best_of
+    if best_of < n:
+        raise BadRequest("best_of", "must be at least n", f"best_of {best_of} with n {n}")
+    if prompts * best_of > most:
+        name = "best_of" if best_of > n else "n"
+        raise BadRequest(name, f"must give at most {most} choices (prompts times {name})", f"{prompts} times {best_of}")
+    # The pages: "Results cannot be streamed": which are the best is known when all of them are complete.
+    if request.stream and best_of > n:
+        raise BadRequest("best_of", "must be n, or left out, with stream: true", f"best_of {best_of} with n {n}")
+
+
 _CLIENT, _BUSY, _SERVER = "invalid_request_error", "service_unavailable_error", "server_error"
 
 _FAULTS: tuple[tuple[type[Exception], int, str, str], ...] = (

@@ -142,6 +142,25 @@ class Number:
 
 
 @dataclass(frozen=True, slots=True)
+class Positive:
+    """A finite number in (0, high]."""
+
+    high: float
+    type: str = "number"
+
+    @property
+    def range(self) -> str:
+        return f"above 0, up to {self.high:g}"
+
+    def read(self, name: str, value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise wrong_type(name, "a number", value)
+        if not 0 < value <= self.high:
+            raise BadRequest(name, f"must be {self.range}", shorten(value))
+        return float(value)
+
+
+@dataclass(frozen=True, slots=True)
 class String:
     """Text of at most ``most`` characters; ``None``: as many as fit the body."""
 
