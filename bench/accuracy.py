@@ -34,7 +34,8 @@ WINDOW = 512
 """Tokens of each stretch of text, every stretch from an empty context."""
 
 Ids = npt.NDArray[np.int32]
-Engine = Callable[[Ids], divergence.F32]
+F32 = npt.NDArray[np.float32]
+Engine = Callable[[Ids], F32]
 """Ids [T] to logits float32 [T, V]."""
 
 
@@ -73,26 +74,30 @@ def windows(texts: dict[str, list[int]]) -> list[Ids]:
     ]
 
 
-def reference_hidden(reference: forward.Reference, model: Path, stretches: list[Ids]) -> list[divergence.F32]:
-    """Final hidden states of the windows, kept in the user's cache: they take a minute, the output matrix only seconds."""
+def user_cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "quintet" / "bench"
+
+
+def reference_hidden(reference: forward.Reference, model: Path, stretches: list[Ids], folder: Path) -> list[F32]:
+    """Final hidden states of the stretches, kept in ``folder``: they take a minute, the output matrix only seconds."""
     oracle = [Path(module.__file__ or "").read_bytes() for module in (forward, dequantize)]
     key = digest(model.read_bytes(), *(ids.tobytes() for ids in stretches), *oracle)
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "quintet" / "bench" / f"hidden-{key[:32]}.npz"
+    cache = folder / f"hidden-{key[:32]}.npz"
     if cache.exists():
         with np.load(cache) as saved:
             return [saved[name] for name in saved.files]
     hidden = reference.hidden(stretches)
-    cache.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     partial = cache.with_suffix(f".{os.getpid()}.npz")
     np.savez_compressed(partial, *hidden)
     partial.replace(cache)
     return hidden
 
 
-def compare(model: Path, stretches: list[Ids], engines: dict[str, Engine]) -> dict[str, divergence.Divergence]:
-    """Each engine against the reference over all windows."""
+def compare(model: Path, stretches: list[Ids], engines: dict[str, Engine], folder: Path) -> dict[str, divergence.Divergence]:
+    """Each engine against the reference over all stretches; ``folder`` keeps the reference's hidden states."""
     reference = forward.Reference(model)
-    hidden = reference_hidden(reference, model, stretches)
+    hidden = reference_hidden(reference, model, stretches, folder)
     parts: dict[str, list[divergence.Divergence]] = {name: [] for name in engines}
     output = reference.output()
     for ids, states in zip(stretches, hidden, strict=True):
@@ -123,7 +128,7 @@ def quintet_engine(model: Path, threads: int) -> Engine:
     runner.allocate(pages)
     table = np.arange(pages, dtype=np.int32)[None]
 
-    def engine(ids: Ids) -> divergence.F32:
+    def engine(ids: Ids) -> F32:
         start, length = np.zeros(1, dtype=np.int32), np.array([len(ids)], dtype=np.int32)
         rows = np.arange(len(ids), dtype=np.int32)
         return runner.logits(runner.forward(Batch(ids, length, start, table, rows)))
@@ -139,22 +144,31 @@ def table(rows: Iterable[tuple[str, dict[str, float]]]) -> str:
     return "\n".join(lines)
 
 
-def page(model: Path, record: dict[str, Any], ours: dict[str, float], shown: str) -> str:
+def difference(ours: divergence.Divergence, record: dict[str, Any]) -> tuple[float, float]:
+    """Mean of (our KL - llama.cpp's) over the same positions, and its standard error."""
+    paired = ours.kl - np.asarray(record["kl"])
+    return float(paired.mean()), float(paired.std(ddof=1) / len(paired) ** 0.5)
+
+
+def page(model: Path, record: dict[str, Any], result: divergence.Divergence, shown: str) -> str:
     """docs/accuracy.md."""
+    mean, error = difference(result, record)
     return f"""# Accuracy
 
 Written by `python bench/accuracy.py MODEL.gguf --write`; do not edit.
 
 How far are the predictions from exact arithmetic on the same weights? The reference is a numpy forward pass in float32 over the dequantised
-weights of `{model.name}` (`tests/reference/forward.py`; perplexity {ours["reference_perplexity"]:.3f}). Both engines round activations
-to 8 bits in blocks of 32 for the matrix products and keep keys and values in 16 bits: what is left is that rounding.
+weights of `{model.name}` (`tests/reference/forward.py`; perplexity {result.reference_perplexity:.3f}). Both engines round activations
+to 8 bits in blocks of 32 for the matrix products and keep keys and values in 16 bits (the last row: 32). That rounding is what the
+figures show.
 
 {shown}
 
-KL is the Kullback-Leibler divergence (reference || engine) in nats per position, over {ours["positions"]:.0f} positions of prose and
+KL is the Kullback-Leibler divergence (reference || engine) in nats per position, over {len(result.kl)} positions of prose and
 code (`bench/data`) in windows of {WINDOW} tokens, each one prefill from an empty context; perplexity is over the same text. Smaller KL is
 closer to exact. llama.cpp: {record["package"]} (`{record["version"]}`), recorded by `bench/accuracy_peers.py` on the same file and
-token ids.
+token ids. Position by position, Quintet's KL minus that of llama.cpp with default settings is {mean:+.1e} on average (standard error
+{error:.1e}).
 
 `python bench/accuracy.py MODEL.gguf --check` fails if ours is further from the reference than llama.cpp with default settings.
 """
@@ -168,11 +182,13 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="exit 1 if ours is further from the reference than llama.cpp")
     args = parser.parse_args()
     record = recorded(args.model)
-    ours = figures(compare(args.model, windows(record["tokens"]), {"quintet": quintet_engine(args.model, args.threads)})["quintet"])
+    engines = {"quintet": quintet_engine(args.model, args.threads)}
+    result = compare(args.model, windows(record["tokens"]), engines, user_cache())["quintet"]
+    ours = figures(result)
     shown = table([("Quintet", ours), *((f"llama.cpp, {name}", row) for name, row in record["figures"].items())])
     print(shown)
     if args.write:
-        (ROOT / "docs" / "accuracy.md").write_text(page(args.model, record, ours, shown))
+        (ROOT / "docs" / "accuracy.md").write_text(page(args.model, record, result, shown))
     peer = record["figures"]["default"]
     if args.check and ours["mean_kl"] > peer["mean_kl"]:
         print(f"mean KL {ours['mean_kl']:.3e} is above llama.cpp's {peer['mean_kl']:.3e}", file=sys.stderr)

@@ -146,7 +146,7 @@ class LlamaCpp:
             raise SystemExit(f"llama.cpp refuses kv_type {kv_type}, flash {flash}")
         batch = lib.llama_batch_init(self._window, 0, 1)
 
-        def logits(ids: accuracy.Ids) -> accuracy.divergence.F32:
+        def logits(ids: accuracy.Ids) -> accuracy.F32:
             lib.llama_memory_clear(c.c_void_p(lib.llama_get_memory(context)), True)
             batch.n_tokens = len(ids)
             for i, token in enumerate(ids.tolist()):
@@ -160,7 +160,7 @@ class LlamaCpp:
 
 def record_tiny() -> None:
     """llama.cpp's logits of each tiny family in float32 throughout, so that nothing but rounding of sums may differ from the reference."""
-    found = {}
+    found: dict[str, Any] = {}
     for spec in tiny_model.FLOAT_FAMILIES:
         with tempfile.TemporaryDirectory() as folder:
             path = tiny_model.write_tiny(Path(folder) / "tiny.gguf", spec)
@@ -180,7 +180,7 @@ def main() -> None:
     peer = LlamaCpp(args.model, accuracy.WINDOW)
     tokens = {name: peer.tokenize((accuracy.DATA / name).read_text()) for name in accuracy.TEXTS}
     engines = {name: peer.engine(*layout) for name, layout in LAYOUT.items()}
-    results = accuracy.compare(args.model, accuracy.windows(tokens), engines)
+    results = accuracy.compare(args.model, accuracy.windows(tokens), engines, accuracy.user_cache())
     rows = {name: accuracy.figures(result) for name, result in results.items()}
     print(accuracy.table((f"llama.cpp, {name}", row) for name, row in rows.items()))
     record: dict[str, Any] = {

@@ -14,6 +14,16 @@ from tests.reference.tiny_model import TinySpec, write_tiny
 from quintet.backends.native.core import Runner, isas
 
 
+class Silent:
+    """A ``Report`` to nobody."""
+
+    def note(self, line: str) -> None:
+        pass
+
+    def progress(self, done: int, total: int) -> None:
+        pass
+
+
 @pytest.fixture(scope="session")
 def model_path() -> Path:
     """The bundled model's file, which ``make setup`` puts into the cache; ``QUINTET_TEST_MODEL`` names another place of it."""
@@ -21,7 +31,7 @@ def model_path() -> Path:
         return Path(given)
     from quintet.models import store
 
-    return store.resolve("smollm2", lambda *_: None, offline=True).path
+    return store.resolve("smollm2", Silent(), offline=True).path
 
 
 @pytest.fixture(scope="session")

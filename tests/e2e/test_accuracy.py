@@ -16,7 +16,7 @@ import pytest
 from bench import accuracy
 from gguf import GGMLQuantizationType as Type
 from tests.e2e.paged import CONTEXT, LoadRunner, Run, logits_of, pages_for, run_alone, whole
-from tests.reference.divergence import diverge, join
+from tests.reference.divergence import diverge
 from tests.reference.forward import Reference, Rotation
 from tests.reference.rounded import RoundedReference
 from tests.reference.tiny_model import FAMILIES, SINGLE_TYPES, TinySpec, random_ids
@@ -24,8 +24,8 @@ from tests.reference.tiny_model import FAMILIES, SINGLE_TYPES, TinySpec, random_
 TinyPath = Callable[[TinySpec], Path]
 LENGTH = 256
 
-ROUNDING = 3e-2
-"""Mean KL to the plain oracle that the stated roundings may cost a tiny model."""
+ROUNDING = 1e-2
+"""Mean KL to the plain oracle that the stated roundings may cost each layer of a tiny model."""
 REMAINDER = 2e-3
 """Mean KL to the oracle that rounds like the engine."""
 
@@ -35,7 +35,7 @@ EXACT += [spec for spec in SINGLE_TYPES if spec.types[0] in EXACT_TYPES]
 """Models whose weights the engine keeps as they are."""
 
 
-def engine_logits(load_runner: LoadRunner, path: Path, ids: accuracy.Ids) -> accuracy.divergence.F32:
+def engine_logits(load_runner: LoadRunner, path: Path, ids: accuracy.Ids) -> accuracy.F32:
     runner = load_runner(path, 2)
     return logits_of(runner, run_alone(runner, whole(ids)))
 
@@ -43,7 +43,7 @@ def engine_logits(load_runner: LoadRunner, path: Path, ids: accuracy.Ids) -> acc
 @pytest.mark.parametrize("spec", [*FAMILIES, *SINGLE_TYPES], ids=lambda spec: spec.name)
 def test_every_family_flag_and_tensor_type_is_close_to_the_reference(spec: TinySpec, tiny_path: TinyPath, load_runner: LoadRunner) -> None:
     ids = random_ids(spec, LENGTH)
-    assert diverge(ids, Reference(tiny_path(spec))(ids), engine_logits(load_runner, tiny_path(spec), ids)).mean_kl < ROUNDING
+    assert diverge(ids, Reference(tiny_path(spec))(ids), engine_logits(load_runner, tiny_path(spec), ids)).mean_kl < ROUNDING * spec.layers
 
 
 @pytest.mark.parametrize("spec", EXACT, ids=lambda spec: spec.name)
@@ -93,26 +93,26 @@ MISTAKES = {
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_in_a_flag_is_seen(mistake: str, tiny_path: TinyPath, load_runner: LoadRunner) -> None:
-    """The inverse control: an oracle with one flag wrong is well outside the bound."""
+    """The inverse control: an oracle with one flag wrong is far outside the bound."""
     name, spoil = MISTAKES[mistake]
     spec = next(spec for spec in EXACT if spec.name == name)
     ids = random_ids(spec, LENGTH)
     wrong = RoundedReference(tiny_path(spec))
     spoil(wrong)
-    assert diverge(ids, wrong(ids), engine_logits(load_runner, tiny_path(spec), ids)).mean_kl > 2 * REMAINDER
+    assert diverge(ids, wrong(ids), engine_logits(load_runner, tiny_path(spec), ids)).mean_kl > 10 * REMAINDER
 
 
-def test_the_bundled_model_is_as_close_to_the_reference_as_llama_cpp(model_path: Path, load_runner: LoadRunner) -> None:
+def test_the_bundled_model_is_as_close_to_the_reference_as_llama_cpp(
+    model_path: Path, load_runner: LoadRunner, pytestconfig: pytest.Config
+) -> None:
     """The beginning of the first window (prose) and of the last (code); ``bench/accuracy.py --check`` does all of them."""
     record, positions = accuracy.recorded(model_path), 96
     windows = accuracy.windows(record["tokens"])
     picked = (0, len(windows) - 1)
     stretches = [windows[index][:positions] for index in picked]
-    reference = Reference(model_path)
-    ours = join(
-        diverge(ids, reference.logits(hidden), engine_logits(load_runner, model_path, ids))
-        for ids, hidden in zip(stretches, reference.hidden(stretches), strict=True)
-    )
+    engines = {"ours": lambda ids: engine_logits(load_runner, model_path, ids)}
+    assert pytestconfig.cache is not None
+    ours = accuracy.compare(model_path, stretches, engines, pytestconfig.cache.mkdir("accuracy"))["ours"]
     theirs = [kl for index in picked for kl in record["kl"][index * accuracy.WINDOW :][:positions]]
     assert ours.mean_kl < 1.25 * np.mean(theirs)
     assert ours.top1 > 0.9

@@ -16,7 +16,7 @@ _ROWS = 32  # float64 rows of the whole vocabulary are large: work on few at a t
 def log_softmax(logits: npt.NDArray[np.floating]) -> F64:
     """Natural log-probabilities in float64 of each row of [T, V]."""
     shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
 
 
 @dataclass(frozen=True)

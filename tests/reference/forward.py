@@ -56,7 +56,7 @@ def _yarn_frequencies(plain: F64, factor: float, base: float, file: GGUFFile) ->
     low = max(0.0, np.floor(pair_of(file.setting("rope.scaling.yarn_beta_fast", 32.0))))
     high = min(dim - 1.0, np.ceil(pair_of(file.setting("rope.scaling.yarn_beta_slow", 1.0))))
     ramp = np.clip((np.arange(len(plain)) - low) / max(0.001, high - low), 0, 1)
-    return plain * (1 - ramp) + plain / factor * ramp
+    return np.asarray(plain * (1 - ramp) + plain / factor * ramp)
 
 
 def rotation(file: GGUFFile, head_dim: int) -> Rotation:
@@ -81,7 +81,7 @@ def rotation(file: GGUFFile, head_dim: int) -> Rotation:
 
 def _norm(x: F32, weight: F32, epsilon: float) -> F32:
     wide = x.astype(np.float64)
-    return (wide / np.sqrt(np.mean(wide * wide, axis=-1, keepdims=True) + epsilon) * weight).astype(np.float32)
+    return np.asarray(wide / np.sqrt(np.mean(wide * wide, axis=-1, keepdims=True) + epsilon) * weight, dtype=np.float32)
 
 
 def _attention(q: F32, k: F32, v: F32) -> F32:

@@ -6,7 +6,7 @@ spread like those of a trained model. The same specification gives the same byte
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
@@ -184,9 +184,9 @@ def write_tiny(path: Path, spec: TinySpec) -> Path:
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_vocab_size(spec.vocab)
     writer.add_quantization_version(2)
+    puts: dict[type, Callable[[str, Any], None]] = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}
     for key, value in spec.rope.items():
-        put = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}[type(value)]
-        put(f"{spec.architecture}.rope.{key}", value)
+        puts[type(value)](f"{spec.architecture}.rope.{key}", value)
     _add_tokenizer(writer, spec)
     _add_tensors(writer, spec)
     writer.write_header_to_file()
