@@ -116,12 +116,12 @@ double log_sum_exp_exact(const Kernels& k, const float* logits, int vocab) {
 struct Candidates {
   std::vector<int32_t> ids;
   std::vector<float> logits, masses;
-  std::vector<uint32_t> keys;         // rank_key of each logit,
+  std::vector<uint32_t> keys;             // rank_key of each logit,
   uint32_t first_key = 0, last_key = 0;   // between these
-  std::vector<uint32_t> members;      // scratch of last_within
+  std::vector<uint32_t> members;          // scratch of last_within
 };
 
-// Kept from call to call for its memory alone: up to 16 bytes per token of the vocabulary, whose page faults would cost more than the
+// Kept from call to call for its memory alone: up to 20 bytes per token of the vocabulary, whose page faults would cost more than the
 // work on it.
 thread_local Candidates scratch;
 
@@ -203,7 +203,7 @@ uint32_t range_reaching(const Candidates& c, uint32_t base, int shift, double li
 }
 
 // Index of the last token kept when tokens in rank order are kept until the mass before a token reaches `limit`, given that the
-// candidates' mass does. A radix selection: only the tokens of the range of keys in which the mass runs out are looked at again, until
+// candidates' mass does and is not 0. A radix selection: only the tokens of the range of keys in which the mass runs out are looked at again, until
 // all that are left have one key; they stand in id order.
 size_t last_within(Candidates& c, double limit) {
   c.members.resize(c.ids.size());
@@ -253,7 +253,8 @@ bool keep_top_p(Row& row, const SampleParams& p) {
   const double all = std::min(87.0, log_positive(2.0 * double(row.vocab) / ((1.0 - top_p) * row.total)));
   for (const double width : {std::min(8.0, all), all}) {   // nearly always the first is enough
     within(row, width, scratch);
-    if (sum(scratch.masses) < limit) continue;
+    const double mass = sum(scratch.masses);
+    if (!(mass > 0.0 && mass >= limit)) continue;
     cut_after(scratch, last_within(scratch, limit));
     row.kept = &scratch;
     break;

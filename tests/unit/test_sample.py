@@ -26,6 +26,9 @@ ZERO_DRAW = (0, 14883995)
 LARGEST_DRAW = (0, 38471471)
 """Seed and position whose uniform is the largest, 1 - 2^-24."""
 
+HALF_DRAW = (0, 9297664)
+"""Seed and position whose uniform is exactly 1/2."""
+
 u64 = st.integers(0, 2**64 - 1)
 vocabs = st.one_of(st.sampled_from(VOCABS[:-1]), st.integers(1, 3000))
 temperatures = st.one_of(st.sampled_from([0.25, 0.5, 1.0, 2.0]), st.floats(0.0625, 3.0, width=32))
@@ -85,6 +88,7 @@ def test_uniform_is_philox_keyed_by_seed_at_position(seed: int, position: int) -
 
 def test_uniform_covers_its_range_and_never_reaches_one() -> None:
     assert _core.uniform(*ZERO_DRAW) == 0.0
+    assert _core.uniform(*HALF_DRAW) == 0.5
     assert _core.uniform(*LARGEST_DRAW) == 1 - 2.0**-24
 
 
@@ -156,7 +160,10 @@ def test_the_token_is_the_twins(vocab: int, row: int, spread: float, t: float, p
 
 
 @pytest.mark.parametrize("vocab", [49152, 152064])
-@pytest.mark.parametrize(("t", "p", "spread"), [(0.8, 0.95, 3.0), (2.0, 0.99, 3.0), (1.0, 1.0, 3.0), (1.0, 0.9, 0.01), (0.7, 0.51, 0.0)])
+@pytest.mark.parametrize(
+    ("t", "p", "spread"),
+    [(0.8, 0.95, 3.0), (0.8, 0.999, 3.0), (2.0, 0.99, 3.0), (1.0, 1.0, 3.0), (1.0, 0.9, 0.01), (0.7, 0.51, 0.0)],
+)
 def test_whole_vocabularies_agree_with_the_twin(vocab: int, t: float, p: float, spread: float) -> None:
     """At this width boundaries lie closer than rounding: the cumulative mass at the token must bracket the draw instead."""
     logits = normal_logits(vocab, vocab, spread)
@@ -174,6 +181,12 @@ def test_whole_vocabularies_agree_with_the_twin(vocab: int, t: float, p: float, 
 def test_without_a_usable_temperature_the_choice_is_greedy(vocab: int, temperature: float) -> None:
     logits = normal_logits(vocab, vocab)
     assert sample(logits, temperature, 0.9, 5, 5) == int(np.argmax(logits))
+
+
+def test_equal_logits_are_drawn_from_down_to_the_temperature_that_is_greedy() -> None:
+    logits, positions = np.zeros(2, np.float32), range(50)
+    assert set(sample_many(logits, 1e-5, 1.0, [1] * 50, positions).tolist()) == {0, 1}
+    assert set(sample_many(logits, 9.9e-6, 1.0, [1] * 50, positions).tolist()) == {0}
 
 
 @given(values=st_numpy.arrays(np.float32, st.integers(1, 700), elements=st.sampled_from([-1.0, -0.0, 0.0])))
@@ -209,6 +222,29 @@ def test_a_masked_token_is_never_drawn(top_p: float, draw: tuple[int, int], row:
     masked = np.full(vocab, -np.inf, np.float32)
     masked[list(allowed)] = logits[list(allowed)]
     assert sample(masked, 1.0, top_p, *draw) in allowed
+
+
+def test_a_draw_of_zero_takes_the_first_token_that_can_be_drawn() -> None:
+    logits = np.full(2000, -np.inf, np.float32)
+    logits[[1300, 1400, 1999]] = [1.0, 5.0, 2.0]
+    assert sample(logits, 1.0, 1.0, *ZERO_DRAW) == 1300
+    assert sample(logits, 1.0, 0.999, *ZERO_DRAW) == 1300
+
+
+@pytest.mark.parametrize("vocab", [2, 20, 1024, 4096])
+@pytest.mark.parametrize("top_p", [1.0, 0.5])
+def test_a_draw_on_a_boundary_takes_the_token_above_it(vocab: int, top_p: float) -> None:
+    """Equal tokens have exact masses, so half of the kept mass ends exactly at a token, and at 1024 and 4096 at a chunk of the walk."""
+    kept = int(vocab * top_p)
+    assert sample(np.zeros(vocab, np.float32), 1.0, top_p, *HALF_DRAW) == kept // 2
+
+
+def test_rounding_at_the_end_of_a_walk_never_reaches_a_masked_token() -> None:
+    """The mass of a chunk is summed in another order than the walk: the largest draw may lie beyond the walk's own end."""
+    for row in range(300):
+        logits = normal_logits(512, row, 1.0)
+        logits[500:] = -np.inf
+        assert sample(logits, 1.0, 1.0, *LARGEST_DRAW) < 500
 
 
 @pytest.mark.parametrize("top_p", [0.5, 1.0])
