@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,9 +12,9 @@ import msgspec
 from quintet.dialects.base import ErrorReply, Fault, Headers, Identity, Parsed, ServedModel, fault, sampling
 from quintet.dialects.fields import Boolean, Field, Integer, Number, Object, Prompts, Status, Stop, String, unknown
 from quintet.dialects.json_guard import decode_object
-from quintet.dialects.wire import Logprobs, UsageBody, encode
+from quintet.dialects.wire import Logprobs, PromptDetails, UsageBody, encode
 from quintet.errors import BadRequest
-from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finish, Finished
+from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finish, Finished, Usage
 from quintet.request import CompletionRequest, Prompt, StopRules
 
 MAX_CHOICES = 128
@@ -50,11 +51,9 @@ STOP: Field[tuple[str, ...]] = Field("stop", Stop(4, 1024), (), note="`[]` is no
 STREAM = Field("stream", Boolean(), False)
 STREAM_OPTIONS: Field[dict[str, object]] = Field("stream_options", Object(), {}, note="Only with `stream: true`.")
 INCLUDE_USAGE = Field("stream_options.include_usage", Boolean(), False)
-# Page, include_obfuscation: "These obfuscation fields are included by default [...]. You can set `include_obfuscation` to false to
-# optimize for bandwidth if you trust the network links". The departure: false is the default here.
-INCLUDE_OBFUSCATION = Field(
-    "stream_options.include_obfuscation", Boolean(), False, Status.LATER, note="The page's default is true; here it is false."
-)
+# Page, include_obfuscation: "Stream obfuscation adds random characters to an `obfuscation` field on streaming delta events to normalize
+# payload sizes [...]. These obfuscation fields are included by default".
+INCLUDE_OBFUSCATION = Field("stream_options.include_obfuscation", Boolean(), True, note="Chunks of few sizes, whatever the text.")
 # Page, suffix: "The suffix that comes after a completion of inserted text."
 SUFFIX: Field[str | None] = Field("suffix", String(), None, Status.LATER)
 # Page, temperature: "What sampling temperature to use, between 0 and 2."
@@ -103,6 +102,21 @@ class ChoiceBody(msgspec.Struct, gc=False):
     finish_reason: str | None
 
 
+class CompletionDetails(msgspec.Struct, gc=False):
+    """Of the completion's tokens. Page, rejected_prediction_tokens: "still counted in the total completion tokens"; not here, where they
+    are drafts of the engine's own that nobody asked for."""
+
+    reasoning_tokens: int
+    accepted_prediction_tokens: int
+    rejected_prediction_tokens: int
+
+
+class Counts(UsageBody, gc=False):
+    """Page, usage. There is no audio, so its counts are left out."""
+
+    completion_tokens_details: CompletionDetails
+
+
 class Completion(msgspec.Struct, gc=False):
     """The JSON body and, in the same shape, every stream chunk."""
 
@@ -112,7 +126,43 @@ class Completion(msgspec.Struct, gc=False):
     model: str
     system_fingerprint: str
     choices: list[ChoiceBody]
-    usage: UsageBody | msgspec.UnsetType | None = msgspec.UNSET
+    usage: Counts | msgspec.UnsetType | None = msgspec.UNSET
+
+
+def _counts(usage: Usage) -> Counts:
+    details = CompletionDetails(usage.reasoning_tokens, usage.accepted_tokens, usage.rejected_tokens)
+    total = usage.prompt_tokens + usage.completion_tokens
+    return Counts(usage.prompt_tokens, usage.completion_tokens, total, PromptDetails(usage.cached_tokens), details)
+
+
+class Padding:
+    """Pads chunks so that their sizes tell next to nothing of the text: most are one step longer than an empty chunk, the others two
+    steps, four, eight and so on.
+
+    Args:
+        seed: the padding is drawn from it; different for each response.
+        empty: bytes of a chunk without text.
+        step: bytes that what nearly all tokens add will fit in.
+    """
+
+    def __init__(self, seed: str, empty: int, step: int) -> None:
+        self._seed = seed
+        self._step = step
+        self._floor = empty + len(_OBFUSCATION) + 1
+        self._count = 0
+
+    def pad(self, chunk: bytes) -> bytes:
+        """The chunk with a field ``obfuscation`` at its end."""
+        size, step = len(chunk) + len(_OBFUSCATION) + 1, self._step
+        while self._floor + step < size:
+            step *= 2
+        missing = self._floor + step - size
+        self._count += 1
+        drawn = hashlib.shake_128(f"{self._seed} {self._count}".encode()).hexdigest(missing // 2 + 1)
+        return b"%b%b%b\"}" % (chunk[:-1], _OBFUSCATION, drawn[:missing].encode())
+
+
+_OBFUSCATION = b',"obfuscation":"'
 
 
 @dataclass(slots=True)
@@ -135,11 +185,13 @@ class _Folded:
 class OpenAIRenderer:
     """See ``Renderer``."""
 
-    def __init__(self, request: CompletionRequest, identity: Identity) -> None:
+    def __init__(self, request: CompletionRequest, identity: Identity, obfuscate: bool) -> None:
         self._id = f"cmpl-{identity.id}"
         self._identity = identity
         self._logprobs = request.logprobs is not None
         self._include_usage = request.include_usage
+        empty, step = len(encode(self._chunk(ChoiceDelta(0, "")))), 512 if self._logprobs else 32
+        self._padding = Padding(identity.id, empty, step) if obfuscate else None
 
     def feed(self, event: Event) -> list[bytes]:
         if isinstance(event, Failed):
@@ -147,11 +199,12 @@ class OpenAIRenderer:
         # Page, include_usage: "an additional chunk will be streamed before the `data: [DONE]` message."
         if isinstance(event, Finished) and not self._include_usage:
             return []
-        return [encode(self._chunk(event))]
+        chunk = encode(self._chunk(event))
+        return [chunk if self._padding is None else self._padding.pad(chunk)]
 
     def fold(self, events: Iterable[Event]) -> bytes:
         choices: dict[int, _Folded] = {}
-        usage: UsageBody | msgspec.UnsetType | None = msgspec.UNSET
+        usage: Counts | msgspec.UnsetType | None = msgspec.UNSET
         for event in events:
             chunk = self._chunk(event)
             usage = chunk.usage or usage
@@ -174,11 +227,11 @@ class OpenAIRenderer:
                 return self._body([ChoiceBody("", index, Logprobs.of(()) if self._logprobs else None, _FINISH[finish])], usage)
             case Finished(counts):
                 # Page, include_usage: "the `choices` field will always be an empty array."
-                return self._body([], UsageBody.of(counts))
+                return self._body([], _counts(counts))
             case Failed(message):
                 raise ValueError(f"a failed request has no body: {message}")
 
-    def _body(self, choices: list[ChoiceBody], usage: UsageBody | msgspec.UnsetType | None) -> Completion:
+    def _body(self, choices: list[ChoiceBody], usage: Counts | msgspec.UnsetType | None) -> Completion:
         about = self._identity
         return Completion(self._id, "text_completion", about.created, about.model, about.fingerprint, choices, usage)
 
@@ -194,10 +247,10 @@ class OpenAI:
             field.of(raw)
         request = _request(raw, fresh_seed)
         _check_together(raw, request)
-        return Parsed(request, unknown(FIELDS, raw))
+        return Parsed(request, unknown(FIELDS, raw), request.stream and INCLUDE_OBFUSCATION.of(STREAM_OPTIONS.of(raw)))
 
-    def renderer(self, request: CompletionRequest, identity: Identity, _options: object = None) -> OpenAIRenderer:
-        return OpenAIRenderer(request, identity)
+    def renderer(self, request: CompletionRequest, identity: Identity, options: object = None) -> OpenAIRenderer:
+        return OpenAIRenderer(request, identity, obfuscate=options is True)
 
     def error(self, error: Exception) -> ErrorReply:
         known = fault(error)
@@ -213,7 +266,6 @@ class OpenAI:
 def _request(raw: Mapping[str, object], fresh_seed: int) -> CompletionRequest:
     seed = SEED.of(raw)
     options = STREAM_OPTIONS.of(raw)
-    INCLUDE_OBFUSCATION.of(options)
     return CompletionRequest(
         model=MODEL.of(raw),
         prompts=PROMPT.of(raw),
