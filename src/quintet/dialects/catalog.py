@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from quintet.dialects import fireworks, fireworks_wire, openai, together, together_wire
+from quintet.dialects import cerebras, cerebras_wire, fireworks, fireworks_wire, novita, novita_wire, openai, together, together_wire
 from quintet.dialects.base import Dialect
 from quintet.dialects.fields import Field
 
@@ -75,6 +75,30 @@ _ALL = (
         together_wire.Completion,
         ("/together/v1", "/together", "/together/v1/v1"),
         ("Together/", "AsyncTogether/"),
+    ),
+    Provider(
+        cerebras.Cerebras(),
+        "Cerebras",
+        "https://inference-docs.cerebras.ai/api-reference/completions",
+        cerebras.FIELDS,
+        cerebras_wire.Completion,
+        ("/cerebras/v1", "/cerebras", "/cerebras/v1/v1"),
+        ("Cerebras/", "AsyncCerebras/"),
+        packed=True,
+        warming=True,
+    ),
+    Provider(
+        novita.Novita(),
+        "Novita",
+        "https://novita.ai/docs/api-reference/model-apis-llm-create-completion",
+        novita.FIELDS,
+        novita_wire.Completion,
+        (
+            "/novita/openai/v1",
+            *("/novita", "/novita/v1", "/novita/openai", "/novita/openai/v1/v1", "/novita/v3/openai", "/novita/v3/openai/v1"),
+            *("/v3/openai", "/v3/openai/v1"),
+        ),
+        (),
     ),
 )
 

@@ -1,0 +1,199 @@
+"""What Cerebras writes: JSON, chunks, errors. Keys without a value are left out, as its recorded streams do, and never null."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from quintet.dialects.base import Fault, Headers, Identity
+from quintet.dialects.wire import Logprobs, UsageBody, encode
+from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finish, Finished, Timing, TokenText
+from quintet.request import CompletionRequest
+
+# Page, finish_reason: "This will be `stop` if the model hit a natural stop point or a provided stop sequence, `length` if the maximum
+# number of tokens specified in the request was reached". It has no word for a choice that broke off: the server answers with an error
+# instead, and `length` (the text is incomplete) only keeps this table total.
+_FINISH = {Finish.EOS: "stop", Finish.STOP: "stop", Finish.LENGTH: "length", Finish.ABORT: "length", Finish.ERROR: "length"}
+
+
+class Lists(msgspec.Struct, gc=False):
+    """Parallel lists; ``top_logprobs`` is not there where no alternatives were asked for.
+
+    ``None`` where nothing precedes the token: the first of an echoed prompt.
+    """
+
+    text_offset: list[int]
+    token_logprobs: list[float | None]
+    tokens: list[str]
+    top_logprobs: list[dict[str, float] | None] | UnsetType = UNSET
+
+    def extend(self, other: Lists) -> None:
+        """Append the entries of a later chunk."""
+        self.text_offset += other.text_offset
+        self.token_logprobs += other.token_logprobs
+        self.tokens += other.tokens
+        if isinstance(self.top_logprobs, list) and isinstance(other.top_logprobs, list):
+            self.top_logprobs += other.top_logprobs
+
+
+class ChoiceBody(msgspec.Struct, gc=False):
+    """Page, return_raw_tokens: "Return raw tokens instead of text": a choice has either ``text`` or ``tokens``, the ids."""
+
+    index: int
+    finish_reason: str | UnsetType = UNSET
+    text: str | UnsetType = UNSET
+    tokens: list[int] | UnsetType = UNSET
+    logprobs: Lists | UnsetType = UNSET
+
+
+class TimeInfo(msgspec.Struct, gc=False):
+    """Seconds, to the microsecond; ``created`` is Unix time."""
+
+    queue_time: float
+    prompt_time: float
+    completion_time: float
+    total_time: float
+    created: int
+
+    @classmethod
+    def of(cls, timing: Timing, created: int) -> TimeInfo:
+        queue, prompt, completion, total = (round(one, 6) for one in (timing.queue, timing.prompt, timing.completion, timing.total))
+        return cls(queue, prompt, completion, total, created)
+
+
+class Completion(msgspec.Struct, gc=False):
+    """The JSON body and, in the same shape, every stream chunk."""
+
+    id: str
+    choices: list[ChoiceBody]
+    created: int
+    model: str
+    system_fingerprint: str
+    object: str
+    usage: UsageBody | UnsetType = UNSET
+    time_info: TimeInfo | UnsetType = UNSET
+
+
+@dataclass(slots=True)
+class _Folded:
+    """A choice put together again from its chunks."""
+
+    body: ChoiceBody
+    texts: list[str]
+
+    @classmethod
+    def of(cls, piece: ChoiceBody) -> _Folded:
+        return cls(piece, [piece.text] if isinstance(piece.text, str) else [])
+
+    def add(self, piece: ChoiceBody) -> None:
+        body = self.body
+        body.finish_reason = piece.finish_reason or body.finish_reason
+        if isinstance(piece.text, str):
+            self.texts.append(piece.text)
+        if isinstance(piece.tokens, list) and isinstance(body.tokens, list):
+            body.tokens += piece.tokens
+        if isinstance(piece.logprobs, Lists) and isinstance(body.logprobs, Lists):
+            body.logprobs.extend(piece.logprobs)
+
+    def joined(self) -> ChoiceBody:
+        if isinstance(self.body.text, str):
+            self.body.text = "".join(self.texts)
+        return self.body
+
+
+class CerebrasRenderer:
+    """See ``Renderer``."""
+
+    def __init__(self, request: CompletionRequest, identity: Identity) -> None:
+        self._identity = identity
+        self._raw = request.token_ids
+        self._logprobs = request.logprobs
+        self._usage = request.include_usage or not request.stream
+        self._running = set(range(len(request.prompts) * request.n))
+        self._starts: dict[int, int] = {}
+        self._held: ChoiceBody | None = None
+
+    def feed(self, event: Event) -> list[bytes]:
+        if isinstance(event, Failed):
+            return [encode(error_body(Fault(500, event.message, "server_error", "engine_failed")))]
+        return [encode(chunk) for chunk in self._chunks(event)]
+
+    def fold(self, events: Iterable[Event]) -> bytes:
+        choices: dict[int, _Folded] = {}
+        last = self._body([])
+        for event in events:
+            for last in self._chunks(event):
+                for piece in last.choices:
+                    if piece.index in choices:
+                        choices[piece.index].add(piece)
+                    else:
+                        choices[piece.index] = _Folded.of(piece)
+        last.choices = [one.joined() for _, one in sorted(choices.items())]
+        return encode(last)
+
+    def headers(self, _events: Sequence[Event]) -> Headers:
+        return ()
+
+    def _chunks(self, event: Event) -> list[Completion]:
+        match event:
+            case ChoiceDelta(index, text, tokens):
+                return [self._body([self._piece(index, text, tokens)])]
+            case ChoiceDone(index, finish):
+                self._running.discard(index)
+                end = self._piece(index, "", ())
+                end.finish_reason = _FINISH[finish]
+                if self._running:
+                    return [self._body([end])]
+                self._held = end
+                return []
+            case Finished():
+                return [self._last(event)]
+            case Failed(message):
+                raise ValueError(f"a failed request has no body: {message}")
+
+    def _last(self, event: Finished) -> Completion:
+        """Recorded: the chunk with the finish reason has `usage` and `time_info`, and no other has; with several choices, the last such."""
+        last = self._body([] if self._held is None else [self._held])
+        last.usage = UsageBody.of(event.usage) if self._usage else UNSET
+        last.time_info = TimeInfo.of(event.timing, self._identity.created)
+        return last
+
+    def _piece(self, index: int, text: str, tokens: tuple[TokenText, ...]) -> ChoiceBody:
+        piece = ChoiceBody(index)
+        if self._raw:
+            piece.tokens = [token.token for token in tokens]
+        else:
+            piece.text = text
+        if self._logprobs is not None:
+            piece.logprobs = self._lists(index, tokens)
+        return piece
+
+    def _lists(self, index: int, tokens: tuple[TokenText, ...]) -> Lists:
+        # Page, text_offset: "Number of characters since the prompt.", and its example starts at 0. An echoed prompt is part of the text,
+        # and there they count from its start: in either case an offset is a place in the choice's text.
+        start = self._starts.setdefault(index, tokens[0].offset) if tokens else 0
+        made = Logprobs.of(tokens)
+        # Page, logprobs: "When set to 0, log probabilities are enabled but it does not return `top_logprobs`."
+        tops = made.top_logprobs if self._logprobs else UNSET
+        return Lists([offset - start for offset in made.text_offset], made.token_logprobs, made.tokens, tops)
+
+    def _body(self, choices: list[ChoiceBody]) -> Completion:
+        about = self._identity
+        return Completion(f"chatcmpl-{about.id}", choices, about.created, about.model, about.fingerprint, "text_completion")
+
+
+# Recorded: {"message":"Model does not exist or you do not have access to it.","type":"not_found_error","param":"model","code":
+# "model_not_found"} and {"message":"Requests per minute limit exceeded ...","type":"too_many_requests_error","param":"quota", ...}.
+_TYPES = {404: "not_found_error", 429: "too_many_requests_error"}
+
+
+def error_body(known: Fault) -> dict[str, object]:
+    """Flat, as recorded and as other clients read it; and nested with the status, as the SDK types what it finds in a stream.
+
+    ``param`` is a string in every recorded error; Vercel's client refuses null.
+    """
+    error = {"message": known.message, "type": _TYPES.get(known.status, known.type), "param": known.param or "", "code": known.code}
+    return {**error, "status_code": known.status, "error": error}
