@@ -146,10 +146,10 @@ class Padding:
     """
 
     def __init__(self, seed: str, empty: int, step: int) -> None:
-        self._seed = seed
+        self._pool = hashlib.shake_128(seed.encode()).hexdigest(_POOL)[:_POOL].encode()
         self._step = step
         self._floor = empty + len(_OBFUSCATION) + 1
-        self._count = 0
+        self._at = 0
 
     def pad(self, chunk: bytes) -> bytes:
         """The chunk with a field ``obfuscation`` at its end."""
@@ -157,12 +157,13 @@ class Padding:
         while self._floor + step < size:
             step *= 2
         missing = self._floor + step - size
-        self._count += 1
-        drawn = hashlib.shake_128(f"{self._seed} {self._count}".encode()).hexdigest(missing // 2 + 1)
-        return b"%b%b%b\"}" % (chunk[:-1], _OBFUSCATION, drawn[:missing].encode())
+        self._at = (self._at + 61) % _POOL  # one draw per response serves all its chunks, each from another place
+        drawn = (self._pool * (missing // _POOL + 2))[self._at : self._at + missing]
+        return b"%b%b%b\"}" % (chunk[:-1], _OBFUSCATION, drawn)
 
 
 _OBFUSCATION = b',"obfuscation":"'
+_POOL = 1021  # bytes; a prime, so that places do not come back soon
 
 
 @dataclass(slots=True)
