@@ -306,6 +306,15 @@ def test_top_ids_are_distinct_and_in_range_whatever_the_row_holds(logits: F32, d
     np.testing.assert_array_equal(ids, twin.ranking(logits)[:k])
 
 
+@pytest.mark.parametrize(
+    ("values", "token"),
+    [([0.0, np.inf, 5.0, np.inf], 1), ([-np.inf] * 4, 0), ([np.nan] * 4, 0), ([np.nan, -np.inf, np.inf, np.inf], 2)],
+)
+@pytest.mark.parametrize("top_p", [0.9, 1.0])
+def test_a_row_without_a_finite_maximum_is_chosen_greedily(values: list[float], token: int, top_p: float) -> None:
+    assert set(sample_many(np.array(values, np.float32), 1.0, top_p, range(50), [0] * 50).tolist()) == {token}
+
+
 def test_nan_ranks_with_the_least_likely_and_leaves_the_rest_alone() -> None:
     logits = normal_logits(600, 3)
     spoilt = logits.copy()
