@@ -222,8 +222,10 @@ def _max_tokens(raw: Mapping[str, object]) -> int:
 
 
 def _sampling(raw: Mapping[str, object], fresh_seed: int) -> Sampling:
-    seed, target = SEED.of(raw), MIROSTAT_TARGET.of(raw)
-    temperature = 0.0 if target == 1 else TEMPERATURE.of(raw)  # a perplexity of 1: no surprise at all
+    seed, target, rate = SEED.of(raw), MIROSTAT_TARGET.of(raw), MIROSTAT_LR.of(raw)
+    temperature = TEMPERATURE.of(raw)
+    if target == 1:
+        temperature = 0.0  # a perplexity of 1: no surprise at all
     return replace(
         sampling(temperature, TOP_P.of(raw), fresh_seed if seed is None else seed),
         top_k=TOP_K.of(raw),
@@ -233,7 +235,7 @@ def _sampling(raw: Mapping[str, object], fresh_seed: int) -> Sampling:
         frequency_penalty=FREQUENCY_PENALTY.of(raw),
         presence_penalty=PRESENCE_PENALTY.of(raw),
         mirostat_target=0.0 if target is None else math.log2(target),
-        mirostat_lr=MIROSTAT_LR.of(raw),
+        mirostat_lr=MIROSTAT_LR.default if target is None else rate,
         logit_bias=LOGIT_BIAS.of(raw),
         ignore_eos=IGNORE_EOS.of(raw),
     )
