@@ -36,7 +36,7 @@ MAX_COMPLETION_TOKENS: Field[int | None] = Field(
     "max_completion_tokens", Integer(0), None, note="SDK only: another name of `max_tokens`; not both."
 )
 # Page, echo_last: "Passing `echo_last=len(prompt)` is the same as `echo=True`". Both given, the narrower one holds.
-ECHO_LAST: Field[int | None] = Field("echo_last", Integer(0), None, note="Overrides `echo`; 0: nothing is echoed.")
+ECHO_LAST: Field[int | None] = Field("echo_last", Integer(0), None, Status.LATER, note="Overrides `echo`; 0: nothing is echoed.")
 TEMPERATURE = Field("temperature", Number(0, 2), 1.0, note="Below 0.000001: greedy.")
 TOP_P = Field("top_p", Number(0, 1), 1.0, note="Below 0.000001: greedy, as the likeliest token is all that is left.")
 # Page, top_k: "Must be between 0 and 100."
@@ -71,12 +71,21 @@ STOP: Field[tuple[str, ...]] = Field("stop", Stop(4, 1024), (), note="`[]` is no
 RESPONSE_FORMAT: Field[dict[str, object]] = Field("response_format", Object(), {}, Status.LATER)
 # Page, response_format.type: "Must be one of `text`, `json_object` or `json_schema`"; `grammar` is the SDK's.
 FORMAT_TYPE = Field(
-    "response_format.type", OneOf(("text", "json_object", "json_schema", "grammar")), "", note="`grammar`: SDK only.", shown="required"
+    "response_format.type",
+    OneOf(("text", "json_object", "json_schema", "grammar")),
+    "",
+    Status.LATER,
+    note="`grammar`: SDK only.",
+    shown="required",
 )
 # Page, json_schema: "JSON schema according to https://json-schema.org/specification", bare; OpenAI's clients wrap it.
-JSON_SCHEMA = Field("response_format.json_schema", Schema(), "", note='Bare, or as OpenAI has it: `{"name": ..., "schema": ...}`.')
-SCHEMA = Field("response_format.schema", Schema(), "", note="SDK only: another name of `json_schema`; also with `json_object`.")
-GRAMMAR = Field("response_format.grammar", Grammar(), "", note="SDK only.")
+JSON_SCHEMA = Field(
+    "response_format.json_schema", Schema(), "", Status.LATER, note='Bare, or as OpenAI has it: `{"name": ..., "schema": ...}`.'
+)
+SCHEMA = Field(
+    "response_format.schema", Schema(), "", Status.LATER, note="SDK only: another name of `json_schema`; also with `json_object`."
+)
+GRAMMAR = Field("response_format.grammar", Grammar(), "", Status.LATER, note="SDK only.")
 STREAM = Field("stream", Boolean(), False)
 # Page, context_length_exceeded_behavior: "Passing `truncate` limits the `max_tokens` to at most `context_window_length -
 # prompt_length`. This is the default. Passing `error` would trigger a request error." A prompt that alone is too long is an error.
@@ -111,9 +120,9 @@ CACHE_KEY = Field(
 )
 # SDK, thinking: "This is an alternative to `reasoning_effort`"; "Cannot be specified together with `reasoning_effort`."
 THINKING: Field[dict[str, object]] = Field("thinking", Object(), {}, Status.LATER, note="SDK only. Not with `reasoning_effort`.")
-THINKING_TYPE = Field("thinking.type", OneOf(("enabled", "disabled")), "", shown="required")
+THINKING_TYPE = Field("thinking.type", OneOf(("enabled", "disabled")), "", Status.LATER, shown="required")
 # SDK, budget_tokens: "Must be >= 1024 if specified."
-THINKING_BUDGET: Field[int | None] = Field("thinking.budget_tokens", Integer(1024), None, note="Without it: as `medium`.")
+THINKING_BUDGET: Field[int | None] = Field("thinking.budget_tokens", Integer(1024), None, Status.LATER, note="Without it: as `medium`.")
 METADATA: Field[dict[str, object]] = Field("metadata", Object(), {}, Status.NO_OP, note="SDK only: for tracing.")
 # SDK, service_tier: "Only "priority" is supported, while all other values will be treated as "default" tier."
 SERVICE_TIER = Field("service_tier", OneOf(("auto", "default", "flex", "priority")), "", Status.NO_OP, note="SDK only: there is one tier.")
