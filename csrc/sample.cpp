@@ -202,9 +202,9 @@ uint32_t range_reaching(const Candidates& c, uint32_t base, int shift, double li
   return found;
 }
 
-// Index of the last token kept when tokens in rank order are kept until the mass before a token reaches `limit`, given that the
-// candidates' mass does and is not 0. A radix selection: only the tokens of the range of keys in which the mass runs out are looked at again, until
-// all that are left have one key; they stand in id order.
+// Index of the last token kept when tokens in rank order are kept until the mass before a token reaches `limit`. The candidates' mass
+// must reach it and not be 0. A radix selection: only the tokens of the range of keys in which the mass runs out are looked at again,
+// until all that are left have one key; they stand in id order.
 size_t last_within(Candidates& c, double limit) {
   c.members.resize(c.ids.size());
   std::iota(c.members.begin(), c.members.end(), 0u);
