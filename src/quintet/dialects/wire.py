@@ -89,3 +89,21 @@ class UsageBody(msgspec.Struct, gc=False):
     def of(cls, usage: Usage) -> UsageBody:
         total = usage.prompt_tokens + usage.completion_tokens
         return cls(usage.prompt_tokens, usage.completion_tokens, total, PromptDetails(usage.cached_tokens))
+
+
+class CompletionDetails(msgspec.Struct, gc=False):
+    reasoning_tokens: int
+    accepted_prediction_tokens: int
+    rejected_prediction_tokens: int
+
+
+class DetailedUsage(UsageBody, gc=False):
+    """The same, with what became of the completion's tokens."""
+
+    completion_tokens_details: CompletionDetails
+
+    @classmethod
+    def of(cls, usage: Usage) -> DetailedUsage:
+        total = usage.prompt_tokens + usage.completion_tokens
+        details = CompletionDetails(usage.reasoning_tokens, usage.accepted_tokens, usage.rejected_tokens)
+        return cls(usage.prompt_tokens, usage.completion_tokens, total, PromptDetails(usage.cached_tokens), details)
