@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from quintet.dialects.base import Fault, Headers, Identity
-from quintet.dialects.wire import Logprobs, UsageBody, encode
+from quintet.dialects.wire import DetailedUsage, Logprobs, encode
 from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finish, Finished, Timing, TokenText
 from quintet.request import CompletionRequest
 
@@ -73,7 +73,7 @@ class Completion(msgspec.Struct, gc=False):
     model: str
     system_fingerprint: str
     object: str
-    usage: UsageBody | UnsetType = UNSET
+    usage: DetailedUsage | UnsetType = UNSET
     time_info: TimeInfo | UnsetType = UNSET
 
 
@@ -157,7 +157,7 @@ class CerebrasRenderer:
     def _last(self, event: Finished) -> Completion:
         """Recorded: the chunk with the finish reason has `usage` and `time_info`, and no other has; with several choices, the last such."""
         last = self._body([] if self._held is None else [self._held])
-        last.usage = UsageBody.of(event.usage) if self._usage else UNSET
+        last.usage = DetailedUsage.of(event.usage) if self._usage else UNSET
         last.time_info = TimeInfo.of(event.timing, self._identity.created)
         return last
 
