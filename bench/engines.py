@@ -18,7 +18,7 @@ from urllib.request import urlopen
 
 from install import Store
 from plan import MARK, Plan, column
-from proc import PeerError, child, last_words, lines, output
+from proc import PeerError, child, last_words, lines, output, say
 
 HERE = Path(__file__).parent
 BUNDLED = "as bundled"
@@ -120,7 +120,13 @@ class Served(Engine):
             yield Sample("prefill", plan.prefill / (number(result, "ttft_ms", "p50") / 1e3), result)
         for clients in plan.clients:
             result = self._load(url, next(serial), clients, clients, plan.context, plan.http_tokens)
-            yield Sample(column(clients), number(result, "steady_tokens_per_s"), result)
+            short = clients * plan.http_tokens - number(result, "tokens")
+            if short:
+                say(f"    {clients} clients: streams ended {short:.0f} tokens early; the rate is of the time before the first end")
+            if rate := number(result, "steady_tokens_per_s"):
+                yield Sample(column(clients), rate, result)
+            else:
+                say(f"    {clients} clients: the streams never ran all at once")
 
     def _load(self, url: str, serial: int, clients: int, requests: int, prompt: int, tokens: int) -> dict[str, object]:
         shape = ["--clients", clients, "--requests", requests, "--prompt-tokens", prompt, "--max-tokens", tokens, "--serial", serial]

@@ -187,7 +187,7 @@ int main(int argc, char **argv) {
   auto *data = static_cast<std::uint8_t *>(std::aligned_alloc(4096, kBytes));
   if (data == nullptr) return 1;
   for (std::size_t i = 0; i < kBytes; ++i) data[i] = static_cast<std::uint8_t>(i * 31 >> 3);
-  std::printf("{\"threads\": %d, \"read_GBps\": {\"1\": %.2f, \"%d\": %.2f}, ", threads, kBytes / best(read_all, data, kBytes, 1) / 1e9,
+  std::printf("{\"read_GBps\": {\"1\": %.2f, \"%d\": %.2f}, ", kBytes / best(read_all, data, kBytes, 1) / 1e9,
               threads, kBytes / best(read_all, data, kBytes, threads) / 1e9);
   std::printf("\"int8\": {\"how\": \"%s\", \"1\": %.1f, \"%d\": %.1f}", kName8, rate(mac8, kMacs8, 1), threads, rate(mac8, kMacs8, threads));
 #if defined(QUINTET_BENCH_MAC4)

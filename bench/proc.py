@@ -71,17 +71,22 @@ def lines(command: Sequence[str | Path], log: Path, limit: float) -> Iterator[st
     Raises:
         PeerError: it failed, or took more than ``limit`` seconds.
     """
+    late = threading.Event()
     with child(command, log, read=True) as process:
-        timer = threading.Timer(limit, end, [process])
+
+        def stop() -> None:
+            late.set()
+            end(process)
+
+        timer = threading.Timer(limit, stop)
         timer.start()
         try:
             assert process.stdout
             yield from process.stdout
             code = process.wait()
         finally:
-            late = not timer.is_alive()
             timer.cancel()
-    if late:
+    if late.is_set():
         raise PeerError(f"stopped after its limit of {limit:g} s")
     if code:
         raise PeerError(f"{Path(command[0]).name} failed ({code}): {last_words(log)}")
@@ -89,7 +94,8 @@ def lines(command: Sequence[str | Path], log: Path, limit: float) -> Iterator[st
 
 def last_words(log: Path) -> str:
     """The last line of a log that says something."""
-    said = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip() and not line.startswith("$")]
+    text = log.read_text(errors="replace") if log.exists() else ""
+    said = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("$")]
     return said[-1][-200:] if said else f"see {log}"
 
 

@@ -15,6 +15,9 @@ REQUIRED = {"prefill": 1.4, "b1": 1.6, "b8": 2.2, "b32": 1.8}
 HTTP_SHARE = 0.85
 """Share of the core's speed that must be left over HTTP with streaming."""
 
+BUSY = 0.5
+"""Load average above which something else was running."""
+
 
 @dataclass(slots=True)
 class Row:
@@ -89,7 +92,8 @@ class Report:
         plan, machine = self.plan, self.machine
         return (
             f"{machine.cpu}, {machine.cores} cores ({machine.flags}); load average before the run "
-            f"{', '.join(f'{load:.2f}' for load in machine.load_before)}.\n\n"
+            f"{', '.join(f'{load:.2f}' for load in machine.load_before)}."
+            f"{' **The machine was busy: these figures are rough.**' if machine.load_before[0] > BUSY else ''}\n\n"
             f"Tokens per second, median of {plan.rounds} interleaved rounds, {plan.threads} threads; prefill = {plan.prefill}-token "
             f"prompt, bN = N sequences decoding {plan.steps} greedy steps from a context of {plan.context} (over HTTP: N streaming "
             f"clients, {plan.http_tokens} tokens each); load in seconds (over HTTP: from process start to ready)."
@@ -164,7 +168,8 @@ class Report:
         return f"{title}\n\n{table(heads, body)}" if body else ""
 
     def _versions(self) -> str:
-        return "Versions:\n" + "\n".join(f"- {row.name}, {row.weights}: {row.version}" for row in self.rows if row.version)
+        lines = [f"- {row.name}, {row.weights}: {row.version}" for row in self.rows if row.version]
+        return "Versions:\n" + "\n".join(lines) if lines else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +205,7 @@ def latency(row: Row, name: str) -> list[str]:
         return f"{median(pick(detail, path) for detail in details):.1f}"
 
     percentiles = [middle(of, p) for of in ("ttft_ms", "gap_ms") for p in ("p50", "p95", "p99")]
-    return [middle("tokens_per_s"), *percentiles, middle("client_cpu_s")]
+    return [middle("tokens_per_s"), *percentiles, f"{median(pick(detail, ['client_cpu_s']) for detail in details):.2f}"]
 
 
 def pick(detail: dict[str, object], path: Sequence[str]) -> float:

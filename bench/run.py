@@ -6,6 +6,7 @@ Progress goes to stderr, the report to stdout and, with all samples as JSON, int
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import os
 import platform
@@ -13,7 +14,8 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from engines import Engine, engines
@@ -87,6 +89,18 @@ def look_at_machine(store: Store, threads: int, *, measure: bool) -> Machine:
     return Machine(cpu, notable, os.cpu_count() or 1, load, limits, reason)
 
 
+@contextmanager
+def alone(store: Store) -> Iterator[None]:
+    """Hold the cache directory's lock: two runs at once would disturb each other. Raises ``PeerError`` if one is under way."""
+    store.root.mkdir(parents=True, exist_ok=True)
+    with (store.root / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise PeerError(f"another run uses {store.root}; wait for it, or give another --peers-dir") from None
+        yield
+
+
 def prepare(wanted: Sequence[Engine]) -> dict[str, Row]:
     """A row per engine; those that cannot be had carry the reason."""
     rows = {}
@@ -127,11 +141,10 @@ def write(report: Report, folder: Path) -> Path:
     return path
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run; 130 if it was stopped, after the report of what there was."""
-    options = parse(argv)
+def run(options: argparse.Namespace, store: Store) -> int:
+    """All of it; 130 if it was stopped, after the report of what there was."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that children end with us
-    plan, store, code = make_plan(options), Store(options.peers_dir), 0
+    plan, code = make_plan(options), 0
     wanted = [engine for engine in engines(plan, store) if engine.group in options.only]
     rows: dict[str, Row] = {}
     try:
@@ -148,6 +161,18 @@ def main(argv: Sequence[str]) -> int:
     print(report.markdown())
     say(f"written: {path} and {path.with_suffix('.json').name}")
     return code
+
+
+def main(argv: Sequence[str]) -> int:
+    """The exit code: 1 if another run is under way, else as ``run``."""
+    options = parse(argv)
+    store = Store(options.peers_dir)
+    try:
+        with alone(store):
+            return run(options, store)
+    except PeerError as error:
+        say(str(error))
+        return 1
 
 
 if __name__ == "__main__":

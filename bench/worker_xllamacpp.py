@@ -37,20 +37,20 @@ class XLlamaCpp:
     def __init__(self, server: Any) -> None:
         self._server = server
 
-    def _body(self, tokens: Sequence[int], most: int, **more: object) -> str:
-        return json.dumps({"prompt": list(tokens), "max_tokens": most, "temperature": 0, "ignore_eos": True, **more})
+    @staticmethod
+    def _body(tokens: Sequence[int], most: int, *, stream: bool) -> dict[str, object]:
+        return {"prompt": list(tokens), "max_tokens": most, "temperature": 0, "ignore_eos": True, "stream": stream}
 
     def prefill(self, tokens: Sequence[int]) -> float:
         """By the engine's own clock, which leaves the call's overhead out."""
-        answer = self._server.handle_completions(self._body(tokens, 1))
-        parsed = json.loads(answer) if isinstance(answer, str | bytes) else answer
-        return float(parsed["timings"]["prompt_per_second"])
+        answer = self._server.handle_completions(self._body(tokens, 1, stream=False))
+        return float(answer["timings"]["prompt_per_second"])
 
     def _stream(self, tokens: Sequence[int], most: int, trace: Trace) -> None:
         def received(piece: str) -> None:
             trace.event(piece.encode(), time.perf_counter())
 
-        self._server.handle_completions(self._body(tokens, most, stream=True), received)
+        self._server.handle_completions(json.dumps(self._body(tokens, most, stream=True)), received)
 
     def decode(self, prompts: Sequence[Sequence[int]], steps: int) -> float:
         traces = [Trace(time.perf_counter()) for _ in prompts]
