@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,7 +29,7 @@ from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finish, Finis
 from quintet.request import CompletionRequest, Guide, GuideKind, Sampling, StopRules
 
 IDENTITY = Identity("id", 1, "m", "fp")
-REQUEST = CompletionRequest("m", ("ab",), 16, 1, True, None, Sampling(1.0, 1.0, 7), StopRules(()), False, True, "", token_ids=True)
+REQUEST = CompletionRequest("m", ("abb",), 16, 1, True, None, Sampling(1.0, 1.0, 7), StopRules(()), False, True, "", token_ids=True)
 OPTIONS = Options(shape=Shape.NONE, top=0, echo=False, echo_last=None, token_ids=True, raw_output=False, perf_metrics=False)
 
 
@@ -38,12 +39,12 @@ def token(id_: int, text: str, offset: int, logprob: float | None = None) -> Tok
 
 
 EVENTS: list[Event] = [
-    ChoiceDelta(0, "ab", (token(97, "a", 0), token(98, "b", 1, -0.5))),
-    ChoiceDelta(0, " c", (token(5, " c", 2, -0.25),)),
-    ChoiceDelta(0, " d", (token(6, " d", 4, -0.75),)),
-    ChoiceDelta(0, "", (token(256, "", 6, -1.0),)),
+    ChoiceDelta(0, "abb", (token(97, "a", 0), token(98, "b", 1, -0.5), token(98, "b", 2, -0.5))),
+    ChoiceDelta(0, " c", (token(5, " c", 3, -0.25),)),
+    ChoiceDelta(0, " d", (token(6, " d", 5, -0.75),)),
+    ChoiceDelta(0, "", (token(256, "", 7, -1.0),)),
     ChoiceDone(0, Finish.EOS),
-    Finished(Usage(2, 3, 1), Timing(0.125, 0.25, 1.0, 1.5)),
+    Finished(Usage(3, 3, 1), Timing(0.125, 0.25, 1.0, 1.5)),
 ]
 
 
@@ -59,13 +60,13 @@ def stream(options: Options, events: list[Event] = EVENTS, request: CompletionRe
 def test_token_ids_come_without_showing_the_prompt_that_was_echoed_for_them() -> None:
     (choice,) = fold(OPTIONS)["choices"]
     assert choice == {
-        "text": " c d", "index": 0, "logprobs": None, "finish_reason": "stop", "prompt_token_ids": [97, 98], "token_ids": [5, 6, 256]
+        "text": " c d", "index": 0, "logprobs": None, "finish_reason": "stop", "prompt_token_ids": [97, 98, 98], "token_ids": [5, 6, 256]
     }  # fmt: skip
 
 
 def test_a_stream_has_the_prompts_ids_in_its_first_chunk() -> None:
     choices = [chunk["choices"][0] for chunk in stream(OPTIONS)]
-    assert [choice.get("prompt_token_ids") for choice in choices] == [[97, 98], None, None, None, None]
+    assert [choice.get("prompt_token_ids") for choice in choices] == [[97, 98, 98], None, None, None, None]
     assert [choice["token_ids"] for choice in choices] == [[], [5], [6], [256], []]
     assert [choice["text"] for choice in choices] == ["", " c", " d", "", ""]
 
@@ -73,10 +74,10 @@ def test_a_stream_has_the_prompts_ids_in_its_first_chunk() -> None:
 def test_ids_of_the_whole_prompt_go_with_an_echo_of_its_end() -> None:
     (choice,) = fold(replace(OPTIONS, shape=Shape.LISTS, echo=True, echo_last=1))["choices"]
     assert choice["text"] == "b c d"
-    assert choice["prompt_token_ids"] == [97, 98]
+    assert choice["prompt_token_ids"] == [97, 98, 98]
     assert choice["token_ids"] == [5, 6, 256]
     assert choice["logprobs"]["token_logprobs"] == [-0.5, -0.25, -0.75, -1.0]
-    assert choice["logprobs"]["text_offset"] == [1, 2, 4, 6]
+    assert choice["logprobs"]["text_offset"] == [2, 3, 5, 7]
 
 
 def test_without_ids_asked_for_none_are_shown() -> None:
@@ -89,8 +90,8 @@ def test_raw_output_is_what_went_in_and_came_out() -> None:
     (choice,) = fold(options, replace(REQUEST, guide=Guide(GuideKind.GRAMMAR, "root ::= x", "response_format")))["choices"]
     assert choice["text"] == " c d"
     assert choice["raw_output"] == {
-        "prompt_fragments": ["ab"],
-        "prompt_token_ids": [97, 98],
+        "prompt_fragments": ["abb"],
+        "prompt_token_ids": [97, 98, 98],
         "completion": " c d",
         "completion_token_ids": [5, 6, 256],
         "completion_logprobs": None,
@@ -100,18 +101,18 @@ def test_raw_output_is_what_went_in_and_came_out() -> None:
 
 def test_raw_output_of_token_ids_with_log_probabilities_ends_a_streamed_choice() -> None:
     options = replace(OPTIONS, shape=Shape.LISTS, token_ids=False, raw_output=True)
-    chunks = stream(options, request=replace(REQUEST, prompts=((97, 98),)))
+    chunks = stream(options, request=replace(REQUEST, prompts=((97, 98, 98),)))
     assert [("raw_output" in chunk["choices"][0], chunk["choices"][0]["finish_reason"]) for chunk in chunks][-2:] == [
         (False, None),
         (True, "stop"),
     ]
     raw = chunks[-1]["choices"][0]["raw_output"]
-    assert raw["prompt_fragments"] == [97, 98]
+    assert raw["prompt_fragments"] == [97, 98, 98]
     assert [entry["token_id"] for entry in raw["completion_logprobs"]["content"]] == [5, 6, 256]
 
 
 METRICS = {
-    "prompt-tokens": 2,
+    "prompt-tokens": 3,
     "cached-prompt-tokens": 1,
     "server-time-to-first-token": 0.5,
     "server-processing-time": 1.5,
@@ -181,3 +182,26 @@ def test_models_are_as_the_older_sdk_types_them() -> None:
     assert listed["object"] == "list"
     assert [one.get("context_length", "none") for one in listed["data"]] == [2048, "none"]
     assert json.loads(Fireworks().model(loaded)) == listed["data"][0]
+
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "fireworks"
+
+
+def entries(logprobs: dict[str, Any]) -> list[tuple[str, int]]:
+    if "content" in logprobs:
+        return [(entry["token"], entry["text_offset"]) for entry in logprobs["content"]]
+    return list(zip(logprobs["tokens"], logprobs["text_offset"], strict=True))
+
+
+def test_offsets_slice_the_text_to_its_tokens_in_every_golden() -> None:
+    seen = 0
+    for path in GOLDEN.glob("*/response.http"):
+        head, _, body = path.read_text().partition("\n\n")
+        choices = json.loads(body)["choices"] if head.startswith("200") and body.startswith("{") else []
+        for choice in choices:
+            placed = entries(choice["logprobs"] or {"content": []})
+            for text, offset in placed:
+                start = offset - placed[0][1]
+                assert choice["text"][start : start + len(text)] == text
+                seen += 1
+    assert seen > 50
