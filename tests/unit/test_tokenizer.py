@@ -187,6 +187,7 @@ BAD: list[tuple[str, Any, str]] = [
     ("tokenizer.ggml.eos_token_id", -1, "must be an integer from 0 to 256, got -1"),
     ("tokenizer.ggml.fim_pre_token_id", "x", "must be an integer"),
     ("tokenizer.ggml.add_bos_token", 1, "must be a boolean, got 1"),
+    ("tokenizer.ggml.suppress_tokens", 5, "asks for something that is not implemented, got 5"),
     ("general.name", 1, "must be a string"),
 ]
 
@@ -194,7 +195,7 @@ BAD: list[tuple[str, Any, str]] = [
 @pytest.mark.parametrize(("key", "value", "says"), BAD)
 def test_a_missing_or_wrong_key_is_one_clear_line(tmp_path: Path, key: str, value: Any, says: str) -> None:
     meta = read_metadata(write_vocabulary(tmp_path / "v.gguf", LETTERS, pre="gpt-2", merges=MERGES))
-    values = {name: meta._get(name) for name in meta if name != key} | ({key: value} if value is not None else {})
+    values = {name: meta.get(name) for name in meta if name != key} | ({key: value} if value is not None else {})
     with pytest.raises(ModelError) as error:
         build_tokenizer(Metadata("v.gguf", values))
     assert str(error.value).startswith(f"v.gguf: '{key}' {says}")

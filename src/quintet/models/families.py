@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from quintet.errors import ModelError, shorten
-from quintet.models.metadata import Metadata
+from quintet.models.metadata import Metadata, quoted
 from quintet.models.spec import ModelSpec, RopeSpec
 
 TOKENS_KEY = "tokenizer.ggml.tokens"
@@ -84,7 +84,7 @@ READ = {
 }
 """Keys below ``<architecture>.`` that are understood."""
 
-NEUTRAL: Mapping[str, tuple[object, ...]] = {
+NEUTRAL: Mapping[str, tuple[float, ...]] = {
     "expert_count": (0,),
     "expert_used_count": (0,),
     "attention.sliding_window": (0,),
@@ -166,20 +166,22 @@ def expected_tensors(spec: ModelSpec, meta: Metadata, infos: Infos) -> dict[str,
     Raises:
         ModelError: a tensor is missing, has another shape than the keys say, or is not part of what we implement.
     """
-    shapes = _shapes(spec)
-    for theirs, rows, cols in shapes.values():
+    names = {}
+    for ours, theirs, rows, cols in _shapes(spec):
         info = infos.get(theirs)
         want = (cols, rows) if rows else (cols,)
         if info is None:
             raise ModelError(f"{meta.file}: tensor '{theirs}' is missing; a {spec.architecture} model of {spec.layers} layers needs it.")
         if info.shape != want:
             raise ModelError(f"{meta.file}: the shape of tensor '{theirs}' must be {list(want)}, got {shorten(list(info.shape))}.")
-    for name in infos.keys() - {theirs for theirs, _, _ in shapes.values()} - {"rope_freqs.weight"}:
-        raise ModelError(f"{meta.file}: tensor {shorten(name)} is not part of a {spec.architecture} model as implemented here.")
-    return {ours: theirs for ours, (theirs, _, _) in shapes.items()}
+        names[ours] = theirs
+    for name in infos.keys() - set(names.values()) - {"rope_freqs.weight"}:
+        raise ModelError(f"{meta.file}: tensor {quoted(name)} is not part of a {spec.architecture} model as implemented here.")
+    return names
 
 
-def _shapes(spec: ModelSpec) -> dict[str, tuple[str, int, int]]:
+def _shapes(spec: ModelSpec) -> Iterator[tuple[str, str, int, int]]:
+    """(our name, the file's name, rows or 0 for a vector, columns). Lazy: the number of layers is only a claim so far."""
     sizes = {
         "": 0,
         "hidden": spec.hidden,
@@ -187,13 +189,14 @@ def _shapes(spec: ModelSpec) -> dict[str, tuple[str, int, int]]:
         "kv": spec.kv_heads * spec.head_dim,
         "ffn": spec.ffn,
     }
-    found = {"embed": ("token_embd.weight", spec.vocab, spec.hidden), "output_norm": ("output_norm.weight", 0, spec.hidden)}
+    yield "embed", "token_embd.weight", spec.vocab, spec.hidden
+    yield "output_norm", "output_norm.weight", 0, spec.hidden
     if not spec.tied:
-        found["output"] = ("output.weight", spec.vocab, spec.hidden)
+        yield "output", "output.weight", spec.vocab, spec.hidden
+    parts = {**LAYER, **(BIASES if spec.qkv_bias else {})}
     for i in range(spec.layers):
-        for ours, (theirs, rows, cols) in {**LAYER, **(BIASES if spec.qkv_bias else {})}.items():
-            found[f"{i}.{ours}"] = (f"blk.{i}.{theirs}", sizes[rows], sizes[cols])
-    return found
+        for ours, (theirs, rows, cols) in parts.items():
+            yield f"{i}.{ours}", f"blk.{i}.{theirs}", sizes[rows], sizes[cols]
 
 
 def _refuse_unimplemented(meta: Metadata, prefix: str) -> None:
@@ -201,8 +204,8 @@ def _refuse_unimplemented(meta: Metadata, prefix: str) -> None:
         name = key.removeprefix(prefix)
         if name == key or name in READ:
             continue
-        value = meta.scalar(key)
-        if value is None or value not in NEUTRAL.get(name, ()):
+        value = meta.get(key)
+        if not isinstance(value, int | float) or value not in NEUTRAL.get(name, ()):
             raise meta.error(key, "asks for something that is not implemented", value)
 
 

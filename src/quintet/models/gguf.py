@@ -20,7 +20,7 @@ from gguf.constants import GGML_QUANT_SIZES, GGUF_DEFAULT_ALIGNMENT, GGUF_MAGIC,
 
 from quintet.errors import ModelError, shorten
 from quintet.models.families import TensorInfo, expected_tensors, read_spec
-from quintet.models.metadata import Metadata, StringArray, Value
+from quintet.models.metadata import Metadata, StringArray, Value, quoted
 from quintet.models.spec import ModelSpec, RawTensor, Tensors
 
 VERSIONS = (2, 3)
@@ -90,7 +90,7 @@ class _Reader:
     """A bounds-checked cursor over the mapped file."""
 
     def __init__(self, path: Path) -> None:
-        self.file = path.name
+        self.file = file_name(path)
         self.map = _map(path)
         self.view = memoryview(self.map)
         self.size = len(self.map)
@@ -160,15 +160,15 @@ class _Reader:
         return values
 
     def value_type(self, key: str) -> GGUFValueType:
-        raw = self.u32(f"the type of '{key}'")
+        raw = self.u32(f"the type of {quoted(key)}")
         try:
             return GGUFValueType(raw)
         except ValueError:
-            raise self.error(f"the type of '{key}'", "is not a GGUF value type", raw) from None
+            raise self.error(f"the type of {quoted(key)}", "is not a GGUF value type", raw) from None
 
     def value(self, key: str, type_: GGUFValueType) -> Value:
         if type_ is GGUFValueType.STRING:
-            return self.string(f"'{key}'")
+            return self.string(f"{quoted(key)}")
         if type_ is GGUFValueType.ARRAY:
             return self.array(key)
         item: bool | int | float = self.items(key, type_, 1)[0].item()
@@ -176,20 +176,20 @@ class _Reader:
 
     def array(self, key: str) -> Value:
         type_ = self.value_type(key)
-        what = f"the length of '{key}'"
+        what = f"the length of {quoted(key)}"
         if type_ is GGUFValueType.STRING:
             return self.strings(key, self.count(what, MAX_STRINGS, 8))
         if type_ is GGUFValueType.ARRAY:
-            raise self.error(f"'{key}'", "is an array of arrays, which is not supported")
+            raise self.error(f"{quoted(key)}", "is an array of arrays, which is not supported")
         return self.items(key, type_, self.count(what, self.size, np.dtype(SCALARS[type_]).itemsize))
 
     def items(self, key: str, type_: GGUFValueType, count: int) -> npt.NDArray[np.generic]:
         dtype = np.dtype(SCALARS[type_])
-        found = np.frombuffer(self.map, dtype, count, self.take(count * dtype.itemsize, f"'{key}'")) if count else np.empty(0, dtype)
+        found = np.frombuffer(self.map, dtype, count, self.take(count * dtype.itemsize, f"{quoted(key)}")) if count else np.empty(0, dtype)
         if type_ is not GGUFValueType.BOOL:
             return found
         if count and int(found.max()) > 1:
-            raise self.error(f"'{key}'", "must be 0 or 1, being a boolean", int(found.max()))
+            raise self.error(f"{quoted(key)}", "must be 0 or 1, being a boolean", int(found.max()))
         return found.astype(np.bool_)
 
     def strings(self, key: str, count: int) -> StringArray:
@@ -199,7 +199,7 @@ class _Reader:
         for i in range(count):
             end = at + 8 + read(view, at)[0] if at + 8 <= size else size + 1
             if end > size:
-                raise self.error(f"entry {i} of '{key}'", f"runs past the end of the file: the file is truncated or damaged at byte {at}")
+                raise self.error(f"entry {i} of {quoted(key)}", f"runs past the end: the file is truncated or damaged at byte {at}")
             ends.append(end)
             at = end
         stops = np.array(ends, np.int64)
@@ -209,7 +209,7 @@ class _Reader:
 
     def tensor_info(self, index: int) -> tuple[str, TensorInfo]:
         name = self.string(f"the name of tensor {index}")
-        what = f"tensor {shorten(name)}"
+        what = f"tensor {quoted(name)}"
         dims = self.u32(f"the number of dimensions of {what}")
         if not 1 <= dims <= 4:
             raise self.error(f"the number of dimensions of {what}", "must be from 1 to 4", dims)
@@ -240,7 +240,7 @@ class _Reader:
         self.data_start = (self.at + align - 1) // align * align
         room, used = self.size - self.data_start, 0
         for name, info in sorted(infos.items(), key=lambda item: item[1].offset):
-            what = f"tensor {shorten(name)}"
+            what = f"tensor {quoted(name)}"
             if info.offset % align:
                 raise self.error(f"the offset of {what}", f"must be a multiple of {align}", info.offset)
             if info.offset < used:
@@ -254,23 +254,29 @@ class _Reader:
 
     def floats(self, name: str, info: TensorInfo) -> npt.NDArray[np.float32]:
         if info.type != "F32":
-            raise self.error(f"the type of tensor {shorten(name)}", "must be F32", info.type)
+            raise self.error(f"the type of tensor {quoted(name)}", "must be F32", info.type)
         return self.raw(info).view("<f4")
 
     def tensor(self, name: str, info: TensorInfo) -> RawTensor:
         if info.type not in TENSOR_TYPES:
-            raise self.error(f"the type of tensor {shorten(name)}", f"must be one of {' '.join(TENSOR_TYPES)}", info.type)
+            raise self.error(f"the type of tensor {quoted(name)}", f"must be one of {' '.join(TENSOR_TYPES)}", info.type)
         return RawTensor(info.type, info.rows, info.cols, self.raw(info))
 
 
+def file_name(path: Path) -> str:
+    """The file's name, on one line whatever it is."""
+    return path.name if path.name.isprintable() else ascii(path.name)
+
+
 def _map(path: Path) -> mmap.mmap:
+    name = file_name(path)
     try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
-                raise ModelError(f"{path.name}: is not a regular file.")
+                raise ModelError(f"{name}: is not a regular file.")
             if status.st_size < 24:
-                raise ModelError(f"{path.name}: has only {status.st_size} bytes: it is not a GGUF file, or a download was cut short.")
+                raise ModelError(f"{name}: has only {status.st_size} bytes: it is not a GGUF file, or a download was cut short.")
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except OSError as error:
-        raise ModelError(f"{path.name}: cannot be read: {error.strerror or error}.") from error
+        raise ModelError(f"{name}: cannot be read: {error.strerror or error}.") from error

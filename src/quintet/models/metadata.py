@@ -64,21 +64,17 @@ class Metadata:
 
     def error(self, key: str, rule: str, got: object = None) -> ModelError:
         """The error for ``key``: one line with the file, the key, the rule and (unless ``None``) the value."""
-        return ModelError(f"{self.file}: '{key}' {rule}{'' if got is None else f', got {show(got)}'}.")
+        return ModelError(f"{self.file}: {quoted(key)} {rule}{'' if got is None else f', got {show(got)}'}.")
 
-    def _get(self, key: str) -> Value:
+    def get(self, key: str) -> Value:
+        """The value, whatever its type."""
         try:
             return self._values[key]
         except KeyError:
             raise self.error(key, "is missing") from None
 
-    def scalar(self, key: str) -> bool | int | float | str | None:
-        """The value as it is; ``None`` for an array."""
-        value = self._get(key)
-        return None if isinstance(value, np.ndarray | StringArray) else value
-
     def text(self, key: str, default: str | None = None) -> str:
-        value = default if default is not None and key not in self else self._get(key)
+        value = default if default is not None and key not in self else self.get(key)
         if not isinstance(value, str):
             raise self.error(key, "must be a string", value)
         return value
@@ -91,20 +87,20 @@ class Metadata:
 
     def integer(self, key: str, default: int | None = None, low: int = 1, high: int = 1 << 31) -> int:
         """An integer in ``[low, high]``."""
-        value = default if default is not None and key not in self else self._get(key)
+        value = default if default is not None and key not in self else self.get(key)
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
             raise self.error(key, f"must be an integer from {low} to {high}", value)
         return value
 
     def real(self, key: str, default: float | None = None) -> float:
         """A finite number above zero."""
-        value = default if default is not None and key not in self else self._get(key)
+        value = default if default is not None and key not in self else self.get(key)
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
             raise self.error(key, "must be a finite number above 0", value)
         return float(value)
 
     def strings(self, key: str) -> StringArray:
-        value = self._get(key)
+        value = self.get(key)
         if not isinstance(value, StringArray):
             raise self.error(key, "must be an array of strings", value)
         return value
@@ -127,6 +123,11 @@ class Metadata:
         if len(value) < length:
             raise self.error(key, f"must have {length} entries", len(value))
         return value[:length]
+
+
+def quoted(name: str) -> str:
+    """A key or tensor name for an error message, which stays one line."""
+    return shorten(name, 100)
 
 
 def show(value: object) -> str:

@@ -95,6 +95,9 @@ def build_tokenizer(meta: Metadata) -> Tokenizer:
     Raises:
         ModelError: a key is missing or wrong, or asks for a tokenizer or pre-tokenizer that is not implemented.
     """
+    suppressed = PREFIX + "suppress_tokens"
+    if suppressed in meta:
+        raise meta.error(suppressed, "asks for something that is not implemented", meta.get(suppressed))
     model = meta.text(PREFIX + "model")
     if model == "gpt2":
         return _byte_level(meta)
