@@ -208,29 +208,30 @@ class LlamaCpp(Engine):
         self._program = self.store.llamacpp() / "llama-batched-bench"
         return self.store.llamacpp_version()
 
-    def _run(self, prompt: int, steps: int, batches: Sequence[int]) -> Iterator[tuple[int, dict[str, float]]]:
-        """Rows of the program, by number of sequences; ``load`` in milliseconds comes with 0."""
+    def _run(self, prompt: int, steps: int, batches: Sequence[int], times: int = 1) -> Iterator[dict[str, float]]:
+        """The program's rows, for each of the batches, ``times`` times over; the last row is ``load``, in milliseconds."""
         plan = self.plan
         cells = max(batches) * (prompt + steps + 8)
         shape = ["-c", cells, "-b", 2048, "-ub", 512, "-t", plan.threads, "-tb", plan.threads, "-pps"]
-        what = ["-npp", prompt, "-ntg", steps, "-npl", ",".join(map(str, batches)), "--output-format", "jsonl", "-lv", 4]
-        command: Command = [self._program, "-m", self.model, *map(str, [*shape, *what])]
+        what = ["-npp", ",".join([str(prompt)] * times), "-ntg", steps, "-npl", ",".join(map(str, batches))]
+        command: Command = [self._program, "-m", self.model, *map(str, [*shape, *what]), "--output-format", "jsonl", "-lv", "4"]
         before = self.log.stat().st_size if self.log.exists() else 0
         for line in lines(command, self.log, plan.limit_s):
             if line.startswith("{"):
-                row = json.loads(line)
-                yield row["pl"], row
+                yield json.loads(line)
         said = re.search(r"load time = +([\d.]+) ms", self.log.read_bytes()[before:].decode(errors="replace"))
         if said:
-            yield 0, {"load": float(said[1])}
+            yield {"load": float(said[1])}
 
     def samples(self) -> Iterator[Sample]:
-        for _ in range(self.plan.repeats):
-            for batch, row in self._run(self.plan.prefill, 1, [1]):
-                yield Sample("prefill", row["speed_pp"]) if batch else Sample("load", row["load"] / 1e3)
-        for batch, row in self._run(self.plan.context, self.plan.steps, self.plan.batches):
-            if batch:
-                yield Sample(column(batch), row["speed_tg"])
+        plan = self.plan
+        rows = self._run(plan.prefill, 1, [1], plan.repeats + 1)
+        next(rows, None)  # the first pass also pays for memory and code that are new
+        for row in rows:
+            yield Sample("load", row["load"] / 1e3) if "load" in row else Sample("prefill", row["speed_pp"])
+        for row in self._run(plan.context, plan.steps, plan.batches):
+            if "pl" in row:
+                yield Sample(column(int(row["pl"])), row["speed_tg"])
 
 
 class LlamaServer(Served):
