@@ -4,6 +4,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 #include <algorithm>
+#include <memory>
 #include <mutex>
 #include <stdexcept>
 #include "model.h"
@@ -67,6 +68,8 @@ Config config_from(const nb::dict& d) {
 
 // A model and the buffer of logits that its callers read; one caller at a time, checked.
 class PyModel {
+  using Buffer = std::shared_ptr<std::vector<float>>;
+
  public:
   PyModel(const nb::dict& config, const std::string& isa, int threads) : model_(config_from(config), find_kernels(isa), std::clamp(threads, 1, 256)) {}
 
@@ -88,17 +91,21 @@ class PyModel {
     return out;
   }
 
-  // A view into the model's own buffer: valid until the next call.
-  nb::ndarray<nb::numpy, float, nb::ndim<2>> logits(nb::handle self, In<uint8_t, 2> rows) {
+  // A view of a buffer that the next call overwrites; it lives as long as any view of it.
+  Out<float, 2> logits(In<uint8_t, 2> rows) {
     require(rows.shape(1) == model_.row_bytes(), "logits: rows of another model");
     const size_t n = rows.shape(0), stride = size_t(model_.vocab_stride());
+    Buffer buffer;
     {
       nb::gil_scoped_release release;
       const std::lock_guard lock(mutex_);
-      if (logits_.size() < n * stride) logits_.resize(n * stride);
-      model_.logits(rows.data(), int(n), logits_.data());
+      if (logits_->size() < n * stride) logits_ = std::make_shared<std::vector<float>>(n * stride);
+      buffer = logits_;
+      model_.logits(rows.data(), int(n), buffer->data());
     }
-    return {logits_.data(), {n, size_t(model_.config().vocab)}, self, {int64_t(stride), 1}};
+    float* data = buffer->data();
+    nb::capsule owner(new Buffer(std::move(buffer)), [](void* p) noexcept { delete static_cast<Buffer*>(p); });
+    return {data, {n, size_t(model_.config().vocab)}, owner, {int64_t(stride), 1}};
   }
 
   Model& model() { return model_; }
@@ -106,7 +113,7 @@ class PyModel {
  private:
   Model model_;
   std::mutex mutex_;
-  std::vector<float> logits_;
+  Buffer logits_ = std::make_shared<std::vector<float>>();
 };
 
 // Logits may be a view with padded rows: unit stride within a row, any stride between rows.
@@ -185,7 +192,7 @@ NB_MODULE(_core, m) {
       .def("allocate", [](PyModel& p, int pages) { p.model().allocate(pages); }, "pages"_a)
       .def("copy_page", [](PyModel& p, int source, int target) { p.model().copy_page(source, target); }, "source"_a, "target"_a)
       .def("forward", &PyModel::forward, "tokens"_a, "lengths"_a, "starts"_a, "tables"_a, "rows"_a)
-      .def("logits", [](nb::handle self, In<uint8_t, 2> rows) { return nb::cast<PyModel&>(self).logits(self, rows); }, "rows"_a)
+      .def("logits", &PyModel::logits, "rows"_a)
       .def_prop_ro("isa", [](PyModel& p) { return p.model().kernels().name; })
       .def_prop_ro("row_bytes", [](PyModel& p) { return p.model().row_bytes(); })
       .def_prop_ro("page_bytes", [](PyModel& p) { return p.model().page_bytes(); })
