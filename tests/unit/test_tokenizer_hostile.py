@@ -18,7 +18,7 @@ from tests.tools.vocab_files import CHARACTERS, alphabet
 from quintet.models import unicode_classes as classes
 from quintet.models.gguf import read_metadata
 from quintet.models.pretokenizers import RULES, Pretokenizer, Stage, _tables, collapse
-from quintet.models.special import Specials
+from quintet.models.special import MAX_LENGTH, Specials
 from quintet.models.tokenizer import Tokenizer, build_tokenizer
 
 SIZE = 200_000
@@ -154,6 +154,11 @@ def test_special_texts_are_taken_longest_first(texts: list[str], text: str, stri
     if len({len(one) for one in texts}) == len(texts):  # equal lengths have no defined order
         specials = [(one, i) for i, one in enumerate(texts)]
         assert list(Specials(specials, strip).cut(text)) == slow_cut(text, specials, strip)
+
+
+def test_special_texts_may_nest_as_deep_as_they_may_be_long() -> None:
+    specials = Specials([("a" * n, n) for n in range(1, MAX_LENGTH + 1)])
+    assert list(specials.cut("a" * (2 * MAX_LENGTH + 3))) == [MAX_LENGTH, MAX_LENGTH, 3]
 
 
 def test_a_text_full_of_almost_special_tokens_takes_linear_time() -> None:

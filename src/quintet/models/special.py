@@ -49,16 +49,16 @@ class Specials:
         for match in self._find.finditer(text) if self._find else ():
             for found in (match[1], *self._shorter[match[1]]):
                 places[self._ids[found][0]].append((match.start(), found))
-        free = bytearray(len(text)) if places else b""
+        used = bytearray(len(text) if places else 0)
         taken = []
         for rank in sorted(places):
             for start, found in places[rank]:
                 end = start + len(found)
-                if free.find(1, start, end) < 0:
+                if used.find(1, start, end) < 0:
                     token = self._ids[found][1]
-                    while token in self._strip and end < len(text) and text[end] in " \t\n\v\f\r" and not free[end]:
+                    while token in self._strip and end < len(text) and text[end] in " \t\n\v\f\r" and not used[end]:
                         end += 1
-                    free[start:end] = b"\1" * (end - start)  # type: ignore[index]
+                    used[start:end] = b"\1" * (end - start)
                     taken.append((start, end, token))
         return sorted(taken)
 

@@ -11,9 +11,7 @@ import numpy.typing as npt
 from quintet.models.metadata import Metadata
 from quintet.models.pretokenizers import code_points
 from quintet.models.vocabulary import PREFIX, SPACE_MARK, Vocabulary
-
-CACHED_WORDS = 1 << 15
-CACHED_LENGTH = 32
+from quintet.models.words import WordCache
 
 
 class SentencePiece:
@@ -30,24 +28,13 @@ class SentencePiece:
         self._longest = max(map(len, self._ids))
         self._joined = _joined_pairs(self._ids)
         self._space_prefix = meta.flag(PREFIX + "add_space_prefix", True)
-        self._cache: dict[str, tuple[int, ...]] = {}
+        self._encode = WordCache(self._word).encode
 
     def encode(self, text: str, after_special: bool) -> list[int]:
         """Ids of ``text``. ``after_special``: it begins the prompt or follows a special token, so a space is put before it."""
         if self._space_prefix and after_special:
             text = f" {text}"
-        out: list[int] = []
-        cache = self._cache
-        for word in self._words(text.replace(" ", SPACE_MARK)):
-            ids = cache.get(word)
-            if ids is None:
-                ids = tuple(self._word(word))
-                if len(word) <= CACHED_LENGTH:
-                    if len(cache) >= CACHED_WORDS:
-                        cache.clear()
-                    cache[word] = ids
-            out += ids
-        return out
+        return self._encode(self._words(text.replace(" ", SPACE_MARK)))
 
     def _words(self, text: str) -> list[str]:
         """Cut where no token has those two characters side by side: no join can ever cross, so the words are independent."""

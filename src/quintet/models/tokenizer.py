@@ -23,9 +23,7 @@ from quintet.models.vocabulary import (
     sentence_pieces,
     token_id,
 )
-
-CACHED_WORDS = 1 << 15
-CACHED_LENGTH = 32
+from quintet.models.words import WordCache
 
 
 class Encoder(Protocol):
@@ -176,21 +174,10 @@ class _ByteLevel:
         missing = "".join(char for char in self._alphabet if char not in vocabulary.ids)
         self._missing = re.compile(f"[{re.escape(missing)}]+") if missing else None
         self._model = _merger(meta, vocabulary)
-        self._cache: dict[str, tuple[int, ...]] = {}
+        self._encode = WordCache(self._word).encode
 
     def encode(self, text: str, after_special: bool) -> list[int]:  # noqa: ARG002 - the protocol's
-        out: list[int] = []
-        cache = self._cache
-        for word in self._split(text):
-            ids = cache.get(word)
-            if ids is None:
-                ids = self._word(word)
-                if len(word) <= CACHED_LENGTH:
-                    if len(cache) >= CACHED_WORDS:
-                        cache.clear()
-                    cache[word] = ids
-            out += ids
-        return out
+        return self._encode(self._split(text))
 
     def _word(self, word: str) -> tuple[int, ...]:
         letters = word.encode().decode("latin-1").translate(self._alphabet)
