@@ -77,16 +77,15 @@ def look_at_machine(store: Store, threads: int, *, measure: bool) -> Machine:
     """The CPU, how busy it is, and its limits."""
     info, load = cpu_info(), os.getloadavg()
     name = re.search(r"^model name\s*:\s*(.+)$", info, re.MULTILINE)
-    flags = set(re.findall(r"^(?:flags|Features)\s*:\s*(.+)$", info, re.MULTILINE)[:1] and re.split(r"\s+", info))
-    cpu, notable = name[1] if name else platform.processor() or platform.machine(), " ".join(flag for flag in NOTABLE if flag in flags)
-    limits, reason = {}, ""
+    cpu, words = name[1] if name else platform.processor() or platform.machine(), set(info.split())
+    flags, limits, reason = " ".join(flag for flag in NOTABLE if flag in words), {}, ""
     if measure:
         try:
             say("machine: read bandwidth and multiply-add rates")
             limits = json.loads(output([store.compiled(HERE / "machine.cpp", "machine"), str(threads)], store.log("machine"), 300))
         except PeerError as error:
             reason = str(error)
-    return Machine(cpu, notable, os.cpu_count() or 1, load, limits, reason)
+    return Machine(cpu, flags, os.cpu_count() or 1, load, limits, reason)
 
 
 @contextmanager
