@@ -85,21 +85,37 @@ def joined_fireworks(chunks: list[dict[str, Any]]) -> dict[str, Any]:
         lists = piece.pop("logprobs")
         if lists is not None:
             seen["logprobs"] = {name: (seen["logprobs"] or {}).get(name, []) + values for name, values in lists.items()}
+        if "token_ids" in piece:
+            seen["token_ids"] = seen.get("token_ids", []) + piece.pop("token_ids")
+        assert "prompt_token_ids" not in piece or "prompt_token_ids" not in seen
         seen |= piece
     return {**whole, "choices": [choices[index] for index in sorted(choices)]}
 
 
 shapes = st.sampled_from([{}, {"logprobs": 0}, {"logprobs": 3}, {"logprobs": True}, {"logprobs": True, "top_logprobs": 2}])
+extras = st.fixed_dictionaries(
+    {"n": st.integers(1, 2)},
+    optional={
+        "echo": st.booleans(),
+        "echo_last": st.integers(0, 3),
+        "return_token_ids": st.booleans(),
+        "raw_output": st.booleans(),
+        "perf_metrics_in_response": st.booleans(),
+    },
+)
 
 
-@settings(deadline=None, max_examples=60)
-@given(st.data(), shapes, st.booleans(), st.booleans(), st.integers(1, 2))
-def test_fireworks_json_is_the_fold_of_its_stream(data: st.DataObject, shape: dict[str, Any], echo: bool, metrics: bool, n: int) -> None:
-    body = {"prompt": ["p"] * PROMPTS, "n": n, "echo": echo, "perf_metrics_in_response": metrics, **shape}
-    events = data.draw(answers(PROMPTS, n, echo, bool(shape)))
+@settings(deadline=None, max_examples=100)
+@given(st.data(), shapes, extras)
+def test_fireworks_json_is_the_fold_of_its_stream(data: st.DataObject, shape: dict[str, Any], extra: dict[str, Any]) -> None:
+    body = {"prompt": ["p"] * PROMPTS, **shape, **extra}
+    request = Fireworks().parse(json.dumps(body).encode(), 7).request
+    events = data.draw(answers(PROMPTS, request.n, request.echo, request.logprobs is not None))
     chunks, whole = stream_and_body(Fireworks(), body, events)
     assert joined_fireworks(chunks) == whole
-    assert ("perf_metrics" in whole) == metrics
+    assert ("perf_metrics" in whole) == extra.get("perf_metrics_in_response", False)
+    assert {"token_ids" in choice for choice in whole["choices"]} == {extra.get("return_token_ids", False)}
+    assert {"raw_output" in choice for choice in whole["choices"]} == {extra.get("raw_output", False)}
 
 
 @settings(deadline=None, max_examples=60)

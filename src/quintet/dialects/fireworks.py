@@ -30,13 +30,15 @@ IMAGES: Field[tuple[object, ...]] = Field(
     "images", Images(), (), Status.LATER, note="`[]` is accepted.", refusal="needs a vision model, and none is served here; leave it out"
 )
 # Page, max_tokens: "minimum: 0, default: 16, nullable: true"; null is the default, as for every field.
-MAX_TOKENS: Field[int | None] = Field("max_tokens", Integer(0), None, note="Lowered to fit the context, see below.", shown="`16`")
+MAX_TOKENS: Field[int | None] = Field(
+    "max_tokens", Integer(0), None, note="Lowered to fit the context, see `context_length_exceeded_behavior`.", shown="`16`"
+)
 # SDK, max_completion_tokens: "Alias for max_tokens. Cannot be specified together with max_tokens."
 MAX_COMPLETION_TOKENS: Field[int | None] = Field(
     "max_completion_tokens", Integer(0), None, note="SDK only: another name of `max_tokens`; not both."
 )
 # Page, echo_last: "Passing `echo_last=len(prompt)` is the same as `echo=True`". Both given, the narrower one holds.
-ECHO_LAST: Field[int | None] = Field("echo_last", Integer(0), None, Status.LATER, note="Overrides `echo`; 0: nothing is echoed.")
+ECHO_LAST: Field[int | None] = Field("echo_last", Integer(0), None, note="Overrides `echo`; 0: nothing is echoed.")
 TEMPERATURE = Field("temperature", Number(0, 2), 1.0, note="Below 0.000001: greedy.")
 TOP_P = Field("top_p", Number(0, 1), 1.0, note="Below 0.000001: greedy, as the likeliest token is all that is left.")
 # Page, top_k: "Must be between 0 and 100."
@@ -110,8 +112,8 @@ SEED: Field[int | None] = Field(
     note="SDK only. Taken modulo 2^64; choice `i` draws with `seed + i`.",
     shown="drawn anew",
 )
-RETURN_TOKEN_IDS = Field("return_token_ids", Boolean(), False, Status.LATER, note="SDK only.")
-RAW_OUTPUT = Field("raw_output", Boolean(), False, Status.LATER, note="SDK only.")
+RETURN_TOKEN_IDS = Field("return_token_ids", Boolean(), False, note="SDK only.")
+RAW_OUTPUT = Field("raw_output", Boolean(), False, note="SDK only.")
 # SDK, prompt_cache_isolation_key: "Isolation key for prompt caching to separate cache entries."
 CACHE_ISOLATION = Field("prompt_cache_isolation_key", String(512), "", Status.LATER, note="SDK only.")
 # SDK, prompt_cache_key: "Requests with the same prompt_cache_key are routed to the same backend".
@@ -200,23 +202,24 @@ def _options(raw: Mapping[str, object]) -> Options:
 
 
 def _request(raw: Mapping[str, object], options: Options, fresh_seed: int) -> CompletionRequest:
+    # The ids of a prompt, and where its last tokens begin, come with its echo: the whole of it, token by token. The renderer shows what
+    # the client asked to see.
     ids = options.token_ids or options.raw_output
+    tokens = ids or (options.echo and options.echo_last is not None)
     return CompletionRequest(
         model=MODEL.of(raw),
         prompts=PROMPT.required(raw),
         max_tokens=_max_tokens(raw),
         n=N.of(raw),
-        # The ids of a prompt come with its echo, the whole of it; the renderer shows what the client asked to see.
         echo=options.echo or ids,
-        echo_last=None if ids or not options.echo else options.echo_last,
-        logprobs=None if options.shape is Shape.NONE else options.top,
+        logprobs=options.top if tokens or options.shape is not Shape.NONE else None,
         sampling=_sampling(raw, fresh_seed),
         stop=StopRules(STOP.of(raw)),
         stream=STREAM.of(raw),
         include_usage=True,  # page, usage: "For streaming responses, `usage` field is included in the very last response chunk"
         user=USER.of(raw),
         truncate=CONTEXT_EXCEEDED.of(raw) == "truncate",
-        token_ids=ids,
+        token_ids=tokens,
         guide=_guide(RESPONSE_FORMAT.of(raw)),
         cache_salt=_cache_salt(raw),
         reasoning=_reasoning(raw),

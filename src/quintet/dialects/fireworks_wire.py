@@ -10,7 +10,7 @@ import msgspec
 
 from quintet.dialects.base import Fault, Headers, Identity
 from quintet.dialects.wire import FLOOR, encode, top_map
-from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finish, Finished, TokenText
+from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finish, Finished, Timing, TokenText
 from quintet.request import CompletionRequest
 
 # Page, finish_reason: "This will be "stop" if the model hit a natural stop point or a provided stop sequence, or "length" if the
@@ -32,7 +32,7 @@ class Options:
 
     Args:
         top: alternatives per token.
-        echo, echo_last: as ``CompletionRequest`` has them, for the text; the events may hold all of the prompt for its ids' sake.
+        echo, echo_last: what to show of the prompt; the events have the whole of it, or nothing.
         token_ids: show the ids of prompt and completion.
     """
 
@@ -242,7 +242,7 @@ class FireworksRenderer:
         text, tokens = delta.text, delta.tokens
         if not options.echo:
             text, tokens = "", ()
-        elif options.echo_last is not None and self._request.echo_last is None:
+        elif options.echo_last is not None:
             tokens = tokens[-options.echo_last :]
             text = "".join(token.text for token in tokens)
         if not (options.echo or options.token_ids):
@@ -303,8 +303,11 @@ def error_object(known: Fault) -> dict[str, str | None]:
 
 
 def _metrics(event: Finished) -> dict[str, int | float]:
-    """The page's metrics, as far as this server has the number; seconds to the microsecond."""
+    """The page's metrics, as far as the number is known; seconds to the microsecond."""
     timing = event.timing
+    counts = {"prompt-tokens": event.usage.prompt_tokens, "cached-prompt-tokens": event.usage.cached_tokens}
+    if timing == Timing():  # nobody took the time
+        return {**counts}
     seconds = {
         "server-time-to-first-token": timing.total - timing.completion,
         "server-processing-time": timing.total,
@@ -312,7 +315,6 @@ def _metrics(event: Finished) -> dict[str, int | float]:
         "prefill-duration": timing.prompt,
         "generation-duration": timing.completion,
     }
-    counts = {"prompt-tokens": event.usage.prompt_tokens, "cached-prompt-tokens": event.usage.cached_tokens}
     return {**counts, **{name: round(value, 6) for name, value in seconds.items()}}
 
 

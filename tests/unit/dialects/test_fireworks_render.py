@@ -130,6 +130,13 @@ def test_metrics_are_headers_always_and_in_the_body_on_request() -> None:
         assert {name: float(value) for name, value in headers.items()} == {f"fireworks-{name}": value for name, value in METRICS.items()}
 
 
+def test_times_that_nobody_took_are_not_said() -> None:
+    assert dict(FireworksRenderer(REQUEST, IDENTITY, OPTIONS).headers([Finished(Usage(3, 3, 1))])) == {
+        "fireworks-prompt-tokens": "3",
+        "fireworks-cached-prompt-tokens": "1",
+    }
+
+
 def test_a_stream_has_its_metrics_in_the_last_chunk_only() -> None:
     chunks = stream(replace(OPTIONS, perf_metrics=True))
     assert [chunk.get("perf_metrics") for chunk in chunks] == [None] * (len(chunks) - 1) + [METRICS]
