@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from quintet.dialects.base import ErrorReply, Identity, Parsed, ServedModel, check_choices, fault, sampling
+from quintet.dialects.cerebras_grammar import ROOTS, guide
 from quintet.dialects.cerebras_wire import CerebrasRenderer, error_body
 from quintet.dialects.fields import Boolean, Field, Integer, LogitBias, Number, Object, OneOf, Prompts, Status, Stop, String, unknown
 from quintet.dialects.json_guard import decode_object
@@ -16,9 +17,6 @@ from quintet.request import CompletionRequest, Prompt, Sampling, StopRules
 
 MAX_CHOICES = 128
 """Most choices (prompts times n) of a request. The page is silent; the other dialects' limit."""
-
-GRAMMAR_ROOTS = ("root", "fcall", "nofcall", "insidevalue", "value", "object", "array", "string", "number", "funcarray", "func", "ws")
-"""Page, grammar_root: "Supported values"."""
 
 # Page, prompt: "Default: `""`".
 PROMPT: Field[tuple[Prompt, ...]] = Field(
@@ -37,8 +35,8 @@ MAX_TOKENS: Field[int | None] = Field(
 MIN_TOKENS = Field(
     "min_tokens", Integer(-1, 2**31 - 1), 0, Status.LATER, note="-1: up to `max_tokens` or the end of the context. At most `max_tokens`."
 )
-# Page, grammar_root: "The grammar root used for structured output generation."
-GRAMMAR_ROOT: Field[str | None] = Field("grammar_root", OneOf(GRAMMAR_ROOTS), None, Status.LATER)
+# Page, grammar_root: "The grammar root used for structured output generation. Supported values: [...]".
+GRAMMAR_ROOT: Field[str | None] = Field("grammar_root", OneOf(tuple(ROOTS)), None, Status.LATER, note="See below.")
 SEED: Field[int | None] = Field(
     "seed", Integer(-(2**63), 2**64 - 1), None, note="Taken modulo 2^64; choice `i` draws with `seed + i`.", shown="drawn anew"
 )
@@ -97,7 +95,7 @@ FIELDS: tuple[Field[Any], ...] = (
 )
 """Every field of the page, in its order, then those that only the SDK has."""
 
-_CHECKED_ONLY = (GRAMMAR_ROOT, REASONING_FORMAT, SUFFIX)
+_CHECKED_ONLY = (REASONING_FORMAT, SUFFIX)
 
 
 class Cerebras:
@@ -128,7 +126,7 @@ class Cerebras:
 
 
 def _request(raw: Mapping[str, object], fresh_seed: int) -> CompletionRequest:
-    cache_key, n = PROMPT_CACHE_KEY.of(raw), N.of(raw)
+    cache_key, n, root = PROMPT_CACHE_KEY.of(raw), N.of(raw), GRAMMAR_ROOT.of(raw)
     return CompletionRequest(
         model=MODEL.of(raw),
         prompts=PROMPT.of(raw),
@@ -143,6 +141,7 @@ def _request(raw: Mapping[str, object], fresh_seed: int) -> CompletionRequest:
         user=USER.of(raw),
         best_of=n if raw.get(BEST_OF.name) is None else BEST_OF.of(raw),
         token_ids=RETURN_RAW_TOKENS.of(raw),
+        guide=None if root is None else guide(root, GRAMMAR_ROOT.name),
         cache_salt=f"key:{cache_key}" if cache_key else "",
     )
 
