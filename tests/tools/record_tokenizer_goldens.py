@@ -1,7 +1,7 @@
 """Record what llama.cpp makes of the golden strings, with its own tokenizer, into ``tests/golden/tokenizer``.
 
-    python -m venv /tmp/oracle && /tmp/oracle/bin/pip install xllamacpp==2026.10.11549 gguf
-    /tmp/oracle/bin/python -m tests.tools.record_tokenizer_goldens SmolLM2-135M-Instruct.Q4_1.gguf qwen2.5-coder-0.5b-instruct-q4_k_m.gguf
+    python -m venv oracle && oracle/bin/pip install xllamacpp==2026.10.11549 gguf
+    oracle/bin/python -m tests.tools.record_tokenizer_goldens SmolLM2-135M-Instruct.Q4_1.gguf qwen2.5-coder-0.5b-instruct-q4_k_m.gguf
 
 run in the repository's root. Written are the two models' vocabularies (``smollm2.gguf.xz``, ``qwen2.gguf.xz``), the strings, and for
 each vocabulary (those two, and the made-up ones of ``vocab_files.py``) the ids and roles. Nothing of the code under test is used,
