@@ -73,7 +73,8 @@ def test_it_serves_tells_where_and_ends_cleanly_on_either_signal() -> None:
             assert one.banner.startswith("quintet 0.1.0: toy (context 4096) at http://127.0.0.1:")
             status, body = one.post({"prompt": "The sky is", "max_tokens": 4, "temperature": 0})
             assert (status, json.loads(body)["usage"]["completion_tokens"]) == (200, 4)
-            assert one.end(number) == (0, "")
+            code, err = one.end(number)
+            assert (code, [json.loads(line)["completion_tokens"] for line in err.splitlines()]) == (0, [4])  # the access log alone
             with pytest.raises(ProcessLookupError):  # nothing of its session is left
                 os.killpg(one.process.pid, 0)
 

@@ -42,7 +42,7 @@ def test_loopback_needs_no_key(host: str) -> None:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "no.such.host.invalid", ""])
 def test_any_other_host_needs_a_key_or_plain_words(host: str) -> None:
-    with pytest.raises(net.ListenError, match="--api-key KEY, or --no-api-key"):
+    with pytest.raises(net.ListenError, match="--api-key KEY or --api-key-file FILE, or --no-api-key"):
         net.check_exposure(host, (), no_key=False)
     net.check_exposure(host, ("secret",), no_key=False)
     net.check_exposure(host, (), no_key=True)
@@ -90,7 +90,7 @@ def test_the_banner_for_people_holds_every_fact() -> None:
 
 
 def test_the_banner_tells_who_may_ask_and_never_a_key() -> None:
-    assert serve.access("127.0.0.1", ()) == "no API key: this machine only"
-    assert serve.access("0.0.0.0", ()) == "no API key: everybody who can reach it"
-    assert serve.access("0.0.0.0", ("secret",)) == "1 API key"
-    assert serve.access("127.0.0.1", ("secret", "other")) == "2 API keys"
+    assert serve.access("127.0.0.1", 0) == "no API key: this machine only"
+    assert serve.access("0.0.0.0", 0) == "no API key: everybody who can reach it"
+    assert serve.access("0.0.0.0", 1) == "1 API key"
+    assert serve.access("127.0.0.1", 2) == "2 API keys"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from quintet import __version__
+from quintet.config import ServerConfig
 
 app = typer.Typer(
     name="quintet",
@@ -45,7 +47,12 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 = any free one.")] = 8000,
     api_key: Annotated[list[str] | None, typer.Option(envvar="QUINTET_API_KEY", help="Key a request must carry; repeatable.")] = None,
+    api_key_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Keys, one a line, plain or as sha256:HEX; read again when it changes.")
+    ] = None,
     no_api_key: Annotated[bool, typer.Option("--no-api-key", help="Listen beyond this machine without a key.")] = False,
+    dialect: Annotated[str, typer.Option(help="Of paths without a provider's prefix; auto = by the SDK's User-Agent.")] = "openai",
+    strict: Annotated[bool, typer.Option("--strict", help="Refuse fields that the provider does not document.")] = False,
     served_model_name: Annotated[
         list[str] | None, typer.Option("--served-model-name", "-a", help="Name that requests use for the model; repeatable.")
     ] = None,
@@ -54,6 +61,11 @@ def serve(
     kv_cache: KvCache = DEFAULT_KV,
     toy: Annotated[bool, typer.Option("--toy", help="Serve a deterministic toy model that needs no weights.")] = False,
     offline: Offline = False,
+    timeout: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Most time for one completion; 0 = no limit.")] = 0,
+    max_body: Annotated[str, typer.Option(metavar="SIZE", help="Largest request body.")] = "2MiB",
+    max_choices: Annotated[int, typer.Option(min=1, max=128, help="Most choices of a request: prompts times n.")] = 128,
+    max_waiting: Annotated[int, typer.Option(min=1, help="Most choices that wait for their turn; beyond it requests get 503.")] = 1024,
+    max_per_key: Annotated[int, typer.Option(min=0, help="Most completions at once per API key; 0 = no limit.")] = 0,
     log_level: Annotated[str, typer.Option(help="error, warning, info or debug.")] = "info",
 ) -> None:
     """Serve a model over HTTP."""
@@ -61,10 +73,13 @@ def serve(
 
     if toy and (model, ctx_size, threads, kv_cache) != ("smollm2", 0, 0, DEFAULT_KV):
         raise console.OptionError("--toy has no weights and fixed sizes: it takes no MODEL, --ctx-size, --threads or --kv-cache.")
-    engine = engines.EngineOptions(None if toy else model, ctx_size, threads, engines.parse_size(kv_cache), offline)
-    names = tuple(served_model_name or ())
-    options = serve.ServeOptions(engine, host, port, tuple(api_key or ()), no_api_key, names, log_level.lower())
-    raise typer.Exit(serve.serve(options))
+    engine = engines.EngineOptions(
+        None if toy else model, ctx_size, threads, engines.parse_size(kv_cache), offline, max_choices, max_waiting
+    )
+    body = engines.parse_size(max_body, "--max-body")
+    keys, names = tuple(api_key or ()), tuple(served_model_name or ())
+    config = ServerConfig(host, port, keys, names, body, api_key_file, dialect, strict, timeout, max_per_key)
+    raise typer.Exit(serve.serve(serve.ServeOptions(engine, config, no_api_key, log_level.lower())))
 
 
 @app.command()

@@ -35,6 +35,8 @@ class EngineOptions:
         ctx_size: tokens; 0 = the model's context, or what the KV cache holds if that is less.
         threads: 0 = one per CPU this process may use.
         kv_bytes: memory for the KV cache.
+        max_choices: most sequences of a request.
+        max_waiting: most sequences in the queue.
     """
 
     model: str | None
@@ -42,10 +44,12 @@ class EngineOptions:
     threads: int
     kv_bytes: int
     offline: bool
+    max_choices: int = 128
+    max_waiting: int = 1024
 
 
-def parse_size(text: str) -> int:
-    """Bytes of a ``--kv-cache`` such as ``512MiB``, ``2G`` or ``1.5 GB``; a bare number is bytes.
+def parse_size(text: str, option: str = "--kv-cache") -> int:
+    """Bytes of an ``option`` such as ``512MiB``, ``2G`` or ``1.5 GB``; a bare number is bytes.
 
     Raises:
         OptionError: not a size, or not above 0.
@@ -53,7 +57,7 @@ def parse_size(text: str) -> int:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", text.strip(), re.IGNORECASE)
     unit = found[2].lower() if found else "?"
     if found is None or unit not in _UNITS or float(found[1]) == 0:
-        raise OptionError(f"--kv-cache must be a number above 0 with a unit such as MiB or GB, got {shorten(text)}.")
+        raise OptionError(f"{option} must be a number above 0 with a unit such as MiB or GB, got {shorten(text)}.")
     return int(float(found[1]) * _UNITS[unit])
 
 
@@ -111,7 +115,7 @@ def plan(options: EngineOptions, report: Report) -> Plan:
         OptionError: a KV cache that the machine cannot hold.
     """
     if options.model is None:
-        return _toy()
+        return _toy(options)
     if options.kv_bytes > memory.total():
         raise OptionError(f"--kv-cache of {human(options.kv_bytes)} is more than this machine's memory, {human(memory.total())}.")
     model = store.resolve(options.model, report, offline=options.offline)
@@ -120,7 +124,7 @@ def plan(options: EngineOptions, report: Report) -> Plan:
     context = _fit(check_context(options.ctx_size, about.spec.context), about.spec.context, kv_tokens)
     threads = thread_count(options.threads)
     loader = WatchedLoader(native_loader(model.path, threads, context, model.name))
-    config = EngineConfig(kv_bytes=options.kv_bytes)
+    config = _config(options, options.kv_bytes)
     return Plan(model.name, about.quant, context, about.spec.context, chosen_isa(), threads, kv_tokens, loader, config)
 
 
@@ -138,7 +142,11 @@ def _fit(wanted: int, most: int, kv_tokens: int) -> int:
     return wanted or min(most, kv_tokens)
 
 
-def _toy() -> Plan:
-    config = EngineConfig(kv_bytes=_TOY_KV_BYTES)
+def _config(options: EngineOptions, kv_bytes: int) -> EngineConfig:
+    return EngineConfig(kv_bytes=kv_bytes, max_waiting=options.max_waiting, max_sequences=options.max_choices)
+
+
+def _toy(options: EngineOptions) -> Plan:
+    config = _config(options, _TOY_KV_BYTES)
     kv_tokens = _TOY_KV_BYTES // 4
     return Plan("toy", "", toy.CONTEXT, toy.CONTEXT, chosen_isa(), 1, kv_tokens, WatchedLoader(toy.toy_loader()), config)

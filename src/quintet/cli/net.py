@@ -36,8 +36,12 @@ def listen(host: str, port: int) -> socket.socket:
     return sock
 
 
-def check_exposure(host: str, keys: tuple[str, ...], no_key: bool) -> None:
+def check_exposure(host: str, keys: tuple[str, ...], no_key: bool, count: int | None = None) -> None:
     """Refuse to listen beyond this machine without a key, unless told so in so many words.
+
+    Args:
+        keys: those given as such.
+        count: of all keys, if there are others.
 
     Raises:
         ListenError: that, or a key that no request could carry.
@@ -45,12 +49,13 @@ def check_exposure(host: str, keys: tuple[str, ...], no_key: bool) -> None:
     for key in keys:
         if not key or not key.isascii() or not key.isprintable() or " " in key:
             raise ListenError("an API key must be printable ASCII without spaces, and not empty.")
-    if keys and no_key:
-        raise ListenError("--no-api-key and an API key (--api-key or QUINTET_API_KEY) contradict each other.")
-    if not keys and not no_key and not is_loopback(host):
+    some = len(keys) if count is None else count
+    if some and no_key:
+        raise ListenError("--no-api-key and an API key (--api-key, --api-key-file or QUINTET_API_KEY) contradict each other.")
+    if not some and not no_key and not is_loopback(host):
         raise ListenError(
             f"host {shorten(host)} is reachable from other machines and no API key is set: "
-            "add --api-key KEY, or --no-api-key to let everybody in."
+            "add --api-key KEY or --api-key-file FILE, or --no-api-key to let everybody in."
         )
 
 

@@ -10,7 +10,7 @@ import shlex
 import socket
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import uvicorn
 import uvloop
@@ -21,9 +21,15 @@ from quintet.cli import engines, net
 from quintet.cli.console import ConsoleReport, OptionError
 from quintet.cli.interrupt import end_within, on_interrupt, unless
 from quintet.cli.loading import ready
+from quintet.cli.protocol import Protocol
 from quintet.config import ServerConfig
+from quintet.dialects.catalog import PROVIDERS
+from quintet.errors import shorten
 from quintet.models.files import human
 from quintet.server.app import create_app
+from quintet.server.auth import read_key_file
+from quintet.server.mounts import AUTO
+from quintet.server.telemetry import ACCESS
 
 _LEVELS = ("error", "warning", "info", "debug")
 _GRACE_S = 0.5  # for answers that are nearly done; then the engine ends the rest, and their clients see it
@@ -36,11 +42,8 @@ class ServeOptions:
     """What to serve, where, to whom."""
 
     engine: engines.EngineOptions
-    host: str
-    port: int
-    api_keys: tuple[str, ...]
+    config: ServerConfig
     no_api_key: bool
-    names: tuple[str, ...]
     log_level: str
 
 
@@ -50,28 +53,29 @@ def serve(options: ServeOptions) -> int:
     Raises:
         QuintetError: it cannot start, in one clear line.
     """
+    config = options.config
     if options.log_level not in _LEVELS:
         raise OptionError(f"--log-level must be one of {', '.join(_LEVELS)}, got {options.log_level!r}.")
-    if "" in options.names:
-        raise OptionError("--served-model-name must not be empty.")
-    net.check_exposure(options.host, options.api_keys, options.no_api_key)
-    with net.listen(options.host, options.port) as sock:
+    if config.dialect not in (*PROVIDERS, AUTO):
+        raise OptionError(f"--dialect must be one of {', '.join((*PROVIDERS, AUTO))}, got {shorten(config.dialect)}.")
+    keys = len(config.api_keys) + (len(read_key_file(config.api_key_file)) if config.api_key_file else 0)
+    net.check_exposure(config.host, config.api_keys, options.no_api_key, keys)
+    with net.listen(config.host, config.port) as sock:
         with ConsoleReport() as report:
             plan = engines.plan(options.engine, report)
         _log_to_stderr(options.log_level)
-        return uvloop.run(_serve(sock, plan, options))
+        return uvloop.run(_serve(sock, plan, config, access(config.host, keys)))
 
 
-async def _serve(sock: socket.socket, plan: engines.Plan, options: ServeOptions) -> int:
+async def _serve(sock: socket.socket, plan: engines.Plan, config: ServerConfig, who: str) -> int:
     stop = on_interrupt()
     backend = plan.start()
-    names = options.names or (plan.name,)
-    server = _server(backend, ServerConfig(options.host, options.port, options.api_keys, names))
+    config = replace(config, model_names=config.model_names or (plan.name,))
+    server = _server(backend, config)
     serving = asyncio.create_task(server.serve([sock]))
     try:
         if await unless(stop, ready(backend, plan.loader, plan.name)):
-            who = access(options.host, options.api_keys)
-            sys.stdout.write(banner(plan, net.url(sock), names[0], who, whole=sys.stdout.isatty()))
+            sys.stdout.write(banner(plan, net.url(sock), config.model_names[0], who, whole=sys.stdout.isatty()))
             sys.stdout.flush()
             await unless(stop, _ended(serving))
         return 0
@@ -101,7 +105,7 @@ class _Server(uvicorn.Server):
 def _server(backend: Backend, config: ServerConfig) -> uvicorn.Server:
     settings = uvicorn.Config(
         create_app(backend, config),
-        http="httptools",
+        http=Protocol,
         ws="none",
         lifespan="on",
         log_config=None,
@@ -115,14 +119,19 @@ def _server(backend: Backend, config: ServerConfig) -> uvicorn.Server:
 
 def _log_to_stderr(level: str) -> None:
     logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    lines = logging.StreamHandler(sys.stderr)  # the access log's lines are whole as they are
+    ACCESS.addHandler(lines)
+    ACCESS.propagate = False
+    # Said of an answer that was broken off on purpose; why is in a line of ours.
+    logging.getLogger("uvicorn.error").addFilter(lambda record: "without completing response" not in record.msg)
     if level == "info":
         logging.getLogger("uvicorn").setLevel(logging.WARNING)  # its start and stop lines say less than the banner
 
 
-def access(host: str, keys: tuple[str, ...]) -> str:
+def access(host: str, keys: int) -> str:
     """Who may ask, for the banner; never a key itself."""
     if keys:
-        return f"{len(keys)} API key{'s' if len(keys) > 1 else ''}"
+        return f"{keys} API key{'s' if keys > 1 else ''}"
     return f"no API key: {'this machine only' if net.is_loopback(host) else 'everybody who can reach it'}"
 
 

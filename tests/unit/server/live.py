@@ -11,6 +11,8 @@ from contextlib import contextmanager
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from quintet.cli.protocol import Protocol
+
 
 @contextmanager
 def serving(make: Callable[[], ASGIApp]) -> Iterator[int]:
@@ -23,7 +25,7 @@ def serving(make: Callable[[], ASGIApp]) -> Iterator[int]:
         await made[0](scope, receive, send)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        config = uvicorn.Config(app, http="httptools", log_level="critical", server_header=False, timeout_graceful_shutdown=2)
+        config = uvicorn.Config(app, http=Protocol, log_level="critical", server_header=False, timeout_graceful_shutdown=2)
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import time
 from collections.abc import Iterator
 
 import pytest
 from tests.unit.server.live import serving
 from tests.unit.server.scripted import ScriptedBackend
 
+from quintet.cli import protocol
 from quintet.config import ServerConfig
 from quintet.server.app import create_app
 
@@ -91,3 +94,72 @@ def test_a_host_header_moves_nothing() -> None:
 
 def ask_with(host: bytes) -> bytes:
     return GOOD.replace(b"host: x", b"connection: close\r\nx-original-url: /health\r\nhost: " + host)
+
+
+# Limits in time and size
+
+
+def recv_all(client: socket.socket) -> bytes:
+    got = b""
+    try:
+        while chunk := client.recv(65536):
+            got += chunk
+    except ConnectionError:
+        pass
+    return got
+
+
+@pytest.mark.parametrize("sent", [b"", b"\r\n", b"POST", HEAD, HEAD[:-9]], ids=["nothing", "a line", "a word", "no end", "half a header"])
+def test_a_head_that_does_not_come_ends_the_connection(
+    monkeypatch: pytest.MonkeyPatch, server: tuple[ScriptedBackend, int], sent: bytes
+) -> None:
+    monkeypatch.setattr(protocol, "HEAD_S", 0.3)
+    with socket.create_connection(("127.0.0.1", server[1]), timeout=20) as client:
+        client.sendall(sent)
+        assert recv_all(client).startswith(b"HTTP/1.1 408")
+    assert b" the cat" in ask(server[1])
+
+
+def test_a_head_that_drips_is_not_given_more_time(monkeypatch: pytest.MonkeyPatch, server: tuple[ScriptedBackend, int]) -> None:
+    monkeypatch.setattr(protocol, "HEAD_S", 0.5)
+    with socket.create_connection(("127.0.0.1", server[1]), timeout=20) as client:
+        started = time.monotonic()
+        client.sendall(HEAD)
+        client.settimeout(0.02)
+        got = b""
+        while not got:
+            assert time.monotonic() - started < 20
+            client.sendall(b"x")
+            with contextlib.suppress(TimeoutError):
+                got = client.recv(1000)
+    assert got.startswith(b"HTTP/1.1 408")
+
+
+def test_line_breaks_do_not_keep_an_idle_connection(server: tuple[ScriptedBackend, int]) -> None:
+    with socket.create_connection(("127.0.0.1", server[1]), timeout=60) as client:
+        client.sendall(GOOD + b"\r\n")
+        assert b" the cat" in recv_all(client)  # until the server closes it
+
+
+@pytest.mark.parametrize("head", [b"x-a: " + b"b" * 10_000_000, b"x: y\r\n" * 1_000_000], ids=["one", "many"])
+def test_a_head_without_end_is_refused_before_it_is_kept(server: tuple[ScriptedBackend, int], head: bytes) -> None:
+    got = exchange(server[1], HEAD + head)
+    assert not got or got.startswith(b"HTTP/1.1 431")
+    assert b" the cat" in ask(server[1])
+
+
+def test_a_client_that_reads_nothing_is_cut_off_and_its_work_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "STUCK_S", 0.5)
+    backend = ScriptedBackend(length=None, context=10_000_000)
+    body = b'{"prompt":"a","max_tokens":9000000,"stream":true}'
+    with (
+        serving(lambda: create_app(backend, ServerConfig())) as port,
+        socket.create_connection(("127.0.0.1", port), timeout=20) as client,
+    ):
+        client.sendall(HEAD + b"content-length: %d\r\n\r\n" % len(body) + body)
+        end = time.monotonic() + 60
+        while not backend.aborted:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        assert backend.steps < 500_000
+        assert b"[DONE]" not in recv_all(client)
