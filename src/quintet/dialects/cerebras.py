@@ -57,7 +57,7 @@ LOGPROBS: Field[int | None] = Field(
 )
 
 # SDK, best_of: "`best_of` must be greater than `n`"; equality only says that nothing is thrown away.
-BEST_OF = Field("best_of", Integer(1, MAX_CHOICES), 1, Status.LATER, note="SDK only. At least `n`; over 1 not with `stream`.")
+BEST_OF = Field("best_of", Integer(1, MAX_CHOICES), 1, Status.LATER, note="SDK only. At least `n`; over `n` not with `stream`.")
 # SDK, frequency_penalty and presence_penalty: "Number between -2.0 and 2.0."
 FREQUENCY_PENALTY = Field("frequency_penalty", Number(-2, 2), 0.0, Status.LATER, note="SDK only.")
 # SDK, logit_bias: "Dict[str, float]", "from -100 to 100"; "-100 or 100 should result in a ban or exclusive selection".

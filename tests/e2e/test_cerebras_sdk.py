@@ -1,0 +1,147 @@
+"""The unmodified Cerebras SDK, strict, against a real server on loopback, over the engine with the toy model."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.unit.server.live import serving
+from tests.unit.server.scripted import ScriptedBackend
+
+from quintet.backends.native.engine import Engine
+from quintet.backends.toy import toy_loader
+from quintet.config import EngineConfig, ServerConfig
+from quintet.server.app import create_app
+
+sdk = pytest.importorskip("cerebras.cloud.sdk")
+
+KEY = "csk-local"
+NAMES = ("org/toy", "toy")
+PAGE: dict[str, Any] = {"prompt": "It was a dark and stormy night", "max_tokens": 100, "model": "toy", "logprobs": 5}
+"""The page's example, but for the model's name."""
+STRICT: dict[str, Any] = {"api_key": KEY, "max_retries": 0, "_strict_response_validation": True}
+
+
+@pytest.fixture(scope="module")
+def base() -> Iterator[str]:
+    config = ServerConfig(api_keys=(KEY,), model_names=NAMES)
+    with serving(lambda: create_app(Engine(toy_loader(), EngineConfig(kv_bytes=1 << 22)), config)) as port:
+        url = f"http://127.0.0.1:{port}/cerebras"
+        with sdk.Cerebras(base_url=url, api_key=KEY, max_retries=0) as client:
+            end = time.monotonic() + 60
+            while time.monotonic() < end:
+                try:
+                    client.completions.create(model="toy", prompt="a", max_tokens=1)
+                    break
+                except sdk.InternalServerError:
+                    time.sleep(0.01)
+        yield url
+
+
+@pytest.fixture(scope="module")
+def client(base: str) -> Iterator[Any]:
+    with sdk.Cerebras(base_url=base, **STRICT) as made:
+        yield made
+
+
+def test_the_example_of_the_page(client: Any) -> None:
+    answer = client.completions.create(**PAGE, seed=1)
+    (choice,) = answer.choices
+    lists = choice.logprobs
+    assert answer.id.startswith("chatcmpl-")
+    assert (answer.object, answer.model, answer.system_fingerprint) == ("text_completion", "toy", "fp_toy_1")
+    assert "".join(lists.tokens) == choice.text
+    assert lists.text_offset[0] == 0
+    assert len(lists.tokens) == len(lists.text_offset) == len(lists.top_logprobs)
+    for token, value, top in zip(lists.tokens, lists.token_logprobs, lists.top_logprobs, strict=True):
+        assert 5 <= len(top) <= 6
+        assert top[token] >= value
+    assert answer.usage.prompt_tokens == 30
+    assert answer.usage.total_tokens == 30 + answer.usage.completion_tokens
+    assert answer.time_info.created == answer.created
+
+
+def test_the_example_of_the_page_streamed(client: Any) -> None:
+    whole = client.completions.create(**PAGE, seed=1)
+    *chunks, last = list(client.completions.create(**PAGE, seed=1, stream=True))
+    assert all(chunk.usage is None and chunk.time_info is None and chunk.choices[0].finish_reason is None for chunk in chunks)
+    assert {chunk.system_fingerprint for chunk in [*chunks, last]} == {"fp_toy_1"}
+    assert "".join(chunk.choices[0].text for chunk in chunks) == whole.choices[0].text
+    assert [offset for chunk in chunks for offset in chunk.choices[0].logprobs.text_offset] == whole.choices[0].logprobs.text_offset
+    assert last.choices[0].finish_reason == whole.choices[0].finish_reason
+    assert (last.usage.prompt_tokens, last.usage.completion_tokens) == (whole.usage.prompt_tokens, whole.usage.completion_tokens)
+    assert last.time_info is not None
+
+
+def test_the_example_of_the_page_async(base: str, client: Any) -> None:
+    async def ask() -> tuple[str, str]:
+        async with sdk.AsyncCerebras(base_url=f"{base}/v1", **STRICT) as made:
+            answer = await made.completions.create(**PAGE, seed=3)
+            stream = await made.completions.create(**PAGE, seed=3, stream=True)
+            return answer.choices[0].text, "".join([chunk.choices[0].text async for chunk in stream])
+
+    whole, streamed = asyncio.run(ask())
+    assert whole == streamed == client.completions.create(**PAGE, seed=3).choices[0].text
+
+
+def test_every_argument_and_none_for_each(client: Any) -> None:
+    names = ("best_of", "echo", "frequency_penalty", "grammar_root", "logit_bias", "min_tokens", "presence_penalty", "prompt_cache_key")
+    off = dict.fromkeys((*names, "reasoning_format", "suffix"))
+    answer = client.completions.create(
+        model="toy", prompt=[[72, 105], [72]], max_tokens=5, n=2, logprobs=0, seed=2**63, stop=["zzzz"], temperature=1.5, top_p=0.9,
+        user="u", return_raw_tokens=False, stream_options={"include_usage": True}, **off,
+    )  # fmt: skip
+    assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
+    assert all(choice.logprobs.token_logprobs and choice.logprobs.top_logprobs is None for choice in answer.choices)
+
+
+def test_echo(client: Any, base: str) -> None:
+    assert client.completions.create(model="toy", prompt="Hi ", max_tokens=2, echo=True).choices[0].text.startswith("Hi ")
+    with sdk.Cerebras(base_url=base, api_key=KEY, max_retries=0) as lenient:  # a strict one takes no null for the first log-probability
+        lists = lenient.completions.create(model="toy", prompt="Hi", max_tokens=0, echo=True, logprobs=1).choices[0].logprobs
+    assert lists.tokens == ["H", "i"]
+    assert lists.text_offset == [0, 1]
+    assert lists.token_logprobs[0] is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "param", "code"),
+    [
+        ({"temperature": 1.6}, "BadRequestError", "temperature", "invalid_value"),
+        ({"logprobs": 21}, "BadRequestError", "logprobs", "invalid_value"),
+        ({"suffix": "x"}, "BadRequestError", "suffix", "unsupported_parameter"),
+        ({"max_tokens": 5_000_000}, "BadRequestError", "max_tokens", "context_length_exceeded"),
+        ({"model": "llama3.1-8b"}, "NotFoundError", "model", "model_not_found"),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_error_names_its_field(client: Any, stream: bool, fields: dict[str, Any], error: str, param: str, code: str) -> None:
+    with pytest.raises(getattr(sdk, error)) as caught:
+        client.completions.create(**{**PAGE, **fields}, stream=stream)
+    assert (caught.value.body["param"], caught.value.body["code"]) == (param, code)
+    assert caught.value.status_code == (404 if error == "NotFoundError" else 400)
+
+
+def test_a_wrong_key_is_an_authentication_error(base: str) -> None:
+    with sdk.Cerebras(base_url=base, api_key="wrong", max_retries=0) as stranger, pytest.raises(sdk.AuthenticationError):
+        stranger.completions.create(**PAGE)
+
+
+def test_models_are_listed_and_retrieved_though_a_name_holds_a_slash(client: Any) -> None:
+    assert [model.id for model in client.models.list().data] == list(NAMES)
+    assert client.models.retrieve("org/toy").id == "org/toy"
+
+
+def test_a_stream_that_breaks_raises_the_class_of_its_status_after_the_text_that_came() -> None:
+    seen: list[str] = []
+    with (
+        serving(lambda: create_app(ScriptedBackend(break_after=2), ServerConfig())) as port,
+        sdk.Cerebras(base_url=f"http://127.0.0.1:{port}/cerebras", **STRICT) as made,
+    ):
+        stream = made.completions.create(model="scripted", prompt="a", stream=True)
+        with pytest.raises(sdk.InternalServerError, match="The engine failed"):
+            seen.extend(chunk.choices[0].text for chunk in stream)
+    assert seen == [" the", " cat"]
