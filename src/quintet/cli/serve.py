@@ -58,6 +58,8 @@ def serve(options: ServeOptions) -> int:
         raise OptionError(f"--log-level must be one of {', '.join(_LEVELS)}, got {options.log_level!r}.")
     if config.dialect not in (*PROVIDERS, AUTO):
         raise OptionError(f"--dialect must be one of {', '.join((*PROVIDERS, AUTO))}, got {shorten(config.dialect)}.")
+    if "" in config.model_names:
+        raise OptionError("--served-model-name must not be empty.")
     keys = len(config.api_keys) + (len(read_key_file(config.api_key_file)) if config.api_key_file else 0)
     net.check_exposure(config.host, config.api_keys, options.no_api_key, keys)
     with net.listen(config.host, config.port) as sock:
