@@ -7,14 +7,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import replace
 
-from quintet.backends.base import Backend, Capabilities, Prepared, SequenceSpec, State
+from quintet.backends.base import Backend, Capabilities, Prepared, PreparedSequence, SequenceSpec, State
 from quintet.errors import BadRequest, EngineFailed, Loading, Overloaded
-from quintet.events import ChoiceDone, Event, Failed, Finish, Finished, TokenEvent, Usage
+from quintet.events import Event, Failed, Finish, Finished, Timing, TokenEvent, Usage
 from quintet.request import CompletionRequest, Prompt
+from quintet.text.best_of import BestOf
 from quintet.text.choice import Choice
+from quintet.text.detokenize import align, token_texts
 from quintet.text.stop import compile_stops
 
 _log = logging.getLogger(__name__)
@@ -25,10 +27,15 @@ _BROKEN = "The engine stopped before the request was complete."
 
 
 class Service:
-    """Runs completion requests on one backend."""
+    """Runs completion requests on one backend.
 
-    def __init__(self, backend: Backend) -> None:
+    Args:
+        clock: seconds, monotonic.
+    """
+
+    def __init__(self, backend: Backend, clock: Callable[[], float]) -> None:
         self._backend = backend
+        self._clock = clock
 
     async def prepare(self, request: CompletionRequest) -> Job:
         """Check and tokenise; nothing is started, and the job may simply be dropped.
@@ -37,22 +44,25 @@ class Service:
             BadRequest: more choices or more log-probabilities than the engine offers, and all that the backend refuses.
             Loading, Overloaded, EngineFailed: the engine takes no work now.
         """
+        watch = _Watch(self._clock)
         _require_open(self._backend.health().state)
-        capabilities = self._backend.capabilities
-        _check(request, capabilities)
+        _check(request, self._backend.capabilities)
         prepared = await self._backend.prepare(_specs(request))
-        return Job(self._backend, prepared, _choices(request, capabilities.pieces), request.n)
+        return Job(self._backend, prepared, request, watch)
 
 
 class Job:
     """A prepared request: iterate over ``events()`` once."""
 
-    def __init__(self, backend: Backend, prepared: Prepared, choices: Sequence[Choice], n: int) -> None:
+    def __init__(self, backend: Backend, prepared: Prepared, request: CompletionRequest, watch: _Watch) -> None:
         self._backend = backend
         self._prepared = prepared
-        self._choices = choices
-        self._n = n
-        self._running = len(choices)  # sequences whose terminal event has not come
+        self._watch = watch
+        self._choices = _choices(request, prepared, backend.capabilities.pieces)
+        self._candidates = _candidates(request)
+        self._best_of = BestOf(self._candidates, request.n) if self._candidates > request.n else None
+        self._scores = request.logprobs is not None
+        self._running = len(self._choices)  # sequences whose terminal event has not come
         self._cached: dict[int, int] = {}
         self._started = False
         self._ended = False
@@ -63,9 +73,10 @@ class Job:
         """Tokens so far, valid at any time.
 
         A prompt counts once, and as cached only what no sample of it had to compute. Completion tokens go up to and include the
-        one that ended the choice, be it the end-of-sequence token or the one that completed a stop string.
+        one that ended the choice, be it the end-of-sequence token or the one that completed a stop string; those of ``best_of``
+        candidates that are not returned count too (OpenAI's page: it "can quickly consume your token quota").
         """
-        prompts = sum(len(sequence.tokens) for sequence in self._prepared.sequences[:: self._n])
+        prompts = sum(len(sequence.tokens) for sequence in self._prepared.sequences[:: self._candidates])
         completions = sum(choice.completion_tokens for choice in self._choices)
         return Usage(prompts, completions, sum(self._cached.values()))
 
@@ -77,9 +88,11 @@ class Job:
         if self._cancelled:
             yield self._never_ran()
             return
+        self._watch.submit()
         stream = self._backend.submit(self._prepared)
         try:
             async for batch in stream:
+                self._watch.saw(batch)
                 if events := self._step(batch):
                     yield events
                 if self._ended:
@@ -109,18 +122,26 @@ class Job:
                 continue  # a stop string ended it; these tokens were on their way
             if event.finish is Finish.ERROR:
                 return events + self._fail(event.error or _BROKEN)
-            new = choice.feed(event)
+            new = self._feed(event)
             events += new
-            if event.finish is None and new and isinstance(new[-1], ChoiceDone):
+            if event.finish is None and self._choices[event.seq].done:
                 self._backend.abort(self._prepared.request_id, event.seq)
         if not self._running:
             self._ended = True
-            events.append(Finished(self.usage))
+            events.append(Finished(self.usage, self._watch.timing()))
         return events
+
+    def _feed(self, event: TokenEvent) -> Sequence[Event]:
+        choice = self._choices[event.seq]
+        if self._best_of is None:
+            return choice.feed(event)
+        # The ranking needs log-probabilities that the client need not have asked for.
+        shown = event if self._scores or event.logprob is None else replace(event, logprob=None, top=())
+        return self._best_of.feed(event, choice.feed(shown))
 
     def _count_end(self, event: TokenEvent) -> None:
         self._running -= 1
-        prompt = event.seq // self._n
+        prompt = event.seq // self._candidates
         self._cached[prompt] = min(event.cached_tokens, self._cached.get(prompt, event.cached_tokens))
 
     def _fail(self, message: str) -> list[Event]:
@@ -129,9 +150,9 @@ class Job:
 
     def _never_ran(self) -> list[Event]:
         events: list[Event] = []
-        for seq, choice in enumerate(self._choices):
-            events += choice.feed(TokenEvent(seq, -1, finish=Finish.ABORT))
-        return [*events, Finished(self.usage)]
+        for seq in range(len(self._choices)):
+            events += self._feed(TokenEvent(seq, -1, finish=Finish.ABORT))
+        return [*events, Finished(self.usage, self._watch.timing())]
 
     def _stop(self) -> None:
         """Abort what runs; a request whose sequences have all ended is left alone."""
@@ -148,44 +169,111 @@ def _require_open(state: State) -> None:
         raise Overloaded("The server is shutting down.")
 
 
+class _Watch:
+    """Takes a request's times.
+
+    Args:
+        clock: seconds, monotonic; the request arrives now.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._arrived = self._submitted = self._last = clock()
+        self._queue: float | None = None
+        self._first: float | None = None
+
+    def submit(self) -> None:
+        """The backend has the request now."""
+        self._submitted = self._clock()
+
+    def saw(self, batch: Sequence[TokenEvent]) -> None:
+        """The backend's next events."""
+        self._last = self._clock()
+        if self._queue is None and batch:
+            self._queue = batch[0].waited
+        if self._first is None and any(event.token >= 0 and not event.prompt for event in batch):
+            self._first = self._last
+
+    def timing(self) -> Timing:
+        """See ``Timing``. Without a generated token the prompt took all the time there was."""
+        queue = self._queue or 0.0
+        first = self._last if self._first is None else self._first
+        return Timing(queue, max(0.0, first - self._submitted - queue), self._last - first, self._last - self._arrived)
+
+
+def _candidates(request: CompletionRequest) -> int:
+    """Sequences per prompt."""
+    return max(request.best_of, request.n)
+
+
 def _check(request: CompletionRequest, capabilities: Capabilities) -> None:
     """What must hold before prompts x samples are spelled out."""
-    most = capabilities.max_sequences
-    if len(request.prompts) * request.n > most:
-        what = f"{len(request.prompts)} prompts with n = {request.n}"
-        raise BadRequest("n" if request.n > most else "prompt", f"must give at most {most} choices (prompts times n)", what)
+    most, samples = capabilities.max_sequences, _candidates(request)
+    name = "best_of" if samples > request.n else "n"
+    if len(request.prompts) * samples > most:
+        what = f"{len(request.prompts)} prompts with {name} = {samples}"
+        raise BadRequest(name if samples > most else "prompt", f"must give at most {most} choices (prompts times {name})", what)
     if request.logprobs is not None and request.logprobs > capabilities.max_logprobs:
         raise BadRequest("logprobs", f"must be at most {capabilities.max_logprobs}", str(request.logprobs))
 
 
 def _specs(request: CompletionRequest) -> list[SequenceSpec]:
-    """One sequence per choice, each with its own seed."""
-    seed = request.sampling.seed
-    # Without log-probabilities the echo is the prompt's text, which we have: the engine need not send it back.
-    echo = request.echo and request.logprobs is not None
+    """One sequence per candidate, each with its own seed."""
+    seed, samples = request.sampling.seed, _candidates(request)
+    logprobs = 0 if request.logprobs is None and samples > request.n else request.logprobs
+    first = SequenceSpec(
+        prompt="",
+        max_tokens=request.max_tokens,
+        sampling=request.sampling,
+        logprobs=logprobs,
+        echo=request.echo and _entries(request),  # else the echo is the prompt's text, which the engine need not send back
+        echo_last=request.echo_last,
+        suffix=request.suffix,
+        truncate=request.truncate,
+        guide=request.guide,
+        cache_salt=request.cache_salt,
+        reasoning=request.reasoning,
+    )
     return [
-        SequenceSpec(prompt, request.max_tokens, replace(request.sampling, seed=(seed + index) % _SEEDS), request.logprobs, echo)
-        for index, prompt in enumerate(prompt for prompt in request.prompts for _ in range(request.n))
+        replace(first, prompt=prompt, sampling=replace(request.sampling, seed=(seed + index) % _SEEDS))
+        for index, prompt in enumerate(prompt for prompt in request.prompts for _ in range(samples))
     ]
 
 
-def _choices(request: CompletionRequest, pieces: Sequence[bytes]) -> list[Choice]:
-    patterns = compile_stops(request.stop.strings)
-    needs_text = request.echo or request.logprobs is not None
+def _entries(request: CompletionRequest) -> bool:
+    """The response needs every token, not only text."""
+    return request.logprobs is not None or request.token_ids
+
+
+def _choices(request: CompletionRequest, prepared: Prepared, pieces: Sequence[bytes]) -> list[Choice]:
+    patterns, samples, entries = compile_stops(request.stop.strings), _candidates(request), _entries(request)
+    needs_text = request.echo or entries
     texts = [_text(prompt, pieces) if needs_text else "" for prompt in request.prompts]
+    firsts = prepared.sequences[::samples]
+    spans = [_last_texts(request, sequence, text, pieces) for sequence, text in zip(firsts, texts, strict=True)]
     return [
         Choice(
             index,
-            prompt=texts[index // request.n],
-            echo=request.echo,
-            logprobs=request.logprobs is not None,
+            prompt=texts[index // samples],
+            echo=request.echo and request.echo_last != 0,
+            last=spans[index // samples],
+            logprobs=entries,
             patterns=patterns,
             include=request.stop.include,
-            seed=(request.sampling.seed + index) % _SEEDS,
+            min_tokens=sequence.max_tokens if request.sampling.min_tokens < 0 else request.sampling.min_tokens,
+            seed=sequence.sampling.seed,
             pieces=pieces,
         )
-        for index in range(len(texts) * request.n)
+        for index, sequence in enumerate(prepared.sequences)
     ]
+
+
+def _last_texts(request: CompletionRequest, sequence: PreparedSequence, text: str, pieces: Sequence[bytes]) -> tuple[str, ...] | None:
+    """The texts of the last ``echo_last`` tokens of a prompt; ``None`` = of all of them."""
+    if not request.echo or not request.echo_last:
+        return None
+    own = sequence.tokens[: sequence.prompt_end]
+    return tuple(align(token_texts(pieces[token] for token in own), text)[-request.echo_last :])
 
 
 def _text(prompt: Prompt, pieces: Sequence[bytes]) -> str:

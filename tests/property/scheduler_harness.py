@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import replace
 
 from quintet.backends.base import PreparedSequence
 from quintet.backends.native.core import PAGE
@@ -54,7 +55,7 @@ class Simulation:
 
     def add(self, request: int, *sequences: PreparedSequence, salt: bytes = b"") -> None:
         """Queue a request."""
-        self.scheduler.add(request, sequences, self.now, salt)
+        self.scheduler.add(request, [replace(sequence, salt=salt) for sequence in sequences], self.now)
         self.events |= {(request, index): [] for index in range(len(sequences))}
 
     def abort(self, request: int, index: int | None = None) -> None:

@@ -24,6 +24,8 @@ class Script:
     text: bytes
     finish: Finish = Finish.EOS
     cached: int = 0
+    logprob: float = -0.5
+    waited: float = 0.0
 
 
 @dataclass
@@ -71,7 +73,7 @@ class ScriptedBackend:
 
     def _plan(self, seq: int, item: PreparedSequence) -> list[TokenEvent]:
         script = self.scripts[seq % len(self.scripts)]
-        logprob = None if item.logprobs is None else -0.5
+        logprob = None if item.logprobs is None else script.logprob
         prompt = [TokenEvent(seq, token, PIECES[token], logprob if at else None, prompt=True) for at, token in enumerate(item.tokens)]
         events = [TokenEvent(seq, byte, bytes([byte]), logprob) for byte in script.text]
         if script.finish is Finish.EOS:
@@ -80,7 +82,8 @@ class ScriptedBackend:
             events.append(TokenEvent(seq, -1))
         error = "The engine failed." if script.finish is Finish.ERROR else ""
         events[-1] = replace(events[-1], finish=script.finish, cached_tokens=script.cached, error=error)
-        return [*(prompt if item.echo else []), *events]
+        events = [*(prompt if item.echo else []), *events]
+        return [replace(events[0], waited=script.waited), *events[1:]]
 
     async def _steps(self) -> AsyncIterator[Sequence[TokenEvent]]:
         steps = 0
@@ -153,7 +156,7 @@ async def collect(job: Job) -> list[Event]:
 
 def serve(backend: ScriptedBackend, asked: CompletionRequest) -> list[Event]:
     async def go() -> list[Event]:
-        return await collect(await Service(backend).prepare(asked))
+        return await collect(await Service(backend, lambda: 0.0).prepare(asked))
 
     return asyncio.run(go())
 

@@ -103,14 +103,14 @@ def test_an_engine_that_takes_no_work_refuses_before_anything_is_read_of_it(stat
 def test_what_the_backend_refuses_is_raised_by_prepare() -> None:
     backend = ScriptedBackend([Script(b"x")], refuse=PromptTooLong("prompt", "must fit"))
     with pytest.raises(PromptTooLong):
-        asyncio.run(Service(backend).prepare(request()))
+        asyncio.run(Service(backend, lambda: 0.0).prepare(request()))
     assert backend.submitted == 0
 
 
 def test_the_events_of_a_step_come_together() -> None:
     async def go() -> None:
         backend = ScriptedBackend([Script(b"x")], pace=(1,))
-        job = await Service(backend).prepare(request(*"abcd"))
+        job = await Service(backend, lambda: 0.0).prepare(request(*"abcd"))
         assert [[type(event) for event in batch] async for batch in job.events()] == [[ChoiceDelta] * 4, [ChoiceDone] * 4 + [Finished]]
 
     asyncio.run(go())

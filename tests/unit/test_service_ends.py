@@ -35,13 +35,13 @@ def test_a_backend_that_breaks_its_promise_still_gives_the_client_an_end(raises:
 
 def test_a_job_dropped_after_prepare_leaves_no_trace() -> None:
     backend = ScriptedBackend([Script(b"x")])
-    asyncio.run(Service(backend).prepare(request()))
+    asyncio.run(Service(backend, lambda: 0.0).prepare(request()))
     assert (backend.submitted, backend.aborts) == (0, [])
 
 
 def test_a_job_runs_once() -> None:
     async def go() -> None:
-        job = await Service(ScriptedBackend([Script(b"x")])).prepare(request())
+        job = await Service(ScriptedBackend([Script(b"x")]), lambda: 0.0).prepare(request())
         await collect(job)
         with pytest.raises(RuntimeError, match="runs once"):
             await collect(job)
@@ -52,7 +52,7 @@ def test_a_job_runs_once() -> None:
 def test_cancel_before_the_start_submits_nothing_and_ends_every_choice() -> None:
     async def go() -> None:
         backend = ScriptedBackend([Script(b"x")])
-        job = await Service(backend).prepare(request("a", "b"))
+        job = await Service(backend, lambda: 0.0).prepare(request("a", "b"))
         job.cancel()
         assert await collect(job) == [ChoiceDone(0, Finish.ABORT, "", 5), ChoiceDone(1, Finish.ABORT, "", 6), Finished(Usage(2, 0))]
         assert backend.submitted == 0
@@ -63,7 +63,7 @@ def test_cancel_before_the_start_submits_nothing_and_ends_every_choice() -> None
 def test_cancel_under_way_ends_every_choice_with_abort() -> None:
     async def go() -> None:
         backend = ScriptedBackend([Script(b"x" * 500)])
-        job = await Service(backend).prepare(request("a", "b"))
+        job = await Service(backend, lambda: 0.0).prepare(request("a", "b"))
         events: list[Event] = []
         async for batch in job.events():
             job.cancel()
@@ -80,7 +80,7 @@ def test_a_client_that_leaves_stops_the_work() -> None:
 
     async def go() -> None:
         backend = ScriptedBackend([Script(b"x" * 500)])
-        job = await Service(backend).prepare(request("a", "b"))
+        job = await Service(backend, lambda: 0.0).prepare(request("a", "b"))
         async with aclosing(job.events()) as events:
             await anext(events)
         assert backend.aborts == [(11, None)]
@@ -93,7 +93,7 @@ def test_a_client_that_leaves_stops_the_work() -> None:
 def test_a_cancelled_task_stops_the_work() -> None:
     async def go() -> None:
         backend = ScriptedBackend([Script(b"x" * 10_000)])
-        job = await Service(backend).prepare(request())
+        job = await Service(backend, lambda: 0.0).prepare(request())
         task = asyncio.create_task(collect(job))
         for _ in range(5):
             await asyncio.sleep(0)
@@ -108,7 +108,7 @@ def test_a_cancelled_task_stops_the_work() -> None:
 def test_a_client_that_leaves_after_the_last_event_aborts_nothing() -> None:
     async def go() -> None:
         backend = ScriptedBackend([Script(b"ab")])
-        job = await Service(backend).prepare(request())
+        job = await Service(backend, lambda: 0.0).prepare(request())
         async with aclosing(job.events()) as stream:
             async for batch in stream:
                 if isinstance(batch[-1], Finished):
@@ -148,7 +148,7 @@ def test_every_request_ends_exactly_once(
 
     async def go() -> None:
         backend = ScriptedBackend(scripts, random.Random(seed), dies_after=dies, abort_lag=lag)
-        job = await Service(backend).prepare(request(*["p"] * len(scripts), logprobs=logprobs, echo=echo, stop=stop))
+        job = await Service(backend, lambda: 0.0).prepare(request(*["p"] * len(scripts), logprobs=logprobs, echo=echo, stop=stop))
         events: list[Event] = []
         left = False
         async with aclosing(job.events()) as stream:

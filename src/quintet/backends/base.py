@@ -47,13 +47,23 @@ class SequenceSpec:
 
 @dataclass(frozen=True, slots=True)
 class PreparedSequence:
-    """A sequence that can run: ids in range, length checked, ``max_tokens`` resolved."""
+    """A sequence that can run: ids in range, length checked, ``max_tokens`` resolved.
+
+    Args:
+        prompt_end: the client's own prompt ends before this token; ``None`` = with the last. What a backend puts before the prompt's
+            first token has no text.
+        echo_from: with ``echo``, the first token that comes back; the last one is the one before ``prompt_end``.
+        salt: of the cached prefixes it may use, at most 64 bytes.
+    """
 
     tokens: tuple[int, ...]
     max_tokens: int
     sampling: Sampling
     logprobs: int | None
     echo: bool
+    prompt_end: int | None = None
+    echo_from: int = 0
+    salt: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

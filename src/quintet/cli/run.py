@@ -103,7 +103,7 @@ async def _run(plan: engines.Plan, options: RunOptions) -> int:
     try:
         if not await unless(interrupted, ready(backend, plan.loader, plan.name)):
             return INTERRUPTED
-        job = await Service(backend).prepare(_request(plan.name, options))
+        job = await Service(backend, time.perf_counter).prepare(_request(plan.name, options))
         clock = Clock(time.perf_counter())
         finished = await unless(interrupted, _print(job, clock))
         sys.stderr.write(summary(job.usage, clock, options))

@@ -68,7 +68,7 @@ class Completions:
         self, backend: Backend, models: Models, source: Source, config: ServerConfig, telemetry: Telemetry, keep_alive: float
     ) -> None:
         self._backend = backend
-        self._service = Service(backend)
+        self._service = Service(backend, source.clock)
         self._models = models
         self._source = source
         self._config = config

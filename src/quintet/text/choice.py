@@ -2,8 +2,9 @@
 
 What a client can rely on:
 
-- With ``echo`` the first delta is the prompt, whole and alone. A text prompt comes back exactly as it was sent; a prompt of token ids
-  comes back as its pieces decoded, so control tokens, which have no bytes, show no text but keep their log-probability entry.
+- With ``echo`` the first delta is the prompt (or the texts of its last tokens), whole and alone. A text prompt comes back exactly as it
+  was sent; a prompt of token ids comes back as its pieces decoded, so control tokens, which have no bytes, show no text but keep their
+  log-probability entry.
 - The prompt and the generated text are decoded, and stop strings looked for, each on its own: nothing spans the border.
 - ``offset`` counts from the start of the prompt text whether or not it is echoed, so a choice's first token tells where to rebase.
 - With log-probabilities a token comes with its text: ``''.join(token.text)`` is the delta's text, so a token waits while part of it is
@@ -31,6 +32,8 @@ class Choice:
         echo: start with the prompt. With ``logprobs`` its tokens must come first, as events with ``prompt=True``.
         logprobs: fill ``ChoiceDelta.tokens``.
         patterns, include: stop strings, see ``StopMatcher``.
+        last: echo only the prompt's last tokens, which have these texts; with ``logprobs`` only they come as events.
+        min_tokens: a stop string that completes before so many tokens does not end the choice.
         seed: reported in ``ChoiceDone``.
         pieces: bytes of each token id, for the texts of alternatives.
     """
@@ -46,17 +49,21 @@ class Choice:
         include: bool,
         seed: int,
         pieces: Sequence[bytes],
+        last: Sequence[str] | None = None,
+        min_tokens: int = 0,
     ) -> None:
         self.done = False
         self.completion_tokens = 0
         self._index = index
         self._seed = seed
-        self._prompt = prompt
+        self._prompt = prompt if last is None else "".join(last)
+        self._last = last
         self._echo = echo
+        self._min_tokens = min_tokens
         self._prompt_events: list[TokenEvent] = []
         self._detokenizer = Detokenizer()
         self._matcher = StopMatcher(patterns, include)
-        self._entries = _Entries(0 if echo else len(prompt), pieces)
+        self._entries = _Entries(len(prompt) - (len(self._prompt) if echo else 0), pieces)
         self._ledger = _Ledger(self._entries) if logprobs else None
 
     def feed(self, event: TokenEvent) -> list[ChoiceDelta | ChoiceDone]:
@@ -93,13 +100,16 @@ class Choice:
         text = self._detokenizer.feed(event.piece)
         if self._ledger is not None:
             self._ledger.add(event, text, self._detokenizer.pending)
-        return self._matcher.feed(text)
+        return self._match(text)
+
+    def _match(self, text: str) -> tuple[str, str | None]:
+        return self._matcher.feed(text, armed=self.completion_tokens >= self._min_tokens)
 
     def _flush(self) -> tuple[str, str | None]:
         text = self._detokenizer.flush()
         if self._ledger is not None:
             self._ledger.complete(text)
-        final, stop = self._matcher.feed(text)
+        final, stop = self._match(text)
         return (final, stop) if stop is not None else (final + self._matcher.flush(), None)
 
     def _release(self, text: str, cut: bool) -> ChoiceDelta | None:
@@ -112,7 +122,9 @@ class Choice:
     def _prompt_delta(self) -> ChoiceDelta:
         if self._ledger is None or not self._prompt_events:
             return ChoiceDelta(self._index, self._prompt)
-        texts = align(token_texts(event.piece for event in self._prompt_events), self._prompt)
+        texts = self._last
+        if texts is None:
+            texts = align(token_texts(event.piece for event in self._prompt_events), self._prompt)
         tokens = tuple(self._entries.add(event, text) for event, text in zip(self._prompt_events, texts, strict=True))
         self._prompt_events.clear()
         return ChoiceDelta(self._index, self._prompt, tokens)

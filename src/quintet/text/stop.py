@@ -47,6 +47,14 @@ class Pattern:
                 return matched, at
         return matched, 0
 
+    def skip(self, text: str, matched: int) -> int:
+        """Continue a search over ``text``, past every match; characters matched after it, less than all."""
+        while True:
+            matched, end = self.advance(text, matched)
+            if not end:
+                return matched
+            matched, text = self._border(matched), text[end:]
+
     def _border(self, length: int) -> int:
         """Longest proper border of the first ``length`` characters.
 
@@ -84,12 +92,16 @@ class StopMatcher:
         self._include = include
         self._matched = [0] * len(patterns)
 
-    def feed(self, text: str) -> tuple[str, str | None]:
-        """Text that is final now, and the stop string if one completed; nothing may be fed after that."""
+    def feed(self, text: str, armed: bool = True) -> tuple[str, str | None]:
+        """Text that is final now, and the stop string if one completed; nothing may be fed after that.
+
+        Args:
+            armed: ``False``: a stop string that completes in this text is ordinary text. One that only begins in it still counts.
+        """
         if not self._patterns:
             return text, None
         start, held = self._held()
-        stop, end = self._advance(text)
+        stop, end = self._advance(text) if armed else self._pass(text)
         final = held + end - (0 if self._include else len(stop)) if stop else held + len(text) - max(self._matched)
         return start[: min(final, held)] + text[: max(final - held, 0)], stop or None
 
@@ -98,6 +110,12 @@ class StopMatcher:
         start, held = self._held()
         self._matched = [0] * len(self._patterns)
         return start[:held]
+
+    def _pass(self, text: str) -> tuple[str, int]:
+        """Continue every search over whatever completes."""
+        for index, pattern in enumerate(self._patterns):
+            self._matched[index] = pattern.skip(text, self._matched[index])
+        return "", 0
 
     def _held(self) -> tuple[str, int]:
         """The held-back text as the first characters of a string, and their number.

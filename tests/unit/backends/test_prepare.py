@@ -84,9 +84,8 @@ def test_too_many_sequences_alternatives_or_negative_counts_are_refused() -> Non
         replace(spec(), sampling=Sampling(0.0, 1.0, 0, logit_bias=((1, 2.0),))),
         replace(spec(), suffix="end"),
         replace(spec(), guide=Guide(GuideKind.REGEX, "a+", "grammar")),
-        replace(spec(), cache_salt="tenant"),
     ],
-    ids=["top_k", "logit_bias", "suffix", "guide", "cache_salt"],
+    ids=["top_k", "logit_bias", "suffix", "guide"],
 )
 def test_a_control_that_is_not_offered_is_refused_and_not_ignored(asked: SequenceSpec, request: pytest.FixtureRequest) -> None:
     error = refusal(asked)

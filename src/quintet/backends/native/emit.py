@@ -45,7 +45,7 @@ class Emitter:
     def end(self, seq: Sequence, finish: Finish, events: Events, error: str = "") -> None:
         """Emit a terminal event that carries no token."""
         group = seq.group
-        waited = 0.0 if seq.generated or group.echoed else group.waited
+        waited = 0.0 if seq.generated or group.echoed > group.start else group.waited
         event = TokenEvent(seq.index, -1, finish=finish, cached_tokens=group.cached or 0, error=error, waited=waited)
         events.setdefault(seq.request_id, []).append(event)
 
@@ -62,7 +62,7 @@ class Emitter:
             scored = len(scores.chosen)
             logprobs[count - scored :] = scores.chosen.tolist()
             tops[count - scored :] = tops_of(scores, group.logprobs or 0)
-        waits = [group.waited if start == 0 else 0.0] + [0.0] * (count - 1)
+        waits = [group.waited if start == group.start else 0.0] + [0.0] * (count - 1)
         rows = list(zip(tokens, logprobs, tops, waits, strict=True))
         for member in group.live:
             queue = events.setdefault(member.request_id, [])

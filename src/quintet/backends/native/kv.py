@@ -90,7 +90,7 @@ class KvCache:
         """Offer the pages that have become full to the prefix cache."""
         for index in range(seq.published, seq.computed // PAGE):
             page = self.tables.page(seq.slot, index)
-            if (index + 1) * PAGE > len(seq.group.prompt):
+            if (index + 1) * PAGE > seq.group.scored:
                 self.pool.drop_rows(page)  # only the rows of prompt tokens were stored
             self.pool.publish(page, self._digest(seq, index))
             seq.published = index + 1

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from hashlib import blake2b
 
 from quintet.backends.base import Capabilities, PreparedSequence, SequenceSpec
 from quintet.errors import BadRequest, PromptTooLong, Unsupported, shorten
 from quintet.request import Prompt, Sampling
 
-OFFERED = frozenset({"prompt", "max_tokens", "sampling", "logprobs", "echo", "truncate", "temperature", "top_p", "seed"})
+OFFERED = frozenset(
+    {"prompt", "max_tokens", "sampling", "logprobs", "echo", "echo_last", "truncate", "cache_salt"}  # of SequenceSpec
+    | {"temperature", "top_p", "seed"}  # of Sampling
+)
 """Fields of ``SequenceSpec`` and ``Sampling`` that this engine implements; the others are refused unless they are off."""
 
 
@@ -87,4 +91,7 @@ def _sequence(spec: SequenceSpec, tokens: tuple[int, ...], name: str, capabiliti
         rule = f"and the {length} tokens of {name} must together be at most {context}, the context"
         raise PromptTooLong("max_tokens", rule, shorten(spec.max_tokens))
     max_tokens = context - length if spec.max_tokens is None else min(spec.max_tokens, context - length)
-    return PreparedSequence(tokens, max_tokens, spec.sampling, spec.logprobs, spec.echo)
+    skipped = length if spec.echo_last == 0 else 0 if spec.echo_last is None else max(0, length - spec.echo_last)
+    salt = blake2b(spec.cache_salt.encode("utf-8", "surrogatepass"), digest_size=16).digest() if spec.cache_salt else b""
+    echo = spec.echo and skipped < length
+    return PreparedSequence(tokens, max_tokens, spec.sampling, spec.logprobs, echo, echo_from=skipped if echo else 0, salt=salt)

@@ -68,8 +68,8 @@ class Scheduler:
         """Sequences in the batch."""
         return len(self._running)
 
-    def add(self, request_id: int, prepared: Items[PreparedSequence], now: float, salt: bytes = b"") -> None:
-        """Queue a request's sequences, which came at ``now`` (seconds); they share cached prefixes with those of equal salts only.
+    def add(self, request_id: int, prepared: Items[PreparedSequence], now: float) -> None:
+        """Queue a request's sequences, which came at ``now`` (seconds).
 
         Raises:
             Overloaded: too many are live already; nothing was added.
@@ -78,8 +78,8 @@ class Scheduler:
             raise Overloaded("The queue is full; try again later.")
         groups: dict[tuple[object, ...], Group] = {}
         for index, spec in enumerate(prepared):
-            key = (spec.tokens, spec.echo, spec.logprobs, spec.max_tokens == 0)
-            group = groups.setdefault(key, Group(spec.tokens, spec.echo, spec.logprobs, salt, now))
+            key = (spec.tokens, spec.echo, spec.echo_from, spec.prompt_end, spec.logprobs, spec.max_tokens == 0, spec.salt)
+            group = groups.setdefault(key, _group(spec, now))
             group.members.append(_sequence(request_id, index, spec, group))
         self._requests[request_id] = {seq.index: seq for group in groups.values() for seq in group.members}
         self._live += len(prepared)
@@ -335,6 +335,10 @@ class Scheduler:
         if not siblings:
             del self._requests[seq.request_id]
         self._groups.ended(seq)
+
+
+def _group(spec: PreparedSequence, now: float) -> Group:
+    return Group(spec.tokens, spec.echo, spec.logprobs, spec.salt, now, start=spec.echo_from, end=spec.prompt_end)
 
 
 def _sequence(request_id: int, index: int, spec: PreparedSequence, group: Group) -> Sequence:

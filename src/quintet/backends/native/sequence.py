@@ -61,7 +61,9 @@ class Group:
     Args:
         leader: the member that computes the prompt (queued or in PREFILL); ``None`` once it is computed.
         followers: members that wait for the leader, outside the queue.
-        echoed: prompt tokens emitted so far, to every member alike.
+        end: the prompt's tokens before this one may be echoed; ``None`` = all.
+        start: the first of them that is echoed.
+        echoed: prompt tokens emitted so far, to every member alike, or not to be emitted.
         salt: of the cached prefixes it may use, at most 64 bytes.
         submitted: when the request came.
         waited: from then to the first step that computed the prompt; 0 until that step.
@@ -80,16 +82,26 @@ class Group:
     echoed: int = 0
     waited: float = 0.0
     cached: int | None = None
+    start: int = 0
+    end: int | None = None
+
+    def __post_init__(self) -> None:
+        self.echoed = self.start
 
     @property
     def echo_left(self) -> int:
         """Prompt tokens still to be emitted."""
-        return len(self.prompt) - self.echoed if self.echo else 0
+        return (len(self.prompt) if self.end is None else self.end) - self.echoed if self.echo else 0
 
     @property
     def scoring(self) -> bool:
         """Prompt log-probabilities are still to be computed, so hidden rows of prompt tokens are wanted."""
         return self.logprobs is not None and self.echo_left > 0
+
+    @property
+    def scored(self) -> int:
+        """Positions from 0 on whose hidden rows are stored, if prompt log-probabilities are computed at all."""
+        return len(self.prompt) if self.end is None else self.end - 1
 
     @property
     def live(self) -> list[Sequence]:
@@ -152,7 +164,7 @@ class Sequence:
         """Positions to compute before the sequence can draw, or, with ``max_tokens`` 0, before it is done."""
         if self.max_tokens:
             return self.length
-        return len(self.group.prompt) - 1 if self.group.scoring else 0
+        return self.group.echoed + self.group.echo_left - 1 if self.group.scoring else 0
 
     @property
     def remaining(self) -> int:

@@ -1,0 +1,56 @@
+"""``best_of``: of several candidates for a prompt, return the best.
+
+A candidate's rank is the mean log-probability of its generated tokens, the model's own (before bias, penalties and temperature), over the
+tokens that usage counts: up to and including the end-of-sequence token or the one that completed a stop string. Equal means rank by
+candidate number. OpenAI's page says only "the one with the highest log probability per token".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from quintet.events import ChoiceDelta, ChoiceDone, TokenEvent
+
+
+class BestOf:
+    """Holds the candidates' events back until all of a prompt's are done, then gives those of the best, renumbered by rank.
+
+    Args:
+        candidates: per prompt; candidate *j* of prompt *p* is sequence ``p * candidates + j``.
+        n: of them are returned, as choices ``p * n`` and on.
+    """
+
+    def __init__(self, candidates: int, n: int) -> None:
+        self._candidates = candidates
+        self._n = n
+        self._held: dict[int, list[ChoiceDelta | ChoiceDone]] = {}
+        self._sums: dict[int, tuple[float, int]] = {}
+        self._open: dict[int, int] = {}  # prompt -> candidates that are not done
+
+    def feed(self, event: TokenEvent, made: Sequence[ChoiceDelta | ChoiceDone]) -> list[ChoiceDelta | ChoiceDone]:
+        """Take an event and what the candidate's ``Choice`` made of it; gives events when a prompt's last candidate is done."""
+        seq = event.seq
+        if event.token >= 0 and not event.prompt and event.logprob is not None:
+            total, count = self._sums.get(seq, (0.0, 0))
+            self._sums[seq] = total + event.logprob, count + 1
+        self._held.setdefault(seq, []).extend(made)
+        if not (made and isinstance(made[-1], ChoiceDone)):
+            return []
+        prompt = seq // self._candidates
+        self._open[prompt] = self._open.get(prompt, self._candidates) - 1
+        return [] if self._open[prompt] else self._best(prompt)
+
+    def _best(self, prompt: int) -> list[ChoiceDelta | ChoiceDone]:
+        mine = range(prompt * self._candidates, (prompt + 1) * self._candidates)
+        ranked = sorted(mine, key=lambda seq: -self._mean(seq))  # stable: the lower number first among equals
+        best: list[ChoiceDelta | ChoiceDone] = []
+        for rank, seq in enumerate(ranked):
+            held = self._held.pop(seq)
+            if rank < self._n:
+                best += [replace(event, index=prompt * self._n + rank) for event in held]
+        return best
+
+    def _mean(self, seq: int) -> float:
+        total, count = self._sums.get(seq, (0.0, 1))
+        return total / count
