@@ -117,6 +117,13 @@ def test_raw_tokens_and_log_probabilities_go_together() -> None:
     assert whole["choices"] == [{"index": 0, "finish_reason": "stop", "tokens": [5, 6], "logprobs": lists}]
 
 
+def test_a_stream_leaves_the_usage_out_if_it_is_told_to_and_json_never_does() -> None:
+    events: list[Event] = [ChoiceDone(0, Finish.LENGTH), Finished(Usage(9, 0))]
+    chunks, whole = render(parse(stream=True, stream_options={"include_usage": False}), events)
+    assert [("usage" in chunk, "time_info" in chunk) for chunk in chunks] == [(False, True)]
+    assert "usage" in whole
+
+
 def test_times_are_seconds_to_the_microsecond_in_the_last_chunk_and_in_json() -> None:
     events: list[Event] = [ChoiceDelta(0, "a"), ChoiceDone(0, Finish.LENGTH), Finished(Usage(1, 1), Timing(1e-9, 0.1234567, 2.0, 3.0))]
     chunks, whole = render(parse(stream=True), events)

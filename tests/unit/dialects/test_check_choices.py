@@ -1,0 +1,45 @@
+"""The rules over ``n``, ``best_of``, ``stream`` and the number of prompts that dialects share."""
+
+from __future__ import annotations
+
+import pytest
+
+from quintet.dialects.base import check_choices
+from quintet.errors import BadRequest
+from quintet.request import CompletionRequest, Sampling, StopRules
+
+
+def request(prompts: int = 1, n: int = 1, best_of: int = 1, stream: bool = False) -> CompletionRequest:
+    return CompletionRequest(
+        "m", ("a",) * prompts, 1, n, False, None, Sampling(1, 1, 0), StopRules(), stream, include_usage=False, user="", best_of=best_of
+    )
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        request(),
+        request(prompts=128),
+        request(n=128, best_of=128),
+        request(prompts=64, n=2, best_of=2),
+        request(n=2, best_of=5),
+        request(n=2, best_of=2, stream=True),
+    ],
+)
+def test_what_is_allowed(asked: CompletionRequest) -> None:
+    check_choices(asked, 128)
+
+
+@pytest.mark.parametrize(
+    ("asked", "param", "words"),
+    [
+        (request(n=2, best_of=1), "best_of", "must be at least n, got best_of 1 with n 2"),
+        (request(prompts=65, n=2, best_of=2), "n", r"at most 128 choices \(prompts times n\), got 65 times 2"),
+        (request(prompts=65, n=1, best_of=2), "best_of", r"at most 128 choices \(prompts times best_of\), got 65 times 2"),
+        (request(n=2, best_of=3, stream=True), "best_of", "must be n, or left out, with stream: true"),
+    ],
+)
+def test_what_is_refused(asked: CompletionRequest, param: str, words: str) -> None:
+    with pytest.raises(BadRequest, match=words) as caught:
+        check_choices(asked, 128)
+    assert caught.value.param == param
