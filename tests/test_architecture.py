@@ -38,7 +38,7 @@ IMPORTERS = {
     "gguf": ("models/gguf.py",),
     "tokenizers": ("models/tokenizer.py",),
     "quintet._core": ("backends/native/core.py",),
-    "msgspec": ("dialects/", "server/", *(f"{name}.py" for name in VALUES)),
+    "msgspec": ("dialects/", "server/", "backends/native/codec.py", *(f"{name}.py" for name in VALUES)),
     "numpy": ("backends/", "models/"),
 }
 """Foreign library -> where in ``quintet`` it may be imported. A library not named here may be imported nowhere."""

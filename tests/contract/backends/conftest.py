@@ -12,34 +12,48 @@ import pytest
 from tests.reference.tiny_model import TinySpec, write_tiny
 
 from quintet.backends.base import Backend, State
-from quintet.backends.native.core import Loader
+from quintet.backends.native.codec import ModelSource
 from quintet.backends.native.engine import Engine
-from quintet.backends.native.load import native_loader
-from quintet.backends.toy import toy_loader
+from quintet.backends.native.load import load_tokenizer, native_loader
+from quintet.backends.native.process import ProcessLink
+from quintet.backends.toy import ToyTokenizer, toy_loader
 from quintet.config import EngineConfig
 
 CONFIG = EngineConfig(kv_bytes=64 << 20, batch_tokens=48, max_running=8, max_waiting=200, max_sequences=12)
 """Small, so that the tests meet every limit: chunks, a queue, forks beyond the batch."""
 
 
-def _toy(_: pytest.FixtureRequest) -> Loader:
-    return toy_loader()
+def _toy(_: pytest.FixtureRequest) -> Path | None:
+    return None
 
 
-def _tiny(request: pytest.FixtureRequest) -> Loader:
+def _tiny(request: pytest.FixtureRequest) -> Path | None:
     folder: Path = request.getfixturevalue("tmp_path")
-    return native_loader(write_tiny(folder / "tiny.gguf", TinySpec("tiny")), threads=2)
+    return write_tiny(folder / "tiny.gguf", TinySpec("tiny"))
 
 
-def _bundled(_: pytest.FixtureRequest) -> Loader:
+def _bundled(_: pytest.FixtureRequest) -> Path | None:
     """The bundled model, where ``QUINTET_TEST_MODEL`` names its file."""
     path = os.environ.get("QUINTET_TEST_MODEL")
     if not path:
         pytest.skip("QUINTET_TEST_MODEL is not set")
-    return native_loader(Path(path), threads=2, context=512)
+    return Path(path)
 
 
-BACKENDS: dict[str, Callable[[pytest.FixtureRequest], Loader]] = {"toy": _toy, "tiny": _tiny, "bundled": _bundled}
+def _thread(path: Path | None) -> Engine:
+    return Engine(native_loader(path, threads=2, context=512) if path else toy_loader(), CONFIG)
+
+
+def _process(path: Path | None) -> Engine:
+    source = ModelSource(str(path or ""), 2, 512, "test")
+    return Engine(ProcessLink(source, (lambda: load_tokenizer(path)) if path else ToyTokenizer, CONFIG), CONFIG)
+
+
+MODELS = {"toy": _toy, "tiny": _tiny, "bundled": _bundled}
+LINKS = {"thread": _thread, "process": _process}
+BACKENDS: dict[str, tuple[Callable[[pytest.FixtureRequest], Path | None], Callable[[Path | None], Backend]]] = {
+    f"{model}-{link}": (MODELS[model], LINKS[link]) for model in MODELS for link in LINKS
+}
 
 Scenario = Callable[[Backend], Awaitable[None]]
 Check = Callable[[Scenario], None]
@@ -60,10 +74,11 @@ async def ready(backend: Backend) -> AsyncIterator[Backend]:
 @pytest.fixture(params=list(BACKENDS))
 def check(request: pytest.FixtureRequest) -> Check:
     """``check(scenario)`` runs a coroutine function on each backend in turn, on an event loop of its own."""
-    loader = BACKENDS[request.param](request)
+    find, start = BACKENDS[request.param]
+    model = find(request)
 
     async def on_backend(scenario: Scenario) -> None:
-        async with asyncio.timeout(120), ready(Engine(loader, CONFIG)) as backend:
+        async with asyncio.timeout(120), ready(start(model)) as backend:
             await scenario(backend)
 
     return lambda scenario: asyncio.run(on_backend(scenario))

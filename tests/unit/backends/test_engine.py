@@ -12,6 +12,7 @@ import pytest
 from quintet.backends.base import PreparedSequence, SequenceSpec, State
 from quintet.backends.native.core import U8, Batch, Loaded, Loader
 from quintet.backends.native.engine import INLINE_CHARS, STALL_S, Engine
+from quintet.backends.native.link import ThreadLink
 from quintet.backends.native.messages import Died, FromWorker, Stepped, Stop, Submit, ToWorker
 from quintet.backends.native.scheduler import Scheduler
 from quintet.backends.native.worker import Worker
@@ -76,6 +77,13 @@ def play(scenario: Callable[[Engine], Awaitable[None]], load: Loader, config: En
                 await engine.close()
 
     asyncio.run(whole())
+
+
+def worker_thread(engine: Engine) -> threading.Thread:
+    link = engine._link
+    assert isinstance(link, ThreadLink)
+    assert link.thread is not None
+    return link.thread
 
 
 async def until(engine: Engine, *states: State) -> None:
@@ -262,7 +270,7 @@ def test_closing_while_a_step_runs_ends_the_streams_at_once() -> None:
         assert [(event.seq, event.finish) for event in await work] == [(0, Finish.ABORT), (1, Finish.ABORT)]
         gate.open.set()
         await closing
-        assert not engine._thread.is_alive()
+        assert not worker_thread(engine).is_alive()
 
     play(scenario, loader(gate))
 
@@ -361,5 +369,5 @@ def test_a_forgotten_engine_ends_with_its_event_loop() -> None:
 
     engine = asyncio.run(forget())
     gate.open.set()
-    engine._thread.join(30)
-    assert not engine._thread.is_alive()
+    worker_thread(engine).join(30)
+    assert not worker_thread(engine).is_alive()

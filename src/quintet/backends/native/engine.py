@@ -1,21 +1,23 @@
-"""``Backend`` over the embedded engine: the event loop's side. The worker thread does the rest."""
+"""``Backend`` over the embedded engine: the event loop's side. A worker, in a thread or a process of its own, does the rest."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-import threading
+import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from queue import SimpleQueue
 
 from quintet.backends.base import Capabilities, Health, Prepared, SequenceSpec, State
+from quintet.backends.native.codec import digest
 from quintet.backends.native.core import Loader, Tokenizer
-from quintet.backends.native.messages import Abort, Died, FromWorker, Progress, Ready, Stepped, Stop, Submit, ToWorker
+from quintet.backends.native.flights import Flights
+from quintet.backends.native.link import Link, ThreadLink
+from quintet.backends.native.messages import Abort, Died, FromWorker, Progress, Ready, Started, Stepped, Submit
 from quintet.backends.native.prepare import resolve, texts
+from quintet.backends.native.restarts import GIVEN_UP, pause
 from quintet.backends.native.scheduler import live_limit
 from quintet.backends.native.stream import Stream
-from quintet.backends.native.worker import Worker
 from quintet.config import EngineConfig
 from quintet.errors import EngineFailed, Loading, Overloaded
 from quintet.events import Finish, TokenEvent
@@ -23,38 +25,54 @@ from quintet.events import Finish, TokenEvent
 STALL_S = 10.0
 """Work waits and no step finished for so long: the engine hangs, whatever its port says."""
 
+SLOW_STEPS = 4
+"""Or for so many of its longest steps, as it estimates them, if that is more: a large model on a small machine is slow, and not stuck."""
+
+SLOW_LOADS = 3
+"""A restart that says nothing for so many stall times hangs too. The first start is its user's to watch."""
+
 INLINE_CHARS = 4096
 """Most characters tokenised on the event loop itself; that takes about as long as handing them to a thread."""
 
-_JOIN_S = 10.0  # a step cannot be interrupted; one that takes longer is left to the end of the process
+_LOOKS = 20  # looks at a hang per stall time
 _DIED = "The engine has failed."
+_CLOSED = "The server is shutting down."
+_log = logging.getLogger(__name__)
 
 
 class Engine:
     """The embedded engine; loading begins at once, in the background. Make it on the event loop that will use it.
 
+    Where its worker can be restarted, a worker that dies or hangs is. Requests of which nothing was delivered are run again, the
+    others end with an error, and a request that was being computed at two deaths is refused for a while.
+
     Args:
-        loader: brings the model into memory, in the worker thread.
+        model: how to reach a worker; or how to load a model, for a worker in a thread.
         clock: seconds, monotonic.
+        stall_s: see ``STALL_S``.
     """
 
-    def __init__(self, loader: Loader, config: EngineConfig, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, model: Link | Loader, config: EngineConfig, *, clock: Callable[[], float] = time.monotonic, stall_s: float = STALL_S
+    ) -> None:
         self._clock = clock
-        self._loop = asyncio.get_running_loop()
+        self._link = model if isinstance(model, Link) else ThreadLink(model, config, clock)
+        self._max_live = live_limit(config)
+        self._flights = Flights(clock, lambda submit: digest(submit.sequences))
+        self._ids = itertools.count(1)
         self._state = State.LOADING
         self._progress = 0.0
         self._capabilities: Capabilities | None = None
         self._tokenizer: Tokenizer | None = None
-        self._max_live = live_limit(config)
-        self._streams: dict[int, Stream] = {}  # of requests that have not ended
-        self._live = 0  # their sequences that have not ended
-        self._steps = self._running = self._waiting = 0
-        self._moved = clock()  # when a step last finished or work arrived at an idle engine
-        self._ids = itertools.count(1)
-        self._inbox: SimpleQueue[ToWorker] = SimpleQueue()
-        worker = Worker(loader, config, clock, self._inbox, self._send)
-        self._thread = threading.Thread(target=worker.run, name="quintet-engine", daemon=True)
-        self._thread.start()
+        self._steps = self._past_steps = self._running = self._waiting = 0
+        self._moved = self._looked = clock()  # when a step last finished or work arrived at an idle engine
+        self._stall_s, self._least_stall_s = stall_s, stall_s
+        self._failures = 0  # starts in a row that did not reach readiness
+        self._draining = False
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self.failure: Exception | None = None
+        """Why there is no engine: a ``ModelError`` can be told as it is."""
+        self._link.start(self._take)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -66,6 +84,11 @@ class Engine:
         if self._capabilities is None:
             raise Loading("The model is still loading.")
         return self._capabilities
+
+    @property
+    def live(self) -> int:
+        """Sequences that have not ended."""
+        return self._flights.live
 
     async def prepare(self, specs: Sequence[SequenceSpec]) -> Prepared:
         """See ``Backend``."""
@@ -84,92 +107,148 @@ class Engine:
     def submit(self, prepared: Prepared) -> AsyncIterator[Sequence[TokenEvent]]:
         """See ``Backend``."""
         stream = Stream(len(prepared.sequences))
-        if self._state is not State.READY:
-            self._end(stream)
-            return stream
-        now = self._clock()
-        if not self._live:
-            self._moved = now
-        self._streams[prepared.request_id] = stream
-        self._live += stream.open
-        self._inbox.put(Submit(prepared.request_id, prepared.sequences, now))
+        if self._state is State.DEAD:
+            stream.end(Finish.ERROR, _DIED)
+        elif self._draining:
+            stream.end(Finish.ABORT)
+        else:
+            self._start(Submit(prepared.request_id, prepared.sequences, self._clock()), stream)
         return stream
+
+    def _start(self, submit: Submit, stream: Stream) -> None:
+        if not self._flights.live:
+            self._moved = submit.at
+        if self._flights.add(submit, stream) and self._state is State.READY:
+            self._link.send(submit)
+            self._watch()
 
     def abort(self, request_id: int, seq: int | None = None) -> None:
         """See ``Backend``."""
-        if request_id in self._streams:
-            self._inbox.put(Abort(request_id, seq))
+        if request_id in self._flights:
+            self._flights.abort(request_id, seq)
+            if self._state is State.READY:
+                self._link.send(Abort(request_id, seq))
 
     def health(self) -> Health:
-        """See ``Backend``."""
-        stalled = self._state is State.READY and self._live and self._clock() - self._moved > STALL_S
-        return Health(State.STALLED if stalled else self._state, self._progress, self._steps, self._running, self._waiting)
+        """See ``Backend``; while it drains it is ``CLOSED``, with the work that is left."""
+        state = self._state
+        if self._draining:
+            state = State.CLOSED
+        elif self._stalled():
+            state = State.STALLED
+        return Health(state, self._progress, self._past_steps + self._steps, self._running, self._waiting)
+
+    def drain(self) -> None:
+        """Take no new work, and finish what there is; ``live`` tells when that is done."""
+        self._draining = True
 
     async def close(self) -> None:
         """See ``Backend``."""
+        self._draining = True
         if self._state is not State.CLOSED:
             self._state = State.CLOSED
-            self._inbox.put(Stop())
-            self._end_all()
-        await asyncio.to_thread(self._thread.join, _JOIN_S)
+            for timer in self._timers.values():
+                timer.cancel()
+            self._end_all(Finish.ABORT)
+        await self._link.close()
 
     def _require_open(self) -> Tokenizer:
-        if self._state is State.CLOSED:
-            raise Overloaded("The server is shutting down.")
+        if self._draining:
+            raise Overloaded(_CLOSED)
         if self._state is State.DEAD:
             raise EngineFailed(_DIED)
-        if self._tokenizer is None:
+        if self._tokenizer is None or self._state is not State.READY:
             raise Loading(f"The model is still loading ({self._progress:.0%}).")
         return self._tokenizer
 
     def _require_room(self, count: int) -> None:
-        if self._live + count > self._max_live:
+        if self._flights.live + count > self._max_live:
             raise Overloaded("The queue is full; try again later.")
 
-    def _send(self, message: FromWorker) -> None:
-        """Called in the worker's thread: one wake-up of the event loop per message."""
-        try:
-            self._loop.call_soon_threadsafe(self._take, message)
-        except RuntimeError:  # the loop was closed without ``close``: nobody is left to tell
-            self._inbox.put(Stop())
-
     def _take(self, message: FromWorker) -> None:
-        if self._state in (State.CLOSED, State.DEAD):
+        if self._state is State.CLOSED:
             return
         match message:
             case Stepped(events, steps, running, waiting):
                 self._steps, self._running, self._waiting = steps, running, waiting
                 self._moved = self._clock()
                 for request_id, batch in events.items():
-                    self._push(request_id, batch)
+                    self._flights.push(request_id, batch)
+            case Started(requests):
+                self._flights.begin(requests)
             case Progress(share):
-                self._progress = share
-            case Ready(capabilities, tokenizer):
-                self._capabilities, self._tokenizer = capabilities, tokenizer
-                self._state, self._progress = State.READY, 1.0
-            case Died():
-                self._state = State.DEAD
-                self._end_all()
+                self._progress, self._moved = share, self._clock()
+            case Ready():
+                self._ready(message)
+            case Died(error):
+                self._died(error)
 
-    def _push(self, request_id: int, batch: Sequence[TokenEvent]) -> None:
-        stream = self._streams[request_id]
-        before = stream.open
-        stream.push(batch)
-        self._live -= before - stream.open
-        if not stream.open:
-            del self._streams[request_id]
+    def _ready(self, message: Ready) -> None:
+        if self._capabilities is not None and self._capabilities.fingerprint != message.capabilities.fingerprint:
+            _log.error("the model's file has changed since it was loaded first; restart the server to use it")
+            self._link.kill()
+            return
+        self._capabilities, self._tokenizer = message.capabilities, message.tokenizer
+        self._stall_s = max(self._least_stall_s, SLOW_STEPS * message.step_s)
+        self._state, self._progress, self._failures = State.READY, 1.0, 0
+        self._moved = self._clock()
+        for each in self._flights.again():
+            self._link.send(each)
+        self._watch()
 
-    def _end_all(self) -> None:
-        for stream in self._streams.values():
-            self._end(stream)
-        self._streams.clear()
-        self._live = self._running = self._waiting = 0
-
-    def _end(self, stream: Stream) -> None:
-        if self._state is State.DEAD:
-            stream.end(Finish.ERROR, _DIED)
+    def _died(self, error: Exception | None) -> None:
+        self._past_steps, self._steps = self._past_steps + self._steps, 0
+        self._running = self._waiting = 0
+        self._failures += self._state is not State.READY
+        if not self._link.restarts or self._capabilities is None:  # it never worked: whoever started it is told why
+            self._state, self.failure = State.DEAD, error
+            self._end_all(Finish.ERROR, _DIED)
+            return
+        wait = pause(self._failures)
+        _log.error("%s It is started again%s.", error or "the engine ended.", f" in {wait:g} s" if wait else "")
+        self._flights.died()
+        if self._failures < GIVEN_UP:
+            self._state, self._progress = State.LOADING, 0.0
         else:
-            stream.end(Finish.ABORT)
+            self._state = State.DEAD
+            self._end_all(Finish.ERROR, _DIED)
+        self._later("restart", wait, self._restart)
+
+    def _restart(self) -> None:
+        self._moved = self._clock()
+        self._link.start(self._take)
+        self._watch()
+
+    def _end_all(self, finish: Finish, error: str = "") -> None:
+        self._flights.end_all(finish, error)
+        self._running = self._waiting = 0
+
+    def _stalled(self) -> bool:
+        return self._state is State.READY and self._flights.live > 0 and self._clock() - self._moved > self._stall_s
+
+    def _watch(self) -> None:
+        """Look at a worker that can be killed as long as there is work, or it is being started again."""
+        if self._link.restarts and "watch" not in self._timers and (self._flights.live or self._state is State.LOADING):
+            self._looked = self._clock()
+            self._later("watch", self._stall_s / _LOOKS, self._look)
+
+    def _look(self) -> None:
+        now = self._clock()
+        if now - self._looked > self._stall_s / 2:  # it is this process that stood still; what the worker sent is still unread
+            self._moved = now
+        loading = self._state is not State.READY
+        if self._stalled() or (loading and now - self._moved > SLOW_LOADS * self._stall_s):
+            _log.error("the engine has %s for %.1f s", "got no further in loading" if loading else "finished no step", now - self._moved)
+            self._link.kill()
+        else:
+            self._watch()
+
+    def _later(self, name: str, seconds: float, call: Callable[[], None]) -> None:
+        def run() -> None:
+            del self._timers[name]
+            call()
+
+        self._timers[name] = asyncio.get_running_loop().call_later(seconds, run)
 
 
 def _separator(tokenizer: Tokenizer) -> int | None:

@@ -1,66 +1,34 @@
-"""A GGUF file -> a native model ready to step."""
+"""A GGUF file -> everything an engine in this process needs of it."""
 
 from __future__ import annotations
 
-import hashlib
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from quintet.backends.native.core import Loaded, Loader, NativeRunner
-from quintet.errors import ModelError
-from quintet.models.gguf import open_model
-from quintet.models.tokenizer import build_tokenizer
+from quintet.backends.native.core import Loaded, Loader
+from quintet.backends.native.weights import load_weights
+from quintet.models.gguf import read_metadata
+from quintet.models.tokenizer import Tokenizer, build_tokenizer
 
-NUMERICS = "1"
-"""Raised whenever the same weights and tokens may give other bits than before; part of ``system_fingerprint``."""
+
+def load_tokenizer(path: Path) -> Tokenizer:
+    """The tokenizer alone.
+
+    Raises:
+        ModelError: the file is unusable, or asks for a tokenizer that is not implemented.
+    """
+    return build_tokenizer(read_metadata(path))
 
 
 def native_loader(path: Path, threads: int, context: int | None = None, name: str = "", isa: str = "") -> Loader:
-    """How to load ``path`` for ``threads`` threads.
+    """How to load ``path`` for ``threads`` threads; the arguments are those of ``load_weights``.
 
     Args:
-        context: most tokens of a sequence; ``None`` or more than the model was trained on = what it was trained on.
         name: public model name; empty = the file's stem.
-        isa: force an instruction set (see ``core.isas``); empty = ``QUINTET_ISA``, else the best.
     """
 
     def load(progress: Callable[[float], None]) -> Loaded:
-        digest = _Digest(path)
-        file = open_model(path)
-        limit = min(context or file.spec.context, file.spec.context)
-        try:
-            runner = NativeRunner(file.spec, limit, isa, threads)
-            runner.take(file.tensors, progress)
-        except (ValueError, MemoryError) as error:
-            raise ModelError(f"{path.name}: {error or 'not enough memory for its weights'}") from error
-        tokenizer = build_tokenizer(file.metadata)
-        return Loaded(runner, tokenizer, name or path.stem, f"fp_{digest.result()[:10]}")
+        runner, fingerprint = load_weights(path, threads, context, isa, progress)
+        return Loaded(runner, load_tokenizer(path), name or path.stem, fingerprint)
 
     return load
-
-
-class _Digest:
-    """Hash of the weights file and of the numerics version, computed beside the packing."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._hash = hashlib.sha256(f"quintet numerics {NUMERICS}\n".encode())
-        self._error: OSError | None = None
-        self._thread = threading.Thread(target=self._read, name="fingerprint", daemon=True)
-        self._thread.start()
-
-    def _read(self) -> None:
-        buffer = bytearray(1 << 20)
-        try:
-            with self._path.open("rb", buffering=0) as file:
-                while size := file.readinto(buffer):
-                    self._hash.update(memoryview(buffer)[:size])
-        except OSError as error:
-            self._error = error
-
-    def result(self) -> str:
-        self._thread.join()
-        if self._error is not None:
-            raise ModelError(f"{self._path}: {self._error.strerror}")
-        return self._hash.hexdigest()

@@ -44,10 +44,22 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Loading is done; the tokenizer is used on the event loop's side only."""
+    """Loading is done; the tokenizer is used on the event loop's side only.
+
+    Args:
+        step_s: seconds that the largest step may take, estimated; 0 = not measured.
+    """
 
     capabilities: Capabilities
     tokenizer: Tokenizer
+    step_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The step that begins now computes these requests, which the one before it did not: if it kills the worker, they are suspects."""
+
+    requests: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +83,11 @@ class Died:
     """The worker is gone; nothing follows.
 
     Args:
-        error: ``None`` after ``Stop``.
+        error: ``None`` after ``Stop``; a ``ModelError`` says in one client-safe line why the model cannot be loaded.
     """
 
     error: Exception | None
 
 
 ToWorker = Submit | Abort | Stop
-FromWorker = Progress | Ready | Stepped | Died
+FromWorker = Progress | Ready | Started | Stepped | Died

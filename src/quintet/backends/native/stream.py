@@ -20,6 +20,8 @@ class Stream:
         self._batches: deque[Sequence[TokenEvent]] = deque()
         self._open = set(range(count))
         self._waiter: asyncio.Future[None] | None = None
+        self.delivered = False
+        """Whoever iterates may have seen something."""
 
     @property
     def open(self) -> int:
@@ -28,6 +30,7 @@ class Stream:
 
     def push(self, events: Sequence[TokenEvent]) -> None:
         """Add a step's events."""
+        self.delivered = True
         self._batches.append(events)
         for event in events:
             if event.finish is not None:

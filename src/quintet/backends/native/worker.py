@@ -6,12 +6,15 @@ import logging
 from collections.abc import Callable
 from queue import SimpleQueue
 
+import numpy as np
+
 from quintet.backends.base import Capabilities
-from quintet.backends.native.core import PAGE, Loaded, Loader
+from quintet.backends.native.core import PAGE, Batch, Loaded, Loader, Runner
 from quintet.backends.native.emit import Emitter, Events
 from quintet.backends.native.kv import KvCache
-from quintet.backends.native.messages import Abort, Died, FromWorker, Progress, Ready, Stepped, Stop, Submit, ToWorker
+from quintet.backends.native.messages import Abort, Died, FromWorker, Progress, Ready, Started, Stepped, Stop, Submit, ToWorker
 from quintet.backends.native.pages import BlockTables, PagePool
+from quintet.backends.native.plan import Plan
 from quintet.backends.native.scheduler import Scheduler, live_limit, running_limit
 from quintet.backends.native.step import Stepper
 from quintet.config import EngineConfig
@@ -38,7 +41,9 @@ class Worker:
 
     Args:
         clock: seconds, monotonic; used only to tell how long a request waited.
-        send: called in the worker's thread; must not block.
+        send: called in the worker's thread; must not block for long.
+        supervised: whoever reads the messages restarts a worker that dies or hangs. So each step's requests are told before it, and
+            a step is tried, and timed, while loading: a machine or model on which it crashes never becomes ready.
     """
 
     def __init__(
@@ -48,12 +53,16 @@ class Worker:
         clock: Callable[[], float],
         inbox: SimpleQueue[ToWorker],
         send: Callable[[FromWorker], None],
+        *,
+        supervised: bool = False,
     ) -> None:
         self._loader = loader
         self._config = config
         self._clock = clock
         self._inbox = inbox
         self._send = send
+        self._supervised = supervised
+        self._computed: set[int] = set()  # requests of the last step
         self._steps = 0
 
     def run(self) -> None:
@@ -76,19 +85,30 @@ class Worker:
         pages = config.kv_bytes // runner.page_bytes
         if not pages:
             raise ModelError(f"the KV cache needs at least {runner.page_bytes} bytes, got {config.kv_bytes}.")
-        runner.allocate(pages)
+        try:
+            runner.allocate(pages)
+        except MemoryError:
+            raise ModelError(f"there is not enough memory for a KV cache of {config.kv_bytes} bytes; lower --kv-cache.") from None
         context = min(runner.context, pages * PAGE)
         capabilities = _capabilities(loaded, config, context)
         tables = BlockTables(running_limit(config), -(-context // PAGE))
         kv = KvCache(PagePool(pages), tables, runner.row_bytes)
         scheduler = Scheduler(config, kv, Emitter(capabilities.pieces, tokenizer.eos_ids))
-        self._send(Ready(capabilities, tokenizer))
+        self._send(Ready(capabilities, tokenizer, self._try(runner) if self._supervised else 0.0))
         return scheduler, Stepper(runner, tables)
 
     def _progress(self, share: float) -> None:
         if not self._inbox.empty():  # while loading nothing but Stop can come
             raise _StoppedError
         self._send(Progress(share))
+
+    def _try(self, runner: Runner) -> float:
+        """Compute a page of tokens; seconds that a full step may take, estimated from it."""
+        tokens = np.zeros(min(PAGE, runner.context), np.int32)
+        zero = np.zeros(1, np.int32)
+        begin = self._clock()
+        runner.logits(runner.forward(Batch(tokens, np.array([len(tokens)], np.int32), zero, zero[None], zero)))
+        return (self._clock() - begin) * -(-self._config.batch_tokens // len(tokens))
 
     def _serve(self, scheduler: Scheduler, stepper: Stepper) -> None:
         while True:
@@ -114,6 +134,8 @@ class Worker:
 
     def _step(self, scheduler: Scheduler, stepper: Stepper) -> Events:
         plan = scheduler.plan(self._clock())
+        if self._supervised:
+            self._announce(plan)
         try:
             results = stepper.run(plan)
         except Exception:
@@ -122,6 +144,12 @@ class Worker:
         finally:
             self._steps += 1
         return scheduler.apply(plan, results)
+
+    def _announce(self, plan: Plan) -> None:
+        computed = {seq.request_id for seq in plan.sequences}
+        if new := computed - self._computed:
+            self._send(Started(tuple(new)))
+        self._computed = computed
 
 
 def _capabilities(loaded: Loaded, config: EngineConfig, context: int) -> Capabilities:
