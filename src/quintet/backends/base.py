@@ -1,4 +1,4 @@
-"""The boundary between the service and an engine: five verbs and what the engine can do.
+"""The boundary between the service and an engine: six verbs and what the engine can do.
 
 Tokens cross it, never provider JSON. Engine ids are ours, never the client's.
 """
@@ -102,6 +102,21 @@ class Capabilities:
     fingerprint: str
 
 
+@dataclass(frozen=True, slots=True)
+class TokenizerInfo:
+    """What a client needs to know to prepare prompts by itself.
+
+    Args:
+        eos, bos, pad: texts of the model's own tokens; empty = it has none.
+        chat_template: in Jinja; empty = the model has none.
+    """
+
+    eos: str = ""
+    bos: str = ""
+    pad: str = ""
+    chat_template: str = ""
+
+
 class State(enum.Enum):
     """The engine's condition, told by its progress, never by an open port."""
 
@@ -131,11 +146,27 @@ class Health:
 
 
 class Backend(Protocol):
-    """Five verbs. All are called on one event loop."""
+    """Six verbs. All are called on one event loop."""
 
     @property
     def capabilities(self) -> Capabilities:
         """Valid once the state is ``READY``."""
+        ...
+
+    @property
+    def tokenizer(self) -> TokenizerInfo:
+        """Raises ``Loading`` before the state is ``READY``."""
+        ...
+
+    async def tokenize(self, text: str, add_special: bool) -> Sequence[int]:
+        """The token ids of a text; special-token texts are recognised.
+
+        Args:
+            add_special: with the beginning- and end-of-sequence tokens that the model's metadata asks for, as ``prepare`` does it.
+
+        Raises:
+            Loading, Overloaded, EngineFailed: the model is not there.
+        """
         ...
 
     async def prepare(self, specs: Sequence[SequenceSpec]) -> Prepared:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from tokenizers.models import BPE
@@ -44,6 +44,7 @@ class Tokenizer:
         fim: fill-in-the-middle ids.
         add_bos: the metadata asks for a BOS before a prompt.
         add_eos: likewise an EOS after it.
+        roles: texts of the tokens ``bos``, ``eos`` and ``pad``, and the ``chat_template``, as far as the model has them.
     """
 
     def __init__(
@@ -59,12 +60,15 @@ class Tokenizer:
         fim: Fim,
         add_bos: bool,
         add_eos: bool,
+        roles: Mapping[str, str],
     ) -> None:
         self._encoder, self._specials = encoder, specials
         self.pieces, self.eos_ids, self.special, self.fim = pieces, eos_ids, special, fim
         self.bos_id, self.eos_id = bos_id, eos_id
         self._before = [bos_id] if add_bos and bos_id is not None else []
         self._after = [eos_id] if add_eos and eos_id is not None else []
+        self.added = len(self._before), len(self._after)
+        self.roles = roles
 
     def encode(self, text: str) -> list[int]:
         """Prompt text to ids: special-token texts are recognised, BOS and EOS added only if the metadata asks for them.
@@ -149,7 +153,15 @@ def _tokenizer(
         fim=vocabulary.fim,
         add_bos=asks["bos"],
         add_eos=asks["eos"],
+        roles=_roles(meta, vocabulary, {"bos": bos_id, "eos": eos_id, "pad": token_id(meta, "padding_token_id", size)}),
     )
+
+
+def _roles(meta: Metadata, vocabulary: Vocabulary, ids: Mapping[str, int | None]) -> dict[str, str]:
+    texts = list(vocabulary.ids)
+    roles = {role: texts[token] for role, token in ids.items() if token is not None}
+    template = meta.text("tokenizer.chat_template", "")
+    return {**roles, "chat_template": template} if template else roles
 
 
 def _strip_after(meta: Metadata, vocabulary: Vocabulary, special: frozenset[int]) -> frozenset[int]:

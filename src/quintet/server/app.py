@@ -19,6 +19,7 @@ from quintet.server.models import Models
 from quintet.server.mounts import HEADER, Mounts, named
 from quintet.server.probes import Probes
 from quintet.server.telemetry import Telemetry, log_access
+from quintet.server.tokens import Tokens
 
 _log = logging.getLogger(__name__)
 
@@ -65,6 +66,7 @@ class App:
         self._models = Models(backend, config.model_names, int(source.now()))
         probes = Probes(backend, self._telemetry)
         completions = Completions(backend, self._models, source, config, self._telemetry, keep_alive)
+        tokens = Tokens(backend, self._models, config.max_body_bytes)
         public = probes.public()
         self._public = frozenset(path.encode() for path in public)
         plain = {**public, "/version": probes.version, "/metrics": probes.metrics}
@@ -72,6 +74,9 @@ class App:
         self._resources = {
             "/completions": Route("/completions", {"POST": completions}),
             "/models": Route("/models", {"GET": self._models.list}),
+            "/tokenize": Route("/tokenize", {"POST": tokens.tokenize}),
+            "/detokenize": Route("/detokenize", {"POST": tokens.detokenize}),
+            "/tokenizer_info": Route("/tokenizer_info", {"GET": tokens.info}),
         }
         self._model = Route("/models/{name}", {"GET": self._models.show})
         self._warming = Route("/tcp_warming", {"GET": probes.warm})

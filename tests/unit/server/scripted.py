@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from quintet.backends.base import Capabilities, Health, Prepared, PreparedSequence, SequenceSpec, State
+from quintet.backends.base import Capabilities, Health, Prepared, PreparedSequence, SequenceSpec, State, TokenizerInfo
 from quintet.errors import BadRequest, PromptTooLong
 from quintet.events import Finish, TokenEvent
 
@@ -41,6 +41,13 @@ class ScriptedBackend:
     def capabilities(self) -> Capabilities:
         pieces = [bytes([byte]) for byte in range(256)] + [b""] + list(self.words)
         return Capabilities("scripted", self.context, len(pieces), pieces, 20, 128, "fp_scripted")
+
+    @property
+    def tokenizer(self) -> TokenizerInfo:
+        return TokenizerInfo(eos="</s>", chat_template="{{ messages }}")
+
+    async def tokenize(self, text: str, add_special: bool) -> list[int]:
+        return [EOS] * add_special + list(text.encode())
 
     async def prepare(self, specs: Sequence[SequenceSpec]) -> Prepared:
         self.prepared += 1

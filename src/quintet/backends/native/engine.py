@@ -6,9 +6,9 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
-from quintet.backends.base import Capabilities, Health, Prepared, SequenceSpec, State
+from quintet.backends.base import Capabilities, Health, Prepared, SequenceSpec, State, TokenizerInfo
 from quintet.backends.native.codec import digest
 from quintet.backends.native.core import Loader, Tokenizer
 from quintet.backends.native.flights import Flights
@@ -90,6 +90,19 @@ class Engine:
         """Sequences that have not ended."""
         return self._flights.live
 
+    @property
+    def tokenizer(self) -> TokenizerInfo:
+        """See ``Backend``."""
+        roles: Mapping[str, str] = getattr(self._require_open(), "roles", {})
+        return TokenizerInfo(roles.get("eos", ""), roles.get("bos", ""), roles.get("pad", ""), roles.get("chat_template", ""))
+
+    async def tokenize(self, text: str, add_special: bool) -> Sequence[int]:
+        """See ``Backend``."""
+        tokenizer = self._require_open()
+        ids = tokenizer.encode(text) if len(text) <= INLINE_CHARS else await asyncio.to_thread(tokenizer.encode, text)
+        before, after = (0, 0) if add_special else getattr(tokenizer, "added", (0, 0))
+        return ids[before : len(ids) - after]
+
     async def prepare(self, specs: Sequence[SequenceSpec]) -> Prepared:
         """See ``Backend``."""
         tokenizer = self._require_open()
@@ -109,7 +122,7 @@ class Engine:
         stream = Stream(len(prepared.sequences))
         if self._state is State.DEAD:
             stream.end(Finish.ERROR, _DIED)
-        elif self._draining:
+        elif self._state is State.CLOSED:
             stream.end(Finish.ABORT)
         else:
             self._start(Submit(prepared.request_id, prepared.sequences, self._clock()), stream)

@@ -1,0 +1,109 @@
+"""``/tokenize``, ``/detokenize`` and ``/tokenizer_info``: vLLM's shapes, which lm-eval's remote tokenizer asks for, and llama.cpp's.
+
+vLLM: https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html#tokenizer-api; llama.cpp: tools/server/README.md, which calls
+the text ``content`` and wants ``add_special`` false by default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from quintet.dialects.fields import Boolean, Field, String, wrong_type
+from quintet.dialects.fields import Prompts as _Prompts
+from quintet.dialects.json_guard import decode_object
+from quintet.dialects.wire import encode
+from quintet.errors import BadRequest
+
+MODEL = Field("model", String(256), "", note="Left out, it is the served model.", shown="the served model")
+PROMPT: Field[str | None] = Field("prompt", String(), None, note="vLLM's name of the text.")
+CONTENT: Field[str | None] = Field("content", String(), None, note="llama.cpp's name of it; one of the two.")
+ADD_SPECIAL_TOKENS = Field("add_special_tokens", Boolean(), True, note="BOS and EOS, if the model's metadata asks for them.")
+ADD_SPECIAL = Field("add_special", Boolean(), False, note="The same with `content`.")
+PARSE_SPECIAL = Field("parse_special", Boolean(), True, note="With `content`; false is refused: special-token texts are recognised.")
+RETURN_TOKEN_STRS: Field[bool] = Field("return_token_strs", Boolean(), False, note="vLLM: the tokens' texts as `token_strs`.")
+WITH_PIECES: Field[bool] = Field("with_pieces", Boolean(), False, note="llama.cpp: `tokens` are objects of `id` and `piece`.")
+FIELDS: tuple[Field[Any], ...] = (
+    *(MODEL, PROMPT, CONTENT, ADD_SPECIAL_TOKENS, ADD_SPECIAL, PARSE_SPECIAL, RETURN_TOKEN_STRS, WITH_PIECES),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenize:
+    """What to tokenise, and how the answer looks.
+
+    Args:
+        model: empty = the served one.
+        llama: llama.cpp's shape.
+        texts: with the text of each token.
+    """
+
+    model: str
+    text: str
+    add_special: bool
+    llama: bool
+    texts: bool
+
+
+def parse_tokenize(body: bytes) -> Tokenize:
+    """
+    Raises:
+        BadRequest: and nothing else, whatever the bytes.
+    """
+    raw = decode_object(body)
+    prompt, content = PROMPT.of(raw), CONTENT.of(raw)
+    if (prompt is None) == (content is None):
+        raise BadRequest("prompt", "or content is required, and not both")
+    model = MODEL.of(raw)
+    if prompt is not None:
+        return Tokenize(model, prompt, ADD_SPECIAL_TOKENS.of(raw), llama=False, texts=RETURN_TOKEN_STRS.of(raw))
+    if not PARSE_SPECIAL.of(raw):
+        raise BadRequest(PARSE_SPECIAL.name, "must be true: special-token texts are recognised here", "False")
+    return Tokenize(model, content or "", ADD_SPECIAL.of(raw), llama=True, texts=WITH_PIECES.of(raw))
+
+
+def tokenized(asked: Tokenize, ids: Sequence[int], pieces: Sequence[bytes], context: int) -> bytes:
+    """The answer to ``/tokenize``."""
+    if asked.llama:
+        return encode({"tokens": [{"id": token, "piece": _piece(pieces[token])} for token in ids] if asked.texts else ids})
+    texts = [pieces[token].decode("utf-8", "replace") for token in ids] if asked.texts else None
+    return encode({"count": len(ids), "max_model_len": context, "tokens": ids, "token_strs": texts})
+
+
+def _piece(piece: bytes) -> str | list[int]:
+    """llama.cpp gives the bytes of a piece that is no whole characters."""
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return list(piece)
+
+
+def parse_detokenize(body: bytes, vocab: int) -> tuple[str, tuple[int, ...]]:
+    """Model name and token ids.
+
+    Raises:
+        BadRequest: and nothing else, whatever the bytes.
+    """
+    raw = decode_object(body)
+    tokens = raw.get("tokens")
+    if tokens == []:
+        return MODEL.of(raw), ()
+    if not isinstance(tokens, list) or (tokens and isinstance(tokens[0], str | list)):
+        raise wrong_type("tokens", "an array of token ids", tokens)
+    (ids,) = _Prompts(1).read("tokens", tokens)
+    assert isinstance(ids, tuple)
+    if max(ids) >= vocab:
+        raise BadRequest("tokens", f"must be token ids from 0 to {vocab - 1}", str(max(ids)))
+    return MODEL.of(raw), ids
+
+
+def detokenized(ids: Sequence[int], pieces: Sequence[bytes]) -> bytes:
+    """The answer to ``/detokenize``, under both names of the text. Control tokens have none."""
+    text = b"".join(pieces[token] for token in ids).decode("utf-8", "replace")
+    return encode({"prompt": text, "content": text})
+
+
+def tokenizer_info(texts: Mapping[str, str]) -> bytes:
+    """The answer to ``/tokenizer_info``; ``texts`` that are empty become null."""
+    return encode({name: text or None for name, text in texts.items()})
