@@ -273,7 +273,8 @@ def _last_texts(request: CompletionRequest, sequence: PreparedSequence, text: st
     if not request.echo or not request.echo_last:
         return None
     own = sequence.tokens[: sequence.prompt_end]
-    return tuple(align(token_texts(pieces[token] for token in own), text)[-request.echo_last :])
+    count = min(request.echo_last, len(own) - sequence.echo_from)
+    return tuple(align(token_texts(pieces[token] for token in own), text)[len(own) - count :])
 
 
 def _text(prompt: Prompt, pieces: Sequence[bytes]) -> str:

@@ -12,6 +12,7 @@ from quintet.backends.base import Capabilities, Health, Prepared, SequenceSpec, 
 from quintet.backends.native.codec import digest
 from quintet.backends.native.core import Loader, Tokenizer
 from quintet.backends.native.flights import Flights
+from quintet.backends.native.infill import infill
 from quintet.backends.native.link import Link, ThreadLink
 from quintet.backends.native.messages import Abort, Died, FromWorker, Progress, Ready, Started, Stepped, Submit
 from quintet.backends.native.prepare import resolve, texts
@@ -112,7 +113,7 @@ class Engine:
             encoded = await asyncio.to_thread(_encode, tokenizer, wanted)
         else:
             encoded = _encode(tokenizer, wanted)
-        sequences = resolve(specs, encoded, self.capabilities, _separator(tokenizer))
+        sequences = resolve(specs, encoded, self.capabilities, _separator(tokenizer), infill(tokenizer))
         self._require_open()
         self._require_room(len(specs))  # others may have come meanwhile; nothing can between this and submit
         return Prepared(next(self._ids), sequences)

@@ -3,52 +3,78 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields, replace
 from hashlib import blake2b
 
 from quintet.backends.base import Capabilities, PreparedSequence, SequenceSpec
+from quintet.backends.native.infill import Infill
 from quintet.errors import BadRequest, PromptTooLong, Unsupported, shorten
 from quintet.request import Prompt, Sampling
 
 OFFERED = frozenset(
-    {"prompt", "max_tokens", "sampling", "logprobs", "echo", "echo_last", "truncate", "cache_salt"}  # of SequenceSpec
+    {"prompt", "max_tokens", "sampling", "logprobs", "echo", "echo_last", "truncate", "suffix", "cache_salt"}  # of SequenceSpec
     | {"temperature", "top_p", "seed"}  # of Sampling
 )
 """Fields of ``SequenceSpec`` and ``Sampling`` that this engine implements; the others are refused unless they are off."""
 
 
 def texts(specs: Sequence[SequenceSpec]) -> list[str]:
-    """The distinct texts among the prompts."""
-    return list(dict.fromkeys(spec.prompt for spec in specs if isinstance(spec.prompt, str)))
+    """The distinct texts among the prompts and suffixes."""
+    prompts = [spec.prompt for spec in specs if isinstance(spec.prompt, str)]
+    return list(dict.fromkeys([*prompts, *(spec.suffix for spec in specs if spec.suffix)]))
 
 
 def resolve(
-    specs: Sequence[SequenceSpec], encoded: Mapping[str, Sequence[int]], capabilities: Capabilities, separator: int | None
+    specs: Sequence[SequenceSpec],
+    encoded: Mapping[str, Sequence[int]],
+    capabilities: Capabilities,
+    separator: int | None,
+    infill: Infill | None = None,
 ) -> tuple[PreparedSequence, ...]:
     """Check each spec and give it its tokens and ``max_tokens``.
 
     Args:
         encoded: token ids of each of ``texts(specs)``.
         separator: stands for a prompt without tokens; ``None`` = such a prompt is refused.
+        infill: how the model fills in the middle; ``None`` = it cannot.
 
     Raises:
         BadRequest: a token id out of range, an empty prompt, too many sequences or alternatives.
-        Unsupported: a field that is not in ``OFFERED``.
+        Unsupported: a field that is not in ``OFFERED``, or a suffix for a model that cannot fill in the middle.
         PromptTooLong: a prompt, or a prompt and ``max_tokens``, exceed the context.
     """
     if len(specs) > capabilities.max_sequences:
         raise BadRequest("prompt", f"must give at most {capabilities.max_sequences} choices (prompts times n)", str(len(specs)))
     names = _names(specs)
-    tokens: dict[Prompt, tuple[int, ...]] = {}
+    forms: dict[tuple[Prompt, str], _Form] = {}
     sequences = []
     for spec, name in zip(specs, names, strict=True):
         _refuse_unoffered(spec)
         _refuse_unoffered(spec.sampling)
-        if spec.prompt not in tokens:
+        key = spec.prompt, spec.suffix
+        if key not in forms:
             ids = encoded[spec.prompt] if isinstance(spec.prompt, str) else spec.prompt
-            tokens[spec.prompt] = _checked(tuple(ids), name, capabilities.vocab, separator)
-        sequences.append(_sequence(spec, tokens[spec.prompt], name, capabilities))
+            if spec.suffix:
+                forms[key] = _filled(spec, _in_range(ids, name, capabilities.vocab), encoded[spec.suffix], infill, capabilities.model)
+            else:
+                forms[key] = _plain(_in_range(ids, name, capabilities.vocab), name, separator)
+        sequences.append(_sequence(spec, forms[key], name, capabilities))
     return tuple(sequences)
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """A prompt's tokens as the model gets them.
+
+    Args:
+        start, end: where the client's own are among them.
+        stops: tokens that end the completion of such a prompt.
+    """
+
+    tokens: tuple[int, ...]
+    start: int
+    end: int
+    stops: tuple[int, ...] = ()
 
 
 def _names(specs: Sequence[SequenceSpec]) -> list[str]:
@@ -67,19 +93,28 @@ def _refuse_unoffered(values: SequenceSpec | Sampling) -> None:
             raise Unsupported(field.name, "is not offered by this engine", shorten(value))
 
 
-def _checked(tokens: tuple[int, ...], name: str, vocab: int, separator: int | None) -> tuple[int, ...]:
-    if not tokens:
-        if separator is None:
-            raise BadRequest(name, "must not be empty: this model has no token to start from")
-        return (separator,)
-    if min(tokens) < 0 or max(tokens) >= vocab:
+def _in_range(tokens: Sequence[int], name: str, vocab: int) -> Sequence[int]:
+    if tokens and not (min(tokens) >= 0 and max(tokens) < vocab):
         wrong = next(token for token in tokens if not 0 <= token < vocab)
         raise BadRequest(name, f"token ids must be from 0 to {vocab - 1}", shorten(wrong))
     return tokens
 
 
-def _sequence(spec: SequenceSpec, tokens: tuple[int, ...], name: str, capabilities: Capabilities) -> PreparedSequence:
-    context, length = capabilities.context, len(tokens)
+def _plain(tokens: Sequence[int], name: str, separator: int | None) -> _Form:
+    if not tokens and separator is None:
+        raise BadRequest(name, "must not be empty: this model has no token to start from")
+    given = tuple(tokens) if tokens or separator is None else (separator,)
+    return _Form(given, 0, len(given))
+
+
+def _filled(spec: SequenceSpec, tokens: Sequence[int], suffix: Sequence[int], infill: Infill | None, model: str) -> _Form:
+    if infill is None:
+        raise Unsupported("suffix", f"needs a model with fill-in-the-middle tokens, and {model} has none; leave it out")
+    return _Form(*infill.join(spec.prompt, tokens, suffix), infill.stops)
+
+
+def _sequence(spec: SequenceSpec, form: _Form, name: str, capabilities: Capabilities) -> PreparedSequence:
+    context, length = capabilities.context, len(form.tokens)
     if spec.logprobs is not None and not 0 <= spec.logprobs <= capabilities.max_logprobs:
         raise BadRequest("logprobs", f"must be from 0 to {capabilities.max_logprobs}", shorten(spec.logprobs))
     if spec.max_tokens is not None and spec.max_tokens < 0:
@@ -91,7 +126,15 @@ def _sequence(spec: SequenceSpec, tokens: tuple[int, ...], name: str, capabiliti
         rule = f"and the {length} tokens of {name} must together be at most {context}, the context"
         raise PromptTooLong("max_tokens", rule, shorten(spec.max_tokens))
     max_tokens = context - length if spec.max_tokens is None else min(spec.max_tokens, context - length)
-    skipped = length if spec.echo_last == 0 else 0 if spec.echo_last is None else max(0, length - spec.echo_last)
-    salt = blake2b(spec.cache_salt.encode("utf-8", "surrogatepass"), digest_size=16).digest() if spec.cache_salt else b""
-    echo = spec.echo and skipped < length
-    return PreparedSequence(tokens, max_tokens, spec.sampling, spec.logprobs, echo, echo_from=skipped if echo else 0, salt=salt)
+    first = form.start if spec.echo_last is None else max(form.start, form.end - spec.echo_last)
+    echo = spec.echo and first < form.end
+    return PreparedSequence(
+        tokens=form.tokens,
+        max_tokens=max_tokens,
+        sampling=replace(spec.sampling, stop_token_ids=(*spec.sampling.stop_token_ids, *form.stops)),
+        logprobs=spec.logprobs,
+        echo=echo,
+        prompt_end=form.end if form.end < length else None,
+        echo_from=first if echo else 0,
+        salt=blake2b(spec.cache_salt.encode("utf-8", "surrogatepass"), digest_size=16).digest() if spec.cache_salt else b"",
+    )
