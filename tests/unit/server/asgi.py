@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message
 
 from quintet.server.completions import Source
 
-SOURCE = Source(now=lambda: 1_700_000_000.0, token=lambda: "0123456789abcdef", seed=lambda: 7)
+SOURCE = Source(now=lambda: 1_700_000_000.0, token=lambda: "0123456789abcdef", seed=lambda: 7, clock=lambda: 0.0)
 """Fixed, so that whole responses can be compared."""
 
 JSON = [("content-type", "application/json")]
