@@ -14,6 +14,7 @@ constexpr int kRowBlock = 32;
 // Row-wise work below this many floats is cheaper for the last thread at the barrier than another barrier.
 constexpr int kSerialFloats = 8192;
 constexpr int kMaxHeadDim = 1024;
+constexpr int kPhasesPerLayer = 10;
 
 template <class T> void grow(std::vector<T>& v, size_t n) {
   if (v.size() < n) v.resize(n);
@@ -37,10 +38,9 @@ const Config& checked(const Config& c) {
 
 struct Model::Pass {
   const Batch* batch = nullptr;
-  int live = 0;                        // rows still computed: T, and in the last layer only the wanted ones
-  std::vector<int> row_segment, row_position;   // per live row
+  std::vector<int> row_segment, row_position;   // per row; from the last layer's attention on, per wanted row
   std::vector<int> wanted;             // sorted, unique
-  std::vector<Unit> units;
+  std::vector<Unit> units, last_units; // attention of all rows, and of the wanted ones
   std::vector<float> x, qkv, attended; // [T, hidden], [T, heads + 2 kv_heads, head_dim], [T, heads, head_dim]
   std::vector<uint8_t> in, heads, ffn; // quantised rows: normed x, attended, gate * up
   struct Own { std::vector<float> scratch; std::vector<const uint16_t*> keys, values; };
@@ -50,7 +50,7 @@ struct Model::Pass {
 };
 
 Model::Model(const Config& config, const Kernels& kernels, int threads)
-    : config_(checked(config)), k_(kernels), team_(threads), rope_(config.rope, config.context), layers_(size_t(config.layers)) {}
+    : config_(checked(config)), k_(kernels), team_(threads, kPhasesPerLayer * config.layers + 1), rope_(config.rope, config.context), layers_(size_t(config.layers)) {}
 
 Model::~Model() {
   if (kv_) munmap(kv_, kv_bytes_);
@@ -77,24 +77,24 @@ void Model::check(const Batch& b) const {
   for (int i = 0; i < b.wanted; i++) if (b.rows[i] < 0 || b.rows[i] >= b.total) fail("forward: a row out of range");
 }
 
-// Row-wise work between two matrix products, ending with every thread past it.
-template <class Row> void Model::then_rows(Pass& p, Row row) {
-  if (p.live * config_.hidden <= kSerialFloats) {
-    team_.sync([&] { for (int r = 0; r < p.live; r++) row(r); });
-    return;
-  }
-  team_.sync();
-  constexpr int chunk = 4;
-  team_.each((p.live + chunk - 1) / chunk, [&](int u) { for (int r = u * chunk; r < std::min(p.live, (u + 1) * chunk); r++) row(r); });
-  team_.sync();
+// A phase of a matrix product's tiles, a few to a unit: enough units to balance the threads, few enough that claiming costs nothing.
+template <class Tile> void Model::tiles(Team::Walk& walk, int count, Tile tile) {
+  const int chunk = std::max(1, count / (6 * team_.size()));
+  walk.phase((count + chunk - 1) / chunk, [&](int u) { for (int t = u * chunk; t < std::min(count, (u + 1) * chunk); t++) tile(t); });
 }
 
-void Model::project_qkv(Pass& p, const Layer& layer) {
+// A phase of row-wise work; a little of it is done by one thread, as dividing it would cost more.
+template <class Row> void Model::rows(Team::Walk& walk, int live, Row row) {
+  const int chunk = live * config_.hidden <= kSerialFloats ? live : 4;
+  walk.phase((live + chunk - 1) / chunk, [&](int u) { for (int r = u * chunk; r < std::min(live, (u + 1) * chunk); r++) row(r); });
+}
+
+void Model::project_qkv(Pass& p, const Layer& layer, Team::Walk& walk) {
   const int q = layer.q->tiles(), k = layer.k->tiles(), v = layer.v->tiles();
-  team_.each(q + k + v, [&](int u) {
+  tiles(walk, q + k + v, [&](int u) {
     const Packed& w = u < q ? *layer.q : u < q + k ? *layer.k : *layer.v;
     const int tile = u < q ? u : u < q + k ? u - q : u - q - k;
-    k_.gemm_tile(w, tile, p.in.data(), p.in_row, p.live, p.qkv.data() + 16 * u, size_t(p.qkv_width), false);
+    k_.gemm_tile(w, tile, p.in.data(), p.in_row, p.batch->total, p.qkv.data() + 16 * u, size_t(p.qkv_width), false);
   });
 }
 
@@ -125,13 +125,13 @@ void Model::rotate_and_store(Pass& p, int l, int r) {
 }
 
 // Attention split into units: rows of one segment that share a KV head. With few rows the query heads are spread as well.
-std::vector<Model::Unit> Model::attention_units(const Pass& p) const {
-  const int group = config_.heads / config_.kv_heads, rows_per_unit = std::max(1, 24 / group);
+std::vector<Model::Unit> Model::attention_units(const std::vector<int>& segments) const {
+  const int live = int(segments.size()), group = config_.heads / config_.kv_heads, rows_per_unit = std::max(1, 24 / group);
   std::vector<Unit> units;
-  for (int from = 0; from < p.live;) {
-    const int segment = p.row_segment[size_t(from)];
+  for (int from = 0; from < live;) {
+    const int segment = segments[size_t(from)];
     int to = from;
-    while (to < p.live && to - from < rows_per_unit && p.row_segment[size_t(to)] == segment) to++;
+    while (to < live && to - from < rows_per_unit && segments[size_t(to)] == segment) to++;
     for (int h = 0; h < config_.kv_heads; h++) units.push_back({segment, h, h * group, (h + 1) * group, from, to});
     from = to;
   }
@@ -167,19 +167,19 @@ void Model::attend(Pass& p, int layer, const Unit& u, int thread) {
 }
 
 // gate and up for 32 columns at a time, silu(gate) * up, quantised at once: the product never goes to memory as floats.
-void Model::feed_forward(Pass& p, const Layer& layer, int thread) {
-  team_.each(config_.ffn / 32, [&](int u) {
-    float* gate = p.threads[size_t(thread)].scratch.data();
-    float* up = gate + kRowBlock * 32;
-    for (int r0 = 0; r0 < p.live; r0 += kRowBlock) {
-      const int rows = std::min(kRowBlock, p.live - r0);
+void Model::feed_forward(Pass& p, const Layer& layer, int live, Team::Walk& walk) {
+  float* gate = p.threads[size_t(walk.thread)].scratch.data();
+  float* up = gate + kRowBlock * 32;
+  tiles(walk, config_.ffn / 32, [&](int u) {
+    for (int r0 = 0; r0 < live; r0 += kRowBlock) {
+      const int n = std::min(kRowBlock, live - r0);
       const uint8_t* in = p.in.data() + size_t(r0) * p.in_row;
       for (int t = 0; t < 2; t++) {
-        k_.gemm_tile(*layer.gate, 2 * u + t, in, p.in_row, rows, gate + 16 * t, 32, false);
-        k_.gemm_tile(*layer.up, 2 * u + t, in, p.in_row, rows, up + 16 * t, 32, false);
+        k_.gemm_tile(*layer.gate, 2 * u + t, in, p.in_row, n, gate + 16 * t, 32, false);
+        k_.gemm_tile(*layer.up, 2 * u + t, in, p.in_row, n, up + 16 * t, 32, false);
       }
-      k_.silu_mul(gate, up, 32 * rows, gate);
-      for (int r = 0; r < rows; r++) k_.quantize_block(gate + 32 * r, config_.ffn, u, p.ffn.data() + size_t(r0 + r) * p.ffn_row);
+      k_.silu_mul(gate, up, 32 * n, gate);
+      for (int r = 0; r < n; r++) k_.quantize_block(gate + 32 * r, config_.ffn, u, p.ffn.data() + size_t(r0 + r) * p.ffn_row);
     }
   });
 }
@@ -194,41 +194,42 @@ void Model::keep_wanted(Pass& p) {
     p.row_segment[j] = p.row_segment[i];
     p.row_position[j] = p.row_position[i];
   }
-  p.live = int(p.wanted.size());
-  p.units = attention_units(p);
 }
 
-void Model::run_layers(Pass& p, int thread) {
+void Model::run_layers(Pass& p, Team::Walk& walk) {
   const Config& c = config_;
+  const int width = c.heads * c.head_dim, thread = walk.thread;
+  int live = p.batch->total;
   auto norm = [&](const std::vector<float>& weight, int r) {
-    float* row = p.x.data() + size_t(r) * size_t(c.hidden);
     float* normed = p.threads[size_t(thread)].scratch.data();
-    k_.rms_norm(row, weight.data(), c.hidden, c.norm_eps, normed);
+    k_.rms_norm(p.x.data() + size_t(r) * size_t(c.hidden), weight.data(), c.hidden, c.norm_eps, normed);
     k_.quantize_row(normed, c.hidden, p.in.data() + size_t(r) * p.in_row);
   };
-  then_rows(p, [&](int r) {
+  auto add_to_x = [&](const Packed& w, const std::vector<uint8_t>& in, size_t in_row) {
+    tiles(walk, w.tiles(), [&](int t) { k_.gemm_tile(w, t, in.data(), in_row, live, p.x.data() + 16 * t, size_t(c.hidden), true); });
+  };
+  rows(walk, live, [&](int r) {
     unpack_row(*embed_, p.batch->tokens[r], p.x.data() + size_t(r) * size_t(c.hidden));
     norm(layers_[0].attn_norm, r);
   });
   for (int l = 0; l < c.layers; l++) {
     const Layer& layer = layers_[size_t(l)];
-    project_qkv(p, layer);
-    then_rows(p, [&](int r) { rotate_and_store(p, l, r); });
-    if (l == c.layers - 1) {
-      team_.sync([&] { keep_wanted(p); });
-      if (!p.live) return;
+    const bool last = l == c.layers - 1;
+    project_qkv(p, layer, walk);
+    rows(walk, live, [&](int r) { rotate_and_store(p, l, r); });
+    if (last) {
+      walk.phase(1, [&](int) { keep_wanted(p); });
+      live = int(p.wanted.size());
+      if (!live) return;
     }
-    team_.each(int(p.units.size()), [&](int u) { attend(p, l, p.units[size_t(u)], thread); });
-    then_rows(p, [&](int r) {
-      k_.quantize_row(p.attended.data() + size_t(r) * size_t(c.heads * c.head_dim), c.heads * c.head_dim, p.heads.data() + size_t(r) * p.heads_row);
-    });
-    team_.each(layer.o->tiles(), [&](int t) { k_.gemm_tile(*layer.o, t, p.heads.data(), p.heads_row, p.live, p.x.data() + 16 * t, size_t(c.hidden), true); });
-    then_rows(p, [&](int r) { norm(layer.ffn_norm, r); });
-    feed_forward(p, layer, thread);
-    team_.sync();
-    team_.each(layer.down->tiles(), [&](int t) { k_.gemm_tile(*layer.down, t, p.ffn.data(), p.ffn_row, p.live, p.x.data() + 16 * t, size_t(c.hidden), true); });
-    const auto& next = l + 1 < c.layers ? layers_[size_t(l) + 1].attn_norm : output_norm_;
-    then_rows(p, [&](int r) { norm(next, r); });
+    const std::vector<Unit>& units = last ? p.last_units : p.units;
+    walk.phase(int(units.size()), [&](int u) { attend(p, l, units[size_t(u)], thread); });
+    rows(walk, live, [&](int r) { k_.quantize_row(p.attended.data() + size_t(r) * size_t(width), width, p.heads.data() + size_t(r) * p.heads_row); });
+    add_to_x(*layer.o, p.heads, p.heads_row);
+    rows(walk, live, [&](int r) { norm(layer.ffn_norm, r); });
+    feed_forward(p, layer, live, walk);
+    add_to_x(*layer.down, p.ffn, p.ffn_row);
+    rows(walk, live, [&](int r) { norm(last ? output_norm_ : layers_[size_t(l) + 1].attn_norm, r); });
   }
 }
 
@@ -237,7 +238,6 @@ void Model::prepare(Pass& p, const Batch& b) const {
   const Config& c = config_;
   const size_t t = size_t(b.total);
   p.batch = &b;
-  p.live = b.total;
   p.qkv_width = (c.heads + 2 * c.kv_heads) * c.head_dim;
   p.in_row = activation_row_bytes(c.hidden);
   p.heads_row = activation_row_bytes(c.heads * c.head_dim);
@@ -264,7 +264,10 @@ void Model::prepare(Pass& p, const Batch& b) const {
   p.wanted.assign(b.rows, b.rows + b.wanted);
   std::sort(p.wanted.begin(), p.wanted.end());
   p.wanted.erase(std::unique(p.wanted.begin(), p.wanted.end()), p.wanted.end());
-  p.units = attention_units(p);
+  p.units = attention_units(p.row_segment);
+  std::vector<int> segments;
+  for (int row : p.wanted) segments.push_back(p.row_segment[size_t(row)]);
+  p.last_units = attention_units(segments);
 }
 
 void Model::forward(const Batch& b, uint8_t* out) {
@@ -272,7 +275,7 @@ void Model::forward(const Batch& b, uint8_t* out) {
   if (!pass_) pass_ = std::make_unique<Pass>();
   Pass& p = *pass_;
   prepare(p, b);
-  team_.run([&](int thread) { run_layers(p, thread); });
+  team_.run([&](Team::Walk& walk) { run_layers(p, walk); });
   for (int i = 0; i < b.wanted; i++) {
     const size_t j = size_t(std::lower_bound(p.wanted.begin(), p.wanted.end(), b.rows[i]) - p.wanted.begin());
     std::memcpy(out + size_t(i) * p.in_row, p.in.data() + j * p.in_row, p.in_row);
@@ -283,11 +286,9 @@ void Model::logits(const uint8_t* rows, int n, float* out) {
   if (!finished_) throw std::invalid_argument("logits: the model is not complete");
   const Packed& w = config_.tied ? *embed_ : *output_;
   const int chunk = 4, units = (w.tiles() + chunk - 1) / chunk;
-  team_.run([&](int) {
-    team_.each(units, [&](int u) {
-      for (int t = u * chunk; t < std::min(w.tiles(), (u + 1) * chunk); t++)
-        k_.gemm_tile(w, t, rows, row_bytes(), n, out + 16 * t, size_t(vocab_stride()), false);
-    });
+  team_.parallel(units, [&](int u) {
+    for (int t = u * chunk; t < std::min(w.tiles(), (u + 1) * chunk); t++)
+      k_.gemm_tile(w, t, rows, row_bytes(), n, out + 16 * t, size_t(vocab_stride()), false);
   });
 }
 

@@ -75,14 +75,15 @@ class Model {
   void prepare(Pass& p, const Batch& b) const;
   uint16_t* keys(int layer, int page, int kv_head) const;
   uint16_t* values(int layer, int page, int kv_head) const { return keys(layer, page, kv_head) + config_.head_dim * kPage; }
-  std::vector<Unit> attention_units(const Pass& p) const;
-  void run_layers(Pass& p, int thread);
-  void project_qkv(Pass& p, const Layer& layer);
+  std::vector<Unit> attention_units(const std::vector<int>& segments) const;
+  void run_layers(Pass& p, Team::Walk& walk);
+  template <class Row> void rows(Team::Walk& walk, int live, Row row);
+  template <class Tile> void tiles(Team::Walk& walk, int count, Tile tile);
+  void project_qkv(Pass& p, const Layer& layer, Team::Walk& walk);
   void rotate_and_store(Pass& p, int layer, int row);
   void keep_wanted(Pass& p);
   void attend(Pass& p, int layer, const Unit& unit, int thread);
-  void feed_forward(Pass& p, const Layer& layer, int thread);
-  template <class Row> void then_rows(Pass& p, Row row);
+  void feed_forward(Pass& p, const Layer& layer, int live, Team::Walk& walk);
 
   Config config_;
   const Kernels& k_;

@@ -13,11 +13,11 @@ inline void relax() {
   asm volatile("yield");
 #endif
 }
-// Phases last from a few to some hundred microseconds: longer than this and the core is better given away.
+// Units last from one to some hundred microseconds: longer than this and the core is better given away.
 constexpr int kSpins = 2000;
 }  // namespace
 
-Team::Team(int threads) : size_(threads < 1 ? 1 : threads) {
+Team::Team(int threads, int phases) : size_(threads < 1 ? 1 : threads), phases_(size_t(phases)) {
   for (int t = 1; t < size_; t++) threads_.emplace_back([this, t] { loop(t); });
 }
 
@@ -28,7 +28,7 @@ Team::~Team() {
   for (auto& t : threads_) t.join();
 }
 
-void Team::wait(std::atomic<uint32_t>& value, uint32_t old) {
+void Team::await(std::atomic<uint32_t>& value, uint32_t old) {
   for (int i = 0; i < kSpins; i++) {
     if (value.load(std::memory_order_acquire) != old) return;
     relax();
@@ -36,21 +36,25 @@ void Team::wait(std::atomic<uint32_t>& value, uint32_t old) {
   while (value.load(std::memory_order_acquire) == old) value.wait(old, std::memory_order_acquire);
 }
 
-void Team::release(uint32_t epoch) {
-  next_.store(0, std::memory_order_relaxed);
-  arrived_.store(0, std::memory_order_relaxed);
-  epoch_.store(epoch + 1, std::memory_order_release);
-  epoch_.notify_all();
+void Team::open(Phase& p) {
+  p.open.store(1, std::memory_order_release);
+  p.open.notify_all();
 }
 
-void Team::run(const std::function<void(int)>& work) {
+void Team::run(const std::function<void(Walk&)>& work) {
+  for (Phase& p : phases_) {   // nobody walks now
+    if (!p.open.load(std::memory_order_relaxed)) break;
+    p.next.store(0, std::memory_order_relaxed);
+    p.done.store(0, std::memory_order_relaxed);
+    p.open.store(0, std::memory_order_relaxed);
+  }
   work_ = &work;
-  next_.store(0, std::memory_order_relaxed);
   running_.store(size_ - 1, std::memory_order_relaxed);
   job_.fetch_add(1, std::memory_order_release);
   job_.notify_all();
-  work(0);
-  // Workers end within one barrier's reach of us: spinning is enough, with a yield for oversubscribed machines.
+  Walk walk(*this, 0);
+  work(walk);
+  // A worker that is behind only walks past phases that are over.
   for (int i = 0; running_.load(std::memory_order_acquire) != 0; i++) {
     if (i < kSpins) relax();
     else std::this_thread::yield();
@@ -60,10 +64,11 @@ void Team::run(const std::function<void(int)>& work) {
 void Team::loop(int thread) {
   uint32_t seen = 0;
   for (;;) {
-    wait(job_, seen);
+    await(job_, seen);
     seen = job_.load(std::memory_order_acquire);
     if (stop_.load()) return;
-    (*work_)(thread);
+    Walk walk(*this, thread);
+    (*work_)(walk);
     running_.fetch_sub(1, std::memory_order_acq_rel);
   }
 }

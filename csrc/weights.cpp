@@ -78,9 +78,7 @@ std::vector<int> Model::rope_order(int heads) const {
 
 void Model::pack_parallel(Packed& out, const std::string& type, const uint8_t* raw, const std::vector<int>& order) {
   const int tiles = out.tiles(), chunk = 8, units = (tiles + chunk - 1) / chunk;
-  team_.run([&](int) {
-    team_.each(units, [&](int u) { pack_tiles(out, type, raw, order, u * chunk, std::min(tiles, (u + 1) * chunk)); });
-  });
+  team_.parallel(units, [&](int u) { pack_tiles(out, type, raw, order, u * chunk, std::min(tiles, (u + 1) * chunk)); });
 }
 
 void Model::set(const std::string& name, const std::string& type, int rows, int cols, const uint8_t* raw, size_t size) {
