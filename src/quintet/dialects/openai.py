@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 
-from quintet.dialects.base import ErrorReply, Fault, Headers, Identity, Parsed, ServedModel, fault, sampling
-from quintet.dialects.fields import Boolean, Field, Integer, Number, Object, Prompts, Status, Stop, String, unknown
+from quintet.dialects.base import ErrorReply, Fault, Headers, Identity, Parsed, ServedModel, check_choices, fault, sampling
+from quintet.dialects.fields import Boolean, Field, Integer, LogitBias, Number, Object, Prompts, Status, Stop, String, unknown
 from quintet.dialects.json_guard import decode_object
 from quintet.dialects.wire import Logprobs, PromptDetails, UsageBody, encode
 from quintet.errors import BadRequest
 from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finish, Finished, Usage
-from quintet.request import CompletionRequest, Prompt, StopRules
+from quintet.request import CompletionRequest, Prompt, Sampling, StopRules
 
 MAX_CHOICES = 128
 """Most choices (prompts times n) of a request. The page is silent; 128 is the API's own limit for ``n``, and the other dialects' too."""
@@ -28,12 +28,18 @@ PROMPT: Field[tuple[Prompt, ...]] = Field(
     "prompt", Prompts(MAX_CHOICES), ("",), note='Absent or `""`: the beginning of a new document.', shown="the model's document separator"
 )
 # Page, best_of: "`best_of` must be greater than `n`"; equality, which real clients send, only says that nothing is thrown away.
-BEST_OF = Field("best_of", Integer(1, MAX_CHOICES), 1, Status.LATER, note="At least `n`.")
+BEST_OF: Field[int | None] = Field(
+    "best_of", Integer(1, MAX_CHOICES), None, note="At least `n`; more than `n` not with `stream`.", shown="`n`"
+)
 ECHO = Field("echo", Boolean(), False)
 # Page, frequency_penalty and presence_penalty: "Number between -2.0 and 2.0."
 FREQUENCY_PENALTY = Field("frequency_penalty", Number(-2, 2), 0.0, Status.LATER)
 PRESENCE_PENALTY = Field("presence_penalty", Number(-2, 2), 0.0, Status.LATER)
-LOGIT_BIAS: Field[dict[str, object]] = Field("logit_bias", Object(), {}, Status.LATER, note="`{}` is accepted.")
+# Page, logit_bias: "maps tokens [...] to an associated bias value from -100 to 100"; "values like -100 or 100 should result in a ban or
+# exclusive selection of the relevant token."
+LOGIT_BIAS: Field[tuple[tuple[int, float], ...]] = Field(
+    "logit_bias", LogitBias(1024), (), Status.LATER, note="Any number, not only integers. -100 bans, 100 forces."
+)
 # Page, logprobs: "The maximum value for `logprobs` is 5."
 LOGPROBS: Field[int | None] = Field(
     "logprobs", Integer(0, 5), None, note="0: the chosen token only. A token that cannot occur has -9999.0.", shown="off"
@@ -46,8 +52,8 @@ SEED: Field[int | None] = Field(
     "seed", Integer(-(2**63), 2**64 - 1), None, note="Taken modulo 2^64; choice `i` draws with `seed + i`.", shown="drawn anew"
 )
 # Page, stop: "Up to 4 sequences where the API will stop generating further tokens. The returned text will not contain the stop
-# sequence."
-STOP: Field[tuple[str, ...]] = Field("stop", Stop(4, 1024), (), note="`[]` is none.")
+# sequence." More are taken: lm-eval and Continue cut their lists to 4 for OpenAI's own host only, and send all of them to any other.
+STOP: Field[tuple[str, ...]] = Field("stop", Stop(32, 1024), (), note="The page has up to 4. `[]` is none.")
 STREAM = Field("stream", Boolean(), False)
 STREAM_OPTIONS: Field[dict[str, object]] = Field("stream_options", Object(), {}, note="Only with `stream: true`.")
 INCLUDE_USAGE = Field("stream_options.include_usage", Boolean(), False)
@@ -55,7 +61,7 @@ INCLUDE_USAGE = Field("stream_options.include_usage", Boolean(), False)
 # payload sizes [...]. These obfuscation fields are included by default".
 INCLUDE_OBFUSCATION = Field("stream_options.include_obfuscation", Boolean(), True, note="Chunks of few sizes, whatever the text.")
 # Page, suffix: "The suffix that comes after a completion of inserted text."
-SUFFIX: Field[str | None] = Field("suffix", String(), None, Status.LATER)
+SUFFIX = Field("suffix", String(), "", note="400 for a model without fill-in-the-middle tokens. `\"\"` is none.")
 # Page, temperature: "What sampling temperature to use, between 0 and 2."
 TEMPERATURE = Field("temperature", Number(0, 2), 1.0, note="Below 0.000001: greedy.")
 # Page, top_p: "the model considers the results of the tokens with top_p probability mass"; with 0, the likeliest token remains.
@@ -86,8 +92,6 @@ FIELDS: tuple[Field[Any], ...] = (
     USER,
 )
 """Every field of the page, in its order."""
-
-_REFUSED = tuple(one for one in FIELDS if one.status is Status.LATER and "." not in one.name)
 
 # Page, finish_reason: "`stop` if the model hit a natural stop point or a provided stop sequence, `length` if the maximum number of
 # tokens specified in the request was reached". It has no word for a choice that broke off: the server answers with an error
@@ -244,8 +248,6 @@ class OpenAI:
 
     def parse(self, body: bytes, fresh_seed: int) -> Parsed:
         raw = decode_object(body)
-        for field in _REFUSED:
-            field.of(raw)
         request = _request(raw, fresh_seed)
         _check_together(raw, request)
         return Parsed(request, unknown(FIELDS, raw), request.stream and INCLUDE_OBFUSCATION.of(STREAM_OPTIONS.of(raw)))
@@ -265,30 +267,37 @@ class OpenAI:
 
 
 def _request(raw: Mapping[str, object], fresh_seed: int) -> CompletionRequest:
-    seed = SEED.of(raw)
-    options = STREAM_OPTIONS.of(raw)
+    n, best_of, options = N.of(raw), BEST_OF.of(raw), STREAM_OPTIONS.of(raw)
     return CompletionRequest(
         model=MODEL.of(raw),
         prompts=PROMPT.of(raw),
         max_tokens=MAX_TOKENS.of(raw),
-        n=N.of(raw),
+        n=n,
         echo=ECHO.of(raw),
         logprobs=LOGPROBS.of(raw),
-        sampling=sampling(TEMPERATURE.of(raw), TOP_P.of(raw), fresh_seed if seed is None else seed),
+        sampling=_sampling(raw, fresh_seed),
         stop=StopRules(STOP.of(raw)),
         stream=STREAM.of(raw),
         include_usage=INCLUDE_USAGE.of(options),
         user=USER.of(raw),
+        best_of=n if best_of is None else best_of,
+        suffix=SUFFIX.of(raw),
+    )
+
+
+def _sampling(raw: Mapping[str, object], fresh_seed: int) -> Sampling:
+    seed = SEED.of(raw)
+    return replace(
+        sampling(TEMPERATURE.of(raw), TOP_P.of(raw), fresh_seed if seed is None else seed),
+        frequency_penalty=FREQUENCY_PENALTY.of(raw),
+        presence_penalty=PRESENCE_PENALTY.of(raw),
+        logit_bias=LOGIT_BIAS.of(raw),
     )
 
 
 def _check_together(raw: Mapping[str, object], request: CompletionRequest) -> None:
     """Rules over more than one field."""
-    choices = len(request.prompts) * request.n
-    if choices > MAX_CHOICES:
-        raise BadRequest("n", f"must give at most {MAX_CHOICES} choices (prompts times n)", f"{len(request.prompts)} times {request.n}")
-    if raw.get(BEST_OF.name) is not None and BEST_OF.of(raw) < request.n:
-        raise BadRequest(BEST_OF.name, "must be at least n", f"best_of {BEST_OF.of(raw)} with n {request.n}")
+    check_choices(request, MAX_CHOICES)
     if raw.get(STREAM_OPTIONS.name) is not None and not request.stream:
         raise BadRequest(STREAM_OPTIONS.name, "is only allowed with stream: true")
 

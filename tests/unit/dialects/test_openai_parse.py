@@ -35,11 +35,24 @@ def test_every_field_arrives() -> None:
     options = {"include_usage": True, "include_obfuscation": False}
     request = parse(
         model="m", prompt=["a", "b"], max_tokens=0, n=2, echo=True, logprobs=5, temperature=0.5, top_p=0.25, seed=9, stop=["x", "y"],
-        stream=True, stream_options=options, user="u",
+        stream=True, stream_options=options, user="u", suffix="s", best_of=2,
     )  # fmt: skip
     assert request == CompletionRequest(
-        "m", ("a", "b"), 0, 2, True, 5, Sampling(0.5, 0.25, 9), StopRules(("x", "y")), stream=True, include_usage=True, user="u"
-    )
+        "m", ("a", "b"), 0, 2, True, 5, Sampling(0.5, 0.25, 9), StopRules(("x", "y")), stream=True, include_usage=True, user="u",
+        best_of=2, suffix="s",
+    )  # fmt: skip
+
+
+def test_best_of_is_n_unless_it_says_more() -> None:
+    assert [parse(**fields).best_of for fields in ({}, {"n": 3}, {"n": 3, "best_of": 3}, {"best_of": 5}, {"best_of": None, "n": 2})] == [
+        *(1, 3, 3, 5, 2)
+    ]
+    assert parse(n=2, best_of=2, stream=True).best_of == 2
+
+
+def test_lists_of_stop_strings_longer_than_the_page_has_them_are_taken() -> None:
+    """lm-eval and Continue shorten theirs for OpenAI's own host only."""
+    assert len(parse(stop=[str(number) for number in range(32)]).stop.strings) == 32
 
 
 @pytest.mark.parametrize(
@@ -80,8 +93,8 @@ def test_what_leaves_only_the_likeliest_token_is_greedy(sent: dict[str, float]) 
         ({"stream_options": {}, "stream": False}, "stream_options"),
         ({"prompt": [""] * 100_000}, "prompt"),
         ({"logit_bias": {"50256": -100}}, "logit_bias"),
-        ({"best_of": 2, "n": 2}, "best_of"),
-        ({"suffix": ""}, "suffix"),
+        ({"best_of": 2, "stream": True}, "best_of"),
+        ({"best_of": 65, "prompt": ["a", "b"]}, "best_of"),
         ({"frequency_penalty": 0.1}, "frequency_penalty"),
     ],
 )
@@ -92,7 +105,7 @@ def test_rules_over_several_fields_and_what_is_not_there_yet(fields: dict[str, o
 
 
 def test_harmless_values_of_what_is_not_there_yet_are_taken() -> None:
-    assert parse(best_of=1, logit_bias={}, frequency_penalty=0, presence_penalty=-0.0, suffix=None) == parse()
+    assert parse(logit_bias={}, frequency_penalty=0, presence_penalty=-0.0, suffix="") == parse()
 
 
 def test_unknown_fields_are_named_in_printable_ascii() -> None:
