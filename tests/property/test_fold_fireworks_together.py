@@ -110,7 +110,7 @@ extras = st.fixed_dictionaries(
 def test_fireworks_json_is_the_fold_of_its_stream(data: st.DataObject, shape: dict[str, Any], extra: dict[str, Any]) -> None:
     body = {"prompt": ["p"] * PROMPTS, **shape, **extra}
     request = Fireworks().parse(json.dumps(body).encode(), 7).request
-    events = data.draw(answers(PROMPTS, request.n, request.echo, request.logprobs is not None))
+    events = data.draw(answers(PROMPTS, request.n, request.echo, request.logprobs is not None or request.token_ids))
     chunks, whole = stream_and_body(Fireworks(), body, events)
     assert joined_fireworks(chunks) == whole
     assert ("perf_metrics" in whole) == extra.get("perf_metrics_in_response", False)

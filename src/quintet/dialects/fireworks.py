@@ -115,11 +115,9 @@ SEED: Field[int | None] = Field(
 RETURN_TOKEN_IDS = Field("return_token_ids", Boolean(), False, note="SDK only.")
 RAW_OUTPUT = Field("raw_output", Boolean(), False, note="SDK only.")
 # SDK, prompt_cache_isolation_key: "Isolation key for prompt caching to separate cache entries."
-CACHE_ISOLATION = Field("prompt_cache_isolation_key", String(512), "", Status.LATER, note="SDK only.")
+CACHE_ISOLATION = Field("prompt_cache_isolation_key", String(512), "", note="SDK only.")
 # SDK, prompt_cache_key: "Requests with the same prompt_cache_key are routed to the same backend".
-CACHE_KEY = Field(
-    "prompt_cache_key", String(512), "", Status.LATER, note="SDK only. Shares a cache only within equal keys; the isolation key overrides."
-)
+CACHE_KEY = Field("prompt_cache_key", String(512), "", note="SDK only. Shares a cache only within equal keys; the isolation key overrides.")
 # SDK, thinking: "This is an alternative to `reasoning_effort`"; "Cannot be specified together with `reasoning_effort`."
 THINKING: Field[dict[str, object]] = Field("thinking", Object(), {}, Status.LATER, note="SDK only. Not with `reasoning_effort`.")
 THINKING_TYPE = Field("thinking.type", OneOf(("enabled", "disabled")), "", Status.LATER, shown="required")
@@ -202,24 +200,23 @@ def _options(raw: Mapping[str, object]) -> Options:
 
 
 def _request(raw: Mapping[str, object], options: Options, fresh_seed: int) -> CompletionRequest:
-    # The ids of a prompt, and where its last tokens begin, come with its echo: the whole of it, token by token. The renderer shows what
-    # the client asked to see.
     ids = options.token_ids or options.raw_output
-    tokens = ids or (options.echo and options.echo_last is not None)
     return CompletionRequest(
         model=MODEL.of(raw),
         prompts=PROMPT.required(raw),
         max_tokens=_max_tokens(raw),
         n=N.of(raw),
+        # The ids of a prompt come with its echo, the whole of it; the renderer shows what the client asked to see.
         echo=options.echo or ids,
-        logprobs=options.top if tokens or options.shape is not Shape.NONE else None,
+        echo_last=None if ids or not options.echo else options.echo_last,
+        logprobs=None if options.shape is Shape.NONE else options.top,
         sampling=_sampling(raw, fresh_seed),
         stop=StopRules(STOP.of(raw)),
         stream=STREAM.of(raw),
         include_usage=True,  # page, usage: "For streaming responses, `usage` field is included in the very last response chunk"
         user=USER.of(raw),
         truncate=CONTEXT_EXCEEDED.of(raw) == "truncate",
-        token_ids=tokens,
+        token_ids=ids,
         guide=_guide(RESPONSE_FORMAT.of(raw)),
         cache_salt=_cache_salt(raw),
         reasoning=_reasoning(raw),

@@ -32,7 +32,7 @@ class Options:
 
     Args:
         top: alternatives per token.
-        echo, echo_last: what to show of the prompt; the events have the whole of it, or nothing.
+        echo, echo_last: what to show of the prompt; the events may have all of it, for its ids' sake.
         token_ids: show the ids of prompt and completion.
     """
 
@@ -242,7 +242,7 @@ class FireworksRenderer:
         text, tokens = delta.text, delta.tokens
         if not options.echo:
             text, tokens = "", ()
-        elif options.echo_last is not None:
+        elif options.echo_last is not None and self._request.echo_last is None:
             tokens = tokens[-options.echo_last :]
             text = "".join(token.text for token in tokens)
         if not (options.echo or options.token_ids):

@@ -102,27 +102,25 @@ def test_logprobs_is_two_fields_in_one(fields: dict[str, object], request_: dict
 
 
 @pytest.mark.parametrize(
-    ("fields", "shown", "echo", "tokens"),
+    ("fields", "shown", "events", "ids"),
     [
-        ({"echo": True}, (True, None), True, False),
-        ({"echo_last": 2}, (True, 2), True, True),
-        ({"echo": True, "echo_last": 2}, (True, 2), True, True),
-        ({"echo": False, "echo_last": 2}, (True, 2), True, True),
-        ({"echo": True, "echo_last": 0}, (False, 0), False, False),
-        ({"return_token_ids": True}, (False, None), True, True),
-        ({"raw_output": True, "echo_last": 2}, (True, 2), True, True),
-        ({"return_token_ids": True, "echo": True}, (True, None), True, True),
+        ({"echo": True}, (True, None), (True, None), False),
+        ({"echo_last": 2}, (True, 2), (True, 2), False),
+        ({"echo": True, "echo_last": 2}, (True, 2), (True, 2), False),
+        ({"echo": False, "echo_last": 2}, (True, 2), (True, 2), False),
+        ({"echo": True, "echo_last": 0}, (False, 0), (False, None), False),
+        ({"return_token_ids": True}, (False, None), (True, None), True),
+        ({"raw_output": True, "echo_last": 2}, (True, 2), (True, None), True),
+        ({"return_token_ids": True, "echo": True}, (True, None), (True, None), True),
     ],
 )
-def test_the_events_have_the_prompts_tokens_where_the_client_or_the_ids_need_them(
-    fields: dict[str, object], shown: tuple[bool, int | None], echo: bool, tokens: bool
+def test_the_events_echo_the_prompt_where_the_client_or_the_ids_need_it(
+    fields: dict[str, object], shown: tuple[bool, int | None], events: tuple[bool, int | None], ids: bool
 ) -> None:
     parsed = parse(**fields)
     assert isinstance(parsed.options, Options)
     assert (parsed.options.shape, parsed.options.echo, parsed.options.echo_last) == (Shape.NONE, *shown)
-    assert parsed.request == replace(DEFAULTS, echo=echo, logprobs=0 if tokens else None, token_ids=tokens)
-    with_logprobs = parse(**fields, logprobs=True, top_logprobs=3).request
-    assert with_logprobs == replace(DEFAULTS, echo=echo, logprobs=3, token_ids=tokens)
+    assert parsed.request == replace(DEFAULTS, echo=events[0], echo_last=events[1], token_ids=ids)
 
 
 def test_max_completion_tokens_is_another_name_of_max_tokens() -> None:

@@ -58,11 +58,13 @@ class ScriptedBackend:
         tokens = tokens or (EOS,)
         if bad := [token for token in tokens if token >= FIRST_WORD + len(self.words)]:
             raise BadRequest("prompt", "holds a token id outside the vocabulary", str(bad[0]))
-        most = self.context - len(tokens) if spec.max_tokens is None else spec.max_tokens
+        room = self.context - len(tokens)
+        most = room if spec.max_tokens is None or (spec.truncate and spec.max_tokens > room > 0) else spec.max_tokens
         if len(tokens) + most > self.context:
             rule = f"and max_tokens must fit the context of {self.context} tokens"
             raise PromptTooLong("prompt", rule, f"{len(tokens)} and {most}")
-        return PreparedSequence(tokens, most, spec.sampling, spec.logprobs, spec.echo)
+        echo_from = 0 if spec.echo_last is None else max(0, len(tokens) - spec.echo_last)
+        return PreparedSequence(tokens, most, spec.sampling, spec.logprobs, spec.echo, echo_from=echo_from)
 
     async def submit(self, prepared: Prepared) -> AsyncIterator[Sequence[TokenEvent]]:
         self.submitted += 1
@@ -86,8 +88,7 @@ class ScriptedBackend:
                 yield [TokenEvent(seq, -1, finish=Finish.ABORT)]
 
     def _play(self, seq: int, one: PreparedSequence) -> Iterator[list[TokenEvent]]:
-        logprobs = one.logprobs is not None
-        echo = [self._event(seq, at, token, one, prompt=True) for at, token in enumerate(one.tokens)] if one.echo and logprobs else []
+        echo = [self._event(seq, at, token, one, prompt=True) for at, token in enumerate(one.tokens) if one.echo and at >= one.echo_from]
         if one.max_tokens == 0:
             yield [*echo, TokenEvent(seq, -1, finish=Finish.LENGTH)]
             return
