@@ -61,7 +61,9 @@ def test_the_example_of_the_page(client: Any) -> None:
         assert top[token] >= value
     assert answer.usage.prompt_tokens == 30
     assert answer.usage.total_tokens == 30 + answer.usage.completion_tokens
-    assert answer.time_info.created == answer.created
+    times = answer.time_info
+    assert times.created == answer.created
+    assert 0 < times.completion_time <= times.queue_time + times.prompt_time + times.completion_time <= times.total_time + 1e-5
 
 
 def test_the_example_of_the_page_streamed(client: Any) -> None:
@@ -96,6 +98,26 @@ def test_every_argument_and_none_for_each(client: Any) -> None:
     )  # fmt: skip
     assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
     assert all(choice.logprobs.token_logprobs and choice.logprobs.top_logprobs is None for choice in answer.choices)
+
+
+@pytest.mark.parametrize("stop", [None, ["e"]])
+def test_raw_tokens_are_the_ids_of_the_text(client: Any, stop: list[str] | None) -> None:
+    asked: dict[str, Any] = {"model": "toy", "prompt": [72, 105], "max_tokens": 40, "seed": 2, "stop": stop}
+    text = client.completions.create(**asked).choices[0].text
+    (raw,) = client.completions.create(**asked, return_raw_tokens=True).choices
+    assert raw.text is None
+    assert bytes(token for token in raw.tokens if token < 256).decode() == text  # a token of the toy is a byte, 256 the end
+    chunks = [chunk.choices[0] for chunk in client.completions.create(**asked, return_raw_tokens=True, stream=True)]
+    assert [token for chunk in chunks for token in chunk.tokens] == raw.tokens
+    assert all(chunk.text is None for chunk in chunks)
+
+
+def test_the_best_of_several_is_one_of_them(client: Any) -> None:
+    asked: dict[str, Any] = {"model": "toy", "prompt": "Hi", "max_tokens": 12, "seed": 3, "logprobs": 0}
+    candidates = client.completions.create(**asked, n=5).choices
+    means = {choice.text: sum(choice.logprobs.token_logprobs) / len(choice.logprobs.token_logprobs) for choice in candidates}
+    best = client.completions.create(**asked, best_of=5).choices
+    assert [choice.text for choice in best] == [max(means, key=means.__getitem__)]
 
 
 def test_echo(client: Any, base: str) -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from quintet.dialects.base import Dialect, Identity
 from quintet.dialects.cerebras import Cerebras
 from quintet.dialects.novita import Novita
-from quintet.events import ChoiceDone, Event, Finish, Finished, Timing, TokenEvent, Usage
+from quintet.events import ChoiceDelta, ChoiceDone, Event, Finish, Finished, Timing, TokenEvent, Usage
 from quintet.text.choice import Choice
 from quintet.text.stop import compile_stops
 
@@ -29,8 +29,8 @@ logprob = st.sampled_from([0.0, -1e-300, -0.1, -2.5, -1e5, -float("inf")])
 
 
 @st.composite
-def answers(draw: st.DrawFn, n: int, echo: bool, logprobs: int | None, include: bool) -> list[Event]:
-    """Events of a request that went well: ``PROMPTS`` times ``n`` choices, interleaved."""
+def answers(draw: st.DrawFn, n: int, echo: bool, logprobs: int | None, include: bool, entries: bool = False) -> list[Event]:
+    """Events of a request that went well: ``PROMPTS`` times ``n`` choices, interleaved; with ``entries`` each token is told anyway."""
     vocabulary = [bytes([byte]) for byte in range(256)]
     queues: list[list[Event]] = []
     for index in range(len(PROMPTS) * n):
@@ -39,7 +39,7 @@ def answers(draw: st.DrawFn, n: int, echo: bool, logprobs: int | None, include: 
             index,
             prompt=prompt,
             echo=echo,
-            logprobs=logprobs is not None,
+            logprobs=entries or logprobs is not None,
             patterns=compile_stops(("stop", "ab")),
             include=include,
             seed=index,
@@ -114,6 +114,21 @@ def without_nulls(value: Any) -> bool:
     if isinstance(value, dict):
         return all(one is not None and without_nulls(one) for one in value.values())
     return all(map(without_nulls, value)) if isinstance(value, list) else True
+
+
+@settings(deadline=None, max_examples=80)
+@given(st.data(), st.sampled_from([None, 0, 2, 20]), st.integers(1, 2))
+def test_cerebras_raw_tokens_are_the_fold_of_their_stream(data: st.DataObject, logprobs: int | None, n: int) -> None:
+    events = data.draw(answers(n, False, logprobs, include=False, entries=True))
+    body = {"prompt": PROMPTS, "n": n, "return_raw_tokens": True, "logprobs": logprobs}
+    chunks, whole = stream_and_body(Cerebras(), body, events)
+    for choice in whole["choices"]:
+        index = choice["index"]
+        shown = [token.token for event in events if isinstance(event, ChoiceDelta) and event.index == index for token in event.tokens]
+        streamed = [token for chunk in chunks for one in chunk["choices"] if one["index"] == index for token in one["tokens"]]
+        assert choice["tokens"] == streamed == shown
+        assert ("logprobs" in choice) == (logprobs is not None)
+    assert not any("text" in choice for chunk in [*chunks, whole] for choice in chunk["choices"])
 
 
 @settings(deadline=None, max_examples=80)

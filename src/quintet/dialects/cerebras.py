@@ -24,7 +24,7 @@ PROMPT: Field[tuple[Prompt, ...]] = Field(
 )
 MODEL = Field("model", String(256), "", note="Required on the page; left out, it is the served model.", shown="the served model")
 STREAM = Field("stream", Boolean(), False)
-RETURN_RAW_TOKENS = Field("return_raw_tokens", Boolean(), False, Status.LATER, note="Token ids in `tokens`, no `text`. Not with `echo`.")
+RETURN_RAW_TOKENS = Field("return_raw_tokens", Boolean(), False, note="Token ids in `tokens`, no `text`. Not with `echo`.")
 # Page, max_tokens: "Default: `null`". "The total length of input tokens and generated tokens is limited by the model's context length."
 # So null is up to that length, and a number that does not fit is refused rather than lowered: the page does not say that it would be.
 MAX_TOKENS: Field[int | None] = Field(
@@ -57,7 +57,7 @@ LOGPROBS: Field[int | None] = Field(
 )
 
 # SDK, best_of: "`best_of` must be greater than `n`"; equality only says that nothing is thrown away.
-BEST_OF = Field("best_of", Integer(1, MAX_CHOICES), 1, Status.LATER, note="SDK only. At least `n`; over `n` not with `stream`.")
+BEST_OF = Field("best_of", Integer(1, MAX_CHOICES), 1, note="SDK only. At least `n`; over `n` not with `stream`.", shown="`n`")
 # SDK, frequency_penalty and presence_penalty: "Number between -2.0 and 2.0."
 FREQUENCY_PENALTY = Field("frequency_penalty", Number(-2, 2), 0.0, Status.LATER, note="SDK only.")
 # SDK, logit_bias: "Dict[str, float]", "from -100 to 100"; "-100 or 100 should result in a ban or exclusive selection".
@@ -67,9 +67,7 @@ LOGIT_BIAS: Field[tuple[tuple[int, float], ...]] = Field(
 N = Field("n", Integer(1, MAX_CHOICES), 1, note=f"SDK only. Prompts times `n` is at most {MAX_CHOICES}.")
 PRESENCE_PENALTY = Field("presence_penalty", Number(-2, 2), 0.0, Status.LATER, note="SDK only.")
 # SDK, prompt_cache_key: "The requests with the same prompt cache key would highly likely share the same prompt prefixes."
-PROMPT_CACHE_KEY = Field(
-    "prompt_cache_key", String(512), "", Status.LATER, note="SDK only. Cached prefixes are shared only within equal keys."
-)
+PROMPT_CACHE_KEY = Field("prompt_cache_key", String(512), "", note="SDK only. Cached prefixes are shared only within equal keys.")
 # SDK, reasoning_format: "If set to `parsed`, the reasoning will be returned in the `reasoning` field of the response message"; a text
 # completion has no message, and its text is what the model writes.
 REASONING_FORMAT = Field(

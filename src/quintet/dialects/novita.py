@@ -65,7 +65,7 @@ LOGPROBS: Field[int | None] = Field(
 )
 # Page, best_of: "best_of must be greater than n"; equality, which real clients send, only says that nothing is thrown away. "Results
 # cannot be streamed."
-BEST_OF = Field("best_of", Integer(1, MAX_CHOICES), 1, Status.LATER, note="At least `n`; over `n` not with `stream`.")
+BEST_OF = Field("best_of", Integer(1, MAX_CHOICES), 1, note="At least `n`; over `n` not with `stream`.", shown="`n`")
 
 FIELDS: tuple[Field[Any], ...] = (
     *(MODEL, PROMPT, MAX_TOKENS, STREAM, STREAM_OPTIONS, INCLUDE_USAGE, N, SEED, FREQUENCY_PENALTY, PRESENCE_PENALTY, REPETITION_PENALTY),

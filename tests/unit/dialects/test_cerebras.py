@@ -44,11 +44,11 @@ def test_defaults_are_those_of_the_page() -> None:
 def test_every_field_arrives() -> None:
     request = parse(
         model="m", prompt=[[1, 2], [3]], max_tokens=0, n=2, echo=True, logprobs=20, temperature=1.5, top_p=0.25, seed=9, stop=["x", "y"],
-        stream=True, stream_options={"include_usage": False}, user="u",
+        stream=True, stream_options={"include_usage": False}, user="u", prompt_cache_key="k", best_of=2,
     )  # fmt: skip
     assert request == CompletionRequest(
         "m", ((1, 2), (3,)), 0, 2, True, 20, Sampling(1.5, 0.25, 9), StopRules(("x", "y")), stream=True, include_usage=False, user="u",
-        best_of=2,
+        best_of=2, cache_salt="key:k",
     )  # fmt: skip
 
 
@@ -69,6 +69,9 @@ def test_the_usage_of_a_stream_can_only_be_turned_off() -> None:
     [
         ({"prompt": ["a", "b"], "n": 65}, "n", "at most 128 choices"),
         ({"n": 2, "best_of": 1}, "best_of", "at least n"),
+        ({"echo": True, "return_raw_tokens": True}, "echo", "together with return_raw_tokens"),
+        ({"best_of": 2, "stream": True}, "best_of", "with stream: true"),
+        ({"prompt": ["a"] * 43, "best_of": 3}, "best_of", "at most 128 choices"),
         ({"suffix": ""}, "suffix", "is not supported by Cerebras"),
         ({"reasoning_format": "hidden"}, "reasoning_format", "nowhere to put reasoning"),
         ({"temperature": 2}, "temperature", "between 0 and 1.5"),
@@ -78,6 +81,16 @@ def test_what_is_refused_is_named(fields: dict[str, object], param: str, words: 
     with pytest.raises(BadRequest, match=words) as caught:
         parse(**fields)
     assert caught.value.param == param
+
+
+def test_candidates_are_as_many_as_choices_unless_more_are_asked_for() -> None:
+    assert [parse(n=2).best_of, parse(n=2, best_of=None).best_of, parse(n=2, best_of=5).best_of] == [2, 2, 5]
+
+
+def test_raw_tokens_need_ids_and_no_log_probabilities() -> None:
+    request = parse(return_raw_tokens=True)
+    assert (request.token_ids, request.logprobs) == (True, None)
+    assert not parse().token_ids
 
 
 def test_fields_of_other_dialects_are_unknown() -> None:
@@ -99,20 +112,20 @@ def test_raw_tokens_take_the_place_of_text() -> None:
         ChoiceDone(0, Finish.EOS),
         Finished(Usage(9, 3)),
     ]
-    chunks, whole = render(replace(parse(stream=True), token_ids=True), events)
+    chunks, whole = render(parse(stream=True, return_raw_tokens=True), events)
     assert [chunk["choices"][0]["tokens"] for chunk in chunks] == [[5, 6], [7], []]
     assert whole["choices"] == [{"index": 0, "finish_reason": "stop", "tokens": [5, 6, 7]}]
     assert not any("text" in chunk["choices"][0] for chunk in chunks)
 
 
 def test_raw_tokens_of_a_choice_without_any_are_an_empty_list() -> None:
-    _, whole = render(replace(parse(), token_ids=True), [ChoiceDone(0, Finish.LENGTH), Finished(Usage(9, 0))])
+    _, whole = render(parse(return_raw_tokens=True), [ChoiceDone(0, Finish.LENGTH), Finished(Usage(9, 0))])
     assert whole["choices"] == [{"index": 0, "finish_reason": "length", "tokens": []}]
 
 
 def test_raw_tokens_and_log_probabilities_go_together() -> None:
     events: list[Event] = [ChoiceDelta(0, "ab", (token(5, "a", 9), token(6, "b", 10))), ChoiceDone(0, Finish.EOS), Finished(Usage(9, 2))]
-    _, whole = render(replace(parse(logprobs=0), token_ids=True), events)
+    _, whole = render(parse(logprobs=0, return_raw_tokens=True), events)
     lists = {"text_offset": [0, 1], "token_logprobs": [-0.5, -0.5], "tokens": ["a", "b"]}
     assert whole["choices"] == [{"index": 0, "finish_reason": "stop", "tokens": [5, 6], "logprobs": lists}]
 

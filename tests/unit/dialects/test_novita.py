@@ -66,6 +66,8 @@ def test_printed_ranges_include_their_bounds(name: str) -> None:
     [
         ({"prompt": ["a", "b"], "n": 65}, "n", "at most 128 choices"),
         ({"n": 2, "best_of": 1}, "best_of", "at least n"),
+        ({"best_of": 2, "stream": True}, "best_of", "with stream: true"),
+        ({"prompt": ["a"] * 43, "best_of": 3}, "best_of", "at most 128 choices"),
         ({"prompt": None}, "prompt", "is required"),
         ({"stream_options": {}}, "stream_options", "only allowed with stream"),
         ({"top_p": 0}, "top_p", "above 0, up to 1"),
@@ -76,6 +78,10 @@ def test_what_is_refused_is_named(fields: dict[str, object], param: str, words: 
     with pytest.raises(BadRequest, match=words) as caught:
         parse(**fields)
     assert caught.value.param == param
+
+
+def test_candidates_are_as_many_as_choices_unless_more_are_asked_for() -> None:
+    assert [parse(n=2).best_of, parse(n=2, best_of=None).best_of, parse(n=2, best_of=5).best_of] == [2, 2, 5]
 
 
 def test_fields_that_it_does_not_have_are_unknown() -> None:
