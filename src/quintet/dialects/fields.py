@@ -372,12 +372,13 @@ def table(fields: Sequence[Field[object]]) -> str:
     rows = ["| field | type | values | default | here | notes |", "|---|---|---|---|---|---|"]
     for field in fields:
         kind = field.kind.type.replace("|", "\\|")
-        cells = [f"`{field.name}`", f"`{kind}`", field.kind.range, _shown(field), field.status.value, field.note]
+        cells = [f"`{field.name}`", f"`{kind}`", field.kind.range, shown(field), field.status.value, field.note]
         rows.append("| " + " | ".join(cells) + " |")
     return "\n".join(rows) + "\n"
 
 
-def _shown(field: Field[object]) -> str:
+def shown(field: Field[object]) -> str:
+    """The default as the docs print it."""
     if field.shown:
         return field.shown
     if field.default in (None, "", (), {}):

@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from quintet.backends.base import Backend
 from quintet.config import ServerConfig
 from quintet.errors import BodyTooLarge, MethodNotAllowed, NotFound, QuintetError, SlowBody
+from quintet.server import pages
 from quintet.server.auth import ANYBODY, Keys
 from quintet.server.call import Call, Handler
 from quintet.server.completions import Completions, Source
@@ -67,7 +68,7 @@ class App:
         probes = Probes(backend, self._telemetry)
         completions = Completions(backend, self._models, source, config, self._telemetry, keep_alive)
         tokens = Tokens(backend, self._models, config.max_body_bytes)
-        public = probes.public()
+        public = {**probes.public(), **pages.public()}
         self._public = frozenset(path.encode() for path in public)
         plain = {**public, "/version": probes.version, "/metrics": probes.metrics}
         self._plain = {path: Route(path, {"GET": handler}) for path, handler in plain.items()}

@@ -71,7 +71,8 @@ def test_anything_else_gets_the_same_401(headers: list[tuple[str, str]]) -> None
 
 PATHS = ["/v1/completions", "/completions", "/v1/models", "/models/x", "/", "", "/nope", "/metrics", "/version", "/openai/v1/completions"]
 NEARLY_HEALTH = ["//health", "/health/", "/HEALTH", "/v1/../health", "/health\0", "/health;x", "/v1/health", "/%68ealth"]
-PUBLIC = ["/health", "/livez", "/ping", "/readyz"]
+PROBES = ["/health", "/livez", "/ping", "/readyz"]
+PUBLIC = [*PROBES, "/docs", "/openapi.json"]
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "OPTIONS", "DELETE"])
@@ -80,7 +81,7 @@ def test_every_path_but_the_public_ones_is_closed(path: str, method: str) -> Non
     assert ask(path=path, method=method).status == 401
 
 
-@pytest.mark.parametrize("path", PUBLIC)
+@pytest.mark.parametrize("path", PROBES)
 def test_probes_are_open_and_tell_a_state_only(path: str) -> None:
     answer = ask(path=path, method="GET")
     assert answer.status == 200

@@ -1,0 +1,202 @@
+"""The OpenAPI document and the human page of a dialect, made from the tables that the code enforces."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Mapping, Sequence
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from quintet.dialects import tokens
+from quintet.dialects.catalog import PROVIDERS, Provider
+from quintet.dialects.fields import Field, Integer, Kind, LogitBias, Number, OneOf, Prompts, Stop, String, shown
+
+Json = dict[str, Any]
+
+_STATUSES = {
+    "400": "A field breaks a rule; the message names the field, the rule and the value.",
+    "401": "Missing or wrong API key.",
+    "404": "No such model, or no such path.",
+    "405": "Wrong method; see the header `allow`.",
+    "408": "The body did not arrive in time.",
+    "413": "The body is too large.",
+    "415": "The body is not of a type, character set or encoding that is read.",
+    "429": "Over this key's own limit; see the header `retry-after`.",
+    "500": "The server, or its engine, failed.",
+    "503": "The model is loading, or the queue is full; see the header `retry-after`.",
+    "504": "Over the server's time limit.",
+}
+
+
+def document(provider: Provider, version: str) -> Json:
+    """The OpenAPI 3.1 document of one provider's paths."""
+    components: dict[str, Json] = {}
+    body = _of_hint(provider.body, components)
+    errors = {status: {"description": text, "content": _json({"type": "object"})} for status, text in _STATUSES.items()}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": f"Quintet: {provider.title} completions", "version": version, "description": f"Follows {provider.page}"},
+        "servers": [{"url": provider.bases[0]}, {"url": "/v1", "description": "With the header X-Completions-Dialect or --dialect."}],
+        "security": [{}, {"key": []}],
+        "paths": {
+            "/completions": {"post": _completions(provider, body, errors)},
+            "/models": {"get": _get("The models served.", errors)},
+            "/models/{name}": {"get": {**_get("One model.", errors), "parameters": [_name()]}},
+            "/tokenize": {"post": _post("Text to token ids.", request(tokens.FIELDS), errors)},
+            "/detokenize": {"post": _post("Token ids to text.", _ids(), errors)},
+            "/tokenizer_info": {"get": _get("The tokenizer's special tokens.", errors)},
+        },
+        "components": {"schemas": components, "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
+    }
+
+
+def request(fields: Sequence[Field[Any]]) -> Json:
+    """The JSON Schema of a body; ``a.b`` becomes the member ``b`` of ``a``. Unknown fields are allowed, as they are by the server."""
+    properties: dict[str, Json] = {}
+    for field in fields:
+        outer, _, inner = field.name.partition(".")
+        if inner:
+            members = properties.setdefault(outer, {"type": ["object", "null"]}).setdefault("properties", {})
+            members[inner] = _property(field)
+        else:
+            properties[outer] = {**_property(field), **({"properties": known["properties"]} if (known := properties.get(outer)) else {})}
+    return {"type": "object", "properties": properties}
+
+
+def _property(field: Field[Any]) -> Json:
+    words = [field.kind.range, f"Default: {shown(field)}.", field.note, f"Here: {field.status.value}."]
+    return {"anyOf": [schema(field.kind), {"type": "null"}], "description": " ".join(word for word in words if word)}
+
+
+def schema(kind: Kind[object]) -> Json:
+    """The JSON Schema of a kind: of its type, and its bounds where they are of a common kind."""
+    made = _of_type(kind.type)
+    match kind:
+        case Integer(low, high) | Number(low, high):
+            made |= {name: bound for name, bound in (("minimum", low), ("maximum", high)) if bound is not None}
+        case String(most) if most is not None:
+            made["maxLength"] = most
+        case OneOf(words):
+            made["enum"] = list(words)
+        case LogitBias(most, low, high):
+            made |= {"maxProperties": most, "additionalProperties": {"type": "number", "minimum": low, "maximum": high}}
+            made["propertyNames"] = {"pattern": "^(0|[1-9][0-9]{0,9})$"}
+        case Prompts(most):
+            for one in made["anyOf"][1:]:
+                one["minItems"] = 1
+            made["anyOf"][1]["maxItems"] = made["anyOf"][3]["maxItems"] = most
+            made["anyOf"][3]["items"]["minItems"] = 1
+        case Stop(most, longest):
+            string = {"type": "string", "minLength": 1, "maxLength": longest}
+            made = {"anyOf": [string, {"type": "array", "maxItems": most, "items": string}]}
+    return made
+
+
+def _of_type(text: str) -> Json:
+    """The words of the providers' pages: ``string | array<integer>``."""
+    parts = [part.strip() for part in re.split(r"\|(?![^<]*>)", text)]
+    if len(parts) > 1:
+        return {"anyOf": [_of_type(part) for part in parts]}
+    if found := re.fullmatch(r"array<(.*)>", parts[0]):
+        return {"type": "array", "items": _of_type(found[1])}
+    return {"type": parts[0]} if parts[0] in ("string", "integer", "number", "boolean", "object", "array", "null") else {}
+
+
+_PLAIN: Mapping[object, str] = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
+
+
+def _of_hint(hint: Any, components: dict[str, Json]) -> Json:
+    """The JSON Schema of an annotation of the wire structs; these become components. (msgspec's own has no untagged unions of structs.)"""
+    origin, parts = get_origin(hint), get_args(hint)
+    if hint in _PLAIN:
+        return {"type": _PLAIN[hint]}
+    if origin in (Union, UnionType):
+        return {"anyOf": [_of_hint(part, components) for part in parts if part is not msgspec.UnsetType]}
+    if origin in (list, tuple):
+        return {"type": "array", "items": _of_hint(parts[0], components)}
+    if origin is dict:
+        return {"type": "object", "additionalProperties": _of_hint(parts[1], components)}
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+        if hint.__name__ not in components:
+            components[hint.__name__] = {}  # taken, in case it holds itself
+            components[hint.__name__] = _of_struct(hint, components)
+        return {"$ref": f"#/components/schemas/{hint.__name__}"}
+    return {}
+
+
+def _of_struct(struct: type[msgspec.Struct], components: dict[str, Json]) -> Json:
+    hints, fields = get_type_hints(struct), msgspec.structs.fields(struct)
+    properties = {field.encode_name: _of_hint(hints[field.name], components) for field in fields}
+    return {"type": "object", "required": [field.encode_name for field in fields if field.required], "properties": properties}
+
+
+def _completions(provider: Provider, body: Json, errors: Mapping[str, Json]) -> Json:
+    made = _post("Complete text.", request(provider.fields), errors)
+    stream = {"text/event-stream": {"schema": {"type": "string"}}}
+    made["responses"] = {"200": {"description": "The completion.", "content": {**_json(body), **stream}}, **errors}
+    return made
+
+
+def _post(summary: str, body: Json, errors: Mapping[str, Json]) -> Json:
+    return {**_get(summary, errors), "requestBody": {"required": True, "content": _json(body)}}
+
+
+def _get(summary: str, errors: Mapping[str, Json]) -> Json:
+    return {"summary": summary, "responses": {"200": {"description": summary, "content": _json({})}, **errors}}
+
+
+def _json(body: Json) -> Json:
+    return {"application/json": {"schema": body}}
+
+
+def _name() -> Json:
+    return {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
+
+
+def _ids() -> Json:
+    return {"type": "object", "required": ["tokens"], "properties": {"tokens": {"type": "array", "items": {"type": "integer"}}}}
+
+
+_STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem;color-scheme:light dark}
+table{border-collapse:collapse;width:100%}td,th{border:1px solid #8888;padding:.3rem .5rem;text-align:left;vertical-align:top}
+code{font-family:ui-monospace,monospace}nav a{margin-right:1rem}"""
+
+
+def page(version: str) -> str:
+    """One HTML page about all dialects, which needs nothing from anywhere else."""
+    parts = [
+        "<!doctype html>",
+        '<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">',
+        f"<title>Quintet {html.escape(version)}</title><style>{_STYLE}</style></head><body>",
+        f"<h1>Quintet {html.escape(version)}</h1>",
+        "<p>The same model in five dialects. Choose one by path, by the header <code>X-Completions-Dialect</code>, "
+        "or with <code>--dialect</code> for the paths without a prefix.</p><nav>",
+        *(f'<a href="#{name}">{html.escape(provider.title)}</a>' for name, provider in PROVIDERS.items()),
+        "</nav>",
+        *(_section(provider) for provider in PROVIDERS.values()),
+        "</body></html>",
+    ]
+    return "\n".join(parts)
+
+
+def _section(provider: Provider) -> str:
+    paths = ", ".join(f"<code>{base}/completions</code>" for base in provider.bases)
+    rows = "\n".join(_row(field) for field in provider.fields)
+    return f"""<h2 id="{provider.name}">{html.escape(provider.title)}</h2>
+<p>Follows <a rel="noreferrer" href="{html.escape(provider.page)}">{html.escape(provider.page)}</a>.
+<a href="/openapi.json?dialect={provider.name}">OpenAPI document</a>.</p><p><code>POST</code> {paths}</p>
+<table><tr><th>field<th>type<th>values<th>default<th>here<th>notes</tr>
+{rows}</table>"""
+
+
+def _row(field: Field[Any]) -> str:
+    cells = [f"`{field.name}`", f"`{field.kind.type}`", field.kind.range, shown(field), field.status.value, field.note]
+    return f"<tr>{''.join(f'<td>{_marked(cell)}' for cell in cells)}</tr>"
+
+
+def _marked(text: str) -> str:
+    """Backquotes become code."""
+    return re.sub(r"`([^`]*)`", r"<code>\1</code>", html.escape(text))
