@@ -57,7 +57,9 @@ LOGPROBS: Field[int | None] = Field(
 )
 
 # SDK, best_of: "`best_of` must be greater than `n`"; equality only says that nothing is thrown away.
-BEST_OF = Field("best_of", Integer(1, MAX_CHOICES), 1, note="SDK only. At least `n`; over `n` not with `stream`.", shown="`n`")
+BEST_OF: Field[int | None] = Field(
+    "best_of", Integer(1, MAX_CHOICES), None, note="SDK only. At least `n`; over `n` not with `stream`.", shown="`n`"
+)
 # SDK, frequency_penalty and presence_penalty: "Number between -2.0 and 2.0."
 FREQUENCY_PENALTY = Field("frequency_penalty", Number(-2, 2), 0.0, Status.LATER, note="SDK only.")
 # SDK, logit_bias: "Dict[str, float]", "from -100 to 100"; "-100 or 100 should result in a ban or exclusive selection".
@@ -124,7 +126,8 @@ class Cerebras:
 
 
 def _request(raw: Mapping[str, object], fresh_seed: int) -> CompletionRequest:
-    cache_key, n, root = PROMPT_CACHE_KEY.of(raw), N.of(raw), GRAMMAR_ROOT.of(raw)
+    n, best_of = N.of(raw), BEST_OF.of(raw)
+    cache_key, root = PROMPT_CACHE_KEY.of(raw), GRAMMAR_ROOT.of(raw)
     return CompletionRequest(
         model=MODEL.of(raw),
         prompts=PROMPT.of(raw),
@@ -137,7 +140,7 @@ def _request(raw: Mapping[str, object], fresh_seed: int) -> CompletionRequest:
         stream=STREAM.of(raw),
         include_usage=INCLUDE_USAGE.of(STREAM_OPTIONS.of(raw)),
         user=USER.of(raw),
-        best_of=n if raw.get(BEST_OF.name) is None else BEST_OF.of(raw),
+        best_of=n if best_of is None else best_of,
         token_ids=RETURN_RAW_TOKENS.of(raw),
         guide=None if root is None else guide(root, GRAMMAR_ROOT.name),
         cache_salt=f"key:{cache_key}" if cache_key else "",

@@ -65,7 +65,7 @@ LOGPROBS: Field[int | None] = Field(
 )
 # Page, best_of: "best_of must be greater than n"; equality, which real clients send, only says that nothing is thrown away. "Results
 # cannot be streamed."
-BEST_OF = Field("best_of", Integer(1, MAX_CHOICES), 1, note="At least `n`; over `n` not with `stream`.", shown="`n`")
+BEST_OF: Field[int | None] = Field("best_of", Integer(1, MAX_CHOICES), None, note="At least `n`; over `n` not with `stream`.", shown="`n`")
 
 FIELDS: tuple[Field[Any], ...] = (
     *(MODEL, PROMPT, MAX_TOKENS, STREAM, STREAM_OPTIONS, INCLUDE_USAGE, N, SEED, FREQUENCY_PENALTY, PRESENCE_PENALTY, REPETITION_PENALTY),
@@ -102,7 +102,7 @@ class Novita:
 
 
 def _request(raw: Mapping[str, object], fresh_seed: int) -> CompletionRequest:
-    n = N.of(raw)
+    n, best_of = N.of(raw), BEST_OF.of(raw)
     return CompletionRequest(
         model=MODEL.of(raw),
         prompts=PROMPT.required(raw),
@@ -115,7 +115,7 @@ def _request(raw: Mapping[str, object], fresh_seed: int) -> CompletionRequest:
         stream=STREAM.of(raw),
         include_usage=INCLUDE_USAGE.of(STREAM_OPTIONS.of(raw)),
         user="",
-        best_of=n if raw.get(BEST_OF.name) is None else BEST_OF.of(raw),
+        best_of=n if best_of is None else best_of,
     )
 
 
