@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from quintet.backends.base import Capabilities, Health, Prepared, SequenceSpec, State
+from quintet.backends.native.prepare import resolve, texts
 from quintet.dialects import fireworks, together
 from quintet.dialects.base import Dialect, Parsed
 from quintet.dialects.fields import Boolean, Field, Integer, LogitBias, Number, Object, OneOf, Prompts, Status, Stop, String, table
 from quintet.dialects.fireworks_kinds import Effort, Grammar, Hint, Images, LogprobsChoice, Schema
 from quintet.errors import BadRequest, Unsupported
+from quintet.service import Service
 
 DOCS = Path(__file__).parents[3] / "docs" / "dialects"
 DIALECTS: dict[str, tuple[Dialect, tuple[Field[Any], ...]]] = {
@@ -200,6 +204,30 @@ def test_a_field_that_is_not_there_yet_is_refused_with_any_value_but_the_default
         assert caught.value.param == field.name.partition(".")[0]
         assert re.search(r"not supported|none is served", str(caught.value))
     assert inside
+
+
+class Checking:
+    """The backend as far as a request is checked: with the engine's own rules."""
+
+    capabilities = Capabilities("m", 4096, 257, [b""] * 257, max_logprobs=20, max_sequences=128, fingerprint="f")
+
+    def health(self) -> Health:
+        return Health(State.READY)
+
+    async def prepare(self, specs: Sequence[SequenceSpec]) -> Prepared:
+        return Prepared(1, resolve(specs, {text: list(text.encode()) for text in texts(specs)}, self.capabilities, 256))
+
+
+@pytest.mark.parametrize(("dialect", "field", "value"), each(lambda field: bounds(field.kind)[0]))
+def test_what_is_taken_is_offered_by_the_engine(dialect: str, field: Field[Any], value: object) -> None:
+    try:
+        request = parse(dialect, body(field, value)).request
+    except BadRequest:
+        return
+    try:
+        asyncio.run(Service(Checking(), lambda: 0.0).prepare(request))  # type: ignore[arg-type]
+    except BadRequest as error:
+        assert not isinstance(error, Unsupported), str(error)
 
 
 def test_the_fireworks_table_has_every_field_of_the_page() -> None:
