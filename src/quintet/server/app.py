@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -151,6 +152,7 @@ class App:
         method, status = exchange.method if exchange.method in METHODS else OTHER, exchange.status or 499
         self._telemetry.answered(method, handler, status, seconds)
         log_access(
+            time=datetime.fromtimestamp(self._source.now(), UTC).isoformat(timespec="milliseconds"),
             method=method,
             handler=handler,
             status=status,

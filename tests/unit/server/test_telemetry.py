@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -100,6 +101,7 @@ def test_a_request_is_one_line_of_json(caplog: pytest.LogCaptureFixture) -> None
         call(served, {"prompt": "abcd", "max_tokens": 3}, path="/openai/v1/completions", headers=headers)
         call(served, method="GET", path="/secret/place")
     done, refused = lines(caplog)
+    assert datetime.fromisoformat(done.pop("time")).tzinfo is not None
     assert done.pop("ms") >= done.pop("ttft_ms") >= 0
     assert len(done.pop("key")) == 8
     assert done == {
