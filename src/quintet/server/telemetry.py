@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from quintet.backends.base import Health
-from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finish, Usage
+from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finish, Finished, Usage
 from quintet.metrics import Counter, Gauge, Histogram, render
 from quintet.request import CompletionRequest
 
@@ -46,6 +46,9 @@ class Telemetry:
         self.first = Histogram("vllm:time_to_first_token_seconds", "From arrival to the first text.", _TTFT, fixed=fixed)
         self.gap = Histogram("vllm:inter_token_latency_seconds", "Between the outputs of a request.", _GAP, fixed=fixed)
         self.latency = Histogram("vllm:e2e_request_latency_seconds", "From arrival to the end.", _LATENCY, fixed=fixed)
+        self.queue = Histogram("vllm:request_queue_time_seconds", "Waiting for the first step.", _LATENCY, fixed=fixed)
+        self.prefill = Histogram("vllm:request_prefill_time_seconds", "From there to the first token.", _LATENCY, fixed=fixed)
+        self.decode = Histogram("vllm:request_decode_time_seconds", "From there to the last token.", _LATENCY, fixed=fixed)
         self.prompt = Histogram("vllm:request_prompt_tokens", "Prompt tokens of a request.", _TOKENS, fixed=fixed)
         self.generation = Histogram("vllm:request_generation_tokens", "Generated tokens of a request.", _TOKENS, fixed=fixed)
         self.n = Histogram("vllm:request_params_n", "n of a request.", _CHOICES, fixed=fixed)
@@ -59,7 +62,8 @@ class Telemetry:
         self._waiting.set(health.waiting)
         self._steps.set(health.steps)
         metrics = [self._running, self._waiting, self._steps, self.prompt_tokens, self.generation_tokens, self.queries, self.hits]
-        metrics += [self.success, self.first, self.gap, self.latency, self.prompt, self.generation, self.n, self.max_tokens]
+        metrics += [self.success, self.first, self.gap, self.latency, self.queue, self.prefill, self.decode]
+        metrics += [self.prompt, self.generation, self.n, self.max_tokens]
         return render([*metrics, self.http, self.seconds]).encode()
 
     def answered(self, method: str, handler: str, status: int, seconds: float) -> None:
@@ -100,6 +104,10 @@ class Observer:
             match event:
                 case ChoiceDone(finish=finish):
                     self._reason(_REASON[finish])
+                case Finished(timing=timing):
+                    self._telemetry.queue.observe(timing.queue)
+                    self._telemetry.prefill.observe(timing.prompt)
+                    self._telemetry.decode.observe(timing.completion)
                 case Failed():
                     self._reason("error")
 

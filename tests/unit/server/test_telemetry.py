@@ -140,4 +140,9 @@ def test_a_source_of_time_is_asked_and_not_the_machine() -> None:
     call(served, {"prompt": "a", "max_tokens": 1})
     assert isinstance(served, App)
     found = scraped(served)
-    assert found["vllm:time_to_first_token_seconds_sum{}"] == 10
+    first, whole = found["vllm:time_to_first_token_seconds_sum{}"], found["vllm:e2e_request_latency_seconds_sum{}"]
+    assert 0 < first < whole
+    assert first % 10 == whole % 10 == 0
+    parts = ("queue", "prefill", "decode")
+    assert 0 < sum(found[f"vllm:request_{part}_time_seconds_sum{{}}"] for part in parts) < whole
+    assert [found[f"vllm:request_{part}_time_seconds_count{{}}"] for part in parts] == [1, 1, 1]
