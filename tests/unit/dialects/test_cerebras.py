@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
+from quintet.dialects import cerebras
 from quintet.dialects.base import Identity, ServedModel
 from quintet.dialects.cerebras import Cerebras
+from quintet.dialects.cerebras_grammar import guide
+from quintet.dialects.fields import Field, Status
 from quintet.errors import BadRequest, ModelNotFound, NotAuthorized, Overloaded, PromptTooLong, TooManyRequests
 from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finish, Finished, Timing, TokenText, Usage
 from quintet.request import CompletionRequest, Sampling, StopRules
@@ -91,6 +94,33 @@ def test_raw_tokens_need_ids_and_no_log_probabilities() -> None:
     request = parse(return_raw_tokens=True)
     assert (request.token_ids, request.logprobs) == (True, None)
     assert not parse().token_ids
+
+
+@pytest.fixture
+def offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every control is offered, those too that no engine has yet: what they mean is the dialect's to say."""
+    for name, field in list(vars(cerebras).items()):
+        if isinstance(field, Field) and field.status is Status.LATER:
+            monkeypatch.setattr(cerebras, name, replace(field, status=Status.DONE))
+
+
+@pytest.mark.usefixtures("offered")
+def test_every_control_arrives() -> None:
+    request = parse(frequency_penalty=-2, presence_penalty=2, logit_bias={"7": 1.5}, min_tokens=-1, grammar_root="ws")
+    assert request.sampling == Sampling(
+        1.0, 1.0, 7, frequency_penalty=-2.0, presence_penalty=2.0, logit_bias=((7, 1.5),), min_tokens=-1
+    )  # fmt: skip
+    assert request.guide == guide("ws", "grammar_root")
+
+
+@pytest.mark.usefixtures("offered")
+def test_at_least_is_at_most_at_most() -> None:
+    assert parse(min_tokens=4, max_tokens=4).sampling.min_tokens == 4
+    assert parse(min_tokens=-1, max_tokens=0).sampling.min_tokens == -1
+    assert parse(min_tokens=4).sampling.min_tokens == 4
+    with pytest.raises(BadRequest, match="at most max_tokens, got min_tokens 5 with max_tokens 4") as caught:
+        parse(min_tokens=5, max_tokens=4)
+    assert caught.value.param == "min_tokens"
 
 
 def test_fields_of_other_dialects_are_unknown() -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
+from quintet.dialects import novita
 from quintet.dialects.base import Identity, ServedModel
+from quintet.dialects.fields import Field, Status
 from quintet.dialects.novita import Novita
 from quintet.errors import BadRequest, BodyTooLarge, ModelNotFound, NotAuthorized, Overloaded, PromptTooLong, TooManyRequests
 from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finish, Finished, Usage
@@ -78,6 +81,30 @@ def test_what_is_refused_is_named(fields: dict[str, object], param: str, words: 
     with pytest.raises(BadRequest, match=words) as caught:
         parse(**fields)
     assert caught.value.param == param
+
+
+@pytest.fixture
+def offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every control is offered, those too that no engine has yet: what they mean is the dialect's to say."""
+    for name, field in list(vars(novita).items()):
+        if isinstance(field, Field) and field.status is Status.LATER:
+            monkeypatch.setattr(novita, name, replace(field, status=Status.DONE))
+
+
+@pytest.mark.usefixtures("offered")
+def test_every_control_arrives() -> None:
+    request = parse(
+        frequency_penalty=-2, presence_penalty=2, repetition_penalty=1.5, top_k=128, min_p=1, logit_bias={"1639": 6, "7": -0.5}
+    )  # fmt: skip
+    assert request.sampling == Sampling(
+        1.0, 1.0, 7, top_k=128, min_p=1.0, repetition_penalty=1.5, frequency_penalty=-2.0, presence_penalty=2.0,
+        logit_bias=((1639, 6.0), (7, -0.5)),
+    )  # fmt: skip
+
+
+@pytest.mark.usefixtures("offered")
+def test_a_repetition_penalty_can_be_divided_by_in_single_precision() -> None:
+    assert parse(repetition_penalty=5e-324).sampling.repetition_penalty == 1e-6
 
 
 def test_candidates_are_as_many_as_choices_unless_more_are_asked_for() -> None:
