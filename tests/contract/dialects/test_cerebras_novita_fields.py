@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.contract.dialects.test_fireworks_together_fields import Checking
 
 from quintet.dialects import cerebras, novita
 from quintet.dialects.base import Dialect, Parsed
@@ -28,6 +30,7 @@ from quintet.dialects.fields import (
     table,
 )
 from quintet.errors import BadRequest, Unsupported
+from quintet.service import Service
 
 DOCS = Path(__file__).parents[3] / "docs" / "dialects"
 DIALECTS: dict[str, tuple[Dialect, tuple[Field[Any], ...]]] = {
@@ -151,6 +154,18 @@ def test_a_value_at_the_bound_is_taken_or_said_to_be_not_supported(dialect: str,
     with pytest.raises(Unsupported, match="is not supported") as caught:
         parse(dialect, body(field, value))
     assert caught.value.param == field.name
+
+
+@pytest.mark.parametrize(("dialect", "field", "value"), each(lambda field: bounds(field.kind)[0]))
+def test_what_is_taken_is_offered_by_the_engine(dialect: str, field: Field[Any], value: object) -> None:
+    try:
+        request = parse(dialect, body(field, value)).request
+    except Unsupported:
+        return
+    try:
+        asyncio.run(Service(Checking(), lambda: 0.0).prepare(request))
+    except BadRequest as error:
+        assert not isinstance(error, Unsupported), str(error)
 
 
 def test_the_cerebras_table_has_every_field_of_the_page_and_the_sdk() -> None:
