@@ -30,7 +30,7 @@ void require(bool ok, const char* what) { if (!ok) throw std::invalid_argument(w
 
 // Threads for row-wise work on logits, which any model or none may have made.
 Team& rows_team() {
-  static Team team(int(std::clamp(std::thread::hardware_concurrency(), 1u, 8u)));
+  static Team team(int(std::clamp(std::thread::hardware_concurrency(), 1u, 8u)), 1);
   return team;
 }
 std::mutex rows_mutex;
@@ -43,8 +43,7 @@ const Kernels& best_kernels() {
 template <class Row> void over_rows(int rows, Row row) {
   const std::lock_guard lock(rows_mutex);
   if (rows < 2) { for (int r = 0; r < rows; r++) row(r); return; }
-  Team& team = rows_team();
-  team.run([&](int) { team.each(rows, row); });
+  rows_team().parallel(rows, row);
 }
 
 template <class T> T field(const nb::dict& d, const char* name) {
