@@ -174,16 +174,21 @@ def test_health_says_loading_until_the_model_is_there(tmp_path: Path) -> None:
     """A loader held up by a pipe: the server answers meanwhile, and prints its banner only afterwards."""
     gate = tmp_path / "gate"
     os.mkfifo(gate)
+    child = f"""
+from quintet.backends.native import child
+def slow(source, table):
+    load = child.loader_of(source, table)
+    def held(progress):
+        progress(0.25)
+        open({str(gate)!r}).read()
+        return load(progress)
+    return held
+child.main(slow)
+"""
     code = f"""
-import sys
-from quintet.backends import toy
+import functools, sys
 from quintet.cli import engines, main
-load = toy.toy_loader()
-def slow(progress):
-    progress(0.25)
-    open({str(gate)!r}).read()
-    return load(progress)
-engines.toy.toy_loader = lambda: slow
+engines.ProcessLink = functools.partial(engines.ProcessLink, module=("-c", {child!r}))
 sys.argv = ["quintet", "serve", "--toy", "--port", sys.argv[1]]
 main()
 """

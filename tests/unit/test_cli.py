@@ -279,10 +279,9 @@ def test_a_model_that_does_not_load_gives_the_loaders_reason() -> None:
         raise RuntimeError("a bug")
 
     async def wait(loader: Callable[[Callable[[float], None]], Loaded]) -> None:
-        watched = loading.WatchedLoader(loader)
-        backend = engines.Engine(watched, EngineConfig())
+        backend = engines.Engine(loader, EngineConfig())
         try:
-            await loading.ready(backend, watched, "tiny")
+            await loading.ready(backend, "tiny")
         finally:
             await backend.close()
 

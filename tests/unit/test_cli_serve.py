@@ -6,15 +6,15 @@ import socket
 
 import pytest
 
-from quintet.backends import toy
-from quintet.cli import engines, loading, net, serve
+from quintet.backends.native.codec import ModelSource
+from quintet.cli import engines, net, serve
 from quintet.config import EngineConfig
 
 
 def plan(**changes: object) -> engines.Plan:
     values: dict[str, object] = {
         "name": "smollm2", "quant": "Q4_1", "context": 8192, "full_context": 8192, "isa": "avx512", "threads": 2, "kv_tokens": 46592,
-        "loader": loading.WatchedLoader(toy.toy_loader()), "config": EngineConfig(),
+        "source": ModelSource("", 1, None, "toy"), "config": EngineConfig(),
     }  # fmt: skip
     return engines.Plan(**{**values, **changes})  # type: ignore[arg-type]
 

@@ -66,6 +66,9 @@ def serve(
     max_choices: Annotated[int, typer.Option(min=1, max=128, help="Most choices of a request: prompts times n.")] = 128,
     max_waiting: Annotated[int, typer.Option(min=1, help="Most choices that wait for their turn; beyond it requests get 503.")] = 1024,
     max_per_key: Annotated[int, typer.Option(min=0, help="Most completions at once per API key; 0 = no limit.")] = 0,
+    drain_timeout: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="Most time for running answers to end after SIGTERM.")
+    ] = 30,
     log_level: Annotated[str, typer.Option(help="error, warning, info or debug.")] = "info",
 ) -> None:
     """Serve a model over HTTP."""
@@ -79,7 +82,7 @@ def serve(
     body = engines.parse_size(max_body, "--max-body")
     keys, names = tuple(api_key or ()), tuple(served_model_name or ())
     config = ServerConfig(host, port, keys, names, body, api_key_file, dialect, strict, timeout, max_per_key)
-    raise typer.Exit(serve.serve(serve.ServeOptions(engine, config, no_api_key, log_level.lower())))
+    raise typer.Exit(serve.serve(serve.ServeOptions(engine, config, no_api_key, log_level.lower(), drain_timeout)))
 
 
 @app.command()

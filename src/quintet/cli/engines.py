@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 from quintet.backends import toy
-from quintet.backends.base import Backend
-from quintet.backends.native.core import PAGE, isas
+from quintet.backends.native.codec import ModelSource
+from quintet.backends.native.core import PAGE, Loader, Tokenizer, isas
 from quintet.backends.native.engine import Engine
-from quintet.backends.native.load import native_loader
+from quintet.backends.native.load import load_tokenizer, native_loader
+from quintet.backends.native.process import ProcessLink
 from quintet.cli import memory
 from quintet.cli.console import OptionError
 from quintet.cli.describe import check_context, describe
-from quintet.cli.loading import WatchedLoader
 from quintet.config import EngineConfig
 from quintet.errors import ModelError, shorten
 from quintet.models import store
@@ -99,12 +100,23 @@ class Plan:
     isa: str
     threads: int
     kv_tokens: int
-    loader: WatchedLoader
+    source: ModelSource
     config: EngineConfig
 
-    def start(self) -> Backend:
-        """Begin to load the model in the background; call it on the event loop that will use the engine."""
-        return Engine(self.loader, self.config)
+    def start(self) -> Engine:
+        """Begin to load the model in a thread of this process; call it on the event loop that will use the engine."""
+        return Engine(self._loader(), self.config)
+
+    def supervise(self) -> Engine:
+        """Likewise in a process of its own, which is started again when it dies or hangs."""
+        return Engine(ProcessLink(self.source, self._tokenizer, self.config), self.config)
+
+    def _loader(self) -> Loader:
+        of = self.source
+        return native_loader(Path(of.path), of.threads, of.context, of.name) if of.path else toy.toy_loader()
+
+    def _tokenizer(self) -> Tokenizer:
+        return load_tokenizer(Path(self.source.path)) if self.source.path else toy.ToyTokenizer()
 
 
 def plan(options: EngineOptions, report: Report) -> Plan:
@@ -123,9 +135,9 @@ def plan(options: EngineOptions, report: Report) -> Plan:
     kv_tokens = options.kv_bytes // (about.kv_per_token * PAGE) * PAGE
     context = _fit(check_context(options.ctx_size, about.spec.context), about.spec.context, kv_tokens)
     threads = thread_count(options.threads)
-    loader = WatchedLoader(native_loader(model.path, threads, context, model.name))
+    source = ModelSource(str(model.path), threads, context, model.name)
     config = _config(options, options.kv_bytes)
-    return Plan(model.name, about.quant, context, about.spec.context, chosen_isa(), threads, kv_tokens, loader, config)
+    return Plan(model.name, about.quant, context, about.spec.context, chosen_isa(), threads, kv_tokens, source, config)
 
 
 def _fit(wanted: int, most: int, kv_tokens: int) -> int:
@@ -149,4 +161,4 @@ def _config(options: EngineOptions, kv_bytes: int) -> EngineConfig:
 def _toy(options: EngineOptions) -> Plan:
     config = _config(options, _TOY_KV_BYTES)
     kv_tokens = _TOY_KV_BYTES // 4
-    return Plan("toy", "", toy.CONTEXT, toy.CONTEXT, chosen_isa(), 1, kv_tokens, WatchedLoader(toy.toy_loader()), config)
+    return Plan("toy", "", toy.CONTEXT, toy.CONTEXT, chosen_isa(), 1, kv_tokens, ModelSource("", 1, None, "toy"), config)

@@ -21,6 +21,23 @@ def on_interrupt() -> asyncio.Event:
     return event
 
 
+def on_stop() -> tuple[asyncio.Event, asyncio.Event]:
+    """Two events for the running loop: to stop, and to stop at once.
+
+    SIGTERM sets the first; SIGINT, or a second signal of either kind, both.
+    """
+    stop, at_once = asyncio.Event(), asyncio.Event()
+
+    def heard(number: signal.Signals) -> None:
+        if stop.is_set() or number is signal.SIGINT:
+            at_once.set()
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, heard, number)
+    return stop, at_once
+
+
 async def unless(event: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
     """Run ``work``; when ``event`` comes first, cancel it. Whether it was finished; its exceptions pass through."""
     task, waiting = asyncio.ensure_future(work), asyncio.ensure_future(event.wait())

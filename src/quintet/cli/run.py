@@ -101,7 +101,7 @@ async def _run(plan: engines.Plan, options: RunOptions) -> int:
     interrupted = on_interrupt()
     backend = plan.start()
     try:
-        if not await unless(interrupted, ready(backend, plan.loader, plan.name)):
+        if not await unless(interrupted, ready(backend, plan.name)):
             return INTERRUPTED
         job = await Service(backend, time.perf_counter).prepare(_request(plan.name, options))
         clock = Clock(time.perf_counter())

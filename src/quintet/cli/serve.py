@@ -1,4 +1,4 @@
-"""``quintet serve``: listen, load, serve, and stop within two seconds when asked to."""
+"""``quintet serve``: listen, load, serve, drain on SIGTERM, and stop within two seconds on Ctrl-C."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ import uvicorn
 import uvloop
 
 from quintet import __version__
-from quintet.backends.base import Backend
+from quintet.backends.native.engine import Engine
 from quintet.cli import engines, net
 from quintet.cli.console import ConsoleReport, OptionError
-from quintet.cli.interrupt import end_within, on_interrupt, unless
+from quintet.cli.interrupt import end_within, on_stop, unless
 from quintet.cli.loading import ready
 from quintet.cli.protocol import Protocol
 from quintet.config import ServerConfig
@@ -31,7 +31,10 @@ from quintet.server.auth import read_key_file
 from quintet.server.mounts import AUTO
 from quintet.server.telemetry import ACCESS
 
+_log = logging.getLogger(__name__)
 _LEVELS = ("error", "warning", "info", "debug")
+DRAIN_S = 30.0
+_POLL_S = 0.02
 _GRACE_S = 0.5  # for answers that are nearly done; then the engine ends the rest, and their clients see it
 _CUT_S = 1  # for those that still do not end
 _END_S = 1.2  # for everything after the grace; in all less than two seconds
@@ -39,12 +42,17 @@ _END_S = 1.2  # for everything after the grace; in all less than two seconds
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """What to serve, where, to whom."""
+    """What to serve, where, to whom.
+
+    Args:
+        drain_timeout: most seconds from SIGTERM until the answers that still run are ended.
+    """
 
     engine: engines.EngineOptions
     config: ServerConfig
     no_api_key: bool
     log_level: str
+    drain_timeout: float = DRAIN_S
 
 
 def serve(options: ServeOptions) -> int:
@@ -66,20 +74,22 @@ def serve(options: ServeOptions) -> int:
         with ConsoleReport() as report:
             plan = engines.plan(options.engine, report)
         _log_to_stderr(options.log_level)
-        return uvloop.run(_serve(sock, plan, config, access(config.host, keys)))
+        return uvloop.run(_serve(sock, plan, options, access(config.host, keys)))
 
 
-async def _serve(sock: socket.socket, plan: engines.Plan, config: ServerConfig, who: str) -> int:
-    stop = on_interrupt()
-    backend = plan.start()
+async def _serve(sock: socket.socket, plan: engines.Plan, options: ServeOptions, who: str) -> int:
+    stop, at_once = on_stop()
+    config = options.config
+    backend = plan.supervise()
     config = replace(config, model_names=config.model_names or (plan.name,))
     server = _server(backend, config)
     serving = asyncio.create_task(server.serve([sock]))
     try:
-        if await unless(stop, ready(backend, plan.loader, plan.name)):
+        if await unless(stop, ready(backend, plan.name)):
             sys.stdout.write(banner(plan, net.url(sock), config.model_names[0], who, whole=sys.stdout.isatty()))
             sys.stdout.flush()
             await unless(stop, _ended(serving))
+            await unless(at_once, _drained(server, backend, options.drain_timeout))
         return 0
     finally:
         await _shut_down(server, serving, backend)
@@ -89,7 +99,18 @@ async def _ended(serving: asyncio.Task[None]) -> None:
     await asyncio.shield(serving)
 
 
-async def _shut_down(server: uvicorn.Server, serving: asyncio.Task[None], backend: Backend) -> None:
+async def _drained(server: uvicorn.Server, backend: Engine, seconds: float) -> None:
+    """Refuse new work, still answering that, until what there is is done, or time is up."""
+    backend.drain()
+    try:
+        async with asyncio.timeout(seconds):
+            while backend.live or server.server_state.tasks:
+                await asyncio.sleep(_POLL_S)
+    except TimeoutError:
+        _log.warning("%d choices are not done after %g s of draining; they are ended", backend.live, seconds)
+
+
+async def _shut_down(server: uvicorn.Server, serving: asyncio.Task[None], backend: Engine) -> None:
     """Refuse new work, let answers end that are nearly done, then end the others."""
     server.should_exit = True
     await asyncio.wait((serving,), timeout=_GRACE_S)
@@ -104,7 +125,7 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _server(backend: Backend, config: ServerConfig) -> uvicorn.Server:
+def _server(backend: Engine, config: ServerConfig) -> uvicorn.Server:
     settings = uvicorn.Config(
         create_app(backend, config),
         http=Protocol,

@@ -72,9 +72,10 @@ class Child:
             while data := self._sock.recv(_READ):
                 for frame in self._splitter.feed(data):
                     self._receive(codec.decode_to_worker(frame))
-        except (OSError, codec.BadFrameError) as error:
-            _log.error("the engine lost its connection: %s", error)
-        os._exit(0)
+        except Exception:
+            _log.exception("the engine lost its connection")
+        finally:
+            os._exit(0)
 
     def _receive(self, frame: codec.Load | codec.Vocabulary | codec.Work | codec.Drop) -> None:
         match frame:

@@ -48,14 +48,14 @@ class ModelSource:
     isa: str = ""
 
 
-class Load(Frame):
+class Load(Frame, frozen=True):
     """The first frame: what to load, and how to run it."""
 
     source: ModelSource
     config: EngineConfig
 
 
-class Vocabulary(Frame):
+class Vocabulary(Frame, frozen=True):
     """What the worker needs of the tokenizer, which only the other side has.
 
     Args:
@@ -66,7 +66,7 @@ class Vocabulary(Frame):
     eos_ids: frozenset[int]
 
 
-class Work(Frame):
+class Work(Frame, frozen=True):
     """``Submit``, with each prompt only once.
 
     Args:
@@ -79,20 +79,20 @@ class Work(Frame):
     sequences: tuple[tuple[int, PreparedSequence], ...]
 
 
-class Drop(Frame):
+class Drop(Frame, frozen=True):
     """``Abort``."""
 
     request_id: int
     seq: int | None
 
 
-class Loading(Frame):
+class Loading(Frame, frozen=True):
     """``Progress``."""
 
     share: float
 
 
-class Up(Frame):
+class Up(Frame, frozen=True):
     """``Ready``: the capabilities, less the pieces."""
 
     context: int
@@ -103,13 +103,13 @@ class Up(Frame):
     step_s: float
 
 
-class Begun(Frame):
+class Begun(Frame, frozen=True):
     """``Started``."""
 
     requests: tuple[int, ...]
 
 
-class Step(Frame):
+class Step(Frame, frozen=True):
     """``Stepped``, for encoding: events as rows."""
 
     steps: int
@@ -118,7 +118,7 @@ class Step(Frame):
     events: dict[int, list[tuple[Any, ...]]]
 
 
-class Failure(Frame):
+class Failure(Frame, frozen=True):
     """``Died``.
 
     Args:
@@ -204,9 +204,10 @@ def decode_to_worker(data: bytes) -> Load | Vocabulary | Work | Drop:
         BadFrameError: not one of these, or a field of a wrong type.
     """
     try:
-        return _to_worker.decode(data)
+        frame: Load | Vocabulary | Work | Drop = _to_worker.decode(data)
     except msgspec.DecodeError as error:
         raise BadFrameError(str(error)) from None
+    return frame
 
 
 def decode_from_worker(data: bytes) -> Any:

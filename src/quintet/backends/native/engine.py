@@ -15,7 +15,7 @@ from quintet.backends.native.flights import Flights
 from quintet.backends.native.infill import infill
 from quintet.backends.native.link import Link, ThreadLink
 from quintet.backends.native.messages import Abort, Died, FromWorker, Progress, Ready, Started, Stepped, Submit
-from quintet.backends.native.prepare import resolve, texts
+from quintet.backends.native.prepare import resolve, texts, words
 from quintet.backends.native.restarts import GIVEN_UP, pause
 from quintet.backends.native.scheduler import live_limit
 from quintet.backends.native.stream import Stream
@@ -113,7 +113,8 @@ class Engine:
             encoded = await asyncio.to_thread(_encode, tokenizer, wanted)
         else:
             encoded = _encode(tokenizer, wanted)
-        sequences = resolve(specs, encoded, self.capabilities, _separator(tokenizer), infill(tokenizer))
+        inside = {word: tokenizer.encode_inside(word) for word in words(specs)}
+        sequences = resolve(specs, encoded, self.capabilities, _separator(tokenizer), infill(tokenizer), inside)
         self._require_open()
         self._require_room(len(specs))  # others may have come meanwhile; nothing can between this and submit
         return Prepared(next(self._ids), sequences)

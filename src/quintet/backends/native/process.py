@@ -211,7 +211,7 @@ class _Connection:
         if self.running:
             self._loop.call_later(_REAP_S, self._reap)
         else:
-            _log.info("the engine's process %d ended with code %s", self.process.pid, self.process.returncode)
+            _log.debug("the engine's process %d ended with code %s", self.process.pid, self.process.returncode)
 
     def _readable(self) -> None:
         try:
