@@ -17,7 +17,7 @@ import numpy as np
 
 from quintet.backends.base import PreparedSequence, SequenceSpec, State
 from quintet.backends.native import step
-from quintet.backends.native.core import F32, I32, U8, Batch, Loaded, Scores
+from quintet.backends.native.core import F32, I32, U8, Batch, Loaded, Samplers, Scores
 from quintet.backends.native.emit import Emitter
 from quintet.backends.native.engine import Engine
 from quintet.backends.native.kv import KvCache
@@ -54,7 +54,7 @@ class NoModel:
         """Nothing to copy."""
 
 
-def no_sample(logits: F32, *_: object) -> I32:
+def no_draw(logits: F32, *_: object) -> I32:
     return np.zeros(len(logits), np.int32)
 
 
@@ -78,7 +78,7 @@ def parts(sequences: int, steps: int, logprobs: int | None) -> dict[str, float]:
     scheduler = Scheduler(config, KvCache(PagePool(1 << 16), tables, ROW), Emitter(ToyTokenizer().pieces, frozenset({256})))
     for index in range(sequences):
         scheduler.add(index, [PreparedSequence(prompt(index), steps, Sampling(0.0, 1.0, index), logprobs, False)], 0.0)
-    stepper = Stepper(runner, tables)
+    stepper = Stepper(runner, tables, Samplers([b""] * VOCAB, ()))
     spent = dict.fromkeys(("plan", "step", "apply"), 0.0)
     count = 0
     while scheduler.live:
@@ -119,7 +119,7 @@ def main() -> None:
     parser.add_argument("--sequences", type=int, default=32)
     parser.add_argument("--steps", type=int, default=2000)
     args = parser.parse_args()
-    vars(step).update(sample=no_sample, score=no_score)
+    vars(step).update(draw=no_draw, score=no_score)
     for logprobs in (None, 0, 5):
         each = parts(args.sequences, args.steps, logprobs)
         total = asyncio.run(whole(args.sequences, args.steps, logprobs))

@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from plan import Plan, emit, measure
-from quintet.backends.native.core import I32, PAGE, Batch, Runner, sample
+from quintet.backends.native.core import I32, PAGE, Batch, Runner, Samplers, draw
 from quintet.backends.native.load import native_loader
+from quintet.request import Sampling
 
 
 def int32(values: Sequence[int]) -> I32:
@@ -26,6 +27,8 @@ class Ours:
         shape = max(plan.batches), -(-plan.sequence // PAGE)
         self._tables: I32 = np.arange(shape[0] * shape[1], dtype=np.int32).reshape(shape)
         runner.allocate(self._tables.size)
+        greedy, samplers = Sampling(0.0, 1.0, 0), Samplers([b""] * runner.vocab, ())
+        self._samplers = [samplers.make(greedy, (), ()) for _ in range(shape[0])]
 
     def _forward(self, first: int, start: int, tokens: Sequence[Sequence[int]]) -> list[int]:
         """One pass over a segment of each sequence from ``first`` on, at position ``start``; the greedy next token of each."""
@@ -35,8 +38,7 @@ class Ours:
         rows = np.cumsum(lengths, dtype=np.int32) - np.int32(1)
         batch = Batch(ids, lengths, int32([start] * n), self._tables[first : first + n], rows)
         logits = self._runner.logits(self._runner.forward(batch))
-        greedy, whole, zeros = np.zeros(n, np.float32), np.ones(n, np.float32), np.zeros(n, np.uint64)
-        return [int(token) for token in sample(logits, greedy, whole, zeros, zeros)]
+        return [int(token) for token in draw(logits, self._samplers[:n], np.zeros(n, np.uint64))]
 
     def prefill(self, tokens: Sequence[int]) -> float:
         begin = time.perf_counter()

@@ -1,55 +1,14 @@
 // The Python face of the core: small, every length checked here or below, the GIL released around all work.
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
-#include <algorithm>
-#include <memory>
 #include <mutex>
-#include <stdexcept>
+#include "bindings.h"
 #include "model.h"
-#include "sample.h"
 
-namespace nb = nanobind;
-using namespace nb::literals;
+using namespace nanobind::literals;
 
 namespace quintet {
 namespace {
-
-template <class T, size_t N> using In = nb::ndarray<const T, nb::ndim<N>, nb::c_contig, nb::device::cpu>;
-template <class T, size_t N> using Out = nb::ndarray<nb::numpy, T, nb::ndim<N>>;
-
-template <class T, size_t N> Out<T, N> fresh(std::initializer_list<size_t> shape) {
-  size_t n = 1;
-  for (size_t s : shape) n *= s;
-  T* data = new T[std::max<size_t>(n, 1)];
-  return Out<T, N>(data, shape, nb::capsule(data, [](void* p) noexcept { delete[] static_cast<T*>(p); }));
-}
-
-void require(bool ok, const char* what) { if (!ok) throw std::invalid_argument(what); }
-
-// Threads for row-wise work on logits, which any model or none may have made.
-Team& rows_team() {
-  static Team team(int(std::clamp(std::thread::hardware_concurrency(), 1u, 8u)), 1);
-  return team;
-}
-std::mutex rows_mutex;
-
-const Kernels& best_kernels() {
-  static const Kernels& best = find_kernels("");
-  return best;
-}
-
-template <class Row> void over_rows(int rows, Row row) {
-  const std::lock_guard lock(rows_mutex);
-  if (rows < 2) { for (int r = 0; r < rows; r++) row(r); return; }
-  rows_team().parallel(rows, row);
-}
-
-template <class T> T field(const nb::dict& d, const char* name) {
-  require(d.contains(name), (std::string("config: missing ") + name).c_str());
-  return nb::cast<T>(d[name]);
-}
 
 Config config_from(const nb::dict& d) {
   Config c;
@@ -115,46 +74,6 @@ class PyModel {
   Buffer logits_ = std::make_shared<std::vector<float>>();
 };
 
-// Logits may be a view with padded rows: unit stride within a row, any stride between rows.
-using Logits = nb::ndarray<const float, nb::ndim<2>, nb::device::cpu>;
-int check_logits(const Logits& l) {
-  require(l.stride(1) == 1 || l.shape(1) <= 1, "logits: rows must be contiguous");
-  require(l.shape(1) > 0 && l.shape(1) < (1u << 24), "logits: bad vocabulary");
-  return int(l.shape(1));
-}
-
-nb::tuple score(const Logits& logits, In<int32_t, 1> targets, int k) {
-  const int vocab = check_logits(logits);
-  const size_t n = logits.shape(0);
-  require(targets.size() == n, "score: one target per row");
-  require(k >= 0 && k <= vocab, "score: k out of range");
-  for (size_t r = 0; r < n; r++) require(targets.data()[r] >= 0 && targets.data()[r] < vocab, "score: target out of range");
-  auto chosen = fresh<float, 1>({n});
-  auto ids = fresh<int32_t, 2>({n, size_t(k)});
-  auto top = fresh<float, 2>({n, size_t(k)});
-  {
-    nb::gil_scoped_release release;
-    over_rows(int(n), [&](int r) {
-      score_row(best_kernels(), logits.data() + int64_t(r) * logits.stride(0), vocab, targets.data()[r], k, chosen.data() + r,
-                ids.data() + size_t(r) * size_t(k), top.data() + size_t(r) * size_t(k));
-    });
-  }
-  return nb::make_tuple(chosen, ids, top);
-}
-
-Out<int32_t, 1> sample(const Logits& logits, In<float, 1> temperature, In<float, 1> top_p, In<uint64_t, 1> seeds, In<uint64_t, 1> positions) {
-  const int vocab = check_logits(logits);
-  const size_t n = logits.shape(0);
-  require(temperature.size() == n && top_p.size() == n && seeds.size() == n && positions.size() == n, "sample: one of each parameter per row");
-  auto out = fresh<int32_t, 1>({n});
-  nb::gil_scoped_release release;
-  over_rows(int(n), [&](int r) {
-    const SampleParams p{temperature.data()[r], top_p.data()[r], seeds.data()[r], positions.data()[r]};
-    out.data()[r] = sample_row(best_kernels(), logits.data() + int64_t(r) * logits.stride(0), vocab, p);
-  });
-  return out;
-}
-
 Out<float, 2> dequantize(const std::string& type, int rows, int cols, In<uint8_t, 1> raw) {
   require(rows > 0 && cols > 0 && raw_bytes(type, rows, cols) == raw.size(), "dequantize: length does not match type and shape");
   auto out = fresh<float, 2>({size_t(rows), size_t(cols)});
@@ -179,9 +98,7 @@ Out<float, 2> pack_roundtrip(const std::string& type, int rows, int cols, In<uin
 NB_MODULE(_core, m) {
   using namespace quintet;
   m.def("isas", [] { std::vector<std::string> names; for (auto* k : available_kernels()) names.push_back(k->name); return names; });
-  m.def("score", &score, "logits"_a, "targets"_a, "k"_a);
-  m.def("sample", &sample, "logits"_a, "temperature"_a, "top_p"_a, "seeds"_a, "positions"_a);
-  m.def("uniform", &uniform, "seed"_a, "position"_a);
+  bind_sampling(m);
   m.def("dequantize", &dequantize, "type"_a, "rows"_a, "cols"_a, "raw"_a);
   m.def("pack_roundtrip", &pack_roundtrip, "type"_a, "rows"_a, "cols"_a, "raw"_a, "row_order"_a = std::vector<int>{});
   nb::class_<PyModel>(m, "Model")

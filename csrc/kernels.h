@@ -46,7 +46,10 @@ struct Kernels {
   void (*to_half)(const float* x, int n, uint16_t* out);
   // Rows of logits; any n. The sum runs in 16 lanes and a fixed tree.
   float (*row_max)(const float* x, int n);
+  float (*row_max_checked)(const float* x, int n);                                      // NaN if a value is NaN or +infinity
   float (*row_sum_exp)(const float* x, int n, float max, float scale);                  // sum of exp((x - max) * scale)
+  float (*row_sum_exp_times)(const float* x, int n, float max, float scale);            // sum of exp(y) * y, y = (x - max) * scale > -87
+  void (*row_moments)(const float* x, int n, float max, float* out);                    // of d = x - max > -infinity: sums of d, d * d and 1
   void (*row_exp)(const float* x, int n, float max, float scale, float* out);           // exp((x - max) * scale)
 };
 

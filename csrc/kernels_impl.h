@@ -104,6 +104,25 @@ float row_max(const float* x, int n) {
   return best;
 }
 
+// 0 times a value that is NaN or +infinity is NaN; -infinity, a masked token, is first raised to the lowest finite value.
+float row_max_checked(const float* x, int n) {
+  const float inf = std::numeric_limits<float>::infinity(), lowest = std::numeric_limits<float>::lowest();
+  F m = V::set1(-inf), poison = V::set1(0.0f);
+  int i = 0;
+  for (; i + 16 <= n; i += 16) {
+    const F v = V::load(x + i);
+    m = V::max(v, m);
+    poison = V::fma(V::max(V::set1(lowest), v), V::set1(0.0f), poison);
+  }
+  float best = V::hmax(m);
+  bool sound = V::hsum(poison) == 0.0f;
+  for (; i < n; i++) {
+    best = x[i] > best ? x[i] : best;
+    sound = sound && x[i] < inf;
+  }
+  return sound ? best : std::numeric_limits<float>::quiet_NaN();
+}
+
 // The tail is padded with lanes far below any maximum: their exp is exactly 0.
 inline F load_tail(const float* x, int n) {
   float t[16];
@@ -118,6 +137,30 @@ float row_sum_exp(const float* x, int n, float max, float scale) {
   for (; i + 16 <= n; i += 16) sum = V::add(sum, exp16(V::mul(V::sub(V::load(x + i), m), s)));
   if (i < n) sum = V::add(sum, exp16(V::mul(V::sub(load_tail(x + i, n - i), m), s)));
   return V::hsum(sum);
+}
+
+// y is kept finite, as 0 times -infinity is no number.
+float row_sum_exp_times(const float* x, int n, float max, float scale) {
+  const F m = V::set1(max), s = V::set1(scale), low = V::set1(-88.0f);
+  F sum = V::set1(0.0f);
+  for (int i = 0; i < n; i += 16) {
+    const F y = V::max(V::mul(V::sub(i + 16 <= n ? V::load(x + i) : load_tail(x + i, n - i), m), s), low);
+    sum = V::fma(exp16(y), y, sum);
+  }
+  return V::hsum(sum);
+}
+
+void row_moments(const float* x, int n, float max, float* out) {
+  const F m = V::set1(max), lowest = V::set1(std::numeric_limits<float>::lowest()), one = V::set1(1.0f);
+  F sum = V::set1(0.0f), squares = sum, count = sum;
+  for (int i = 0; i < n; i += 16) {
+    const F v = i + 16 <= n ? V::load(x + i) : load_tail(x + i, n - i);
+    const F d = V::zero_below(v, lowest, V::sub(v, m));
+    sum = V::add(sum, d);
+    squares = V::fma(d, d, squares);
+    count = V::add(count, V::zero_below(v, lowest, one));
+  }
+  out[0] = V::hsum(sum), out[1] = V::hsum(squares), out[2] = V::hsum(count);
 }
 
 void row_exp(const float* x, int n, float max, float scale, float* out) {
@@ -197,7 +240,8 @@ void attend(const AttendArgs& a) {
 }
 
 constexpr Kernels table(const char* name, decltype(Kernels::gemm_tile) gemm_tile) {
-  return {name, gemm_tile, quantize_block, quantize_row, rms_norm, attend, silu_mul, add, scale_row, rope, to_half, row_max, row_sum_exp, row_exp};
+  return {name, gemm_tile, quantize_block, quantize_row, rms_norm, attend, silu_mul, add, scale_row, rope, to_half, row_max, row_max_checked, row_sum_exp,
+          row_sum_exp_times, row_moments, row_exp};
 }
 
 }  // namespace

@@ -1,9 +1,12 @@
-// Choosing tokens and scoring them: plain functions over rows of logits, one row at a time, no global state.
+// Choosing tokens and scoring them, one row of logits at a time.
 // Every result is a fixed sequence of IEEE operations (own exp and log, fixed 16-lane reductions), so it is the same on any machine.
 #pragma once
-#include <cstddef>
 #include <cstdint>
+#include <utility>
+#include <vector>
 #include "kernels.h"
+#include "philox.h"
+#include "sampler.h"
 
 namespace quintet {
 
@@ -13,10 +16,15 @@ float log_sum_exp(const Kernels& k, const float* logits, int vocab);
 // Log-probability of `target` and the top_k most likely tokens (most likely first, ties by lower id).
 void score_row(const Kernels& k, const float* logits, int vocab, int target, int top_k, float* chosen, int32_t* top_ids, float* top);
 
-// Philox4x32-10 with key = seed and counter = position: one float uniform in [0, 1) with 24 bits.
-float uniform(uint64_t seed, uint64_t position);
+// Instead of a token:
+constexpr int32_t kNotFinite = -1;     // a logit is NaN or +infinity, or all are -infinity
+constexpr int32_t kNothingLeft = -2;   // the sequence's own controls ban every token
 
-struct SampleParams { float temperature, top_p; uint64_t seed, position; };
-int32_t sample_row(const Kernels& k, const float* logits, int vocab, const SampleParams& p);
+// Draw a token; its order of steps is in sample.cpp. mask: a bit per token, 1 = may be drawn; null = all may.
+int32_t draw_row(const Kernels& k, const float* logits, Sampler& sampler, uint64_t position, const uint32_t* mask);
+
+// The tokens that `draw_row` may draw, in id order, and their probabilities; empty where it gives no token.
+std::vector<std::pair<int32_t, float>> distribution(const Kernels& k, const float* logits, const Sampler& sampler, uint64_t position,
+                                                    const uint32_t* mask);
 
 }  // namespace quintet

@@ -131,6 +131,19 @@ void fill(Model& m, const Config& c) {
   m.finish();
 }
 
+// Greedy, and each control that decides by probabilities.
+std::vector<Sampler> all_samplers(int vocab) {
+  const auto pieces = std::make_shared<Pieces>(std::vector<std::string>(size_t(vocab), "x"));
+  std::vector<Controls> all(9);
+  for (Controls& c : all) { c.temperature = 0.8f; c.seed = 7; }
+  all[0].temperature = 0.0f; all[1].top_p = 0.9f; all[2].top_n_sigma = 1.0f; all[3].top_k = 9; all[4].typical_p = 0.9f; all[5].min_p = 0.2f;
+  all[6].xtc_probability = 0.5f; all[7].mirostat_target = 3.0f;
+  all[8].dry.multiplier = 0.8f; all[8].repetition_penalty = 1.2f; all[8].frequency_penalty = 0.3f; all[8].presence_penalty = 0.2f;
+  std::vector<Sampler> samplers;
+  for (Controls& c : all) samplers.emplace_back(c, pieces, nullptr, 0);
+  return samplers;
+}
+
 // One sequence of 70 tokens: whole, and in chunks among others with other threads; both must give the same rows.
 void whole_model(const Kernels& k, Results& out) {
   const Config c = small();
@@ -159,6 +172,7 @@ void whole_model(const Kernels& k, Results& out) {
     }
     std::vector<float> logits(size_t(m.vocab_stride()) * 70);
     m.logits(hidden.data(), 70, logits.data());
+    std::vector<Sampler> samplers = all_samplers(c.vocab);
     Digest d, draws;
     d.add(hidden);
     for (int i = 0; i < 70; i++) {
@@ -168,7 +182,7 @@ void whole_model(const Kernels& k, Results& out) {
       int32_t ids[5];
       score_row(k, l, c.vocab, tokens[size_t(i)], 5, &chosen, ids, top);
       draws.add(&chosen, 4); draws.add(ids, 20); draws.add(top, 20);
-      for (float t : {0.0f, 0.8f}) { const int32_t id = sample_row(k, l, c.vocab, {t, 0.9f, 7, uint64_t(i)}); draws.add(&id, 4); }
+      for (Sampler& s : samplers) { const int32_t id = draw_row(k, l, s, uint64_t(i), nullptr); draws.add(&id, 4); s.accept(id); }
     }
     out[threads == 1 ? "model, whole" : "model, chunked, 3 threads"] = d.h;
     out["scores and draws"] = draws.h;

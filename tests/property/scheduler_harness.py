@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from quintet.backends.base import PreparedSequence
-from quintet.backends.native.core import PAGE
+from quintet.backends.native.core import PAGE, Samplers
 from quintet.backends.native.emit import Emitter
 from quintet.backends.native.kv import KvCache
 from quintet.backends.native.pages import BlockTables, PagePool
@@ -48,7 +48,7 @@ class Simulation:
         self.scheduler = Scheduler(
             self.config, KvCache(self.pool, tables, self.runner.row_bytes), Emitter(ToyTokenizer().pieces, ToyTokenizer().eos_ids)
         )
-        self.stepper = Stepper(self.runner, tables)
+        self.stepper = Stepper(self.runner, tables, Samplers(ToyTokenizer().pieces, ToyTokenizer().eos_ids))
         self.events: dict[tuple[int, int], list[TokenEvent]] = {}
         self.last_plan = Plan()
         self.now = 0.0  # one second per step

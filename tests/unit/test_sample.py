@@ -14,8 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 from tests.reference import sampling_twin as twin
+from tests.reference.core_sampling import draw, draw_many, pieces, sampler
 
 from quintet import _core
+from quintet.backends.native.core import NOT_FINITE
 
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
@@ -40,21 +42,13 @@ def normal_logits(vocab: int, seed: int, spread: float = 3.0) -> F32:
 
 
 def sample(logits: F32, temperature: float = 1.0, top_p: float = 1.0, seed: int = 0, position: int = 0) -> int:
-    return int(sample_many(logits, temperature, top_p, [seed], [position])[0])
+    return draw(logits, position, temperature=temperature, top_p=top_p, seed=seed)
 
 
 def sample_many(logits: F32, temperature: float, top_p: float, seeds: Sequence[int], positions: Sequence[int]) -> I32:
     """One row of logits, drawn from once per seed and position."""
-    n = len(seeds)
-    return np.asarray(
-        _core.sample(
-            np.ascontiguousarray(np.broadcast_to(logits, (n, len(logits)))),
-            np.full(n, temperature, np.float32),
-            np.full(n, top_p, np.float32),
-            np.array(seeds, np.uint64),
-            np.array(positions, np.uint64),
-        )
-    )
+    known = pieces(len(logits))
+    return draw_many(logits, [sampler(known, temperature=temperature, top_p=top_p, seed=seed) for seed in seeds], positions)
 
 
 def score(logits: F32, target: int, k: int) -> tuple[float, I32, F32]:
@@ -83,13 +77,13 @@ def test_the_twins_philox_gives_random123s_known_answers(counter: tuple[int, int
 
 @given(seed=u64, position=u64)
 def test_uniform_is_philox_keyed_by_seed_at_position(seed: int, position: int) -> None:
-    assert _core.uniform(seed, position) == twin.uniform(seed, position)
+    assert _core.uniform(seed, position, 0) == twin.uniform(seed, position)
 
 
 def test_uniform_covers_its_range_and_never_reaches_one() -> None:
-    assert _core.uniform(*ZERO_DRAW) == 0.0
-    assert _core.uniform(*HALF_DRAW) == 0.5
-    assert _core.uniform(*LARGEST_DRAW) == 1 - 2.0**-24
+    assert _core.uniform(*ZERO_DRAW, 0) == 0.0
+    assert _core.uniform(*HALF_DRAW, 0) == 0.5
+    assert _core.uniform(*LARGEST_DRAW, 0) == 1 - 2.0**-24
 
 
 # ---- scores
@@ -154,7 +148,7 @@ def test_targets_and_counts_outside_the_vocabulary_are_refused(target: int, k: i
 def test_the_token_is_the_twins(vocab: int, row: int, spread: float, t: float, p: float, seed: int, position: int) -> None:
     """Where no comparison was decided by less than 1e-5 of the mass, float rounding cannot change the token."""
     logits = normal_logits(vocab, row, spread)
-    expected = twin.sample(logits, t, p, seed, position)
+    expected = twin.sample(logits, twin.TwinSampler({"temperature": t, "top_p": p, "seed": seed}), position)
     if expected.margin > 1e-5:
         assert sample(logits, t, p, seed, position) == expected.token
 
@@ -258,23 +252,24 @@ def test_the_draw_walks_the_kept_tokens_in_id_order(top_p: float) -> None:
     assert set(by_uniform.tolist()) <= set(kept.tolist())
 
 
-def test_a_token_depends_on_its_own_row_and_parameters_only() -> None:
+def test_a_token_depends_on_its_own_row_and_sampler_only() -> None:
     rng = np.random.default_rng(9)
-    logits = rng.normal(size=(32, 900)).astype(np.float32) * 3
-    t, p = rng.choice([0.0, 0.7, 1.3], 32).astype(np.float32), rng.choice([0.4, 0.95, 1.0], 32).astype(np.float32)
-    seeds, positions = rng.integers(0, 2**63, 32).astype(np.uint64), np.arange(32, dtype=np.uint64)
-    together = _core.sample(logits, t, p, seeds, positions)
-    order = rng.permutation(32)
-    np.testing.assert_array_equal(_core.sample(logits[order], t[order], p[order], seeds[order], positions[order]), together[order])
-    for i in range(32):
-        one = slice(i, i + 1)
-        assert _core.sample(logits[one].copy(), t[one], p[one], seeds[one], positions[one])[0] == together[i]
+    logits = rng.normal(size=(32, 9000)).astype(np.float32) * 3
+    controls = [{"temperature": rng.choice([0.0, 0.7, 1.3]), "top_p": rng.choice([0.4, 0.95, 1.0]), "seed": i} for i in range(32)]
+
+    def drawn(order: Sequence[int]) -> list[int]:
+        return draw_many(logits[list(order)], [sampler(9000, **controls[i]) for i in order], list(order)).tolist()
+
+    together = drawn(range(32))
+    order = rng.permutation(32).tolist()
+    assert drawn(order) == [together[i] for i in order]
+    assert [drawn([i])[0] for i in range(32)] == together
 
 
 def test_the_logits_are_not_changed() -> None:
-    logits = normal_logits(600, 2)[None]
+    logits = normal_logits(600, 2)
     before = logits.copy()
-    _core.sample(logits, np.ones(1, np.float32), np.full(1, 0.5, np.float32), np.zeros(1, np.uint64), np.zeros(1, np.uint64))
+    draw(logits, top_p=0.5, logit_bias=[(3, 5.0)], repetition_penalty=2.0, allowed_token_ids=[1, 2, 3])
     np.testing.assert_array_equal(logits, before)
 
 
@@ -285,17 +280,17 @@ hostile_rows = st.one_of(
     st_numpy.arrays(np.float32, st.integers(1, 700), elements=any_floats),
     st_numpy.arrays(np.float32, st.integers(1, 90), elements=st.sampled_from([np.nan, np.inf, -np.inf, 0.0, -0.0, 3e38, -3e38, 1e-45])),
 )
-any_parameter = st.one_of(any_floats, st.sampled_from([0.0, 0.5, 1.0, 3.4e38, 1e-5]))
+any_temperature = st.one_of(any_floats, st.sampled_from([0.0, 0.5, 1.0, 3.4e38, 1e-5]))
 
 
-@given(logits=hostile_rows, t=any_parameter, p=any_parameter, seed=u64)
+@given(logits=hostile_rows, t=any_temperature, p=top_ps, seed=u64)
 @settings(max_examples=400, deadline=None)
-def test_the_token_is_in_range_whatever_the_row_holds(logits: F32, t: float, p: float, seed: int) -> None:
+def test_a_row_with_nan_infinity_or_nothing_finite_gives_no_token(logits: F32, t: float, p: float, seed: int) -> None:
     token = sample(logits, t, p, seed)
-    assert 0 <= token < len(logits)
-    finite = np.isfinite(logits)
-    if finite.any() and not np.isposinf(logits).any():
-        assert finite[token] or np.isnan(logits[token])
+    if np.isnan(logits).any() or np.isposinf(logits).any() or np.isneginf(logits).all():
+        assert token == NOT_FINITE
+    else:
+        assert np.isfinite(logits[token])
 
 
 @given(logits=hostile_rows, data=st.data())
@@ -306,22 +301,12 @@ def test_top_ids_are_distinct_and_in_range_whatever_the_row_holds(logits: F32, d
     np.testing.assert_array_equal(ids, twin.ranking(logits)[:k])
 
 
-@pytest.mark.parametrize(
-    ("values", "token"),
-    [([0.0, np.inf, 5.0, np.inf], 1), ([-np.inf] * 4, 0), ([np.nan] * 4, 0), ([np.nan, -np.inf, np.inf, np.inf], 2)],
-)
-@pytest.mark.parametrize("top_p", [0.9, 1.0])
-def test_a_row_without_a_finite_maximum_is_chosen_greedily(values: list[float], token: int, top_p: float) -> None:
-    assert set(sample_many(np.array(values, np.float32), 1.0, top_p, range(50), [0] * 50).tolist()) == {token}
-
-
-def test_nan_ranks_with_the_least_likely_and_leaves_the_rest_alone() -> None:
-    logits = normal_logits(600, 3)
-    spoilt = logits.copy()
+def test_nan_ranks_with_the_least_likely_and_its_row_has_no_log_probability() -> None:
+    spoilt = normal_logits(600, 3)
     spoilt[[0, 17, 599]] = np.nan
-    assert sample(spoilt, 0.0) == int(np.nanargmax(spoilt))
-    assert not {0, 17, 599} & set(score(spoilt, 1, 20)[1].tolist())
-    assert sample(np.full(40, np.nan, np.float32), 0.0) == 0
+    chosen, ids, _ = score(spoilt, 1, 20)
+    assert not {0, 17, 599} & set(ids.tolist())
+    assert np.isnan(chosen)
 
 
 # ---- distribution
@@ -341,15 +326,13 @@ def chi_square_excess(counts: npt.NDArray[np.int64], probabilities: npt.NDArray[
 
 
 def draw_counts(logits: F32, t: float, p: float, by_seed: bool) -> npt.NDArray[np.int64]:
-    numbers = np.arange(DRAWS, dtype=np.uint64)
-    constant = np.full(DRAWS, 77, np.uint64)
-    seeds, positions = (numbers, constant) if by_seed else (constant, numbers)
-    rows = np.ascontiguousarray(np.broadcast_to(logits, (10_000, len(logits))))
+    known = pieces(len(logits))
     counts = np.zeros(len(logits), np.int64)
     for start in range(0, DRAWS, 10_000):
-        part = slice(start, start + 10_000)
-        parameters = np.full(10_000, t, np.float32), np.full(10_000, p, np.float32)
-        counts += np.bincount(_core.sample(rows, *parameters, seeds[part], positions[part]), minlength=len(logits))
+        numbers, constant = range(start, start + 10_000), [77] * 10_000
+        seeds, positions = (numbers, constant) if by_seed else (constant, numbers)
+        samplers = [sampler(known, temperature=t, top_p=p, seed=seed) for seed in seeds]
+        counts += np.bincount(draw_many(logits, samplers, positions), minlength=len(logits))
     return counts
 
 
@@ -374,14 +357,17 @@ def test_the_distribution_test_notices_a_slightly_wrong_temperature() -> None:
 DIGEST = """
 import hashlib, numpy as np
 from quintet import _core
+from tests.reference.core_sampling import draw_many, sampler
+from quintet.backends.native.core import NOT_FINITE
 rng = np.random.default_rng(1)
 digest = hashlib.sha256()
 for vocab in (1, 17, 513, 5000):
     logits = (rng.normal(size=(60, vocab)) * 3).astype(np.float32)
-    t, p = rng.choice([0.0, 0.8, 2.0], 60).astype(np.float32), rng.choice([0.1, 0.95, 1.0], 60).astype(np.float32)
-    seeds = rng.integers(0, 2**63, 60).astype(np.uint64)
+    kinds = [{}, {"temperature": 0.0}, {"top_p": 0.9}, {"top_k": 40}, {"typical_p": 0.7}, {"min_p": 0.1}, {"top_n_sigma": 1.0}]
+    kinds += [{"xtc_probability": 1.0, "xtc_threshold": 0.01}, {"mirostat_target": 3.0}, {"repetition_penalty": 1.3}]
+    samplers = [sampler(vocab, [i % vocab], [0], **{"temperature": 0.8, "seed": i, **kinds[i % len(kinds)]}) for i in range(60)]
     parts = _core.score(logits, np.zeros(60, np.int32), min(vocab, 20))
-    for part in (*parts, _core.sample(logits, t, p, seeds, seeds)):
+    for part in (*parts, draw_many(logits, samplers, range(60))):
         digest.update(np.ascontiguousarray(part).tobytes())
 print(digest.hexdigest())
 """

@@ -45,6 +45,10 @@ class ToyTokenizer:
         """The text's UTF-8 bytes."""
         return list(text.encode())
 
+    def encode_inside(self, text: str) -> list[int]:
+        """The same: nothing is ever added."""
+        return self.encode(text)
+
 
 class ToyRunner:
     """``Runner`` over the hash of a sequence's tokens."""

@@ -76,19 +76,29 @@ class Tokenizer:
         Raises:
             ValueError: the text holds a lone surrogate, so it is not Unicode text.
         """
+        return [*self._before, *self._encode(text, after_special=True), *self._after]
+
+    def encode_inside(self, text: str) -> list[int]:
+        """Ids of text that stands inside a longer one: neither BOS, EOS nor a space is added.
+
+        Raises:
+            ValueError: as for ``encode``.
+        """
+        return self._encode(text, after_special=False)
+
+    def _encode(self, text: str, after_special: bool) -> list[int]:
         try:
             text.encode()
         except UnicodeEncodeError as error:
             raise ValueError(f"character {error.start} is a lone surrogate, U+{ord(text[error.start]):04X}") from None
-        ids = self._before.copy()
-        after_special = True
+        ids: list[int] = []
         for part in self._specials.cut(text):
             if isinstance(part, int):
                 ids.append(part)
             else:
                 ids += self._encoder.encode(part, after_special)
             after_special = isinstance(part, int)
-        return ids + self._after
+        return ids
 
 
 def build_tokenizer(meta: Metadata) -> Tokenizer:

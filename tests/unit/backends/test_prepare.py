@@ -80,12 +80,10 @@ def test_too_many_sequences_alternatives_or_negative_counts_are_refused() -> Non
 @pytest.mark.parametrize(
     "asked",
     [
-        replace(spec(), sampling=Sampling(0.0, 1.0, 0, top_k=4)),
-        replace(spec(), sampling=Sampling(0.0, 1.0, 0, logit_bias=((1, 2.0),))),
         replace(spec(), reasoning=5),
         replace(spec(), guide=Guide(GuideKind.REGEX, "a+", "grammar")),
     ],
-    ids=["top_k", "logit_bias", "reasoning", "guide"],
+    ids=["reasoning", "guide"],
 )
 def test_a_control_that_is_not_offered_is_refused_and_not_ignored(asked: SequenceSpec, request: pytest.FixtureRequest) -> None:
     error = refusal(asked)

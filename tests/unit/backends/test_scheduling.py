@@ -13,6 +13,7 @@ from quintet.backends.native.sequence import TRANSITIONS, Action, Group, Illegal
 from quintet.backends.toy import ToyRunner
 from quintet.errors import Overloaded
 from quintet.events import Finish
+from quintet.request import Sampling
 
 TEXT = bytes(range(97, 123)) * 8
 
@@ -27,7 +28,7 @@ def outcome(simulation: Simulation, request: int, index: int = 0) -> Finish | No
 @pytest.mark.parametrize("state", list(State))
 @pytest.mark.parametrize("action", list(Action))
 def test_an_action_follows_the_table_or_is_refused(state: State, action: Action) -> None:
-    seq = Sequence(0, 0, Group((1,), False, None), 1, 0.0, 1.0, 0, None, state=state)
+    seq = Sequence(0, 0, Group((1,), False, None), 1, Sampling(0.0, 1.0, 0), None, state=state)
     if action in TRANSITIONS[state]:
         seq.advance(action)
         assert seq.state is TRANSITIONS[state][action]

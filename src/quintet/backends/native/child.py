@@ -48,6 +48,8 @@ class TokenTable:
         """
         raise NotImplementedError(f"the engine's process was asked to tokenise {len(text)} characters")
 
+    encode_inside = encode
+
 
 class Child:
     """Two threads: the main one runs the worker, the other reads the socket."""

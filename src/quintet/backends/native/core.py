@@ -5,8 +5,8 @@ Shapes below: R = requested rows, V = vocabulary, k = alternatives.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields
 from typing import Protocol
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from quintet import _core
 from quintet.models.spec import ModelSpec, Tensors
+from quintet.request import Sampling
 
 PAGE = 16
 """Tokens per KV-cache page, fixed by the native kernels (16 tokens are the 16 lanes of a register)."""
@@ -110,14 +111,69 @@ def score(logits: F32, targets: I32, k: int) -> Scores:
     return Scores(chosen, top_ids, top)
 
 
-def sample(logits: F32, temperature: F32, top_p: F32, seeds: npt.NDArray[np.uint64], positions: npt.NDArray[np.uint64]) -> I32:
-    """Choose one token per row of float32 [R, V]; the logits are not changed. All parameters are [R].
+NOT_FINITE = -1
+"""Instead of a token: a logit is NaN or +infinity, or all are -infinity."""
+NOTHING_LEFT = -2
+"""Instead of a token: the sequence's own controls ban every one."""
 
-    Order: temperature (0 = greedy, lowest id among equals), softmax, top-p (tokens sorted by probability, ties by lower id; kept
-    until the mass before a token reaches ``top_p``), draw with Philox4x32-10 keyed by the row's seed at counter ``position``.
-    A row's token depends on its own logits and parameters only.
+Sampler = _core.Sampler
+"""One sequence's way of choosing tokens: its controls and what it has seen. ``accept`` every token it goes on with, in order; one that
+is drawing can do nothing else. ``distribution`` tells what the next draw chooses from."""
+
+
+class Samplers:
+    """Makes the samplers of one model.
+
+    Args:
+        pieces: the bytes of each token id, as many as logits are wide.
+        eos_ids: ids that end a sequence.
     """
-    return _core.sample(logits, temperature, top_p, seeds, positions)
+
+    def __init__(self, pieces: Sequence[bytes], eos_ids: Iterable[int]) -> None:
+        self._pieces = _core.Pieces(list(pieces))
+        self._eos_ids = sorted(eos_ids)
+
+    def make(self, sampling: Sampling, bad_words: Sequence[Sequence[int]], prompt: Sequence[int]) -> Sampler:
+        """A sampler for a sequence that begins with ``prompt``.
+
+        Args:
+            sampling: resolved by ``sampling.resolve_sampling``; its ``bad_words`` are not looked at.
+            bad_words: the same as token sequences.
+
+        Raises:
+            ValueError: a control or an id out of range.
+        """
+        controls = {name: getattr(sampling, name) for name in _CONTROLS}
+        dry = sampling.dry
+        controls |= {
+            "dry_multiplier": dry.multiplier,
+            "dry_base": dry.base,
+            "dry_allowed_length": dry.allowed_length,
+            "dry_range": dry.range,
+            "dry_breakers": [breaker.encode() for breaker in dry.breakers],
+            "bad_words": bad_words,
+            "eos_ids": self._eos_ids,
+        }
+        return Sampler(controls, self._pieces, np.array(prompt, np.int32))
+
+
+_CONTROLS = tuple(field.name for field in fields(Sampling) if field.name not in ("dry", "bad_words"))
+
+
+def draw(logits: F32, samplers: Sequence[Sampler], positions: npt.NDArray[np.uint64], masks: npt.NDArray[np.uint32] | None = None) -> I32:
+    """Choose one token per row of float32 [R, V]; the logits are not changed. The order of steps is in docs/sampling.md.
+
+    A row's token depends on its own logits, sampler and position only.
+
+    Args:
+        samplers: [R], no two the same.
+        positions: [R], of the tokens to be drawn in their sequences: the counters of the random numbers.
+        masks: [R, ceil(V / 32)], a bit per token, lowest first: 0 bans it. ``None``: bans none.
+
+    Returns:
+        int32 [R]: token ids, or ``NOT_FINITE`` or ``NOTHING_LEFT``.
+    """
+    return _core.draw(logits, samplers, positions, masks)
 
 
 class NativeRunner:
@@ -229,6 +285,10 @@ class Tokenizer(Protocol):
 
     def encode(self, text: str) -> list[int]:
         """Prompt text to ids, with a BOS only if the model's metadata asks for one. Special-token text is recognised."""
+        ...
+
+    def encode_inside(self, text: str) -> list[int]:
+        """Ids of text that stands inside a longer one: nothing is put before or after it."""
         ...
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Items
 
-from quintet.backends.native.core import Scores
+from quintet.backends.native.core import NOT_FINITE, NOTHING_LEFT, Scores
 from quintet.backends.native.plan import Top
 from quintet.backends.native.sequence import Group, Sequence
 from quintet.events import Finish, TokenEvent
@@ -14,6 +14,9 @@ Events = dict[int, list[TokenEvent]]
 
 NUMERICAL = "The model produced values that are not finite."
 """Client-safe reason of a sequence that ended because its logits were NaN or infinite."""
+
+REFUSED = {NOT_FINITE: NUMERICAL, NOTHING_LEFT: "The request's own controls ban every token that could come next."}
+"""Client-safe reasons of a sequence that ended because nothing could be drawn."""
 
 
 class Emitter:
@@ -30,15 +33,17 @@ class Emitter:
 
     def token(self, seq: Sequence, token: int, logprob: float | None, top: Top, events: Events) -> bool:
         """Emit a token that ``seq`` has just generated; True if it is its last."""
-        finish = None
+        finish, piece = None, self._pieces[token]
         if token in self._eos_ids:
             finish = Finish.EOS
+        elif token in seq.sampling.stop_token_ids:
+            finish, piece = Finish.EOS, b""
         elif len(seq.generated) >= seq.max_tokens:
             finish = Finish.LENGTH
         group = seq.group
         cached = (group.cached or 0) if finish else 0
         waited = group.waited if len(seq.generated) == 1 and not group.echo else 0.0
-        event = TokenEvent(seq.index, token, self._pieces[token], logprob, top, False, finish, cached, "", waited)
+        event = TokenEvent(seq.index, token, piece, logprob, top, False, finish, cached, "", waited)
         events.setdefault(seq.request_id, []).append(event)
         return finish is not None
 

@@ -8,14 +8,12 @@ from hashlib import blake2b
 
 from quintet.backends.base import Capabilities, PreparedSequence, SequenceSpec
 from quintet.backends.native.infill import Infill
+from quintet.backends.native.sampling import Limits, Resolved, resolve_sampling, word_forms
 from quintet.errors import BadRequest, PromptTooLong, Unsupported, shorten
-from quintet.request import Prompt, Sampling
+from quintet.request import Prompt
 
-OFFERED = frozenset(
-    {"prompt", "max_tokens", "sampling", "logprobs", "echo", "echo_last", "truncate", "suffix", "cache_salt"}  # of SequenceSpec
-    | {"temperature", "top_p", "seed"}  # of Sampling
-)
-"""Fields of ``SequenceSpec`` and ``Sampling`` that this engine implements; the others are refused unless they are off."""
+OFFERED = frozenset({"prompt", "max_tokens", "sampling", "logprobs", "echo", "echo_last", "truncate", "suffix", "cache_salt"})
+"""Fields of ``SequenceSpec`` that this engine implements; the others are refused unless they are off."""
 
 
 def texts(specs: Sequence[SequenceSpec]) -> list[str]:
@@ -24,12 +22,18 @@ def texts(specs: Sequence[SequenceSpec]) -> list[str]:
     return list(dict.fromkeys([*prompts, *(spec.suffix for spec in specs if spec.suffix)]))
 
 
+def words(specs: Sequence[SequenceSpec]) -> list[str]:
+    """The distinct texts that must be tokenised as they stand inside a longer one."""
+    return list(dict.fromkeys(form for spec in specs for form in word_forms(spec.sampling)))
+
+
 def resolve(
     specs: Sequence[SequenceSpec],
     encoded: Mapping[str, Sequence[int]],
     capabilities: Capabilities,
     separator: int | None,
     infill: Infill | None = None,
+    inside: Mapping[str, Sequence[int]] | None = None,
 ) -> tuple[PreparedSequence, ...]:
     """Check each spec and give it its tokens and ``max_tokens``.
 
@@ -37,9 +41,10 @@ def resolve(
         encoded: token ids of each of ``texts(specs)``.
         separator: stands for a prompt without tokens; ``None`` = such a prompt is refused.
         infill: how the model fills in the middle; ``None`` = it cannot.
+        inside: token ids of each of ``words(specs)``; ``None`` = there are none.
 
     Raises:
-        BadRequest: a token id out of range, an empty prompt, too many sequences or alternatives.
+        BadRequest: a token id or a control out of range, an empty prompt, too many sequences or alternatives.
         Unsupported: a field that is not in ``OFFERED``, or a suffix for a model that cannot fill in the middle.
         PromptTooLong: a prompt, or a prompt and ``max_tokens``, exceed the context.
     """
@@ -47,10 +52,10 @@ def resolve(
         raise BadRequest("prompt", f"must give at most {capabilities.max_sequences} choices (prompts times n)", str(len(specs)))
     names = _names(specs)
     forms: dict[tuple[Prompt, str], _Form] = {}
+    controls = _ControlsOfSamples(inside or {}, capabilities.vocab)
     sequences = []
     for spec, name in zip(specs, names, strict=True):
         _refuse_unoffered(spec)
-        _refuse_unoffered(spec.sampling)
         key = spec.prompt, spec.suffix
         if key not in forms:
             ids = encoded[spec.prompt] if isinstance(spec.prompt, str) else spec.prompt
@@ -58,7 +63,7 @@ def resolve(
                 forms[key] = _filled(spec, _in_range(ids, name, capabilities.vocab), encoded[spec.suffix], infill, capabilities.model)
             else:
                 forms[key] = _plain(_in_range(ids, name, capabilities.vocab), name, separator)
-        sequences.append(_sequence(spec, forms[key], name, capabilities))
+        sequences.append(_sequence(spec, forms[key], name, capabilities, controls))
     return tuple(sequences)
 
 
@@ -86,9 +91,26 @@ def _names(specs: Sequence[SequenceSpec]) -> list[str]:
     return [f"prompt[{one}]" if number else "prompt" for one in numbers]
 
 
-def _refuse_unoffered(values: SequenceSpec | Sampling) -> None:
-    for field in fields(values):
-        value = getattr(values, field.name)
+class _ControlsOfSamples:
+    """Resolves the controls of a prompt's samples, which differ in the seed alone, once."""
+
+    def __init__(self, inside: Mapping[str, Sequence[int]], vocab: int) -> None:
+        self._inside = inside
+        self._vocab = vocab
+        self._last: tuple[object, Resolved] | None = None
+
+    def resolve(self, spec: SequenceSpec, limits: Limits, stops: tuple[int, ...]) -> Resolved:
+        key = replace(spec.sampling, seed=0), limits, stops
+        if self._last is None or self._last[0] != key:
+            wanted = replace(spec.sampling, stop_token_ids=(*spec.sampling.stop_token_ids, *stops))
+            self._last = key, resolve_sampling(wanted, limits, self._inside, self._vocab)
+        known = self._last[1]
+        return replace(known, sampling=replace(known.sampling, seed=spec.sampling.seed))
+
+
+def _refuse_unoffered(spec: SequenceSpec) -> None:
+    for field in fields(spec):
+        value = getattr(spec, field.name)
         if field.name not in OFFERED and value != field.default:
             raise Unsupported(field.name, "is not offered by this engine", shorten(value))
 
@@ -113,7 +135,7 @@ def _filled(spec: SequenceSpec, tokens: Sequence[int], suffix: Sequence[int], in
     return _Form(*infill.join(spec.prompt, tokens, suffix), infill.stops)
 
 
-def _sequence(spec: SequenceSpec, form: _Form, name: str, capabilities: Capabilities) -> PreparedSequence:
+def _sequence(spec: SequenceSpec, form: _Form, name: str, capabilities: Capabilities, controls: _ControlsOfSamples) -> PreparedSequence:
     context, length = capabilities.context, len(form.tokens)
     if spec.logprobs is not None and not 0 <= spec.logprobs <= capabilities.max_logprobs:
         raise BadRequest("logprobs", f"must be from 0 to {capabilities.max_logprobs}", shorten(spec.logprobs))
@@ -126,15 +148,17 @@ def _sequence(spec: SequenceSpec, form: _Form, name: str, capabilities: Capabili
         rule = f"and the {length} tokens of {name} must together be at most {context}, the context"
         raise PromptTooLong("max_tokens", rule, shorten(spec.max_tokens))
     max_tokens = context - length if spec.max_tokens is None else min(spec.max_tokens, context - length)
+    resolved = controls.resolve(spec, Limits(max_tokens, lowered=max_tokens < (spec.max_tokens or 0)), form.stops)
     first = form.start if spec.echo_last is None else max(form.start, form.end - spec.echo_last)
     echo = spec.echo and first < form.end
     return PreparedSequence(
         tokens=form.tokens,
         max_tokens=max_tokens,
-        sampling=replace(spec.sampling, stop_token_ids=(*spec.sampling.stop_token_ids, *form.stops)),
+        sampling=resolved.sampling,
         logprobs=spec.logprobs,
         echo=echo,
         prompt_end=form.end if form.end < length else None,
         echo_from=first if echo else 0,
         salt=blake2b(spec.cache_salt.encode("utf-8", "surrogatepass"), digest_size=16).digest() if spec.cache_salt else b"",
+        bad_words=resolved.bad_words,
     )

@@ -13,7 +13,7 @@ from collections.abc import Sequence as Items
 
 from quintet.backends.base import PreparedSequence
 from quintet.backends.native.core import PAGE
-from quintet.backends.native.emit import NUMERICAL, Emitter, Events
+from quintet.backends.native.emit import NUMERICAL, REFUSED, Emitter, Events
 from quintet.backends.native.groups import Groups
 from quintet.backends.native.kv import KvCache
 from quintet.backends.native.pages import BrokenInvariantError
@@ -305,7 +305,7 @@ class Scheduler:
                     self._kv.publish(seq)
             token = results.tokens[order]
             if token < 0:
-                self._end(seq, Finish.ERROR, events, NUMERICAL)
+                self._end(seq, Finish.ERROR, events, REFUSED[token])
                 continue
             seq.generated.append(token)
             if emit(seq, token, results.logprobs[order], results.tops[order], events):
@@ -342,8 +342,7 @@ def _group(spec: PreparedSequence, now: float) -> Group:
 
 
 def _sequence(request_id: int, index: int, spec: PreparedSequence, group: Group) -> Sequence:
-    sampling = spec.sampling
-    return Sequence(request_id, index, group, spec.max_tokens, sampling.temperature, sampling.top_p, sampling.seed, spec.logprobs)
+    return Sequence(request_id, index, group, spec.max_tokens, spec.sampling, spec.logprobs, spec.bad_words)
 
 
 def _echo_count(group: Group, reached: int, share: int) -> int:

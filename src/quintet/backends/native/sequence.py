@@ -5,7 +5,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
-from quintet.backends.native.core import U8
+from quintet.backends.native.core import U8, Sampler
+from quintet.request import Sampling
 
 
 class State(enum.Enum):
@@ -120,21 +121,22 @@ class Sequence:
 
     Args:
         index: its number inside the request.
+        bad_words: see ``PreparedSequence``.
         slot: its block table while PREFILL or DECODE, else -1.
         page: the last page of its table.
         computed: positions whose keys and values lie in its pages.
         published: full pages that were offered to the prefix cache.
         digests: of its full pages, as far as they were needed.
+        sampler: made for its first draw, and kept whatever happens to its pages.
     """
 
     request_id: int
     index: int
     group: Group
     max_tokens: int
-    temperature: float
-    top_p: float
-    seed: int
+    sampling: Sampling
     logprobs: int | None
+    bad_words: tuple[tuple[int, ...], ...] = ()
     state: State = State.WAITING
     slot: int = -1
     page: int = -1
@@ -142,6 +144,7 @@ class Sequence:
     published: int = 0
     generated: list[int] = field(default_factory=list)
     digests: list[bytes] = field(default_factory=list)
+    sampler: Sampler | None = field(default=None, repr=False)
 
     def advance(self, action: Action) -> None:
         """Change the state.

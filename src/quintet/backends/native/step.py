@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import numpy as np
 
-from quintet.backends.native.core import F32, U8, Batch, Runner, Scores, sample, score
+from quintet.backends.native.core import F32, U8, Batch, Runner, Sampler, Samplers, Scores, draw, score
 from quintet.backends.native.emit import tops_of
 from quintet.backends.native.pages import BlockTables
 from quintet.backends.native.plan import Plan, Results, ScoreJob
+from quintet.backends.native.sequence import Sequence
 
 SCORE_ROWS = 32
 """Rows of logits computed at a time for prompt log-probabilities: 32 rows of 150,000 floats are 19 MB."""
 
 
 class Stepper:
-    """Runs plans on a runner whose pages the block tables list."""
+    """Runs plans on a runner whose pages the block tables list, and keeps the sequences' samplers."""
 
-    def __init__(self, runner: Runner, tables: BlockTables) -> None:
+    def __init__(self, runner: Runner, tables: BlockTables, samplers: Samplers) -> None:
         self._runner = runner
         self._tables = tables
+        self._samplers = samplers
         self._nothing: U8 = np.zeros((0, runner.row_bytes), np.uint8)
 
     def run(self, plan: Plan) -> Results:
@@ -51,26 +53,29 @@ class Stepper:
         )
 
     def _draw(self, plan: Plan, results: Results) -> None:
-        logits, finite = _finite(self._logits(plan, results.hidden))
-        draws = plan.draws
-        tokens = sample(
-            logits,
-            np.array([seq.temperature for seq in draws], np.float32),
-            np.array([seq.top_p for seq in draws], np.float32),
-            np.array([seq.seed for seq in draws], np.uint64),
-            np.array([seq.length for seq in draws], np.uint64),
-        )
-        results.tokens = tokens.tolist() if finite is None else np.where(finite, tokens, -1).tolist()
+        logits, draws = self._logits(plan, results.hidden), plan.draws
+        tokens = draw(logits, [self._sampler(seq) for seq in draws], np.array([seq.length for seq in draws], np.uint64))
+        results.tokens = tokens.tolist()
         results.logprobs = [None] * len(draws)
         results.tops = [()] * len(draws)
         wanted = [order for order, seq in enumerate(draws) if seq.logprobs is not None]
         if wanted:
             every = len(wanted) == len(draws)
             most = max(draws[order].logprobs or 0 for order in wanted)
-            scores = score(logits if every else logits[wanted], tokens if every else tokens[wanted], most)
+            drawn = np.maximum(tokens, 0)  # of a row that gave no token, no score is used
+            scores = score(logits if every else logits[wanted], drawn if every else drawn[wanted], most)
             for order, logprob, top in zip(wanted, scores.chosen.tolist(), tops_of(scores, most), strict=True):
                 results.logprobs[order] = logprob
                 results.tops[order] = top[: draws[order].logprobs]
+
+    def _sampler(self, seq: Sequence) -> Sampler:
+        """The sequence's own, having seen all of its tokens."""
+        sampler = seq.sampler
+        if sampler is None:
+            sampler = seq.sampler = self._samplers.make(seq.sampling, seq.bad_words, seq.group.prompt)
+        for token in seq.generated[sampler.accepted :]:
+            sampler.accept(token)
+        return sampler
 
     def _logits(self, plan: Plan, hidden: U8) -> F32:
         """Logits float32 [draws, V]; a hidden row that several sequences draw from goes through the output matrix once."""
@@ -97,10 +102,3 @@ class Stepper:
         split = zip(np.split(chosen, ends), np.split(top_ids, ends), np.split(top, ends), strict=True)
         return [Scores(*each) if np.isfinite(each[0]).all() else None for each in split]
 
-
-def _finite(logits: F32) -> tuple[F32, np.ndarray[tuple[int], np.dtype[np.bool_]] | None]:
-    """The logits, with rows that hold a NaN or no finite maximum set to 0, and which rows are sound (``None``: all)."""
-    sound = np.isfinite(logits.max(axis=1))
-    if sound.all():
-        return logits, None
-    return np.where(sound[:, None], logits, np.float32(0)), sound

@@ -9,7 +9,7 @@ from queue import SimpleQueue
 import numpy as np
 
 from quintet.backends.base import Capabilities
-from quintet.backends.native.core import PAGE, Batch, Loaded, Loader, Runner
+from quintet.backends.native.core import PAGE, Batch, Loaded, Loader, Runner, Samplers
 from quintet.backends.native.emit import Emitter, Events
 from quintet.backends.native.kv import KvCache
 from quintet.backends.native.messages import Abort, Died, FromWorker, Progress, Ready, Started, Stepped, Stop, Submit, ToWorker
@@ -95,7 +95,7 @@ class Worker:
         kv = KvCache(PagePool(pages), tables, runner.row_bytes)
         scheduler = Scheduler(config, kv, Emitter(capabilities.pieces, tokenizer.eos_ids))
         self._send(Ready(capabilities, tokenizer, self._try(runner) if self._supervised else 0.0))
-        return scheduler, Stepper(runner, tables)
+        return scheduler, Stepper(runner, tables, Samplers(capabilities.pieces, tokenizer.eos_ids))
 
     def _progress(self, share: float) -> None:
         if not self._inbox.empty():  # while loading nothing but Stop can come

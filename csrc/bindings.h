@@ -1,0 +1,34 @@
+// What the parts of the Python face share: arrays in and out, and checks that become a ValueError.
+#pragma once
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <algorithm>
+#include <cstddef>
+#include <initializer_list>
+#include <stdexcept>
+#include <string>
+
+namespace quintet {
+
+namespace nb = nanobind;
+
+template <class T, size_t N> using In = nb::ndarray<const T, nb::ndim<N>, nb::c_contig, nb::device::cpu>;
+template <class T, size_t N> using Out = nb::ndarray<nb::numpy, T, nb::ndim<N>>;
+
+template <class T, size_t N> Out<T, N> fresh(std::initializer_list<size_t> shape) {
+  size_t n = 1;
+  for (size_t s : shape) n *= s;
+  T* data = new T[std::max<size_t>(n, 1)];
+  return Out<T, N>(data, shape, nb::capsule(data, [](void* p) noexcept { delete[] static_cast<T*>(p); }));
+}
+
+inline void require(bool ok, const char* what) { if (!ok) throw std::invalid_argument(what); }
+
+template <class T> T field(const nb::dict& d, const char* name) {
+  require(d.contains(name), (std::string("missing ") + name).c_str());
+  return nb::cast<T>(d[name]);
+}
+
+void bind_sampling(nb::module_& m);
+
+}  // namespace quintet
