@@ -42,31 +42,28 @@ ECHO_LAST: Field[int | None] = Field("echo_last", Integer(0), None, note="Overri
 TEMPERATURE = Field("temperature", Number(0, 2), 1.0, note="Below 0.000001: greedy.")
 TOP_P = Field("top_p", Number(0, 1), 1.0, note="Below 0.000001: greedy, as the likeliest token is all that is left.")
 # Page, top_k: "Must be between 0 and 100."
-TOP_K = Field("top_k", Integer(0, 100), 0, Status.LATER, note="0: off.", shown="off")
-FREQUENCY_PENALTY = Field("frequency_penalty", Number(-2, 2), 0.0, Status.LATER)
+TOP_K = Field("top_k", Integer(0, 100), 0, note="0: off.", shown="off")
+FREQUENCY_PENALTY = Field("frequency_penalty", Number(-2, 2), 0.0)
 PERF_METRICS = Field("perf_metrics_in_response", Boolean(), False, note="JSON answers have them as headers too, always.")
-PRESENCE_PENALTY = Field("presence_penalty", Number(-2, 2), 0.0, Status.LATER)
+PRESENCE_PENALTY = Field("presence_penalty", Number(-2, 2), 0.0)
 # Page, repetition_penalty: "minimum: 0, maximum: 2"; one divides by it.
-REPETITION_PENALTY = Field(
-    "repetition_penalty", Number(0, 2), 1.0, Status.LATER, note="Over prompt and output. Below 0.000001 it counts as that."
-)
+REPETITION_PENALTY = Field("repetition_penalty", Number(0, 2), 1.0, note="Over prompt and output. Below 0.000001 it counts as that.")
 REASONING_EFFORT: Field[int | None] = Field(
     "reasoning_effort", Effort(), None, Status.LATER, note=f"`low`: {EFFORTS['low']} tokens, `medium`: {EFFORTS['medium']}."
 )
 # Page, mirostat_lr: "learning rate for the Mirostat sampling algorithm"; no bounds. A negative one would drive away from the target.
-MIROSTAT_LR = Field("mirostat_lr", Number(0, 1000), 0.1, Status.LATER, note="Without `mirostat_target` it has no effect.")
+MIROSTAT_LR = Field("mirostat_lr", Number(0, 1000), 0.1, note="Without `mirostat_target` it has no effect.")
 # Page, mirostat_target: "Defines the target perplexity for the Mirostat algorithm. [...] If not specified, Mirostat sampling is
 # disabled." Perplexity is 2 to the power of the surprise in bits that the algorithm is written in, and at least 1.
 MIROSTAT_TARGET: Field[float | None] = Field(
     "mirostat_target",
     Number(1, 1_000_000),
     None,
-    Status.LATER,
     note="A perplexity, so tau is its base-2 logarithm; 1: greedy.",
     shown="off",
 )
 N = Field("n", Integer(1, MAX_CHOICES), 1, note=f"Prompts times `n` is at most {MAX_CHOICES}.")
-IGNORE_EOS = Field("ignore_eos", Boolean(), False, Status.LATER)
+IGNORE_EOS = Field("ignore_eos", Boolean(), False)
 # Page, stop: "minItems: 1, maxItems: 4". "The returned text will NOT contain the stop sequence." Clients with nothing to stop at
 # send an empty array.
 STOP: Field[tuple[str, ...]] = Field("stop", Stop(4, 1024), (), note="`[]` is none.")
@@ -99,10 +96,10 @@ LOGPROBS: Field[bool | int | None] = Field(
 # Page, top_logprobs: "When `logprobs` is set, `top_logprobs` can be used to modify how many top log probabilities are returned."
 TOP_LOGPROBS: Field[int | None] = Field("top_logprobs", Integer(0, 5), None, note="Needs `logprobs`, and overrides its number.")
 ECHO = Field("echo", Boolean(), False)
-MIN_P = Field("min_p", Number(0, 1), 0.0, Status.LATER)
-TYPICAL_P = Field("typical_p", Number(0, 1), 1.0, Status.LATER, note="Below 0.000001 it counts as that.")
+MIN_P = Field("min_p", Number(0, 1), 0.0)
+TYPICAL_P = Field("typical_p", Number(0, 1), 1.0, note="Below 0.000001 it counts as that.")
 # Page, logit_bias: "maps tokens (specified by their token ID in the tokenizer) to an associated bias value from -100 to 100."
-LOGIT_BIAS: Field[tuple[tuple[int, float], ...]] = Field("logit_bias", LogitBias(1024), (), Status.LATER, note="-100 bans, 100 forces.")
+LOGIT_BIAS: Field[tuple[tuple[int, float], ...]] = Field("logit_bias", LogitBias(1024), (), note="-100 bans, 100 forces.")
 USER = Field("user", String(512), "", Status.NO_OP)
 
 SEED: Field[int | None] = Field(

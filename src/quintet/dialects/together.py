@@ -34,11 +34,9 @@ STOP: Field[tuple[str, ...]] = Field("stop", Stop(64, 1024), (), note="The page 
 TEMPERATURE = Field("temperature", Number(0, 2), 1.0, note="Below 0.000001: greedy.")
 TOP_P = Field("top_p", Number(0, 1), 1.0, note="Below 0.000001: greedy, as the likeliest token is all that is left.")
 # Page, top_k: "the maximum number of tokens to consider at each step", "format: int32"; 0 and -1 are what clients send for "all".
-TOP_K = Field("top_k", Integer(-1, 2**31 - 1), 0, Status.LATER, note="0 and -1: off.", shown="off")
+TOP_K = Field("top_k", Integer(-1, 2**31 - 1), 0, note="0 and -1: off.", shown="off")
 # Page, repetition_penalty: "Higher values decrease repetition." One divides by it.
-REPETITION_PENALTY = Field(
-    "repetition_penalty", Number(0, 2), 1.0, Status.LATER, note="Over prompt and output. Below 0.000001 it counts as that."
-)
+REPETITION_PENALTY = Field("repetition_penalty", Number(0, 2), 1.0, note="Over prompt and output. Below 0.000001 it counts as that.")
 STREAM = Field("stream", Boolean(), False)
 # Page, logprobs: "An integer between 0 and 20 of the top k tokens to return log probabilities for [...], instead of just the sampled
 # token."
@@ -53,12 +51,12 @@ SAFETY_MODEL = Field(
     "safety_model", String(256), "", Status.LATER, refusal="names a moderation model, and none is served here; leave it out"
 )
 # Page, min_p: "A number between 0 and 1 that can be used as an alternative to top-p and top-k."
-MIN_P = Field("min_p", Number(0, 1), 0.0, Status.LATER)
+MIN_P = Field("min_p", Number(0, 1), 0.0)
 # Page, presence_penalty and frequency_penalty: "A number between -2.0 and 2.0".
-PRESENCE_PENALTY = Field("presence_penalty", Number(-2, 2), 0.0, Status.LATER)
-FREQUENCY_PENALTY = Field("frequency_penalty", Number(-2, 2), 0.0, Status.LATER)
+PRESENCE_PENALTY = Field("presence_penalty", Number(-2, 2), 0.0)
+FREQUENCY_PENALTY = Field("frequency_penalty", Number(-2, 2), 0.0)
 # Page, logit_bias: "Adjusts the likelihood of specific tokens"; no bounds. At 100 either way nothing is left to adjust.
-LOGIT_BIAS: Field[tuple[tuple[int, float], ...]] = Field("logit_bias", LogitBias(1024), (), Status.LATER, note="-100 bans, 100 forces.")
+LOGIT_BIAS: Field[tuple[tuple[int, float], ...]] = Field("logit_bias", LogitBias(1024), (), note="-100 bans, 100 forces.")
 SEED: Field[int | None] = Field(
     "seed", Integer(-(2**63), 2**64 - 1), None, note="Taken modulo 2^64; choice `i` draws with `seed + i`.", shown="drawn anew"
 )
