@@ -112,6 +112,25 @@ def test_raw_tokens_are_the_ids_of_the_text(client: Any, stop: list[str] | None)
     assert all(chunk.text is None for chunk in chunks)
 
 
+def test_min_tokens_keep_a_text_from_ending(client: Any) -> None:
+    asked: dict[str, Any] = {"model": "toy", "prompt": "Hi", "max_tokens": 60, "seed": 2, "stop": ["e"]}
+    assert client.completions.create(**asked).usage.completion_tokens < 40
+    for least in (40, -1):
+        answer = client.completions.create(**asked, min_tokens=least)
+        assert answer.usage.completion_tokens >= (least if least > 0 else 60)
+    assert answer.choices[0].finish_reason == "length"
+
+
+def test_a_bias_of_100_forces_a_token_and_one_of_minus_100_bans_it(client: Any) -> None:
+    asked: dict[str, Any] = {"model": "toy", "prompt": "Hi", "max_tokens": 20, "seed": 2}
+    assert client.completions.create(**asked, logit_bias={"65": 100}).choices[0].text == "A" * 20
+    free, banned = (client.completions.create(**asked, n=4, logit_bias=bias).choices for bias in ({}, {"101": -100}))
+    assert any("e" in choice.text for choice in free)
+    assert not any("e" in choice.text for choice in banned)
+    with pytest.raises(sdk.BadRequestError, match="logit_bias"):
+        client.completions.create(**asked, logit_bias={"257": 1})
+
+
 def test_the_best_of_several_is_one_of_them(client: Any) -> None:
     asked: dict[str, Any] = {"model": "toy", "prompt": "Hi", "max_tokens": 12, "seed": 3, "logprobs": 0}
     candidates = client.completions.create(**asked, n=5).choices

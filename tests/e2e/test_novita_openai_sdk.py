@@ -84,6 +84,22 @@ def test_the_stop_string_ends_the_text_streamed_or_not(strict: OpenAI, lenient: 
     assert "".join(chunk.choices[0].text for chunk in streamed) == free[:end]
 
 
+@pytest.mark.parametrize("extra", [{"top_k": 1}, {"min_p": 1}, {"top_p": 1e-9}])
+def test_each_filter_at_its_narrowest_leaves_the_likeliest_token(strict: OpenAI, extra: dict[str, float]) -> None:
+    greedy = strict.completions.create(**ASKED, temperature=0).choices[0].text
+    assert strict.completions.create(**ASKED, extra_body=extra).choices[0].text == greedy
+    assert strict.completions.create(**ASKED).choices[0].text != greedy
+
+
+@pytest.mark.parametrize("name", ["frequency_penalty", "presence_penalty", "repetition_penalty"])
+def test_each_penalty_makes_letters_come_again_less(strict: OpenAI, name: str) -> None:
+    shares = []
+    for extra in ({}, {name: 2}):
+        choices = strict.completions.create(**ASKED, n=16, extra_body=extra).choices
+        shares.append(sum(len(set(choice.text)) for choice in choices) / sum(len(choice.text) for choice in choices))
+    assert shares[1] > shares[0] + 0.05
+
+
 @pytest.mark.parametrize("alone", [False, True])
 def test_the_usage_is_in_the_very_last_chunk(lenient: OpenAI, alone: bool) -> None:
     options: Any = {"stream_options": {"include_usage": True}} if alone else {}

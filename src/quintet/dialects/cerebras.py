@@ -33,7 +33,7 @@ MAX_TOKENS: Field[int | None] = Field(
 # Page, min_tokens: "If not specified or set to 0, the model will generate as many tokens as it deems necessary. Setting to -1 sets to
 # max sequence length."
 MIN_TOKENS = Field(
-    "min_tokens", Integer(-1, 2**31 - 1), 0, Status.LATER, note="-1: up to `max_tokens` or the end of the context. At most `max_tokens`."
+    "min_tokens", Integer(-1, 2**31 - 1), 0, note="-1: up to `max_tokens` or the end of the context. At most `max_tokens`."
 )
 # Page, grammar_root: "The grammar root used for structured output generation. Supported values: [...]".
 GRAMMAR_ROOT: Field[str | None] = Field("grammar_root", OneOf(tuple(ROOTS)), None, Status.LATER, note="See below.")
@@ -61,13 +61,13 @@ BEST_OF: Field[int | None] = Field(
     "best_of", Integer(1, MAX_CHOICES), None, note="SDK only. At least `n`; over `n` not with `stream`.", shown="`n`"
 )
 # SDK, frequency_penalty and presence_penalty: "Number between -2.0 and 2.0."
-FREQUENCY_PENALTY = Field("frequency_penalty", Number(-2, 2), 0.0, Status.LATER, note="SDK only.")
+FREQUENCY_PENALTY = Field("frequency_penalty", Number(-2, 2), 0.0, note="SDK only.")
 # SDK, logit_bias: "Dict[str, float]", "from -100 to 100"; "-100 or 100 should result in a ban or exclusive selection".
 LOGIT_BIAS: Field[tuple[tuple[int, float], ...]] = Field(
-    "logit_bias", LogitBias(1024), (), Status.LATER, note="SDK only. -100 bans, 100 forces."
+    "logit_bias", LogitBias(1024), (), note="SDK only. -100 bans, 100 forces."
 )
 N = Field("n", Integer(1, MAX_CHOICES), 1, note=f"SDK only. Prompts times `n` is at most {MAX_CHOICES}.")
-PRESENCE_PENALTY = Field("presence_penalty", Number(-2, 2), 0.0, Status.LATER, note="SDK only.")
+PRESENCE_PENALTY = Field("presence_penalty", Number(-2, 2), 0.0, note="SDK only.")
 # SDK, prompt_cache_key: "The requests with the same prompt cache key would highly likely share the same prompt prefixes."
 PROMPT_CACHE_KEY = Field("prompt_cache_key", String(512), "", note="SDK only. Cached prefixes are shared only within equal keys.")
 # SDK, reasoning_format: "If set to `parsed`, the reasoning will be returned in the `reasoning` field of the response message"; a text

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from quintet.dialects.base import GREEDY_BELOW, ErrorReply, Identity, Parsed, ServedModel, check_choices, fault, sampling
-from quintet.dialects.fields import Boolean, Field, Integer, LogitBias, Number, Object, Positive, Prompts, Status, Stop, String, unknown
+from quintet.dialects.fields import Boolean, Field, Integer, LogitBias, Number, Object, Positive, Prompts, Stop, String, unknown
 from quintet.dialects.json_guard import decode_object
 from quintet.dialects.novita_wire import NovitaRenderer, error_body
 from quintet.dialects.wire import encode
@@ -39,11 +39,11 @@ SEED: Field[int | None] = Field(
     "seed", Integer(-(2**63), 2**64 - 1), None, note="Taken modulo 2^64; choice `i` draws with `seed + i`.", shown="drawn anew"
 )
 # Page, frequency_penalty and presence_penalty: "Required range: `-2 < x < 2`", and "one can increase the coefficients up to 2".
-FREQUENCY_PENALTY = Field("frequency_penalty", Number(-2, 2), 0.0, Status.LATER)
-PRESENCE_PENALTY = Field("presence_penalty", Number(-2, 2), 0.0, Status.LATER)
+FREQUENCY_PENALTY = Field("frequency_penalty", Number(-2, 2), 0.0)
+PRESENCE_PENALTY = Field("presence_penalty", Number(-2, 2), 0.0)
 # Page, repetition_penalty: "Required range: `0 < x < 2`"; "A value of 1.0 means no penalty". One divides by it, so 0 stays outside.
 REPETITION_PENALTY = Field(
-    "repetition_penalty", Positive(2), 1.0, Status.LATER, note="Over prompt and output. Below 0.000001 it counts as that."
+    "repetition_penalty", Positive(2), 1.0, note="Over prompt and output. Below 0.000001 it counts as that."
 )
 # Page, stop: typed "string | null", but "Up to 4 sequences". "The returned text will contain the stop sequence."
 STOP: Field[tuple[str, ...]] = Field("stop", Stop(4, 1024), (), note="The text ends with it. `[]` is none.")
@@ -52,12 +52,12 @@ TEMPERATURE = Field("temperature", Number(0, 2), 1.0, note="Below 0.000001: gree
 # Page, top_p: "Required range: `0 < x <= 1`".
 TOP_P = Field("top_p", Positive(1), 1.0, note="Below 0.000001: greedy, as the likeliest token is all that is left.")
 # Page, top_k: "Required range: `1 < x < 128`".
-TOP_K = Field("top_k", Integer(1, 128), 0, Status.LATER, note="1: greedy.", shown="off")
+TOP_K = Field("top_k", Integer(1, 128), 0, note="1: greedy.", shown="off")
 # Page, min_p: "Required range: `0 <= x <= 1`".
-MIN_P = Field("min_p", Number(0, 1), 0.0, Status.LATER)
+MIN_P = Field("min_p", Number(0, 1), 0.0)
 # Page, logit_bias: "maps tokens to an associated bias value from -100 to 100"; typed integer, "map[string, integer]".
 LOGIT_BIAS: Field[tuple[tuple[int, float], ...]] = Field(
-    "logit_bias", LogitBias(1024), (), Status.LATER, note="Any number, not only integers. -100 bans, 100 forces."
+    "logit_bias", LogitBias(1024), (), note="Any number, not only integers. -100 bans, 100 forces."
 )
 # Page, logprobs: "The maximum value for logprobs is 5."
 LOGPROBS: Field[int | None] = Field(

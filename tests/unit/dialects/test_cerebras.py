@@ -98,7 +98,7 @@ def test_raw_tokens_need_ids_and_no_log_probabilities() -> None:
 
 @pytest.fixture
 def offered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every control is offered, those too that no engine has yet: what they mean is the dialect's to say."""
+    """Every field is offered, one too that no engine has yet: what it means is the dialect's to say."""
     for name, field in list(vars(cerebras).items()):
         if isinstance(field, Field) and field.status is Status.LATER:
             monkeypatch.setattr(cerebras, name, replace(field, status=Status.DONE))
@@ -113,7 +113,6 @@ def test_every_control_arrives() -> None:
     assert request.guide == guide("ws", "grammar_root")
 
 
-@pytest.mark.usefixtures("offered")
 def test_at_least_is_at_most_at_most() -> None:
     assert parse(min_tokens=4, max_tokens=4).sampling.min_tokens == 4
     assert parse(min_tokens=-1, max_tokens=0).sampling.min_tokens == -1
