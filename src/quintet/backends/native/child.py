@@ -21,6 +21,7 @@ from queue import SimpleQueue
 
 from quintet.backends.native import codec
 from quintet.backends.native.core import Loaded, Loader
+from quintet.backends.native.memory import trim
 from quintet.backends.native.messages import Abort, Died, FromWorker, Progress, Ready, Started, Stepped, ToWorker
 from quintet.backends.native.worker import Worker
 from quintet.errors import ModelError
@@ -91,6 +92,8 @@ class Child:
                 self._vocabulary.put(frame)
 
     def _send(self, message: FromWorker) -> None:
+        if isinstance(message, Ready):
+            trim()
         try:
             self._sock.sendall(codec.encode(_frame(message)))
         except OSError as error:  # gone, or not reading for SEND_S

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from quintet.backends.native.messages import Abort, Submit
-from quintet.backends.native.restarts import Suspects
+from quintet.backends.native.restarts import BLAME, LESS_BLAME, Suspects
 from quintet.backends.native.stream import Stream
 from quintet.events import Finish, TokenEvent
 
@@ -23,27 +24,38 @@ class Flight:
 
     Args:
         aborts: what was called off: sequences, or all (``None``).
-        computed: the engine that runs now has begun with it.
+        sent: the engine that runs now was told of it.
+        computed: that engine has begun with it.
     """
 
     submit: Submit
     stream: Stream
     aborts: list[int | None] = field(default_factory=list)
+    sent: bool = False
     computed: bool = False
 
 
 class Flights:
     """All requests that have not ended.
 
+    After a death those that were being computed are suspects. They are run again one at a time, each until its first token, so
+    that a second death shows which of them it was.
+
     Args:
+        send: tells the engine.
         clock: seconds, monotonic.
         digest: of what a request asks for.
     """
 
-    def __init__(self, clock: Callable[[], float], digest: Callable[[Submit], bytes]) -> None:
-        self._clock, self._digest = clock, digest
+    def __init__(
+        self, send: Callable[[Submit | Abort], None], clock: Callable[[], float], digest: Callable[[Submit], bytes]
+    ) -> None:
+        self._tell, self._clock, self._digest = send, clock, digest
         self._flights: dict[int, Flight] = {}
         self._suspects = Suspects()
+        self._held: deque[Flight] = deque()  # suspects that wait for their turn
+        self._trial: Flight | None = None
+        self._up = False
         self._live = 0
 
     @property
@@ -51,21 +63,24 @@ class Flights:
         """Sequences that have not ended."""
         return self._live
 
-    def __contains__(self, request_id: int) -> bool:
-        return request_id in self._flights
-
-    def add(self, submit: Submit, stream: Stream) -> bool:
-        """Take a request up; False if it must not run, and has been told so."""
-        if self._suspects and self._suspects.blocked(self._digest(submit), self._clock()):
-            stream.end(Finish.ERROR, REFUSED)
-            return False
-        self._flights[submit.request_id] = Flight(submit, stream)
+    def add(self, submit: Submit, stream: Stream) -> None:
+        """Take a request up; one that must not run ends at once."""
+        flight = Flight(submit, stream)
+        self._flights[submit.request_id] = flight
         self._live += stream.open
-        return True
+        self._admit(flight)
+        self._next()
 
     def abort(self, request_id: int, seq: int | None) -> None:
-        """Remember it, in case the engine dies before it is done."""
-        self._flights[request_id].aborts.append(seq)
+        """Call a request, or one of its sequences, off."""
+        flight = self._flights.get(request_id)
+        if flight is None:
+            return
+        flight.aborts.append(seq)
+        if flight.sent:
+            self._tell(Abort(request_id, seq))
+        elif seq is None:
+            self._end(flight, Finish.ABORT)
 
     def begin(self, requests: Sequence[int]) -> None:
         """The engine begins to compute these."""
@@ -81,34 +96,63 @@ class Flights:
         self._live -= before - flight.stream.open
         if not flight.stream.open:
             del self._flights[request_id]
-            if self._suspects and batch[-1].finish is not Finish.ERROR:
+            if self._suspects and batch[-1].finish in (Finish.EOS, Finish.LENGTH):
                 self._suspects.clear(self._digest(flight.submit))
+        if flight is self._trial:
+            self._trial = None
+            self._next()
 
-    def died(self) -> None:
-        """The engine is gone: end what it took with it, and keep what can be run again without anybody noticing."""
-        now = self._clock()
-        computed = {flight.submit.request_id: self._digest(flight.submit) for flight in self._flights.values() if flight.computed}
-        self._suspects.blame(set(computed.values()), now)
+    def up(self) -> None:
+        """An engine is ready: tell it what there is to do."""
+        self._up = True
         for flight in list(self._flights.values()):
-            digest = computed.get(flight.submit.request_id)
+            self._admit(flight)
+        self._next()
+
+    def down(self) -> None:
+        """The engine is gone: end what it took with it, and keep what can be run again without anybody noticing."""
+        computed = [flight for flight in self._flights.values() if flight.computed]
+        # In this order, so that of equal requests the one with more blame counts.
+        shares = {self._digest(flight.submit): LESS_BLAME for flight in computed if flight.stream.delivered}
+        shares |= {self._digest(flight.submit): BLAME for flight in computed if not flight.stream.delivered}
+        self._suspects.blame(shares, self._clock())
+        self._up, self._trial = False, None
+        self._held.clear()
+        for flight in list(self._flights.values()):
+            flight.sent = flight.computed = False
             if flight.stream.delivered:
                 self._end(flight, Finish.ERROR, INTERRUPTED)
             elif None in flight.aborts:
                 self._end(flight, Finish.ABORT)
-            elif digest is not None and self._suspects.blocked(digest, now):
-                self._end(flight, Finish.ERROR, REFUSED)
-            flight.computed = False
-
-    def again(self) -> Iterator[Submit | Abort]:
-        """What a new engine is to be told."""
-        for request_id, flight in self._flights.items():
-            yield flight.submit
-            yield from (Abort(request_id, seq) for seq in flight.aborts)
 
     def end_all(self, finish: Finish, error: str = "") -> None:
         """End every request."""
         for flight in list(self._flights.values()):
             self._end(flight, finish, error)
+
+    def _admit(self, flight: Flight) -> None:
+        """Send it now, or later, or never."""
+        if self._suspects and self._suspects.suspected(digest := self._digest(flight.submit), self._clock()):
+            if self._suspects.blocked(digest, self._clock()):
+                self._end(flight, Finish.ERROR, REFUSED)
+            elif self._up:
+                self._held.append(flight)
+        elif self._up:
+            self._send(flight)
+
+    def _next(self) -> None:
+        """The next suspect's turn, if it is."""
+        while self._up and self._trial is None and self._held:
+            flight = self._held.popleft()
+            if flight.stream.open:
+                self._trial = flight
+                self._send(flight)
+
+    def _send(self, flight: Flight) -> None:
+        flight.sent = True
+        self._tell(flight.submit)
+        for seq in flight.aborts:
+            self._tell(Abort(flight.submit.request_id, seq))
 
     def _end(self, flight: Flight, finish: Finish, error: str = "") -> None:
         self._live -= flight.stream.open

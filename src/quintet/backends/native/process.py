@@ -17,6 +17,7 @@ from quintet.backends.base import Capabilities
 from quintet.backends.native import codec
 from quintet.backends.native.core import Tokenizer
 from quintet.backends.native.link import Link
+from quintet.backends.native.memory import trim
 from quintet.backends.native.messages import Abort, Died, FromWorker, Progress, Ready, Started, Stepped, Stop, Submit, ToWorker
 from quintet.config import EngineConfig
 from quintet.errors import EngineFailed, ModelError
@@ -135,6 +136,7 @@ class ProcessLink(Link):
         if not self._pieces:
             pieces = self._tokenizer.pieces
             self._pieces = (*pieces, *(b"",) * (up.vocab - len(pieces)))
+        trim()
         can = Capabilities(self._source.name, up.context, up.vocab, self._pieces, up.max_logprobs, up.max_sequences, up.fingerprint)
         return Ready(can, self._tokenizer, up.step_s)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 AT_ONCE = 2
 """So many failed starts in a row are followed by another without a pause."""
 
@@ -10,8 +12,11 @@ GIVEN_UP = 4
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 
-DEATHS = 2
-"""A request that was computed at so many deaths of the engine is taken for their cause."""
+BLOCKED_AT = 2.0
+"""A request with so much blame is taken for the cause."""
+
+BLAME, LESS_BLAME = 1.0, 0.5
+"""For being computed when the engine died: before its first token, and later, when it had been computed for a while without harm."""
 
 BLOCKED_S = 600.0
 """For so long, and then it gets another chance: it may have been the victim of something else."""
@@ -31,29 +36,32 @@ class Suspects:
     """
 
     def __init__(self) -> None:
-        self._deaths: dict[bytes, tuple[int, float]] = {}  # digest -> deaths, time of the last
+        self._blame: dict[bytes, tuple[float, float]] = {}  # digest -> blame, time of the last death
 
     def __len__(self) -> int:
-        return len(self._deaths)
+        return len(self._blame)
 
-    def blame(self, digests: set[bytes], now: float) -> None:
+    def blame(self, shares: Mapping[bytes, float], now: float) -> None:
         """The engine died at ``now`` (seconds) over these."""
-        for digest in digests:
-            deaths = self._count(digest, now) + 1
-            self._deaths.pop(digest, None)  # the newest are at the end
-            self._deaths[digest] = (deaths, now)
-        while len(self._deaths) > _MOST_SUSPECTS:
-            del self._deaths[next(iter(self._deaths))]
+        for digest, share in shares.items():
+            total = self._of(digest, now) + share
+            self._blame.pop(digest, None)  # the newest are at the end
+            self._blame[digest] = (total, now)
+        while len(self._blame) > _MOST_SUSPECTS:
+            del self._blame[next(iter(self._blame))]
 
     def clear(self, digest: bytes) -> None:
         """It ended well."""
-        if self._deaths.get(digest, (0, 0.0))[0] < DEATHS:
-            self._deaths.pop(digest, None)
+        self._blame.pop(digest, None)
+
+    def suspected(self, digest: bytes, now: float) -> bool:
+        """It must not run beside another suspect, or nobody could tell them apart."""
+        return self._of(digest, now) > 0
 
     def blocked(self, digest: bytes, now: float) -> bool:
         """It must not run."""
-        return self._count(digest, now) >= DEATHS
+        return self._of(digest, now) >= BLOCKED_AT
 
-    def _count(self, digest: bytes, now: float) -> int:
-        deaths, last = self._deaths.get(digest, (0, 0.0))
-        return deaths if now - last < BLOCKED_S else 0
+    def _of(self, digest: bytes, now: float) -> float:
+        blame, last = self._blame.get(digest, (0.0, 0.0))
+        return blame if now - last < BLOCKED_S else 0.0

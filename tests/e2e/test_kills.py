@@ -1,0 +1,179 @@
+"""The engine's process killed, crashed and stopped under load. ``make test-kills`` does it 300 times."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.e2e.storm import CONFIG, SIGNALS, Load, answer, engine, holdings, hurt, spec, told
+
+from quintet.backends.base import State
+from quintet.backends.native.flights import INTERRUPTED, REFUSED
+from quintet.events import Finish
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+KILLS = int(os.environ.get("QUINTET_TEST_KILLS", "20"))
+READY_S = 3.0
+
+
+def test_a_storm_of_kills_loses_no_request_that_waits_and_leaves_nothing_behind(capsys: pytest.CaptureFixture[str]) -> None:
+    """reliability C01, C03: every client gets an end, the same request gives the same bytes, and nothing leaks."""
+    rng = random.Random(1)
+
+    async def scenario(kills: int) -> tuple[list[float], Load]:
+        async with engine() as (made, link):
+            expected = told(await answer(made, spec("the same", 12, 3)))
+            load = Load(made, 24, rng)
+            times = []
+            for index in range(kills):
+                await asyncio.sleep(rng.uniform(0.0, 0.15))
+                times.append(await hurt(made, link, SIGNALS[index % len(SIGNALS)]))
+            await load.end()
+            assert told(await answer(made, spec("the same", 12, 3))) == expected
+            health = made.health()
+            assert (health.state, health.running, health.waiting, made.live) == (State.READY, 0, 0, 0)
+        return times, load
+
+    asyncio.run(scenario(2))  # what is made once, such as the pool of threads
+    before = holdings()
+    times, load = asyncio.run(scenario(KILLS))
+    assert holdings() == before
+    with capsys.disabled():
+        print(f" {KILLS} kills, ready after at most {max(times):.2f} s, requests {dict(load.seen)}", end="")
+    assert load.seen["ok"] > 0
+    assert load.seen["lost"] == 0
+    assert max(times) < READY_S
+
+
+def test_what_had_begun_breaks_off_and_what_waits_is_run_again() -> None:
+    async def scenario() -> None:
+        async with engine() as (made, link):
+            alone = told(await answer(made, spec("late", 5)))
+            running = [made.submit(await made.prepare([spec(f"{index}", 4000)])) for index in range(CONFIG.max_running)]
+            for stream in running:
+                await anext(stream)
+            assert link.pid is not None
+            os.kill(link.pid, signal.SIGSTOP)
+            waiting = asyncio.create_task(answer(made, spec("late", 5)))
+            await asyncio.sleep(0.02)
+            await hurt(made, link, signal.SIGKILL)
+            ends = [[event async for batch in stream for event in batch][-1] for stream in running]
+            assert {(end.finish, end.error) for end in ends} <= {(Finish.ERROR, INTERRUPTED), (Finish.EOS, "")}
+            assert any(end.finish is Finish.ERROR for end in ends)
+            assert told(await waiting) == alone
+
+    asyncio.run(scenario())
+
+
+DEADLY = """
+import os, signal
+from quintet.backends import toy
+from quintet.backends.native import child
+from quintet.backends.native.core import Loaded
+class Deadly(toy.ToyRunner):
+    def forward(self, batch):
+        if (batch.tokens == ord("Z")).any():
+            os.kill(os.getpid(), signal.SIGSEGV)
+        return super().forward(batch)
+child.main(lambda source, table: lambda progress: Loaded(Deadly(), table(), "toy", "fp"))
+"""
+
+
+def test_a_request_that_kills_the_engine_twice_is_refused_from_then_on_and_hurts_nobody_else() -> None:
+    """reliability C10."""
+
+    async def scenario() -> None:
+        async with engine(("-c", DEADLY)) as (made, _):
+            others = [asyncio.create_task(answer(made, spec(f"other {index}", 3))) for index in range(20)]
+            (end,) = await answer(made, spec("a Z", 3, seed=1))
+            assert (end.finish, end.error) == (Finish.ERROR, REFUSED)
+            for each in others:
+                assert (await each)[-1].error in ("", REFUSED, INTERRUPTED)
+            while made.health().state is not State.READY:
+                await asyncio.sleep(0.01)
+            before = made.health().steps
+            (end,) = await answer(made, spec("a Z", 3, seed=2))
+            assert (end.finish, end.error) == (Finish.ERROR, REFUSED)
+            assert made.health().steps == before
+            assert (await answer(made, spec("other 0", 3)))[-1].finish is not Finish.ERROR
+
+    asyncio.run(scenario())
+
+
+def test_an_engine_that_dies_at_every_start_counts_as_dead_and_is_tried_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quintet.backends.native.engine.pause", lambda failures: 0.0 if failures < 4 else 0.2)
+
+    async def scenario() -> None:
+        async with engine() as (made, link):
+            link._module = ("-c", "raise SystemExit(3)")
+            work = made.submit(await made.prepare([spec("x", 4000)]))
+            await anext(work)
+            pid = link.pid
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+            while made.health().state is not State.DEAD:
+                await asyncio.sleep(0.01)
+            link._module = ("-P", "-m", "quintet.backends.native.child")
+            while made.health().state is not State.READY:
+                await asyncio.sleep(0.01)
+            assert (await answer(made, spec("x", 2)))[-1].finish is not Finish.ERROR
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+def test_a_thousand_cancels_at_random_moments_leave_nothing_running() -> None:
+    rng = random.Random(2)
+
+    async def scenario() -> None:
+        async with engine() as (made, _):
+            expected = told(await answer(made, spec("the same", 12, 3)))
+
+            async def cancelled(index: int) -> None:
+                prepared = await made.prepare([spec(f"{index}", 300), spec(f"{index}b", 300)])
+                stream = made.submit(prepared)
+                await asyncio.sleep(rng.choice((0, 0, 0.001, 0.02)))
+                made.abort(prepared.request_id, rng.choice((None, 0)))
+                await asyncio.sleep(rng.choice((0, 0.001)))
+                made.abort(prepared.request_id)
+                events = [event async for batch in stream for event in batch]
+                assert sum(event.finish is not None for event in events) == 2
+
+            for first in range(0, 1000, 100):
+                await asyncio.gather(*(cancelled(first + index) for index in range(100)))
+            assert (made.live, made.health().running, made.health().waiting) == (0, 0, 0)
+            assert told(await answer(made, spec("the same", 12, 3))) == expected
+
+    asyncio.run(scenario())
+
+
+def test_the_engine_ends_with_a_parent_that_is_killed() -> None:
+    """reliability D04: killed by the kernel with its parent, idle or in the middle of a step."""
+    code = """
+import asyncio, sys
+from tests.e2e.storm import engine, spec
+async def main():
+    async with engine() as (made, link):
+        work = made.submit(await made.prepare([spec("x", 4000)])) if sys.argv[1] == "busy" else None
+        print(link.pid, flush=True)
+        await asyncio.sleep(60)
+asyncio.run(main())
+"""
+    for how in ("idle", "busy"):
+        with subprocess.Popen([sys.executable, "-c", code, how], stdout=subprocess.PIPE, text=True) as parent:
+            assert parent.stdout is not None
+            child = Path(f"/proc/{int(parent.stdout.readline())}")
+            assert child.exists()
+            parent.kill()
+        for _ in range(500):
+            if not child.exists() or "\nState:\tZ" in (child / "status").read_text():
+                break
+            subprocess.run(["sleep", "0.01"], check=True)
+        else:
+            pytest.fail("an orphan")
