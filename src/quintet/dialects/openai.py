@@ -33,12 +33,12 @@ BEST_OF: Field[int | None] = Field(
 )
 ECHO = Field("echo", Boolean(), False)
 # Page, frequency_penalty and presence_penalty: "Number between -2.0 and 2.0."
-FREQUENCY_PENALTY = Field("frequency_penalty", Number(-2, 2), 0.0, Status.LATER)
-PRESENCE_PENALTY = Field("presence_penalty", Number(-2, 2), 0.0, Status.LATER)
+FREQUENCY_PENALTY = Field("frequency_penalty", Number(-2, 2), 0.0)
+PRESENCE_PENALTY = Field("presence_penalty", Number(-2, 2), 0.0)
 # Page, logit_bias: "maps tokens [...] to an associated bias value from -100 to 100"; "values like -100 or 100 should result in a ban or
 # exclusive selection of the relevant token."
 LOGIT_BIAS: Field[tuple[tuple[int, float], ...]] = Field(
-    "logit_bias", LogitBias(1024), (), Status.LATER, note="Any number, not only integers. -100 bans, 100 forces."
+    "logit_bias", LogitBias(1024), (), note="Any number, not only integers. -100 bans, 100 forces."
 )
 # Page, logprobs: "The maximum value for `logprobs` is 5."
 LOGPROBS: Field[int | None] = Field(

@@ -92,19 +92,23 @@ def test_what_leaves_only_the_likeliest_token_is_greedy(sent: dict[str, float]) 
         ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"stream_options": {}, "stream": False}, "stream_options"),
         ({"prompt": [""] * 100_000}, "prompt"),
-        ({"logit_bias": {"50256": -100}}, "logit_bias"),
+        ({"logit_bias": {"50256": -101}}, "logit_bias.50256"),
         ({"best_of": 2, "stream": True}, "best_of"),
         ({"best_of": 65, "prompt": ["a", "b"]}, "best_of"),
-        ({"frequency_penalty": 0.1}, "frequency_penalty"),
     ],
 )
-def test_rules_over_several_fields_and_what_is_not_there_yet(fields: dict[str, object], param: str) -> None:
+def test_rules_over_several_fields(fields: dict[str, object], param: str) -> None:
     with pytest.raises(BadRequest) as caught:
         parse(**fields)
     assert caught.value.param == param
 
 
-def test_harmless_values_of_what_is_not_there_yet_are_taken() -> None:
+def test_bias_and_penalties_reach_the_sampler() -> None:
+    sampling = parse(logit_bias={"7": -100, "3": 1.5}, frequency_penalty=0.25, presence_penalty=-2).sampling
+    assert (sampling.logit_bias, sampling.frequency_penalty, sampling.presence_penalty) == (((3, 1.5), (7, -100.0)), 0.25, -2.0)
+
+
+def test_neutral_values_are_the_same_as_none() -> None:
     assert parse(logit_bias={}, frequency_penalty=0, presence_penalty=-0.0, suffix="") == parse()
 
 
