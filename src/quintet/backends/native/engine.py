@@ -14,7 +14,7 @@ from quintet.backends.native.core import Loader, Tokenizer
 from quintet.backends.native.flights import Flights
 from quintet.backends.native.infill import infill
 from quintet.backends.native.link import Link, ThreadLink
-from quintet.backends.native.messages import Abort, Died, FromWorker, Progress, Ready, Started, Stepped, Submit
+from quintet.backends.native.messages import Died, FromWorker, Progress, Ready, Started, Stepped, Submit
 from quintet.backends.native.prepare import resolve, texts, words
 from quintet.backends.native.restarts import GIVEN_UP, pause
 from quintet.backends.native.scheduler import live_limit
@@ -59,7 +59,7 @@ class Engine:
         self._clock = clock
         self._link = model if isinstance(model, Link) else ThreadLink(model, config, clock)
         self._max_live = live_limit(config)
-        self._flights = Flights(clock, lambda submit: digest(submit.sequences))
+        self._flights = Flights(self._link.send, clock, lambda submit: digest(submit.sequences))
         self._ids = itertools.count(1)
         self._state = State.LOADING
         self._progress = 0.0
@@ -133,16 +133,12 @@ class Engine:
     def _start(self, submit: Submit, stream: Stream) -> None:
         if not self._flights.live:
             self._moved = submit.at
-        if self._flights.add(submit, stream) and self._state is State.READY:
-            self._link.send(submit)
-            self._watch()
+        self._flights.add(submit, stream)
+        self._watch()
 
     def abort(self, request_id: int, seq: int | None = None) -> None:
         """See ``Backend``."""
-        if request_id in self._flights:
-            self._flights.abort(request_id, seq)
-            if self._state is State.READY:
-                self._link.send(Abort(request_id, seq))
+        self._flights.abort(request_id, seq)
 
     def health(self) -> Health:
         """See ``Backend``; while it drains it is ``CLOSED``, with the work that is left."""
@@ -207,8 +203,7 @@ class Engine:
         self._stall_s = max(self._least_stall_s, SLOW_STEPS * message.step_s)
         self._state, self._progress, self._failures = State.READY, 1.0, 0
         self._moved = self._clock()
-        for each in self._flights.again():
-            self._link.send(each)
+        self._flights.up()
         self._watch()
 
     def _died(self, error: Exception | None) -> None:
@@ -221,7 +216,7 @@ class Engine:
             return
         wait = pause(self._failures)
         _log.error("%s It is started again%s.", error or "the engine ended.", f" in {wait:g} s" if wait else "")
-        self._flights.died()
+        self._flights.down()
         if self._failures < GIVEN_UP:
             self._state, self._progress = State.LOADING, 0.0
         else:
