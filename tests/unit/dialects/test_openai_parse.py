@@ -105,7 +105,7 @@ def test_rules_over_several_fields(fields: dict[str, object], param: str) -> Non
 
 def test_bias_and_penalties_reach_the_sampler() -> None:
     sampling = parse(logit_bias={"7": -100, "3": 1.5}, frequency_penalty=0.25, presence_penalty=-2).sampling
-    assert (sampling.logit_bias, sampling.frequency_penalty, sampling.presence_penalty) == (((3, 1.5), (7, -100.0)), 0.25, -2.0)
+    assert (sampling.logit_bias, sampling.frequency_penalty, sampling.presence_penalty) == (((7, -100.0), (3, 1.5)), 0.25, -2.0)
 
 
 def test_neutral_values_are_the_same_as_none() -> None:
