@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from quintet.backends.base import PreparedSequence
 from quintet.backends.native.core import PAGE, Samplers
@@ -29,9 +30,10 @@ def prepared(
     seed: int = 0,
     logprobs: int | None = None,
     echo: bool = False,
+    **controls: Any,
 ) -> PreparedSequence:
-    """A sequence that can run."""
-    return PreparedSequence(tuple(prompt), max_tokens, Sampling(temperature, top_p, seed), logprobs, echo)
+    """A sequence that can run; ``controls`` are more of ``Sampling``'s."""
+    return PreparedSequence(tuple(prompt), max_tokens, Sampling(temperature, top_p, seed, **controls), logprobs, echo)
 
 
 class Simulation:

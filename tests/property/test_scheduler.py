@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
@@ -10,10 +12,21 @@ from tests.property.scheduler_harness import Simulation, assert_as_alone, prepar
 from quintet.backends.base import PreparedSequence
 from quintet.backends.native.core import PAGE
 from quintet.events import Finish
+from quintet.request import Dry
 
 LONG = bytes(range(32, 127)) * 2
 CONTEXT = 8 * PAGE
 """Longest prompt plus completion here; every sequence fits alone into the smallest cache below."""
+
+
+CONTROLS: list[dict[str, Any]] = [
+    {},
+    {},
+    {"frequency_penalty": 0.5, "repetition_penalty": 1.2},
+    {"mirostat_target": 2.0},
+    {"dry": Dry(0.8), "min_tokens": 3, "ignore_eos": True},
+]
+"""Samplers with something to remember, and without."""
 
 
 @st.composite
@@ -32,8 +45,9 @@ def requests(draw: st.DrawFn) -> list[PreparedSequence]:
     max_tokens = draw(st.sampled_from([0, 1, 2, 5, 2 * PAGE, 4 * PAGE - 1, 4 * PAGE]))
     temperature = draw(st.sampled_from([0.0, 1.0]))
     seed = draw(st.sampled_from([0, 2**64 - 8]))
+    controls = draw(st.sampled_from(CONTROLS))
     return [
-        prepared(prompt, max_tokens, temperature=temperature, seed=seed + sample, logprobs=logprobs, echo=echo)
+        prepared(prompt, max_tokens, temperature=temperature, seed=seed + sample, logprobs=logprobs, echo=echo, **controls)
         for prompt in draw(st.lists(prompts(), min_size=1, max_size=3))
         for sample in range(draw(st.integers(1, 5)))
     ]
