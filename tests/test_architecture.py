@@ -37,6 +37,7 @@ IMPORTERS = {
     "huggingface_hub": ("models/hub.py",),
     "gguf": ("models/gguf.py",),
     "tokenizers": ("models/tokenizer.py",),
+    "llguidance": ("backends/native/guide.py",),
     "quintet._core": ("backends/native/core.py",),
     "msgspec": ("dialects/", "server/", "backends/native/codec.py", *(f"{name}.py" for name in VALUES)),
     "numpy": ("backends/", "models/"),

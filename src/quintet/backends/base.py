@@ -54,6 +54,7 @@ class PreparedSequence:
             first token has no text.
         echo_from: with ``echo``, the first token that comes back; the last one is the one before ``prompt_end``.
         salt: of the cached prefixes it may use, at most 64 bytes.
+        grammar: what the output must conform to, checked and in the engine's own notation; empty = anything.
         bad_words: ``sampling.bad_words`` as token sequences; the last token of one is never drawn after the others.
     """
 
@@ -65,6 +66,7 @@ class PreparedSequence:
     prompt_end: int | None = None
     echo_from: int = 0
     salt: bytes = b""
+    grammar: str = ""
     bad_words: tuple[tuple[int, ...], ...] = ()
 
 

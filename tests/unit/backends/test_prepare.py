@@ -9,7 +9,7 @@ import pytest
 from quintet.backends.base import Capabilities, SequenceSpec
 from quintet.backends.native.prepare import resolve, texts
 from quintet.errors import BadRequest, PromptTooLong, Unsupported
-from quintet.request import Guide, GuideKind, Prompt, Sampling
+from quintet.request import Prompt, Sampling
 
 CAPABILITIES = Capabilities("m", context=20, vocab=300, pieces=[b""] * 300, max_logprobs=5, max_sequences=4, fingerprint="f")
 
@@ -81,9 +81,8 @@ def test_too_many_sequences_alternatives_or_negative_counts_are_refused() -> Non
     "asked",
     [
         replace(spec(), reasoning=5),
-        replace(spec(), guide=Guide(GuideKind.REGEX, "a+", "grammar")),
     ],
-    ids=["reasoning", "guide"],
+    ids=["reasoning"],
 )
 def test_a_control_that_is_not_offered_is_refused_and_not_ignored(asked: SequenceSpec, request: pytest.FixtureRequest) -> None:
     error = refusal(asked)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Items
 
 from quintet.backends.native.core import NOT_FINITE, NOTHING_LEFT, Scores
-from quintet.backends.native.plan import Top
+from quintet.backends.native.plan import NO_WAY_ON, Top
 from quintet.backends.native.sequence import Group, Sequence
 from quintet.events import Finish, TokenEvent
 
@@ -15,7 +15,11 @@ Events = dict[int, list[TokenEvent]]
 NUMERICAL = "The model produced values that are not finite."
 """Client-safe reason of a sequence that ended because its logits were NaN or infinite."""
 
-REFUSED = {NOT_FINITE: NUMERICAL, NOTHING_LEFT: "The request's own controls ban every token that could come next."}
+REFUSED = {
+    NOT_FINITE: NUMERICAL,
+    NOTHING_LEFT: "The request's own controls ban every token that could come next.",
+    NO_WAY_ON: "The guide is too complex to be followed to its end.",
+}
 """Client-safe reasons of a sequence that ended because nothing could be drawn."""
 
 

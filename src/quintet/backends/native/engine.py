@@ -12,6 +12,7 @@ from quintet.backends.base import Capabilities, Health, Prepared, SequenceSpec, 
 from quintet.backends.native.codec import digest
 from quintet.backends.native.core import Loader, Tokenizer
 from quintet.backends.native.flights import Flights
+from quintet.backends.native.guide_check import GuideCheck
 from quintet.backends.native.infill import infill
 from quintet.backends.native.link import Link, ThreadLink
 from quintet.backends.native.messages import Died, FromWorker, Progress, Ready, Started, Stepped, Submit
@@ -65,6 +66,7 @@ class Engine:
         self._progress = 0.0
         self._capabilities: Capabilities | None = None
         self._tokenizer: Tokenizer | None = None
+        self._guides = GuideCheck()
         self._steps = self._past_steps = self._running = self._waiting = 0
         self._moved = self._looked = clock()  # when a step last finished or work arrived at an idle engine
         self._stall_s, self._least_stall_s = stall_s, stall_s
@@ -114,7 +116,8 @@ class Engine:
         else:
             encoded = _encode(tokenizer, wanted)
         inside = {word: tokenizer.encode_inside(word) for word in words(specs)}
-        sequences = resolve(specs, encoded, self.capabilities, _separator(tokenizer), infill(tokenizer), inside)
+        grammars = await self._guides.translate(spec.guide for spec in specs)
+        sequences = resolve(specs, encoded, self.capabilities, _separator(tokenizer), infill(tokenizer), inside, grammars)
         self._require_open()
         self._require_room(len(specs))  # others may have come meanwhile; nothing can between this and submit
         return Prepared(next(self._ids), sequences)

@@ -80,6 +80,9 @@ class Plan:
         return list(dict.fromkeys([*self.draws, *(chunk.seq for chunk in self.chunks)]))
 
 
+NO_WAY_ON = -3
+"""Instead of a token: the sequence's guide cannot be followed any further."""
+
 Top = tuple[tuple[int, float], ...]
 
 
@@ -89,7 +92,7 @@ class Results:
 
     Args:
         hidden: hidden rows, numbered as ``Plan.rows``, uint8 [R, row_bytes].
-        tokens: the token each of ``Plan.draws`` drew; -1 where its logits were not finite.
+        tokens: the token each of ``Plan.draws`` drew; below 0 where there is none: ``NO_WAY_ON`` or one of ``core``'s.
         logprobs: of these tokens; ``None`` where log-probabilities are off.
         tops: the most likely tokens there; empty where none are asked for.
         scores: one for each of ``Plan.scores``; ``None`` where the logits were not finite.

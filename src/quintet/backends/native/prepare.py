@@ -10,9 +10,9 @@ from quintet.backends.base import Capabilities, PreparedSequence, SequenceSpec
 from quintet.backends.native.infill import Infill
 from quintet.backends.native.sampling import Limits, Resolved, resolve_sampling, word_forms
 from quintet.errors import BadRequest, PromptTooLong, Unsupported, shorten
-from quintet.request import Prompt
+from quintet.request import Guide, Prompt, Sampling
 
-OFFERED = frozenset({"prompt", "max_tokens", "sampling", "logprobs", "echo", "echo_last", "truncate", "suffix", "cache_salt"})
+OFFERED = frozenset({"prompt", "max_tokens", "sampling", "logprobs", "echo", "echo_last", "truncate", "suffix", "cache_salt", "guide"})
 """Fields of ``SequenceSpec`` that this engine implements; the others are refused unless they are off."""
 
 
@@ -34,6 +34,7 @@ def resolve(
     separator: int | None,
     infill: Infill | None = None,
     inside: Mapping[str, Sequence[int]] | None = None,
+    grammars: Mapping[Guide, str] | None = None,
 ) -> tuple[PreparedSequence, ...]:
     """Check each spec and give it its tokens and ``max_tokens``.
 
@@ -42,6 +43,7 @@ def resolve(
         separator: stands for a prompt without tokens; ``None`` = such a prompt is refused.
         infill: how the model fills in the middle; ``None`` = it cannot.
         inside: token ids of each of ``words(specs)``; ``None`` = there are none.
+        grammars: each guide in the engine's notation; ``None`` = there are none.
 
     Raises:
         BadRequest: a token id or a control out of range, an empty prompt, too many sequences or alternatives.
@@ -64,6 +66,9 @@ def resolve(
             else:
                 forms[key] = _plain(_in_range(ids, name, capabilities.vocab), name, separator)
         sequences.append(_sequence(spec, forms[key], name, capabilities, controls))
+        if spec.guide is not None:
+            _refuse_longer(spec.guide, spec.sampling)
+            sequences[-1] = replace(sequences[-1], grammar=(grammars or {})[spec.guide])
     return tuple(sequences)
 
 
@@ -113,6 +118,13 @@ def _refuse_unoffered(spec: SequenceSpec) -> None:
         value = getattr(spec, field.name)
         if field.name not in OFFERED and value != field.default:
             raise Unsupported(field.name, "is not offered by this engine", shorten(value))
+
+
+def _refuse_longer(guide: Guide, sampling: Sampling) -> None:
+    """What conforms may be complete before so many tokens, and then nothing could follow."""
+    if sampling.ignore_eos or sampling.min_tokens:
+        name = "ignore_eos" if sampling.ignore_eos else "min_tokens"
+        raise BadRequest(guide.param, f"cannot be combined with {name}")
 
 
 def _in_range(tokens: Sequence[int], name: str, vocab: int) -> Sequence[int]:

@@ -342,7 +342,7 @@ def _group(spec: PreparedSequence, now: float) -> Group:
 
 
 def _sequence(request_id: int, index: int, spec: PreparedSequence, group: Group) -> Sequence:
-    return Sequence(request_id, index, group, spec.max_tokens, spec.sampling, spec.logprobs, spec.bad_words)
+    return Sequence(request_id, index, group, spec.max_tokens, spec.sampling, spec.logprobs, spec.bad_words, spec.grammar)
 
 
 def _echo_count(group: Group, reached: int, share: int) -> int:

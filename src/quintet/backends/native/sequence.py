@@ -6,6 +6,7 @@ import enum
 from dataclasses import dataclass, field
 
 from quintet.backends.native.core import U8, Sampler
+from quintet.backends.native.guide import Follower
 from quintet.request import Sampling
 
 
@@ -127,6 +128,7 @@ class Sequence:
         computed: positions whose keys and values lie in its pages.
         published: full pages that were offered to the prefix cache.
         digests: of its full pages, as far as they were needed.
+        grammar, follower: what it must conform to, if anything, and where it stands in that; made like the sampler.
         sampler: made for its first draw, and kept whatever happens to its pages.
     """
 
@@ -137,6 +139,7 @@ class Sequence:
     sampling: Sampling
     logprobs: int | None
     bad_words: tuple[tuple[int, ...], ...] = ()
+    grammar: str = ""
     state: State = State.WAITING
     slot: int = -1
     page: int = -1
@@ -145,6 +148,7 @@ class Sequence:
     generated: list[int] = field(default_factory=list)
     digests: list[bytes] = field(default_factory=list)
     sampler: Sampler | None = field(default=None, repr=False)
+    follower: Follower | None = field(default=None, repr=False)
 
     def advance(self, action: Action) -> None:
         """Change the state.

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+
 import numpy as np
 
 from quintet.backends.native.core import F32, U8, Batch, Runner, Sampler, Samplers, Scores, draw, score
 from quintet.backends.native.emit import tops_of
+from quintet.backends.native.masks import Masked, Masks
 from quintet.backends.native.pages import BlockTables
-from quintet.backends.native.plan import Plan, Results, ScoreJob
+from quintet.backends.native.plan import NO_WAY_ON, Plan, Results, ScoreJob
 from quintet.backends.native.sequence import Sequence
 
 SCORE_ROWS = 32
@@ -17,10 +20,11 @@ SCORE_ROWS = 32
 class Stepper:
     """Runs plans on a runner whose pages the block tables list, and keeps the sequences' samplers."""
 
-    def __init__(self, runner: Runner, tables: BlockTables, samplers: Samplers) -> None:
+    def __init__(self, runner: Runner, tables: BlockTables, samplers: Samplers, masks: Masks | None = None) -> None:
         self._runner = runner
         self._tables = tables
         self._samplers = samplers
+        self._masks = masks
         self._nothing: U8 = np.zeros((0, runner.row_bytes), np.uint8)
 
     def run(self, plan: Plan) -> Results:
@@ -31,12 +35,18 @@ class Stepper:
         """
         for source, target in plan.copies:
             self._runner.copy_page(source, target)
-        hidden = self._forward(plan) if plan.tokens else self._nothing
+        masks = self._masks.begin(plan.draws) if self._masks else None
+        try:
+            hidden = self._forward(plan) if plan.tokens else self._nothing
+        except Exception:
+            if masks:
+                masks.exception()  # waits: the sequences may change now
+            raise
         for view, first in plan.stores:
             view[:] = hidden[first : first + len(view)]
         results = Results(hidden, [], [], [], [])
         if plan.draws:
-            self._draw(plan, results)
+            self._draw(plan, results, masks)
         if plan.scores:
             results.scores = self._score(plan.scores)
         return results
@@ -52,9 +62,11 @@ class Stepper:
             )
         )
 
-    def _draw(self, plan: Plan, results: Results) -> None:
+    def _draw(self, plan: Plan, results: Results, pending: Future[Masked] | None) -> None:
         logits, draws = self._logits(plan, results.hidden), plan.draws
-        tokens = draw(logits, [self._sampler(seq) for seq in draws], np.array([seq.length for seq in draws], np.uint64))
+        masks, failed = pending.result() if pending else (None, [])
+        tokens = draw(logits, [self._sampler(seq) for seq in draws], np.array([seq.length for seq in draws], np.uint64), masks)
+        tokens[failed] = NO_WAY_ON
         results.tokens = tokens.tolist()
         results.logprobs = [None] * len(draws)
         results.tops = [()] * len(draws)

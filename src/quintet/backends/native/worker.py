@@ -11,7 +11,9 @@ import numpy as np
 from quintet.backends.base import Capabilities
 from quintet.backends.native.core import PAGE, Batch, Loaded, Loader, Runner, Samplers
 from quintet.backends.native.emit import Emitter, Events
+from quintet.backends.native.guide import Guides
 from quintet.backends.native.kv import KvCache
+from quintet.backends.native.masks import Masks
 from quintet.backends.native.messages import Abort, Died, FromWorker, Progress, Ready, Started, Stepped, Stop, Submit, ToWorker
 from quintet.backends.native.pages import BlockTables, PagePool
 from quintet.backends.native.plan import Plan
@@ -63,6 +65,7 @@ class Worker:
         self._send = send
         self._supervised = supervised
         self._computed: set[int] = set()  # requests of the last step
+        self._compiling: dict[int, list[int | None]] = {}  # requests whose guides are being compiled -> their aborts
         self._steps = 0
 
     def run(self) -> None:
@@ -92,10 +95,11 @@ class Worker:
         context = min(runner.context, pages * PAGE)
         capabilities = _capabilities(loaded, config, context)
         tables = BlockTables(running_limit(config), -(-context // PAGE))
+        self._guides = Guides(capabilities.pieces, tokenizer.eos_ids, capabilities.vocab)
         kv = KvCache(PagePool(pages), tables, runner.row_bytes)
         scheduler = Scheduler(config, kv, Emitter(capabilities.pieces, tokenizer.eos_ids))
         self._send(Ready(capabilities, tokenizer, self._try(runner) if self._supervised else 0.0))
-        return scheduler, Stepper(runner, tables, Samplers(capabilities.pieces, tokenizer.eos_ids))
+        return scheduler, Stepper(runner, tables, Samplers(capabilities.pieces, tokenizer.eos_ids), Masks(self._guides, capabilities.vocab))
 
     def _progress(self, share: float) -> None:
         if not self._inbox.empty():  # while loading nothing but Stop can come
@@ -122,15 +126,34 @@ class Worker:
     def _receive(self, message: ToWorker, scheduler: Scheduler) -> Events:
         match message:
             case Submit(request_id, sequences, at):
+                if not self._compiled(message):
+                    return {}
+                aborted = self._compiling.pop(request_id, [])
                 try:
                     scheduler.add(request_id, sequences, at)
                 except Overloaded as error:
                     return {request_id: [TokenEvent(seq, -1, finish=Finish.ERROR, error=str(error)) for seq in range(len(sequences))]}
+                events: Events = {}
+                for seq in aborted:
+                    _merge(events, scheduler.abort(request_id, seq))
+                return events
+            case Abort(request_id, seq) if request_id in self._compiling:
+                self._compiling[request_id].append(seq)
             case Abort(request_id, seq):
                 return scheduler.abort(request_id, seq)
             case Stop():
                 raise _StoppedError
         return {}
+
+    def _compiled(self, message: Submit) -> bool:
+        """Its guides are compiled; else the message comes again when they are, so that nobody else waits for it."""
+        if message.request_id in self._compiling:
+            return True
+        new = {seq.grammar for seq in message.sequences if seq.grammar and not self._guides.ready(seq.grammar)}
+        if new:
+            self._compiling[message.request_id] = []
+            self._guides.start(sorted(new), lambda: self._inbox.put(message))
+        return not new
 
     def _step(self, scheduler: Scheduler, stepper: Stepper) -> Events:
         plan = scheduler.plan(self._clock())

@@ -1,0 +1,321 @@
+"""Guides by themselves: what each accepts, that whatever ends conforms, and that hostile ones are refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+
+import jsonschema_rs
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quintet.backends.native.guide import BLANKS, Follower, GuideError, Guides, translate, verify
+from quintet.backends.native.guide_check import MAX_BYTES, GuideCheck
+from quintet.errors import BadRequest
+from quintet.request import Guide, GuideKind
+
+EOS = 256
+BYTES = [*(bytes([byte]) for byte in range(256)), b""]
+SCHEMA, OBJECT, REGEX, GRAMMAR, CHOICE = (
+    *(GuideKind.JSON_SCHEMA, GuideKind.JSON_OBJECT, GuideKind.REGEX, GuideKind.GRAMMAR),
+    GuideKind.CHOICE,
+)
+
+
+def follower(kind: GuideKind, guide: object) -> Follower:
+    text = guide if isinstance(guide, str) else json.dumps(guide)
+    return Guides(BYTES, frozenset({EOS}), 257).follow(translate(kind, text))
+
+
+def allowed(at: Follower) -> list[int]:
+    mask = np.zeros(9, np.uint32)
+    if not at.fill(mask):
+        return []
+    return np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist()
+
+
+def verdict(kind: GuideKind, guide: object, text: str) -> str:
+    """accepted; incomplete: more must follow; rejected."""
+    at = follower(kind, guide)
+    for byte in text.encode():
+        if byte not in allowed(at) or not at.consume(byte):
+            return "rejected"
+    return "accepted" if EOS in allowed(at) else "incomplete"
+
+
+def lists(kind: GuideKind, guide: object, accepted: list[str], rejected: list[str], incomplete: list[str]) -> list[object]:
+    texts = [(text, "accepted") for text in accepted] + [(text, "rejected") for text in rejected]
+    return [(kind, guide, text, wanted) for text, wanted in [*texts, *((text, "incomplete") for text in incomplete)]]
+
+
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 3}, "age": {"type": "integer", "minimum": 0, "maximum": 130}},
+    "required": ["name"],
+    "additionalProperties": False,
+}
+
+CASES = [
+    *lists(OBJECT, "", ["{}", '{ "a": [1, null]}'], ["[]", "1", '{"a" : 1,}', '{"\\u0061":1}'], ["{", '{"a":']),
+    *lists(
+        SCHEMA,
+        PERSON,
+        ['{"name":"Bob"}', '{"name": "é€😀", "age": 130}'],
+        ['{"age":1}', '{"name":"Bobb"}', '{"name":"a","age":131}', '{"x'],
+        ['{"na'],
+    ),
+    *lists(
+        SCHEMA,
+        {"type": "array", "maxItems": 2, "minItems": 1, "items": {"enum": [1, "b"]}},
+        ["[1]", '["b", 1]'],
+        ["[]", "[1,1,1]"],
+        ["[1,"],
+    ),
+    *lists(SCHEMA, {"type": "string", "pattern": "^[ab]{2}$"}, ['"ab"'], ['"abc"', '"c'], ['"a']),
+    *lists(
+        SCHEMA,
+        {"$ref": "#/$defs/t", "$defs": {"t": {"type": "array", "items": {"$ref": "#/$defs/t"}}}},
+        ["[]", "[[],[[]]]"],
+        ["[1]"],
+        ["[["],
+    ),
+    *lists(SCHEMA, {"properties": {"extends": {"type": "null"}}, "type": "object"}, ['{"extends":null}'], ['{"extends":1'], []),
+    *lists(SCHEMA, {"type": "object", "properties": {"a/b": {"type": "null"}}}, ['{"a/b":null}'], ['{"a/b":1', '{"a\\/b":1}'], []),
+    *lists(SCHEMA, {"type": "object", "minProperties": 1}, ['{"a":1}'], ["{}"], []),
+    *lists(REGEX, r"[a-c]+\d{2}", ["a12", "abc00"], ["12", "a1b", "a\u0661"], ["a", "a1"]),
+    *lists(REGEX, 'a/b"\n', ['a/b"\n'], ["a\\"], ["a/"]),
+    *lists(REGEX, "(a+)+b", ["ab", "aaaab"], ["b", "abb"], ["aaaa"]),
+    *lists(CHOICE, ["yes", 'n"o\n', "é", "ye"], ["yes", "ye", 'n"o\n', "é"], ["x", "yess"], ["y"]),
+    *lists(CHOICE, ["", "a"], ["", "a"], ["b"], []),
+    *lists(GRAMMAR, 'root ::= "yes" | "no" root', ["yes", "nonoyes"], ["yesno"], ["no"]),
+    *lists(GRAMMAR, 'start: A ("," A)*\nA: /[0-9]+/', ["1", "1,22"], ["a", "1,,"], ["1,"]),
+]
+
+
+@pytest.mark.parametrize(("kind", "guide", "text", "wanted"), CASES)
+def test_what_a_guide_accepts(kind: GuideKind, guide: object, text: str, wanted: str) -> None:
+    assert verdict(kind, guide, text) == wanted
+
+
+def test_the_end_of_sequence_comes_exactly_where_the_text_conforms() -> None:
+    at = follower(REGEX, "ab?")
+    ends = [EOS in allowed(at)]
+    for byte in b"ab":
+        assert at.consume(byte)
+        ends.append(EOS in allowed(at))
+    assert ends == [False, True, True]
+    assert allowed(at) == [EOS]
+
+
+def test_white_space_in_json_is_bounded() -> None:
+    """Before the object, in it and behind it."""
+    for start, more in (("", 0), ("{", BLANKS), ('{"a":', BLANKS), ("{}", 0)):
+        assert verdict(OBJECT, "", start + " " * more) != "rejected"
+        assert verdict(OBJECT, "", start + " " * (more + 1)) == "rejected"
+
+
+@pytest.mark.parametrize("bound", [1999, 2000, 2001, 5000])
+def test_repetition_bounds_hold(bound: int) -> None:
+    for schema, one, join, around in (
+        ({"type": "string", "maxLength": bound, "minLength": bound}, "a", "", '""'),
+        ({"type": "array", "maxItems": bound, "minItems": bound, "items": {"const": 0}}, "0", ",", "[]"),
+    ):
+        at = follower(SCHEMA, schema)
+        for byte in (around[0] + join.join([one] * bound)).encode():
+            assert at.consume(byte)
+        ahead = allowed(at)
+        assert ord(around[1]) in ahead and ord(one) not in ahead and ord(",") not in ahead
+
+
+PLAIN = st.one_of(
+    st.builds(lambda low, size: {"type": "integer", "minimum": low, "maximum": low + size}, st.integers(-99, 99), st.integers(0, 99)),
+    st.builds(lambda low, size: {"type": "string", "minLength": low, "maxLength": low + size}, st.integers(0, 4), st.integers(0, 4)),
+    st.builds(
+        lambda values: {"enum": values},
+        st.lists(st.sampled_from([None, 1, -2.5, "a", 'q"\\/\n', [1], {"k": "é"}]), min_size=1, unique_by=repr),
+    ),
+    st.sampled_from(
+        [
+            *(
+                {"type": "null"},
+                {"type": "boolean"},
+                {"type": "number", "exclusiveMinimum": 0, "maximum": 9},
+                {"type": ["string", "null"], "maxLength": 2},
+            ),
+            *({"type": "string", "pattern": "^[a-f]{1,4}$"}, {"type": "string", "format": "date"}, {"type": "string", "format": "ipv4"}),
+            *({"type": "integer", "multipleOf": 7, "minimum": 0, "maximum": 999}, {"const": {"a": [1, "x"]}}),
+        ]
+    ),
+)
+NAMES = st.sampled_from(["a", "b", "name", "a/b", 'q"', "é", "extends", "type"])
+
+
+def _object(inner: st.SearchStrategy[dict[str, object]]) -> st.SearchStrategy[dict[str, object]]:
+    def build(properties: dict[str, object], required: set[str], extra: object, most: int | None) -> dict[str, object]:
+        schema = {
+            "type": "object",
+            "properties": properties,
+            "required": sorted(required & properties.keys()),
+            "additionalProperties": extra,
+        }
+        return schema if most is None else {**schema, "maxProperties": len(properties) + most}
+
+    return st.builds(
+        build, st.dictionaries(NAMES, inner, max_size=3), st.sets(NAMES), st.one_of(st.booleans(), inner), st.none() | st.integers(0, 2)
+    )
+
+
+SCHEMAS = st.recursive(
+    PLAIN,
+    lambda inner: st.one_of(
+        _object(inner),
+        st.builds(
+            lambda items, low, more: {"type": "array", "items": items, "minItems": low, "maxItems": low + more},
+            inner,
+            st.integers(0, 2),
+            st.integers(0, 2),
+        ),
+        st.builds(
+            lambda first, rest: {"type": "array", "prefixItems": first, "items": rest},
+            st.lists(inner, min_size=1, max_size=2),
+            inner | st.booleans(),
+        ),
+        st.builds(lambda options: {"anyOf": options}, st.lists(inner, min_size=1, max_size=3)),
+        st.builds(lambda one, other: {"allOf": [one, other]}, inner, inner),
+    ),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(SCHEMAS, st.randoms(use_true_random=False))
+def test_what_ends_conforms_to_its_schema(schema: dict[str, object], rng: random.Random) -> None:
+    """Random walks through random schemas, judged by an independent validator. What cannot be enforced is refused, never weakened."""
+    try:
+        grammar = translate(SCHEMA, json.dumps(schema))
+        verify(SCHEMA, grammar)
+    except GuideError:
+        return
+    guides = Guides(BYTES, frozenset({EOS}), 257)
+    valid = jsonschema_rs.Draft202012Validator(schema, validate_formats=True)
+    for _ in range(3):
+        at, text = guides.follow(grammar), bytearray()
+        while len(text) < 400 and (options := allowed(at)):
+            likely = [byte for byte in options if byte in (*b'"}],0a', EOS)] or options
+            byte = rng.choice(likely if rng.random() < 0.8 else options)
+            if byte == EOS:
+                assert valid.is_valid(json.loads(text)), text
+                break
+            text.append(byte)
+            assert at.consume(byte)
+        assert not at.error, text  # every way on from a text that may still conform leads somewhere
+
+
+HOSTILE: dict[str, tuple[GuideKind, object]] = {
+    "look-around": (REGEX, "(?=a)b"),
+    "back-reference": (REGEX, r"(a)\1"),
+    "regex of parentheses": (REGEX, "(" * 60_000 + ")" * 60_000),
+    "unclosed group": (REGEX, "("),
+    "Lark of parentheses": (GRAMMAR, "start: " + "(" * 60_000 + '"a"' + ")" * 60_000),
+    "GBNF of parentheses": (GRAMMAR, "root ::= " + "(" * 60_000 + '"a"' + ")" * 60_000),
+    "only left recursion": (GRAMMAR, 'root ::= root "a"'),
+    "only itself": (GRAMMAR, "root ::= root"),
+    "repetition of nothing": (GRAMMAR, 'root ::= ("a"*)*'),
+    "chain of rules": (GRAMMAR, "\n".join(["root ::= r0", *(f"r{i} ::= r{i + 1}" for i in range(5000)), 'r5000 ::= "a"'])),
+    "alternatives": (GRAMMAR, "root ::= " + " | ".join(f'"a{i}"' for i in range(20_000))),
+    "noise": (GRAMMAR, bytes(random.Random(1).randrange(1, 256) for _ in range(60_000)).decode("latin-1")),
+    "nothing": (GRAMMAR, ""),
+    "weakened": (GRAMMAR, 'start: %json {"uniqueItems": true, "x-guidance": {"lenient": true}}'),
+    "circle": (SCHEMA, {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}),
+    "chain of references": (
+        SCHEMA,
+        {"$ref": "#/$defs/0", "$defs": {**{str(i): {"$ref": f"#/$defs/{i + 1}"} for i in range(6000)}, "6000": {}}},
+    ),
+    "remote reference": (SCHEMA, {"$ref": "http://127.0.0.1:1/x.json"}),
+    "enumeration": (SCHEMA, {"enum": [f"v{i}" for i in range(10**6)]}),
+    "nested schemas": (SCHEMA, '{"items":' * 5000 + "{}" + "}" * 5000),
+    "type 123": (SCHEMA, {"type": 123}),
+    "type hiccup": (SCHEMA, {"type": "hiccup"}),
+    "empty type": (SCHEMA, {"type": ""}),
+    "a number": (SCHEMA, 123),
+    "no JSON": (SCHEMA, "{"),
+    "bad pattern": (SCHEMA, {"type": "string", "pattern": "("}),
+    "unsatisfiable": (SCHEMA, {"type": "string", "minLength": 5, "maxLength": 2}),
+    "lenient": (SCHEMA, {"type": "array", "uniqueItems": True, "x-guidance": {"lenient": True}}),
+    "lone surrogate": (SCHEMA, '{"const": "\ud800"}'),
+    "no choices": (CHOICE, []),
+    "choices of numbers": (CHOICE, [1]),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_guides_are_refused_and_the_process_stays(name: str) -> None:
+    """Processor time is bounded (``CPU_S``), so that a busy machine only takes longer; the wall-clock bound here is a backstop."""
+    kind, guide = HOSTILE[name]
+    begin = time.monotonic()
+    with pytest.raises(BadRequest) as caught:
+        asyncio.run(GuideCheck().translate([Guide(kind, guide if isinstance(guide, str) else json.dumps(guide), "response_format")]))
+    assert caught.value.param == "response_format"
+    assert str(caught.value).isprintable() and str(caught.value).isascii() and len(str(caught.value)) < 400
+    assert time.monotonic() - begin < 20
+
+
+@pytest.mark.parametrize(
+    ("keyword", "value"),
+    [
+        *(
+            ("uniqueItems", True),
+            ("contains", {}),
+            ("not", {}),
+            ("if", {}),
+            ("dependentRequired", {"a": ["b"]}),
+            ("dependentSchemas", {"a": {}}),
+        ),
+        *(("propertyNames", {"pattern": "a"}), ("unevaluatedProperties", False), ("minProperties", 2), ("divisibleBy", 2), ("extends", {})),
+        *(("disallow", "string"), ("dependencies", {"a": ["b"]}), ("oneOf", [{"type": "integer"}, {"type": "number"}])),
+    ],
+)
+def test_a_keyword_that_cannot_be_enforced_is_named(keyword: str, value: object) -> None:
+    schema = {"type": "object", "properties": {"x": {keyword: value}}}
+    with pytest.raises(BadRequest, match=keyword):
+        asyncio.run(GuideCheck().translate([Guide(SCHEMA, json.dumps(schema), "f")]))
+
+
+def test_the_longest_guide_is_taken_or_refused_by_its_size() -> None:
+    check = GuideCheck()
+
+    async def refused(text: str) -> str:
+        try:
+            await check.translate([Guide(CHOICE, text, "f")])
+        except BadRequest as error:
+            return str(error)
+        return ""
+
+    option = json.dumps(["a" * (MAX_BYTES // 8)])
+    assert asyncio.run(refused(option)) == ""
+    assert "at most" in asyncio.run(refused(json.dumps(["a" * MAX_BYTES])))
+
+
+def test_what_is_known_is_not_checked_again() -> None:
+    """Good and bad: the second answer needs no process."""
+    check = GuideCheck()
+    good, bad = Guide(REGEX, "a+", "f"), Guide(REGEX, "(", "f")
+
+    async def go() -> None:
+        first = await check.translate([good, None, good])
+        with pytest.raises(BadRequest):
+            await check.translate([bad])
+
+        async def never(guide: Guide) -> str:
+            raise AssertionError(guide)
+
+        check._check = never  # type: ignore[assignment, method-assign]
+        assert await check.translate([Guide(REGEX, "a+", "other")]) == {Guide(REGEX, "a+", "other"): first[good]}
+        with pytest.raises(BadRequest):
+            await check.translate([bad])
+
+    asyncio.run(go())
