@@ -4,7 +4,8 @@
 # make check   lint, types, import rules
 # make bench   set up, then the measurements                            (make bench ARGS="...")
 #
-# Slow or needing more than a compiler; each compares the native core's bits with a plain build's:
+# Slow, or needing more than a compiler; the last three compare the native core's bits with a plain build's:
+# make test-kills      300 kills, crashes and stops of the engine's process under load (5 minutes)
 # make sanitize        under the address, undefined-behaviour and thread sanitizers
 # make test-emulated   the AVX-512 kernels under SIMDe's emulation (libsimde-dev)
 # make neon            the NEON kernels, cross-compiled, under qemu (g++-aarch64-linux-gnu, qemu-user)
@@ -15,7 +16,7 @@ BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
 NATIVE := CMakeLists.txt csrc/CMakeLists.txt $(wildcard csrc/*.cpp csrc/*.h)
 
-.PHONY: serve setup test check bench clean sanitize test-emulated neon
+.PHONY: serve setup test test-kills check bench clean sanitize test-emulated neon
 .DEFAULT_GOAL := serve
 .DELETE_ON_ERROR:
 # Stamps of one set-up build on each other, so a parallel make must not run ahead.
@@ -29,6 +30,9 @@ setup: $(STAMPS)/build
 
 test: setup
 	@$(BIN)/python -m pytest $(ARGS)
+
+test-kills: setup
+	@QUINTET_TEST_KILLS=300 $(BIN)/python -m pytest --timeout 1800 tests/e2e/test_kills.py $(ARGS)
 
 check: $(STAMPS)/deps
 	@$(BIN)/ruff check .

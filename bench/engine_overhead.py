@@ -1,27 +1,32 @@
 """What the engine itself costs per sequence and step, in Python: plan, apply and delivery, without any model.
 
-    python bench/engine_overhead.py [--sequences 32] [--steps 2000]
+    python bench/engine_overhead.py [--sequences 32] [--steps 2000] [--process]
 
 The model and the native sampler are replaced by doubles that return at once, so all that is timed is ours. ``cpu`` is the whole
-process's CPU time: worker thread, hand-over, and event loop with one reader task per request.
+process's CPU time: worker thread, hand-over, and event loop with one reader task per request. With ``--process`` the worker is
+in a process of its own, as it is in ``quintet serve``, and the CPU time is that of both; ``codec`` is encoding and decoding alone.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 
 import numpy as np
 
 from quintet.backends.base import PreparedSequence, SequenceSpec, State
-from quintet.backends.native import step
+from quintet.backends.native import codec, step
+from quintet.backends.native.codec import ModelSource
 from quintet.backends.native.core import F32, I32, U8, Batch, Loaded, Samplers, Scores
 from quintet.backends.native.emit import Emitter
 from quintet.backends.native.engine import Engine
 from quintet.backends.native.kv import KvCache
 from quintet.backends.native.pages import BlockTables, PagePool
+from quintet.backends.native.process import ProcessLink
 from quintet.backends.native.scheduler import Scheduler
 from quintet.backends.native.step import Stepper
 from quintet.backends.toy import ToyTokenizer
@@ -96,15 +101,54 @@ def parts(sequences: int, steps: int, logprobs: int | None) -> dict[str, float]:
     return {name: value / count / sequences * 1e6 for name, value in spent.items()}
 
 
-async def whole(sequences: int, steps: int, logprobs: int | None) -> float:
+CHILD = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from engine_overhead import Loaded, NoModel, no_model
+from quintet.backends.native import child
+no_model()
+child.main(lambda source, table: lambda progress: Loaded(NoModel(), table(), "none", "fp"))
+"""
+
+
+def link(config: EngineConfig) -> ProcessLink:
+    """To a worker without a model in a process of its own."""
+    return ProcessLink(ModelSource("", 1, None, "none"), ToyTokenizer, config, ("-c", CHILD))
+
+
+def cpu(pid: int | None) -> float:
+    """CPU seconds of this process and another."""
+    if pid is None:
+        return time.process_time()
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return time.process_time() + (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def crossing(sequences: int, logprobs: int | None, repeats: int = 300) -> float:
+    """CPU microseconds per event to encode and decode a step of so many."""
+    top = ((1, -0.5),) * (logprobs or 0)
+    batch = {index: [TokenEvent(0, index, b"x", None if logprobs is None else -0.5, top)] for index in range(sequences)}
+    pieces = ToyTokenizer().pieces
+    begin = time.thread_time()
+    for _ in range(repeats):
+        data = codec.encode(codec.Step(1, sequences, 0, codec.rows_of(batch)))
+        for frame in codec.Splitter().feed(bytes(data)):
+            codec.events_of(codec.decode_from_worker(frame).events, pieces)
+    return (time.thread_time() - begin) / repeats / sequences * 1e6
+
+
+async def whole(sequences: int, steps: int, logprobs: int | None, process: bool) -> float:
     """CPU microseconds per sequence and step of the whole engine, one reader per request."""
-    engine = Engine(lambda _: Loaded(NoModel(), ToyTokenizer(), "none", "fp"), EngineConfig(max_running=sequences, kv_bytes=1 << 22))
+    config = EngineConfig(max_running=sequences, kv_bytes=1 << 22)
+    away = link(config) if process else None
+    engine = Engine(away or (lambda _: Loaded(NoModel(), ToyTokenizer(), "none", "fp")), config)
     while engine.health().state is State.LOADING:
         await asyncio.sleep(0.001)
     work = [await engine.prepare([spec(index, steps, logprobs)]) for index in range(sequences)]
-    begin = time.process_time()
+    pid = away.pid if away else None
+    begin = cpu(pid)
     await asyncio.gather(*(_drain(engine.submit(prepared)) for prepared in work))
-    spent = time.process_time() - begin
+    spent = cpu(pid) - begin
     await engine.close()
     return spent / steps / sequences * 1e6
 
@@ -114,15 +158,23 @@ async def _drain(stream: AsyncIterator[Sequence[TokenEvent]]) -> None:
         pass
 
 
+def no_model() -> None:
+    """Put the doubles in place."""
+    vars(step).update(draw=no_draw, score=no_score)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sequences", type=int, default=32)
     parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--process", action="store_true")
     args = parser.parse_args()
-    vars(step).update(draw=no_draw, score=no_score)
+    no_model()
     for logprobs in (None, 0, 5):
         each = parts(args.sequences, args.steps, logprobs)
-        total = asyncio.run(whole(args.sequences, args.steps, logprobs))
+        total = asyncio.run(whole(args.sequences, args.steps, logprobs, args.process))
+        if args.process:
+            each["codec"] = crossing(args.sequences, logprobs)
         names = ", ".join(f"{name} {value:.2f}" for name, value in each.items())
         print(f"logprobs={logprobs}: {names}; whole engine, cpu {total:.2f} (us per sequence and step, {args.sequences} sequences)")
 

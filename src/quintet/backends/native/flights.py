@@ -18,6 +18,9 @@ REFUSED = "The engine failed twice while it was working on this request; it is n
 """Reason of a request that is taken for the cause."""
 
 
+UNSENDABLE = "The engine cannot take this request."
+
+
 @dataclass(slots=True, eq=False)
 class Flight:
     """A request that has not ended.
@@ -145,12 +148,16 @@ class Flights:
         while self._up and self._trial is None and self._held:
             flight = self._held.popleft()
             if flight.stream.open:
-                self._trial = flight
                 self._send(flight)
+                self._trial = flight if flight.sent else None
 
     def _send(self, flight: Flight) -> None:
+        try:
+            self._tell(flight.submit)
+        except (OverflowError, ValueError):  # a number that no message can hold must not be left here without an end
+            self._end(flight, Finish.ERROR, UNSENDABLE)
+            return
         flight.sent = True
-        self._tell(flight.submit)
         for seq in flight.aborts:
             self._tell(Abort(flight.submit.request_id, seq))
 

@@ -1,0 +1,161 @@
+"""``quintet serve`` and its engine's process: draining, crashes seen over HTTP, ends of all kinds, starts that fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+from tests.e2e.test_serve_command import PATIENCE_S, Served, served
+from tests.reference.tiny_model import TinySpec, write_tiny
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+
+def engine_of(one: Served) -> int:
+    (child,) = (path for path in Path("/proc").glob("[0-9]*") if _parent(path) == one.process.pid)
+    return int(child.name)
+
+
+def _parent(path: Path) -> int:
+    try:
+        return int((path / "stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def gone(pid: int) -> bool:
+    """Within five seconds."""
+    for _ in range(500):
+        try:
+            if "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text():
+                return True
+        except OSError:
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def health(one: Served) -> int:
+    try:
+        with urllib.request.urlopen(f"{one.url}/health", timeout=PATIENCE_S) as reply:
+            return int(reply.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+
+
+class Streaming(threading.Thread):
+    """A client that reads a long stream; ``begun`` when its first event is there."""
+
+    def __init__(self, one: Served, max_tokens: int = 4000) -> None:
+        super().__init__()
+        body = {"prompt": f"stream {id(self)}", "max_tokens": max_tokens, "stream": True, "n": 8, "temperature": 0.5}
+        self._request = urllib.request.Request(f"{one.url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
+        self.begun, self.text = threading.Event(), b""
+        self.start()
+
+    def run(self) -> None:
+        try:
+            with urllib.request.urlopen(self._request, timeout=PATIENCE_S) as reply:
+                while part := reply.read1(65536):
+                    self.text += part
+                    self.begun.set()
+        except OSError:
+            pass
+        except Exception as error:  # the body was broken off, as it should be after an error
+            assert type(error).__name__ == "IncompleteRead", error
+
+
+def test_sigterm_refuses_new_work_at_once_and_finishes_what_runs() -> None:
+    """reliability D01."""
+    with served("--toy") as one:
+        engine = engine_of(one)
+        stream = Streaming(one, 1500)
+        assert stream.begun.wait(PATIENCE_S)
+        one.process.send_signal(signal.SIGTERM)
+        while (code := health_or_gone(one)) == 200:
+            time.sleep(0.005)
+        if code == 503:  # else it was done already
+            assert one.post({"prompt": "x", "max_tokens": 1})[0] in (503, 0)
+        stream.join(PATIENCE_S)
+        assert stream.text.rstrip().endswith(b"data: [DONE]")
+        assert one.process.wait(PATIENCE_S) == 0
+        assert gone(engine)
+
+
+def health_or_gone(one: Served) -> int:
+    try:
+        return health(one)
+    except OSError:
+        return 0
+
+
+@pytest.mark.parametrize("how", ["timeout", "second", "sigint"])
+def test_a_drain_that_is_cut_short_ends_within_seconds(how: str) -> None:
+    """reliability D02; the engine stands still meanwhile, and holds nothing up."""
+    with served("--toy", "--drain-timeout", "0.3" if how == "timeout" else "300") as one:
+        engine = engine_of(one)
+        stream = Streaming(one)
+        assert stream.begun.wait(PATIENCE_S)
+        os.kill(engine, signal.SIGSTOP)
+        one.process.send_signal(signal.SIGINT if how == "sigint" else signal.SIGTERM)
+        if how == "second":
+            time.sleep(0.2)
+            assert one.process.poll() is None
+            one.process.send_signal(signal.SIGTERM)
+        assert one.process.wait(PATIENCE_S) == 0
+        stream.join(PATIENCE_S)
+        assert gone(engine)
+
+
+def test_a_crash_breaks_streams_off_with_an_error_and_the_server_works_again() -> None:
+    """reliability C01, over HTTP."""
+    with served("--toy") as one:
+        expected = json.loads(one.post({"prompt": "same", "max_tokens": 9, "temperature": 0})[1])["choices"]
+        stream = Streaming(one)
+        assert stream.begun.wait(PATIENCE_S)
+        os.kill(engine_of(one), signal.SIGSEGV)
+        stream.join(PATIENCE_S)
+        assert b"data: [DONE]" not in stream.text
+        assert b"The engine failed while it was working on this request." in stream.text.rpartition(b"data: ")[2]
+        while health(one) != 200:
+            time.sleep(0.02)
+        assert json.loads(one.post({"prompt": "same", "max_tokens": 9, "temperature": 0})[1])["choices"] == expected
+
+
+def test_nothing_of_it_outlives_a_server_that_is_killed() -> None:
+    """reliability D04."""
+    with served("--toy") as one:
+        engine = engine_of(one)
+        stream = Streaming(one)
+        assert stream.begun.wait(PATIENCE_S)
+        one.process.kill()
+        assert gone(engine)
+        stream.join(PATIENCE_S)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"), [("missing", "no such file|does not exist|not found"), ("truncated", "truncated|damaged"), ("noise", "GGUF")]
+)
+def test_a_start_that_cannot_work_ends_with_one_line(tmp_path: Path, spoil: str, words: str) -> None:
+    """reliability C02."""
+    path = write_tiny(tmp_path / "tiny.gguf", TinySpec("tiny"))
+    data = path.read_bytes()
+    if spoil == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(data[: len(data) // 2] if spoil == "truncated" else b"noise" * 1000)
+    command = [sys.executable, "-m", "quintet", "serve", "--port", "0", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert re.fullmatch(rf"error: [^\n]*({words})[^\n]*\n", done.stderr, re.IGNORECASE)
