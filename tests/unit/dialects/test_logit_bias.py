@@ -16,7 +16,8 @@ def test_pairs_come_as_ids_and_numbers() -> None:
     assert KIND.read("logit_bias", {str(MAX_TOKEN_ID): 0}) == ((MAX_TOKEN_ID, 0.0),)
 
 
-ODD = ["-1", "1.5", " 12 ", "12 ", "+5", "1_000", "\u0661\u0662", "1e3", "07", "00", "", "9" * 5000, str(MAX_TOKEN_ID + 1), "0x10", "a", "1\n"]
+ODD = ["-1", "1.5", " 12 ", "12 ", "+5", "1_000", "\u0661\u0662", "1e3", "07", "00", "", "9" * 5000]
+ODD += [str(MAX_TOKEN_ID + 1), "0x10", "a", "1\n"]
 
 
 @pytest.mark.parametrize("key", ODD)
