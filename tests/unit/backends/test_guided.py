@@ -12,9 +12,11 @@ import jsonschema_rs
 import pytest
 
 from quintet.backends.base import Prepared, SequenceSpec, State
+from quintet.backends.native.codec import ModelSource
 from quintet.backends.native.engine import Engine
 from quintet.backends.native.guide import Follower
-from quintet.backends.toy import toy_loader
+from quintet.backends.native.process import ProcessLink
+from quintet.backends.toy import ToyTokenizer, toy_loader
 from quintet.config import EngineConfig
 from quintet.errors import BadRequest
 from quintet.events import Finish, TokenEvent
@@ -143,5 +145,24 @@ def test_controls_that_forbid_the_end_are_refused_beside_a_guide(control: dict[s
         async with running() as engine:
             with pytest.raises(BadRequest, match="combined"):
                 await engine.prepare([spec(sampling=replace(Sampling(1.0, 1.0, 0), **control))])  # type: ignore[arg-type]
+
+    asyncio.run(go())
+
+
+def test_an_engine_in_another_process_follows_the_same_guides() -> None:
+    """The guide crosses as text and is compiled over there; the bytes are the same."""
+
+    async def go() -> None:
+        specs = [spec(seed, guide, max_tokens=200) for guide in (JSON, WORDS, None) for seed in range(2)]
+        async with running() as engine:
+            wanted = await run(engine, specs)
+        config = EngineConfig(kv_bytes=1 << 20)
+        engine = Engine(ProcessLink(ModelSource("", 1, None, "toy"), ToyTokenizer, config), config)
+        try:
+            while engine.health().state is not State.READY:
+                await asyncio.sleep(0.01)
+            assert await run(engine, specs) == wanted
+        finally:
+            await engine.close()
 
     asyncio.run(go())

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import SupportsIndex
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from quintet.text.stop import Pattern, StopMatcher, compile_stops
 
@@ -96,3 +98,27 @@ def test_a_megabyte_of_stop_costs_nothing_until_it_is_nearly_there() -> None:
     (pattern,) = compile_stops(["x" * 1_000_000])
     assert pattern.advance("xxxy" * 100, 0) == (0, 0)
     assert len(pattern._borders) < 10
+
+
+@given(
+    st.lists(st.tuples(st.text("ab", max_size=4), st.booleans()), max_size=8),
+    st.lists(st.text("ab", min_size=1, max_size=3), min_size=1, max_size=3),
+    st.booleans(),
+)
+def test_what_completes_unarmed_is_ordinary_text(pieces: list[tuple[str, bool]], stops: list[str], include: bool) -> None:
+    """The stop is the first that ends on a character that came armed, wherever it began; the text is what comes before it."""
+    whole = "".join(text for text, _ in pieces)
+    armed = [flag for text, flag in pieces for _ in text]
+    ends = [(end, stop) for end in range(1, len(whole) + 1) for stop in stops if armed[end - 1] and whole[:end].endswith(stop)]
+    matcher = StopMatcher(compile_stops(stops), include)
+    out, found = "", None
+    for text, flag in pieces:
+        final, found = matcher.feed(text, flag)
+        out += final
+        if found is not None:
+            break
+    if not ends:
+        assert (found, out + matcher.flush()) == (None, whole)
+        return
+    end, stop = min(ends, key=lambda place: (place[0], -len(place[1])))
+    assert (found, out) == (stop, whole[: end if include else end - len(stop)])
