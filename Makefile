@@ -5,6 +5,7 @@
 # make bench   set up, then the measurements                            (make bench ARGS="...")
 #
 # Slow, or needing more than a compiler; the last three compare the native core's bits with a plain build's:
+# make test-clients    unmodified SDKs and tools, in environments that pip and npm fill (make test-clients ARGS="llm litellm")
 # make test-kills      300 kills, crashes and stops of the engine's process under load (5 minutes)
 # make sanitize        under the address, undefined-behaviour and thread sanitizers
 # make test-emulated   the AVX-512 kernels under SIMDe's emulation (libsimde-dev)
@@ -33,6 +34,9 @@ test: setup
 
 test-kills: setup
 	@QUINTET_TEST_KILLS=300 $(BIN)/python -m pytest --timeout 1800 tests/e2e/test_kills.py $(ARGS)
+
+test-clients: setup
+	@$(BIN)/python -m tests.clients $(ARGS)
 
 check: $(STAMPS)/deps
 	@$(BIN)/ruff check .
