@@ -8,7 +8,7 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scripted_backend import Script, ScriptedBackend, done, request, serve, texts
+from tests.unit.scripted_backend import Script, ScriptedBackend, done, request, serve, texts
 
 from quintet.backends.base import State
 from quintet.errors import BadRequest, EngineFailed, Loading, Overloaded, PromptTooLong, QuintetError

@@ -9,7 +9,7 @@ from contextlib import aclosing
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scripted_backend import Script, ScriptedBackend, collect, done, request, serve, texts
+from tests.unit.scripted_backend import Script, ScriptedBackend, collect, done, request, serve, texts
 
 from quintet.events import ChoiceDone, Event, Failed, Finish, Finished, Usage
 from quintet.service import Job, Service

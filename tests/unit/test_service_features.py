@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scripted_backend import Script, ScriptedBackend, collect, done, request, serve, texts
+from tests.unit.scripted_backend import Script, ScriptedBackend, collect, done, request, serve, texts
 
 from quintet.backends.base import State
 from quintet.backends.native.engine import Engine
