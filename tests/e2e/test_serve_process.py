@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -159,3 +160,12 @@ def test_a_start_that_cannot_work_ends_with_one_line(tmp_path: Path, spoil: str,
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     assert re.fullmatch(rf"error: [^\n]*({words})[^\n]*\n", done.stderr, re.IGNORECASE)
+
+
+def test_too_little_memory_for_the_kv_cache_ends_the_start_with_one_line(tmp_path: Path) -> None:
+    path = write_tiny(tmp_path / "tiny.gguf", TinySpec("tiny"))
+    command = [sys.executable, "-m", "quintet", "serve", "--port", "0", "--kv-cache", "4GiB", "--ctx-size", "32", str(path)]
+    limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))  # noqa: E731
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False, preexec_fn=limit)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"error: there is not enough memory for a KV cache of {4 << 30} bytes; lower --kv-cache.\n"

@@ -117,7 +117,7 @@ class Engine:
             encoded = _encode(tokenizer, wanted)
         inside = {word: tokenizer.encode_inside(word) for word in words(specs)}
         grammars = await self._guides.translate(spec.guide for spec in specs)
-        sequences = resolve(specs, encoded, self.capabilities, _separator(tokenizer), infill(tokenizer), inside, grammars)
+        sequences = resolve(specs, encoded, self.capabilities, _separator(tokenizer), infill(tokenizer), inside, grammars, _thinks(tokenizer))
         self._require_open()
         self._require_room(len(specs))  # others may have come meanwhile; nothing can between this and submit
         return Prepared(next(self._ids), sequences)
@@ -241,7 +241,7 @@ class Engine:
 
     def _watch(self) -> None:
         """Look at a worker that can be killed as long as there is work, or it is being started again."""
-        if self._link.restarts and "watch" not in self._timers and (self._flights.live or self._state is State.LOADING):
+        if self._link.restarts and "watch" not in self._timers and (self._flights.live or self._state is not State.READY):
             self._looked = self._clock()
             self._later("watch", self._stall_s / _LOOKS, self._look)
 
@@ -249,7 +249,7 @@ class Engine:
         now = self._clock()
         if now - self._looked > self._stall_s / 2:  # it is this process that stood still; what the worker sent is still unread
             self._moved = now
-        loading = self._state is not State.READY
+        loading = self._state is not State.READY and "restart" not in self._timers
         if self._stalled() or (loading and now - self._moved > SLOW_LOADS * self._stall_s):
             _log.error("the engine has %s for %.1f s", "got no further in loading" if loading else "finished no step", now - self._moved)
             self._link.kill()
@@ -268,6 +268,11 @@ def _separator(tokenizer: Tokenizer) -> int | None:
     """The token that stands for an empty prompt: what the tokenizer names, else an end-of-sequence token."""
     named: int | None = getattr(tokenizer, "separator", None)
     return min(tokenizer.eos_ids, default=None) if named is None else named
+
+
+def _thinks(tokenizer: Tokenizer) -> bool:
+    """The vocabulary has the tag that ends thinking as one token, as those of models that are trained to think have."""
+    return len(tokenizer.encode_inside("</think>")) == 1
 
 
 def _encode(tokenizer: Tokenizer, wanted: Sequence[str]) -> dict[str, list[int]]:

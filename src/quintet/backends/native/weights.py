@@ -33,8 +33,10 @@ def load_weights(
     try:
         runner = NativeRunner(file.spec, limit, isa, threads)
         runner.take(file.tensors, progress)
-    except (ValueError, MemoryError) as error:
-        raise ModelError(f"{path.name}: {error or 'not enough memory for its weights'}") from error
+    except MemoryError:
+        raise ModelError(f"{path.name}: there is not enough memory for its weights.") from None
+    except ValueError as error:
+        raise ModelError(f"{path.name}: {error}") from error
     return runner, f"fp_{digest.result()[:10]}"
 
 
