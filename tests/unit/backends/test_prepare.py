@@ -77,14 +77,13 @@ def test_too_many_sequences_alternatives_or_negative_counts_are_refused() -> Non
     assert refusal(spec(max_tokens=-1)).param == "max_tokens"
 
 
-@pytest.mark.parametrize(
-    "asked",
-    [
-        replace(spec(), reasoning=5),
-    ],
-    ids=["reasoning"],
-)
-def test_a_control_that_is_not_offered_is_refused_and_not_ignored(asked: SequenceSpec, request: pytest.FixtureRequest) -> None:
-    error = refusal(asked)
-    assert isinstance(error, Unsupported)
-    assert f"[{error.param}]" in request.node.name
+def test_no_thinking_is_all_that_a_model_that_does_not_reason_can_do() -> None:
+    assert resolve([replace(spec(), reasoning=0)], {}, CAPABILITIES, 9)
+    error = refusal(replace(spec(), reasoning=5))
+    assert isinstance(error, Unsupported) and "m does not reason" in str(error)
+
+
+@pytest.mark.parametrize("budget", [0, 5])
+def test_a_model_that_reasons_refuses_what_is_not_enforced(budget: int) -> None:
+    with pytest.raises(Unsupported, match="reasoning_effort"):
+        resolve([replace(spec(), reasoning=budget)], {}, CAPABILITIES, 9, thinks=True)

@@ -117,7 +117,8 @@ class Engine:
             encoded = _encode(tokenizer, wanted)
         inside = {word: tokenizer.encode_inside(word) for word in words(specs)}
         grammars = await self._guides.translate(spec.guide for spec in specs)
-        sequences = resolve(specs, encoded, self.capabilities, _separator(tokenizer), infill(tokenizer), inside, grammars, _thinks(tokenizer))
+        thinks = any(spec.reasoning is not None for spec in specs) and _thinks(tokenizer)
+        sequences = resolve(specs, encoded, self.capabilities, _separator(tokenizer), infill(tokenizer), inside, grammars, thinks)
         self._require_open()
         self._require_room(len(specs))  # others may have come meanwhile; nothing can between this and submit
         return Prepared(next(self._ids), sequences)

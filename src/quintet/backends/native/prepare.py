@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 
 from quintet.backends.base import Capabilities, PreparedSequence, SequenceSpec
@@ -11,9 +11,6 @@ from quintet.backends.native.infill import Infill
 from quintet.backends.native.sampling import Limits, Resolved, resolve_sampling, word_forms
 from quintet.errors import BadRequest, PromptTooLong, Unsupported, shorten
 from quintet.request import Guide, Prompt, Sampling
-
-OFFERED = frozenset({"prompt", "max_tokens", "sampling", "logprobs", "echo", "echo_last", "truncate", "suffix", "cache_salt", "guide"})
-"""Fields of ``SequenceSpec`` that this engine implements; the others are refused unless they are off."""
 
 
 def texts(specs: Sequence[SequenceSpec]) -> list[str]:
@@ -35,6 +32,7 @@ def resolve(
     infill: Infill | None = None,
     inside: Mapping[str, Sequence[int]] | None = None,
     grammars: Mapping[Guide, str] | None = None,
+    thinks: bool = False,
 ) -> tuple[PreparedSequence, ...]:
     """Check each spec and give it its tokens and ``max_tokens``.
 
@@ -44,10 +42,12 @@ def resolve(
         infill: how the model fills in the middle; ``None`` = it cannot.
         inside: token ids of each of ``words(specs)``; ``None`` = there are none.
         grammars: each guide in the engine's notation; ``None`` = there are none.
+        thinks: the model has a token that ends its thinking.
 
     Raises:
         BadRequest: a token id or a control out of range, an empty prompt, too many sequences or alternatives.
-        Unsupported: a field that is not in ``OFFERED``, or a suffix for a model that cannot fill in the middle.
+        Unsupported: a field that is not in ``OFFERED``, a suffix for a model that cannot fill in the middle,
+            or reasoning on one that does not reason.
         PromptTooLong: a prompt, or a prompt and ``max_tokens``, exceed the context.
     """
     if len(specs) > capabilities.max_sequences:
@@ -57,7 +57,7 @@ def resolve(
     controls = _ControlsOfSamples(inside or {}, capabilities.vocab)
     sequences = []
     for spec, name in zip(specs, names, strict=True):
-        _refuse_unoffered(spec)
+        _refuse_thinking(spec.reasoning, thinks, capabilities.model)
         key = spec.prompt, spec.suffix
         if key not in forms:
             ids = encoded[spec.prompt] if isinstance(spec.prompt, str) else spec.prompt
@@ -113,18 +113,19 @@ class _ControlsOfSamples:
         return replace(known, sampling=replace(known.sampling, seed=spec.sampling.seed))
 
 
-def _refuse_unoffered(spec: SequenceSpec) -> None:
-    for field in fields(spec):
-        value = getattr(spec, field.name)
-        if field.name not in OFFERED and value != field.default:
-            raise Unsupported(field.name, "is not offered by this engine", shorten(value))
-
-
 def _refuse_longer(guide: Guide, sampling: Sampling) -> None:
     """What conforms may be complete before so many tokens, and then nothing could follow."""
     if sampling.ignore_eos or sampling.min_tokens:
         name = "ignore_eos" if sampling.ignore_eos else "min_tokens"
         raise BadRequest(guide.param, f"cannot be combined with {name}")
+
+
+def _refuse_thinking(budget: int | None, thinks: bool, model: str) -> None:
+    """A model that does not think obeys a budget of none, and no other means anything."""
+    if budget is not None and thinks:
+        raise Unsupported("reasoning_effort", f"cannot be controlled for {model} yet; leave it out", str(budget))
+    if budget:
+        raise Unsupported("reasoning_effort", f"must be none or left out: {model} does not reason", str(budget))
 
 
 def _in_range(tokens: Sequence[int], name: str, vocab: int) -> Sequence[int]:
