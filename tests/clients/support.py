@@ -33,8 +33,8 @@ PATHS = {
 
 
 def served(dialect: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields without those that the server still refuses."""
-    return {name: value for name, value in fields.items() if name not in REFUSED[dialect]}
+    """The fields without those that the server still refuses; null is taken for all."""
+    return {name: value for name, value in fields.items() if value is None or name not in REFUSED[dialect]}
 
 
 def split_extra(create: Callable[..., Any], fields: dict[str, Any]) -> dict[str, Any]:

@@ -108,7 +108,7 @@ def test_accept_never_decides_the_form(http: httpx2.Client, provider: str, accep
 
 
 def test_langchain_gets_its_choices_in_the_order_of_its_prompts(http: httpx2.Client) -> None:
-    asked = {
+    asked: dict[str, Any] = {
         "model": "toy", "prompt": ["cat was", "dog was"], "frequency_penalty": 0, "logprobs": None, "max_tokens": 12, "n": 2,
         "presence_penalty": 0, "seed": None, "temperature": 0.0, "top_p": 1,
     }  # fmt: skip
