@@ -1,6 +1,9 @@
 #include "sampler.h"
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
+#include <cstring>
 #include <initializer_list>
 #include <limits>
 #include <stdexcept>
@@ -126,14 +129,34 @@ void Sampler::penalise_dry(float* logits) const { if (repetitions_) repetitions_
 
 // ---- masks
 
+namespace {
+
+// Per 4 bits of a mask, a word of ones for each bit that is 1.
+constexpr auto kLanes = [] {
+  std::array<std::array<uint32_t, 4>, 16> lanes = {};
+  for (uint32_t bits = 0; bits < 16; bits++) for (uint32_t lane = 0; lane < 4; lane++) lanes[bits][lane] = bits >> lane & 1u ? ~0u : 0u;
+  return lanes;
+}();
+
+void keep_lanes(uint32_t bits, float* logits) {
+  constexpr uint32_t banned = std::bit_cast<uint32_t>(kBanned);
+  uint32_t x[4];
+  std::memcpy(x, logits, sizeof x);
+  for (size_t lane = 0; lane < 4; lane++) x[lane] = (x[lane] & kLanes[bits][lane]) | (banned & ~kLanes[bits][lane]);
+  std::memcpy(logits, x, sizeof x);
+}
+
+}  // namespace
+
 void keep_masked(const uint32_t* mask, int vocab, float* logits) {
-  for (int i = 0; i < vocab; i += 32) {
+  int i = 0;
+  for (; i + 32 <= vocab; i += 32) {
     const uint32_t bits = mask[i / 32];
     if (bits == ~0u) continue;
-    const int end = std::min(i + 32, vocab);
-    if (bits == 0) std::fill(logits + i, logits + end, kBanned);
-    else for (int j = i; j < end; j++) if (!(bits >> (j - i) & 1u)) logits[j] = kBanned;
+    if (bits == 0) std::fill(logits + i, logits + i + 32, kBanned);
+    else for (int j = 0; j < 32; j += 4) keep_lanes(bits >> j & 15u, logits + i + j);
   }
+  for (; i < vocab; i++) if (!(mask[i / 32] >> (i % 32) & 1u)) logits[i] = kBanned;
 }
 
 bool keeps_all(const uint32_t* mask, int vocab) {

@@ -3,6 +3,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <numeric>
 #include "philox.h"
@@ -21,6 +22,7 @@ namespace {
 
 constexpr float kLargest = std::numeric_limits<float>::max();
 constexpr double kZeroMass = 87.0;   // exp is 0 from here down
+constexpr double kEnough = 8.0;      // nearly always what is sought lies within
 constexpr double kLn2 = 0x1.62e42fefa39efp-1;
 
 // ---- tokens in play
@@ -143,6 +145,25 @@ void ids_of_many(Row& row, int k) {
   }
 }
 
+// Leaves the k largest of more, ties by lower id; the ids stay in order.
+void keep_largest(std::vector<int32_t>& ids, const float* logits, size_t k) {
+  thread_local std::vector<float> values;
+  values.resize(ids.size());
+  for (size_t i = 0; i < ids.size(); i++) values[i] = logits[ids[i]];
+  std::nth_element(values.begin(), values.begin() + ptrdiff_t(k - 1), values.end(), std::greater<>());
+  const float least = values[k - 1];
+  size_t ties = k - size_t(std::count_if(values.begin(), values.begin() + ptrdiff_t(k), [least](float v) { return v > least; }));
+  size_t n = 0;
+  for (const int32_t id : ids) {
+    const bool tie = logits[id] == least;
+    const bool keep = logits[id] > least || (tie && ties > 0);
+    ties -= tie && keep;
+    ids[n] = id;
+    n += keep;
+  }
+  ids.resize(k);
+}
+
 // Standard deviation of the logits that are not -infinity.
 double deviation(const Row& row) {
   double sum = 0.0, squares = 0.0, count = 0.0;
@@ -159,15 +180,19 @@ double deviation(const Row& row) {
 // there are vocab of them.
 double width_of_all_but(const Row& row, double dropped) { return std::min(kZeroMass, log_positive(2.0 * double(row.vocab) / (dropped * row.total))); }
 
-// Gathers what a typical selection can keep of the whole row: tokens further from the mean than the maximum is come after all of these,
-// and those hold enough mass.
+// Gathers what a typical selection can keep of the whole row: these hold enough mass, and all others come after them, as they are further
+// from the mean than the maximum is.
 double gather_typical(Row& row, double p) {
   weigh(row);
   double weighted = 0.0;
   for (int from = 0; from < row.vocab; from += kChunk)
     weighted += double(row.k.row_sum_exp_times(row.logits + from, std::min(kChunk, row.vocab - from), row.max, row.scale));
   const double mean = weighted / row.total;
-  gather(row, below_max(row, std::max(width_of_all_but(row, 1.0 - p), -2.0 * mean + 1e-3)));
+  const double all = width_of_all_but(row, 1.0 - p);
+  for (const double width : {std::min(kEnough, all), all}) {
+    gather(row, below_max(row, std::max(width, -2.0 * mean + 1e-3)));
+    if (sum(row.candidates.masses) >= p * row.total) break;
+  }
   return mean;
 }
 
@@ -231,14 +256,8 @@ void keep_top_k(Row& row) {
   const int k = row.sampler.controls().top_k;
   Candidates& c = row.candidates;
   if (k <= 0 || size_t(k) >= (row.whole ? size_t(row.vocab) : c.ids.size())) return;
-  const float* logits = row.logits;
   if (row.whole) ids_of_many(row, k);
-  if (size_t(k) < c.ids.size()) {
-    const auto before = [logits](int32_t a, int32_t b) { return logits[a] > logits[b] || (logits[a] == logits[b] && a < b); };
-    std::nth_element(c.ids.begin(), c.ids.begin() + (k - 1), c.ids.end(), before);
-    c.ids.resize(size_t(k));
-    std::sort(c.ids.begin(), c.ids.end());
-  }
+  if (size_t(k) < c.ids.size()) keep_largest(c.ids, row.logits, size_t(k));
   fill_masses(row, c);
   row.whole = false;
 }
@@ -268,7 +287,7 @@ void keep_top_p(Row& row) {
   weigh(row);
   const double limit = p * row.total;
   const double all = width_of_all_but(row, 1.0 - p);
-  for (const double width : {std::min(8.0, all), all}) {   // nearly always the first is enough
+  for (const double width : {std::min(kEnough, all), all}) {
     gather(row, below_max(row, width));
     const double mass = sum(c.masses);
     if (!(mass > 0.0 && mass >= limit)) continue;
