@@ -30,8 +30,8 @@ STALL_S = 10.0
 SLOW_STEPS = 4
 """Or for so many of its longest steps, as it estimates them, if that is more: a large model on a small machine is slow, and not stuck."""
 
-SLOW_LOADS = 3
-"""A restart that says nothing for so many stall times hangs too. The first start is its user's to watch."""
+LOAD_STALL_S = 30.0
+"""A restart that says nothing for so long hangs too. The first start is its user's to watch."""
 
 INLINE_CHARS = 4096
 """Most characters tokenised on the event loop itself; that takes about as long as handing them to a thread."""
@@ -251,7 +251,7 @@ class Engine:
         if now - self._looked > self._stall_s / 2:  # it is this process that stood still; what the worker sent is still unread
             self._moved = now
         loading = self._state is not State.READY and "restart" not in self._timers
-        if self._stalled() or (loading and now - self._moved > SLOW_LOADS * self._stall_s):
+        if self._stalled() or (loading and now - self._moved > LOAD_STALL_S):
             _log.error("the engine has %s for %.1f s", "got no further in loading" if loading else "finished no step", now - self._moved)
             self._link.kill()
         else:
