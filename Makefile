@@ -6,6 +6,7 @@
 #
 # Slow, or needing more than a compiler; the last three compare the native core's bits with a plain build's:
 # make test-clients    unmodified SDKs and tools, in environments that pip and npm fill (make test-clients ARGS="llm litellm")
+# make test-sampling   over 10,000 random cases of sampling against its numpy twin (2 minutes)
 # make test-kills      300 kills, crashes and stops of the engine's process under load (5 minutes)
 # make sanitize        under the address, undefined-behaviour and thread sanitizers
 # make test-emulated   the AVX-512 kernels under SIMDe's emulation (libsimde-dev)
@@ -17,7 +18,7 @@ BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
 NATIVE := CMakeLists.txt csrc/CMakeLists.txt $(wildcard csrc/*.cpp csrc/*.h)
 
-.PHONY: serve setup test test-kills check bench clean sanitize test-emulated neon
+.PHONY: serve setup test test-sampling test-kills check bench clean sanitize test-emulated neon
 .DEFAULT_GOAL := serve
 .DELETE_ON_ERROR:
 # Stamps of one set-up build on each other, so a parallel make must not run ahead.
@@ -31,6 +32,9 @@ setup: $(STAMPS)/build
 
 test: setup
 	@$(BIN)/python -m pytest $(ARGS)
+
+test-sampling: setup
+	@QUINTET_SAMPLING_CASES=70 $(BIN)/python -m pytest --timeout 1800 tests/property/test_sampling_twin.py $(ARGS)
 
 test-kills: setup
 	@QUINTET_TEST_KILLS=300 $(BIN)/python -m pytest --timeout 1800 tests/e2e/test_kills.py $(ARGS)
