@@ -8,9 +8,10 @@ from typing import Any
 import openai
 import pytest
 from cerebras.cloud.sdk import Cerebras
-from fireworks import Fireworks
+from fireworks import BadRequestError, Fireworks
 from openai import OpenAI
 from support import NAMES, PATHS, TOY
+from together import BadRequestError as TogetherBadRequestError
 from together import Together
 
 STRICT: dict[str, Any] = {"api_key": "local", "max_retries": 0, "_strict_response_validation": True}
@@ -184,3 +185,14 @@ def test_a_header_chooses_the_dialect(provider: str) -> None:
         raw = client.completions.with_raw_response.create(model="toy", prompt="a", max_tokens=1)
         assert raw.headers["x-completions-dialect"] == provider
         assert raw.parse().choices
+
+
+def test_fireworks_images_are_refused_by_name(fireworks: Any) -> None:
+    """The page's example has them; there is no vision model."""
+    with pytest.raises(BadRequestError, match="images"):
+        fireworks.completions.create(model="toy", prompt="<image>", images=["data:image/png;base64,AA=="])
+
+
+def test_together_safety_model_is_refused_by_name(together: Any) -> None:
+    with pytest.raises(TogetherBadRequestError, match="safety_model"):
+        together.completions.create(model="toy", prompt="a", safety_model="safety_model_name")
