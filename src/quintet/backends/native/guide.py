@@ -14,13 +14,16 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper, regex_to_lark
-from llguidance.gbnf_to_lark import any_to_lark
 
 from quintet.request import GuideKind
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 U32 = npt.NDArray[np.uint32]
 
@@ -46,10 +49,17 @@ _TAIL = '\n%llguidance {"no_forcing": true}\n'
 """A mask allows every token that keeps to the guide. The library would else force its own way to cut a fixed text into tokens, which a
 model that was trained on another continues badly."""
 
-_LIMITS = LLParserLimits(
-    max_items_in_row=10_000,  # 2,000 by default, which an object with 500 optional properties exceeds
-    verbose_errors=False,  # else errors hold dumps of the parser
-)
+# The library is imported by the first guide: a server that meets none does not carry it, in two processes.
+@cache
+def _limits() -> LLParserLimits:
+    from llguidance import LLParserLimits
+
+    return LLParserLimits(
+        max_items_in_row=10_000,  # 2,000 by default, which an object with 500 optional properties exceeds
+        verbose_errors=False,  # else errors hold dumps of the parser
+    )
+
+
 
 _IGNORED = frozenset({"divisibleBy", "extends", "disallow", "x-guidance"})
 """Keywords of old drafts that restrict values and that the compiler takes for unknown ones, and the compiler's own options."""
@@ -87,7 +97,9 @@ def verify(kind: GuideKind, grammar: str) -> None:
     Raises:
         GuideError: it does not compile, cannot be enforced as a whole, is too complex, or admits no text at all.
     """
-    bad, messages = LLMatcher.validate_grammar_with_warnings(grammar, limits=_LIMITS)
+    from llguidance import LLMatcher
+
+    bad, messages = LLMatcher.validate_grammar_with_warnings(grammar, limits=_limits())
     if bad or messages:  # a warning is about something that would not be enforced
         raise GuideError(f"must be a valid {_NAMES[kind]} that can be enforced: {_line(messages[0])}")
     first = Guides([*(bytes([byte]) for byte in range(256)), b""], frozenset({256}), 257).follow(grammar)
@@ -174,15 +186,19 @@ class Guides:
         return self._compiled(grammar).copy()
 
     def _compiled(self, grammar: str) -> Follower:
+        from llguidance import LLMatcher
+
         with self._lock:
             if grammar not in self._kept:
-                self._kept[grammar] = Follower(LLMatcher(self._tokens(), grammar, log_level=0, limits=_LIMITS))
+                self._kept[grammar] = Follower(LLMatcher(self._tokens(), grammar, log_level=0, limits=_limits()))
             self._kept.move_to_end(grammar)
             while len(self._kept) > 1 and sum(map(len, self._kept)) > CACHE_BYTES:
                 self._kept.popitem(last=False)
             return self._kept[grammar]
 
     def _tokens(self) -> LLTokenizer:
+        from llguidance import LLTokenizer, TokenizerWrapper
+
         if self._tokenizer is None:
             wrapped = TokenizerWrapper(_Vocabulary(self._pieces, self._eos_ids))
             self._tokenizer = LLTokenizer(wrapped, n_vocab=len(self._pieces), eos_token=sorted(self._eos_ids))
@@ -248,10 +264,14 @@ def _choice(text: str) -> str:
 def _grammar(text: str) -> str:
     if "x-guidance" in text:
         raise GuideError("must not use x-guidance")
+    from llguidance.gbnf_to_lark import any_to_lark
+
     return any_to_lark(text) + _TAIL
 
 
 def _regex(text: str) -> str:
+    from llguidance import regex_to_lark
+
     return f"start: /{regex_to_lark(text, 'dw')}/{_TAIL}"
 
 
