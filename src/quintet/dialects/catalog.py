@@ -27,6 +27,7 @@ class Provider:
         agents: beginnings of the ``User-Agent`` of its SDKs.
         packed: request bodies may be gzip-compressed, and MessagePack.
         warming: its SDK asks for ``tcp_warming`` when it is made.
+        qualifier: what its clients may put before a model's name, as a regular expression.
     """
 
     dialect: Dialect
@@ -38,6 +39,7 @@ class Provider:
     agents: tuple[str, ...]
     packed: bool = False
     warming: bool = False
+    qualifier: str = ""
 
     @property
     def name(self) -> str:
@@ -66,6 +68,7 @@ _ALL = (
             *("/inference", "/inference/v1", "/inference/v1/v1"),
         ),
         ("Fireworks/", "AsyncFireworks/"),
+        qualifier="accounts/[^/]+/models/",
     ),
     Provider(
         together.Together(),

@@ -79,7 +79,7 @@ class Completions:
     async def __call__(self, call: Call) -> None:
         with self._slot(call.caller):
             parsed = await self._parse(call)
-            request = self._resolved(parsed.request, call.caller)
+            request = self._resolved(parsed.request, call)
             job = await self._service.prepare(request)
             observer = Observer(self._telemetry, request, call.arrived)
             renderer = call.provider.dialect.renderer(request, self._identity(request), parsed.options)
@@ -123,10 +123,11 @@ class Completions:
             raise BadRequest(parsed.ignored[0], rule, code="unknown_parameter")
         return parsed
 
-    def _resolved(self, request: CompletionRequest, caller: Caller) -> CompletionRequest:
+    def _resolved(self, request: CompletionRequest, call: Call) -> CompletionRequest:
         """With the model's name, and a salt that no two keys share: what one has cached must not show in another's timing."""
-        salt = f"{caller.salt}/{request.cache_salt}" if caller.salt else request.cache_salt
-        return dataclasses.replace(request, model=self._models.resolve(request.model), cache_salt=salt)
+        own = call.caller.salt
+        salt = f"{own}/{request.cache_salt}" if own else request.cache_salt
+        return dataclasses.replace(request, model=self._models.resolve(request.model, call.provider), cache_salt=salt)
 
     def _identity(self, request: CompletionRequest) -> Identity:
         return Identity(self._source.token(), int(self._source.now()), request.model, self._backend.capabilities.fingerprint)

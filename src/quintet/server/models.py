@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 from quintet.backends.base import Backend, State
 from quintet.dialects.base import ServedModel
+from quintet.dialects.catalog import Provider
 from quintet.errors import ModelNotFound, shorten
 from quintet.server.call import Call
 
@@ -21,8 +24,8 @@ class Models:
         self._names = names
         self._created = created
 
-    def resolve(self, name: str) -> str:
-        """The name to answer with: the one given, or the public one if none was.
+    def resolve(self, name: str, provider: Provider) -> str:
+        """The name to answer with: the one given, less the provider's qualifier if only so it is served; the public one if none was.
 
         Raises:
             ModelNotFound: not a name of the served model.
@@ -32,9 +35,7 @@ class Models:
             return name  # not loaded, or dead: the service refuses every request in its own words
         if not name:
             return names[0]
-        if name not in names:
-            raise self._not_found(name)
-        return name
+        return self._known(name, provider)
 
     async def list(self, call: Call) -> None:
         """``GET /v1/models``."""
@@ -42,10 +43,15 @@ class Models:
 
     async def show(self, call: Call) -> None:
         """``GET /v1/models/{name}``; the name may hold slashes, which the SDKs send percent-encoded."""
-        name = call.resource.removeprefix("/models/")
-        if name not in self._served():
-            raise self._not_found(name)
+        name = self._known(call.resource.removeprefix("/models/"), call.provider)
         await call.exchange.reply(200, call.provider.dialect.model(self._entry(name)))
+
+    def _known(self, name: str, provider: Provider) -> str:
+        served = self._served()
+        for spelling in (name, re.sub(rf"\A{provider.qualifier}", "", name)):
+            if spelling in served:
+                return spelling
+        raise self._not_found(name)
 
     def _served(self) -> tuple[str, ...]:
         if self._names:

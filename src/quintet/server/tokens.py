@@ -26,7 +26,7 @@ class Tokens:
         """``POST /tokenize``."""
         body = await call.exchange.body(self._max_body)
         asked = await asyncio.to_thread(parse_tokenize, body)
-        self._models.resolve(asked.model)
+        self._models.resolve(asked.model, call.provider)
         ids = await self._backend.tokenize(asked.text, asked.add_special)
         about = self._backend.capabilities
         await call.exchange.reply(200, await asyncio.to_thread(tokenized, asked, ids, about.pieces, about.context))
@@ -36,7 +36,7 @@ class Tokens:
         body = await call.exchange.body(self._max_body)
         about = self._backend.capabilities
         model, ids = await asyncio.to_thread(parse_detokenize, body, about.vocab)
-        self._models.resolve(model)
+        self._models.resolve(model, call.provider)
         await call.exchange.reply(200, await asyncio.to_thread(detokenized, ids, about.pieces))
 
     async def info(self, call: Call) -> None:
