@@ -36,7 +36,7 @@ MIN_TOKENS = Field(
     "min_tokens", Integer(-1, 2**31 - 1), 0, note="-1: up to `max_tokens` or the end of the context. At most `max_tokens`."
 )
 # Page, grammar_root: "The grammar root used for structured output generation. Supported values: [...]".
-GRAMMAR_ROOT: Field[str | None] = Field("grammar_root", OneOf(tuple(ROOTS)), None, Status.LATER, note="See below.")
+GRAMMAR_ROOT: Field[str | None] = Field("grammar_root", OneOf(tuple(ROOTS)), None, note="See below.")
 SEED: Field[int | None] = Field(
     "seed", Integer(-(2**63), 2**64 - 1), None, note="Taken modulo 2^64; choice `i` draws with `seed + i`.", shown="drawn anew"
 )

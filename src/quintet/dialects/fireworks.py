@@ -49,7 +49,10 @@ PRESENCE_PENALTY = Field("presence_penalty", Number(-2, 2), 0.0)
 # Page, repetition_penalty: "minimum: 0, maximum: 2"; one divides by it.
 REPETITION_PENALTY = Field("repetition_penalty", Number(0, 2), 1.0, note="Over prompt and output. Below 0.000001 it counts as that.")
 REASONING_EFFORT: Field[int | None] = Field(
-    "reasoning_effort", Effort(), None, Status.LATER, note=f"`low`: {EFFORTS['low']} tokens, `medium`: {EFFORTS['medium']}."
+    "reasoning_effort",
+    Effort(),
+    None,
+    note=f"`low`: {EFFORTS['low']} tokens, `medium`: {EFFORTS['medium']}. Anything but `none` is a 400 on a model that does not reason.",
 )
 # Page, mirostat_lr: "learning rate for the Mirostat sampling algorithm"; no bounds. A negative one would drive away from the target.
 MIROSTAT_LR = Field("mirostat_lr", Number(0, 1000), 0.1, note="Without `mirostat_target` it has no effect.")
@@ -67,24 +70,19 @@ IGNORE_EOS = Field("ignore_eos", Boolean(), False)
 # Page, stop: "minItems: 1, maxItems: 4". "The returned text will NOT contain the stop sequence." Clients with nothing to stop at
 # send an empty array.
 STOP: Field[tuple[str, ...]] = Field("stop", Stop(4, 1024), (), note="`[]` is none.")
-RESPONSE_FORMAT: Field[dict[str, object]] = Field("response_format", Object(), {}, Status.LATER)
+RESPONSE_FORMAT: Field[dict[str, object]] = Field("response_format", Object(), {})
 # Page, response_format.type: "Must be one of `text`, `json_object` or `json_schema`"; `grammar` is the SDK's.
 FORMAT_TYPE = Field(
     "response_format.type",
     OneOf(("text", "json_object", "json_schema", "grammar")),
     "",
-    Status.LATER,
     note="`grammar`: SDK only.",
     shown="required",
 )
 # Page, json_schema: "JSON schema according to https://json-schema.org/specification", bare; OpenAI's clients wrap it.
-JSON_SCHEMA = Field(
-    "response_format.json_schema", Schema(), "", Status.LATER, note='Bare, or as OpenAI has it: `{"name": ..., "schema": ...}`.'
-)
-SCHEMA = Field(
-    "response_format.schema", Schema(), "", Status.LATER, note="SDK only: another name of `json_schema`; also with `json_object`."
-)
-GRAMMAR = Field("response_format.grammar", Grammar(), "", Status.LATER, note="SDK only.")
+JSON_SCHEMA = Field("response_format.json_schema", Schema(), "", note='Bare, or as OpenAI has it: `{"name": ..., "schema": ...}`.')
+SCHEMA = Field("response_format.schema", Schema(), "", note="SDK only: another name of `json_schema`; also with `json_object`.")
+GRAMMAR = Field("response_format.grammar", Grammar(), "", note="SDK only. GBNF or Lark.")
 STREAM = Field("stream", Boolean(), False)
 # Page, context_length_exceeded_behavior: "Passing `truncate` limits the `max_tokens` to at most `context_window_length -
 # prompt_length`. This is the default. Passing `error` would trigger a request error." A prompt that alone is too long is an error.
@@ -116,10 +114,12 @@ CACHE_ISOLATION = Field("prompt_cache_isolation_key", String(512), "", note="SDK
 # SDK, prompt_cache_key: "Requests with the same prompt_cache_key are routed to the same backend".
 CACHE_KEY = Field("prompt_cache_key", String(512), "", note="SDK only. Shares a cache only within equal keys; the isolation key overrides.")
 # SDK, thinking: "This is an alternative to `reasoning_effort`"; "Cannot be specified together with `reasoning_effort`."
-THINKING: Field[dict[str, object]] = Field("thinking", Object(), {}, Status.LATER, note="SDK only. Not with `reasoning_effort`.")
-THINKING_TYPE = Field("thinking.type", OneOf(("enabled", "disabled")), "", Status.LATER, shown="required")
+THINKING: Field[dict[str, object]] = Field(
+    "thinking", Object(), {}, note="SDK only. Not with `reasoning_effort`; `enabled` is a 400 likewise."
+)
+THINKING_TYPE = Field("thinking.type", OneOf(("enabled", "disabled")), "", shown="required")
 # SDK, budget_tokens: "Must be >= 1024 if specified."
-THINKING_BUDGET: Field[int | None] = Field("thinking.budget_tokens", Integer(1024), None, Status.LATER, note="Without it: as `medium`.")
+THINKING_BUDGET: Field[int | None] = Field("thinking.budget_tokens", Integer(1024), None, note="Without it: as `medium`.")
 METADATA: Field[dict[str, object]] = Field("metadata", Object(), {}, Status.NO_OP, note="SDK only: for tracing.")
 # SDK, service_tier: "Only "priority" is supported, while all other values will be treated as "default" tier."
 SERVICE_TIER = Field("service_tier", OneOf(("auto", "default", "flex", "priority")), "", Status.NO_OP, note="SDK only: there is one tier.")

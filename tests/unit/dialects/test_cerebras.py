@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 
-from quintet.dialects import cerebras
 from quintet.dialects.base import Identity, ServedModel
 from quintet.dialects.cerebras import Cerebras
 from quintet.dialects.cerebras_grammar import guide
-from quintet.dialects.fields import Field, Status
 from quintet.errors import BadRequest, ModelNotFound, NotAuthorized, Overloaded, PromptTooLong, TooManyRequests
 from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finish, Finished, Timing, TokenText, Usage
 from quintet.request import CompletionRequest, Sampling, StopRules
@@ -96,15 +94,6 @@ def test_raw_tokens_need_ids_and_no_log_probabilities() -> None:
     assert not parse().token_ids
 
 
-@pytest.fixture
-def offered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every field is offered, one too that no engine has yet: what it means is the dialect's to say."""
-    for name, field in list(vars(cerebras).items()):
-        if isinstance(field, Field) and field.status is Status.LATER:
-            monkeypatch.setattr(cerebras, name, replace(field, status=Status.DONE))
-
-
-@pytest.mark.usefixtures("offered")
 def test_every_control_arrives() -> None:
     request = parse(frequency_penalty=-2, presence_penalty=2, logit_bias={"7": 1.5}, min_tokens=-1, grammar_root="ws")
     assert request.sampling == Sampling(

@@ -1,4 +1,4 @@
-"""Cerebras' grammar roots: what they accept, as llguidance reads their guides over single bytes."""
+"""Cerebras' grammar roots: what they accept, as the engine follows their guides over single bytes."""
 
 from __future__ import annotations
 
@@ -6,19 +6,15 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from quintet.backends.native.guide import Follower, Guides, translate, verify
 from quintet.dialects.cerebras_grammar import ROOTS, guide
-from quintet.request import GuideKind
 
 DOCS = Path(__file__).parents[3] / "docs" / "dialects" / "cerebras.md"
-llguidance = pytest.importorskip("llguidance")
-BYTES = llguidance.LLTokenizer("byte")
-COMPILE = {
-    GuideKind.JSON_SCHEMA: llguidance.LLMatcher.grammar_from_json_schema,
-    GuideKind.REGEX: llguidance.LLMatcher.grammar_from_regex,
-    GuideKind.GRAMMAR: llguidance.LLMatcher.grammar_from_lark,
-}
+END = 256
+BYTES = Guides([*(bytes([byte]) for byte in range(256)), b""], frozenset({END}), 257)
 
 CALL = '{"name": "f", "arguments": {"a": [1]}}'
 TEXTS = [
@@ -32,10 +28,16 @@ TEXTS = [
 
 def accepts(root: str, text: str) -> bool:
     made = guide(root, "grammar_root")
-    matcher = llguidance.LLMatcher(BYTES, COMPILE[made.kind](made.text))
-    assert not matcher.is_error()
-    tokens = list(text.encode())
-    return matcher.validate_tokens(tokens) == len(tokens) and matcher.consume_tokens(tokens) and matcher.is_accepting()
+    grammar = translate(made.kind, made.text)
+    verify(made.kind, grammar)
+    follower = BYTES.follow(grammar)
+    assert not follower.error
+    return all(allows(follower, token) and follower.consume(token) for token in text.encode()) and allows(follower, END)
+
+
+def allows(follower: Follower, token: int) -> bool:
+    mask = np.zeros(9, np.uint32)
+    return follower.fill(mask) and bool(mask[token // 32] >> (token % 32) & 1)
 
 
 def expected(root: str, text: str) -> bool:

@@ -9,10 +9,9 @@ from dataclasses import replace
 import pytest
 
 from quintet.dialects.base import Identity, Parsed
-from quintet.dialects.fields import Status
-from quintet.dialects.fireworks import FIELDS, Fireworks
+from quintet.dialects.fireworks import Fireworks
 from quintet.dialects.fireworks_wire import Options, Shape
-from quintet.errors import BadRequest, Unsupported
+from quintet.errors import BadRequest
 from quintet.request import CompletionRequest, Guide, GuideKind, Sampling, StopRules
 
 DEFAULTS = CompletionRequest(
@@ -36,10 +35,6 @@ TEXT = json.dumps(SCHEMA, separators=(",", ":"))
 
 def parse(**fields: object) -> Parsed:
     return Fireworks().parse(json.dumps({"prompt": "a", **fields}).encode(), fresh_seed=7)
-
-
-def offered(*names: str) -> bool:
-    return all(field.status is not Status.LATER for field in FIELDS if field.name in names)
 
 
 def test_defaults_are_those_of_the_page() -> None:
@@ -77,10 +72,6 @@ def test_what_every_engine_can_do_arrives() -> None:
     ],
 )
 def test_sampling_controls_arrive_or_are_refused(fields: dict[str, object], sampling: dict[str, object]) -> None:
-    if not offered(*fields):
-        with pytest.raises(Unsupported):
-            parse(**fields)
-        return
     assert parse(**fields).request == replace(DEFAULTS, sampling=replace(DEFAULTS.sampling, **sampling))  # type: ignore[arg-type]
 
 
@@ -150,10 +141,6 @@ def test_max_completion_tokens_is_another_name_of_max_tokens() -> None:
     ],
 )
 def test_response_format_takes_bare_and_wrapped_schemas_and_grammars(given: dict[str, object], guide: Guide | None) -> None:
-    if not offered("response_format"):
-        with pytest.raises(Unsupported):
-            parse(response_format=given)
-        return
     assert parse(response_format=given).request == replace(DEFAULTS, guide=guide)
 
 
@@ -177,7 +164,7 @@ def test_parts_of_response_format_that_do_not_fit_are_refused(given: dict[str, o
         return
     with pytest.raises(BadRequest) as caught:
         parse(response_format=given)
-    assert caught.value.param == (param if offered("response_format") else "response_format")
+    assert caught.value.param == param
 
 
 @pytest.mark.parametrize(
@@ -190,10 +177,6 @@ def test_parts_of_response_format_that_do_not_fit_are_refused(given: dict[str, o
     ],
 )
 def test_the_two_cache_keys_never_share_a_cache(fields: dict[str, object], salt: str) -> None:
-    if salt and not offered(*fields):
-        with pytest.raises(Unsupported):
-            parse(**fields)
-        return
     assert parse(**fields).request == replace(DEFAULTS, cache_salt=salt)
 
 
@@ -211,15 +194,11 @@ def test_the_two_cache_keys_never_share_a_cache(fields: dict[str, object], salt:
     ],
 )
 def test_reasoning_is_a_number_of_tokens(fields: dict[str, object], tokens: int) -> None:
-    if not offered(*fields):
-        with pytest.raises(Unsupported):
-            parse(**fields)
-        return
     assert parse(**fields).request == replace(DEFAULTS, reasoning=tokens)
 
 
 def test_thinking_and_reasoning_effort_exclude_each_other() -> None:
-    with pytest.raises(BadRequest, match="together with reasoning_effort" if offered("thinking", "reasoning_effort") else "not supported"):
+    with pytest.raises(BadRequest, match="together with reasoning_effort"):
         parse(thinking={"type": "disabled"}, reasoning_effort="low")
 
 
