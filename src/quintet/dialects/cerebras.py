@@ -11,7 +11,7 @@ from quintet.dialects.cerebras_grammar import ROOTS, guide
 from quintet.dialects.cerebras_wire import CerebrasRenderer, error_body
 from quintet.dialects.fields import Boolean, Field, Integer, LogitBias, Number, Object, OneOf, Prompts, Status, Stop, String, unknown
 from quintet.dialects.json_guard import decode_object
-from quintet.dialects.wire import encode
+from quintet.dialects.wire import encode, model_object
 from quintet.errors import BadRequest
 from quintet.request import CompletionRequest, Prompt, Sampling, StopRules
 
@@ -119,10 +119,10 @@ class Cerebras:
         return ErrorReply(known.status, known.headers, encode(error_body(known)))
 
     def models(self, served: Sequence[ServedModel]) -> bytes:
-        return encode({"object": "list", "data": [_model_object(one) for one in served]})
+        return encode({"object": "list", "data": [model_object(one) for one in served]})
 
     def model(self, served: ServedModel) -> bytes:
-        return encode(_model_object(served))
+        return encode(model_object(served))
 
 
 def _request(raw: Mapping[str, object], fresh_seed: int) -> CompletionRequest:
@@ -166,7 +166,3 @@ def _check_together(request: CompletionRequest) -> None:
     if most is not None and least > most:
         raise BadRequest(MIN_TOKENS.name, "must be at most max_tokens", f"min_tokens {least} with max_tokens {most}")
     check_choices(request, MAX_CHOICES)
-
-
-def _model_object(served: ServedModel) -> dict[str, str | int]:
-    return {"id": served.name, "object": "model", "created": served.created, "owned_by": "quintet"}

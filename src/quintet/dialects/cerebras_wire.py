@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from quintet.dialects.base import Fault, Headers, Identity
-from quintet.dialects.wire import DetailedUsage, Logprobs, encode
-from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finish, Finished, Timing, TokenText
+from quintet.dialects.base import Fault, Identity
+from quintet.dialects.chunks import ChunkRenderer
+from quintet.dialects.wire import DetailedUsage, Logprobs
+from quintet.events import ChoiceDelta, ChoiceDone, Failed, Finish, Finished, Timing, TokenText
 from quintet.request import CompletionRequest
 
 # Page, finish_reason: "This will be `stop` if the model hit a natural stop point or a provided stop sequence, `length` if the maximum
@@ -48,6 +46,12 @@ class ChoiceBody(msgspec.Struct, gc=False):
     tokens: list[int] | UnsetType = UNSET
     logprobs: Lists | UnsetType = UNSET
 
+    def extend(self, later: ChoiceBody) -> None:
+        if isinstance(self.tokens, list) and isinstance(later.tokens, list):
+            self.tokens += later.tokens
+        if isinstance(self.logprobs, Lists) and isinstance(later.logprobs, Lists):
+            self.logprobs.extend(later.logprobs)
+
 
 class TimeInfo(msgspec.Struct, gc=False):
     """Seconds, to the microsecond; ``created`` is Unix time."""
@@ -77,89 +81,34 @@ class Completion(msgspec.Struct, gc=False):
     time_info: TimeInfo | UnsetType = UNSET
 
 
-@dataclass(slots=True)
-class _Folded:
-    """A choice put together again from its chunks."""
+class CerebrasRenderer(ChunkRenderer[ChoiceBody, Completion]):
+    """See ``Renderer``.
 
-    body: ChoiceBody
-    texts: list[str]
-
-    @classmethod
-    def of(cls, piece: ChoiceBody) -> _Folded:
-        return cls(piece, [piece.text] if isinstance(piece.text, str) else [])
-
-    def add(self, piece: ChoiceBody) -> None:
-        body = self.body
-        body.finish_reason = piece.finish_reason or body.finish_reason
-        if isinstance(piece.text, str):
-            self.texts.append(piece.text)
-        if isinstance(piece.tokens, list) and isinstance(body.tokens, list):
-            body.tokens += piece.tokens
-        if isinstance(piece.logprobs, Lists) and isinstance(body.logprobs, Lists):
-            body.logprobs.extend(piece.logprobs)
-
-    def joined(self) -> ChoiceBody:
-        if isinstance(self.body.text, str):
-            self.body.text = "".join(self.texts)
-        return self.body
-
-
-class CerebrasRenderer:
-    """See ``Renderer``."""
+    Recorded: the chunk with the finish reason has `usage` and `time_info`, and no other has; with several choices, the last such.
+    """
 
     def __init__(self, request: CompletionRequest, identity: Identity) -> None:
+        super().__init__(request)
         self._identity = identity
         self._raw = request.token_ids
         self._logprobs = request.logprobs
         self._usage = request.include_usage or not request.stream
-        self._running = set(range(len(request.prompts) * request.n))
         self._starts: dict[int, int] = {}
-        self._held: ChoiceBody | None = None
 
-    def feed(self, event: Event) -> list[bytes]:
-        if isinstance(event, Failed):
-            return [encode(error_body(Fault(500, event.message, "server_error", "engine_failed")))]
-        return [encode(chunk) for chunk in self._chunks(event)]
+    def _pieces(self, delta: ChoiceDelta) -> list[ChoiceBody]:
+        return [self._piece(delta.index, delta.text, delta.tokens)]
 
-    def fold(self, events: Iterable[Event]) -> bytes:
-        choices: dict[int, _Folded] = {}
-        last = self._body([])
-        for event in events:
-            for last in self._chunks(event):
-                for piece in last.choices:
-                    if piece.index in choices:
-                        choices[piece.index].add(piece)
-                    else:
-                        choices[piece.index] = _Folded.of(piece)
-        last.choices = [one.joined() for _, one in sorted(choices.items())]
-        return encode(last)
+    def _end(self, done: ChoiceDone) -> ChoiceBody:
+        end = self._piece(done.index, "", ())
+        end.finish_reason = _FINISH[done.finish]
+        return end
 
-    def headers(self, _events: Sequence[Event]) -> Headers:
-        return ()
-
-    def _chunks(self, event: Event) -> list[Completion]:
-        match event:
-            case ChoiceDelta(index, text, tokens):
-                return [self._body([self._piece(index, text, tokens)])]
-            case ChoiceDone(index, finish):
-                self._running.discard(index)
-                end = self._piece(index, "", ())
-                end.finish_reason = _FINISH[finish]
-                if self._running:
-                    return [self._body([end])]
-                self._held = end
-                return []
-            case Finished():
-                return [self._last(event)]
-            case Failed(message):
-                raise ValueError(f"a failed request has no body: {message}")
-
-    def _last(self, event: Finished) -> Completion:
-        """Recorded: the chunk with the finish reason has `usage` and `time_info`, and no other has; with several choices, the last such."""
-        last = self._body([] if self._held is None else [self._held])
+    def _finish(self, last: Completion, event: Finished) -> None:
         last.usage = DetailedUsage.of(event.usage) if self._usage else UNSET
         last.time_info = TimeInfo.of(event.timing, self._identity.created)
-        return last
+
+    def _broken(self, event: Failed) -> object:
+        return error_body(Fault(500, event.message, "server_error", "engine_failed"))
 
     def _piece(self, index: int, text: str, tokens: tuple[TokenText, ...]) -> ChoiceBody:
         piece = ChoiceBody(index)

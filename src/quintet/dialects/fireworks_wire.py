@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 import msgspec
 
 from quintet.dialects.base import Fault, Headers, Identity
-from quintet.dialects.wire import FLOOR, encode, top_map
+from quintet.dialects.chunks import ChunkRenderer
+from quintet.dialects.wire import FLOOR, Counts, shown_logprob, top_map
 from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finish, Finished, Timing, TokenText
 from quintet.request import CompletionRequest
 
@@ -59,7 +60,7 @@ class Lists(msgspec.Struct, gc=False):
 
     def add(self, token: TokenText) -> None:
         self.tokens.append(token.text)
-        self.token_logprobs.append(_logprob(token))
+        self.token_logprobs.append(shown_logprob(token) or 0.0)
         self.top_logprobs.append(top_map(token) or {})
         self.text_offset.append(token.offset)
         self.token_ids.append(token.token)
@@ -116,13 +117,16 @@ class ChoiceBody(msgspec.Struct, gc=False):
     token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
     raw_output: RawOutput | msgspec.UnsetType = msgspec.UNSET
 
-
-class UsageBody(msgspec.Struct, gc=False):
-    """The three counts of the page and no more: SDK 0.19 can be told to refuse what it does not know."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
+    def extend(self, later: ChoiceBody) -> None:
+        self.raw_output = later.raw_output or self.raw_output
+        self.prompt_token_ids = later.prompt_token_ids or self.prompt_token_ids
+        if isinstance(self.token_ids, list) and isinstance(later.token_ids, list):
+            self.token_ids += later.token_ids
+        match self.logprobs, later.logprobs:
+            case Lists() as lists, Lists() as more:
+                lists.extend(more)
+            case Content() as content, Content() as more_content:
+                content.content += more_content.content
 
 
 class Completion(msgspec.Struct, gc=False):
@@ -133,7 +137,7 @@ class Completion(msgspec.Struct, gc=False):
     created: int
     model: str
     choices: list[ChoiceBody]
-    usage: UsageBody | None = None
+    usage: Counts | None = None  # no more than the page has: SDK 0.19 can be told to refuse what it does not know
     perf_metrics: dict[str, int | float] | msgspec.UnsetType = msgspec.UNSET
     error: dict[str, str | None] | msgspec.UnsetType = msgspec.UNSET
 
@@ -148,84 +152,26 @@ class _Seen:
     tokens: list[TokenText] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class _Folded:
-    """A choice put together again from its chunks."""
+class FireworksRenderer(ChunkRenderer[ChoiceBody, Completion]):
+    """See ``Renderer``.
 
-    body: ChoiceBody
-    texts: list[str]
-
-    def add(self, piece: ChoiceBody) -> None:
-        body = self.body
-        self.texts.append(piece.text)
-        body.finish_reason = piece.finish_reason or body.finish_reason
-        body.raw_output = piece.raw_output or body.raw_output
-        body.prompt_token_ids = piece.prompt_token_ids or body.prompt_token_ids
-        if isinstance(body.token_ids, list) and isinstance(piece.token_ids, list):
-            body.token_ids += piece.token_ids
-        match body.logprobs, piece.logprobs:
-            case Lists() as lists, Lists() as more:
-                lists.extend(more)
-            case Content() as content, Content() as more_content:
-                content.content += more_content.content
-
-
-class FireworksRenderer:
-    """See ``Renderer``."""
+    Page, usage: "included in the very last response chunk"; perf_metrics: "in the final chunk (when `finish_reason` is set)".
+    """
 
     def __init__(self, request: CompletionRequest, identity: Identity, options: Options) -> None:
+        super().__init__(request)
         self._request = request
         self._identity = identity
         self._options = options
-        choices = range(len(request.prompts) * request.n)
-        self._running = set(choices)
-        self._unechoed = set(choices) if request.echo else set()
-        self._seen = {index: _Seen() for index in choices} if options.raw_output else {}
-        self._held: ChoiceBody | None = None
-
-    def feed(self, event: Event) -> list[bytes]:
-        if isinstance(event, Failed):
-            return [encode(self._broken(event))]
-        return [encode(chunk) for chunk in self._chunks(event)]
-
-    def fold(self, events: Iterable[Event]) -> bytes:
-        choices: dict[int, _Folded] = {}
-        last = self._body([])
-        for event in events:
-            for last in self._chunks(event):
-                for piece in last.choices:
-                    if piece.index in choices:
-                        choices[piece.index].add(piece)
-                    else:
-                        choices[piece.index] = _Folded(piece, [piece.text])
-        for one in choices.values():
-            one.body.text = "".join(one.texts)
-        last.choices = [one.body for _, one in sorted(choices.items())]
-        return encode(last)
+        self._unechoed = set(self._running) if request.echo else set()
+        self._seen = {index: _Seen() for index in self._running} if options.raw_output else {}
 
     def headers(self, events: Sequence[Event]) -> Headers:
         """Page: "Performance metrics are always included in response headers"."""
         metrics = [pair for event in events if isinstance(event, Finished) for pair in _metrics(event).items()]
         return tuple((f"fireworks-{name}", str(value) if isinstance(value, int) else f"{value:.6f}") for name, value in metrics)
 
-    def _chunks(self, event: Event) -> list[Completion]:
-        match event:
-            case ChoiceDelta():
-                return [self._body([piece]) for piece in self._pieces(event)]
-            case ChoiceDone(index, finish):
-                self._running.discard(index)
-                end = ChoiceBody("", index, self._logprobs(()), _FINISH[finish], token_ids=self._ids(()), raw_output=self._raw(index))
-                if self._running:
-                    return [self._body([end])]
-                self._held = end
-                return []
-            case Finished():
-                return [self._last(event)]
-            case Failed(message):
-                raise ValueError(f"a failed request has no body: {message}")
-
     def _pieces(self, delta: ChoiceDelta) -> list[ChoiceBody]:
-        """The choice of a delta's chunk; none if the client did not ask to see any of it."""
         if delta.index in self._unechoed:
             self._unechoed.remove(delta.index)
             return self._prompt_pieces(delta)
@@ -233,6 +179,10 @@ class FireworksRenderer:
             seen.texts.append(delta.text)
             seen.tokens += delta.tokens
         return [ChoiceBody(delta.text, delta.index, self._logprobs(delta.tokens), token_ids=self._ids(delta.tokens))]
+
+    def _end(self, done: ChoiceDone) -> ChoiceBody:
+        raw = self._raw(done.index)
+        return ChoiceBody("", done.index, self._logprobs(()), _FINISH[done.finish], token_ids=self._ids(()), raw_output=raw)
 
     def _prompt_pieces(self, delta: ChoiceDelta) -> list[ChoiceBody]:
         options = self._options
@@ -250,15 +200,11 @@ class FireworksRenderer:
         prompt_ids = ids if options.token_ids else msgspec.UNSET
         return [ChoiceBody(text, delta.index, self._logprobs(tokens), prompt_token_ids=prompt_ids, token_ids=self._ids(()))]
 
-    def _last(self, event: Finished) -> Completion:
-        """Page, usage: "included in the very last response chunk"; perf_metrics: "in the final chunk (when `finish_reason` is set)"."""
-        prompt, completion = event.usage.prompt_tokens, event.usage.completion_tokens
-        last = self._body([] if self._held is None else [self._held])
-        last.usage = UsageBody(prompt, completion, prompt + completion)
+    def _finish(self, last: Completion, event: Finished) -> None:
+        last.usage = Counts.of(event.usage)
         last.perf_metrics = _metrics(event) if self._options.perf_metrics else msgspec.UNSET
-        return last
 
-    def _broken(self, event: Failed) -> Completion:
+    def _broken(self, event: Failed) -> object:
         """One frame for two kinds of client: the SDK overlooks an error object, but sees the finish reason; others see the object."""
         if self._held is not None:
             self._running.add(self._held.index)
@@ -318,10 +264,6 @@ def _metrics(event: Finished) -> dict[str, int | float]:
     return {**counts, **{name: round(value, 6) for name, value in seconds.items()}}
 
 
-def _logprob(token: TokenText) -> float:
-    return 0.0 if token.logprob is None else max(token.logprob, FLOOR)
-
-
 def _content(tokens: Iterable[TokenText], top: int) -> Content:
     """``top`` alternatives, likeliest first; the sampled token is among them only if it belongs there."""
     return Content([_entry(token, top) for token in tokens])
@@ -329,7 +271,7 @@ def _content(tokens: Iterable[TokenText], top: int) -> Content:
 
 def _entry(token: TokenText, top: int) -> Entry:
     alternatives = [_alternative(token, *one) for one in token.top[:top]]
-    return Entry(token.text, list(token.raw), _logprob(token), token.token, token.offset, alternatives)
+    return Entry(token.text, list(token.raw), shown_logprob(token) or 0.0, token.token, token.offset, alternatives)
 
 
 def _alternative(sampled: TokenText, token: int, text: str, logprob: float) -> Alternative:

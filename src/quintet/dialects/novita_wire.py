@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-
 import msgspec
 
-from quintet.dialects.base import Fault, Headers, Identity
-from quintet.dialects.wire import Logprobs, encode
-from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finish, Finished, TokenText, Usage
+from quintet.dialects.base import Fault, Identity
+from quintet.dialects.chunks import ChunkRenderer
+from quintet.dialects.wire import Logprobs
+from quintet.events import ChoiceDelta, ChoiceDone, Failed, Finish, Finished, TokenText, Usage
 from quintet.request import CompletionRequest
 
 # Page, finish_reason: "Enum: `stop`, `length`". It has no word for a choice that broke off: the server answers with an error instead,
@@ -24,6 +22,10 @@ class ChoiceBody(msgspec.Struct, gc=False):
     index: int
     logprobs: Logprobs | None
     text: str
+
+    def extend(self, later: ChoiceBody) -> None:
+        if self.logprobs is not None and later.logprobs is not None:
+            self.logprobs.extend(later.logprobs)
 
 
 class UsageBody(msgspec.Struct, gc=False):
@@ -49,79 +51,32 @@ class Completion(msgspec.Struct, gc=False):
     usage: UsageBody | None = None
 
 
-@dataclass(slots=True)
-class _Folded:
-    """A choice put together again from its chunks."""
+class NovitaRenderer(ChunkRenderer[ChoiceBody, Completion]):
+    """See ``Renderer``.
 
-    body: ChoiceBody
-    texts: list[str]
-
-    def add(self, piece: ChoiceBody) -> None:
-        body = self.body
-        self.texts.append(piece.text)
-        body.finish_reason = piece.finish_reason or body.finish_reason
-        if body.logprobs is not None and piece.logprobs is not None:
-            body.logprobs.extend(piece.logprobs)
-
-
-class NovitaRenderer:
-    """See ``Renderer``."""
+    Two rules. Page, include_usage: "an additional chunk will be streamed before the data: [DONE] message", its "choices field will always
+    be an empty array". Page, usage: "For streaming responses, usage field is included in the very last response chunk returned." Both
+    hold if the last chunk is the additional one where it was asked for, and the finish chunk where it was not.
+    """
 
     def __init__(self, request: CompletionRequest, identity: Identity) -> None:
+        super().__init__(request, end_alone=request.include_usage)
         self._identity = identity
         self._logprobs = request.logprobs is not None
-        self._usage_alone = request.include_usage
-        self._running = set(range(len(request.prompts) * request.n))
         self._starts: dict[int, int] = {}
-        self._held: ChoiceBody | None = None
 
-    def feed(self, event: Event) -> list[bytes]:
-        if isinstance(event, Failed):
-            # Bare, the SDK would take it for a chunk: in a stream it looks for `error`.
-            return [encode({"error": error_body(Fault(500, event.message, "server_error", "engine_failed"))})]
-        return [encode(chunk) for chunk in self._chunks(event)]
+    def _pieces(self, delta: ChoiceDelta) -> list[ChoiceBody]:
+        return [ChoiceBody(None, delta.index, self._lists(delta.index, delta.tokens), delta.text)]
 
-    def fold(self, events: Iterable[Event]) -> bytes:
-        choices: dict[int, _Folded] = {}
-        last = self._body([])
-        for event in events:
-            for last in self._chunks(event):
-                for piece in last.choices:
-                    if piece.index in choices:
-                        choices[piece.index].add(piece)
-                    else:
-                        choices[piece.index] = _Folded(piece, [piece.text])
-        for one in choices.values():
-            one.body.text = "".join(one.texts)
-        last.choices = [one.body for _, one in sorted(choices.items())]
-        return encode(last)
+    def _end(self, done: ChoiceDone) -> ChoiceBody:
+        return ChoiceBody(_FINISH[done.finish], done.index, self._lists(done.index, ()), "")
 
-    def headers(self, _events: Sequence[Event]) -> Headers:
-        return ()
-
-    def _chunks(self, event: Event) -> list[Completion]:
-        match event:
-            case ChoiceDelta(index, text, tokens):
-                return [self._body([ChoiceBody(None, index, self._lists(index, tokens), text)])]
-            case ChoiceDone(index, finish):
-                self._running.discard(index)
-                end = ChoiceBody(_FINISH[finish], index, self._lists(index, ()), "")
-                if self._running or self._usage_alone:
-                    return [self._body([end])]
-                self._held = end
-                return []
-            case Finished():
-                return [self._last(event)]
-            case Failed(message):
-                raise ValueError(f"a failed request has no body: {message}")
-
-    def _last(self, event: Finished) -> Completion:
-        # Two rules. Page, include_usage: "an additional chunk will be streamed before the data: [DONE] message", its "choices field will
-        # always be an empty array". Page, usage: "For streaming responses, usage field is included in the very last response chunk
-        # returned." Both hold if the last chunk is the additional one where it was asked for, and the finish chunk where it was not.
-        last = self._body([] if self._held is None else [self._held])
+    def _finish(self, last: Completion, event: Finished) -> None:
         last.usage = UsageBody.of(event.usage)
-        return last
+
+    def _broken(self, event: Failed) -> object:
+        # Bare, the SDK would take it for a chunk: in a stream it looks for `error`.
+        return {"error": error_body(Fault(500, event.message, "server_error", "engine_failed"))}
 
     def _lists(self, index: int, tokens: tuple[TokenText, ...]) -> Logprobs | None:
         if not self._logprobs:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
-from quintet.dialects.base import ErrorReply, Fault, Headers, Identity, Parsed, ServedModel, check_choices, fault, sampling
+from quintet.dialects.base import ErrorReply, Fault, Identity, Parsed, ServedModel, check_choices, fault, sampling
+from quintet.dialects.chunks import ChunkRenderer
 from quintet.dialects.fields import Boolean, Field, Integer, LogitBias, Number, Object, Prompts, Status, Stop, String, unknown
 from quintet.dialects.json_guard import decode_object
-from quintet.dialects.wire import Logprobs, PromptDetails, UsageBody, encode
+from quintet.dialects.wire import DetailedUsage, Logprobs, encode, error_object, model_object
 from quintet.errors import BadRequest
-from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finish, Finished, Usage
+from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finish, Finished
 from quintet.request import CompletionRequest, Prompt, Sampling, StopRules
 
 MAX_CHOICES = 128
@@ -105,20 +106,9 @@ class ChoiceBody(msgspec.Struct, gc=False):
     logprobs: Logprobs | None
     finish_reason: str | None
 
-
-class CompletionDetails(msgspec.Struct, gc=False):
-    """Of the completion's tokens. Page, rejected_prediction_tokens: "still counted in the total completion tokens"; not here, where they
-    are drafts of the engine's own that nobody asked for."""
-
-    reasoning_tokens: int
-    accepted_prediction_tokens: int
-    rejected_prediction_tokens: int
-
-
-class Counts(UsageBody, gc=False):
-    """Page, usage. There is no audio, so its counts are left out."""
-
-    completion_tokens_details: CompletionDetails
+    def extend(self, later: ChoiceBody) -> None:
+        if self.logprobs is not None and later.logprobs is not None:
+            self.logprobs.extend(later.logprobs)
 
 
 class Completion(msgspec.Struct, gc=False):
@@ -130,13 +120,7 @@ class Completion(msgspec.Struct, gc=False):
     model: str
     system_fingerprint: str
     choices: list[ChoiceBody]
-    usage: Counts | msgspec.UnsetType | None = msgspec.UNSET
-
-
-def _counts(usage: Usage) -> Counts:
-    details = CompletionDetails(usage.reasoning_tokens, usage.accepted_tokens, usage.rejected_tokens)
-    total = usage.prompt_tokens + usage.completion_tokens
-    return Counts(usage.prompt_tokens, usage.completion_tokens, total, PromptDetails(usage.cached_tokens), details)
+    usage: DetailedUsage | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class Padding:
@@ -170,75 +154,43 @@ _OBFUSCATION = b',"obfuscation":"'
 _POOL = 1021  # bytes; a prime, so that places do not come back soon
 
 
-@dataclass(slots=True)
-class _Folded:
-    """A choice put together again from its chunks."""
-
-    texts: list[str]
-    logprobs: Logprobs | None = None
-    finish: str | None = None
-
-    def add(self, piece: ChoiceBody) -> None:
-        self.texts.append(piece.text)
-        self.finish = piece.finish_reason or self.finish
-        if piece.logprobs is not None:
-            if self.logprobs is None:
-                self.logprobs = Logprobs([], [], [], [])
-            self.logprobs.extend(piece.logprobs)
-
-
-class OpenAIRenderer:
+class OpenAIRenderer(ChunkRenderer[ChoiceBody, Completion]):
     """See ``Renderer``."""
 
     def __init__(self, request: CompletionRequest, identity: Identity, obfuscate: bool) -> None:
-        self._id = f"cmpl-{identity.id}"
+        super().__init__(request, end_alone=True)
         self._identity = identity
         self._logprobs = request.logprobs is not None
         self._include_usage = request.include_usage
-        empty, step = len(encode(self._chunk(ChoiceDelta(0, "")))), 512 if self._logprobs else 32
+        empty, step = len(encode(self._body(self._pieces(ChoiceDelta(0, ""))))), 512 if self._logprobs else 32
         self._padding = Padding(identity.id, empty, step) if obfuscate else None
 
     def feed(self, event: Event) -> list[bytes]:
-        if isinstance(event, Failed):
-            return [encode({"error": _error_object(Fault(500, event.message, "server_error", "engine_failed"))})]
         # Page, include_usage: "an additional chunk will be streamed before the `data: [DONE]` message."
         if isinstance(event, Finished) and not self._include_usage:
             return []
-        chunk = encode(self._chunk(event))
-        return [chunk if self._padding is None else self._padding.pad(chunk)]
+        chunks = super().feed(event)
+        return chunks if self._padding is None or isinstance(event, Failed) else [self._padding.pad(chunk) for chunk in chunks]
 
-    def fold(self, events: Iterable[Event]) -> bytes:
-        choices: dict[int, _Folded] = {}
-        usage: Counts | msgspec.UnsetType | None = msgspec.UNSET
-        for event in events:
-            chunk = self._chunk(event)
-            usage = chunk.usage or usage
-            for piece in chunk.choices:
-                choices.setdefault(piece.index, _Folded([])).add(piece)
-        bodies = [ChoiceBody("".join(one.texts), index, one.logprobs, one.finish) for index, one in sorted(choices.items())]
-        return encode(self._body(bodies, usage))
+    def _pieces(self, delta: ChoiceDelta) -> list[ChoiceBody]:
+        return [ChoiceBody(delta.text, delta.index, Logprobs.of(delta.tokens) if self._logprobs else None, None)]
 
-    def headers(self, _events: Sequence[Event]) -> Headers:
-        return ()
+    def _end(self, done: ChoiceDone) -> ChoiceBody:
+        # As the live API does, an empty chunk; its lists of log-probabilities are empty too.
+        return ChoiceBody("", done.index, Logprobs.of(()) if self._logprobs else None, _FINISH[done.finish])
 
-    def _chunk(self, event: Event) -> Completion:
+    def _finish(self, last: Completion, event: Finished) -> None:
+        # Page, include_usage: "the `choices` field will always be an empty array."
+        last.usage = DetailedUsage.of(event.usage)
+
+    def _broken(self, event: Failed) -> object:
+        return {"error": error_object(Fault(500, event.message, "server_error", "engine_failed"))}
+
+    def _body(self, choices: list[ChoiceBody]) -> Completion:
+        about = self._identity
         # Page, include_usage: "All other chunks will also include a `usage` field, but with a null value."
         usage = None if self._include_usage else msgspec.UNSET
-        match event:
-            case ChoiceDelta(index, text, tokens):
-                return self._body([ChoiceBody(text, index, Logprobs.of(tokens) if self._logprobs else None, None)], usage)
-            case ChoiceDone(index, finish):
-                # As the live API does, an empty chunk; its lists of log-probabilities are empty too.
-                return self._body([ChoiceBody("", index, Logprobs.of(()) if self._logprobs else None, _FINISH[finish])], usage)
-            case Finished(counts):
-                # Page, include_usage: "the `choices` field will always be an empty array."
-                return self._body([], _counts(counts))
-            case Failed(message):
-                raise ValueError(f"a failed request has no body: {message}")
-
-    def _body(self, choices: list[ChoiceBody], usage: Counts | msgspec.UnsetType | None) -> Completion:
-        about = self._identity
-        return Completion(self._id, "text_completion", about.created, about.model, about.fingerprint, choices, usage)
+        return Completion(f"cmpl-{about.id}", "text_completion", about.created, about.model, about.fingerprint, choices, usage)
 
 
 class OpenAI:
@@ -257,13 +209,13 @@ class OpenAI:
 
     def error(self, error: Exception) -> ErrorReply:
         known = fault(error)
-        return ErrorReply(known.status, known.headers, encode({"error": _error_object(known)}))
+        return ErrorReply(known.status, known.headers, encode({"error": error_object(known)}))
 
     def models(self, served: Sequence[ServedModel]) -> bytes:
-        return encode({"object": "list", "data": [_model_object(one) for one in served]})
+        return encode({"object": "list", "data": [model_object(one) for one in served]})
 
     def model(self, served: ServedModel) -> bytes:
-        return encode(_model_object(served))
+        return encode(model_object(served))
 
 
 def _request(raw: Mapping[str, object], fresh_seed: int) -> CompletionRequest:
@@ -300,11 +252,3 @@ def _check_together(raw: Mapping[str, object], request: CompletionRequest) -> No
     check_choices(request, MAX_CHOICES)
     if raw.get(STREAM_OPTIONS.name) is not None and not request.stream:
         raise BadRequest(STREAM_OPTIONS.name, "is only allowed with stream: true")
-
-
-def _error_object(known: Fault) -> dict[str, str | None]:
-    return {"message": known.message, "type": known.type, "param": known.param, "code": known.code}
-
-
-def _model_object(served: ServedModel) -> dict[str, str | int]:
-    return {"id": served.name, "object": "model", "created": served.created, "owned_by": "quintet"}

@@ -9,8 +9,8 @@ from typing import Any
 from quintet.dialects.base import GREEDY_BELOW, ErrorReply, Fault, Identity, Parsed, ServedModel, fault, sampling
 from quintet.dialects.fields import Boolean, Field, Integer, LogitBias, Number, Status, Stop, String, unknown
 from quintet.dialects.json_guard import decode_object
-from quintet.dialects.together_wire import Options, TogetherRenderer, error_object
-from quintet.dialects.wire import encode
+from quintet.dialects.together_wire import Options, TogetherRenderer
+from quintet.dialects.wire import encode, error_object
 from quintet.errors import PromptTooLong
 from quintet.request import CompletionRequest, Sampling, StopRules
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from quintet.dialects.base import Fault, Headers, Identity
-from quintet.dialects.wire import FLOOR, encode, top_map
+from quintet.dialects.wire import Counts, encode, error_object, shown_logprob, top_map
 from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finish, Finished, TokenText
 from quintet.request import CompletionRequest
 
@@ -46,7 +46,7 @@ class Lists(msgspec.Struct, gc=False):
         for token in tokens:
             made.token_ids.append(token.token)
             made.tokens.append(token.text)
-            made.token_logprobs.append(_logprob(token))
+            made.token_logprobs.append(shown_logprob(token))
             made.merge_top(top_map(token) if alternatives else None)
         return made
 
@@ -60,12 +60,6 @@ class Lists(msgspec.Struct, gc=False):
 class PromptBody(msgspec.Struct, gc=False):
     text: str
     logprobs: Lists | None
-
-
-class UsageBody(msgspec.Struct, gc=False):
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
 
 
 class ChoiceBody(msgspec.Struct, gc=False):
@@ -87,7 +81,7 @@ class Completion(msgspec.Struct, gc=False):
     model: str
     prompt: list[PromptBody]
     choices: list[ChoiceBody]
-    usage: UsageBody
+    usage: Counts
 
 
 class Delta(msgspec.Struct, gc=False):
@@ -130,7 +124,7 @@ class Chunk(msgspec.Struct, gc=False):
     model: str
     token: Token
     choices: list[ChunkChoice]
-    usage: UsageBody | None = None
+    usage: Counts | None = None
     seed: int | msgspec.UnsetType = msgspec.UNSET
     finish_reason: str | None = None
     prompt: list[PromptBody] | msgspec.UnsetType = msgspec.UNSET
@@ -189,7 +183,8 @@ class TogetherRenderer:
                     done[index] = ChoiceBody("".join(choice.texts), index, event.seed, _FINISH[finish], lists)
                 case Finished():
                     bodies = [body for _, body in sorted(done.items())]
-                    return encode(Completion(about.id, "text.completion", about.created, about.model, prompt, bodies, _usage(event)))
+                    usage = Counts.of(event.usage)
+                    return encode(Completion(about.id, "text.completion", about.created, about.model, prompt, bodies, usage))
                 case Failed(message):
                     raise ValueError(f"a failed request has no body: {message}")
         raise ValueError("the events do not end with Finished")
@@ -212,7 +207,7 @@ class TogetherRenderer:
                 self._held = end
             case Finished():
                 last = self._held or self._chunk(_NO_TOKEN, [])
-                last.usage = _usage(event)
+                last.usage = Counts.of(event.usage)
                 return [last]
             case Failed(message):
                 raise ValueError(f"a failed request has no chunks: {message}")
@@ -239,7 +234,7 @@ class TogetherRenderer:
         return free
 
     def _token(self, index: int, token: TokenText) -> Chunk:
-        logprob = _logprob(token) or 0.0
+        logprob = shown_logprob(token) or 0.0
         choice = ChunkChoice(index, token.text, Delta("assistant", token.token, token.text))
         if self._lists:
             choice.logprobs = logprob
@@ -263,16 +258,3 @@ class TogetherRenderer:
     def _chunk(self, token: Token, choices: list[ChunkChoice]) -> Chunk:
         about = self._identity
         return Chunk(about.id, "completion.chunk", about.created, about.model, token, choices)
-
-
-def error_object(known: Fault) -> dict[str, str | None]:
-    return {"message": known.message, "type": known.type, "param": known.param, "code": known.code}
-
-
-def _usage(event: Finished) -> UsageBody:
-    prompt, completion = event.usage.prompt_tokens, event.usage.completion_tokens
-    return UsageBody(prompt, completion, prompt + completion)
-
-
-def _logprob(token: TokenText) -> float | None:
-    return None if token.logprob is None else max(token.logprob, FLOOR)

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from quintet.dialects.base import Fault, ServedModel
 from quintet.events import TokenText, Usage
 
 FLOOR = -9999.0
@@ -44,7 +45,7 @@ class Logprobs(msgspec.Struct, gc=False):
         made = cls([], [], [], [])
         for token in tokens:
             made.tokens.append(token.text)
-            made.token_logprobs.append(None if token.logprob is None else max(token.logprob, FLOOR))
+            made.token_logprobs.append(shown_logprob(token))
             made.top_logprobs.append(top_map(token))
             made.text_offset.append(token.offset)
         return made
@@ -55,6 +56,11 @@ class Logprobs(msgspec.Struct, gc=False):
         self.token_logprobs += other.token_logprobs
         self.top_logprobs += other.top_logprobs
         self.text_offset += other.text_offset
+
+
+def shown_logprob(token: TokenText) -> float | None:
+    """``None`` where nothing precedes the token."""
+    return None if token.logprob is None else max(token.logprob, FLOOR)
 
 
 def top_map(token: TokenText) -> dict[str, float] | None:
@@ -77,29 +83,34 @@ class PromptDetails(msgspec.Struct, gc=False):
     cached_tokens: int
 
 
-class UsageBody(msgspec.Struct, gc=False):
-    """Token counts as OpenAI writes them."""
+class Counts(msgspec.Struct, gc=False):
+    """Token counts."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
-    prompt_tokens_details: PromptDetails
 
     @classmethod
-    def of(cls, usage: Usage) -> UsageBody:
-        total = usage.prompt_tokens + usage.completion_tokens
-        return cls(usage.prompt_tokens, usage.completion_tokens, total, PromptDetails(usage.cached_tokens))
+    def of(cls, usage: Usage) -> Counts:
+        return cls(usage.prompt_tokens, usage.completion_tokens, usage.prompt_tokens + usage.completion_tokens)
 
 
 class CompletionDetails(msgspec.Struct, gc=False):
+    """Of the completion's tokens. There is no audio, so its counts are left out.
+
+    OpenAI's page, rejected_prediction_tokens: "still counted in the total completion tokens"; not here, where they are drafts of the
+    engine's own that nobody asked for.
+    """
+
     reasoning_tokens: int
     accepted_prediction_tokens: int
     rejected_prediction_tokens: int
 
 
-class DetailedUsage(UsageBody, gc=False):
-    """The same, with what became of the completion's tokens."""
+class DetailedUsage(Counts, gc=False):
+    """As OpenAI writes them: how many of the prompt's came out of a cache, and what became of the completion's."""
 
+    prompt_tokens_details: PromptDetails
     completion_tokens_details: CompletionDetails
 
     @classmethod
@@ -107,3 +118,13 @@ class DetailedUsage(UsageBody, gc=False):
         total = usage.prompt_tokens + usage.completion_tokens
         details = CompletionDetails(usage.reasoning_tokens, usage.accepted_tokens, usage.rejected_tokens)
         return cls(usage.prompt_tokens, usage.completion_tokens, total, PromptDetails(usage.cached_tokens), details)
+
+
+def error_object(known: Fault) -> dict[str, str | None]:
+    """An error as OpenAI writes it, to be put under ``error``."""
+    return {"message": known.message, "type": known.type, "param": known.param, "code": known.code}
+
+
+def model_object(served: ServedModel) -> dict[str, str | int]:
+    """An entry of the models list as OpenAI writes it."""
+    return {"id": served.name, "object": "model", "created": served.created, "owned_by": "quintet"}

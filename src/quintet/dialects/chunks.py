@@ -1,0 +1,115 @@
+"""What the renderers have in common whose stream chunks and JSON body are of one shape: the body is the chunks, put together again."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+from quintet.dialects.base import Headers
+from quintet.dialects.wire import encode
+from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finished
+from quintet.request import CompletionRequest
+
+
+class Choice(Protocol):
+    """What a chunk, or the body, has of a choice. ``text`` and ``finish_reason`` are strings, or what stands for their absence."""
+
+    index: int
+    text: Any
+    finish_reason: Any
+
+    def extend(self, later: Self) -> None:
+        """Append what a later chunk has; text and finish reason are seen to."""
+        ...
+
+
+ChoiceT = TypeVar("ChoiceT", bound=Choice)
+
+
+class Chunk(Protocol[ChoiceT]):
+    """A chunk, or the body."""
+
+    choices: list[ChoiceT]
+
+
+ChunkT = TypeVar("ChunkT", bound=Chunk[Any])
+
+
+class ChunkRenderer(ABC, Generic[ChoiceT, ChunkT]):
+    """See ``Renderer``.
+
+    The last choice's end waits for the usage, so that one chunk brings both.
+
+    Args:
+        end_alone: it does not: the usage has a chunk without choices.
+    """
+
+    def __init__(self, request: CompletionRequest, end_alone: bool = False) -> None:
+        self._running = set(range(len(request.prompts) * request.n))
+        self._end_alone = end_alone
+        self._held: ChoiceT | None = None
+
+    def feed(self, event: Event) -> list[bytes]:
+        if isinstance(event, Failed):
+            return [encode(self._broken(event))]
+        return [encode(chunk) for chunk in self._chunks(event)]
+
+    def fold(self, events: Iterable[Event]) -> bytes:
+        choices: dict[int, ChoiceT] = {}
+        texts: dict[int, list[str]] = {}
+        last = self._body([])
+        for event in events:
+            for last in self._chunks(event):
+                for piece in last.choices:
+                    body = choices.setdefault(piece.index, piece)
+                    if body is not piece:
+                        body.finish_reason = piece.finish_reason or body.finish_reason
+                        body.extend(piece)
+                    if isinstance(piece.text, str):
+                        texts.setdefault(piece.index, []).append(piece.text)
+        for index, parts in texts.items():
+            choices[index].text = "".join(parts)
+        last.choices = [body for _, body in sorted(choices.items())]
+        return encode(last)
+
+    def headers(self, _events: Sequence[Event]) -> Headers:
+        return ()
+
+    def _chunks(self, event: Event) -> list[ChunkT]:
+        match event:
+            case ChoiceDelta():
+                return [self._body([piece]) for piece in self._pieces(event)]
+            case ChoiceDone():
+                self._running.discard(event.index)
+                end = self._end(event)
+                if self._running or self._end_alone:
+                    return [self._body([end])]
+                self._held = end
+                return []
+            case Finished():
+                last = self._body([] if self._held is None else [self._held])
+                self._finish(last, event)
+                return [last]
+            case Failed(message):
+                raise ValueError(f"a failed request has no body: {message}")
+
+    @abstractmethod
+    def _body(self, choices: list[ChoiceT]) -> ChunkT:
+        """A chunk of these choices."""
+
+    @abstractmethod
+    def _pieces(self, delta: ChoiceDelta) -> list[ChoiceT]:
+        """The choice of a delta's chunk; none if the client did not ask to see any of it."""
+
+    @abstractmethod
+    def _end(self, done: ChoiceDone) -> ChoiceT:
+        """The choice of the chunk with its finish reason, without text."""
+
+    @abstractmethod
+    def _finish(self, last: ChunkT, event: Finished) -> None:
+        """Put into the last chunk what concerns the whole request."""
+
+    @abstractmethod
+    def _broken(self, event: Failed) -> object:
+        """What the last frame of a stream that broke off says."""
