@@ -173,14 +173,15 @@ least 1/V, so with V < 10**6 the nucleus is that one token. For ``temperature`` 
 normal numbers in single precision."""
 
 
-def sampling(temperature: float, top_p: float, seed: int) -> Sampling:
+def sampling(temperature: float, top_p: float, seed: int | None, fresh_seed: int) -> Sampling:
     """Canonical sampling: ``top_p`` in (0, 1], which providers let clients set to 0, and numbers single precision can hold.
 
     Args:
-        seed: any integer, taken modulo 2**64.
+        seed: as the client gave it, any integer, taken modulo 2**64.
+        fresh_seed: where it gave none.
     """
     greedy = temperature < GREEDY_BELOW or top_p < GREEDY_BELOW
-    return Sampling(0.0 if greedy else temperature, 1.0 if top_p < GREEDY_BELOW else top_p, seed % 2**64)
+    return Sampling(0.0 if greedy else temperature, 1.0 if top_p < GREEDY_BELOW else top_p, (fresh_seed if seed is None else seed) % 2**64)
 
 
 def check_choices(request: CompletionRequest, most: int) -> None:

@@ -228,12 +228,12 @@ def _max_tokens(raw: Mapping[str, object]) -> int:
 
 
 def _sampling(raw: Mapping[str, object], fresh_seed: int) -> Sampling:
-    seed, target, rate = SEED.of(raw), MIROSTAT_TARGET.of(raw), MIROSTAT_LR.of(raw)
+    target, rate = MIROSTAT_TARGET.of(raw), MIROSTAT_LR.of(raw)
     temperature = TEMPERATURE.of(raw)
     if target == 1:
         temperature = 0.0  # a perplexity of 1: no surprise at all
     return replace(
-        sampling(temperature, TOP_P.of(raw), fresh_seed if seed is None else seed),
+        sampling(temperature, TOP_P.of(raw), SEED.of(raw), fresh_seed),
         top_k=TOP_K.of(raw),
         min_p=MIN_P.of(raw),
         typical_p=max(TYPICAL_P.of(raw), GREEDY_BELOW),

@@ -238,9 +238,8 @@ def _request(raw: Mapping[str, object], fresh_seed: int) -> CompletionRequest:
 
 
 def _sampling(raw: Mapping[str, object], fresh_seed: int) -> Sampling:
-    seed = SEED.of(raw)
     return replace(
-        sampling(TEMPERATURE.of(raw), TOP_P.of(raw), fresh_seed if seed is None else seed),
+        sampling(TEMPERATURE.of(raw), TOP_P.of(raw), SEED.of(raw), fresh_seed),
         frequency_penalty=FREQUENCY_PENALTY.of(raw),
         presence_penalty=PRESENCE_PENALTY.of(raw),
         logit_bias=LOGIT_BIAS.of(raw),

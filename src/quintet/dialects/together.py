@@ -116,9 +116,8 @@ def _request(raw: Mapping[str, object], logprobs: int | None, fresh_seed: int) -
 
 
 def _sampling(raw: Mapping[str, object], fresh_seed: int) -> Sampling:
-    seed = SEED.of(raw)
     return replace(
-        sampling(TEMPERATURE.of(raw), TOP_P.of(raw), fresh_seed if seed is None else seed),
+        sampling(TEMPERATURE.of(raw), TOP_P.of(raw), SEED.of(raw), fresh_seed),
         top_k=max(TOP_K.of(raw), 0),
         min_p=MIN_P.of(raw),
         repetition_penalty=max(REPETITION_PENALTY.of(raw), GREEDY_BELOW),
