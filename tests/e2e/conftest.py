@@ -2,36 +2,22 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 import pytest
+from tests.bundled import bundled_path
 from tests.e2e.paged import CONTEXT, PAGES, LoadRunner
 from tests.reference.tiny_model import TinySpec, write_tiny
 
 from quintet.backends.native.core import Runner, isas
 
 
-class Silent:
-    """A ``Report`` to nobody."""
-
-    def note(self, line: str) -> None:
-        pass
-
-    def progress(self, done: int, total: int) -> None:
-        pass
-
-
 @pytest.fixture(scope="session")
 def model_path() -> Path:
-    """The bundled model's file, which ``make setup`` puts into the cache; ``QUINTET_TEST_MODEL`` names another place of it."""
-    if given := os.environ.get("QUINTET_TEST_MODEL"):
-        return Path(given)
-    from quintet.models import store
-
-    return store.resolve("smollm2", Silent(), offline=True).path
+    """The bundled model's file."""
+    return bundled_path()
 
 
 @pytest.fixture(scope="session")

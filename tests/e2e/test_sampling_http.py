@@ -1,21 +1,19 @@
 """Every control that a provider's page has, sent over HTTP: each token is the one that the numpy twin draws from the model's own logits.
 
-The twin gets the logits from a runner of its own, which sees nothing of the server, and is told the same seed and position. On the toy
-model always, on the bundled one where ``QUINTET_TEST_MODEL`` names its file (a minute).
+The twin gets the logits from a runner of its own, which sees nothing of the server, and is told the same seed and position.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import httpx2
 import numpy as np
 import pytest
 from starlette.types import ASGIApp
+from tests.bundled import bundled_path
 from tests.e2e.test_openai_sdk import until
 from tests.reference import sampling_twin as twin
 from tests.unit.server.live import serving
@@ -84,10 +82,7 @@ def target(request: pytest.FixtureRequest) -> Iterator[Target]:
     if request.param == "toy":
         yield from served(toy_loader, lambda _: EOS)
         return
-    path = os.environ.get("QUINTET_TEST_MODEL")
-    if not path:
-        pytest.skip("QUINTET_TEST_MODEL is not set")
-    yield from served(lambda: native_loader(Path(path), threads=2, context=PAGES * PAGE), lambda model: min(model.tokenizer.eos_ids))
+    yield from served(lambda: native_loader(bundled_path(), threads=2, context=PAGES * PAGE), lambda model: min(model.tokenizer.eos_ids))
 
 
 CONTROLS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.bundled import bundled_path
 from tests.tools import vocab_files
 from tests.tools.vocab_files import CONTROL, GOLDEN, NORMAL, alphabet, write_pairs, write_vocabulary
 
@@ -17,8 +17,6 @@ from quintet.models.metadata import Metadata
 from quintet.models.pretokenizers import PRETOKENIZERS, RULES, Pretokenizer
 from quintet.models.tokenizer import Tokenizer, build_tokenizer
 from quintet.models.vocabulary import Fim
-
-REAL_MODEL = Path(os.environ.get("QUINTET_TEST_MODEL", "/nowhere"))
 
 
 def golden(name: str) -> Any:
@@ -104,9 +102,8 @@ def test_words_joined_are_the_text(name: str) -> None:
         assert all(words)
 
 
-@pytest.mark.skipif(not REAL_MODEL.is_file(), reason="QUINTET_TEST_MODEL does not name the bundled SmolLM2 model file")
 def test_the_real_model_file_has_the_recorded_tokenizer(tokenizers: dict[str, Tokenizer]) -> None:
-    real = load(REAL_MODEL)
+    real = load(bundled_path())
     assert real.pieces == tokenizers["smollm2"].pieces
     assert [real.encode(text) for text in golden("strings")] == golden("smollm2")["ids"]
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from tests.bundled import bundled_path
 from tests.reference.tiny_model import TinySpec, write_tiny
 
 from quintet.backends.base import Backend, State
@@ -33,11 +33,7 @@ def _tiny(request: pytest.FixtureRequest) -> Path | None:
 
 
 def _bundled(_: pytest.FixtureRequest) -> Path | None:
-    """The bundled model, where ``QUINTET_TEST_MODEL`` names its file."""
-    path = os.environ.get("QUINTET_TEST_MODEL")
-    if not path:
-        pytest.skip("QUINTET_TEST_MODEL is not set")
-    return Path(path)
+    return bundled_path()
 
 
 def _thread(path: Path | None) -> Engine:
@@ -52,7 +48,10 @@ def _process(path: Path | None) -> Engine:
 MODELS = {"toy": _toy, "tiny": _tiny, "bundled": _bundled}
 LINKS = {"thread": _thread, "process": _process}
 BACKENDS: dict[str, tuple[Callable[[pytest.FixtureRequest], Path | None], Callable[[Path | None], Backend]]] = {
-    f"{model}-{link}": (MODELS[model], LINKS[link]) for model in MODELS for link in LINKS
+    f"{model}-{link}": (MODELS[model], LINKS[link])
+    for model in MODELS
+    for link in LINKS
+    if (model, link) != ("bundled", "thread")  # loading it takes its time; serve has it in a process
 }
 
 Scenario = Callable[[Backend], Awaitable[None]]
