@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from quintet.backends.base import Capabilities, Health, Prepared, SequenceSpec, State
-from quintet.backends.native.guide import GuideError, translate, verify
+from quintet.backends.native.guide_translate import GuideError, translate, verify
 from quintet.backends.native.prepare import resolve, texts
 from quintet.dialects import fireworks, together
 from quintet.dialects.base import Dialect, Parsed
@@ -241,8 +241,8 @@ def test_what_is_taken_is_offered_by_the_engine(dialect: str, field: Field[Any],
     try:
         asyncio.run(Service(Checking(), lambda: 0.0).prepare(request))  # type: ignore[arg-type]
     except Unsupported as error:
-        assert (error.param, request.reasoning or 0) != ("reasoning_effort", 0), str(error)
-        assert error.param == "reasoning_effort" and "does not reason" in str(error)
+        assert request.reasoning is not None and request.reasoning.budget > 0, str(error)
+        assert error.param == request.reasoning.param == field.name.partition(".")[0] and "does not reason" in str(error)
     except BadRequest:
         pass  # a rule of the model's, such as the range of token ids
 

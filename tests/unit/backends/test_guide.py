@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quintet.backends.native.guide import BLANKS, Follower, GuideError, Guides, translate, verify
+from quintet.backends.native.guide import Follower, Guides
 from quintet.backends.native.guide_check import MAX_BYTES, GuideCheck
+from quintet.backends.native.guide_translate import BLANKS, GuideError, translate, verify
 from quintet.errors import BadRequest
 from quintet.request import Guide, GuideKind
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quintet.backends.native.guide import Follower, Guides, translate, verify
+from quintet.backends.native.guide import Follower, Guides
+from quintet.backends.native.guide_translate import translate, verify
 from quintet.dialects.cerebras_grammar import ROOTS, guide
 
 DOCS = Path(__file__).parents[3] / "docs" / "dialects" / "cerebras.md"

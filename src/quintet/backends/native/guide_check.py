@@ -13,7 +13,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable
 
-from quintet.backends.native.guide import GuideError, translate, verify
+from quintet.backends.native.guide_translate import GuideError, translate, verify
 from quintet.errors import BadRequest, EngineFailed
 from quintet.request import Guide, GuideKind
 
