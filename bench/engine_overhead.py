@@ -131,7 +131,7 @@ def crossing(sequences: int, logprobs: int | None, repeats: int = 300) -> float:
     pieces = ToyTokenizer().pieces
     begin = time.thread_time()
     for _ in range(repeats):
-        data = codec.encode(codec.Step(1, sequences, 0, codec.rows_of(batch)))
+        data = codec.encode(codec.Step(1, sequences, 0, 0, codec.rows_of(batch)))
         for frame in codec.Splitter().feed(bytes(data)):
             codec.events_of(codec.decode_from_worker(frame).events, pieces)
     return (time.thread_time() - begin) / repeats / sequences * 1e6

@@ -140,6 +140,7 @@ class Health:
         steps: engine steps finished since start.
         running: sequences in the batch.
         waiting: sequences in the queue.
+        prefilled: tokens computed in prefill since start; what the prefix cache or a fork spared is not among them.
     """
 
     state: State
@@ -147,6 +148,7 @@ class Health:
     steps: int = 0
     running: int = 0
     waiting: int = 0
+    prefilled: int = 0
 
 
 class Backend(Protocol):

@@ -38,6 +38,7 @@ class Telemetry:
         self._running = Gauge("vllm:num_requests_running", "Sequences in the batch.", fixed=fixed)
         self._waiting = Gauge("vllm:num_requests_waiting", "Sequences in the queue.", fixed=fixed)
         self._steps = Gauge("quintet:engine_steps", "Engine steps finished since the start.", fixed=fixed)
+        self._prefilled = Gauge("quintet:prefill_tokens", "Tokens computed in prefill since the start; no cached ones.", fixed=fixed)
         self.prompt_tokens = Counter("vllm:prompt_tokens", "Prompt tokens of ended requests.", fixed=fixed)
         self.generation_tokens = Counter("vllm:generation_tokens", "Tokens generated for ended requests.", fixed=fixed)
         self.queries = Counter("vllm:prefix_cache_queries", "Prompt tokens looked for in the prefix cache.", fixed=fixed)
@@ -61,8 +62,9 @@ class Telemetry:
         self._running.set(health.running)
         self._waiting.set(health.waiting)
         self._steps.set(health.steps)
-        metrics = [self._running, self._waiting, self._steps, self.prompt_tokens, self.generation_tokens, self.queries, self.hits]
-        metrics += [self.success, self.first, self.gap, self.latency, self.queue, self.prefill, self.decode]
+        self._prefilled.set(health.prefilled)
+        metrics = [self._running, self._waiting, self._steps, self._prefilled, self.prompt_tokens, self.generation_tokens]
+        metrics += [self.queries, self.hits, self.success, self.first, self.gap, self.latency, self.queue, self.prefill, self.decode]
         metrics += [self.prompt, self.generation, self.n, self.max_tokens]
         return render([*metrics, self.http, self.seconds]).encode()
 

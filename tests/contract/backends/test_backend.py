@@ -264,6 +264,18 @@ def test_health_counts_steps_and_goes_back_to_idle(check: Check) -> None:
     check(scenario)
 
 
+def test_health_counts_prefilled_tokens_once_for_all_samples_and_not_again_when_they_are_cached(check: Check) -> None:
+    async def scenario(backend: Backend) -> None:
+        length = len(await backend.tokenize(STORY, False))
+        await run(backend, *(spec(temperature=1.0, seed=seed) for seed in range(5)))
+        assert backend.health().prefilled == length
+        ((*_, last),) = await run(backend, spec())
+        assert last.cached_tokens > 0
+        assert backend.health().prefilled == 2 * length - last.cached_tokens
+
+    check(scenario)
+
+
 def test_closing_ends_everything_that_runs_and_refuses_what_comes(check: Check) -> None:
     async def scenario(backend: Backend) -> None:
         prepared = await backend.prepare([spec(f"{index} {STORY}", 60) for index in range(10)])

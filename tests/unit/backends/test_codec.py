@@ -41,8 +41,8 @@ def through(frame: codec.Frame) -> bytes:
 
 @given(st.dictionaries(ids, st.lists(events, max_size=4), max_size=4))
 def test_events_come_out_as_they_went_in_every_field_of_them(sent: dict[int, list[TokenEvent]]) -> None:
-    step = codec.decode_from_worker(through(codec.Step(7, 2, 1, codec.rows_of(sent))))
-    assert (step.steps, step.running, step.waiting) == (7, 2, 1)
+    step = codec.decode_from_worker(through(codec.Step(7, 2, 1, 9, codec.rows_of(sent))))
+    assert (step.steps, step.running, step.waiting, step.prefilled) == (7, 2, 1, 9)
     assert codec.events_of(step.events, PIECES) == sent
 
 
@@ -66,7 +66,7 @@ def test_a_prompt_of_many_samples_is_sent_once() -> None:
 
 
 def test_a_plain_token_is_a_few_bytes() -> None:
-    frame = codec.encode(codec.Step(10**6, 32, 0, codec.rows_of({index: [TokenEvent(0, 30000)] for index in range(1000, 1032)})))
+    frame = codec.encode(codec.Step(10**6, 32, 0, 10**6, codec.rows_of({index: [TokenEvent(0, 30000)] for index in range(1000, 1032)})))
     assert len(frame) < 32 * 12
 
 

@@ -33,6 +33,7 @@ class ScriptedBackend:
     state: State = State.READY
     aborted: list[tuple[int, int | None]] = field(default_factory=list)
     steps: int = 0
+    prefilled: int = 0
     submitted: int = 0
     prepared: int = 0
     closed: bool = False
@@ -114,7 +115,7 @@ class ScriptedBackend:
         self.aborted.append((request_id, seq))
 
     def health(self) -> Health:
-        return Health(self.state, 0.42 if self.state is State.LOADING else 1.0, self.steps)
+        return Health(self.state, 0.42 if self.state is State.LOADING else 1.0, self.steps, prefilled=self.prefilled)
 
     async def close(self) -> None:
         self.closed = True

@@ -34,7 +34,7 @@ def scraped(served: App, **headers: str) -> dict[str, float]:
 
 
 def test_a_completion_is_counted_under_vllms_names() -> None:
-    served = app()
+    served = app(ScriptedBackend(prefilled=7))
     for stream in (False, True):
         call(served, {"prompt": "abcd", "max_tokens": 3, "n": 2, "stream": stream})
     found = scraped(served)
@@ -48,6 +48,7 @@ def test_a_completion_is_counted_under_vllms_names() -> None:
     assert found["vllm:request_params_max_tokens_sum{}"] == 6
     assert found["vllm:request_prompt_tokens_sum{}"] == 8
     assert found["vllm:prefix_cache_queries_total{}"] == 8
+    assert found["quintet:prefill_tokens{}"] == 7
     assert found["vllm:num_requests_running{}"] == found["vllm:num_requests_waiting{}"] == 0
     assert found['http_requests_total{method="POST",handler="/completions",status="200"}'] == 2
 

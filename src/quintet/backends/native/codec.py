@@ -115,6 +115,7 @@ class Step(Frame, frozen=True):
     steps: int
     running: int
     waiting: int
+    prefilled: int
     events: dict[int, list[tuple[Any, ...]]]
 
 
@@ -144,7 +145,7 @@ _Row = msgspec.defstruct(
 )
 _StepIn = msgspec.defstruct(
     "_StepIn",
-    [("steps", int), ("running", int), ("waiting", int), ("events", dict[int, list[_Row]])],  # type: ignore[valid-type]
+    [("steps", int), ("running", int), ("waiting", int), ("prefilled", int), ("events", dict[int, list[_Row]])],  # type: ignore[valid-type]
     bases=(Frame,),
     frozen=True,
     array_like=True,

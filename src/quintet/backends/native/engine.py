@@ -67,7 +67,7 @@ class Engine:
         self._capabilities: Capabilities | None = None
         self._tokenizer: Tokenizer | None = None
         self._guides = GuideCheck()
-        self._steps = self._past_steps = self._running = self._waiting = 0
+        self._steps = self._past_steps = self._prefilled = self._past_prefilled = self._running = self._waiting = 0
         self._moved = self._looked = clock()  # when a step last finished or work arrived at an idle engine
         self._stall_s, self._least_stall_s = stall_s, stall_s
         self._failures = 0  # starts in a row that did not reach readiness
@@ -151,7 +151,8 @@ class Engine:
             state = State.CLOSED
         elif self._stalled():
             state = State.STALLED
-        return Health(state, self._progress, self._past_steps + self._steps, self._running, self._waiting)
+        steps, prefilled = self._past_steps + self._steps, self._past_prefilled + self._prefilled
+        return Health(state, self._progress, steps, self._running, self._waiting, prefilled)
 
     def drain(self) -> None:
         """Take no new work, and finish what there is; ``live`` tells when that is done."""
@@ -184,8 +185,8 @@ class Engine:
         if self._state is State.CLOSED:
             return
         match message:
-            case Stepped(events, steps, running, waiting):
-                self._steps, self._running, self._waiting = steps, running, waiting
+            case Stepped(events, steps, running, waiting, prefilled):
+                self._steps, self._running, self._waiting, self._prefilled = steps, running, waiting, prefilled
                 self._moved = self._clock()
                 for request_id, batch in events.items():
                     self._flights.push(request_id, batch)
@@ -212,6 +213,7 @@ class Engine:
 
     def _died(self, error: Exception | None) -> None:
         self._past_steps, self._steps = self._past_steps + self._steps, 0
+        self._past_prefilled, self._prefilled = self._past_prefilled + self._prefilled, 0
         self._running = self._waiting = 0
         self._failures += self._state is not State.READY
         if not self._link.restarts or self._capabilities is None:  # it never worked: whoever started it is told why

@@ -70,12 +70,14 @@ class Stepped:
         events: of each request, in order.
         steps: finished since start.
         running, waiting: sequences after it.
+        prefilled: tokens computed in prefill since start.
     """
 
     events: Events
     steps: int
     running: int
     waiting: int
+    prefilled: int
 
 
 @dataclass(frozen=True, slots=True)

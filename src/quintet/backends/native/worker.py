@@ -66,7 +66,7 @@ class Worker:
         self._supervised = supervised
         self._computed: set[int] = set()  # requests of the last step
         self._compiling: dict[int, list[int | None]] = {}  # requests whose guides are being compiled -> their aborts
-        self._steps = 0
+        self._steps = self._prefilled = 0
 
     def run(self) -> None:
         """The thread's body; never raises."""
@@ -121,7 +121,7 @@ class Worker:
                 _merge(events, self._receive(self._inbox.get(), scheduler))
             if scheduler.live:
                 _merge(events, self._step(scheduler, stepper))
-            self._send(Stepped(events, self._steps, scheduler.running, scheduler.live - scheduler.running))
+            self._send(Stepped(events, self._steps, scheduler.running, scheduler.live - scheduler.running, self._prefilled))
 
     def _receive(self, message: ToWorker, scheduler: Scheduler) -> Events:
         match message:
@@ -166,6 +166,7 @@ class Worker:
             return scheduler.fail(plan, REJECTED)
         finally:
             self._steps += 1
+            self._prefilled += sum(chunk.count for chunk in plan.chunks)
         return scheduler.apply(plan, results)
 
     def _announce(self, plan: Plan) -> None:
