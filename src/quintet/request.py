@@ -105,6 +105,19 @@ class Guide:
 
 
 @dataclass(frozen=True, slots=True)
+class Reasoning:
+    """How long a model that thinks may do so.
+
+    Args:
+        budget: most thinking tokens of a choice; 0 = none.
+        param: the request's field it came from, for errors.
+    """
+
+    budget: int
+    param: str
+
+
+@dataclass(frozen=True, slots=True)
 class StopRules:
     """When text ends a choice.
 
@@ -139,7 +152,7 @@ class CompletionRequest:
         token_ids: the response needs every token's id, with or without log-probabilities.
         guide: what the output must conform to; ``None`` = anything.
         cache_salt: requests share cached prefixes only within equal salts.
-        reasoning: ``None`` = as the model likes; 0 = no thinking; else the most thinking tokens.
+        reasoning: how long the model may think; ``None`` = as it likes.
     """
 
     model: str
@@ -160,4 +173,4 @@ class CompletionRequest:
     token_ids: bool = False
     guide: Guide | None = None
     cache_salt: str = ""
-    reasoning: int | None = None
+    reasoning: Reasoning | None = None

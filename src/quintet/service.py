@@ -78,7 +78,8 @@ class Job:
         """
         prompts = sum(len(sequence.tokens) for sequence in self._prepared.sequences[:: self._candidates])
         completions = sum(choice.completion_tokens for choice in self._choices)
-        return Usage(prompts, completions, sum(self._cached.values()))
+        reasoning = sum(choice.reasoning_tokens for choice in self._choices)
+        return Usage(prompts, completions, sum(self._cached.values()), reasoning)
 
     async def events(self) -> AsyncGenerator[list[Event], None]:
         """Start the work and give its events, those of an engine step together; never an empty list."""
@@ -263,6 +264,7 @@ def _choices(request: CompletionRequest, prepared: Prepared, pieces: Sequence[by
             min_tokens=sequence.max_tokens if request.sampling.min_tokens < 0 else request.sampling.min_tokens,
             seed=sequence.sampling.seed,
             pieces=pieces,
+            thinking=sequence.thinking,
         )
         for index, sequence in enumerate(prepared.sequences)
     ]

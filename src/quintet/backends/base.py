@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from quintet.events import TokenEvent
-from quintet.request import Guide, Prompt, Sampling
+from quintet.request import Guide, Prompt, Reasoning, Sampling
+from quintet.thinking import Thinking
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class SequenceSpec:
         truncate: lower ``max_tokens`` to what fits the context instead of refusing.
         guide: what the output must conform to.
         cache_salt: sequences share cached prefixes only within equal salts.
-        reasoning: ``None`` = as the model likes; 0 = no thinking; else the most thinking tokens.
+        reasoning: how long the model may think; ``None`` = as it likes.
     """
 
     prompt: Prompt
@@ -42,7 +43,7 @@ class SequenceSpec:
     truncate: bool = False
     guide: Guide | None = None
     cache_salt: str = ""
-    reasoning: int | None = None
+    reasoning: Reasoning | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,7 @@ class PreparedSequence:
         salt: of the cached prefixes it may use, at most 64 bytes.
         grammar: what the output must conform to, checked and in the engine's own notation; empty = anything.
         bad_words: ``sampling.bad_words`` as token sequences; the last token of one is never drawn after the others.
+        thinking: where and how much it may think; ``None`` = nothing in its text counts as thinking.
     """
 
     tokens: tuple[int, ...]
@@ -68,6 +70,7 @@ class PreparedSequence:
     salt: bytes = b""
     grammar: str = ""
     bad_words: tuple[tuple[int, ...], ...] = ()
+    thinking: Thinking | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quintet.backends.native.core import F32, PAGE, U8, Batch, Loaded, Loader
+from quintet.models.think import ThinkTags
 
 EOS = 256
 VOCAB = 257
@@ -24,7 +25,14 @@ _VOWELS = frozenset(b"aeiouy")
 
 
 class ToyTokenizer:
-    """Bytes are tokens; id 256 ends a sequence."""
+    """Bytes are tokens; id 256 ends a sequence.
+
+    Args:
+        think: the tags around thinking; ``None`` = it does not think.
+    """
+
+    def __init__(self, think: tuple[str, str] | None = None) -> None:
+        self.think = ThinkTags(*think) if think else None
 
     @property
     def pieces(self) -> Sequence[bytes]:

@@ -69,6 +69,10 @@ def serve(
     drain_timeout: Annotated[
         float, typer.Option(min=0, metavar="SECONDS", help="Most time for running answers to end after SIGTERM.")
     ] = 30,
+    think_tags: Annotated[
+        str | None,
+        typer.Option(metavar="START,END", help="What the model writes around its thinking; by default what its file tells."),
+    ] = None,
     log_level: Annotated[str, typer.Option(help="error, warning, info or debug.")] = "info",
 ) -> None:
     """Serve a model over HTTP."""
@@ -76,9 +80,8 @@ def serve(
 
     if toy and (model, ctx_size, threads, kv_cache) != ("smollm2", 0, 0, DEFAULT_KV):
         raise console.OptionError("--toy has no weights and fixed sizes: it takes no MODEL, --ctx-size, --threads or --kv-cache.")
-    engine = engines.EngineOptions(
-        None if toy else model, ctx_size, threads, engines.parse_size(kv_cache), offline, max_choices, max_waiting
-    )
+    kv_bytes, tags = engines.parse_size(kv_cache), engines.parse_tags(think_tags)
+    engine = engines.EngineOptions(None if toy else model, ctx_size, threads, kv_bytes, offline, max_choices, max_waiting, tags)
     body = engines.parse_size(max_body, "--max-body")
     keys, names = tuple(api_key or ()), tuple(served_model_name or ())
     config = ServerConfig(host, port, keys, names, body, api_key_file, dialect, strict, timeout, max_per_key)

@@ -23,6 +23,7 @@ from quintet.models.files import Report, human
 from quintet.models.gguf import open_model
 
 _TOY_KV_BYTES = 4 << 20
+MAX_TAGS = 128
 
 _UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40}
 
@@ -38,6 +39,7 @@ class EngineOptions:
         kv_bytes: memory for the KV cache.
         max_choices: most sequences of a request.
         max_waiting: most sequences in the queue.
+        think_tags: what the model writes around its thinking; ``None`` = what its file tells.
     """
 
     model: str | None
@@ -47,6 +49,7 @@ class EngineOptions:
     offline: bool
     max_choices: int = 128
     max_waiting: int = 1024
+    think_tags: tuple[str, str] | None = None
 
 
 def parse_size(text: str, option: str = "--kv-cache") -> int:
@@ -60,6 +63,21 @@ def parse_size(text: str, option: str = "--kv-cache") -> int:
     if found is None or unit not in _UNITS or float(found[1]) == 0:
         raise OptionError(f"{option} must be a number above 0 with a unit such as MiB or GB, got {shorten(text)}.")
     return int(float(found[1]) * _UNITS[unit])
+
+
+def parse_tags(text: str | None) -> tuple[str, str] | None:
+    """The two texts of ``--think-tags``.
+
+    Raises:
+        OptionError: not two different texts with a comma between them.
+    """
+    if text is None:
+        return None
+    start, _, end = text.partition(",")
+    if not start or not end or "," in end or start == end or len(text) > MAX_TAGS:
+        rule = f"must be a start and an end tag with a comma between them, such as <think>,</think>, in at most {MAX_TAGS} characters"
+        raise OptionError(f"--think-tags {rule}, got {shorten(text)}.")
+    return start, end
 
 
 def thread_count(wanted: int) -> int:
@@ -91,6 +109,7 @@ class Plan:
         full_context: what the model itself could do.
         isa: instruction set of the compute kernels.
         kv_tokens: tokens that the KV cache holds.
+        think_tags: see ``EngineOptions``.
     """
 
     name: str
@@ -102,6 +121,7 @@ class Plan:
     kv_tokens: int
     source: ModelSource
     config: EngineConfig
+    think_tags: tuple[str, str] | None = None
 
     def start(self) -> Engine:
         """Begin to load the model in a thread of this process; call it on the event loop that will use the engine."""
@@ -116,7 +136,8 @@ class Plan:
         return native_loader(Path(of.path), of.threads, of.context, of.name) if of.path else toy.toy_loader()
 
     def _tokenizer(self) -> Tokenizer:
-        return load_tokenizer(Path(self.source.path)) if self.source.path else toy.ToyTokenizer()
+        tags = self.think_tags
+        return load_tokenizer(Path(self.source.path), tags) if self.source.path else toy.ToyTokenizer(tags)
 
 
 def plan(options: EngineOptions, report: Report) -> Plan:
@@ -137,7 +158,7 @@ def plan(options: EngineOptions, report: Report) -> Plan:
     threads = thread_count(options.threads)
     source = ModelSource(str(model.path), threads, context, model.name)
     config = _config(options, options.kv_bytes)
-    return Plan(model.name, about.quant, context, about.spec.context, chosen_isa(), threads, kv_tokens, source, config)
+    return Plan(model.name, about.quant, context, about.spec.context, chosen_isa(), threads, kv_tokens, source, config, options.think_tags)
 
 
 def _fit(wanted: int, most: int, kv_tokens: int) -> int:
@@ -161,4 +182,5 @@ def _config(options: EngineOptions, kv_bytes: int) -> EngineConfig:
 def _toy(options: EngineOptions) -> Plan:
     config = _config(options, _TOY_KV_BYTES)
     kv_tokens = _TOY_KV_BYTES // 4
-    return Plan("toy", "", toy.CONTEXT, toy.CONTEXT, chosen_isa(), 1, kv_tokens, ModelSource("", 1, None, "toy"), config)
+    source = ModelSource("", 1, None, "toy")
+    return Plan("toy", "", toy.CONTEXT, toy.CONTEXT, chosen_isa(), 1, kv_tokens, source, config, options.think_tags)

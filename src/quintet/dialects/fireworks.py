@@ -14,7 +14,7 @@ from quintet.dialects.fireworks_wire import FireworksRenderer, Options, Shape, e
 from quintet.dialects.json_guard import decode_object
 from quintet.dialects.wire import encode
 from quintet.errors import BadRequest
-from quintet.request import CompletionRequest, Guide, GuideKind, Prompt, Sampling, StopRules
+from quintet.request import CompletionRequest, Guide, GuideKind, Prompt, Reasoning, Sampling, StopRules
 
 MAX_CHOICES = 128
 """Most choices (prompts times n) of a request. The page's limit for ``n``; it has none for prompts."""
@@ -272,15 +272,15 @@ def _cache_salt(raw: Mapping[str, object]) -> str:
     return f"isolation:{isolation}" if isolation else f"key:{key}" if key else ""
 
 
-def _reasoning(raw: Mapping[str, object]) -> int | None:
+def _reasoning(raw: Mapping[str, object]) -> Reasoning | None:
     effort, thinking = REASONING_EFFORT.of(raw), THINKING.of(raw)
     if not thinking:
-        return effort
+        return None if effort is None else Reasoning(effort, REASONING_EFFORT.name)
     if effort is not None:
         raise BadRequest(THINKING.name, "must not be given together with reasoning_effort")
     if THINKING_TYPE.required(thinking) == "disabled":
-        return 0
-    return THINKING_BUDGET.of(thinking) or EFFORTS["medium"]
+        return Reasoning(0, THINKING.name)
+    return Reasoning(THINKING_BUDGET.of(thinking) or EFFORTS["medium"], THINKING.name)
 
 
 def _model_object(served: ServedModel) -> dict[str, object]:

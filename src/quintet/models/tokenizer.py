@@ -13,8 +13,10 @@ from quintet.models.metadata import Metadata
 from quintet.models.pretokenizers import PRETOKENIZERS, Pretokenizer, Rules
 from quintet.models.special import MAX_LENGTH, Specials
 from quintet.models.spm import SentencePiece
+from quintet.models.think import ThinkTags
 from quintet.models.vocabulary import (
     PREFIX,
+    TEMPLATE,
     Fim,
     Vocabulary,
     byte_alphabet,
@@ -45,6 +47,7 @@ class Tokenizer:
         add_bos: the metadata asks for a BOS before a prompt.
         add_eos: likewise an EOS after it.
         roles: texts of the tokens ``bos``, ``eos`` and ``pad``, and the ``chat_template``, as far as the model has them.
+        think: what the model writes around its thinking; ``None`` = it does not think.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class Tokenizer:
         add_bos: bool,
         add_eos: bool,
         roles: Mapping[str, str],
+        think: ThinkTags | None,
     ) -> None:
         self._encoder, self._specials = encoder, specials
         self.pieces, self.eos_ids, self.special, self.fim = pieces, eos_ids, special, fim
@@ -68,7 +72,7 @@ class Tokenizer:
         self._before = [bos_id] if add_bos and bos_id is not None else []
         self._after = [eos_id] if add_eos and eos_id is not None else []
         self.added = len(self._before), len(self._after)
-        self.roles = roles
+        self.roles, self.think = roles, think
 
     def encode(self, text: str) -> list[int]:
         """Prompt text to ids: special-token texts are recognised, BOS and EOS added only if the metadata asks for them.
@@ -101,35 +105,49 @@ class Tokenizer:
         return ids
 
 
-def build_tokenizer(meta: Metadata) -> Tokenizer:
+def build_tokenizer(meta: Metadata, think: tuple[str, str] | None = None) -> Tokenizer:
     """The tokenizer that a model file describes.
 
+    Args:
+        think: the tags around the model's thinking; ``None`` = those that the file tells of.
+
     Raises:
-        ModelError: a key is missing or wrong, or asks for a tokenizer or pre-tokenizer that is not implemented.
+        ModelError: a key is missing or wrong, or asks for a tokenizer or pre-tokenizer that is not implemented; or such a tag cannot
+            be written with the vocabulary.
     """
     suppressed = PREFIX + "suppress_tokens"
     if suppressed in meta:
         raise meta.error(suppressed, "asks for something that is not implemented", meta.get(suppressed))
     model = meta.text(PREFIX + "model")
     if model == "gpt2":
-        return _byte_level(meta)
-    if model == "llama":
-        return _sentence_piece(meta)
-    raise meta.error(PREFIX + "model", "must be one of the supported gpt2 (byte-level BPE), llama (SentencePiece)", model)
+        made = _byte_level(meta, think)
+    elif model == "llama":
+        made = _sentence_piece(meta, think)
+    else:
+        raise meta.error(PREFIX + "model", "must be one of the supported gpt2 (byte-level BPE), llama (SentencePiece)", model)
+    if made.think is not None and not _writable(made, made.think.end):
+        if think:
+            raise meta.error(PREFIX + "tokens", "has no tokens to write the end of a think block with", made.think.end)
+        made.think = None
+    return made
 
 
-def _byte_level(meta: Metadata) -> Tokenizer:
+def _writable(tokenizer: Tokenizer, text: str) -> bool:
+    return b"".join(tokenizer.pieces[token] for token in tokenizer.encode_inside(text)) == text.encode()
+
+
+def _byte_level(meta: Metadata, think: tuple[str, str] | None) -> Tokenizer:
     name = meta.text(PREFIX + "pre", "")
     rules = PRETOKENIZERS.get(name)
     if rules is None:
         raise meta.error(PREFIX + "pre", f"must be one of the supported {', '.join(filter(None, PRETOKENIZERS))}", name)
-    vocabulary = read_vocabulary(meta)
+    vocabulary = read_vocabulary(meta, think)
     encoder = _ByteLevel(meta, vocabulary, rules)
     return _tokenizer(meta, vocabulary, encoder, byte_level_pieces(vocabulary), None, None, rules.add_bos)
 
 
-def _sentence_piece(meta: Metadata) -> Tokenizer:
-    vocabulary = read_vocabulary(meta)
+def _sentence_piece(meta: Metadata, think: tuple[str, str] | None) -> Tokenizer:
+    vocabulary = read_vocabulary(meta, think)
     return _tokenizer(meta, vocabulary, SentencePiece(meta, vocabulary), sentence_pieces(vocabulary), 1, 2, True)
 
 
@@ -164,13 +182,14 @@ def _tokenizer(
         add_bos=asks["bos"],
         add_eos=asks["eos"],
         roles=_roles(meta, vocabulary, {"bos": bos_id, "eos": eos_id, "pad": token_id(meta, "padding_token_id", size)}),
+        think=vocabulary.think,
     )
 
 
 def _roles(meta: Metadata, vocabulary: Vocabulary, ids: Mapping[str, int | None]) -> dict[str, str]:
     texts = list(vocabulary.ids)
     roles = {role: texts[token] for role, token in ids.items() if token is not None}
-    template = meta.text("tokenizer.chat_template", "")
+    template = meta.text(TEMPLATE, "")
     return {**roles, "chat_template": template} if template else roles
 
 

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from quintet.models.metadata import Metadata
+from quintet.models.think import ThinkTags, known_tags
 
 PREFIX = "tokenizer.ggml."
+TEMPLATE = "tokenizer.chat_template"
 SPACE_MARK = "\u2581"
 """What SentencePiece writes for a space."""
 
@@ -92,12 +94,14 @@ class Vocabulary:
         ids: text -> id, in the order of the ids. Texts are unique; an empty one is named ``[EMPTY_<id>]``.
         types: by id.
         eos_ids: ids that end a generation.
+        think: what the model writes around its thinking; ``None`` = it does not think.
     """
 
     ids: dict[str, int]
     types: list[TokenType]
     fim: Fim
     eos_ids: frozenset[int]
+    think: ThinkTags | None
 
     @property
     def specials(self) -> list[tuple[str, int]]:
@@ -105,8 +109,11 @@ class Vocabulary:
         return [(text, token) for text, token in self.ids.items() if self.types[token] in SPECIAL]
 
 
-def read_vocabulary(meta: Metadata) -> Vocabulary:
+def read_vocabulary(meta: Metadata, think: tuple[str, str] | None = None) -> Vocabulary:
     """Tokens, types and roles.
+
+    Args:
+        think: the tags around thinking; ``None`` = those that the file tells of.
 
     Raises:
         ModelError: a key is missing, mistyped or out of range, or a token is not UTF-8 or listed twice.
@@ -123,7 +130,12 @@ def read_vocabulary(meta: Metadata) -> Vocabulary:
         if text in ids:
             types[ids[text]] = TokenType.USER_DEFINED
     ends -= _not_ends(ids, types, ends)
-    return Vocabulary(ids, types, Fim(**fim), frozenset(token for token in ends if token is not None))
+    tags = think or known_tags(meta.text(TEMPLATE, ""), ids)
+    for text in tags or ():
+        if text in ids and types[ids[text]] is TokenType.CONTROL:
+            types[ids[text]] = TokenType.USER_DEFINED  # a client could not tell the thinking from the answer without them
+    found = ThinkTags(*tags, ids.get(tags[1])) if tags else None
+    return Vocabulary(ids, types, Fim(**fim), frozenset(token for token in ends if token is not None), found)
 
 
 def token_id(meta: Metadata, name: str, size: int) -> int | None:

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from quintet.events import ChoiceDelta, ChoiceDone, Finish, TokenEvent, TokenText
 from quintet.text.detokenize import Detokenizer, align, token_texts
 from quintet.text.stop import Pattern, StopMatcher
+from quintet.thinking import ThinkCounter, Thinking
 
 
 class Choice:
@@ -36,6 +37,7 @@ class Choice:
         min_tokens: a stop string that completes before so many tokens does not end the choice.
         seed: reported in ``ChoiceDone``.
         pieces: bytes of each token id, for the texts of alternatives.
+        thinking: where it may think; ``None`` = nothing counts as thinking.
     """
 
     def __init__(
@@ -51,9 +53,11 @@ class Choice:
         pieces: Sequence[bytes],
         last: Sequence[str] | None = None,
         min_tokens: int = 0,
+        thinking: Thinking | None = None,
     ) -> None:
         self.done = False
         self.completion_tokens = 0
+        self._thinking = ThinkCounter(thinking) if thinking else None
         self._index = index
         self._seed = seed
         self._prompt = prompt if last is None else "".join(last)
@@ -65,6 +69,11 @@ class Choice:
         self._matcher = StopMatcher(patterns, include)
         self._entries = _Entries(len(prompt) - (len(self._prompt) if echo else 0), pieces)
         self._ledger = _Ledger(self._entries) if logprobs else None
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """Tokens of thinking so far."""
+        return self._thinking.tokens if self._thinking else 0
 
     def feed(self, event: TokenEvent) -> list[ChoiceDelta | ChoiceDone]:
         """What the event makes final. Nothing may be fed once ``done``."""
@@ -90,6 +99,8 @@ class Choice:
         text, stop = "", None
         if event.token >= 0 and not event.prompt:
             self.completion_tokens += 1
+            if self._thinking and event.finish is not Finish.EOS:
+                self._thinking.feed(event.piece)
             text, stop = self._decode(event)
         if stop is None and event.finish is not None:
             tail, stop = self._flush()

@@ -9,7 +9,7 @@ import pytest
 from quintet.backends.base import Capabilities, SequenceSpec
 from quintet.backends.native.prepare import resolve, texts
 from quintet.errors import BadRequest, PromptTooLong, Unsupported
-from quintet.request import Prompt, Sampling
+from quintet.request import Prompt, Reasoning, Sampling
 
 CAPABILITIES = Capabilities("m", context=20, vocab=300, pieces=[b""] * 300, max_logprobs=5, max_sequences=4, fingerprint="f")
 
@@ -78,12 +78,6 @@ def test_too_many_sequences_alternatives_or_negative_counts_are_refused() -> Non
 
 
 def test_no_thinking_is_all_that_a_model_that_does_not_reason_can_do() -> None:
-    assert resolve([replace(spec(), reasoning=0)], {}, CAPABILITIES, 9)
-    error = refusal(replace(spec(), reasoning=5))
-    assert isinstance(error, Unsupported) and "m does not reason" in str(error)
-
-
-@pytest.mark.parametrize("budget", [0, 5])
-def test_a_model_that_reasons_refuses_what_is_not_enforced(budget: int) -> None:
-    with pytest.raises(Unsupported, match="reasoning_effort"):
-        resolve([replace(spec(), reasoning=budget)], {}, CAPABILITIES, 9, thinks=True)
+    assert resolve([replace(spec(), reasoning=Reasoning(0, "thinking"))], {}, CAPABILITIES, 9)[0].thinking is None
+    error = refusal(replace(spec(), reasoning=Reasoning(5, "thinking")))
+    assert isinstance(error, Unsupported) and error.param == "thinking" and "m does not reason" in str(error)

@@ -12,7 +12,7 @@ from quintet.dialects.base import Identity, Parsed
 from quintet.dialects.fireworks import Fireworks
 from quintet.dialects.fireworks_wire import Options, Shape
 from quintet.errors import BadRequest
-from quintet.request import CompletionRequest, Guide, GuideKind, Sampling, StopRules
+from quintet.request import CompletionRequest, Guide, GuideKind, Reasoning, Sampling, StopRules
 
 DEFAULTS = CompletionRequest(
     model="",
@@ -194,7 +194,7 @@ def test_the_two_cache_keys_never_share_a_cache(fields: dict[str, object], salt:
     ],
 )
 def test_reasoning_is_a_number_of_tokens(fields: dict[str, object], tokens: int) -> None:
-    assert parse(**fields).request == replace(DEFAULTS, reasoning=tokens)
+    assert parse(**fields).request == replace(DEFAULTS, reasoning=Reasoning(tokens, next(iter(fields))))
 
 
 def test_thinking_and_reasoning_effort_exclude_each_other() -> None:

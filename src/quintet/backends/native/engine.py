@@ -20,6 +20,7 @@ from quintet.backends.native.prepare import resolve, texts, words
 from quintet.backends.native.restarts import GIVEN_UP, pause
 from quintet.backends.native.scheduler import live_limit
 from quintet.backends.native.stream import Stream
+from quintet.backends.native.thinking import Tags, tags_of
 from quintet.config import EngineConfig
 from quintet.errors import EngineFailed, Loading, Overloaded
 from quintet.events import Finish, TokenEvent
@@ -66,6 +67,7 @@ class Engine:
         self._progress = 0.0
         self._capabilities: Capabilities | None = None
         self._tokenizer: Tokenizer | None = None
+        self._tags: Tags | None = None
         self._guides = GuideCheck()
         self._steps = self._past_steps = self._prefilled = self._past_prefilled = self._running = self._waiting = 0
         self._moved = self._looked = clock()  # when a step last finished or work arrived at an idle engine
@@ -117,8 +119,7 @@ class Engine:
             encoded = _encode(tokenizer, wanted)
         inside = {word: tokenizer.encode_inside(word) for word in words(specs)}
         grammars = await self._guides.translate(spec.guide for spec in specs)
-        thinks = any(spec.reasoning is not None for spec in specs) and _thinks(tokenizer)
-        sequences = resolve(specs, encoded, self.capabilities, _separator(tokenizer), infill(tokenizer), inside, grammars, thinks)
+        sequences = resolve(specs, encoded, self.capabilities, _separator(tokenizer), infill(tokenizer), inside, grammars, self._tags)
         self._require_open()
         self._require_room(len(specs))  # others may have come meanwhile; nothing can between this and submit
         return Prepared(next(self._ids), sequences)
@@ -205,6 +206,7 @@ class Engine:
             self._link.kill()
             return
         self._capabilities, self._tokenizer = message.capabilities, message.tokenizer
+        self._tags = tags_of(message.tokenizer)
         self._stall_s = max(self._least_stall_s, SLOW_STEPS * message.step_s)
         self._state, self._progress, self._failures = State.READY, 1.0, 0
         self._moved = self._clock()
@@ -271,11 +273,6 @@ def _separator(tokenizer: Tokenizer) -> int | None:
     """The token that stands for an empty prompt: what the tokenizer names, else an end-of-sequence token."""
     named: int | None = getattr(tokenizer, "separator", None)
     return min(tokenizer.eos_ids, default=None) if named is None else named
-
-
-def _thinks(tokenizer: Tokenizer) -> bool:
-    """The vocabulary has the tag that ends thinking as one token, as those of models that are trained to think have."""
-    return len(tokenizer.encode_inside("</think>")) == 1
 
 
 def _encode(tokenizer: Tokenizer, wanted: Sequence[str]) -> dict[str, list[int]]:

@@ -11,13 +11,16 @@ from quintet.models.gguf import read_metadata
 from quintet.models.tokenizer import Tokenizer, build_tokenizer
 
 
-def load_tokenizer(path: Path) -> Tokenizer:
+def load_tokenizer(path: Path, think: tuple[str, str] | None = None) -> Tokenizer:
     """The tokenizer alone.
+
+    Args:
+        think: see ``build_tokenizer``.
 
     Raises:
         ModelError: the file is unusable, or asks for a tokenizer that is not implemented.
     """
-    return build_tokenizer(read_metadata(path))
+    return build_tokenizer(read_metadata(path), think)
 
 
 def native_loader(path: Path, threads: int, context: int | None = None, name: str = "", isa: str = "") -> Loader:

@@ -9,6 +9,7 @@ from hashlib import blake2b
 from quintet.backends.base import Capabilities, PreparedSequence, SequenceSpec
 from quintet.backends.native.infill import Infill
 from quintet.backends.native.sampling import Limits, Resolved, resolve_sampling, word_forms
+from quintet.backends.native.thinking import Tags, thinking
 from quintet.errors import BadRequest, PromptTooLong, Unsupported, shorten
 from quintet.request import Guide, Prompt, Sampling
 
@@ -32,7 +33,7 @@ def resolve(
     infill: Infill | None = None,
     inside: Mapping[str, Sequence[int]] | None = None,
     grammars: Mapping[Guide, str] | None = None,
-    thinks: bool = False,
+    tags: Tags | None = None,
 ) -> tuple[PreparedSequence, ...]:
     """Check each spec and give it its tokens and ``max_tokens``.
 
@@ -42,7 +43,7 @@ def resolve(
         infill: how the model fills in the middle; ``None`` = it cannot.
         inside: token ids of each of ``words(specs)``; ``None`` = there are none.
         grammars: each guide in the engine's notation; ``None`` = there are none.
-        thinks: the model has a token that ends its thinking.
+        tags: what the model writes around its thinking; ``None`` = it does not think.
 
     Raises:
         BadRequest: a token id or a control out of range, an empty prompt, too many sequences or alternatives.
@@ -57,7 +58,6 @@ def resolve(
     controls = _ControlsOfSamples(inside or {}, capabilities.vocab)
     sequences = []
     for spec, name in zip(specs, names, strict=True):
-        _refuse_thinking(spec.reasoning, thinks, capabilities.model)
         key = spec.prompt, spec.suffix
         if key not in forms:
             ids = encoded[spec.prompt] if isinstance(spec.prompt, str) else spec.prompt
@@ -69,6 +69,11 @@ def resolve(
         if spec.guide is not None:
             _refuse_longer(spec.guide, spec.sampling)
             sequences[-1] = replace(sequences[-1], grammar=(grammars or {})[spec.guide])
+        if tags is not None:
+            sequences[-1] = replace(sequences[-1], thinking=thinking(tags, forms[key].tokens, capabilities.pieces, spec))
+        elif spec.reasoning and spec.reasoning.budget:
+            rule = f"must be none or left out: {capabilities.model} does not reason"
+            raise Unsupported(spec.reasoning.param, rule, str(spec.reasoning.budget))
     return tuple(sequences)
 
 
@@ -118,14 +123,6 @@ def _refuse_longer(guide: Guide, sampling: Sampling) -> None:
     if sampling.ignore_eos or sampling.min_tokens:
         name = "ignore_eos" if sampling.ignore_eos else "min_tokens"
         raise BadRequest(guide.param, f"cannot be combined with {name}")
-
-
-def _refuse_thinking(budget: int | None, thinks: bool, model: str) -> None:
-    """A model that does not think obeys a budget of none, and no other means anything."""
-    if budget is not None and thinks:
-        raise Unsupported("reasoning_effort", f"cannot be controlled for {model} yet; leave it out", str(budget))
-    if budget:
-        raise Unsupported("reasoning_effort", f"must be none or left out: {model} does not reason", str(budget))
 
 
 def _in_range(tokens: Sequence[int], name: str, vocab: int) -> Sequence[int]:

@@ -342,7 +342,8 @@ def _group(spec: PreparedSequence, now: float) -> Group:
 
 
 def _sequence(request_id: int, index: int, spec: PreparedSequence, group: Group) -> Sequence:
-    return Sequence(request_id, index, group, spec.max_tokens, spec.sampling, spec.logprobs, spec.bad_words, spec.grammar)
+    rest = spec.logprobs, spec.bad_words, spec.grammar, spec.thinking
+    return Sequence(request_id, index, group, spec.max_tokens, spec.sampling, *rest)
 
 
 def _echo_count(group: Group, reached: int, share: int) -> int:

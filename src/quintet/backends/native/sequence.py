@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 
 from quintet.backends.native.core import U8, Sampler
 from quintet.backends.native.guide import Follower
+from quintet.backends.native.thinking import Thinker
 from quintet.request import Sampling
+from quintet.thinking import Thinking
 
 
 class State(enum.Enum):
@@ -128,7 +130,8 @@ class Sequence:
         computed: positions whose keys and values lie in its pages.
         published: full pages that were offered to the prefix cache.
         digests: of its full pages, as far as they were needed.
-        grammar, follower: what it must conform to, if anything, and where it stands in that; made like the sampler.
+        grammar, thinking, follower: what it must conform to and how it may think, if anything, and where it stands in that; made like
+            the sampler.
         sampler: made for its first draw, and kept whatever happens to its pages.
     """
 
@@ -140,6 +143,7 @@ class Sequence:
     logprobs: int | None
     bad_words: tuple[tuple[int, ...], ...] = ()
     grammar: str = ""
+    thinking: Thinking | None = None
     state: State = State.WAITING
     slot: int = -1
     page: int = -1
@@ -148,7 +152,7 @@ class Sequence:
     generated: list[int] = field(default_factory=list)
     digests: list[bytes] = field(default_factory=list)
     sampler: Sampler | None = field(default=None, repr=False)
-    follower: Follower | None = field(default=None, repr=False)
+    follower: Follower | Thinker | None = field(default=None, repr=False)
 
     def advance(self, action: Action) -> None:
         """Change the state.
@@ -160,6 +164,11 @@ class Sequence:
             self.state = TRANSITIONS[self.state][action]
         except KeyError:
             raise IllegalTransitionError(f"{action.value} in state {self.state.value}") from None
+
+    @property
+    def guided(self) -> bool:
+        """Not every token may come next."""
+        return bool(self.grammar) or (self.thinking is not None and self.thinking.budget is not None)
 
     @property
     def length(self) -> int:
