@@ -114,20 +114,55 @@ void check_masks(const Masks& masks, size_t rows, int vocab) {
   require(!masks || (masks->shape(0) == rows && masks->shape(1) == mask_words(vocab)), "masks: one row of vocab / 32 words, rounded up, per row");
 }
 
-Out<int32_t, 1> draw(const Logits& logits, const std::vector<nb::object>& samplers, In<uint64_t, 1> positions, Masks masks) {
+// Rows of logits of sequences, one after the other.
+struct Runs {
+  std::vector<int> firsts;   // row of each sequence, and the number of rows
+  std::vector<int32_t> drafts;   // per row
+
+  int first(size_t s) const { return firsts[s]; }
+  int rows(size_t s) const { return firsts[s + 1] - firsts[s]; }
+};
+
+using Drafts = std::optional<std::pair<In<int32_t, 1>, In<int32_t, 1>>>;
+Runs runs_from(const Drafts& given, size_t sequences, size_t rows) {
+  Runs runs;
+  runs.drafts.assign(rows, -1);
+  if (!given) {
+    require(sequences == rows, "draw: one sampler and position per row");
+    for (size_t r = 0; r <= rows; r++) runs.firsts.push_back(int(r));
+    return runs;
+  }
+  const auto& [lengths, drafts] = *given;
+  require(lengths.size() == sequences && drafts.size() == rows, "draw: one length per sequence and one draft per row");
+  std::copy(drafts.data(), drafts.data() + rows, runs.drafts.begin());
+  runs.firsts.push_back(0);
+  for (size_t s = 0; s < sequences; s++) {
+    const int32_t length = lengths.data()[s], left = int32_t(rows) - runs.firsts.back();
+    require(length >= 1 && length <= left, "draw: lengths must be at least 1 and sum to the rows");
+    runs.firsts.push_back(runs.firsts.back() + length);
+    runs.drafts[size_t(runs.firsts.back()) - 1] = -1;
+  }
+  require(size_t(runs.firsts.back()) == rows, "draw: lengths must be at least 1 and sum to the rows");
+  return runs;
+}
+
+Out<int32_t, 1> draw(const Logits& logits, const std::vector<nb::object>& samplers, In<uint64_t, 1> positions, Masks masks, Drafts drafts) {
   const int vocab = check_logits(logits);
-  const size_t n = logits.shape(0);
-  require(samplers.size() == n && positions.size() == n, "draw: one sampler and position per row");
+  const size_t n = logits.shape(0), sequences = samplers.size();
+  require(positions.size() == sequences, "draw: one position per sampler");
   check_masks(masks, n, vocab);
-  std::vector<PySampler*> rows;
-  for (const nb::object& sampler : samplers) rows.push_back(&nb::cast<PySampler&>(sampler));
-  for (const PySampler* row : rows) require(row->sampler.vocab() == vocab, "draw: a sampler for another vocabulary");
+  const Runs runs = runs_from(drafts, sequences, n);
+  std::vector<PySampler*> of;
+  for (const nb::object& sampler : samplers) of.push_back(&nb::cast<PySampler&>(sampler));
+  for (const PySampler* sampler : of) require(sampler->sampler.vocab() == vocab, "draw: a sampler for another vocabulary");
   auto out = fresh<int32_t, 1>({n});
   std::vector<std::unique_ptr<Use>> uses;
-  for (PySampler* row : rows) uses.push_back(std::make_unique<Use>(*row));
+  for (PySampler* sampler : of) uses.push_back(std::make_unique<Use>(*sampler));
   nb::gil_scoped_release release;
-  over_rows(int(n), vocab, [&](int r) {
-    out.data()[r] = draw_row(best_kernels(), logits_row(logits, r), rows[size_t(r)]->sampler, positions.data()[r], masks_row(masks, size_t(r)));
+  over_rows(int(sequences), vocab, [&](int s) {
+    const int first = runs.first(size_t(s));
+    draw_drafted(best_kernels(), logits_row(logits, first), logits.stride(0), runs.rows(size_t(s)), of[size_t(s)]->sampler,
+                 positions.data()[s], runs.drafts.data() + first, masks_row(masks, size_t(first)), out.data() + first);
   });
   return out;
 }
@@ -147,7 +182,7 @@ nb::tuple distribution_of(PySampler& self, const Logits& logits, uint64_t positi
 
 void bind_sampling(nb::module_& m) {
   m.def("score", &score, "logits"_a, "targets"_a, "k"_a);
-  m.def("draw", &draw, "logits"_a, "samplers"_a, "positions"_a, "masks"_a.none());
+  m.def("draw", &draw, "logits"_a, "samplers"_a, "positions"_a, "masks"_a.none(), "drafts"_a = nb::none());
   m.def("uniform", [](uint64_t seed, uint64_t position, int word) {
     require(word >= 0 && word < 4, "uniform: a block has four words");
     return uniform(seed, position, Purpose(word));

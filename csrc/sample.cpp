@@ -125,6 +125,17 @@ int32_t draw_row(const Kernels& k, const float* logits, Sampler& sampler, uint64
   return token;
 }
 
+void draw_drafted(const Kernels& k, const float* logits, int64_t stride, int rows, Sampler& sampler, uint64_t position, const int32_t* drafts,
+                  const uint32_t* masks, int32_t* tokens) {
+  const size_t words = mask_words(sampler.vocab());
+  std::fill(tokens, tokens + rows, kNotDrawn);
+  for (int r = 0; r < rows; r++) {
+    tokens[r] = draw_row(k, logits + r * stride, sampler, position + uint64_t(r), masks ? masks + size_t(r) * words : nullptr);
+    if (tokens[r] < 0 || tokens[r] != drafts[r]) return;
+    sampler.accept(tokens[r]);
+  }
+}
+
 std::vector<std::pair<int32_t, float>> distribution(const Kernels& k, const float* logits, const Sampler& sampler, uint64_t position,
                                                     const uint32_t* mask) {
   const Edited edited = edited_row(k, logits, sampler, mask);

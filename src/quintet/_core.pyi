@@ -10,7 +10,11 @@ def score(
     logits: npt.NDArray[np.float32], targets: npt.NDArray[np.int32], k: int
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int32], npt.NDArray[np.float32]]: ...
 def draw(
-    logits: npt.NDArray[np.float32], samplers: Sequence[Sampler], positions: npt.NDArray[np.uint64], masks: npt.NDArray[np.uint32] | None
+    logits: npt.NDArray[np.float32],
+    samplers: Sequence[Sampler],
+    positions: npt.NDArray[np.uint64],
+    masks: npt.NDArray[np.uint32] | None,
+    drafts: tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]] | None = ...,
 ) -> npt.NDArray[np.int32]: ...
 def uniform(seed: int, position: int, word: int) -> float: ...
 def dequantize(type: str, rows: int, cols: int, raw: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]: ...  # noqa: A002 - the C++ name

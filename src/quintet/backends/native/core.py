@@ -115,6 +115,8 @@ NOT_FINITE = -1
 """Instead of a token: a logit is NaN or +infinity, or all are -infinity."""
 NOTHING_LEFT = -2
 """Instead of a token: the sequence's own controls ban every one."""
+NOT_DRAWN = -4
+"""Instead of a token: the sequence did not go on as drafted, so there is none at this place yet."""
 
 Sampler = _core.Sampler
 """One sequence's way of choosing tokens: its controls and what it has seen. ``accept`` every token it goes on with, in order; one that
@@ -160,20 +162,41 @@ class Samplers:
 _CONTROLS = tuple(field.name for field in fields(Sampling) if field.name not in ("dry", "bad_words"))
 
 
-def draw(logits: F32, samplers: Sequence[Sampler], positions: npt.NDArray[np.uint64], masks: npt.NDArray[np.uint32] | None = None) -> I32:
-    """Choose one token per row of float32 [R, V]; the logits are not changed. The order of steps is in docs/sampling.md.
-
-    A row's token depends on its own logits, sampler and position only.
+@dataclass(frozen=True, slots=True)
+class Drafted:
+    """Rows that were computed on a guess of how their sequences go on. The rows of a sequence follow each other: those of its next token,
+    and of each one that is drafted after it.
 
     Args:
-        samplers: [R], no two the same.
-        positions: [R], of the tokens to be drawn in their sequences: the counters of the random numbers.
+        lengths: int32 [S], rows of each sequence, at least 1.
+        tokens: int32 [R], the token that the row after this one was computed on; -1 at a sequence's last row, or where it must not go on.
+    """
+
+    lengths: I32
+    tokens: I32
+
+
+def draw(
+    logits: F32,
+    samplers: Sequence[Sampler],
+    positions: npt.NDArray[np.uint64],
+    masks: npt.NDArray[np.uint32] | None = None,
+    drafts: Drafted | None = None,
+) -> I32:
+    """Choose one token per row of float32 [R, V]; the logits are not changed. The order of steps is in docs/sampling.md.
+
+    A row's token depends on its own logits, sampler and position only. With drafts a sequence draws at its rows in turn, as long as it
+    draws what was drafted, and its sampler accepts all but the last of what it drew: the same as with one row at a time.
+
+    Args:
+        samplers: [S], no two the same; S = R without drafts.
+        positions: [S], of the first token to be drawn in each sequence: the counters of the random numbers.
         masks: [R, ceil(V / 32)], a bit per token, lowest first: 0 bans it. ``None``: bans none.
 
     Returns:
-        int32 [R]: token ids, or ``NOT_FINITE`` or ``NOTHING_LEFT``.
+        int32 [R]: token ids, or ``NOT_FINITE``, ``NOTHING_LEFT`` or ``NOT_DRAWN``.
     """
-    return _core.draw(logits, samplers, positions, masks)
+    return _core.draw(logits, samplers, positions, masks, None if drafts is None else (drafts.lengths, drafts.tokens))
 
 
 class NativeRunner:
