@@ -68,8 +68,14 @@ class Follower:
         self.consumed = 0
 
     def copy(self) -> Follower:
-        """Another one at the start."""
-        return Follower(self._matcher.deep_copy())
+        """Another one at the same place; cheap, and what becomes of it is nothing to this one."""
+        other = Follower(self._matcher.deep_copy())
+        other.consumed = self.consumed
+        return other
+
+    def forced(self) -> bytes:
+        """The text that must come next, as far as there is no choice in it."""
+        return self._matcher.compute_ff_bytes()
 
     @property
     def error(self) -> str:
@@ -125,6 +131,10 @@ class Guides:
     def follow(self, grammar: str) -> Follower:
         """A follower at the start of a guide."""
         return self._compiled(grammar).copy()
+
+    def cut(self, text: bytes) -> list[int]:
+        """``text`` in the longest tokens, from its beginning; what is not whole characters is left out."""
+        return self._tokens().greedy_tokenize(text.decode("utf-8", "ignore"))
 
     def _compiled(self, grammar: str) -> Follower:
         from llguidance import LLMatcher

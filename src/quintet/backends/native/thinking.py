@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy, deepcopy
 from dataclasses import dataclass
 
 import numpy as np
@@ -74,8 +75,14 @@ class Thinker:
         self.consumed = 0
 
     def copy(self) -> Thinker:
-        """Another one at the start."""
-        return Thinker(self._thinking, self._pieces, self._eos_ids, self._guide and self._guide.copy())
+        """Another one at the same place."""
+        other = copy(self)
+        other._counter, other._guide = deepcopy(self._counter), self._guide and self._guide.copy()
+        return other
+
+    def forced(self) -> bytes:
+        """See ``Follower``."""
+        return self._guide.forced() if self._guide and not self._counter.inside else b""
 
     @property
     def error(self) -> str:
