@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable
-from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.property.fold_clients import put_together
 
 from quintet.dialects.base import Dialect, Identity
 from quintet.dialects.openai import OpenAI
@@ -37,25 +36,6 @@ def requests(draw: st.DrawFn) -> tuple[bool, list[Event]]:
     order = draw(st.permutations([index for index, queue in enumerate(queues) for _ in queue]))
     events = [queues[index].pop(0) for index in order]
     return logprobs, [*events, Finished(Usage(draw(st.integers(0, 9)), draw(st.integers(0, 9)), draw(st.integers(0, 9))))]
-
-
-def put_together(chunks: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """A client's view of a stream, written without a look at the renderer."""
-    whole: dict[str, Any] = {}
-    choices: dict[int, dict[str, Any]] = {}
-    for chunk in chunks:
-        pieces = chunk.pop("choices")
-        whole |= chunk
-        for piece in pieces:
-            seen = choices.setdefault(piece["index"], {"text": "", "index": piece["index"], "logprobs": None, "finish_reason": None})
-            seen["text"] += piece["text"]
-            assert seen["finish_reason"] is None
-            seen["finish_reason"] = piece["finish_reason"]
-            if piece["logprobs"] is not None:
-                seen["logprobs"] = seen["logprobs"] or {name: [] for name in LISTS}
-                for name in LISTS:
-                    seen["logprobs"][name] += piece["logprobs"][name]
-    return {**whole, "choices": [choices[index] for index in sorted(choices)]}
 
 
 def check(dialect: Dialect, logprobs: bool, events: list[Event]) -> None:

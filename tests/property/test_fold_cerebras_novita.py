@@ -12,6 +12,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.property.fold_clients import put_together
 
 from quintet.dialects.base import Dialect, Identity
 from quintet.dialects.cerebras import Cerebras
@@ -77,27 +78,6 @@ def stream_and_body(dialect: Dialect, body: dict[str, Any], events: list[Event],
     assert all(chunk.isascii() and b"\n" not in chunk for chunk in [*chunks, folded])
     strict = {"parse_constant": lambda _: 1 / 0}
     return [json.loads(chunk, **strict) for chunk in chunks], json.loads(folded, **strict)
-
-
-def put_together(chunks: list[dict[str, Any]]) -> dict[str, Any]:
-    """Texts, ids and lists joined; of all else the last that is there."""
-    whole: dict[str, Any] = {}
-    choices: dict[int, dict[str, Any]] = {}
-    for chunk in chunks:
-        for piece in chunk.pop("choices"):
-            seen = choices.setdefault(piece["index"], {})
-            assert not seen.get("finish_reason"), "nothing follows a finish reason"
-            lists = piece.pop("logprobs", None)
-            for name in ("text", "tokens"):
-                if name in piece:
-                    seen[name] = seen[name] + piece[name] if name in seen else piece[name]
-            if lists is None:
-                seen.setdefault("logprobs", None)
-            else:
-                seen["logprobs"] = {name: (seen.get("logprobs") or {}).get(name, []) + values for name, values in lists.items()}
-            seen |= {name: value for name, value in piece.items() if name in ("index", "finish_reason")}
-        whole |= chunk
-    return {**whole, "choices": [choices[index] for index in sorted(choices)]}
 
 
 def check_offsets(choice: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.property.fold_clients import joined_fireworks, joined_together
 
 from quintet.dialects.base import Dialect, Identity
 from quintet.dialects.fireworks import Fireworks
@@ -69,29 +70,6 @@ def stream_and_body(dialect: Dialect, body: dict[str, Any], events: list[Event])
     return [json.loads(chunk, **strict) for chunk in chunks], json.loads(whole, **strict)
 
 
-def joined_fireworks(chunks: list[dict[str, Any]]) -> dict[str, Any]:
-    """A client's view of a Fireworks stream."""
-    whole: dict[str, Any] = {}
-    choices: dict[int, dict[str, Any]] = {}
-    for at, chunk in enumerate(chunks):
-        assert (chunk["usage"] is not None) == (at == len(chunks) - 1)
-        pieces = chunk.pop("choices")
-        assert len(pieces) == 1
-        whole |= chunk
-        piece = pieces[0]
-        seen = choices.setdefault(piece["index"], {"text": "", "logprobs": None, "finish_reason": None})
-        assert seen["finish_reason"] is None
-        seen["text"] += piece.pop("text")
-        lists = piece.pop("logprobs")
-        if lists is not None:
-            seen["logprobs"] = {name: (seen["logprobs"] or {}).get(name, []) + values for name, values in lists.items()}
-        if "token_ids" in piece:
-            seen["token_ids"] = seen.get("token_ids", []) + piece.pop("token_ids")
-        assert "prompt_token_ids" not in piece or "prompt_token_ids" not in seen
-        seen |= piece
-    return {**whole, "choices": [choices[index] for index in sorted(choices)]}
-
-
 shapes = st.sampled_from([{}, {"logprobs": 0}, {"logprobs": 3}, {"logprobs": True}, {"logprobs": True, "top_logprobs": 2}])
 extras = st.fixed_dictionaries(
     {"n": st.integers(1, 2)},
@@ -138,42 +116,6 @@ def test_fireworks_shows_exactly_the_alternatives_that_were_asked_for(data: st.D
         assert bytes(entry["bytes"]) == one.raw
         likeliest = [max(value, FLOOR) for _, _, value in one.top][:asked]
         assert [alternative["logprob"] for alternative in entry["top_logprobs"]] == likeliest
-
-
-def joined_together(chunks: list[dict[str, Any]], logprobs: int | None) -> dict[str, Any]:
-    """A client's view of a Together stream."""
-    whole: dict[str, Any] = {"prompt": []}
-    choices: dict[int, dict[str, Any]] = {}
-    for at, chunk in enumerate(chunks):
-        assert (chunk["usage"] is not None) == (at == len(chunks) - 1)
-        assert "prompt" not in chunk or at == 0
-        whole["prompt"] = chunk.get("prompt") or whole["prompt"]
-        whole["usage"] = chunk["usage"]
-        (piece,) = chunk["choices"]
-        assert piece["text"] == piece["delta"]["content"] == chunk["token"]["text"]
-        made = choices.setdefault(piece["index"], {"text": "", "index": piece["index"], "tops": {}, "ids": [], "texts": [], "values": []})
-        made["text"] += piece["text"]
-        if piece["delta"]["token_id"] is not None:
-            made["ids"].append(chunk["token"]["id"])
-            made["texts"].append(chunk["token"]["text"])
-            made["values"].append(chunk["token"]["logprob"])
-            assert piece["logprobs"] == (None if logprobs is None else chunk["token"]["logprob"])
-        for text, value in (piece.get("top_logprobs") or {}).items():
-            made["tops"][text] = max(value, made["tops"].get(text, value))
-        assert chunk["finish_reason"] == piece["finish_reason"]
-        if piece["finish_reason"]:
-            made |= {"finish_reason": piece["finish_reason"], "seed": piece["seed"]}
-            assert chunk["seed"] == piece["seed"]
-    whole["choices"] = [choice(choices[index], logprobs) for index in sorted(choices)]
-    return whole
-
-
-def choice(made: dict[str, Any], logprobs: int | None) -> dict[str, Any]:
-    lists = {"token_ids": made.pop("ids"), "tokens": made.pop("texts"), "token_logprobs": made.pop("values"), "top_logprobs": None}
-    tops = made.pop("tops")
-    if logprobs:
-        lists["top_logprobs"] = tops
-    return {**made, "logprobs": None if logprobs is None else lists}
 
 
 @settings(deadline=None, max_examples=60)

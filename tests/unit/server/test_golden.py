@@ -1,56 +1,63 @@
-"""Whole answers of every dialect, byte for byte, over a scripted backend: ``tests/golden/<dialect>/<case>/``.
+"""Whole answers of every dialect, byte for byte, and what holds of all of them. See ``goldens.py``.
 
-``request.json`` is sent as it is; ``response.http`` is the status, the headers, an empty line and the body; ``backend.json``, if it is
-there, overrides the script. ``QUINTET_WRITE_GOLDENS=1`` writes the responses anew: read the difference before committing it.
+``QUINTET_WRITE_GOLDENS=1`` writes the answers anew: read the difference before committing it.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.server.asgi import SOURCE, Answer, call
-from tests.unit.server.scripted import ScriptedBackend
+from tests.property.fold_clients import folded
+from tests.unit.server.goldens import CASES, GOLDEN, TOY, chunks, recorded, replay, sent, slices_right, written
 
-from quintet.backends.base import State
-from quintet.config import ServerConfig
 from quintet.dialects.catalog import PROVIDERS
-from quintet.server.app import create_app
-
-GOLDEN = Path(__file__).parents[2] / "golden"
-CASES = sorted(f"{path.parent.name}/{path.name}" for name in PROVIDERS for path in (GOLDEN / name).glob("*"))
-
-
-def scripted(case: Path) -> ScriptedBackend:
-    script: dict[str, Any] = json.loads((case / "backend.json").read_text()) if (case / "backend.json").exists() else {}
-    if "words" in script:
-        script["words"] = [bytes(word) if isinstance(word, list) else word.encode() for word in script["words"]]
-    if "state" in script:
-        script["state"] = State(script["state"])
-    return ScriptedBackend(**script)
-
-
-def written(answer: Answer) -> bytes:
-    head = "".join(f"{name}: {value}\n" for name, value in answer.headers)
-    return f"{answer.status}\n{head}\n".encode() + answer.body
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_answer_is_the_golden_one_byte_for_byte(name: str) -> None:
-    case = GOLDEN / name
-    app = create_app(scripted(case), ServerConfig(dialect=case.parent.name), source=SOURCE)
-    got = written(call(app, (case / "request.json").read_bytes().rstrip(b"\n")))
+    got = replay(name)
+    path = GOLDEN / name / "response.http"
     if os.environ.get("QUINTET_WRITE_GOLDENS"):
-        (case / "response.http").write_bytes(got)
-    assert got == (case / "response.http").read_bytes()
+        path.write_bytes(written(got))
+    assert written(got) == path.read_bytes()
+    slices_right(name, got)
 
 
-@pytest.mark.parametrize("dialect", [name for name in PROVIDERS if (GOLDEN / name).is_dir()])
-def test_there_are_goldens_of_both_kinds(dialect: str) -> None:
-    kinds = [path.read_text().split("\n")[1] for path in (GOLDEN / dialect).glob("*/response.http")]
-    assert len(kinds) >= 40
+@pytest.mark.parametrize("dialect", PROVIDERS)
+def test_there_are_goldens_of_all_kinds(dialect: str) -> None:
+    cases = [name for name in CASES if name.startswith(f"{dialect}/")]
+    assert len(set(TOY) & set(cases)) >= 40
+    kinds = [(GOLDEN / name / "response.http").read_text().split("\n")[1] for name in cases]
     assert kinds.count("content-type: application/json") >= 25
     assert kinds.count("content-type: text/event-stream; charset=utf-8") >= 8
+    assert sum(slices_right(name, recorded(name)) for name in cases) >= 50 or dialect == "together"  # which has no offsets
+
+
+def answered(name: str) -> bool:
+    return (GOLDEN / name / "response.http").read_bytes().startswith(b"200\n")
+
+
+def streamable(asked: dict[str, Any]) -> bool:
+    """Only without ``best_of``, whose results are known at the end."""
+    return (asked.get("best_of") or 0) <= (asked.get("n") or 1)
+
+
+PAIRS = [name for name in TOY if answered(name) and streamable(json.loads(sent(name)))]
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_the_json_body_is_what_a_client_makes_of_the_stream(name: str) -> None:
+    dialect, asked = name.split("/")[0], json.loads(sent(name))
+    asked.pop("stream_options", None)
+    options = {"stream_options": {"include_usage": True}} if dialect == "openai" else {}
+    body = replay(name, json.dumps({**asked, "stream": False}).encode())
+    stream = replay(name, json.dumps({**asked, "stream": True, **options}).encode())
+    assert stream.body.endswith(b"\n\ndata: [DONE]\n\n")
+    assert folded(dialect, chunks(stream.body), asked.get("logprobs")) == body.json()
+
+
+def test_most_goldens_have_both_a_body_and_a_stream() -> None:
+    assert all(sum(name.startswith(f"{dialect}/") for name in PAIRS) >= 25 for dialect in PROVIDERS)

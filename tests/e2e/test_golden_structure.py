@@ -1,0 +1,114 @@
+"""Every golden's request, sent to the bundled model: an answer of the golden's structure, whatever the model says."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.types import ASGIApp
+from tests.contract.backends.conftest import ready
+from tests.unit.server.asgi import SOURCE, Answer, acall
+from tests.unit.server.goldens import TOY, choices, chunks, recorded, sent, slices_right
+from tests.unit.server.toy import MODEL
+
+from quintet.backends.native.engine import Engine
+from quintet.backends.native.load import native_loader
+from quintet.config import EngineConfig, ServerConfig
+from quintet.dialects.catalog import PROVIDERS
+from quintet.server.app import create_app
+
+CONTEXT = 128
+"""Small, since some requests generate to its end."""
+
+FINISH = {name: {None, "stop", "length", *(["eos"] if name == "together" else [])} for name in PROVIDERS}
+
+OWN = {"content-length", "fireworks-prompt-tokens"}
+"""Headers with another value for another model."""
+
+
+@asynccontextmanager
+async def apps(model: Path) -> AsyncIterator[tuple[Engine, dict[str, ASGIApp]]]:
+    """The same engine in every dialect."""
+    load = native_loader(model, threads=2, context=CONTEXT)
+    async with ready(Engine(load, EngineConfig(kv_bytes=256 << 20), clock=lambda: 0.0)) as engine:
+        yield engine, {
+            name: create_app(engine, ServerConfig(dialect=name, model_names=(MODEL,)), source=SOURCE) for name in PROVIDERS
+        }
+
+
+async def prompt_tokens(engine: Engine, body: bytes) -> int:
+    """Of all prompts of a request."""
+    prompt = json.loads(body).get("prompt") or ""
+    one = isinstance(prompt, str) or isinstance(prompt[0], int | float)
+    lengths = [len(await engine.tokenize(text, True) if isinstance(text, str) else text) for text in ([prompt] if one else prompt)]
+    return sum(length or 1 for length in lengths)  # an empty one is the token that separates documents
+
+
+async def all_answers(model: Path) -> dict[str, tuple[Answer, int]]:
+    """Each golden's answer, and how many tokens its prompts have where it is a good one. All are sent at once."""
+    async with apps(model) as (engine, served):
+
+        async def one(name: str) -> tuple[Answer, int]:
+            answer = await acall(served[name.split("/")[0]], sent(name))
+            return answer, await prompt_tokens(engine, sent(name)) if answer.status == 200 else 0
+
+        return dict(zip(TOY, await asyncio.gather(*map(one, TOY)), strict=True))
+
+
+@pytest.fixture(scope="module")
+def answers(model_path: Path) -> dict[str, tuple[Answer, int]]:
+    return asyncio.run(all_answers(model_path))
+
+
+def bodies(answer: Answer) -> list[Any]:
+    """The JSON texts of an answer."""
+    return [answer.json()] if answer.header("content-type") == "application/json" else chunks(answer.body)
+
+
+def structure(value: Any, path: str = "") -> set[tuple[str, str]]:
+    """The type at every path. Keys that are tokens are one path, and so are the items of an array."""
+    if isinstance(value, dict):
+        members = [(path + ("{}" if re.search(r"top_logprobs(\[\])?$", path) else f".{key}"), one) for key, one in value.items()]
+        return {(path, "object"), *(found for where, one in members for found in structure(one, where))}
+    if isinstance(value, list):
+        return {(path, "array"), *(found for one in value for found in structure(one, f"{path}[]"))}
+    return {(path, "number" if isinstance(value, int | float) and not isinstance(value, bool) else type(value).__name__)}
+
+
+@pytest.mark.parametrize("name", TOY)
+def test_the_answer_has_the_goldens_structure(answers: dict[str, tuple[Answer, int]], name: str) -> None:
+    got, expected = answers[name][0], recorded(name)
+    assert got.status == expected.status, got.body
+    heads = [[(key, "" if key in OWN else value) for key, value in one.headers] for one in (got, expected)]
+    assert heads[0] == heads[1]
+    if expected.status == 200:
+        made, wanted = structure(bodies(got)), structure(bodies(expected))
+        assert made <= wanted  # the model need not say what the golden stops at
+        assert made == wanted or json.loads(sent(name)).get("stop")
+    else:  # but for the model's own numbers, an error is the same
+        texts = [re.sub(r"\d+", "0", one.body.decode()) for one in (got, expected)]
+        assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("name", [name for name in TOY if recorded(name).status == 200])
+def test_finish_reasons_usage_and_offsets_are_right(answers: dict[str, tuple[Answer, int]], name: str) -> None:
+    (got, prompts), asked = answers[name], json.loads(sent(name))
+    found = choices(got)
+    assert {choice["finish_reason"] for choice in found if "finish_reason" in choice} <= FINISH[name.split("/")[0]]
+    slices_right(name, got)
+    usage = next((body["usage"] for body in bodies(got) if body.get("usage")), None)
+    if usage is None:
+        assert asked["stream"]
+        return
+    assert usage["prompt_tokens"] == prompts
+    assert usage["total_tokens"] == prompts + usage["completion_tokens"]
+    ends = [choice["finish_reason"] for choice in found if choice.get("finish_reason")]
+    most = asked.get("max_tokens")
+    if most is not None and set(ends) == {"length"} and (asked.get("best_of") or 1) <= (asked.get("n") or 1):
+        assert usage["completion_tokens"] == len(ends) * most
