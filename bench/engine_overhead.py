@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from quintet.backends.base import PreparedSequence, SequenceSpec, State
+from quintet.backends.base import Counts, Pages, PreparedSequence, SequenceSpec, State
 from quintet.backends.native import codec, step
 from quintet.backends.native.codec import ModelSource
 from quintet.backends.native.core import F32, I32, U8, Batch, Loaded, Samplers, Scores
@@ -131,7 +131,7 @@ def crossing(sequences: int, logprobs: int | None, repeats: int = 300) -> float:
     pieces = ToyTokenizer().pieces
     begin = time.thread_time()
     for _ in range(repeats):
-        data = codec.encode(codec.Step(1, sequences, 0, 0, codec.rows_of(batch)))
+        data = codec.encode(codec.Step(sequences, 0, Counts(1, sequences), Pages(1000, 16, 100, 100), codec.rows_of(batch)))
         for frame in codec.Splitter().feed(bytes(data)):
             codec.events_of(codec.decode_from_worker(frame).events, pieces)
     return (time.thread_time() - begin) / repeats / sequences * 1e6

@@ -67,6 +67,10 @@ class Counter(Metric):
         key = self._key(labels)
         self._values[key] = self._values.get(key, 0.0) + amount
 
+    def show(self, total: float) -> None:
+        """Take over what another has counted since the start; only without labels."""
+        self._values[()] = total
+
     def lines(self) -> list[str]:
         return [self._line(f"{self.name}_total", key, value) for key, value in self._values.items()]
 
@@ -111,6 +115,10 @@ class Histogram(Metric):
         counts = self._counts.setdefault(key, [0] * len(self._bounds))
         counts[bisect.bisect_left(self._bounds, value)] += 1
         self._sums[key] = self._sums.get(key, 0.0) + value
+
+    def show(self, counts: Sequence[int], total: float) -> None:
+        """Take over what another has counted since the start, by bucket, and its sum; only without labels."""
+        self._counts[()], self._sums[()] = list(counts), total
 
     def lines(self) -> list[str]:
         lines = []

@@ -35,7 +35,10 @@ def test_a_storm_of_kills_loses_no_request_that_waits_and_leaves_nothing_behind(
             times = []
             for index in range(kills):
                 await asyncio.sleep(rng.uniform(0.0, 0.15))
+                before = made.health().counts
                 times.append(await hurt(made, link, SIGNALS[index % len(SIGNALS)]))
+                after = made.health().counts
+                assert all(one <= other for one, other in zip(before, after, strict=True)), "counts do not go back"
             await load.end()
             assert told(await answer(made, spec("the same", 12, 3))) == expected
             health = made.health()
@@ -99,10 +102,10 @@ def test_a_request_that_kills_the_engine_twice_is_refused_from_then_on_and_hurts
                 assert (await each)[-1].error in ("", REFUSED, INTERRUPTED)
             while made.health().state is not State.READY:
                 await asyncio.sleep(0.01)
-            before = made.health().steps
+            before = made.health().counts.steps
             (end,) = await answer(made, spec("a Z", 3, seed=2))
             assert (end.finish, end.error) == (Finish.ERROR, REFUSED)
-            assert made.health().steps == before
+            assert made.health().counts.steps == before
             assert (await answer(made, spec("other 0", 3)))[-1].finish is not Finish.ERROR
 
     asyncio.run(scenario())

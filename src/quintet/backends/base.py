@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
 from quintet.events import TokenEvent
 from quintet.request import Guide, Prompt, Reasoning, Sampling
@@ -134,24 +134,63 @@ class State(enum.Enum):
     CLOSED = "closed"
 
 
+class Counts(NamedTuple):
+    """What an engine has done; none of it ever goes down, whatever becomes of the engine.
+
+    Args:
+        steps: engine steps finished.
+        tokens: computed in them.
+        prefilled: of these, in prefill; what the prefix cache or a fork spared is not among them.
+        preempted: times that a sequence lost its pages to others; it is computed again later.
+        queried, found: prompt tokens looked for in the prefix cache, and found there.
+    """
+
+    steps: int = 0
+    tokens: int = 0
+    prefilled: int = 0
+    preempted: int = 0
+    queried: int = 0
+    found: int = 0
+
+
+class Pages(NamedTuple):
+    """The KV cache now.
+
+    Args:
+        total: pages that exist.
+        size: tokens of a page.
+        used: pages that sequences hold.
+        cached: pages that nobody holds, but whose contents can be found again; free as soon as a page is wanted.
+    """
+
+    total: int = 0
+    size: int = 0
+    used: int = 0
+    cached: int = 0
+
+
+BATCH_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+"""Upper bounds of the classes in which ``Health.batches`` counts steps; beyond the last there is one more."""
+
+
 @dataclass(frozen=True, slots=True)
 class Health:
     """A truthful snapshot.
 
     Args:
         progress: share of loading done, 0 to 1.
-        steps: engine steps finished since start.
         running: sequences in the batch.
         waiting: sequences in the queue.
-        prefilled: tokens computed in prefill since start; what the prefix cache or a fork spared is not among them.
+        batches: steps by the number of tokens that they computed, see ``BATCH_TOKENS``.
     """
 
     state: State
     progress: float = 1.0
-    steps: int = 0
     running: int = 0
     waiting: int = 0
-    prefilled: int = 0
+    counts: Counts = field(default_factory=Counts)
+    pages: Pages = field(default_factory=Pages)
+    batches: Sequence[int] = (0,) * (len(BATCH_TOKENS) + 1)
 
 
 class Backend(Protocol):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from quintet.backends.base import Health
+from quintet.backends.base import BATCH_TOKENS, Health, Pages
 from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finish, Finished, Usage
-from quintet.metrics import Counter, Gauge, Histogram, render
+from quintet.metrics import Counter, Gauge, Histogram, Metric, render
 from quintet.request import CompletionRequest
 
 ACCESS = logging.getLogger("quintet.access")
@@ -35,14 +35,10 @@ class Telemetry:
     def __init__(self, model: str, clock: Callable[[], float]) -> None:
         fixed = {"model_name": model, "engine": "0"}
         self.clock = clock
-        self._running = Gauge("vllm:num_requests_running", "Sequences in the batch.", fixed=fixed)
-        self._waiting = Gauge("vllm:num_requests_waiting", "Sequences in the queue.", fixed=fixed)
-        self._steps = Gauge("quintet:engine_steps", "Engine steps finished since the start.", fixed=fixed)
-        self._prefilled = Gauge("quintet:prefill_tokens", "Tokens computed in prefill since the start; no cached ones.", fixed=fixed)
+        self._engine = _EngineMetrics(fixed)
         self.prompt_tokens = Counter("vllm:prompt_tokens", "Prompt tokens of ended requests.", fixed=fixed)
         self.generation_tokens = Counter("vllm:generation_tokens", "Tokens generated for ended requests.", fixed=fixed)
-        self.queries = Counter("vllm:prefix_cache_queries", "Prompt tokens looked for in the prefix cache.", fixed=fixed)
-        self.hits = Counter("vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache.", fixed=fixed)
+        self.cached = Counter("vllm:prompt_tokens_cached", "Prompt tokens of ended requests that were not computed for them.", fixed=fixed)
         self.success = Counter("vllm:request_success", "Choices by why they ended.", ("finished_reason",), fixed)
         self.first = Histogram("vllm:time_to_first_token_seconds", "From arrival to the first text.", _TTFT, fixed=fixed)
         self.gap = Histogram("vllm:inter_token_latency_seconds", "Between the outputs of a request.", _GAP, fixed=fixed)
@@ -59,19 +55,53 @@ class Telemetry:
 
     def scrape(self, health: Health) -> bytes:
         """The text for Prometheus."""
-        self._running.set(health.running)
-        self._waiting.set(health.waiting)
-        self._steps.set(health.steps)
-        self._prefilled.set(health.prefilled)
-        metrics = [self._running, self._waiting, self._steps, self._prefilled, self.prompt_tokens, self.generation_tokens]
-        metrics += [self.queries, self.hits, self.success, self.first, self.gap, self.latency, self.queue, self.prefill, self.decode]
-        metrics += [self.prompt, self.generation, self.n, self.max_tokens]
+        metrics = [*self._engine.of(health), self.prompt_tokens, self.cached, self.generation_tokens, self.success, self.first, self.gap]
+        metrics += [self.latency, self.queue, self.prefill, self.decode, self.prompt, self.generation, self.n, self.max_tokens]
         return render([*metrics, self.http, self.seconds]).encode()
 
     def answered(self, method: str, handler: str, status: int, seconds: float) -> None:
         """Count an answer; the labels are words of ours, never the client's."""
         self.http.add(labels=(method, handler, str(status)))
         self.seconds.observe(seconds, (handler,))
+
+
+class _EngineMetrics:
+    """What the engine counts itself, also of requests that have not ended."""
+
+    def __init__(self, fixed: Mapping[str, str]) -> None:
+        self._fixed = fixed
+        self._running = Gauge("vllm:num_requests_running", "Sequences in the batch.", fixed=fixed)
+        self._waiting = Gauge("vllm:num_requests_waiting", "Sequences in the queue.", fixed=fixed)
+        self._usage = Gauge("vllm:kv_cache_usage_perc", "Share of the KV cache's pages that sequences hold; 1 = all.", fixed=fixed)
+        self._cached = Gauge("quintet:kv_cache_cached_pages", "Pages that nobody holds and that can be found again.", fixed=fixed)
+        self._tokens = Histogram("vllm:iteration_tokens_total", "Tokens computed in a step.", BATCH_TOKENS, fixed=fixed)
+        self._counters = [
+            Counter("quintet:engine_steps", "Engine steps finished.", fixed=fixed),
+            Counter("quintet:prefill_tokens", "Tokens computed in prefill; neither cached ones nor those a sample shares.", fixed=fixed),
+            Counter("vllm:num_preemptions", "Times that a sequence lost its pages to others.", fixed=fixed),
+            Counter("vllm:prefix_cache_queries", "Prompt tokens looked for in the prefix cache.", fixed=fixed),
+            Counter("vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache.", fixed=fixed),
+        ]
+
+    def of(self, health: Health) -> list[Metric]:
+        """The metrics, as they are now."""
+        counts, pages = health.counts, health.pages
+        self._running.set(health.running)
+        self._waiting.set(health.waiting)
+        self._usage.set(pages.used / pages.total if pages.total else 0.0)
+        self._cached.set(pages.cached)
+        self._tokens.show(health.batches, counts.tokens)
+        shown = (counts.steps, counts.prefilled, counts.preempted, counts.queried, counts.found)
+        for counter, total in zip(self._counters, shown, strict=True):
+            counter.show(total)
+        return [self._running, self._waiting, self._usage, self._cached, self._info(pages), self._tokens, *self._counters]
+
+    def _info(self, pages: Pages) -> Gauge:
+        """vLLM tells the cache's shape as labels; there, blocks are what pages are here."""
+        shape = {"block_size": str(pages.size), "num_gpu_blocks": str(pages.total)}
+        info = Gauge("vllm:cache_config_info", "Tokens of a page, and how many pages there are.", fixed={**self._fixed, **shape})
+        info.set(1)
+        return info
 
 
 class Observer:
@@ -122,8 +152,7 @@ class Observer:
         telemetry.latency.observe(telemetry.clock() - self._arrived)
         telemetry.prompt_tokens.add(usage.prompt_tokens)
         telemetry.generation_tokens.add(usage.completion_tokens)
-        telemetry.queries.add(usage.prompt_tokens)
-        telemetry.hits.add(usage.cached_tokens)
+        telemetry.cached.add(usage.cached_tokens)
         telemetry.prompt.observe(usage.prompt_tokens)
         telemetry.generation.observe(usage.completion_tokens)
 

@@ -176,7 +176,7 @@ def test_what_cannot_run_is_refused_before_anything_starts(check: Check) -> None
         for bad in ([spec((1, backend.capabilities.vocab))], [spec((-1,))], [spec()] * (most + 1)):
             with pytest.raises(BadRequest):
                 await backend.prepare(bad)
-        assert backend.health().steps == 0
+        assert backend.health().counts.steps == 0
 
     check(scenario)
 
@@ -257,21 +257,39 @@ def test_health_counts_steps_and_goes_back_to_idle(check: Check) -> None:
         await run(backend, spec(max_tokens=6), spec("other", 6))
         after = backend.health()
         assert (before.state, after.state) == (State.READY, State.READY)
-        assert (before.steps, before.progress) == (0, 1.0)
-        assert after.steps >= 1
+        assert (before.counts.steps, before.progress) == (0, 1.0)
+        assert after.counts.steps >= 1
         assert (after.running, after.waiting) == (0, 0)
 
     check(scenario)
 
 
-def test_health_counts_prefilled_tokens_once_for_all_samples_and_not_again_when_they_are_cached(check: Check) -> None:
+def test_a_prompt_is_computed_once_for_all_its_samples_and_not_again_where_it_is_cached(check: Check) -> None:
     async def scenario(backend: Backend) -> None:
         length = len(await backend.tokenize(STORY, False))
         await run(backend, *(spec(temperature=1.0, seed=seed) for seed in range(5)))
-        assert backend.health().prefilled == length
+        assert backend.health().counts[2:] == (length, 0, length, 0), "prefilled, preempted, queried, found"
         ((*_, last),) = await run(backend, spec())
         assert last.cached_tokens > 0
-        assert backend.health().prefilled == 2 * length - last.cached_tokens
+        assert backend.health().counts[2:] == (2 * length - last.cached_tokens, 0, 2 * length, last.cached_tokens)
+
+    check(scenario)
+
+
+def test_pages_are_held_while_something_runs_and_only_cached_afterwards(check: Check) -> None:
+    async def scenario(backend: Backend) -> None:
+        before = backend.health().pages
+        assert (before.used, before.cached, before.total * before.size > 0) == (0, 0, True)
+        stream = backend.submit(await backend.prepare([spec(max_tokens=40)]))
+        await anext(stream)
+        assert backend.health().pages.used >= len(await backend.tokenize(STORY, False)) // before.size
+        async for _ in stream:
+            pass
+        after = backend.health()
+        assert after.pages.used == 0
+        assert after.pages.cached > 0
+        assert sum(after.batches) == after.counts.steps
+        assert after.counts.tokens >= after.counts.prefilled
 
     check(scenario)
 

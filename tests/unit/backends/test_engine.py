@@ -330,7 +330,7 @@ def test_the_event_loop_is_woken_once_per_step_however_many_sequences_run() -> N
         prepared = await engine.prepare([spec(f"{index}", 20) for index in range(8)])
         async for _ in engine.submit(prepared):
             pass
-        steps = engine.health().steps
+        steps = engine.health().counts.steps
         assert 1 < steps <= 30
         assert steps <= wakes <= steps + 1
 
@@ -347,7 +347,7 @@ def test_the_worker_itself_refuses_what_is_beyond_the_limit_and_goes_on() -> Non
 
     def send(message: FromWorker) -> None:
         sent.append(message)
-        if isinstance(message, Stepped) and message.steps and not message.running:
+        if isinstance(message, Stepped) and message.counts.steps and not message.running:
             inbox.put(Stop())
 
     Worker(loader(), CONFIG, Clock(), inbox, send).run()

@@ -23,6 +23,7 @@ class ScriptedBackend:
         length: words before the end of the sequence; ``None`` = until ``max_tokens``.
         pause: seconds per step.
         break_after: steps after which the engine fails.
+        told: as its health, instead of what goes with ``state``.
     """
 
     words: Sequence[bytes] = (b" the", b" cat", b" sat", b" on", b" a", b" mat", b".")
@@ -33,7 +34,7 @@ class ScriptedBackend:
     state: State = State.READY
     aborted: list[tuple[int, int | None]] = field(default_factory=list)
     steps: int = 0
-    prefilled: int = 0
+    told: Health | None = None
     submitted: int = 0
     prepared: int = 0
     closed: bool = False
@@ -115,7 +116,7 @@ class ScriptedBackend:
         self.aborted.append((request_id, seq))
 
     def health(self) -> Health:
-        return Health(self.state, 0.42 if self.state is State.LOADING else 1.0, self.steps, prefilled=self.prefilled)
+        return self.told or Health(self.state, 0.42 if self.state is State.LOADING else 1.0)
 
     async def close(self) -> None:
         self.closed = True

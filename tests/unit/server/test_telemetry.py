@@ -12,10 +12,24 @@ from tests.unit.server.asgi import JSON, Source, call
 from tests.unit.server.scripted import ScriptedBackend
 
 from quintet import __version__
-from quintet.backends.base import State
+from quintet.backends.base import Counts, Health, Pages, State
 from quintet.config import ServerConfig
 from quintet.server.app import App, create_app
 from quintet.server.mounts import HEADER
+
+ENGINE = {
+    "vllm:num_requests_running": 3,
+    "vllm:num_requests_waiting": 2,
+    "vllm:kv_cache_usage_perc": 0.25,
+    "vllm:num_preemptions_total": 1,
+    "vllm:prefix_cache_queries_total": 40,
+    "vllm:prefix_cache_hits_total": 30,
+    "vllm:iteration_tokens_total_sum": 90,
+    "vllm:iteration_tokens_total_count": 7,
+    "quintet:kv_cache_cached_pages": 8,
+    "quintet:engine_steps_total": 7,
+    "quintet:prefill_tokens_total": 50,
+}
 
 SECRETS = ("canary-prompt", "canary-stop", "canary-user", "canary-key", "canary-query", "canary-model", "canary-path", "canary-field")
 
@@ -34,7 +48,7 @@ def scraped(served: App, **headers: str) -> dict[str, float]:
 
 
 def test_a_completion_is_counted_under_vllms_names() -> None:
-    served = app(ScriptedBackend(prefilled=7))
+    served = app()
     for stream in (False, True):
         call(served, {"prompt": "abcd", "max_tokens": 3, "n": 2, "stream": stream})
     found = scraped(served)
@@ -47,10 +61,16 @@ def test_a_completion_is_counted_under_vllms_names() -> None:
     assert found['vllm:request_params_n_bucket{,le="2"}'] == 2
     assert found["vllm:request_params_max_tokens_sum{}"] == 6
     assert found["vllm:request_prompt_tokens_sum{}"] == 8
-    assert found["vllm:prefix_cache_queries_total{}"] == 8
-    assert found["quintet:prefill_tokens{}"] == 7
-    assert found["vllm:num_requests_running{}"] == found["vllm:num_requests_waiting{}"] == 0
+    assert found["vllm:prompt_tokens_cached_total{}"] == 0
     assert found['http_requests_total{method="POST",handler="/completions",status="200"}'] == 2
+
+
+def test_what_the_engine_counts_is_told_as_it_is() -> None:
+    health = Health(State.READY, 1.0, 3, 2, Counts(7, 90, 50, 1, 40, 30), Pages(20, 16, 5, 8), (0, 4, 0, 3, *(0,) * 10))
+    found = scraped(app(ScriptedBackend(told=health)))
+    assert {name: found[f"{name}{{}}"] for name in ENGINE} == ENGINE
+    assert found['vllm:cache_config_info{,block_size="16",num_gpu_blocks="20"}'] == 1
+    assert [found[f'vllm:iteration_tokens_total_bucket{{,le="{bound}"}}'] for bound in ("1", "8", "32", "+Inf")] == [0, 4, 7, 7]
 
 
 def test_a_client_that_leaves_is_counted_as_aborted_with_the_tokens_that_were_computed() -> None:

@@ -103,8 +103,8 @@ class Child:
 
 def _frame(message: FromWorker) -> codec.Frame:
     match message:
-        case Stepped(events, steps, running, waiting, prefilled):
-            return codec.Step(steps, running, waiting, prefilled, codec.rows_of(events))
+        case Stepped(events, running, waiting, counts, pages):
+            return codec.Step(running, waiting, counts, pages, codec.rows_of(events))
         case Started(requests):
             return codec.Begun(requests)
         case Progress(share):

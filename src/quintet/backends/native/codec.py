@@ -16,7 +16,7 @@ from typing import Any, get_type_hints
 
 import msgspec
 
-from quintet.backends.base import PreparedSequence
+from quintet.backends.base import Counts, Pages, PreparedSequence
 from quintet.backends.native.emit import Events
 from quintet.backends.native.messages import Submit
 from quintet.config import EngineConfig
@@ -112,10 +112,10 @@ class Begun(Frame, frozen=True):
 class Step(Frame, frozen=True):
     """``Stepped``, for encoding: events as rows."""
 
-    steps: int
     running: int
     waiting: int
-    prefilled: int
+    counts: Counts
+    pages: Pages
     events: dict[int, list[tuple[Any, ...]]]
 
 
@@ -145,7 +145,7 @@ _Row = msgspec.defstruct(
 )
 _StepIn = msgspec.defstruct(
     "_StepIn",
-    [("steps", int), ("running", int), ("waiting", int), ("prefilled", int), ("events", dict[int, list[_Row]])],  # type: ignore[valid-type]
+    [("running", int), ("waiting", int), ("counts", Counts), ("pages", Pages), ("events", dict[int, list[_Row]])],  # type: ignore[valid-type]
     bases=(Frame,),
     frozen=True,
     array_like=True,

@@ -6,9 +6,11 @@ import asyncio
 import itertools
 import logging
 import time
+from bisect import bisect_left
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from operator import add
 
-from quintet.backends.base import Capabilities, Health, Prepared, SequenceSpec, State, TokenizerInfo
+from quintet.backends.base import BATCH_TOKENS, Capabilities, Counts, Health, Pages, Prepared, SequenceSpec, State, TokenizerInfo
 from quintet.backends.native.codec import digest
 from quintet.backends.native.core import Loader, Tokenizer
 from quintet.backends.native.flights import Flights
@@ -69,7 +71,10 @@ class Engine:
         self._tokenizer: Tokenizer | None = None
         self._tags: Tags | None = None
         self._guides = GuideCheck()
-        self._steps = self._past_steps = self._prefilled = self._past_prefilled = self._running = self._waiting = 0
+        self._running = self._waiting = 0
+        self._counts = self._past = Counts()  # of the worker that runs; of those before it
+        self._pages = Pages()
+        self._batches = [0] * (len(BATCH_TOKENS) + 1)
         self._moved = self._looked = clock()  # when a step last finished or work arrived at an idle engine
         self._stall_s, self._least_stall_s = stall_s, stall_s
         self._failures = 0  # starts in a row that did not reach readiness
@@ -152,8 +157,8 @@ class Engine:
             state = State.CLOSED
         elif self._stalled():
             state = State.STALLED
-        steps, prefilled = self._past_steps + self._steps, self._past_prefilled + self._prefilled
-        return Health(state, self._progress, steps, self._running, self._waiting, prefilled)
+        counts = _sum(self._past, self._counts)
+        return Health(state, self._progress, self._running, self._waiting, counts, self._pages, tuple(self._batches))
 
     def drain(self) -> None:
         """Take no new work, and finish what there is; ``live`` tells when that is done."""
@@ -186,11 +191,8 @@ class Engine:
         if self._state is State.CLOSED:
             return
         match message:
-            case Stepped(events, steps, running, waiting, prefilled):
-                self._steps, self._running, self._waiting, self._prefilled = steps, running, waiting, prefilled
-                self._moved = self._clock()
-                for request_id, batch in events.items():
-                    self._flights.push(request_id, batch)
+            case Stepped():
+                self._stepped(message)
             case Started(requests):
                 self._flights.begin(requests)
             case Progress(share):
@@ -199,6 +201,15 @@ class Engine:
                 self._ready(message)
             case Died(error):
                 self._died(error)
+
+    def _stepped(self, message: Stepped) -> None:
+        before, self._counts = self._counts, message.counts
+        self._running, self._waiting, self._pages = message.running, message.waiting, message.pages
+        self._moved = self._clock()
+        if message.counts.steps > before.steps:
+            self._batches[bisect_left(BATCH_TOKENS, message.counts.tokens - before.tokens)] += 1
+        for request_id, batch in message.events.items():
+            self._flights.push(request_id, batch)
 
     def _ready(self, message: Ready) -> None:
         if self._capabilities is not None and self._capabilities.fingerprint != message.capabilities.fingerprint:
@@ -214,8 +225,7 @@ class Engine:
         self._watch()
 
     def _died(self, error: Exception | None) -> None:
-        self._past_steps, self._steps = self._past_steps + self._steps, 0
-        self._past_prefilled, self._prefilled = self._past_prefilled + self._prefilled, 0
+        self._past, self._counts, self._pages = _sum(self._past, self._counts), Counts(), Pages()
         self._running = self._waiting = 0
         self._failures += self._state is not State.READY
         if not self._link.restarts or self._capabilities is None:  # it never worked: whoever started it is told why
@@ -267,6 +277,10 @@ class Engine:
             call()
 
         self._timers[name] = asyncio.get_running_loop().call_later(seconds, run)
+
+
+def _sum(past: Counts, now: Counts) -> Counts:
+    return Counts(*map(add, past, now))
 
 
 def _separator(tokenizer: Tokenizer) -> int | None:

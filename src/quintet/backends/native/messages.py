@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quintet.backends.base import Capabilities, PreparedSequence
+from quintet.backends.base import Capabilities, Counts, Pages, PreparedSequence
 from quintet.backends.native.core import Tokenizer
 from quintet.backends.native.emit import Events
 
@@ -68,16 +68,15 @@ class Stepped:
 
     Args:
         events: of each request, in order.
-        steps: finished since start.
         running, waiting: sequences after it.
-        prefilled: tokens computed in prefill since start.
+        counts: since this worker's start.
     """
 
     events: Events
-    steps: int
     running: int
     waiting: int
-    prefilled: int
+    counts: Counts
+    pages: Pages
 
 
 @dataclass(frozen=True, slots=True)

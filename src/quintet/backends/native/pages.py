@@ -13,6 +13,7 @@ from hashlib import blake2b
 
 import numpy as np
 
+from quintet.backends.base import Pages
 from quintet.backends.native.core import I32, PAGE, U8
 
 _IDS = struct.Struct(f"<{PAGE}i")
@@ -58,6 +59,12 @@ class PagePool:
     def available(self) -> int:
         """Pages that ``take`` can still hand out."""
         return self.total - len(self._references) + len(self._free) + len(self._idle)
+
+    @property
+    def state(self) -> Pages:
+        """How many pages there are, and in which state."""
+        idle = len(self._idle)
+        return Pages(self.total, PAGE, len(self._references) - len(self._free) - idle, idle)
 
     def references(self, page: int) -> int:
         """How many tables and snapshots hold ``page``."""

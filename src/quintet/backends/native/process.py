@@ -128,7 +128,7 @@ class ProcessLink(Link):
                 self._lost(ModelError(reason) if model else EngineFailed(f"the engine broke ({reason})."))
             case step:
                 events = codec.events_of(step.events, self._pieces)
-                self._receive(Stepped(events, step.steps, step.running, step.waiting, step.prefilled))
+                self._receive(Stepped(events, step.running, step.waiting, step.counts, step.pages))
 
     def _ready(self, up: codec.Up) -> Ready:
         """The child is up only after it got the vocabulary."""

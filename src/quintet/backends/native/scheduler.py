@@ -57,6 +57,8 @@ class Scheduler:
         self._running: list[Sequence] = []  # in order of admission
         self._waiting = WaitingQueue()
         self._groups = Groups(kv, self._waiting)
+        self.preempted = self.queried = self.found = 0
+        """See ``Counts``."""
 
     @property
     def live(self) -> int:
@@ -162,6 +164,7 @@ class Scheduler:
         self._running.remove(seq)
         self._kv.release(seq)
         seq.advance(Action.PREEMPT)
+        self.preempted += 1
         self._waiting.push_front(seq)
 
     def _admit(self, plan: Plan, now: float) -> None:
@@ -193,6 +196,8 @@ class Scheduler:
         self._kv.admit(seq, matched)
         if group.cached is None:
             group.cached, group.waited = seq.computed, now - group.submitted
+            self.queried += len(group.prompt)
+            self.found += seq.computed
         seq.advance(Action.ADMIT)
         self._running.append(seq)
         return True

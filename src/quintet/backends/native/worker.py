@@ -8,7 +8,7 @@ from queue import SimpleQueue
 
 import numpy as np
 
-from quintet.backends.base import Capabilities
+from quintet.backends.base import Capabilities, Counts
 from quintet.backends.native.core import PAGE, Batch, Loaded, Loader, Runner, Samplers
 from quintet.backends.native.emit import Emitter, Events
 from quintet.backends.native.guide import Guides
@@ -66,7 +66,7 @@ class Worker:
         self._supervised = supervised
         self._computed: set[int] = set()  # requests of the last step
         self._compiling: dict[int, list[int | None]] = {}  # requests whose guides are being compiled -> their aborts
-        self._steps = self._prefilled = 0
+        self._steps = self._tokens = self._prefilled = 0
 
     def run(self) -> None:
         """The thread's body; never raises."""
@@ -96,8 +96,9 @@ class Worker:
         capabilities = _capabilities(loaded, config, context)
         tables = BlockTables(running_limit(config), -(-context // PAGE))
         self._guides = Guides(capabilities.pieces, tokenizer.eos_ids, capabilities.vocab)
-        kv = KvCache(PagePool(pages), tables, runner.row_bytes)
-        scheduler = Scheduler(config, kv, Emitter(capabilities.pieces, tokenizer.eos_ids))
+        self._pool = PagePool(pages)
+        scheduler = Scheduler(config, KvCache(self._pool, tables, runner.row_bytes), Emitter(capabilities.pieces, tokenizer.eos_ids))
+        self._tell(scheduler, {})
         self._send(Ready(capabilities, tokenizer, self._try(runner) if self._supervised else 0.0))
         return scheduler, Stepper(runner, tables, Samplers(capabilities.pieces, tokenizer.eos_ids), Masks(self._guides, capabilities.vocab))
 
@@ -121,7 +122,11 @@ class Worker:
                 _merge(events, self._receive(self._inbox.get(), scheduler))
             if scheduler.live:
                 _merge(events, self._step(scheduler, stepper))
-            self._send(Stepped(events, self._steps, scheduler.running, scheduler.live - scheduler.running, self._prefilled))
+            self._tell(scheduler, events)
+
+    def _tell(self, scheduler: Scheduler, events: Events) -> None:
+        counts = Counts(self._steps, self._tokens, self._prefilled, scheduler.preempted, scheduler.queried, scheduler.found)
+        self._send(Stepped(events, scheduler.running, scheduler.live - scheduler.running, counts, self._pool.state))
 
     def _receive(self, message: ToWorker, scheduler: Scheduler) -> Events:
         match message:
@@ -166,6 +171,7 @@ class Worker:
             return scheduler.fail(plan, REJECTED)
         finally:
             self._steps += 1
+            self._tokens += len(plan.tokens)
             self._prefilled += sum(chunk.count for chunk in plan.chunks)
         return scheduler.apply(plan, results)
 
