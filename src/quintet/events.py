@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
 class Finish(enum.Enum):
@@ -17,6 +18,17 @@ class Finish(enum.Enum):
     LENGTH = "length"  # max_tokens, or the end of the context
     ABORT = "abort"  # cancelled: client gone, deadline, shutdown
     ERROR = "error"  # failed; the reason travels in Failed
+
+
+class DraftCounts(NamedTuple):
+    """What became of the drafts of speculation: how many there were, and how many of their tokens were accepted, and rejected."""
+
+    made: int = 0
+    accepted: int = 0
+    rejected: int = 0
+
+
+NO_DRAFTS = DraftCounts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +47,7 @@ class TokenEvent:
         cached_tokens: set on the sequence's terminal event: prompt tokens that came from the prefix cache.
         waited: set on the sequence's first event: seconds between submission and the first step that computed it.
         error: with ``finish=ERROR``: a fixed, client-safe sentence.
+        drafts: set on the sequence's terminal event.
     """
 
     seq: int
@@ -47,6 +60,7 @@ class TokenEvent:
     cached_tokens: int = 0
     error: str = ""
     waited: float = 0.0
+    drafts: DraftCounts = NO_DRAFTS
 
 
 @dataclass(frozen=True, slots=True)

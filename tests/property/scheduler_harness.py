@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,8 +15,10 @@ from quintet.backends.native.kv import KvCache
 from quintet.backends.native.pages import BlockTables, PagePool
 from quintet.backends.native.plan import Plan
 from quintet.backends.native.scheduler import Scheduler
+from quintet.backends.native.sequence import Sequence as Sample
+from quintet.backends.native.speculation import Speculation
 from quintet.backends.native.step import Stepper
-from quintet.backends.toy import ToyRunner, ToyTokenizer
+from quintet.backends.toy import EOS, ToyRunner, ToyTokenizer
 from quintet.config import EngineConfig
 from quintet.events import Finish, TokenEvent
 from quintet.request import Sampling
@@ -40,16 +43,22 @@ class Simulation:
     """An engine without its thread; ``events[request, seq]`` collects what came out."""
 
     def __init__(
-        self, *, pages: int = 4096, batch_tokens: int = 64, max_running: int = 16, max_waiting: int = 1024, caching: bool = True
+        self,
+        *,
+        pages: int = 4096,
+        batch_tokens: int = 64,
+        max_running: int = 16,
+        max_waiting: int = 1024,
+        caching: bool = True,
+        speculation: Speculation | None = None,
     ) -> None:
         self.config = EngineConfig(batch_tokens=batch_tokens, max_running=max_running, max_waiting=max_waiting)
         self.runner = ToyRunner()
         self.runner.allocate(pages)
         self.pool = PagePool(pages, caching=caching)
         tables = BlockTables(min(max_running, batch_tokens), min(pages, self.runner.context // PAGE))
-        self.scheduler = Scheduler(
-            self.config, KvCache(self.pool, tables, self.runner.row_bytes), Emitter(ToyTokenizer().pieces, ToyTokenizer().eos_ids)
-        )
+        emitter = Emitter(ToyTokenizer().pieces, ToyTokenizer().eos_ids)
+        self.scheduler = Scheduler(self.config, KvCache(self.pool, tables, self.runner.row_bytes), emitter, speculation)
         self.stepper = Stepper(self.runner, tables, Samplers(ToyTokenizer().pieces, ToyTokenizer().eos_ids))
         self.events: dict[tuple[int, int], list[TokenEvent]] = {}
         self.last_plan = Plan()
@@ -81,6 +90,8 @@ class Simulation:
         assert sum(len(job.targets) for job in plan.scores) <= self.config.batch_tokens
         assert len(plan.draws) <= self.config.max_running
         assert all(length >= 1 for length in plan.lengths)
+        assert len(plan.drafts) in (0, len(plan.draws))
+        assert not (plan.drafts and plan.chunks), "drafts must not delay a prompt"
         assert plan.decodes or plan.chunks or plan.draws, "a step must do something"
 
     def finish(self, limit: int = 20_000) -> None:
@@ -111,6 +122,32 @@ def run_all(simulation: Simulation) -> int:
 def told(events: Sequence[TokenEvent]) -> list[tuple[object, ...]]:
     """What a client can see of events, without how they were cached."""
     return [(event.token, event.piece, event.logprob, event.top, event.prompt, event.finish, event.error) for event in events]
+
+
+class Oracle(Speculation):
+    """Drafts that are right as far as is asked, which no real source is so often.
+
+    Args:
+        lengths: of the drafts, in turn; 0 = none.
+        right: tokens of each that are as the sequence alone draws them, in turn; the next one is not.
+    """
+
+    def __init__(self, sequences: dict[tuple[int, int], PreparedSequence], lengths: Sequence[int], right: Sequence[int]) -> None:
+        super().__init__(frozenset({EOS}))
+        self._sequences = sequences
+        self._lengths, self._right = itertools.cycle(lengths), itertools.cycle(right)
+
+    def drafts(self, decoding: Sequence[Sample], most_rows: int) -> list[list[int]]:
+        share = most_rows // max(len(decoding), 1) - 1
+        made = [self._made(seq, min(share, seq.max_tokens - len(seq.generated) - 1)) for seq in decoding]
+        return made if any(made) else []
+
+    def _made(self, seq: Sample, most: int) -> list[int]:
+        text = [event[0] for event in alone(self._sequences[seq.request_id, seq.index]) if not event[4] and event[0] != EOS]
+        future = [*text[len(seq.generated) :], *[32] * PAGE * 3][: max(0, min(next(self._lengths), most))]
+        for wrong in range(next(self._right), len(future)):
+            future[wrong] = (future[wrong] + 1) % EOS
+        return future
 
 
 @functools.lru_cache(maxsize=4096)

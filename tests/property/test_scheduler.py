@@ -7,10 +7,12 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
-from tests.property.scheduler_harness import Simulation, assert_as_alone, prepared
+from tests.property.scheduler_harness import Oracle, Simulation, assert_as_alone, prepared
 
 from quintet.backends.base import PreparedSequence
 from quintet.backends.native.core import PAGE
+from quintet.backends.native.speculation import Speculation
+from quintet.backends.toy import EOS
 from quintet.events import Finish
 from quintet.request import Dry
 
@@ -53,8 +55,12 @@ def requests(draw: st.DrawFn) -> list[PreparedSequence]:
     ]
 
 
+draft_lengths = st.lists(st.sampled_from([0, 1, 2, 5, PAGE, 2 * PAGE + 1]), min_size=1, max_size=4)
+"""Of drafts, or of the part of them that is right, in turn."""
+
+
 class AnyInterleaving(RuleBasedStateMachine):
-    """Requests come, go and are aborted in any order, under any budget and cache."""
+    """Requests come, go and are aborted in any order, under any budget and cache, with drafts that are right, wrong, or in part."""
 
     added = Bundle("added")
 
@@ -63,18 +69,25 @@ class AnyInterleaving(RuleBasedStateMachine):
         max_running=st.sampled_from([1, 2, 4, 8, 32]),
         pages=st.sampled_from([CONTEXT // PAGE, 9, 10, 12, 16, 500]),
         caching=st.booleans(),
+        drafts=st.none() | st.just((None, None)) | st.tuples(draft_lengths, draft_lengths),
     )
-    def start(self, batch_tokens: int, max_running: int, pages: int, caching: bool) -> None:
-        self.simulation = Simulation(pages=pages, batch_tokens=batch_tokens, max_running=max_running, caching=caching)
+    def start(self, batch_tokens: int, max_running: int, pages: int, caching: bool, drafts: tuple[Any, Any] | None) -> None:
         self.sequences: dict[tuple[int, int], PreparedSequence] = {}
+        speculation = None
+        if drafts is not None:
+            lengths, right = drafts
+            speculation = Oracle(self.sequences, lengths, right) if lengths else Speculation(frozenset({EOS}))
+        self.simulation = Simulation(
+            pages=pages, batch_tokens=batch_tokens, max_running=max_running, caching=caching, speculation=speculation
+        )
         self.aborted: set[tuple[int, int]] = set()
 
     @rule(target=added, sequences=requests())
     def add(self, sequences: list[PreparedSequence]) -> object:
         request = len({request for request, _ in self.sequences})
-        self.simulation.add(request, *sequences)
         keys = [(request, index) for index in range(len(sequences))]
-        self.sequences |= dict(zip(keys, sequences, strict=True))
+        self.sequences.update(zip(keys, sequences, strict=True))
+        self.simulation.add(request, *sequences)
         return multiple(*keys)
 
     @rule(key=added)
@@ -114,6 +127,7 @@ class AnyInterleaving(RuleBasedStateMachine):
             events = self.simulation.events[key]
             assert [event.finish is not None for event in events].count(True) == 1, "one terminal event each"
             assert key in self.aborted or events[-1].finish is not Finish.ABORT
+            assert events[-1].drafts.accepted <= len(events)
             assert_as_alone(events, sequence)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.property.scheduler_harness import Simulation, alone, assert_as_alone, prepared, run_all, told
 
-from quintet.backends.native.scheduler import ECHO_BURST
+from quintet.backends.native.chunks import ECHO_BURST
 from quintet.backends.native.sequence import TRANSITIONS, Action, Group, IllegalTransitionError, Sequence, State
 from quintet.backends.toy import ToyRunner
 from quintet.errors import Overloaded

@@ -7,7 +7,7 @@ from collections.abc import Sequence as Items
 from quintet.backends.native.core import NOT_FINITE, NOTHING_LEFT, Scores
 from quintet.backends.native.plan import NO_WAY_ON, Top
 from quintet.backends.native.sequence import Group, Sequence
-from quintet.events import Finish, TokenEvent
+from quintet.events import NO_DRAFTS, Finish, TokenEvent
 
 Events = dict[int, list[TokenEvent]]
 """Request id -> its events of one step, in order."""
@@ -47,7 +47,8 @@ class Emitter:
         group = seq.group
         cached = (group.cached or 0) if finish else 0
         waited = group.waited if len(seq.generated) == 1 and not group.echo else 0.0
-        event = TokenEvent(seq.index, token, piece, logprob, top, False, finish, cached, "", waited)
+        drafts = seq.drafts if finish else NO_DRAFTS
+        event = TokenEvent(seq.index, token, piece, logprob, top, False, finish, cached, "", waited, drafts)
         events.setdefault(seq.request_id, []).append(event)
         return finish is not None
 
@@ -55,7 +56,8 @@ class Emitter:
         """Emit a terminal event that carries no token."""
         group = seq.group
         waited = 0.0 if seq.generated or group.echoed > group.start else group.waited
-        event = TokenEvent(seq.index, -1, finish=finish, cached_tokens=group.cached or 0, error=error, waited=waited)
+        cached = group.cached or 0
+        event = TokenEvent(seq.index, -1, finish=finish, cached_tokens=cached, error=error, waited=waited, drafts=seq.drafts)
         events.setdefault(seq.request_id, []).append(event)
 
     def echo(self, group: Group, count: int, scores: Scores | None, events: Events) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from quintet.backends.native.core import PAGE, U8
-from quintet.backends.native.pages import BlockTables, PagePool, chain
-from quintet.backends.native.sequence import Sequence, Snapshot
+from quintet.backends.native.pages import BlockTables, BrokenInvariantError, PagePool, chain
+from quintet.backends.native.sequence import Sequence, Snapshot, State
 
 
 class KvCache:
@@ -86,6 +86,25 @@ class KvCache:
         seq.page = page
         return True
 
+    def extend(self, seq: Sequence, count: int) -> int:
+        """Make places after the next token's, which is writable; ``trim`` takes back those that were not used.
+
+        Returns:
+            How many there are, ``count`` or as many as pages are available.
+        """
+        room = -(seq.computed + 1) % PAGE
+        while room < count and self.pool.available:
+            self.tables.append(seq.slot, self.pool.take())
+            room += PAGE
+        return min(room, count)
+
+    def trim(self, seq: Sequence) -> None:
+        """Let go of pages that hold none of the sequence's positions."""
+        kept = -(-seq.computed // PAGE)
+        if self.tables.length(seq.slot) > kept:
+            self.pool.release(self.tables.cut(seq.slot, kept))
+        seq.page = self.tables.page(seq.slot, kept - 1)
+
     def publish(self, seq: Sequence) -> None:
         """Offer the pages that have become full to the prefix cache."""
         for index in range(seq.published, seq.computed // PAGE):
@@ -115,8 +134,11 @@ class KvCache:
         Raises:
             BrokenInvariantError: naming what is wrong.
         """
-        tables = [self.tables.pages(seq.slot) for seq in running]
-        self.pool.check([*tables, *(snapshot.pages for snapshot in snapshots)])
+        tables = {seq: self.tables.pages(seq.slot) for seq in running}
+        self.pool.check([*tables.values(), *(snapshot.pages for snapshot in snapshots)])
+        for seq, pages in tables.items():
+            if seq.state is State.DECODE and (len(pages) != -(-seq.computed // PAGE) or seq.page != pages[-1]):
+                raise BrokenInvariantError("a sequence holds other pages than its tokens need")
 
     def _open(self, seq: Sequence, pages: list[int], computed: int) -> None:
         seq.slot = self.tables.open(pages)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Items
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,8 +12,21 @@ from quintet.backends.native.guide import U32, Follower, Guides
 from quintet.backends.native.sequence import Sequence
 from quintet.backends.native.thinking import Thinker
 
-Masked = tuple[U32, list[int]]
-"""Masks uint32 [R, ceil(V/32)], all ones where there is no guide, and the rows whose guide cannot go on."""
+
+@dataclass(frozen=True, slots=True)
+class Masked:
+    """What may be drawn.
+
+    Args:
+        bits: uint32 [R, ceil(V/32)]; all ones where there is no guide.
+        failed: rows of the next tokens of sequences whose guide cannot go on.
+        ends: rows after which a sequence cannot go on as drafted.
+    """
+
+    bits: U32
+    failed: list[int]
+    ends: list[int]
+
 
 
 class Masks:
@@ -27,18 +41,42 @@ class Masks:
         self._words = -(-vocab // 32)
         self._pool: ThreadPoolExecutor | None = None
 
-    def begin(self, draws: Items[Sequence]) -> Future[Masked] | None:
-        """Start on the masks of the sequences that will draw, which must not change meanwhile; ``None`` if none has a guide."""
+    def begin(self, draws: Items[Sequence], drafts: Items[list[int]] = ()) -> Future[Masked] | None:
+        """Start on the masks of the sequences that will draw, which must not change meanwhile; ``None`` if none has a guide.
+
+        Args:
+            drafts: of each sequence, if any has one: its rows are that of its next token, and those after each drafted one.
+        """
         if not any(seq.guided for seq in draws):
             return None
         self._pool = self._pool or ThreadPoolExecutor(1, "quintet-masks")
-        return self._pool.submit(self._fill, draws)
+        return self._pool.submit(self._fill, draws, drafts or [()] * len(draws))
 
-    def _fill(self, draws: Items[Sequence]) -> Masked:
-        masks = np.full((len(draws), self._words), 0xFFFFFFFF, np.uint32)
-        failed = [row for row, seq in enumerate(draws) if seq.guided and not self._row(seq, masks[row])]
-        masks[failed] = 0xFFFFFFFF
-        return masks, failed
+    def _fill(self, draws: Items[Sequence], drafts: Items[Items[int]]) -> Masked:
+        masked = Masked(np.full((len(draws) + sum(map(len, drafts)), self._words), 0xFFFFFFFF, np.uint32), [], [])
+        first = 0
+        for seq, draft in zip(draws, drafts, strict=True):
+            last = first + len(draft)
+            if seq.guided:
+                filled = self._rows(seq, draft, masked.bits[first : last + 1])
+                masked.bits[first + filled : last + 1] = 0xFFFFFFFF
+                if not filled:
+                    masked.failed.append(first)
+                elif filled <= len(draft):
+                    masked.ends.append(first + filled - 1)
+            first = last + 1
+        return masked
+
+    def _rows(self, seq: Sequence, draft: Items[int], masks: U32) -> int:
+        """Masks of the next token and of those after it, as far as the draft keeps to the guide; returns how many."""
+        if not self._row(seq, masks[0]) or seq.follower is None:
+            return 0
+        ahead = seq.follower.copy() if draft else seq.follower  # what a wrong draft does to it, even to exceed a limit, is forgotten
+        for row, token in enumerate(draft):
+            allowed = masks[row, token // 32] >> np.uint32(token % 32) & 1
+            if not (allowed and ahead.consume(token) and ahead.fill(masks[row + 1])):
+                return row + 1
+        return len(draft) + 1
 
     def _row(self, seq: Sequence, mask: U32) -> bool:
         follower = seq.follower

@@ -206,6 +206,16 @@ class BlockTables:
         self._matrix[slot, self._lengths[slot]] = page
         self._lengths[slot] += 1
 
+    def cut(self, slot: int, count: int) -> list[int]:
+        """Keep the first ``count`` pages; returns the others."""
+        pages = self.pages(slot)[count:]
+        self._lengths[slot] = count
+        return pages
+
+    def length(self, slot: int) -> int:
+        """How many pages a table lists."""
+        return self._lengths[slot]
+
     def replace_last(self, slot: int, page: int) -> None:
         """Put ``page`` in the place of the last page."""
         self._matrix[slot, self._lengths[slot] - 1] = page

@@ -46,7 +46,9 @@ class ScoreJob:
 
 @dataclass(slots=True)
 class Plan:
-    """One step. Segments are the decoding sequences in order, one token each, then the chunks with ``count`` > 0.
+    """One step. Segments are the decoding sequences in order, then the chunks with ``count`` > 0.
+
+    A decoding sequence has its last token computed, and those that are drafted after it. It draws from each of these rows.
 
     Args:
         copies: pages to copy before the forward pass, ``(source, target)``, in order.
@@ -55,8 +57,10 @@ class Plan:
         rows: indexes into ``tokens`` whose hidden rows are wanted; of the decoding sequences come first.
         stores: ``(view, first)``: hidden rows ``first`` and on (numbered as ``rows``) are to be copied into ``view``.
         decodes: number of decoding sequences.
-        draws: sequences that draw a token; the decoding ones first.
-        draw_rows: for each of them the hidden row: an index into ``rows``, or ``~i`` for ``saved[i]``.
+        draws: sequences that draw; the decoding ones first.
+        drafts: the tokens drafted for each of them; empty = for none.
+        draw_rows: hidden rows to draw from, in order of ``draws``, those of one sequence in a row: an index into ``rows``, or ``~i`` for
+            ``saved[i]``.
         saved: hidden rows of prompts computed in an earlier step, uint8 [row_bytes].
     """
 
@@ -69,10 +73,18 @@ class Plan:
     stores: list[tuple[U8, int]] = field(default_factory=list)
     decodes: int = 0
     draws: list[Sequence] = field(default_factory=list)
+    drafts: list[list[int]] = field(default_factory=list)
     draw_rows: list[int] = field(default_factory=list)
     saved: list[U8] = field(default_factory=list)
     chunks: list[Chunk] = field(default_factory=list)
     scores: list[ScoreJob] = field(default_factory=list)
+
+    def draw(self, seq: Sequence, row: int) -> None:
+        """One more draws, from this one of ``draw_rows``."""
+        self.draws.append(seq)
+        self.draw_rows.append(row)
+        if self.drafts:
+            self.drafts.append([])
 
     @property
     def sequences(self) -> list[Sequence]:
@@ -92,7 +104,7 @@ class Results:
 
     Args:
         hidden: hidden rows, numbered as ``Plan.rows``, uint8 [R, row_bytes].
-        tokens: the token each of ``Plan.draws`` drew; below 0 where there is none: ``NO_WAY_ON`` or one of ``core``'s.
+        tokens: drawn from each of ``Plan.draw_rows``; below 0 where there is none: ``NO_WAY_ON`` or one of ``core``'s.
         logprobs: of these tokens; ``None`` where log-probabilities are off.
         tops: the most likely tokens there; empty where none are asked for.
         scores: one for each of ``Plan.scores``; ``None`` where the logits were not finite.

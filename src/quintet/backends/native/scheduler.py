@@ -1,10 +1,10 @@
 """Who runs in each step, and what came of it. Plain code over values: no clock (time is an argument), threads or I/O.
 
-Order of a step: sequences that decode get one token each; then waiting ones are admitted while slots and pages last; then prefill
-shares what is left of ``batch_tokens``, at least half of it to the oldest prefill and the rest to the shortest first. When pages
-run out the newest running sequence gives its own up and is computed again later, before anything that waits: it draws at the same
-positions with the same seed, so clients cannot see it. The oldest running sequence is never preempted and nobody overtakes the
-head of the queue for lack of pages, so everything ends.
+Order of a step: sequences that decode get one token each, and where few do, those that are drafted after it; then waiting ones are
+admitted while slots and pages last; then prefill shares what is left of ``batch_tokens``, at least half of it to the oldest
+prefill and the rest to the shortest first. When pages run out the newest running sequence gives its own up and is computed again
+later, before anything that waits: it draws at the same positions with the same seed, so clients cannot see it. The oldest running
+sequence is never preempted and nobody overtakes the head of the queue for lack of pages, so everything ends.
 """
 
 from __future__ import annotations
@@ -12,20 +12,19 @@ from __future__ import annotations
 from collections.abc import Sequence as Items
 
 from quintet.backends.base import PreparedSequence
-from quintet.backends.native.core import PAGE
+from quintet.backends.native.chunks import echo_count, plan_scores, plan_segment
+from quintet.backends.native.core import NOT_DRAWN, PAGE
 from quintet.backends.native.emit import NUMERICAL, REFUSED, Emitter, Events
 from quintet.backends.native.groups import Groups
 from quintet.backends.native.kv import KvCache
 from quintet.backends.native.pages import BrokenInvariantError
-from quintet.backends.native.plan import Chunk, Plan, Results, ScoreJob
+from quintet.backends.native.plan import Chunk, Plan, Results
 from quintet.backends.native.sequence import Action, Group, Sequence, State
+from quintet.backends.native.speculation import Speculation
 from quintet.backends.native.waiting import WaitingQueue
 from quintet.config import EngineConfig
 from quintet.errors import Overloaded
-from quintet.events import Finish
-
-ECHO_BURST = 4096
-"""Most prompt tokens that one group emits in a step, over all its members: an echo of 128 samples must not delay others."""
+from quintet.events import DraftCounts, Finish
 
 
 def running_limit(config: EngineConfig) -> int:
@@ -44,11 +43,13 @@ class Scheduler:
     Args:
         kv: with at least ``running_limit(config)`` block tables, as wide as the longest sequence.
         emitter: makes the events.
+        speculation: makes the drafts; ``None`` = there are none.
     """
 
-    def __init__(self, config: EngineConfig, kv: KvCache, emitter: Emitter) -> None:
+    def __init__(self, config: EngineConfig, kv: KvCache, emitter: Emitter, speculation: Speculation | None = None) -> None:
         self._kv = kv
         self._emit = emitter
+        self._speculation = speculation
         self._batch_tokens = config.batch_tokens
         self._max_running = running_limit(config)
         self._max_live = live_limit(config)
@@ -108,7 +109,7 @@ class Scheduler:
         plan = Plan()
         self._plan_decodes(plan)
         self._admit(plan, now)
-        self._plan_prefills(plan, self._batch_tokens - plan.decodes)
+        self._plan_prefills(plan, self._batch_tokens - len(plan.tokens))
         return plan
 
     def apply(self, plan: Plan, results: Results) -> Events:
@@ -148,8 +149,20 @@ class Scheduler:
                 plan.draws.append(seq)
         plan.decodes = len(plan.draws)
         plan.lengths = [1] * plan.decodes
-        plan.rows = list(range(plan.decodes))
-        plan.draw_rows = list(range(plan.decodes))
+        if self._speculation and plan.decodes == len(self._running) and not self._waiting.head():
+            self._plan_drafts(plan, self._speculation.drafts(plan.draws, self._batch_tokens))
+        plan.rows = list(range(len(plan.tokens)))
+        plan.draw_rows = list(range(len(plan.tokens)))
+
+    def _plan_drafts(self, plan: Plan, drafts: list[list[int]]) -> None:
+        """Compute what is drafted too, as far as pages are to be had without taking one from anybody.
+
+        Only where nobody computes a prompt or waits to: a step that serves them is long enough as it is.
+        """
+        if drafts:
+            plan.drafts = [draft[: self._kv.extend(seq, len(draft))] for seq, draft in zip(plan.draws, drafts, strict=True)]
+            plan.tokens = [token for seq, draft in zip(plan.draws, plan.drafts, strict=True) for token in (seq.generated[-1], *draft)]
+            plan.lengths = [len(draft) + 1 for draft in plan.drafts]
 
     def _make_room(self, seq: Sequence, plan: Plan) -> bool:
         """A place for the next token, if need be at the newest sequence's expense; False if that was ``seq`` itself."""
@@ -209,8 +222,7 @@ class Scheduler:
     def _fork(self, seq: Sequence, row: int, plan: Plan) -> None:
         seq.advance(Action.FORK)
         self._running.append(seq)
-        plan.draws.append(seq)
-        plan.draw_rows.append(row)
+        plan.draw(seq, row)
 
     def _plan_prefills(self, plan: Plan, budget: int) -> None:
         prefills = [seq for seq in self._running if seq.state is State.PREFILL]
@@ -228,48 +240,22 @@ class Scheduler:
         """Give ``seq`` at most ``share`` tokens to compute and as many to score; returns how much of it was used."""
         group, goal = seq.group, seq.goal
         count = min(share, goal - seq.computed)
-        echo = _echo_count(group, seq.computed + count, share)
+        echo = echo_count(group, seq.computed + count, share)
         if seq.max_tokens and echo < group.echo_left:
             count = min(count, goal - 1 - seq.computed)  # the row to draw from must come in the step that ends the echo
         completes = seq.computed + count == goal and echo == group.echo_left
         chunk = Chunk(seq, count, echo, completes=completes)
         plan.chunks.append(chunk)
         first = len(plan.rows)
-        self._plan_segment(plan, chunk)
+        plan_segment(plan, chunk)
         if group.scoring:
-            self._plan_scores(plan, chunk, first)
+            plan_scores(plan, chunk, first, self._kv)
         if completes and seq.max_tokens:
             chunk.row = len(plan.rows) - 1
-            plan.draws.append(seq)
-            plan.draw_rows.append(chunk.row)
+            plan.draw(seq, chunk.row)
             if seq is group.leader:  # one that is computed again after preemption has more than the prompt in its pages
                 self._fork_followers(plan, chunk)
         return max(count, echo if group.scoring else 0)
-
-    def _plan_segment(self, plan: Plan, chunk: Chunk) -> None:
-        seq, count, offset = chunk.seq, chunk.count, len(plan.tokens)
-        if not count:
-            return
-        plan.tokens += seq.slice(seq.computed, seq.computed + count)
-        plan.slots.append(seq.slot)
-        plan.starts.append(seq.computed)
-        plan.lengths.append(count)
-        if seq.group.scoring:
-            plan.rows += range(offset, offset + count)
-        elif chunk.completes:
-            plan.rows.append(offset + count - 1)
-
-    def _plan_scores(self, plan: Plan, chunk: Chunk, first: int) -> None:
-        """Keep the chunk's hidden rows (``first`` and on) with their pages and score the prompt tokens that it echoes."""
-        seq, group = chunk.seq, chunk.seq.group
-        for view in self._kv.stores(seq, seq.computed, seq.computed + chunk.count):
-            plan.stores.append((view, first))
-            first += len(view)
-        begin, end = max(group.echoed, 1), group.echoed + chunk.echo  # nothing precedes the first token
-        if begin < end:
-            chunk.score = len(plan.scores)
-            rows = self._kv.rows(seq, begin - 1, end - 1)
-            plan.scores.append(ScoreJob(rows, list(group.prompt[begin:end]), group.logprobs or 0))
 
     def _fork_followers(self, plan: Plan, chunk: Chunk) -> None:
         followers = chunk.seq.group.followers
@@ -300,21 +286,32 @@ class Scheduler:
                 self._groups.computed(group, seq, results.hidden[chunk.row])
 
     def _apply_draws(self, plan: Plan, results: Results, events: Events) -> None:
-        emit = self._emit.token
+        row = 0
         for order, seq in enumerate(plan.draws):
-            if seq.state is not State.DECODE:
-                continue
-            if order < plan.decodes:
-                seq.computed += 1
-                if seq.computed % PAGE == 0:
-                    self._kv.publish(seq)
-            token = results.tokens[order]
-            if token < 0:
-                self._end(seq, Finish.ERROR, events, REFUSED[token])
-                continue
-            seq.generated.append(token)
-            if emit(seq, token, results.logprobs[order], results.tops[order], events):
-                self._retire(seq)
+            drafted = len(plan.drafts[order]) if plan.drafts else 0
+            if seq.state is State.DECODE:
+                if drafted:
+                    _count_drafts(seq, results.tokens[row : row + drafted + 1])
+                self._apply_draw(seq, row, results, events, computed=order < plan.decodes)
+                for more in range(row + 1, row + drafted + 1):
+                    if seq.state is State.DECODE and results.tokens[more] != NOT_DRAWN:
+                        self._apply_draw(seq, more, results, events, computed=True)
+                if drafted and seq.state is State.DECODE:
+                    self._kv.trim(seq)
+            row += drafted + 1
+
+    def _apply_draw(self, seq: Sequence, row: int, results: Results, events: Events, *, computed: bool) -> None:
+        if computed:
+            seq.computed += 1
+            if seq.computed % PAGE == 0:
+                self._kv.publish(seq)
+        token = results.tokens[row]
+        if token < 0:
+            self._end(seq, Finish.ERROR, events, REFUSED[token])
+            return
+        seq.generated.append(token)
+        if self._emit.token(seq, token, results.logprobs[row], results.tops[row], events):
+            self._retire(seq)
 
     # -- ending ----------------------------------------------------------------------------------------------------------------
 
@@ -351,12 +348,11 @@ def _sequence(request_id: int, index: int, spec: PreparedSequence, group: Group)
     return Sequence(request_id, index, group, spec.max_tokens, spec.sampling, *rest)
 
 
-def _echo_count(group: Group, reached: int, share: int) -> int:
-    """Prompt tokens to echo once ``reached`` positions are computed; a log-probability needs the row before its token."""
-    left, burst = group.echo_left, max(1, ECHO_BURST // len(group.members))
-    if group.scoring:
-        return max(0, min(left, reached + 1 - group.echoed, share, burst))
-    return min(left, burst)
+def _count_drafts(seq: Sequence, tokens: list[int]) -> None:
+    """``tokens`` were drawn from a sequence's rows: one more than was accepted."""
+    drawn = len(tokens) - tokens.count(NOT_DRAWN)
+    counts = seq.drafts
+    seq.drafts = DraftCounts(counts.made + 1, counts.accepted + drawn - 1, counts.rejected + len(tokens) - drawn)
 
 
 def _require(holds: bool, otherwise: str) -> None:

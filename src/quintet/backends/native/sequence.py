@@ -6,8 +6,10 @@ import enum
 from dataclasses import dataclass, field
 
 from quintet.backends.native.core import U8, Sampler
+from quintet.backends.native.drafter import Drafter
 from quintet.backends.native.guide import Follower
 from quintet.backends.native.thinking import Thinker
+from quintet.events import NO_DRAFTS, DraftCounts
 from quintet.request import Sampling
 from quintet.thinking import Thinking
 
@@ -133,6 +135,8 @@ class Sequence:
         grammar, thinking, follower: what it must conform to and how it may think, if anything, and where it stands in that; made like
             the sampler.
         sampler: made for its first draw, and kept whatever happens to its pages.
+        drafter: made for its first draft.
+        drafts: what became of its drafts.
     """
 
     request_id: int
@@ -153,6 +157,8 @@ class Sequence:
     digests: list[bytes] = field(default_factory=list)
     sampler: Sampler | None = field(default=None, repr=False)
     follower: Follower | Thinker | None = field(default=None, repr=False)
+    drafter: Drafter | None = field(default=None, repr=False)
+    drafts: DraftCounts = NO_DRAFTS
 
     def advance(self, action: Action) -> None:
         """Change the state.

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Items
 from concurrent.futures import Future
 
 import numpy as np
 
-from quintet.backends.native.core import F32, U8, Batch, Runner, Sampler, Samplers, Scores, draw, score
+from quintet.backends.native.core import F32, I32, NOT_DRAWN, U8, Batch, Drafted, Runner, Sampler, Samplers, Scores, draw, score
 from quintet.backends.native.emit import tops_of
 from quintet.backends.native.masks import Masked, Masks
 from quintet.backends.native.pages import BlockTables
@@ -35,7 +36,7 @@ class Stepper:
         """
         for source, target in plan.copies:
             self._runner.copy_page(source, target)
-        masks = self._masks.begin(plan.draws) if self._masks else None
+        masks = self._masks.begin(plan.draws, plan.drafts) if self._masks else None
         try:
             hidden = self._forward(plan) if plan.tokens else self._nothing
         except Exception:
@@ -64,21 +65,33 @@ class Stepper:
 
     def _draw(self, plan: Plan, results: Results, pending: Future[Masked] | None) -> None:
         logits, draws = self._logits(plan, results.hidden), plan.draws
-        masks, failed = pending.result() if pending else (None, [])
-        tokens = draw(logits, [self._sampler(seq) for seq in draws], np.array([seq.length for seq in draws], np.uint64), masks)
-        tokens[failed] = NO_WAY_ON
+        masked = pending.result() if pending else None
+        drafted = _drafted(plan.drafts)
+        if drafted and masked:
+            drafted.tokens[masked.ends] = -1
+        samplers, positions = [self._sampler(seq) for seq in draws], np.array([seq.length for seq in draws], np.uint64)
+        tokens = draw(logits, samplers, positions, masked.bits if masked else None, drafted)
+        if masked:
+            tokens[masked.failed] = NO_WAY_ON
         results.tokens = tokens.tolist()
-        results.logprobs = [None] * len(draws)
-        results.tops = [()] * len(draws)
-        wanted = [order for order, seq in enumerate(draws) if seq.logprobs is not None]
-        if wanted:
-            every = len(wanted) == len(draws)
-            most = max(draws[order].logprobs or 0 for order in wanted)
-            drawn = np.maximum(tokens, 0)  # of a row that gave no token, no score is used
-            scores = score(logits if every else logits[wanted], drawn if every else drawn[wanted], most)
-            for order, logprob, top in zip(wanted, scores.chosen.tolist(), tops_of(scores, most), strict=True):
-                results.logprobs[order] = logprob
-                results.tops[order] = top[: draws[order].logprobs]
+        owners = draws if drafted is None else [seq for seq, draft in zip(draws, plan.drafts, strict=True) for _ in (0, *draft)]
+        self._score_draws(owners, logits, tokens, results)
+
+    def _score_draws(self, owners: Items[Sequence], logits: F32, tokens: I32, results: Results) -> None:
+        """Log-probabilities of the tokens drawn from each row, for those sequences that want them."""
+        results.logprobs = [None] * len(owners)
+        results.tops = [()] * len(owners)
+        drawn = results.tokens
+        wanted = [row for row, seq in enumerate(owners) if seq.logprobs is not None and drawn[row] != NOT_DRAWN]
+        if not wanted:
+            return
+        if len(wanted) < len(owners):
+            logits, tokens = logits[wanted], tokens[wanted]
+        most = max(owners[row].logprobs or 0 for row in wanted)
+        scores = score(logits, np.maximum(tokens, 0), most)  # of a row that gave no token, no score is used
+        for row, logprob, top in zip(wanted, scores.chosen.tolist(), tops_of(scores, most), strict=True):
+            results.logprobs[row] = logprob
+            results.tops[row] = top[: owners[row].logprobs]
 
     def _sampler(self, seq: Sequence) -> Sampler:
         """The sequence's own, having seen all of its tokens."""
@@ -90,13 +103,13 @@ class Stepper:
         return sampler
 
     def _logits(self, plan: Plan, hidden: U8) -> F32:
-        """Logits float32 [draws, V]; a hidden row that several sequences draw from goes through the output matrix once."""
+        """Logits float32 [draw rows, V]; a hidden row that several sequences draw from goes through the output matrix once."""
         if len(plan.draws) == plan.decodes:
-            return self._runner.logits(hidden[: plan.decodes])
+            return self._runner.logits(hidden[: len(plan.draw_rows)])
         rows = np.concatenate([hidden, plan.saved[::-1]]) if plan.saved else hidden  # ~i counts saved rows from the end
         distinct = {row: order for order, row in enumerate(dict.fromkeys(plan.draw_rows))}
         logits = self._runner.logits(rows[list(distinct)])
-        return logits if len(distinct) == len(plan.draws) else logits[[distinct[row] for row in plan.draw_rows]]
+        return logits if len(distinct) == len(plan.draw_rows) else logits[[distinct[row] for row in plan.draw_rows]]
 
     def _score(self, jobs: list[ScoreJob]) -> list[Scores | None]:
         """All jobs' rows together, ``SCORE_ROWS`` at a time, then taken apart again."""
@@ -114,3 +127,10 @@ class Stepper:
         split = zip(np.split(chosen, ends), np.split(top_ids, ends), np.split(top, ends), strict=True)
         return [Scores(*each) if np.isfinite(each[0]).all() else None for each in split]
 
+
+
+def _drafted(drafts: Items[list[int]]) -> Drafted | None:
+    if not drafts:
+        return None
+    lengths = [len(draft) + 1 for draft in drafts]
+    return Drafted(np.array(lengths, np.int32), np.array([token for draft in drafts for token in (*draft, -1)], np.int32))
