@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
-from quintet.dialects import cerebras, cerebras_wire, fireworks, fireworks_wire, novita, novita_wire, openai, together, together_wire
+from quintet.dialects import cerebras, cerebras_wire, fireworks, fireworks_wire, novita, novita_wire, openai, together, together_wire, wire
 from quintet.dialects.base import Dialect
 from quintet.dialects.fields import Field
 
@@ -22,11 +22,13 @@ class Provider:
         page: the documentation that the dialect follows.
         fields: of a request.
         body: the shape of a JSON answer.
+        error: the shape of an error's body.
         bases: what precedes ``/completions`` in a path, the main one first. The others are what its SDKs make of a base URL with or
             without ``/v1``, and the provider's own path where no other provider has the same.
         agents: beginnings of the ``User-Agent`` of its SDKs.
         packed: request bodies may be gzip-compressed, and MessagePack.
         warming: its SDK asks for ``tcp_warming`` when it is made.
+        statuses: of errors that the other providers do not have, and what they mean.
         qualifier: what its clients may put before a model's name, as a regular expression.
     """
 
@@ -35,10 +37,12 @@ class Provider:
     page: str
     fields: Sequence[Field[Any]]
     body: type[msgspec.Struct]
+    error: type[msgspec.Struct]
     bases: tuple[str, ...]
     agents: tuple[str, ...]
     packed: bool = False
     warming: bool = False
+    statuses: Mapping[str, str] = field(default_factory=dict)
     qualifier: str = ""
 
     @property
@@ -53,6 +57,7 @@ _ALL = (
         "https://platform.openai.com/docs/api-reference/completions/create",
         openai.FIELDS,
         openai.Completion,
+        wire.ErrorBody,
         ("/openai/v1", "/openai", "/openai/v1/v1"),
         ("OpenAI/", "AsyncOpenAI/"),
     ),
@@ -62,6 +67,7 @@ _ALL = (
         "https://docs.fireworks.ai/api-reference/post-completions",
         fireworks.FIELDS,
         fireworks_wire.Completion,
+        fireworks_wire.ErrorBody,
         (
             "/fireworks/inference/v1",
             *("/fireworks", "/fireworks/v1", "/fireworks/inference", "/fireworks/inference/v1/v1"),
@@ -76,8 +82,10 @@ _ALL = (
         "https://docs.together.ai/reference/completions-1",
         together.FIELDS,
         together_wire.Completion,
+        wire.ErrorBody,
         ("/together/v1", "/together", "/together/v1/v1"),
         ("Together/", "AsyncTogether/"),
+        statuses={"403": "The prompt, or the prompt and `max_tokens` together, do not fit the context."},
     ),
     Provider(
         cerebras.Cerebras(),
@@ -85,6 +93,7 @@ _ALL = (
         "https://inference-docs.cerebras.ai/api-reference/completions",
         cerebras.FIELDS,
         cerebras_wire.Completion,
+        cerebras_wire.ErrorBody,
         ("/cerebras/v1", "/cerebras", "/cerebras/v1/v1"),
         ("Cerebras/", "AsyncCerebras/"),
         packed=True,
@@ -96,6 +105,7 @@ _ALL = (
         "https://novita.ai/docs/api-reference/model-apis-llm-create-completion",
         novita.FIELDS,
         novita_wire.Completion,
+        novita_wire.ErrorBody,
         (
             "/novita/openai/v1",
             *("/novita", "/novita/v1", "/novita/openai", "/novita/openai/v1/v1", "/novita/v3/openai", "/novita/v3/openai/v1"),

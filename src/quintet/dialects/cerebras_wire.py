@@ -139,10 +139,23 @@ class CerebrasRenderer(ChunkRenderer[ChoiceBody, Completion]):
 _TYPES = {404: "not_found_error", 429: "too_many_requests_error"}
 
 
-def error_body(known: Fault) -> dict[str, object]:
-    """Flat, as recorded and as other clients read it; and nested with the status, as the SDK types what it finds in a stream.
+class ErrorObject(msgspec.Struct, gc=False):
+    """``param`` is a string in every recorded error; Vercel's client refuses null."""
 
-    ``param`` is a string in every recorded error; Vercel's client refuses null.
-    """
-    error = {"message": known.message, "type": _TYPES.get(known.status, known.type), "param": known.param or "", "code": known.code}
-    return {**error, "status_code": known.status, "error": error}
+    message: str
+    type: str
+    param: str
+    code: str
+
+
+class ErrorBody(ErrorObject, gc=False):
+    """Flat, as recorded and as other clients read it; and nested with the status, as the SDK types what it finds in a stream."""
+
+    status_code: int
+    error: ErrorObject
+
+
+def error_body(known: Fault) -> ErrorBody:
+    """See ``ErrorBody``."""
+    told = known.message, _TYPES.get(known.status, known.type), known.param or "", known.code
+    return ErrorBody(*told, known.status, ErrorObject(*told))

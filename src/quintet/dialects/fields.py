@@ -22,6 +22,9 @@ T_co = TypeVar("T_co", covariant=True)
 EXACT_FLOAT = 2**53
 """Integers up to here survive being written as a float, e.g. by a client whose only number type is a double."""
 
+REQUIRED = "required"
+"""``Field.shown`` of a field that has no default."""
+
 MAX_TOKEN_ID = 2**31 - 1
 """No vocabulary comes near it; the backend checks ids against the one it serves."""
 

@@ -8,9 +8,23 @@ from dataclasses import replace
 from typing import Any
 
 from quintet.dialects.base import GREEDY_BELOW, ErrorReply, Identity, Parsed, ServedModel, fault, sampling
-from quintet.dialects.fields import Boolean, Field, Integer, LogitBias, Number, Object, OneOf, Prompts, Status, Stop, String, unknown
+from quintet.dialects.fields import (
+    REQUIRED,
+    Boolean,
+    Field,
+    Integer,
+    LogitBias,
+    Number,
+    Object,
+    OneOf,
+    Prompts,
+    Status,
+    Stop,
+    String,
+    unknown,
+)
 from quintet.dialects.fireworks_kinds import EFFORTS, Effort, Grammar, Hint, Images, LogprobsChoice, Schema
-from quintet.dialects.fireworks_wire import FireworksRenderer, Options, Shape, error_object
+from quintet.dialects.fireworks_wire import FireworksRenderer, Options, Shape, error_body
 from quintet.dialects.json_guard import decode_object
 from quintet.dialects.wire import encode
 from quintet.errors import BadRequest
@@ -23,7 +37,7 @@ MODEL = Field("model", String(256), "", note="Required on the page; left out, it
 # Page, prompt: "It can be a single string or an array of strings. It can also be an array of integers or an array of integer arrays";
 # arrays have "minItems: 1".
 PROMPT: Field[tuple[Prompt, ...]] = Field(
-    "prompt", Prompts(MAX_CHOICES), (), note='`""`: the beginning of a new document.', shown="required"
+    "prompt", Prompts(MAX_CHOICES), (), note='`""`: the beginning of a new document.', shown=REQUIRED
 )
 # Page, images: "The list of base64 encoded images for visual language completition generation."
 IMAGES: Field[tuple[object, ...]] = Field(
@@ -70,14 +84,14 @@ IGNORE_EOS = Field("ignore_eos", Boolean(), False)
 # Page, stop: "minItems: 1, maxItems: 4". "The returned text will NOT contain the stop sequence." Clients with nothing to stop at
 # send an empty array.
 STOP: Field[tuple[str, ...]] = Field("stop", Stop(4, 1024), (), note="`[]` is none.")
-RESPONSE_FORMAT: Field[dict[str, object]] = Field("response_format", Object(), {})
+RESPONSE_FORMAT: Field[dict[str, object] | None] = Field("response_format", Object(), None)
 # Page, response_format.type: "Must be one of `text`, `json_object` or `json_schema`"; `grammar` is the SDK's.
 FORMAT_TYPE = Field(
     "response_format.type",
     OneOf(("text", "json_object", "json_schema", "grammar")),
     "",
     note="`grammar`: SDK only.",
-    shown="required",
+    shown=REQUIRED,
 )
 # Page, json_schema: "JSON schema according to https://json-schema.org/specification", bare; OpenAI's clients wrap it.
 JSON_SCHEMA = Field("response_format.json_schema", Schema(), "", note='Bare, or as OpenAI has it: `{"name": ..., "schema": ...}`.')
@@ -114,10 +128,10 @@ CACHE_ISOLATION = Field("prompt_cache_isolation_key", String(512), "", note="SDK
 # SDK, prompt_cache_key: "Requests with the same prompt_cache_key are routed to the same backend".
 CACHE_KEY = Field("prompt_cache_key", String(512), "", note="SDK only. Shares a cache only within equal keys; the isolation key overrides.")
 # SDK, thinking: "This is an alternative to `reasoning_effort`"; "Cannot be specified together with `reasoning_effort`."
-THINKING: Field[dict[str, object]] = Field(
-    "thinking", Object(), {}, note="SDK only. Not with `reasoning_effort`; `enabled` is a 400 likewise."
+THINKING: Field[dict[str, object] | None] = Field(
+    "thinking", Object(), None, note="SDK only. Not with `reasoning_effort`; `enabled` is a 400 likewise."
 )
-THINKING_TYPE = Field("thinking.type", OneOf(("enabled", "disabled")), "", shown="required")
+THINKING_TYPE = Field("thinking.type", OneOf(("enabled", "disabled")), "", shown=REQUIRED)
 # SDK, budget_tokens: "Must be >= 1024 if specified."
 THINKING_BUDGET: Field[int | None] = Field("thinking.budget_tokens", Integer(1024), None, note="Without it: as `medium`.")
 METADATA: Field[dict[str, object]] = Field("metadata", Object(), {}, Status.NO_OP, note="SDK only: for tracing.")
@@ -169,7 +183,7 @@ class Fireworks:
 
     def error(self, error: Exception) -> ErrorReply:
         known = fault(error)
-        return ErrorReply(known.status, known.headers, encode({"error": error_object(known)}))
+        return ErrorReply(known.status, known.headers, encode(error_body(known)))
 
     def models(self, served: Sequence[ServedModel]) -> bytes:
         return encode({"object": "list", "data": [_model_object(one) for one in served]})
@@ -247,8 +261,8 @@ def _sampling(raw: Mapping[str, object], fresh_seed: int) -> Sampling:
     )
 
 
-def _guide(given: Mapping[str, object]) -> Guide | None:
-    if not given:
+def _guide(given: Mapping[str, object] | None) -> Guide | None:
+    if given is None:
         return None
     kind, grammar = FORMAT_TYPE.required(given), GRAMMAR.of(given)
     if JSON_SCHEMA.of(given) and SCHEMA.of(given):
@@ -274,7 +288,7 @@ def _cache_salt(raw: Mapping[str, object]) -> str:
 
 def _reasoning(raw: Mapping[str, object]) -> Reasoning | None:
     effort, thinking = REASONING_EFFORT.of(raw), THINKING.of(raw)
-    if not thinking:
+    if thinking is None:
         return None if effort is None else Reasoning(effort, REASONING_EFFORT.name)
     if effort is not None:
         raise BadRequest(THINKING.name, "must not be given together with reasoning_effort")

@@ -129,6 +129,20 @@ class ChoiceBody(msgspec.Struct, gc=False):
                 content.content += more_content.content
 
 
+class ErrorObject(msgspec.Struct, gc=False):
+    object: str
+    type: str
+    code: str
+    message: str
+    param: str | None
+
+
+class ErrorBody(msgspec.Struct, gc=False):
+    """The body of an error."""
+
+    error: ErrorObject
+
+
 class Completion(msgspec.Struct, gc=False):
     """The JSON body and, in the same shape, every stream chunk."""
 
@@ -139,7 +153,7 @@ class Completion(msgspec.Struct, gc=False):
     choices: list[ChoiceBody]
     usage: Counts | None = None  # no more than the page has: SDK 0.19 can be told to refuse what it does not know
     perf_metrics: dict[str, int | float] | msgspec.UnsetType = msgspec.UNSET
-    error: dict[str, str | None] | msgspec.UnsetType = msgspec.UNSET
+    error: ErrorObject | msgspec.UnsetType = msgspec.UNSET
 
 
 @dataclass(slots=True)
@@ -209,7 +223,7 @@ class FireworksRenderer(ChunkRenderer[ChoiceBody, Completion]):
         if self._held is not None:
             self._running.add(self._held.index)
         broken = self._body([ChoiceBody("", index, None, _FINISH[Finish.ERROR]) for index in sorted(self._running)])
-        broken.error = error_object(Fault(500, event.message, "server_error", "engine_failed"))
+        broken.error = error_body(Fault(500, event.message, "server_error", "engine_failed")).error
         return broken
 
     def _logprobs(self, tokens: Iterable[TokenText]) -> Lists | Content | None:
@@ -244,8 +258,9 @@ class FireworksRenderer(ChunkRenderer[ChoiceBody, Completion]):
         return Completion(about.id, "text_completion", about.created, about.model, choices)
 
 
-def error_object(known: Fault) -> dict[str, str | None]:
-    return {"object": "error", "type": known.type, "code": known.code, "message": known.message, "param": known.param}
+def error_body(known: Fault) -> ErrorBody:
+    """See ``ErrorBody``."""
+    return ErrorBody(ErrorObject("error", known.type, known.code, known.message, known.param))
 
 
 def _metrics(event: Finished) -> dict[str, int | float]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from quintet.dialects.base import GREEDY_BELOW, ErrorReply, Identity, Parsed, ServedModel, check_choices, fault, sampling
-from quintet.dialects.fields import Boolean, Field, Integer, LogitBias, Number, Object, Positive, Prompts, Stop, String, unknown
+from quintet.dialects.fields import REQUIRED, Boolean, Field, Integer, LogitBias, Number, Object, Positive, Prompts, Stop, String, unknown
 from quintet.dialects.json_guard import decode_object
 from quintet.dialects.novita_wire import NovitaRenderer, error_body
 from quintet.dialects.wire import encode
@@ -23,7 +23,7 @@ MAX_CHOICES = 128
 MODEL = Field("model", String(256), "", note="Required on the page; left out, it is the served model.", shown="the served model")
 # Page, prompt: typed "string", but "encoded as a string, array of strings, array of tokens, or array of token arrays".
 PROMPT: Field[tuple[Prompt, ...]] = Field(
-    "prompt", Prompts(MAX_CHOICES), (), note='All four forms of the page\'s text. `""`: the beginning of a new document.', shown="required"
+    "prompt", Prompts(MAX_CHOICES), (), note='All four forms of the page\'s text. `""`: the beginning of a new document.', shown=REQUIRED
 )
 # Page, max_tokens: "The token count of your prompt plus max_tokens cannot exceed the model's context length." No default is stated; this
 # one is OpenAI's, with whose SDK the endpoint is used.

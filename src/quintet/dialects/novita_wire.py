@@ -96,8 +96,17 @@ _REASONS = {400: "INVALID_REQUEST_BODY", 401: "FAILED_TO_AUTH"}
 """As recorded, by status; the others are our codes in capitals, which gives the recorded ``MODEL_NOT_FOUND`` too."""
 
 
-def error_body(known: Fault) -> dict[str, object]:
+class ErrorBody(msgspec.Struct, gc=False):
     """``metadata`` is empty in what was recorded; here it names the field at fault."""
+
+    code: int
+    reason: str
+    message: str
+    metadata: dict[str, str]
+
+
+def error_body(known: Fault) -> ErrorBody:
+    """See ``ErrorBody``."""
     about = {"param": known.param, "code": known.code} if known.param and known.status == 400 else {}
     reason = _REASONS.get(known.status, known.code.upper())
-    return {"code": known.status, "reason": reason, "message": known.message, "metadata": about}
+    return ErrorBody(known.status, reason, known.message, about)

@@ -13,7 +13,7 @@ from quintet.dialects.base import ErrorReply, Fault, Identity, Parsed, ServedMod
 from quintet.dialects.chunks import ChunkRenderer
 from quintet.dialects.fields import Boolean, Field, Integer, LogitBias, Number, Object, Prompts, Status, Stop, String, unknown
 from quintet.dialects.json_guard import decode_object
-from quintet.dialects.wire import DetailedUsage, Logprobs, encode, error_object, model_object
+from quintet.dialects.wire import DetailedUsage, Logprobs, encode, error_body, model_object
 from quintet.errors import BadRequest
 from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finish, Finished
 from quintet.request import CompletionRequest, Prompt, Sampling, StopRules
@@ -184,7 +184,7 @@ class OpenAIRenderer(ChunkRenderer[ChoiceBody, Completion]):
         last.usage = DetailedUsage.of(event.usage)
 
     def _broken(self, event: Failed) -> object:
-        return {"error": error_object(Fault(500, event.message, "server_error", "engine_failed"))}
+        return error_body(Fault(500, event.message, "server_error", "engine_failed"))
 
     def _body(self, choices: list[ChoiceBody]) -> Completion:
         about = self._identity
@@ -209,7 +209,7 @@ class OpenAI:
 
     def error(self, error: Exception) -> ErrorReply:
         known = fault(error)
-        return ErrorReply(known.status, known.headers, encode({"error": error_object(known)}))
+        return ErrorReply(known.status, known.headers, encode(error_body(known)))
 
     def models(self, served: Sequence[ServedModel]) -> bytes:
         return encode({"object": "list", "data": [model_object(one) for one in served]})

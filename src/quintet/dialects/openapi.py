@@ -12,7 +12,22 @@ import msgspec
 
 from quintet.dialects import tokens
 from quintet.dialects.catalog import PROVIDERS, Provider
-from quintet.dialects.fields import Field, Integer, Kind, LogitBias, Number, OneOf, Prompts, Stop, String, shown
+from quintet.dialects.fields import (
+    MAX_TOKEN_ID,
+    REQUIRED,
+    Field,
+    Integer,
+    Kind,
+    LogitBias,
+    Number,
+    OneOf,
+    Positive,
+    Prompts,
+    Stop,
+    String,
+    shown,
+)
+from quintet.dialects.fireworks_kinds import EFFORTS, Effort, LogprobsChoice
 
 Json = dict[str, Any]
 
@@ -23,19 +38,24 @@ _STATUSES = {
     "405": "Wrong method; see the header `allow`.",
     "408": "The body did not arrive in time.",
     "413": "The body is too large.",
+    "414": "The URL is too long.",
     "415": "The body is not of a type, character set or encoding that is read.",
     "429": "Over this key's own limit; see the header `retry-after`.",
+    "431": "The headers are too many or too long.",
     "500": "The server, or its engine, failed.",
     "503": "The model is loading, or the queue is full; see the header `retry-after`.",
     "504": "Over the server's time limit.",
 }
+
+_TOKEN_IDS: Json = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": MAX_TOKEN_ID}}
 
 
 def document(provider: Provider, version: str) -> Json:
     """The OpenAPI 3.1 document of one provider's paths."""
     components: dict[str, Json] = {}
     body = _of_hint(provider.body, components)
-    errors = {status: {"description": text, "content": _json({"type": "object"})} for status, text in _STATUSES.items()}
+    error = _json(_of_hint(provider.error, components))
+    errors = {status: {"description": text, "content": error} for status, text in sorted({**_STATUSES, **provider.statuses}.items())}
     return {
         "openapi": "3.1.0",
         "info": {"title": f"Quintet: {provider.title} completions", "version": version, "description": f"Follows {provider.page}"},
@@ -55,20 +75,20 @@ def document(provider: Provider, version: str) -> Json:
 
 def request(fields: Sequence[Field[Any]]) -> Json:
     """The JSON Schema of a body; ``a.b`` becomes the member ``b`` of ``a``. Unknown fields are allowed, as they are by the server."""
-    properties: dict[str, Json] = {}
-    for field in fields:
+    made: Json = {"type": "object", "required": [], "properties": {}}
+    for field in sorted(fields, key=lambda field: "." in field.name):
         outer, _, inner = field.name.partition(".")
-        if inner:
-            members = properties.setdefault(outer, {"type": ["object", "null"]}).setdefault("properties", {})
-            members[inner] = _property(field)
-        else:
-            properties[outer] = {**_property(field), **({"properties": known["properties"]} if (known := properties.get(outer)) else {})}
-    return {"type": "object", "properties": properties}
+        owner = made["properties"].setdefault(outer, {"type": ["object", "null"]}) if inner else made
+        owner.setdefault("properties", {})[inner or outer] = _property(field)
+        if field.shown == REQUIRED:
+            owner.setdefault("required", []).append(inner or outer)
+    return made
 
 
 def _property(field: Field[Any]) -> Json:
     words = [field.kind.range, f"Default: {shown(field)}.", field.note, f"Here: {field.status.value}."]
-    return {"anyOf": [schema(field.kind), {"type": "null"}], "description": " ".join(word for word in words if word)}
+    null = [] if field.shown == REQUIRED else [{"type": "null"}]
+    return {"anyOf": [schema(field.kind), *null], "description": " ".join(word for word in words if word)}
 
 
 def schema(kind: Kind[object]) -> Json:
@@ -77,6 +97,8 @@ def schema(kind: Kind[object]) -> Json:
     match kind:
         case Integer(low, high) | Number(low, high):
             made |= {name: bound for name, bound in (("minimum", low), ("maximum", high)) if bound is not None}
+        case Positive(high):
+            made |= {"exclusiveMinimum": 0, "maximum": high}
         case String(most) if most is not None:
             made["maxLength"] = most
         case OneOf(words):
@@ -85,10 +107,13 @@ def schema(kind: Kind[object]) -> Json:
             made |= {"maxProperties": most, "additionalProperties": {"type": "number", "minimum": low, "maximum": high}}
             made["propertyNames"] = {"pattern": "^(0|[1-9][0-9]{0,9})$"}
         case Prompts(most):
-            for one in made["anyOf"][1:]:
-                one["minItems"] = 1
-            made["anyOf"][1]["maxItems"] = made["anyOf"][3]["maxItems"] = most
-            made["anyOf"][3]["items"]["minItems"] = 1
+            text, ids = {"type": "string"}, {**_TOKEN_IDS, "minItems": 1}
+            many = [{"type": "array", "minItems": 1, "maxItems": most, "items": one} for one in (text, ids)]
+            made = {"anyOf": [text, ids, *many]}
+        case LogprobsChoice(most):
+            made = {"anyOf": [{"type": "boolean"}, {"type": "integer", "minimum": 0, "maximum": most}]}
+        case Effort():
+            made = {"anyOf": [{"type": "boolean"}, {"enum": list(EFFORTS)}, {"type": "integer", "minimum": 0, "maximum": EFFORTS["high"]}]}
         case Stop(most, longest):
             string = {"type": "string", "minLength": 1, "maxLength": longest}
             made = {"anyOf": [string, {"type": "array", "maxItems": most, "items": string}]}
@@ -157,7 +182,7 @@ def _name() -> Json:
 
 
 def _ids() -> Json:
-    return {"type": "object", "required": ["tokens"], "properties": {"tokens": {"type": "array", "items": {"type": "integer"}}}}
+    return {"type": "object", "required": ["tokens"], "properties": {"tokens": _TOKEN_IDS}}
 
 
 _STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem;color-scheme:light dark}

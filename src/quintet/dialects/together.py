@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from quintet.dialects.base import GREEDY_BELOW, ErrorReply, Fault, Identity, Parsed, ServedModel, fault, sampling
-from quintet.dialects.fields import Boolean, Field, Integer, LogitBias, Number, Status, Stop, String, unknown
+from quintet.dialects.fields import REQUIRED, Boolean, Field, Integer, LogitBias, Number, Status, Stop, String, unknown
 from quintet.dialects.json_guard import decode_object
 from quintet.dialects.together_wire import Options, TogetherRenderer
-from quintet.dialects.wire import encode, error_object
+from quintet.dialects.wire import encode, error_body
 from quintet.errors import PromptTooLong
 from quintet.request import CompletionRequest, Sampling, StopRules
 
@@ -19,7 +19,7 @@ MAX_TOKENS_UNSET = 512
 
 MODEL = Field("model", String(256), "", note="Required on the page; left out, it is the served model.", shown="the served model")
 # Page, prompt: "A string providing context for the model to complete." One string; its SDKs and litellm send nothing else.
-PROMPT = Field("prompt", String(), "", note='`""`: the beginning of a new document.', shown="required")
+PROMPT = Field("prompt", String(), "", note='`""`: the beginning of a new document.', shown=REQUIRED)
 # Page, max_tokens: "The maximum number of tokens to generate."
 MAX_TOKENS: Field[int | None] = Field(
     "max_tokens",
@@ -86,7 +86,7 @@ class Together:
 
     def error(self, error: Exception) -> ErrorReply:
         known = _fault(error)
-        return ErrorReply(known.status, known.headers, encode({"error": error_object(known)}))
+        return ErrorReply(known.status, known.headers, encode(error_body(known)))
 
     def models(self, served: Sequence[ServedModel]) -> bytes:
         """A bare array: SDK 1.x and 2.x refuse anything else."""

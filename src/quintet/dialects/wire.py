@@ -120,9 +120,22 @@ class DetailedUsage(Counts, gc=False):
         return cls(usage.prompt_tokens, usage.completion_tokens, total, PromptDetails(usage.cached_tokens), details)
 
 
-def error_object(known: Fault) -> dict[str, str | None]:
-    """An error as OpenAI writes it, to be put under ``error``."""
-    return {"message": known.message, "type": known.type, "param": known.param, "code": known.code}
+class ErrorObject(msgspec.Struct, gc=False):
+    message: str
+    type: str
+    param: str | None
+    code: str
+
+
+class ErrorBody(msgspec.Struct, gc=False):
+    """An error as OpenAI writes it."""
+
+    error: ErrorObject
+
+
+def error_body(known: Fault) -> ErrorBody:
+    """See ``ErrorBody``."""
+    return ErrorBody(ErrorObject(known.message, known.type, known.param, known.code))
 
 
 def model_object(served: ServedModel) -> dict[str, str | int]:
