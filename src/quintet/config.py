@@ -44,6 +44,7 @@ class EngineConfig:
         max_running: most sequences in the batch.
         max_waiting: most sequences in the queue; beyond it requests are refused.
         max_sequences: most sequences of one request (prompts × n).
+        suffix_first: a prompt to be filled in the middle has the suffix before the prefix.
     """
 
     kv_bytes: int = 1 << 30
@@ -51,3 +52,4 @@ class EngineConfig:
     max_running: int = 64
     max_waiting: int = 1024
     max_sequences: int = 128
+    suffix_first: bool = False

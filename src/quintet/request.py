@@ -124,10 +124,14 @@ class StopRules:
     Args:
         strings: literal stop strings, matched over token and character borders.
         include: keep the matched stop string in the returned text.
+        indent: a line after the first ends the text where anything follows fewer blanks than these; 0 = off.
+        seconds: the text ends with the first line break so long after the first token; 0 = off.
     """
 
     strings: tuple[str, ...] = ()
     include: bool = False
+    indent: int = 0
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from quintet.request import CompletionRequest, Prompt
 from quintet.text.best_of import BestOf
 from quintet.text.choice import Choice
 from quintet.text.detokenize import align, token_texts
+from quintet.text.lines import LineLimit
 from quintet.text.stop import compile_stops
 
 _log = logging.getLogger(__name__)
@@ -60,6 +61,7 @@ class Job:
         self._watch = watch
         self._choices = _choices(request, prepared, backend.capabilities.pieces)
         self._candidates = _candidates(request)
+        self._limits = _limits(request, len(self._choices))
         self._best_of = BestOf(self._candidates, request.n) if self._candidates > request.n else None
         self._scores = request.logprobs is not None
         self._running = len(self._choices)  # sequences whose terminal event has not come
@@ -134,6 +136,9 @@ class Job:
 
     def _feed(self, event: TokenEvent) -> Sequence[Event]:
         choice = self._choices[event.seq]
+        if self._limits:
+            new, ended = self._limits[event.seq].feed(choice.feed(event), self._watch.generating)
+            return [*new, choice.end()] if ended else new
         if self._best_of is None:
             return choice.feed(event)
         # The ranking needs log-probabilities that the client need not have asked for.
@@ -194,6 +199,11 @@ class _Watch:
             self._queue = batch[0].waited
         if self._first is None and any(event.token >= 0 and not event.prompt for event in batch):
             self._first = self._last
+
+    @property
+    def generating(self) -> float:
+        """Seconds since the first generated token."""
+        return 0.0 if self._first is None else self._last - self._first
 
     def timing(self) -> Timing:
         """See ``Timing``. Without a generated token the prompt took all the time there was."""
@@ -268,6 +278,12 @@ def _choices(request: CompletionRequest, prepared: Prepared, pieces: Sequence[by
         )
         for index, sequence in enumerate(prepared.sequences)
     ]
+
+
+def _limits(request: CompletionRequest, choices: int) -> list[LineLimit]:
+    """One for each choice; none if the request sets no such limit."""
+    rules = request.stop
+    return [LineLimit(rules.indent, rules.seconds) for _ in range(choices if rules.indent or rules.seconds else 0)]
 
 
 def _last_texts(request: CompletionRequest, sequence: PreparedSequence, text: str, pieces: Sequence[bytes]) -> tuple[str, ...] | None:

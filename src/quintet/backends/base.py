@@ -110,18 +110,39 @@ class Capabilities:
 
 
 @dataclass(frozen=True, slots=True)
+class FimTokens:
+    """Ids of a model's fill-in-the-middle tokens.
+
+    Args:
+        repo, separator: for prompts over several files; ``None`` = it has none.
+        first: what the tokenizer puts before a text; ``None`` = nothing.
+        suffix_first: the text after the gap goes before the text before it.
+    """
+
+    prefix: int
+    suffix: int
+    middle: int
+    repo: int | None = None
+    separator: int | None = None
+    first: int | None = None
+    suffix_first: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class TokenizerInfo:
     """What a client needs to know to prepare prompts by itself.
 
     Args:
         eos, bos, pad: texts of the model's own tokens; empty = it has none.
         chat_template: in Jinja; empty = the model has none.
+        fim: ``None`` = the model cannot fill in the middle.
     """
 
     eos: str = ""
     bos: str = ""
     pad: str = ""
     chat_template: str = ""
+    fim: FimTokens | None = None
 
 
 class State(enum.Enum):

@@ -59,11 +59,13 @@ class Parsed:
         request: ``request.model`` is empty when the client named none and the dialect allows that.
         ignored: fields that the provider does not document; the server names them in a ``warning`` header.
         options: what only changes how this dialect writes the answer; nobody else looks inside, its ``renderer`` gets it back.
+        unheeded: documented fields that have no effect here, or less than documented; also named in a ``warning`` header.
     """
 
     request: CompletionRequest
     ignored: tuple[str, ...] = ()
     options: object = None
+    unheeded: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +132,8 @@ class Renderer(Protocol):
         ...
 
 
-class Dialect(Protocol):
-    """One provider."""
-
-    @property
-    def name(self) -> str: ...
+class Format(Protocol):
+    """How completions are asked for and answered."""
 
     def parse(self, body: bytes, fresh_seed: int) -> Parsed:
         """Read a request body; every default is resolved.
@@ -153,6 +152,13 @@ class Dialect(Protocol):
             options: ``Parsed.options`` of the same request.
         """
         ...
+
+
+class Dialect(Format, Protocol):
+    """One provider."""
+
+    @property
+    def name(self) -> str: ...
 
     def error(self, error: Exception) -> ErrorReply:
         """Any exception; those that are not ours give a fixed text with status 500."""

@@ -17,6 +17,7 @@ from quintet.server.auth import ANYBODY, Keys
 from quintet.server.call import Call, Handler
 from quintet.server.completions import Completions, Source
 from quintet.server.exchange import ClientGoneError, Exchange
+from quintet.server.infill import Infill
 from quintet.server.models import Models
 from quintet.server.mounts import HEADER, Mounts, named
 from quintet.server.probes import Probes
@@ -75,6 +76,7 @@ class App:
         self._plain = {path: Route(path, {"GET": handler}) for path, handler in plain.items()}
         self._resources = {
             "/completions": Route("/completions", {"POST": completions}),
+            "/infill": Route("/infill", {"POST": Infill(backend, completions)}),
             "/models": Route("/models", {"GET": self._models.list}),
             "/tokenize": Route("/tokenize", {"POST": tokens.tokenize}),
             "/detokenize": Route("/detokenize", {"POST": tokens.detokenize}),

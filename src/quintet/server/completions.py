@@ -9,12 +9,12 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from quintet.backends.base import Backend
 from quintet.config import ServerConfig
-from quintet.dialects.base import Headers, Identity, Parsed, Renderer
+from quintet.dialects.base import Format, Headers, Identity, Parsed, Renderer
 from quintet.errors import BadRequest, ServerError, TooManyRequests
 from quintet.events import ChoiceDone, Event, Failed, Finished
 from quintet.request import CompletionRequest
@@ -45,6 +45,26 @@ class Source:
     clock: Callable[[], float] = time.monotonic
 
 
+async def _as_parsed(parsed: Parsed) -> CompletionRequest:
+    return parsed.request
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How a route asks for completions and gets them.
+
+    Args:
+        title: whose page documents its fields.
+        complete: what is still to be done to a parsed request.
+        done: the last frame of a stream.
+    """
+
+    title: str
+    format: Format
+    complete: Callable[[Parsed], Awaitable[CompletionRequest]] = _as_parsed
+    done: bytes = DONE
+
+
 @dataclass(frozen=True, slots=True)
 class _Run:
     """A completion under way."""
@@ -55,6 +75,7 @@ class _Run:
     observer: Observer
     guard: Guard
     headers: Headers
+    done: bytes
 
 
 class Completions:
@@ -77,15 +98,19 @@ class Completions:
         self._running: Counter[str] = Counter()  # completions per key
 
     async def __call__(self, call: Call) -> None:
+        await self.answer(call, Manner(call.provider.title, call.provider.dialect))
+
+    async def answer(self, call: Call, manner: Manner) -> None:
+        """Answer in another manner than the dialect's."""
         with self._slot(call.caller):
-            parsed = await self._parse(call)
-            request = self._resolved(parsed.request, call)
+            parsed = await self._parse(call, manner)
+            request = self._resolved(await manner.complete(parsed), call)
             job = await self._service.prepare(request)
             observer = Observer(self._telemetry, request, call.arrived)
-            renderer = call.provider.dialect.renderer(request, self._identity(request), parsed.options)
+            renderer = manner.format.renderer(request, self._identity(request), parsed.options)
             try:
                 async with Guard(call.exchange.receive, job, self._config.timeout) as guard:
-                    run = _Run(call, job, renderer, observer, guard, tuple(_warning(parsed.ignored)))
+                    run = _Run(call, job, renderer, observer, guard, tuple(_warnings(parsed)), manner.done)
                     await (self._stream(run) if request.stream else self._json(run))
             finally:
                 observer.ended(job.usage)
@@ -109,17 +134,17 @@ class Completions:
             if not self._running[caller.id]:
                 del self._running[caller.id]
 
-    async def _parse(self, call: Call) -> Parsed:
+    async def _parse(self, call: Call, manner: Manner) -> Parsed:
         exchange, provider, most = call.exchange, call.provider, self._config.max_body_bytes
         body = await exchange.body(most, provider.packed)
 
         def parse() -> Parsed:
-            return provider.dialect.parse(as_json(body, exchange.headers, most), self._source.seed())
+            return manner.format.parse(as_json(body, exchange.headers, most), self._source.seed())
 
         small = len(body) <= INLINE_BYTES and "content-encoding" not in exchange.headers
         parsed = parse() if small else await asyncio.to_thread(parse)
         if parsed.ignored and self._config.strict:
-            rule = f"is not a field of {provider.title}'s page, and this server is strict"
+            rule = f"is not a field of {manner.title}'s page, and this server is strict"
             raise BadRequest(parsed.ignored[0], rule, code="unknown_parameter")
         return parsed
 
@@ -148,7 +173,7 @@ class Completions:
                     batch = await anext(batches)
                     run.observer.saw(batch)
                 failure: Exception | None = run.guard.failure(batch)
-                last = _render(run.renderer, batch) + DONE if failure is None else _broken(run.renderer, batch, str(failure))
+                last = _render(run.renderer, batch) + run.done if failure is None else _broken(run.renderer, batch, str(failure))
             except Exception as error:
                 _log.exception("request %s broke in its stream", run.call.exchange.request_id)
                 failure, last = error, frames(run.renderer.feed(Failed(_BROKEN)))
@@ -212,10 +237,12 @@ def _broken(renderer: Renderer, batch: Sequence[Event], why: str) -> bytes:
     return _render(renderer, [*whole, Failed(why)])
 
 
-def _warning(ignored: Sequence[str], most: int = 8) -> list[tuple[str, str]]:
+def _warnings(parsed: Parsed) -> list[tuple[str, str]]:
     """RFC 7234 ``warning: 299``: fields that the provider does not document are ignored, but not in silence."""
-    if not ignored:
-        return []
-    names = ", ".join(name.replace("\\", "?").replace('"', "?") for name in ignored[:most])
-    more = f" and {len(ignored) - most} more" if len(ignored) > most else ""
-    return [("warning", f'299 - "unknown fields ignored: {names}{more}"')]
+    said = [("unknown fields ignored", parsed.ignored), ("not, or not fully, heeded here", parsed.unheeded)]
+    return [("warning", f'299 - "{what}: {_listed(names)}"') for what, names in said if names]
+
+
+def _listed(names: Sequence[str], most: int = 8) -> str:
+    listed = ", ".join(name.replace("\\", "?").replace('"', "?") for name in names[:most])
+    return f"{listed} and {len(names) - most} more" if len(names) > most else listed

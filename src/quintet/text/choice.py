@@ -94,6 +94,10 @@ class Choice:
             out.append(self._end(event.finish))
         return out
 
+    def end(self) -> ChoiceDone:
+        """Stop here, for a reason that is not among its events."""
+        return self._end(Finish.STOP)
+
     def _advance(self, event: TokenEvent) -> tuple[str, str | None]:
         """Text that the event makes final, and the stop string if one completed."""
         text, stop = "", None

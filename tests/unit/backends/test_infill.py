@@ -98,6 +98,13 @@ def test_a_prompt_stands_before_its_suffix_between_the_models_markers() -> None:
     assert FIM.prepare(SPEC).sequences[0].tokens == (BOS, PRE, *b"ab", SUF, *b"yz", MID)
 
 
+def test_a_server_that_is_told_so_puts_the_suffix_first_and_echoes_the_same() -> None:
+    form = Infill(PRE, SUF, MID, 1, 0, suffix_first=True)
+    tokens, start, end = form.join("ab", [BOS, *b"ab"], [BOS, *b"yz"])
+    assert tokens == (BOS, SUF, *b"yz", PRE, *b"ab", MID)
+    assert bytes(tokens[start:end]) == b"ab"
+
+
 def test_token_ids_are_taken_as_they_are() -> None:
     assert FIM.prepare(replace(SPEC, prompt=(97, 98))).sequences[0].tokens == (PRE, 97, 98, SUF, *b"yz", MID)
 

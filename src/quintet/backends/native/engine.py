@@ -15,7 +15,7 @@ from quintet.backends.native.codec import digest
 from quintet.backends.native.core import Loader, Tokenizer
 from quintet.backends.native.flights import Flights
 from quintet.backends.native.guide_check import GuideCheck
-from quintet.backends.native.infill import infill
+from quintet.backends.native.infill import fim_tokens, infill
 from quintet.backends.native.link import Link, ThreadLink
 from quintet.backends.native.messages import Died, FromWorker, Progress, Ready, Started, Stepped, Submit
 from quintet.backends.native.prepare import resolve, texts, words
@@ -63,6 +63,7 @@ class Engine:
         self._clock = clock
         self._link = model if isinstance(model, Link) else ThreadLink(model, config, clock)
         self._max_live = live_limit(config)
+        self._suffix_first = config.suffix_first
         self._flights = Flights(self._link.send, clock, lambda submit: digest(submit.sequences))
         self._ids = itertools.count(1)
         self._state = State.LOADING
@@ -103,8 +104,10 @@ class Engine:
     @property
     def tokenizer(self) -> TokenizerInfo:
         """See ``Backend``."""
-        roles: Mapping[str, str] = getattr(self._require_open(), "roles", {})
-        return TokenizerInfo(roles.get("eos", ""), roles.get("bos", ""), roles.get("pad", ""), roles.get("chat_template", ""))
+        tokenizer = self._require_open()
+        roles: Mapping[str, str] = getattr(tokenizer, "roles", {})
+        eos, bos, pad, template = (roles.get(name, "") for name in ("eos", "bos", "pad", "chat_template"))
+        return TokenizerInfo(eos, bos, pad, template, fim_tokens(tokenizer, self._suffix_first))
 
     async def tokenize(self, text: str, add_special: bool) -> Sequence[int]:
         """See ``Backend``."""
@@ -124,7 +127,8 @@ class Engine:
             encoded = _encode(tokenizer, wanted)
         inside = {word: tokenizer.encode_inside(word) for word in words(specs)}
         grammars = await self._guides.translate(spec.guide for spec in specs)
-        sequences = resolve(specs, encoded, self.capabilities, _separator(tokenizer), infill(tokenizer), inside, grammars, self._tags)
+        fim = infill(tokenizer, self._suffix_first)
+        sequences = resolve(specs, encoded, self.capabilities, _separator(tokenizer), fim, inside, grammars, self._tags)
         self._require_open()
         self._require_room(len(specs))  # others may have come meanwhile; nothing can between this and submit
         return Prepared(next(self._ids), sequences)

@@ -1,7 +1,9 @@
 """Fill in the middle: a prompt and the text after it, in the form that the model was trained on. Plain code over values.
 
-The form is prefix-suffix-middle (Bavarian et al. 2022, "PSM"), as llama.cpp builds it for every model: ``[BOS] <prefix> prompt <suffix>
-suffix <middle>``. BOS only where the tokenizer puts one before a text; a prompt of token ids is taken as it is, between the markers.
+The form is prefix-suffix-middle (Bavarian et al. 2022, "PSM"): ``[BOS] <prefix> prompt <suffix> suffix <middle>``, or, where the server is
+told so, suffix-prefix-middle ("SPM"): ``[BOS] <suffix> suffix <prefix> prompt <middle>``. No GGUF file says which a model likes, and
+llama.cpp has the same switch for the same two forms, ``--spm-infill``, off by default. BOS only where the tokenizer puts one before a
+text; a prompt of token ids is taken as it is, between the markers.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from quintet.backends.base import FimTokens
 from quintet.backends.native.core import Tokenizer
 from quintet.request import Prompt
 
@@ -26,6 +29,7 @@ class Infill:
     middle: int
     before: int = 0
     after: int = 0
+    suffix_first: bool = False
 
     @property
     def stops(self) -> tuple[int, ...]:
@@ -41,16 +45,28 @@ class Infill:
         """
         before = self.before if isinstance(prompt, str) else 0
         own = self._own(ids) if isinstance(prompt, str) else ids
-        head = (*ids[:before], self.prefix)
-        return (*head, *own, self.suffix, *self._own(suffix), self.middle), len(head), len(head) + len(own)
+        tail = (self.suffix, *self._own(suffix))
+        head = (*ids[:before], *(tail if self.suffix_first else ()), self.prefix)
+        return (*head, *own, *(() if self.suffix_first else tail), self.middle), len(head), len(head) + len(own)
 
     def _own(self, ids: Sequence[int]) -> Sequence[int]:
         return ids[self.before : len(ids) - self.after]
 
 
-def infill(tokenizer: Tokenizer) -> Infill | None:
+def infill(tokenizer: Tokenizer, suffix_first: bool = False) -> Infill | None:
     """``None`` if the model has no such tokens."""
+    marks = fim_tokens(tokenizer, suffix_first)
+    if marks is None:
+        return None
+    before, after = getattr(tokenizer, "added", (0, 0))
+    return Infill(marks.prefix, marks.suffix, marks.middle, before, after, suffix_first)
+
+
+def fim_tokens(tokenizer: Tokenizer, suffix_first: bool) -> FimTokens | None:
+    """Those of the vocabulary; ``None`` if one of the three is missing."""
     fim = getattr(tokenizer, "fim", None)
     if fim is None or None in (fim.prefix, fim.suffix, fim.middle):
         return None
-    return Infill(fim.prefix, fim.suffix, fim.middle, *getattr(tokenizer, "added", (0, 0)))
+    before, _ = getattr(tokenizer, "added", (0, 0))
+    first = tokenizer.encode("")[0] if before else None
+    return FimTokens(fim.prefix, fim.suffix, fim.middle, fim.repo, fim.separator, first, suffix_first)

@@ -1,0 +1,81 @@
+"""What the fields of ``/infill`` are read as. See ``fields.Kind``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic
+
+from quintet.dialects.fields import Kind, Object, String, T, wrong_type
+from quintet.dialects.json_guard import printable
+from quintet.errors import BadRequest
+
+
+@dataclass(frozen=True, slots=True)
+class ListOf(Generic[T]):
+    """An array of at most ``most`` values of a kind."""
+
+    kind: Kind[T]
+    most: int
+
+    @property
+    def type(self) -> str:
+        return f"array<{self.kind.type}>"
+
+    @property
+    def range(self) -> str:
+        return f"up to {self.most}" + (f", each {self.kind.range}" if self.kind.range else "")
+
+    def read(self, name: str, value: object) -> tuple[T, ...]:
+        if not isinstance(value, list):
+            raise wrong_type(name, "an array", value)
+        if len(value) > self.most:
+            raise BadRequest(name, f"must have at most {self.most} items", f"{len(value)} items")
+        return tuple(self.kind.read(f"{name}[{index}]", one) for index, one in enumerate(value))
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Text of another place.
+
+    Args:
+        heading: its file's name, and a line break.
+        unknown: names of further members.
+    """
+
+    heading: str
+    text: str
+    unknown: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Text around a gap.
+
+    Args:
+        line: follows the prefix, tokenised by itself.
+        extra: of other places.
+        most: tokens that will be generated.
+    """
+
+    prefix: str
+    line: str
+    suffix: str
+    extra: tuple[Chunk, ...]
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """A chunk: an object of ``text`` and, if known, ``filename``."""
+
+    type: str = "object"
+    range: str = ""
+
+    def read(self, name: str, value: object) -> Chunk:
+        members = Object().read(name, value)
+        if members.get("text") is None:
+            raise BadRequest(f"{name}.text", "is required", code="missing_required_parameter")
+        text = String().read(f"{name}.text", members["text"])
+        # Source, format_prompt_infill: the name is "tmp" where there is none.
+        file = String(4096).read(f"{name}.filename", "tmp" if members.get("filename") is None else members["filename"])
+        return Chunk(f"{file}\n", text, tuple(printable(key) for key in members if key not in ("text", "filename")))
