@@ -171,7 +171,7 @@ def _require_open(state: State) -> None:
         raise Loading("The model is still loading.")
     if state is State.DEAD:
         raise EngineFailed("The engine has failed.")
-    if state is State.CLOSED:
+    if state in (State.DRAINING, State.CLOSED):
         raise Overloaded("The server is shutting down.")
 
 

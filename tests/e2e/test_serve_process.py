@@ -86,12 +86,43 @@ def test_sigterm_refuses_new_work_at_once_and_finishes_what_runs() -> None:
         one.process.send_signal(signal.SIGTERM)
         while (code := health_or_gone(one)) == 200:
             time.sleep(0.005)
-        if code == 503:  # else it was done already
-            assert one.post({"prompt": "x", "max_tokens": 1})[0] in (503, 0)
         stream.join(PATIENCE_S)
         assert stream.text.rstrip().endswith(b"data: [DONE]")
         assert one.process.wait(PATIENCE_S) == 0
         assert gone(engine)
+
+
+def refusal(one: Served, path: str) -> tuple[int, str, dict[str, object]]:
+    request = urllib.request.Request(f"{one.url}{path}", b'{"model": "toy", "prompt": "x"}', {"Content-Type": "application/json"})
+    with pytest.raises(urllib.error.HTTPError) as caught, urllib.request.urlopen(request, timeout=PATIENCE_S):
+        pass
+    with caught.value as error:
+        return error.code, error.headers.get("retry-after", ""), json.loads(error.read())
+
+
+def test_while_it_drains_health_says_so_and_every_dialect_refuses_in_its_own_words() -> None:
+    """The engine stands still meanwhile, so that the drain cannot be over too soon."""
+    with served("--toy") as one:
+        engine = engine_of(one)
+        stream = Streaming(one, 600)
+        assert stream.begun.wait(PATIENCE_S)
+        os.kill(engine, signal.SIGSTOP)
+        one.process.send_signal(signal.SIGTERM)
+        while health(one) == 200:
+            time.sleep(0.005)
+        with pytest.raises(urllib.error.HTTPError) as caught, urllib.request.urlopen(f"{one.url}/health", timeout=PATIENCE_S):
+            pass
+        with caught.value as error:
+            assert (error.code, json.loads(error.read()), error.headers["retry-after"]) == (503, {"status": "draining"}, "1")
+        paths = ("/v1", "/fireworks/inference/v1", "/together/v1", "/cerebras/v1", "/novita/openai/v1")
+        refusals = [refusal(one, f"{path}/completions") for path in paths]
+        os.kill(engine, signal.SIGCONT)
+        assert [(status, retry) for status, retry, _ in refusals] == [(503, "1")] * len(paths)
+        assert all("shutting down" in json.dumps(body) for *_, body in refusals)
+        assert len({json.dumps(sorted(body)) for *_, body in refusals}) > 1, "the dialects' errors differ in form"
+        stream.join(PATIENCE_S)
+        assert stream.text.rstrip().endswith(b"data: [DONE]")
+        assert one.process.wait(PATIENCE_S) == 0
 
 
 def health_or_gone(one: Served) -> int:

@@ -151,6 +151,7 @@ class State(enum.Enum):
     LOADING = "loading"
     READY = "ready"
     STALLED = "stalled"  # work waits and no step finished lately
+    DRAINING = "draining"  # what was taken is finished, and nothing else is taken
     DEAD = "dead"
     CLOSED = "closed"
 

@@ -11,7 +11,7 @@ import pytest
 
 from quintet.backends.base import PreparedSequence, SequenceSpec, State
 from quintet.backends.native.core import U8, Batch, Loaded, Loader
-from quintet.backends.native.engine import INLINE_CHARS, STALL_S, Engine
+from quintet.backends.native.engine import INLINE_CHARS, Engine
 from quintet.backends.native.link import ThreadLink
 from quintet.backends.native.messages import Died, FromWorker, Stepped, Stop, Submit, ToWorker
 from quintet.backends.native.scheduler import Scheduler
@@ -176,48 +176,6 @@ def test_ids_that_only_the_logits_have_are_valid_and_have_no_text() -> None:
         assert {event.piece for event in await answer(engine, spec((250,), 5)) if event.token >= 100} <= {b""}
 
     play(scenario, loader(tokenizer=Short()))
-
-
-# ---- health
-
-
-def test_an_engine_is_stalled_when_work_waits_and_no_step_ends_and_not_when_it_is_idle() -> None:
-    """reliability 0.4: liveness measures progress, not the port."""
-    gate, clock = Gate(), Clock()
-
-    async def scenario(engine: Engine) -> None:
-        await until(engine, State.READY)
-        clock.now += 1000
-        assert engine.health().state is State.READY, "idle is not stalled"
-        work = asyncio.create_task(answer(engine, spec()))
-        while not gate.entered.is_set():
-            await asyncio.sleep(0.001)
-        clock.now += STALL_S
-        assert engine.health().state is State.READY
-        clock.now += 0.1
-        assert engine.health().state is State.STALLED
-        gate.open.set()
-        await work
-        assert engine.health().state is State.READY
-
-    play(scenario, loader(gate), clock=clock)
-
-
-def test_the_first_event_tells_how_long_the_request_waited() -> None:
-    gate, clock = Gate(), Clock()
-
-    async def scenario(engine: Engine) -> None:
-        await until(engine, State.READY)
-        first = asyncio.create_task(answer(engine, spec()))
-        while not gate.entered.is_set():
-            await asyncio.sleep(0.001)
-        second = asyncio.create_task(answer(engine, spec("other")))
-        await asyncio.sleep(0.01)
-        clock.now += 3
-        gate.open.set()
-        assert [[event.waited for event in await work] for work in (first, second)] == [[0.0] * 5, [3.0, 0.0, 0.0, 0.0, 0.0]]
-
-    play(scenario, loader(gate), clock=clock)
 
 
 # ---- failures

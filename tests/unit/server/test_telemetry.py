@@ -96,7 +96,14 @@ def test_hostile_requests_make_no_new_series() -> None:
 
 @pytest.mark.parametrize(
     ("state", "ready", "alive"),
-    [(State.LOADING, 503, 200), (State.READY, 200, 200), (State.STALLED, 503, 200), (State.DEAD, 503, 503), (State.CLOSED, 503, 200)],
+    [
+        (State.LOADING, 503, 200),
+        (State.READY, 200, 200),
+        (State.STALLED, 503, 200),
+        (State.DRAINING, 503, 200),
+        (State.DEAD, 503, 503),
+        (State.CLOSED, 503, 200),
+    ],
 )
 def test_ready_means_it_can_take_work_and_alive_that_no_restart_is_needed(state: State, ready: int, alive: int) -> None:
     served = app(ScriptedBackend(state=state))

@@ -31,7 +31,7 @@ STALL_S = 10.0
 """Work waits and no step finished for so long: the engine hangs, whatever its port says."""
 
 SLOW_STEPS = 4
-"""Or for so many of its longest steps, as it estimates them, if that is more: a large model on a small machine is slow, and not stuck."""
+"""Or for so many of its longest steps, estimated or seen, if that is more: a large model on a small machine is slow, and not stuck."""
 
 LOAD_STALL_S = 30.0
 """A restart that says nothing for so long hangs too. The first start is its user's to watch."""
@@ -155,10 +155,10 @@ class Engine:
         self._flights.abort(request_id, seq)
 
     def health(self) -> Health:
-        """See ``Backend``; while it drains it is ``CLOSED``, with the work that is left."""
+        """See ``Backend``."""
         state = self._state
-        if self._draining:
-            state = State.CLOSED
+        if self._draining and state is not State.CLOSED:
+            state = State.DRAINING
         elif self._stalled():
             state = State.STALLED
         counts = _sum(self._past, self._counts)
@@ -209,8 +209,10 @@ class Engine:
     def _stepped(self, message: Stepped) -> None:
         before, self._counts = self._counts, message.counts
         self._running, self._waiting, self._pages = message.running, message.waiting, message.pages
-        self._moved = self._clock()
+        now, moved = self._clock(), self._moved
+        self._moved = now
         if message.counts.steps > before.steps:
+            self._stall_s = max(self._stall_s, SLOW_STEPS * (now - moved))
             self._batches[bisect_left(BATCH_TOKENS, message.counts.tokens - before.tokens)] += 1
         for request_id, batch in message.events.items():
             self._flights.push(request_id, batch)

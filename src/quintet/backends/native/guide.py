@@ -124,9 +124,15 @@ class Guides:
         return grammar in self._kept
 
     def start(self, grammars: Sequence[str], then: Callable[[], None]) -> None:
-        """Compile in the background; ``then`` is called from there."""
+        """Compile in the background, after what was started before; ``then`` is called from there, whatever came of it."""
         self._pool = self._pool or ThreadPoolExecutor(1, "quintet-guides")
-        self._pool.submit(lambda: [self._compiled(grammar) for grammar in grammars]).add_done_callback(lambda _: then())
+        self._pool.submit(self._compile, grammars, then)
+
+    def restart(self) -> None:
+        """Leave what is being compiled to itself, for it cannot be stopped, and forget what was to be compiled after it."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = None
 
     def follow(self, grammar: str) -> Follower:
         """A follower at the start of a guide."""
@@ -136,16 +142,26 @@ class Guides:
         """``text`` in the longest tokens, from its beginning; what is not whole characters is left out."""
         return self._tokens().greedy_tokenize(text.decode("utf-8", "ignore"))
 
+    def _compile(self, grammars: Sequence[str], then: Callable[[], None]) -> None:
+        try:
+            for grammar in grammars:
+                self._compiled(grammar)
+        finally:
+            then()
+
     def _compiled(self, grammar: str) -> Follower:
         from llguidance import LLMatcher
 
         with self._lock:
-            if grammar not in self._kept:
-                self._kept[grammar] = Follower(LLMatcher(self._tokens(), grammar, log_level=0, limits=_limits()))
-            self._kept.move_to_end(grammar)
+            if grammar in self._kept:
+                self._kept.move_to_end(grammar)
+                return self._kept[grammar]
+        compiled = Follower(LLMatcher(self._tokens(), grammar, log_level=0, limits=_limits()))  # unlocked: others only want to look
+        with self._lock:
+            self._kept[grammar] = compiled
             while len(self._kept) > 1 and sum(map(len, self._kept)) > CACHE_BYTES:
                 self._kept.popitem(last=False)
-            return self._kept[grammar]
+            return compiled
 
     def _tokens(self) -> LLTokenizer:
         from llguidance import LLTokenizer, TokenizerWrapper

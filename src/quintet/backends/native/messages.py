@@ -31,6 +31,13 @@ class Abort:
 
 
 @dataclass(frozen=True, slots=True)
+class Compiled:
+    """The guides of a request are; the worker tells itself."""
+
+    request_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """Drop everything and end."""
 
@@ -90,5 +97,5 @@ class Died:
     error: Exception | None
 
 
-ToWorker = Submit | Abort | Stop
+ToWorker = Submit | Abort | Compiled | Stop
 FromWorker = Progress | Ready | Started | Stepped | Died

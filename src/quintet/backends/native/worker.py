@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 
 import numpy as np
 
 from quintet.backends.base import Capabilities, Counts
+from quintet.backends.native.compiling import Compiling
 from quintet.backends.native.core import PAGE, Batch, Loaded, Loader, Runner, Samplers
 from quintet.backends.native.emit import Emitter, Events
 from quintet.backends.native.guide import Guides
 from quintet.backends.native.kv import KvCache
 from quintet.backends.native.masks import Masks
-from quintet.backends.native.messages import Abort, Died, FromWorker, Progress, Ready, Started, Stepped, Stop, Submit, ToWorker
+from quintet.backends.native.messages import Abort, Compiled, Died, FromWorker, Progress, Ready, Started, Stepped, Stop, Submit, ToWorker
 from quintet.backends.native.pages import BlockTables, PagePool
 from quintet.backends.native.plan import Plan
 from quintet.backends.native.scheduler import Scheduler, live_limit, running_limit
@@ -32,6 +33,10 @@ REJECTED = "The engine could not process this request."
 """Client-safe reason of a sequence whose step failed."""
 
 
+BEAT_S = 1.0
+"""While there is nothing to step but guides are compiled, that is said so often: the engine waits, and does not hang."""
+
+
 class _StoppedError(Exception):
     """``Stop`` arrived."""
 
@@ -42,7 +47,7 @@ class Worker:
     A step that fails ends the sequences that took part in it, and the loop goes on.
 
     Args:
-        clock: seconds, monotonic; used only to tell how long a request waited.
+        clock: seconds, monotonic; used only to tell how long a request waited, or its guides take.
         send: called in the worker's thread; must not block for long.
         supervised: whoever reads the messages restarts a worker that dies or hangs. So each step's requests are told before it, and
             a step is tried, and timed, while loading: a machine or model on which it crashes never becomes ready.
@@ -65,7 +70,6 @@ class Worker:
         self._send = send
         self._supervised = supervised
         self._computed: set[int] = set()  # requests of the last step
-        self._compiling: dict[int, list[int | None]] = {}  # requests whose guides are being compiled -> their aborts
         self._steps = self._tokens = self._prefilled = 0
 
     def run(self) -> None:
@@ -95,12 +99,13 @@ class Worker:
         context = min(runner.context, pages * PAGE)
         capabilities = _capabilities(loaded, config, context)
         tables = BlockTables(running_limit(config), -(-context // PAGE))
-        self._guides = Guides(capabilities.pieces, tokenizer.eos_ids, capabilities.vocab)
+        guides = Guides(capabilities.pieces, tokenizer.eos_ids, capabilities.vocab)
+        self._compiling = Compiling(guides, self._clock, lambda request_id: self._inbox.put(Compiled(request_id)))
         self._pool = PagePool(pages)
         scheduler = Scheduler(config, KvCache(self._pool, tables, runner.row_bytes), Emitter(capabilities.pieces, tokenizer.eos_ids))
         self._tell(scheduler, {})
         self._send(Ready(capabilities, tokenizer, self._try(runner) if self._supervised else 0.0))
-        return scheduler, Stepper(runner, tables, Samplers(capabilities.pieces, tokenizer.eos_ids), Masks(self._guides, capabilities.vocab))
+        return scheduler, Stepper(runner, tables, Samplers(capabilities.pieces, tokenizer.eos_ids), Masks(guides, capabilities.vocab))
 
     def _progress(self, share: float) -> None:
         if not self._inbox.empty():  # while loading nothing but Stop can come
@@ -119,10 +124,21 @@ class Worker:
         while True:
             events: Events = {}
             while not self._inbox.empty() or not (scheduler.live or events):
-                _merge(events, self._receive(self._inbox.get(), scheduler))
+                message = self._next()
+                if message is None:
+                    break
+                _merge(events, self._receive(message, scheduler))
+            _merge(events, self._compiling.overdue())
             if scheduler.live:
                 _merge(events, self._step(scheduler, stepper))
             self._tell(scheduler, events)
+
+    def _next(self) -> ToWorker | None:
+        """The next message; ``None``: nothing came, and guides are still being compiled."""
+        try:
+            return self._inbox.get(timeout=BEAT_S if self._compiling else None)
+        except Empty:
+            return None
 
     def _tell(self, scheduler: Scheduler, events: Events) -> None:
         counts = Counts(self._steps, self._tokens, self._prefilled, scheduler.preempted, scheduler.queried, scheduler.found)
@@ -130,35 +146,32 @@ class Worker:
 
     def _receive(self, message: ToWorker, scheduler: Scheduler) -> Events:
         match message:
-            case Submit(request_id, sequences, at):
-                if not self._compiled(message):
-                    return {}
-                aborted = self._compiling.pop(request_id, [])
-                try:
-                    scheduler.add(request_id, sequences, at)
-                except Overloaded as error:
-                    return {request_id: [TokenEvent(seq, -1, finish=Finish.ERROR, error=str(error)) for seq in range(len(sequences))]}
-                events: Events = {}
-                for seq in aborted:
+            case Submit():
+                if not self._compiling.begin(message):
+                    return self._add(message, scheduler)
+                if self._supervised:  # should it take the whole process along, it is a suspect
+                    self._send(Started((message.request_id,)))
+            case Compiled(request_id):
+                submit, aborts, events = self._compiling.end(request_id)
+                if submit is not None:
+                    _merge(events, self._add(submit, scheduler))
+                for seq in aborts:
                     _merge(events, scheduler.abort(request_id, seq))
                 return events
-            case Abort(request_id, seq) if request_id in self._compiling:
-                self._compiling[request_id].append(seq)
             case Abort(request_id, seq):
-                return scheduler.abort(request_id, seq)
+                ended = self._compiling.abort(request_id, seq)
+                return scheduler.abort(request_id, seq) if ended is None else ended
             case Stop():
                 raise _StoppedError
         return {}
 
-    def _compiled(self, message: Submit) -> bool:
-        """Its guides are compiled; else the message comes again when they are, so that nobody else waits for it."""
-        if message.request_id in self._compiling:
-            return True
-        new = {seq.grammar for seq in message.sequences if seq.grammar and not self._guides.ready(seq.grammar)}
-        if new:
-            self._compiling[message.request_id] = []
-            self._guides.start(sorted(new), lambda: self._inbox.put(message))
-        return not new
+    def _add(self, submit: Submit, scheduler: Scheduler) -> Events:
+        try:
+            scheduler.add(submit.request_id, submit.sequences, submit.at)
+        except Overloaded as error:
+            ends = [TokenEvent(seq, -1, finish=Finish.ERROR, error=str(error)) for seq in range(len(submit.sequences))]
+            return {submit.request_id: ends}
+        return {}
 
     def _step(self, scheduler: Scheduler, stepper: Stepper) -> Events:
         plan = scheduler.plan(self._clock())
