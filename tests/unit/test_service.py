@@ -94,7 +94,10 @@ def test_a_huge_fan_out_is_refused_before_it_is_spelled_out() -> None:
         serve(ScriptedBackend([]), request(*["x"] * 1000, n=10**12))
 
 
-@pytest.mark.parametrize(("state", "error"), [(State.LOADING, Loading), (State.DEAD, EngineFailed), (State.DRAINING, Overloaded), (State.CLOSED, Overloaded)])
+@pytest.mark.parametrize(
+    ("state", "error"),
+    [(State.LOADING, Loading), (State.DEAD, EngineFailed), (State.DRAINING, Overloaded), (State.CLOSED, Overloaded)],
+)
 def test_an_engine_that_takes_no_work_refuses_before_anything_is_read_of_it(state: State, error: type[QuintetError]) -> None:
     with pytest.raises(error):
         serve(ScriptedBackend([Script(b"x")], state=state), request())
