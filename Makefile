@@ -18,7 +18,7 @@ BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
 NATIVE := CMakeLists.txt csrc/CMakeLists.txt $(wildcard csrc/*.cpp csrc/*.h)
 
-.PHONY: serve setup test test-sampling test-kills check bench clean sanitize test-emulated neon
+.PHONY: serve setup test test-sampling test-kills check support bench clean sanitize test-emulated neon
 .DEFAULT_GOAL := serve
 .DELETE_ON_ERROR:
 # Stamps of one set-up build on each other, so a parallel make must not run ahead.
@@ -46,6 +46,10 @@ check: $(STAMPS)/deps
 	@$(BIN)/ruff check .
 	@$(BIN)/python -m mypy
 	@$(BIN)/python -m pytest -q tests/test_architecture.py
+
+# The README's table of fields, from the field tables and docs/support.toml.
+support: setup
+	@$(BIN)/python scripts/support.py
 
 bench: setup
 	@$(BIN)/python bench/run.py $(ARGS)

@@ -1,0 +1,79 @@
+"""Write the README's table of fields: what Quintet does, from its field tables, beside what other servers do, from docs/support.toml.
+
+``--check`` writes nothing, and fails if the README has another table.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from quintet.dialects.catalog import PROVIDERS
+from quintet.dialects.fields import Field, Status
+
+ROOT = Path(__file__).parents[1]
+README, DATA = ROOT / "README.md", ROOT / "docs" / "support.toml"
+BEGIN, END = "<!-- support -->\n", "<!-- /support -->"
+_TABLE = re.compile(f"{BEGIN}.*{END}", re.DOTALL)
+
+
+def table(data: dict[str, Any]) -> str:
+    """The table as Markdown.
+
+    Raises:
+        ValueError: the data lacks a field, or has one that no page has, or a claim without a source.
+    """
+    servers, claims, pages = data["servers"], data["fields"], _pages()
+    if wrong := claims.keys() ^ pages.keys():
+        raise ValueError(f"docs/support.toml and the field tables differ in {', '.join(sorted(wrong))}")
+    titles = [f"{one['title']} {one['version'] if one['version'][0].isdigit() else ''}".strip() for one in servers.values()]
+    rows = ["| field | pages | Quintet | " + " | ".join(titles) + " |", "|---" * (3 + len(titles)) + "|"]
+    for name, fields in pages.items():
+        others = [_claim(servers[server], *claims[name][server]) for server in servers]
+        rows.append("| " + " | ".join([f"`{name}`", _marks(fields), _here(fields), *others]) + " |")
+    return "\n".join(rows) + "\n"
+
+
+def _pages() -> dict[str, dict[str, Field[Any]]]:
+    """Field name -> dialect -> field, in the order of the pages."""
+    found: dict[str, dict[str, Field[Any]]] = {}
+    for provider in PROVIDERS.values():
+        for field in provider.fields:
+            found.setdefault(field.name, {})[provider.name] = field
+    return found
+
+
+def _marks(fields: dict[str, Field[Any]]) -> str:
+    """The dialects' initials, small where only the SDK has the field."""
+    return "".join(name[0].lower() if field.note.startswith("SDK only") else name[0].upper() for name, field in fields.items())
+
+
+def _here(fields: dict[str, Field[Any]]) -> str:
+    """One word where all dialects agree."""
+    words = {Status.DONE: "yes", Status.NO_OP: "no effect, by its meaning", Status.LATER: "refused: a 400 says why"}
+    done = {name: words[field.status] for name, field in fields.items()}
+    first = next(iter(done.values()))
+    others = [f"{PROVIDERS[name].title}: {word}" for name, word in done.items() if word != first]
+    return "; ".join([first, *others])
+
+
+def _claim(server: dict[str, Any], does: str, source: str) -> str:
+    if source not in server["sources"]:
+        raise ValueError(f"{server['title']} has no source {source}")
+    return does
+
+
+def main() -> int:
+    text = README.read_text(encoding="utf-8")
+    made = _TABLE.sub(lambda _: BEGIN + table(tomllib.loads(DATA.read_text(encoding="utf-8"))) + END, text)
+    if "--check" in sys.argv[1:]:
+        return int(made != text)
+    README.write_text(made, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
