@@ -87,6 +87,13 @@ CASES = [
     *lists(SCHEMA, {"properties": {"extends": {"type": "null"}}, "type": "object"}, ['{"extends":null}'], ['{"extends":1'], []),
     *lists(SCHEMA, {"type": "object", "properties": {"a/b": {"type": "null"}}}, ['{"a/b":null}'], ['{"a/b":1', '{"a\\/b":1}'], []),
     *lists(SCHEMA, {"type": "object", "minProperties": 1}, ['{"a":1}'], ["{}"], []),
+    *lists(
+        SCHEMA,
+        {"type": "object", "propertyNames": {"type": "string"}, "properties": {"a": {"type": "array", "uniqueItems": False}}},
+        ['{"a":[1,1]}'],
+        ['{"a":1'],
+        [],
+    ),
     *lists(REGEX, r"[a-c]+\d{2}", ["a12", "abc00"], ["12", "a1b", "a\u0661"], ["a", "a1"]),
     *lists(REGEX, 'a/b"\n', ['a/b"\n'], ["a\\"], ["a/"]),
     *lists(REGEX, "(a+)+b", ["ab", "aaaab"], ["b", "abb"], ["aaaa"]),
@@ -100,6 +107,17 @@ CASES = [
 @pytest.mark.parametrize(("kind", "guide", "text", "wanted"), CASES)
 def test_what_a_guide_accepts(kind: GuideKind, guide: object, text: str, wanted: str) -> None:
     assert verdict(kind, guide, text) == wanted
+
+
+def test_schemas_in_a_grammar_are_enforced_like_others() -> None:
+    """White space in them is bounded, and what cannot be enforced is refused; a string that looks like one is a string."""
+    lark = 'start: "%json" A | %json {"type": "object"} // %json x\nA: /"%json"/'
+    assert verdict(GRAMMAR, lark, '%json"%json"') == verdict(GRAMMAR, lark, '{"a": 1}') == "accepted"
+    assert verdict(GRAMMAR, lark, "{" + " " * BLANKS + "}") == "accepted"
+    assert verdict(GRAMMAR, lark, "{" + " " * (BLANKS + 1)) == "rejected"
+    for schema in ('{"minProperties": 2}', '{"x-guidance": {"lenient": true}}', '{"x\\u002dguidance": {}}', "1", "{"):
+        with pytest.raises(GuideError):
+            translate(GRAMMAR, f"start: %json {schema}")
 
 
 def test_the_end_of_sequence_comes_exactly_where_the_text_conforms() -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 
 from quintet.backends.native.guide import Follower, Guides, fault, notation_of_grammar, notation_of_regex
+from quintet.backends.native.guide_schema import SchemaError, enforceable
 from quintet.request import GuideKind
 
 BLANKS = 64
@@ -30,13 +31,6 @@ _JSON = {
 _TAIL = '\n%llguidance {"no_forcing": true}\n'
 """A mask allows every token that keeps to the guide. The library would else force its own way to cut a fixed text into tokens, which a
 model that was trained on another continues badly."""
-
-_IGNORED = frozenset({"divisibleBy", "extends", "disallow", "x-guidance"})
-"""Keywords of old drafts that restrict values and that the compiler takes for unknown ones, and the compiler's own options."""
-
-_MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions"})
-_LISTS = frozenset({"anyOf", "allOf", "oneOf", "prefixItems", "items"})
-_SCHEMAS = frozenset({"items", "additionalProperties", "additionalItems", "not", "contains"})
 
 _WALKS, _WALK_BYTES = 4, 48  # through a guide when it is verified
 
@@ -87,38 +81,16 @@ def _walk(follower: Follower, rng: random.Random) -> None:
 
 
 def _schema(text: str) -> str:
-    schema = json.loads(text)
+    return f"start: %json {_enforced(json.loads(text))}{_TAIL}"
+
+
+def _enforced(schema: object) -> str:
     if not isinstance(schema, dict):
         raise GuideError("must be a JSON Schema that is an object")
-    for part in _parts(schema):
-        _refuse_unenforced(part)
-    return f"start: %json {json.dumps({**schema, 'x-guidance': _JSON})}{_TAIL}"
-
-
-def _parts(schema: object) -> Iterator[dict[str, object]]:
-    """All schemas inside a schema, itself first; no values that merely look like one."""
-    if not isinstance(schema, dict):
-        return
-    yield schema
-    for key, value in schema.items():
-        if key in _MAPS and isinstance(value, dict):
-            for part in value.values():
-                yield from _parts(part)
-        elif key in _LISTS and isinstance(value, list):
-            for part in value:
-                yield from _parts(part)
-        elif key in _SCHEMAS:
-            yield from _parts(value)
-
-
-def _refuse_unenforced(part: dict[str, object]) -> None:
-    for key in _IGNORED & part.keys():
-        raise GuideError(f"must not use {key}, which cannot be enforced")
-    least, required = part.get("minProperties", 0), part.get("required", [])
-    named = len(set(map(str, required))) if isinstance(required, list) else 0
-    # A name may come twice in what the compiler admits, and counts twice there.
-    if isinstance(least, int | float) and least > max(1, named):
-        raise GuideError("must not use minProperties above 1 and above the number of required ones, which cannot be enforced")
+    try:
+        return json.dumps({**enforceable(schema), "x-guidance": _JSON})
+    except SchemaError as error:
+        raise GuideError(_line(str(error))) from None
 
 
 def _choice(text: str) -> str:
@@ -129,9 +101,19 @@ def _choice(text: str) -> str:
 
 
 def _grammar(text: str) -> str:
-    if "x-guidance" in text:
-        raise GuideError("must not use x-guidance")
-    return notation_of_grammar(text) + _TAIL
+    return notation_of_grammar(_with_enforced_schemas(text)) + _TAIL
+
+
+def _with_enforced_schemas(text: str) -> str:
+    """A Lark grammar, its schemas as ``_schema`` has them."""
+    made, at = [], 0
+    while found := _LEXEME.search(text, at):
+        made.append(text[at : found.end()])
+        at = found.end()
+        if found[0].startswith("%"):
+            schema, at = _READER.raw_decode(text, at)
+            made.append(_enforced(schema))
+    return "".join([*made, text[at:]])
 
 
 def _regex(text: str) -> str:
@@ -154,6 +136,10 @@ _NAMES = {
     GuideKind.CHOICE: "list of choices",
 }
 
+
+_READER = json.JSONDecoder()
+_LEXEME = re.compile(r""""(?:\\.|[^"\\\n])*"|//[^\n]*|/(?:\\.|[^/\\\n])+/|%json\s*""")
+"""A string, a comment, a regular expression, or what comes before a schema."""
 
 _PLACE = re.compile(r"^at \d+\(\d+\): (failed to compile JSON schema: )?")
 _SOURCE = re.compile(r"\n\s*\d+ \| ")
