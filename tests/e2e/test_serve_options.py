@@ -35,6 +35,7 @@ def test_dialect_strictness_key_file_and_body_limit_from_options(tmp_path: Path)
         (["--dialect", "klingon"], "--dialect must be one of openai, fireworks, together, cerebras, novita, auto"),
         (["--api-key-file", "/nowhere/keys"], "/nowhere/keys: No such file"),
         (["--max-body", "0"], "--max-body must be a number above 0"),
+        (["--think-tags", "<think>"], "--think-tags must be a start and an end tag with a comma between them"),
         (["--api-key-file", "/dev/null", "--no-api-key"], "/dev/null is not a file"),
     ],
 )

@@ -31,6 +31,7 @@ class TinySpec:
         rope: metadata under ``{architecture}.rope.``.
         freq_factors: write ``rope_freqs.weight``.
         metadata: more values under ``{architecture}.``.
+        thinks: two of its unused tokens are the tags of think blocks, control tokens that a chat template names.
     """
 
     name: str
@@ -48,6 +49,7 @@ class TinySpec:
     rope: dict[str, Any] = field(default_factory=dict, hash=False)
     freq_factors: bool = False
     seed: int = 1
+    thinks: bool = False
 
     @property
     def biased(self) -> bool:
@@ -153,10 +155,14 @@ def _add_tokenizer(writer: gguf.GGUFWriter, spec: TinySpec) -> None:
     merges = ["t h", "th e", "i n", "a n", "Ġ a", "e r"]
     tokens = [*_byte_characters(), *(merge.replace(" ", "") for merge in merges), "<|endoftext|>"]
     unused = [f"<unused{i}>" for i in range(spec.vocab - len(tokens))]
+    types = [5] * len(unused)
+    if spec.thinks:
+        unused[:2], types[:2] = ("<think>", "</think>"), (3, 3)
+        writer.add_chat_template("{{ messages }}<think>{# it ends with </think> #}")
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("qwen2" if spec.architecture == "qwen2" else "smollm")
     writer.add_token_list(tokens + unused)
-    writer.add_token_types([1] * (len(tokens) - 1) + [3] + [5] * len(unused))  # normal, control, unused
+    writer.add_token_types([1] * (len(tokens) - 1) + [3] + types)  # normal, control, unused
     writer.add_token_merges(merges)
     writer.add_bos_token_id(len(tokens) - 1)
     writer.add_eos_token_id(len(tokens) - 1)

@@ -43,6 +43,7 @@ def write_vocabulary(
     ids: dict[str, int] | None = None,
     flags: dict[str, bool] | None = None,
     name: str = "test",
+    template: str = "",
 ) -> Path:
     """A GGUF file that llama.cpp loads as a vocabulary. ``ids`` and ``flags`` go under ``tokenizer.ggml.``."""
     writer = gguf.GGUFWriter(path, "llama")
@@ -64,6 +65,8 @@ def write_vocabulary(
         writer.add_uint32(f"tokenizer.ggml.{key}", number)
     for key, flag in (flags or {}).items():
         writer.add_bool(f"tokenizer.ggml.{key}", flag)
+    if template:
+        writer.add_chat_template(template)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
