@@ -275,6 +275,7 @@ void Model::forward(const Batch& b, uint8_t* out) {
   if (!pass_) pass_ = std::make_unique<Pass>();
   Pass& p = *pass_;
   prepare(p, b);
+  rope_.reach(*std::max_element(p.row_position.begin(), p.row_position.end()) + 1);
   team_.run([&](Team::Walk& walk) { run_layers(p, walk); });
   for (int i = 0; i < b.wanted; i++) {
     const size_t j = size_t(std::lower_bound(p.wanted.begin(), p.wanted.end(), b.rows[i]) - p.wanted.begin());

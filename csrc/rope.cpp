@@ -1,4 +1,5 @@
 #include "rope.h"
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -12,6 +13,7 @@ namespace {
 
 constexpr double kLn2 = 0.693147180559945309417;
 constexpr double kPi = 3.141592653589793238463;
+constexpr int kRopeStep = 256;   // positions that are filled at a time
 
 double log_d(double x) {
   int e;
@@ -91,18 +93,22 @@ void check(const RopeParams& p, int positions) {
 
 }  // namespace
 
-RopeTable::RopeTable(const RopeParams& p, int positions) : half_(p.dim / 2) {
+RopeTable::RopeTable(const RopeParams& p, int positions) : half_(p.dim / 2), most_(positions) {
   check(p, positions);
-  const auto f = frequencies(p);
-  const double scale = p.scaling == "yarn" ? p.attn_factor * (1 + 0.1 * log_d(p.factor)) : 1.0;
-  cos_.resize(size_t(positions) * size_t(half_));
-  sin_.resize(cos_.size());
-  for (int pos = 0; pos < positions; pos++) {
+  frequencies_ = frequencies(p);
+  scale_ = p.scaling == "yarn" ? p.attn_factor * (1 + 0.1 * log_d(p.factor)) : 1.0;
+  cos_.reserve(size_t(positions) * size_t(half_));
+  sin_.reserve(cos_.capacity());
+}
+
+void RopeTable::reach(int positions) {
+  const int goal = std::min(most_, (positions + kRopeStep - 1) / kRopeStep * kRopeStep);
+  for (; filled_ < goal; filled_++) {
     for (int i = 0; i < half_; i++) {
       double s, c;
-      sin_cos_d(pos * f[size_t(i)], &s, &c);
-      cos_[size_t(pos) * size_t(half_) + size_t(i)] = float(c * scale);
-      sin_[size_t(pos) * size_t(half_) + size_t(i)] = float(s * scale);
+      sin_cos_d(filled_ * frequencies_[size_t(i)], &s, &c);
+      cos_.push_back(float(c * scale_));
+      sin_.push_back(float(s * scale_));
     }
   }
 }

@@ -15,16 +15,21 @@ struct RopeParams {
   std::vector<float> freq_factors;   // divisors per pair (llama 3); empty = 1
 };
 
+// Filled as sequences reach further: the table of a long context is larger than the rest of an idle model's working memory.
 class RopeTable {
  public:
   // Throws std::invalid_argument for an unknown scaling or sizes that do not fit.
   RopeTable(const RopeParams& p, int positions);
+  // Fills the rows below `positions`, which the constructor allowed. No other thread may read meanwhile.
+  void reach(int positions);
   const float* cos(int position) const { return cos_.data() + size_t(position) * size_t(half_); }
   const float* sin(int position) const { return sin_.data() + size_t(position) * size_t(half_); }
 
  private:
-  int half_;
-  std::vector<float> cos_, sin_;
+  int half_, most_, filled_ = 0;
+  double scale_;
+  std::vector<double> frequencies_;
+  std::vector<float> cos_, sin_;   // reserved for all positions, so that rows stay where they are
 };
 
 }  // namespace quintet

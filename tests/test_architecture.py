@@ -29,7 +29,7 @@ MAY_IMPORT = {
 """First part of a module's path inside ``quintet`` -> what of ``quintet`` it may import (by prefix)."""
 
 IMPORTERS = {
-    "typer": ("cli/",),
+    "click": ("cli/",),
     "rich": ("cli/",),
     "uvicorn": ("cli/",),
     "uvloop": ("cli/",),

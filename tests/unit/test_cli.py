@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import typer
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.reference.tiny_model import TinySpec, write_tiny
@@ -60,7 +59,7 @@ def test_help_names_every_command_and_imports_nothing_heavy() -> None:
 
 def test_the_page_of_the_command_names_every_command_and_option() -> None:
     page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
-    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
+    for name, command in app.commands.items():
         section = page.partition(f"quintet {name}")[2]
         assert section, name
         for option in (option for parameter in command.params for option in parameter.opts if option.startswith("--")):

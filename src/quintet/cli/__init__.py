@@ -9,10 +9,17 @@ from quintet.errors import QuintetError
 
 def main() -> None:
     """Run the command line; what a person can mend is one line on stderr and exit code 1, never a traceback."""
+    import click
+
     from quintet.cli.app import app
 
     try:
-        app(prog_name="quintet")
+        sys.exit(app(prog_name="quintet", standalone_mode=False))
+    except click.ClickException as error:  # of the command line itself: usage and what is wrong with it
+        error.show()
+        sys.exit(error.exit_code)
+    except click.Abort:
+        sys.exit(130)
     except QuintetError as error:
         sys.stderr.write(f"error: {error}\n")
         sys.exit(1)

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import sys
-
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from functools import cache
+from typing import TYPE_CHECKING
 
 from quintet.errors import QuintetError
 
-stdout = Console(highlight=False, soft_wrap=True)
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
+
+# ``rich`` is imported where something is drawn: a server that writes to a log does not carry it.
+
+
+@cache
+def stdout() -> Console:
+    """Standard output, with styles where it is a terminal."""
+    from rich.console import Console
+
+    return Console(highlight=False, soft_wrap=True)
 
 
 class OptionError(QuintetError):
@@ -21,7 +32,6 @@ class ConsoleReport:
 
     def __init__(self) -> None:
         self._bar: Progress | None = None
-        self._task = TaskID(0)
 
     def __enter__(self) -> ConsoleReport:
         return self
@@ -37,11 +47,14 @@ class ConsoleReport:
         if not sys.stderr.isatty():
             return
         if self._bar is None:
+            from rich.console import Console
+            from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
             columns = (TextColumn("  "), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
             self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
             self._bar.start()
-            self._task = self._bar.add_task("", total=total)
-        self._bar.update(self._task, completed=done)
+            self._bar.add_task("", total=total)
+        self._bar.update(self._bar.task_ids[0], completed=done)
 
     def _end(self) -> None:
         if self._bar is not None:

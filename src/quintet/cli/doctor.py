@@ -36,8 +36,8 @@ def doctor(port: int) -> int:
     checks: tuple[Callable[[], Finding], ...] = (python, packages, core, ram, cache, model, lambda: free_port(port))
     findings = [check() for check in checks]
     for one in findings:
-        stdout.print(f"[{_STYLE[one.level]}]{one.level:4}[/]  {one.what:8}  ", end="")
-        stdout.print(one.text, markup=False)
+        stdout().print(f"[{_STYLE[one.level]}]{one.level:4}[/]  {one.what:8}  ", end="")
+        stdout().print(one.text, markup=False)
     return int(any(one.level == "fail" for one in findings))
 
 

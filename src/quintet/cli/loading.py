@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
-
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+from collections.abc import Callable, Iterator
 
 from quintet.backends.base import State
 from quintet.backends.native.engine import Engine
@@ -22,10 +21,9 @@ async def ready(engine: Engine, name: str) -> None:
         ModelError: the model cannot be loaded.
         EngineFailed: anything else went wrong; the log has it.
     """
-    with _bar() as bar:
-        task = bar.add_task(f"loading {name}", total=1.0)
+    with _bar(f"loading {name}") as show:
         while (health := engine.health()).state is State.LOADING:
-            bar.update(task, completed=health.progress)
+            show(health.progress)
             await asyncio.sleep(_POLL_S)
     failure = engine.failure
     if isinstance(failure, ModelError):
@@ -35,7 +33,16 @@ async def ready(engine: Engine, name: str) -> None:
         raise EngineFailed(f"{name} could not be loaded: {reason}" if failure else f"the engine is {health.state.value}.")
 
 
-def _bar() -> Progress:
-    """A bar on a terminal; elsewhere silence, for a log needs no progress."""
+@contextlib.contextmanager
+def _bar(what: str) -> Iterator[Callable[[float], None]]:
+    """A bar that takes shares of 1 on a terminal; elsewhere silence, for a log needs no progress."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
-    return Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=1.0)
+        yield lambda share: bar.update(task, completed=share)

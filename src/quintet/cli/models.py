@@ -19,7 +19,7 @@ def pull(reference: str, *, offline: bool, quiet: bool) -> None:
         model = store.resolve(reference, report, offline=offline, refresh=True)
     open_model(model.path)
     if not quiet:
-        stdout.print(f"{model.reference}  {human(model.size)}  {model.path}", markup=False)
+        stdout().print(f"{model.reference}  {human(model.size)}  {model.path}", markup=False)
 
 
 def list_() -> None:
@@ -27,9 +27,9 @@ def list_() -> None:
     models = store.stored()
     width = max((len(model.reference) for model in models), default=0)
     for model in models:
-        stdout.print(f"{model.reference:{width}}  {human(model.size):>8}  {model.path}", markup=False)
+        stdout().print(f"{model.reference:{width}}  {human(model.size):>8}  {model.path}", markup=False)
     if not models:
-        stdout.print(f"no models in {cache_dir()} or the Hugging Face cache; `quintet pull` fetches the bundled one", markup=False)
+        stdout().print(f"no models in {cache_dir()} or the Hugging Face cache; `quintet pull` fetches the bundled one", markup=False)
 
 
 def show(reference: str, ctx_size: int, *, offline: bool) -> None:
@@ -43,7 +43,7 @@ def show(reference: str, ctx_size: int, *, offline: bool) -> None:
     about = describe(open_model(model.path))
     context = check_context(ctx_size, about.spec.context) or about.spec.context
     for name, text in rows(model, about, context):
-        stdout.print(f"{name:13} {text}", markup=False)
+        stdout().print(f"{name:13} {text}", markup=False)
 
 
 def rows(model: StoredModel, about: Description, context: int) -> list[tuple[str, str]]:
