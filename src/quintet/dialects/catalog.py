@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
-from quintet.dialects import cerebras, cerebras_wire, fireworks, fireworks_wire, novita, novita_wire, openai, together, together_wire, wire
-from quintet.dialects.base import Dialect
+from quintet.dialects import (
+    cerebras,
+    cerebras_models,
+    cerebras_wire,
+    fireworks,
+    fireworks_wire,
+    novita,
+    novita_wire,
+    openai,
+    together,
+    together_wire,
+    wire,
+)
+from quintet.dialects.base import Dialect, ServedModel
 from quintet.dialects.fields import Field
 
 
@@ -30,6 +42,7 @@ class Provider:
         warming: its SDK asks for ``tcp_warming`` when it is made.
         statuses: of errors that the other providers do not have, and what they mean.
         qualifier: what its clients may put before a model's name, as a regular expression.
+        formats: the models list's in other forms: value of the parameter ``format`` -> what writes an entry.
     """
 
     dialect: Dialect
@@ -44,6 +57,7 @@ class Provider:
     warming: bool = False
     statuses: Mapping[str, str] = field(default_factory=dict)
     qualifier: str = ""
+    formats: Mapping[str, Callable[[ServedModel], dict[str, object]]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -98,6 +112,7 @@ _ALL = (
         ("Cerebras/", "AsyncCerebras/"),
         packed=True,
         warming=True,
+        formats=cerebras_models.FORMATS,
     ),
     Provider(
         novita.Novita(),

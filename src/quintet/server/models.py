@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from quintet.backends.base import Backend, State
 from quintet.dialects.base import ServedModel
 from quintet.dialects.catalog import Provider
-from quintet.errors import ModelNotFound, shorten
+from quintet.dialects.wire import encode
+from quintet.errors import BadRequest, ModelNotFound, shorten
 from quintet.server.call import Call
 
 
@@ -39,12 +41,15 @@ class Models:
 
     async def list(self, call: Call) -> None:
         """``GET /v1/models``."""
-        await call.exchange.reply(200, call.provider.dialect.models([self._entry(name) for name in self._served()]))
+        entries, write = [self._entry(name) for name in self._served()], _format(call)
+        body = encode({"data": [write(entry) for entry in entries]}) if write else call.provider.dialect.models(entries)
+        await call.exchange.reply(200, body)
 
     async def show(self, call: Call) -> None:
         """``GET /v1/models/{name}``; the name may hold slashes, which the SDKs send percent-encoded."""
         name = self._known(call.resource.removeprefix("/models/"), call.provider)
-        await call.exchange.reply(200, call.provider.dialect.model(self._entry(name)))
+        entry, write = self._entry(name), _format(call)
+        await call.exchange.reply(200, encode(write(entry)) if write else call.provider.dialect.model(entry))
 
     def _known(self, name: str, provider: Provider) -> str:
         served = self._served()
@@ -66,3 +71,13 @@ class Models:
 
     def _not_found(self, name: str) -> ModelNotFound:
         return ModelNotFound(f"The model {shorten(name)} is not served here; served: {', '.join(self._served())}.")
+
+
+def _format(call: Call) -> Callable[[ServedModel], dict[str, object]] | None:
+    """What writes an entry in the form that the request asks for; ``None`` = the dialect's own."""
+    known, given = call.provider.formats, call.exchange.argument("format")
+    if not known or given in ("", "default"):
+        return None
+    if given not in known:
+        raise BadRequest("format", f"must be one of default, {', '.join(known)}", shorten(given))
+    return known[given]
