@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
@@ -16,6 +17,13 @@ from quintet.errors import BadRequest, shorten
 
 MAX_DEPTH = 64
 """Deepest nesting of arrays and objects; no documented field needs more than a few levels."""
+
+MAX_PARTS = 32_768
+"""Most values in a body other than texts and whole numbers, and members: what is costly to read, and is read before any field can be
+checked. A guide may be 256 KiB of JSON Schema, and has fewer."""
+
+_STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+"""A string; or what begins as one and never ends, so that looking for the next one begins after it, and takes linear time."""
 
 _INVALID = "invalid_json"
 
@@ -28,9 +36,12 @@ def decode_object(body: bytes) -> dict[str, object]:
 
     Raises:
         BadRequest: not UTF-8, not JSON, not an object, a duplicate key, a number that is not finite, an integer of over 4300
-            digits, a string with half a surrogate pair, or nesting deeper than ``MAX_DEPTH``.
+            digits, a string with half a surrogate pair, nesting deeper than ``MAX_DEPTH``, or more than ``MAX_PARTS`` parts.
     """
-    value = _parse(_text(body))
+    text = _text(body)
+    if _parts(text) > MAX_PARTS and _parts(_STRING.sub("", text)) > MAX_PARTS:
+        raise BadRequest("", f"The body holds more than {MAX_PARTS} members, arrays, objects and fractions", code=_INVALID)
+    value = _parse(text)
     if not isinstance(value, dict):
         raise BadRequest("", "The body must be a JSON object", shorten(value), code=_INVALID)
     _check(value, (), 1)
@@ -47,6 +58,11 @@ def _text(body: bytes) -> str:
         return body.decode("utf-8")
     except UnicodeDecodeError as error:
         raise BadRequest("", f"The body must be UTF-8; the byte at offset {error.start} is not", code=_INVALID) from None
+
+
+def _parts(text: str) -> int:
+    """What ``MAX_PARTS`` limits, in a text without strings; not more than it in one with strings."""
+    return sum(map(text.count, "[{:.eE"))
 
 
 def _parse(text: str) -> object:
@@ -72,31 +88,41 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check(container: dict[str, Any] | list[Any], path: _Path, depth: int) -> None:
-    """Walk what the decoder made. A body may hold a million items: they are told apart in place, a path is spelled only for an error."""
+    """Walk what the decoder made. A body may hold a million items: they are checked in C, and one by one only to name the offender."""
     if depth > MAX_DEPTH:
         raise BadRequest(_spell(path), f"is nested deeper than {MAX_DEPTH} levels", code=_INVALID)
-    if isinstance(container, list):
-        if set(map(type, container)) == {int}:  # token ids
-            return
-        items: Iterable[tuple[str | int, Any]] = enumerate(container)
-    else:
-        items = container.items()
+    values = container.values() if isinstance(container, dict) else container
+    kinds = set(map(type, values))
+    if isinstance(container, dict) and not _is_unicode(container):
         for name in container:
             _require_unicode(name, (path, name))
-    for key, item in items:
-        kind = type(item)
-        if kind is str:
-            _require_unicode(item, (path, key))
-        elif kind is float:
-            if not math.isfinite(item):
-                raise BadRequest(_spell((path, key)), "must be a finite number", _spelled(item), code=_INVALID)
-        elif kind is dict or kind is list:
-            _check(item, (path, key), depth + 1)
+    if str in kinds and not _is_unicode([item for item in values if type(item) is str]):
+        for key, item in _items(container):
+            if type(item) is str:
+                _require_unicode(item, (path, key))
+    if float in kinds and not all(map(math.isfinite, [item for item in values if type(item) is float])):
+        key, item = next((key, item) for key, item in _items(container) if type(item) is float and not math.isfinite(item))
+        raise BadRequest(_spell((path, key)), "must be a finite number", _spelled(item), code=_INVALID)
+    if dict in kinds or list in kinds:
+        for key, item in _items(container):
+            if type(item) is dict or type(item) is list:
+                _check(item, (path, key), depth + 1)
+
+
+def _items(container: dict[str, Any] | list[Any]) -> Iterable[tuple[str | int, Any]]:
+    return container.items() if isinstance(container, dict) else enumerate(container)
+
+
+def _is_unicode(texts: Iterable[str]) -> bool:
+    """None of them has half a surrogate pair; two halves stay halves where texts are joined."""
+    whole = "".join(texts)
+    try:
+        return whole.isascii() or bool(whole.encode("utf-8"))
+    except UnicodeEncodeError:
+        return False
 
 
 def _require_unicode(text: str, path: _Path) -> None:
-    if text.isascii():
-        return
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quintet.dialects.json_guard import MAX_DEPTH, decode_object
+from quintet.dialects.json_guard import MAX_DEPTH, MAX_PARTS, decode_object
 from quintet.dialects.openai import OpenAI
 from quintet.errors import BadRequest
 
@@ -69,11 +69,27 @@ def test_a_duplicate_key_is_refused_by_name(body: bytes) -> None:
     assert (refusal(body).param, refusal(body).code) == ("a", "duplicate_key")
 
 
-@pytest.mark.parametrize("depth", [MAX_DEPTH, 1000, 100_000])
+@pytest.mark.parametrize("depth", [MAX_DEPTH, 1000, 16_000])
 @pytest.mark.parametrize(("left", "right"), [("[", "]"), ('{"a":', "}")])
 def test_deep_nesting_is_refused(depth: int, left: str, right: str) -> None:
     inner = "1" if left != "[" else ""
     assert "nested deeper" in str(refusal(f'{{"a":{left * depth}{inner}{right * depth}}}'.encode()))
+
+
+@pytest.mark.parametrize("part", ["[]", "{}", "[1]", "1.5", "1e5", "true", "[" * 64 + "]" * 64])
+def test_more_parts_than_any_request_needs_are_refused_before_they_are_made(part: str) -> None:
+    assert "more than 32768" in str(refusal(f'{{"a":[{",".join([part] * MAX_PARTS)}]}}'.encode()))
+    assert "more than 32768" in str(refusal(b"[" * 1_000_000))
+
+
+@pytest.mark.parametrize("text", ["[{:.eE" * 100_000, '\\"' * 100_000, "\\\\"])
+def test_texts_may_hold_as_many_as_they_like(text: str) -> None:
+    body = f'{{"a":"{text}","b":["{text}",1]}}'.encode()
+    assert decode_object(body) == json.loads(body)
+
+
+def test_a_million_token_ids_are_read() -> None:
+    assert decode_object(b'{"a":[%b]}' % b",".join([b"7"] * 900_000)) == {"a": [7] * 900_000}
 
 
 def test_nesting_up_to_the_limit_is_read() -> None:
