@@ -91,7 +91,6 @@ class Simulation:
         assert len(plan.draws) <= self.config.max_running
         assert all(length >= 1 for length in plan.lengths)
         assert len(plan.drafts) in (0, len(plan.draws))
-        assert not (plan.drafts and plan.chunks), "drafts must not delay a prompt"
         assert plan.decodes or plan.chunks or plan.draws, "a step must do something"
 
     def finish(self, limit: int = 20_000) -> None:
@@ -125,7 +124,7 @@ def told(events: Sequence[TokenEvent]) -> list[tuple[object, ...]]:
 
 
 class Oracle(Speculation):
-    """Drafts that are right as far as is asked, which no real source is so often.
+    """Drafts that are right as far as is asked, which no real source is so often, and in busy steps too.
 
     Args:
         lengths: of the drafts, in turn; 0 = none.
@@ -137,8 +136,8 @@ class Oracle(Speculation):
         self._sequences = sequences
         self._lengths, self._right = itertools.cycle(lengths), itertools.cycle(right)
 
-    def drafts(self, decoding: Sequence[Sample], most_rows: int) -> list[list[int]]:
-        share = most_rows // max(len(decoding), 1) - 1
+    def drafts(self, decoding: Sequence[Sample], most_rows: int, *, busy: bool) -> list[list[int]]:
+        share = (most_rows - busy) // max(len(decoding), 1) - 1
         made = [self._made(seq, min(share, seq.max_tokens - len(seq.generated) - 1)) for seq in decoding]
         return made if any(made) else []
 

@@ -149,16 +149,14 @@ class Scheduler:
                 plan.draws.append(seq)
         plan.decodes = len(plan.draws)
         plan.lengths = [1] * plan.decodes
-        if self._speculation and plan.decodes == len(self._running) and not self._waiting.head():
-            self._plan_drafts(plan, self._speculation.drafts(plan.draws, self._batch_tokens))
+        if self._speculation:
+            busy = plan.decodes < len(self._running) or self._waiting.head() is not None
+            self._plan_drafts(plan, self._speculation.drafts(plan.draws, self._batch_tokens, busy=busy))
         plan.rows = list(range(len(plan.tokens)))
         plan.draw_rows = list(range(len(plan.tokens)))
 
     def _plan_drafts(self, plan: Plan, drafts: list[list[int]]) -> None:
-        """Compute what is drafted too, as far as pages are to be had without taking one from anybody.
-
-        Only where nobody computes a prompt or waits to: a step that serves them is long enough as it is.
-        """
+        """Compute what is drafted too, as far as pages are to be had without taking one from anybody."""
         if drafts:
             plan.drafts = [draft[: self._kv.extend(seq, len(draft))] for seq, draft in zip(plan.draws, drafts, strict=True)]
             plan.tokens = [token for seq, draft in zip(plan.draws, plan.drafts, strict=True) for token in (seq.generated[-1], *draft)]

@@ -33,13 +33,14 @@ class Speculation:
         self._guides = guides
         self._foresight: Foresight | None = None  # made for the first guide, as guides are
 
-    def drafts(self, decoding: Items[Sequence], most_rows: int) -> list[list[int]]:
+    def drafts(self, decoding: Items[Sequence], most_rows: int, *, busy: bool) -> list[list[int]]:
         """For each sequence the tokens that may follow its last one; empty if none has any.
 
         Args:
             most_rows: tokens that the step may compute.
+            busy: somebody computes a prompt, or waits to: the step's time is theirs.
         """
-        if not 0 < len(decoding) <= SEQUENCES:
+        if busy or not 0 < len(decoding) <= SEQUENCES:
             return []
         share = min(ROWS, most_rows) // len(decoding) - 1
         drafts = [self._draft(seq, min(share, seq.max_tokens - len(seq.generated) - 1), len(decoding)) for seq in decoding]
