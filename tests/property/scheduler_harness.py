@@ -91,6 +91,8 @@ class Simulation:
         assert len(plan.draws) <= self.config.max_running
         assert all(length >= 1 for length in plan.lengths)
         assert len(plan.drafts) in (0, len(plan.draws))
+        for seq, draft in zip(plan.draws, plan.drafts, strict=False):
+            assert len(seq.generated) + len(draft) < seq.max_tokens, "more is drafted than could be drawn"
         assert plan.decodes or plan.chunks or plan.draws, "a step must do something"
 
     def finish(self, limit: int = 20_000) -> None:
