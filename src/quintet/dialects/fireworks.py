@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from quintet.dialects.base import GREEDY_BELOW, ErrorReply, Identity, Parsed, ServedModel, fault, sampling
+from quintet.dialects.extensions import Extensions
 from quintet.dialects.fields import (
     REQUIRED,
     Boolean,
@@ -27,7 +28,7 @@ from quintet.dialects.fireworks_kinds import EFFORTS, Effort, Grammar, Hint, Ima
 from quintet.dialects.fireworks_wire import FireworksRenderer, Options, Shape, error_body
 from quintet.dialects.json_guard import decode_object
 from quintet.dialects.wire import encode
-from quintet.errors import BadRequest
+from quintet.errors import BadRequest, shorten
 from quintet.request import CompletionRequest, Guide, GuideKind, Prompt, Reasoning, Sampling, StopRules
 
 MAX_CHOICES = 128
@@ -156,6 +157,8 @@ FIELDS: tuple[Field[Any], ...] = (
     *(METADATA, SERVICE_TIER, SPECULATION, PREDICTION, REASONING_HISTORY),
 )
 """Every field of the page, in its order, then those that only the SDK has."""
+EXTENSIONS = Extensions(FIELDS)
+KNOWN = (*FIELDS, *EXTENSIONS.fields)
 
 _CHECKED_ONLY = (IMAGES, METADATA, SERVICE_TIER, SPECULATION, PREDICTION, REASONING_HISTORY)
 
@@ -170,11 +173,11 @@ class Fireworks:
         for field in _CHECKED_ONLY:
             field.of(raw)
         options = _options(raw)
-        request = _request(raw, options, fresh_seed)
+        request = EXTENSIONS.apply(raw, _request(raw, options, fresh_seed))
         choices = len(request.prompts) * request.n
         if choices > MAX_CHOICES:
             raise BadRequest("n", f"must give at most {MAX_CHOICES} choices (prompts times n)", f"{len(request.prompts)} times {request.n}")
-        return Parsed(request, unknown(FIELDS, raw), options)
+        return Parsed(request, unknown(KNOWN, raw), options)
 
     def renderer(self, request: CompletionRequest, identity: Identity, options: object = None) -> FireworksRenderer:
         if not isinstance(options, Options):
@@ -237,7 +240,7 @@ def _request(raw: Mapping[str, object], options: Options, fresh_seed: int) -> Co
 def _max_tokens(raw: Mapping[str, object]) -> int:
     most, alias = MAX_TOKENS.of(raw), MAX_COMPLETION_TOKENS.of(raw)
     if most is not None and alias is not None:
-        raise BadRequest(MAX_COMPLETION_TOKENS.name, "must not be given together with max_tokens", str(alias))
+        raise BadRequest(MAX_COMPLETION_TOKENS.name, "must not be given together with max_tokens", shorten(alias))
     return most if most is not None else alias if alias is not None else 16
 
 

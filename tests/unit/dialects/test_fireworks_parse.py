@@ -194,6 +194,13 @@ def test_reasoning_is_a_number_of_tokens(fields: dict[str, object], tokens: int)
     assert parse(**fields).request == replace(DEFAULTS, reasoning=Reasoning(tokens, next(iter(fields))))
 
 
+def test_a_number_of_thousands_of_digits_is_not_repeated_in_the_error() -> None:
+    with pytest.raises(BadRequest) as caught:
+        parse(max_tokens=1, max_completion_tokens=10**4200)
+    assert caught.value.param == "max_completion_tokens"
+    assert len(str(caught.value)) < 200
+
+
 def test_thinking_and_reasoning_effort_exclude_each_other() -> None:
     with pytest.raises(BadRequest, match="together with reasoning_effort"):
         parse(thinking={"type": "disabled"}, reasoning_effort="low")
