@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import replace
 
 from quintet.backends.base import Backend, Capabilities, Prepared, PreparedSequence, SequenceSpec, State
@@ -38,17 +38,20 @@ class Service:
         self._backend = backend
         self._clock = clock
 
-    async def prepare(self, request: CompletionRequest) -> Job:
+    async def prepare(self, request: CompletionRequest, tenant: str = "") -> Job:
         """Check and tokenise; nothing is started, and the job may simply be dropped.
+
+        Args:
+            tenant: who asks; see ``Backend.prepare``.
 
         Raises:
             BadRequest: more choices or more log-probabilities than the engine offers, and all that the backend refuses.
-            Loading, Overloaded, EngineFailed: the engine takes no work now.
+            Loading, Overloaded, EngineFailed, TooManyRequests: the engine takes no work now, or none of this tenant.
         """
         watch = _Watch(self._clock)
         _require_open(self._backend.health().state)
         _check(request, self._backend.capabilities)
-        prepared = await self._backend.prepare(_specs(request))
+        prepared = await self._backend.prepare(_specs(request), tenant)
         return Job(self._backend, prepared, request, watch)
 
 
@@ -66,7 +69,8 @@ class Job:
         self._scores = request.logprobs is not None
         self._running = len(self._choices)  # sequences whose terminal event has not come
         self._cached: dict[int, int] = {}
-        self._started = False
+        self._stream: AsyncIterator[Sequence[TokenEvent]] | None = None
+        self._read = False  # someone iterates over the events
         self._ended = False
         self._cancelled = False
 
@@ -83,18 +87,23 @@ class Job:
         reasoning = sum(choice.reasoning_tokens for choice in self._choices)
         return Usage(prompts, completions, sum(self._cached.values()), reasoning)
 
+    def start(self) -> None:
+        """Start the work; idempotent. If nothing was awaited since ``prepare``, the room that it found is still there."""
+        if self._stream is None and not self._cancelled:
+            self._watch.submit()
+            self._stream = self._backend.submit(self._prepared)
+
     async def events(self) -> AsyncGenerator[list[Event], None]:
-        """Start the work and give its events, those of an engine step together; never an empty list."""
-        if self._started:
+        """Start the work, if it has not begun, and give its events, those of an engine step together; never an empty list."""
+        if self._read:
             raise RuntimeError("a job runs once")
-        self._started = True
-        if self._cancelled:
+        self._read = True
+        self.start()
+        if self._stream is None:
             yield self._never_ran()
             return
-        self._watch.submit()
-        stream = self._backend.submit(self._prepared)
         try:
-            async for batch in stream:
+            async for batch in self._stream:
                 self._watch.saw(batch)
                 if events := self._step(batch):
                     yield events
@@ -106,13 +115,13 @@ class Job:
             yield self._fail(_BROKEN)
         finally:
             self._stop()
-            if isinstance(stream, AsyncGenerator):
-                await stream.aclose()
+            if isinstance(self._stream, AsyncGenerator):
+                await self._stream.aclose()
 
     def cancel(self) -> None:
         """Stop all work; idempotent. Choices that still run end with ``Finish.ABORT``, if anyone still reads ``events()``."""
         self._cancelled = True
-        if self._started:
+        if self._stream is not None:
             self._stop()
 
     def _step(self, batch: Sequence[TokenEvent]) -> list[Event]:

@@ -82,12 +82,12 @@ class AnyInterleaving(RuleBasedStateMachine):
         )
         self.aborted: set[tuple[int, int]] = set()
 
-    @rule(target=added, sequences=requests())
-    def add(self, sequences: list[PreparedSequence]) -> object:
+    @rule(target=added, sequences=requests(), tenant=st.sampled_from(["", "", "a", "b"]))
+    def add(self, sequences: list[PreparedSequence], tenant: str) -> object:
         request = len({request for request, _ in self.sequences})
         keys = [(request, index) for index in range(len(sequences))]
         self.sequences.update(zip(keys, sequences, strict=True))
-        self.simulation.add(request, *sequences)
+        self.simulation.add(request, *sequences, tenant=tenant)
         return multiple(*keys)
 
     @rule(key=added)

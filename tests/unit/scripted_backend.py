@@ -60,7 +60,7 @@ class ScriptedBackend:
         assert self.state in (State.READY, State.STALLED), "capabilities are valid only once loaded"
         return Capabilities("m", 4096, 257, PIECES, max_logprobs=5, max_sequences=8, fingerprint="f")
 
-    async def prepare(self, specs: Sequence[SequenceSpec]) -> Prepared:
+    async def prepare(self, specs: Sequence[SequenceSpec], tenant: str = "") -> Prepared:
         if self.refuse:
             raise self.refuse
         self.specs = list(specs)

@@ -80,10 +80,12 @@ class Prepared:
     Args:
         request_id: the backend's own id, used for ``abort``.
         sequences: in the order of the specs.
+        tenant: as in ``prepare``.
     """
 
     request_id: int
     sequences: tuple[PreparedSequence, ...]
+    tenant: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,10 +241,13 @@ class Backend(Protocol):
         """
         ...
 
-    async def prepare(self, specs: Sequence[SequenceSpec]) -> Prepared:
+    async def prepare(self, specs: Sequence[SequenceSpec], tenant: str = "") -> Prepared:
         """Tokenise and check everything that can be refused, before the status line is sent.
 
         Does not start work and holds nothing: a ``Prepared`` may simply be dropped.
+
+        Args:
+            tenant: who asks. Tenants take turns, and none can fill the queue; empty = anybody, with all of the queue to fill.
 
         Raises:
             BadRequest: a token id out of range (``param`` = ``prompt``), an empty prompt, too many sequences, a guide
@@ -250,6 +255,7 @@ class Backend(Protocol):
             Unsupported: a suffix on a model without fill-in-the-middle tokens, reasoning on a model that does not reason.
             PromptTooLong: the prompt, or the prompt plus ``max_tokens``, exceed the context.
             Overloaded: the waiting queue is full.
+            TooManyRequests: the tenant's share of it is.
             Loading: the model is not ready.
             EngineFailed: the engine is dead.
         """

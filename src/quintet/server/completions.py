@@ -105,11 +105,12 @@ class Completions:
         with self._slot(call.caller):
             parsed = await self._parse(call, manner)
             request = self._resolved(await manner.complete(parsed), call)
-            job = await self._service.prepare(request)
+            job = await self._service.prepare(request, call.caller.id)
             observer = Observer(self._telemetry, request, call.arrived)
             renderer = manner.format.renderer(request, self._identity(request), parsed.options)
             try:
                 async with Guard(call.exchange.receive, job, self._config.timeout) as guard:
+                    job.start()  # nothing was awaited since it was prepared: nobody else can have taken its place in the queue
                     run = _Run(call, job, renderer, observer, guard, tuple(_warnings(parsed)), manner.done)
                     await (self._stream(run) if request.stream else self._json(run))
             finally:

@@ -216,7 +216,7 @@ class Checking:
     def health(self) -> Health:
         return Health(State.READY)
 
-    async def prepare(self, specs: Sequence[SequenceSpec]) -> Prepared:
+    async def prepare(self, specs: Sequence[SequenceSpec], tenant: str = "") -> Prepared:
         grammars = {spec.guide: translated(spec.guide) for spec in specs if spec.guide}
         encoded = {text: list(text.encode()) for text in texts(specs)}
         return Prepared(1, resolve(specs, encoded, self.capabilities, 256, grammars=grammars))

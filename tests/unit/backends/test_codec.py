@@ -49,7 +49,7 @@ def test_events_come_out_as_they_went_in_every_field_of_them(sent: dict[int, lis
 
 @given(ids, st.lists(sequences, max_size=4), st.floats(0, 1e9))
 def test_requests_come_out_as_they_went_in(request_id: int, asked: list[PreparedSequence], at: float) -> None:
-    message = Submit(request_id, tuple(asked), at)
+    message = Submit(request_id, tuple(asked), at, "tenant")
     frame = codec.decode_to_worker(through(codec.work(message)))
     assert isinstance(frame, codec.Work)
     assert codec.submit(frame) == message
@@ -113,4 +113,4 @@ def test_noise_is_refused_or_understood_and_nothing_else(data: bytes) -> None:
 
 def test_a_request_that_names_a_prompt_it_lacks_is_refused() -> None:
     with pytest.raises(codec.BadFrameError):
-        codec.submit(codec.Work(1, 0.0, (), ((0, sequence(())),)))
+        codec.submit(codec.Work(1, 0.0, "", (), ((0, sequence(())),)))

@@ -51,9 +51,9 @@ class ScriptedBackend:
     async def tokenize(self, text: str, add_special: bool) -> list[int]:
         return [EOS] * add_special + list(text.encode())
 
-    async def prepare(self, specs: Sequence[SequenceSpec]) -> Prepared:
+    async def prepare(self, specs: Sequence[SequenceSpec], tenant: str = "") -> Prepared:
         self.prepared += 1
-        return Prepared(self.prepared, tuple(self._prepare(spec) for spec in specs))
+        return Prepared(self.prepared, tuple(self._prepare(spec) for spec in specs), tenant)
 
     def _prepare(self, spec: SequenceSpec) -> PreparedSequence:
         tokens = tuple(spec.prompt.encode()) if isinstance(spec.prompt, str) else spec.prompt

@@ -75,6 +75,7 @@ class Work(Frame, frozen=True):
 
     request_id: int
     at: float
+    tenant: str
     prompts: tuple[tuple[int, ...], ...]
     sequences: tuple[tuple[int, PreparedSequence], ...]
 
@@ -233,7 +234,7 @@ def work(message: Submit) -> Work:
         if id(tokens) not in known:
             known[id(tokens)] = numbers.setdefault(tokens, len(numbers))
         sequences.append((known[id(tokens)], replace(sequence, tokens=())))
-    return Work(message.request_id, message.at, tuple(numbers), tuple(sequences))
+    return Work(message.request_id, message.at, message.tenant, tuple(numbers), tuple(sequences))
 
 
 def submit(frame: Work) -> Submit:
@@ -246,7 +247,7 @@ def submit(frame: Work) -> Submit:
         sequences = tuple(replace(sequence, tokens=frame.prompts[number]) for number, sequence in frame.sequences)
     except IndexError:
         raise BadFrameError("a prompt is missing") from None
-    return Submit(frame.request_id, sequences, frame.at)
+    return Submit(frame.request_id, sequences, frame.at, frame.tenant)
 
 
 def rows_of(events: Events) -> dict[int, list[tuple[Any, ...]]]:

@@ -24,7 +24,7 @@ from quintet.backends.native.scheduler import live_limit
 from quintet.backends.native.stream import Stream
 from quintet.backends.native.thinking import Tags, tags_of
 from quintet.config import EngineConfig
-from quintet.errors import EngineFailed, Loading, Overloaded
+from quintet.errors import EngineFailed, Loading, Overloaded, TooManyRequests
 from quintet.events import Finish, TokenEvent
 
 STALL_S = 10.0
@@ -116,10 +116,10 @@ class Engine:
         before, after = (0, 0) if add_special else getattr(tokenizer, "added", (0, 0))
         return ids[before : len(ids) - after]
 
-    async def prepare(self, specs: Sequence[SequenceSpec]) -> Prepared:
+    async def prepare(self, specs: Sequence[SequenceSpec], tenant: str = "") -> Prepared:
         """See ``Backend``."""
         tokenizer = self._require_open()
-        self._require_room(len(specs))
+        self._require_room(len(specs), tenant)
         wanted = texts(specs)
         if sum(map(len, wanted)) > INLINE_CHARS:
             encoded = await asyncio.to_thread(_encode, tokenizer, wanted)
@@ -130,8 +130,8 @@ class Engine:
         fim = infill(tokenizer, self._suffix_first)
         sequences = resolve(specs, encoded, self.capabilities, _separator(tokenizer), fim, inside, grammars, self._tags)
         self._require_open()
-        self._require_room(len(specs))  # others may have come meanwhile; nothing can between this and submit
-        return Prepared(next(self._ids), sequences)
+        self._require_room(len(specs), tenant)  # others may have come meanwhile; nothing can between this and submit
+        return Prepared(next(self._ids), sequences, tenant)
 
     def submit(self, prepared: Prepared) -> AsyncIterator[Sequence[TokenEvent]]:
         """See ``Backend``."""
@@ -141,7 +141,7 @@ class Engine:
         elif self._state is State.CLOSED:
             stream.end(Finish.ABORT)
         else:
-            self._start(Submit(prepared.request_id, prepared.sequences, self._clock()), stream)
+            self._start(Submit(prepared.request_id, prepared.sequences, self._clock(), prepared.tenant), stream)
         return stream
 
     def _start(self, submit: Submit, stream: Stream) -> None:
@@ -187,9 +187,12 @@ class Engine:
             raise Loading(f"The model is still loading ({self._progress:.0%}).")
         return self._tokenizer
 
-    def _require_room(self, count: int) -> None:
-        if self._flights.live + count > self._max_live:
+    def _require_room(self, count: int, tenant: str) -> None:
+        room, own = self._max_live - self._flights.live - count, self._flights.live_of(tenant)
+        if room < 0:
             raise Overloaded("The queue is full; try again later.")
+        if tenant and own and own + count > room:  # one that leaves as much as it takes cannot shut the others out
+            raise TooManyRequests("This API key has its share of the queue; try again later.")
 
     def _take(self, message: FromWorker) -> None:
         if self._state is State.CLOSED:

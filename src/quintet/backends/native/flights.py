@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -59,18 +59,22 @@ class Flights:
         self._held: deque[Flight] = deque()  # suspects that wait for their turn
         self._trial: Flight | None = None
         self._up = False
-        self._live = 0
+        self._lives: Counter[str] = Counter()  # sequences that have not ended, by tenant
 
     @property
     def live(self) -> int:
         """Sequences that have not ended."""
-        return self._live
+        return self._lives.total()
+
+    def live_of(self, tenant: str) -> int:
+        """Those of a tenant."""
+        return self._lives[tenant]
 
     def add(self, submit: Submit, stream: Stream) -> None:
         """Take a request up; one that must not run ends at once."""
         flight = Flight(submit, stream)
         self._flights[submit.request_id] = flight
-        self._live += stream.open
+        self._lives[submit.tenant] += stream.open
         self._admit(flight)
         self._next()
 
@@ -96,7 +100,7 @@ class Flights:
         flight = self._flights[request_id]
         before = flight.stream.open
         flight.stream.push(batch)
-        self._live -= before - flight.stream.open
+        self._ended(flight, before - flight.stream.open)
         if not flight.stream.open:
             del self._flights[request_id]
             if self._suspects and batch[-1].finish in (Finish.EOS, Finish.LENGTH):
@@ -162,6 +166,12 @@ class Flights:
             self._tell(Abort(flight.submit.request_id, seq))
 
     def _end(self, flight: Flight, finish: Finish, error: str = "") -> None:
-        self._live -= flight.stream.open
+        self._ended(flight, flight.stream.open)
         del self._flights[flight.submit.request_id]
         flight.stream.end(finish, error)
+
+    def _ended(self, flight: Flight, count: int) -> None:
+        tenant = flight.submit.tenant
+        self._lives[tenant] -= count
+        if not self._lives[tenant]:
+            del self._lives[tenant]

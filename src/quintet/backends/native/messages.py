@@ -15,11 +15,13 @@ class Submit:
 
     Args:
         at: seconds, on the clock that the worker uses too.
+        tenant: who asks; tenants take turns.
     """
 
     request_id: int
     sequences: tuple[PreparedSequence, ...]
     at: float
+    tenant: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,15 @@ Order of a step: sequences that decode get one token each, and where few do, tho
 admitted while slots and pages last; then prefill shares what is left of ``batch_tokens``, at least half of it to the oldest
 prefill and the rest to the shortest first. When pages run out the newest running sequence gives its own up and is computed again
 later, before anything that waits: it draws at the same positions with the same seed, so clients cannot see it. The oldest running
-sequence is never preempted and nobody overtakes the head of the queue for lack of pages, so everything ends.
+sequence is never preempted and nobody overtakes the head of the queue for lack of pages, so everything ends. A tenant that waits
+with nothing in the batch comes before those that have something there, and gets the place of a sequence of the one with most.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence as Items
+from operator import itemgetter
 
 from quintet.backends.base import PreparedSequence
 from quintet.backends.native.chunks import echo_count, plan_scores, plan_segment
@@ -58,6 +61,7 @@ class Scheduler:
         self._running: list[Sequence] = []  # in order of admission
         self._waiting = WaitingQueue()
         self._groups = Groups(kv, self._waiting)
+        self._stuck: Sequence | None = None  # head of the queue that the last plan had no place for
         self.preempted = self.queried = self.found = 0
         """See ``Counts``."""
 
@@ -71,8 +75,8 @@ class Scheduler:
         """Sequences in the batch."""
         return len(self._running)
 
-    def add(self, request_id: int, prepared: Items[PreparedSequence], now: float) -> None:
-        """Queue a request's sequences, which came at ``now`` (seconds).
+    def add(self, request_id: int, prepared: Items[PreparedSequence], now: float, tenant: str = "") -> None:
+        """Queue a tenant's request, which came at ``now`` (seconds).
 
         Raises:
             Overloaded: too many are live already; nothing was added.
@@ -82,7 +86,7 @@ class Scheduler:
         groups: dict[tuple[object, ...], Group] = {}
         for index, spec in enumerate(prepared):
             key = (spec.tokens, spec.echo, spec.echo_from, spec.prompt_end, spec.logprobs, spec.max_tokens == 0, spec.salt)
-            group = groups.setdefault(key, _group(spec, now))
+            group = groups.setdefault(key, _group(spec, now, tenant))
             group.members.append(_sequence(request_id, index, spec, group))
         self._requests[request_id] = {seq.index: seq for group in groups.values() for seq in group.members}
         self._live += len(prepared)
@@ -107,8 +111,10 @@ class Scheduler:
     def plan(self, now: float) -> Plan:
         """What to do next, at ``now`` (seconds). Must be followed by ``apply`` or ``fail`` before the next ``plan``."""
         plan = Plan()
+        self._make_way()
         self._plan_decodes(plan)
         self._admit(plan, now)
+        self._stuck = self._waiting.head()
         self._plan_prefills(plan, self._batch_tokens - len(plan.tokens))
         return plan
 
@@ -138,6 +144,17 @@ class Scheduler:
         _require(all(seq.group.leader in places for seq in followers), "a follower has nobody to follow")
 
     # -- planning --------------------------------------------------------------------------------------------------------------
+
+    def _make_way(self) -> None:
+        """For a tenant with nothing in the batch."""
+        running = Counter(seq.group.tenant for seq in self._running)
+        idle = next((tenant for tenant in self._waiting.tenants if tenant not in running), None)
+        if idle is None:
+            return
+        self._waiting.favour(idle)
+        largest, count = max(running.items(), key=itemgetter(1), default=("", 0))
+        if count > 1 and self._waiting.head() is self._stuck:
+            self._preempt(next(seq for seq in reversed(self._running) if seq.group.tenant == largest))
 
     def _plan_decodes(self, plan: Plan) -> None:
         kv = self._kv
@@ -337,8 +354,8 @@ class Scheduler:
         self._groups.ended(seq)
 
 
-def _group(spec: PreparedSequence, now: float) -> Group:
-    return Group(spec.tokens, spec.echo, spec.logprobs, spec.salt, now, start=spec.echo_from, end=spec.prompt_end)
+def _group(spec: PreparedSequence, now: float, tenant: str) -> Group:
+    return Group(spec.tokens, spec.echo, spec.logprobs, spec.salt, now, start=spec.echo_from, end=spec.prompt_end, tenant=tenant)
 
 
 def _sequence(request_id: int, index: int, spec: PreparedSequence, group: Group) -> Sequence:

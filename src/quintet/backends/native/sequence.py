@@ -71,6 +71,7 @@ class Group:
         start: the first of them that is echoed.
         echoed: prompt tokens emitted so far, to every member alike, or not to be emitted.
         salt: of the cached prefixes it may use, at most 64 bytes.
+        tenant: who asks; tenants take turns.
         submitted: when the request came.
         waited: from then to the first step that computed the prompt; 0 until that step.
         cached: prompt tokens that came from the prefix cache; ``None`` until that step.
@@ -90,6 +91,7 @@ class Group:
     cached: int | None = None
     start: int = 0
     end: int | None = None
+    tenant: str = ""
 
     def __post_init__(self) -> None:
         self.echoed = self.start

@@ -167,7 +167,7 @@ class Worker:
 
     def _add(self, submit: Submit, scheduler: Scheduler) -> Events:
         try:
-            scheduler.add(submit.request_id, submit.sequences, submit.at)
+            scheduler.add(submit.request_id, submit.sequences, submit.at, submit.tenant)
         except Overloaded as error:
             ends = [TokenEvent(seq, -1, finish=Finish.ERROR, error=str(error)) for seq in range(len(submit.sequences))]
             return {submit.request_id: ends}
