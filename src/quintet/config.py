@@ -45,6 +45,7 @@ class EngineConfig:
         max_waiting: most sequences in the queue; beyond it requests are refused.
         max_sequences: most sequences of one request (prompts × n).
         suffix_first: a prompt to be filled in the middle has the suffix before the prefix.
+        speculation: draft tokens where few sequences decode; changes no output.
     """
 
     kv_bytes: int = 1 << 30
@@ -53,3 +54,4 @@ class EngineConfig:
     max_waiting: int = 1024
     max_sequences: int = 128
     suffix_first: bool = False
+    speculation: bool = True

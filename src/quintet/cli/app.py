@@ -63,7 +63,9 @@ def app() -> None:
 @_option(
     "--drain-timeout", type=click.FloatRange(0), metavar="SECONDS", default=30, help="Most time for running answers to end after SIGTERM."
 )
+@_option("--speculation", type=click.Choice(["auto", "off"]), default="auto", help="Draft tokens where few completions run.")
 @_option("--think-tags", metavar="START,END", help="What the model writes around its thinking; by default what its file tells.")
+@_option("--spm-infill", is_flag=True, help="Fill in the middle with the suffix before the prefix, which some models prefer.")
 @_option("--log-level", default="info", help="error, warning, info or debug.")
 def serve(
     model: str,
@@ -87,7 +89,9 @@ def serve(
     max_waiting: int,
     max_per_key: int,
     drain_timeout: float,
+    speculation: str,
     think_tags: str | None,
+    spm_infill: bool,
     log_level: str,
 ) -> int:
     """Serve a model over HTTP.
@@ -99,7 +103,8 @@ def serve(
     if toy and (model, ctx_size, threads, kv_cache) != ("smollm2", 0, 0, DEFAULT_KV):
         raise console.OptionError("--toy has no weights and fixed sizes: it takes no MODEL, --ctx-size, --threads or --kv-cache.")
     kv_bytes, tags = engines.parse_size(kv_cache), engines.parse_tags(think_tags)
-    engine = engines.EngineOptions(None if toy else model, ctx_size, threads, kv_bytes, offline, max_choices, max_waiting, tags)
+    loaded = None if toy else model, ctx_size, threads, kv_bytes, offline
+    engine = engines.EngineOptions(*loaded, max_choices, max_waiting, tags, spm_infill, speculation == "auto")
     body = engines.parse_size(max_body, "--max-body")
     config = ServerConfig(host, port, api_key, served_model_name, body, api_key_file, dialect, strict, timeout, max_per_key)
     return serve.serve(serve.ServeOptions(engine, config, no_api_key, log_level.lower(), drain_timeout))

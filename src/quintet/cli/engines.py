@@ -40,6 +40,7 @@ class EngineOptions:
         max_choices: most sequences of a request.
         max_waiting: most sequences in the queue.
         think_tags: what the model writes around its thinking; ``None`` = what its file tells.
+        suffix_first, speculation: see ``EngineConfig``.
     """
 
     model: str | None
@@ -50,6 +51,8 @@ class EngineOptions:
     max_choices: int = 128
     max_waiting: int = 1024
     think_tags: tuple[str, str] | None = None
+    suffix_first: bool = False
+    speculation: bool = True
 
 
 def parse_size(text: str, option: str = "--kv-cache") -> int:
@@ -176,7 +179,13 @@ def _fit(wanted: int, most: int, kv_tokens: int) -> int:
 
 
 def _config(options: EngineOptions, kv_bytes: int) -> EngineConfig:
-    return EngineConfig(kv_bytes=kv_bytes, max_waiting=options.max_waiting, max_sequences=options.max_choices)
+    return EngineConfig(
+        kv_bytes=kv_bytes,
+        max_waiting=options.max_waiting,
+        max_sequences=options.max_choices,
+        suffix_first=options.suffix_first,
+        speculation=options.speculation,
+    )
 
 
 def _toy(options: EngineOptions) -> Plan:

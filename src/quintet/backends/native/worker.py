@@ -19,6 +19,7 @@ from quintet.backends.native.messages import Abort, Compiled, Died, FromWorker, 
 from quintet.backends.native.pages import BlockTables, PagePool
 from quintet.backends.native.plan import Plan
 from quintet.backends.native.scheduler import Scheduler, live_limit, running_limit
+from quintet.backends.native.speculation import Speculation
 from quintet.backends.native.step import Stepper
 from quintet.config import EngineConfig
 from quintet.errors import ModelError, Overloaded
@@ -102,7 +103,9 @@ class Worker:
         guides = Guides(capabilities.pieces, tokenizer.eos_ids, capabilities.vocab)
         self._compiling = Compiling(guides, self._clock, lambda request_id: self._inbox.put(Compiled(request_id)))
         self._pool = PagePool(pages)
-        scheduler = Scheduler(config, KvCache(self._pool, tables, runner.row_bytes), Emitter(capabilities.pieces, tokenizer.eos_ids))
+        emitter = Emitter(capabilities.pieces, tokenizer.eos_ids)
+        speculation = Speculation(tokenizer.eos_ids, guides) if config.speculation else None
+        scheduler = Scheduler(config, KvCache(self._pool, tables, runner.row_bytes), emitter, speculation)
         self._tell(scheduler, {})
         self._send(Ready(capabilities, tokenizer, self._try(runner) if self._supervised else 0.0))
         return scheduler, Stepper(runner, tables, Samplers(capabilities.pieces, tokenizer.eos_ids), Masks(guides, capabilities.vocab))
