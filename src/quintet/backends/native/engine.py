@@ -177,6 +177,7 @@ class Engine:
                 timer.cancel()
             self._end_all(Finish.ABORT)
         await self._link.close()
+        await self._guides.close()
 
     def _require_open(self) -> Tokenizer:
         if self._draining:

@@ -1,129 +1,170 @@
-"""Guides are checked in a process that may crash, run out of time or of memory, before anything of the request starts.
-
-As a program this is that process: it reads a kind and a text, and writes the translated guide or why it is refused.
-"""
+"""Guides are checked in processes that may crash (``guide_process``), before anything of the request starts. The event loop's side."""
 
 from __future__ import annotations
 
 import asyncio
-import resource
-import signal
+import os
+import socket
+import subprocess
 import sys
-import threading
 from collections import OrderedDict
 from collections.abc import Iterable
 
-from quintet.backends.native.guide_translate import GuideError, translate, verify
-from quintet.errors import BadRequest, EngineFailed
+from quintet.backends.native.guide_process import REFUSED, STARTED, TAKEN, TOO_COMPLEX, WALL_S
+from quintet.backends.native.guide_translate import GuideError
+from quintet.errors import BadRequest, EngineFailed, Overloaded
 from quintet.request import Guide, GuideKind
 
 MAX_BYTES = 256 * 1024
 """Longest guide; the largest schemas that people use are a tenth of it."""
 
-CPU_S = 0.8
-"""Processor time for one check, so that a busy machine refuses nothing that an idle one accepts."""
+AT_ONCE = 2
+MAX_WAITING = 16
+"""Guides that wait for their turn to be checked; the last waits for some seconds if all are hostile, and more would wait too long."""
 
-MEMORY_BYTES = 2 << 30
 CACHE_BYTES = 16 << 20
-_WALL_S = 20.0  # for a machine that gives it no time at all
-_AT_ONCE = 2
-_STACK = 1 << 20  # an eighth of what the engine's threads have: what fits here does not overflow there
-_REFUSED = 3
-_TOO_COMPLEX = "is too complex"
+_MODULE = ("-P", "-m", "quintet.backends.native.guide_process")
+_GIVE_UP_S = 2 * WALL_S  # for a process that is stopped
+_READ = 1 << 16
+
+Key = tuple[GuideKind, str]
 
 
 class GuideCheck:
-    """Checks guides, and remembers what came of it."""
+    """Checks guides, each once however many ask for it, and remembers what came of it."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[tuple[GuideKind, str], str | GuideError] = OrderedDict()
+        self._known: OrderedDict[Key, str | GuideError] = OrderedDict()
         self._bytes = 0
-        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._checks: dict[Key, asyncio.Task[str | GuideError]] = {}
+        self._slots = asyncio.Semaphore(AT_ONCE)
+        self._processes = _Processes()
 
     async def translate(self, guides: Iterable[Guide | None]) -> dict[Guide, str]:
         """Each distinct guide as ``guide.Guides`` takes it.
 
         Raises:
             BadRequest: one cannot be followed.
+            Overloaded: too many others are being checked, or the machine is too busy.
         """
         return {guide: await self._one(guide) for guide in dict.fromkeys(guides) if guide is not None}
+
+    async def close(self) -> None:
+        """End the processes, and whoever waits for them."""
+        for check in self._checks.values():
+            check.cancel()
+        await asyncio.gather(*self._checks.values(), return_exceptions=True)
+        self._processes.close()
 
     async def _one(self, guide: Guide) -> str:
         key = guide.kind, guide.text
         if key in self._known:
             self._known.move_to_end(key)
+            result = self._known[key]
         else:
-            self._keep(key, await self._check(guide))
-        result = self._known[key]
+            result = await asyncio.shield(self._checks.get(key) or self._start(key))
         if isinstance(result, GuideError):
-            raise BadRequest(guide.param, str(result), code="grammar_too_complex" if str(result) == _TOO_COMPLEX else "invalid_value")
+            raise BadRequest(guide.param, str(result), code="grammar_too_complex" if str(result) == TOO_COMPLEX else "invalid_value")
         return result
 
-    async def _check(self, guide: Guide) -> str | GuideError:
-        text = guide.text.encode("utf-8", "surrogatepass")
-        if len(text) > MAX_BYTES:
+    def _start(self, key: Key) -> asyncio.Task[str | GuideError]:
+        if len(self._checks) >= AT_ONCE + MAX_WAITING:
+            raise Overloaded("Too many schemas and grammars are being checked; try again later.")
+        task = self._checks[key] = asyncio.get_running_loop().create_task(self._check(*key))
+        task.add_done_callback(lambda _: self._done(key))
+        return task
+
+    def _done(self, key: Key) -> None:
+        task = self._checks.pop(key)
+        if not task.cancelled() and task.exception() is None:
+            self._keep(key, task.result())
+
+    async def _check(self, kind: GuideKind, text: str) -> str | GuideError:
+        encoded = text.encode("utf-8", "surrogatepass")
+        if len(encoded) > MAX_BYTES:
             return GuideError(f"must be at most {MAX_BYTES} bytes")
         async with self._slots:
-            child = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", __name__, guide.kind.name),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.DEVNULL,
-            )
-            try:
-                output, _ = await asyncio.wait_for(child.communicate(text), _WALL_S)
-            except TimeoutError:
-                return GuideError(_TOO_COMPLEX)
-            finally:
-                if child.returncode is None:
-                    child.kill()
-                    await child.wait()
-        if child.returncode == 1:  # it could not even begin
-            raise EngineFailed("Guides cannot be checked.")
-        if child.returncode not in (0, _REFUSED):
-            return GuideError(_TOO_COMPLEX)
-        return output.decode() if child.returncode == 0 else GuideError(output.decode())
+            reply = (await self._processes.ask(kind.name.encode() + b"\n" + encoded)).decode()
+        if reply.startswith(TAKEN):
+            return reply.removeprefix(TAKEN)
+        return GuideError(reply.removeprefix(REFUSED) or TOO_COMPLEX)
 
-    def _keep(self, key: tuple[GuideKind, str], result: str | GuideError) -> None:
+    def _keep(self, key: Key, result: str | GuideError) -> None:
         self._known[key] = result
         self._bytes += _size(key, result)
         while len(self._known) > 1 and self._bytes > CACHE_BYTES:
             self._bytes -= _size(*self._known.popitem(last=False))
 
 
-def _size(key: tuple[GuideKind, str], result: str | GuideError) -> int:
+def _size(key: Key, result: str | GuideError) -> int:
     return 200 + len(key[1]) + len(str(result))
 
 
-def main() -> None:
-    """The child. Its exit status: 0 = stdout has the guide, ``_REFUSED`` = stdout says why not, a signal = too complex."""
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    signal.setitimer(signal.ITIMER_PROF, CPU_S)  # counts the time of all threads; SIGPROF ends the process
-    kind, text = GuideKind[sys.argv[1]], sys.stdin.buffer.read()
-    results: list[tuple[int, str]] = []
-    threading.stack_size(_STACK)
-    thread = threading.Thread(target=lambda: results.append(_checked(kind, text)))
-    thread.start()
-    thread.join()
-    status, output = results[0]
-    sys.stdout.buffer.write(output.encode())
-    sys.stdout.flush()
-    sys.exit(status)
+class _Processes:
+    """The client of ``guide_process``, which is started when there is something to check and it is not there."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+
+    async def ask(self, request: bytes) -> bytes:
+        """What a process of its own makes of a request; nothing if it died of it.
+
+        Raises:
+            Overloaded: it got too little time.
+            EngineFailed: there is no such process to be had.
+        """
+        for _ in range(2):  # it may just have ended, having been idle
+            begin = asyncio.get_running_loop().time()
+            try:
+                reply = await asyncio.wait_for(self._ask(request), _GIVE_UP_S)
+            except (OSError, TimeoutError):
+                reply = b""
+            if reply == STARTED and asyncio.get_running_loop().time() - begin >= WALL_S:
+                raise Overloaded("The machine is too busy to check this schema or grammar; try again later.")
+            if reply:
+                return reply.removeprefix(STARTED)
+            self.close()
+        raise EngineFailed("Schemas and grammars cannot be checked.")
+
+    async def _ask(self, request: bytes) -> bytes:
+        loop, (ours, theirs) = asyncio.get_running_loop(), socket.socketpair()
+        with ours:
+            ours.setblocking(False)
+            with theirs:
+                socket.send_fds(self._server(), [b"."], [theirs.fileno()])
+            await loop.sock_sendall(ours, request)
+            ours.shutdown(socket.SHUT_WR)
+            reply = b""
+            while part := await _received(ours):
+                reply += part
+            return reply
+
+    def _server(self) -> socket.socket:
+        if self._control is None:
+            self._control, theirs = socket.socketpair()
+            self._control.setblocking(False)
+            environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}  # numpy's threads would not survive a fork
+            with theirs:
+                self._process = subprocess.Popen(
+                    (sys.executable, *_MODULE), stdin=theirs.fileno(), stderr=subprocess.DEVNULL, env=environment
+                )
+        return self._control
+
+    def close(self) -> None:
+        """End what was started; a guide that is being tried is forgotten."""
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
 
 
-def _checked(kind: GuideKind, text: bytes) -> tuple[int, str]:
+async def _received(connection: socket.socket) -> bytes:
+    """The next part; nothing at the end, also where the other side ended without having read all."""
     try:
-        grammar = translate(kind, text.decode())
-        verify(kind, grammar)
-    except UnicodeDecodeError:
-        return _REFUSED, "must be Unicode text, without lone surrogates"
-    except GuideError as error:
-        return _REFUSED, str(error)
-    except MemoryError:
-        return _REFUSED, _TOO_COMPLEX
-    return 0, grammar
-
-
-if __name__ == "__main__":
-    main()
+        return await asyncio.get_running_loop().sock_recv(connection, _READ)
+    except ConnectionResetError:
+        return b""

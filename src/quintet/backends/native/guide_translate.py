@@ -6,6 +6,7 @@ import json
 import random
 import re
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 
@@ -63,9 +64,14 @@ def verify(kind: GuideKind, grammar: str) -> None:
     """
     if found := fault(grammar):
         raise GuideError(f"must be a valid {_NAMES[kind]} that can be enforced: {_line(found)}")
-    first = Guides([*(bytes([byte]) for byte in range(256)), b""], frozenset({256}), 257).follow(grammar)
+    first = _over_bytes().follow(grammar)
     for seed in range(_WALKS):
         _walk(first.copy(), random.Random(seed))
+
+
+@cache
+def _over_bytes() -> Guides:
+    return Guides([*(bytes([byte]) for byte in range(256)), b""], frozenset({256}), 257)
 
 
 def _walk(follower: Follower, rng: random.Random) -> None:
