@@ -152,14 +152,12 @@ def faults(seen: Seen) -> list[str]:
 
 
 def good_faults(answer: Answer) -> list[str]:
+    document = completions(str(answer.header("x-completions-dialect")))
     if answer.header("content-type") == "application/json":
-        if not answer.complete:
-            return []
-        described_by = completions(str(answer.header("x-completions-dialect")))
-        return [] if described_by.answer.is_valid(answer.json()) else ["not the dialect's answer"]
+        return [] if not answer.complete or document.answer.is_valid(answer.json()) else ["not the dialect's answer"]
     if answer.complete and not answer.body.endswith(b"\n\ndata: [DONE]\n\n"):
         return ["a stream without an end"]
-    return [] if all(isinstance(chunk, dict) for chunk in chunks(answer.body)) else ["a frame that is no object"]
+    return [] if all(map(document.chunk.is_valid, chunks(answer.body))) else ["a frame that is not the dialect's chunk"]
 
 
 class Campaign:
@@ -217,4 +215,4 @@ def test_hostile_requests_get_the_documented_answer_and_harm_nobody(dialect: str
     asyncio.run(campaign.run(COUNT, report))
     assert not campaign.failures, "\n".join(campaign.failures[:20])
     assert campaign.statuses[400] > COUNT / 2
-    assert campaign.statuses[200] > COUNT / 50
+    assert campaign.statuses[200] + campaign.statuses[0] > COUNT / 50  # answered, and left by the client before that

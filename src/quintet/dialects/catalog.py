@@ -35,6 +35,7 @@ class Provider:
         fields: of a request.
         body: the shape of a JSON answer.
         error: the shape of an error's body.
+        chunk: the shape of a stream's chunks, where it is not that of a JSON answer.
         bases: what precedes ``/completions`` in a path, the main one first. The others are what its SDKs make of a base URL with or
             without ``/v1``, and the provider's own path where no other provider has the same.
         agents: beginnings of the ``User-Agent`` of its SDKs.
@@ -55,6 +56,7 @@ class Provider:
     agents: tuple[str, ...]
     packed: bool = False
     warming: bool = False
+    chunk: type[msgspec.Struct] | None = None
     statuses: Mapping[str, str] = field(default_factory=dict)
     qualifier: str = ""
     formats: Mapping[str, Callable[[ServedModel], dict[str, object]]] = field(default_factory=dict)
@@ -99,6 +101,7 @@ _ALL = (
         wire.ErrorBody,
         ("/together/v1", "/together", "/together/v1/v1"),
         ("Together/", "AsyncTogether/"),
+        chunk=together_wire.Chunk,
         statuses={"403": "The prompt, or the prompt and `max_tokens` together, do not fit the context."},
     ),
     Provider(

@@ -51,18 +51,19 @@ _TOKEN_IDS: Json = {"type": "array", "items": {"type": "integer", "minimum": 0, 
 
 
 def document(provider: Provider, version: str) -> Json:
-    """The OpenAPI 3.1 document of one provider's paths."""
+    """The OpenAPI 3.2 document of one provider's paths."""
     components: dict[str, Json] = {}
     body = _of_hint(provider.body, components)
+    chunk = body if provider.chunk is None else _of_hint(provider.chunk, components)
     error = _json(_of_hint(provider.error, components))
     errors = {status: {"description": text, "content": error} for status, text in sorted({**_STATUSES, **provider.statuses}.items())}
     return {
-        "openapi": "3.1.0",
+        "openapi": "3.2.0",
         "info": {"title": f"Quintet: {provider.title} completions", "version": version, "description": f"Follows {provider.page}"},
         "servers": [{"url": provider.bases[0]}, {"url": "/v1", "description": "With the header X-Completions-Dialect or --dialect."}],
         "security": [{}, {"key": []}],
         "paths": {
-            "/completions": {"post": _completions(provider, body, errors)},
+            "/completions": {"post": _completions(provider, body, chunk, errors)},
             "/models": {"get": _get("The models served.", errors)},
             "/models/{name}": {"get": {**_get("One model.", errors), "parameters": [_name()]}},
             "/tokenize": {"post": _post("Text to token ids.", request(tokens.FIELDS), errors)},
@@ -158,9 +159,12 @@ def _of_struct(struct: type[msgspec.Struct], components: dict[str, Json]) -> Jso
     return {"type": "object", "required": [field.encode_name for field in fields if field.required], "properties": properties}
 
 
-def _completions(provider: Provider, body: Json, errors: Mapping[str, Json]) -> Json:
+def _completions(provider: Provider, body: Json, chunk: Json, errors: Mapping[str, Json]) -> Json:
     made = _post("Complete text.", request(provider.fields), errors)
-    stream = {"text/event-stream": {"schema": {"type": "string"}}}
+    broken = {"type": "object", "required": ["error"]}
+    data = {"type": "string", "contentMediaType": "application/json", "contentSchema": {"anyOf": [chunk, broken]}}
+    event = {"type": "object", "required": ["data"], "properties": {"data": {"anyOf": [{"const": "[DONE]"}, data]}}}
+    stream = {"text/event-stream": {"itemSchema": event}}
     made["responses"] = {"200": {"description": "The completion.", "content": {**_json(body), **stream}}, **errors}
     return made
 

@@ -17,11 +17,13 @@ class Completions:
     """What a dialect's document says of ``POST /completions``.
 
     Args:
+        chunk: of a stream.
         errors: of each status; nothing but what is described may be in their bodies.
     """
 
     request: jsonschema_rs.Draft202012Validator
     answer: jsonschema_rs.Draft202012Validator
+    chunk: jsonschema_rs.Draft202012Validator
     errors: dict[int, jsonschema_rs.Draft202012Validator]
 
 
@@ -29,10 +31,12 @@ class Completions:
 def completions(dialect: str) -> Completions:
     root = document(PROVIDERS[dialect], "0")
     operation = root["paths"]["/completions"]["post"]
+    event = operation["responses"]["200"]["content"]["text/event-stream"]["itemSchema"]
     errors = {status: _json(made) for status, made in operation["responses"].items() if status != "200"}
     return Completions(
         _validator(root, _json(operation["requestBody"])),
         _validator(root, _json(operation["responses"]["200"])),
+        _validator(root, event["properties"]["data"]["anyOf"][1]["contentSchema"]),
         {int(status): _validator(_closed(root), schema) for status, schema in errors.items()},
     )
 

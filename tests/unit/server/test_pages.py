@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.unit.server.asgi import Answer, call
 from tests.unit.server.documents import completions
-from tests.unit.server.goldens import CASES, recorded, sent
+from tests.unit.server.goldens import CASES, chunks, recorded, sent
 from tests.unit.server.scripted import ScriptedBackend
 
 from quintet.config import ServerConfig
@@ -26,7 +26,7 @@ def get(path: str, query: str = "", **config: Any) -> Answer:
 def test_a_document_has_every_field_and_path_of_its_dialect(name: str) -> None:
     answer = get("/openapi.json", f"dialect={name}")
     made = answer.json()
-    assert (answer.status, made["openapi"]) == (200, "3.1.0")
+    assert (answer.status, made["openapi"]) == (200, "3.2.0")
     properties = made["paths"]["/completions"]["post"]["requestBody"]["content"]["application/json"]["schema"]["properties"]
     for field in PROVIDERS[name].fields:
         outer, _, inner = field.name.partition(".")
@@ -42,6 +42,7 @@ def test_the_goldens_satisfy_the_document(name: str) -> None:
     for case in [case for case in CASES if case.startswith(f"{name}/")]:
         answer, described = recorded(case), completions(name)
         if answer.header("content-type") != "application/json":
+            assert all(map(completions(name).chunk.is_valid, chunks(answer.body))), case
             continue
         good = answer.status == 200
         seen[good] += 1
