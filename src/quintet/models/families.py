@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-
-import numpy as np
-import numpy.typing as npt
 
 from quintet.errors import ModelError, shorten
 from quintet.models.metadata import Metadata, quoted
@@ -124,7 +122,7 @@ BIASES = {"q_bias": ("attn_q.bias", "", "q"), "k_bias": ("attn_k.bias", "", "kv"
 Infos = Mapping[str, TensorInfo]
 
 
-def read_spec(meta: Metadata, infos: Infos, floats: Callable[[str], npt.NDArray[np.float32]]) -> ModelSpec:
+def read_spec(meta: Metadata, infos: Infos, floats: Callable[[str], Sequence[float]]) -> ModelSpec:
     """The model's description.
 
     Args:
@@ -256,7 +254,7 @@ def _rope(meta: Metadata, arch: str, head_dim: int, context: int, freq_factors: 
 
 
 def _freq_factors(
-    meta: Metadata, family: Family, infos: Infos, head_dim: int, floats: Callable[[str], npt.NDArray[np.float32]]
+    meta: Metadata, family: Family, infos: Infos, head_dim: int, floats: Callable[[str], Sequence[float]]
 ) -> tuple[float, ...]:
     name = "rope_freqs.weight"
     if name not in infos:
@@ -266,6 +264,6 @@ def _freq_factors(
     if infos[name].shape != (head_dim // 2,):
         raise ModelError(f"{meta.file}: the shape of tensor '{name}' must be [{head_dim // 2}], got {shorten(list(infos[name].shape))}.")
     factors = floats(name)
-    if not bool(np.all(np.isfinite(factors) & (factors > 0))):
+    if not all(math.isfinite(factor) and factor > 0 for factor in factors):
         raise ModelError(f"{meta.file}: tensor '{name}' must hold finite numbers above 0.")
-    return tuple(factors.tolist())
+    return tuple(factors)

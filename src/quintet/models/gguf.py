@@ -11,18 +11,17 @@ import mmap
 import os
 import stat
 import struct
+from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any, Literal
 
 from quintet.errors import ModelError, shorten
 from quintet.models.families import TensorInfo, expected_tensors, read_spec
-from quintet.models.metadata import Metadata, StringArray, Value, quoted
+from quintet.models.metadata import LENGTH_BYTES, Metadata, StringArray, Value, quoted
 from quintet.models.spec import ModelSpec, RawTensor, Tensors
 
 if TYPE_CHECKING:
@@ -49,18 +48,18 @@ MAX_STRING = 1 << 24
 MAX_STRINGS = 1 << 22
 MAX_ALIGNMENT = 1 << 20
 
-SCALARS = {
-    GGUFValueType.UINT8: "<u1",
-    GGUFValueType.INT8: "<i1",
-    GGUFValueType.UINT16: "<u2",
-    GGUFValueType.INT16: "<i2",
-    GGUFValueType.UINT32: "<u4",
-    GGUFValueType.INT32: "<i4",
-    GGUFValueType.FLOAT32: "<f4",
-    GGUFValueType.BOOL: "<u1",
-    GGUFValueType.UINT64: "<u8",
-    GGUFValueType.INT64: "<i8",
-    GGUFValueType.FLOAT64: "<f8",
+SCALARS: dict[GGUFValueType, Literal["B", "b", "H", "h", "I", "i", "f", "?", "Q", "q", "d"]] = {
+    GGUFValueType.UINT8: "B",
+    GGUFValueType.INT8: "b",
+    GGUFValueType.UINT16: "H",
+    GGUFValueType.INT16: "h",
+    GGUFValueType.UINT32: "I",
+    GGUFValueType.INT32: "i",
+    GGUFValueType.FLOAT32: "f",
+    GGUFValueType.BOOL: "?",
+    GGUFValueType.UINT64: "Q",
+    GGUFValueType.INT64: "q",
+    GGUFValueType.FLOAT64: "d",
 }
 
 
@@ -189,7 +188,7 @@ class _Reader:
             return self.string(f"{quoted(key)}")
         if type_ is GGUFValueType.ARRAY:
             return self.array(key)
-        item: bool | int | float = self.items(key, type_, 1)[0].item()
+        item: bool | int | float = self.items(key, type_, 1)[0]
         return item
 
     def array(self, key: str) -> Value:
@@ -199,31 +198,30 @@ class _Reader:
             return self.strings(key, self.count(what, MAX_STRINGS, 8))
         if type_ is GGUFValueType.ARRAY:
             raise self.error(f"{quoted(key)}", "is an array of arrays, which is not supported")
-        return self.items(key, type_, self.count(what, self.size, np.dtype(SCALARS[type_]).itemsize))
+        return self.items(key, type_, self.count(what, self.size, struct.calcsize(SCALARS[type_])))
 
-    def items(self, key: str, type_: GGUFValueType, count: int) -> npt.NDArray[np.generic]:
-        dtype = np.dtype(SCALARS[type_])
-        found = np.frombuffer(self.map, dtype, count, self.take(count * dtype.itemsize, f"{quoted(key)}")) if count else np.empty(0, dtype)
-        if type_ is not GGUFValueType.BOOL:
-            return found
-        if count and int(found.max()) > 1:
-            raise self.error(f"{quoted(key)}", "must be 0 or 1, being a boolean", int(found.max()))
-        return found.astype(np.bool_)
+    def items(self, key: str, type_: GGUFValueType, count: int) -> memoryview[Any]:
+        format_ = SCALARS[type_]
+        start = self.take(count * struct.calcsize(format_), f"{quoted(key)}")
+        if not count:  # an empty view cannot be cast
+            return memoryview(array("Q"))
+        found = self.view[start : self.at]
+        if type_ is GGUFValueType.BOOL and max(found) > 1:
+            raise self.error(f"{quoted(key)}", "must be 0 or 1, being a boolean", max(found))
+        return found.cast(format_)
 
     def strings(self, key: str, count: int) -> StringArray:
         """Walk over the strings, keeping only where they are."""
         read, view, at, size = struct.Struct("<Q").unpack_from, self.view, self.at, self.size
-        ends: list[int] = []
+        ends = array("q")
         for i in range(count):
-            end = at + 8 + read(view, at)[0] if at + 8 <= size else size + 1
+            end = at + LENGTH_BYTES + read(view, at)[0] if at + LENGTH_BYTES <= size else size + 1
             if end > size:
                 raise self.error(f"entry {i} of {quoted(key)}", f"runs past the end: the file is truncated or damaged at byte {at}")
-            ends.append(end)
+            ends.append(end - self.at)
             at = end
-        stops = np.array(ends, np.int64)
-        starts = np.concatenate((np.array([self.at], np.int64), stops[:-1])) + 8 if count else stops
-        self.at = at
-        return StringArray(view, starts, stops)
+        begin, self.at = self.at, at
+        return StringArray(view, begin, ends)
 
     def tensor_info(self, index: int) -> tuple[str, TensorInfo]:
         name = self.string(f"the name of tensor {index}")
@@ -267,13 +265,14 @@ class _Reader:
             if used > room:
                 raise self.error(what, f"ends at byte {used} of {max(room, 0)} bytes of tensor data: the file is truncated or damaged")
 
-    def raw(self, info: TensorInfo) -> npt.NDArray[np.uint8]:
-        return np.frombuffer(self.map, np.uint8, info.size, self.data_start + info.offset)
+    def raw(self, info: TensorInfo) -> memoryview:
+        start = self.data_start + info.offset
+        return self.view[start : start + info.size]
 
-    def floats(self, name: str, info: TensorInfo) -> npt.NDArray[np.float32]:
+    def floats(self, name: str, info: TensorInfo) -> Sequence[float]:
         if info.type != "F32":
             raise self.error(f"the type of tensor {quoted(name)}", "must be F32", info.type)
-        return self.raw(info).view("<f4")
+        return self.raw(info).cast("f")
 
     def tensor(self, name: str, info: TensorInfo) -> RawTensor:
         if info.type not in TENSOR_TYPES:

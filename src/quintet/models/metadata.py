@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Iterator, Mapping
-
-import numpy as np
-import numpy.typing as npt
+from itertools import chain
 
 from quintet.errors import ModelError, shorten
 
-Numbers = npt.NDArray[np.generic]
+Numbers = memoryview
+"""Of a buffer's bytes, cast to the format of one number."""
+
+
+LENGTH_BYTES = 8
+"""Of a string, before it."""
 
 
 class StringArray:
@@ -18,24 +22,23 @@ class StringArray:
 
     Args:
         blob: the bytes that hold all strings; kept alive, not copied.
-        starts: int64 [n], where each string begins in ``blob``.
-        ends: int64 [n], where it ends.
+        begin: where the first one's length lies in ``blob``; the string follows it, and the next one's length.
+        ends: int64 [n], where each string ends, counted from ``begin``.
     """
 
-    __slots__ = ("_blob", "_ends", "_starts")
+    __slots__ = ("_begin", "_blob", "_ends")
 
-    def __init__(self, blob: memoryview, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> None:
-        self._blob, self._starts, self._ends = blob, starts, ends
+    def __init__(self, blob: memoryview, begin: int, ends: array[int]) -> None:
+        self._blob, self._begin, self._ends = blob, begin, ends
 
     def __len__(self) -> int:
-        return len(self._starts)
+        return len(self._ends)
 
     def __iter__(self) -> Iterator[bytes]:
-        if not len(self._starts):
-            return iter(())
-        base = int(self._starts[0])
-        blob = bytes(self._blob[base : int(self._ends[-1])])  # one copy, short-lived: slices of bytes are cheaper than of a memoryview
-        return (blob[a:b] for a, b in zip((self._starts - base).tolist(), (self._ends - base).tolist(), strict=True))
+        ends = self._ends
+        # One copy, short-lived: slices of bytes are cheaper than of a memoryview.
+        blob = bytes(self._blob[self._begin : self._begin + ends[-1]]) if ends else b""
+        return (blob[start + LENGTH_BYTES : end] for start, end in zip(chain((0,), ends), ends, strict=False))
 
 
 Value = bool | int | float | str | Numbers | StringArray
@@ -118,7 +121,7 @@ class Metadata:
         value = self._values.get(key)
         if value is None:
             return None
-        if not isinstance(value, np.ndarray) or value.dtype == np.bool_:
+        if not isinstance(value, memoryview) or value.format == "?":
             raise self.error(key, "must be an array of numbers", value)
         if len(value) < length:
             raise self.error(key, f"must have {length} entries", len(value))
@@ -132,6 +135,6 @@ def quoted(name: str) -> str:
 
 def show(value: object) -> str:
     """``value`` for an error message: short, and arrays by their size only."""
-    if isinstance(value, np.ndarray | StringArray):
+    if isinstance(value, memoryview | StringArray):
         return f"an array of {len(value)}"
     return shorten(value)

@@ -13,14 +13,11 @@ import base64
 import functools
 import re
 import zlib
+from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
 from quintet.models import unicode_classes as classes
-
-U8 = npt.NDArray[np.uint8]
 
 COLLAPSED = bytes([0xD0, 0x0B, 0xD2, 0xD1, 0xD3, 0xD5, 0xD4])
 """The byte that stands for a non-ASCII character of each class in ``unicode_classes``."""
@@ -193,11 +190,7 @@ class Pretokenizer:
         self._stages = [(stage, stage.compile()) for stage in stages]
 
     def split(self, text: str) -> list[str]:
-        """The words of ``text``; joined, they are ``text``. Linear time.
-
-        Raises:
-            UnicodeEncodeError: the text holds a lone surrogate.
-        """
+        """The words of ``text``; joined, they are ``text``. Linear time."""
         ends = [len(text)] if text else []
         collapsed, plain = b"", ""
         for stage, pattern in self._stages:
@@ -232,37 +225,51 @@ def _cut(pattern: re.Pattern[str] | re.Pattern[bytes], view: str | bytes, ends: 
 
 
 @functools.cache
-def _tables() -> tuple[U8, U8]:
-    """uint8 [0x110000]: the class of every code point, and its byte in collapsed text."""
-    numbers: list[int] = []
-    value = shift = 0
+def _runs() -> tuple[list[int], list[int]]:
+    """Where each run of code points of one class ends, and its class."""
+    ends, kinds = [], []
+    value = shift = end = 0
     for byte in zlib.decompress(base64.b85decode(classes.RUNS)):
         value |= (byte & 127) << shift
         shift += 7
         if byte < 128:
-            numbers.append(value)
+            end += value >> 3
+            ends.append(end)
+            kinds.append(value & 7)
             value = shift = 0
-    runs = np.array(numbers)
-    table = np.repeat((runs & 7).astype(np.uint8), runs >> 3)
-    collapsed = np.frombuffer(COLLAPSED, np.uint8)[table]
-    collapsed[:128] = np.arange(128)
-    return table, collapsed
+    return ends, kinds
 
 
-def code_points(text: str) -> npt.NDArray[np.uint32]:
-    """uint32 [characters]. Raises ``UnicodeEncodeError`` for a lone surrogate."""
-    return np.frombuffer(text.encode("utf-32-le"), "<u4")
+def class_of(code: int) -> int:
+    """The class of a code point, one of ``unicode_classes``."""
+    ends, kinds = _runs()
+    return kinds[bisect_right(ends, code)]
+
+
+class _Memo(dict[int, int]):
+    """Code point -> code point, computed when first met. Bounded: a text may hold all that there are."""
+
+    def __init__(self, compute: Callable[[int], int]) -> None:
+        super().__init__()
+        self._compute = compute
+
+    def __missing__(self, code: int) -> int:
+        if len(self) >= MEMO:
+            self.clear()
+        self[code] = found = self._compute(code)
+        return found
+
+
+MEMO = 1 << 15
+_collapsed = _Memo(lambda code: code if code < 128 else COLLAPSED[class_of(code)])
+_plain = _Memo(lambda code: 0x0B if code > 127 and class_of(code) == classes.SPACE else code)
 
 
 def collapse(text: str) -> bytes:
     """One byte per character: ASCII as it is, anything else by its class."""
-    return text.encode() if text.isascii() else _tables()[1][code_points(text)].tobytes()
+    return text.encode() if text.isascii() else text.translate(_collapsed).encode("latin-1")
 
 
 def _plain_spaces(text: str) -> str:
     """The text with non-ASCII white space replaced by a vertical tab, as llama.cpp's pattern library sees it."""
-    if text.isascii():
-        return text
-    codes = code_points(text)
-    space = (codes > 127) & (_tables()[0][codes] == classes.SPACE)
-    return np.where(space, np.uint32(0x0B), codes).tobytes().decode("utf-32-le")
+    return text if text.isascii() else text.translate(_plain)

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
 
 @dataclass(frozen=True, slots=True)
 class RopeSpec:
@@ -79,7 +76,7 @@ class RawTensor:
     type: str
     rows: int
     cols: int
-    data: npt.NDArray[np.uint8]
+    data: memoryview
 
 
 Tensors = Mapping[str, RawTensor]

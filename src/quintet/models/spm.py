@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from array import array
 from collections import deque
+from collections.abc import Iterable
 from heapq import heappop, heappush
 
-import numpy as np
-import numpy.typing as npt
-
 from quintet.models.metadata import Metadata
-from quintet.models.pretokenizers import code_points
 from quintet.models.vocabulary import PREFIX, SPACE_MARK, Vocabulary
 from quintet.models.words import WordCache
 
@@ -38,10 +37,8 @@ class SentencePiece:
 
     def _words(self, text: str) -> list[str]:
         """Cut where no token has those two characters side by side: no join can ever cross, so the words are independent."""
-        codes = code_points(text).astype(np.uint64)
-        pairs = codes[:-1] << np.uint64(21) | codes[1:]
-        places = np.minimum(np.searchsorted(self._joined, pairs), len(self._joined) - 1)
-        cuts = (np.flatnonzero(self._joined[places] != pairs) + 1).tolist() if len(self._joined) else list(range(1, len(text)))
+        joined = self._joined
+        cuts = [at + 1 for at in range(len(text) - 1) if text[at : at + 2] not in joined]
         return [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
 
     def _word(self, word: str) -> list[int]:
@@ -119,11 +116,10 @@ def _scores(meta: Metadata, size: int) -> list[float]:
     numbers = meta.numbers(PREFIX + "scores", size)
     if numbers is None:
         return [0.0] * size
-    scores = numbers.astype(np.float32)
-    if not bool(np.isfinite(scores).all()):
+    scores = array("f", numbers).tolist()  # in single precision, as llama.cpp compares them
+    if not all(map(math.isfinite, scores)):
         raise meta.error(PREFIX + "scores", "must hold finite numbers")
-    found: list[float] = scores.tolist()
-    return found
+    return scores
 
 
 def _byte_ids(meta: Metadata, ids: dict[str, int]) -> list[int]:
@@ -136,11 +132,6 @@ def _byte_ids(meta: Metadata, ids: dict[str, int]) -> list[int]:
     return found
 
 
-def _joined_pairs(ids: dict[str, int]) -> npt.NDArray[np.uint64]:
-    """uint64, sorted: ``first << 21 | second`` for every two characters that stand side by side in some token."""
-    codes = code_points("".join(ids)).astype(np.uint64)
-    last = np.cumsum([len(text) for text in ids])
-    inside = np.ones(len(codes), np.bool_)
-    inside[last - 1] = False
-    at = np.flatnonzero(inside)
-    return np.unique(codes[at] << np.uint64(21) | codes[at + 1])
+def _joined_pairs(ids: Iterable[str]) -> frozenset[str]:
+    """Every two characters that stand side by side in some token."""
+    return frozenset(text[at : at + 2] for text in ids for at in range(len(text) - 1))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Protocol
 
 from tokenizers.models import BPE
 
 from quintet.errors import shorten
 from quintet.models.metadata import Metadata
+from quintet.models.pieces import Pieces
 from quintet.models.pretokenizers import PRETOKENIZERS, Pretokenizer, Rules
 from quintet.models.special import MAX_LENGTH, Specials
 from quintet.models.spm import SentencePiece
@@ -55,7 +56,7 @@ class Tokenizer:
         encoder: Encoder,
         specials: Specials,
         *,
-        pieces: Sequence[bytes],
+        pieces: Pieces,
         eos_ids: frozenset[int],
         special: frozenset[int],
         bos_id: int | None,
@@ -152,7 +153,7 @@ def _sentence_piece(meta: Metadata, think: tuple[str, str] | None) -> Tokenizer:
 
 
 def _tokenizer(
-    meta: Metadata, vocabulary: Vocabulary, encoder: Encoder, pieces: list[bytes], bos: int | None, eos: int | None, add_bos: bool
+    meta: Metadata, vocabulary: Vocabulary, encoder: Encoder, pieces: Pieces, bos: int | None, eos: int | None, add_bos: bool
 ) -> Tokenizer:
     """``bos``, ``eos`` and ``add_bos`` are what the kind of tokenizer takes when the metadata does not say."""
     size = len(vocabulary.ids)

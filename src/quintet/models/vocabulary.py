@@ -6,9 +6,8 @@ import enum
 import re
 from dataclasses import dataclass
 
-import numpy as np
-
 from quintet.models.metadata import Metadata
+from quintet.models.pieces import Pieces
 from quintet.models.think import ThinkTags, known_tags
 
 PREFIX = "tokenizer.ggml."
@@ -160,8 +159,8 @@ def _types(meta: Metadata, size: int) -> list[TokenType]:
     numbers = meta.numbers(PREFIX + "token_type", size)
     if numbers is None:
         return [TokenType.NORMAL] * size
-    if not np.issubdtype(numbers.dtype, np.integer):
-        raise meta.error(PREFIX + "token_type", "must be an array of integers", str(numbers.dtype))
+    if numbers.format in ("f", "d"):
+        raise meta.error(PREFIX + "token_type", "must be an array of integers", numbers)
     return [known[n] if 0 <= n < len(known) else TokenType.UNDEFINED for n in numbers.tolist()]
 
 
@@ -196,27 +195,26 @@ def byte_alphabet() -> str:
     return "".join(chr(byte if byte in printable else next(others)) for byte in range(256))
 
 
-def byte_level_pieces(vocabulary: Vocabulary) -> list[bytes]:
+def byte_level_pieces(vocabulary: Vocabulary) -> Pieces:
     """The bytes of each token of a byte-level vocabulary, empty for control tokens; a text outside the alphabet stands for itself."""
-    table = np.full(0x110000, 256, np.uint16)
-    table[[ord(char) for char in byte_alphabet()]] = np.arange(256)
-    values = table[np.frombuffer("".join(vocabulary.ids).encode("utf-32-le"), "<u4")]  # of all texts at once: a loop is slow
-    ends = np.cumsum([len(text) for text in vocabulary.ids])
-    odd = set(np.searchsorted(ends, np.flatnonzero(values == 256), side="right").tolist())
-    blob = values.astype(np.uint8).tobytes()
-    starts = [0, *ends.tolist()]
-    return [
-        blob[start : start + len(text)] if type_ is TokenType.NORMAL and token not in odd else _piece(text, type_)
-        for token, (start, text, type_) in enumerate(zip(starts, vocabulary.ids, vocabulary.types, strict=False))
-    ]
-
-
-def sentence_pieces(vocabulary: Vocabulary) -> list[bytes]:
-    """The bytes of each token of a SentencePiece vocabulary, empty for control tokens."""
-    return [
-        _piece(text.replace(SPACE_MARK, " ") if type_ is TokenType.NORMAL else text, type_)
+    alphabet = byte_alphabet()
+    outside = re.compile(f"[^{re.escape(alphabet)}]").search
+    texts = [
+        text if type_ is TokenType.NORMAL and not outside(text) else _piece(text, type_).decode("latin-1").translate(alphabet)
         for text, type_ in zip(vocabulary.ids, vocabulary.types, strict=True)
     ]
+    bytes_of = {ord(char): byte for byte, char in enumerate(alphabet)}
+    return Pieces("".join(texts).translate(bytes_of).encode("latin-1"), map(len, texts))  # all at once: a loop is slow
+
+
+def sentence_pieces(vocabulary: Vocabulary) -> Pieces:
+    """The bytes of each token of a SentencePiece vocabulary, empty for control tokens."""
+    return Pieces.of(
+        [
+            _piece(text.replace(SPACE_MARK, " ") if type_ is TokenType.NORMAL else text, type_)
+            for text, type_ in zip(vocabulary.ids, vocabulary.types, strict=True)
+        ]
+    )
 
 
 def _piece(text: str, type_: TokenType) -> bytes:

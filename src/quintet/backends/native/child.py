@@ -25,6 +25,7 @@ from quintet.backends.native.memory import trim
 from quintet.backends.native.messages import Abort, Died, FromWorker, Progress, Ready, Started, Stepped, ToWorker
 from quintet.backends.native.worker import Worker
 from quintet.errors import ModelError
+from quintet.models.pieces import Pieces
 
 SEND_S = 60.0
 """A parent that reads nothing for so long hangs, and nobody else can want what is computed here."""
@@ -38,7 +39,7 @@ class TokenTable:
     """The part of a tokenizer that the worker uses; it comes from the parent while the weights are loaded."""
 
     def __init__(self, frame: codec.Vocabulary) -> None:
-        self.pieces: Sequence[bytes] = frame.pieces
+        self.pieces = Pieces(frame.blob, frame.lengths)
         self.eos_ids = frame.eos_ids
 
     def encode(self, text: str) -> list[int]:

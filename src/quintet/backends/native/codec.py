@@ -59,10 +59,11 @@ class Vocabulary(Frame, frozen=True):
     """What the worker needs of the tokenizer, which only the other side has.
 
     Args:
-        pieces: the bytes of each token id.
+        blob, lengths: the bytes of all token ids, see ``Pieces``.
     """
 
-    pieces: tuple[bytes, ...]
+    blob: bytes
+    lengths: list[int]
     eos_ids: frozenset[int]
 
 

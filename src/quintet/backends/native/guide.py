@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from quintet.models.pieces import Pieces
+
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
@@ -112,7 +114,7 @@ class Guides:
     """
 
     def __init__(self, pieces: Sequence[bytes], eos_ids: frozenset[int], vocab: int) -> None:
-        self.pieces = [*pieces, *(b"",) * (vocab - len(pieces))]
+        self.pieces = Pieces.of(pieces, vocab)
         self.eos_ids = eos_ids
         self._tokenizer: LLTokenizer | None = None
         self._kept: OrderedDict[str, Follower] = OrderedDict()

@@ -21,6 +21,7 @@ from quintet.backends.native.memory import trim
 from quintet.backends.native.messages import Abort, Died, FromWorker, Progress, Ready, Started, Stepped, Stop, Submit, ToWorker
 from quintet.config import EngineConfig
 from quintet.errors import EngineFailed, ModelError
+from quintet.models.pieces import Pieces
 
 MODULE = ("-P", "-m", "quintet.backends.native.child")
 """What Python runs; ``-P``: nothing in the current folder can stand in for a module."""
@@ -114,7 +115,8 @@ class ProcessLink(Link):
 
     def _tell_vocabulary(self, child: _Connection) -> None:
         assert self._tokenizer is not None
-        child.send(codec.Vocabulary(tuple(self._tokenizer.pieces), frozenset(self._tokenizer.eos_ids)))
+        pieces = Pieces.of(self._tokenizer.pieces)
+        child.send(codec.Vocabulary(pieces.blob, pieces.lengths, frozenset(self._tokenizer.eos_ids)))
 
     def _take(self, frame: Any) -> None:
         match frame:
@@ -134,8 +136,7 @@ class ProcessLink(Link):
         """The child is up only after it got the vocabulary."""
         assert self._tokenizer is not None
         if not self._pieces:
-            pieces = self._tokenizer.pieces
-            self._pieces = (*pieces, *(b"",) * (up.vocab - len(pieces)))
+            self._pieces = Pieces.of(self._tokenizer.pieces, up.vocab)
         trim()
         can = Capabilities(self._source.name, up.context, up.vocab, self._pieces, up.max_logprobs, up.max_sequences, up.fingerprint)
         return Ready(can, self._tokenizer, up.step_s)

@@ -24,6 +24,7 @@ from quintet.backends.native.step import Stepper
 from quintet.config import EngineConfig
 from quintet.errors import ModelError, Overloaded
 from quintet.events import Finish, TokenEvent
+from quintet.models.pieces import Pieces
 
 _log = logging.getLogger(__name__)
 
@@ -200,12 +201,11 @@ class Worker:
 
 def _capabilities(loaded: Loaded, config: EngineConfig, context: int) -> Capabilities:
     vocab, pieces = loaded.runner.vocab, loaded.tokenizer.pieces
-    padded = (*pieces, *(b"",) * (vocab - len(pieces)))  # logits may be wider than the tokenizer; such ids are valid and have no text
     return Capabilities(
         model=loaded.name,
         context=context,
         vocab=vocab,
-        pieces=padded,
+        pieces=Pieces.of(pieces, vocab),  # logits may be wider than the tokenizer; such ids are valid and have no text
         max_logprobs=min(MAX_LOGPROBS, vocab),
         max_sequences=min(config.max_sequences, live_limit(config)),
         fingerprint=loaded.fingerprint,
