@@ -91,12 +91,14 @@ class ChoiceDelta:
     Args:
         index: the choice, ``prompt_index * n + sample_index``.
         text: never holds a fragment of a stop string or half a character.
-        tokens: filled only when the request asked for log-probabilities.
+        tokens: filled only when the request asked for log-probabilities, or for ids.
+        prompt: the ids of the choice's prompt, on its first delta, if the request asked for them; that delta has no text but the echo.
     """
 
     index: int
     text: str
     tokens: tuple[TokenText, ...] = ()
+    prompt: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

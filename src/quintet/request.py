@@ -153,7 +153,8 @@ class CompletionRequest:
         suffix: text that follows the completion (fill in the middle); empty = none.
         echo_last: echo only so many of the prompt's last tokens; ``None`` = all of it.
         truncate: lower ``max_tokens`` to what fits the context instead of refusing.
-        token_ids: the response needs every token's id, with or without log-probabilities.
+        token_ids: the response needs every generated or echoed token's id, with or without log-probabilities.
+        prompt_ids: the response needs the ids of each prompt, whatever is echoed of it.
         guide: what the output must conform to; ``None`` = anything.
         cache_salt: requests share cached prefixes only within equal salts.
         reasoning: how long the model may think; ``None`` = as it likes.
@@ -175,6 +176,7 @@ class CompletionRequest:
     echo_last: int | None = None
     truncate: bool = False
     token_ids: bool = False
+    prompt_ids: bool = False
     guide: Guide | None = None
     cache_salt: str = ""
     reasoning: Reasoning | None = None

@@ -284,6 +284,7 @@ def _choices(request: CompletionRequest, prepared: Prepared, pieces: Sequence[by
             seed=sequence.sampling.seed,
             pieces=pieces,
             thinking=sequence.thinking,
+            prompt_ids=sequence.tokens[: sequence.prompt_end] if request.prompt_ids else None,
         )
         for index, sequence in enumerate(prepared.sequences)
     ]

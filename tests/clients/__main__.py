@@ -31,8 +31,6 @@ ROOT = HERE.parents[1]
 BUILD = ROOT / "build" / "clients"
 _AT = re.compile(r" at (http://\S+)/v1,")
 _GROUP_S = 900
-_NAMES = ("toy", "accounts/fireworks/models/toy")
-_NAMED = [f"--served-model-name={name}" for name in _NAMES]
 
 
 @dataclass
@@ -53,8 +51,8 @@ def main(names: list[str]) -> int:
     chosen = [known[name] for name in names] or list(GROUPS)
     tally = Tally()
     logging.disable()  # the scenarios' failures are meant
-    with serving(Scenarios) as port, served("--toy", *_NAMED) as toy, contextlib.ExitStack() as stack:
-        env = {"QUINTET_TOY": toy, "QUINTET_SCENARIOS": f"http://127.0.0.1:{port}", "QUINTET_TOY_NAMES": " ".join(_NAMES)}
+    with serving(Scenarios) as port, served("--toy") as toy, contextlib.ExitStack() as stack:
+        env = {"QUINTET_TOY": toy, "QUINTET_SCENARIOS": f"http://127.0.0.1:{port}"}
         env["QUINTET_REFUSED"] = json.dumps(refused())
         for dialect, fields in refused().items():
             if fields:

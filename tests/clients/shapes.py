@@ -10,7 +10,7 @@ import pytest
 from cerebras.cloud.sdk import Cerebras
 from fireworks import BadRequestError, Fireworks
 from openai import OpenAI
-from support import NAMES, PATHS, TOY
+from support import PATHS, TOY
 from together import BadRequestError as TogetherBadRequestError
 from together import Together
 
@@ -147,15 +147,30 @@ def test_novita_text_holds_the_stop_string(novita: Any) -> None:
 @pytest.mark.parametrize("provider", ["openai", "novita"])
 def test_models_through_openais_sdk(provider: str) -> None:
     with OpenAI(base_url=TOY + PATHS[provider], **STRICT) as client:
-        assert [model.id for model in client.models.list()] == NAMES
+        assert [model.id for model in client.models.list()] == ["toy"]
         assert client.models.retrieve("toy").id == "toy"
         with pytest.raises(openai.NotFoundError):
             client.models.retrieve("org/other")
 
 
 def test_models_through_cerebras_sdk(cerebras: Any) -> None:
-    assert [model.id for model in cerebras.models.list().data] == NAMES
+    assert [model.id for model in cerebras.models.list().data] == ["toy"]
     assert cerebras.models.retrieve("toy").id == "toy"
+
+
+@pytest.mark.parametrize("form", ["openrouter", "huggingface"])
+def test_models_in_the_forms_of_catalogues_through_cerebras_sdk(cerebras: Any, form: str) -> None:
+    (model,) = cerebras.models.list(format=form).data
+    assert (model.id, model.context_length) == ("toy", 4096)
+    assert cerebras.models.retrieve("toy", format=form).context_length == 4096
+
+
+def test_fireworks_long_names_mean_the_model_of_the_short_one(fireworks: Any) -> None:
+    """As its pages and litellm write them; the server serves the short name alone."""
+    for name in ("accounts/fireworks/models/toy", "accounts/somebody/models/toy"):
+        assert fireworks.completions.create(model=name, prompt="a", max_tokens=1).model == "toy"
+    with OpenAI(base_url=f"{TOY}/fireworks/inference/v1", **STRICT) as client:
+        assert client.models.retrieve("accounts/fireworks/models/toy").id == "toy"
 
 
 @pytest.mark.parametrize("base", ["/fireworks/inference/v1", "/fireworks", "/inference"])

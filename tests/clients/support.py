@@ -19,9 +19,6 @@ SCENARIOS = os.environ.get("QUINTET_SCENARIOS", "")
 REFUSED: dict[str, list[str]] = json.loads(os.environ.get("QUINTET_REFUSED", "{}"))
 """Per dialect the fields that the server does not serve yet."""
 
-NAMES = os.environ.get("QUINTET_TOY_NAMES", "").split()
-"""What the toy is called; the second is what litellm makes of the first for Fireworks."""
-
 PATHS = {
     "openai": "/openai/v1",
     "fireworks": "/fireworks/inference",

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import requests
-from support import NAMES, SCENARIOS, TOY, attempts
+from support import SCENARIOS, TOY, attempts
 from together import AsyncTogether, Together, error
 
 PAGE: dict[str, Any] = {"model": "toy", "prompt": "<s>[INST] What is the capital of France? [/INST]", "stop": ["</s>"], "seed": 42}
@@ -58,7 +58,7 @@ def test_chunk_logprobs_are_numbers() -> None:
 
 def test_models_are_a_bare_array_with_prices() -> None:
     models = client().models.list()
-    assert sorted(model.id for model in models) == sorted(NAMES)
+    assert [model.id for model in models] == ["toy"]
     assert {model.pricing.input for model in models} == {0}
 
 

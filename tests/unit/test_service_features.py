@@ -40,6 +40,31 @@ def toy(asked: CompletionRequest) -> list[Event]:
     return asyncio.run(go())
 
 
+def test_a_prompts_ids_come_first_without_its_being_echoed_or_scored() -> None:
+    """With log-probabilities an echo is scored, so none is asked of the engine but for what is shown."""
+    backend = ScriptedBackend([Script(b"xy")])
+    asked = replace(request("ab"), n=2, logprobs=1, token_ids=True, prompt_ids=True)
+    events = [event for event in serve(backend, asked) if isinstance(event, ChoiceDelta)]
+    assert not any(spec.echo for spec in backend.specs)
+    firsts = {event.index: event for event in reversed(events)}
+    assert {(index, event.text, event.tokens, event.prompt) for index, event in firsts.items()} == {(i, "", (), (97, 98)) for i in (0, 1)}
+    assert [event.prompt for event in events if event not in firsts.values()] == [None] * (len(events) - 2)
+    assert texts(list(events)) == {0: "xy", 1: "xy"}
+
+
+@pytest.mark.parametrize("last", [None, 1])
+@pytest.mark.parametrize("logprobs", [None, 2])
+def test_asking_for_the_prompts_ids_changes_nothing_else(last: int | None, logprobs: int | None) -> None:
+    """On an engine: the echo's text, numbers and offsets."""
+    asked = replace(request("abc"), echo=True, echo_last=last, logprobs=logprobs, token_ids=True)
+    plain, told = toy(asked), toy(replace(asked, prompt_ids=True))
+    assert [replace(event, prompt=None) if isinstance(event, ChoiceDelta) else event for event in told[:-1]] == plain[:-1]
+    assert isinstance(told[-1], Finished) and isinstance(plain[-1], Finished) and told[-1].usage == plain[-1].usage
+    assert isinstance(told[0], ChoiceDelta) and told[0].prompt == (97, 98, 99)
+    nothing = toy(replace(asked, prompt_ids=True, max_tokens=0, echo=False, echo_last=None))
+    assert isinstance(nothing[0], ChoiceDelta) and (nothing[0].text, nothing[0].prompt) == ("", (97, 98, 99))
+
+
 def best(**wanted: object) -> CompletionRequest:
     return replace(request("a", "b"), **{"best_of": 3, **wanted})  # type: ignore[arg-type]
 

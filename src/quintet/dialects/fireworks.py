@@ -198,12 +198,9 @@ def _options(raw: Mapping[str, object]) -> Options:
     if off and top is not None:
         raise BadRequest(TOP_LOGPROBS.name, "needs logprobs", str(top))
     shape = Shape.NONE if off else Shape.CONTENT if logprobs is True else Shape.LISTS
-    last = ECHO_LAST.of(raw)
     return Options(
         shape=shape,
         top=0 if off else top if top is not None else 0 if logprobs is True else int(logprobs or 0),
-        echo=ECHO.of(raw) if last is None else last > 0,
-        echo_last=last,
         token_ids=RETURN_TOKEN_IDS.of(raw),
         raw_output=RAW_OUTPUT.of(raw),
         perf_metrics=PERF_METRICS.of(raw),
@@ -212,14 +209,14 @@ def _options(raw: Mapping[str, object]) -> Options:
 
 def _request(raw: Mapping[str, object], options: Options, fresh_seed: int) -> CompletionRequest:
     ids = options.token_ids or options.raw_output
+    last = ECHO_LAST.of(raw)
     return CompletionRequest(
         model=MODEL.of(raw),
         prompts=PROMPT.required(raw),
         max_tokens=_max_tokens(raw),
         n=N.of(raw),
-        # The ids of a prompt come with its echo, the whole of it; the renderer shows what the client asked to see.
-        echo=options.echo or ids,
-        echo_last=None if ids or not options.echo else options.echo_last,
+        echo=ECHO.of(raw) if last is None else last > 0,
+        echo_last=last or None,
         logprobs=None if options.shape is Shape.NONE else options.top,
         sampling=_sampling(raw, fresh_seed),
         stop=StopRules(STOP.of(raw)),
@@ -228,6 +225,7 @@ def _request(raw: Mapping[str, object], options: Options, fresh_seed: int) -> Co
         user=USER.of(raw),
         truncate=CONTEXT_EXCEEDED.of(raw) == "truncate",
         token_ids=ids,
+        prompt_ids=ids,
         guide=_guide(RESPONSE_FORMAT.of(raw)),
         cache_salt=_cache_salt(raw),
         reasoning=_reasoning(raw),

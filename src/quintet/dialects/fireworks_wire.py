@@ -33,14 +33,11 @@ class Options:
 
     Args:
         top: alternatives per token.
-        echo, echo_last: what to show of the prompt; the events may have all of it, for its ids' sake.
         token_ids: show the ids of prompt and completion.
     """
 
     shape: Shape
     top: int
-    echo: bool
-    echo_last: int | None
     token_ids: bool
     raw_output: bool
     perf_metrics: bool
@@ -177,7 +174,7 @@ class FireworksRenderer(ChunkRenderer[ChoiceBody, Completion]):
         self._request = request
         self._identity = identity
         self._options = options
-        self._unechoed = set(self._running) if request.echo else set()
+        self._unbegun = set(self._running) if request.echo or request.prompt_ids else set()
         self._seen = {index: _Seen() for index in self._running} if options.raw_output else {}
 
     def headers(self, events: Sequence[Event]) -> Headers:
@@ -186,8 +183,8 @@ class FireworksRenderer(ChunkRenderer[ChoiceBody, Completion]):
         return tuple((f"fireworks-{name}", str(value) if isinstance(value, int) else f"{value:.6f}") for name, value in metrics)
 
     def _pieces(self, delta: ChoiceDelta) -> list[ChoiceBody]:
-        if delta.index in self._unechoed:
-            self._unechoed.remove(delta.index)
+        if delta.index in self._unbegun:
+            self._unbegun.remove(delta.index)
             return self._prompt_pieces(delta)
         if seen := self._seen.get(delta.index):
             seen.texts.append(delta.text)
@@ -199,20 +196,13 @@ class FireworksRenderer(ChunkRenderer[ChoiceBody, Completion]):
         return ChoiceBody("", done.index, self._logprobs(()), _FINISH[done.finish], token_ids=self._ids(()), raw_output=raw)
 
     def _prompt_pieces(self, delta: ChoiceDelta) -> list[ChoiceBody]:
-        options = self._options
-        ids = [token.token for token in delta.tokens]
+        ids = list(delta.prompt or ())
         if seen := self._seen.get(delta.index):
             seen.prompt_ids = ids
-        text, tokens = delta.text, delta.tokens
-        if not options.echo:
-            text, tokens = "", ()
-        elif options.echo_last is not None and self._request.echo_last is None:
-            tokens = tokens[-options.echo_last :]
-            text = "".join(token.text for token in tokens)
-        if not (options.echo or options.token_ids):
+        if not (self._request.echo or self._options.token_ids):
             return []
-        prompt_ids = ids if options.token_ids else msgspec.UNSET
-        return [ChoiceBody(text, delta.index, self._logprobs(tokens), prompt_token_ids=prompt_ids, token_ids=self._ids(()))]
+        prompt_ids = ids if self._options.token_ids else msgspec.UNSET
+        return [ChoiceBody(delta.text, delta.index, self._logprobs(delta.tokens), prompt_token_ids=prompt_ids, token_ids=self._ids(()))]
 
     def _finish(self, last: Completion, event: Finished) -> None:
         last.usage = Counts.of(event.usage)

@@ -26,6 +26,10 @@ BATCH = 2048
 PROJECT, FILE, SNIPPET = "myproject\n", "filename\n", "\n\n--- snippet ---\n\n"
 
 
+_ROOM = 4
+"""For the markers that a batch has no place for, a BOS, and one token to generate. The source keeps none, and can overflow."""
+
+
 class Infill:
     """Handler."""
 
@@ -77,7 +81,7 @@ def joined(gap: Gap, ids: Mapping[str, Sequence[int]], marks: FimTokens, context
     prefix, line, suffix = ids[gap.prefix], ids[gap.line], ids[gap.suffix]
     before = (marks.prefix, *_last(prefix, 3 * (batch // 4)), *line)
     after = (marks.suffix, *suffix[: max(0, batch // 4 - (2 + len(line)))])
-    extra = _last(_extra(gap, ids, marks), max(0, context - batch - 2 * gap.most))
+    extra = _last(_extra(gap, ids, marks), max(0, context - batch - 2 * gap.most - _ROOM))
     first = () if marks.first is None else (marks.first,)
     return (*extra, *first, *(after + before if marks.suffix_first else before + after), marks.middle)
 

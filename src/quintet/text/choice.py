@@ -6,6 +6,7 @@ What a client can rely on:
   was sent; a prompt of token ids comes back as its pieces decoded, so control tokens, which have no bytes, show no text but keep their
   log-probability entry.
 - The prompt and the generated text are decoded, and stop strings looked for, each on its own: nothing spans the border.
+- With ``prompt_ids`` the first delta has the ids of the whole prompt, and of its text what ``echo`` shows.
 - ``offset`` counts from the start of the prompt text whether or not it is echoed, so a choice's first token tells where to rebase.
 - With log-probabilities a token comes with its text: ``''.join(token.text)`` is the delta's text, so a token waits while part of it is
   held back. Every token has an entry; end-of-sequence and control tokens have the text ``''``.
@@ -38,6 +39,7 @@ class Choice:
         seed: reported in ``ChoiceDone``.
         pieces: bytes of each token id, for the texts of alternatives.
         thinking: where it may think; ``None`` = nothing counts as thinking.
+        prompt_ids: the first delta is to tell these.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Choice:
         last: Sequence[str] | None = None,
         min_tokens: int = 0,
         thinking: Thinking | None = None,
+        prompt_ids: tuple[int, ...] | None = None,
     ) -> None:
         self.done = False
         self.completion_tokens = 0
@@ -63,6 +66,7 @@ class Choice:
         self._prompt = prompt if last is None else "".join(last)
         self._last = last
         self._echo = echo
+        self._prompt_ids = prompt_ids
         self._min_tokens = min_tokens
         self._prompt_events: list[TokenEvent] = []
         self._detokenizer = Detokenizer()
@@ -82,9 +86,9 @@ class Choice:
             self._prompt_events.append(event)
             if event.finish is None:
                 return out
-        if self._echo:
-            self._echo = False
+        if self._echo or self._prompt_ids is not None:
             out.append(self._prompt_delta())
+            self._echo, self._prompt_ids = False, None
         text, stop = self._advance(event)
         if delta := self._release(text, cut=stop is not None):
             out.append(delta)
@@ -136,13 +140,13 @@ class Choice:
 
     def _prompt_delta(self) -> ChoiceDelta:
         if self._ledger is None or not self._prompt_events:
-            return ChoiceDelta(self._index, self._prompt)
+            return ChoiceDelta(self._index, self._prompt if self._echo else "", (), self._prompt_ids)
         texts = self._last
         if texts is None:
             texts = align(token_texts(event.piece for event in self._prompt_events), self._prompt)
         tokens = tuple(self._entries.add(event, text) for event, text in zip(self._prompt_events, texts, strict=True))
         self._prompt_events.clear()
-        return ChoiceDelta(self._index, self._prompt, tokens)
+        return ChoiceDelta(self._index, self._prompt, tokens, self._prompt_ids)
 
     def _end(self, finish: Finish, stop: str = "") -> ChoiceDone:
         self.done = True

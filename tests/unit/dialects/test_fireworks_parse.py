@@ -28,7 +28,7 @@ DEFAULTS = CompletionRequest(
     user="",
     truncate=True,
 )
-PLAIN = Options(shape=Shape.NONE, top=0, echo=False, echo_last=None, token_ids=False, raw_output=False, perf_metrics=False)
+PLAIN = Options(shape=Shape.NONE, top=0, token_ids=False, raw_output=False, perf_metrics=False)
 SCHEMA = {"type": "object", "properties": {"b": {}, "a": {"maximum": 10**30}}}
 TEXT = json.dumps(SCHEMA, separators=(",", ":"))
 
@@ -49,7 +49,7 @@ def test_what_every_engine_can_do_arrives() -> None:
     assert parsed.request == CompletionRequest(
         "m", ("a", "b"), 0, 2, True, None, Sampling(0.5, 0.25, 9), StopRules(("x", "y")), stream=True, include_usage=True, user="u"
     )
-    assert parsed.options == replace(PLAIN, echo=True, perf_metrics=True)
+    assert parsed.options == replace(PLAIN, perf_metrics=True)
 
 
 @pytest.mark.parametrize(
@@ -93,25 +93,23 @@ def test_logprobs_is_two_fields_in_one(fields: dict[str, object], request_: dict
 
 
 @pytest.mark.parametrize(
-    ("fields", "shown", "events", "ids"),
+    ("fields", "echo", "last", "ids"),
     [
-        ({"echo": True}, (True, None), (True, None), False),
-        ({"echo_last": 2}, (True, 2), (True, 2), False),
-        ({"echo": True, "echo_last": 2}, (True, 2), (True, 2), False),
-        ({"echo": False, "echo_last": 2}, (True, 2), (True, 2), False),
-        ({"echo": True, "echo_last": 0}, (False, 0), (False, None), False),
-        ({"return_token_ids": True}, (False, None), (True, None), True),
-        ({"raw_output": True, "echo_last": 2}, (True, 2), (True, None), True),
-        ({"return_token_ids": True, "echo": True}, (True, None), (True, None), True),
+        ({"echo": True}, True, None, False),
+        ({"echo_last": 2}, True, 2, False),
+        ({"echo": True, "echo_last": 2}, True, 2, False),
+        ({"echo": False, "echo_last": 2}, True, 2, False),
+        ({"echo": True, "echo_last": 0}, False, None, False),
+        ({"return_token_ids": True}, False, None, True),
+        ({"raw_output": True, "echo_last": 2}, True, 2, True),
+        ({"return_token_ids": True, "echo": True}, True, None, True),
     ],
 )
-def test_the_events_echo_the_prompt_where_the_client_or_the_ids_need_it(
-    fields: dict[str, object], shown: tuple[bool, int | None], events: tuple[bool, int | None], ids: bool
+def test_the_prompt_is_echoed_as_far_as_the_client_sees_it_also_where_its_ids_are_asked_for(
+    fields: dict[str, object], echo: bool, last: int | None, ids: bool
 ) -> None:
-    parsed = parse(**fields)
-    assert isinstance(parsed.options, Options)
-    assert (parsed.options.shape, parsed.options.echo, parsed.options.echo_last) == (Shape.NONE, *shown)
-    assert parsed.request == replace(DEFAULTS, echo=events[0], echo_last=events[1], token_ids=ids)
+    """What is echoed is scored, which costs a prefill without the cache."""
+    assert parse(**fields).request == replace(DEFAULTS, echo=echo, echo_last=last, token_ids=ids, prompt_ids=ids)
 
 
 def test_max_completion_tokens_is_another_name_of_max_tokens() -> None:

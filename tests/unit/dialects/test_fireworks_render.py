@@ -28,8 +28,10 @@ from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finish, Finis
 from quintet.request import CompletionRequest, Guide, GuideKind, Sampling, StopRules
 
 IDENTITY = Identity("id", 1, "m", "fp")
-REQUEST = CompletionRequest("m", ("abb",), 16, 1, True, None, Sampling(1.0, 1.0, 7), StopRules(()), False, True, "", token_ids=True)
-OPTIONS = Options(shape=Shape.NONE, top=0, echo=False, echo_last=None, token_ids=True, raw_output=False, perf_metrics=False)
+REQUEST = CompletionRequest(
+    "m", ("abb",), 16, 1, False, None, Sampling(1.0, 1.0, 7), StopRules(()), False, True, "", token_ids=True, prompt_ids=True
+)
+OPTIONS = Options(shape=Shape.NONE, top=0, token_ids=True, raw_output=False, perf_metrics=False)
 
 
 def token(id_: int, text: str, offset: int, logprob: float | None = None) -> TokenText:
@@ -38,7 +40,7 @@ def token(id_: int, text: str, offset: int, logprob: float | None = None) -> Tok
 
 
 EVENTS: list[Event] = [
-    ChoiceDelta(0, "abb", (token(97, "a", 0), token(98, "b", 1, -0.5), token(98, "b", 2, -0.5))),
+    ChoiceDelta(0, "", prompt=(97, 98, 98)),
     ChoiceDelta(0, " c", (token(5, " c", 3, -0.25),)),
     ChoiceDelta(0, " d", (token(6, " d", 5, -0.75),)),
     ChoiceDelta(0, "", (token(256, "", 7, -1.0),)),
@@ -47,8 +49,8 @@ EVENTS: list[Event] = [
 ]
 
 
-def fold(options: Options, request: CompletionRequest = REQUEST) -> dict[str, Any]:
-    return json.loads(FireworksRenderer(request, IDENTITY, options).fold(EVENTS))  # type: ignore[no-any-return]
+def fold(options: Options, request: CompletionRequest = REQUEST, events: list[Event] = EVENTS) -> dict[str, Any]:
+    return json.loads(FireworksRenderer(request, IDENTITY, options).fold(events))  # type: ignore[no-any-return]
 
 
 def stream(options: Options, events: list[Event] = EVENTS, request: CompletionRequest = REQUEST) -> list[dict[str, Any]]:
@@ -56,7 +58,7 @@ def stream(options: Options, events: list[Event] = EVENTS, request: CompletionRe
     return [json.loads(chunk) for event in events for chunk in renderer.feed(event)]
 
 
-def test_token_ids_come_without_showing_the_prompt_that_was_echoed_for_them() -> None:
+def test_token_ids_come_without_showing_the_prompt() -> None:
     (choice,) = fold(OPTIONS)["choices"]
     assert choice == {
         "text": " c d", "index": 0, "logprobs": None, "finish_reason": "stop", "prompt_token_ids": [97, 98, 98], "token_ids": [5, 6, 256]
@@ -71,7 +73,8 @@ def test_a_stream_has_the_prompts_ids_in_its_first_chunk() -> None:
 
 
 def test_ids_of_the_whole_prompt_go_with_an_echo_of_its_end() -> None:
-    (choice,) = fold(replace(OPTIONS, shape=Shape.LISTS, echo=True, echo_last=1))["choices"]
+    echoed = ChoiceDelta(0, "b", (token(98, "b", 2, -0.5),), (97, 98, 98))
+    (choice,) = fold(replace(OPTIONS, shape=Shape.LISTS), replace(REQUEST, echo=True, echo_last=1), [echoed, *EVENTS[1:]])["choices"]
     assert choice["text"] == "b c d"
     assert choice["prompt_token_ids"] == [97, 98, 98]
     assert choice["token_ids"] == [5, 6, 256]
@@ -80,7 +83,7 @@ def test_ids_of_the_whole_prompt_go_with_an_echo_of_its_end() -> None:
 
 
 def test_without_ids_asked_for_none_are_shown() -> None:
-    (choice,) = fold(replace(OPTIONS, token_ids=False), replace(REQUEST, echo=False, token_ids=False))["choices"]
+    (choice,) = fold(replace(OPTIONS, token_ids=False), replace(REQUEST, token_ids=False, prompt_ids=False), EVENTS[1:])["choices"]
     assert set(choice) == {"text", "index", "logprobs", "finish_reason"}
 
 
@@ -142,7 +145,7 @@ def test_a_stream_has_its_metrics_in_the_last_chunk_only() -> None:
 
 
 def test_a_broken_stream_says_so_to_clients_that_read_chunks_and_to_those_that_read_errors() -> None:
-    two = replace(REQUEST, n=3, echo=False, token_ids=False)
+    two = replace(REQUEST, n=3, token_ids=False, prompt_ids=False)
     events: list[Event] = [ChoiceDelta(1, "x"), ChoiceDone(1, Finish.STOP), Failed("The engine failed.")]
     last = stream(replace(OPTIONS, token_ids=False), events, two)[-1]
     assert [(one["index"], one["finish_reason"]) for one in last["choices"]] == [(0, "error"), (2, "error")]
@@ -151,7 +154,7 @@ def test_a_broken_stream_says_so_to_clients_that_read_chunks_and_to_those_that_r
 
 def test_a_choice_whose_end_was_not_sent_is_broken_too() -> None:
     events: list[Event] = [ChoiceDelta(0, "x"), ChoiceDone(0, Finish.STOP), Failed("The engine failed.")]
-    last = stream(replace(OPTIONS, token_ids=False), events, replace(REQUEST, echo=False))[-1]
+    last = stream(replace(OPTIONS, token_ids=False), events, replace(REQUEST, prompt_ids=False))[-1]
     assert [(one["index"], one["finish_reason"]) for one in last["choices"]] == [(0, "error")]
 
 
