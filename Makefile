@@ -6,6 +6,7 @@
 #
 # Slow, or needing more than a compiler; the last three compare the native core's bits with a plain build's:
 # make test-clients    unmodified SDKs and tools, in environments that pip and npm fill (make test-clients ARGS="llm litellm")
+# make test-fuzz       100,000 hostile requests per dialect, and schemathesis over its OpenAPI document (15 minutes)
 # make test-sampling   over 10,000 random cases of sampling against its numpy twin (2 minutes)
 # make test-kills      300 kills, crashes and stops of the engine's process under load (5 minutes)
 # make sanitize        under the address, undefined-behaviour and thread sanitizers
@@ -18,7 +19,7 @@ BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
 NATIVE := CMakeLists.txt csrc/CMakeLists.txt $(wildcard csrc/*.cpp csrc/*.h)
 
-.PHONY: serve setup test test-sampling test-kills check support bench clean sanitize test-emulated neon
+.PHONY: serve setup test test-clients test-fuzz test-sampling test-kills check support bench clean sanitize test-emulated neon
 .DEFAULT_GOAL := serve
 .DELETE_ON_ERROR:
 # Stamps of one set-up build on each other, so a parallel make must not run ahead.
@@ -38,6 +39,10 @@ test-sampling: setup
 
 test-kills: setup
 	@QUINTET_TEST_KILLS=300 $(BIN)/python -m pytest --timeout 1800 tests/e2e/test_kills.py $(ARGS)
+
+test-fuzz: setup
+	@$(BIN)/python -m tests.clients schemathesis
+	@QUINTET_HOSTILE_BODIES=100000 $(BIN)/python -m pytest --timeout 3600 tests/property/test_hostile_bodies.py $(ARGS)
 
 test-clients: setup
 	@$(BIN)/python -m tests.clients $(ARGS)

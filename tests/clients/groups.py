@@ -38,5 +38,6 @@ GROUPS = (
     Group("litellm", ("litellm",), ("litellm_prefixes.py",)),
     Group("langchain", ("langchain-openai",), ("langchain_llm.py",)),
     Group("llm", ("llm",), ("llm_command.py",)),
+    Group("schemathesis", ("schemathesis>=4.32,<5",), ("openapi_fuzz.py",)),
     Group("vercel", ("ai", "@ai-sdk/openai-compatible"), ("vercel.py",), node=True),
 )
