@@ -32,7 +32,7 @@ class Provider:
     Args:
         title: the provider's name as people write it.
         page: the documentation that the dialect follows.
-        fields: of a request.
+        fields: of a request, the extensions among them.
         body: the shape of a JSON answer.
         error: the shape of an error's body.
         chunk: the shape of a stream's chunks, where it is not that of a JSON answer.
@@ -71,7 +71,7 @@ _ALL = (
         openai.OpenAI(),
         "OpenAI",
         "https://platform.openai.com/docs/api-reference/completions/create",
-        openai.FIELDS,
+        openai.KNOWN,
         openai.Completion,
         wire.ErrorBody,
         ("/openai/v1", "/openai", "/openai/v1/v1"),
@@ -81,7 +81,7 @@ _ALL = (
         fireworks.Fireworks(),
         "Fireworks",
         "https://docs.fireworks.ai/api-reference/post-completions",
-        fireworks.FIELDS,
+        fireworks.KNOWN,
         fireworks_wire.Completion,
         fireworks_wire.ErrorBody,
         (
@@ -96,7 +96,7 @@ _ALL = (
         together.Together(),
         "Together",
         "https://docs.together.ai/reference/completions-1",
-        together.FIELDS,
+        together.KNOWN,
         together_wire.Completion,
         wire.ErrorBody,
         ("/together/v1", "/together", "/together/v1/v1"),
@@ -108,7 +108,7 @@ _ALL = (
         cerebras.Cerebras(),
         "Cerebras",
         "https://inference-docs.cerebras.ai/api-reference/completions",
-        cerebras.FIELDS,
+        cerebras.KNOWN,
         cerebras_wire.Completion,
         cerebras_wire.ErrorBody,
         ("/cerebras/v1", "/cerebras", "/cerebras/v1/v1"),
@@ -121,7 +121,7 @@ _ALL = (
         novita.Novita(),
         "Novita",
         "https://novita.ai/docs/api-reference/model-apis-llm-create-completion",
-        novita.FIELDS,
+        novita.KNOWN,
         novita_wire.Completion,
         novita_wire.ErrorBody,
         (

@@ -9,6 +9,7 @@ from typing import Any
 from quintet.dialects.base import ErrorReply, Identity, Parsed, ServedModel, check_choices, fault, sampling
 from quintet.dialects.cerebras_grammar import ROOTS, guide
 from quintet.dialects.cerebras_wire import CerebrasRenderer, error_body
+from quintet.dialects.extensions import Extensions
 from quintet.dialects.fields import Boolean, Field, Integer, LogitBias, Number, Object, OneOf, Prompts, Status, Stop, String, unknown
 from quintet.dialects.json_guard import decode_object
 from quintet.dialects.wire import encode, model_object
@@ -94,6 +95,8 @@ FIELDS: tuple[Field[Any], ...] = (
     *(STREAM_OPTIONS, INCLUDE_USAGE, SUFFIX),
 )
 """Every field of the page, in its order, then those that only the SDK has."""
+EXTENSIONS = Extensions(FIELDS)
+KNOWN = (*FIELDS, *EXTENSIONS.fields)
 
 _CHECKED_ONLY = (REASONING_FORMAT, SUFFIX)
 
@@ -107,9 +110,9 @@ class Cerebras:
         raw = decode_object(body)
         for field in _CHECKED_ONLY:
             field.of(raw)
-        request = _request(raw, fresh_seed)
+        request = EXTENSIONS.apply(raw, _request(raw, fresh_seed))
         _check_together(request)
-        return Parsed(request, unknown(FIELDS, raw))
+        return Parsed(request, unknown(KNOWN, raw))
 
     def renderer(self, request: CompletionRequest, identity: Identity, _options: object = None) -> CerebrasRenderer:
         return CerebrasRenderer(request, identity)

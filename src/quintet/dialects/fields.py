@@ -48,10 +48,11 @@ class Kind(Protocol[T_co]):
 
 
 class Status(enum.Enum):
-    """What a field does here. There is no fourth: nothing documented is dropped in silence."""
+    """What a field does here. There is no other: nothing documented is dropped in silence."""
 
     DONE = "done"
     NO_OP = "no-op"  # accepted, and by its documented meaning without effect on the answer
+    EXTENSION = "extension"  # done, though the provider has no such field
     LATER = "400"  # not there yet: refused with any value but the default
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from quintet.dialects.base import GREEDY_BELOW, ErrorReply, Identity, Parsed, ServedModel, fault, sampling
+from quintet.dialects.extensions import Extensions
 from quintet.dialects.fields import (
     REQUIRED,
     Boolean,
@@ -156,6 +157,8 @@ FIELDS: tuple[Field[Any], ...] = (
     *(METADATA, SERVICE_TIER, SPECULATION, PREDICTION, REASONING_HISTORY),
 )
 """Every field of the page, in its order, then those that only the SDK has."""
+EXTENSIONS = Extensions(FIELDS)
+KNOWN = (*FIELDS, *EXTENSIONS.fields)
 
 _CHECKED_ONLY = (IMAGES, METADATA, SERVICE_TIER, SPECULATION, PREDICTION, REASONING_HISTORY)
 
@@ -170,11 +173,11 @@ class Fireworks:
         for field in _CHECKED_ONLY:
             field.of(raw)
         options = _options(raw)
-        request = _request(raw, options, fresh_seed)
+        request = EXTENSIONS.apply(raw, _request(raw, options, fresh_seed))
         choices = len(request.prompts) * request.n
         if choices > MAX_CHOICES:
             raise BadRequest("n", f"must give at most {MAX_CHOICES} choices (prompts times n)", f"{len(request.prompts)} times {request.n}")
-        return Parsed(request, unknown(FIELDS, raw), options)
+        return Parsed(request, unknown(KNOWN, raw), options)
 
     def renderer(self, request: CompletionRequest, identity: Identity, options: object = None) -> FireworksRenderer:
         if not isinstance(options, Options):

@@ -12,9 +12,10 @@ from typing import Any
 
 from quintet.dialects.base import Identity, Parsed, check_choices, sampling
 from quintet.dialects.fields import Boolean, Field, Integer, Number, Object, OneOf, Status, Stop, String, unknown
-from quintet.dialects.infill_kinds import Chunk, Chunks, Gap, ListOf
+from quintet.dialects.infill_kinds import Chunk, Chunks, Gap
 from quintet.dialects.infill_wire import InfillRenderer, Options
 from quintet.dialects.json_guard import decode_object
+from quintet.dialects.lists import ListOf
 from quintet.request import CompletionRequest, Sampling, StopRules
 
 MAX_CHOICES = 128

@@ -3,34 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Generic
 
-from quintet.dialects.fields import Kind, Object, String, T, wrong_type
+from quintet.dialects.fields import Object, String
 from quintet.dialects.json_guard import printable
 from quintet.errors import BadRequest
-
-
-@dataclass(frozen=True, slots=True)
-class ListOf(Generic[T]):
-    """An array of at most ``most`` values of a kind."""
-
-    kind: Kind[T]
-    most: int
-
-    @property
-    def type(self) -> str:
-        return f"array<{self.kind.type}>"
-
-    @property
-    def range(self) -> str:
-        return f"up to {self.most}" + (f", each {self.kind.range}" if self.kind.range else "")
-
-    def read(self, name: str, value: object) -> tuple[T, ...]:
-        if not isinstance(value, list):
-            raise wrong_type(name, "an array", value)
-        if len(value) > self.most:
-            raise BadRequest(name, f"must have at most {self.most} items", f"{len(value)} items")
-        return tuple(self.kind.read(f"{name}[{index}]", one) for index, one in enumerate(value))
 
 
 @dataclass(frozen=True, slots=True)

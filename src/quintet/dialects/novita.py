@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from quintet.dialects.base import GREEDY_BELOW, ErrorReply, Identity, Parsed, ServedModel, check_choices, fault, sampling
+from quintet.dialects.extensions import Extensions
 from quintet.dialects.fields import REQUIRED, Boolean, Field, Integer, LogitBias, Number, Object, Positive, Prompts, Stop, String, unknown
 from quintet.dialects.json_guard import decode_object
 from quintet.dialects.novita_wire import NovitaRenderer, error_body
@@ -72,6 +73,8 @@ FIELDS: tuple[Field[Any], ...] = (
     *(STOP, TEMPERATURE, TOP_P, TOP_K, MIN_P, LOGIT_BIAS, LOGPROBS, BEST_OF),
 )
 """Every field of the page, in its order."""
+EXTENSIONS = Extensions(FIELDS)
+KNOWN = (*FIELDS, *EXTENSIONS.fields)
 
 
 class Novita:
@@ -81,11 +84,11 @@ class Novita:
 
     def parse(self, body: bytes, fresh_seed: int) -> Parsed:
         raw = decode_object(body)
-        request = _request(raw, fresh_seed)
+        request = EXTENSIONS.apply(raw, _request(raw, fresh_seed))
         if raw.get(STREAM_OPTIONS.name) is not None and not request.stream:
             raise BadRequest(STREAM_OPTIONS.name, "is only allowed with stream: true")
         check_choices(request, MAX_CHOICES)
-        return Parsed(request, unknown(FIELDS, raw))
+        return Parsed(request, unknown(KNOWN, raw))
 
     def renderer(self, request: CompletionRequest, identity: Identity, _options: object = None) -> NovitaRenderer:
         return NovitaRenderer(request, identity)

@@ -11,6 +11,7 @@ import msgspec
 
 from quintet.dialects.base import ErrorReply, Fault, Identity, Parsed, ServedModel, check_choices, fault, sampling
 from quintet.dialects.chunks import ChunkRenderer
+from quintet.dialects.extensions import Extensions
 from quintet.dialects.fields import Boolean, Field, Integer, LogitBias, Number, Object, Prompts, Status, Stop, String, unknown
 from quintet.dialects.json_guard import decode_object
 from quintet.dialects.wire import DetailedUsage, Logprobs, encode, error_body, model_object
@@ -93,6 +94,8 @@ FIELDS: tuple[Field[Any], ...] = (
     USER,
 )
 """Every field of the page, in its order."""
+EXTENSIONS = Extensions(FIELDS)
+KNOWN = (*FIELDS, *EXTENSIONS.fields)
 
 # Page, finish_reason: "`stop` if the model hit a natural stop point or a provided stop sequence, `length` if the maximum number of
 # tokens specified in the request was reached". It has no word for a choice that broke off: the server answers with an error
@@ -200,9 +203,9 @@ class OpenAI:
 
     def parse(self, body: bytes, fresh_seed: int) -> Parsed:
         raw = decode_object(body)
-        request = _request(raw, fresh_seed)
+        request = EXTENSIONS.apply(raw, _request(raw, fresh_seed))
         _check_together(raw, request)
-        return Parsed(request, unknown(FIELDS, raw), request.stream and INCLUDE_OBFUSCATION.of(STREAM_OPTIONS.of(raw)))
+        return Parsed(request, unknown(KNOWN, raw), request.stream and INCLUDE_OBFUSCATION.of(STREAM_OPTIONS.of(raw)))
 
     def renderer(self, request: CompletionRequest, identity: Identity, options: object = None) -> OpenAIRenderer:
         return OpenAIRenderer(request, identity, obfuscate=options is True)

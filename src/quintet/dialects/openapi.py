@@ -12,6 +12,7 @@ import msgspec
 
 from quintet.dialects import tokens
 from quintet.dialects.catalog import PROVIDERS, Provider
+from quintet.dialects.extensions import MirostatVersion
 from quintet.dialects.fields import (
     MAX_TOKEN_ID,
     REQUIRED,
@@ -28,6 +29,7 @@ from quintet.dialects.fields import (
     shown,
 )
 from quintet.dialects.fireworks_kinds import EFFORTS, Effort, LogprobsChoice
+from quintet.dialects.lists import ListOf
 
 Json = dict[str, Any]
 
@@ -116,6 +118,10 @@ def schema(kind: Kind[object]) -> Json:
         case Effort():
             made = {"anyOf": [{"type": "boolean"}, {"enum": list(EFFORTS)}, {"type": "integer", "minimum": 0, "maximum": EFFORTS["high"]}]}
         case Stop(most, longest):
+        case ListOf(one, most, least):
+            made = {"type": "array", "minItems": least, "maxItems": most, "items": schema(one)}
+        case MirostatVersion():
+            made["enum"] = [0, 2]
             string = {"type": "string", "minLength": 1, "maxLength": longest}
             made = {"anyOf": [string, {"type": "array", "maxItems": most, "items": string}]}
     return made

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from quintet.dialects.base import GREEDY_BELOW, ErrorReply, Fault, Identity, Parsed, ServedModel, fault, sampling
+from quintet.dialects.extensions import Extensions
 from quintet.dialects.fields import REQUIRED, Boolean, Field, Integer, LogitBias, Number, Status, Stop, String, unknown
 from quintet.dialects.json_guard import decode_object
 from quintet.dialects.together_wire import Options, TogetherRenderer
@@ -66,6 +67,8 @@ FIELDS: tuple[Field[Any], ...] = (
     *(SAFETY_MODEL, MIN_P, PRESENCE_PENALTY, FREQUENCY_PENALTY, LOGIT_BIAS, SEED),
 )
 """Every field of the page, in its order."""
+EXTENSIONS = Extensions(FIELDS)
+KNOWN = (*FIELDS, *EXTENSIONS.fields)
 
 
 class Together:
@@ -77,7 +80,8 @@ class Together:
         raw = decode_object(body)
         SAFETY_MODEL.of(raw)
         logprobs = LOGPROBS.of(raw)
-        return Parsed(_request(raw, logprobs, fresh_seed), unknown(FIELDS, raw), Options(logprobs))
+        request = EXTENSIONS.apply(raw, _request(raw, logprobs, fresh_seed))
+        return Parsed(request, unknown(KNOWN, raw), Options(logprobs))
 
     def renderer(self, request: CompletionRequest, identity: Identity, options: object = None) -> TogetherRenderer:
         if not isinstance(options, Options):

@@ -112,8 +112,8 @@ def test_at_least_is_at_most_at_most() -> None:
 
 
 def test_fields_of_other_dialects_are_unknown() -> None:
-    parsed = Cerebras().parse(b'{"top_k": 1, "echo_last": 2, "stream_options": {"x": 1}}', 7)
-    assert parsed.ignored == ("top_k", "echo_last", "stream_options.x")
+    parsed = Cerebras().parse(b'{"safety_model": 1, "echo_last": 2, "stream_options": {"x": 1}}', 7)
+    assert parsed.ignored == ("safety_model", "echo_last", "stream_options.x")
 
 
 def render(request: CompletionRequest, events: list[Event]) -> tuple[list[Any], Any]:

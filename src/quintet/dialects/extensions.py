@@ -1,0 +1,155 @@
+"""Fields that other servers have and whose users rely on them, taken in every dialect; what a provider has itself stays the provider's.
+
+Names, types and defaults are vLLM's ("vLLM": its ``SamplingParams``) or llama-server's ("llama": tools/server/README.md, "POST
+/completion"). What each does: docs/sampling.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from quintet.dialects.base import GREEDY_BELOW
+from quintet.dialects.fields import MAX_TOKEN_ID, Boolean, Field, Integer, Number, Positive, Status, String, T
+from quintet.dialects.lists import ListOf
+from quintet.errors import BadRequest, shorten
+from quintet.request import CompletionRequest, Dry, Reasoning, Sampling
+
+_LARGEST = 2**31 - 1
+_DRY = Dry()
+_BEYOND = Status.EXTENSION
+
+
+@dataclass(frozen=True, slots=True)
+class MirostatVersion:
+    """0 or 2: version 1 is the same with an estimate in place of what version 2 measures."""
+
+    type: str = "integer"
+    range: str = "0 or 2"
+
+    def read(self, name: str, value: object) -> int:
+        version = Integer(0, 2).read(name, value)
+        if version == 1:
+            raise BadRequest(name, "must be 0 or 2", shorten(value))
+        return version
+
+
+# vLLM, top_k: "Set to 0 (or -1) to consider all tokens."
+TOP_K = Field("top_k", Integer(-1, _LARGEST), 0, _BEYOND, "0 and -1: off.", "off")
+# vLLM, min_p: "Must be in [0, 1]. Set to 0 to disable this."
+MIN_P = Field("min_p", Number(0, 1), 0.0, _BEYOND)
+# llama, typical_p: "Default: `1.0`, which is disabled."
+TYPICAL_P = Field("typical_p", Number(0, 1), 1.0, _BEYOND, "Below 0.000001 it counts as that.")
+# llama-server's default for top_n_sigma is -1, which is off.
+TOP_N_SIGMA = Field("top_n_sigma", Number(-1, 1000), 0.0, _BEYOND, "0 and below: off.", "off")
+# llama, xtc_probability: "Default: `0.0`, which is disabled"; xtc_threshold: "Default: `0.1` (> `0.5` disables XTC)".
+XTC_PROBABILITY = Field("xtc_probability", Number(0, 1), 0.0, _BEYOND)
+XTC_THRESHOLD = Field("xtc_threshold", Number(0, 1), 0.1, _BEYOND, "Above 0.5: off.")
+# vLLM, repetition_penalty: "based on whether they appear in the prompt and the generated text so far". One divides by it.
+REPETITION_PENALTY = Field("repetition_penalty", Positive(2), 1.0, _BEYOND, "Over prompt and output.")
+# llama, dry_multiplier: "Default: `0.0`, which is disabled"; dry_base: "Default: `1.75`"; dry_allowed_length: "Tokens that extend
+# repetition beyond this receive exponentially increasing penalty: multiplier * base ^ (length of repeating sequence before token -
+# allowed length). Default: `2`".
+DRY_MULTIPLIER = Field("dry_multiplier", Number(0, 1000), _DRY.multiplier, _BEYOND, "0: off.")
+DRY_BASE = Field("dry_base", Number(1, 1000), _DRY.base, _BEYOND)
+DRY_ALLOWED_LENGTH = Field("dry_allowed_length", Integer(1, _LARGEST), _DRY.allowed_length, _BEYOND)
+# llama, dry_penalty_last_n: "Default: `-1`, where `0` is disabled and `-1` is context size."
+DRY_LAST_N = Field("dry_penalty_last_n", Integer(-1, _LARGEST), _DRY.range, _BEYOND, "-1: all. 0: none, so off.")
+# llama, dry_sequence_breakers: "Only a JSON array of strings is accepted."
+DRY_BREAKERS: Field[tuple[str, ...]] = Field(
+    "dry_sequence_breakers", ListOf(String(64), 64), _DRY.breakers, _BEYOND, "`[]`: nothing breaks a run.", r'`["\n", ":", "\"", "*"]`'
+)
+# llama, mirostat: "Default: `0`, where `0` is disabled, `1` is Mirostat, and `2` is Mirostat 2.0"; mirostat_tau: "target entropy [...].
+# Default: `5.0`"; mirostat_eta: "learning rate [...]. Default: `0.1`".
+MIROSTAT = Field("mirostat", MirostatVersion(), 0, _BEYOND)
+MIROSTAT_TAU = Field("mirostat_tau", Positive(1000), 5.0, _BEYOND, "Surprise in bits. Without `mirostat` it has no effect.")
+MIROSTAT_ETA = Field("mirostat_eta", Number(0, 1000), 0.1, _BEYOND, "Without `mirostat` it has no effect.")
+# vLLM, min_tokens: "Minimum number of tokens to generate per output sequence before EOS or `stop_token_ids` can be generated".
+MIN_TOKENS = Field("min_tokens", Integer(0, _LARGEST), 0, _BEYOND, "At most `max_tokens`. Stop strings count from then on too.")
+IGNORE_EOS = Field("ignore_eos", Boolean(), False, _BEYOND)
+# vLLM, stop_token_ids: "Token IDs that stop the generation when they are generated. The returned output will contain the stop tokens
+# unless the stop tokens are special tokens." Here it never does, as it never contains stop strings.
+STOP_TOKEN_IDS: Field[tuple[int, ...]] = Field(
+    "stop_token_ids", ListOf(Integer(0, MAX_TOKEN_ID), 1024), (), _BEYOND, "Such a token has no text."
+)
+# vLLM, allowed_token_ids: "only retains scores for the given token ids"; an empty list is an error there too.
+ALLOWED_TOKEN_IDS: Field[tuple[int, ...]] = Field("allowed_token_ids", ListOf(Integer(0, MAX_TOKEN_ID), 1024, 1), (), _BEYOND)
+# vLLM, bad_words: "only the last token of a corresponding token sequence is not allowed when the next generated token
+# can complete the sequence."
+BAD_WORDS: Field[tuple[str, ...]] = Field("bad_words", ListOf(String(256), 256), (), _BEYOND)
+# vLLM, thinking_token_budget: "Maximum number of tokens allowed for thinking operations"; "a non-negative integer or -1 for unlimited".
+THINKING_BUDGET: Field[int | None] = Field(
+    "thinking_token_budget", Integer(-1, _LARGEST), None, _BEYOND, "-1: no limit. Above 0 it is a 400 on a model that does not reason."
+)
+
+FIELDS: tuple[Field[Any], ...] = (
+    *(TOP_K, MIN_P, TYPICAL_P, TOP_N_SIGMA, XTC_PROBABILITY, XTC_THRESHOLD, REPETITION_PENALTY),
+    *(DRY_MULTIPLIER, DRY_BASE, DRY_ALLOWED_LENGTH, DRY_LAST_N, DRY_BREAKERS, MIROSTAT, MIROSTAT_TAU, MIROSTAT_ETA),
+    *(MIN_TOKENS, IGNORE_EOS, STOP_TOKEN_IDS, ALLOWED_TOKEN_IDS, BAD_WORDS, THINKING_BUDGET),
+)
+
+_SAME = {
+    MIROSTAT.name: "mirostat_target",
+    MIROSTAT_TAU.name: "mirostat_target",
+    MIROSTAT_ETA.name: "mirostat_lr",
+    THINKING_BUDGET.name: "reasoning_effort",
+}
+"""A field -> another name for the same control; a provider that has that one does not get this one too."""
+
+
+class Extensions:
+    """What a dialect takes beyond its provider's fields.
+
+    Args:
+        own: the provider's fields.
+    """
+
+    def __init__(self, own: Sequence[Field[Any]]) -> None:
+        names = {field.name for field in own}
+        self.fields = tuple(field for field in FIELDS if field.name not in names and _SAME.get(field.name) not in names)
+        self._names = frozenset(field.name for field in self.fields)
+
+    def apply(self, raw: Mapping[str, object], request: CompletionRequest) -> CompletionRequest:
+        """``request`` with the extensions of its body.
+
+        Raises:
+            BadRequest: one of them has a wrong type or is out of range.
+        """
+        if self._names.isdisjoint(raw):
+            return request
+        given = {name: value for name, value in raw.items() if name in self._names}
+        budget = THINKING_BUDGET.of(given)
+        reasoning = request.reasoning if budget is None or budget < 0 else Reasoning(budget, THINKING_BUDGET.name)
+        return replace(request, sampling=self._sampling(given, request.sampling), reasoning=reasoning)
+
+    def _sampling(self, given: Mapping[str, object], own: Sampling) -> Sampling:
+        def of(field: Field[T], current: T) -> T:
+            return field.of(given) if field.name in self._names else current
+
+        tau, eta = MIROSTAT_TAU.of(given), MIROSTAT_ETA.of(given)
+        mirostat = MIROSTAT.of(given)
+        return replace(
+            own,
+            top_k=max(of(TOP_K, own.top_k), 0),
+            min_p=of(MIN_P, own.min_p),
+            typical_p=max(of(TYPICAL_P, own.typical_p), GREEDY_BELOW),
+            top_n_sigma=max(TOP_N_SIGMA.of(given), 0.0),
+            xtc_probability=XTC_PROBABILITY.of(given),
+            xtc_threshold=XTC_THRESHOLD.of(given),
+            repetition_penalty=max(of(REPETITION_PENALTY, own.repetition_penalty), GREEDY_BELOW),
+            dry=Dry(
+                DRY_MULTIPLIER.of(given),
+                DRY_BASE.of(given),
+                DRY_ALLOWED_LENGTH.of(given),
+                DRY_LAST_N.of(given),
+                DRY_BREAKERS.of(given),
+            ),
+            mirostat_target=tau if mirostat else own.mirostat_target,
+            mirostat_lr=eta if mirostat else own.mirostat_lr,
+            min_tokens=of(MIN_TOKENS, own.min_tokens),
+            ignore_eos=of(IGNORE_EOS, own.ignore_eos),
+            stop_token_ids=STOP_TOKEN_IDS.of(given),
+            allowed_token_ids=ALLOWED_TOKEN_IDS.of(given),
+            bad_words=BAD_WORDS.of(given),
+        )
