@@ -37,12 +37,16 @@ def table(data: dict[str, Any]) -> str:
     return "\n".join(rows) + "\n"
 
 
+_WORDS = {Status.DONE: "yes", Status.NO_OP: "no effect, by its meaning", Status.LATER: "refused: a 400 says why"}
+
+
 def _pages() -> dict[str, dict[str, Field[Any]]]:
-    """Field name -> dialect -> field, in the order of the pages."""
+    """Field name -> dialect -> field, in the order of the pages; what a dialect takes beyond its page is left out."""
     found: dict[str, dict[str, Field[Any]]] = {}
     for provider in PROVIDERS.values():
         for field in provider.fields:
-            found.setdefault(field.name, {})[provider.name] = field
+            if field.status in _WORDS:
+                found.setdefault(field.name, {})[provider.name] = field
     return found
 
 
@@ -53,8 +57,7 @@ def _marks(fields: dict[str, Field[Any]]) -> str:
 
 def _here(fields: dict[str, Field[Any]]) -> str:
     """One word where all dialects agree."""
-    words = {Status.DONE: "yes", Status.NO_OP: "no effect, by its meaning", Status.LATER: "refused: a 400 says why"}
-    done = {name: words[field.status] for name, field in fields.items()}
+    done = {name: _WORDS[field.status] for name, field in fields.items()}
     first = next(iter(done.values()))
     others = [f"{PROVIDERS[name].title}: {word}" for name, word in done.items() if word != first]
     return "; ".join([first, *others])
