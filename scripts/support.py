@@ -30,10 +30,11 @@ def table(data: dict[str, Any]) -> str:
     if wrong := claims.keys() ^ pages.keys():
         raise ValueError(f"docs/support.toml and the field tables differ in {', '.join(sorted(wrong))}")
     titles = [f"{one['title']} {one['version'] if one['version'][0].isdigit() else ''}".strip() for one in servers.values()]
+    beyond = {field.name for provider in PROVIDERS.values() for field in provider.fields if field.status is Status.EXTENSION}
     rows = ["| field | pages | Quintet | " + " | ".join(titles) + " |", "|---" * (3 + len(titles)) + "|"]
     for name, fields in pages.items():
         others = [_claim(servers[server], *claims[name][server]) for server in servers]
-        rows.append("| " + " | ".join([f"`{name}`", _marks(fields), _here(fields), *others]) + " |")
+        rows.append("| " + " | ".join([f"`{name}`", _marks(fields), _here(fields) + ", in every dialect" * (name in beyond), *others]) + " |")
     return "\n".join(rows) + "\n"
 
 
