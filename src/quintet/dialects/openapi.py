@@ -117,11 +117,11 @@ def schema(kind: Kind[object]) -> Json:
             made = {"anyOf": [{"type": "boolean"}, {"type": "integer", "minimum": 0, "maximum": most}]}
         case Effort():
             made = {"anyOf": [{"type": "boolean"}, {"enum": list(EFFORTS)}, {"type": "integer", "minimum": 0, "maximum": EFFORTS["high"]}]}
-        case Stop(most, longest):
         case ListOf(one, most, least):
             made = {"type": "array", "minItems": least, "maxItems": most, "items": schema(one)}
         case MirostatVersion():
             made["enum"] = [0, 2]
+        case Stop(most, longest):
             string = {"type": "string", "minLength": 1, "maxLength": longest}
             made = {"anyOf": [string, {"type": "array", "maxItems": most, "items": string}]}
     return made
