@@ -11,7 +11,7 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
-from tests.contract.dialects.test_fireworks_together_fields import WRONG, bounds
+from tests.contract.dialects.tables import WRONG, bounds
 
 from quintet.backends.native.sampling import Limits, resolve_sampling, word_forms
 from quintet.dialects import extensions, openapi

@@ -5,24 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.contract.dialects.tables import WRONG, Checking, bounds, each, table_in_docs
 
-from quintet.backends.base import Capabilities, Health, Prepared, SequenceSpec, State
-from quintet.backends.native.guide_translate import GuideError, translate, verify
-from quintet.backends.native.prepare import resolve, texts
 from quintet.dialects import fireworks, together
 from quintet.dialects.base import Dialect, Parsed
-from quintet.dialects.fields import Boolean, Field, Integer, LogitBias, Number, Object, OneOf, Prompts, Status, Stop, String, table
-from quintet.dialects.fireworks_kinds import Effort, Grammar, Hint, Images, LogprobsChoice, Schema
+from quintet.dialects.fields import Field, Status, table
+from quintet.dialects.fireworks_kinds import Hint
 from quintet.errors import BadRequest, Unsupported
-from quintet.request import Guide
 from quintet.service import Service
 
-DOCS = Path(__file__).parents[3] / "docs" / "dialects"
 DIALECTS: dict[str, tuple[Dialect, tuple[Field[Any], ...]]] = {
     "fireworks": (fireworks.Fireworks(), fireworks.FIELDS),
     "together": (together.Together(), together.FIELDS),
@@ -37,59 +31,6 @@ NEEDS: dict[str, dict[str, object]] = {
     "thinking.budget_tokens": {"thinking": {"type": "enabled"}},
 }
 """What a field needs beside it to be allowed."""
-
-NOT_NUMBERS: list[object] = [True, False, "5", "", [], [5], {}, {"a": 1}]
-WRONG: dict[type, list[object]] = {
-    Boolean: [0, 1, 1.0, "true", "", [], [True], {}],
-    Integer: [*NOT_NUMBERS, 1.5],
-    Number: NOT_NUMBERS,
-    String: [0, 1.5, True, False, [], ["a"], {}],
-    OneOf: [0, 1.5, True, [], ["text"], {}],
-    Object: [0, 1.5, True, False, "", "a", [], [{}]],
-    LogitBias: [0, 1.5, True, "", "5", [], [[5, 1]], {"5": "1"}, {"5": None}, {"5": True}, {"5": [1]}, {"5": {}}],
-    Prompts: [
-        *(0, 1.5, True, {}, [None], [True], [1.5], [{}]),
-        *(["a", 1], ["a", None], ["a", [1]], ["1", "2", 3]),
-        *([1, "a"], [1, None], [1, True], [1, [1]]),
-        *([[1], "a"], [[1], 1], [["a"]], [[1, "a"]], [[1, 2.5]], [[1, [2]]], [[True]]),
-    ],
-    Stop: [0, 1.5, True, {}, [None], ["a", 1], ["a", None], [["a"]], [True]],
-    LogprobsChoice: ["true", "1", "", 1.5, [], [1], {}],
-    Effort: [1.5, [], ["low"], {}],
-    Schema: [0, 1.5, True, [], [{}]],
-    Grammar: [0, 1.5, True, [], {}],
-    Images: [0, 1.5, True, "data:,", {}, [1], [None], [{}]],
-    Hint: [0, 1.5, True],
-}
-OUT_OF_RANGE: dict[type, list[object]] = {
-    Boolean: [],
-    Object: [],
-    Hint: [],
-    Images: [],
-    OneOf: ["", "TEXT", "x" * 5000, "text\0"],
-    LogitBias: [
-        *({key: 1} for key in ("-1", "+5", " 12 ", "1.5", "1_000", "\u0661\u0662", "1e3", "05", "", "2147483648", "9" * 5000)),
-        *({"5": value} for value in (100.5, -101, 1e308, 10**400)),
-        {str(key): 1 for key in range(1025)},
-    ],
-    Prompts: [[], [[]], [[1], []], [-1], [[1, -1]], [2**31], [10**100], [1, 2**63]],
-    LogprobsChoice: [-1, 6, 10**100],
-    Effort: ["", "LOW", "max", -1, 10**100],
-    Schema: ["", "{", "[]", "5", "null", '{"a":1,"a":2}', "\0"],
-    Grammar: ["a\0b"],
-}
-INSIDE: dict[type, list[object]] = {
-    Boolean: [True, False],
-    Object: [],
-    Hint: [],
-    Images: [[], ["data:image/png;base64,AAAA"], [["data:image/png;base64,AAAA"], []]],
-    LogitBias: [{}, {"0": -100}, {"5": 100, "2147483647": 0.5}],
-    Prompts: ["", "a", "\0", [""], ["a", ""], [0], [1, 2], [2**31 - 1], [[0]], [[1], [2, 3]], ["a"] * 128, [1.0, 2]],
-    LogprobsChoice: [True, False, 0, 5, 5.0],
-    Effort: ["none", "low", "medium", "high", 0, 4096, True, False],
-    Schema: [{"type": "object"}, '{"type": "object"}', {"name": "a", "schema": {"type": "object"}}, {"minimum": 10**30}],
-    Grammar: ['root ::= "a"'],
-}
 
 
 def body(field: Field[Any], value: object) -> bytes:
@@ -106,41 +47,13 @@ def parse(dialect: str, data: bytes) -> Parsed:
     return DIALECTS[dialect][0].parse(data, fresh_seed=7)
 
 
-def bounds(kind: object) -> tuple[list[object], list[object]]:
-    """Values at the bounds, and values just outside."""
-    if isinstance(kind, Integer):
-        low, high = kind.low, kind.high
-        inside = [value for value in (low, high) if value is not None]
-        outside = [*([low - 1, -(10**100)] if low is not None else []), *([high + 1, 10**100] if high is not None else [])]
-        return [*inside, *(float(value) for value in inside if abs(value) < 2**53)], [*outside, 1e300]
-    if isinstance(kind, Number):
-        return [kind.low, kind.high, int(kind.high)], [kind.low - 1e-9, kind.high + 1e-3, 1e308, -1e308, 10**400, -(10**400)]
-    if isinstance(kind, String):
-        return ["", "x" * (kind.most or 5000)], ["x" * (kind.most + 1)] if kind.most else []
-    if isinstance(kind, Stop):
-        many, long = ["a"] * kind.most, "x" * kind.longest
-        return [[], "a", ["a"], many, long, "\0"], ["", [""], ["a", ""], [*many, "b"], long + "x", [long + "x"]]
-    if isinstance(kind, OneOf):
-        return list(kind.words), OUT_OF_RANGE[OneOf]
-    return INSIDE[type(kind)], OUT_OF_RANGE[type(kind)]
-
-
-def each(pick: Callable[[Field[Any]], list[object]]) -> list[Any]:
-    return [
-        pytest.param(dialect, field, value, id=f"{dialect}-{field.name}-{str(value)[:30]}")
-        for dialect, (_, fields) in DIALECTS.items()
-        for field in fields
-        for value in pick(field)
-    ]
-
-
 def later(dialect: str, name: str) -> bool:
     """Whether the field, or the object it is in, is not there yet."""
     parents = {name, name.partition(".")[0]}
     return any(field.status is Status.LATER for field in DIALECTS[dialect][1] if field.name in parents)
 
 
-@pytest.mark.parametrize(("dialect", "field", "value"), each(lambda field: [None]))
+@pytest.mark.parametrize(("dialect", "field", "value"), each(DIALECTS, lambda field: [None]))
 def test_null_means_unset(dialect: str, field: Field[Any], value: object) -> None:
     if field.shown == "required":
         with pytest.raises(BadRequest) as caught:
@@ -164,7 +77,7 @@ def test_null_means_unset(dialect: str, field: Field[Any], value: object) -> Non
     assert got == expected or later(dialect, field.name)
 
 
-@pytest.mark.parametrize(("dialect", "field", "value"), each(lambda field: WRONG[type(field.kind)]))
+@pytest.mark.parametrize(("dialect", "field", "value"), each(DIALECTS, lambda field: WRONG[type(field.kind)]))
 def test_a_value_of_the_wrong_type_is_refused_by_name(dialect: str, field: Field[Any], value: object) -> None:
     if isinstance(field.kind, Hint) and isinstance(value, field.kind.types):
         return
@@ -174,7 +87,7 @@ def test_a_value_of_the_wrong_type_is_refused_by_name(dialect: str, field: Field
     assert caught.value.code == "invalid_type" or later(dialect, field.name)
 
 
-@pytest.mark.parametrize(("dialect", "field", "value"), each(lambda field: bounds(field.kind)[1]))
+@pytest.mark.parametrize(("dialect", "field", "value"), each(DIALECTS, lambda field: bounds(field.kind)[1]))
 def test_a_value_outside_the_range_is_refused_by_name(dialect: str, field: Field[Any], value: object) -> None:
     with pytest.raises(BadRequest) as caught:
         parse(dialect, body(field, value))
@@ -182,7 +95,7 @@ def test_a_value_outside_the_range_is_refused_by_name(dialect: str, field: Field
     assert len(str(caught.value)) < 300
 
 
-@pytest.mark.parametrize(("dialect", "field", "value"), each(lambda field: bounds(field.kind)[0]))
+@pytest.mark.parametrize(("dialect", "field", "value"), each(DIALECTS, lambda field: bounds(field.kind)[0]))
 def test_a_value_at_the_bound_is_taken_or_said_to_be_not_there_yet(dialect: str, field: Field[Any], value: object) -> None:
     try:
         parse(dialect, body(field, value))
@@ -190,9 +103,9 @@ def test_a_value_at_the_bound_is_taken_or_said_to_be_not_there_yet(dialect: str,
         assert later(dialect, field.name)
         assert error.param == field.name.partition(".")[0]
     except BadRequest as error:
-        # A rule over several fields: `schema` and `grammar` are not allowed with every type.
-        assert field.name == "response_format.type"
-        assert error.param.startswith("response_format.")
+        # A rule over several fields: a type is required, and `schema` and `grammar` are not allowed with every type.
+        assert field.name in ("response_format", "response_format.type", "thinking")
+        assert error.param.startswith(f"{field.name.partition('.')[0]}.")
 
 
 @pytest.mark.parametrize(
@@ -208,31 +121,7 @@ def test_a_field_that_is_not_there_yet_is_refused_with_any_value_but_the_default
     assert inside
 
 
-class Checking:
-    """The backend as far as a request is checked: with the engine's own rules."""
-
-    capabilities = Capabilities("m", 4096, 257, [b""] * 257, max_logprobs=20, max_sequences=128, fingerprint="f")
-
-    def health(self) -> Health:
-        return Health(State.READY)
-
-    async def prepare(self, specs: Sequence[SequenceSpec], tenant: str = "") -> Prepared:
-        grammars = {spec.guide: translated(spec.guide) for spec in specs if spec.guide}
-        encoded = {text: list(text.encode()) for text in texts(specs)}
-        return Prepared(1, resolve(specs, encoded, self.capabilities, 256, grammars=grammars))
-
-
-def translated(guide: Guide) -> str:
-    """As the engine does in another process."""
-    try:
-        grammar = translate(guide.kind, guide.text)
-        verify(guide.kind, grammar)
-    except GuideError as error:
-        raise BadRequest(guide.param, str(error)) from None
-    return grammar
-
-
-@pytest.mark.parametrize(("dialect", "field", "value"), each(lambda field: bounds(field.kind)[0]))
+@pytest.mark.parametrize(("dialect", "field", "value"), each(DIALECTS, lambda field: bounds(field.kind)[0]))
 def test_what_is_taken_is_offered_by_the_engine(dialect: str, field: Field[Any], value: object) -> None:
     try:
         request = parse(dialect, body(field, value)).request
@@ -264,6 +153,4 @@ def test_the_together_table_has_every_field_of_the_page() -> None:
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_the_docs_hold_the_table_that_the_code_enforces(dialect: str) -> None:
-    found = re.search(r"<!-- fields -->\n(.*)<!-- /fields -->", (DOCS / f"{dialect}.md").read_text(encoding="utf-8"), re.DOTALL)
-    assert found is not None
-    assert found[1].strip() == table(DIALECTS[dialect][1]).strip()
+    assert table_in_docs(dialect) == table(DIALECTS[dialect][1]).strip()
