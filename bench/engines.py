@@ -9,6 +9,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from subprocess import Popen
@@ -105,12 +106,23 @@ class Served(Engine):
     def command(self, port: int) -> Command:
         """The server on ``port``."""
 
-    def samples(self) -> Iterator[Sample]:
-        port, begin = free_port(), time.monotonic()
-        with child(self.command(port), self.log, read=False) as server:
+    @contextmanager
+    def serving(self, *options: str) -> Iterator[str]:
+        """A server that is ready; its URL, without a path.
+
+        Args:
+            options: more of its command line.
+        """
+        port = free_port()
+        with child([*self.command(port), *options], self.log, read=False) as server:
             wait_ready(port, server, self.log, self.plan.limit_s)
+            yield f"http://127.0.0.1:{port}"
+
+    def samples(self) -> Iterator[Sample]:
+        begin = time.monotonic()
+        with self.serving() as url:
             yield Sample("load", time.monotonic() - begin)
-            yield from self._loads(f"http://127.0.0.1:{port}/v1/completions")
+            yield from self._loads(f"{url}/v1/completions")
 
     def _loads(self, url: str) -> Iterator[Sample]:
         plan, serial = self.plan, plan_serials(self.plan)
@@ -243,8 +255,9 @@ class LlamaServer(Served):
 
     def command(self, port: int) -> Command:
         slots, threads = max(self.plan.clients), str(self.plan.threads)
-        options = ["-c", str(slots * self.plan.sequence), "-np", str(slots), "-t", threads, "-tb", threads, "--no-cache-prompt"]
-        return [self._program, "-m", self.model, "--port", str(port), *options]
+        options = ["-c", str(slots * self.plan.sequence), "-np", str(slots), "-t", threads, "-tb", threads]
+        cache = [] if self.plan.cache else ["--no-cache-prompt"]
+        return [self._program, "-m", self.model, "--port", str(port), *options, *cache]
 
 
 class XLlamaCpp(Worker):

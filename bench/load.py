@@ -1,10 +1,11 @@
-"""Streaming load on an OpenAI-style ``/v1/completions``: closed loop (N clients) or open loop (arrivals at a rate).
+"""Load on an OpenAI-style ``/v1/completions``: clients that wait for their answers (closed loop), arrivals at a rate (open loop), or both.
 
-It runs in a process of its own and parses as little as it can, so that on a small machine the client does not compete with the
-server: a raw socket per request, a chunked-transfer reader, one time stamp per event. Prints one JSON object (``summary``).
+It runs in a process of its own, so that it and the server compete for no interpreter. Prints one JSON object: a ``summary``, or with
+``--jobs`` every request's trace.
 
     python bench/load.py --url http://127.0.0.1:8000/v1/completions --clients 8 --prompt-tokens 64 --max-tokens 128
     python bench/load.py --url http://127.0.0.1:8000/v1/completions --rate 20 --requests 400
+    python bench/load.py --url http://127.0.0.1:8000/v1/completions --jobs load.json
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ import json
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from itertools import accumulate
-from typing import cast
-from urllib.parse import SplitResult, urlsplit
+from pathlib import Path
 
+from client import Target, Trace
 from prompt import prompt
 
 try:
@@ -30,192 +31,101 @@ except ImportError:  # it only costs less
 else:
     new_event_loop = uvloop.new_event_loop
 
-EMPTY_TEXT = (b'"text":""', b'"text": ""')
-USAGE = (b'"usage":{', b'"usage": {')
-
-
-@dataclass(slots=True)
-class Trace:
-    """What happened to one request. Times are seconds of ``time.perf_counter``.
-
-    Args:
-        due: when it should have been sent (open loop), else when it was.
-        times: arrival of each event that carries text.
-        tokens: completion tokens by the server's usage; 0 if it sent none.
-        status: HTTP status, 0 if none came.
-        error: why it failed; empty if it ended well.
-    """
-
-    due: float
-    times: list[float] = field(default_factory=list)
-    tokens: int = 0
-    status: int = 0
-    error: str = ""
-    end: float = 0.0
-
-    def event(self, data: bytes, now: float) -> None:
-        """Take the payload of one ``data:`` line."""
-        if data.startswith(b'{"error"'):
-            self.error = data[:300].decode(errors="replace")
-        elif b'"text"' in data and not any(empty in data for empty in EMPTY_TEXT):
-            self.times.append(now)
-        if any(usage in data for usage in USAGE):
-            self.tokens = int(json.loads(data)["usage"]["completion_tokens"])
-
-    @property
-    def per_event(self) -> float:
-        """Tokens per event with text: a server may send several at once, or none for half a character."""
-        return (self.tokens or len(self.times)) / max(len(self.times), 1)
-
-
-class Chunked:
-    """Incremental reader of an HTTP/1.1 chunked body."""
-
-    def __init__(self) -> None:
-        self._raw = b""
-        self.done = False
-
-    def feed(self, data: bytes) -> bytes:
-        """The body bytes of every chunk that is complete; the rest is kept."""
-        raw, position, body = self._raw + data, 0, b""
-        while not self.done and (line := raw.find(b"\r\n", position)) >= 0:
-            size = int(raw[position:line].split(b";")[0], 16)
-            stop = line + 2 + size
-            if len(raw) < stop + 2:
-                break
-            body += raw[line + 2 : stop]
-            position, self.done = stop + 2, size == 0
-        self._raw = raw[position:]
-        return body
-
-
-class Exchange(asyncio.Protocol):
-    """One request on one connection; ``done`` is set when the stream ended, well or not."""
-
-    def __init__(self, request: bytes, trace: Trace, done: asyncio.Future[None]) -> None:
-        self._request, self._trace, self._done = request, trace, done
-        self._head = self._tail = b""
-        self._chunked: Chunked | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one by behaviour, not by class
-        self._transport.write(self._request)
-
-    def data_received(self, data: bytes) -> None:
-        now = time.perf_counter()
-        if not self._trace.status:
-            data = self._header(data)
-        if self._chunked:
-            data = self._chunked.feed(data)
-        *lines, self._tail = (self._tail + data).split(b"\n")
-        for line in lines:
-            if line.startswith(b"data:"):
-                self._trace.event(line[5:].strip(), now)
-        if self._chunked and self._chunked.done:
-            self._transport.close()
-
-    def _header(self, data: bytes) -> bytes:
-        """Collect the head; return what follows it, empty while it is incomplete."""
-        self._head += data
-        head, end, rest = self._head.partition(b"\r\n\r\n")
-        if not end:
-            return b""
-        self._trace.status = int(head.split(b" ", 2)[1])
-        if b"transfer-encoding: chunked" in head.lower():
-            self._chunked = Chunked()
-        return rest
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        trace = self._trace
-        trace.end = time.perf_counter()
-        if trace.status != 200:
-            trace.error = f"status {trace.status}: {self._tail[:300].decode(errors='replace')}"
-        elif self._chunked and not self._chunked.done:
-            trace.error = trace.error or f"the stream broke off: {exc or 'connection closed'}"
-        if not self._done.done():
-            self._done.set_result(None)
+Body = dict[str, object]
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """Where requests go and what they ask for.
+class Job:
+    """One request.
 
     Args:
-        extra: more fields of the body, such as ``{"ignore_eos": true}``.
-        serial: number of the first prompt; every request takes the next, so that no prompt is in a server's cache.
-        timeout: seconds that one stream may take in all.
+        at: seconds after the start when it arrives; ``None`` = as soon as a client is free.
     """
 
-    url: str
-    model: str
-    prompt_tokens: int
-    max_tokens: int
-    extra: dict[str, object]
-    serial: int = 0
-    api_key: str = ""
-    timeout: float = 300.0
-
-    def requests(self) -> Iterator[bytes]:
-        """Raw HTTP requests without end, each with another prompt."""
-        at, serial = urlsplit(self.url), self.serial
-        while True:
-            yield self._request(at, serial)
-            serial += 1
-
-    def _request(self, at: SplitResult, serial: int) -> bytes:
-        body = {"model": self.model, "prompt": prompt(serial, self.prompt_tokens), "max_tokens": self.max_tokens, "temperature": 0}
-        body |= {"stream": True, "stream_options": {"include_usage": True}, **self.extra}
-        payload = json.dumps(body).encode()
-        key = f"Authorization: Bearer {self.api_key}\r\n" if self.api_key else ""
-        head = f"POST {at.path} HTTP/1.1\r\nHost: {at.netloc}\r\n{key}Content-Type: application/json\r\nConnection: close\r\n"
-        return f"{head}Content-Length: {len(payload)}\r\n\r\n".encode() + payload
+    body: Body
+    at: float | None = None
 
 
-async def exchange(target: Target, request: bytes, due: float) -> Trace:
-    """Send one request and read its stream to the end; a failure is in the trace, never raised."""
-    loop, at, trace = asyncio.get_running_loop(), urlsplit(target.url), Trace(due)
-    done = loop.create_future()
-    try:
-        async with asyncio.timeout(target.timeout):
-            await loop.create_connection(lambda: Exchange(request, trace, done), at.hostname or "", at.port or 80)
-            await done
-    except TimeoutError:
-        trace.error, trace.end = f"not ended after {target.timeout:g} s", time.perf_counter()
-    except OSError as error:
-        trace.error, trace.end = f"no connection: {error}", time.perf_counter()
-    return trace
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Requests and when they are sent.
+
+    Args:
+        clients: how many clients take the jobs without a time, in order, each the next when its last one was answered.
+        after_clients: the times of the others count from when every client has had text.
+        keep: the answers' bytes are wanted, not only their times.
+    """
+
+    jobs: Sequence[Job]
+    clients: int = 0
+    after_clients: bool = False
+    keep: bool = False
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, object]) -> Load:
+        values = dict(found)
+        jobs = values.pop("jobs")
+        assert isinstance(jobs, list)
+        return cls([Job(**job) for job in jobs], **values)  # type: ignore[arg-type]
 
 
-async def closed_loop(target: Target, clients: int, requests: int) -> list[Trace]:
-    """``clients`` clients, each sending its next request when the last one ended, until ``requests`` were sent."""
-    stream = target.requests()
-    bodies = iter([next(stream) for _ in range(requests)])  # made before the clock starts
-
-    async def client() -> list[Trace]:
-        return [await exchange(target, body, time.perf_counter()) for body in bodies]
-
-    return [trace for traces in await asyncio.gather(*(client() for _ in range(clients))) for trace in traces]
+Send = Callable[[Body, Trace], Awaitable[None]]
 
 
-async def open_loop(target: Target, rate: float, requests: int, seed: int) -> list[Trace]:
-    """``requests`` requests at Poisson arrivals of ``rate`` per second, whether or not earlier ones have ended."""
-    draw, stream = random.Random(seed), target.requests()
-    arrivals = accumulate(draw.expovariate(rate) for _ in range(requests))
-    schedule = [(at, next(stream)) for at in arrivals]
+async def perform(load: Load, send: Send) -> list[Trace]:
+    """The whole load; traces in the order of its jobs."""
     begin = time.perf_counter()
+    traces = [Trace(begin + (job.at or 0.0), load.keep) for job in load.jobs]
+    waiting = iter([index for index, job in enumerate(load.jobs) if job.at is None])
+    first = [trace for job, trace in zip(load.jobs, traces, strict=True) if job.at is None][: load.clients]
 
-    async def arrive(at: float, body: bytes) -> Trace:
-        await asyncio.sleep(begin + at - time.perf_counter())
-        return await exchange(target, body, begin + at)
+    async def client() -> None:
+        for index in waiting:
+            traces[index].due = time.perf_counter()
+            await send(load.jobs[index].body, traces[index])
 
-    return await asyncio.gather(*(arrive(at, body) for at, body in schedule))
+    async def arrive(index: int, at: float) -> None:
+        while load.after_clients and not all(trace.times or trace.end for trace in first):
+            await asyncio.sleep(0.002)
+        zero = time.perf_counter() if load.after_clients else begin
+        traces[index].due = zero + at
+        await asyncio.sleep(max(zero + at - time.perf_counter(), 0.0))
+        await send(load.jobs[index].body, traces[index])
+
+    timed = [arrive(index, job.at) for index, job in enumerate(load.jobs) if job.at is not None]
+    await asyncio.gather(*(client() for _ in range(load.clients)), *timed)
+    return traces
+
+
+async def over_http(target: Target, load: Load) -> list[Trace]:
+    """The load on a server. Requests are encoded before the clock starts."""
+    encoded = {id(job.body): target.request(job.body) for job in load.jobs}
+    return await perform(load, lambda body, trace: target.send(encoded[id(body)], trace))
+
+
+def arrivals(rate: float, count: int, seed: int) -> list[float]:
+    """Seconds of ``count`` Poisson arrivals of ``rate`` per second."""
+    draw = random.Random(seed)
+    return list(accumulate(draw.expovariate(rate) for _ in range(count)))
+
+
+def streaming(ids: Sequence[int], tokens: int, extra: Mapping[str, object]) -> Body:
+    """Body of a greedy stream of ``tokens`` tokens from a prompt."""
+    body: Body = {"prompt": list(ids), "max_tokens": tokens, "temperature": 0, "stream": True}
+    return {**body, "stream_options": {"include_usage": True}, **extra}
 
 
 def percentiles(values: Sequence[float]) -> dict[str, float]:
-    """p50, p95 and p99 (nearest rank) of seconds, in milliseconds; empty without values."""
+    """p50, p90, p99 (nearest rank) and max of seconds, in milliseconds; empty without values."""
     ordered = sorted(values)
     last = len(ordered) - 1
-    return {f"p{p}": round(1e3 * ordered[round(last * p / 100)], 2) for p in (50, 95, 99)} if ordered else {}
+    names = {"p50": 50, "p90": 90, "p99": 99, "max": 100}
+    return {name: round(1e3 * ordered[round(last * p / 100)], 2) for name, p in names.items()} if ordered else {}
+
+
+def gaps(trace: Trace) -> Iterator[tuple[float, float]]:
+    """``(when it ended, seconds)`` of each wait between two events with text."""
+    return ((late, late - early) for early, late in zip(trace.times, trace.times[1:], strict=False))
 
 
 def steady_rate(traces: Sequence[Trace]) -> float:
@@ -230,23 +140,43 @@ def steady_rate(traces: Sequence[Trace]) -> float:
     return tokens / (stop - start) if stop > start else 0.0
 
 
+def wall(traces: Sequence[Trace]) -> float:
+    """Seconds from the first request to the last answer's end."""
+    return max((trace.end for trace in traces), default=0.0) - min((trace.due for trace in traces), default=0.0)
+
+
 def summary(traces: Sequence[Trace]) -> dict[str, object]:
     """Counts, rates (tokens per second) and latencies (milliseconds); failed requests count in ``failed`` only."""
-    good = [trace for trace in traces if not trace.error and trace.times]
-    wall = max((trace.end for trace in traces), default=0.0) - min((trace.due for trace in traces), default=0.0)
+    good, seconds = [trace for trace in traces if trace.good], wall(traces)
     tokens = sum(round(trace.per_event * len(trace.times)) for trace in good)
-    gaps = [late - early for trace in good for early, late in zip(trace.times, trace.times[1:], strict=False)]
     return {
         "requests": len(traces),
         "failed": len(traces) - len(good),
-        "errors": sorted({trace.error or "no text" for trace in traces if trace not in good})[:3],
+        "errors": sorted({trace.error or "no text" for trace in traces if not trace.good})[:3],
         "tokens": tokens,
-        "wall_s": round(wall, 3),
-        "tokens_per_s": round(tokens / wall, 2) if wall else 0.0,
+        "wall_s": round(seconds, 3),
+        "tokens_per_s": round(tokens / seconds, 2) if seconds else 0.0,
         "steady_tokens_per_s": round(steady_rate(good), 2),
         "ttft_ms": percentiles([trace.times[0] - trace.due for trace in good]),
-        "gap_ms": percentiles(gaps),
+        "gap_ms": percentiles([gap for trace in good for _, gap in gaps(trace)]),
     }
+
+
+def to_json(traces: Sequence[Trace]) -> list[dict[str, object]]:
+    """Traces for another process: times from the first one's, bodies as text."""
+    zero = min((trace.due for trace in traces), default=0.0)
+
+    def told(trace: Trace) -> dict[str, object]:
+        times = [round(at - zero, 6) for at in trace.times]
+        moved = {"due": round(trace.due - zero, 6), "end": round(trace.end - zero, 6), "times": times}
+        return asdict(trace) | moved | {"body": trace.body.decode(errors="replace")}
+
+    return [told(trace) for trace in traces]
+
+
+def from_json(found: Sequence[Mapping[str, object]]) -> list[Trace]:
+    """What ``to_json`` made."""
+    return [Trace(**{**one, "body": str(one["body"]).encode()}) for one in found]  # type: ignore[arg-type]
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -258,32 +188,38 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--prompt-tokens", type=int, default=64)
     parser.add_argument("--max-tokens", type=int, default=128)
     parser.add_argument("--serial", type=int, default=0, help="number of the first prompt")
-    parser.add_argument("--timeout", type=float, default=300.0, help="seconds one stream may take")
+    parser.add_argument("--timeout", type=float, default=300.0, help="seconds one answer may take")
     parser.add_argument("--extra", type=json.loads, default={}, help="more body fields as a JSON object, such as {\"ignore_eos\": true}")
     how = parser.add_mutually_exclusive_group(required=True)
     how.add_argument("--clients", type=int, help="closed loop with this many clients")
     how.add_argument("--rate", type=float, help="open loop with this many arrivals per second")
+    how.add_argument("--jobs", type=Path, help="a file with a load as JSON: jobs (body, at), clients, after_clients, keep")
     parser.add_argument("--requests", type=int, help="requests in all; default: one per client, or 100")
     parser.add_argument("--seed", type=int, default=0, help="of the arrival times")
     return parser.parse_args(argv)
 
 
+def load_of(options: argparse.Namespace) -> Load:
+    """The load that the command line describes."""
+    if options.jobs:
+        return Load.from_json(json.loads(options.jobs.read_text()))
+    count = options.requests or options.clients or 100
+    prompts = [prompt(options.serial + i, options.prompt_tokens) for i in range(count)]
+    bodies = [streaming(ids, options.max_tokens, options.extra) for ids in prompts]
+    if options.clients:
+        return Load([Job(body) for body in bodies], options.clients)
+    return Load([Job(body, at) for body, at in zip(bodies, arrivals(options.rate, count, options.seed), strict=True)])
+
+
 def main(argv: Sequence[str]) -> int:
-    """Run one load and print its summary. Failed requests are in the summary; the exit code is 0."""
+    """Run one load and print what came of it. Failed requests are told in it; the exit code is 0."""
     options = parse(argv)
-    target = Target(
-        options.url, options.model, options.prompt_tokens, options.max_tokens, options.extra, options.serial, options.api_key,
-        options.timeout,
-    )
-    run = (
-        closed_loop(target, options.clients, options.requests or options.clients)
-        if options.clients
-        else open_loop(target, options.rate, options.requests or 100, options.seed)
-    )
+    target, load = Target(options.url, options.model, options.api_key, options.timeout), load_of(options)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         before = time.process_time()
-        result = summary(runner.run(run)) | {"client_cpu_s": round(time.process_time() - before, 3)}
-    print(json.dumps(result))
+        traces = runner.run(over_http(target, load))
+        spent = {"client_cpu_s": round(time.process_time() - before, 3)}
+    print(json.dumps({"traces": to_json(traces), **spent} if options.jobs else summary(traces) | spent))
     return 0
 
 

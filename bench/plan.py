@@ -30,6 +30,7 @@ class Plan:
         http_tokens: completion tokens of each streaming client.
         repeats: prefill measurements per round.
         limit_s: most seconds of one engine in one round.
+        cache: servers may keep prefixes of prompts, as they do by default; no measurement of ``run.py`` repeats one.
     """
 
     model: str
@@ -43,6 +44,7 @@ class Plan:
     http_tokens: int = 128
     repeats: int = 3
     limit_s: float = 600.0
+    cache: bool = False
 
     @property
     def sequence(self) -> int:

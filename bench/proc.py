@@ -25,19 +25,20 @@ def say(text: str) -> None:
 
 
 @contextmanager
-def child(command: Sequence[str | Path], log: Path, *, read: bool) -> Iterator[subprocess.Popen[str]]:
+def child(command: Sequence[str | Path], log: Path, *, read: bool, feed: bool = False) -> Iterator[subprocess.Popen[str]]:
     """A process in a group of its own, which is ended on exit.
 
     Args:
         log: stderr is appended to it, and stdout too unless ``read``.
         read: stdout is a pipe for the caller.
+        feed: stdin is one too; else it is empty.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a") as stderr:
         print("$", *command, file=stderr, flush=True)
         process = subprocess.Popen(
             [str(part) for part in command],
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE if feed else subprocess.DEVNULL,
             stdout=subprocess.PIPE if read else stderr,
             stderr=stderr,
             text=True,
@@ -47,8 +48,9 @@ def child(command: Sequence[str | Path], log: Path, *, read: bool) -> Iterator[s
         yield process
     finally:
         end(process)
-        if process.stdout:
-            process.stdout.close()
+        for pipe in (process.stdin, process.stdout):
+            if pipe:
+                pipe.close()
 
 
 def end(process: subprocess.Popen[str]) -> None:

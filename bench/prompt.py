@@ -9,6 +9,7 @@ from pathlib import Path
 FIRST = 1000
 """The first token of prompt number ``serial`` is ``FIRST + serial % SPAN``: no two prompts share a prefix, so no cache helps."""
 SPAN = 40_000
+VOCAB = 49152
 
 
 @cache

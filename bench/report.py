@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from statistics import median
 
 from engines import Engine, Sample
@@ -77,7 +78,7 @@ class Report:
 
     def to_json(self) -> dict[str, object]:
         return {
-            "plan": asdict(self.plan),
+            "plan": asdict(self.plan) | {"model": Path(self.plan.model).name},
             "machine": asdict(self.machine),
             "work": asdict(self.work),
             "ratios": [asdict(ratio) for ratio in self.ratios()],
@@ -157,7 +158,7 @@ class Report:
             yield column(batch), work.layer_macs + work.head_macs, "multiply-adds", rates
 
     def _latencies(self) -> str:
-        heads = ["engine", "weights", "clients", "tokens/s, whole", "first p50", "p95", "p99", "gap p50", "p95", "p99", "client CPU s"]
+        heads = ["engine", "weights", "clients", "tokens/s, whole", "first p50", "p90", "p99", "gap p50", "p90", "p99", "client CPU s"]
         body = [
             [row.name, row.weights, str(clients), *latency(row, column(clients))]
             for row in self.rows
@@ -174,21 +175,29 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """One comparison; ``needed`` is None where no factor is required."""
+    """One comparison.
+
+    Args:
+        needed: what is required; ``None`` = nothing.
+        at_most: it must not be more; else not less.
+    """
 
     what: str
     column: str
     value: float
     needed: float | None
     to: str
+    at_most: bool = False
 
     @property
     def needed_text(self) -> str:
-        return f"{self.needed:.2f}" if self.needed else ""
+        return "" if self.needed is None else f"{'<=' if self.at_most else '>='} {self.needed:.2f}"
 
     @property
     def verdict(self) -> str:
-        return "" if self.needed is None else "pass" if self.value >= self.needed else "SHORT"
+        if self.needed is None:
+            return ""
+        return "pass" if (self.value <= self.needed if self.at_most else self.value >= self.needed) else "SHORT"
 
 
 def cell(row: Row, name: str) -> str:
@@ -204,7 +213,7 @@ def latency(row: Row, name: str) -> list[str]:
     def middle(*path: str) -> str:
         return f"{median(pick(detail, path) for detail in details):.1f}"
 
-    percentiles = [middle(of, p) for of in ("ttft_ms", "gap_ms") for p in ("p50", "p95", "p99")]
+    percentiles = [middle(of, p) for of in ("ttft_ms", "gap_ms") for p in ("p50", "p90", "p99")]
     return [middle("tokens_per_s"), *percentiles, f"{median(pick(detail, ['client_cpu_s']) for detail in details):.2f}"]
 
 

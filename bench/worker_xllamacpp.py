@@ -15,7 +15,8 @@ from typing import Any
 
 import xllamacpp  # type: ignore[import-not-found]
 
-from load import Trace, steady_rate
+from client import Trace
+from load import steady_rate
 from plan import Plan, emit, measure
 
 
@@ -26,7 +27,7 @@ def start(model: str, plan: Plan, slots: int, port: int) -> Any:
     params.n_parallel = slots
     params.n_ctx = slots * plan.sequence
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = plan.threads
-    params.cache_prompt = False
+    params.cache_prompt = plan.cache
     params.port = port
     return xllamacpp.Server(params)
 

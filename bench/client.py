@@ -1,0 +1,179 @@
+"""One request to an OpenAI-style server, told as a ``Trace``: a raw socket, and as little parsing as will do.
+
+On a small machine the client shares the cores with the server, so each event costs it a search for a few bytes and a time stamp.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import cast
+from urllib.parse import urlsplit
+
+EMPTY_TEXT = (b'"text":""', b'"text": ""')
+USAGE = (b'"usage":{', b'"usage": {')
+
+
+@dataclass(slots=True)
+class Trace:
+    """What happened to one request. Times are seconds of ``time.perf_counter``.
+
+    Args:
+        due: when it should have been sent (open loop), else when it was.
+        keep: whether ``body`` is wanted of a stream too.
+        times: arrival of each event that carries text; of an answer that is no stream, its end.
+        tokens: completion tokens by the server's usage, of all choices; 0 if it sent none.
+        status: HTTP status, 0 if none came.
+        error: why it failed; empty if it ended well.
+        body: the answer if it is no stream; of a stream the payloads of its events, one a line, if ``keep``.
+    """
+
+    due: float
+    keep: bool = False
+    times: list[float] = field(default_factory=list)
+    tokens: int = 0
+    status: int = 0
+    error: str = ""
+    end: float = 0.0
+    body: bytes = b""
+
+    def event(self, data: bytes, now: float) -> None:
+        """Take the payload of one ``data:`` line."""
+        if data.startswith(b'{"error"'):
+            self.error = data[:300].decode(errors="replace")
+        elif b'"text"' in data and not any(empty in data for empty in EMPTY_TEXT):
+            self.times.append(now)
+        if self.keep:
+            self.body += data + b"\n"
+        if any(usage in data for usage in USAGE):  # once, for all choices, or for each choice in its last event
+            self.tokens += int(json.loads(data)["usage"]["completion_tokens"])
+
+    def ended(self, now: float) -> None:
+        """An answer that is no stream is complete."""
+        self.times.append(now)
+
+    @property
+    def per_event(self) -> float:
+        """Tokens per event with text: a server may send several at once, or none for half a character."""
+        return (self.tokens or len(self.times)) / max(len(self.times), 1)
+
+    @property
+    def good(self) -> bool:
+        """It ended well, with text."""
+        return not self.error and bool(self.times)
+
+
+class Chunked:
+    """Incremental reader of an HTTP/1.1 chunked body."""
+
+    def __init__(self) -> None:
+        self._raw = b""
+        self.done = False
+
+    def feed(self, data: bytes) -> bytes:
+        """The body bytes of every chunk that is complete; the rest is kept."""
+        raw, position, body = self._raw + data, 0, b""
+        while not self.done and (line := raw.find(b"\r\n", position)) >= 0:
+            size = int(raw[position:line].split(b";")[0], 16)
+            stop = line + 2 + size
+            if len(raw) < stop + 2:
+                break
+            body += raw[line + 2 : stop]
+            position, self.done = stop + 2, size == 0
+        self._raw = raw[position:]
+        return body
+
+
+class Exchange(asyncio.Protocol):
+    """One request on one connection, which the server closes; ``done`` is called when the answer ended, well or not."""
+
+    def __init__(self, request: bytes, trace: Trace, done: Callable[[], None]) -> None:
+        self._request, self._trace, self._done = request, trace, done
+        self._head = self._tail = b""
+        self._stream = False
+        self._chunked: Chunked | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one by behaviour, not by class
+        self._transport.write(self._request)
+
+    def data_received(self, data: bytes) -> None:
+        now = time.perf_counter()
+        if not self._trace.status:
+            data = self._header(data)
+        if self._chunked:
+            data = self._chunked.feed(data)
+        if self._stream:
+            self._events(data, now)
+        else:
+            self._trace.body += data
+        if self._chunked and self._chunked.done:
+            self._transport.close()
+
+    def _events(self, data: bytes, now: float) -> None:
+        *lines, self._tail = (self._tail + data).split(b"\n")
+        for line in lines:
+            if line.startswith(b"data:"):
+                self._trace.event(line[5:].strip(), now)
+
+    def _header(self, data: bytes) -> bytes:
+        """Collect the head; return what follows it, empty while it is incomplete."""
+        self._head += data
+        head, end, rest = self._head.partition(b"\r\n\r\n")
+        if not end:
+            return b""
+        self._trace.status = int(head.split(b" ", 2)[1])
+        fields = head.lower()
+        self._stream = b"text/event-stream" in fields
+        if b"transfer-encoding: chunked" in fields:
+            self._chunked = Chunked()
+        return rest
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        trace = self._trace
+        trace.end = time.perf_counter()
+        if trace.status != 200:
+            trace.error = f"status {trace.status}: {trace.body[:300].decode(errors='replace')}"
+        elif self._chunked and not self._chunked.done:
+            trace.error = trace.error or f"the answer broke off: {exc or 'connection closed'}"
+        elif not self._stream:
+            trace.ended(trace.end)
+        self._done()
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where requests go.
+
+    Args:
+        timeout: seconds that one answer may take in all.
+    """
+
+    url: str
+    model: str = "default"
+    api_key: str = ""
+    timeout: float = 300.0
+
+    def request(self, body: dict[str, object]) -> bytes:
+        """The raw HTTP request with this body; a ``model`` in the body goes before ours."""
+        at = urlsplit(self.url)
+        payload = json.dumps({"model": self.model, **body}).encode()
+        key = f"Authorization: Bearer {self.api_key}\r\n" if self.api_key else ""
+        head = f"POST {at.path} HTTP/1.1\r\nHost: {at.netloc}\r\n{key}Content-Type: application/json\r\nConnection: close\r\n"
+        return f"{head}Content-Length: {len(payload)}\r\n\r\n".encode() + payload
+
+    async def send(self, request: bytes, trace: Trace) -> None:
+        """Send a request and read the answer to its end; a failure is in the trace, never raised."""
+        loop, at = asyncio.get_running_loop(), urlsplit(self.url)
+        done = asyncio.Event()
+        try:
+            async with asyncio.timeout(self.timeout):
+                await loop.create_connection(lambda: Exchange(request, trace, done.set), at.hostname or "", at.port or 80)
+                await done.wait()
+        except TimeoutError:
+            trace.error, trace.end = f"not ended after {self.timeout:g} s", time.perf_counter()
+        except OSError as error:
+            trace.error, trace.end = f"no connection: {error}", time.perf_counter()

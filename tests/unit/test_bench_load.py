@@ -1,0 +1,197 @@
+"""The load generator: what it makes of a server's bytes, when it sends, and what it reckons from the times."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from client import Chunked, Exchange, Target, Trace
+from load import Body, Job, Load, arrivals, from_json, over_http, percentiles, perform, steady_rate, summary, to_json
+from report import Ratio
+
+
+def event(text: str, usage: int | None = None) -> bytes:
+    counted = None if usage is None else {"completion_tokens": usage}
+    return b"data: " + json.dumps({"choices": [{"text": text, "index": 0}], "usage": counted}).encode() + b"\n\n"
+
+
+def chunked(*parts: bytes) -> bytes:
+    return b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in (*parts, b""))
+
+
+STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+class Transport(asyncio.Transport):
+    """Forgets what is written to it."""
+
+    def write(self, data: object) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def received(*pieces: bytes, keep: bool = False) -> Trace:
+    """The trace of an answer that came in these pieces."""
+    trace, ended = Trace(time.perf_counter(), keep), []
+    exchange = Exchange(b"", trace, lambda: ended.append(1))
+    exchange.connection_made(Transport())
+    for piece in pieces:
+        exchange.data_received(piece)
+    exchange.connection_lost(None)
+    assert ended == [1]
+    return trace
+
+
+# ---- the reader
+
+
+@given(st.data())
+def test_a_stream_reads_the_same_however_the_network_cuts_it(data: st.DataObject) -> None:
+    answer = STREAM + chunked(event("one") + event(""), b": keep-alive\n\n", event(" two", 2), b"data: [DONE]\n\n")
+    cuts = sorted(data.draw(st.sets(st.integers(1, len(answer) - 1), max_size=8)))
+    pieces = [answer[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(answer)], strict=True)]
+    trace = received(*pieces, keep=True)
+    assert (trace.status, trace.error, trace.tokens, len(trace.times)) == (200, "", 2, 2)
+    assert [json.loads(line)["choices"][0]["text"] for line in trace.body.splitlines()[:-1]] == ["one", "", " two"]
+
+
+def test_tokens_are_those_of_all_choices_whether_told_at_once_or_one_by_one() -> None:
+    assert received(STREAM + chunked(event("a"), event("b", 9))).tokens == 9
+    assert received(STREAM + chunked(event("a", 3), event("b", 2), event("c", 4))).tokens == 9
+
+
+def test_an_answer_that_is_no_stream_counts_when_it_is_complete() -> None:
+    trace = received(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n", b'{"a":\n', b"[1]")
+    assert (trace.body, trace.error, len(trace.times)) == (b'{"a":\n[1]', "", 1)
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (b"HTTP/1.1 429 Too Many Requests\r\n\r\nwait", "status 429: wait"),
+        (STREAM + chunked(event("a"))[:-5], "the answer broke off: connection closed"),
+        (STREAM + chunked(event("a"), b'data: {"error": {"message": "gone"}}\n\n'), '{"error": {"message": "gone"}}'),
+        (b"", "status 0: "),
+    ],
+)
+def test_a_failure_is_told(answer: bytes, error: str) -> None:
+    trace = received(answer)
+    assert (trace.error, trace.good) == (error, False)
+
+
+@given(st.binary(min_size=1, max_size=40), st.integers(1, 5))
+def test_chunks_are_put_together_from_pieces_of_any_size(body: bytes, size: int) -> None:
+    data, reader = chunked(body[:7] or b"x", body), Chunked()
+    whole = b"".join(reader.feed(data[at : at + size]) for at in range(0, len(data), size))
+    assert (whole, reader.done) == ((body[:7] or b"x") + body, True)
+
+
+# ---- when requests are sent
+
+
+def test_arrivals_are_poissons_and_the_same_for_the_same_seed() -> None:
+    times = arrivals(5.0, 4000, 1)
+    assert times == arrivals(5.0, 4000, 1) != arrivals(5.0, 4000, 2)
+    waits = [late - early for early, late in zip([0.0, *times], times, strict=False)]
+    assert min(waits) > 0
+    mean = sum(waits) / len(waits)
+    assert mean == pytest.approx(1 / 5.0, rel=0.05)
+    assert sum((wait - mean) ** 2 for wait in waits) / len(waits) == pytest.approx(mean**2, rel=0.15), "as an exponential's"
+
+
+def played(load: Load) -> tuple[list[Trace], list[tuple[str, object]]]:
+    """A load against a server that answers after a few turns of the loop; what began and ended, in order."""
+    told: list[tuple[str, object]] = []
+
+    async def send(body: Body, trace: Trace) -> None:
+        told.append(("begin", body["name"]))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        trace.times.append(time.perf_counter())
+        trace.end = time.perf_counter()
+        told.append(("end", body["name"]))
+
+    return asyncio.run(perform(load, send)), told
+
+
+def test_a_client_sends_its_next_request_when_the_last_one_was_answered() -> None:
+    traces, told = played(Load([Job({"name": name}) for name in range(6)], clients=2))
+    under_way = most = 0
+    for what, _ in told:
+        under_way += 1 if what == "begin" else -1
+        most = max(most, under_way)
+    assert (most, [name for what, name in told if what == "begin"]) == (2, list(range(6)))
+    assert all(trace.good for trace in traces)
+
+
+def test_arrivals_wait_for_nobody_and_their_latency_counts_from_when_they_were_due() -> None:
+    load = Load([Job({"name": "late"}, 0.02), Job({"name": "soon"}, 0.0)])
+    traces, told = played(load)
+    assert [name for what, name in told if what == "begin"] == ["soon", "late"]
+    assert traces[0].due - traces[1].due == pytest.approx(0.02)
+    assert all(trace.times[0] >= trace.due for trace in traces)
+
+
+def test_arrivals_after_the_clients_come_when_all_of_those_have_text() -> None:
+    jobs = [Job({"name": "newcomer"}, 0.0), *(Job({"name": name}) for name in range(3))]
+    traces, _ = played(Load(jobs, clients=3, after_clients=True))
+    assert traces[0].due >= max(trace.times[0] for trace in traces[1:])
+
+
+def test_a_server_that_is_not_there_fails_the_request_only() -> None:
+    (trace,) = asyncio.run(over_http(Target("http://127.0.0.1:9/v1/completions", timeout=5.0), Load([Job({})], 1)))
+    assert trace.error.startswith("no connection")
+
+
+# ---- figures
+
+
+def test_percentiles_are_by_nearest_rank_in_milliseconds() -> None:
+    assert percentiles([]) == {}
+    assert percentiles([0.25]) == {"p50": 250, "p90": 250, "p99": 250, "max": 250}
+    assert percentiles([at / 1000 for at in range(101)][::-1]) == {"p50": 50, "p90": 90, "p99": 99, "max": 100}
+
+
+@given(st.lists(st.floats(0, 10), min_size=1))
+def test_percentiles_are_values_that_were_there_and_do_not_fall(values: list[float]) -> None:
+    found = list(percentiles(values).values())
+    assert found == sorted(found)
+    assert set(found) <= {round(1e3 * value, 2) for value in values}
+
+
+def made(*times: float, due: float = 0.0, tokens: int = 0, error: str = "") -> Trace:
+    return Trace(due, times=list(times), tokens=tokens, status=200, error=error, end=max(times, default=due))
+
+
+def test_a_summary_counts_failures_apart_and_takes_tokens_from_the_server() -> None:
+    told = summary([made(1.0, 2.0, 4.0, tokens=6), made(1.5, 3.0, due=0.5), made(9.0, due=0.5, error="lost")])
+    assert (told["requests"], told["failed"], told["errors"]) == (3, 1, ["lost"])
+    assert (told["tokens"], told["wall_s"], told["tokens_per_s"]) == (8, 9.0, round(8 / 9, 2))
+    assert told["ttft_ms"] == {"p50": 1000, "p90": 1000, "p99": 1000, "max": 1000}
+    assert told["gap_ms"] == {"p50": 1500, "p90": 2000, "p99": 2000, "max": 2000}
+
+
+def test_the_steady_rate_is_that_of_the_time_in_which_all_decode() -> None:
+    assert steady_rate([made(1, 2, 3, 4, 5), made(2, 3, 4)]) == pytest.approx(4 / 2)
+    assert steady_rate([made(1, 2), made(3, 4)]) == 0, "they never ran together"
+    assert steady_rate([]) == 0
+
+
+def test_traces_cross_between_processes_but_for_the_zero_of_their_clock() -> None:
+    sent = [made(11.0, 12.0, due=10.0, tokens=2), made(due=10.5, error="lost")]
+    back = from_json(json.loads(json.dumps(to_json(sent))))
+    assert [(trace.due, trace.times, trace.error, trace.tokens) for trace in back] == [(0.0, [1.0, 2.0], "", 2), (0.5, [], "lost", 0)]
+    assert summary(back) == summary(sent)
+
+
+@pytest.mark.parametrize(
+    ("value", "needed", "at_most", "verdict"),
+    [(5.0, 5.0, False, "pass"), (4.9, 5.0, False, "SHORT"), (150, 150, True, "pass"), (151, 150, True, "SHORT"), (3, None, False, "")],
+)
+def test_a_ratio_says_whether_it_is_what_is_required(value: float, needed: float | None, at_most: bool, verdict: str) -> None:
+    assert Ratio("", "", value, needed, "", at_most).verdict == verdict
