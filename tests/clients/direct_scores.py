@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tests.e2e.conftest import Silent
+from tests.bundled import Silent
 from tests.e2e.paged import logits_of, pages_for, run_alone, whole
 
 from quintet.backends.native.core import Runner, score

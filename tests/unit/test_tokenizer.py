@@ -75,6 +75,20 @@ def test_the_pieces_of_an_encoded_text_are_its_bytes(tokenizers: dict[str, Token
             assert joined == (f" {text}" if name == "pieces" and text else text).encode()
 
 
+@pytest.mark.parametrize("name", ["smollm2", "qwen2", "pieces"])
+def test_quoted_text_has_no_control_token_and_else_the_same_ids(tokenizers: dict[str, Tokenizer], name: str) -> None:
+    tokenizer = tokenizers[name]
+    control = {token for token in tokenizer.special if not tokenizer.pieces[token]}
+    for text in golden("strings"):
+        quoted, ids = tokenizer.encode_quoted(text), tokenizer.encode(text)
+        assert not control.intersection(quoted)
+        own = ids[tokenizer.added[0] : len(ids) - tokenizer.added[1]]
+        if not control.intersection(own):
+            assert quoted == own
+        elif name == "qwen2":
+            assert b"".join(tokenizer.pieces[token] for token in quoted) == text.encode()
+
+
 def test_the_patterns_of_every_pre_tokenizer_cut_as_llama_cpp_does(tmp_path: Path) -> None:
     recorded = golden("patterns")
     assert set(recorded["names"]) == set(PRETOKENIZERS)

@@ -230,11 +230,12 @@ class Backend(Protocol):
         """Raises ``Loading`` before the state is ``READY``."""
         ...
 
-    async def tokenize(self, text: str, add_special: bool) -> Sequence[int]:
+    async def tokenize(self, text: str, add_special: bool, quoted: bool = False) -> Sequence[int]:
         """The token ids of a text; special-token texts are recognised.
 
         Args:
             add_special: with the beginning- and end-of-sequence tokens that the model's metadata asks for, as ``prepare`` does it.
+            quoted: they are not recognised, if they are control tokens', and none are added.
 
         Raises:
             Loading, Overloaded, EngineFailed: the model is not there.

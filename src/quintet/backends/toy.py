@@ -57,6 +57,10 @@ class ToyTokenizer:
         """The same: nothing is ever added."""
         return self.encode(text)
 
+    def encode_quoted(self, text: str) -> list[int]:
+        """The same: no text is a token's."""
+        return list(text.encode())
+
 
 class ToyRunner:
     """``Runner`` over the hash of a sequence's tokens."""

@@ -39,6 +39,7 @@ class Tokenizer:
     """A model's tokenizer; there is no decoder, since the vocabulary is bytes.
 
     Args:
+        words: those of the specials that are found in quoted text too.
         pieces: bytes of each id, empty for control tokens.
         eos_ids: ids that end a sequence.
         special: ids whose text is recognised in a prompt.
@@ -55,6 +56,7 @@ class Tokenizer:
         self,
         encoder: Encoder,
         specials: Specials,
+        words: Specials,
         *,
         pieces: Pieces,
         eos_ids: frozenset[int],
@@ -67,7 +69,7 @@ class Tokenizer:
         roles: Mapping[str, str],
         think: ThinkTags | None,
     ) -> None:
-        self._encoder, self._specials = encoder, specials
+        self._encoder, self._specials, self._words = encoder, specials, words
         self.pieces, self.eos_ids, self.special, self.fim = pieces, eos_ids, special, fim
         self.bos_id, self.eos_id = bos_id, eos_id
         self._before = [bos_id] if add_bos and bos_id is not None else []
@@ -81,7 +83,7 @@ class Tokenizer:
         Raises:
             ValueError: the text holds a lone surrogate, so it is not Unicode text.
         """
-        return [*self._before, *self._encode(text, after_special=True), *self._after]
+        return [*self._before, *self._encode(text, self._specials, after_special=True), *self._after]
 
     def encode_inside(self, text: str) -> list[int]:
         """Ids of text that stands inside a longer one: neither BOS, EOS nor a space is added.
@@ -89,15 +91,23 @@ class Tokenizer:
         Raises:
             ValueError: as for ``encode``.
         """
-        return self._encode(text, after_special=False)
+        return self._encode(text, self._specials, after_special=False)
 
-    def _encode(self, text: str, after_special: bool) -> list[int]:
+    def encode_quoted(self, text: str) -> list[int]:
+        """Ids of text in which a control token's text is text like any other: neither BOS nor EOS is added.
+
+        Raises:
+            ValueError: as for ``encode``.
+        """
+        return self._encode(text, self._words, after_special=True)
+
+    def _encode(self, text: str, specials: Specials, after_special: bool) -> list[int]:
         try:
             text.encode()
         except UnicodeEncodeError as error:
             raise ValueError(f"character {error.start} is a lone surrogate, U+{ord(text[error.start]):04X}") from None
         ids: list[int] = []
-        for part in self._specials.cut(text):
+        for part in specials.cut(text):
             if isinstance(part, int):
                 ids.append(part)
             else:
@@ -174,6 +184,7 @@ def _tokenizer(
     return Tokenizer(
         encoder,
         Specials(specials, _strip_after(meta, vocabulary, special)),
+        Specials(vocabulary.words, _strip_after(meta, vocabulary, special)),
         pieces=pieces,
         eos_ids=vocabulary.eos_ids | ({eos_id} if eos_id is not None else set()),
         special=special,

@@ -107,6 +107,11 @@ class Vocabulary:
         """Texts recognised in a prompt, with their ids."""
         return [(text, token) for text, token in self.ids.items() if self.types[token] in SPECIAL]
 
+    @property
+    def words(self) -> list[tuple[str, int]]:
+        """Those among them that mean no more than their text, so that they are recognised even where text is quoted."""
+        return [(text, token) for text, token in self.specials if self.types[token] is TokenType.USER_DEFINED]
+
 
 def read_vocabulary(meta: Metadata, think: tuple[str, str] | None = None) -> Vocabulary:
     """Tokens, types and roles.

@@ -54,31 +54,34 @@ class Infill:
         if marks is None:
             # Source: "Infill is not supported by this model: [...] token is missing."
             raise Unsupported("", f"Infill is not supported by {self._backend.capabilities.model}: it has no fill-in-the-middle tokens")
-        ids = {text: await self._backend.tokenize(text, add_special=False) for text in _texts(gap)}
-        prompt = joined(gap, ids, marks, self._backend.capabilities.context)
+        # Source: only in what was typed last are special tokens' texts recognised; files are quoted.
+        ids = {text: await self._backend.tokenize(text, add_special=False, quoted=True) for text in _texts(gap)}
+        line = await self._backend.tokenize(gap.line, add_special=False)
+        prompt = joined(gap, ids, line, marks, self._backend.capabilities.context)
         # A middle that goes on with one of these has ended, as with `suffix`.
         controls = replace(parsed.request.sampling, stop_token_ids=(marks.prefix, marks.suffix, marks.middle))
         return replace(parsed.request, prompts=(prompt,), sampling=controls)
 
 
 def _texts(gap: Gap) -> dict[str, None]:
-    """What must be tokenised, each by itself."""
+    """What must be tokenised as it stands, each by itself."""
     chunks = [part for chunk in gap.extra for part in (chunk.heading, chunk.text)]
-    return dict.fromkeys([gap.prefix, gap.line, gap.suffix, PROJECT, FILE, SNIPPET, *chunks])
+    return dict.fromkeys([gap.prefix, gap.suffix, PROJECT, FILE, SNIPPET, *chunks])
 
 
-def joined(gap: Gap, ids: Mapping[str, Sequence[int]], marks: FimTokens, context: int) -> tuple[int, ...]:
+def joined(gap: Gap, ids: Mapping[str, Sequence[int]], line: Sequence[int], marks: FimTokens, context: int) -> tuple[int, ...]:
     """The prompt: ``[extra] [BOS] <prefix> prefix line <suffix> suffix <middle>``, or with the suffix's part first.
 
     The end of the prefix, the beginning of the suffix and the end of the extra text are taken, as much as fits: three quarters of a batch,
     a quarter, and what remains of the context.
 
     Args:
-        ids: of the gap's texts and of the names above.
+        ids: of the gap's other texts and of the names above.
+        line: its line's ids.
         context: most tokens of prompt and completion; below 4096 a batch is half of it, lest the prompt fill it.
     """
     batch = min(BATCH, context // 2)
-    prefix, line, suffix = ids[gap.prefix], ids[gap.line], ids[gap.suffix]
+    prefix, suffix = ids[gap.prefix], ids[gap.suffix]
     before = (marks.prefix, *_last(prefix, 3 * (batch // 4)), *line)
     after = (marks.suffix, *suffix[: max(0, batch // 4 - (2 + len(line)))])
     extra = _last(_extra(gap, ids, marks), max(0, context - batch - 2 * gap.most - _ROOM))

@@ -48,7 +48,7 @@ class ScriptedBackend:
     def tokenizer(self) -> TokenizerInfo:
         return TokenizerInfo(eos="</s>", chat_template="{{ messages }}")
 
-    async def tokenize(self, text: str, add_special: bool) -> list[int]:
+    async def tokenize(self, text: str, add_special: bool, quoted: bool = False) -> list[int]:
         return [EOS] * add_special + list(text.encode())
 
     async def prepare(self, specs: Sequence[SequenceSpec], tenant: str = "") -> Prepared:

@@ -134,6 +134,20 @@ def test_the_same_prompt_as_token_ids_gives_the_same_text() -> None:
     assert one({**VIM, "response_fields": []})["content"] == answer.json()["choices"][0]["text"]
 
 
+def test_files_are_quoted_and_what_is_typed_is_not() -> None:
+    """A file may hold a marker's text, above all one of a program that makes prompts."""
+
+    class Marked(FimTokenizer):
+        def encode(self, text: str) -> list[int]:
+            return [BOS, *(token for part in text.split("<mid>") for token in (*part.encode(), MID))][:-1]
+
+    texts = {"input_prefix": "a<mid>", "input_suffix": "<mid>b", "input_extra": [{"filename": "<mid>", "text": "<mid>"}]}
+    plain = one({**VIM, **texts, "prompt": "c", "response_fields": []}, tokenizer=Marked())["tokens_evaluated"]
+    typed = one({**VIM, **texts, "prompt": "c<mid>", "response_fields": []}, tokenizer=Marked())["tokens_evaluated"]
+    assert typed == plain + 1
+    assert plain == len(f"{PROJECT}<mid>\n<mid>{FILE}a<mid>c<mid>b") + len((REP, SEP, SEP, BOS, PRE, SUF, MID))
+
+
 def test_a_stream_has_its_text_in_parts_and_then_the_end_without_done() -> None:
     (answer,) = ask({**VSCODE, "stream": True, "n_cmpl": 1})
     frames = [json.loads(frame.removeprefix("data: ")) for frame in answer.body.decode().strip().split("\n\n")]
@@ -210,24 +224,25 @@ def test_unknown_fields_are_ignored_aloud_and_refused_by_a_strict_server_which_t
 
 
 GAP = Gap("pre", "line", "suf", (Chunk("a.c\n", "A", ()), Chunk("b.c\n", "BB", ())), 8)
-TEXTS = ["pre", "line", "suf", "a.c\n", "A", "b.c\n", "BB", PROJECT, FILE, SNIPPET]
+LINE = list(b"line")
+TEXTS = ["pre", "suf", "a.c\n", "A", "b.c\n", "BB", PROJECT, FILE, SNIPPET]
 IDS = {text: list(text.encode()) for text in TEXTS}
 
 
 def test_the_prompt_over_several_files() -> None:
     marks = FimTokens(PRE, SUF, MID, REP, SEP, BOS)
     files = (REP, *PROJECT.encode(), SEP, *b"a.c\nA", SEP, *b"b.c\nBB", SEP, *FILE.encode())
-    assert joined(GAP, IDS, marks, 8192) == (*files, BOS, PRE, *b"preline", SUF, *b"suf", MID)
+    assert joined(GAP, IDS, LINE, marks, 8192) == (*files, BOS, PRE, *b"preline", SUF, *b"suf", MID)
 
 
 def test_without_tokens_for_files_the_chunks_stand_by_themselves() -> None:
     chunks = (*SNIPPET.encode(), *b"A", *SNIPPET.encode(), *b"BB")
-    assert joined(GAP, IDS, FimTokens(PRE, SUF, MID), 8192) == (*chunks, PRE, *b"preline", SUF, *b"suf", MID)
+    assert joined(GAP, IDS, LINE, FimTokens(PRE, SUF, MID), 8192) == (*chunks, PRE, *b"preline", SUF, *b"suf", MID)
 
 
 def test_the_suffix_first_if_the_server_is_told_so() -> None:
     marks = FimTokens(PRE, SUF, MID, first=BOS, suffix_first=True)
-    assert joined(replace(GAP, extra=()), IDS, marks, 8192) == (BOS, SUF, *b"suf", PRE, *b"preline", MID)
+    assert joined(replace(GAP, extra=()), IDS, LINE, marks, 8192) == (BOS, SUF, *b"suf", PRE, *b"preline", MID)
 
 
 @given(*[st.integers(0, 5000)] * 4, st.integers(0, 3000), st.sampled_from([256, 4096, 8192, 32768]))
@@ -236,8 +251,8 @@ def test_what_is_nearest_to_the_gap_is_kept_and_what_is_left_out_is_the_rest(
 ) -> None:
     """The end of the prefix, the beginning of the suffix, the end of the extra text; and a short line leaves room for an answer."""
     gap = Gap("p", "l", "s", (Chunk("n", "e", ()),), most)
-    ids = {"p": range(before), "l": [-1] * line, "s": range(after), "e": range(extra), PROJECT: [], FILE: [], SNIPPET: [], "n": []}
-    made = joined(gap, ids, FimTokens(-10, -11, -12), context)
+    ids = {"p": range(before), "s": range(after), "e": range(extra), PROJECT: [], FILE: [], SNIPPET: [], "n": []}
+    made = joined(gap, ids, [-1] * line, FimTokens(-10, -11, -12), context)
     batch = min(2048, context // 2)
     at, to = made.index(-10), made.index(-11)
     kept, held, rest = made[at + 1 : to - line], made[to + 1 : -1], made[:at]

@@ -15,7 +15,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -50,7 +50,7 @@ class TokenTable:
         """
         raise NotImplementedError(f"the engine's process was asked to tokenise {len(text)} characters")
 
-    encode_inside = encode
+    encode_inside = encode_quoted = encode
 
 
 class Child:

@@ -314,6 +314,10 @@ class Tokenizer(Protocol):
         """Ids of text that stands inside a longer one: nothing is put before or after it."""
         ...
 
+    def encode_quoted(self, text: str) -> list[int]:
+        """Ids of text in which a control token's text is text like any other: no BOS or EOS is put to it."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Loaded:

@@ -109,11 +109,12 @@ class Engine:
         eos, bos, pad, template = (roles.get(name, "") for name in ("eos", "bos", "pad", "chat_template"))
         return TokenizerInfo(eos, bos, pad, template, fim_tokens(tokenizer, self._suffix_first))
 
-    async def tokenize(self, text: str, add_special: bool) -> Sequence[int]:
+    async def tokenize(self, text: str, add_special: bool, quoted: bool = False) -> Sequence[int]:
         """See ``Backend``."""
         tokenizer = self._require_open()
-        ids = tokenizer.encode(text) if len(text) <= INLINE_CHARS else await asyncio.to_thread(tokenizer.encode, text)
-        before, after = (0, 0) if add_special else getattr(tokenizer, "added", (0, 0))
+        encode = tokenizer.encode_quoted if quoted else tokenizer.encode
+        ids = encode(text) if len(text) <= INLINE_CHARS else await asyncio.to_thread(encode, text)
+        before, after = (0, 0) if add_special or quoted else getattr(tokenizer, "added", (0, 0))
         return ids[before : len(ids) - after]
 
     async def prepare(self, specs: Sequence[SequenceSpec], tenant: str = "") -> Prepared:
