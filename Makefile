@@ -9,6 +9,8 @@
 # make test-fuzz       100,000 hostile requests per dialect, and schemathesis over its OpenAPI document (15 minutes)
 # make test-sampling   over 10,000 random cases of sampling against its numpy twin (2 minutes)
 # make test-kills      300 kills, crashes and stops of the engine's process under load (5 minutes)
+# make test-cancels    1,000 clients that leave at random moments (1 minute)
+# make test-repeats    20 prompts, 200 times each, under load: one answer each (10 minutes)
 # make sanitize        under the address, undefined-behaviour and thread sanitizers
 # make test-emulated   the AVX-512 kernels under SIMDe's emulation (libsimde-dev)
 # make neon            the NEON kernels, cross-compiled, under qemu (g++-aarch64-linux-gnu, qemu-user)
@@ -39,6 +41,13 @@ test-sampling: setup
 
 test-kills: setup
 	@QUINTET_TEST_KILLS=300 $(BIN)/python -m pytest --timeout 1800 tests/e2e/test_kills.py $(ARGS)
+
+.PHONY: test-cancels test-repeats
+test-cancels: setup
+	@QUINTET_TEST_CANCELS=1000 $(BIN)/python -m pytest --timeout 1800 tests/e2e/test_cancels.py $(ARGS)
+
+test-repeats: setup
+	@QUINTET_TEST_REPEATS=100 $(BIN)/python -m pytest --timeout 3600 tests/e2e/test_repeats.py $(ARGS)
 
 test-fuzz: setup
 	@$(BIN)/python -m tests.clients schemathesis

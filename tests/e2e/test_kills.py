@@ -151,7 +151,8 @@ def test_a_thousand_cancels_at_random_moments_leave_nothing_running() -> None:
 
             for first in range(0, 1000, 100):
                 await asyncio.gather(*(cancelled(first + index) for index in range(100)))
-            assert (made.live, made.health().running, made.health().waiting) == (0, 0, 0)
+            health = made.health()
+            assert (made.live, health.running, health.waiting, health.pages.used) == (0, 0, 0, 0)
             assert told(await answer(made, spec("the same", 12, 3))) == expected
 
     asyncio.run(scenario())
