@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -54,8 +55,11 @@ class Infill:
         if marks is None:
             # Source: "Infill is not supported by this model: [...] token is missing."
             raise Unsupported("", f"Infill is not supported by {self._backend.capabilities.model}: it has no fill-in-the-middle tokens")
-        # Source: only in what was typed last are special tokens' texts recognised; files are quoted.
-        ids = {text: await self._backend.tokenize(text, add_special=False, quoted=True) for text in _texts(gap)}
+        ids: dict[str, Sequence[int]] = {}
+        for text in _texts(gap):
+            # Source: only in what was typed last are special tokens' texts recognised; files are quoted.
+            ids[text] = await self._backend.tokenize(text, add_special=False, quoted=True)
+            await asyncio.sleep(0)  # thousands of files must not hold up the streams of others
         line = await self._backend.tokenize(gap.line, add_special=False)
         prompt = joined(gap, ids, line, marks, self._backend.capabilities.context)
         # A middle that goes on with one of these has ended, as with `suffix`.

@@ -208,6 +208,23 @@ def test_a_broken_field_is_named_in_llama_servers_shape(change: dict[str, object
     assert caught.value.param == name
 
 
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["text", "filename", "a"]), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(st.dictionaries(st.sampled_from([field.name for field in FIELDS]), VALUES, max_size=6))
+def test_whatever_the_fields_hold_it_is_understood_or_refused(changes: dict[str, object]) -> None:
+    try:
+        parsed = Infill().parse(json.dumps({**VIM, **changes}).encode(), 1)
+    except BadRequest as error:
+        assert error.param.partition("[")[0].partition(".")[0] in {*changes, ""}
+    else:
+        assert parsed.request.n >= 1
+
+
 def test_errors_are_in_llama_servers_shape() -> None:
     broken, unread, unknown = ask({**VIM, "n_predict": "1"}, b"{", {**VIM, "model": "other"})
     assert broken.status == 400
