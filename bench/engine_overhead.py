@@ -21,11 +21,12 @@ import numpy as np
 from quintet.backends.base import Counts, Pages, PreparedSequence, SequenceSpec, State
 from quintet.backends.native import codec, step
 from quintet.backends.native.codec import ModelSource
-from quintet.backends.native.core import F32, I32, U8, Batch, Loaded, Samplers, Scores
+from quintet.backends.native.core import F32, I32, U8, Batch, Samplers, Scores
 from quintet.backends.native.emit import Emitter
 from quintet.backends.native.engine import Engine
 from quintet.backends.native.kv import KvCache
 from quintet.backends.native.pages import BlockTables, PagePool
+from quintet.backends.native.ports import Loaded
 from quintet.backends.native.process import ProcessLink
 from quintet.backends.native.scheduler import Scheduler
 from quintet.backends.native.step import Stepper

@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from plan import Plan, emit, measure
-from quintet.backends.native.core import I32, PAGE, Batch, Runner, Samplers, draw
+from quintet.backends.native.core import I32, Batch, Runner, Samplers, draw
 from quintet.backends.native.load import native_loader
+from quintet.backends.native.ports import PAGE
 from quintet.request import Sampling
 
 

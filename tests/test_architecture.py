@@ -38,9 +38,9 @@ IMPORTERS = {
     "gguf": ("models/gguf.py",),
     "tokenizers": ("models/tokenizer.py",),
     "llguidance": ("backends/native/guide.py",),
-    "quintet._core": ("backends/native/core.py",),
+    "quintet._core": ("backends/native/core.py", "backends/native/isa.py"),
     "msgspec": ("dialects/", "server/", "backends/native/codec.py", *(f"{name}.py" for name in VALUES)),
-    "numpy": ("backends/", "models/"),
+    "numpy": ("backends/",),
 }
 """Foreign library -> where in ``quintet`` it may be imported. A library not named here may be imported nowhere."""
 

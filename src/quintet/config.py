@@ -55,3 +55,13 @@ class EngineConfig:
     max_sequences: int = 128
     suffix_first: bool = False
     speculation: bool = True
+
+    @property
+    def running_limit(self) -> int:
+        """Sequences that run at once: never more than a step has tokens, so that prefill always gets one."""
+        return min(self.max_running, self.batch_tokens)
+
+    @property
+    def live_limit(self) -> int:
+        """Sequences that may be running or waiting at once; beyond it requests are refused."""
+        return self.running_limit + self.max_waiting

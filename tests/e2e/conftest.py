@@ -11,7 +11,8 @@ from tests.bundled import bundled_path
 from tests.e2e.paged import CONTEXT, PAGES, LoadRunner
 from tests.reference.tiny_model import TinySpec, write_tiny
 
-from quintet.backends.native.core import Runner, isas
+from quintet.backends.native.core import Runner
+from quintet.backends.native.isa import isas
 
 
 @pytest.fixture(scope="session")

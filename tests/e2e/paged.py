@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from quintet.backends.native.core import PAGE, U8, Batch, Runner
+from quintet.backends.native.core import U8, Batch, Runner
+from quintet.backends.native.ports import PAGE
 
 CONTEXT = 2048
 PAGES = 192

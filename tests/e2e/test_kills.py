@@ -80,7 +80,7 @@ DEADLY = """
 import os, signal
 from quintet.backends import toy
 from quintet.backends.native import child
-from quintet.backends.native.core import Loaded
+from quintet.backends.native.ports import Loaded
 class Deadly(toy.ToyRunner):
     def forward(self, batch):
         if (batch.tokens == ord("Z")).any():

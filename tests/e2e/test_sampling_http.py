@@ -18,9 +18,10 @@ from tests.e2e.test_openai_sdk import until
 from tests.reference import sampling_twin as twin
 from tests.unit.server.live import serving
 
-from quintet.backends.native.core import F32, PAGE, Batch, Loaded, Loader
+from quintet.backends.native.core import F32, Batch
 from quintet.backends.native.engine import Engine
 from quintet.backends.native.load import native_loader
+from quintet.backends.native.ports import PAGE, Loaded, Loader
 from quintet.backends.toy import EOS, toy_loader
 from quintet.config import EngineConfig, ServerConfig
 from quintet.server.app import create_app

@@ -9,11 +9,12 @@ from dataclasses import replace
 from typing import Any
 
 from quintet.backends.base import PreparedSequence
-from quintet.backends.native.core import PAGE, Samplers
+from quintet.backends.native.core import Samplers
 from quintet.backends.native.emit import Emitter
 from quintet.backends.native.kv import KvCache
 from quintet.backends.native.pages import BlockTables, PagePool
 from quintet.backends.native.plan import Plan
+from quintet.backends.native.ports import PAGE
 from quintet.backends.native.scheduler import Scheduler
 from quintet.backends.native.sequence import Sequence as Sample
 from quintet.backends.native.speculation import Speculation

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.property.scheduler_harness import Simulation, assert_as_alone, prepared
 
 from quintet.backends.base import PreparedSequence
-from quintet.backends.native.core import PAGE
+from quintet.backends.native.ports import PAGE
 
 TEXT = bytes(range(32, 127)) * 4
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from quintet.backends.native.core import PAGE
 from quintet.backends.native.pages import BlockTables, BrokenInvariantError, OutOfPagesError, PagePool, chain
+from quintet.backends.native.ports import PAGE
 
 
 class Pool(RuleBasedStateMachine):

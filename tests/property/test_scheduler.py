@@ -10,7 +10,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 from tests.property.scheduler_harness import Oracle, Simulation, assert_as_alone, prepared
 
 from quintet.backends.base import PreparedSequence
-from quintet.backends.native.core import PAGE
+from quintet.backends.native.ports import PAGE
 from quintet.backends.native.speculation import Speculation
 from quintet.backends.toy import EOS
 from quintet.events import Finish

@@ -8,8 +8,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quintet.backends.native.core import Tokenizer
-from quintet.backends.native.thinking import Tags, Thinker, tags_of
+from quintet.backends.native.ports import Tokenizer
+from quintet.backends.native.thinker import Thinker
+from quintet.backends.native.thinking import Tags, tags_of
 from quintet.models.think import ThinkTags
 from quintet.thinking import ThinkCounter, Thinking, ends_inside
 

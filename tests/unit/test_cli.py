@@ -17,7 +17,7 @@ from tests.reference.tiny_model import TinySpec, write_tiny
 from tests.unit.report import Notes
 
 from quintet import cli
-from quintet.backends.native.core import Loaded
+from quintet.backends.native.ports import Loaded
 from quintet.cli import console, describe, doctor, engines, loading, net, run
 from quintet.cli.app import app
 from quintet.cli.interrupt import unless

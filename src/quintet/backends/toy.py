@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from quintet.backends.native.core import F32, PAGE, U8, Batch, Loaded, Loader
+from quintet.backends.native.core import F32, U8, Batch
+from quintet.backends.native.ports import PAGE, Loaded, Loader
 from quintet.models.think import ThinkTags
 
 EOS = 256

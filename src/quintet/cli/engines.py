@@ -7,11 +7,11 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from quintet.backends import toy
 from quintet.backends.native.codec import ModelSource
-from quintet.backends.native.core import PAGE, Loader, Tokenizer, isas
 from quintet.backends.native.engine import Engine
+from quintet.backends.native.isa import isas
 from quintet.backends.native.load import load_tokenizer, native_loader
+from quintet.backends.native.ports import PAGE, Loader, Tokenizer
 from quintet.backends.native.process import ProcessLink
 from quintet.cli import memory
 from quintet.cli.console import OptionError
@@ -136,11 +136,19 @@ class Plan:
 
     def _loader(self) -> Loader:
         of = self.source
-        return native_loader(Path(of.path), of.threads, of.context, of.name) if of.path else toy.toy_loader()
+        if of.path:
+            return native_loader(Path(of.path), of.threads, of.context, of.name)
+        from quintet.backends import toy  # computes with numpy, which a server's front does not carry otherwise
+
+        return toy.toy_loader()
 
     def _tokenizer(self) -> Tokenizer:
         tags = self.think_tags
-        return load_tokenizer(Path(self.source.path), tags) if self.source.path else toy.ToyTokenizer(tags)
+        if self.source.path:
+            return load_tokenizer(Path(self.source.path), tags)
+        from quintet.backends import toy
+
+        return toy.ToyTokenizer(tags)
 
 
 def plan(options: EngineOptions, report: Report) -> Plan:
@@ -189,6 +197,8 @@ def _config(options: EngineOptions, kv_bytes: int) -> EngineConfig:
 
 
 def _toy(options: EngineOptions) -> Plan:
+    from quintet.backends import toy
+
     config = _config(options, _TOY_KV_BYTES)
     kv_tokens = _TOY_KV_BYTES // 4
     source = ModelSource("", 1, None, "toy")

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from quintet.backends.base import Capabilities, Health, Prepared, SequenceSpec, State
-from quintet.backends.native.guide_translate import GuideError, translate, verify
+from quintet.backends.native.guide_protocol import GuideError
+from quintet.backends.native.guide_translate import translate, verify
 from quintet.backends.native.prepare import resolve, texts
 from quintet.dialects.base import Dialect
 from quintet.dialects.fields import Boolean, Field, Integer, LogitBias, Number, Object, OneOf, Positive, Prompts, Stop, String

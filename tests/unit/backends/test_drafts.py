@@ -12,9 +12,9 @@ from tests.property.scheduler_harness import Oracle, Simulation, alone, assert_a
 from tests.property.test_scheduler import CONTROLS
 
 from quintet.backends.base import PreparedSequence
-from quintet.backends.native.core import PAGE
 from quintet.backends.native.drafter import Drafter, Trust
 from quintet.backends.native.lookup import GRAM, PAST, PLACES, Lookup
+from quintet.backends.native.ports import PAGE
 from quintet.backends.native.speculation import ROWS, SEQUENCES, Speculation
 from quintet.backends.toy import EOS
 from quintet.events import NO_DRAFTS, DraftCounts, Finish

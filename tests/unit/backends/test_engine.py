@@ -10,10 +10,11 @@ from queue import SimpleQueue
 import pytest
 
 from quintet.backends.base import PreparedSequence, SequenceSpec, State
-from quintet.backends.native.core import U8, Batch, Loaded, Loader
+from quintet.backends.native.core import U8, Batch
 from quintet.backends.native.engine import INLINE_CHARS, Engine
 from quintet.backends.native.link import ThreadLink
 from quintet.backends.native.messages import Died, FromWorker, Stepped, Stop, Submit, ToWorker
+from quintet.backends.native.ports import Loaded, Loader
 from quintet.backends.native.scheduler import Scheduler
 from quintet.backends.native.worker import Worker
 from quintet.backends.toy import VOCAB, ToyRunner, ToyTokenizer

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from quintet.backends.native.guide import Follower, Guides
 from quintet.backends.native.guide_check import MAX_BYTES, GuideCheck
-from quintet.backends.native.guide_translate import BLANKS, GuideError, translate, verify
+from quintet.backends.native.guide_protocol import GuideError
+from quintet.backends.native.guide_translate import BLANKS, translate, verify
 from quintet.errors import BadRequest
 from quintet.request import Guide, GuideKind
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from quintet.backends.native.guide import Follower, Guides
 from quintet.backends.native.guide_pattern import PatternError, from_ecma
-from quintet.backends.native.guide_translate import GuideError, translate, verify
+from quintet.backends.native.guide_protocol import GuideError
+from quintet.backends.native.guide_translate import translate, verify
 from quintet.request import GuideKind
 
 EOS = 256

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from quintet.backends.native.guide import Follower, Guides
-from quintet.backends.native.guide_translate import GuideError, translate, verify
+from quintet.backends.native.guide_protocol import GuideError
+from quintet.backends.native.guide_translate import translate, verify
 from quintet.request import GuideKind
 
 SUITE = Path(__file__).parents[2] / "suites" / "json_schema"

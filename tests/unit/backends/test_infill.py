@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quintet.backends.base import Prepared, SequenceSpec, State
-from quintet.backends.native.core import Loaded, Tokenizer
 from quintet.backends.native.engine import Engine
 from quintet.backends.native.infill import Infill
+from quintet.backends.native.ports import Loaded, Tokenizer
 from quintet.backends.toy import EOS, ToyRunner, ToyTokenizer
 from quintet.config import EngineConfig
 from quintet.errors import Unsupported

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.property.scheduler_harness import Simulation, assert_as_alone, prepared, run_all, told
 
-from quintet.backends.native.core import PAGE
+from quintet.backends.native.ports import PAGE
 
 TEXT = bytes(range(97, 123)) * 8
 

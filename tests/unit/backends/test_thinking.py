@@ -16,8 +16,8 @@ import pytest
 
 from quintet.backends.base import State
 from quintet.backends.native.codec import ModelSource
-from quintet.backends.native.core import Loaded
 from quintet.backends.native.engine import Engine
+from quintet.backends.native.ports import Loaded
 from quintet.backends.native.process import ProcessLink
 from quintet.backends.toy import ToyRunner, ToyTokenizer
 from quintet.config import EngineConfig

@@ -19,8 +19,8 @@ from tests.contract.backends.conftest import ready
 from tests.unit.server.asgi import SOURCE, Answer, acall
 
 from quintet.backends.base import FimTokens
-from quintet.backends.native.core import Loaded, Tokenizer
 from quintet.backends.native.engine import Engine
+from quintet.backends.native.ports import Loaded, Tokenizer
 from quintet.backends.toy import ToyRunner, ToyTokenizer
 from quintet.config import EngineConfig, ServerConfig
 from quintet.dialects.fields import table

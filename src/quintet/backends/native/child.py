@@ -20,9 +20,9 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from quintet.backends.native import codec
-from quintet.backends.native.core import Loaded, Loader
 from quintet.backends.native.memory import trim
 from quintet.backends.native.messages import Abort, Died, FromWorker, Progress, Ready, Started, Stepped, ToWorker
+from quintet.backends.native.ports import Loaded, Loader
 from quintet.backends.native.worker import Worker
 from quintet.errors import ModelError
 from quintet.models.pieces import Pieces

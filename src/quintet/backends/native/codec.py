@@ -17,8 +17,7 @@ from typing import Any, get_type_hints
 import msgspec
 
 from quintet.backends.base import Counts, Pages, PreparedSequence
-from quintet.backends.native.emit import Events
-from quintet.backends.native.messages import Submit
+from quintet.backends.native.messages import Events, Submit
 from quintet.config import EngineConfig
 from quintet.events import TokenEvent
 

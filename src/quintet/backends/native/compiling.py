@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from quintet.backends.native.emit import Events
 from quintet.backends.native.guide import Guides
-from quintet.backends.native.messages import Submit
+from quintet.backends.native.messages import Events, Submit
 from quintet.events import Finish, TokenEvent
 
 COMPILE_S = 20.0

@@ -16,9 +16,6 @@ from quintet import _core
 from quintet.models.spec import ModelSpec, Tensors
 from quintet.request import Sampling
 
-PAGE = 16
-"""Tokens per KV-cache page, fixed by the native kernels (16 tokens are the 16 lanes of a register)."""
-
 I32 = npt.NDArray[np.int32]
 F32 = npt.NDArray[np.float32]
 U8 = npt.NDArray[np.uint8]
@@ -286,55 +283,3 @@ def _config(spec: ModelSpec, context: int) -> dict[str, object]:
         "rope_beta_slow": rope.beta_slow,
         "rope_freq_factors": list(rope.freq_factors),
     }
-
-
-def isas() -> list[str]:
-    """Instruction sets this build can run on this CPU, best first; the last is always ``portable``."""
-    return list(_core.isas())
-
-
-class Tokenizer(Protocol):
-    """What the engine needs of a tokenizer (``models/tokenizer.py``, or the toy's bytes)."""
-
-    @property
-    def pieces(self) -> Sequence[bytes]:
-        """Bytes of each token id; empty for control tokens."""
-        ...
-
-    @property
-    def eos_ids(self) -> frozenset[int]:
-        """Ids that end a sequence."""
-        ...
-
-    def encode(self, text: str) -> list[int]:
-        """Prompt text to ids, with a BOS only if the model's metadata asks for one. Special-token text is recognised."""
-        ...
-
-    def encode_inside(self, text: str) -> list[int]:
-        """Ids of text that stands inside a longer one: nothing is put before or after it."""
-        ...
-
-    def encode_quoted(self, text: str) -> list[int]:
-        """Ids of text in which a control token's text is text like any other: no BOS or EOS is put to it."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """A model ready to step.
-
-    Args:
-        name: public model name.
-        fingerprint: ``system_fingerprint``: hash of weights file, tokenizer and numerics version.
-    """
-
-    runner: Runner
-    tokenizer: Tokenizer
-    name: str
-    fingerprint: str
-
-
-class Loader(Protocol):
-    """Brings a model into memory, in a worker thread; raises ``ModelError`` if it cannot."""
-
-    def __call__(self, progress: Callable[[float], None]) -> Loaded: ...

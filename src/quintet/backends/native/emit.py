@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence as Items
 
 from quintet.backends.native.core import NOT_FINITE, NOTHING_LEFT, Scores
+from quintet.backends.native.messages import Events
 from quintet.backends.native.plan import NO_WAY_ON, Top
 from quintet.backends.native.sequence import Group, Sequence
 from quintet.events import NO_DRAFTS, Finish, TokenEvent
-
-Events = dict[int, list[TokenEvent]]
-"""Request id -> its events of one step, in order."""
 
 NUMERICAL = "The model produced values that are not finite."
 """Client-safe reason of a sequence that ended because its logits were NaN or infinite."""

@@ -12,15 +12,14 @@ from operator import add
 
 from quintet.backends.base import BATCH_TOKENS, Capabilities, Counts, Health, Pages, Prepared, SequenceSpec, State, TokenizerInfo
 from quintet.backends.native.codec import digest
-from quintet.backends.native.core import Loader, Tokenizer
 from quintet.backends.native.flights import Flights
 from quintet.backends.native.guide_check import GuideCheck
 from quintet.backends.native.infill import fim_tokens, infill
 from quintet.backends.native.link import Link, ThreadLink
 from quintet.backends.native.messages import Died, FromWorker, Progress, Ready, Started, Stepped, Submit
+from quintet.backends.native.ports import Loader, Tokenizer
 from quintet.backends.native.prepare import resolve, texts, words
 from quintet.backends.native.restarts import GIVEN_UP, pause
-from quintet.backends.native.scheduler import live_limit
 from quintet.backends.native.stream import Stream
 from quintet.backends.native.thinking import Tags, tags_of
 from quintet.config import EngineConfig
@@ -62,7 +61,7 @@ class Engine:
     ) -> None:
         self._clock = clock
         self._link = model if isinstance(model, Link) else ThreadLink(model, config, clock)
-        self._max_live = live_limit(config)
+        self._max_live = config.live_limit
         self._suffix_first = config.suffix_first
         self._flights = Flights(self._link.send, clock, lambda submit: digest(submit.sequences))
         self._ids = itertools.count(1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from quintet.backends.native.guide import Follower, Guides
-from quintet.backends.native.thinking import Thinker
+from quintet.backends.native.thinker import Thinker
 
 BLANKS = b" \t\n\r"
 

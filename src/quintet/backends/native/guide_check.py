@@ -10,8 +10,7 @@ import sys
 from collections import OrderedDict
 from collections.abc import Iterable
 
-from quintet.backends.native.guide_process import REFUSED, STARTED, TAKEN, TOO_COMPLEX, WALL_S
-from quintet.backends.native.guide_translate import GuideError
+from quintet.backends.native.guide_protocol import REFUSED, STARTED, TAKEN, TOO_COMPLEX, WALL_S, GuideError
 from quintet.errors import BadRequest, EngineFailed, Overloaded
 from quintet.request import Guide, GuideKind
 

@@ -12,23 +12,17 @@ import signal
 import socket
 import threading
 
-from quintet.backends.native.guide_translate import GuideError, translate, verify
+from quintet.backends.native.guide_protocol import REFUSED, STARTED, TAKEN, TOO_COMPLEX, WALL_S, GuideError
+from quintet.backends.native.guide_translate import translate, verify
 from quintet.request import GuideKind
-
-STARTED = b"started "
-TAKEN, REFUSED = "taken ", "refused "
 
 CPU_S = 0.5
 """Processor time for one guide, so that a busy machine refuses nothing that an idle one accepts."""
-
-WALL_S = 5.0
-"""Time for one guide on a machine that does not give it that much; asking again may help."""
 
 MEMORY_BYTES = 1 << 30
 IDLE_S = 60.0
 """The program ends after so long without a guide: it holds some 35 MB."""
 
-TOO_COMPLEX = "is too complex"
 _STACK = 1 << 20  # an eighth of what the engine's threads have: what fits here does not overflow there
 
 

@@ -11,6 +11,7 @@ from functools import cache
 import numpy as np
 
 from quintet.backends.native.guide import Follower, Guides, fault, notation_of_grammar, notation_of_regex
+from quintet.backends.native.guide_protocol import GuideError
 from quintet.backends.native.guide_schema import SchemaError, enforceable
 from quintet.request import GuideKind
 
@@ -34,10 +35,6 @@ _TAIL = '\n%llguidance {"no_forcing": true}\n'
 model that was trained on another continues badly."""
 
 _WALKS, _WALK_BYTES = 4, 48  # through a guide when it is verified
-
-
-class GuideError(ValueError):
-    """The guide cannot be followed; ``str(error)`` is client-safe and says why, as a rule: "must ..."."""
 
 
 def translate(kind: GuideKind, text: str) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quintet.backends.base import FimTokens
-from quintet.backends.native.core import Tokenizer
+from quintet.backends.native.ports import Tokenizer
 from quintet.request import Prompt
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from quintet.backends.native.core import PAGE, U8
+from quintet.backends.native.core import U8
 from quintet.backends.native.pages import BlockTables, BrokenInvariantError, PagePool, chain
+from quintet.backends.native.ports import PAGE
 from quintet.backends.native.sequence import Sequence, Snapshot, State
 
 

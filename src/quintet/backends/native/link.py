@@ -8,9 +8,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from queue import SimpleQueue
 
-from quintet.backends.native.core import Loader
 from quintet.backends.native.messages import FromWorker, Stop, ToWorker
-from quintet.backends.native.worker import Worker
+from quintet.backends.native.ports import Loader
 from quintet.config import EngineConfig
 
 _JOIN_S = 10.0  # a step cannot be interrupted; one that takes longer is left to the end of the process
@@ -62,6 +61,8 @@ class ThreadLink(Link):
                 loop.call_soon_threadsafe(receive, message)
             except RuntimeError:  # the loop was closed without ``close``: nobody is left to tell
                 self._inbox.put(Stop())
+
+        from quintet.backends.native.worker import Worker  # a front whose worker is in another process does not carry it
 
         worker = Worker(self._loader, self._config, self._clock, self._inbox, deliver)
         self.thread = threading.Thread(target=worker.run, name="quintet-engine", daemon=True)

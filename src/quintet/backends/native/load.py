@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from quintet.backends.native.core import Loaded, Loader
-from quintet.backends.native.weights import load_weights
+from quintet.backends.native.ports import Loaded, Loader
 from quintet.models.gguf import read_metadata
 from quintet.models.tokenizer import Tokenizer, build_tokenizer
 
@@ -31,6 +30,8 @@ def native_loader(path: Path, threads: int, context: int | None = None, name: st
     """
 
     def load(progress: Callable[[float], None]) -> Loaded:
+        from quintet.backends.native.weights import load_weights  # only where the weights are: a front needs the tokenizer alone
+
         runner, fingerprint = load_weights(path, threads, context, isa, progress)
         return Loaded(runner, load_tokenizer(path), name or path.stem, fingerprint)
 

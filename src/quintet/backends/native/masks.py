@@ -10,7 +10,7 @@ import numpy as np
 
 from quintet.backends.native.guide import U32, Follower, Guides
 from quintet.backends.native.sequence import Sequence
-from quintet.backends.native.thinking import Thinker
+from quintet.backends.native.thinker import Thinker
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from quintet.backends.base import Capabilities, Counts, Pages, PreparedSequence
-from quintet.backends.native.core import Tokenizer
-from quintet.backends.native.emit import Events
+from quintet.backends.native.ports import Tokenizer
+from quintet.events import TokenEvent
+
+Events = dict[int, list[TokenEvent]]
+"""Request id -> its events of one step, in order."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@ from hashlib import blake2b
 import numpy as np
 
 from quintet.backends.base import Pages
-from quintet.backends.native.core import I32, PAGE, U8
+from quintet.backends.native.core import I32, U8
+from quintet.backends.native.ports import PAGE
 
 _IDS = struct.Struct(f"<{PAGE}i")
 

@@ -15,10 +15,10 @@ from typing import Any
 
 from quintet.backends.base import Capabilities
 from quintet.backends.native import codec
-from quintet.backends.native.core import Tokenizer
 from quintet.backends.native.link import Link
 from quintet.backends.native.memory import trim
 from quintet.backends.native.messages import Abort, Died, FromWorker, Progress, Ready, Started, Stepped, Stop, Submit, ToWorker
+from quintet.backends.native.ports import Tokenizer
 from quintet.config import EngineConfig
 from quintet.errors import EngineFailed, ModelError
 from quintet.models.pieces import Pieces

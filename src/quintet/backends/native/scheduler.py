@@ -16,12 +16,14 @@ from operator import itemgetter
 
 from quintet.backends.base import PreparedSequence
 from quintet.backends.native.chunks import echo_count, plan_scores, plan_segment
-from quintet.backends.native.core import NOT_DRAWN, PAGE
-from quintet.backends.native.emit import NUMERICAL, REFUSED, Emitter, Events
+from quintet.backends.native.core import NOT_DRAWN
+from quintet.backends.native.emit import NUMERICAL, REFUSED, Emitter
 from quintet.backends.native.groups import Groups
 from quintet.backends.native.kv import KvCache
+from quintet.backends.native.messages import Events
 from quintet.backends.native.pages import BrokenInvariantError
 from quintet.backends.native.plan import Chunk, Plan, Results
+from quintet.backends.native.ports import PAGE
 from quintet.backends.native.sequence import Action, Group, Sequence, State
 from quintet.backends.native.speculation import Speculation
 from quintet.backends.native.waiting import WaitingQueue
@@ -30,21 +32,11 @@ from quintet.errors import Overloaded
 from quintet.events import DraftCounts, Finish
 
 
-def running_limit(config: EngineConfig) -> int:
-    """Sequences that run at once: never more than a step has tokens, so that prefill always gets one."""
-    return min(config.max_running, config.batch_tokens)
-
-
-def live_limit(config: EngineConfig) -> int:
-    """Sequences that may be running or waiting at once; beyond it requests are refused."""
-    return running_limit(config) + config.max_waiting
-
-
 class Scheduler:
     """The engine's sequences.
 
     Args:
-        kv: with at least ``running_limit(config)`` block tables, as wide as the longest sequence.
+        kv: with at least ``config.running_limit`` block tables, as wide as the longest sequence.
         emitter: makes the events.
         speculation: makes the drafts; ``None`` = there are none.
     """
@@ -54,8 +46,8 @@ class Scheduler:
         self._emit = emitter
         self._speculation = speculation
         self._batch_tokens = config.batch_tokens
-        self._max_running = running_limit(config)
-        self._max_live = live_limit(config)
+        self._max_running = config.running_limit
+        self._max_live = config.live_limit
         self._requests: dict[int, dict[int, Sequence]] = {}  # sequences that have not ended
         self._live = 0
         self._running: list[Sequence] = []  # in order of admission

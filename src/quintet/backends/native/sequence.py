@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from quintet.backends.native.core import U8, Sampler
 from quintet.backends.native.drafter import Drafter
 from quintet.backends.native.guide import Follower
-from quintet.backends.native.thinking import Thinker
+from quintet.backends.native.thinker import Thinker
 from quintet.events import NO_DRAFTS, DraftCounts
 from quintet.request import Sampling
 from quintet.thinking import Thinking

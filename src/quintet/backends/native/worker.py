@@ -10,15 +10,29 @@ import numpy as np
 
 from quintet.backends.base import Capabilities, Counts
 from quintet.backends.native.compiling import Compiling
-from quintet.backends.native.core import PAGE, Batch, Loaded, Loader, Runner, Samplers
-from quintet.backends.native.emit import Emitter, Events
+from quintet.backends.native.core import Batch, Runner, Samplers
+from quintet.backends.native.emit import Emitter
 from quintet.backends.native.guide import Guides
 from quintet.backends.native.kv import KvCache
 from quintet.backends.native.masks import Masks
-from quintet.backends.native.messages import Abort, Compiled, Died, FromWorker, Progress, Ready, Started, Stepped, Stop, Submit, ToWorker
+from quintet.backends.native.messages import (
+    Abort,
+    Compiled,
+    Died,
+    Events,
+    FromWorker,
+    Progress,
+    Ready,
+    Started,
+    Stepped,
+    Stop,
+    Submit,
+    ToWorker,
+)
 from quintet.backends.native.pages import BlockTables, PagePool
 from quintet.backends.native.plan import Plan
-from quintet.backends.native.scheduler import Scheduler, live_limit, running_limit
+from quintet.backends.native.ports import PAGE, Loaded, Loader
+from quintet.backends.native.scheduler import Scheduler
 from quintet.backends.native.speculation import Speculation
 from quintet.backends.native.step import Stepper
 from quintet.config import EngineConfig
@@ -100,7 +114,7 @@ class Worker:
             raise ModelError(f"there is not enough memory for a KV cache of {config.kv_bytes} bytes; lower --kv-cache.") from None
         context = min(runner.context, pages * PAGE)
         capabilities = _capabilities(loaded, config, context)
-        tables = BlockTables(running_limit(config), -(-context // PAGE))
+        tables = BlockTables(config.running_limit, -(-context // PAGE))
         guides = Guides(capabilities.pieces, tokenizer.eos_ids, capabilities.vocab)
         self._compiling = Compiling(guides, self._clock, lambda request_id: self._inbox.put(Compiled(request_id)))
         self._pool = PagePool(pages)
@@ -207,7 +221,7 @@ def _capabilities(loaded: Loaded, config: EngineConfig, context: int) -> Capabil
         vocab=vocab,
         pieces=Pieces.of(pieces, vocab),  # logits may be wider than the tokenizer; such ids are valid and have no text
         max_logprobs=min(MAX_LOGPROBS, vocab),
-        max_sequences=min(config.max_sequences, live_limit(config)),
+        max_sequences=min(config.max_sequences, config.live_limit),
         fingerprint=loaded.fingerprint,
     )
 
