@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+
 import numpy as np
 
 from quintet.backends.native.guide import Follower, Guides
@@ -14,6 +17,9 @@ JOINTS = b",:{}[]\""
 
 MOST_BYTES = 128
 
+_WORD = re.compile(rb" ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]+|\s+(?!\S)|\s+")
+"""Where most tokenizers cut before they merge, as GPT-2's does: the last blank goes with what follows it."""
+
 
 class Foresight:
     """Guesses for one vocabulary. A guess may be wrong: masks do not depend on it, nor does what is drawn."""
@@ -25,11 +31,11 @@ class Foresight:
         self._bytes = np.array([*self._of_byte], np.uint8)
         self._ids = np.array([*self._of_byte.values()], np.intp)
 
-    def guess(self, follower: Follower | Thinker, output: list[int]) -> list[int]:
+    def guess(self, follower: Follower | Thinker, output: Sequence[int]) -> list[int]:
         """Tokens that are likely after ``output``, which the follower has consumed; it is left as it is."""
         tail = b"".join(map(self._guides.pieces.__getitem__, output[-MOST_BYTES:]))
         found = self._text(follower.copy(), tail[-2 * MOST_BYTES :])
-        return self._guides.cut(found) if found else []
+        return [token for word in _WORD.findall(found) for token in self._guides.cut(word)]
 
     def _text(self, ahead: Follower | Thinker, text: bytes) -> bytes:
         begin = len(text)
@@ -42,7 +48,8 @@ class Foresight:
 
     def _past_blanks(self, ahead: Follower | Thinker, text: bytes) -> bytes:
         """The only byte that may come next but for white space, after white space as the output has it in such places."""
-        if text[-1:] not in JOINTS:
+        joint = text.rstrip(BLANKS)
+        if joint[-1:] not in JOINTS:
             return b""
         mask = np.zeros(self._words, np.uint32)
         if not ahead.fill(mask):
@@ -52,14 +59,14 @@ class Foresight:
         inked = allowed.translate(None, BLANKS)
         if len(inked) != 1:
             return b""
-        return (_blanks_after(text) if len(allowed) > 1 else b"") + inked
+        begun, whole = text[len(joint) :], _blanks(joint, inked)
+        if len(allowed) == 1:
+            return inked
+        return whole[len(begun) :] + inked if whole.startswith(begun) else b""
 
 
-def _blanks_after(text: bytes) -> bytes:
-    """What white space stood after the text's last byte when that came before; at first a space after a comma or a colon."""
+def _blanks(text: bytes, following: bytes) -> bytes:
+    """What white space stood between the text's last byte and this one when they met before; at first a space after a comma or a colon."""
     last = text[-1:]
-    at = text.rfind(last, 0, -1) if last else -1
-    if at < 0:
-        return b" " if last in (b",", b":") else b""
-    rest = text[at + 1 :]
-    return rest[: len(rest) - len(rest.lstrip(BLANKS))]
+    before = re.findall(re.escape(last) + rb"([ \t\n\r]*)" + re.escape(following), text)
+    return before[-1] if before else b" " if last in (b",", b":") else b""
