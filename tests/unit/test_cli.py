@@ -57,6 +57,16 @@ def test_help_names_every_command_and_imports_nothing_heavy() -> None:
         assert f" {command} " in done.stdout
 
 
+def test_a_server_carries_nothing_that_only_its_engine_or_a_terminal_needs() -> None:
+    """Each of these is megabytes; the engine, in its own process, imports what computes."""
+    code = (
+        "import sys, quintet.cli.app, quintet.cli.serve\n"
+        "heavy = {'numpy', 'rich', 'llguidance', 'huggingface_hub', 'quintet.backends.native.worker', 'quintet.backends.toy'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_the_page_of_the_command_names_every_command_and_option() -> None:
     page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
     for name, command in app.commands.items():
