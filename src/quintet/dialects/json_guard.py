@@ -22,6 +22,9 @@ MAX_PARTS = 32_768
 """Most values in a body other than texts and whole numbers, and members: what is costly to read, and is read before any field can be
 checked. A guide may be 256 KiB of JSON Schema, and has fewer."""
 
+MAX_VALUES = 2**19
+"""Most values in arrays and members together; more token ids than 128 prompts of 4096 tokens have."""
+
 _STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 """A string; or what begins as one and never ends, so that looking for the next one begins after it, and takes linear time."""
 
@@ -36,11 +39,12 @@ def decode_object(body: bytes) -> dict[str, object]:
 
     Raises:
         BadRequest: not UTF-8, not JSON, not an object, a duplicate key, a number that is not finite, an integer of over 4300
-            digits, a string with half a surrogate pair, nesting deeper than ``MAX_DEPTH``, or more than ``MAX_PARTS`` parts.
+            digits, a string with half a surrogate pair, nesting deeper than ``MAX_DEPTH``, or more than ``MAX_PARTS`` or ``MAX_VALUES``.
     """
     text = _text(body)
-    if _parts(text) > MAX_PARTS and _parts(_STRING.sub("", text)) > MAX_PARTS:
-        raise BadRequest("", f"The body holds more than {MAX_PARTS} members, arrays, objects and fractions", code=_INVALID)
+    if _is_large(text) and _is_large(_STRING.sub("", text)):
+        rule = f"The body holds more than {MAX_PARTS} members, arrays, objects and fractions, or {MAX_VALUES} values"
+        raise BadRequest("", rule, code=_INVALID)
     value = _parse(text)
     if not isinstance(value, dict):
         raise BadRequest("", "The body must be a JSON object", shorten(value), code=_INVALID)
@@ -60,9 +64,9 @@ def _text(body: bytes) -> str:
         raise BadRequest("", f"The body must be UTF-8; the byte at offset {error.start} is not", code=_INVALID) from None
 
 
-def _parts(text: str) -> int:
-    """What ``MAX_PARTS`` limits, in a text without strings; not more than it in one with strings."""
-    return sum(map(text.count, "[{:.eE"))
+def _is_large(text: str) -> bool:
+    """Whether a text without strings is over the limits; one with strings seems so sooner."""
+    return sum(map(text.count, "[{:.eE")) > MAX_PARTS or text.count(",") > MAX_VALUES
 
 
 def _parse(text: str) -> object:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
+from typing import Any
 
 import msgspec
 from starlette.datastructures import Headers
@@ -13,6 +14,15 @@ from quintet.errors import BadRequest, BodyTooLarge, UnsupportedMedia
 MSGPACK = ("application/vnd.msgpack", "application/msgpack", "application/x-msgpack")
 
 _INVALID = "invalid_body"
+
+MAX_CONTAINERS = 2**17
+"""Most bytes of a MessagePack body that may begin an array or an object, for it to be read as any other. Bytes of texts that are not ASCII
+look the same; a body with more must be without arrays in arrays, so that no hundreds of thousands of them are made."""
+
+_CONTAINERS = bytes([*range(0x80, 0xA0), *range(0xDC, 0xE0)])  # https://github.com/msgpack/msgpack/blob/master/spec.md#formats
+_Leaf = None | bool | int | float | str
+_ANY = msgspec.msgpack.Decoder(dict[str, Any])
+_FLAT = msgspec.msgpack.Decoder(dict[str, _Leaf | list[_Leaf]])
 
 
 def check_media(headers: Headers, packed: bool) -> None:
@@ -82,7 +92,18 @@ def _inflate(body: bytes, most: int) -> bytes:
 
 def _unpack(body: bytes) -> bytes:
     """MessagePack as JSON text, which the dialect then checks like any other: NaN, depth and wrong types are refused there by name."""
+    containers = len(body) - len(body.translate(None, _CONTAINERS))
+    decoder = _ANY if containers <= MAX_CONTAINERS else _FLAT
     try:
-        return json.dumps(msgspec.msgpack.decode(body), ensure_ascii=False).encode()
+        value = decoder.decode(body)
+        return b"{%b}" % b",".join([_member(*pair) for pair in value.items()])
+    except msgspec.ValidationError:
+        rule = f"The body must be a MessagePack map; with more than {MAX_CONTAINERS} arrays and maps, or what looks so, none in another"
+        raise BadRequest("", rule, code=_INVALID) from None
     except (msgspec.DecodeError, TypeError, ValueError, RecursionError):
         raise BadRequest("", "The body is not valid MessagePack of JSON values", code=_INVALID) from None
+
+
+def _member(name: str, value: object) -> bytes:
+    ids = type(value) is list and set(map(type, value)) == {int}  # many, perhaps
+    return json.dumps(name).encode() + b":" + (msgspec.json.encode(value) if ids else json.dumps(value, ensure_ascii=False).encode())

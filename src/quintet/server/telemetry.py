@@ -81,6 +81,9 @@ class _EngineMetrics:
             Counter("vllm:num_preemptions", "Times that a sequence lost its pages to others.", fixed=fixed),
             Counter("vllm:prefix_cache_queries", "Prompt tokens looked for in the prefix cache.", fixed=fixed),
             Counter("vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache.", fixed=fixed),
+            Counter("vllm:spec_decode_num_drafts", "Times that tokens were drafted for a sequence.", fixed=fixed),
+            Counter("vllm:spec_decode_num_draft_tokens", "Tokens drafted.", fixed=fixed),
+            Counter("vllm:spec_decode_num_accepted_tokens", "Drafted tokens that were drawn too.", fixed=fixed),
         ]
 
     def of(self, health: Health) -> list[Metric]:
@@ -91,7 +94,7 @@ class _EngineMetrics:
         self._usage.set(pages.used / pages.total if pages.total else 0.0)
         self._cached.set(pages.cached)
         self._tokens.show(health.batches, counts.tokens)
-        shown = (counts.steps, counts.prefilled, counts.preempted, counts.queried, counts.found)
+        shown = (counts.steps, counts.prefilled, counts.preempted, counts.queried, counts.found, *counts[-3:])
         for counter, total in zip(self._counters, shown, strict=True):
             counter.show(total)
         return [self._running, self._waiting, self._usage, self._cached, self._info(pages), self._tokens, *self._counters]
@@ -120,7 +123,7 @@ class Observer:
         self.reason = ""
         telemetry.n.observe(request.n)
         if request.max_tokens is not None:
-            telemetry.max_tokens.observe(request.max_tokens)
+            telemetry.max_tokens.observe(min(request.max_tokens, 2**63))  # it may have thousands of digits, which no float can hold
 
     def saw(self, batch: Sequence[Event]) -> None:
         """Events of an engine step."""

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quintet.dialects.json_guard import MAX_DEPTH, MAX_PARTS, decode_object
+from quintet.dialects.json_guard import MAX_DEPTH, MAX_PARTS, MAX_VALUES, decode_object
 from quintet.dialects.openai import OpenAI
 from quintet.errors import BadRequest
 
@@ -88,8 +88,9 @@ def test_texts_may_hold_as_many_as_they_like(text: str) -> None:
     assert decode_object(body) == json.loads(body)
 
 
-def test_a_million_token_ids_are_read() -> None:
-    assert decode_object(b'{"a":[%b]}' % b",".join([b"7"] * 900_000)) == {"a": [7] * 900_000}
+def test_half_a_million_token_ids_are_read_and_no_more() -> None:
+    assert decode_object(b'{"a":[%b]}' % b",".join([b"7"] * MAX_VALUES)) == {"a": [7] * MAX_VALUES}
+    assert "524288 values" in str(refusal(b'{"a":[%b]}' % b",".join([b"7"] * (MAX_VALUES + 2))))
 
 
 def test_nesting_up_to_the_limit_is_read() -> None:

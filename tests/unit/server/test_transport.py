@@ -231,6 +231,14 @@ def test_what_is_not_whole_gzip_is_a_400(body: bytes) -> None:
         as_json(body, GZIP, 100)
 
 
+def test_messagepack_of_hundreds_of_thousands_of_arrays_is_refused_before_they_are_made() -> None:
+    many = 2**17
+    with pytest.raises(BadRequest, match="more than 131072"):
+        as_json(b"\x81\xa1a\xdd" + (many + 1).to_bytes(4) + b"\x90" * (many + 1), MSGPACK, 2**20)
+    flat = {"prompt": "\u4e2d" * many, "ids": [0x9090] * many, "n": 1, "x": None}
+    assert json.loads(as_json(msgspec.msgpack.encode(flat), MSGPACK, 2**20)) == flat
+
+
 @pytest.mark.parametrize(
     "body",
     [

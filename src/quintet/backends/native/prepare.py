@@ -73,7 +73,7 @@ def resolve(
             sequences[-1] = replace(sequences[-1], thinking=thinking(tags, forms[key].tokens, capabilities.pieces, spec))
         elif spec.reasoning and spec.reasoning.budget:
             rule = f"must be none or left out: {capabilities.model} does not reason"
-            raise Unsupported(spec.reasoning.param, rule, str(spec.reasoning.budget))
+            raise Unsupported(spec.reasoning.param, rule, shorten(spec.reasoning.budget))
     return tuple(sequences)
 
 
