@@ -3,6 +3,7 @@
 # make test    set up, then the tests                                   (make test ARGS="tests/unit -k store")
 # make check   lint, types, import rules
 # make bench   set up, then the measurements                            (make bench ARGS="...")
+# make bench-serve   set up, then servers under load, ours and others   (make bench-serve ARGS="...")
 #
 # Slow, or needing more than a compiler; the last three compare the native core's bits with a plain build's:
 # make test-clients    unmodified SDKs and tools, in environments that pip and npm fill (make test-clients ARGS="llm litellm")
@@ -21,7 +22,7 @@ BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
 NATIVE := CMakeLists.txt csrc/CMakeLists.txt $(wildcard csrc/*.cpp csrc/*.h)
 
-.PHONY: serve setup test test-clients test-fuzz test-sampling test-kills check support bench clean sanitize test-emulated neon
+.PHONY: serve setup test test-clients test-fuzz test-sampling test-kills check support bench bench-serve clean sanitize test-emulated neon
 .DEFAULT_GOAL := serve
 .DELETE_ON_ERROR:
 # Stamps of one set-up build on each other, so a parallel make must not run ahead.
@@ -67,6 +68,9 @@ support: setup
 
 bench: setup
 	@$(BIN)/python bench/run.py $(ARGS)
+
+bench-serve: setup
+	@$(BIN)/python bench/serve.py $(ARGS)
 
 sanitize test-emulated neon:
 	@scripts/digest.sh $(@:test-%=%)

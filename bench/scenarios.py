@@ -210,7 +210,7 @@ class Clients(Scenario):
 
     key = "clients"
     title = "Streaming clients, each with a prompt of its own (closed loop): tokens per second, with the prompts and while all decode"
-    engines = (OURS, CORE, WHEEL, NATIVE, OPENVINO, VLLM)
+    engines = (OURS, CORE, WHEEL, NATIVE, OPENVINO)
     columns = ()
 
     @property
@@ -248,8 +248,7 @@ class Clients(Scenario):
         name = f"{self.most} clients"
         yield from ratio(table, name, OPENVINO, 1.5)
         yield from ratio(table, name, WHEEL, 5.0)
-        for peer in (NATIVE, VLLM):
-            yield from ratio(table, name, peer, None)
+        yield from ratio(table, name, NATIVE, None)
         yield from ratio(table, f"{self.most} decoding", CORE, HTTP_SHARE)
         yield from none_failed(table)
 

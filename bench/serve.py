@@ -81,7 +81,8 @@ def run(options: argparse.Namespace, store: Store) -> int:
     parts = [Part(scenario(sizes)) for scenario in SCENARIOS if scenario.key in options.only]
     machine, prompts, code = look_at_machine(store, options.threads, measure=False), Prompts(sizes.vocab), 0
     try:
-        ready = prepare([one for one in found if one.key in options.engines], labels)
+        wanted = {key for part in parts for key in part.scenario.engines} & {*options.engines}
+        ready = prepare([one for one in found if one.key in wanted], labels)
         for part in parts:
             measure(part, ready, base, prompts)
     except KeyboardInterrupt:

@@ -49,8 +49,11 @@ class HttpSession(Session):
     def play(self, load: Load) -> list[Trace]:
         with written(load) as jobs:
             what: list[str | Path] = ["--url", self._url, "--model", self._model, "--jobs", jobs, "--timeout", str(self._limit)]
-            found = json.loads("".join(lines([sys.executable, HERE / "load.py", *what], self._log, self._limit + 30)))
-        return from_json(found["traces"])
+            said = "".join(lines([sys.executable, HERE / "load.py", *what], self._log, self._limit + 30))
+        try:
+            return from_json(json.loads(said)["traces"])
+        except ValueError as error:  # one engine's row is lost, not the run
+            raise PeerError(f"the load generator's output is broken: {error}, {said[-200:]!r}") from None
 
     def metric(self, name: str) -> float | None:
         try:
