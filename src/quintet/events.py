@@ -27,6 +27,10 @@ class DraftCounts(NamedTuple):
     accepted: int = 0
     rejected: int = 0
 
+    def plus(self, other: DraftCounts) -> DraftCounts:
+        """The sums."""
+        return DraftCounts(self.made + other.made, self.accepted + other.accepted, self.rejected + other.rejected)
+
 
 NO_DRAFTS = DraftCounts()
 

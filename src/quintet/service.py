@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from quintet.backends.base import Backend, Capabilities, Prepared, PreparedSequence, SequenceSpec, State
 from quintet.errors import BadRequest, EngineFailed, Loading, Overloaded
-from quintet.events import Event, Failed, Finish, Finished, Timing, TokenEvent, Usage
+from quintet.events import NO_DRAFTS, Event, Failed, Finish, Finished, Timing, TokenEvent, Usage
 from quintet.request import CompletionRequest, Prompt
 from quintet.text.best_of import BestOf
 from quintet.text.choice import Choice
@@ -69,6 +69,7 @@ class Job:
         self._scores = request.logprobs is not None
         self._running = len(self._choices)  # sequences whose terminal event has not come
         self._cached: dict[int, int] = {}
+        self._drafts = NO_DRAFTS
         self._stream: AsyncIterator[Sequence[TokenEvent]] | None = None
         self._read = False  # someone iterates over the events
         self._ended = False
@@ -85,7 +86,9 @@ class Job:
         prompts = sum(len(sequence.tokens) for sequence in self._prepared.sequences[:: self._candidates])
         completions = sum(choice.completion_tokens for choice in self._choices)
         reasoning = sum(choice.reasoning_tokens for choice in self._choices)
-        return Usage(prompts, completions, sum(self._cached.values()), reasoning)
+        # Of a draft with which the text went beyond its stop string the part after it was accepted too, and is not in the completion.
+        accepted = min(self._drafts.accepted, completions)
+        return Usage(prompts, completions, sum(self._cached.values()), reasoning, accepted, self._drafts.rejected)
 
     def start(self) -> None:
         """Start the work; idempotent. If nothing was awaited since ``prepare``, the room that it found is still there."""
@@ -157,6 +160,7 @@ class Job:
     def _count_end(self, event: TokenEvent) -> None:
         self._running -= 1
         prompt = event.seq // self._candidates
+        self._drafts = self._drafts.plus(event.drafts)
         self._cached[prompt] = min(event.cached_tokens, self._cached.get(prompt, event.cached_tokens))
 
     def _fail(self, message: str) -> list[Event]:

@@ -167,6 +167,7 @@ class Counts(NamedTuple):
         prefilled: of these, in prefill; what the prefix cache or a fork spared is not among them.
         preempted: times that a sequence lost its pages to others; it is computed again later.
         queried, found: prompt tokens looked for in the prefix cache, and found there.
+        drafts, drafted, accepted: times that tokens were drafted for a sequence, how many, and how many it drew too.
     """
 
     steps: int = 0
@@ -175,6 +176,9 @@ class Counts(NamedTuple):
     preempted: int = 0
     queried: int = 0
     found: int = 0
+    drafts: int = 0
+    drafted: int = 0
+    accepted: int = 0
 
 
 class Pages(NamedTuple):

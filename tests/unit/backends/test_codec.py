@@ -41,7 +41,7 @@ def through(frame: codec.Frame) -> bytes:
 
 @given(st.dictionaries(ids, st.lists(events, max_size=4), max_size=4))
 def test_events_come_out_as_they_went_in_every_field_of_them(sent: dict[int, list[TokenEvent]]) -> None:
-    counts, pages = Counts(7, 9, 5, 1, 4, 3), Pages(20, 16, 6, 8)
+    counts, pages = Counts(7, 9, 5, 1, 4, 3, 2, 8, 6), Pages(20, 16, 6, 8)
     step = codec.decode_from_worker(through(codec.Step(2, 1, counts, pages, codec.rows_of(sent))))
     assert (step.running, step.waiting, step.counts, step.pages) == (2, 1, counts, pages)
     assert codec.events_of(step.events, PIECES) == sent
@@ -67,7 +67,7 @@ def test_a_prompt_of_many_samples_is_sent_once() -> None:
 
 
 def test_a_plain_token_is_a_few_bytes() -> None:
-    counts, pages = Counts(*[10**6] * 6), Pages(10**5, 16, 10**4, 10**4)
+    counts, pages = Counts(*[10**6] * 9), Pages(10**5, 16, 10**4, 10**4)
     frame = codec.encode(codec.Step(32, 0, counts, pages, codec.rows_of({index: [TokenEvent(0, 30000)] for index in range(1000, 1032)})))
     assert len(frame) < 32 * 12
 

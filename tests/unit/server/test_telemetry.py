@@ -24,6 +24,9 @@ ENGINE = {
     "vllm:num_preemptions_total": 1,
     "vllm:prefix_cache_queries_total": 40,
     "vllm:prefix_cache_hits_total": 30,
+    "vllm:spec_decode_num_drafts_total": 2,
+    "vllm:spec_decode_num_draft_tokens_total": 12,
+    "vllm:spec_decode_num_accepted_tokens_total": 8,
     "vllm:iteration_tokens_total_sum": 90,
     "vllm:iteration_tokens_total_count": 7,
     "quintet:kv_cache_cached_pages": 8,
@@ -66,7 +69,7 @@ def test_a_completion_is_counted_under_vllms_names() -> None:
 
 
 def test_what_the_engine_counts_is_told_as_it_is() -> None:
-    health = Health(State.READY, 1.0, 3, 2, Counts(7, 90, 50, 1, 40, 30), Pages(20, 16, 5, 8), (0, 4, 0, 3, *(0,) * 10))
+    health = Health(State.READY, 1.0, 3, 2, Counts(7, 90, 50, 1, 40, 30, 2, 12, 8), Pages(20, 16, 5, 8), (0, 4, 0, 3, *(0,) * 10))
     found = scraped(app(ScriptedBackend(told=health)))
     assert {name: found[f"{name}{{}}"] for name in ENGINE} == ENGINE
     assert found['vllm:cache_config_info{,block_size="16",num_gpu_blocks="20"}'] == 1

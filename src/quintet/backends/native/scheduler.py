@@ -29,7 +29,7 @@ from quintet.backends.native.speculation import Speculation
 from quintet.backends.native.waiting import WaitingQueue
 from quintet.config import EngineConfig
 from quintet.errors import Overloaded
-from quintet.events import DraftCounts, Finish
+from quintet.events import NO_DRAFTS, DraftCounts, Finish
 
 
 class Scheduler:
@@ -54,6 +54,7 @@ class Scheduler:
         self._waiting = WaitingQueue()
         self._groups = Groups(kv, self._waiting)
         self._stuck: Sequence | None = None  # head of the queue that the last plan had no place for
+        self.drafts = NO_DRAFTS
         self.preempted = self.queried = self.found = 0
         """See ``Counts``."""
 
@@ -298,7 +299,7 @@ class Scheduler:
             drafted = len(plan.drafts[order]) if plan.drafts else 0
             if seq.state is State.DECODE:
                 if drafted:
-                    _count_drafts(seq, results.tokens[row : row + drafted + 1])
+                    self._count_draft(seq, results.tokens[row : row + drafted + 1])
                 self._apply_draw(seq, row, results, events, computed=order < plan.decodes)
                 for more in range(row + 1, row + drafted + 1):
                     if seq.state is State.DECODE and results.tokens[more] != NOT_DRAWN:
@@ -306,6 +307,12 @@ class Scheduler:
                 if drafted and seq.state is State.DECODE:
                     self._kv.trim(seq)
             row += drafted + 1
+
+    def _count_draft(self, seq: Sequence, tokens: list[int]) -> None:
+        """``tokens`` were drawn from a sequence's rows: one more than was accepted."""
+        drawn = len(tokens) - tokens.count(NOT_DRAWN)
+        counts = DraftCounts(1, drawn - 1, len(tokens) - drawn)
+        seq.drafts, self.drafts = seq.drafts.plus(counts), self.drafts.plus(counts)
 
     def _apply_draw(self, seq: Sequence, row: int, results: Results, events: Events, *, computed: bool) -> None:
         if computed:
@@ -353,13 +360,6 @@ def _group(spec: PreparedSequence, now: float, tenant: str) -> Group:
 def _sequence(request_id: int, index: int, spec: PreparedSequence, group: Group) -> Sequence:
     rest = spec.logprobs, spec.bad_words, spec.grammar, spec.thinking
     return Sequence(request_id, index, group, spec.max_tokens, spec.sampling, *rest)
-
-
-def _count_drafts(seq: Sequence, tokens: list[int]) -> None:
-    """``tokens`` were drawn from a sequence's rows: one more than was accepted."""
-    drawn = len(tokens) - tokens.count(NOT_DRAWN)
-    counts = seq.drafts
-    seq.drafts = DraftCounts(counts.made + 1, counts.accepted + drawn - 1, counts.rejected + len(tokens) - drawn)
 
 
 def _require(holds: bool, otherwise: str) -> None:

@@ -159,7 +159,8 @@ class Worker:
             return None
 
     def _tell(self, scheduler: Scheduler, events: Events) -> None:
-        counts = Counts(self._steps, self._tokens, self._prefilled, scheduler.preempted, scheduler.queried, scheduler.found)
+        done, of = scheduler.drafts, (scheduler.preempted, scheduler.queried, scheduler.found)
+        counts = Counts(self._steps, self._tokens, self._prefilled, *of, done.made, done.accepted + done.rejected, done.accepted)
         self._send(Stepped(events, scheduler.running, scheduler.live - scheduler.running, counts, self._pool.state))
 
     def _receive(self, message: ToWorker, scheduler: Scheduler) -> Events:
