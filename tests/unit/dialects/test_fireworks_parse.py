@@ -7,6 +7,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from tests.unit.dialects.requests import MINIMAL
 
 from quintet.dialects.base import Identity, Parsed
 from quintet.dialects.fireworks import Fireworks
@@ -14,20 +15,7 @@ from quintet.dialects.fireworks_wire import Options, Shape
 from quintet.errors import BadRequest
 from quintet.request import CompletionRequest, Guide, GuideKind, Reasoning, Sampling, StopRules
 
-DEFAULTS = CompletionRequest(
-    model="",
-    prompts=("a",),
-    max_tokens=16,
-    n=1,
-    echo=False,
-    logprobs=None,
-    sampling=Sampling(temperature=1.0, top_p=1.0, seed=7),
-    stop=StopRules(()),
-    stream=False,
-    include_usage=True,
-    user="",
-    truncate=True,
-)
+DEFAULTS = replace(MINIMAL, include_usage=True, truncate=True)
 PLAIN = Options(shape=Shape.NONE, top=0, token_ids=False, raw_output=False, perf_metrics=False)
 SCHEMA = {"type": "object", "properties": {"b": {}, "a": {"maximum": 10**30}}}
 TEXT = json.dumps(SCHEMA, separators=(",", ":"))

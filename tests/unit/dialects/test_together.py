@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from tests.unit.dialects.requests import MINIMAL
 
 from quintet.dialects.base import Identity, Parsed, ServedModel
 from quintet.dialects.fields import Status
@@ -16,20 +17,7 @@ from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finish, Finis
 from quintet.request import CompletionRequest, Sampling, StopRules
 
 IDENTITY = Identity("id", 1, "m", "fp")
-DEFAULTS = CompletionRequest(
-    model="",
-    prompts=("a",),
-    max_tokens=512,
-    n=1,
-    echo=False,
-    logprobs=None,
-    sampling=Sampling(temperature=1.0, top_p=1.0, seed=7),
-    stop=StopRules(()),
-    stream=False,
-    include_usage=True,
-    user="",
-    truncate=True,
-)
+DEFAULTS = replace(MINIMAL, max_tokens=512, include_usage=True, truncate=True)
 
 
 def parse(**fields: object) -> Parsed:
