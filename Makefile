@@ -9,6 +9,7 @@
 # make test-clients    unmodified SDKs and tools, in environments that pip and npm fill (make test-clients ARGS="llm litellm")
 # make test-fuzz       100,000 hostile requests per dialect, and schemathesis over its OpenAPI document (15 minutes)
 # make test-sampling   over 10,000 random cases of sampling against its numpy twin (2 minutes)
+# make test-schemas   2,000 random JSON schemas, each generated to the end on the bundled model (10 minutes)
 # make test-kills      300 kills, crashes and stops of the engine's process under load (5 minutes)
 # make test-cancels    1,000 clients that leave at random moments (1 minute)
 # make test-repeats    20 prompts, 200 times each, under load: one answer each (10 minutes)
@@ -22,7 +23,7 @@ BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
 NATIVE := CMakeLists.txt csrc/CMakeLists.txt $(wildcard csrc/*.cpp csrc/*.h)
 
-.PHONY: serve setup test test-clients test-fuzz test-sampling test-kills check support bench bench-serve clean sanitize test-emulated neon
+.PHONY: serve setup test test-clients test-fuzz test-sampling test-schemas test-kills check support bench bench-serve clean sanitize test-emulated neon
 .DEFAULT_GOAL := serve
 .DELETE_ON_ERROR:
 # Stamps of one set-up build on each other, so a parallel make must not run ahead.
@@ -39,6 +40,9 @@ test: setup
 
 test-sampling: setup
 	@QUINTET_SAMPLING_CASES=70 $(BIN)/python -m pytest --timeout 1800 tests/property/test_sampling_twin.py $(ARGS)
+
+test-schemas: setup
+	@QUINTET_SCHEMAS=2000 $(BIN)/python -m pytest --timeout 3600 tests/e2e/test_random_schemas.py $(ARGS)
 
 test-kills: setup
 	@QUINTET_TEST_KILLS=300 $(BIN)/python -m pytest --timeout 1800 tests/e2e/test_kills.py $(ARGS)

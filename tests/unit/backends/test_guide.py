@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.reference.json_schemas import SCHEMAS
 
 from quintet.backends.native.guide import Follower, Guides
 from quintet.backends.native.guide_check import MAX_BYTES, GuideCheck
@@ -149,66 +150,6 @@ def test_repetition_bounds_hold(bound: int) -> None:
             assert at.consume(byte)
         ahead = allowed(at)
         assert ord(around[1]) in ahead and ord(one) not in ahead and ord(",") not in ahead
-
-
-PLAIN = st.one_of(
-    st.builds(lambda low, size: {"type": "integer", "minimum": low, "maximum": low + size}, st.integers(-99, 99), st.integers(0, 99)),
-    st.builds(lambda low, size: {"type": "string", "minLength": low, "maxLength": low + size}, st.integers(0, 4), st.integers(0, 4)),
-    st.builds(
-        lambda values: {"enum": values},
-        st.lists(st.sampled_from([None, 1, -2.5, "a", 'q"\\/\n', [1], {"k": "é"}]), min_size=1, unique_by=repr),
-    ),
-    st.sampled_from(
-        [
-            *(
-                {"type": "null"},
-                {"type": "boolean"},
-                {"type": "number", "exclusiveMinimum": 0, "maximum": 9},
-                {"type": ["string", "null"], "maxLength": 2},
-            ),
-            *({"type": "string", "pattern": "^[a-f]{1,4}$"}, {"type": "string", "format": "date"}, {"type": "string", "format": "ipv4"}),
-            *({"type": "integer", "multipleOf": 7, "minimum": 0, "maximum": 999}, {"const": {"a": [1, "x"]}}),
-        ]
-    ),
-)
-NAMES = st.sampled_from(["a", "b", "name", "a/b", 'q"', "é", "extends", "type"])
-
-
-def _object(inner: st.SearchStrategy[dict[str, object]]) -> st.SearchStrategy[dict[str, object]]:
-    def build(properties: dict[str, object], required: set[str], extra: object, most: int | None) -> dict[str, object]:
-        schema = {
-            "type": "object",
-            "properties": properties,
-            "required": sorted(required & properties.keys()),
-            "additionalProperties": extra,
-        }
-        return schema if most is None else {**schema, "maxProperties": len(properties) + most}
-
-    return st.builds(
-        build, st.dictionaries(NAMES, inner, max_size=3), st.sets(NAMES), st.one_of(st.booleans(), inner), st.none() | st.integers(0, 2)
-    )
-
-
-SCHEMAS = st.recursive(
-    PLAIN,
-    lambda inner: st.one_of(
-        _object(inner),
-        st.builds(
-            lambda items, low, more: {"type": "array", "items": items, "minItems": low, "maxItems": low + more},
-            inner,
-            st.integers(0, 2),
-            st.integers(0, 2),
-        ),
-        st.builds(
-            lambda first, rest: {"type": "array", "prefixItems": first, "items": rest},
-            st.lists(inner, min_size=1, max_size=2),
-            inner | st.booleans(),
-        ),
-        st.builds(lambda options: {"anyOf": options}, st.lists(inner, min_size=1, max_size=3)),
-        st.builds(lambda one, other: {"allOf": [one, other]}, inner, inner),
-    ),
-    max_leaves=6,
-)
 
 
 @settings(max_examples=150, deadline=None)

@@ -84,14 +84,32 @@ def test_a_flood_of_guides_is_refused_beyond_those_that_may_wait_and_known_ones_
     async def body(check: GuideCheck) -> None:
         known = await check.translate([GOOD])
         asked, answer = held(check)
-        flood = [asyncio.create_task(check.translate([Guide(GuideKind.REGEX, f"b{i}", "f")])) for i in range(50)]
-        await asyncio.sleep(0.01)
+        flood = [asyncio.create_task(check.translate([Guide(GuideKind.REGEX, f"b{i}", "f")])) for i in range(200)]
+        while len(asked) < AT_ONCE or len(check._checks) < AT_ONCE + MAX_WAITING:
+            await asyncio.sleep(0)
         assert len(asked) == AT_ONCE
         assert await check.translate([GOOD]) == known
         answer.set()
         ended = await asyncio.gather(*flood, return_exceptions=True)
-        assert [type(one) for one in ended] == [dict] * (AT_ONCE + MAX_WAITING) + [Overloaded] * (50 - AT_ONCE - MAX_WAITING)
+        assert [type(one) for one in ended] == [dict] * (AT_ONCE + MAX_WAITING) + [Overloaded] * (200 - AT_ONCE - MAX_WAITING)
         assert (await check.translate([Guide(GuideKind.REGEX, "c", "f")])) and len(check._checks) == 0
+
+    run(body)
+
+
+def test_nobody_waits_for_slow_ones_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(check: GuideCheck) -> None:
+        asked, answer = held(check)
+        slow = [asyncio.create_task(check.translate([Guide(GuideKind.REGEX, f"b{i}", "f")])) for i in range(AT_ONCE)]
+        while len(asked) < AT_ONCE:
+            await asyncio.sleep(0)
+        monkeypatch.setattr(guide_check, "WAIT_S", 0.01)
+        with pytest.raises(Overloaded, match="Too many"):
+            await check.translate([GOOD])
+        monkeypatch.undo()
+        answer.set()
+        assert len(await asyncio.gather(*slow)) == AT_ONCE
+        assert await check.translate([GOOD])
 
     run(body)
 

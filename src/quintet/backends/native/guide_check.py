@@ -18,13 +18,17 @@ MAX_BYTES = 256 * 1024
 """Longest guide; the largest schemas that people use are a tenth of it."""
 
 AT_ONCE = 2
-MAX_WAITING = 16
-"""Guides that wait for their turn to be checked; the last waits for some seconds if all are hostile, and more would wait too long."""
+MAX_WAITING = 128
+"""Guides that wait for their turn; an ordinary one takes a hundredth of a second."""
+
+WAIT_S = 5.0
+"""And for no longer than this, which they do if many before them are hostile."""
 
 CACHE_BYTES = 16 << 20
 _MODULE = ("-P", "-m", "quintet.backends.native.guide_process")
 _GIVE_UP_S = 2 * WALL_S  # for a process that is stopped
 _READ = 1 << 16
+_MANY = "Too many schemas and grammars are being checked; try again later."
 
 Key = tuple[GuideKind, str]
 
@@ -68,7 +72,7 @@ class GuideCheck:
 
     def _start(self, key: Key) -> asyncio.Task[str | GuideError]:
         if len(self._checks) >= AT_ONCE + MAX_WAITING:
-            raise Overloaded("Too many schemas and grammars are being checked; try again later.")
+            raise Overloaded(_MANY)
         task = self._checks[key] = asyncio.get_running_loop().create_task(self._check(*key))
         task.add_done_callback(lambda _: self._done(key))
         return task
@@ -82,11 +86,20 @@ class GuideCheck:
         encoded = text.encode("utf-8", "surrogatepass")
         if len(encoded) > MAX_BYTES:
             return GuideError(f"must be at most {MAX_BYTES} bytes")
-        async with self._slots:
+        await self._turn()
+        try:
             reply = (await self._processes.ask(kind.name.encode() + b"\n" + encoded)).decode()
+        finally:
+            self._slots.release()
         if reply.startswith(TAKEN):
             return reply.removeprefix(TAKEN)
         return GuideError(reply.removeprefix(REFUSED) or TOO_COMPLEX)
+
+    async def _turn(self) -> None:
+        try:
+            await asyncio.wait_for(self._slots.acquire(), WAIT_S)
+        except TimeoutError:
+            raise Overloaded(_MANY) from None
 
     def _keep(self, key: Key, result: str | GuideError) -> None:
         self._known[key] = result
