@@ -5,10 +5,11 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <thread>
 #include "bindings.h"
-#include "crew.h"
+#include "pool.h"
 #include "sample.h"
 
 using namespace nanobind::literals;
@@ -30,8 +31,10 @@ template <class Row> void over_rows(int rows, int vocab, Row row) {
     for (int r = 0; r < rows; r++) row(r);
     return;
   }
-  static Crew crew(int(std::clamp(std::thread::hardware_concurrency(), 1u, 8u)) - 1);
-  crew.each(rows, row);
+  static Team team(int(std::clamp(std::thread::hardware_concurrency(), 1u, 8u)), 1);
+  static std::mutex turn;
+  const std::lock_guard lock(turn);
+  team.parallel(rows, row);
 }
 
 // Logits may be a view with padded rows: unit stride within a row, any stride between rows.
