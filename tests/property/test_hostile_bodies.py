@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tests.contract.backends.conftest import ready
 from tests.tools.hostile import Bodies, Hostile, described
 from tests.unit.server.asgi import SOURCE, Answer, acall
@@ -36,9 +36,6 @@ from quintet.server.app import create_app
 
 COUNT = int(os.environ.get("QUINTET_HOSTILE_BODIES", "1000"))
 AT_ONCE = 50
-PATIENCE_S = 0.05
-"""Then the hostile client leaves; some of its requests would run to the end of the context."""
-
 CPU_S = 0.05 if COUNT >= 100_000 else 1.0
 """Most processor time until a refusal. A test of every day only notices what grows out of all proportion: its machine may be slow."""
 
@@ -107,25 +104,42 @@ class Timed:
                 step = lambda error=error: steps.throw(error)  # type: ignore[misc]  # noqa: E731
 
 
-async def asked(app: ASGIApp, request: Hostile) -> Seen:
-    """One hostile request and what became of it."""
+async def asked(app: ASGIApp, request: Hostile, over: asyncio.Event) -> Seen:
+    """One hostile request and what became of it. Its client leaves when ``over`` is set: some would run to the end of the context."""
     seen = Seen()
     CURRENT.set(seen)
 
     async def timed(scope: Scope, receive: Receive, send: Send) -> None:
-        await Timed(app(scope, receive, send), seen)
+        came = False
+
+        async def leaving() -> Message:
+            nonlocal came
+            if not came:
+                came = True
+                return await receive()
+            ends = [asyncio.ensure_future(receive()), asyncio.ensure_future(over.wait())]
+            try:
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for one in ends:
+                    one.cancel()
+            return {"type": "http.disconnect"}
+
+        await Timed(app(scope, leaving, send), seen)
 
     try:
-        await acall(timed, request.body, headers=request.headers, leave_after=PATIENCE_S, into=seen.answer)
+        await acall(timed, request.body, headers=request.headers, into=seen.answer)
     except Exception as error:
         seen.error = error
     return seen
 
 
-async def neighbour(app: ASGIApp) -> bytes:
-    """The bytes of a request that has nothing to do with the others."""
+async def neighbour(app: ASGIApp, over: asyncio.Event) -> bytes:
+    """The bytes of a request that has nothing to do with the others; ``over`` is set when it is answered."""
     CURRENT.set(Seen())
-    return (await acall(app, NEIGHBOUR)).body
+    answer = await acall(app, NEIGHBOUR)
+    over.set()
+    return answer.body
 
 
 def faults(seen: Seen) -> list[str]:
@@ -176,11 +190,12 @@ class Campaign:
         config = EngineConfig(kv_bytes=16 << 20, max_waiting=100_000)
         async with ready(Watched(toy_loader(), config, clock=lambda: 0.0)) as engine:
             app = create_app(engine, ServerConfig(dialect=self.dialect, model_names=(MODEL,)), source=SOURCE)
-            expected = await neighbour(app)
+            expected = await neighbour(app, asyncio.Event())
             for first in range(0, count, AT_ONCE):
                 numbers = range(first, min(first + AT_ONCE, count))
                 requests = [self.bodies.number(number) for number in numbers]
-                beside, *all_seen = await asyncio.gather(neighbour(app), *(asked(app, request) for request in requests))
+                over = asyncio.Event()
+                beside, *all_seen = await asyncio.gather(neighbour(app, over), *(asked(app, request, over) for request in requests))
                 if beside != expected:
                     self.failures.append(f"numbers from {first}: the neighbour's bytes changed")
                 for number, request, seen in zip(numbers, requests, all_seen, strict=True):
@@ -196,7 +211,7 @@ class Campaign:
             for wait in (0, 0.1, 0.5, 1, 2, 4):  # the collector's work for all may have come in its time, and others use this machine
                 if cpu > CPU_S:
                     await asyncio.sleep(wait)
-                    cpu = min(cpu, (await asked(app, request)).cpu)
+                    cpu = min(cpu, (await asked(app, request, asyncio.Event())).cpu)
             self.slowest = max(self.slowest, cpu)
             found += [f"took {cpu:.3f} s of processor time"] if cpu > CPU_S else []
         if found:
