@@ -17,7 +17,7 @@ class ServerConfig:
         model_names: names a request may use for the served model, the public one first.
         max_body_bytes: larger bodies are refused with 413 before they are read.
         dialect: of the paths without a provider's prefix; ``auto`` = by the SDK's ``User-Agent``.
-        strict: refuse fields that the provider does not document instead of warning.
+        strict: refuse fields that neither the provider has nor an extension is instead of warning.
         timeout: most seconds from a completion's arrival to its end; 0 = no limit.
         max_per_key: most completions at once per API key; 0 = no limit.
     """

@@ -48,7 +48,7 @@ def app() -> None:
 )
 @_option("--no-api-key", is_flag=True, help="Listen beyond this machine without a key.")
 @_option("--dialect", default="openai", help="Of paths without a provider's prefix; auto = by the SDK's User-Agent.")
-@_option("--strict", is_flag=True, help="Refuse fields that the provider does not document.")
+@_option("--strict", is_flag=True, help="Refuse fields that neither the provider has nor an extension is.")
 @_option("--served-model-name", "-a", multiple=True, help="Name that requests use for the model; repeatable.")
 @_context
 @_threads

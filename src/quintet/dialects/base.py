@@ -57,7 +57,7 @@ class Parsed:
 
     Args:
         request: ``request.model`` is empty when the client named none and the dialect allows that.
-        ignored: fields that the provider does not document; the server names them in a ``warning`` header.
+        ignored: fields that neither the provider has nor an extension is; the server names them in a ``warning`` header.
         options: what only changes how this dialect writes the answer; nobody else looks inside, its ``renderer`` gets it back.
         unheeded: documented fields that have no effect here, or less than documented; also named in a ``warning`` header.
     """

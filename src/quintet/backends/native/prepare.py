@@ -9,7 +9,7 @@ from hashlib import blake2b
 from quintet.backends.base import Capabilities, PreparedSequence, SequenceSpec
 from quintet.backends.native.infill import Infill
 from quintet.backends.native.sampling import Limits, Resolved, resolve_sampling, word_forms
-from quintet.backends.native.thinking import Tags, thinking
+from quintet.backends.native.thinking import Tags
 from quintet.errors import BadRequest, PromptTooLong, Unsupported, shorten
 from quintet.request import Guide, Prompt, Sampling
 
@@ -65,12 +65,14 @@ def resolve(
                 forms[key] = _filled(spec, _in_range(ids, name, capabilities.vocab), encoded[spec.suffix], infill, capabilities.model)
             else:
                 forms[key] = _plain(_in_range(ids, name, capabilities.vocab), name, separator)
+            if tags is not None:
+                forms[key] = replace(forms[key], in_block=tags.open_in(forms[key].tokens, capabilities.pieces))
         sequences.append(_sequence(spec, forms[key], name, capabilities, controls))
         if spec.guide is not None:
             _refuse_longer(spec.guide, spec.sampling)
             sequences[-1] = replace(sequences[-1], grammar=(grammars or {})[spec.guide])
         if tags is not None:
-            sequences[-1] = replace(sequences[-1], thinking=thinking(tags, forms[key].tokens, capabilities.pieces, spec))
+            sequences[-1] = replace(sequences[-1], thinking=tags.thinking(forms[key].in_block, spec))
         elif spec.reasoning and spec.reasoning.budget:
             rule = f"must be none or left out: {capabilities.model} does not reason"
             raise Unsupported(spec.reasoning.param, rule, shorten(spec.reasoning.budget))
@@ -84,12 +86,14 @@ class _Form:
     Args:
         start, end: where the client's own are among them.
         stops: tokens that end the completion of such a prompt.
+        in_block: it ends in an open think block.
     """
 
     tokens: tuple[int, ...]
     start: int
     end: int
     stops: tuple[int, ...] = ()
+    in_block: bool = False
 
 
 def _names(specs: Sequence[SequenceSpec]) -> list[str]:

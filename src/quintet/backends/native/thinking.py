@@ -18,6 +18,25 @@ class Tags:
     end: bytes
     close: tuple[int, ...]
 
+    def open_in(self, prompt: Sequence[int], pieces: Sequence[bytes]) -> bool:
+        """The prompt ends in an open block.
+
+        Args:
+            pieces: the bytes of each token id.
+        """
+        return ends_inside(b"".join(map(pieces.__getitem__, prompt)), self.start, self.end)
+
+    def thinking(self, inside: bool, spec: SequenceSpec) -> Thinking | None:
+        """How a sequence may think after a prompt that ends in an open block, or does not.
+
+        A guide governs the text from its beginning, so a model that has one does not think, unless a block is open: then the guide
+        governs what follows that block.
+        """
+        if spec.guide is not None and not inside:
+            return None
+        budget = spec.reasoning.budget if spec.reasoning else None
+        return Thinking(self.start, self.end, self.close, inside, once=spec.guide is not None, budget=budget)
+
 
 def tags_of(tokenizer: Tokenizer) -> Tags | None:
     """``None`` if the model does not think."""
@@ -31,19 +50,3 @@ def tags_of(tokenizer: Tokenizer) -> Tags | None:
         # Inside a character no rest can be written, so the tag is begun anew.
         close += [token, *[first] * (len(found.end[at].encode()) - 1)]
     return Tags(found.start.encode(), found.end.encode(), tuple(close))
-
-
-def thinking(tags: Tags, prompt: Sequence[int], pieces: Sequence[bytes], spec: SequenceSpec) -> Thinking | None:
-    """How a sequence after this prompt may think.
-
-    A guide governs the text from its beginning, so a model that has one does not think, unless the prompt ends in an open block:
-    then it governs what follows that block.
-
-    Args:
-        pieces: the bytes of each token id.
-    """
-    inside = ends_inside(b"".join(map(pieces.__getitem__, prompt)), tags.start, tags.end)
-    if spec.guide is not None and not inside:
-        return None
-    budget = spec.reasoning.budget if spec.reasoning else None
-    return Thinking(tags.start, tags.end, tags.close, inside, once=spec.guide is not None, budget=budget)
