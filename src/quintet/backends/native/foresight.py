@@ -66,7 +66,11 @@ class Foresight:
 
 
 def _blanks(text: bytes, following: bytes) -> bytes:
-    """What white space stood between the text's last byte and this one when they met before; at first a space after a comma or a colon."""
+    """What white space stood between the text's last byte and this one when they met before; at first a space after a comma or a colon,
+    or a line for each item if the first has one."""
     last = text[-1:]
     before = re.findall(re.escape(last) + rb"([ \t\n\r]*)" + re.escape(following), text)
-    return before[-1] if before else b" " if last in (b",", b":") else b""
+    if before or last not in (b",", b":"):
+        return bytes(before[-1]) if before else b""
+    opened = re.findall(rb"[{\[]([ \t\n\r]*)", text)
+    return bytes(opened[-1]) if last == b"," and opened and b"\n" in opened[-1] else b" "
