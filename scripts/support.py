@@ -34,7 +34,8 @@ def table(data: dict[str, Any]) -> str:
     rows = ["| field | pages | Quintet | " + " | ".join(titles) + " |", "|---" * (3 + len(titles)) + "|"]
     for name, fields in pages.items():
         others = [_claim(servers[server], *claims[name][server]) for server in servers]
-        rows.append("| " + " | ".join([f"`{name}`", _marks(fields), _here(fields) + ", in every dialect" * (name in beyond), *others]) + " |")
+        here = _here(fields) + (", in every dialect" if name in beyond else "")
+        rows.append("| " + " | ".join([f"`{name}`", _marks(fields), here, *others]) + " |")
     return "\n".join(rows) + "\n"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quintet.events import ChoiceDelta, ChoiceDone, Finish, TokenText
@@ -42,6 +42,7 @@ def allowed(text: str, indent: int) -> str:
     return kept
 
 
+@settings(deadline=None)
 @given(st.text("ab \t\n", max_size=30), st.integers(1, 3), st.lists(st.integers(1, 5), min_size=1))
 def test_a_line_that_is_not_indented_enough_ends_the_text_however_it_is_cut(text: str, indent: int, sizes: list[int]) -> None:
     pieces: list[str] = []
