@@ -54,8 +54,8 @@ RESPONSE_FIELDS: Field[tuple[str, ...]] = Field(
     "response_fields", ListOf(String(256), 256), (), note="`a/b` is `b` of `a`, under that whole name."
 )
 # Source: "TODO: implement t_max_prompt_ms".
-T_MAX_PROMPT = Field("t_max_prompt_ms", Integer(-1, 2**53), -1, note="No effect, as in llama-server.")
-ID_SLOT = Field("id_slot", Integer(-1, 2**31 - 1), -1, note="No effect: there are no slots, and any request finds all prefixes.")
+T_MAX_PROMPT = Field("t_max_prompt_ms", Integer(-1, 2**53), -1, Status.NO_OP, note="As in llama-server.")
+ID_SLOT = Field("id_slot", Integer(-1, 2**31 - 1), -1, Status.NO_OP, note="There are no slots: any request finds all prefixes.")
 LORA: Field[tuple[object, ...]] = Field(
     "lora", ListOf(Object(), 64), (), Status.LATER, note="`[]` is accepted.", refusal="must be left out or empty: no adapter is loaded"
 )
