@@ -51,11 +51,13 @@ async def prompt_tokens(engine: Engine, body: bytes) -> int:
 
 
 async def all_answers(model: Path) -> dict[str, tuple[Answer, int]]:
-    """Each golden's answer, and how many tokens its prompts have where it is a good one. All are sent at once."""
+    """Each golden's answer, and how many tokens its prompts have where it is a good one. Many are sent at once."""
+    at_once = asyncio.Semaphore(32)
     async with apps(model) as (engine, served):
 
         async def one(name: str) -> tuple[Answer, int]:
-            answer = await acall(served[name.split("/")[0]], sent(name))
+            async with at_once:
+                answer = await acall(served[name.split("/")[0]], sent(name))
             return answer, await prompt_tokens(engine, sent(name)) if answer.status == 200 else 0
 
         return dict(zip(TOY, await asyncio.gather(*map(one, TOY)), strict=True))
