@@ -1,11 +1,10 @@
 """Load on an OpenAI-style ``/v1/completions``: clients that wait for their answers (closed loop), arrivals at a rate (open loop), or both.
 
-It runs in a process of its own, so that it and the server compete for no interpreter. Prints one JSON object: a ``summary``, or with
-``--jobs`` every request's trace.
+It runs in a process of its own, so that it and the server compete for no interpreter. Prints its ``summary`` as one JSON object.
 
     python bench/load.py --url http://127.0.0.1:8000/v1/completions --clients 8 --prompt-tokens 64 --max-tokens 128
     python bench/load.py --url http://127.0.0.1:8000/v1/completions --rate 20 --requests 400
-    python bench/load.py --url http://127.0.0.1:8000/v1/completions --jobs load.json
+    python bench/load.py --url http://127.0.0.1:8000/v1/completions --jobs load.json --traces traces.json
 """
 
 from __future__ import annotations
@@ -194,6 +193,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     how.add_argument("--clients", type=int, help="closed loop with this many clients")
     how.add_argument("--rate", type=float, help="open loop with this many arrivals per second")
     how.add_argument("--jobs", type=Path, help="a file with a load as JSON: jobs (body, at), clients, after_clients, keep")
+    parser.add_argument("--traces", type=Path, help="a file for every request's trace, as JSON")
     parser.add_argument("--requests", type=int, help="requests in all; default: one per client, or 100")
     parser.add_argument("--seed", type=int, default=0, help="of the arrival times")
     return parser.parse_args(argv)
@@ -212,14 +212,16 @@ def load_of(options: argparse.Namespace) -> Load:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run one load and print what came of it. Failed requests are told in it; the exit code is 0."""
+    """Run one load and print its summary. Failed requests are told in it; the exit code is 0."""
     options = parse(argv)
     target, load = Target(options.url, options.model, options.api_key, options.timeout), load_of(options)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         before = time.process_time()
         traces = runner.run(over_http(target, load))
         spent = {"client_cpu_s": round(time.process_time() - before, 3)}
-    print(json.dumps({"traces": to_json(traces), **spent} if options.jobs else summary(traces) | spent))
+    if options.traces:
+        options.traces.write_text(json.dumps(to_json(traces)))
+    print(json.dumps(summary(traces) | spent))
     return 0
 
 

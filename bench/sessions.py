@@ -20,7 +20,7 @@ from client import Trace
 from engines import HERE
 from load import Load, from_json
 from plan import MARK
-from proc import PeerError, end, last_words, lines
+from proc import PeerError, end, last_words, output
 
 
 class Session(ABC):
@@ -47,13 +47,11 @@ class HttpSession(Session):
         self._url, self._model, self._log, self._limit = url, model, log, limit
 
     def play(self, load: Load) -> list[Trace]:
-        with written(load) as jobs:
-            what: list[str | Path] = ["--url", self._url, "--model", self._model, "--jobs", jobs, "--timeout", str(self._limit)]
-            said = "".join(lines([sys.executable, HERE / "load.py", *what], self._log, self._limit + 30))
-        try:
-            return from_json(json.loads(said)["traces"])
-        except ValueError as error:  # one engine's row is lost, not the run
-            raise PeerError(f"the load generator's output is broken: {error}, {said[-200:]!r}") from None
+        with written(load) as (jobs, traces):
+            what: list[str | Path] = ["--url", self._url, "--model", self._model, "--timeout", str(self._limit)]
+            command = [sys.executable, HERE / "load.py", *what, "--jobs", jobs, "--traces", traces]
+            output(command, self._log, self._limit + 30)
+            return from_json(json.loads(traces.read_text()))
 
     def metric(self, name: str) -> float | None:
         try:
@@ -74,29 +72,30 @@ class OpenVinoSession(Session):
 
     def play(self, load: Load) -> list[Trace]:
         assert self._process.stdin
-        with written(load) as jobs:
-            self._process.stdin.write(f"{jobs}\n")
+        with written(load) as (jobs, traces):
+            self._process.stdin.write(f"{json.dumps([str(jobs), str(traces)])}\n")
             self._process.stdin.flush()
-            return from_json(json.loads(self._line()))
+            self._line()
+            return from_json(json.loads(traces.read_text()))
 
-    def _line(self) -> str:
-        """The worker's next message."""
+    def _line(self) -> None:
+        """Wait until the worker says that it is done."""
         assert self._process.stdout
         timer = threading.Timer(self._limit, end, [self._process])
         timer.start()
         try:
             for line in self._process.stdout:
                 if line.startswith(MARK):
-                    return line.removeprefix(MARK)
+                    return
         finally:
             timer.cancel()
         raise PeerError(f"the worker ended: {last_words(self._log)}")
 
 
 @contextmanager
-def written(load: Load) -> Iterator[Path]:
-    """A file with the load."""
+def written(load: Load) -> Iterator[tuple[Path, Path]]:
+    """A file with the load, and where its traces are to be written: a pipe may cut so much short (Python's ``-u``)."""
     with TemporaryDirectory() as folder:
-        path = Path(folder) / "load.json"
-        path.write_text(json.dumps(asdict(load)))
-        yield path
+        jobs = Path(folder) / "load.json"
+        jobs.write_text(json.dumps(asdict(load)))
+        yield jobs, jobs.with_name("traces.json")

@@ -1,7 +1,8 @@
 """Loads on OpenVINO GenAI's continuous batching, in this process; runs in its own environment: ``worker_openvino_load.py PLAN MODEL``.
 
-For each line of stdin, the path of a load (``load.Load`` as JSON), it prints one line, its traces. What a server would do over HTTP is
-done by hand: requests are added when they are due, steps are made while there is work, tokens are stamped when a step brought them.
+For each line of stdin, ``[LOAD, TRACES]``, it plays the load in one file, writes its traces into the other, and says so. What a server
+would do over HTTP is done by hand: requests are added when they are due, steps are made while there is work, tokens are stamped when a
+step brought them.
 """
 
 from __future__ import annotations
@@ -103,8 +104,10 @@ def main() -> None:
     player = Player(sys.argv[2], Plan.from_json(sys.argv[1]))
     print(MARK + "ready", flush=True)
     for line in sys.stdin:
-        load = Load.from_json(json.loads(Path(line.strip()).read_text()))
-        print(MARK + json.dumps(to_json(player.play(load))), flush=True)
+        jobs, traces = map(Path, json.loads(line))
+        load = Load.from_json(json.loads(jobs.read_text()))
+        traces.write_text(json.dumps(to_json(player.play(load))))
+        print(MARK + "done", flush=True)
 
 
 if __name__ == "__main__":
