@@ -268,10 +268,10 @@ def test_a_prompt_is_computed_once_for_all_its_samples_and_not_again_where_it_is
     async def scenario(backend: Backend) -> None:
         length = len(await backend.tokenize(STORY, False))
         await run(backend, *(spec(temperature=1.0, seed=seed) for seed in range(5)))
-        assert backend.health().counts[2:] == (length, 0, length, 0), "prefilled, preempted, queried, found"
+        assert backend.health().counts[2:6] == (length, 0, length, 0), "prefilled, preempted, queried, found"
         ((*_, last),) = await run(backend, spec())
         assert last.cached_tokens > 0
-        assert backend.health().counts[2:] == (2 * length - last.cached_tokens, 0, 2 * length, last.cached_tokens)
+        assert backend.health().counts[2:6] == (2 * length - last.cached_tokens, 0, 2 * length, last.cached_tokens)
 
     check(scenario)
 
