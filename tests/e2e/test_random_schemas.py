@@ -18,13 +18,13 @@ from hypothesis import HealthCheck, Phase, given, settings
 from tests.bundled import bundled_path
 from tests.reference.json_schemas import SCHEMAS, Schema
 
-from quintet.backends.base import SequenceSpec, State
+from quintet.backends.base import Prepared, SequenceSpec, State
 from quintet.backends.native.engine import Engine
 from quintet.backends.native.guide import Guides
 from quintet.backends.native.guide_translate import GuideError, translate, verify
 from quintet.backends.native.load import native_loader
 from quintet.config import EngineConfig
-from quintet.errors import BadRequest
+from quintet.errors import BadRequest, Overloaded
 from quintet.events import Finish
 from quintet.request import Guide, GuideKind, Sampling
 
@@ -62,7 +62,9 @@ async def complete(engine: Engine, schema: Schema, seed: int, outcomes: Outcomes
     guide = Guide(GuideKind.JSON_SCHEMA, text, "response_format")
     prompt = PROMPT.format(schema=text[:300])
     try:
-        prepared = await engine.prepare([SequenceSpec(prompt, MAX_TOKENS, Sampling(0.8, 0.95, seed), None, False, guide=guide)])
+        prepared = await prepared_when_there_is_room(
+            engine, SequenceSpec(prompt, MAX_TOKENS, Sampling(0.8, 0.95, seed), None, False, guide=guide)
+        )
     except BadRequest:
         outcomes.ends["refused"] += 1
         return
@@ -72,6 +74,15 @@ async def complete(engine: Engine, schema: Schema, seed: int, outcomes: Outcomes
     outcomes.ends[finish.name.lower() if finish else "none"] += 1
     if finish is Finish.EOS and not valid(schema, made):
         outcomes.invalid.append(f"{text}: {made}")
+
+
+async def prepared_when_there_is_room(engine: Engine, spec: SequenceSpec) -> Prepared:
+    """As a client that is told to try again does."""
+    while True:
+        try:
+            return await engine.prepare([spec])
+        except Overloaded:
+            await asyncio.sleep(1)
 
 
 def valid(schema: Schema, text: str) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from quintet.backends.native.guide import Follower, Guides
-from quintet.backends.native.guide_translate import translate, verify
+from quintet.backends.native.guide_translate import BLANKS, translate, verify
 from quintet.dialects.cerebras_grammar import ROOTS, guide
 
 DOCS = Path(__file__).parents[3] / "docs" / "dialects" / "cerebras.md"
@@ -88,6 +88,15 @@ def test_a_root_accepts_what_it_stands_for_and_nothing_else(root: str) -> None:
     verdicts = {text: accepts(root, text) for text in TEXTS}
     assert verdicts == {text: expected(root, text) for text in TEXTS}
     assert set(verdicts.values()) == {True, False}
+
+
+@pytest.mark.parametrize("root", ["root", "fcall", "func", "funcarray", "value", "object", "array"])
+def test_white_space_in_json_is_bounded_in_every_root(root: str) -> None:
+    start = "[" if root in ("array", "funcarray") else "{"
+    made = guide(root, "grammar_root")
+    for blanks, wanted in ((BLANKS, True), (BLANKS + 1, False)):
+        follower = BYTES.follow(translate(made.kind, made.text))
+        assert all(allows(follower, token) and follower.consume(token) for token in (start + " " * blanks).encode()) is wanted
 
 
 def test_the_docs_say_what_each_root_accepts() -> None:
