@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from quintet.backends.base import Capabilities, Health, Prepared, PreparedSequence, SequenceSpec, State
 from quintet.errors import QuintetError
-from quintet.events import ChoiceDelta, ChoiceDone, Event, Finish, TokenEvent
+from quintet.events import NO_DRAFTS, ChoiceDelta, ChoiceDone, DraftCounts, Event, Finish, TokenEvent
 from quintet.request import CompletionRequest, Prompt, Sampling, StopRules
 from quintet.service import Job, Service
 
@@ -26,6 +26,7 @@ class Script:
     cached: int = 0
     logprob: float = -0.5
     waited: float = 0.0
+    drafts: DraftCounts = NO_DRAFTS
 
 
 @dataclass
@@ -81,7 +82,7 @@ class ScriptedBackend:
         if not events or script.finish in (Finish.ERROR, Finish.ABORT):
             events.append(TokenEvent(seq, -1))
         error = "The engine failed." if script.finish is Finish.ERROR else ""
-        events[-1] = replace(events[-1], finish=script.finish, cached_tokens=script.cached, error=error)
+        events[-1] = replace(events[-1], finish=script.finish, cached_tokens=script.cached, error=error, drafts=script.drafts)
         events = [*(prompt if item.echo else []), *events]
         return [replace(events[0], waited=script.waited), *events[1:]]
 
@@ -103,7 +104,8 @@ class ScriptedBackend:
         batch: list[TokenEvent] = []
         for item in self.rng.sample(list(self.running.values()), len(self.running)):
             if item.aborted_in == 0:
-                batch.append(TokenEvent(item.seq, -1, finish=Finish.ABORT, cached_tokens=self.scripts[item.seq % len(self.scripts)].cached))
+                script = self.scripts[item.seq % len(self.scripts)]
+                batch.append(TokenEvent(item.seq, -1, finish=Finish.ABORT, cached_tokens=script.cached, drafts=script.drafts))
                 del self.running[item.seq]
                 continue
             item.aborted_in = item.aborted_in and item.aborted_in - 1

@@ -12,7 +12,7 @@ from tests.unit.scripted_backend import Script, ScriptedBackend, done, request, 
 
 from quintet.backends.base import State
 from quintet.errors import BadRequest, EngineFailed, Loading, Overloaded, PromptTooLong, QuintetError
-from quintet.events import ChoiceDelta, ChoiceDone, Event, Finish, Finished, Usage
+from quintet.events import ChoiceDelta, ChoiceDone, DraftCounts, Event, Finish, Finished, Usage
 from quintet.request import CompletionRequest
 from quintet.service import Service
 
@@ -31,6 +31,14 @@ def test_a_prompt_counts_once_and_as_cached_only_what_no_sample_computed() -> No
     second = [Script(b"", cached=1), Script(b"6", cached=3)]
     events = serve(ScriptedBackend([*first, *second]), request("ab", "cde", n=2))
     assert events[-1] == Finished(Usage(prompt_tokens=5, completion_tokens=3 + 3 + 1 + 2, cached_tokens=0 + 1))
+
+
+def test_drafted_tokens_are_counted_over_all_choices_and_accepted_ones_are_of_the_completion() -> None:
+    scripts = [Script(b"12", drafts=DraftCounts(1, 2, 3)), Script(b"345", Finish.LENGTH, drafts=DraftCounts(2, 1, 4))]
+    usage = Usage(prompt_tokens=2, completion_tokens=6, accepted_tokens=3, rejected_tokens=7)
+    assert serve(ScriptedBackend(scripts), request("ab", n=2))[-1] == Finished(usage)
+    beyond = ScriptedBackend([Script(b"abcdefgh", drafts=DraftCounts(1, 7, 0))], pace=(8,))
+    assert serve(beyond, request("ab", stop=("c",)))[-1] == Finished(Usage(2, 3, accepted_tokens=3)), "what follows the stop is not"
 
 
 def test_a_stop_aborts_its_sequence_only_and_later_tokens_are_neither_shown_nor_counted() -> None:

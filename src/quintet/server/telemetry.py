@@ -94,7 +94,8 @@ class _EngineMetrics:
         self._usage.set(pages.used / pages.total if pages.total else 0.0)
         self._cached.set(pages.cached)
         self._tokens.show(health.batches, counts.tokens)
-        shown = (counts.steps, counts.prefilled, counts.preempted, counts.queried, counts.found, *counts[-3:])
+        shown = [counts.steps, counts.prefilled, counts.preempted, counts.queried, counts.found]
+        shown += [counts.drafts, counts.drafted, counts.accepted]
         for counter, total in zip(self._counters, shown, strict=True):
             counter.show(total)
         return [self._running, self._waiting, self._usage, self._cached, self._info(pages), self._tokens, *self._counters]
