@@ -65,7 +65,8 @@ def measure(model: str, context: int, stream: bool) -> int:
         finally:
             server.terminate()
     form = "stream" if stream else "JSON"
-    print(f"context {context}, {form}: {sum(added)} MiB (front {added[0]}, engine {sum(added[1:])}), {size / MIB:.1f} MiB sent in {took:.1f} s")
+    parts = f"front {added[0]}, engine {sum(added[1:])}"
+    print(f"context {context}, {form}: {sum(added)} MiB ({parts}), {size / MIB:.1f} MiB sent in {took:.1f} s")
     return sum(added)
 
 

@@ -128,16 +128,11 @@ class Observer:
 
     def saw(self, batch: Sequence[Event]) -> None:
         """Events of an engine step."""
-        now = self._telemetry.clock()
-        if any(isinstance(event, ChoiceDelta) for event in batch):
-            if self._last:
-                self._telemetry.gap.observe(now - self._last)
-            else:
-                self.first_s = now - self._arrived
-                self._telemetry.first.observe(self.first_s)
-            self._last = now
+        text = False
         for event in batch:
             match event:
+                case ChoiceDelta():
+                    text = True
                 case ChoiceDone(finish=finish):
                     self._reason(_REASON[finish])
                 case Finished(timing=timing):
@@ -146,6 +141,16 @@ class Observer:
                     self._telemetry.decode.observe(timing.completion)
                 case Failed():
                     self._reason("error")
+        if text:
+            self._saw_text(self._telemetry.clock())
+
+    def _saw_text(self, now: float) -> None:
+        if self._last:
+            self._telemetry.gap.observe(now - self._last)
+        else:
+            self.first_s = now - self._arrived
+            self._telemetry.first.observe(self.first_s)
+        self._last = now
 
     def ended(self, usage: Usage) -> None:
         """The answer is over, complete or not; ``usage`` is what was computed."""

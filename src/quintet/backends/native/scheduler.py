@@ -140,6 +140,8 @@ class Scheduler:
 
     def _make_way(self) -> None:
         """For a tenant with nothing in the batch."""
+        if self._waiting.head() is None:
+            return
         running = Counter(seq.group.tenant for seq in self._running)
         idle = next((tenant for tenant in self._waiting.tenants if tenant not in running), None)
         if idle is None:
