@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from quintet.backends.base import Counts, Pages, PreparedSequence
@@ -105,6 +105,8 @@ def test_what_is_not_a_message_to_the_worker_is_refused(value: Any) -> None:
 
 
 @given(st.binary(max_size=200))
+@example(b"\x91\xa5\x00\x00\x00\x00\x80")
+@example(b"\x91" * 100_000)
 def test_noise_is_refused_or_understood_and_nothing_else(data: bytes) -> None:
     for decode in (codec.decode_to_worker, codec.decode_from_worker):
         with contextlib.suppress(codec.BadFrameError):

@@ -155,6 +155,8 @@ _StepIn = msgspec.defstruct(
     gc=False,
 )
 
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # the library's own error is only the first of them
+
 _encoder = msgspec.msgpack.Encoder()
 _to_worker = msgspec.msgpack.Decoder(Load | Vocabulary | Work | Drop)
 _from_worker = msgspec.msgpack.Decoder(Loading | Up | Begun | _StepIn | Failure)
@@ -207,7 +209,7 @@ def decode_to_worker(data: bytes) -> Load | Vocabulary | Work | Drop:
     """
     try:
         frame: Load | Vocabulary | Work | Drop = _to_worker.decode(data)
-    except msgspec.DecodeError as error:
+    except _UNREADABLE as error:
         raise BadFrameError(str(error)) from None
     return frame
 
@@ -220,7 +222,7 @@ def decode_from_worker(data: bytes) -> Any:
     """
     try:
         return _from_worker.decode(data)
-    except msgspec.DecodeError as error:
+    except _UNREADABLE as error:
         raise BadFrameError(str(error)) from None
 
 
