@@ -152,7 +152,7 @@ def test_repetition_bounds_hold(bound: int) -> None:
         assert ord(around[1]) in ahead and ord(one) not in ahead and ord(",") not in ahead
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(SCHEMAS, st.randoms(use_true_random=False))
 def test_what_ends_conforms_to_its_schema(schema: dict[str, object], rng: random.Random) -> None:
     """Random walks through random schemas, judged by an independent validator. What cannot be enforced is refused, never weakened."""
