@@ -38,7 +38,8 @@ async def apps(model: Path) -> AsyncIterator[tuple[Engine, dict[str, ASGIApp]]]:
     load = native_loader(model, threads=2, context=CONTEXT)
     async with ready(Engine(load, EngineConfig(kv_bytes=256 << 20), clock=lambda: 0.0)) as engine:
         yield engine, {
-            name: create_app(engine, ServerConfig(dialect=name, model_names=(MODEL,)), source=SOURCE) for name in PROVIDERS
+            name: create_app(engine, ServerConfig(dialect=name, model_names=(MODEL,)), source=SOURCE, keep_alive=3600)
+            for name in PROVIDERS
         }
 
 

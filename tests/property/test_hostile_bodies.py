@@ -187,7 +187,7 @@ class Campaign:
     async def run(self, count: int, report: Callable[[int], None]) -> None:
         loop = asyncio.get_running_loop()
         loop.set_default_executor(OnTheSpot())
-        config = EngineConfig(kv_bytes=16 << 20, max_waiting=100_000)
+        config = EngineConfig(kv_bytes=16 << 20, max_waiting=100_000, speculation=False)  # see toy_app
         async with ready(Watched(toy_loader(), config, clock=lambda: 0.0)) as engine:
             app = create_app(engine, ServerConfig(dialect=self.dialect, model_names=(MODEL,)), source=SOURCE)
             expected = await neighbour(app, asyncio.Event())

@@ -20,6 +20,9 @@ MODEL = "golden"
 
 @asynccontextmanager
 async def toy_app(dialect: str, clock: Callable[[], float] = lambda: 0.0) -> AsyncIterator[ASGIApp]:
-    """An application with a fresh toy engine, whose answers depend on nothing but the request; closed at the end."""
-    async with ready(Engine(toy_loader(), EngineConfig(kv_bytes=1 << 22), clock=clock)) as engine:
+    """An application with a fresh toy engine, whose answers depend on nothing but the request; closed at the end.
+
+    Without drafts: how many are right is told in the usage, and how many are made depends on what else runs.
+    """
+    async with ready(Engine(toy_loader(), EngineConfig(kv_bytes=1 << 22, speculation=False), clock=clock)) as engine:
         yield create_app(engine, ServerConfig(dialect=dialect, model_names=(MODEL,)), source=SOURCE)
