@@ -11,7 +11,7 @@ from tests.contract.backends.conftest import CONFIG, Check
 
 from quintet.backends.base import Backend, SequenceSpec, State
 from quintet.errors import BadRequest, Overloaded, PromptTooLong
-from quintet.events import Finish, TokenEvent
+from quintet.events import NO_DRAFTS, Finish, TokenEvent
 from quintet.request import Prompt, Sampling
 
 STORY = "Once upon a time there was a little fox who lived at the edge of the forest"
@@ -48,7 +48,7 @@ async def run(backend: Backend, *specs: SequenceSpec) -> list[list[TokenEvent]]:
 
 def told(events: Sequence[TokenEvent]) -> list[TokenEvent]:
     """Events without what may differ between runs of the same request."""
-    return [replace(event, seq=0, cached_tokens=0, waited=0.0) for event in events]
+    return [replace(event, seq=0, cached_tokens=0, waited=0.0, drafts=NO_DRAFTS) for event in events]
 
 
 CROWD = [
