@@ -52,6 +52,8 @@ def parse_tokenize(body: bytes) -> Tokenize:
         BadRequest: and nothing else, whatever the bytes.
     """
     raw = decode_object(body)
+    for field in FIELDS:
+        field.of(raw)  # checked also where the other form of the request does not read it
     prompt, content = PROMPT.of(raw), CONTENT.of(raw)
     if (prompt is None) == (content is None):
         raise BadRequest("prompt", "or content is required, and not both")

@@ -24,6 +24,14 @@ def test_vllms_form() -> None:
     assert (full["tokens"], full["token_strs"]) == ([EOS, 97], ["", "a"])
 
 
+@pytest.mark.parametrize("text", ["prompt", "content"])
+@pytest.mark.parametrize("field", ["add_special", "add_special_tokens", "parse_special", "return_token_strs", "with_pieces"])
+def test_a_flag_of_the_wrong_type_is_refused_in_either_form(text: str, field: str) -> None:
+    """schemathesis found that those of the other form were not looked at."""
+    answer = ask("/tokenize", {text: "a", field: 1})
+    assert (answer.status, answer.json()["error"]["param"]) == (400, field)
+
+
 def test_llama_cpps_form() -> None:
     assert ask("/tokenize", {"content": "ab"}).json() == {"tokens": [97, 98]}
     assert ask("/tokenize", {"content": "", "add_special": True}).json() == {"tokens": [EOS]}
