@@ -56,6 +56,10 @@ class NoModel:
     def logits(self, rows: U8) -> F32:
         return self._logits[: len(rows)]
 
+    def logits_of(self, rows: U8, tokens: I32) -> F32:
+        """Nothing is scored."""
+        return np.zeros(len(rows), np.float32)
+
     def copy_page(self, source: int, target: int) -> None:
         """Nothing to copy."""
 
@@ -66,7 +70,7 @@ def no_draw(logits: F32, *_: object) -> I32:
 
 def no_score(_: F32, targets: I32, k: int) -> Scores:
     rows = len(targets)
-    return Scores(np.zeros(rows, np.float32), np.zeros((rows, k), np.int32), np.zeros((rows, k), np.float32))
+    return Scores(np.zeros(rows, np.float32), np.zeros((rows, k), np.int32), np.zeros((rows, k), np.float32), np.zeros(rows))
 
 
 def prompt(index: int) -> tuple[int, ...]:

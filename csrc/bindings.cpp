@@ -66,6 +66,18 @@ class PyModel {
     return {data, {n, size_t(model_.config().vocab)}, owner, {int64_t(stride), 1}};
   }
 
+  Out<float, 1> logits_of(In<uint8_t, 2> rows, In<int32_t, 1> tokens) {
+    require(rows.shape(1) == model_.row_bytes(), "logits_of: rows of another model");
+    require(rows.shape(0) == tokens.size() && tokens.size() < (1u << 24), "logits_of: one token per row");
+    for (size_t i = 0; i < tokens.size(); i++)
+      require(tokens.data()[i] >= 0 && tokens.data()[i] < model_.config().vocab, "logits_of: token out of range");
+    auto out = fresh<float, 1>({tokens.size()});
+    nb::gil_scoped_release release;
+    const std::lock_guard lock(mutex_);
+    model_.logits_of(rows.data(), int(tokens.size()), tokens.data(), out.data());
+    return out;
+  }
+
   Model& model() { return model_; }
 
  private:
@@ -109,6 +121,7 @@ NB_MODULE(_core, m) {
       .def("copy_page", [](PyModel& p, int source, int target) { p.model().copy_page(source, target); }, "source"_a, "target"_a)
       .def("forward", &PyModel::forward, "tokens"_a, "lengths"_a, "starts"_a, "tables"_a, "rows"_a)
       .def("logits", &PyModel::logits, "rows"_a)
+      .def("logits_of", &PyModel::logits_of, "rows"_a, "tokens"_a)
       .def_prop_ro("isa", [](PyModel& p) { return p.model().kernels().name; })
       .def_prop_ro("row_bytes", [](PyModel& p) { return p.model().row_bytes(); })
       .def_prop_ro("page_bytes", [](PyModel& p) { return p.model().page_bytes(); })

@@ -55,14 +55,16 @@ nb::tuple score(const Logits& logits, In<int32_t, 1> targets, int k) {
   auto chosen = fresh<float, 1>({n});
   auto ids = fresh<int32_t, 2>({n, size_t(k)});
   auto top = fresh<float, 2>({n, size_t(k)});
+  auto sums = fresh<double, 1>({n});
   {
     nb::gil_scoped_release release;
     over_rows(int(n), vocab, [&](int r) {
       const size_t at = size_t(r) * size_t(k);
-      score_row(best_kernels(), logits_row(logits, r), vocab, targets.data()[r], k, chosen.data() + r, ids.data() + at, top.data() + at);
+      score_row(best_kernels(), logits_row(logits, r), vocab, targets.data()[r], k, chosen.data() + r, ids.data() + at, top.data() + at,
+                sums.data() + r);
     });
   }
-  return nb::make_tuple(chosen, ids, top);
+  return nb::make_tuple(chosen, ids, top, sums);
 }
 
 Controls controls_from(const nb::dict& d) {

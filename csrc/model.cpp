@@ -283,9 +283,22 @@ void Model::forward(const Batch& b, uint8_t* out) {
   }
 }
 
-void Model::logits(const uint8_t* rows, int n, float* out) {
+const Packed& Model::output_matrix() const {
   if (!finished_) throw std::invalid_argument("logits: the model is not complete");
-  const Packed& w = config_.tied ? *embed_ : *output_;
+  return config_.tied ? *embed_ : *output_;
+}
+
+void Model::logits_of(const uint8_t* rows, int n, const int32_t* tokens, float* out) {
+  const Packed& w = output_matrix();
+  team_.parallel(n, [&](int i) {
+    float tile[16];
+    k_.gemm_tile(w, tokens[i] / 16, rows + size_t(i) * row_bytes(), row_bytes(), 1, tile, 16, false);
+    out[i] = tile[tokens[i] % 16];
+  });
+}
+
+void Model::logits(const uint8_t* rows, int n, float* out) {
+  const Packed& w = output_matrix();
   const int chunk = 4, units = (w.tiles() + chunk - 1) / chunk;
   team_.parallel(units, [&](int u) {
     for (int t = u * chunk; t < std::min(w.tiles(), (u + 1) * chunk); t++)

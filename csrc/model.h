@@ -54,6 +54,8 @@ class Model {
   void forward(const Batch& batch, uint8_t* out);
   // rows: n quantised hidden rows; out: n rows of vocab_stride() floats, of which the first vocab are logits.
   void logits(const uint8_t* rows, int n, float* out);
+  // The same of one token per row: out[i] is what logits() gives for tokens[i], from 0 to vocab - 1, in rows[i].
+  void logits_of(const uint8_t* rows, int n, const int32_t* tokens, float* out);
   int vocab_stride() const { return (config_.vocab + 15) / 16 * 16; }
   const Config& config() const { return config_; }
   const Kernels& kernels() const { return k_; }
@@ -67,6 +69,7 @@ class Model {
   struct Unit { int segment, kv_head, head_from, head_to, row_from, row_to; };   // rows: indexes into the live rows
   struct Pass;   // the buffers and views of one forward
 
+  const Packed& output_matrix() const;
   std::optional<Packed>* matrix_slot(const std::string& name, int* rows, int* cols);
   std::vector<float>* vector_slot(const std::string& name, int* size);
   std::vector<int> rope_order(int heads) const;

@@ -105,13 +105,14 @@ float log_sum_exp(const Kernels& k, const float* logits, int vocab) {
 }
 
 // The caller has checked 0 <= target < vocab and 0 <= top_k <= vocab.
-void score_row(const Kernels& k, const float* logits, int vocab, int target, int top_k, float* chosen, int32_t* top_ids, float* top) {
+void score_row(const Kernels& k, const float* logits, int vocab, int target, int top_k, float* chosen, int32_t* top_ids, float* top,
+               double* log_sum) {
   const bool sound = chunk_maxima(k, logits, vocab, scratch.maxima);
-  const double log_sum = log_sum_exp_exact(k, logits, vocab, row_max(scratch.maxima));
-  *chosen = sound ? float(double(logits[target]) - log_sum) : std::numeric_limits<float>::quiet_NaN();
+  *log_sum = sound ? log_sum_exp_exact(k, logits, vocab, row_max(scratch.maxima)) : std::numeric_limits<double>::quiet_NaN();
+  *chosen = float(double(logits[target]) - *log_sum);
   if (top_k < 1) return;
   largest(logits, vocab, scratch.maxima, top_k, top_ids, top);
-  for (int i = 0; i < top_k; i++) top[i] = float(double(top[i]) - log_sum);
+  for (int i = 0; i < top_k; i++) top[i] = float(double(top[i]) - *log_sum);
 }
 
 int32_t draw_row(const Kernels& k, const float* logits, Sampler& sampler, uint64_t position, const uint32_t* mask) {

@@ -179,8 +179,9 @@ void whole_model(const Kernels& k, Results& out) {
       const float* l = logits.data() + size_t(m.vocab_stride()) * size_t(i);
       d.add(l, size_t(c.vocab) * 4);
       float chosen, top[5];
+      double log_sum;
       int32_t ids[5];
-      score_row(k, l, c.vocab, tokens[size_t(i)], 5, &chosen, ids, top);
+      score_row(k, l, c.vocab, tokens[size_t(i)], 5, &chosen, ids, top, &log_sum);
       draws.add(&chosen, 4); draws.add(ids, 20); draws.add(top, 20);
       for (Sampler& s : samplers) { const int32_t id = draw_row(k, l, s, uint64_t(i), nullptr); draws.add(&id, 4); s.accept(id); }
     }

@@ -232,3 +232,11 @@ def test_any_schedule_gives_each_sequence_the_bits_it_has_alone(
     hidden = run_together(runner, runs, [arrival for _, _, arrival in schedule])
     for run, rows in zip(runs, hidden, strict=True):
         assert_same_bits(run_alone(alone, whole(run.tokens)), rows)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_logit_of_one_token_has_the_bits_it_has_among_all(subject: Subject, threads: int) -> None:
+    runner, tokens = subject.runner(threads), subject.tokens(subject.short)
+    hidden = run_alone(runner, whole(tokens))
+    targets = tokens[: len(hidden)]
+    assert_same_bits(runner.logits_of(hidden, targets), logits_of(runner, hidden)[np.arange(len(targets)), targets])

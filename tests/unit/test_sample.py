@@ -52,7 +52,7 @@ def sample_many(logits: F32, temperature: float, top_p: float, seeds: Sequence[i
 
 
 def score(logits: F32, target: int, k: int) -> tuple[float, I32, F32]:
-    chosen, ids, top = _core.score(logits[None], np.array([target], np.int32), k)
+    chosen, ids, top, _ = _core.score(logits[None], np.array([target], np.int32), k)
     return float(chosen[0]), ids[0], top[0]
 
 
@@ -128,7 +128,8 @@ def test_sorted_rows_give_the_same_top(order: int) -> None:
 def test_a_score_does_not_depend_on_the_other_rows() -> None:
     logits = np.stack([normal_logits(700, seed) for seed in range(5)])
     targets = np.arange(5, dtype=np.int32)
-    chosen, ids, top = _core.score(logits, targets, 4)
+    chosen, ids, top, log_sums = _core.score(logits, targets, 4)
+    np.testing.assert_array_equal((logits[range(5), targets] - log_sums).astype(np.float32), chosen)  # in double precision, rounded once
     for row in range(5):
         alone = _core.score(logits[row : row + 1].copy(), targets[row : row + 1], 4)
         assert (chosen[row], ids[row].tolist(), top[row].tolist()) == (alone[0][0], alone[1][0].tolist(), alone[2][0].tolist())

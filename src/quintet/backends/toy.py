@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from quintet.backends.native.core import F32, U8, Batch
+from quintet.backends.native.core import F32, I32, U8, Batch
 from quintet.backends.native.ports import PAGE, Loaded, Loader
 from quintet.models.think import ThinkTags
 
@@ -120,6 +120,11 @@ class ToyRunner:
         uniform = (noise >> np.uint64(40)).astype(np.float32) * np.float32(2**-24)
         square = uniform * uniform
         logits: F32 = self._bias[last] + np.float32(6) * (square * square)
+        return logits
+
+    def logits_of(self, rows: U8, tokens: I32) -> F32:
+        """float32 [R]: of each row the logit of its token."""
+        logits: F32 = self.logits(rows)[np.arange(len(tokens)), tokens]
         return logits
 
     def copy_page(self, source: int, target: int) -> None:

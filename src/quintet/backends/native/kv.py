@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from quintet.backends.native.core import U8
+from quintet.backends.native.judged import ROOM
 from quintet.backends.native.pages import BlockTables, BrokenInvariantError, PagePool, chain
 from quintet.backends.native.ports import PAGE
 from quintet.backends.native.sequence import Sequence, Snapshot, State
@@ -14,13 +15,13 @@ class KvCache:
     """The page pool as sequences use it.
 
     Args:
-        row_bytes: bytes of one hidden row.
+        row_bytes: bytes of one hidden row, to which the stores of pages add what is known of it.
     """
 
     def __init__(self, pool: PagePool, tables: BlockTables, row_bytes: int) -> None:
         self.pool = pool
         self.tables = tables
-        self._row_bytes = row_bytes
+        self._stored_bytes = row_bytes + ROOM
 
     def match(self, seq: Sequence) -> list[int]:
         """Cached pages with the sequence's first tokens; at least one token is left to compute if it will draw.
@@ -155,7 +156,7 @@ class KvCache:
 
     def _rows(self, seq: Sequence, index: int, *, keep: bool) -> U8:
         page = self.tables.page(seq.slot, index)
-        return self.pool.keep_rows(page, self._row_bytes) if keep else self.pool.rows(page)
+        return self.pool.keep_rows(page, self._stored_bytes) if keep else self.pool.rows(page)
 
     def _digest(self, seq: Sequence, index: int) -> bytes:
         digests = seq.digests

@@ -123,7 +123,7 @@ class PagePool:
         self._digests[page] = digest
 
     def rows(self, page: int) -> U8:
-        """The stored hidden rows of a page, uint8 [PAGE, row_bytes]."""
+        """The stored hidden rows of a page, uint8 [PAGE, stored bytes]."""
         return self._rows[page]
 
     def keep_rows(self, page: int, row_bytes: int) -> U8:

@@ -34,7 +34,7 @@ class ScoreJob:
     """Prompt log-probabilities of consecutive tokens.
 
     Args:
-        rows: views of stored hidden rows, uint8 [·, row_bytes], in order; read after ``Plan.stores`` were filled.
+        rows: views of stored hidden rows and what is known of them, see ``Judged``, in order; read after ``Plan.stores`` were filled.
         targets: the token after each row.
         top: alternatives per token.
     """
@@ -55,7 +55,7 @@ class Plan:
         tokens: of all segments, one after the other.
         slots, starts, lengths: per segment: block table, first position, number of tokens.
         rows: indexes into ``tokens`` whose hidden rows are wanted; of the decoding sequences come first.
-        stores: ``(view, first)``: hidden rows ``first`` and on (numbered as ``rows``) are to be copied into ``view``.
+        stores: ``(view, first)``: hidden rows ``first`` and on (numbered as ``rows``) go into ``view``, and nothing is known of them yet.
         decodes: number of decoding sequences.
         draws: sequences that draw; the decoding ones first.
         drafts: the tokens drafted for each of them; empty = for none.

@@ -9,6 +9,7 @@ import numpy as np
 
 from quintet.backends.native.core import F32, I32, NOT_DRAWN, U8, Batch, Drafted, Runner, Sampler, Samplers, Scores, draw, score
 from quintet.backends.native.emit import tops_of
+from quintet.backends.native.judged import KEPT, ROOM, Judged
 from quintet.backends.native.masks import Masked, Masks
 from quintet.backends.native.pages import BlockTables
 from quintet.backends.native.plan import NO_WAY_ON, Plan, Results, ScoreJob
@@ -44,7 +45,7 @@ class Stepper:
                 masks.exception()  # waits: the sequences may change now
             raise
         for view, first in plan.stores:
-            view[:] = hidden[first : first + len(view)]
+            view[:, :-ROOM], view[:, -ROOM:] = hidden[first : first + len(view)], 0
         results = Results(hidden, [], [], [], [])
         if plan.draws:
             self._draw(plan, results, masks)
@@ -112,21 +113,24 @@ class Stepper:
         return logits if len(distinct) == len(plan.draw_rows) else logits[[distinct[row] for row in plan.draw_rows]]
 
     def _score(self, jobs: list[ScoreJob]) -> list[Scores | None]:
-        """All jobs' rows together, ``SCORE_ROWS`` at a time, then taken apart again."""
-        rows = np.concatenate([view for job in jobs for view in job.rows])
+        """All jobs' rows together, then taken apart again. The whole output matrix is for those rows that were never judged."""
+        judged = Judged([view for job in jobs for view in job.rows])
         targets = np.array([target for job in jobs for target in job.targets], np.int32)
-        most = max(job.top for job in jobs)
-        parts = []
-        for first in range(0, len(rows), SCORE_ROWS):
-            logits = self._runner.logits(rows[first : first + SCORE_ROWS])
-            parts.append(score(logits, targets[first : first + SCORE_ROWS], most))
-        chosen = np.concatenate([part.chosen for part in parts])
-        top_ids = np.concatenate([part.top_ids for part in parts])
-        top = np.concatenate([part.top for part in parts])
+        known, unknown = judged.which(known=True), judged.which(known=False)
+        of_targets = np.empty(len(targets), np.float32)
+        if len(known):
+            of_targets[known] = self._runner.logits_of(judged.rows[known], targets[known])
+        for first in range(0, len(unknown), SCORE_ROWS):
+            some = unknown[first : first + SCORE_ROWS]
+            logits = self._runner.logits(judged.rows[some])
+            judged.learn(some, score(logits, targets[some], min(KEPT, logits.shape[1])))
+            of_targets[some] = logits[np.arange(len(some)), targets[some]]
+        if len(unknown):
+            judged.keep()
+        whole = judged.scores(of_targets, max(job.top for job in jobs))
         ends = np.cumsum([len(job.targets) for job in jobs])[:-1]
-        split = zip(np.split(chosen, ends), np.split(top_ids, ends), np.split(top, ends), strict=True)
+        split = zip(*(np.split(part, ends) for part in (whole.chosen, whole.top_ids, whole.top, whole.log_sums)), strict=True)
         return [Scores(*each) if np.isfinite(each[0]).all() else None for each in split]
-
 
 
 def _drafted(drafts: Items[list[int]]) -> Drafted | None:
