@@ -58,7 +58,7 @@ class NoModel:
 
     def logits_of(self, rows: U8, tokens: I32) -> F32:
         """Nothing is scored."""
-        return np.zeros(len(rows), np.float32)
+        return np.zeros(len(tokens), np.float32)
 
     def copy_page(self, source: int, target: int) -> None:
         """Nothing to copy."""

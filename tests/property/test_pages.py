@@ -130,7 +130,7 @@ def test_tables_are_gathered_as_wide_as_the_longest() -> None:
     one, two = tables.open([4, 5]), tables.open([6])
     tables.append(two, 7)
     tables.append(two, 1)
-    tables.replace_last(two, 2)
+    assert tables.replace(two, tables.length(two) - 1, 2) == 1
     gathered = tables.gather([two, one])
     assert gathered[0].tolist() == [6, 7, 2]
     assert gathered[1, :2].tolist() == [4, 5]

@@ -30,12 +30,36 @@ class KvCache:
         with hidden rows match.
         """
         pages: list[int] = []
-        for index in range((seq.goal - 1 if seq.max_tokens else seq.goal) // PAGE):
+        for index in range(_shareable(seq)):
             page = self.pool.lookup(self._digest(seq, index), with_rows=seq.group.scoring)
             if page is None:
                 break
             pages.append(page)
         return pages
+
+    def adopt(self, seq: Sequence) -> int:
+        """Pages with the sequence's next tokens that were computed for others meanwhile take the place of its own.
+
+        Returns:
+            How many tokens they hold.
+        """
+        before = seq.computed
+        while (digest := self.next_page(seq)) and seq.computed % PAGE == 0:
+            page = self.pool.lookup(digest, with_rows=seq.group.scoring)
+            if page is None:
+                break
+            self.pool.share(page)
+            self.pool.release([self.tables.replace(seq.slot, seq.computed // PAGE, page)])
+            seq.computed += PAGE
+            seq.published = seq.computed // PAGE
+        if seq.computed > before:
+            seq.page = self.tables.page(seq.slot, self.tables.length(seq.slot) - 1)
+        return seq.computed - before
+
+    def next_page(self, seq: Sequence) -> bytes:
+        """The digest of the page that holds the sequence's next token to compute; empty if it cannot come from the cache."""
+        index = seq.computed // PAGE
+        return self._digest(seq, index) if self.pool.caching and index < _shareable(seq) else b""
 
     def cost(self, seq: Sequence, matched: list[int]) -> int:
         """Pages by which ``available`` drops if the sequence is admitted with these cached pages."""
@@ -81,8 +105,7 @@ class KvCache:
         page = self.pool.take()
         if seq.computed % PAGE:
             copies.append((seq.page, page))
-            self.tables.replace_last(seq.slot, page)
-            self.pool.release([seq.page])
+            self.pool.release([self.tables.replace(seq.slot, self.tables.length(seq.slot) - 1, page)])
         else:
             self.tables.append(seq.slot, page)
         seq.page = page
@@ -164,6 +187,11 @@ class KvCache:
             start = len(digests) * PAGE
             digests.append(chain(digests[-1] if digests else b"", seq.slice(start, start + PAGE), seq.group.salt))
         return digests[index]
+
+
+def _shareable(seq: Sequence) -> int:
+    """Pages of a sequence that may come from the cache: one that will draw has a token left to compute."""
+    return (seq.goal - 1 if seq.max_tokens else seq.goal) // PAGE
 
 
 def _spans(start: int, stop: int) -> list[tuple[int, int, int]]:

@@ -48,7 +48,7 @@ class PagePool:
 
     def __init__(self, total: int, *, caching: bool = True) -> None:
         self.total = total
-        self._caching = caching
+        self.caching = caching
         self._references: list[int] = []
         self._free: list[int] = []
         self._idle: OrderedDict[int, None] = OrderedDict()  # least recently used first
@@ -109,7 +109,7 @@ class PagePool:
 
     def publish(self, page: int, digest: bytes) -> None:
         """Make a full, used page findable. The first page of a digest stays, unless only the new one has rows."""
-        if not self._caching:
+        if not self.caching:
             return
         known = self._by_digest.get(digest)
         if known is not None:
@@ -217,9 +217,11 @@ class BlockTables:
         """How many pages a table lists."""
         return self._lengths[slot]
 
-    def replace_last(self, slot: int, page: int) -> None:
-        """Put ``page`` in the place of the last page."""
-        self._matrix[slot, self._lengths[slot] - 1] = page
+    def replace(self, slot: int, index: int, page: int) -> int:
+        """Put ``page`` in the place of another, which is returned."""
+        other = int(self._matrix[slot, index])
+        self._matrix[slot, index] = page
+        return other
 
     def gather(self, slots: Sequence[int]) -> I32:
         """The tables of ``slots``, int32 [S, P] with P the longest of them (at least 1)."""

@@ -2,7 +2,8 @@
 
 Order of a step: sequences that decode get one token each, and where few do, those that are drafted after it; then waiting ones are
 admitted while slots and pages last; then prefill shares what is left of ``batch_tokens``, at least half of it to the oldest
-prefill and the rest to the shortest first. When pages run out the newest running sequence gives its own up and is computed again
+prefill and the rest to the shortest first; less of it while something decodes (``pace``). Of prompts that go on alike only one is
+computed, the others take its pages over. When pages run out the newest running sequence gives its own up and is computed again
 later, before anything that waits: it draws at the same positions with the same seed, so clients cannot see it. The oldest running
 sequence is never preempted and nobody overtakes the head of the queue for lack of pages, so everything ends. A tenant that waits
 with nothing in the batch comes before those that have something there, and gets the place of a sequence of the one with most.
@@ -21,6 +22,7 @@ from quintet.backends.native.emit import NUMERICAL, REFUSED, Emitter
 from quintet.backends.native.groups import Groups
 from quintet.backends.native.kv import KvCache
 from quintet.backends.native.messages import Events
+from quintet.backends.native.pace import Pace
 from quintet.backends.native.pages import BrokenInvariantError
 from quintet.backends.native.plan import Chunk, Plan, Results
 from quintet.backends.native.ports import PAGE
@@ -53,6 +55,7 @@ class Scheduler:
         self._running: list[Sequence] = []  # in order of admission
         self._waiting = WaitingQueue()
         self._groups = Groups(kv, self._waiting)
+        self.pace = Pace()  # told by who runs the steps
         self._stuck: Sequence | None = None  # head of the queue that the last plan had no place for
         self.drafts = NO_DRAFTS
         self.preempted = self.queried = self.found = 0
@@ -108,7 +111,9 @@ class Scheduler:
         self._plan_decodes(plan)
         self._admit(plan, now)
         self._stuck = self._waiting.head()
-        self._plan_prefills(plan, self._batch_tokens - len(plan.tokens))
+        left = self._batch_tokens - len(plan.tokens)
+        hurry = self.pace.limit(self._batch_tokens) - len(plan.tokens) if plan.decodes else left
+        self._plan_prefills(plan, min(left, max(hurry, PAGE)))
         return plan
 
     def apply(self, plan: Plan, results: Results) -> Events:
@@ -238,13 +243,25 @@ class Scheduler:
         prefills = [seq for seq in self._running if seq.state is State.PREFILL]
         if not prefills:
             return
-        oldest, *others = prefills
-        others.sort(key=lambda seq: seq.remaining)
+        for seq in prefills:
+            self._adopt(seq)
+        oldest, *others = self._distinct([prefills[0], *sorted(prefills[1:], key=lambda seq: seq.remaining)])
         budget -= self._plan_chunk(plan, oldest, max(-(-budget // 2), budget - sum(seq.remaining for seq in others)))
         for seq in others:
             if budget <= 0:
                 return
             budget -= self._plan_chunk(plan, seq, budget)
+
+    def _adopt(self, seq: Sequence) -> None:
+        tokens = self._kv.adopt(seq)
+        if tokens and not seq.generated:
+            self.found += tokens
+            seq.group.cached = min((seq.group.cached or 0) + tokens, seq.computed)
+
+    def _distinct(self, prefills: list[Sequence]) -> list[Sequence]:
+        """Without those whose next page one before them computes: they adopt it when it is done."""
+        first = set({(self._kv.next_page(seq) or seq, seq.group.scoring): seq for seq in reversed(prefills)}.values())
+        return [seq for seq in prefills if seq in first]
 
     def _plan_chunk(self, plan: Plan, seq: Sequence, share: int) -> int:
         """Give ``seq`` at most ``share`` tokens to compute and as many to score; returns how much of it was used."""

@@ -122,7 +122,9 @@ class Worker:
         speculation = Speculation(tokenizer.eos_ids, guides) if config.speculation else None
         scheduler = Scheduler(config, KvCache(self._pool, tables, runner.row_bytes), emitter, speculation)
         self._tell(scheduler, {})
-        self._send(Ready(capabilities, tokenizer, self._try(runner) if self._supervised else 0.0))
+        step_s = self._try(runner) if self._supervised else 0.0
+        scheduler.pace.learn(config.batch_tokens, step_s)
+        self._send(Ready(capabilities, tokenizer, step_s))
         return scheduler, Stepper(runner, tables, Samplers(capabilities.pieces, tokenizer.eos_ids), Masks(guides, capabilities.vocab))
 
     def _progress(self, share: float) -> None:
@@ -193,7 +195,8 @@ class Worker:
         return {}
 
     def _step(self, scheduler: Scheduler, stepper: Stepper) -> Events:
-        plan = scheduler.plan(self._clock())
+        begin = self._clock()
+        plan = scheduler.plan(begin)
         if self._supervised:
             self._announce(plan)
         try:
@@ -205,6 +208,7 @@ class Worker:
             self._steps += 1
             self._tokens += len(plan.tokens)
             self._prefilled += sum(chunk.count for chunk in plan.chunks)
+        scheduler.pace.learn(len(plan.tokens), self._clock() - begin)
         return scheduler.apply(plan, results)
 
     def _announce(self, plan: Plan) -> None:
