@@ -56,7 +56,7 @@ class NoModel:
     def logits(self, rows: U8) -> F32:
         return self._logits[: len(rows)]
 
-    def logits_of(self, rows: U8, tokens: I32) -> F32:
+    def logits_of(self, rows: U8, tokens: I32) -> F32:  # noqa: ARG002 - the protocol's
         """Nothing is scored."""
         return np.zeros(len(tokens), np.float32)
 
