@@ -1,4 +1,4 @@
-"""How soon a server answers and how much memory it takes: start to first token, idle, and at the peak of a prompt scored in full.
+"""How soon a server answers after its start, and how much memory it takes when it is idle.
 
     python bench/footprint.py [MODEL] [--starts 5]
 
@@ -14,7 +14,6 @@ import re
 import socket
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,7 +25,6 @@ from proc import PeerError, child, last_words, say
 
 READY_S = 60.0
 SETTLE_S = 1.0
-TOP = 20
 _POLL_S = 0.01
 MIB = 1 << 20
 
@@ -43,22 +41,15 @@ def main() -> None:
         say(f"start {start + 1} of {args.starts}")
         begin = time.monotonic()
         with server(path) as (port, _):
-            complete(port, {"prompt": "The sky is", "max_tokens": 1})
+            first_token(port, path.stem)
             times.append(time.monotonic() - begin)
-    with server(path) as (port, leader):
+    with server(path) as (_, leader):
         time.sleep(SETTLE_S)
         idle = memory(leader)
-        context = about(port)["context_size"]
-        say(f"scoring a prompt of {context} tokens")
-        with peak(leader) as most:
-            prompt = [1000 + at * 7 % 20_000 for at in range(context - 1)]
-            body = {"prompt": prompt, "max_tokens": 1, "echo": True, "logprobs": TOP}
-            complete(port, body, "/cerebras/v1/completions")  # the dialect with the most alternatives
     size = path.stat().st_size
     print(f"model file                        {size / MIB:8.1f} MiB")
     print(f"start to first token, best of {args.starts}   {min(times):8.2f} s   (median {sorted(times)[len(times) // 2]:.2f})")
     print(f"idle                              {idle / MIB:8.1f} MiB = {idle / size:.2f} x the file")
-    print(f"peak of {context} tokens echoed with {TOP} alternatives: {most[0] / MIB:.1f} MiB, {(most[0] - idle) / MIB:+.1f} MiB")
 
 
 @contextmanager
@@ -101,16 +92,11 @@ def ask(port: int, method: str, path: str, body: object = None) -> tuple[int, by
         connection.close()
 
 
-def complete(port: int, body: dict[str, Any], path: str = "/v1/completions") -> None:
-    """One completion, which must succeed."""
-    status, answer = ask(port, "POST", path, {"model": about(port)["id"], **body})
+def first_token(port: int, model: str) -> None:
+    """One token of a completion."""
+    status, answer = ask(port, "POST", "/v1/completions", {"model": model, "prompt": "The sky is", "max_tokens": 1})
     if status != 200:
         raise PeerError(f"status {status}: {answer[:300].decode('utf-8', 'replace')}")
-
-
-def about(port: int) -> Any:
-    """The served model, in the words of the dialect that tells its context."""
-    return json.loads(ask(port, "GET", "/novita/openai/v1/models")[1])["data"][0]
 
 
 def memory(leader: int) -> int:
@@ -139,24 +125,6 @@ def family(leader: int) -> list[int]:
     for pid in found:
         found += [child for child, parent in parents.items() if parent == pid]
     return found
-
-
-@contextmanager
-def peak(leader: int) -> Iterator[list[int]]:
-    """The most memory that the processes have while the block runs, sampled a hundred times a second."""
-    most, over = [0], threading.Event()
-
-    def watch() -> None:
-        while not over.wait(_POLL_S):
-            most[0] = max(most[0], memory(leader))
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    try:
-        yield most
-    finally:
-        over.set()
-        thread.join()
 
 
 if __name__ == "__main__":
