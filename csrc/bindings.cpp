@@ -98,7 +98,8 @@ Out<float, 2> pack_roundtrip(const std::string& type, int rows, int cols, In<uin
   require(row_order.empty() || int(row_order.size()) == rows, "pack: one source row per row");
   for (int r : row_order) require(r >= 0 && r < rows, "pack: source row out of range");
   auto out = fresh<float, 2>({size_t(rows), size_t(cols)});
-  Packed w = pack_empty(type, rows, cols);
+  Arena arena;
+  Packed w = pack_empty(type, rows, cols, arena);
   pack_tiles(w, type, raw.data(), row_order, 0, w.tiles());
   for (int r = 0; r < rows; r++) unpack_row(w, r, out.data() + size_t(r) * size_t(cols));
   return out;

@@ -1,32 +1,30 @@
 // AVX-512 with VNNI: one register is the 16 columns of a tile, one instruction multiplies 64 pairs of bytes.
 #include "vec_avx512.h"
 #include "kernels_impl.h"
+#include "ahead.h"
 
 namespace quintet {
 namespace {
 
 inline __m512i broadcast4(const uint8_t* p) { int32_t v; std::memcpy(&v, p, 4); return _mm512_set1_epi32(v); }
 
-// 64 bytes of weights; with one row the weights stream from memory, so they are asked for well ahead.
-template <int R> inline __m512i weights(const uint8_t* p) {
-  if (R == 1) _mm_prefetch(reinterpret_cast<const char*>(p) + 2048, _MM_HINT_T0);
-  return _mm512_loadu_si512(reinterpret_cast<const void*>(p));
-}
+inline __m512i load64(const uint8_t* p) { return _mm512_loadu_si512(reinterpret_cast<const void*>(p)); }
 
 template <int R> struct Rows {
   const uint8_t* x; size_t stride; int k;
   ActivationRow operator[](int r) const { return ActivationRow(x + size_t(r) * stride, k); }
 };
 
-template <int R> inline void tile_q4(const Packed& w, const uint8_t* tile, const Rows<R>& x, __m512 (&f)[R]) {
+template <int R> inline void tile_q4(const Packed& w, const uint8_t* tile, const Ahead& ahead, const Rows<R>& x, __m512 (&f)[R]) {
   const __m512i low = _mm512_set1_epi8(15);
   for (int b = 0; b < w.blocks(); b++) {
     const uint8_t* block = tile + 320 * b;
+    ahead.block(b);
     __m512i acc[R];
     for (int r = 0; r < R; r++) acc[r] = _mm512_setzero_si512();
 #pragma GCC unroll 4
     for (int g = 0; g < 4; g++) {
-      const __m512i v = weights<R>(block + 64 * g);
+      const __m512i v = load64(block + 64 * g);
       const __m512i lo = _mm512_and_si512(v, low), hi = _mm512_and_si512(_mm512_srli_epi16(v, 4), low);
       for (int r = 0; r < R; r++) {
         const uint8_t* q = x[r].q + 32 * b + 4 * g;
@@ -43,15 +41,16 @@ template <int R> inline void tile_q4(const Packed& w, const uint8_t* tile, const
 }
 
 // The weights are offset to unsigned bytes by flipping the sign bit; the offset's share, 128 * sum(x), starts the accumulator.
-template <int R> inline void tile_q8(const Packed& w, const uint8_t* tile, const Rows<R>& x, __m512 (&f)[R]) {
+template <int R> inline void tile_q8(const Packed& w, const uint8_t* tile, const Ahead& ahead, const Rows<R>& x, __m512 (&f)[R]) {
   const __m512i flip = _mm512_set1_epi8(char(0x80));
   const uint16_t* scales = reinterpret_cast<const uint16_t*>(tile + size_t(512) * size_t(w.blocks()));
   for (int b = 0; b < w.blocks(); b++) {
+    ahead.block(b);
     __m512i acc[R];
     for (int r = 0; r < R; r++) acc[r] = _mm512_set1_epi32(-128 * x[r].sum[b]);
 #pragma GCC unroll 8
     for (int g = 0; g < 8; g++) {
-      const __m512i v = _mm512_xor_si512(weights<R>(tile + size_t(512) * size_t(b) + 64 * g), flip);
+      const __m512i v = _mm512_xor_si512(load64(tile + size_t(512) * size_t(b) + 64 * g), flip);
       for (int r = 0; r < R; r++) acc[r] = _mm512_dpbusd_epi32(acc[r], v, broadcast4(x[r].q + 32 * b + 4 * g));
     }
     const __m512 d = V::load_half(scales + 16 * b);
@@ -60,12 +59,12 @@ template <int R> inline void tile_q8(const Packed& w, const uint8_t* tile, const
   }
 }
 
-template <int R> void rows(const Packed& w, int tile, const uint8_t* x, size_t x_stride, float* y, size_t y_stride, bool accumulate) {
+template <int R> void rows(const Packed& w, int tile, const uint8_t* x, size_t x_stride, float* y, size_t y_stride, bool accumulate, const Ahead& ahead) {
   __m512 f[R];
   for (int r = 0; r < R; r++) f[r] = _mm512_setzero_ps();
   const Rows<R> in{x, x_stride, w.cols};
-  if (w.format == Format::q4) tile_q4<R>(w, w.tile(tile), in, f);
-  else tile_q8<R>(w, w.tile(tile), in, f);
+  if (w.format == Format::q4) tile_q4<R>(w, w.tile(tile), ahead, in, f);
+  else tile_q8<R>(w, w.tile(tile), ahead, in, f);
   for (int r = 0; r < R; r++) {
     float* out = y + size_t(r) * y_stride;
     V::store(out, accumulate ? V::add(V::load(out), f[r]) : f[r]);
@@ -73,10 +72,16 @@ template <int R> void rows(const Packed& w, int tile, const uint8_t* x, size_t x
 }
 
 void gemm_tile(const Packed& w, int tile, const uint8_t* x, size_t x_stride, int m, float* y, size_t y_stride, bool accumulate) {
+  Ahead ahead(w, tile, m / 8 + m % 8 / 4 + m % 4);
   int r = 0;
-  for (; r + 8 <= m; r += 8) rows<8>(w, tile, x + size_t(r) * x_stride, x_stride, y + size_t(r) * y_stride, y_stride, accumulate);
-  for (; r + 4 <= m; r += 4) rows<4>(w, tile, x + size_t(r) * x_stride, x_stride, y + size_t(r) * y_stride, y_stride, accumulate);
-  for (; r < m; r++) rows<1>(w, tile, x + size_t(r) * x_stride, x_stride, y + size_t(r) * y_stride, y_stride, accumulate);
+  auto pass = [&]<int R>() {
+    rows<R>(w, tile, x + size_t(r) * x_stride, x_stride, y + size_t(r) * y_stride, y_stride, accumulate, ahead);
+    ahead.next_pass();
+    r += R;
+  };
+  while (r + 8 <= m) pass.operator()<8>();
+  if (r + 4 <= m) pass.operator()<4>();
+  while (r < m) pass.operator()<1>();
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
 // Model: the forward pass.
 #include "model.h"
-#include <sys/mman.h>
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -11,8 +10,8 @@ namespace {
 
 // Rows that one phase of the feed-forward handles at a time: its scratch stays in the first-level cache.
 constexpr int kRowBlock = 32;
-// Row-wise work below this many floats is cheaper for the last thread at the barrier than another barrier.
-constexpr int kSerialFloats = 8192;
+// Row-wise work below this many floats is done before a second thread has heard of it.
+constexpr int kSerialFloats = 2048;
 constexpr int kMaxHeadDim = 1024;
 constexpr int kPhasesPerLayer = 10;
 
@@ -52,9 +51,7 @@ struct Model::Pass {
 Model::Model(const Config& config, const Kernels& kernels, int threads)
     : config_(checked(config)), k_(kernels), team_(threads, kPhasesPerLayer * config.layers + 1), rope_(config.rope, config.context), layers_(size_t(config.layers)) {}
 
-Model::~Model() {
-  if (kv_) munmap(kv_, kv_bytes_);
-}
+Model::~Model() = default;
 
 void Model::check(const Batch& b) const {
   if (!finished_) fail("forward: the model is not complete");
@@ -85,7 +82,7 @@ template <class Tile> void Model::tiles(Team::Walk& walk, int count, Tile tile) 
 
 // A phase of row-wise work; a little of it is done by one thread, as dividing it would cost more.
 template <class Row> void Model::rows(Team::Walk& walk, int live, Row row) {
-  const int chunk = live * config_.hidden <= kSerialFloats ? live : 4;
+  const int chunk = live * config_.hidden <= kSerialFloats ? live : std::clamp(live / team_.size(), 1, 4);
   walk.phase((live + chunk - 1) / chunk, [&](int u) { for (int r = u * chunk; r < std::min(live, (u + 1) * chunk); r++) row(r); });
 }
 

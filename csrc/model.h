@@ -36,7 +36,7 @@ struct Batch {
 class Model {
  public:
   Model(const Config& config, const Kernels& kernels, int threads);
-  ~Model();
+  ~Model();   // where Pass is known
 
   // Give one tensor, in the file's own type. Checks name, shape and length; throws std::invalid_argument.
   void set(const std::string& name, const std::string& type, int rows, int cols, const uint8_t* raw, size_t size);
@@ -76,6 +76,7 @@ class Model {
   void pack_parallel(Packed& out, const std::string& type, const uint8_t* raw, const std::vector<int>& order);
   void check(const Batch& b) const;
   void prepare(Pass& p, const Batch& b) const;
+  uint8_t* page(int index) const { return kv_->data() + page_bytes() * size_t(index); }
   uint16_t* keys(int layer, int page, int kv_head) const;
   uint16_t* values(int layer, int page, int kv_head) const { return keys(layer, page, kv_head) + config_.head_dim * kPage; }
   std::vector<Unit> attention_units(const std::vector<int>& segments) const;
@@ -92,11 +93,11 @@ class Model {
   const Kernels& k_;
   Team team_;
   RopeTable rope_;
+  Arena weights_;
   std::optional<Packed> embed_, output_;
   std::vector<float> output_norm_;
   std::vector<Layer> layers_;
-  uint8_t* kv_ = nullptr;
-  size_t kv_bytes_ = 0;
+  std::optional<Region> kv_;
   int pages_ = 0;
   std::unique_ptr<Pass> pass_;
   bool finished_ = false;

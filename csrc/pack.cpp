@@ -7,10 +7,7 @@
 #include "pack.h"
 #include <algorithm>
 #include <bit>
-#include <cstdlib>
 #include <cstring>
-#include <limits>
-#include <new>
 #include <stdexcept>
 #include "ggml.h"
 #include "half.h"
@@ -129,39 +126,19 @@ void require(bool holds, const std::string& rule) {
 
 }  // namespace
 
-// calloc rather than aligned_alloc and memset: a large block comes as untouched zero pages, so memory becomes resident only as it is
-// written, and by the thread that writes it. The start of the allocation is kept in the word before the aligned address.
-constexpr size_t kAlign = 64;
-
-Bytes aligned_bytes(size_t size) {
-  if (size > std::numeric_limits<size_t>::max() - 2 * kAlign) throw std::bad_alloc();
-  void* start = std::calloc(size + 2 * kAlign, 1);
-  if (start == nullptr) throw std::bad_alloc();
-  uint8_t* aligned = static_cast<uint8_t*>(start) + 2 * kAlign - reinterpret_cast<uintptr_t>(start) % kAlign;
-  std::memcpy(aligned - sizeof start, &start, sizeof start);
-  return Bytes(aligned);
-}
-
-void FreeDeleter::operator()(uint8_t* p) const {
-  if (p == nullptr) return;
-  void* start;
-  std::memcpy(&start, p - sizeof start, sizeof start);
-  std::free(start);
-}
-
 size_t raw_bytes(const std::string& type, int rows, int cols) {
   const Type& t = find_type(type, cols);
   require(rows >= 1, "rows must be at least 1, got " + std::to_string(rows));
   return t.row_bytes(cols) * size_t(rows);
 }
 
-Packed pack_empty(const std::string& type, int rows, int cols) {
+Packed pack_empty(const std::string& type, int rows, int cols, Arena& arena) {
   raw_bytes(type, rows, cols);   // checks the shape
   require(cols % kBlock == 0, "columns of a packed matrix must be a multiple of 32, got " + std::to_string(cols));
   Packed out{find_type(type, cols).format, rows, cols, 0, nullptr};
   const size_t blocks = size_t(out.blocks());
   out.tile_bytes = out.format == Format::q4 ? blocks * kQ4Bytes : (blocks * (kQ8Bytes + 2 * kLanes) + 63) / 64 * 64;
-  out.data = aligned_bytes(out.bytes());
+  out.data = arena.take(out.bytes());
   return out;
 }
 
@@ -178,7 +155,7 @@ void pack_tiles(Packed& out, const std::string& type, const uint8_t* raw, const 
       require(0 <= source && source < out.rows, "row_order must hold row numbers, got " + std::to_string(source));
       rows[lane] = raw + t.row_bytes(out.cols) * size_t(source);
     }
-    t.pack_tile(rows, count, out.blocks(), out.data.get() + out.tile_bytes * size_t(tile));
+    t.pack_tile(rows, count, out.blocks(), out.data + out.tile_bytes * size_t(tile));
   }
 }
 

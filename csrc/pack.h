@@ -13,27 +13,23 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
+#include "memory.h"
 
 namespace quintet {
 
 enum class Format { q4, q8 };
 
-struct FreeDeleter { void operator()(uint8_t* p) const; };
-using Bytes = std::unique_ptr<uint8_t[], FreeDeleter>;   // 64-byte aligned, from aligned_bytes()
-Bytes aligned_bytes(size_t size);                          // throws std::bad_alloc; contents zeroed
-
 struct Packed {
   Format format;
   int rows, cols;          // N, K as given
   size_t tile_bytes;       // stride between tiles of 16 columns
-  Bytes data;
+  uint8_t* data;           // the arena's
   int tiles() const { return (rows + 15) / 16; }
   int blocks() const { return cols / 32; }
   size_t bytes() const { return tile_bytes * size_t(tiles()); }
-  const uint8_t* tile(int t) const { return data.get() + tile_bytes * size_t(t); }
+  const uint8_t* tile(int t) const { return data + tile_bytes * size_t(t); }
 };
 
 // Bytes that `rows` x `cols` of GGML type `type` occupy in a file; throws std::invalid_argument for an unknown type or a
@@ -43,7 +39,7 @@ size_t raw_bytes(const std::string& type, int rows, int cols);
 // Pack a matrix. `row_order` (empty = identity) maps the packed row n to the source row, so that a loader can permute heads.
 // Exact for Q4_0, Q4_1, Q8_0; Q4_K exact up to fp16 rounding of the block's scale and minimum; the rest is quantised to 8 bits
 // per block of 32 by the block's largest magnitude. Tiles [tile0, tile1) only, so that callers can split the work.
-Packed pack_empty(const std::string& type, int rows, int cols);
+Packed pack_empty(const std::string& type, int rows, int cols, Arena& arena);
 void pack_tiles(Packed& out, const std::string& type, const uint8_t* raw, const std::vector<int>& row_order, int tile0, int tile1);
 
 // Dequantise one row of the raw tensor to float (the reference used by packing and by vectors such as norms and biases).

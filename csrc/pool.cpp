@@ -1,4 +1,5 @@
 #include "pool.h"
+#include <algorithm>
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -17,7 +18,7 @@ inline void relax() {
 constexpr int kSpins = 2000;
 }  // namespace
 
-Team::Team(int threads, int phases) : size_(threads < 1 ? 1 : threads), phases_(size_t(phases)) {
+Team::Team(int threads, int phases) : size_(std::max(1, threads)), shares_(std::min(size_, kShares)), phases_(size_t(phases)) {
   for (int t = 1; t < size_; t++) threads_.emplace_back([this, t] { loop(t); });
 }
 
@@ -44,7 +45,7 @@ void Team::open(Phase& p) {
 void Team::run(const std::function<void(Walk&)>& work) {
   for (Phase& p : phases_) {   // nobody walks now
     if (!p.open.load(std::memory_order_relaxed)) break;
-    p.next.store(0, std::memory_order_relaxed);
+    for (int i = 0; i < shares_; i++) p.claimed[i].store(0, std::memory_order_relaxed);
     p.done.store(0, std::memory_order_relaxed);
     p.open.store(0, std::memory_order_relaxed);
   }

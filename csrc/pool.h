@@ -28,20 +28,20 @@ class Team {
    public:
     Walk(Team& team, int thread) : thread(thread), team_(team) {}
 
-    // Do units [0, units), each by one thread; then `serial` by one thread alone; go on when that is done.
-    template <class Unit, class Serial> void phase(int units, Unit unit, Serial serial) {
+    // Do units [0, units), each by one thread; go on when all are done. A thread begins with a run of neighbours, its share, so that what it
+    // reads is one stream; then it helps with what is left of the others'.
+    template <class Unit> void phase(int units, Unit unit) {
       Phase& p = team_.phases_[size_t(at_++)];
-      for (int u; (u = p.next.fetch_add(1, std::memory_order_relaxed)) < units;) {
-        unit(u);
-        if (p.done.fetch_add(1, std::memory_order_acq_rel) + 1 == units) {
-          serial();
-          open(p);
-          return;
+      const int shares = team_.shares_;
+      for (int i = 0; i < shares; i++) {
+        const int share = (thread + i) % shares, from = units * share / shares, to = units * (share + 1) / shares;
+        for (int u; (u = from + p.claimed[share].fetch_add(1, std::memory_order_relaxed)) < to;) {
+          unit(u);
+          if (p.done.fetch_add(1, std::memory_order_acq_rel) + 1 == units) return open(p);
         }
       }
       await(p.open, 0);
     }
-    template <class Unit> void phase(int units, Unit unit) { phase(units, unit, [] {}); }
 
     const int thread;
 
@@ -60,8 +60,10 @@ class Team {
   }
 
  private:
+  static constexpr int kShares = 16;   // one cache line of counters; more threads than that share shares
   struct alignas(64) Phase {
-    std::atomic<int> next{0}, done{0};
+    std::atomic<int> claimed[kShares] = {};
+    std::atomic<int> done{0};
     std::atomic<uint32_t> open{0};
   };
 
@@ -69,7 +71,7 @@ class Team {
   static void await(std::atomic<uint32_t>& value, uint32_t old);
   void loop(int thread);
 
-  const int size_;
+  const int size_, shares_;
   std::vector<Phase> phases_;
   alignas(64) std::atomic<uint32_t> job_{0};
   alignas(64) std::atomic<int> running_{0};

@@ -1,7 +1,5 @@
 // Model: taking tensors in, by name, and reserving KV memory.
-#include <sys/mman.h>
 #include <algorithm>
-#include <new>
 #include <stdexcept>
 #include "model.h"
 
@@ -89,7 +87,7 @@ void Model::set(const std::string& name, const std::string& type, int rows, int 
   if (auto* slot = matrix_slot(name, &n, &k)) {
     if (rows != n || cols != k) fail(tensor + ": wrong shape");
     if (*slot) fail(tensor + ": given twice");
-    *slot = pack_empty(type, rows, cols);
+    *slot = pack_empty(type, rows, cols, weights_);
     pack_parallel(**slot, type, raw, rotated ? rope_order(n / config_.head_dim) : std::vector<int>{});
     return;
   }
@@ -139,22 +137,19 @@ size_t Model::page_bytes() const {
 void Model::allocate(int pages) {
   if (kv_) fail("model: KV memory is allocated once");
   if (pages <= 0) fail("model: at least one KV page");
-  kv_bytes_ = page_bytes() * size_t(pages);
-  void* p = mmap(nullptr, kv_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (p == MAP_FAILED) throw std::bad_alloc();
-  kv_ = static_cast<uint8_t*>(p);
+  kv_.emplace(page_bytes() * size_t(pages));
   pages_ = pages;
 }
 
 void Model::copy_page(int source, int target) {
   if (source < 0 || source >= pages_ || target < 0 || target >= pages_) fail("model: page out of range");
-  if (source != target) std::copy_n(kv_ + page_bytes() * size_t(source), page_bytes(), kv_ + page_bytes() * size_t(target));
+  if (source != target) std::copy_n(page(source), page_bytes(), page(target));
 }
 
 uint16_t* Model::keys(int layer, int page, int kv_head) const {
   const size_t block = size_t(config_.head_dim) * kPage * 2;   // one head's keys and values of a page
   const size_t index = size_t(layer) * size_t(config_.kv_heads) + size_t(kv_head);
-  return reinterpret_cast<uint16_t*>(kv_ + page_bytes() * size_t(page)) + index * block;
+  return reinterpret_cast<uint16_t*>(this->page(page)) + index * block;
 }
 
 }  // namespace quintet

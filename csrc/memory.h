@@ -1,0 +1,39 @@
+// Large memory, on huge pages where the system grants them: weights stream and attention jumps from page to page, and with 4 KiB pages both
+// spend their time in the TLB (a quarter to two fifths of the bandwidth of one thread on a virtual machine, docs/decisions/0007).
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace quintet {
+
+// Zero bytes, aligned to a huge page; they become resident as they are written.
+class Region {
+ public:
+  explicit Region(size_t size);   // throws std::bad_alloc
+  ~Region();
+  Region(Region&& other) noexcept;
+  Region& operator=(Region&&) = delete;
+
+  uint8_t* data() const { return data_; }
+  size_t size() const { return size_; }
+
+ private:
+  void* mapping_;
+  size_t mapped_;
+  uint8_t* data_;
+  size_t size_;
+};
+
+// Many pieces of memory that live equally long, side by side: pieces smaller than a huge page share one.
+class Arena {
+ public:
+  // Zero bytes, 64-byte aligned, valid as long as the arena; throws std::bad_alloc.
+  uint8_t* take(size_t size);
+
+ private:
+  std::vector<Region> regions_;
+  size_t used_ = 0;   // of the last region
+};
+
+}  // namespace quintet
