@@ -2,7 +2,7 @@
 // eight products of a 4-bit and an 8-bit number in q4 (8 * 2 * 15 * 127 = 30480), two of 7-bit magnitudes in q8 (2 * 127 * 127 = 32258).
 #include "vec_avx2.h"
 #include "kernels_impl.h"
-#include "ahead.h"
+#include "prefetch.h"
 
 namespace quintet {
 namespace {
@@ -24,11 +24,11 @@ template <int R> struct Rows {
 
 // Both kernels multiply R rows by the tile's two halves at a time: each activation broadcast serves two products and each weight load R, so
 // that the two loads a cycle do not become the limit; the 16-bit or 32-bit sums of one block live in 2R registers.
-template <int R> inline void tile_q4(const Packed& w, const uint8_t* tile, const Ahead& ahead, const Rows<R>& x, __m256 (&f)[R][2]) {
+template <int R, bool Fetch> inline void tile_q4(const Packed& w, const uint8_t* tile, const Rows<R>& x, __m256 (&f)[R][2]) {
   const __m256i low = _mm256_set1_epi8(15), one = _mm256_set1_epi16(1);
   for (int b = 0; b < w.blocks(); b++) {
     const uint8_t* block = tile + 320 * b;
-    ahead.block(b);
+    if (Fetch) fetch_next<5>(w, tile, b);
     __m256i acc[R][2];
     for (int r = 0; r < R; r++) acc[r][0] = acc[r][1] = _mm256_setzero_si256();
 #pragma GCC unroll 4
@@ -58,12 +58,12 @@ template <int R> inline void tile_q4(const Packed& w, const uint8_t* tile, const
   }
 }
 
-template <int R> inline void tile_q8(const Packed& w, const uint8_t* tile, const Ahead& ahead, const Rows<R>& x, __m256 (&f)[R][2]) {
+template <int R, bool Fetch> inline void tile_q8(const Packed& w, const uint8_t* tile, const Rows<R>& x, __m256 (&f)[R][2]) {
   const uint16_t* scales = reinterpret_cast<const uint16_t*>(tile + size_t(512) * size_t(w.blocks()));
   const __m256i one = _mm256_set1_epi16(1);
   for (int b = 0; b < w.blocks(); b++) {
     const uint8_t* block = tile + size_t(512) * size_t(b);
-    ahead.block(b);
+    if (Fetch) fetch_next<9>(w, tile, b);
     __m256i acc[R][2];
     for (int r = 0; r < R; r++) acc[r][0] = acc[r][1] = _mm256_setzero_si256();
 #pragma GCC unroll 8
@@ -87,12 +87,12 @@ template <int R> inline void tile_q8(const Packed& w, const uint8_t* tile, const
   }
 }
 
-template <int R> void rows(const Packed& w, int tile, const uint8_t* x, size_t x_stride, float* y, size_t y_stride, bool accumulate, const Ahead& ahead) {
+template <int R, bool Fetch> void rows(const Packed& w, int tile, const uint8_t* x, size_t x_stride, float* y, size_t y_stride, bool accumulate) {
   __m256 f[R][2];
   for (int r = 0; r < R; r++) f[r][0] = f[r][1] = _mm256_setzero_ps();
   const Rows<R> in{x, x_stride, w.cols};
-  if (w.format == Format::q4) tile_q4<R>(w, w.tile(tile), ahead, in, f);
-  else tile_q8<R>(w, w.tile(tile), ahead, in, f);
+  if (w.format == Format::q4) tile_q4<R, Fetch>(w, w.tile(tile), in, f);
+  else tile_q8<R, Fetch>(w, w.tile(tile), in, f);
   for (int r = 0; r < R; r++) {
     float* out = y + size_t(r) * y_stride;
     const V::F sum = {f[r][0], f[r][1]};
@@ -101,11 +101,13 @@ template <int R> void rows(const Packed& w, int tile, const uint8_t* x, size_t x
 }
 
 void gemm_tile(const Packed& w, int tile, const uint8_t* x, size_t x_stride, int m, float* y, size_t y_stride, bool accumulate) {
-  Ahead ahead(w, tile, m / 4 + m % 4 / 2 + m % 2);
-  int r = 0;
+  int r = 0, passes = m / 4 + m % 4 / 2 + m % 2;
+  const bool ahead = fetches(w, passes);
   auto pass = [&]<int R>() {
-    rows<R>(w, tile, x + size_t(r) * x_stride, x_stride, y + size_t(r) * y_stride, y_stride, accumulate, ahead);
-    ahead.next_pass();
+    const uint8_t* in = x + size_t(r) * x_stride;
+    float* out = y + size_t(r) * y_stride;
+    if (--passes == 0 && ahead) rows<R, true>(w, tile, in, x_stride, out, y_stride, accumulate);
+    else rows<R, false>(w, tile, in, x_stride, out, y_stride, accumulate);
     r += R;
   };
   while (r + 4 <= m) pass.operator()<4>();

@@ -1,7 +1,7 @@
 // AVX-512 with VNNI: one register is the 16 columns of a tile, one instruction multiplies 64 pairs of bytes.
 #include "vec_avx512.h"
 #include "kernels_impl.h"
-#include "ahead.h"
+#include "prefetch.h"
 
 namespace quintet {
 namespace {
@@ -15,11 +15,11 @@ template <int R> struct Rows {
   ActivationRow operator[](int r) const { return ActivationRow(x + size_t(r) * stride, k); }
 };
 
-template <int R> inline void tile_q4(const Packed& w, const uint8_t* tile, const Ahead& ahead, const Rows<R>& x, __m512 (&f)[R]) {
+template <int R, bool Fetch> inline void tile_q4(const Packed& w, const uint8_t* tile, const Rows<R>& x, __m512 (&f)[R]) {
   const __m512i low = _mm512_set1_epi8(15);
   for (int b = 0; b < w.blocks(); b++) {
     const uint8_t* block = tile + 320 * b;
-    ahead.block(b);
+    if (Fetch) fetch_next<5>(w, tile, b);
     __m512i acc[R];
     for (int r = 0; r < R; r++) acc[r] = _mm512_setzero_si512();
 #pragma GCC unroll 4
@@ -41,11 +41,11 @@ template <int R> inline void tile_q4(const Packed& w, const uint8_t* tile, const
 }
 
 // The weights are offset to unsigned bytes by flipping the sign bit; the offset's share, 128 * sum(x), starts the accumulator.
-template <int R> inline void tile_q8(const Packed& w, const uint8_t* tile, const Ahead& ahead, const Rows<R>& x, __m512 (&f)[R]) {
+template <int R, bool Fetch> inline void tile_q8(const Packed& w, const uint8_t* tile, const Rows<R>& x, __m512 (&f)[R]) {
   const __m512i flip = _mm512_set1_epi8(char(0x80));
   const uint16_t* scales = reinterpret_cast<const uint16_t*>(tile + size_t(512) * size_t(w.blocks()));
   for (int b = 0; b < w.blocks(); b++) {
-    ahead.block(b);
+    if (Fetch) fetch_next<9>(w, tile, b);
     __m512i acc[R];
     for (int r = 0; r < R; r++) acc[r] = _mm512_set1_epi32(-128 * x[r].sum[b]);
 #pragma GCC unroll 8
@@ -59,12 +59,12 @@ template <int R> inline void tile_q8(const Packed& w, const uint8_t* tile, const
   }
 }
 
-template <int R> void rows(const Packed& w, int tile, const uint8_t* x, size_t x_stride, float* y, size_t y_stride, bool accumulate, const Ahead& ahead) {
+template <int R, bool Fetch> void rows(const Packed& w, int tile, const uint8_t* x, size_t x_stride, float* y, size_t y_stride, bool accumulate) {
   __m512 f[R];
   for (int r = 0; r < R; r++) f[r] = _mm512_setzero_ps();
   const Rows<R> in{x, x_stride, w.cols};
-  if (w.format == Format::q4) tile_q4<R>(w, w.tile(tile), ahead, in, f);
-  else tile_q8<R>(w, w.tile(tile), ahead, in, f);
+  if (w.format == Format::q4) tile_q4<R, Fetch>(w, w.tile(tile), in, f);
+  else tile_q8<R, Fetch>(w, w.tile(tile), in, f);
   for (int r = 0; r < R; r++) {
     float* out = y + size_t(r) * y_stride;
     V::store(out, accumulate ? V::add(V::load(out), f[r]) : f[r]);
@@ -72,11 +72,13 @@ template <int R> void rows(const Packed& w, int tile, const uint8_t* x, size_t x
 }
 
 void gemm_tile(const Packed& w, int tile, const uint8_t* x, size_t x_stride, int m, float* y, size_t y_stride, bool accumulate) {
-  Ahead ahead(w, tile, m / 8 + m % 8 / 4 + m % 4);
-  int r = 0;
+  int r = 0, passes = m / 8 + m % 8 / 4 + m % 4;
+  const bool ahead = fetches(w, passes);
   auto pass = [&]<int R>() {
-    rows<R>(w, tile, x + size_t(r) * x_stride, x_stride, y + size_t(r) * y_stride, y_stride, accumulate, ahead);
-    ahead.next_pass();
+    const uint8_t* in = x + size_t(r) * x_stride;
+    float* out = y + size_t(r) * y_stride;
+    if (--passes == 0 && ahead) rows<R, true>(w, tile, in, x_stride, out, y_stride, accumulate);
+    else rows<R, false>(w, tile, in, x_stride, out, y_stride, accumulate);
     r += R;
   };
   while (r + 8 <= m) pass.operator()<8>();

@@ -67,6 +67,10 @@ class Unsupported(BadRequest):
         super().__init__(param, rule, got, code="unsupported_parameter")
 
 
+class Unsatisfiable(RequestError):
+    """It turned out on the way that the request asks for what cannot be."""
+
+
 class NotAuthorized(RequestError):
     """Missing or wrong API key."""
 

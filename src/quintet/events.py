@@ -20,6 +20,14 @@ class Finish(enum.Enum):
     ERROR = "error"  # failed; the reason travels in Failed
 
 
+class Blame(enum.Enum):
+    """Whose fault a failure is, and so what its client should do."""
+
+    SERVER = "server"  # the engine broke
+    REQUEST = "request"  # it asks for what cannot be: sent again, it fails again
+    LOAD = "load"  # there is too much to do: sent again later, it may succeed
+
+
 class DraftCounts(NamedTuple):
     """What became of the drafts of speculation: how many there were, and how many of their tokens were accepted, and rejected."""
 
@@ -52,6 +60,7 @@ class TokenEvent:
         waited: set on the sequence's first event: seconds between submission and the first step that computed it.
         error: with ``finish=ERROR``: a fixed, client-safe sentence.
         drafts: set on the sequence's terminal event.
+        blame: with ``finish=ERROR``.
     """
 
     seq: int
@@ -65,6 +74,7 @@ class TokenEvent:
     error: str = ""
     waited: float = 0.0
     drafts: DraftCounts = NO_DRAFTS
+    blame: Blame = Blame.SERVER
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +182,7 @@ class Failed:
     """
 
     message: str
+    blame: Blame = Blame.SERVER
 
 
 Event = ChoiceDelta | ChoiceDone | Finished | Failed

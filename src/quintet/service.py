@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from quintet.backends.base import Backend, Capabilities, Prepared, PreparedSequence, SequenceSpec, State
 from quintet.errors import BadRequest, EngineFailed, Loading, Overloaded
-from quintet.events import NO_DRAFTS, Event, Failed, Finish, Finished, Timing, TokenEvent, Usage
+from quintet.events import NO_DRAFTS, Blame, Event, Failed, Finish, Finished, Timing, TokenEvent, Usage
 from quintet.request import CompletionRequest, Prompt
 from quintet.text.best_of import BestOf
 from quintet.text.choice import Choice
@@ -136,7 +136,7 @@ class Job:
             if choice.done:
                 continue  # a stop string ended it; these tokens were on their way
             if event.finish is Finish.ERROR:
-                return events + self._fail(event.error or _BROKEN)
+                return events + self._fail(event.error or _BROKEN, event.blame)
             new = self._feed(event)
             events += new
             if event.finish is None and self._choices[event.seq].done:
@@ -163,9 +163,9 @@ class Job:
         self._drafts = self._drafts.plus(event.drafts)
         self._cached[prompt] = min(event.cached_tokens, self._cached.get(prompt, event.cached_tokens))
 
-    def _fail(self, message: str) -> list[Event]:
+    def _fail(self, message: str, blame: Blame = Blame.SERVER) -> list[Event]:
         self._ended = True
-        return [Failed(message)]
+        return [Failed(message, blame)]
 
     def _never_ran(self) -> list[Event]:
         events: list[Event] = []

@@ -22,13 +22,15 @@ from quintet.errors import (
     NotAuthorized,
     NotFound,
     Overloaded,
+    QuintetError,
     RequestError,
     ServerError,
     SlowBody,
     TooManyRequests,
+    Unsatisfiable,
     UnsupportedMedia,
 )
-from quintet.events import Event
+from quintet.events import Blame, Event, Failed
 from quintet.request import CompletionRequest, Sampling
 
 Headers = tuple[tuple[str, str], ...]
@@ -223,6 +225,7 @@ _FAULTS: tuple[tuple[type[Exception], int, str, str], ...] = (
     (SlowBody, 408, _CLIENT, "request_timeout"),
     (HeadTooLarge, 431, _CLIENT, "head_too_large"),
     (TooManyRequests, 429, "rate_limit_error", "rate_limit_exceeded"),
+    (Unsatisfiable, 400, _CLIENT, "unsatisfiable"),
     (RequestError, 400, _CLIENT, "invalid_request"),
     (Loading, 503, _BUSY, "model_loading"),
     (Overloaded, 503, _BUSY, "overloaded"),
@@ -244,6 +247,21 @@ def fault(error: Exception) -> Fault:
             status = error.status if isinstance(error, HeadTooLarge) else status
             return Fault(status, str(error), type_, code, param, _headers(error))
     return _UNEXPECTED
+
+
+def failed(event: Failed) -> QuintetError:
+    """A request's failure after it was begun, as what is raised where there is still a status to be sent."""
+    match event.blame:
+        case Blame.REQUEST:
+            return Unsatisfiable(event.message)
+        case Blame.LOAD:
+            return Overloaded(event.message)
+    return EngineFailed(event.message)
+
+
+def broken(event: Failed) -> Fault:
+    """The same, for the last frame of a stream."""
+    return fault(failed(event))
 
 
 def _headers(error: Exception) -> Headers:

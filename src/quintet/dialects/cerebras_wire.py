@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from quintet.dialects.base import Fault, Identity
+from quintet.dialects.base import Fault, Identity, broken
 from quintet.dialects.chunks import ChunkRenderer
 from quintet.dialects.wire import DetailedUsage, Logprobs
 from quintet.events import ChoiceDelta, ChoiceDone, Failed, Finish, Finished, Timing, TokenText
@@ -108,7 +108,7 @@ class CerebrasRenderer(ChunkRenderer[ChoiceBody, Completion]):
         last.time_info = TimeInfo.of(event.timing, self._identity.created)
 
     def _broken(self, event: Failed) -> object:
-        return error_body(Fault(500, event.message, "server_error", "engine_failed"))
+        return error_body(broken(event))
 
     def _piece(self, index: int, text: str, tokens: tuple[TokenText, ...]) -> ChoiceBody:
         piece = ChoiceBody(index)

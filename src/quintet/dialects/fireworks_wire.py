@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from quintet.dialects.base import Fault, Headers, Identity
+from quintet.dialects.base import Fault, Headers, Identity, broken
 from quintet.dialects.chunks import ChunkRenderer
 from quintet.dialects.wire import FLOOR, Counts, shown_logprob, top_map
 from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finish, Finished, Timing, TokenText
@@ -212,9 +212,9 @@ class FireworksRenderer(ChunkRenderer[ChoiceBody, Completion]):
         """One frame for two kinds of client: the SDK overlooks an error object, but sees the finish reason; others see the object."""
         if self._held is not None:
             self._running.add(self._held.index)
-        broken = self._body([ChoiceBody("", index, None, _FINISH[Finish.ERROR]) for index in sorted(self._running)])
-        broken.error = error_body(Fault(500, event.message, "server_error", "engine_failed")).error
-        return broken
+        last = self._body([ChoiceBody("", index, None, _FINISH[Finish.ERROR]) for index in sorted(self._running)])
+        last.error = error_body(broken(event)).error
+        return last
 
     def _logprobs(self, tokens: Iterable[TokenText]) -> Lists | Content | None:
         if self._options.shape is Shape.NONE:

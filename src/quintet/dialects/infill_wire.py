@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from quintet.dialects.base import ErrorReply, Headers, Identity, fault
+from quintet.dialects.base import ErrorReply, Headers, Identity, failed, fault
 from quintet.dialects.infill_kinds import Gap
 from quintet.dialects.wire import encode
 from quintet.errors import PromptTooLong, Unsupported
@@ -47,8 +47,8 @@ class InfillRenderer:
 
     def feed(self, event: Event) -> list[bytes]:
         match event:
-            case Failed(message):
-                return [encode({"error": {"code": 500, "message": message, "type": "server_error"}})]
+            case Failed():
+                return [error(failed(event)).body]
             case ChoiceDelta(index, text):
                 self._add(event)
                 return [encode(self._part(index, text))] if self._options.most else []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from quintet.dialects.base import Fault, Identity
+from quintet.dialects.base import Fault, Identity, broken
 from quintet.dialects.chunks import ChunkRenderer
 from quintet.dialects.wire import Logprobs
 from quintet.events import ChoiceDelta, ChoiceDone, Failed, Finish, Finished, TokenText, Usage
@@ -76,7 +76,7 @@ class NovitaRenderer(ChunkRenderer[ChoiceBody, Completion]):
 
     def _broken(self, event: Failed) -> object:
         # Bare, the SDK would take it for a chunk: in a stream it looks for `error`.
-        return {"error": error_body(Fault(500, event.message, "server_error", "engine_failed"))}
+        return {"error": error_body(broken(event))}
 
     def _lists(self, index: int, tokens: tuple[TokenText, ...]) -> Logprobs | None:
         if not self._logprobs:

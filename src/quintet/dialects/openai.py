@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from quintet.dialects.base import ErrorReply, Fault, Identity, Parsed, ServedModel, check_choices, fault, sampling
+from quintet.dialects.base import ErrorReply, Identity, Parsed, ServedModel, broken, check_choices, fault, sampling
 from quintet.dialects.chunks import ChunkRenderer
 from quintet.dialects.extensions import Extensions
 from quintet.dialects.fields import Boolean, Field, Integer, LogitBias, Number, Object, Prompts, Status, Stop, String, unknown
@@ -63,7 +63,7 @@ INCLUDE_USAGE = Field("stream_options.include_usage", Boolean(), False)
 # payload sizes [...]. These obfuscation fields are included by default".
 INCLUDE_OBFUSCATION = Field("stream_options.include_obfuscation", Boolean(), True, note="Chunks of few sizes, whatever the text.")
 # Page, suffix: "The suffix that comes after a completion of inserted text."
-SUFFIX = Field("suffix", String(), "", note="400 for a model without fill-in-the-middle tokens. `\"\"` is none.")
+SUFFIX = Field("suffix", String(), "", note='400 for a model without fill-in-the-middle tokens. `""` is none.')
 # Page, temperature: "What sampling temperature to use, between 0 and 2."
 TEMPERATURE = Field("temperature", Number(0, 2), 1.0, note="Below 0.000001: greedy.")
 # Page, top_p: "the model considers the results of the tokens with top_p probability mass"; with 0, the likeliest token remains.
@@ -150,7 +150,7 @@ class Padding:
         missing = self._floor + step - size
         self._at = (self._at + 61) % _POOL  # one draw per response serves all its chunks, each from another place
         drawn = (self._pool * (missing // _POOL + 2))[self._at : self._at + missing]
-        return b"%b%b%b\"}" % (chunk[:-1], _OBFUSCATION, drawn)
+        return b'%b%b%b"}' % (chunk[:-1], _OBFUSCATION, drawn)
 
 
 _OBFUSCATION = b',"obfuscation":"'
@@ -187,7 +187,7 @@ class OpenAIRenderer(ChunkRenderer[ChoiceBody, Completion]):
         last.usage = DetailedUsage.of(event.usage)
 
     def _broken(self, event: Failed) -> object:
-        return error_body(Fault(500, event.message, "server_error", "engine_failed"))
+        return error_body(broken(event))
 
     def _body(self, choices: list[ChoiceBody]) -> Completion:
         about = self._identity

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from quintet.dialects.base import Fault, Headers, Identity
+from quintet.dialects.base import Headers, Identity, broken
 from quintet.dialects.wire import Counts, encode, error_body, shown_logprob, top_map
 from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finish, Finished, TokenText
 from quintet.request import CompletionRequest
@@ -156,8 +156,7 @@ class TogetherRenderer:
 
     def feed(self, event: Event) -> list[bytes]:
         if isinstance(event, Failed):
-            broken = error_body(Fault(500, event.message, "server_error", "engine_failed"))
-            return [*map(encode, self._waiting.values()), encode(broken)]
+            return [*map(encode, self._waiting.values()), encode(error_body(broken(event)))]
         chunks = self._chunks(event)
         if chunks and self._prompt:
             chunks[0].prompt, self._prompt = self._prompt, None

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from quintet.backends.base import Backend
 from quintet.config import ServerConfig
 from quintet.dialects.base import Format, Headers, Identity, Parsed, Renderer
-from quintet.errors import BadRequest, ServerError, TooManyRequests
+from quintet.errors import BadRequest, QuintetError, TooManyRequests
 from quintet.events import ChoiceDone, Event, Failed, Finished
 from quintet.request import CompletionRequest
 from quintet.server.auth import Caller
@@ -173,8 +173,9 @@ class Completions:
                     await answer.write(_render(run.renderer, batch))
                     batch = await anext(batches)
                     run.observer.saw(batch)
-                failure: Exception | None = run.guard.failure(batch)
-                last = _render(run.renderer, batch) + run.done if failure is None else _broken(run.renderer, batch, str(failure))
+                broken = run.guard.failure(batch)
+                last = _render(run.renderer, batch) + run.done if broken is None else _broken(run.renderer, batch, broken)
+                failure: Exception | None = broken
             except Exception as error:
                 _log.exception("request %s broke in its stream", run.call.exchange.request_id)
                 failure, last = error, frames(run.renderer.feed(Failed(_BROKEN)))
@@ -218,7 +219,7 @@ async def _collect(run: _Run) -> list[Event]:
     return events
 
 
-def _raise(failure: ServerError | None) -> None:
+def _raise(failure: QuintetError | None) -> None:
     if failure is not None:
         raise failure
 
@@ -232,10 +233,11 @@ def _render(renderer: Renderer, batch: Sequence[Event]) -> bytes:
     return frames([chunk for event in batch for chunk in renderer.feed(event)])
 
 
-def _broken(renderer: Renderer, batch: Sequence[Event], why: str) -> bytes:
+def _broken(renderer: Renderer, batch: Sequence[Event], failure: QuintetError) -> bytes:
     """A stream that broke ends with an error object and, so that nobody takes it for complete, without ``[DONE]``."""
     whole = [event for event in batch if not isinstance(event, Failed | Finished | ChoiceDone)]
-    return _render(renderer, [*whole, Failed(why)])
+    why = next((event for event in batch if isinstance(event, Failed)), Failed(str(failure)))
+    return _render(renderer, [*whole, why])
 
 
 def _warnings(parsed: Parsed) -> list[tuple[str, str]]:

@@ -7,7 +7,8 @@ from types import TracebackType
 
 from starlette.types import Receive
 
-from quintet.errors import DeadlineExceeded, EngineFailed, Overloaded, ServerError
+from quintet.dialects.base import failed
+from quintet.errors import DeadlineExceeded, Overloaded, QuintetError
 from quintet.events import ChoiceDone, Event, Failed, Finish
 from quintet.service import Job
 
@@ -45,11 +46,11 @@ class Guard:
         """The client closed the connection."""
         return self._watch.done()
 
-    def failure(self, events: list[Event]) -> ServerError | None:
-        """Why a request ended early though its client is still there: its time is up, the engine failed, or the server shuts down."""
+    def failure(self, events: list[Event]) -> QuintetError | None:
+        """Why a request ended early though its client is still there: its time is up, it failed, or the server shuts down."""
         for event in events:
             if isinstance(event, Failed):
-                return EngineFailed(event.message)
+                return failed(event)
             if isinstance(event, ChoiceDone) and event.finish in (Finish.ABORT, Finish.ERROR):
                 if self._expired:
                     return DeadlineExceeded(f"The request took longer than {self._timeout:g} seconds.")

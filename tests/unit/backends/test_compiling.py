@@ -16,7 +16,7 @@ from quintet.backends.native.engine import STALL_S, Engine
 from quintet.backends.native.guide import Follower, Guides
 from quintet.backends.toy import toy_loader
 from quintet.config import EngineConfig
-from quintet.events import Finish, TokenEvent
+from quintet.events import Blame, Finish, TokenEvent
 from quintet.request import Guide, GuideKind, Sampling
 
 SLOW = Guide(GuideKind.REGEX, "slow", "grammar")
@@ -112,7 +112,7 @@ def test_a_compile_that_does_not_end_ends_its_request_in_time_and_no_other(monke
             assert not hanging.done() and not behind.done()
             await pass_by(engine, clock, 2)
             (end,) = await hanging
-            assert (end.finish, end.error) == (Finish.ERROR, TOO_SLOW)
+            assert (end.finish, end.error, end.blame) == (Finish.ERROR, TOO_SLOW, Blame.LOAD)
             assert text(await behind) == b"quick"
             compiler.go.set()  # it ends after all, and nobody is surprised
             assert text(await answer(engine, SLOW)) == b"slow"

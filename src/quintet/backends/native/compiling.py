@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from quintet.backends.native.guide import Guides
 from quintet.backends.native.messages import Events, Submit
-from quintet.events import Finish, TokenEvent
+from quintet.events import Blame, Finish, TokenEvent
 
 COMPILE_S = 20.0
 """For one request's guides, which compiled in less than a second when they were checked. The machine may be busy."""
@@ -91,12 +91,12 @@ class Compiling:
         self._guides.restart()
         for waiting in self._waiting.values():
             self._start(waiting)
-        return {} if first.ended else _end(first.submit, Finish.ERROR, TOO_SLOW)
+        return {} if first.ended else _end(first.submit, Finish.ERROR, TOO_SLOW, Blame.LOAD)
 
     def _start(self, waiting: _Waiting) -> None:
         request_id = waiting.submit.request_id
         self._guides.start(waiting.grammars, lambda: self._then(request_id))
 
 
-def _end(submit: Submit, finish: Finish, error: str = "") -> Events:
-    return {submit.request_id: [TokenEvent(seq, -1, finish=finish, error=error) for seq in range(len(submit.sequences))]}
+def _end(submit: Submit, finish: Finish, error: str = "", blame: Blame = Blame.SERVER) -> Events:
+    return {submit.request_id: [TokenEvent(seq, -1, finish=finish, error=error, blame=blame) for seq in range(len(submit.sequences))]}

@@ -8,17 +8,17 @@ from quintet.backends.native.core import NOT_FINITE, NOTHING_LEFT, Scores
 from quintet.backends.native.messages import Events
 from quintet.backends.native.plan import NO_WAY_ON, Top
 from quintet.backends.native.sequence import Group, Sequence
-from quintet.events import NO_DRAFTS, Finish, TokenEvent
+from quintet.events import NO_DRAFTS, Blame, Finish, TokenEvent
 
 NUMERICAL = "The model produced values that are not finite."
 """Client-safe reason of a sequence that ended because its logits were NaN or infinite."""
 
 REFUSED = {
-    NOT_FINITE: NUMERICAL,
-    NOTHING_LEFT: "The request's own controls ban every token that could come next.",
-    NO_WAY_ON: "The guide is too complex to be followed to its end.",
+    NOT_FINITE: (NUMERICAL, Blame.SERVER),
+    NOTHING_LEFT: ("The request's own controls ban every token that could come next.", Blame.REQUEST),
+    NO_WAY_ON: ("The guide is too complex to be followed to its end.", Blame.REQUEST),
 }
-"""Client-safe reasons of a sequence that ended because nothing could be drawn."""
+"""Client-safe reasons of a sequence that ended because nothing could be drawn, and whose fault it is."""
 
 
 class Emitter:
@@ -50,12 +50,12 @@ class Emitter:
         events.setdefault(seq.request_id, []).append(event)
         return finish is not None
 
-    def end(self, seq: Sequence, finish: Finish, events: Events, error: str = "") -> None:
+    def end(self, seq: Sequence, finish: Finish, events: Events, error: str = "", blame: Blame = Blame.SERVER) -> None:
         """Emit a terminal event that carries no token."""
         group = seq.group
         waited = 0.0 if seq.generated or group.echoed > group.start else group.waited
         cached = group.cached or 0
-        event = TokenEvent(seq.index, -1, finish=finish, cached_tokens=cached, error=error, waited=waited, drafts=seq.drafts)
+        event = TokenEvent(seq.index, -1, finish=finish, cached_tokens=cached, error=error, waited=waited, drafts=seq.drafts, blame=blame)
         events.setdefault(seq.request_id, []).append(event)
 
     def echo(self, group: Group, count: int, scores: Scores | None, events: Events) -> None:

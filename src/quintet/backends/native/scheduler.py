@@ -31,7 +31,7 @@ from quintet.backends.native.speculation import Speculation
 from quintet.backends.native.waiting import WaitingQueue
 from quintet.config import EngineConfig
 from quintet.errors import Overloaded
-from quintet.events import NO_DRAFTS, DraftCounts, Finish
+from quintet.events import NO_DRAFTS, Blame, DraftCounts, Finish
 
 
 class Scheduler:
@@ -340,7 +340,7 @@ class Scheduler:
                 self._kv.publish(seq)
         token = results.tokens[row]
         if token < 0:
-            self._end(seq, Finish.ERROR, events, REFUSED[token])
+            self._end(seq, Finish.ERROR, events, *REFUSED[token])
             return
         seq.generated.append(token)
         if self._emit.token(seq, token, results.logprobs[row], results.tops[row], events):
@@ -348,9 +348,9 @@ class Scheduler:
 
     # -- ending ----------------------------------------------------------------------------------------------------------------
 
-    def _end(self, seq: Sequence, finish: Finish, events: Events, error: str = "") -> None:
+    def _end(self, seq: Sequence, finish: Finish, events: Events, error: str = "", blame: Blame = Blame.SERVER) -> None:
         if seq.state is not State.DONE:
-            self._emit.end(seq, finish, events, error)
+            self._emit.end(seq, finish, events, error, blame)
             self._retire(seq)
 
     def _retire(self, seq: Sequence) -> None:

@@ -37,7 +37,7 @@ from quintet.backends.native.speculation import Speculation
 from quintet.backends.native.step import Stepper
 from quintet.config import EngineConfig
 from quintet.errors import ModelError, Overloaded
-from quintet.events import Finish, TokenEvent
+from quintet.events import Blame, Finish, TokenEvent
 from quintet.models.pieces import Pieces
 
 _log = logging.getLogger(__name__)
@@ -190,7 +190,7 @@ class Worker:
         try:
             scheduler.add(submit.request_id, submit.sequences, submit.at, submit.tenant)
         except Overloaded as error:
-            ends = [TokenEvent(seq, -1, finish=Finish.ERROR, error=str(error)) for seq in range(len(submit.sequences))]
+            ends = [TokenEvent(seq, -1, finish=Finish.ERROR, error=str(error), blame=Blame.LOAD) for seq in range(len(submit.sequences))]
             return {submit.request_id: ends}
         return {}
 

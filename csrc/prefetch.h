@@ -1,0 +1,24 @@
+// The next tile fetched while this one is multiplied, in the last pass over it (a pass is a few rows). The hardware fetches what is read as
+// one stream; a tile that is read several times, or that has its scales at its end, is not, and the products would wait for memory
+// (docs/decisions/0007).
+#pragma once
+#include "pack.h"
+
+namespace quintet {
+namespace {
+
+// g++ takes a function around the builtin for one that does nothing, and drops its calls.
+inline void fetch(const uint8_t* line) { asm volatile("prefetcht0 %0" : : "m"(*line)); }
+
+// With block b of a tile: lines [b * lines, (b + 1) * lines) of the next one. In an 8-bit tile 9, so that its scales are among them.
+template <int lines> inline void fetch_next(const Packed& w, const uint8_t* tile, int b) {
+  const uint8_t* from = tile + w.tile_bytes + 64 * lines * size_t(b);
+#pragma GCC unroll 9
+  for (int i = 0; i < lines; i++) fetch(from + 64 * i);
+}
+
+// A 4-bit tile that is read in one pass is a stream.
+inline bool fetches(const Packed& w, int passes) { return w.format == Format::q8 || passes > 1; }
+
+}  // namespace
+}  // namespace quintet
