@@ -72,18 +72,10 @@ template <int R, bool Fetch> void rows(const Packed& w, int tile, const uint8_t*
 }
 
 void gemm_tile(const Packed& w, int tile, const uint8_t* x, size_t x_stride, int m, float* y, size_t y_stride, bool accumulate) {
-  int r = 0, passes = m / 8 + m % 8 / 4 + m % 4;
-  const bool ahead = fetches(w, passes);
-  auto pass = [&]<int R>() {
-    const uint8_t* in = x + size_t(r) * x_stride;
-    float* out = y + size_t(r) * y_stride;
-    if (--passes == 0 && ahead) rows<R, true>(w, tile, in, x_stride, out, y_stride, accumulate);
-    else rows<R, false>(w, tile, in, x_stride, out, y_stride, accumulate);
-    r += R;
-  };
-  while (r + 8 <= m) pass.operator()<8>();
-  if (r + 4 <= m) pass.operator()<4>();
-  while (r < m) pass.operator()<1>();
+  in_passes<8, 4, 1>(m, [&]<int R>(int r, bool last) {
+    const auto pass = last && (r > 0 || !streams(w)) ? rows<R, true> : rows<R, false>;
+    pass(w, tile, x + size_t(r) * x_stride, x_stride, y + size_t(r) * y_stride, y_stride, accumulate);
+  });
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Every kernel except the matrix product, once, over the 16-lane type V of the including file. The sequence of operations per output
+// Every kernel except the matrix product, of which only the order of its passes, once, over the 16-lane type V of the including file. The sequence of operations per output
 // is fixed here, so all instruction sets give the same bits.
 #pragma once
 #include <cmath>
@@ -237,6 +237,13 @@ void attend(const AttendArgs& a) {
     case 3: return attend_rows<3>(a);
     default: return attend_rows<4>(a);
   }
+}
+
+// The rows of a product, a few at a time: pass<R>(first row, whether these are the last) for the Sizes R in order, the last of which is 1.
+template <int... Sizes, class Pass> inline void in_passes(int m, Pass pass) {
+  int r = 0;
+  auto all_of = [&]<int R>() { for (; r + R <= m; r += R) pass.template operator()<R>(r, r + R == m); };
+  (all_of.template operator()<Sizes>(), ...);
 }
 
 constexpr Kernels table(const char* name, decltype(Kernels::gemm_tile) gemm_tile) {

@@ -65,9 +65,9 @@ template <int R> void rows(const Packed& w, int tile, const uint8_t* x, size_t x
 }
 
 void gemm_tile(const Packed& w, int tile, const uint8_t* x, size_t x_stride, int m, float* y, size_t y_stride, bool accumulate) {
-  int r = 0;
-  for (; r + 4 <= m; r += 4) rows<4>(w, tile, x + size_t(r) * x_stride, x_stride, y + size_t(r) * y_stride, y_stride, accumulate);
-  for (; r < m; r++) rows<1>(w, tile, x + size_t(r) * x_stride, x_stride, y + size_t(r) * y_stride, y_stride, accumulate);
+  in_passes<4, 1>(m, [&]<int R>(int r, bool) {
+    rows<R>(w, tile, x + size_t(r) * x_stride, x_stride, y + size_t(r) * y_stride, y_stride, accumulate);
+  });
 }
 
 }  // namespace

@@ -17,8 +17,8 @@ template <int lines> inline void fetch_next(const Packed& w, const uint8_t* tile
   for (int i = 0; i < lines; i++) fetch(from + 64 * i);
 }
 
-// A 4-bit tile that is read in one pass is a stream.
-inline bool fetches(const Packed& w, int passes) { return w.format == Format::q8 || passes > 1; }
+// Whether the hardware fetches its tiles by itself, as long as each is read only once.
+inline bool streams(const Packed& w) { return w.format == Format::q4; }
 
 }  // namespace
 }  // namespace quintet

@@ -69,11 +69,11 @@ async def complete(engine: Engine, schema: Schema, seed: int, outcomes: Outcomes
         outcomes.ends["refused"] += 1
         return
     events = [event async for batch in engine.submit(prepared) for event in batch]
-    made = b"".join(event.piece for event in events).decode()
+    made = b"".join(event.piece for event in events)  # one that max_tokens ended may end within a character
     finish = events[-1].finish
     outcomes.ends[finish.name.lower() if finish else "none"] += 1
     if finish is Finish.EOS and not valid(schema, made):
-        outcomes.invalid.append(f"{text}: {made}")
+        outcomes.invalid.append(f"{text}: {made!r}")
 
 
 async def prepared_when_there_is_room(engine: Engine, spec: SequenceSpec) -> Prepared:
@@ -85,7 +85,7 @@ async def prepared_when_there_is_room(engine: Engine, spec: SequenceSpec) -> Pre
             await asyncio.sleep(1)
 
 
-def valid(schema: Schema, text: str) -> bool:
+def valid(schema: Schema, text: bytes) -> bool:
     try:
         return jsonschema_rs.Draft202012Validator(schema, validate_formats=True).is_valid(json.loads(text))
     except ValueError:
