@@ -200,3 +200,12 @@ def test_too_little_memory_for_the_kv_cache_ends_the_start_with_one_line(tmp_pat
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False, preexec_fn=limit)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"error: there is not enough memory for a KV cache of {4 << 30} bytes; lower --kv-cache.\n"
+
+
+def test_a_stop_token_shows_no_text_though_its_bytes_are_known_on_this_side() -> None:
+    """`stop_token_ids` may name any token; the engine's process sends ids, and the text is put to them here."""
+    with served("--toy") as one:
+        asked = {"prompt": "hello there", "max_tokens": 8, "temperature": 0}
+        text = json.loads(one.post(asked)[1])["choices"][0]["text"]
+        ended = json.loads(one.post(asked | {"stop_token_ids": [ord(text[2])]})[1])["choices"][0]
+        assert (ended["text"], ended["finish_reason"]) == (text[: text.index(text[2])], "stop")

@@ -19,7 +19,7 @@ import msgspec
 from quintet.backends.base import Counts, Pages, PreparedSequence
 from quintet.backends.native.messages import Events, Submit
 from quintet.config import EngineConfig
-from quintet.events import TokenEvent
+from quintet.events import Finish, TokenEvent
 
 MAX_FRAME = 1 << 28
 """Bytes; the largest honest frame, a full queue of prompts of a long context, stays far below."""
@@ -269,7 +269,9 @@ def events_of(rows: Mapping[int, Sequence[Any]], pieces: Sequence[bytes]) -> Eve
 
 def _event(row: Any, pieces: Sequence[bytes]) -> TokenEvent:
     token: int = row.token
-    return TokenEvent(row.seq, token, pieces[token] if token >= 0 else b"", *_rest(row))
+    # A token that ends its sequence has no text, whatever it is elsewhere: `stop_token_ids` may name any.
+    piece = pieces[token] if token >= 0 and row.finish is not Finish.EOS else b""
+    return TokenEvent(row.seq, token, piece, *_rest(row))
 
 
 def digest(sequences: Sequence[PreparedSequence]) -> bytes:
