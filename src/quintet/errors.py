@@ -7,6 +7,7 @@
     │   ├── BadRequest          a field breaks a rule (names field, rule, value)
     │   │   ├── PromptTooLong   prompt (+ max_tokens) does not fit the context
     │   │   └── Unsupported     a field this server or model does not offer
+    │   ├── Unsatisfiable       what it asks for turned out, on the way, not to be possible
     │   ├── NotAuthorized       missing or wrong API key
     │   ├── ModelNotFound       no such model here
     │   ├── NotFound            no such route
@@ -27,6 +28,8 @@ A dialect turns ``RequestError`` and ``ServerError`` into its provider's status 
 """
 
 from __future__ import annotations
+
+from itertools import islice
 
 
 class QuintetError(Exception):
@@ -164,6 +167,17 @@ class ModelError(QuintetError):
 
 
 def shorten(value: object, limit: int = 60) -> str:
-    """``repr(value)`` in at most ``limit`` printable ASCII characters."""
-    text = ascii(value)
+    """``repr(value)`` in at most ``limit`` printable ASCII characters; of a large value only as much is looked at."""
+    text = ascii(_beginning(value, limit))
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
+
+
+def _beginning(value: object, limit: int) -> object:
+    """What ``repr`` shows in its first ``limit`` characters, and a little more if there is more."""
+    if isinstance(value, str | bytes):
+        return value[: limit + 1]
+    if isinstance(value, list):
+        return [_beginning(item, limit) for item in value[:limit]]
+    if isinstance(value, dict):
+        return {_beginning(key, limit): _beginning(item, limit) for key, item in islice(value.items(), limit)}
+    return value
