@@ -24,6 +24,7 @@ struct AttendArgs {
   const float* const* q;        // R pointers to head_dim floats, rotated, already scaled by 1/sqrt(head_dim)
   const int* position;          // R positions; row r sees tokens 0..position[r]
   int rows;                     // R
+  bool fetch;                   // nobody has just read these pages: fetch them ahead
   int head_dim;                 // multiple of 16
   const uint16_t* const* k;     // per page: [head_dim][16] fp16
   const uint16_t* const* v;     // per page: [16][head_dim] fp16

@@ -1,6 +1,7 @@
 // AVX2: half a tile (8 columns) per register. Products of bytes go through vpmaddubsw, whose 16-bit sums cannot overflow here:
 // eight products of a 4-bit and an 8-bit number in q4 (8 * 2 * 15 * 127 = 30480), two of 7-bit magnitudes in q8 (2 * 127 * 127 = 32258).
 #include "vec_avx2.h"
+#include "attend.h"
 #include "kernels_impl.h"
 #include "prefetch.h"
 

@@ -1,5 +1,6 @@
 // AVX-512 with VNNI: one register is the 16 columns of a tile, one instruction multiplies 64 pairs of bytes.
 #include "vec_avx512.h"
+#include "attend.h"
 #include "kernels_impl.h"
 #include "prefetch.h"
 

@@ -1,5 +1,5 @@
-// Every kernel except the matrix product, of which only the order of its passes, once, over the 16-lane type V of the including file. The sequence of operations per output
-// is fixed here, so all instruction sets give the same bits.
+// Every kernel except attention and the matrix product, of which only the order of its passes, once, over the 16-lane type V of the including
+// file. The sequence of operations per output is fixed here, so all instruction sets give the same bits.
 #pragma once
 #include <cmath>
 #include <cstring>
@@ -174,77 +174,14 @@ void row_exp(const float* x, int n, float max, float scale, float* out) {
   }
 }
 
-// Scores of R query rows against the 16 tokens of one page: a chain of head_dim FMAs per lane.
-template <int R> inline void page_scores(const AttendArgs& a, const uint16_t* k, int page, size_t stride) {
-  F acc[R];
-  for (int r = 0; r < R; r++) acc[r] = V::set1(0.0f);
-  for (int d = 0; d < a.head_dim; d++) {
-    const F kv = V::load_half(k + 16 * d);
-    for (int r = 0; r < R; r++) acc[r] = V::fma(V::set1(a.q[r][d]), kv, acc[r]);
-  }
-  for (int r = 0; r < R; r++) V::store(a.scores + r * stride + 16 * page, acc[r]);
-}
-
-// Softmax numerators in place of the scores; returns 1 / sum. Pages in order, lanes past the position are exactly 0.
-inline float softmax(float* s, int position) {
-  const int padded = (position + 16) / 16 * 16;
-  for (int t = position + 1; t < padded; t++) s[t] = -std::numeric_limits<float>::infinity();
-  const F m = V::set1(row_max(s, padded));
-  F sum = V::set1(0.0f);
-  for (int t = 0; t < padded; t += 16) {
-    const F e = exp16(V::sub(V::load(s + t), m));
-    V::store(s + t, e);
-    sum = V::add(sum, e);
-  }
-  return 1.0f / V::hsum(sum);
-}
-
-// 16 dimensions of R rows, tokens [from, to) in order.
-template <int R> inline void weighted_values(const AttendArgs& a, F (&acc)[R], int r0, int d, int from, int to, size_t stride) {
-  for (int t = from; t < to; t++) {
-    const F v = V::load_half(a.v[t / 16] + (t % 16) * a.head_dim + d);
-    for (int r = 0; r < R; r++) acc[r] = V::fma(V::set1(a.scores[(r0 + r) * stride + t]), v, acc[r]);
-  }
-}
-
-// Rows of a group may end at different positions: the common tokens together, then each row its own rest, in the same order.
-template <int R> void attend_rows(const AttendArgs& a) {
-  int last = 0, common = a.position[0] + 1;
-  for (int r = 0; r < R; r++) {
-    last = a.position[r] > last ? a.position[r] : last;
-    common = a.position[r] + 1 < common ? a.position[r] + 1 : common;
-  }
-  const size_t stride = size_t(last + 16) / 16 * 16;
-  for (int page = 0; page <= last / 16; page++) page_scores<R>(a, a.k[page], page, stride);
-  float inverse[R];
-  for (int r = 0; r < R; r++) inverse[r] = softmax(a.scores + r * stride, a.position[r]);
-  for (int d = 0; d < a.head_dim; d += 16) {
-    F acc[R];
-    for (int r = 0; r < R; r++) acc[r] = V::set1(0.0f);
-    weighted_values<R>(a, acc, 0, d, 0, common, stride);
-    for (int r = 0; r < R; r++) {
-      F rest[1] = {acc[r]};
-      weighted_values<1>(a, rest, r, d, common, a.position[r] + 1, stride);
-      V::store(a.out[r] + d, V::mul(rest[0], V::set1(inverse[r])));
-    }
-  }
-}
-
-void attend(const AttendArgs& a) {
-  switch (a.rows) {
-    case 1: return attend_rows<1>(a);
-    case 2: return attend_rows<2>(a);
-    case 3: return attend_rows<3>(a);
-    default: return attend_rows<4>(a);
-  }
-}
-
 // The rows of a product, a few at a time: pass<R>(first row, whether these are the last) for the Sizes R in order, the last of which is 1.
 template <int... Sizes, class Pass> inline void in_passes(int m, Pass pass) {
   int r = 0;
   auto all_of = [&]<int R>() { for (; r + R <= m; r += R) pass.template operator()<R>(r, r + R == m); };
   (all_of.template operator()<Sizes>(), ...);
 }
+
+void attend(const AttendArgs& a);  // attend.h
 
 constexpr Kernels table(const char* name, decltype(Kernels::gemm_tile) gemm_tile) {
   return {name, gemm_tile, quantize_block, quantize_row, rms_norm, attend, silu_mul, add, scale_row, rope, to_half, row_max, row_max_checked, row_sum_exp,

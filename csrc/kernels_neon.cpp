@@ -1,5 +1,6 @@
 // ARMv8.2-A with dot product: four columns per register, sixteen byte products per instruction and lane group.
 #include "vec_neon.h"
+#include "attend.h"
 #include "kernels_impl.h"
 
 namespace quintet {

@@ -1,5 +1,6 @@
 // Portable C++: the definition of the numbers, and the fallback on any CPU.
 #include "vec_portable.h"
+#include "attend.h"
 #include "kernels_impl.h"
 
 namespace quintet {

@@ -121,7 +121,8 @@ void Model::rotate_and_store(Pass& p, int l, int r) {
   }
 }
 
-// Attention split into units: rows of one segment that share a KV head. With few rows the query heads are spread as well.
+// Attention split into units: rows of one segment that share a KV head. With far more threads than that the query heads are spread as well; else
+// they read their keys and values together.
 std::vector<Model::Unit> Model::attention_units(const std::vector<int>& segments) const {
   const int live = int(segments.size()), group = config_.heads / config_.kv_heads, rows_per_unit = std::max(1, 24 / group);
   std::vector<Unit> units;
@@ -132,7 +133,7 @@ std::vector<Model::Unit> Model::attention_units(const std::vector<int>& segments
     for (int h = 0; h < config_.kv_heads; h++) units.push_back({segment, h, h * group, (h + 1) * group, from, to});
     from = to;
   }
-  if (int(units.size()) >= 4 * team_.size() || group == 1) return units;
+  if (2 * int(units.size()) >= team_.size() || group == 1) return units;
   std::vector<Unit> spread;
   for (const Unit& u : units)
     for (int h = u.head_from; h < u.head_to; h++) spread.push_back({u.segment, u.kv_head, h, h + 1, u.row_from, u.row_to});
@@ -148,9 +149,10 @@ void Model::attend(Pass& p, int layer, const Unit& u, int thread) {
   float* scores = p.threads[size_t(thread)].scratch.data();
   const float* q[4]; float* out[4]; int position[4];
   int n = 0;
+  bool first = true;
   auto flush = [&] {
-    if (n) k_.attend({q, position, n, dim, k, v, scores, out});
-    n = 0;
+    if (n) k_.attend({q, position, n, first, dim, k, v, scores, out});
+    n = 0, first = false;
   };
   for (int r = u.row_from; r < u.row_to; r++) {
     for (int h = u.head_from; h < u.head_to; h++) {

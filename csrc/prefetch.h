@@ -10,6 +10,15 @@ namespace {
 // g++ takes a function around the builtin for one that does nothing, and drops its calls.
 inline void fetch(const uint8_t* line) { asm volatile("prefetcht0 %0" : : "m"(*line)); }
 
+// Into the second-level cache, which has room for more of them on their way.
+inline void fetch_far(const void* line) {
+#if defined(__x86_64__)
+  asm volatile("prefetcht1 %0" : : "m"(*static_cast<const uint8_t*>(line)));
+#elif defined(__aarch64__)
+  asm volatile("prfm pldl2keep, %0" : : "Q"(*static_cast<const uint8_t*>(line)));
+#endif
+}
+
 // With block b of a tile: lines [b * lines, (b + 1) * lines) of the next one. In an 8-bit tile 9, so that its scales are among them.
 template <int lines> inline void fetch_next(const Packed& w, const uint8_t* tile, int b) {
   const uint8_t* from = tile + w.tile_bytes + 64 * lines * size_t(b);
