@@ -19,7 +19,7 @@ inline const uint16_t* nth_read(const AttendArgs& a, int pages, int i) {
 }
 
 // Scores of R query rows against the 16 tokens of each of P pages.
-template <int R, int P> inline void page_scores(const AttendArgs& a, int page, int pages, size_t stride) {
+template <int R, int P, bool Fetch> inline void page_scores(const AttendArgs& a, int page, int pages, size_t stride) {
   const uint16_t* ahead[P];
   F acc[P][R];
   for (int p = 0; p < P; p++) {
@@ -27,13 +27,19 @@ template <int R, int P> inline void page_scores(const AttendArgs& a, int page, i
     for (int r = 0; r < R; r++) acc[p][r] = V::set1(0.0f);
   }
   for (int d = 0; d < a.head_dim; d++) {
-    if (a.fetch && d % 2 == 0) for (int p = 0; p < P; p++) fetch_far(ahead[p] + 16 * d);
+    if constexpr (Fetch) for (int p = 0; p < P; p++) if (d % 2 == 0) fetch(ahead[p] + 16 * d);
     for (int p = 0; p < P; p++) {
       const F k = V::load_half(a.k[page + p] + 16 * d);
       for (int r = 0; r < R; r++) acc[p][r] = V::fma(V::set1(a.q[r][d]), k, acc[p][r]);
     }
   }
   for (int p = 0; p < P; p++) for (int r = 0; r < R; r++) V::store(a.scores + r * stride + 16 * (page + p), acc[p][r]);
+}
+
+template <int R, int P, bool Fetch> inline void all_scores(const AttendArgs& a, int pages, size_t stride) {
+  int page = 0;
+  for (; page + P <= pages; page += P) page_scores<R, P, Fetch>(a, page, pages, stride);
+  for (; page < pages; page++) page_scores<R, 1, Fetch>(a, page, pages, stride);
 }
 
 // Softmax numerators in place of the scores; returns 1 / sum. Pages in order, lanes past the position are exactly 0.
@@ -54,7 +60,7 @@ inline float softmax(float* s, int position) {
 template <int R, int B, bool Fetch = false>
 inline void weigh_page(const uint16_t* v, int head_dim, const float* scores, size_t stride, int count, F (&acc)[R][B], const uint16_t* ahead = nullptr) {
   for (int t = 0; t < count; t++, v += head_dim) {
-    if constexpr (Fetch) for (int i = 0; i < head_dim; i += 32) fetch_far(ahead + t * head_dim + i);
+    if constexpr (Fetch) for (int i = 0; i < head_dim; i += 32) fetch(ahead + t * head_dim + i);
     F value[B];
     for (int b = 0; b < B; b++) value[b] = V::load_half(v + 16 * b);
     for (int r = 0; r < R; r++) {
@@ -95,9 +101,8 @@ template <int R, int P, int B> void attend_rows(const AttendArgs& a) {
   }
   const int pages = last / 16 + 1;
   const size_t stride = size_t(pages) * 16;
-  int page = 0;
-  for (; page + P <= pages; page += P) page_scores<R, P>(a, page, pages, stride);
-  for (; page < pages; page++) page_scores<R, 1>(a, page, pages, stride);
+  if (a.fetch) all_scores<R, P, true>(a, pages, stride);
+  else all_scores<R, P, false>(a, pages, stride);
   float inverse[R];
   for (int r = 0; r < R; r++) inverse[r] = softmax(a.scores + r * stride, a.position[r]);
   int d = 0;

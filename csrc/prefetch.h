@@ -1,21 +1,20 @@
-// The next tile fetched while this one is multiplied, in the last pass over it (a pass is a few rows). The hardware fetches what is read as
-// one stream; a tile that is read several times, or that has its scales at its end, is not, and the products would wait for memory
-// (docs/decisions/0007).
+// What is read soon is fetched while something else is computed (docs/decisions/0007). Here: the next tile, in the last pass over this one (a
+// pass is a few rows). The hardware fetches what is read as one stream; a tile that is read several times, or that has its scales at its end, is
+// not, and the products would wait for memory.
 #pragma once
 #include "pack.h"
 
 namespace quintet {
 namespace {
 
-// g++ takes a function around the builtin for one that does nothing, and drops its calls.
-inline void fetch(const uint8_t* line) { asm volatile("prefetcht0 %0" : : "m"(*line)); }
-
-// Into the second-level cache, which has room for more of them on their way.
-inline void fetch_far(const void* line) {
+// Into the second-level cache, which has room for more lines on their way than the first. In assembly, as g++ takes a function around the builtin
+// for one that does nothing, and drops its calls.
+inline void fetch(const void* line) {
+  [[maybe_unused]] const auto& byte = *static_cast<const uint8_t*>(line);
 #if defined(__x86_64__)
-  asm volatile("prefetcht1 %0" : : "m"(*static_cast<const uint8_t*>(line)));
+  asm volatile("prefetcht1 %0" : : "m"(byte));
 #elif defined(__aarch64__)
-  asm volatile("prfm pldl2keep, %0" : : "Q"(*static_cast<const uint8_t*>(line)));
+  asm volatile("prfm pldl2keep, %0" : : "Q"(byte));
 #endif
 }
 
