@@ -38,6 +38,7 @@ def main(model: str, out: str) -> None:
     }
     scores = {task: [[loglikelihood(runner, tokenizer, *pair) for pair in doc] for doc in docs] for task, docs in pairs.items()}
     texts = [greedy(runner, tokenizer, row["start"]) for row in endings]
+    Path(out).parent.mkdir(parents=True, exist_ok=True)
     Path(out).write_text(json.dumps({"loglikelihood": scores, "generate": texts}))
 
 

@@ -111,6 +111,23 @@ def test_what_a_guide_accepts(kind: GuideKind, guide: object, text: str, wanted:
     assert verdict(kind, guide, text) == wanted
 
 
+@pytest.mark.parametrize(
+    ("bounds", "inside", "outside"),
+    [
+        ({"exclusiveMaximum": -20.229999999999997}, ["-20.23", "-20.230000", "-21"], ["-20.2299999999999971", "-20.2"]),
+        ({"exclusiveMinimum": 20.229999999999997}, ["20.23", "21"], ["20.2299999999999971", "20.229999999999997"]),
+        ({"exclusiveMaximum": 20.229999999999997, "maximum": 7.5}, ["7.5", "3"], ["7.6"]),
+        ({"exclusiveMaximum": 5.0, "exclusiveMinimum": 2}, ["4.9", "2.1", "3"], ["5", "2", "5.0"]),
+    ],
+)
+def test_an_exclusive_bound_is_not_reached_as_a_double_either(bounds: dict[str, float], inside: list[str], outside: list[str]) -> None:
+    schema = {"type": "number", **bounds}
+    assert [text for text in inside + outside if verdict(SCHEMA, schema, text) == "accepted"] == inside
+    valid = jsonschema_rs.Draft202012Validator(schema).is_valid
+    assert all(valid(json.loads(text)) for text in inside)
+    assert not any(valid(json.loads(text)) for text in outside)
+
+
 def test_schemas_in_a_grammar_are_enforced_like_others() -> None:
     """White space in them is bounded, and what cannot be enforced is refused; a string that looks like one is a string."""
     lark = 'start: "%json" A | %json {"type": "object"} // %json x\nA: /"%json"/'

@@ -5,7 +5,8 @@ The compiler refuses most of what it does not enforce. What it would take and we
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from urllib.parse import unquote
 
 from quintet.backends.native.guide_pattern import PatternError, from_ecma
@@ -26,6 +27,9 @@ _NOTHING: Mapping[str, tuple[object, ...]] = {
     "unevaluatedItems": (True, {}),
 }
 """Keywords that the compiler refuses, with values that restrict nothing, which generators of schemas write."""
+
+_DIGITS = 15
+"""Every decimal number of fewer is a double's own."""
 
 _DATE = (
     r"(?:\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|02-(?:0[1-9]|1\d|2[0-8]))"
@@ -124,7 +128,7 @@ def _strings(value: object) -> Iterator[str]:
 
 
 def _rewritten(schema: object) -> object:
-    """Regular expressions in the compiler's dialect, formats as regular expressions."""
+    """Regular expressions in the compiler's dialect, formats as regular expressions, bounds that a number may reach."""
     if not isinstance(schema, dict):
         return schema
     made: Part = {}
@@ -145,7 +149,28 @@ def _rewritten(schema: object) -> object:
         del made["format"]
         others = made.get("allOf", [])
         made["allOf"] = [*others, *_FORMATS[named]] if isinstance(others, list) else others
+    _include(made, "exclusiveMaximum", "maximum", min, -math.inf)
+    _include(made, "exclusiveMinimum", "minimum", max, math.inf)
     return made
+
+
+def _include(part: Part, exclusive: str, inclusive: str, stricter: Callable[[float, float], float], towards: float) -> None:
+    """The next double instead of a bound of many digits: one digit more is below it, but whoever reads that as a double reads the bound.
+
+    Bounds of few digits stay, as only a number of sixteen comes so near to them; and the compiler admits no number that a bound begins
+    with (with 4.75: no 4.7, but 4.70), so that with their neighbours they would cost 4.9 instead of 5.
+    """
+    bound, other = part.get(exclusive), part.get(inclusive)
+    if not isinstance(bound, float) or not isinstance(other, int | float | None) or len(_significant(bound)) < _DIGITS:
+        return
+    del part[exclusive]
+    reached = math.nextafter(bound, towards)
+    part[inclusive] = reached if other is None else stricter(reached, other)
+
+
+def _significant(value: float) -> str:
+    """Its digits, of the shortest number that is the same double."""
+    return "".join(filter(str.isdigit, repr(value).partition("e")[0])).lstrip("0")
 
 
 def _pattern(text: str) -> str:
