@@ -6,7 +6,7 @@ The compiler refuses most of what it does not enforce. What it would take and we
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from urllib.parse import unquote
 
 from quintet.backends.native.guide_pattern import PatternError, from_ecma
@@ -128,7 +128,7 @@ def _strings(value: object) -> Iterator[str]:
 
 
 def _rewritten(schema: object) -> object:
-    """Regular expressions in the compiler's dialect, formats as regular expressions, bounds that a number may reach."""
+    """Regular expressions in the compiler's dialect, formats as regular expressions, bounds that hold for doubles."""
     if not isinstance(schema, dict):
         return schema
     made: Part = {}
@@ -144,28 +144,27 @@ def _rewritten(schema: object) -> object:
             made[key] = _rewritten(value)
         else:
             made[key] = _pattern(value) if key == "pattern" and isinstance(value, str) else value
+    also = list(_neighbours(made))
     named = made.get("format")
     if isinstance(named, str) and named in _FORMATS:
         del made["format"]
+        also += _FORMATS[named]
+    if also:
         others = made.get("allOf", [])
-        made["allOf"] = [*others, *_FORMATS[named]] if isinstance(others, list) else others
-    _include(made, "exclusiveMaximum", "maximum", min, -math.inf)
-    _include(made, "exclusiveMinimum", "minimum", max, math.inf)
+        made["allOf"] = [*others, *also] if isinstance(others, list) else others
     return made
 
 
-def _include(part: Part, exclusive: str, inclusive: str, stricter: Callable[[float, float], float], towards: float) -> None:
-    """The next double instead of a bound of many digits: one digit more is below it, but whoever reads that as a double reads the bound.
+def _neighbours(part: Part) -> Iterator[Part]:
+    """The next double as a bound beside one of many digits: one digit more is below it, but whoever reads that as a double reads the bound.
 
-    Bounds of few digits stay, as only a number of sixteen comes so near to them; and the compiler admits no number that a bound begins
+    Bounds of few digits have none, as only a number of sixteen comes so near to them; and the compiler admits no number that a bound begins
     with (with 4.75: no 4.7, but 4.70), so that with their neighbours they would cost 4.9 instead of 5.
     """
-    bound, other = part.get(exclusive), part.get(inclusive)
-    if not isinstance(bound, float) or not isinstance(other, int | float | None) or len(_significant(bound)) < _DIGITS:
-        return
-    del part[exclusive]
-    reached = math.nextafter(bound, towards)
-    part[inclusive] = reached if other is None else stricter(reached, other)
+    for exclusive, inclusive, towards in (("exclusiveMaximum", "maximum", -math.inf), ("exclusiveMinimum", "minimum", math.inf)):
+        bound = part.get(exclusive)
+        if isinstance(bound, float) and len(_significant(bound)) >= _DIGITS:
+            yield {inclusive: math.nextafter(bound, towards)}
 
 
 def _significant(value: float) -> str:
