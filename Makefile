@@ -1,6 +1,6 @@
 # make serve   set up, then serve the bundled model on 127.0.0.1:8000   (make serve ARGS="--port 9000 path.gguf")
 # make setup   the set-up alone: .venv, dependencies, native build, bundled model
-# make test    set up, then the tests                                   (make test ARGS="tests/unit -k store")
+# make test    set up, then the tests                                   (make test ARGS="tests/models -k store")
 # make check   lint, types, import rules
 # make bench   set up, then the measurements                            (make bench ARGS="...")
 # make bench-serve   set up, then servers under load, ours and others   (make bench-serve ARGS="...")
@@ -21,7 +21,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
-NATIVE := CMakeLists.txt csrc/CMakeLists.txt $(wildcard csrc/*.cpp csrc/*.h)
+NATIVE := CMakeLists.txt csrc/CMakeLists.txt $(wildcard csrc/*.cpp csrc/*.h csrc/*/*.cpp csrc/*/*.h)
 
 .PHONY: serve setup test test-clients test-fuzz test-sampling test-schemas test-kills check support bench bench-serve clean sanitize test-emulated neon
 .DEFAULT_GOAL := serve
@@ -39,7 +39,7 @@ test: setup
 	@$(BIN)/python -m pytest $(ARGS)
 
 test-sampling: setup
-	@QUINTET_SAMPLING_CASES=70 $(BIN)/python -m pytest --timeout 1800 tests/property/test_sampling_twin.py $(ARGS)
+	@QUINTET_SAMPLING_CASES=70 $(BIN)/python -m pytest --timeout 1800 tests/backends/native/core/test_sampling_twin.py $(ARGS)
 
 test-schemas: setup
 	@QUINTET_SCHEMAS=2000 $(BIN)/python -m pytest --timeout 3600 tests/e2e/test_random_schemas.py $(ARGS)
@@ -56,7 +56,7 @@ test-repeats: setup
 
 test-fuzz: setup
 	@$(BIN)/python -m tests.clients schemathesis
-	@QUINTET_HOSTILE_BODIES=100000 $(BIN)/python -m pytest --timeout 3600 tests/property/test_hostile_bodies.py $(ARGS)
+	@QUINTET_HOSTILE_BODIES=100000 $(BIN)/python -m pytest --timeout 3600 tests/server/test_hostile_bodies.py $(ARGS)
 
 test-clients: setup
 	@$(BIN)/python -m tests.clients $(ARGS)

@@ -120,9 +120,9 @@ def figures(result: divergence.Divergence) -> dict[str, float]:
 
 def quintet_engine(model: Path, threads: int) -> Engine:
     """Our native engine: each call is one prefill of the whole window."""
-    from quintet.backends.native.core import Batch
-    from quintet.backends.native.load import native_loader
-    from quintet.backends.native.ports import PAGE
+    from quintet.backends.native.core.loader import PAGE
+    from quintet.backends.native.core.runner import Batch
+    from quintet.backends.native.worker.load import native_loader
 
     runner = native_loader(model, threads, WINDOW)(lambda _: None).runner
     pages = -(-WINDOW // PAGE)

@@ -26,8 +26,9 @@ import xllamacpp  # type: ignore[import-not-found]
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench import accuracy
 from tests.reference import tiny_model
+
+from bench import accuracy
 
 VERSION = "2026.10.11549"
 FLOAT = "flash attention off, F32 keys and values"

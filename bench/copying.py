@@ -18,8 +18,8 @@ from sessions import Session
 OFF, AUTO = "speculation off", "speculation auto"
 WORD, NEW = "lighthouse", "beacon"
 ASKED = (
-    "<|im_start|>user\nHere is a text:\n\n{text}\n\nWrite the text again, exactly as it is, but with the word \"{word}\" replaced by "
-    "\"{new}\".<|im_end|>\n<|im_start|>assistant\n{begun}"
+    '<|im_start|>user\nHere is a text:\n\n{text}\n\nWrite the text again, exactly as it is, but with the word "{word}" replaced by '
+    '"{new}".<|im_end|>\n<|im_start|>assistant\n{begun}'
 )
 
 

@@ -19,17 +19,18 @@ from pathlib import Path
 import numpy as np
 
 from quintet.backends.base import Counts, Pages, PreparedSequence, SequenceSpec, State
-from quintet.backends.native import codec, step
-from quintet.backends.native.codec import ModelSource
-from quintet.backends.native.core import F32, I32, U8, Batch, Samplers, Scores
-from quintet.backends.native.emit import Emitter
-from quintet.backends.native.engine import Engine
-from quintet.backends.native.kv import KvCache
-from quintet.backends.native.pages import BlockTables, PagePool
-from quintet.backends.native.ports import Loaded
-from quintet.backends.native.process import ProcessLink
-from quintet.backends.native.scheduler import Scheduler
-from quintet.backends.native.step import Stepper
+from quintet.backends.native.core.loader import Loaded
+from quintet.backends.native.core.runner import F32, I32, U8, Batch, Samplers, Scores
+from quintet.backends.native.front.engine import Engine
+from quintet.backends.native.front.process import ProcessLink
+from quintet.backends.native.schedule.emit import Emitter
+from quintet.backends.native.schedule.kv import KvCache
+from quintet.backends.native.schedule.pages import BlockTables, PagePool
+from quintet.backends.native.schedule.scheduler import Scheduler
+from quintet.backends.native.wire import codec
+from quintet.backends.native.wire.codec import ModelSource
+from quintet.backends.native.worker import step
+from quintet.backends.native.worker.step import Stepper
 from quintet.backends.toy import ToyTokenizer
 from quintet.config import EngineConfig
 from quintet.events import TokenEvent
@@ -110,7 +111,7 @@ CHILD = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from engine_overhead import Loaded, NoModel, no_model
-from quintet.backends.native import child
+from quintet.backends.native.worker import child
 no_model()
 child.main(lambda source, table: lambda progress: Loaded(NoModel(), table(), "none", "fp"))
 """

@@ -19,11 +19,11 @@ from pathlib import Path
 import numpy as np
 
 from quintet.backends.base import SequenceSpec, State
-from quintet.backends.native.engine import Engine
-from quintet.backends.native.guide import Guides
-from quintet.backends.native.guide_translate import translate
-from quintet.backends.native.load import load_tokenizer, native_loader
+from quintet.backends.native.front.engine import Engine
+from quintet.backends.native.worker.load import load_tokenizer, native_loader
 from quintet.config import EngineConfig
+from quintet.guides.follow import Guides
+from quintet.guides.translate import translate
 from quintet.request import Guide, GuideKind, Sampling
 
 ROWS = (32, 1)

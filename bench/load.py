@@ -188,7 +188,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--max-tokens", type=int, default=128)
     parser.add_argument("--serial", type=int, default=0, help="number of the first prompt")
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds one answer may take")
-    parser.add_argument("--extra", type=json.loads, default={}, help="more body fields as a JSON object, such as {\"ignore_eos\": true}")
+    parser.add_argument("--extra", type=json.loads, default={}, help='more body fields as a JSON object, such as {"ignore_eos": true}')
     how = parser.add_mutually_exclusive_group(required=True)
     how.add_argument("--clients", type=int, help="closed loop with this many clients")
     how.add_argument("--rate", type=float, help="open loop with this many arrivals per second")

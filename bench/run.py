@@ -35,9 +35,7 @@ def make_plan(options: argparse.Namespace) -> Plan:
     """Options -> settings."""
     model = model_path(options.model)
     if options.quick:
-        return Plan(
-            model, options.threads, options.rounds or 1, steps=16, batches=(1, 8, 32), clients=(1, 8), http_tokens=32, repeats=1
-        )
+        return Plan(model, options.threads, options.rounds or 1, steps=16, batches=(1, 8, 32), clients=(1, 8), http_tokens=32, repeats=1)
     return Plan(model, options.threads, options.rounds or 3)
 
 

@@ -19,9 +19,9 @@ from pathlib import Path
 
 import numpy as np
 
-from quintet.backends.native.core import F32, I32, Batch, NativeRunner, Runner, Sampler, Samplers, draw, score
-from quintet.backends.native.load import native_loader
-from quintet.backends.native.ports import PAGE
+from quintet.backends.native.core.loader import PAGE
+from quintet.backends.native.core.runner import F32, I32, Batch, NativeRunner, Runner, Sampler, Samplers, draw, score
+from quintet.backends.native.worker.load import native_loader
 from quintet.request import Dry, Sampling
 
 ROWS = (1, 8, 32)

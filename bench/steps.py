@@ -30,9 +30,9 @@ def child(args: argparse.Namespace) -> None:
         spec.loader.exec_module(module)
     import numpy as np
 
-    from quintet.backends.native.core import Batch
-    from quintet.backends.native.load import native_loader
-    from quintet.backends.native.ports import PAGE
+    from quintet.backends.native.core.loader import PAGE
+    from quintet.backends.native.core.runner import Batch
+    from quintet.backends.native.worker.load import native_loader
 
     n, context, new = args.sequences, args.context, CHUNK if args.prefill else 1
     runner = native_loader(Path(args.model), args.threads, context + PAGE)(lambda _share: None).runner

@@ -1,4 +1,4 @@
-"""Our engine's whole model through ``quintet.backends.native.core``, without scheduler or HTTP: ``worker_ours.py PLAN MODEL``."""
+"""Our engine's whole model through ``quintet.backends.native.core.runner``, without scheduler or HTTP: ``worker_ours.py PLAN MODEL``."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from plan import Plan, emit, measure
-from quintet.backends.native.core import I32, Batch, Runner, Samplers, draw
-from quintet.backends.native.load import native_loader
-from quintet.backends.native.ports import PAGE
+from quintet.backends.native.core.loader import PAGE
+from quintet.backends.native.core.runner import I32, Batch, Runner, Samplers, draw
+from quintet.backends.native.worker.load import native_loader
 from quintet.request import Sampling
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,20 +14,35 @@ ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src"
 
 VALUES = frozenset({"request", "events", "errors", "thinking", "config", "metrics"})
-LEAVES = frozenset({"dialects", "backends", "text", "models"})
-MAY_IMPORT = {
-    "cli": {"cli", "server", "service", *LEAVES, *VALUES},
-    "server": {"server", "service", "dialects", "backends.base", *VALUES},
-    "service": {"service", "text", "backends.base", *VALUES},
-    "dialects": {"dialects", *VALUES},
-    "text": {"text", *VALUES},
-    "models": {"models", *VALUES},
-    "backends": {"backends", "models", *VALUES},
-    **dict.fromkeys(VALUES, VALUES),
+NATIVE = "backends.native"
+MAY_IMPORT: dict[str, set[str]] = {
+    "cli": {"cli", "server", "service", "engines", "dialects", "backends", "guides", "inputs", "text", "models"},
+    "server": {"server", "service", "engines", "dialects", "inputs", "backends.base"},
+    "service": {"service", "engines", "inputs", "text", "backends.base"},
+    "engines": {"engines", "inputs", "guides", "backends.base"},
+    "dialects": {"dialects"},
+    "text": {"text"},
+    "models": {"models"},
+    "guides": {"guides", "models.pieces"},
+    "inputs": {"inputs", "guides", "backends.base"},
+    "backends.base": set(),
+    "backends.toy": {f"{NATIVE}.core", "inputs", "models"},
+    f"{NATIVE}.front": {f"{NATIVE}.{room}" for room in ("front", "worker", "wire", "core")}
+    | {"backends.base", "inputs", "guides", "models.pieces"},
+    f"{NATIVE}.worker": {f"{NATIVE}.{room}" for room in ("worker", "schedule", "wire", "draft", "core")}
+    | {"backends.base", "backends.toy", "inputs", "guides", "models"},
+    f"{NATIVE}.schedule": {f"{NATIVE}.{room}" for room in ("schedule", "wire", "draft", "core")} | {"backends.base", "guides"},
+    f"{NATIVE}.wire": {f"{NATIVE}.wire", f"{NATIVE}.core", "backends.base", "inputs.tokenizer"},
+    f"{NATIVE}.draft": {f"{NATIVE}.draft", "guides"},
+    f"{NATIVE}.core": {f"{NATIVE}.core", "inputs.tokenizer", "models.spec"},
+    NATIVE: set(),
+    "backends": set(),
+    **{value: set() for value in VALUES},
     "__main__": {"cli"},
     "__init__": set(),
 }
-"""First part of a module's path inside ``quintet`` -> what of ``quintet`` it may import (by prefix)."""
+"""A room, as the beginning of a module's path inside ``quintet`` -> what it may import of the others, beside ``VALUES``, which all may.
+The longest room that a module stands in counts. Rooms of the native engine go down too: front > worker > schedule > wire, draft, core."""
 
 IMPORTERS = {
     "click": ("cli/",),
@@ -37,14 +53,17 @@ IMPORTERS = {
     "huggingface_hub": ("models/hub.py",),
     "gguf": ("models/gguf.py",),
     "tokenizers": ("models/tokenizer.py",),
-    "llguidance": ("backends/native/guide.py",),
-    "quintet._core": ("backends/native/core.py", "backends/native/isa.py"),
-    "msgspec": ("dialects/", "server/", "backends/native/codec.py", *(f"{name}.py" for name in VALUES)),
-    "numpy": ("backends/",),
+    "llguidance": ("guides/follow.py",),
+    "quintet._core": ("backends/native/core/",),
+    "msgspec": ("dialects/", "server/", "backends/native/wire/", *(f"{name}.py" for name in VALUES)),
+    "numpy": ("backends/", "guides/"),
 }
 """Foreign library -> where in ``quintet`` it may be imported. A library not named here may be imported nowhere."""
 
-PURE = ("dialects/", "text/", "thinking.py", "backends/native/scheduler.py", "backends/native/sequence.py", "backends/native/pages.py")
+PURE = ("dialects/", "text/", "thinking.py", "backends/native/schedule/", "backends/native/draft/", "backends/native/wire/")
+CLAIM = re.compile(r"\bpure\b|\bplain code\b", re.IGNORECASE)
+"""What the first lines of a module say that is pure too."""
+
 IMPURE_MODULES = frozenset(
     {"asyncio", "threading", "concurrent", "multiprocessing", "subprocess", "signal"}
     | {"socket", "select", "selectors", "ssl", "http", "urllib", "logging"}
@@ -75,10 +94,32 @@ def within(name: str, prefix: str) -> bool:
     return name == prefix or name.startswith(f"{prefix}.")
 
 
+def read_module(name: str) -> str | None:
+    """The source of ``quintet.<name>``."""
+    base = SRC / "quintet" / name.replace(".", "/")
+    found = next((path for path in (base.with_suffix(".py"), base / "__init__.py") if path.is_file()), None)
+    return found.read_text(encoding="utf-8") if found else None
+
+
+def runtime_modules(source: str) -> list[str]:
+    """What of ``quintet`` is imported when the code runs, not only for its types: modules, and names in them."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            node.body = [ast.Pass()]
+    found = [name.removeprefix("quintet.") for name in imports(tree) if within(name, "quintet")]
+    return [*found, *(name.rpartition(".")[0] for name in found if "." in name)]
+
+
+def room_of(place: str) -> str:
+    """The longest of the rooms that a file stands in."""
+    module = place.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    return max((room for room in MAY_IMPORT if within(module, room)), key=len)
+
+
 def layer_faults(place: str, source: str) -> list[str]:
     """Imports of ``quintet`` modules that the layers forbid. ``place`` is the file's path inside ``quintet``."""
-    layer = place.removesuffix(".py").split("/")[0]
-    allowed = MAY_IMPORT[layer]
+    allowed = MAY_IMPORT[room_of(place)] | VALUES
     inside = [name.removeprefix("quintet.") for name in imports(ast.parse(source)) if within(name, "quintet")]
     return [name for name in inside if name not in ("__version__", "_core") and not any(within(name, one) for one in allowed)]
 
@@ -95,12 +136,18 @@ def foreign_faults(place: str, source: str) -> list[str]:
     return faults
 
 
-def purity_faults(place: str, source: str) -> list[str]:
-    """I/O, clocks, threads and global randomness in a module that must be plain code over values."""
-    if not place.startswith(PURE):
-        return []
+def claims_purity(place: str, source: str) -> bool:
+    """By its room, or by the words of its docstring."""
+    return place.startswith(PURE) or bool(CLAIM.search(ast.get_docstring(ast.parse(source)) or ""))
+
+
+def own_impurities(source: str) -> list[str]:
+    """I/O, clocks, threads and global randomness in a module."""
     tree = ast.parse(source)
     faults = [name for name in imports(tree) if name.split(".")[0] in IMPURE_MODULES]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef) and "Protocol" in map(ast.unparse, node.bases):
+            node.body = []  # it says what others do
     for node in ast.walk(tree):
         if isinstance(node, ast.AsyncFunctionDef):
             faults.append(f"async def {node.name}")
@@ -108,6 +155,27 @@ def purity_faults(place: str, source: str) -> list[str]:
             faults.append(f"{node.func.id}()")
         if isinstance(node, ast.Attribute) and ast.unparse(node) in ("np.random", "numpy.random"):
             faults.append("numpy.random")
+    return faults
+
+
+def purity_faults(place: str, source: str, read: Callable[[str], str | None] = read_module) -> list[str]:
+    """What makes a module impure that must be plain code over values, itself or through anything that it imports.
+
+    Args:
+        read: the source of a module of ``quintet``; ``None`` = there is none of this name.
+    """
+    if not claims_purity(place, source):
+        return []
+    faults = own_impurities(source)
+    seen: set[str] = set()
+    left = runtime_modules(source)
+    while left:
+        name = left.pop()
+        inner = None if name in seen else read(name)
+        seen.add(name)
+        if inner is not None:
+            faults += [f"{name}: {fault}" for fault in own_impurities(inner)]
+            left += runtime_modules(inner)
     return faults
 
 
@@ -156,14 +224,18 @@ def test_there_is_something_to_check() -> None:
 @pytest.mark.parametrize(
     ("place", "source"),
     [
-        ("dialects/openai.py", "from quintet.backends import base"),
-        ("backends/toy.py", "import quintet.dialects.openai"),
-        ("service.py", "from quintet.backends.native.engine import Engine"),
+        ("dialects/openai/dialect.py", "from quintet.backends import base"),
+        ("backends/toy.py", "import quintet.dialects.openai.dialect"),
+        ("service.py", "from quintet.backends.native.front.engine import Engine"),
         ("service.py", "from quintet.dialects import openai"),
         ("server/app.py", "from quintet.backends import toy"),
         ("models/store.py", "from quintet import cli"),
         ("errors.py", "def late():\n    import quintet.service"),
         ("text/stop.py", "from quintet.models.spec import ModelSpec"),
+        ("inputs/prepare.py", "from quintet.backends.native.front.engine import Engine"),
+        ("backends/native/schedule/kv.py", "from quintet.backends.native.worker.step import Stepper"),
+        ("backends/native/wire/messages.py", "from quintet.backends.native.schedule.plan import Plan"),
+        ("backends/native/draft/lookup.py", "from quintet.backends.native.core.runner import Runner"),
     ],
 )
 def test_an_upward_or_sideways_import_is_a_fault(place: str, source: str) -> None:
@@ -174,7 +246,7 @@ def test_an_upward_or_sideways_import_is_a_fault(place: str, source: str) -> Non
     ("place", "source"),
     [
         ("service.py", "import starlette.requests"),
-        ("backends/native/engine.py", "from quintet import _core"),
+        ("backends/native/front/engine.py", "from quintet import _core"),
         ("models/store.py", "def late():\n    from huggingface_hub import hf_hub_download"),
         ("cli/serve.py", "import requests"),
         ("request.py", "import numpy as np"),
@@ -190,7 +262,7 @@ def test_a_foreign_library_outside_its_place_is_a_fault(place: str, source: str)
 )
 def test_impure_code_is_a_fault_in_pure_modules_only(source: str) -> None:
     assert len(purity_faults("text/stop.py", source)) == 1
-    assert purity_faults("backends/native/engine.py", source) == []
+    assert purity_faults("backends/native/front/engine.py", source) == []
 
 
 def test_allowed_imports_are_no_faults() -> None:

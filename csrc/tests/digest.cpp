@@ -6,8 +6,8 @@
 #include <cstring>
 #include <map>
 #include <string>
-#include "../model.h"
-#include "../sample.h"
+#include "model/model.h"
+#include "sampling/sample.h"
 
 using namespace quintet;
 

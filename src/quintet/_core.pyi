@@ -1,4 +1,4 @@
-"""The native extension, as ``backends/native/core.py`` sees it. Shapes and rules: there, and in csrc/*.h."""
+"""The native extension, as ``backends/native/core/runner.py`` sees it. Shapes and rules: there, and in csrc/*.h."""
 
 from collections.abc import Mapping, Sequence
 

@@ -36,7 +36,7 @@ class ServerConfig:
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """Read by ``backends/native/engine.py``.
+    """Read by ``backends/native/front/engine.py``.
 
     Args:
         kv_bytes: memory for the KV cache; pages are reserved, and only those used become resident.

@@ -14,7 +14,7 @@ Prompt = str | tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Dry:
-    """"Don't repeat yourself": penalises tokens that would extend a repetition of the context (p-e-w, text-generation-webui #5677).
+    """ "Don't repeat yourself": penalises tokens that would extend a repetition of the context (p-e-w, text-generation-webui #5677).
 
     Args:
         multiplier: strength; 0 = off.

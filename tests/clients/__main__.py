@@ -21,7 +21,7 @@ from xml.etree import ElementTree
 
 from tests.clients.groups import GROUPS, Group
 from tests.clients.scenarios import Scenarios
-from tests.unit.server.live import serving
+from tests.server.live import serving
 
 from quintet.dialects.catalog import PROVIDERS
 from quintet.dialects.fields import Status

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tests.bundled import Silent
 from tests.e2e.paged import logits_of, pages_for, run_alone, whole
+from tests.support.bundled import Silent
 
-from quintet.backends.native.core import Runner, score
-from quintet.backends.native.load import load_tokenizer, native_loader
+from quintet.backends.native.core.runner import Runner, score
+from quintet.backends.native.worker.load import load_tokenizer, native_loader
 from quintet.models import store
 from quintet.models.tokenizer import Tokenizer
 

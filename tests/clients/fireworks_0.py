@@ -11,6 +11,7 @@ import httpx
 import pydantic
 import pytest
 from fireworks.client import AsyncFireworks, Fireworks
+
 from support import SCENARIOS, TOY, served
 
 assert os.environ["FIREWORKS_API_STRICT"] == "1"

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from langchain_openai import OpenAI
+
 from support import TOY
 
 BASE = f"{TOY}/openai/v1"

@@ -7,6 +7,7 @@ from typing import Any
 
 import litellm
 import pytest
+
 from support import TOY
 
 BASES = {

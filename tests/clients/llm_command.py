@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from support import SCENARIOS, TOY
 
 Run = Callable[..., subprocess.CompletedProcess[str]]

@@ -8,6 +8,7 @@ from typing import Any
 import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
+
 from support import PATHS, SCENARIOS, TOY, attempts
 
 BASE = TOY + PATHS["openai"]

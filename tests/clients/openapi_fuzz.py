@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from support import PATHS, TOY
 
 EXAMPLES = 100

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from starlette.types import ASGIApp, Receive, Scope, Send
-from tests.unit.server.scripted import ScriptedBackend
+from tests.server.scripted import ScriptedBackend
 
 from quintet.backends.base import Prepared, SequenceSpec
 from quintet.config import ServerConfig

@@ -10,9 +10,10 @@ import pytest
 from cerebras.cloud.sdk import Cerebras
 from fireworks import BadRequestError, Fireworks
 from openai import OpenAI
-from support import PATHS, TOY
 from together import BadRequestError as TogetherBadRequestError
 from together import Together
+
+from support import PATHS, TOY
 
 STRICT: dict[str, Any] = {"api_key": "local", "max_retries": 0, "_strict_response_validation": True}
 LENIENT: dict[str, Any] = {"api_key": "local", "max_retries": 0}

@@ -11,6 +11,7 @@ import httpx
 import openai
 import pytest
 import together
+
 from support import PATHS, SCENARIOS
 
 ASYNC: dict[str, Any] = {

@@ -12,6 +12,7 @@ import fireworks
 import openai
 import pytest
 import together
+
 from support import PATHS, SCENARIOS, attempts
 
 CLIENTS: dict[str, tuple[Any, Callable[..., Any]]] = {

@@ -20,6 +20,7 @@ import openai
 import pydantic
 import pytest
 import together
+
 from support import PATHS, TOY, places, served, split_extra
 
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import requests
-from support import SCENARIOS, TOY, attempts
 from together import AsyncTogether, Together, error
+
+from support import SCENARIOS, TOY, attempts
 
 PAGE: dict[str, Any] = {"model": "toy", "prompt": "<s>[INST] What is the capital of France? [/INST]", "stop": ["</s>"], "seed": 42}
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from support import PATHS, SCENARIOS, TOY
 
 BASES = {**PATHS, "fireworks": "/fireworks/inference/v1", "together": "/together/v1", "cerebras": "/cerebras/v1"}

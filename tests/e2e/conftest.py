@@ -7,12 +7,12 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from tests.bundled import bundled_path
 from tests.e2e.paged import CONTEXT, PAGES, LoadRunner
 from tests.reference.tiny_model import TinySpec, write_tiny
+from tests.support.bundled import bundled_path
 
-from quintet.backends.native.core import Runner
-from quintet.backends.native.isa import isas
+from quintet.backends.native.core.isa import isas
+from quintet.backends.native.core.runner import Runner
 
 
 @pytest.fixture(scope="session")
@@ -31,7 +31,7 @@ def tiny_path(tmp_path_factory: pytest.TempPathFactory) -> Callable[[TinySpec], 
 @pytest.fixture(scope="session")
 def load_runner() -> LoadRunner:
     """``load_runner(path, threads=1, isa=None)``: a runner with ``PAGES`` pages, loaded once; ``None`` = the best instruction set."""
-    from quintet.backends.native.load import native_loader
+    from quintet.backends.native.worker.load import native_loader
 
     @cache
     def load(path: Path, threads: int, isa: str) -> Runner:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from quintet.backends.native.core import U8, Batch, Runner
-from quintet.backends.native.ports import PAGE
+from quintet.backends.native.core.loader import PAGE
+from quintet.backends.native.core.runner import U8, Batch, Runner
 
 CONTEXT = 2048
 PAGES = 192

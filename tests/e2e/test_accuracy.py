@@ -13,13 +13,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from bench import accuracy
 from gguf import GGMLQuantizationType as Type
 from tests.e2e.paged import CONTEXT, LoadRunner, Run, logits_of, pages_for, run_alone, whole
 from tests.reference.divergence import diverge
 from tests.reference.forward import Reference, Rotation
 from tests.reference.rounded import RoundedReference
 from tests.reference.tiny_model import FAMILIES, SINGLE_TYPES, TinySpec, random_ids
+
+from bench import accuracy
 
 TinyPath = Callable[[TinySpec], Path]
 LENGTH = 256

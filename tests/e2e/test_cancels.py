@@ -13,9 +13,9 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from tests.bundled import bundled_path
 from tests.e2e.test_serve_command import PATIENCE_S, Served, served
 from tests.e2e.test_serve_process import engine_of
+from tests.support.bundled import bundled_path
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 

@@ -14,8 +14,8 @@ import jsonschema_rs
 import pytest
 
 from quintet.backends.base import Prepared, SequenceSpec, State
-from quintet.backends.native.engine import Engine
-from quintet.backends.native.load import load_tokenizer, native_loader
+from quintet.backends.native.front.engine import Engine
+from quintet.backends.native.worker.load import load_tokenizer, native_loader
 from quintet.config import EngineConfig
 from quintet.errors import Unsupported
 from quintet.events import ChoiceDelta, ChoiceDone, Event, Finish

@@ -9,9 +9,9 @@ from typing import Any
 
 import httpx2
 import pytest
-from tests.unit.server.live import serving
+from tests.server.live import serving
 
-from quintet.backends.native.engine import Engine
+from quintet.backends.native.front.engine import Engine
 from quintet.backends.toy import toy_loader
 from quintet.config import EngineConfig, ServerConfig
 from quintet.dialects.catalog import PROVIDERS

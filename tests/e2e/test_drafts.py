@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from tests.bundled import bundled_path
+from tests.support.bundled import bundled_path
 
 from quintet.backends.base import SequenceSpec, State
-from quintet.backends.native.engine import Engine
-from quintet.backends.native.load import native_loader
+from quintet.backends.native.front.engine import Engine
+from quintet.backends.native.worker.load import native_loader
 from quintet.config import EngineConfig
 from quintet.request import Guide, GuideKind, Sampling
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 from starlette.types import ASGIApp
-from tests.contract.backends.conftest import ready
-from tests.unit.server.asgi import SOURCE, Answer, acall
-from tests.unit.server.goldens import TOY, choices, chunks, recorded, sent, slices_right
-from tests.unit.server.toy import MODEL
+from tests.backends.contract.conftest import ready
+from tests.server.asgi import SOURCE, Answer, acall
+from tests.server.goldens import TOY, choices, chunks, recorded, sent, slices_right
+from tests.server.toy import MODEL
 
-from quintet.backends.native.engine import Engine
-from quintet.backends.native.load import native_loader
+from quintet.backends.native.front.engine import Engine
+from quintet.backends.native.worker.load import native_loader
 from quintet.config import EngineConfig, ServerConfig
 from quintet.dialects.catalog import PROVIDERS
 from quintet.server.app import create_app
@@ -37,10 +37,13 @@ async def apps(model: Path) -> AsyncIterator[tuple[Engine, dict[str, ASGIApp]]]:
     """The same engine in every dialect."""
     load = native_loader(model, threads=2, context=CONTEXT)
     async with ready(Engine(load, EngineConfig(kv_bytes=256 << 20), clock=lambda: 0.0)) as engine:
-        yield engine, {
-            name: create_app(engine, ServerConfig(dialect=name, model_names=(MODEL,)), source=SOURCE, keep_alive=3600)
-            for name in PROVIDERS
-        }
+        yield (
+            engine,
+            {
+                name: create_app(engine, ServerConfig(dialect=name, model_names=(MODEL,)), source=SOURCE, keep_alive=3600)
+                for name in PROVIDERS
+            },
+        )
 
 
 async def prompt_tokens(engine: Engine, body: bytes) -> int:

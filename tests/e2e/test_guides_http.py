@@ -10,11 +10,11 @@ from typing import Any
 import httpx2
 import jsonschema_rs
 import pytest
-from tests.bundled import bundled_path
 from tests.e2e.test_sampling_http import PAGES, Target, served
+from tests.support.bundled import bundled_path
 
-from quintet.backends.native.load import native_loader
-from quintet.backends.native.ports import PAGE
+from quintet.backends.native.core.loader import PAGE
+from quintet.backends.native.worker.load import native_loader
 
 SCHEMA = {
     "type": "object",

@@ -15,7 +15,7 @@ import pytest
 from tests.e2e.storm import CONFIG, SIGNALS, Load, answer, engine, holdings, hurt, spec, told
 
 from quintet.backends.base import State
-from quintet.backends.native.flights import INTERRUPTED, REFUSED
+from quintet.backends.native.front.flights import INTERRUPTED, REFUSED
 from quintet.events import Finish
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -79,8 +79,8 @@ def test_what_had_begun_breaks_off_and_what_waits_is_run_again() -> None:
 DEADLY = """
 import os, signal
 from quintet.backends import toy
-from quintet.backends.native import child
-from quintet.backends.native.ports import Loaded
+from quintet.backends.native.worker import child
+from quintet.backends.native.core.loader import Loaded
 class Deadly(toy.ToyRunner):
     def forward(self, batch):
         if (batch.tokens == ord("Z")).any():
@@ -112,7 +112,7 @@ def test_a_request_that_kills_the_engine_twice_is_refused_from_then_on_and_hurts
 
 
 def test_an_engine_that_dies_at_every_start_counts_as_dead_and_is_tried_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quintet.backends.native.engine.pause", lambda failures: 0.0 if failures < 4 else 0.2)
+    monkeypatch.setattr("quintet.backends.native.front.engine.pause", lambda failures: 0.0 if failures < 4 else 0.2)
 
     async def scenario() -> None:
         async with engine() as (made, link):
@@ -124,7 +124,7 @@ def test_an_engine_that_dies_at_every_start_counts_as_dead_and_is_tried_on(monke
             os.kill(pid, signal.SIGKILL)
             while made.health().state is not State.DEAD:
                 await asyncio.sleep(0.01)
-            link._module = ("-P", "-m", "quintet.backends.native.child")
+            link._module = ("-P", "-m", "quintet.backends.native.worker.child")
             while made.health().state is not State.READY:
                 await asyncio.sleep(0.01)
             assert (await answer(made, spec("x", 2)))[-1].finish is not Finish.ERROR

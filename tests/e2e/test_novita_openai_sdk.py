@@ -10,10 +10,10 @@ from typing import Any
 import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
-from tests.unit.server.live import serving
-from tests.unit.server.scripted import ScriptedBackend
+from tests.server.live import serving
+from tests.server.scripted import ScriptedBackend
 
-from quintet.backends.native.engine import Engine
+from quintet.backends.native.front.engine import Engine
 from quintet.backends.toy import toy_loader
 from quintet.config import EngineConfig, ServerConfig
 from quintet.server.app import create_app

@@ -12,10 +12,10 @@ import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
 from starlette.types import ASGIApp
-from tests.unit.server.live import serving
-from tests.unit.server.scripted import ScriptedBackend
+from tests.server.live import serving
+from tests.server.scripted import ScriptedBackend
 
-from quintet.backends.native.engine import Engine
+from quintet.backends.native.front.engine import Engine
 from quintet.backends.toy import toy_loader
 from quintet.config import EngineConfig, ServerConfig
 from quintet.server.app import create_app

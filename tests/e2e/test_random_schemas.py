@@ -15,17 +15,17 @@ from dataclasses import dataclass, field
 import jsonschema_rs
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
-from tests.bundled import bundled_path
 from tests.reference.json_schemas import SCHEMAS, Schema
+from tests.support.bundled import bundled_path
 
 from quintet.backends.base import Prepared, SequenceSpec, State
-from quintet.backends.native.engine import Engine
-from quintet.backends.native.guide import Guides
-from quintet.backends.native.guide_translate import GuideError, translate, verify
-from quintet.backends.native.load import native_loader
+from quintet.backends.native.front.engine import Engine
+from quintet.backends.native.worker.load import native_loader
 from quintet.config import EngineConfig
 from quintet.errors import BadRequest, Overloaded
 from quintet.events import Finish
+from quintet.guides.follow import Guides
+from quintet.guides.translate import GuideError, translate, verify
 from quintet.request import Guide, GuideKind, Sampling
 
 COUNT = int(os.environ.get("QUINTET_SCHEMAS", "30"))

@@ -8,9 +8,9 @@ from typing import Any
 
 import httpx2
 import pytest
-from tests.bundled import bundled_path
 from tests.e2e.test_serve_command import served
 from tests.reference.tiny_model import TinySpec, write_tiny
+from tests.support.bundled import bundled_path
 
 PROMPT = "Question: What is the capital of France?\n<think>"
 TEMPLATE_TAGS = "<think>", "</think>"

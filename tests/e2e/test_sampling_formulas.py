@@ -15,12 +15,12 @@ import httpx2
 import numpy as np
 import numpy.typing as npt
 import pytest
-from tests.bundled import bundled_path
+from tests.backends.native.core.test_sample import chi_square_excess
 from tests.e2e.test_sampling_http import PAGES, Target, served
-from tests.unit.test_sample import chi_square_excess
+from tests.support.bundled import bundled_path
 
-from quintet.backends.native.load import native_loader
-from quintet.backends.native.ports import PAGE
+from quintet.backends.native.core.loader import PAGE
+from quintet.backends.native.worker.load import native_loader
 
 F64 = npt.NDArray[np.float64]
 Outcomes = dict[tuple[int, ...], float]

@@ -13,15 +13,15 @@ import httpx2
 import numpy as np
 import pytest
 from starlette.types import ASGIApp
-from tests.bundled import bundled_path
 from tests.e2e.test_openai_sdk import until
 from tests.reference import sampling_twin as twin
-from tests.unit.server.live import serving
+from tests.server.live import serving
+from tests.support.bundled import bundled_path
 
-from quintet.backends.native.core import F32, Batch
-from quintet.backends.native.engine import Engine
-from quintet.backends.native.load import native_loader
-from quintet.backends.native.ports import PAGE, Loaded, Loader
+from quintet.backends.native.core.loader import PAGE, Loaded, Loader
+from quintet.backends.native.core.runner import F32, Batch
+from quintet.backends.native.front.engine import Engine
+from quintet.backends.native.worker.load import native_loader
 from quintet.backends.toy import EOS, toy_loader
 from quintet.config import EngineConfig, ServerConfig
 from quintet.server.app import create_app

@@ -175,7 +175,7 @@ def test_health_says_loading_until_the_model_is_there(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     child = f"""
-from quintet.backends.native import child
+from quintet.backends.native.worker import child
 def slow(source, table):
     load = child.loader_of(source, table)
     def held(progress):

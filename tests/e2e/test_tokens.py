@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from quintet.backends.base import SequenceSpec, State, TokenizerInfo
-from quintet.backends.native.engine import INLINE_CHARS, Engine
-from quintet.backends.native.ports import Loaded
+from quintet.backends.native.core.loader import Loaded
+from quintet.backends.native.front.engine import INLINE_CHARS, Engine
 from quintet.backends.toy import ToyTokenizer, toy_loader
 from quintet.config import EngineConfig
 from quintet.errors import Loading

@@ -28,9 +28,7 @@ def pieces(vocab: int) -> _core.Pieces:
     return _core.Pieces([b""] * vocab)
 
 
-def sampler(
-    vocab: int | _core.Pieces, prompt: Sequence[int] = (), output: Sequence[int] = (), **controls: object
-) -> _core.Sampler:
+def sampler(vocab: int | _core.Pieces, prompt: Sequence[int] = (), output: Sequence[int] = (), **controls: object) -> _core.Sampler:
     """A sampler that has seen a prompt and an output; controls that are not given are off."""
     assert controls.keys() <= OFF.keys()
     made = _core.Sampler(OFF | controls, pieces(vocab) if isinstance(vocab, int) else vocab, np.array(prompt, np.int32))

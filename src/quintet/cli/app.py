@@ -23,9 +23,7 @@ def _option(*names: str, **settings: Any) -> Callable[[_F], _F]:
 _model = click.argument("model", default="smollm2", required=False)
 _offline = _option("--offline", is_flag=True, help="Use only what is on this machine.")
 _threads = _option("--threads", "-t", type=click.IntRange(0, 1024), default=0, help="Compute threads; 0 = one per available CPU.")
-_context = _option(
-    "--ctx-size", "-c", type=click.IntRange(0), default=0, help="Most tokens of prompt and completion; 0 = the model's own."
-)
+_context = _option("--ctx-size", "-c", type=click.IntRange(0), default=0, help="Most tokens of prompt and completion; 0 = the model's own.")
 _kv_cache = _option("--kv-cache", metavar="SIZE", default=DEFAULT_KV, help="Memory for the KV cache, e.g. 512MiB or 2GiB.")
 
 

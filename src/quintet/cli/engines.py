@@ -7,17 +7,18 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from quintet.backends.native.codec import ModelSource
-from quintet.backends.native.engine import Engine
-from quintet.backends.native.isa import isas
-from quintet.backends.native.load import load_tokenizer, native_loader
-from quintet.backends.native.ports import PAGE, Loader, Tokenizer
-from quintet.backends.native.process import ProcessLink
+from quintet.backends.native.core.isa import isas
+from quintet.backends.native.core.loader import PAGE, Loader
+from quintet.backends.native.front.engine import Engine
+from quintet.backends.native.front.process import ProcessLink
+from quintet.backends.native.wire.codec import ModelSource
+from quintet.backends.native.worker.load import load_tokenizer, native_loader
 from quintet.cli import memory
 from quintet.cli.console import OptionError
 from quintet.cli.describe import check_context, describe
 from quintet.config import EngineConfig
 from quintet.errors import ModelError, shorten
+from quintet.inputs.tokenizer import Tokenizer
 from quintet.models import store
 from quintet.models.files import Report, human
 from quintet.models.gguf import open_model

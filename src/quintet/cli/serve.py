@@ -16,7 +16,7 @@ import uvicorn
 import uvloop
 
 from quintet import __version__
-from quintet.backends.native.engine import Engine
+from quintet.backends.native.front.engine import Engine
 from quintet.cli import engines, net
 from quintet.cli.console import ConsoleReport, OptionError
 from quintet.cli.interrupt import end_within, on_stop, unless

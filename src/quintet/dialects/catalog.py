@@ -8,21 +8,19 @@ from typing import Any
 
 import msgspec
 
-from quintet.dialects import (
-    cerebras,
-    cerebras_models,
-    cerebras_wire,
-    fireworks,
-    fireworks_wire,
-    novita,
-    novita_wire,
-    openai,
-    together,
-    together_wire,
-    wire,
-)
+from quintet.dialects import wire
 from quintet.dialects.base import Dialect, ServedModel
+from quintet.dialects.cerebras import dialect as cerebras
+from quintet.dialects.cerebras import models as cerebras_models
+from quintet.dialects.cerebras import wire as cerebras_wire
 from quintet.dialects.fields import Field
+from quintet.dialects.fireworks import dialect as fireworks
+from quintet.dialects.fireworks import wire as fireworks_wire
+from quintet.dialects.novita import dialect as novita
+from quintet.dialects.novita import wire as novita_wire
+from quintet.dialects.openai import dialect as openai
+from quintet.dialects.together import dialect as together
+from quintet.dialects.together import wire as together_wire
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from quintet.dialects.fields import (
     String,
     shown,
 )
-from quintet.dialects.fireworks_kinds import EFFORTS, Effort, LogprobsChoice
+from quintet.dialects.fireworks.kinds import EFFORTS, Effort, LogprobsChoice
 from quintet.dialects.lists import ListOf
 
 Json = dict[str, Any]

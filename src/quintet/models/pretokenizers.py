@@ -123,11 +123,7 @@ RULES: dict[tuple[str, ...], Rules] = {
     ("ufakzeka",): Rules((Stage(rf"{WORD}|[<N>]|{PUNCTUATED}"),)),
     ("seed-coder",): Rules((Stage(rf"{CONTRACTION}|{WORD}|[<N>]| ?[^\s<L><N>\r\n]+|{SPACES}"),)),
     ("exaone-moe",): Rules(
-        (
-            Stage(
-                rf"{CONTRACTION}|[^\r\n<L><N>]?[<L>](?:[<L><M>]++| [<L>])*+|[<N>]| ?[^\s<L><N>]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+"
-            ),
-        )
+        (Stage(rf"{CONTRACTION}|[^\r\n<L><N>]?[<L>](?:[<L><M>]++| [<L>])*+|[<N>]| ?[^\s<L><N>]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+"),)
     ),
     ("gpt-2", "phi-2", "gigachat", "a.x-4.0", "mellum", "exaone4", "mpt", "olmo", "jais", "trillion", "granite-docling"): Rules((GPT2,)),
     ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b", "mellum2"): Rules((DIGIT, GPT2)),

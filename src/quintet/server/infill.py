@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from quintet.backends.base import Backend, FimTokens
 from quintet.dialects.base import Parsed
-from quintet.dialects.infill import Infill as Format
-from quintet.dialects.infill_kinds import Gap
-from quintet.dialects.infill_wire import Options, error
+from quintet.dialects.infill.dialect import Infill as Format
+from quintet.dialects.infill.kinds import Gap
+from quintet.dialects.infill.wire import Options, error
 from quintet.errors import QuintetError, Unsupported
 from quintet.request import CompletionRequest
 from quintet.server.call import Call

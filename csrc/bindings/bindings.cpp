@@ -1,0 +1,130 @@
+// The Python face of the core: small, every length checked here or below, the GIL released around all work.
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+#include <mutex>
+#include "bindings/bindings.h"
+#include "model/model.h"
+
+using namespace nanobind::literals;
+
+namespace quintet {
+namespace {
+
+Config config_from(const nb::dict& d) {
+  Config c;
+  c.context = field<int>(d, "context"); c.layers = field<int>(d, "layers"); c.hidden = field<int>(d, "hidden");
+  c.heads = field<int>(d, "heads"); c.kv_heads = field<int>(d, "kv_heads"); c.head_dim = field<int>(d, "head_dim");
+  c.ffn = field<int>(d, "ffn"); c.vocab = field<int>(d, "vocab"); c.norm_eps = field<float>(d, "norm_eps");
+  c.qkv_bias = field<bool>(d, "qkv_bias"); c.tied = field<bool>(d, "tied"); c.interleaved = field<bool>(d, "interleaved");
+  RopeParams& r = c.rope;
+  r.dim = field<int>(d, "rope_dim"); r.base = field<double>(d, "rope_base"); r.scaling = field<std::string>(d, "rope_scaling");
+  r.factor = field<double>(d, "rope_factor"); r.original_context = field<int>(d, "rope_original_context");
+  r.attn_factor = field<double>(d, "rope_attn_factor"); r.beta_fast = field<double>(d, "rope_beta_fast");
+  r.beta_slow = field<double>(d, "rope_beta_slow"); r.freq_factors = field<std::vector<float>>(d, "rope_freq_factors");
+  return c;
+}
+
+// A model and the buffer of logits that its callers read; one caller at a time, checked.
+class PyModel {
+  using Buffer = std::shared_ptr<std::vector<float>>;
+
+ public:
+  PyModel(const nb::dict& config, const std::string& isa, int threads) : model_(config_from(config), find_kernels(isa), std::clamp(threads, 1, 256)) {}
+
+  void set(const std::string& name, const std::string& type, int rows, int cols, In<uint8_t, 1> data) {
+    nb::gil_scoped_release release;
+    const std::lock_guard lock(mutex_);
+    model_.set(name, type, rows, cols, data.data(), data.size());
+  }
+
+  Out<uint8_t, 2> forward(In<int32_t, 1> tokens, In<int32_t, 1> lengths, In<int32_t, 1> starts, In<int32_t, 2> tables, In<int32_t, 1> rows) {
+    require(lengths.size() == starts.size() && tables.shape(0) == lengths.size(), "forward: lengths, starts and tables differ in number");
+    require(tokens.size() < (1u << 24) && rows.size() < (1u << 24) && tables.shape(1) < (1u << 24), "forward: too large");
+    auto out = fresh<uint8_t, 2>({rows.size(), model_.row_bytes()});
+    const Batch b{tokens.data(), int(tokens.size()), lengths.data(), starts.data(), int(lengths.size()),
+                  tables.data(), int(tables.shape(1)), rows.data(), int(rows.size())};
+    nb::gil_scoped_release release;
+    const std::lock_guard lock(mutex_);
+    model_.forward(b, out.data());
+    return out;
+  }
+
+  // A view of a buffer that the next call overwrites; it lives as long as any view of it.
+  Out<float, 2> logits(In<uint8_t, 2> rows) {
+    require(rows.shape(1) == model_.row_bytes(), "logits: rows of another model");
+    const size_t n = rows.shape(0), stride = size_t(model_.vocab_stride());
+    Buffer buffer;
+    {
+      nb::gil_scoped_release release;
+      const std::lock_guard lock(mutex_);
+      if (logits_->size() < n * stride) logits_ = std::make_shared<std::vector<float>>(n * stride);
+      buffer = logits_;
+      model_.logits(rows.data(), int(n), buffer->data());
+    }
+    float* data = buffer->data();
+    nb::capsule owner(new Buffer(std::move(buffer)), [](void* p) noexcept { delete static_cast<Buffer*>(p); });
+    return {data, {n, size_t(model_.config().vocab)}, owner, {int64_t(stride), 1}};
+  }
+
+  Out<float, 1> logits_of(In<uint8_t, 2> rows, In<int32_t, 1> tokens) {
+    require(rows.shape(1) == model_.row_bytes(), "logits_of: rows of another model");
+    require(rows.shape(0) == tokens.size() && tokens.size() < (1u << 24), "logits_of: one token per row");
+    for (size_t i = 0; i < tokens.size(); i++)
+      require(tokens.data()[i] >= 0 && tokens.data()[i] < model_.config().vocab, "logits_of: token out of range");
+    auto out = fresh<float, 1>({tokens.size()});
+    nb::gil_scoped_release release;
+    const std::lock_guard lock(mutex_);
+    model_.logits_of(rows.data(), int(tokens.size()), tokens.data(), out.data());
+    return out;
+  }
+
+  Model& model() { return model_; }
+
+ private:
+  Model model_;
+  std::mutex mutex_;
+  Buffer logits_ = std::make_shared<std::vector<float>>();
+};
+
+Out<float, 2> dequantize(const std::string& type, int rows, int cols, In<uint8_t, 1> raw) {
+  require(rows > 0 && cols > 0 && raw_bytes(type, rows, cols) == raw.size(), "dequantize: length does not match type and shape");
+  auto out = fresh<float, 2>({size_t(rows), size_t(cols)});
+  for (int r = 0; r < rows; r++) dequantize_row(type, raw.data(), r, cols, out.data() + size_t(r) * size_t(cols));
+  return out;
+}
+
+Out<float, 2> pack_roundtrip(const std::string& type, int rows, int cols, In<uint8_t, 1> raw, const std::vector<int>& row_order) {
+  require(rows > 0 && cols > 0 && raw_bytes(type, rows, cols) == raw.size(), "pack: length does not match type and shape");
+  require(row_order.empty() || int(row_order.size()) == rows, "pack: one source row per row");
+  for (int r : row_order) require(r >= 0 && r < rows, "pack: source row out of range");
+  auto out = fresh<float, 2>({size_t(rows), size_t(cols)});
+  Arena arena;
+  Packed w = pack_empty(type, rows, cols, arena);
+  pack_tiles(w, type, raw.data(), row_order, 0, w.tiles());
+  for (int r = 0; r < rows; r++) unpack_row(w, r, out.data() + size_t(r) * size_t(cols));
+  return out;
+}
+
+}  // namespace
+}  // namespace quintet
+
+NB_MODULE(_core, m) {
+  using namespace quintet;
+  m.def("isas", [] { std::vector<std::string> names; for (auto* k : available_kernels()) names.push_back(k->name); return names; });
+  bind_sampling(m);
+  m.def("dequantize", &dequantize, "type"_a, "rows"_a, "cols"_a, "raw"_a);
+  m.def("pack_roundtrip", &pack_roundtrip, "type"_a, "rows"_a, "cols"_a, "raw"_a, "row_order"_a = std::vector<int>{});
+  nb::class_<PyModel>(m, "Model")
+      .def(nb::init<const nb::dict&, const std::string&, int>(), "config"_a, "isa"_a, "threads"_a)
+      .def("set", &PyModel::set, "name"_a, "type"_a, "rows"_a, "cols"_a, "data"_a)
+      .def("finish", [](PyModel& p) { p.model().finish(); })
+      .def("allocate", [](PyModel& p, int pages) { p.model().allocate(pages); }, "pages"_a)
+      .def("copy_page", [](PyModel& p, int source, int target) { p.model().copy_page(source, target); }, "source"_a, "target"_a)
+      .def("forward", &PyModel::forward, "tokens"_a, "lengths"_a, "starts"_a, "tables"_a, "rows"_a)
+      .def("logits", &PyModel::logits, "rows"_a)
+      .def("logits_of", &PyModel::logits_of, "rows"_a, "tokens"_a)
+      .def_prop_ro("isa", [](PyModel& p) { return p.model().kernels().name; })
+      .def_prop_ro("row_bytes", [](PyModel& p) { return p.model().row_bytes(); })
+      .def_prop_ro("page_bytes", [](PyModel& p) { return p.model().page_bytes(); })
+      .def_prop_ro("weight_bytes", [](PyModel& p) { return p.model().weight_bytes(); });
+}

@@ -1,0 +1,206 @@
+// The Python face of scoring and sampling: every length checked here or below, the GIL released around all work.
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include "bindings/bindings.h"
+#include "pool.h"
+#include "sampling/sample.h"
+
+using namespace nanobind::literals;
+
+namespace quintet {
+namespace {
+
+const Kernels& best_kernels() {
+  static const Kernels& best = find_kernels("");
+  return best;
+}
+
+// Fewer logits than this are done before a helper would have woken.
+constexpr size_t kWorthHelp = size_t(1) << 17;
+
+// Rows of logits, which any model or none may have made.
+template <class Row> void over_rows(int rows, int vocab, Row row) {
+  if (rows < 2 || size_t(rows) * size_t(vocab) < kWorthHelp) {
+    for (int r = 0; r < rows; r++) row(r);
+    return;
+  }
+  static Team team(int(std::clamp(std::thread::hardware_concurrency(), 1u, 8u)), 1);
+  static std::mutex turn;
+  const std::lock_guard lock(turn);
+  team.parallel(rows, row);
+}
+
+// Logits may be a view with padded rows: unit stride within a row, any stride between rows.
+using Logits = nb::ndarray<const float, nb::ndim<2>, nb::device::cpu>;
+int check_logits(const Logits& l) {
+  require(l.stride(1) == 1 || l.shape(1) <= 1, "logits: rows must be contiguous");
+  require(l.shape(1) > 0 && l.shape(1) < (1u << 24) && l.shape(0) < (1u << 24), "logits: bad shape");
+  return int(l.shape(1));
+}
+const float* logits_row(const Logits& l, int r) { return l.data() + int64_t(r) * l.stride(0); }
+
+nb::tuple score(const Logits& logits, In<int32_t, 1> targets, int k) {
+  const int vocab = check_logits(logits);
+  const size_t n = logits.shape(0);
+  require(targets.size() == n, "score: one target per row");
+  require(k >= 0 && k <= vocab, "score: k out of range");
+  for (size_t r = 0; r < n; r++) require(targets.data()[r] >= 0 && targets.data()[r] < vocab, "score: target out of range");
+  auto chosen = fresh<float, 1>({n});
+  auto ids = fresh<int32_t, 2>({n, size_t(k)});
+  auto top = fresh<float, 2>({n, size_t(k)});
+  auto sums = fresh<double, 1>({n});
+  {
+    nb::gil_scoped_release release;
+    over_rows(int(n), vocab, [&](int r) {
+      const size_t at = size_t(r) * size_t(k);
+      score_row(best_kernels(), logits_row(logits, r), vocab, targets.data()[r], k, chosen.data() + r, ids.data() + at, top.data() + at,
+                sums.data() + r);
+    });
+  }
+  return nb::make_tuple(chosen, ids, top, sums);
+}
+
+Controls controls_from(const nb::dict& d) {
+  Controls c;
+  c.temperature = field<float>(d, "temperature"); c.top_p = field<float>(d, "top_p"); c.seed = field<uint64_t>(d, "seed");
+  c.top_k = field<int>(d, "top_k"); c.min_p = field<float>(d, "min_p"); c.typical_p = field<float>(d, "typical_p");
+  c.top_n_sigma = field<float>(d, "top_n_sigma");
+  c.xtc_probability = field<float>(d, "xtc_probability"); c.xtc_threshold = field<float>(d, "xtc_threshold");
+  c.repetition_penalty = field<float>(d, "repetition_penalty");
+  c.frequency_penalty = field<float>(d, "frequency_penalty"); c.presence_penalty = field<float>(d, "presence_penalty");
+  c.dry.multiplier = field<float>(d, "dry_multiplier"); c.dry.base = field<float>(d, "dry_base");
+  c.dry.allowed_length = field<int>(d, "dry_allowed_length"); c.dry.range = field<int>(d, "dry_range");
+  for (const nb::bytes& breaker : field<std::vector<nb::bytes>>(d, "dry_breakers")) c.dry.breakers.emplace_back(breaker.c_str(), breaker.size());
+  c.mirostat_target = field<float>(d, "mirostat_target"); c.mirostat_lr = field<float>(d, "mirostat_lr");
+  c.logit_bias = field<std::vector<std::pair<int32_t, float>>>(d, "logit_bias");
+  c.allowed_token_ids = field<std::vector<int32_t>>(d, "allowed_token_ids");
+  c.bad_words = field<std::vector<std::vector<int32_t>>>(d, "bad_words");
+  c.min_tokens = field<int>(d, "min_tokens"); c.ignore_eos = field<bool>(d, "ignore_eos");
+  c.eos_ids = field<std::vector<int32_t>>(d, "eos_ids"); c.stop_token_ids = field<std::vector<int32_t>>(d, "stop_token_ids");
+  return c;
+}
+
+std::shared_ptr<Pieces> pieces_from(const std::vector<nb::bytes>& given) {
+  std::vector<std::string> pieces;
+  for (const nb::bytes& piece : given) pieces.emplace_back(piece.c_str(), piece.size());
+  return std::make_shared<Pieces>(pieces);
+}
+
+// A sampler that is in use, by a draw that released the GIL, cannot be used a second time.
+struct PySampler {
+  Sampler sampler;
+  bool in_use = false;   // guarded by the GIL
+};
+
+class Use {
+ public:
+  explicit Use(PySampler& s) : s_(s) {
+    require(!s.in_use, "a sampler draws for one row at a time");
+    s.in_use = true;
+  }
+  ~Use() { s_.in_use = false; }
+  Use(const Use&) = delete;
+  Use& operator=(const Use&) = delete;
+
+ private:
+  PySampler& s_;
+};
+
+using Masks = std::optional<In<uint32_t, 2>>;
+const uint32_t* masks_row(const Masks& masks, size_t r) { return masks ? masks->data() + r * masks->shape(1) : nullptr; }
+void check_masks(const Masks& masks, size_t rows, int vocab) {
+  require(!masks || (masks->shape(0) == rows && masks->shape(1) == mask_words(vocab)), "masks: one row of vocab / 32 words, rounded up, per row");
+}
+
+// Rows of logits of sequences, one after the other.
+struct Runs {
+  std::vector<int> firsts;   // row of each sequence, and the number of rows
+  std::vector<int32_t> drafts;   // per row
+
+  int first(size_t s) const { return firsts[s]; }
+  int rows(size_t s) const { return firsts[s + 1] - firsts[s]; }
+};
+
+using Drafts = std::optional<std::pair<In<int32_t, 1>, In<int32_t, 1>>>;
+Runs runs_from(const Drafts& given, size_t sequences, size_t rows) {
+  Runs runs;
+  runs.drafts.assign(rows, -1);
+  if (!given) {
+    require(sequences == rows, "draw: one sampler and position per row");
+    for (size_t r = 0; r <= rows; r++) runs.firsts.push_back(int(r));
+    return runs;
+  }
+  const auto& [lengths, drafts] = *given;
+  require(lengths.size() == sequences && drafts.size() == rows, "draw: one length per sequence and one draft per row");
+  std::copy(drafts.data(), drafts.data() + rows, runs.drafts.begin());
+  runs.firsts.push_back(0);
+  for (size_t s = 0; s < sequences; s++) {
+    const int32_t length = lengths.data()[s], left = int32_t(rows) - runs.firsts.back();
+    require(length >= 1 && length <= left, "draw: lengths must be at least 1 and sum to the rows");
+    runs.firsts.push_back(runs.firsts.back() + length);
+    runs.drafts[size_t(runs.firsts.back()) - 1] = -1;
+  }
+  require(size_t(runs.firsts.back()) == rows, "draw: lengths must be at least 1 and sum to the rows");
+  return runs;
+}
+
+Out<int32_t, 1> draw(const Logits& logits, const std::vector<nb::object>& samplers, In<uint64_t, 1> positions, Masks masks, Drafts drafts) {
+  const int vocab = check_logits(logits);
+  const size_t n = logits.shape(0), sequences = samplers.size();
+  require(positions.size() == sequences, "draw: one position per sampler");
+  check_masks(masks, n, vocab);
+  const Runs runs = runs_from(drafts, sequences, n);
+  std::vector<PySampler*> of;
+  for (const nb::object& sampler : samplers) of.push_back(&nb::cast<PySampler&>(sampler));
+  for (const PySampler* sampler : of) require(sampler->sampler.vocab() == vocab, "draw: a sampler for another vocabulary");
+  auto out = fresh<int32_t, 1>({n});
+  std::vector<std::unique_ptr<Use>> uses;
+  for (PySampler* sampler : of) uses.push_back(std::make_unique<Use>(*sampler));
+  nb::gil_scoped_release release;
+  over_rows(int(sequences), vocab, [&](int s) {
+    const int first = runs.first(size_t(s));
+    draw_drafted(best_kernels(), logits_row(logits, first), logits.stride(0), runs.rows(size_t(s)), of[size_t(s)]->sampler,
+                 positions.data()[s], runs.drafts.data() + first, masks_row(masks, size_t(first)), out.data() + first);
+  });
+  return out;
+}
+
+nb::tuple distribution_of(PySampler& self, const Logits& logits, uint64_t position, Masks masks) {
+  require(check_logits(logits) == self.sampler.vocab() && logits.shape(0) == 1, "distribution: one row of the vocabulary");
+  check_masks(masks, 1, self.sampler.vocab());
+  const Use use(self);
+  const auto kept = distribution(best_kernels(), logits.data(), self.sampler, position, masks_row(masks, 0));
+  auto ids = fresh<int32_t, 1>({kept.size()});
+  auto probabilities = fresh<float, 1>({kept.size()});
+  for (size_t i = 0; i < kept.size(); i++) ids.data()[i] = kept[i].first, probabilities.data()[i] = kept[i].second;
+  return nb::make_tuple(ids, probabilities);
+}
+
+}  // namespace
+
+void bind_sampling(nb::module_& m) {
+  m.def("score", &score, "logits"_a, "targets"_a, "k"_a);
+  m.def("draw", &draw, "logits"_a, "samplers"_a, "positions"_a, "masks"_a.none(), "drafts"_a = nb::none());
+  m.def("uniform", [](uint64_t seed, uint64_t position, int word) {
+    require(word >= 0 && word < 4, "uniform: a block has four words");
+    return uniform(seed, position, Purpose(word));
+  }, "seed"_a, "position"_a, "word"_a);
+  nb::class_<Pieces>(m, "Pieces").def(nb::new_(&pieces_from), "pieces"_a);
+  nb::class_<PySampler>(m, "Sampler")
+      .def("__init__", [](PySampler* self, const nb::dict& controls, std::shared_ptr<Pieces> pieces, In<int32_t, 1> prompt) {
+        new (self) PySampler{Sampler(controls_from(controls), std::move(pieces), prompt.data(), prompt.size())};
+      }, "controls"_a, "pieces"_a, "prompt"_a)
+      .def("accept", [](PySampler& self, int32_t token) { const Use use(self); self.sampler.accept(token); }, "token"_a)
+      .def("distribution", &distribution_of, "logits"_a, "position"_a, "masks"_a.none())
+      .def_prop_ro("accepted", [](const PySampler& self) { return self.sampler.accepted(); })
+      .def_prop_ro("surprise_bound", [](const PySampler& self) { return self.sampler.surprise_bound(); });
+}
+
+}  // namespace quintet

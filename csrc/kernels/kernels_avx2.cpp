@@ -1,0 +1,115 @@
+// AVX2: half a tile (8 columns) per register. Products of bytes go through vpmaddubsw, whose 16-bit sums cannot overflow here:
+// eight products of a 4-bit and an 8-bit number in q4 (8 * 2 * 15 * 127 = 30480), two of 7-bit magnitudes in q8 (2 * 127 * 127 = 32258).
+#include "kernels/vec_avx2.h"
+#include "kernels/attend.h"
+#include "kernels/kernels_impl.h"
+#include "kernels/prefetch.h"
+
+namespace quintet {
+namespace {
+
+inline __m256i broadcast4(const uint8_t* p) { int32_t v; std::memcpy(&v, p, 4); return _mm256_set1_epi32(v); }
+inline __m256i load32(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+inline __m256 load8_half(const uint16_t* p) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
+
+// Keeps a running sum in its register: left alone, g++ turns the sums into trees whose leaves it spills (2.2 times slower).
+inline void pin(__m256i& v) { asm("" : "+x"(v)); }
+
+// -q where `negative` is all ones. vpsignb would do, but it shares the multipliers' ports.
+inline __m256i with_sign(__m256i q, __m256i negative) { return _mm256_sub_epi8(_mm256_xor_si256(q, negative), negative); }
+
+template <int R> struct Rows {
+  const uint8_t* x; size_t stride; int k;
+  ActivationRow operator[](int r) const { return ActivationRow(x + size_t(r) * stride, k); }
+};
+
+// Both kernels multiply R rows by the tile's two halves at a time: each activation broadcast serves two products and each weight load R, so
+// that the two loads a cycle do not become the limit; the 16-bit or 32-bit sums of one block live in 2R registers.
+template <int R, bool Fetch> inline void tile_q4(const Packed& w, const uint8_t* tile, const Rows<R>& x, __m256 (&f)[R][2]) {
+  const __m256i low = _mm256_set1_epi8(15), one = _mm256_set1_epi16(1);
+  for (int b = 0; b < w.blocks(); b++) {
+    const uint8_t* block = tile + 320 * b;
+    if (Fetch) fetch_next<5>(w, tile, b);
+    __m256i acc[R][2];
+    for (int r = 0; r < R; r++) acc[r][0] = acc[r][1] = _mm256_setzero_si256();
+#pragma GCC unroll 4
+    for (int g = 0; g < 4; g++) {
+      const __m256i v0 = load32(block + 64 * g), v1 = load32(block + 64 * g + 32);
+      const __m256i l0 = _mm256_and_si256(v0, low), l1 = _mm256_and_si256(v1, low);
+      const __m256i h0 = _mm256_and_si256(_mm256_srli_epi16(v0, 4), low), h1 = _mm256_and_si256(_mm256_srli_epi16(v1, 4), low);
+      for (int r = 0; r < R; r++) {
+        const uint8_t* q = x.x + size_t(r) * x.stride + 32 * b + 4 * g;
+        const __m256i xl = broadcast4(q), xh = broadcast4(q + 16);
+        acc[r][0] = _mm256_add_epi16(_mm256_add_epi16(acc[r][0], _mm256_maddubs_epi16(l0, xl)), _mm256_maddubs_epi16(h0, xh));
+        acc[r][1] = _mm256_add_epi16(_mm256_add_epi16(acc[r][1], _mm256_maddubs_epi16(l1, xl)), _mm256_maddubs_epi16(h1, xh));
+        pin(acc[r][0]);
+        pin(acc[r][1]);
+      }
+    }
+    const uint16_t* s = reinterpret_cast<const uint16_t*>(block + 256);
+    const __m256 d[2] = {load8_half(s), load8_half(s + 8)}, m[2] = {load8_half(s + 16), load8_half(s + 24)};
+    for (int r = 0; r < R; r++) {
+      const ActivationRow row = x[r];
+      const __m256 scale = _mm256_set1_ps(row.scale[b]), minimum = _mm256_set1_ps(row.minimum[b]);
+      for (int h = 0; h < 2; h++) {
+        const __m256 sum = _mm256_cvtepi32_ps(_mm256_madd_epi16(acc[r][h], one));
+        f[r][h] = _mm256_fmadd_ps(m[h], minimum, _mm256_fmadd_ps(sum, _mm256_mul_ps(d[h], scale), f[r][h]));
+      }
+    }
+  }
+}
+
+template <int R, bool Fetch> inline void tile_q8(const Packed& w, const uint8_t* tile, const Rows<R>& x, __m256 (&f)[R][2]) {
+  const uint16_t* scales = reinterpret_cast<const uint16_t*>(tile + size_t(512) * size_t(w.blocks()));
+  const __m256i one = _mm256_set1_epi16(1);
+  for (int b = 0; b < w.blocks(); b++) {
+    const uint8_t* block = tile + size_t(512) * size_t(b);
+    if (Fetch) fetch_next<9>(w, tile, b);
+    __m256i acc[R][2];
+    for (int r = 0; r < R; r++) acc[r][0] = acc[r][1] = _mm256_setzero_si256();
+#pragma GCC unroll 8
+    for (int g = 0; g < 8; g++) {
+      const __m256i v0 = load32(block + 64 * g), v1 = load32(block + 64 * g + 32);
+      const __m256i a0 = _mm256_abs_epi8(v0), a1 = _mm256_abs_epi8(v1);
+      const __m256i n0 = _mm256_cmpgt_epi8(_mm256_setzero_si256(), v0), n1 = _mm256_cmpgt_epi8(_mm256_setzero_si256(), v1);
+      for (int r = 0; r < R; r++) {
+        const __m256i q = broadcast4(x.x + size_t(r) * x.stride + 32 * b + 4 * g);
+        acc[r][0] = _mm256_add_epi32(acc[r][0], _mm256_madd_epi16(_mm256_maddubs_epi16(a0, with_sign(q, n0)), one));
+        acc[r][1] = _mm256_add_epi32(acc[r][1], _mm256_madd_epi16(_mm256_maddubs_epi16(a1, with_sign(q, n1)), one));
+        pin(acc[r][0]);
+        pin(acc[r][1]);
+      }
+    }
+    const __m256 d[2] = {load8_half(scales + 16 * b), load8_half(scales + 16 * b + 8)};
+    for (int r = 0; r < R; r++) {
+      const __m256 scale = _mm256_set1_ps(x[r].scale[b]);
+      for (int h = 0; h < 2; h++) f[r][h] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(acc[r][h]), _mm256_mul_ps(d[h], scale), f[r][h]);
+    }
+  }
+}
+
+template <int R, bool Fetch> void rows(const Packed& w, int tile, const uint8_t* x, size_t x_stride, float* y, size_t y_stride, bool accumulate) {
+  __m256 f[R][2];
+  for (int r = 0; r < R; r++) f[r][0] = f[r][1] = _mm256_setzero_ps();
+  const Rows<R> in{x, x_stride, w.cols};
+  if (w.format == Format::q4) tile_q4<R, Fetch>(w, w.tile(tile), in, f);
+  else tile_q8<R, Fetch>(w, w.tile(tile), in, f);
+  for (int r = 0; r < R; r++) {
+    float* out = y + size_t(r) * y_stride;
+    const V::F sum = {f[r][0], f[r][1]};
+    V::store(out, accumulate ? V::add(V::load(out), sum) : sum);
+  }
+}
+
+void gemm_tile(const Packed& w, int tile, const uint8_t* x, size_t x_stride, int m, float* y, size_t y_stride, bool accumulate) {
+  in_passes<4, 2, 1>(m, [&]<int R>(int r, bool last) {
+    const auto pass = last && (r > 0 || !streams(w)) ? rows<R, true> : rows<R, false>;
+    pass(w, tile, x + size_t(r) * x_stride, x_stride, y + size_t(r) * y_stride, y_stride, accumulate);
+  });
+}
+
+}  // namespace
+
+extern constinit const Kernels kernels_avx2 = table("avx2", gemm_tile);
+
+}  // namespace quintet

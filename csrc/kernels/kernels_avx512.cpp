@@ -1,0 +1,86 @@
+// AVX-512 with VNNI: one register is the 16 columns of a tile, one instruction multiplies 64 pairs of bytes.
+#include "kernels/vec_avx512.h"
+#include "kernels/attend.h"
+#include "kernels/kernels_impl.h"
+#include "kernels/prefetch.h"
+
+namespace quintet {
+namespace {
+
+inline __m512i broadcast4(const uint8_t* p) { int32_t v; std::memcpy(&v, p, 4); return _mm512_set1_epi32(v); }
+
+inline __m512i load64(const uint8_t* p) { return _mm512_loadu_si512(reinterpret_cast<const void*>(p)); }
+
+template <int R> struct Rows {
+  const uint8_t* x; size_t stride; int k;
+  ActivationRow operator[](int r) const { return ActivationRow(x + size_t(r) * stride, k); }
+};
+
+template <int R, bool Fetch> inline void tile_q4(const Packed& w, const uint8_t* tile, const Rows<R>& x, __m512 (&f)[R]) {
+  const __m512i low = _mm512_set1_epi8(15);
+  for (int b = 0; b < w.blocks(); b++) {
+    const uint8_t* block = tile + 320 * b;
+    if (Fetch) fetch_next<5>(w, tile, b);
+    __m512i acc[R];
+    for (int r = 0; r < R; r++) acc[r] = _mm512_setzero_si512();
+#pragma GCC unroll 4
+    for (int g = 0; g < 4; g++) {
+      const __m512i v = load64(block + 64 * g);
+      const __m512i lo = _mm512_and_si512(v, low), hi = _mm512_and_si512(_mm512_srli_epi16(v, 4), low);
+      for (int r = 0; r < R; r++) {
+        const uint8_t* q = x[r].q + 32 * b + 4 * g;
+        acc[r] = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(acc[r], lo, broadcast4(q)), hi, broadcast4(q + 16));
+      }
+    }
+    const uint16_t* s = reinterpret_cast<const uint16_t*>(block + 256);
+    const __m512 d = V::load_half(s), m = V::load_half(s + 16);
+    for (int r = 0; r < R; r++) {
+      f[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(acc[r]), _mm512_mul_ps(d, _mm512_set1_ps(x[r].scale[b])), f[r]);
+      f[r] = _mm512_fmadd_ps(m, _mm512_set1_ps(x[r].minimum[b]), f[r]);
+    }
+  }
+}
+
+// The weights are offset to unsigned bytes by flipping the sign bit; the offset's share, 128 * sum(x), starts the accumulator.
+template <int R, bool Fetch> inline void tile_q8(const Packed& w, const uint8_t* tile, const Rows<R>& x, __m512 (&f)[R]) {
+  const __m512i flip = _mm512_set1_epi8(char(0x80));
+  const uint16_t* scales = reinterpret_cast<const uint16_t*>(tile + size_t(512) * size_t(w.blocks()));
+  for (int b = 0; b < w.blocks(); b++) {
+    if (Fetch) fetch_next<9>(w, tile, b);
+    __m512i acc[R];
+    for (int r = 0; r < R; r++) acc[r] = _mm512_set1_epi32(-128 * x[r].sum[b]);
+#pragma GCC unroll 8
+    for (int g = 0; g < 8; g++) {
+      const __m512i v = _mm512_xor_si512(load64(tile + size_t(512) * size_t(b) + 64 * g), flip);
+      for (int r = 0; r < R; r++) acc[r] = _mm512_dpbusd_epi32(acc[r], v, broadcast4(x[r].q + 32 * b + 4 * g));
+    }
+    const __m512 d = V::load_half(scales + 16 * b);
+    for (int r = 0; r < R; r++)
+      f[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(acc[r]), _mm512_mul_ps(d, _mm512_set1_ps(x[r].scale[b])), f[r]);
+  }
+}
+
+template <int R, bool Fetch> void rows(const Packed& w, int tile, const uint8_t* x, size_t x_stride, float* y, size_t y_stride, bool accumulate) {
+  __m512 f[R];
+  for (int r = 0; r < R; r++) f[r] = _mm512_setzero_ps();
+  const Rows<R> in{x, x_stride, w.cols};
+  if (w.format == Format::q4) tile_q4<R, Fetch>(w, w.tile(tile), in, f);
+  else tile_q8<R, Fetch>(w, w.tile(tile), in, f);
+  for (int r = 0; r < R; r++) {
+    float* out = y + size_t(r) * y_stride;
+    V::store(out, accumulate ? V::add(V::load(out), f[r]) : f[r]);
+  }
+}
+
+void gemm_tile(const Packed& w, int tile, const uint8_t* x, size_t x_stride, int m, float* y, size_t y_stride, bool accumulate) {
+  in_passes<8, 4, 1>(m, [&]<int R>(int r, bool last) {
+    const auto pass = last && (r > 0 || !streams(w)) ? rows<R, true> : rows<R, false>;
+    pass(w, tile, x + size_t(r) * x_stride, x_stride, y + size_t(r) * y_stride, y_stride, accumulate);
+  });
+}
+
+}  // namespace
+
+extern constinit const Kernels kernels_avx512 = table("avx512", gemm_tile);
+
+}  // namespace quintet

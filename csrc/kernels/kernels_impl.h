@@ -1,0 +1,192 @@
+// Every kernel except attention and the matrix product, of which only the order of its passes, once, over the 16-lane type V of the including
+// file. The sequence of operations per output is fixed here, so all instruction sets give the same bits.
+#pragma once
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include "kernels/kernels.h"
+
+namespace quintet {
+namespace {
+
+using F = V::F;
+
+// exp(x) for x <= 88; below -87 exactly 0. Range reduction to |r| <= ln2/2 and the degree-6 polynomial of Cephes' expf (Moshier).
+inline F exp16(F x) {
+  const F low = V::set1(-87.0f);
+  const F c = V::max(x, low);
+  const F n = V::round(V::mul(c, V::set1(1.44269504088896341f)));
+  F r = V::fma(n, V::set1(-0.693359375f), c);
+  r = V::fma(n, V::set1(2.12194440e-4f), r);
+  F p = V::set1(1.9875691500e-4f);
+  p = V::fma(p, r, V::set1(1.3981999507e-3f));
+  p = V::fma(p, r, V::set1(8.3334519073e-3f));
+  p = V::fma(p, r, V::set1(4.1665795894e-2f));
+  p = V::fma(p, r, V::set1(1.6666665459e-1f));
+  p = V::fma(p, r, V::set1(5.0000001201e-1f));
+  p = V::fma(p, V::mul(r, r), V::add(r, V::set1(1.0f)));
+  return V::zero_below(x, low, V::mul(p, V::pow2(n)));
+}
+
+// One block of 32: 16 + 16 lanes.
+void quantize_block(const float* x, int k, int block, uint8_t* row) {
+  const F a = V::load(x), b = V::load(x + 16);
+  const float amax = V::hmax(V::max(V::abs(a), V::abs(b)));
+  const float scale = amax / 127.0f;
+  // A block too small for 127/amax to be finite is zero to the precision that int8 activations have.
+  const float inverse = amax > 1e-35f ? 127.0f / amax : 0.0f;
+  const F id = V::set1(inverse);
+  int8_t* q = reinterpret_cast<int8_t*>(row) + 32 * block;
+  const int32_t sum = V::store_i8(q, V::mul(a, id)) + V::store_i8(q + 16, V::mul(b, id));
+  const int blocks = k / 32;
+  float* scales = reinterpret_cast<float*>(row + k);
+  scales[block] = scale;
+  scales[blocks + block] = scale * float(sum);
+  std::memcpy(scales + 2 * blocks + block, &sum, 4);
+}
+
+void quantize_row(const float* x, int k, uint8_t* row) {
+  for (int b = 0; b < k / 32; b++) quantize_block(x + 32 * b, k, b, row);
+}
+
+void rms_norm(const float* x, const float* weight, int n, float eps, float* out) {
+  F sum = V::set1(0.0f);
+  for (int i = 0; i < n; i += 16) { const F v = V::load(x + i); sum = V::fma(v, v, sum); }
+  const float scale = 1.0f / std::sqrt(V::hsum(sum) / float(n) + eps);
+  const F s = V::set1(scale);
+  for (int i = 0; i < n; i += 16) V::store(out + i, V::mul(V::mul(V::load(x + i), s), V::load(weight + i)));
+}
+
+void silu_mul(const float* gate, const float* up, int n, float* out) {
+  const F one = V::set1(1.0f), zero = V::set1(0.0f), low = V::set1(-80.0f);
+  for (int i = 0; i < n; i += 16) {
+    const F g = V::load(gate + i);
+    const F e = exp16(V::sub(zero, V::max(g, low)));   // kept finite: at -80 the quotient is already below 1e-33
+    V::store(out + i, V::mul(V::div(g, V::add(one, e)), V::load(up + i)));
+  }
+}
+
+void add(float* x, const float* y, int n) {
+  for (int i = 0; i < n; i += 16) V::store(x + i, V::add(V::load(x + i), V::load(y + i)));
+}
+
+void scale_row(float* x, float s, int n) {
+  for (int i = 0; i < n; i += 16) V::store(x + i, V::mul(V::load(x + i), V::set1(s)));
+}
+
+// (x0, x1) -> (x0 cos - x1 sin, x1 cos + x0 sin), pairs (i, i + dim/2)
+void rope(float* x, const float* cos, const float* sin, int dim) {
+  const int half = dim / 2;
+  int i = 0;
+  for (; i + 16 <= half; i += 16) {
+    const F a = V::load(x + i), b = V::load(x + half + i), c = V::load(cos + i), s = V::load(sin + i);
+    V::store(x + i, V::sub(V::mul(a, c), V::mul(b, s)));
+    V::store(x + half + i, V::add(V::mul(b, c), V::mul(a, s)));
+  }
+  for (; i < half; i++) {
+    const float a = x[i], b = x[half + i];
+    const float ac = a * cos[i], bs = b * sin[i], bc = b * cos[i], as = a * sin[i];
+    x[i] = ac - bs;
+    x[half + i] = bc + as;
+  }
+}
+
+void to_half(const float* x, int n, uint16_t* out) {
+  for (int i = 0; i < n; i += 16) V::store_half(out + i, V::load(x + i));
+}
+
+float row_max(const float* x, int n) {
+  F m = V::set1(-std::numeric_limits<float>::infinity());
+  int i = 0;
+  for (; i + 16 <= n; i += 16) m = V::max(V::load(x + i), m);
+  float best = V::hmax(m);
+  for (; i < n; i++) best = x[i] > best ? x[i] : best;
+  return best;
+}
+
+// 0 times a value that is NaN or +infinity is NaN; -infinity, a masked token, is first raised to the lowest finite value.
+float row_max_checked(const float* x, int n) {
+  const float inf = std::numeric_limits<float>::infinity(), lowest = std::numeric_limits<float>::lowest();
+  F m = V::set1(-inf), poison = V::set1(0.0f);
+  int i = 0;
+  for (; i + 16 <= n; i += 16) {
+    const F v = V::load(x + i);
+    m = V::max(v, m);
+    poison = V::fma(V::max(V::set1(lowest), v), V::set1(0.0f), poison);
+  }
+  float best = V::hmax(m);
+  bool sound = V::hsum(poison) == 0.0f;
+  for (; i < n; i++) {
+    best = x[i] > best ? x[i] : best;
+    sound = sound && x[i] < inf;
+  }
+  return sound ? best : std::numeric_limits<float>::quiet_NaN();
+}
+
+// The tail is padded with lanes far below any maximum: their exp is exactly 0.
+inline F load_tail(const float* x, int n) {
+  float t[16];
+  for (int i = 0; i < 16; i++) t[i] = i < n ? x[i] : -std::numeric_limits<float>::infinity();
+  return V::load(t);
+}
+
+float row_sum_exp(const float* x, int n, float max, float scale) {
+  const F m = V::set1(max), s = V::set1(scale);
+  F sum = V::set1(0.0f);
+  int i = 0;
+  for (; i + 16 <= n; i += 16) sum = V::add(sum, exp16(V::mul(V::sub(V::load(x + i), m), s)));
+  if (i < n) sum = V::add(sum, exp16(V::mul(V::sub(load_tail(x + i, n - i), m), s)));
+  return V::hsum(sum);
+}
+
+// y is kept finite, as 0 times -infinity is no number.
+float row_sum_exp_times(const float* x, int n, float max, float scale) {
+  const F m = V::set1(max), s = V::set1(scale), low = V::set1(-88.0f);
+  F sum = V::set1(0.0f);
+  for (int i = 0; i < n; i += 16) {
+    const F y = V::max(V::mul(V::sub(i + 16 <= n ? V::load(x + i) : load_tail(x + i, n - i), m), s), low);
+    sum = V::fma(exp16(y), y, sum);
+  }
+  return V::hsum(sum);
+}
+
+void row_moments(const float* x, int n, float max, float* out) {
+  const F m = V::set1(max), lowest = V::set1(std::numeric_limits<float>::lowest()), one = V::set1(1.0f);
+  F sum = V::set1(0.0f), squares = sum, count = sum;
+  for (int i = 0; i < n; i += 16) {
+    const F v = i + 16 <= n ? V::load(x + i) : load_tail(x + i, n - i);
+    const F d = V::zero_below(v, lowest, V::sub(v, m));
+    sum = V::add(sum, d);
+    squares = V::fma(d, d, squares);
+    count = V::add(count, V::zero_below(v, lowest, one));
+  }
+  out[0] = V::hsum(sum), out[1] = V::hsum(squares), out[2] = V::hsum(count);
+}
+
+void row_exp(const float* x, int n, float max, float scale, float* out) {
+  const F m = V::set1(max), s = V::set1(scale);
+  int i = 0;
+  for (; i + 16 <= n; i += 16) V::store(out + i, exp16(V::mul(V::sub(V::load(x + i), m), s)));
+  if (i < n) {
+    float t[16];
+    V::store(t, exp16(V::mul(V::sub(load_tail(x + i, n - i), m), s)));
+    std::memcpy(out + i, t, size_t(n - i) * 4);
+  }
+}
+
+// The rows of a product, a few at a time: pass<R>(first row, whether these are the last) for the Sizes R in order, the last of which is 1.
+template <int... Sizes, class Pass> inline void in_passes(int m, Pass pass) {
+  int r = 0;
+  auto all_of = [&]<int R>() { for (; r + R <= m; r += R) pass.template operator()<R>(r, r + R == m); };
+  (all_of.template operator()<Sizes>(), ...);
+}
+
+void attend(const AttendArgs& a);  // attend.h
+
+constexpr Kernels table(const char* name, decltype(Kernels::gemm_tile) gemm_tile) {
+  return {name, gemm_tile, quantize_block, quantize_row, rms_norm, attend, silu_mul, add, scale_row, rope, to_half, row_max, row_max_checked, row_sum_exp,
+          row_sum_exp_times, row_moments, row_exp};
+}
+
+}  // namespace
+}  // namespace quintet

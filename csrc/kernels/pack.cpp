@@ -1,0 +1,193 @@
+// GGUF tensor types, read block by block (ggml.h), written as tiles.
+//
+// Non-finite input is never undefined behaviour and never hidden. A scale or minimum that is copied (Q4_0, Q4_1, Q4_K, Q5_0, Q8_0)
+// keeps its infinity or NaN, and one that fp16 cannot hold becomes infinity. A block that is quantised here (the other types) and holds
+// a NaN, an infinity or a magnitude above 127 * 65504 gets d = NaN, so all 32 values unpack to NaN.
+// A Q8_0 value of -128, which no quantiser writes, is packed as -127: kernels rely on the symmetric range.
+#include "kernels/pack.h"
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <stdexcept>
+#include "kernels/ggml.h"
+#include "kernels/half.h"
+
+namespace quintet {
+namespace {
+
+constexpr int kLanes = 16;
+constexpr size_t kQ4Bytes = 320, kQ8Bytes = 512;
+
+// The smallest fp16 d with magnitude / d <= 127: chosen before the values are quantised, so that they are rounded against the scale
+// that will be used.
+uint16_t scale_for(float magnitude) {
+  if (!(magnitude <= 127.0f * 65504.0f)) return 0x7e00;   // NaN
+  const uint16_t d = float_to_half_bits(magnitude / 127.0f);
+  return uint16_t(half_bits_to_float(d) * 127.0f < magnitude ? d + 1 : d);
+}
+
+void quantize(const float* x, Q8Block& out) {
+  int32_t largest = 0;   // magnitudes compared as bits: the order of floats, with NaN above infinity
+  for (int i = 0; i < kBlock; i++) largest = std::max(largest, std::bit_cast<int32_t>(x[i]) & 0x7fffffff);
+  out.d = scale_for(std::bit_cast<float>(largest));
+  const float d = half_bits_to_float(out.d);
+  if (!(d > 0.0f)) {
+    std::memset(out.q, 0, sizeof out.q);
+    return;
+  }
+  // Adding 1.5 * 2^23 rounds to nearest even and leaves the integer in the low bits.
+  for (int i = 0; i < kBlock; i++) out.q[i] = int8_t(std::bit_cast<int32_t>(x[i] / d + 0x1.8p23f) & 0xff);
+}
+
+template <class T> constexpr bool is_q4 = requires(Q4Block b) { T::load(nullptr, 0, b); };
+template <class T> constexpr bool keeps_q8 = requires(Q8Block b) { T::load(nullptr, 0, b); };
+
+// `rows`: the `count` source rows that are the lanes of this tile.
+template <class T> void pack_tile_q4(const uint8_t* const* rows, int count, int blocks, uint8_t* tile) {
+  for (int b = 0; b < blocks; b++, tile += kQ4Bytes) {
+    for (int lane = 0; lane < count; lane++) {
+      Q4Block block;
+      T::load(rows[lane], b, block);
+      for (int g = 0; g < 4; g++) std::memcpy(tile + 64 * g + 4 * lane, block.q + 4 * g, 4);
+      std::memcpy(tile + 256 + 2 * lane, &block.d, 2);
+      std::memcpy(tile + 288 + 2 * lane, &block.m, 2);
+    }
+  }
+}
+
+template <class T> void load_q8(const uint8_t* row, int b, Q8Block& block) {
+  if constexpr (keeps_q8<T>) {
+    T::load(row, b, block);
+  } else {
+    float values[kBlock];
+    T::decode(row, b, values);
+    quantize(values, block);
+  }
+}
+
+template <class T> void pack_tile_q8(const uint8_t* const* rows, int count, int blocks, uint8_t* tile) {
+  uint8_t* scales = tile + kQ8Bytes * size_t(blocks);
+  for (int b = 0; b < blocks; b++, tile += kQ8Bytes, scales += 2 * kLanes) {
+    for (int lane = 0; lane < count; lane++) {
+      Q8Block block;
+      load_q8<T>(rows[lane], b, block);
+      for (int g = 0; g < 8; g++) std::memcpy(tile + 64 * g + 4 * lane, block.q + 4 * g, 4);
+      std::memcpy(scales + 2 * lane, &block.d, 2);
+    }
+  }
+}
+
+// Only the float types may have a last block that is not whole; it is read through a copy, never past the row's end.
+template <class T> void dequantize(const uint8_t* row, int cols, float* out) {
+  const int whole = cols / kBlock, rest = cols % kBlock;
+  for (int b = 0; b < whole; b++) T::decode(row, b, out + size_t(b) * kBlock);
+  if constexpr (T::values == 1) {
+    uint8_t padded[kBlock * T::bytes] = {};
+    float values[kBlock];
+    std::memcpy(padded, row + size_t(whole) * sizeof padded, size_t(rest) * T::bytes);
+    T::decode(padded, 0, values);
+    std::copy_n(values, rest, out + size_t(whole) * kBlock);
+  }
+}
+
+struct Type {
+  const char* name;
+  int values, bytes;
+  Format format;
+  void (*pack_tile)(const uint8_t* const* rows, int count, int blocks, uint8_t* tile);
+  void (*dequantize)(const uint8_t* row, int cols, float* out);
+  size_t row_bytes(int cols) const { return size_t(cols / values) * size_t(bytes); }
+};
+
+template <class T> constexpr Type type_of(const char* name) {
+  if constexpr (is_q4<T>) return {name, T::values, T::bytes, Format::q4, pack_tile_q4<T>, dequantize<T>};
+  else return {name, T::values, T::bytes, Format::q8, pack_tile_q8<T>, dequantize<T>};
+}
+
+constexpr Type kTypes[] = {
+  type_of<F32>("F32"), type_of<F16>("F16"), type_of<BF16>("BF16"), type_of<Q4_0>("Q4_0"), type_of<Q4_1>("Q4_1"), type_of<Q5_0>("Q5_0"),
+  type_of<Q5_1>("Q5_1"), type_of<Q8_0>("Q8_0"), type_of<Q4_K>("Q4_K"), type_of<Q5_K>("Q5_K"), type_of<Q6_K>("Q6_K"),
+};
+
+const Type& find_type(const std::string& name, int cols) {
+  for (const Type& type : kTypes) {
+    if (name != type.name) continue;
+    if (cols < 1 || cols % type.values != 0)
+      throw std::invalid_argument("columns of a " + name + " tensor must be a positive multiple of " + std::to_string(type.values) +
+                                  ", got " + std::to_string(cols));
+    return type;
+  }
+  throw std::invalid_argument("tensor type must be one of F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q4_K Q5_K Q6_K, got '" + name + "'");
+}
+
+void require(bool holds, const std::string& rule) {
+  if (!holds) throw std::invalid_argument(rule);
+}
+
+}  // namespace
+
+size_t raw_bytes(const std::string& type, int rows, int cols) {
+  const Type& t = find_type(type, cols);
+  require(rows >= 1, "rows must be at least 1, got " + std::to_string(rows));
+  return t.row_bytes(cols) * size_t(rows);
+}
+
+Packed pack_empty(const std::string& type, int rows, int cols, Arena& arena) {
+  raw_bytes(type, rows, cols);   // checks the shape
+  require(cols % kBlock == 0, "columns of a packed matrix must be a multiple of 32, got " + std::to_string(cols));
+  Packed out{find_type(type, cols).format, rows, cols, 0, nullptr};
+  const size_t blocks = size_t(out.blocks());
+  out.tile_bytes = out.format == Format::q4 ? blocks * kQ4Bytes : (blocks * (kQ8Bytes + 2 * kLanes) + 63) / 64 * 64;
+  out.data = arena.take(out.bytes());
+  return out;
+}
+
+void pack_tiles(Packed& out, const std::string& type, const uint8_t* raw, const std::vector<int>& row_order, int tile0, int tile1) {
+  const Type& t = find_type(type, out.cols);
+  require(t.format == out.format, "type " + type + " does not have the format of the packed matrix");
+  require(row_order.empty() || row_order.size() == size_t(out.rows), "row_order must name every row");
+  require(0 <= tile0 && tile0 <= tile1 && tile1 <= out.tiles(), "tiles must lie within the packed matrix");
+  for (int tile = tile0; tile < tile1; tile++) {
+    const int first = tile * kLanes, count = std::min(kLanes, out.rows - first);
+    const uint8_t* rows[kLanes];
+    for (int lane = 0; lane < count; lane++) {
+      const int source = row_order.empty() ? first + lane : row_order[size_t(first + lane)];
+      require(0 <= source && source < out.rows, "row_order must hold row numbers, got " + std::to_string(source));
+      rows[lane] = raw + t.row_bytes(out.cols) * size_t(source);
+    }
+    t.pack_tile(rows, count, out.blocks(), out.data + out.tile_bytes * size_t(tile));
+  }
+}
+
+void dequantize_row(const std::string& type, const uint8_t* raw, int row, int cols, float* out) {
+  const Type& t = find_type(type, cols);
+  t.dequantize(raw + t.row_bytes(cols) * size_t(row), cols, out);
+}
+
+void unpack_row(const Packed& w, int row, float* out) {
+  const uint8_t* tile = w.tile(row / kLanes);
+  const int lane = row % kLanes;
+  const uint8_t* scales = tile + kQ8Bytes * size_t(w.blocks());
+  for (int b = 0; b < w.blocks(); b++, out += kBlock) {
+    Q4Block q4;
+    Q8Block q8;
+    if (w.format == Format::q4) {
+      const uint8_t* p = tile + kQ4Bytes * size_t(b);
+      for (int g = 0; g < 4; g++) std::memcpy(q4.q + 4 * g, p + 64 * g + 4 * lane, 4);
+      std::memcpy(&q4.d, p + 256 + 2 * lane, 2);
+      std::memcpy(&q4.m, p + 288 + 2 * lane, 2);
+      scale_codes(nibbles(q4.q), 0, half_bits_to_float(q4.d), half_bits_to_float(q4.m), out);
+    } else {
+      const uint8_t* p = tile + kQ8Bytes * size_t(b);
+      for (int g = 0; g < 8; g++) std::memcpy(q8.q + 4 * g, p + 64 * g + 4 * lane, 4);
+      std::memcpy(&q8.d, scales + size_t(2 * kLanes * b + 2 * lane), 2);
+      const float d = half_bits_to_float(q8.d);
+      for (int i = 0; i < kBlock; i++) out[i] = d * float(q8.q[i]);
+    }
+  }
+}
+
+float half_to_float(uint16_t h) { return half_bits_to_float(h); }
+uint16_t float_to_half(float f) { return float_to_half_bits(f); }
+
+}  // namespace quintet

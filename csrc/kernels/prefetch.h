@@ -1,0 +1,32 @@
+// What is read soon is fetched while something else is computed (docs/decisions/0007). Here: the next tile, in the last pass over this one (a
+// pass is a few rows). The hardware fetches what is read as one stream; a tile that is read several times, or that has its scales at its end, is
+// not, and the products would wait for memory.
+#pragma once
+#include "kernels/pack.h"
+
+namespace quintet {
+namespace {
+
+// Into the second-level cache, which has room for more lines on their way than the first. In assembly, as g++ takes a function around the builtin
+// for one that does nothing, and drops its calls.
+inline void fetch(const void* line) {
+  [[maybe_unused]] const auto& byte = *static_cast<const uint8_t*>(line);
+#if defined(__x86_64__)
+  asm volatile("prefetcht1 %0" : : "m"(byte));
+#elif defined(__aarch64__)
+  asm volatile("prfm pldl2keep, %0" : : "Q"(byte));
+#endif
+}
+
+// With block b of a tile: lines [b * lines, (b + 1) * lines) of the next one. In an 8-bit tile 9, so that its scales are among them.
+template <int lines> inline void fetch_next(const Packed& w, const uint8_t* tile, int b) {
+  const uint8_t* from = tile + w.tile_bytes + 64 * lines * size_t(b);
+#pragma GCC unroll 9
+  for (int i = 0; i < lines; i++) fetch(from + 64 * i);
+}
+
+// Whether the hardware fetches its tiles by itself, as long as each is read only once.
+inline bool streams(const Packed& w) { return w.format == Format::q4; }
+
+}  // namespace
+}  // namespace quintet

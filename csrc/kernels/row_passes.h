@@ -1,0 +1,32 @@
+// Passes over a row of logits as wide as the vocabulary, in chunks whose maxima are kept so that later passes can skip most of them.
+// Masses are added in a fixed order: as floats in 16 lanes within a chunk, then as doubles.
+#pragma once
+#include <cstdint>
+#include <vector>
+#include "kernels/kernels.h"
+
+namespace quintet {
+
+constexpr int kChunk = 512;   // tokens per call of a kernel
+
+// The maximum of each chunk, NaN left out. False if a value is NaN or +infinity.
+bool chunk_maxima(const Kernels& k, const float* x, int n, std::vector<float>& maxima);
+
+// The sum of exp((x - max) * scale) over each chunk.
+void chunk_masses(const Kernels& k, const float* x, int n, float max, float scale, std::vector<float>& masses);
+
+double sum(const std::vector<float>& masses);
+
+// The ids of the values of at least `low`, in id order.
+void ids_from(const float* x, int n, const std::vector<float>& maxima, float low, std::vector<int32_t>& ids);
+
+// The lowest id of the largest value; `max` is the largest of the maxima and not NaN.
+int32_t first_of(const float* x, int n, const std::vector<float>& maxima, float max);
+
+// A value that at least `count` values reach, or -infinity if the maxima do not tell one.
+float reached_by(const std::vector<float>& maxima, int count);
+
+// The `count` largest values with their ids, largest first, ties by lower id; NaN counts as -infinity. 0 < count <= n.
+void largest(const float* x, int n, const std::vector<float>& maxima, int count, int32_t* ids, float* values);
+
+}  // namespace quintet

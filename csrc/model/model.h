@@ -1,0 +1,106 @@
+// A decoder-only transformer as data: weights, KV pages, and one forward pass over a ragged batch.
+//
+// What the numbers depend on: a row of the result is a fixed sequence of IEEE operations over the tokens of its own sequence up to that
+// row. The batch, the chunking, the pages' places and the number of threads decide only where and when it is computed.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+#include "kernels/kernels.h"
+#include "pool.h"
+#include "model/rope.h"
+
+namespace quintet {
+
+constexpr int kPage = 16;   // tokens per KV page = lanes of a register
+
+struct Config {
+  int context = 0, layers = 0, hidden = 0, heads = 0, kv_heads = 0, head_dim = 0, ffn = 0, vocab = 0;
+  float norm_eps = 0;
+  bool qkv_bias = false;
+  bool tied = false;          // the embedding is also the output matrix
+  bool interleaved = false;   // the file's q and k rows are in rope pairs (2i, 2i+1): reordered to (i, i + dim/2) when packed
+  RopeParams rope;
+};
+
+struct Batch {
+  const int32_t* tokens; int total;            // [T]
+  const int32_t* lengths; const int32_t* starts; int segments;   // [S]
+  const int32_t* tables; int table_width;      // [S, P]
+  const int32_t* rows; int wanted;             // [R] indexes into tokens
+};
+
+class Model {
+ public:
+  Model(const Config& config, const Kernels& kernels, int threads);
+  ~Model();   // where Pass is known
+
+  // Give one tensor, in the file's own type. Checks name, shape and length; throws std::invalid_argument.
+  void set(const std::string& name, const std::string& type, int rows, int cols, const uint8_t* raw, size_t size);
+  // All tensors are there; throws std::invalid_argument naming the missing ones.
+  void finish();
+
+  size_t row_bytes() const { return activation_row_bytes(config_.hidden); }
+  size_t page_bytes() const;
+  size_t weight_bytes() const;
+  // Reserve KV memory; pages become resident when first written. Once.
+  void allocate(int pages);
+  void copy_page(int source, int target);
+
+  // Throws std::invalid_argument, before anything is computed, for any id, length or index out of range. `out`: R rows of row_bytes().
+  void forward(const Batch& batch, uint8_t* out);
+  // rows: n quantised hidden rows; out: n rows of vocab_stride() floats, of which the first vocab are logits.
+  void logits(const uint8_t* rows, int n, float* out);
+  // The same of one token per row: out[i] is what logits() gives for tokens[i], from 0 to vocab - 1, in rows[i].
+  void logits_of(const uint8_t* rows, int n, const int32_t* tokens, float* out);
+  int vocab_stride() const { return (config_.vocab + 15) / 16 * 16; }
+  const Config& config() const { return config_; }
+  const Kernels& kernels() const { return k_; }
+  int pages() const { return pages_; }
+
+ private:
+  struct Layer {
+    std::optional<Packed> q, k, v, o, gate, up, down;
+    std::vector<float> attn_norm, ffn_norm, q_bias, k_bias, v_bias;
+  };
+  struct Unit { int segment, kv_head, head_from, head_to, row_from, row_to; };   // rows: indexes into the live rows
+  struct Pass;   // the buffers and views of one forward
+
+  const Packed& output_matrix() const;
+  std::optional<Packed>* matrix_slot(const std::string& name, int* rows, int* cols);
+  std::vector<float>* vector_slot(const std::string& name, int* size);
+  std::vector<int> rope_order(int heads) const;
+  void pack_parallel(Packed& out, const std::string& type, const uint8_t* raw, const std::vector<int>& order);
+  void check(const Batch& b) const;
+  void prepare(Pass& p, const Batch& b) const;
+  uint8_t* page(int index) const { return kv_->data() + page_bytes() * size_t(index); }
+  uint16_t* keys(int layer, int page, int kv_head) const;
+  uint16_t* values(int layer, int page, int kv_head) const { return keys(layer, page, kv_head) + config_.head_dim * kPage; }
+  std::vector<Unit> attention_units(const std::vector<int>& segments) const;
+  void run_layers(Pass& p, Team::Walk& walk);
+  template <class Row> void rows(Team::Walk& walk, int live, Row row);
+  template <class Tile> void tiles(Team::Walk& walk, int count, Tile tile);
+  void project_qkv(Pass& p, const Layer& layer, Team::Walk& walk);
+  void rotate_and_store(Pass& p, int layer, int row);
+  void keep_wanted(Pass& p);
+  void attend(Pass& p, int layer, const Unit& unit, int thread);
+  void feed_forward(Pass& p, const Layer& layer, int live, Team::Walk& walk);
+
+  Config config_;
+  const Kernels& k_;
+  Team team_;
+  RopeTable rope_;
+  Arena weights_;
+  std::optional<Packed> embed_, output_;
+  std::vector<float> output_norm_;
+  std::vector<Layer> layers_;
+  std::optional<Region> kv_;
+  int pages_ = 0;
+  std::unique_ptr<Pass> pass_;
+  bool finished_ = false;
+};
+
+}  // namespace quintet

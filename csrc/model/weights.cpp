@@ -1,0 +1,155 @@
+// Model: taking tensors in, by name, and reserving KV memory.
+#include <algorithm>
+#include <stdexcept>
+#include "model/model.h"
+
+namespace quintet {
+namespace {
+
+void fail(const std::string& what) { throw std::invalid_argument(what); }
+
+}  // namespace
+
+// "12.ffn_norm" -> layer 12, "ffn_norm"; -1 without a layer prefix.
+static int split_name(const std::string& name, int layers, std::string* rest) {
+  const size_t dot = name.find('.');
+  if (dot == std::string::npos || dot == 0 || dot > 5) { *rest = name; return -1; }
+  int layer = 0;
+  for (size_t i = 0; i < dot; i++) {
+    if (name[i] < '0' || name[i] > '9') fail("model: unknown tensor '" + name + "'");
+    layer = layer * 10 + (name[i] - '0');
+  }
+  if (layer >= layers) fail("model: tensor '" + name + "' is past the last layer");
+  *rest = name.substr(dot + 1);
+  return layer;
+}
+
+std::optional<Packed>* Model::matrix_slot(const std::string& name, int* rows, int* cols) {
+  const Config& c = config_;
+  std::string part;
+  const int l = split_name(name, c.layers, &part);
+  auto slot = [&](std::optional<Packed>& p, int n, int k) { *rows = n; *cols = k; return &p; };
+  if (l < 0) {
+    if (part == "embed") return slot(embed_, c.vocab, c.hidden);
+    if (part == "output" && !c.tied) return slot(output_, c.vocab, c.hidden);
+    return nullptr;
+  }
+  Layer& y = layers_[size_t(l)];
+  const int q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim;
+  if (part == "q") return slot(y.q, q, c.hidden);
+  if (part == "k") return slot(y.k, kv, c.hidden);
+  if (part == "v") return slot(y.v, kv, c.hidden);
+  if (part == "o") return slot(y.o, c.hidden, q);
+  if (part == "gate") return slot(y.gate, c.ffn, c.hidden);
+  if (part == "up") return slot(y.up, c.ffn, c.hidden);
+  if (part == "down") return slot(y.down, c.hidden, c.ffn);
+  return nullptr;
+}
+
+std::vector<float>* Model::vector_slot(const std::string& name, int* size) {
+  const Config& c = config_;
+  std::string part;
+  const int l = split_name(name, c.layers, &part);
+  auto slot = [&](std::vector<float>& v, int n) { *size = n; return &v; };
+  if (l < 0) return part == "output_norm" ? slot(output_norm_, c.hidden) : nullptr;
+  Layer& y = layers_[size_t(l)];
+  if (part == "attn_norm") return slot(y.attn_norm, c.hidden);
+  if (part == "ffn_norm") return slot(y.ffn_norm, c.hidden);
+  if (!c.qkv_bias) return nullptr;
+  if (part == "q_bias") return slot(y.q_bias, c.heads * c.head_dim);
+  if (part == "k_bias") return slot(y.k_bias, c.kv_heads * c.head_dim);
+  if (part == "v_bias") return slot(y.v_bias, c.kv_heads * c.head_dim);
+  return nullptr;
+}
+
+// Source row of each packed row: pairs (2i, 2i+1) of the rotated dimensions become (i, i + dim/2).
+std::vector<int> Model::rope_order(int heads) const {
+  const int dim = config_.rope.dim, half = dim / 2;
+  std::vector<int> order(size_t(heads) * size_t(config_.head_dim));
+  for (int h = 0; h < heads; h++) {
+    const int base = h * config_.head_dim;
+    for (int i = 0; i < config_.head_dim; i++)
+      order[size_t(base + i)] = base + (i < half ? 2 * i : i < dim ? 2 * (i - half) + 1 : i);
+  }
+  return order;
+}
+
+void Model::pack_parallel(Packed& out, const std::string& type, const uint8_t* raw, const std::vector<int>& order) {
+  const int tiles = out.tiles(), chunk = 8, units = (tiles + chunk - 1) / chunk;
+  team_.parallel(units, [&](int u) { pack_tiles(out, type, raw, order, u * chunk, std::min(tiles, (u + 1) * chunk)); });
+}
+
+void Model::set(const std::string& name, const std::string& type, int rows, int cols, const uint8_t* raw, size_t size) {
+  const std::string tensor = "tensor '" + name + "'";
+  if (rows <= 0 || cols <= 0 || raw_bytes(type, rows, cols) != size) fail(tensor + ": length does not match its type and shape");
+  const bool rotated = config_.interleaved && (name.ends_with(".q") || name.ends_with(".k") || name.ends_with(".q_bias") || name.ends_with(".k_bias"));
+  int n = 0, k = 0;
+  if (auto* slot = matrix_slot(name, &n, &k)) {
+    if (rows != n || cols != k) fail(tensor + ": wrong shape");
+    if (*slot) fail(tensor + ": given twice");
+    *slot = pack_empty(type, rows, cols, weights_);
+    pack_parallel(**slot, type, raw, rotated ? rope_order(n / config_.head_dim) : std::vector<int>{});
+    return;
+  }
+  auto* vec = vector_slot(name, &n);
+  if (!vec) fail("model: unknown " + tensor);
+  if (rows != 1 || cols != n) fail(tensor + ": wrong shape");
+  std::vector<float> values(static_cast<size_t>(n));
+  dequantize_row(type, raw, 0, n, values.data());
+  if (rotated) {
+    const auto order = rope_order(n / config_.head_dim);
+    vec->resize(size_t(n));
+    for (int i = 0; i < n; i++) (*vec)[size_t(i)] = values[size_t(order[size_t(i)])];
+  } else {
+    *vec = std::move(values);
+  }
+}
+
+void Model::finish() {
+  std::string missing;
+  auto need = [&](bool there, const std::string& name) { if (!there) missing += (missing.empty() ? "" : ", ") + name; };
+  need(embed_.has_value(), "embed");
+  need(config_.tied || output_.has_value(), "output");
+  need(!output_norm_.empty(), "output_norm");
+  for (size_t l = 0; l < layers_.size(); l++) {
+    const Layer& y = layers_[l];
+    const bool bias = !config_.qkv_bias || (!y.q_bias.empty() && !y.k_bias.empty() && !y.v_bias.empty());
+    need(y.q && y.k && y.v && y.o && y.gate && y.up && y.down && !y.attn_norm.empty() && !y.ffn_norm.empty() && bias,
+         "a tensor of layer " + std::to_string(l));
+  }
+  if (!missing.empty()) fail("model: missing " + missing);
+  finished_ = true;
+}
+
+size_t Model::weight_bytes() const {
+  size_t sum = 0;
+  auto add = [&](const std::optional<Packed>& p) { if (p) sum += p->bytes(); };
+  add(embed_);
+  add(output_);
+  for (const Layer& y : layers_) for (const auto* p : {&y.q, &y.k, &y.v, &y.o, &y.gate, &y.up, &y.down}) add(*p);
+  return sum;
+}
+
+size_t Model::page_bytes() const {
+  return size_t(config_.layers) * size_t(config_.kv_heads) * size_t(config_.head_dim) * kPage * 2 * sizeof(uint16_t);
+}
+
+void Model::allocate(int pages) {
+  if (kv_) fail("model: KV memory is allocated once");
+  if (pages <= 0) fail("model: at least one KV page");
+  kv_.emplace(page_bytes() * size_t(pages));
+  pages_ = pages;
+}
+
+void Model::copy_page(int source, int target) {
+  if (source < 0 || source >= pages_ || target < 0 || target >= pages_) fail("model: page out of range");
+  if (source != target) std::copy_n(page(source), page_bytes(), page(target));
+}
+
+uint16_t* Model::keys(int layer, int page, int kv_head) const {
+  const size_t block = size_t(config_.head_dim) * kPage * 2;   // one head's keys and values of a page
+  const size_t index = size_t(layer) * size_t(config_.kv_heads) + size_t(kv_head);
+  return reinterpret_cast<uint16_t*>(this->page(page)) + index * block;
+}
+
+}  // namespace quintet

@@ -1,0 +1,44 @@
+// Choosing tokens and scoring them, one row of logits at a time.
+// Every result is a fixed sequence of IEEE operations (own exp and log, fixed 16-lane reductions), so it is the same on any machine.
+#pragma once
+#include <cstdint>
+#include <utility>
+#include <vector>
+#include "kernels/kernels.h"
+#include "sampling/philox.h"
+#include "sampling/sampler.h"
+
+namespace quintet {
+
+// Natural log of the softmax denominator of a row: max + log(sum(exp(x - max))), summed in 16 lanes and a fixed tree.
+float log_sum_exp(const Kernels& k, const float* logits, int vocab);
+
+// Log-probability of `target` and the top_k most likely tokens (most likely first, ties by lower id). A token's is its logit less
+// *log_sum, rounded once; NaN where the row is not finite.
+void score_row(const Kernels& k, const float* logits, int vocab, int target, int top_k, float* chosen, int32_t* top_ids, float* top,
+               double* log_sum);
+
+// Instead of a token:
+constexpr int32_t kNotFinite = -1;     // a logit is NaN or +infinity, or all are -infinity
+constexpr int32_t kNothingLeft = -2;   // the sequence's own controls ban every token
+constexpr int32_t kNotDrawn = -4;      // the sequence did not go on as drafted (-3 is the scheduler's)
+
+// Draw a token; its order of steps is in sample.cpp. mask: a bit per token, 1 = may be drawn; null = all may.
+int32_t draw_row(const Kernels& k, const float* logits, Sampler& sampler, uint64_t position, const uint32_t* mask);
+
+// Draw for a sequence that was computed on a draft of how it goes on: row r holds the logits after the first r drafted tokens. A token is
+// drawn and accepted at each row in turn, until one is not the drafted one; that one is not accepted, and nothing is drawn after it.
+// What is drawn, and what the sampler knows then, are the same as if the rows had come one by one.
+//
+//   rows      at least 1, `stride` floats apart
+//   drafts    [rows], -1 = matches nothing, as the last must
+//   masks     [rows][mask_words], or null
+//   tokens    [rows], kNotDrawn where nothing was
+void draw_drafted(const Kernels& k, const float* logits, int64_t stride, int rows, Sampler& sampler, uint64_t position, const int32_t* drafts,
+                  const uint32_t* masks, int32_t* tokens);
+
+// The tokens that `draw_row` may draw, in id order, and their probabilities; empty where it gives no token.
+std::vector<std::pair<int32_t, float>> distribution(const Kernels& k, const float* logits, const Sampler& sampler, uint64_t position,
+                                                    const uint32_t* mask);
+
+}  // namespace quintet

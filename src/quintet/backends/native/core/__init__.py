@@ -1,0 +1,1 @@
+"""The compiled core as Python sees it; the only importer of ``quintet._core``."""

@@ -1,0 +1,64 @@
+"""What a hidden row was found to say, kept beside it: then the log-probability of a token after it costs one row of the output matrix
+and not all of them, and the likeliest tokens cost nothing. Plain code over values.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from quintet.backends.native.core.runner import F32, I32, U8, Scores
+
+KEPT = 20
+"""Alternatives that are kept: as many as a request may ask for."""
+
+_JUDGEMENT = np.dtype([("known", np.int32), ("ids", np.int32, KEPT), ("top", np.float32, KEPT), ("log_sum", np.float64)])
+ROOM = _JUDGEMENT.itemsize
+"""Bytes that a stored row needs after the hidden row itself; all zero: nothing is known of it."""
+
+Which = npt.NDArray[np.intp]
+
+
+class Judged:
+    """Stored rows, some of which have been judged before.
+
+    Args:
+        views: uint8 [·, row_bytes + ROOM], into the stores of pages, in order; what is learnt of them goes there.
+    """
+
+    def __init__(self, views: list[U8]) -> None:
+        self._views = views
+        stored = np.concatenate(views)
+        self.rows: U8 = stored[:, :-ROOM]
+        self._judgements = np.ascontiguousarray(stored[:, -ROOM:]).view(_JUDGEMENT)[:, 0]
+
+    def which(self, *, known: bool) -> Which:
+        """The rows that have been judged, or that have not."""
+        return np.flatnonzero((self._judgements["known"] != 0) == known)
+
+    def learn(self, which: Which, scores: Scores) -> None:
+        """Rows have been judged, with the first ``KEPT`` alternatives, or as many as there are."""
+        found, kept = np.zeros(len(which), _JUDGEMENT), scores.top.shape[1]
+        found["known"], found["log_sum"] = 1, scores.log_sums
+        found["ids"][:, :kept], found["top"][:, :kept] = scores.top_ids, scores.top
+        self._judgements[which] = found
+
+    def keep(self) -> None:
+        """Put what was learnt where the rows are stored."""
+        flat = self._judgements[:, None].view(np.uint8)
+        first = 0
+        for view in self._views:
+            view[:, -ROOM:] = flat[first : first + len(view)]
+            first += len(view)
+
+    def scores(self, logits: F32, most: int) -> Scores:
+        """Log-probabilities.
+
+        Args:
+            logits: of each row's target, float32 [R].
+            most: alternatives, at most ``KEPT``.
+        """
+        told = self._judgements
+        chosen: F32 = (logits - told["log_sum"]).astype(np.float32)  # in double precision, rounded once, as the core does it
+        ids: I32 = told["ids"][:, :most]
+        return Scores(chosen, ids, told["top"][:, :most], told["log_sum"])

@@ -1,0 +1,39 @@
+"""What the front and the engine's process both know of a model: how it is named and loaded.
+
+Nothing heavy is imported here, so that the front does not carry what only computing needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from quintet.inputs.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from quintet.backends.native.core.runner import Runner
+
+PAGE = 16
+"""Tokens per KV-cache page, fixed by the native kernels (16 tokens are the 16 lanes of a register)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model ready to step.
+
+    Args:
+        name: public model name.
+        fingerprint: ``system_fingerprint``: hash of weights file, tokenizer and numerics version.
+    """
+
+    runner: Runner
+    tokenizer: Tokenizer
+    name: str
+    fingerprint: str
+
+
+class Loader(Protocol):
+    """Brings a model into memory, in a worker thread; raises ``ModelError`` if it cannot."""
+
+    def __call__(self, progress: Callable[[float], None]) -> Loaded: ...

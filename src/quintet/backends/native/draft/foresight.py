@@ -1,0 +1,76 @@
+"""What a guide makes likely to come next: text without a choice, and with the choice of white space made as before."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from quintet.backends.native.draft.thinker import Thinker
+from quintet.guides.follow import Follower, Guides
+
+BLANKS = b" \t\n\r"
+
+JOINTS = b',:{}[]"'
+"""White space is looked past only after these, where JSON has it; elsewhere the mask that this takes would be computed for nothing."""
+
+MOST_BYTES = 128
+
+_WORD = re.compile(rb" ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]+|\s+(?!\S)|\s+")
+"""Where most tokenizers cut before they merge, as GPT-2's does: the last blank goes with what follows it."""
+
+
+class Foresight:
+    """Guesses for one vocabulary. A guess may be wrong: masks do not depend on it, nor does what is drawn."""
+
+    def __init__(self, guides: Guides) -> None:
+        self._guides = guides
+        self._words = -(-len(guides.pieces) // 32)
+        self._of_byte = {piece[0]: token for token, piece in reversed([*enumerate(guides.pieces)]) if len(piece) == 1}
+        self._bytes = np.array([*self._of_byte], np.uint8)
+        self._ids = np.array([*self._of_byte.values()], np.intp)
+
+    def guess(self, follower: Follower | Thinker, output: Sequence[int]) -> list[int]:
+        """Tokens that are likely after ``output``, which the follower has consumed; it is left as it is."""
+        tail = b"".join(map(self._guides.pieces.__getitem__, output[-MOST_BYTES:]))
+        found = self._text(follower.copy(), tail[-2 * MOST_BYTES :])
+        return [token for word in _WORD.findall(found) for token in self._guides.cut(word)]
+
+    def _text(self, ahead: Follower | Thinker, text: bytes) -> bytes:
+        begin = len(text)
+        while len(text) < begin + MOST_BYTES:
+            more = ahead.forced() or self._past_blanks(ahead, text)
+            if not more or not all(byte in self._of_byte and ahead.consume(self._of_byte[byte]) for byte in more):
+                break
+            text += more
+        return text[begin:].rstrip(BLANKS)  # a token of the text that follows may begin with them
+
+    def _past_blanks(self, ahead: Follower | Thinker, text: bytes) -> bytes:
+        """The only byte that may come next but for white space, after white space as the output has it in such places."""
+        joint = text.rstrip(BLANKS)
+        if joint[-1:] not in JOINTS:
+            return b""
+        mask = np.zeros(self._words, np.uint32)
+        if not ahead.fill(mask):
+            return b""
+        bits = mask[self._ids // 32] >> (self._ids % 32).astype(np.uint32) & 1
+        allowed = bytes(self._bytes[bits == 1].tolist())
+        inked = allowed.translate(None, BLANKS)
+        if len(inked) != 1:
+            return b""
+        begun, whole = text[len(joint) :], _blanks(joint, inked)
+        if len(allowed) == 1:
+            return inked
+        return whole[len(begun) :] + inked if whole.startswith(begun) else b""
+
+
+def _blanks(text: bytes, following: bytes) -> bytes:
+    """What white space stood between the text's last byte and this one when they met before; at first a space after a comma or a colon,
+    or a line for each item if the first has one."""
+    last = text[-1:]
+    before = re.findall(re.escape(last) + rb"([ \t\n\r]*)" + re.escape(following), text)
+    if before or last not in (b",", b":"):
+        return bytes(before[-1]) if before else b""
+    opened = re.findall(rb"[{\[]([ \t\n\r]*)", text)
+    return bytes(opened[-1]) if last == b"," and opened and b"\n" in opened[-1] else b" "

@@ -1,0 +1,201 @@
+"""Which pages each sequence holds: admission through the prefix cache, growth, forks, release. Plain code over values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from quintet.backends.native.core.judged import ROOM
+from quintet.backends.native.core.loader import PAGE
+from quintet.backends.native.core.runner import U8
+from quintet.backends.native.schedule.pages import BlockTables, BrokenInvariantError, PagePool, chain
+from quintet.backends.native.schedule.sequence import Sequence, Snapshot, State
+
+
+class KvCache:
+    """The page pool as sequences use it.
+
+    Args:
+        row_bytes: bytes of one hidden row, to which the stores of pages add what is known of it.
+    """
+
+    def __init__(self, pool: PagePool, tables: BlockTables, row_bytes: int) -> None:
+        self.pool = pool
+        self.tables = tables
+        self._stored_bytes = row_bytes + ROOM
+
+    def match(self, seq: Sequence) -> list[int]:
+        """Cached pages with the sequence's first tokens; at least one token is left to compute if it will draw.
+
+        Changes nothing but memoised digests; valid until the pool changes. While prompt log-probabilities are wanted, only pages
+        with hidden rows match.
+        """
+        pages: list[int] = []
+        for index in range(_shareable(seq)):
+            page = self.pool.lookup(self._digest(seq, index), with_rows=seq.group.scoring)
+            if page is None:
+                break
+            pages.append(page)
+        return pages
+
+    def adopt(self, seq: Sequence) -> int:
+        """Pages with the sequence's next tokens that were computed for others meanwhile take the place of its own.
+
+        Returns:
+            How many tokens they hold.
+        """
+        before = seq.computed
+        while (digest := self.next_page(seq)) and seq.computed % PAGE == 0:
+            page = self.pool.lookup(digest, with_rows=seq.group.scoring)
+            if page is None:
+                break
+            self.pool.share(page)
+            self.pool.release([self.tables.replace(seq.slot, seq.computed // PAGE, page)])
+            seq.computed += PAGE
+            seq.published = seq.computed // PAGE
+        if seq.computed > before:
+            seq.page = self.tables.page(seq.slot, self.tables.length(seq.slot) - 1)
+        return seq.computed - before
+
+    def next_page(self, seq: Sequence) -> bytes:
+        """The digest of the page that holds the sequence's next token to compute; empty if it cannot come from the cache."""
+        index = seq.computed // PAGE
+        return self._digest(seq, index) if self.pool.caching and index < _shareable(seq) else b""
+
+    def cost(self, seq: Sequence, matched: list[int]) -> int:
+        """Pages by which ``available`` drops if the sequence is admitted with these cached pages."""
+        idle = sum(self.pool.references(page) == 0 for page in matched)
+        return -(-seq.goal // PAGE) - len(matched) + idle
+
+    def admit(self, seq: Sequence, matched: list[int]) -> None:
+        """Open the sequence's table over its cached pages and new ones for all tokens so far. Ask ``cost`` first."""
+        for page in matched:
+            self.pool.share(page)
+        pages = [*matched, *(self.pool.take() for _ in range(-(-seq.goal // PAGE) - len(matched)))]
+        self._open(seq, pages, len(matched) * PAGE)
+
+    def fork(self, seq: Sequence, parent: Sequence) -> None:
+        """Open the sequence's table over its parent's pages, which hold the whole prompt."""
+        self._fork(seq, self.tables.pages(parent.slot), parent.digests)
+
+    def fork_snapshot(self, seq: Sequence, snapshot: Snapshot) -> None:
+        """Open the sequence's table over the snapshot's pages."""
+        self._fork(seq, list(snapshot.pages), snapshot.digests)
+
+    def snapshot(self, parent: Sequence, row: U8) -> Snapshot:
+        """Hold the pages of a sequence that has just computed its prompt."""
+        pages = self.tables.pages(parent.slot)
+        for page in pages:
+            self.pool.share(page)
+        return Snapshot(tuple(pages), row.copy(), tuple(parent.digests))
+
+    def writable(self, seq: Sequence) -> bool:
+        """The next token's place exists and is the sequence's own."""
+        return seq.computed % PAGE != 0 and self.pool.references(seq.page) == 1
+
+    def grow(self, seq: Sequence, copies: list[tuple[int, int]]) -> bool:
+        """Make the next token's place writable: a new page, or a copy of a shared last one (added to ``copies``).
+
+        Returns:
+            False, with nothing changed, if that needs a page and none is available.
+        """
+        if self.writable(seq):
+            return True
+        if not self.pool.available:
+            return False
+        page = self.pool.take()
+        if seq.computed % PAGE:
+            copies.append((seq.page, page))
+            self.pool.release([self.tables.replace(seq.slot, self.tables.length(seq.slot) - 1, page)])
+        else:
+            self.tables.append(seq.slot, page)
+        seq.page = page
+        return True
+
+    def extend(self, seq: Sequence, count: int) -> int:
+        """Make places after the next token's, which is writable; ``trim`` takes back those that were not used.
+
+        Returns:
+            How many there are, ``count`` or as many as pages are available.
+        """
+        room = -(seq.computed + 1) % PAGE
+        while room < count and self.pool.available:
+            self.tables.append(seq.slot, self.pool.take())
+            room += PAGE
+        return min(room, count)
+
+    def trim(self, seq: Sequence) -> None:
+        """Let go of pages that hold none of the sequence's positions."""
+        kept = -(-seq.computed // PAGE)
+        if self.tables.length(seq.slot) > kept:
+            self.pool.release(self.tables.cut(seq.slot, kept))
+        seq.page = self.tables.page(seq.slot, kept - 1)
+
+    def publish(self, seq: Sequence) -> None:
+        """Offer the pages that have become full to the prefix cache."""
+        for index in range(seq.published, seq.computed // PAGE):
+            page = self.tables.page(seq.slot, index)
+            if (index + 1) * PAGE > seq.group.scored:
+                self.pool.drop_rows(page)  # only the rows of prompt tokens were stored
+            self.pool.publish(page, self._digest(seq, index))
+            seq.published = index + 1
+
+    def release(self, seq: Sequence) -> None:
+        """Close the sequence's table and let go of its pages."""
+        self.pool.release(self.tables.close(seq.slot))
+        seq.slot = seq.page = -1
+        seq.computed = seq.published = 0
+
+    def stores(self, seq: Sequence, start: int, stop: int) -> list[U8]:
+        """Where the hidden rows of the positions from ``start`` to ``stop - 1`` belong: views, page by page."""
+        return [self._rows(seq, index, keep=True)[low:high] for index, low, high in _spans(start, stop)]
+
+    def rows(self, seq: Sequence, start: int, stop: int) -> list[U8]:
+        """The stored hidden rows of the positions from ``start`` to ``stop - 1``: views, page by page."""
+        return [self._rows(seq, index, keep=False)[low:high] for index, low, high in _spans(start, stop)]
+
+    def check(self, running: Iterable[Sequence], snapshots: Iterable[Snapshot]) -> None:
+        """Verify the pool against everything that holds pages.
+
+        Raises:
+            BrokenInvariantError: naming what is wrong.
+        """
+        tables = {seq: self.tables.pages(seq.slot) for seq in running}
+        self.pool.check([*tables.values(), *(snapshot.pages for snapshot in snapshots)])
+        for seq, pages in tables.items():
+            if seq.state is State.DECODE and (len(pages) != -(-seq.computed // PAGE) or seq.page != pages[-1]):
+                raise BrokenInvariantError("a sequence holds other pages than its tokens need")
+
+    def _open(self, seq: Sequence, pages: list[int], computed: int) -> None:
+        seq.slot = self.tables.open(pages)
+        seq.page = pages[-1] if pages else -1
+        seq.computed = computed
+        seq.published = computed // PAGE
+
+    def _fork(self, seq: Sequence, pages: list[int], digests: Iterable[bytes]) -> None:
+        for page in pages:
+            self.pool.share(page)
+        self._open(seq, pages, len(seq.group.prompt))
+        seq.digests = list(digests)
+
+    def _rows(self, seq: Sequence, index: int, *, keep: bool) -> U8:
+        page = self.tables.page(seq.slot, index)
+        return self.pool.keep_rows(page, self._stored_bytes) if keep else self.pool.rows(page)
+
+    def _digest(self, seq: Sequence, index: int) -> bytes:
+        digests = seq.digests
+        while len(digests) <= index:
+            start = len(digests) * PAGE
+            digests.append(chain(digests[-1] if digests else b"", seq.slice(start, start + PAGE), seq.group.salt))
+        return digests[index]
+
+
+def _shareable(seq: Sequence) -> int:
+    """Pages of a sequence that may come from the cache: one that will draw has a token left to compute."""
+    return (seq.goal - 1 if seq.max_tokens else seq.goal) // PAGE
+
+
+def _spans(start: int, stop: int) -> list[tuple[int, int, int]]:
+    """``(page index, first, last + 1 inside the page)`` of the positions from ``start`` to ``stop - 1``."""
+    first, last = start // PAGE, -(-stop // PAGE)
+    spans = [(index, max(start - index * PAGE, 0), min(stop - index * PAGE, PAGE)) for index in range(first, last)]
+    return spans if start < stop else []

@@ -1,0 +1,203 @@
+"""A sequence's life, and the prompt that several sequences of one request may share. Plain data and one table of states."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from quintet.backends.native.core.runner import U8, Sampler
+from quintet.backends.native.draft.drafter import Drafter
+from quintet.backends.native.draft.thinker import Thinker
+from quintet.events import NO_DRAFTS, DraftCounts
+from quintet.guides.follow import Follower
+from quintet.request import Sampling
+from quintet.thinking import Thinking
+
+
+class State(enum.Enum):
+    """Where a sequence stands."""
+
+    WAITING = "waiting"  # holds no slot and no pages
+    PREFILL = "prefill"  # its tokens so far are being computed (and its prompt echoed)
+    DECODE = "decode"  # one token per step
+    DONE = "done"  # its terminal event was emitted
+
+
+class Action(enum.Enum):
+    """What can happen to a sequence."""
+
+    ADMIT = "admit"
+    FORK = "fork"  # starts from pages that another sequence computed
+    READY = "ready"  # everything before the next draw is computed
+    PREEMPT = "preempt"
+    END = "end"
+
+
+TRANSITIONS: dict[State, dict[Action, State]] = {
+    State.WAITING: {Action.ADMIT: State.PREFILL, Action.FORK: State.DECODE, Action.END: State.DONE},
+    State.PREFILL: {Action.READY: State.DECODE, Action.PREEMPT: State.WAITING, Action.END: State.DONE},
+    State.DECODE: {Action.PREEMPT: State.WAITING, Action.END: State.DONE},
+    State.DONE: {},
+}
+
+
+class IllegalTransitionError(RuntimeError):
+    """An action that the table does not allow in this state: a bug in the scheduler."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Snapshot:
+    """A computed prompt, kept for the sequences of its group that could not start yet.
+
+    Args:
+        pages: held once by the snapshot.
+        row: final hidden row of the prompt's last token, uint8 [row_bytes].
+        digests: of the prompt's full pages.
+    """
+
+    pages: tuple[int, ...]
+    row: U8
+    digests: tuple[bytes, ...]
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """Sequences of one request with the same prompt: it is computed, scored and echoed once for all of them.
+
+    Args:
+        leader: the member that computes the prompt (queued or in PREFILL); ``None`` once it is computed.
+        followers: members that wait for the leader, outside the queue.
+        end: the prompt's tokens before this one may be echoed; ``None`` = all.
+        start: the first of them that is echoed.
+        echoed: prompt tokens emitted so far, to every member alike, or not to be emitted.
+        salt: of the cached prefixes it may use, at most 64 bytes.
+        tenant: who asks; tenants take turns.
+        submitted: when the request came.
+        waited: from then to the first step that computed the prompt; 0 until that step.
+        cached: prompt tokens that came from the prefix cache; ``None`` until that step.
+    """
+
+    prompt: tuple[int, ...]
+    echo: bool
+    logprobs: int | None
+    salt: bytes = b""
+    submitted: float = 0.0
+    members: list[Sequence] = field(default_factory=list, repr=False)
+    leader: Sequence | None = field(default=None, repr=False)
+    followers: list[Sequence] = field(default_factory=list, repr=False)
+    snapshot: Snapshot | None = None
+    echoed: int = 0
+    waited: float = 0.0
+    cached: int | None = None
+    start: int = 0
+    end: int | None = None
+    tenant: str = ""
+
+    def __post_init__(self) -> None:
+        self.echoed = self.start
+
+    @property
+    def echo_left(self) -> int:
+        """Prompt tokens still to be emitted."""
+        return (len(self.prompt) if self.end is None else self.end) - self.echoed if self.echo else 0
+
+    @property
+    def scoring(self) -> bool:
+        """Prompt log-probabilities are still to be computed, so hidden rows of prompt tokens are wanted."""
+        return self.logprobs is not None and self.echo_left > 0
+
+    @property
+    def scored(self) -> int:
+        """Positions from 0 on whose hidden rows are stored, if prompt log-probabilities are computed at all."""
+        return len(self.prompt) if self.end is None else self.end - 1
+
+    @property
+    def live(self) -> list[Sequence]:
+        """Members that have not ended."""
+        return [member for member in self.members if member.state is not State.DONE]
+
+    @property
+    def unstarted(self) -> list[Sequence]:
+        """Members that wait and have not drawn a token."""
+        return [member for member in self.members if member.state is State.WAITING and not member.generated]
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One sample of one prompt.
+
+    Args:
+        index: its number inside the request.
+        bad_words: see ``PreparedSequence``.
+        slot: its block table while PREFILL or DECODE, else -1.
+        page: the last page of its table.
+        computed: positions whose keys and values lie in its pages.
+        published: full pages that were offered to the prefix cache.
+        digests: of its full pages, as far as they were needed.
+        grammar, thinking, follower: what it must conform to and how it may think, if anything, and where it stands in that; made like
+            the sampler.
+        sampler: made for its first draw, and kept whatever happens to its pages.
+        drafter: made for its first draft.
+        drafts: what became of its drafts.
+    """
+
+    request_id: int
+    index: int
+    group: Group
+    max_tokens: int
+    sampling: Sampling
+    logprobs: int | None
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    grammar: str = ""
+    thinking: Thinking | None = None
+    state: State = State.WAITING
+    slot: int = -1
+    page: int = -1
+    computed: int = 0
+    published: int = 0
+    generated: list[int] = field(default_factory=list)
+    digests: list[bytes] = field(default_factory=list)
+    sampler: Sampler | None = field(default=None, repr=False)
+    follower: Follower | Thinker | None = field(default=None, repr=False)
+    drafter: Drafter | None = field(default=None, repr=False)
+    drafts: DraftCounts = NO_DRAFTS
+
+    def advance(self, action: Action) -> None:
+        """Change the state.
+
+        Raises:
+            IllegalTransitionError: the table has no such entry.
+        """
+        try:
+            self.state = TRANSITIONS[self.state][action]
+        except KeyError:
+            raise IllegalTransitionError(f"{action.value} in state {self.state.value}") from None
+
+    @property
+    def guided(self) -> bool:
+        """Not every token may come next."""
+        return bool(self.grammar) or (self.thinking is not None and self.thinking.budget is not None)
+
+    @property
+    def length(self) -> int:
+        """Tokens so far: prompt and generated. It is also the position, and the sampling counter, of the next draw."""
+        return len(self.group.prompt) + len(self.generated)
+
+    @property
+    def goal(self) -> int:
+        """Positions to compute before the sequence can draw, or, with ``max_tokens`` 0, before it is done."""
+        if self.max_tokens:
+            return self.length
+        return self.group.echoed + self.group.echo_left - 1 if self.group.scoring else 0
+
+    @property
+    def remaining(self) -> int:
+        """Steps' worth of tokens before the next draw: to compute or to echo, whichever is more."""
+        return max(self.goal - self.computed, self.group.echo_left)
+
+    def slice(self, start: int, stop: int) -> list[int]:
+        """Token ids of the positions ``start`` to ``stop - 1``."""
+        size = len(self.group.prompt)
+        if stop <= size:
+            return list(self.group.prompt[start:stop])
+        return [*self.group.prompt[start:size], *self.generated[max(start - size, 0) : stop - size]]

@@ -1,0 +1,65 @@
+"""Which sequences of a step are computed further than their next token, on a guess. Plain code over values.
+
+The guess is verified: every token is drawn as it would have been without it, and the first that differs ends it. So drafts change
+no token, no log-probability, and only the time it takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Items
+
+from quintet.backends.native.draft.drafter import Drafter
+from quintet.backends.native.draft.foresight import Foresight
+from quintet.backends.native.schedule.sequence import Sequence
+from quintet.guides.follow import Guides
+
+SEQUENCES = 8
+"""Where more sequences decode nothing is drafted: a row costs nearly what it could save."""
+
+ROWS = 32
+"""Most rows of a step that has drafts: bounds how long it takes, and the memory of its logits."""
+
+
+class Speculation:
+    """Drafts for the sequences of one model.
+
+    Args:
+        eos_ids: ids that end a sequence; no draft goes as far.
+        guides: where guided sequences stand; ``None`` = there are none.
+    """
+
+    def __init__(self, eos_ids: frozenset[int], guides: Guides | None = None) -> None:
+        self._eos_ids = eos_ids
+        self._guides = guides
+        self._foresight: Foresight | None = None  # made for the first guide, as guides are
+
+    def drafts(self, decoding: Items[Sequence], most_rows: int, *, busy: bool) -> list[list[int]]:
+        """For each sequence the tokens that may follow its last one; empty if none has any.
+
+        Args:
+            most_rows: tokens that the step may compute.
+            busy: somebody computes a prompt, or waits to: the step's time is theirs.
+        """
+        if busy or not 0 < len(decoding) <= SEQUENCES:
+            return []
+        share = min(ROWS, most_rows) // len(decoding) - 1
+        drafts = [self._draft(seq, min(share, seq.max_tokens - len(seq.generated) - 1), len(decoding)) for seq in decoding]
+        return drafts if any(drafts) else []
+
+    def _draft(self, seq: Sequence, most: int, sequences: int) -> list[int]:
+        if most <= 0:
+            return []
+        drafter = seq.drafter = seq.drafter or Drafter(seq.group.prompt)
+        draft = drafter.draft(seq.generated, most, sequences, lambda: self._foresee(seq))
+        return draft[: next((at for at, token in enumerate(draft) if self._ends(seq, token)), None)]
+
+    def _foresee(self, seq: Sequence) -> list[int]:
+        follower = seq.follower
+        if follower is None or self._guides is None:
+            return []
+        self._foresight = self._foresight or Foresight(self._guides)
+        caught_up = all(follower.consume(token) for token in seq.generated[follower.consumed :])
+        return self._foresight.guess(follower, seq.generated) if caught_up else []
+
+    def _ends(self, seq: Sequence, token: int) -> bool:
+        return token in self._eos_ids or token in seq.sampling.stop_token_ids

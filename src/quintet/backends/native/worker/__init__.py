@@ -1,0 +1,1 @@
+"""The native engine's own loop: load, then step while there is work."""

@@ -1,0 +1,167 @@
+"""The engine as a process of its own: ``python -m quintet.backends.native.worker.child FD PARENT``, started by ``process``.
+
+It talks only over the inherited socket, has no other input, and cannot outlive its parent: the kernel kills it when the parent dies, and
+the end of the socket ends it too. Of signals it takes only those that cannot be refused; the parent decides when it ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from queue import SimpleQueue
+
+from quintet.backends.native.core.loader import Loaded, Loader
+from quintet.backends.native.wire import codec
+from quintet.backends.native.wire.messages import Abort, Died, FromWorker, Progress, Ready, Started, Stepped, ToWorker
+from quintet.backends.native.worker.memory import trim
+from quintet.backends.native.worker.worker import Worker
+from quintet.errors import ModelError
+from quintet.models.pieces import Pieces
+
+SEND_S = 60.0
+"""A parent that reads nothing for so long hangs, and nobody else can want what is computed here."""
+
+_PR_SET_PDEATHSIG = 1
+_READ = 1 << 18
+_log = logging.getLogger(__name__)
+
+
+class TokenTable:
+    """The part of a tokenizer that the worker uses; it comes from the parent while the weights are loaded."""
+
+    def __init__(self, frame: codec.Vocabulary) -> None:
+        self.pieces = Pieces(frame.blob, frame.lengths)
+        self.eos_ids = frame.eos_ids
+
+    def encode(self, text: str) -> list[int]:
+        """The parent's task.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError(f"the engine's process was asked to tokenise {len(text)} characters")
+
+    encode_inside = encode_quoted = encode
+
+
+class Child:
+    """Two threads: the main one runs the worker, the other reads the socket."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._splitter = codec.Splitter()
+        self._inbox: SimpleQueue[ToWorker] = SimpleQueue()
+        self._load: SimpleQueue[codec.Load] = SimpleQueue()
+        self._vocabulary: SimpleQueue[codec.Vocabulary] = SimpleQueue()
+
+    def run(self, loader_of: Callable[[codec.ModelSource, Callable[[], TokenTable]], Loader]) -> None:
+        """Until the parent goes away, or the worker breaks."""
+        threading.Thread(target=self._read, name="quintet-read", daemon=True).start()
+        load = self._load.get()
+        loader = loader_of(load.source, lambda: TokenTable(self._vocabulary.get()))
+        Worker(loader, load.config, time.monotonic, self._inbox, self._send, supervised=True).run()
+
+    def _read(self) -> None:
+        """End the process when the socket ends, or brings what no parent of ours would send."""
+        try:
+            while data := self._sock.recv(_READ):
+                for frame in self._splitter.feed(data):
+                    self._receive(codec.decode_to_worker(frame))
+        except Exception:
+            _log.exception("the engine lost its connection")
+        finally:
+            os._exit(0)
+
+    def _receive(self, frame: codec.Load | codec.Vocabulary | codec.Work | codec.Drop) -> None:
+        match frame:
+            case codec.Work():
+                self._inbox.put(codec.submit(frame))
+            case codec.Drop():
+                self._inbox.put(Abort(frame.request_id, frame.seq))
+            case codec.Load():
+                self._load.put(frame)
+            case codec.Vocabulary():
+                self._vocabulary.put(frame)
+
+    def _send(self, message: FromWorker) -> None:
+        if isinstance(message, Ready):
+            trim()
+        try:
+            self._sock.sendall(codec.encode(_frame(message)))
+        except OSError as error:  # gone, or not reading for SEND_S
+            _log.error("the engine cannot reach its parent: %s", error)
+            os._exit(1)
+
+
+def _frame(message: FromWorker) -> codec.Frame:
+    match message:
+        case Stepped(events, running, waiting, counts, pages):
+            return codec.Step(running, waiting, counts, pages, codec.rows_of(events))
+        case Started(requests):
+            return codec.Begun(requests)
+        case Progress(share):
+            return codec.Loading(share)
+        case Ready(can, _, step_s):
+            return codec.Up(can.context, can.vocab, can.max_logprobs, can.max_sequences, can.fingerprint, step_s)
+        case Died(ModelError() as error):
+            return codec.Failure(str(error), True)
+        case Died(error):
+            return codec.Failure(type(error).__name__, False)
+
+
+def loader_of(source: codec.ModelSource, table: Callable[[], TokenTable]) -> Loader:
+    """How the worker loads ``source``; ``table`` waits for the parent's tokenizer."""
+
+    def load(progress: Callable[[float], None]) -> Loaded:
+        if not source.path:
+            from quintet.backends.toy import toy_loader
+
+            loaded = toy_loader()(progress)
+            return Loaded(loaded.runner, table(), source.name, loaded.fingerprint)
+        from quintet.backends.native.worker.weights import load_weights
+
+        runner, fingerprint = load_weights(Path(source.path), source.threads, source.context, source.isa, progress)
+        return Loaded(runner, table(), source.name, fingerprint)
+
+    return load
+
+
+def die_with(parent: int) -> None:
+    """Have the kernel kill this process when its parent dies; at once if it is dead already."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(0)
+
+
+def main(loader_of: Callable[[codec.ModelSource, Callable[[], TokenTable]], Loader] = loader_of) -> None:
+    """The process."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # a terminal or a service manager may send them to all
+        signal.signal(number, signal.SIG_IGN)
+    die_with(int(sys.argv[2]))
+    logging.basicConfig(level=sys.argv[3], format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    sock = socket.socket(fileno=int(sys.argv[1]))
+    sock.settimeout(None)
+    # The option and not ``settimeout``, which would hold for reading too.
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(SEND_S))
+    with contextlib.suppress(KeyboardInterrupt):
+        Child(sock).run(loader_of)
+    sock.shutdown(socket.SHUT_WR)  # what was sent last is still delivered
+    os._exit(0)  # not held up by the reader or by compute threads
+
+
+def _timeval(seconds: float) -> bytes:
+    return int(seconds).to_bytes(8, sys.byteorder) + int(seconds % 1 * 1e6).to_bytes(8, sys.byteorder)
+
+
+if __name__ == "__main__":
+    main()

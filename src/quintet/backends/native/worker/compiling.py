@@ -1,0 +1,102 @@
+"""Requests that wait for their guides, compiled beside the steps, one after the other. None can hold up the others for long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from quintet.backends.native.wire.messages import Events, Submit
+from quintet.events import Blame, Finish, TokenEvent
+from quintet.guides.follow import Guides
+
+COMPILE_S = 20.0
+"""For one request's guides, which compiled in less than a second when they were checked. The machine may be busy."""
+
+TOO_SLOW = "The guide took too long to compile; simplify it, or try again when the server is less busy."
+BROKEN = "The guide could not be compiled for this model."
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A request.
+
+    Args:
+        aborts: sequences that were called off meanwhile.
+        ended: all of it was; it is here only because its guides are still being compiled.
+    """
+
+    submit: Submit
+    grammars: list[str]
+    aborts: list[int] = field(default_factory=list)
+    ended: bool = False
+
+
+class Compiling:
+    """Used in the worker's thread.
+
+    Args:
+        clock: seconds, monotonic.
+        then: called in another thread with a request whose guides are done; tell ``end``.
+    """
+
+    def __init__(self, guides: Guides, clock: Callable[[], float], then: Callable[[int], None]) -> None:
+        self._guides, self._clock, self._then = guides, clock, then
+        self._waiting: dict[int, _Waiting] = {}  # in order; the first is being compiled
+        self._since = 0.0  # when that began
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def begin(self, submit: Submit) -> bool:
+        """Compile what the request still lacks; False if that is nothing."""
+        new = {seq.grammar for seq in submit.sequences if seq.grammar and not self._guides.ready(seq.grammar)}
+        if not new:
+            return False
+        if not self._waiting:
+            self._since = self._clock()
+        waiting = self._waiting[submit.request_id] = _Waiting(submit, sorted(new))
+        self._start(waiting)
+        return True
+
+    def abort(self, request_id: int, seq: int | None) -> Events | None:
+        """Call off one sequence, or all; ``None`` if the request does not wait here."""
+        waiting = self._waiting.get(request_id)
+        if waiting is None:
+            return None
+        if seq is not None:
+            waiting.aborts.append(seq)
+        elif not waiting.ended:
+            waiting.ended = True
+            return _end(waiting.submit, Finish.ABORT)
+        return {}
+
+    def end(self, request_id: int) -> tuple[Submit | None, list[int], Events]:
+        """A request's guides are done: the request, if it can run now; what of it was called off; else its end."""
+        waiting = self._waiting.pop(request_id, None)
+        if waiting is None:  # given up
+            return None, [], {}
+        self._since = self._clock()
+        if waiting.ended:
+            return None, [], {}
+        if not all(map(self._guides.ready, waiting.grammars)):
+            return None, [], _end(waiting.submit, Finish.ERROR, BROKEN)
+        return waiting.submit, waiting.aborts, {}
+
+    def overdue(self) -> Events:
+        """Give a request up whose guides take too long; the others' are compiled without it."""
+        if not self._waiting or self._clock() - self._since <= COMPILE_S:
+            return {}
+        self._since = self._clock()
+        first = self._waiting.pop(next(iter(self._waiting)))
+        self._guides.restart()
+        for waiting in self._waiting.values():
+            self._start(waiting)
+        return {} if first.ended else _end(first.submit, Finish.ERROR, TOO_SLOW, Blame.LOAD)
+
+    def _start(self, waiting: _Waiting) -> None:
+        request_id = waiting.submit.request_id
+        self._guides.start(waiting.grammars, lambda: self._then(request_id))
+
+
+def _end(submit: Submit, finish: Finish, error: str = "", blame: Blame = Blame.SERVER) -> Events:
+    return {submit.request_id: [TokenEvent(seq, -1, finish=finish, error=error, blame=blame) for seq in range(len(submit.sequences))]}

@@ -1,0 +1,38 @@
+"""A GGUF file -> everything an engine in this process needs of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from quintet.backends.native.core.loader import Loaded, Loader
+from quintet.models.gguf import read_metadata
+from quintet.models.tokenizer import Tokenizer, build_tokenizer
+
+
+def load_tokenizer(path: Path, think: tuple[str, str] | None = None) -> Tokenizer:
+    """The tokenizer alone.
+
+    Args:
+        think: see ``build_tokenizer``.
+
+    Raises:
+        ModelError: the file is unusable, or asks for a tokenizer that is not implemented.
+    """
+    return build_tokenizer(read_metadata(path), think)
+
+
+def native_loader(path: Path, threads: int, context: int | None = None, name: str = "", isa: str = "") -> Loader:
+    """How to load ``path`` for ``threads`` threads; the arguments are those of ``load_weights``.
+
+    Args:
+        name: public model name; empty = the file's stem.
+    """
+
+    def load(progress: Callable[[float], None]) -> Loaded:
+        from quintet.backends.native.worker.weights import load_weights  # only where the weights are: a front needs the tokenizer alone
+
+        runner, fingerprint = load_weights(path, threads, context, isa, progress)
+        return Loaded(runner, load_tokenizer(path), name or path.stem, fingerprint)
+
+    return load

@@ -1,0 +1,90 @@
+"""Which tokens the guides of a step's sequences allow, computed in a thread beside the forward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Items
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from quintet.backends.native.draft.thinker import Thinker
+from quintet.backends.native.schedule.sequence import Sequence
+from quintet.guides.follow import U32, Follower, Guides
+
+
+@dataclass(frozen=True, slots=True)
+class Masked:
+    """What may be drawn.
+
+    Args:
+        bits: uint32 [R, ceil(V/32)]; all ones where there is no guide.
+        failed: rows of the next tokens of sequences whose guide cannot go on.
+        ends: rows after which a sequence cannot go on as drafted.
+    """
+
+    bits: U32
+    failed: list[int]
+    ends: list[int]
+
+
+class Masks:
+    """Keeps the sequences' followers.
+
+    Args:
+        vocab: width of the logits.
+    """
+
+    def __init__(self, guides: Guides, vocab: int) -> None:
+        self._guides = guides
+        self._words = -(-vocab // 32)
+        self._pool: ThreadPoolExecutor | None = None
+
+    def begin(self, draws: Items[Sequence], drafts: Items[list[int]] = ()) -> Future[Masked] | None:
+        """Start on the masks of the sequences that will draw, which must not change meanwhile; ``None`` if none has a guide.
+
+        Args:
+            drafts: of each sequence, if any has one: its rows are that of its next token, and those after each drafted one.
+        """
+        if not any(seq.guided for seq in draws):
+            return None
+        self._pool = self._pool or ThreadPoolExecutor(1, "quintet-masks")
+        return self._pool.submit(self._fill, draws, drafts or [()] * len(draws))
+
+    def _fill(self, draws: Items[Sequence], drafts: Items[Items[int]]) -> Masked:
+        masked = Masked(np.full((len(draws) + sum(map(len, drafts)), self._words), 0xFFFFFFFF, np.uint32), [], [])
+        first = 0
+        for seq, draft in zip(draws, drafts, strict=True):
+            last = first + len(draft)
+            if seq.guided:
+                filled = self._rows(seq, draft, masked.bits[first : last + 1])
+                masked.bits[first + filled : last + 1] = 0xFFFFFFFF
+                if not filled:
+                    masked.failed.append(first)
+                elif filled <= len(draft):
+                    masked.ends.append(first + filled - 1)
+            first = last + 1
+        return masked
+
+    def _rows(self, seq: Sequence, draft: Items[int], masks: U32) -> int:
+        """Masks of the next token and of those after it, as far as the draft keeps to the guide; returns how many."""
+        if not self._row(seq, masks[0]) or seq.follower is None:
+            return 0
+        ahead = seq.follower.copy() if draft else seq.follower  # what a wrong draft does to it, even to exceed a limit, is forgotten
+        for row, token in enumerate(draft):
+            allowed = masks[row, token // 32] >> np.uint32(token % 32) & 1
+            if not (allowed and ahead.consume(token) and ahead.fill(masks[row + 1])):
+                return row + 1
+        return len(draft) + 1
+
+    def _row(self, seq: Sequence, mask: U32) -> bool:
+        follower = seq.follower
+        if follower is None:
+            follower = seq.follower = self._follower(seq)
+        return all(follower.consume(token) for token in seq.generated[follower.consumed :]) and follower.fill(mask)
+
+    def _follower(self, seq: Sequence) -> Follower | Thinker:
+        guides = self._guides
+        if seq.thinking is None:
+            return guides.follow(seq.grammar)
+        return Thinker(seq.thinking, guides.pieces, guides.eos_ids, guides.follow(seq.grammar) if seq.grammar else None)

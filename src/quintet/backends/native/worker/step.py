@@ -1,0 +1,140 @@
+"""One plan through the model: copy pages, forward, draw, score. The only caller of the runner."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Items
+from concurrent.futures import Future
+
+import numpy as np
+
+from quintet.backends.native.core.judged import KEPT, ROOM, Judged
+from quintet.backends.native.core.runner import F32, I32, NOT_DRAWN, U8, Batch, Drafted, Runner, Sampler, Samplers, Scores, draw, score
+from quintet.backends.native.schedule.emit import tops_of
+from quintet.backends.native.schedule.pages import BlockTables
+from quintet.backends.native.schedule.plan import NO_WAY_ON, Plan, Results, ScoreJob
+from quintet.backends.native.schedule.sequence import Sequence
+from quintet.backends.native.worker.masks import Masked, Masks
+
+SCORE_ROWS = 32
+"""Rows of logits computed at a time for prompt log-probabilities: 32 rows of 150,000 floats are 19 MB."""
+
+
+class Stepper:
+    """Runs plans on a runner whose pages the block tables list, and keeps the sequences' samplers."""
+
+    def __init__(self, runner: Runner, tables: BlockTables, samplers: Samplers, masks: Masks | None = None) -> None:
+        self._runner = runner
+        self._tables = tables
+        self._samplers = samplers
+        self._masks = masks
+        self._nothing: U8 = np.zeros((0, runner.row_bytes), np.uint8)
+
+    def run(self, plan: Plan) -> Results:
+        """Do what the plan says.
+
+        Raises:
+            Exception: whatever the runner raised; nothing of the plan may be applied then.
+        """
+        for source, target in plan.copies:
+            self._runner.copy_page(source, target)
+        masks = self._masks.begin(plan.draws, plan.drafts) if self._masks else None
+        try:
+            hidden = self._forward(plan) if plan.tokens else self._nothing
+        except Exception:
+            if masks:
+                masks.exception()  # waits: the sequences may change now
+            raise
+        for view, first in plan.stores:
+            view[:, :-ROOM], view[:, -ROOM:] = hidden[first : first + len(view)], 0
+        results = Results(hidden, [], [], [], [])
+        if plan.draws:
+            self._draw(plan, results, masks)
+        if plan.scores:
+            results.scores = self._score(plan.scores)
+        return results
+
+    def _forward(self, plan: Plan) -> U8:
+        return self._runner.forward(
+            Batch(
+                tokens=np.array(plan.tokens, np.int32),
+                lengths=np.array(plan.lengths, np.int32),
+                starts=np.array(plan.starts, np.int32),
+                tables=self._tables.gather(plan.slots),
+                rows=np.array(plan.rows, np.int32),
+            )
+        )
+
+    def _draw(self, plan: Plan, results: Results, pending: Future[Masked] | None) -> None:
+        logits, draws = self._logits(plan, results.hidden), plan.draws
+        masked = pending.result() if pending else None
+        drafted = _drafted(plan.drafts)
+        if drafted and masked:
+            drafted.tokens[masked.ends] = -1
+        samplers, positions = [self._sampler(seq) for seq in draws], np.array([seq.length for seq in draws], np.uint64)
+        tokens = draw(logits, samplers, positions, masked.bits if masked else None, drafted)
+        if masked:
+            tokens[masked.failed] = NO_WAY_ON
+        results.tokens = tokens.tolist()
+        owners = draws if drafted is None else [seq for seq, draft in zip(draws, plan.drafts, strict=True) for _ in (0, *draft)]
+        self._score_draws(owners, logits, tokens, results)
+
+    def _score_draws(self, owners: Items[Sequence], logits: F32, tokens: I32, results: Results) -> None:
+        """Log-probabilities of the tokens drawn from each row, for those sequences that want them."""
+        results.logprobs = [None] * len(owners)
+        results.tops = [()] * len(owners)
+        drawn = results.tokens
+        wanted = [row for row, seq in enumerate(owners) if seq.logprobs is not None and drawn[row] != NOT_DRAWN]
+        if not wanted:
+            return
+        if len(wanted) < len(owners):
+            logits, tokens = logits[wanted], tokens[wanted]
+        most = max(owners[row].logprobs or 0 for row in wanted)
+        scores = score(logits, np.maximum(tokens, 0), most)  # of a row that gave no token, no score is used
+        for row, logprob, top in zip(wanted, scores.chosen.tolist(), tops_of(scores, most), strict=True):
+            results.logprobs[row] = logprob
+            results.tops[row] = top[: owners[row].logprobs]
+
+    def _sampler(self, seq: Sequence) -> Sampler:
+        """The sequence's own, having seen all of its tokens."""
+        sampler = seq.sampler
+        if sampler is None:
+            sampler = seq.sampler = self._samplers.make(seq.sampling, seq.bad_words, seq.group.prompt)
+        for token in seq.generated[sampler.accepted :]:
+            sampler.accept(token)
+        return sampler
+
+    def _logits(self, plan: Plan, hidden: U8) -> F32:
+        """Logits float32 [draw rows, V]; a hidden row that several sequences draw from goes through the output matrix once."""
+        if len(plan.draws) == plan.decodes:
+            return self._runner.logits(hidden[: len(plan.draw_rows)])
+        rows = np.concatenate([hidden, plan.saved[::-1]]) if plan.saved else hidden  # ~i counts saved rows from the end
+        distinct = {row: order for order, row in enumerate(dict.fromkeys(plan.draw_rows))}
+        logits = self._runner.logits(rows[list(distinct)])
+        return logits if len(distinct) == len(plan.draw_rows) else logits[[distinct[row] for row in plan.draw_rows]]
+
+    def _score(self, jobs: list[ScoreJob]) -> list[Scores | None]:
+        """All jobs' rows together, then taken apart again. The whole output matrix is for those rows that were never judged."""
+        judged = Judged([view for job in jobs for view in job.rows])
+        targets = np.array([target for job in jobs for target in job.targets], np.int32)
+        known, unknown = judged.which(known=True), judged.which(known=False)
+        of_targets = np.empty(len(targets), np.float32)
+        if len(known):
+            of_targets[known] = self._runner.logits_of(judged.rows[known], targets[known])
+        for first in range(0, len(unknown), SCORE_ROWS):
+            some = unknown[first : first + SCORE_ROWS]
+            logits = self._runner.logits(judged.rows[some])
+            judged.learn(some, score(logits, targets[some], min(KEPT, logits.shape[1])))
+            of_targets[some] = logits[np.arange(len(some)), targets[some]]
+        if len(unknown):
+            judged.keep()
+        whole = judged.scores(of_targets, max(job.top for job in jobs))
+        ends = np.cumsum([len(job.targets) for job in jobs])[:-1]
+        split = zip(*(np.split(part, ends) for part in (whole.chosen, whole.top_ids, whole.top, whole.log_sums)), strict=True)
+        return [Scores(*each) if np.isfinite(each[0]).all() else None for each in split]
+
+
+def _drafted(drafts: Items[list[int]]) -> Drafted | None:
+    if not drafts:
+        return None
+    lengths = [len(draft) + 1 for draft in drafts]
+    return Drafted(np.array(lengths, np.int32), np.array([token for draft in drafts for token in (*draft, -1)], np.int32))

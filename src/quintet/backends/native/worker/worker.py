@@ -1,0 +1,236 @@
+"""The engine's own thread: load the model, then step while there is work. Talks only in ``messages``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+
+import numpy as np
+
+from quintet.backends.base import Capabilities, Counts
+from quintet.backends.native.core.loader import PAGE, Loaded, Loader
+from quintet.backends.native.core.runner import Batch, Runner, Samplers
+from quintet.backends.native.schedule.emit import Emitter
+from quintet.backends.native.schedule.kv import KvCache
+from quintet.backends.native.schedule.pages import BlockTables, PagePool
+from quintet.backends.native.schedule.plan import Plan
+from quintet.backends.native.schedule.scheduler import Scheduler
+from quintet.backends.native.schedule.speculation import Speculation
+from quintet.backends.native.wire.messages import (
+    Abort,
+    Compiled,
+    Died,
+    Events,
+    FromWorker,
+    Progress,
+    Ready,
+    Started,
+    Stepped,
+    Stop,
+    Submit,
+    ToWorker,
+)
+from quintet.backends.native.worker.compiling import Compiling
+from quintet.backends.native.worker.masks import Masks
+from quintet.backends.native.worker.step import Stepper
+from quintet.config import EngineConfig
+from quintet.errors import ModelError, Overloaded
+from quintet.events import Blame, Finish, TokenEvent
+from quintet.guides.follow import Guides
+from quintet.models.pieces import Pieces
+
+_log = logging.getLogger(__name__)
+
+MAX_LOGPROBS = 20
+"""vLLM's default ``max_logprobs``; the widest of the five providers' ranges is below it."""
+
+REJECTED = "The engine could not process this request."
+"""Client-safe reason of a sequence whose step failed."""
+
+
+BEAT_S = 1.0
+"""While there is nothing to step but guides are compiled, that is said so often: the engine waits, and does not hang."""
+
+
+class _StoppedError(Exception):
+    """``Stop`` arrived."""
+
+
+class Worker:
+    """Runs until ``Stop``, or until something breaks that is nobody's request.
+
+    A step that fails ends the sequences that took part in it, and the loop goes on.
+
+    Args:
+        clock: seconds, monotonic; used only to tell how long a request waited, or its guides take.
+        send: called in the worker's thread; must not block for long.
+        supervised: whoever reads the messages restarts a worker that dies or hangs. So each step's requests are told before it, and
+            a step is tried, and timed, while loading: a machine or model on which it crashes never becomes ready.
+    """
+
+    def __init__(
+        self,
+        loader: Loader,
+        config: EngineConfig,
+        clock: Callable[[], float],
+        inbox: SimpleQueue[ToWorker],
+        send: Callable[[FromWorker], None],
+        *,
+        supervised: bool = False,
+    ) -> None:
+        self._loader = loader
+        self._config = config
+        self._clock = clock
+        self._inbox = inbox
+        self._send = send
+        self._supervised = supervised
+        self._computed: set[int] = set()  # requests of the last step
+        self._steps = self._tokens = self._prefilled = 0
+
+    def run(self) -> None:
+        """The thread's body; never raises."""
+        error: Exception | None = None
+        try:
+            self._serve(*self._load())
+        except _StoppedError:
+            pass
+        except ModelError as refused:  # told to whoever loads; not a fault of ours
+            error = refused
+        except Exception as fault:
+            _log.exception("the engine died")
+            error = fault
+        self._send(Died(error))
+
+    def _load(self) -> tuple[Scheduler, Stepper]:
+        loaded = self._loader(self._progress)
+        runner, tokenizer, config = loaded.runner, loaded.tokenizer, self._config
+        pages = config.kv_bytes // runner.page_bytes
+        if not pages:
+            raise ModelError(f"the KV cache needs at least {runner.page_bytes} bytes, got {config.kv_bytes}.")
+        try:
+            runner.allocate(pages)
+        except MemoryError:
+            raise ModelError(f"there is not enough memory for a KV cache of {config.kv_bytes} bytes; lower --kv-cache.") from None
+        context = min(runner.context, pages * PAGE)
+        capabilities = _capabilities(loaded, config, context)
+        tables = BlockTables(config.running_limit, -(-context // PAGE))
+        guides = Guides(capabilities.pieces, tokenizer.eos_ids, capabilities.vocab)
+        self._compiling = Compiling(guides, self._clock, lambda request_id: self._inbox.put(Compiled(request_id)))
+        self._pool = PagePool(pages)
+        emitter = Emitter(capabilities.pieces, tokenizer.eos_ids)
+        speculation = Speculation(tokenizer.eos_ids, guides) if config.speculation else None
+        scheduler = Scheduler(config, KvCache(self._pool, tables, runner.row_bytes), emitter, speculation)
+        self._tell(scheduler, {})
+        step_s = self._try(runner) if self._supervised else 0.0
+        scheduler.pace.learn(config.batch_tokens, step_s)
+        self._send(Ready(capabilities, tokenizer, step_s))
+        return scheduler, Stepper(runner, tables, Samplers(capabilities.pieces, tokenizer.eos_ids), Masks(guides, capabilities.vocab))
+
+    def _progress(self, share: float) -> None:
+        if not self._inbox.empty():  # while loading nothing but Stop can come
+            raise _StoppedError
+        self._send(Progress(share))
+
+    def _try(self, runner: Runner) -> float:
+        """Compute a page of tokens; seconds that a full step may take, estimated from it."""
+        tokens = np.zeros(min(PAGE, runner.context), np.int32)
+        zero = np.zeros(1, np.int32)
+        begin = self._clock()
+        runner.logits(runner.forward(Batch(tokens, np.array([len(tokens)], np.int32), zero, zero[None], zero)))
+        return (self._clock() - begin) * -(-self._config.batch_tokens // len(tokens))
+
+    def _serve(self, scheduler: Scheduler, stepper: Stepper) -> None:
+        while True:
+            events: Events = {}
+            while not self._inbox.empty() or not (scheduler.live or events):
+                message = self._next()
+                if message is None:
+                    break
+                _merge(events, self._receive(message, scheduler))
+            _merge(events, self._compiling.overdue())
+            if scheduler.live:
+                _merge(events, self._step(scheduler, stepper))
+            self._tell(scheduler, events)
+
+    def _next(self) -> ToWorker | None:
+        """The next message; ``None``: nothing came, and guides are still being compiled."""
+        try:
+            return self._inbox.get(timeout=BEAT_S if self._compiling else None)
+        except Empty:
+            return None
+
+    def _tell(self, scheduler: Scheduler, events: Events) -> None:
+        done, of = scheduler.drafts, (scheduler.preempted, scheduler.queried, scheduler.found)
+        counts = Counts(self._steps, self._tokens, self._prefilled, *of, done.made, done.accepted + done.rejected, done.accepted)
+        self._send(Stepped(events, scheduler.running, scheduler.live - scheduler.running, counts, self._pool.state))
+
+    def _receive(self, message: ToWorker, scheduler: Scheduler) -> Events:
+        match message:
+            case Submit():
+                if not self._compiling.begin(message):
+                    return self._add(message, scheduler)
+                if self._supervised:  # should it take the whole process along, it is a suspect
+                    self._send(Started((message.request_id,)))
+            case Compiled(request_id):
+                submit, aborts, events = self._compiling.end(request_id)
+                if submit is not None:
+                    _merge(events, self._add(submit, scheduler))
+                for seq in aborts:
+                    _merge(events, scheduler.abort(request_id, seq))
+                return events
+            case Abort(request_id, seq):
+                ended = self._compiling.abort(request_id, seq)
+                return scheduler.abort(request_id, seq) if ended is None else ended
+            case Stop():
+                raise _StoppedError
+        return {}
+
+    def _add(self, submit: Submit, scheduler: Scheduler) -> Events:
+        try:
+            scheduler.add(submit.request_id, submit.sequences, submit.at, submit.tenant)
+        except Overloaded as error:
+            ends = [TokenEvent(seq, -1, finish=Finish.ERROR, error=str(error), blame=Blame.LOAD) for seq in range(len(submit.sequences))]
+            return {submit.request_id: ends}
+        return {}
+
+    def _step(self, scheduler: Scheduler, stepper: Stepper) -> Events:
+        begin = self._clock()
+        plan = scheduler.plan(begin)
+        if self._supervised:
+            self._announce(plan)
+        try:
+            results = stepper.run(plan)
+        except Exception:
+            _log.exception("a step of %d sequences failed", len(plan.sequences))
+            return scheduler.fail(plan, REJECTED)
+        finally:
+            self._steps += 1
+            self._tokens += len(plan.tokens)
+            self._prefilled += sum(chunk.count for chunk in plan.chunks)
+        scheduler.pace.learn(len(plan.tokens), self._clock() - begin)
+        return scheduler.apply(plan, results)
+
+    def _announce(self, plan: Plan) -> None:
+        computed = {seq.request_id for seq in plan.sequences}
+        if new := computed - self._computed:
+            self._send(Started(tuple(new)))
+        self._computed = computed
+
+
+def _capabilities(loaded: Loaded, config: EngineConfig, context: int) -> Capabilities:
+    vocab, pieces = loaded.runner.vocab, loaded.tokenizer.pieces
+    return Capabilities(
+        model=loaded.name,
+        context=context,
+        vocab=vocab,
+        pieces=Pieces.of(pieces, vocab),  # logits may be wider than the tokenizer; such ids are valid and have no text
+        max_logprobs=min(MAX_LOGPROBS, vocab),
+        max_sequences=min(config.max_sequences, config.live_limit),
+        fingerprint=loaded.fingerprint,
+    )
+
+
+def _merge(events: Events, more: Events) -> None:
+    for request_id, batch in more.items():
+        events.setdefault(request_id, []).extend(batch)

@@ -1,0 +1,1 @@
+"""Cerebras's dialect."""

@@ -1,0 +1,1 @@
+"""Fireworks's dialect."""

@@ -1,0 +1,1 @@
+"""Novita's dialect."""

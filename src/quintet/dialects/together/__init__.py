@@ -1,0 +1,1 @@
+"""Together's dialect."""

@@ -1,0 +1,179 @@
+"""A JSON Schema as the compiler enforces it wholly, or why it cannot. Plain code.
+
+The compiler refuses most of what it does not enforce. What it would take and weaken is refused here, or written in other words.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from urllib.parse import unquote
+
+from quintet.guides.pattern import PatternError, from_ecma
+
+Part = dict[str, object]
+
+_IGNORED = frozenset({"divisibleBy", "extends", "disallow", "x-guidance"})
+"""Keywords of old drafts that restrict values and that the compiler takes for unknown ones, and the compiler's own options."""
+
+_MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions"})
+_LISTS = frozenset({"anyOf", "allOf", "oneOf", "prefixItems", "items"})
+_SCHEMAS = frozenset({"items", "additionalProperties", "additionalItems"})
+
+_NOTHING: Mapping[str, tuple[object, ...]] = {
+    "uniqueItems": (False,),
+    "propertyNames": (True, {}, {"type": "string"}),
+    "unevaluatedProperties": (True, {}),
+    "unevaluatedItems": (True, {}),
+}
+"""Keywords that the compiler refuses, with values that restrict nothing, which generators of schemas write."""
+
+_DIGITS = 15
+"""Every decimal number of fewer is a double's own."""
+
+_DATE = (
+    r"(?:\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|02-(?:0[1-9]|1\d|2[0-8]))"
+    r"|(?:\d\d(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)-02-29)"
+)
+_TIME = r"(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d{1,9})?(?:[Zz]|[+-](?:[01]\d|2[0-3]):[0-5]\d)"
+_HOST = "[A-Za-z0-9]+(?:[.-][A-Za-z0-9]+)*"
+_LABELS = r"[^.@]{1,63}(?:\.[^.@]{1,63})*"
+_ATOM = "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
+
+_FORMATS: Mapping[str, tuple[Part, ...]] = {
+    "date": ({"pattern": f"^{_DATE}$"},),
+    "time": ({"pattern": f"^{_TIME}$"},),
+    "date-time": ({"pattern": f"^{_DATE}[Tt]{_TIME}$"},),
+    "hostname": ({"pattern": f"^{_HOST}$"}, {"pattern": f"^{_LABELS}$"}, {"maxLength": 253}),
+    "email": (
+        {"pattern": rf"^{_ATOM}(?:\.{_ATOM})*@{_HOST}$"},
+        {"pattern": f"^[^@]{{1,64}}@{_LABELS}$"},
+        {"maxLength": 254},
+    ),
+}
+"""Formats of which the compiler's own form admits more than is valid: the 29th of February of any year (RFC 3339, appendix C), leap
+seconds at any minute, names that are too long, or that look like an encoded one and decode to nothing. These admit less: no leap
+seconds, nine digits of a second, no two hyphens in a row in a host's name, no quoted or numeric parts of an address."""
+
+
+class SchemaError(ValueError):
+    """The schema cannot be enforced; ``str(error)`` says why, as a rule: "must ..."."""
+
+
+def enforceable(schema: Part) -> Part:
+    """The same schema, in words of which the compiler enforces each.
+
+    Raises:
+        SchemaError: there are none.
+    """
+    places = dict(_parts("#", schema))
+    for place, part in places.items():
+        _refuse(part, nested=place != "#")
+        target = part.get("$ref", "#")
+        if isinstance(target, str) and unquote(target) not in places:
+            raise SchemaError("must use $ref only to point at a schema inside itself, as in #/$defs/name")
+    made = _rewritten(schema)
+    assert isinstance(made, dict)
+    return made
+
+
+def _parts(place: str, schema: object) -> Iterator[tuple[str, Part]]:
+    """All schemas inside a schema with where they are, itself first; no values that merely look like one."""
+    if not isinstance(schema, dict):
+        return
+    yield place, schema
+    for key, value in schema.items():
+        at = f"{place}/{key}"
+        if key in _MAPS and isinstance(value, dict):
+            for name, part in value.items():
+                yield from _parts(f"{at}/{name.replace('~', '~0').replace('/', '~1')}", part)
+        elif key in _LISTS and isinstance(value, list):
+            for index, part in enumerate(value):
+                yield from _parts(f"{at}/{index}", part)
+        elif key in _SCHEMAS:
+            yield from _parts(at, value)
+
+
+def _refuse(part: Part, *, nested: bool) -> None:
+    for key in _IGNORED & part.keys():
+        raise SchemaError(f"must not use {key}, which cannot be enforced")
+    if nested and ("$id" in part or "$schema" in part):
+        raise SchemaError("must not use $id and $schema below the top")
+    least, required = part.get("minProperties", 0), part.get("required", [])
+    named = len(set(map(str, required))) if isinstance(required, list) else 0
+    # A name may come twice in what the compiler admits, and counts twice there.
+    if isinstance(least, int | float) and least > max(1, named):
+        raise SchemaError("must not use minProperties above 1 and above the number of required ones, which cannot be enforced")
+    for key in ("const", "enum", "required", "properties"):
+        names = list(part[key]) if key == "properties" and isinstance(part.get(key), dict) else part.get(key)  # type: ignore[call-overload]
+        if any(map(_unwritable, _strings(names))):
+            raise SchemaError(f"must not have control characters in {key} other than \\b \\f \\n \\r \\t")
+
+
+def _unwritable(text: str) -> bool:
+    """Holds a character that JSON writes as a code only, which the compiler leaves out where codes are not allowed."""
+    return any(char < " " and char not in "\b\f\n\r\t" for char in text)
+
+
+def _strings(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield key
+            yield from _strings(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _strings(inner)
+
+
+def _rewritten(schema: object) -> object:
+    """Regular expressions in the compiler's dialect, formats as regular expressions, bounds that hold for doubles."""
+    if not isinstance(schema, dict):
+        return schema
+    made: Part = {}
+    for key, value in schema.items():
+        if value in _NOTHING.get(key, ()):
+            continue
+        if key in _MAPS and isinstance(value, dict):
+            pattern = _pattern if key == "patternProperties" else str
+            made[key] = {pattern(name): _rewritten(part) for name, part in value.items()}
+        elif key in _LISTS and isinstance(value, list):
+            made[key] = [_rewritten(part) for part in value]
+        elif key in _SCHEMAS:
+            made[key] = _rewritten(value)
+        else:
+            made[key] = _pattern(value) if key == "pattern" and isinstance(value, str) else value
+    also = list(_neighbours(made))
+    named = made.get("format")
+    if isinstance(named, str) and named in _FORMATS:
+        del made["format"]
+        also += _FORMATS[named]
+    if also:
+        others = made.get("allOf", [])
+        made["allOf"] = [*others, *also] if isinstance(others, list) else others
+    return made
+
+
+def _neighbours(part: Part) -> Iterator[Part]:
+    """The next double as a bound beside one of many digits: one digit more is below it, but whoever reads that as a double reads the bound.
+
+    Bounds of few digits have none, as only a number of sixteen comes so near to them; and the compiler admits no number that a bound begins
+    with (with 4.75: no 4.7, but 4.70), so that with their neighbours they would cost 4.9 instead of 5.
+    """
+    for exclusive, inclusive, towards in (("exclusiveMaximum", "maximum", -math.inf), ("exclusiveMinimum", "minimum", math.inf)):
+        bound = part.get(exclusive)
+        if isinstance(bound, float) and len(_significant(bound)) >= _DIGITS:
+            yield {inclusive: math.nextafter(bound, towards)}
+
+
+def _significant(value: float) -> str:
+    """Its digits, of the shortest number that is the same double."""
+    return "".join(filter(str.isdigit, repr(value).partition("e")[0])).lstrip("0")
+
+
+def _pattern(text: str) -> str:
+    try:
+        return from_ecma(text)
+    except PatternError as error:
+        raise SchemaError(f"must not use {error} in a pattern, which ECMA 262 does not have or which cannot be enforced") from None

@@ -1,0 +1,154 @@
+"""A guide as the library takes it, or why it is refused. Runs in a disposable process (``guide_check``)."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+
+from quintet.guides.follow import Follower, Guides, fault, notation_of_grammar, notation_of_regex
+from quintet.guides.protocol import GuideError
+from quintet.guides.schema import SchemaError, enforceable
+from quintet.request import GuideKind
+
+BLANKS = 64
+"""Most characters of white space in one place of generated JSON: enough to indent 30 levels, and no model can run on in it for ever."""
+
+_JSON = {
+    "item_separator": ",",
+    "key_separator": ":",
+    "whitespace_flexible": True,
+    "whitespace_pattern": rf"[\x20\x0A\x0D\x09]{{1,{BLANKS}}}",
+    "lenient": False,
+    "coerce_one_of": False,
+    # One spelling per character: else the name of a declared property, written with other escapes, passes for an undeclared one.
+    "json_allowed_escapes": '"\\bfnrt',
+    "json_allow_general_unicode_escapes": False,
+}
+
+_TAIL = '\n%llguidance {"no_forcing": true}\n'
+"""A mask allows every token that keeps to the guide. The library would else force its own way to cut a fixed text into tokens, which a
+model that was trained on another continues badly."""
+
+_WALKS, _WALK_BYTES = 4, 48  # through a guide when it is verified
+
+
+def translate(kind: GuideKind, text: str) -> str:
+    """A guide in the library's own notation.
+
+    Raises:
+        GuideError: not a guide of this kind, or one with a keyword that cannot be enforced.
+    """
+    try:
+        return _TRANSLATORS[kind](text)
+    except GuideError:
+        raise
+    except RecursionError:
+        raise GuideError("must not be nested so deeply") from None
+    except Exception as error:  # the library raises what it likes; each of it is about the text
+        raise GuideError(f"must be a valid {_NAMES[kind]}: {_line(str(error))}") from None
+
+
+def verify(kind: GuideKind, grammar: str) -> None:
+    """Compile for a vocabulary of bytes and follow it a little; may crash or take for ever, so only in a disposable process.
+
+    Raises:
+        GuideError: it does not compile, cannot be enforced as a whole, is too complex, or admits no text at all.
+    """
+    if found := fault(grammar):
+        raise GuideError(f"must be a valid {_NAMES[kind]} that can be enforced: {_line(found)}")
+    first = _over_bytes().follow(grammar)
+    for seed in range(_WALKS):
+        _walk(first.copy(), random.Random(seed))
+
+
+@cache
+def _over_bytes() -> Guides:
+    return Guides([*(bytes([byte]) for byte in range(256)), b""], frozenset({256}), 257)
+
+
+def _walk(follower: Follower, rng: random.Random) -> None:
+    mask = np.zeros(9, np.uint32)
+    for _ in range(_WALK_BYTES):
+        if not follower.fill(mask):
+            raise GuideError(f"must admit some text and be less complex: {_line(follower.error or 'nothing conforms to it')}")
+        token = rng.choice(np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist())
+        if token == 256:
+            return
+        if not follower.consume(token):
+            raise GuideError(f"must be less complex: {_line(follower.error)}")
+
+
+def _schema(text: str) -> str:
+    return f"start: %json {_enforced(json.loads(text))}{_TAIL}"
+
+
+def _enforced(schema: object) -> str:
+    if not isinstance(schema, dict):
+        raise GuideError("must be a JSON Schema that is an object")
+    try:
+        return json.dumps({**enforceable(schema), "x-guidance": _JSON})
+    except SchemaError as error:
+        raise GuideError(_line(str(error))) from None
+
+
+def _choice(text: str) -> str:
+    options = json.loads(text)
+    if not isinstance(options, list) or not options or not all(isinstance(option, str) for option in options):
+        raise GuideError("must be a list of at least one string")
+    return f"start: {' | '.join(json.dumps(option, ensure_ascii=False) for option in options)}{_TAIL}"
+
+
+def _grammar(text: str) -> str:
+    return notation_of_grammar(_with_enforced_schemas(text)) + _TAIL
+
+
+def _with_enforced_schemas(text: str) -> str:
+    """A Lark grammar, its schemas as ``_schema`` has them."""
+    made, at = [], 0
+    while found := _LEXEME.search(text, at):
+        made.append(text[at : found.end()])
+        at = found.end()
+        if found[0].startswith("%"):
+            schema, at = _READER.raw_decode(text, at)
+            made.append(_enforced(schema))
+    return "".join([*made, text[at:]])
+
+
+def _regex(text: str) -> str:
+    return notation_of_regex(text) + _TAIL
+
+
+_TRANSLATORS: dict[GuideKind, Callable[[str], str]] = {
+    GuideKind.JSON_OBJECT: lambda _: _schema('{"type": "object"}'),
+    GuideKind.JSON_SCHEMA: _schema,
+    GuideKind.REGEX: _regex,
+    GuideKind.GRAMMAR: _grammar,
+    GuideKind.CHOICE: _choice,
+}
+
+_NAMES = {
+    GuideKind.JSON_OBJECT: "JSON Schema",
+    GuideKind.JSON_SCHEMA: "JSON Schema",
+    GuideKind.REGEX: "regular expression",
+    GuideKind.GRAMMAR: "grammar (GBNF or Lark)",
+    GuideKind.CHOICE: "list of choices",
+}
+
+
+_READER = json.JSONDecoder()
+_LEXEME = re.compile(r""""(?:\\.|[^"\\\n])*"|//[^\n]*|/(?:\\.|[^/\\\n])+/|%json\s*""")
+"""A string, a comment, a regular expression, or what comes before a schema."""
+
+_PLACE = re.compile(r"^at \d+\(\d+\): (failed to compile JSON schema: )?")
+_SOURCE = re.compile(r"\n\s*\d+ \| ")
+
+
+def _line(text: str, limit: int = 160) -> str:
+    """A message without the places in what we made of the guide, on one line, in printable ASCII."""
+    flat = " ".join(_SOURCE.split(_PLACE.sub("", text))[0].split()).rstrip(".")
+    return ascii(flat if len(flat) <= limit else f"{flat[:limit]}...")[1:-1]

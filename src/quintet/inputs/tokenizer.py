@@ -1,0 +1,32 @@
+"""What is needed of a tokenizer (``models/tokenizer.py``, or the toy's bytes)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+
+class Tokenizer(Protocol):
+    """What the engine needs of a tokenizer (``models/tokenizer.py``, or the toy's bytes)."""
+
+    @property
+    def pieces(self) -> Sequence[bytes]:
+        """Bytes of each token id; empty for control tokens."""
+        ...
+
+    @property
+    def eos_ids(self) -> frozenset[int]:
+        """Ids that end a sequence."""
+        ...
+
+    def encode(self, text: str) -> list[int]:
+        """Prompt text to ids, with a BOS only if the model's metadata asks for one. Special-token text is recognised."""
+        ...
+
+    def encode_inside(self, text: str) -> list[int]:
+        """Ids of text that stands inside a longer one: nothing is put before or after it."""
+        ...
+
+    def encode_quoted(self, text: str) -> list[int]:
+        """Ids of text in which a control token's text is text like any other: no BOS or EOS is put to it."""
+        ...

@@ -1,0 +1,101 @@
+"""What guides make likely, in which tokens; and that drafts change nothing for guided sequences, whatever is guessed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import numpy as np
+import pytest
+from tests.backends.native.worker.test_guided import JSON, WORDS, collect, running, spec
+
+from quintet.backends.base import SequenceSpec
+from quintet.backends.native.draft.foresight import Foresight
+from quintet.backends.native.schedule.sequence import Group, Sequence
+from quintet.backends.native.worker.masks import Masks
+from quintet.guides.follow import Follower, Guides
+from quintet.guides.translate import translate
+from quintet.request import GuideKind, Sampling
+
+WORDS_OF_MODEL = [b'{"', b' "', b'":', b"name", b"first", b"\n ", b'",', b" [", b"true", b"  "]
+PIECES = [*(bytes([byte]) for byte in range(256)), b"", *WORDS_OF_MODEL]
+GUIDES = Guides(PIECES, frozenset({256}), len(PIECES))
+PERSON = {
+    "type": "object",
+    "properties": {"first_name": {"type": "string"}, "name": {"type": "string"}, "ok": {"const": True}},
+    "required": ["first_name", "name", "ok"],
+    "additionalProperties": False,
+}
+
+
+def follower(kind: GuideKind, text: str, output: str) -> tuple[Follower, list[int]]:
+    """A follower behind ``output``, which comes in single bytes."""
+    made, tokens = GUIDES.follow(translate(kind, text)), list(output.encode())
+    assert all(made.consume(token) for token in tokens)
+    return made, tokens
+
+
+@pytest.mark.parametrize(
+    ("output", "guess"),
+    [
+        ("", [b'{"', b"first", b"_", b"name", b'":', b' "']),
+        ('{"', [b"first", b"_", b"name", b'":', b' "']),
+        ('{"first_na', [b"m", b"e", b'":', b' "']),
+        ('{"first_name": "x', []),  # a string goes on as it likes
+        ('{"first_name": "x"', [b",", b' "', b"name", b'":', b' "']),
+        ('{\n "first_name":"x",', [b"\n", b' "', b"name", b'":', b'"']),  # white space as it was
+        ('{\n  "first_name": "x"\n,\n  ', [b'"', b"name", b'":', b' "']),
+        ('{"first_name": "x", "name": "y", "ok": tr', [b"u", b"e"]),
+    ],
+)
+def test_a_guess_is_the_text_without_a_choice_with_white_space_as_before(output: str, guess: list[bytes]) -> None:
+    made, tokens = follower(GuideKind.JSON_SCHEMA, json.dumps(PERSON), output)
+    found = [PIECES[token] for token in Foresight(GUIDES).guess(made, tokens)]
+    assert found[: len(guess)] == guess and bool(found) == bool(guess)
+
+
+def test_a_guess_leaves_the_follower_where_it_is() -> None:
+    made, tokens = follower(GuideKind.JSON_SCHEMA, json.dumps(PERSON), '{"')
+    before, after = np.zeros(9, np.uint32), np.zeros(9, np.uint32)
+    assert made.fill(before)
+    assert Foresight(GUIDES).guess(made, tokens)
+    assert made.fill(after) and (before == after).all() and made.consumed == 2 and not made.error
+
+
+def test_other_guides_are_foreseen_as_far_as_they_leave_no_choice() -> None:
+    made, tokens = follower(GuideKind.REGEX, "(yes|no), I am (sure|not)", "yes")
+    assert b"".join(PIECES[token] for token in Foresight(GUIDES).guess(made, tokens)) == b", I am"
+    made, tokens = follower(GuideKind.REGEX, "[a-z]{1,9}", "x")
+    assert Foresight(GUIDES).guess(made, tokens) == []
+
+
+def test_masks_follow_a_draft_as_far_as_it_keeps_to_the_guide() -> None:
+    """And a guide that was led astray allows afterwards what it did before."""
+    seq = Sequence(0, 0, Group((1,), False, None), 50, Sampling(1.0, 1.0, 0), None, grammar=translate(GuideKind.REGEX, "ab(c|d)e"))
+    other = Sequence(0, 1, Group((1,), False, None), 50, Sampling(1.0, 1.0, 0), None)
+    masks = Masks(GUIDES, len(PIECES))
+    pending = masks.begin([other, seq], [[5, 5], [*b"abxe"]])
+    assert pending is not None
+    masked = pending.result()
+    rows = [bytes(token for token in range(256) if row[token // 32] >> np.uint32(token % 32) & 1) for row in masked.bits]
+    assert rows[3:6] == [b"a", b"b", b"cd"]
+    assert all(len(row) == 256 for row in [*rows[:3], *rows[6:]]), "no guide, or nothing is drawn there"
+    assert (masked.failed, masked.ends) == ([], [5])
+    seq.generated += b"ab"
+    again = masks.begin([seq], [])
+    assert again is not None and set(np.flatnonzero(np.unpackbits(again.result().bits.view(np.uint8), bitorder="little"))) == {*b"cd"}
+
+
+def test_guided_sequences_give_the_same_with_drafts_and_without() -> None:
+    specs: list[SequenceSpec] = [spec(seed, guide) for seed in range(3) for guide in (JSON, WORDS)]
+
+    async def told(*, speculation: bool) -> list[object]:
+        async with running(speculation=speculation) as engine:
+            found: list[object] = []
+            for one in [[each] for each in specs] + [specs[:4]]:
+                found += [[(event.token, event.finish) for event in events] for events in await collect(engine, await engine.prepare(one))]
+            return [*found, engine.health().counts.accepted > 0]
+
+    with_drafts, without = asyncio.run(told(speculation=True)), asyncio.run(told(speculation=False))
+    assert with_drafts[:-1] == without[:-1]
+    assert (with_drafts[-1], without[-1]) == (True, False)

@@ -1,0 +1,171 @@
+"""The scheduler on the toy model without threads, and what each sequence must give: what it gives alone."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from quintet.backends.base import PreparedSequence
+from quintet.backends.native.core.loader import PAGE
+from quintet.backends.native.core.runner import Samplers
+from quintet.backends.native.schedule.emit import Emitter
+from quintet.backends.native.schedule.kv import KvCache
+from quintet.backends.native.schedule.pages import BlockTables, PagePool
+from quintet.backends.native.schedule.plan import Plan
+from quintet.backends.native.schedule.scheduler import Scheduler
+from quintet.backends.native.schedule.sequence import Sequence as Sample
+from quintet.backends.native.schedule.speculation import Speculation
+from quintet.backends.native.worker.step import Stepper
+from quintet.backends.toy import EOS, ToyRunner, ToyTokenizer
+from quintet.config import EngineConfig
+from quintet.events import Finish, TokenEvent
+from quintet.request import Sampling
+
+
+def prepared(
+    prompt: Sequence[int] | bytes,
+    max_tokens: int = 8,
+    *,
+    temperature: float = 0.0,
+    top_p: float = 1.0,
+    seed: int = 0,
+    logprobs: int | None = None,
+    echo: bool = False,
+    **controls: Any,
+) -> PreparedSequence:
+    """A sequence that can run; ``controls`` are more of ``Sampling``'s."""
+    return PreparedSequence(tuple(prompt), max_tokens, Sampling(temperature, top_p, seed, **controls), logprobs, echo)
+
+
+class Simulation:
+    """An engine without its thread; ``events[request, seq]`` collects what came out."""
+
+    def __init__(
+        self,
+        *,
+        pages: int = 4096,
+        batch_tokens: int = 64,
+        max_running: int = 16,
+        max_waiting: int = 1024,
+        caching: bool = True,
+        speculation: Speculation | None = None,
+    ) -> None:
+        self.config = EngineConfig(batch_tokens=batch_tokens, max_running=max_running, max_waiting=max_waiting)
+        self.runner = ToyRunner()
+        self.runner.allocate(pages)
+        self.pool = PagePool(pages, caching=caching)
+        tables = BlockTables(min(max_running, batch_tokens), min(pages, self.runner.context // PAGE))
+        emitter = Emitter(ToyTokenizer().pieces, ToyTokenizer().eos_ids)
+        self.scheduler = Scheduler(self.config, KvCache(self.pool, tables, self.runner.row_bytes), emitter, speculation)
+        self.stepper = Stepper(self.runner, tables, Samplers(ToyTokenizer().pieces, ToyTokenizer().eos_ids))
+        self.events: dict[tuple[int, int], list[TokenEvent]] = {}
+        self.last_plan = Plan()
+        self.now = 0.0  # one second per step
+
+    def add(self, request: int, *sequences: PreparedSequence, salt: bytes = b"", tenant: str = "") -> None:
+        """Queue a request."""
+        self.scheduler.add(request, [replace(sequence, salt=salt) for sequence in sequences], self.now, tenant)
+        self.events |= {(request, index): [] for index in range(len(sequences))}
+
+    def abort(self, request: int, index: int | None = None) -> None:
+        """End one sequence or a whole request."""
+        self._take(self.scheduler.abort(request, index))
+
+    def step(self, *aborts_between: tuple[int, int | None]) -> None:
+        """One step, with the aborts coming in while it runs; checks the plan and all invariants."""
+        self.now += 1.0
+        plan = self.last_plan = self.scheduler.plan(self.now)
+        self.check_plan(plan)
+        results = self.stepper.run(plan)
+        for request, index in aborts_between:
+            self.abort(request, index)
+        self._take(self.scheduler.apply(plan, results))
+        self.scheduler.check()
+
+    def check_plan(self, plan: Plan) -> None:
+        """The budget holds, for tokens computed and for rows scored, and every running sequence that can decode does."""
+        assert sum(plan.lengths) == len(plan.tokens) <= self.config.batch_tokens
+        assert sum(len(job.targets) for job in plan.scores) <= self.config.batch_tokens
+        assert len(plan.draws) <= self.config.max_running
+        assert all(length >= 1 for length in plan.lengths)
+        assert len(plan.drafts) in (0, len(plan.draws))
+        for seq, draft in zip(plan.draws, plan.drafts, strict=False):
+            assert len(seq.generated) + len(draft) < seq.max_tokens, "more is drafted than could be drawn"
+        assert plan.decodes or plan.chunks or plan.draws, "a step must do something"
+
+    def finish(self, limit: int = 20_000) -> None:
+        """Run until nothing is left."""
+        for _ in range(limit):
+            if not self.scheduler.live:
+                break
+            self.step()
+        assert not self.scheduler.live, "starved"
+
+    def _take(self, events: dict[int, list[TokenEvent]]) -> None:
+        for request, batch in events.items():
+            for event in batch:
+                queue = self.events[request, event.seq]
+                assert not queue or queue[-1].finish is None, "an event after the terminal one"
+                queue.append(event)
+
+
+def run_all(simulation: Simulation) -> int:
+    """Run to the end; tokens that went through the model."""
+    tokens = 0
+    while simulation.scheduler.live:
+        simulation.step()
+        tokens += len(simulation.last_plan.tokens)
+    return tokens
+
+
+def told(events: Sequence[TokenEvent]) -> list[tuple[object, ...]]:
+    """What a client can see of events, without how they were cached."""
+    return [(event.token, event.piece, event.logprob, event.top, event.prompt, event.finish, event.error) for event in events]
+
+
+class Oracle(Speculation):
+    """Drafts that are right as far as is asked, which no real source is so often, and in busy steps too.
+
+    Args:
+        lengths: of the drafts, in turn; 0 = none.
+        right: tokens of each that are as the sequence alone draws them, in turn; the next one is not.
+    """
+
+    def __init__(self, sequences: dict[tuple[int, int], PreparedSequence], lengths: Sequence[int], right: Sequence[int]) -> None:
+        super().__init__(frozenset({EOS}))
+        self._sequences = sequences
+        self._lengths, self._right = itertools.cycle(lengths), itertools.cycle(right)
+
+    def drafts(self, decoding: Sequence[Sample], most_rows: int, *, busy: bool) -> list[list[int]]:
+        share = (most_rows - busy) // max(len(decoding), 1) - 1
+        made = [self._made(seq, min(share, seq.max_tokens - len(seq.generated) - 1)) for seq in decoding]
+        return made if any(made) else []
+
+    def _made(self, seq: Sample, most: int) -> list[int]:
+        text = [event[0] for event in alone(self._sequences[seq.request_id, seq.index]) if not event[4] and event[0] != EOS]
+        future = [*text[len(seq.generated) :], *[32] * PAGE * 3][: max(0, min(next(self._lengths), most))]
+        for wrong in range(next(self._right), len(future)):
+            future[wrong] = (future[wrong] + 1) % EOS
+        return future
+
+
+@functools.lru_cache(maxsize=4096)
+def alone(sequence: PreparedSequence) -> tuple[tuple[object, ...], ...]:
+    """What the sequence gives with the engine to itself, the whole prompt in one step and no cache."""
+    simulation = Simulation(batch_tokens=8192, max_running=1, caching=False)
+    simulation.add(0, sequence)
+    simulation.finish()
+    return tuple(told(simulation.events[0, 0]))
+
+
+def assert_as_alone(events: Sequence[TokenEvent], sequence: PreparedSequence) -> None:
+    """The events are those of the sequence alone, or, aborted, the first of them."""
+    expected = alone(sequence)
+    got = told(events)
+    if events[-1].finish is Finish.ABORT:
+        got.pop()
+        expected = expected[: len(got)]
+    assert tuple(got) == expected

@@ -1,0 +1,154 @@
+"""Guides that take long to compile: the steps go on, nobody takes the engine for one that hangs, and none takes for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from quintet.backends.base import SequenceSpec, State
+from quintet.backends.native.front.engine import STALL_S, Engine
+from quintet.backends.native.worker import worker
+from quintet.backends.native.worker.compiling import BROKEN, COMPILE_S, TOO_SLOW
+from quintet.backends.toy import toy_loader
+from quintet.config import EngineConfig
+from quintet.events import Blame, Finish, TokenEvent
+from quintet.guides.follow import Follower, Guides
+from quintet.request import Guide, GuideKind, Sampling
+
+SLOW = Guide(GuideKind.REGEX, "slow", "grammar")
+QUICK = Guide(GuideKind.REGEX, "quick", "grammar")
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Compiler:
+    """In the place of the library's: what mentions ``slow`` is compiled when it is allowed to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun, self.go = threading.Event(), threading.Event()
+        compile_ = Guides._compiled
+
+        def compiled(guides: Guides, grammar: str) -> Follower:
+            if "slow" in grammar and not guides.ready(grammar):
+                self.begun.set()
+                assert self.go.wait(30)
+            return compile_(guides, grammar)
+
+        monkeypatch.setattr(Guides, "_compiled", compiled)
+        monkeypatch.setattr(worker, "BEAT_S", 0.005)
+
+
+@asynccontextmanager
+async def running(clock: Callable[[], float]) -> AsyncIterator[Engine]:
+    engine = Engine(toy_loader(), EngineConfig(kv_bytes=1 << 20), clock=clock)
+    try:
+        while engine.health().state is not State.READY:
+            await asyncio.sleep(0.001)
+        yield engine
+    finally:
+        await engine.close()
+
+
+def spec(guide: Guide | None) -> SequenceSpec:
+    return SequenceSpec("make: ", 20, Sampling(0.0, 1.0, 0), None, False, guide=guide)
+
+
+async def answer(engine: Engine, guide: Guide | None) -> list[TokenEvent]:
+    prepared = await engine.prepare([spec(guide)])
+    return [event async for batch in engine.submit(prepared) for event in batch]
+
+
+def text(events: list[TokenEvent]) -> bytes:
+    return b"".join(event.piece for event in events)
+
+
+async def pass_by(engine: Engine, clock: Clock, seconds: float) -> None:
+    """Time goes by, in which the engine is looked at."""
+    for _ in range(int(seconds)):
+        clock.now += 1
+        beats = 0
+        while beats < 3:  # what was on its way is there
+            await asyncio.sleep(0.005)
+            beats += 1
+        while engine.health().state is not State.READY:  # only as long as the next beat is on its way
+            await asyncio.sleep(0.001)
+
+
+def test_an_engine_that_only_compiles_for_longer_than_the_stall_time_is_not_stalled(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler, clock = Compiler(monkeypatch), Clock()
+
+    async def go() -> None:
+        async with running(clock) as engine, asyncio.timeout(30):
+            work = asyncio.create_task(answer(engine, SLOW))
+            await asyncio.to_thread(compiler.begun.wait, 30)
+            assert COMPILE_S > STALL_S + 2, "else this shows nothing"
+            await pass_by(engine, clock, STALL_S + 2)
+            assert not work.done()
+            assert text(await answer(engine, None)), "and the others are served"
+            compiler.go.set()
+            assert text(await work) == b"slow"
+
+    asyncio.run(go())
+
+
+def test_a_compile_that_does_not_end_ends_its_request_in_time_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler, clock = Compiler(monkeypatch), Clock()
+
+    async def go() -> None:
+        async with running(clock) as engine, asyncio.timeout(30):
+            hanging = asyncio.create_task(answer(engine, SLOW))
+            await asyncio.to_thread(compiler.begun.wait, 30)
+            behind = asyncio.create_task(answer(engine, QUICK))
+            await pass_by(engine, clock, COMPILE_S - 1)
+            assert not hanging.done() and not behind.done()
+            await pass_by(engine, clock, 2)
+            (end,) = await hanging
+            assert (end.finish, end.error, end.blame) == (Finish.ERROR, TOO_SLOW, Blame.LOAD)
+            assert text(await behind) == b"quick"
+            compiler.go.set()  # it ends after all, and nobody is surprised
+            assert text(await answer(engine, SLOW)) == b"slow"
+            assert engine.live == 0
+
+    asyncio.run(go())
+
+
+def test_a_request_that_is_called_off_ends_at_once_though_its_guide_is_still_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler, clock = Compiler(monkeypatch), Clock()
+
+    async def go() -> None:
+        async with running(clock) as engine, asyncio.timeout(30):
+            prepared = await engine.prepare([spec(SLOW), spec(SLOW)])
+            stream = engine.submit(prepared)
+            await asyncio.to_thread(compiler.begun.wait, 30)
+            engine.abort(prepared.request_id, 1)
+            engine.abort(prepared.request_id)
+            assert [event.finish async for batch in stream for event in batch] == [Finish.ABORT] * 2
+            compiler.go.set()
+            assert text(await answer(engine, QUICK)) == b"quick"
+            assert engine.live == 0
+
+    asyncio.run(go())
+
+
+def test_a_compiler_that_breaks_ends_the_request_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(guides: Guides, grammar: str) -> Follower:
+        raise MemoryError
+
+    async def go() -> None:
+        async with running(Clock()) as engine, asyncio.timeout(30):
+            prepared = await engine.prepare([spec(QUICK)])
+            monkeypatch.setattr(Guides, "_compiled", broken)
+            (end,) = [event async for batch in engine.submit(prepared) for event in batch]
+            assert (end.finish, end.error) == (Finish.ERROR, BROKEN)
+            assert text(await answer(engine, None))
+
+    asyncio.run(go())

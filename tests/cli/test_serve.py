@@ -1,0 +1,96 @@
+"""Where the server listens, who may ask, and what the banner tells."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from quintet.backends.native.wire.codec import ModelSource
+from quintet.cli import engines, net, serve
+from quintet.config import EngineConfig
+
+
+def plan(**changes: object) -> engines.Plan:
+    values: dict[str, object] = {
+        "name": "smollm2", "quant": "Q4_1", "context": 8192, "full_context": 8192, "isa": "avx512", "threads": 2, "kv_tokens": 46592,
+        "source": ModelSource("", 1, None, "toy"), "config": EngineConfig(),
+    }  # fmt: skip
+    return engines.Plan(**{**values, **changes})  # type: ignore[arg-type]
+
+
+# --- listening
+
+
+def test_a_busy_port_is_told_with_a_way_out() -> None:
+    with net.listen("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(net.ListenError, match=f"port {port} on 127.0.0.1 is in use .* --port 0"):
+            net.listen("127.0.0.1", port)
+    net.listen("127.0.0.1", port).close()
+
+
+def test_an_unknown_host_is_told() -> None:
+    with pytest.raises(net.ListenError, match="cannot listen on host 'no.such.host.invalid'"):
+        net.listen("no.such.host.invalid", 0)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "localhost", "::1"])
+def test_loopback_needs_no_key(host: str) -> None:
+    net.check_exposure(host, (), no_key=False)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "no.such.host.invalid", ""])
+def test_any_other_host_needs_a_key_or_plain_words(host: str) -> None:
+    with pytest.raises(net.ListenError, match="--api-key KEY or --api-key-file FILE, or --no-api-key"):
+        net.check_exposure(host, (), no_key=False)
+    net.check_exposure(host, ("secret",), no_key=False)
+    net.check_exposure(host, (), no_key=True)
+
+
+@pytest.mark.parametrize("key", ["", "two words", "schlüssel", "tab\t", "line\n"])
+def test_a_key_that_no_request_could_carry_is_refused_without_telling_it(key: str) -> None:
+    with pytest.raises(net.ListenError) as caught:
+        net.check_exposure("127.0.0.1", ("good", key), no_key=False)
+    assert not key or key not in str(caught.value)
+
+
+def test_a_key_and_no_key_contradict() -> None:
+    with pytest.raises(net.ListenError, match="contradict"):
+        net.check_exposure("127.0.0.1", ("key",), no_key=True)
+
+
+@pytest.mark.parametrize(("host", "shown"), [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "127.0.0.1"), ("::1", "[::1]"), ("::", "[::1]")])
+def test_the_url_can_be_pasted_whatever_the_address(host: str, shown: str) -> None:
+    try:
+        sock = net.listen(host, 0)
+    except net.ListenError:
+        pytest.skip("no IPv6 here")
+    with sock:
+        url = net.url(sock)
+        assert url == f"http://{shown}:{sock.getsockname()[1]}"
+        socket.create_connection((shown.strip("[]"), sock.getsockname()[1])).close()
+
+
+# --- the banner
+
+
+def test_the_banner_is_one_line_in_a_log() -> None:
+    line = serve.banner(plan(), "http://127.0.0.1:8000", "smollm2", access="no API key", whole=False)
+    assert line == (
+        "quintet 0.1.0: smollm2 (Q4_1, context 8192) at http://127.0.0.1:8000/v1, avx512, 2 threads, "
+        "KV cache 1.1 GB for 46592 tokens, no API key\n"
+    )
+
+
+def test_the_banner_for_people_holds_every_fact() -> None:
+    text = serve.banner(plan(context=4096, threads=1), "http://127.0.0.1:8000", "it's", access="2 API keys", whole=True)
+    for fact in ("http://127.0.0.1:8000/v1", "it's (Q4_1, context 4096 of 8192)", "avx512, 1 thread\n", "for 46592 tokens", "2 API keys"):
+        assert fact in text
+
+
+def test_the_banner_tells_who_may_ask_and_never_a_key() -> None:
+    assert serve.access("127.0.0.1", 0) == "no API key: this machine only"
+    assert serve.access("0.0.0.0", 0) == "no API key: everybody who can reach it"
+    assert serve.access("0.0.0.0", 1) == "1 API key"
+    assert serve.access("127.0.0.1", 2) == "2 API keys"

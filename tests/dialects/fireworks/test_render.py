@@ -1,0 +1,193 @@
+"""What the Fireworks dialect writes where goldens do not reach: ids, raw output, times, ends that are errors."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from quintet.dialects.base import Identity, ServedModel
+from quintet.dialects.fireworks.dialect import Fireworks
+from quintet.dialects.fireworks.wire import FireworksRenderer, Options, Shape
+from quintet.errors import (
+    BadRequest,
+    BodyTooLarge,
+    EngineFailed,
+    Loading,
+    MethodNotAllowed,
+    ModelNotFound,
+    NotAuthorized,
+    Overloaded,
+    PromptTooLong,
+    TooManyRequests,
+    UnsupportedMedia,
+)
+from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finish, Finished, Timing, TokenText, Usage
+from quintet.request import CompletionRequest, Guide, GuideKind, Sampling, StopRules
+
+IDENTITY = Identity("id", 1, "m", "fp")
+REQUEST = CompletionRequest(
+    "m", ("abb",), 16, 1, False, None, Sampling(1.0, 1.0, 7), StopRules(()), False, True, "", token_ids=True, prompt_ids=True
+)
+OPTIONS = Options(shape=Shape.NONE, top=0, token_ids=True, raw_output=False, perf_metrics=False)
+
+
+def token(id_: int, text: str, offset: int, logprob: float | None = None) -> TokenText:
+    top = () if logprob is None else ((id_, text, logprob),)
+    return TokenText(id_, text, text.encode(), logprob, top, offset)
+
+
+EVENTS: list[Event] = [
+    ChoiceDelta(0, "", prompt=(97, 98, 98)),
+    ChoiceDelta(0, " c", (token(5, " c", 3, -0.25),)),
+    ChoiceDelta(0, " d", (token(6, " d", 5, -0.75),)),
+    ChoiceDelta(0, "", (token(256, "", 7, -1.0),)),
+    ChoiceDone(0, Finish.EOS),
+    Finished(Usage(3, 3, 1), Timing(0.125, 0.25, 1.0, 1.5)),
+]
+
+
+def fold(options: Options, request: CompletionRequest = REQUEST, events: list[Event] = EVENTS) -> dict[str, Any]:
+    return json.loads(FireworksRenderer(request, IDENTITY, options).fold(events))  # type: ignore[no-any-return]
+
+
+def stream(options: Options, events: list[Event] = EVENTS, request: CompletionRequest = REQUEST) -> list[dict[str, Any]]:
+    renderer = FireworksRenderer(request, IDENTITY, options)
+    return [json.loads(chunk) for event in events for chunk in renderer.feed(event)]
+
+
+def test_token_ids_come_without_showing_the_prompt() -> None:
+    (choice,) = fold(OPTIONS)["choices"]
+    assert choice == {
+        "text": " c d", "index": 0, "logprobs": None, "finish_reason": "stop", "prompt_token_ids": [97, 98, 98], "token_ids": [5, 6, 256]
+    }  # fmt: skip
+
+
+def test_a_stream_has_the_prompts_ids_in_its_first_chunk() -> None:
+    choices = [chunk["choices"][0] for chunk in stream(OPTIONS)]
+    assert [choice.get("prompt_token_ids") for choice in choices] == [[97, 98, 98], None, None, None, None]
+    assert [choice["token_ids"] for choice in choices] == [[], [5], [6], [256], []]
+    assert [choice["text"] for choice in choices] == ["", " c", " d", "", ""]
+
+
+def test_ids_of_the_whole_prompt_go_with_an_echo_of_its_end() -> None:
+    echoed = ChoiceDelta(0, "b", (token(98, "b", 2, -0.5),), (97, 98, 98))
+    (choice,) = fold(replace(OPTIONS, shape=Shape.LISTS), replace(REQUEST, echo=True, echo_last=1), [echoed, *EVENTS[1:]])["choices"]
+    assert choice["text"] == "b c d"
+    assert choice["prompt_token_ids"] == [97, 98, 98]
+    assert choice["token_ids"] == [5, 6, 256]
+    assert choice["logprobs"]["token_logprobs"] == [-0.5, -0.25, -0.75, -1.0]
+    assert choice["logprobs"]["text_offset"] == [2, 3, 5, 7]
+
+
+def test_without_ids_asked_for_none_are_shown() -> None:
+    (choice,) = fold(replace(OPTIONS, token_ids=False), replace(REQUEST, token_ids=False, prompt_ids=False), EVENTS[1:])["choices"]
+    assert set(choice) == {"text", "index", "logprobs", "finish_reason"}
+
+
+def test_raw_output_is_what_went_in_and_came_out() -> None:
+    options = replace(OPTIONS, token_ids=False, raw_output=True)
+    (choice,) = fold(options, replace(REQUEST, guide=Guide(GuideKind.GRAMMAR, "root ::= x", "response_format")))["choices"]
+    assert choice["text"] == " c d"
+    assert choice["raw_output"] == {
+        "prompt_fragments": ["abb"],
+        "prompt_token_ids": [97, 98, 98],
+        "completion": " c d",
+        "completion_token_ids": [5, 6, 256],
+        "completion_logprobs": None,
+        "grammar": "root ::= x",
+    }
+
+
+def test_raw_output_of_token_ids_with_log_probabilities_ends_a_streamed_choice() -> None:
+    options = replace(OPTIONS, shape=Shape.LISTS, token_ids=False, raw_output=True)
+    chunks = stream(options, request=replace(REQUEST, prompts=((97, 98, 98),)))
+    assert [("raw_output" in chunk["choices"][0], chunk["choices"][0]["finish_reason"]) for chunk in chunks][-2:] == [
+        (False, None),
+        (True, "stop"),
+    ]
+    raw = chunks[-1]["choices"][0]["raw_output"]
+    assert raw["prompt_fragments"] == [97, 98, 98]
+    assert [entry["token_id"] for entry in raw["completion_logprobs"]["content"]] == [5, 6, 256]
+
+
+METRICS = {
+    "prompt-tokens": 3,
+    "cached-prompt-tokens": 1,
+    "server-time-to-first-token": 0.5,
+    "server-processing-time": 1.5,
+    "prefill-queue-duration": 0.125,
+    "prefill-duration": 0.25,
+    "generation-duration": 1.0,
+}
+
+
+def test_metrics_are_headers_always_and_in_the_body_on_request() -> None:
+    for asked in (False, True):
+        options = replace(OPTIONS, perf_metrics=asked)
+        assert fold(options).get("perf_metrics") == (METRICS if asked else None)
+        headers = dict(FireworksRenderer(REQUEST, IDENTITY, options).headers(EVENTS))
+        assert {name: float(value) for name, value in headers.items()} == {f"fireworks-{name}": value for name, value in METRICS.items()}
+
+
+def test_times_that_nobody_took_are_not_said() -> None:
+    assert dict(FireworksRenderer(REQUEST, IDENTITY, OPTIONS).headers([Finished(Usage(3, 3, 1))])) == {
+        "fireworks-prompt-tokens": "3",
+        "fireworks-cached-prompt-tokens": "1",
+    }
+
+
+def test_a_stream_has_its_metrics_in_the_last_chunk_only() -> None:
+    chunks = stream(replace(OPTIONS, perf_metrics=True))
+    assert [chunk.get("perf_metrics") for chunk in chunks] == [None] * (len(chunks) - 1) + [METRICS]
+
+
+def test_a_broken_stream_says_so_to_clients_that_read_chunks_and_to_those_that_read_errors() -> None:
+    two = replace(REQUEST, n=3, token_ids=False, prompt_ids=False)
+    events: list[Event] = [ChoiceDelta(1, "x"), ChoiceDone(1, Finish.STOP), Failed("The engine failed.")]
+    last = stream(replace(OPTIONS, token_ids=False), events, two)[-1]
+    assert [(one["index"], one["finish_reason"]) for one in last["choices"]] == [(0, "error"), (2, "error")]
+    assert last["error"]["message"] == "The engine failed."
+
+
+def test_a_choice_whose_end_was_not_sent_is_broken_too() -> None:
+    events: list[Event] = [ChoiceDelta(0, "x"), ChoiceDone(0, Finish.STOP), Failed("The engine failed.")]
+    last = stream(replace(OPTIONS, token_ids=False), events, replace(REQUEST, prompt_ids=False))[-1]
+    assert [(one["index"], one["finish_reason"]) for one in last["choices"]] == [(0, "error")]
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (BadRequest("n", "must be 1", "2"), 400),
+        (PromptTooLong("prompt", "is too long"), 400),
+        (NotAuthorized("no"), 401),
+        (ModelNotFound("no"), 404),
+        (MethodNotAllowed("POST"), 405),
+        (BodyTooLarge("no"), 413),
+        (UnsupportedMedia("no"), 415),
+        (TooManyRequests("no"), 429),
+        (EngineFailed("no"), 500),
+        (RuntimeError("/secret"), 500),
+        (Overloaded("no"), 503),
+        (Loading("no"), 503),
+    ],
+)
+def test_errors_have_the_providers_status_and_body(error: Exception, status: int) -> None:
+    reply = Fireworks().error(error)
+    body = json.loads(reply.body)
+    assert reply.status == status
+    assert set(body) == {"error"}
+    assert set(body["error"]) == {"object", "type", "code", "message", "param"}
+    assert body["error"]["object"] == "error"
+    assert "secret" not in reply.body.decode()
+
+
+def test_models_are_as_the_older_sdk_types_them() -> None:
+    loaded, loading = ServedModel("org/m", 1, 2048), ServedModel("m", 1)
+    listed = json.loads(Fireworks().models([loaded, loading]))
+    assert listed["object"] == "list"
+    assert [one.get("context_length", "none") for one in listed["data"]] == [2048, "none"]
+    assert json.loads(Fireworks().model(loaded)) == listed["data"][0]

@@ -1,0 +1,186 @@
+"""The fields that every dialect takes beyond its provider's: types, bounds, errors, docs, and that a provider's own field wins."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+import pytest
+from tests.dialects.tables import WRONG, bounds
+
+from quintet.dialects import extensions, openapi
+from quintet.dialects.base import Parsed
+from quintet.dialects.catalog import PROVIDERS
+from quintet.dialects.extensions import FIELDS, MirostatVersion
+from quintet.dialects.fields import Boolean, Field, Integer, Number, Positive, Status, String, table
+from quintet.dialects.lists import ListOf
+from quintet.errors import BadRequest
+from quintet.inputs.sampling import Limits, resolve_sampling, word_forms
+from quintet.request import Dry, Reasoning, Sampling
+
+DOCS = Path(__file__).parents[2] / "docs" / "dialects"
+TAKEN = {name: [field for field in provider.fields if field.status is Status.EXTENSION] for name, provider in PROVIDERS.items()}
+
+
+def parse(dialect: str, **fields: object) -> Parsed:
+    return PROVIDERS[dialect].dialect.parse(json.dumps({"model": "m", "prompt": "a", **fields}).encode(), 7)
+
+
+def wrong(kind: object) -> list[object]:
+    if isinstance(kind, ListOf):
+        return [0, 1.5, True, "a", {}, *([one] for one in wrong(kind.kind)), [None]]
+    return WRONG[{Positive: Number, MirostatVersion: Integer}.get(type(kind), type(kind))]
+
+
+def inside_and_outside(kind: object) -> tuple[list[object], list[object]]:
+    if isinstance(kind, ListOf):
+        inside, outside = inside_and_outside(kind.kind)
+        one = inside[-1]
+        short = [[]] if kind.least else []
+        return [[one], [one] * kind.most, *([] if kind.least else [[]])], [[one] * (kind.most + 1), *short, *([bad] for bad in outside)]
+    if isinstance(kind, Positive):
+        return [1e-9, kind.high], [0, -1, kind.high + 1e-3, 1e308]
+    if isinstance(kind, MirostatVersion):
+        return [0, 2, 2.0], [1, -1, 3]
+    return bounds(kind)
+
+
+def each(pick: Callable[[Field[Any]], list[object]]) -> list[Any]:
+    return [
+        pytest.param(dialect, field, value, id=f"{dialect}-{field.name}-{str(value)[:30]}")
+        for dialect, fields in TAKEN.items()
+        for field in fields
+        for value in pick(field)
+    ]
+
+
+@pytest.mark.parametrize(("dialect", "field", "value"), each(lambda field: [None]))
+def test_null_means_unset(dialect: str, field: Field[Any], value: object) -> None:
+    assert parse(dialect, **{field.name: value}) == parse(dialect)
+
+
+@pytest.mark.parametrize(("dialect", "field", "value"), each(lambda field: wrong(field.kind)))
+def test_a_value_of_the_wrong_type_is_refused_by_name_in_the_dialects_own_form(dialect: str, field: Field[Any], value: object) -> None:
+    with pytest.raises(BadRequest) as caught:
+        parse(dialect, **{field.name: value})
+    assert caught.value.param.partition("[")[0] == field.name and caught.value.code == "invalid_type"
+    assert field.name in PROVIDERS[dialect].dialect.error(caught.value).body.decode()
+
+
+@pytest.mark.parametrize(("dialect", "field", "value"), each(lambda field: inside_and_outside(field.kind)[1]))
+def test_a_value_outside_the_range_is_refused_by_name(dialect: str, field: Field[Any], value: object) -> None:
+    with pytest.raises(BadRequest) as caught:
+        parse(dialect, **{field.name: value})
+    assert caught.value.param.partition("[")[0] == field.name
+    assert len(str(caught.value)) < 300
+
+
+VOCAB = 2**31
+
+
+@pytest.mark.parametrize(("dialect", "field", "value"), each(lambda field: inside_and_outside(field.kind)[0]))
+def test_a_value_at_the_bound_is_taken_documented_and_one_that_the_engine_takes(dialect: str, field: Field[Any], value: object) -> None:
+    parsed = parse(dialect, **{field.name: value})
+    assert parsed.ignored == ()
+    sampling = parsed.request.sampling
+    if "" in (*sampling.bad_words, *sampling.dry.breakers):
+        return  # what the engine refuses by the same name
+    encoded = {form: [1, 2] for form in word_forms(sampling)}
+    resolve_sampling(replace(sampling, min_tokens=0), Limits(16, lowered=False), encoded, VOCAB)
+    assert jsonschema_rs.is_valid(openapi.schema(field.kind), value)
+
+
+@pytest.mark.parametrize(("dialect", "field", "value"), each(lambda field: inside_and_outside(field.kind)[1]))
+def test_the_openapi_document_draws_the_same_bounds(dialect: str, field: Field[Any], value: object) -> None:
+    assert not jsonschema_rs.is_valid(openapi.schema(field.kind), value)
+
+
+EXPECTED: dict[str, tuple[object, dict[str, object]]] = {
+    "top_k": (7, {"top_k": 7}),
+    "min_p": (0.1, {"min_p": 0.1}),
+    "typical_p": (0.5, {"typical_p": 0.5}),
+    "top_n_sigma": (1.5, {"top_n_sigma": 1.5}),
+    "xtc_probability": (0.5, {"xtc_probability": 0.5}),
+    "xtc_threshold": (0.2, {"xtc_threshold": 0.2}),
+    "repetition_penalty": (1.2, {"repetition_penalty": 1.2}),
+    "dry_multiplier": (0.8, {"dry": Dry(0.8)}),
+    "dry_base": (2, {"dry": Dry(base=2.0)}),
+    "dry_allowed_length": (3, {"dry": Dry(allowed_length=3)}),
+    "dry_penalty_last_n": (64, {"dry": Dry(range=64)}),
+    "dry_sequence_breakers": (["a", "b"], {"dry": Dry(breakers=("a", "b"))}),
+    "mirostat": (2, {"mirostat_target": 5.0, "mirostat_lr": 0.1}),
+    "min_tokens": (3, {"min_tokens": 3}),
+    "ignore_eos": (True, {"ignore_eos": True}),
+    "stop_token_ids": ([5, 6], {"stop_token_ids": (5, 6)}),
+    "allowed_token_ids": ([5, 6], {"allowed_token_ids": (5, 6)}),
+    "bad_words": (["x"], {"bad_words": ("x",)}),
+}
+WITHOUT_EFFECT = {"mirostat_tau", "mirostat_eta"}
+
+
+@pytest.mark.parametrize("dialect", PROVIDERS)
+def test_each_field_sets_its_control_and_no_other(dialect: str) -> None:
+    plain = parse(dialect).request
+    for field in TAKEN[dialect]:
+        if field.name in EXPECTED:
+            value, changed = EXPECTED[field.name]
+            expected: Sampling = replace(plain.sampling, **changed)  # type: ignore[arg-type]
+            assert parse(dialect, **{field.name: value}).request == replace(plain, sampling=expected)
+        else:
+            assert field.name in {*WITHOUT_EFFECT, "thinking_token_budget"}
+
+
+@pytest.mark.parametrize("dialect", PROVIDERS)
+def test_off_is_off_however_it_is_written(dialect: str) -> None:
+    off = {"top_k": -1, "top_n_sigma": -1, "mirostat": 0, "mirostat_tau": 3, "thinking_token_budget": -1, "stop_token_ids": []}
+    names = {field.name for field in TAKEN[dialect]}
+    assert parse(dialect, **{name: value for name, value in off.items() if name in names}) == parse(dialect)
+
+
+@pytest.mark.parametrize("dialect", ["openai", "together", "cerebras", "novita"])
+def test_mirostat_takes_its_own_numbers_and_thinking_its_budget(dialect: str) -> None:
+    sampling = parse(dialect, mirostat=2, mirostat_tau=3, mirostat_eta=0.5).request.sampling
+    assert (sampling.mirostat_target, sampling.mirostat_lr) == (3.0, 0.5)
+    assert parse(dialect, thinking_token_budget=0).request.reasoning == Reasoning(0, "thinking_token_budget")
+
+
+def test_a_provider_keeps_its_own_field_and_its_own_word_for_a_control() -> None:
+    own = {name: {field.name for field in provider.fields if field.status is not Status.EXTENSION} for name, provider in PROVIDERS.items()}
+    taken = {name: {field.name for field in fields} for name, fields in TAKEN.items()}
+    every = {field.name for field in FIELDS}
+    assert all(not own[name] & taken[name] for name in PROVIDERS)
+    assert taken["openai"] == every
+    assert every - taken["together"] == {"top_k", "min_p", "repetition_penalty"}
+    assert every - taken["novita"] == {"top_k", "min_p", "repetition_penalty"}
+    assert every - taken["cerebras"] == {"min_tokens"}
+    assert every - taken["fireworks"] == {
+        *("top_k", "min_p", "typical_p", "repetition_penalty", "ignore_eos"),
+        *("mirostat", "mirostat_tau", "mirostat_eta", "thinking_token_budget"),
+    }
+    with pytest.raises(BadRequest, match="between 0 and 100"):
+        parse("fireworks", top_k=101)  # and not the extension's bound
+    assert parse("cerebras", min_tokens=-1).request.sampling.min_tokens == -1
+
+
+def test_an_extension_leaves_what_the_provider_has_alone() -> None:
+    sampling = parse("fireworks", top_k=9, min_p=0.2, typical_p=0.9, mirostat_target=4, ignore_eos=True, bad_words=["x"]).request.sampling
+    without = parse("fireworks", top_k=9, min_p=0.2, typical_p=0.9, mirostat_target=4, ignore_eos=True).request.sampling
+    assert sampling == replace(without, bad_words=("x",))
+
+
+@pytest.mark.parametrize("dialect", PROVIDERS)
+def test_the_table_in_the_docs_is_the_one_that_is_enforced(dialect: str) -> None:
+    found = re.search(r"<!-- extensions -->\n(.*)<!-- /extensions -->", (DOCS / f"{dialect}.md").read_text(encoding="utf-8"), re.DOTALL)
+    assert found is not None
+    assert found[1].strip() == table(TAKEN[dialect]).strip()
+
+
+def test_every_kind_is_covered() -> None:
+    kinds = {type(field.kind) for field in extensions.FIELDS}
+    assert kinds == {Boolean, Integer, Number, Positive, ListOf, MirostatVersion}
+    assert {type(field.kind.kind) for field in extensions.FIELDS if isinstance(field.kind, ListOf)} == {Integer, String}

@@ -1,0 +1,156 @@
+"""What a request of the Together dialect means, and what it writes where goldens do not reach."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from tests.dialects.requests import MINIMAL
+
+from quintet.dialects.base import Identity, Parsed, ServedModel
+from quintet.dialects.fields import Status
+from quintet.dialects.together.dialect import FIELDS, Together
+from quintet.dialects.together.wire import Options
+from quintet.errors import BadRequest, EngineFailed, ModelNotFound, NotAuthorized, Overloaded, PromptTooLong, TooManyRequests, Unsupported
+from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finish, Finished, TokenText, Usage
+from quintet.request import CompletionRequest, Sampling, StopRules
+
+IDENTITY = Identity("id", 1, "m", "fp")
+DEFAULTS = replace(MINIMAL, max_tokens=512, include_usage=True, truncate=True)
+
+
+def parse(**fields: object) -> Parsed:
+    return Together().parse(json.dumps({"prompt": "a", **fields}).encode(), fresh_seed=7)
+
+
+def test_defaults() -> None:
+    assert parse() == Parsed(DEFAULTS, (), Options(None))
+
+
+def test_what_every_engine_can_do_arrives() -> None:
+    parsed = parse(model="m", prompt="b", max_tokens=5, n=2, temperature=0.5, top_p=0.25, seed=-1, stop=["x"], echo=True, logprobs=20)
+    sampling = Sampling(0.5, 0.25, 2**64 - 1)
+    assert parsed.request == CompletionRequest(
+        "m", ("b",), 5, 2, True, 20, sampling, StopRules(("x",)), stream=False, include_usage=True, user=""
+    )
+    assert parsed.options == Options(20)
+
+
+def test_only_a_default_max_tokens_gives_way_to_the_context() -> None:
+    assert parse().request.truncate
+    assert parse(max_tokens=None).request.truncate
+    assert not parse(max_tokens=512).request.truncate
+
+
+def test_a_stream_always_has_log_probabilities_for_its_tokens_and_shows_them_on_request() -> None:
+    assert parse(stream=True) == Parsed(replace(DEFAULTS, stream=True, logprobs=0), (), Options(None))
+    assert parse(stream=True, logprobs=0) == Parsed(replace(DEFAULTS, stream=True, logprobs=0), (), Options(0))
+    assert parse(stream=True, logprobs=3).request.logprobs == 3
+
+
+@pytest.mark.parametrize(
+    ("fields", "sampling"),
+    [
+        ({"top_k": 50}, {"top_k": 50}),
+        ({"top_k": 0}, {}),
+        ({"top_k": -1}, {}),
+        ({"min_p": 0.25}, {"min_p": 0.25}),
+        ({"repetition_penalty": 1.5}, {"repetition_penalty": 1.5}),
+        ({"repetition_penalty": 0}, {"repetition_penalty": 1e-6}),
+        ({"frequency_penalty": -2}, {"frequency_penalty": -2.0}),
+        ({"presence_penalty": 2}, {"presence_penalty": 2.0}),
+        ({"logit_bias": {"5": -100, "7": 0.5}}, {"logit_bias": ((5, -100.0), (7, 0.5))}),
+    ],
+)
+def test_sampling_controls_arrive_or_are_refused(fields: dict[str, object], sampling: dict[str, object]) -> None:
+    later = {field.name for field in FIELDS if field.status is Status.LATER and field.default not in fields.values()}
+    if later & set(fields):
+        with pytest.raises(Unsupported):
+            parse(**fields)
+        return
+    assert parse(**fields).request == replace(DEFAULTS, sampling=replace(DEFAULTS.sampling, **sampling))  # type: ignore[arg-type]
+
+
+def test_there_is_one_prompt() -> None:
+    for prompt in (["a"], [1], [[1]], 5):
+        with pytest.raises(BadRequest) as caught:
+            parse(prompt=prompt)
+        assert (caught.value.param, caught.value.code) == ("prompt", "invalid_type")
+
+
+def test_a_moderation_model_is_refused_in_clear_words() -> None:
+    with pytest.raises(Unsupported, match="names a moderation model, and none is served here"):
+        parse(safety_model="Meta-Llama/Llama-Guard-7b")
+
+
+def chunks(request: CompletionRequest, events: list[Event]) -> list[dict[str, object]]:
+    renderer = Together().renderer(request, IDENTITY, Options(None))
+    return [json.loads(chunk) for event in events for chunk in renderer.feed(event)]
+
+
+def delta(index: int, id_: int, text: str, raw: bytes) -> ChoiceDelta:
+    return ChoiceDelta(index, text, (TokenText(id_, text, raw, -0.5, ((id_, text, -0.5),), 0),))
+
+
+def ids(made: list[dict[str, object]]) -> list[object]:
+    return [chunk["token"]["id"] for chunk in made]  # type: ignore[index]
+
+
+END: list[Event] = [ChoiceDone(0, Finish.LENGTH, seed=3), Finished(Usage(1, 2))]
+
+
+def test_the_end_goes_with_the_last_token_that_may_come() -> None:
+    made = chunks(replace(DEFAULTS, max_tokens=2), [delta(0, 5, "a", b"a"), delta(0, 6, "b", b"b"), *END])
+    assert ids(made) == [5, 6]
+    assert [chunk["finish_reason"] for chunk in made] == [None, "length"]
+
+
+def test_a_token_without_text_in_the_middle_keeps_its_place() -> None:
+    made = chunks(DEFAULTS, [delta(0, 256, "", b""), delta(0, 257, "", b""), delta(0, 6, "b", b"b"), *END])
+    assert ids(made) == [256, 257, 6, -1]
+    assert [chunk["token"]["special"] for chunk in made] == [True, True, False, True]  # type: ignore[index]
+
+
+def test_a_broken_stream_first_says_what_was_waiting() -> None:
+    made = chunks(replace(DEFAULTS, max_tokens=1), [delta(0, 5, "a", b"a"), Failed("The engine failed.")])
+    assert ids(made[:1]) == [5]
+    assert made[1] == {"error": {"message": "The engine failed.", "type": "server_error", "param": None, "code": "engine_failed"}}
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (BadRequest("n", "must be 1", "2"), 400),
+        (NotAuthorized("no"), 401),
+        (PromptTooLong("prompt", "is too long"), 403),
+        (ModelNotFound("no"), 404),
+        (TooManyRequests("no"), 429),
+        (EngineFailed("no"), 500),
+        (RuntimeError("/secret"), 500),
+        (Overloaded("no"), 503),
+    ],
+)
+def test_errors_have_the_providers_status_and_body(error: Exception, status: int) -> None:
+    reply = Together().error(error)
+    body = json.loads(reply.body)
+    assert reply.status == status
+    assert set(body["error"]) == {"message", "type", "param", "code"}
+    assert isinstance(body["error"]["code"], str)
+    assert "secret" not in reply.body.decode()
+
+
+def test_models_are_a_bare_array_with_prices() -> None:
+    (one,) = json.loads(Together().models([ServedModel("org/m", 1, 2048)]))
+    assert one["id"] == "org/m"
+    assert (one["object"], one["type"], one["context_length"]) == ("model", "language", 2048)
+    assert set(one["pricing"]) == {"hourly", "input", "output", "base", "finetune"}
+    assert one["config"]["stop"] == []
+    assert json.loads(Together().model(ServedModel("org/m", 1, 2048))) == one
+
+
+def test_the_renderer_takes_only_its_own_options_and_whole_answers() -> None:
+    with pytest.raises(TypeError):
+        Together().renderer(DEFAULTS, IDENTITY, None)
+    with pytest.raises(ValueError, match="do not end"):
+        Together().renderer(DEFAULTS, IDENTITY, Options(None)).fold([])

@@ -1,0 +1,178 @@
+"""Guides are checked each once, a few at a time, in processes that may die; nobody waits for another's for long."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from quintet.errors import BadRequest, EngineFailed, Overloaded
+from quintet.guides import check as guide_check
+from quintet.guides import process as guide_process
+from quintet.guides.check import AT_ONCE, MAX_WAITING, GuideCheck
+from quintet.request import Guide, GuideKind
+
+GOOD, BAD = Guide(GuideKind.REGEX, "a+", "f"), Guide(GuideKind.REGEX, "(", "f")
+SLOW = "root ::= " + " | ".join(f'"a{i}"' for i in range(20_000))
+
+
+@asynccontextmanager
+async def checking() -> AsyncIterator[GuideCheck]:
+    check = GuideCheck()
+    try:
+        yield check
+    finally:
+        await check.close()
+
+
+def run(body: Callable[[GuideCheck], Awaitable[None]]) -> None:
+    async def go() -> None:
+        async with checking() as check:
+            await body(check)
+
+    asyncio.run(go())
+
+
+def held(check: GuideCheck, reply: bytes = b"taken x") -> tuple[list[bytes], asyncio.Event]:
+    """What is asked of the processes, none of which answers before the event."""
+    asked: list[bytes] = []
+    answer = asyncio.Event()
+
+    async def ask(request: bytes) -> bytes:
+        asked.append(request)
+        await answer.wait()
+        return reply
+
+    check._processes.ask = ask  # type: ignore[method-assign]
+    return asked, answer
+
+
+def test_what_is_known_is_not_checked_again() -> None:
+    """Good and bad: the second answer needs no process."""
+
+    async def body(check: GuideCheck) -> None:
+        first = await check.translate([GOOD, None, GOOD])
+        with pytest.raises(BadRequest):
+            await check.translate([BAD])
+        asked, _ = held(check)
+        assert await check.translate([Guide(GuideKind.REGEX, "a+", "other")]) == {Guide(GuideKind.REGEX, "a+", "other"): first[GOOD]}
+        with pytest.raises(BadRequest):
+            await check.translate([BAD])
+        assert asked == []
+
+    run(body)
+
+
+def test_equal_guides_at_once_are_checked_once_and_outlive_who_asked_first() -> None:
+    async def body(check: GuideCheck) -> None:
+        asked, answer = held(check)
+        first, *others = [asyncio.create_task(check.translate([GOOD])) for _ in range(5)]
+        await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.sleep(0)
+        answer.set()
+        assert await asyncio.gather(*others) == [{GOOD: "x"}] * 4
+        assert asked == [b"REGEX\na+"]
+
+    run(body)
+
+
+def test_a_flood_of_guides_is_refused_beyond_those_that_may_wait_and_known_ones_pass() -> None:
+    async def body(check: GuideCheck) -> None:
+        known = await check.translate([GOOD])
+        asked, answer = held(check)
+        flood = [asyncio.create_task(check.translate([Guide(GuideKind.REGEX, f"b{i}", "f")])) for i in range(200)]
+        while len(asked) < AT_ONCE or len(check._checks) < AT_ONCE + MAX_WAITING:
+            await asyncio.sleep(0)
+        assert len(asked) == AT_ONCE
+        assert await check.translate([GOOD]) == known
+        answer.set()
+        ended = await asyncio.gather(*flood, return_exceptions=True)
+        assert [type(one) for one in ended] == [dict] * (AT_ONCE + MAX_WAITING) + [Overloaded] * (200 - AT_ONCE - MAX_WAITING)
+        assert (await check.translate([Guide(GuideKind.REGEX, "c", "f")])) and len(check._checks) == 0
+
+    run(body)
+
+
+def test_nobody_waits_for_slow_ones_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(check: GuideCheck) -> None:
+        asked, answer = held(check)
+        slow = [asyncio.create_task(check.translate([Guide(GuideKind.REGEX, f"b{i}", "f")])) for i in range(AT_ONCE)]
+        while len(asked) < AT_ONCE:
+            await asyncio.sleep(0)
+        monkeypatch.setattr(guide_check, "WAIT_S", 0.01)
+        with pytest.raises(Overloaded, match="Too many"):
+            await check.translate([GOOD])
+        monkeypatch.undo()
+        answer.set()
+        assert len(await asyncio.gather(*slow)) == AT_ONCE
+        assert await check.translate([GOOD])
+
+    run(body)
+
+
+def test_a_guide_that_ends_its_process_is_too_complex_and_the_next_is_checked() -> None:
+    async def body(check: GuideCheck) -> None:
+        for _ in range(2):
+            with pytest.raises(BadRequest, match="too complex") as caught:
+                await check.translate([Guide(GuideKind.GRAMMAR, SLOW, "f")])
+            assert caught.value.code == "grammar_too_complex"
+            assert await check.translate([GOOD])
+
+    run(body)
+
+
+def test_a_machine_without_time_for_it_is_no_fault_of_the_guide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says so, remembers nothing, and takes the guide when there is time."""
+
+    async def body(check: GuideCheck) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(guide_check, "WALL_S", 0.0)  # so its end comes after that, whatever it was
+            patched.setattr(guide_check._Processes, "_ask", _only_started)
+            with pytest.raises(Overloaded, match="busy"):
+                await check.translate([GOOD])
+        assert await check.translate([GOOD])
+
+    run(body)
+
+
+async def _only_started(self: object, request: bytes) -> bytes:
+    return guide_process.STARTED
+
+
+def test_a_process_that_was_killed_or_ended_idle_is_started_again() -> None:
+    async def body(check: GuideCheck) -> None:
+        await check.translate([GOOD])
+        first = check._processes._process
+        assert first is not None
+        os.kill(first.pid, signal.SIGKILL)
+        first.wait()
+        with pytest.raises(BadRequest):
+            await check.translate([BAD])
+
+    run(body)
+
+
+def test_without_a_process_there_is_an_error_of_the_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(check: GuideCheck) -> None:
+        monkeypatch.setattr(guide_check, "_MODULE", ("-c", "raise SystemExit(1)"))
+        with pytest.raises(EngineFailed):
+            await check.translate([GOOD])
+
+    run(body)
+
+
+def test_closing_ends_what_is_being_checked() -> None:
+    async def body(check: GuideCheck) -> None:
+        held(check)
+        waiting = asyncio.create_task(check.translate([GOOD]))
+        await asyncio.sleep(0)
+        await check.close()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    run(body)

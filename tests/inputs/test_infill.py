@@ -1,0 +1,186 @@
+"""Fill in the middle: the form a prompt takes, what comes back of it, and what models without it say."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quintet.backends.base import Prepared, SequenceSpec, State
+from quintet.backends.native.core.loader import Loaded
+from quintet.backends.native.front.engine import Engine
+from quintet.backends.toy import EOS, ToyRunner, ToyTokenizer
+from quintet.config import EngineConfig
+from quintet.errors import Unsupported
+from quintet.events import ChoiceDelta, Event, Finished, TokenText
+from quintet.inputs.infill import Infill
+from quintet.inputs.tokenizer import Tokenizer
+from quintet.models.vocabulary import Fim
+from quintet.request import CompletionRequest, Sampling, StopRules
+from quintet.service import Service
+
+PRE, SUF, MID, BOS = 1, 2, 3, 4
+
+
+class FimTokenizer(ToyTokenizer):
+    """The toy's, with control characters as markers and a BOS before every text."""
+
+    fim = Fim(PRE, SUF, MID)
+    added = 1, 0
+
+    @property
+    def pieces(self) -> list[bytes]:
+        return [b"" if token in (PRE, SUF, MID, BOS) else piece for token, piece in enumerate(super().pieces)]
+
+    def encode(self, text: str) -> list[int]:
+        return [BOS, *super().encode(text)]
+
+
+@dataclass
+class Lab:
+    """An engine on the toy model with some tokenizer."""
+
+    tokenizer: Tokenizer
+
+    def load(self, progress: Callable[[float], None]) -> Loaded:
+        return Loaded(runner=ToyRunner(), tokenizer=self.tokenizer, name="toy", fingerprint="f")
+
+    async def start(self) -> Engine:
+        engine = Engine(self.load, EngineConfig(kv_bytes=1 << 20))
+        while engine.health().state is not State.READY:
+            await asyncio.sleep(0.001)
+        return engine
+
+    def prepare(self, spec: SequenceSpec) -> Prepared:
+        async def go() -> Prepared:
+            engine = await self.start()
+            try:
+                return await engine.prepare([spec])
+            finally:
+                await engine.close()
+
+        return asyncio.run(go())
+
+    def complete(self, asked: CompletionRequest) -> list[Event]:
+        async def go() -> list[Event]:
+            engine = await self.start()
+            try:
+                job = await Service(engine, lambda: 0.0).prepare(asked)
+                return [event async for batch in job.events() for event in batch]
+            finally:
+                await engine.close()
+
+        return asyncio.run(go())
+
+
+FIM = Lab(FimTokenizer())
+SPEC = SequenceSpec("ab", 4, Sampling(0.0, 1.0, 0), None, False, suffix="yz")
+
+
+def request(prompt: str = "ab", **wanted: object) -> CompletionRequest:
+    plain = CompletionRequest("m", (prompt,), 4, 1, False, None, Sampling(0.0, 1.0, 0), StopRules(), False, False, "", suffix="yz")
+    return replace(plain, **wanted)  # type: ignore[arg-type]
+
+
+def entries(events: list[Event]) -> list[TokenText]:
+    return [token for event in events if isinstance(event, ChoiceDelta) for token in event.tokens]
+
+
+def text(events: list[Event]) -> str:
+    return "".join(event.text for event in events if isinstance(event, ChoiceDelta))
+
+
+def test_a_prompt_stands_before_its_suffix_between_the_models_markers() -> None:
+    """One BOS, before everything; none inside."""
+    assert FIM.prepare(SPEC).sequences[0].tokens == (BOS, PRE, *b"ab", SUF, *b"yz", MID)
+
+
+def test_a_server_that_is_told_so_puts_the_suffix_first_and_echoes_the_same() -> None:
+    form = Infill(PRE, SUF, MID, 1, 0, suffix_first=True)
+    tokens, start, end = form.join("ab", [BOS, *b"ab"], [BOS, *b"yz"])
+    assert tokens == (BOS, SUF, *b"yz", PRE, *b"ab", MID)
+    assert bytes(tokens[start:end]) == b"ab"
+
+
+def test_token_ids_are_taken_as_they_are() -> None:
+    assert FIM.prepare(replace(SPEC, prompt=(97, 98))).sequences[0].tokens == (PRE, 97, 98, SUF, *b"yz", MID)
+
+
+def test_a_marker_ends_the_middle() -> None:
+    assert FIM.prepare(SPEC).sequences[0].sampling.stop_token_ids == (PRE, SUF, MID)
+
+
+def test_nothing_before_the_gap_is_a_prompt_too() -> None:
+    (sequence,) = FIM.prepare(replace(SPEC, prompt="", echo=True)).sequences
+    assert sequence.tokens == (BOS, PRE, SUF, *b"yz", MID)
+    assert not sequence.echo, "there is nothing to echo"
+
+
+def test_a_model_without_markers_refuses_a_suffix_by_its_name() -> None:
+    with pytest.raises(Unsupported, match="'suffix' needs a model with fill-in-the-middle tokens, and toy has none"):
+        Lab(ToyTokenizer()).prepare(SPEC)
+
+
+def test_the_echo_is_the_prompt_and_neither_markers_nor_suffix() -> None:
+    """With and without log-probabilities, and with only the prompt's last tokens."""
+    made = text(FIM.complete(request()))
+    for wanted in ({}, {"logprobs": 1}, {"token_ids": True}):
+        assert text(FIM.complete(request(echo=True, **wanted))) == "ab" + made
+        assert text(FIM.complete(request(echo=True, echo_last=1, **wanted))) == "b" + made
+        assert text(FIM.complete(request(echo=True, echo_last=9, **wanted))) == "ab" + made
+
+
+@pytest.mark.parametrize("max_tokens", [0, 3])
+@pytest.mark.parametrize("size", [1, 12, 13, 14, 15, 30, 31])
+def test_log_probabilities_of_the_echo_are_those_at_their_places_in_the_form(size: int, max_tokens: int) -> None:
+    """The whole form, sent as ids and echoed, is the oracle; asked twice, for the second time comes from the cache."""
+    prompt = "abcdefghijklmnopqrstuvwxyzabcdefgh"[:size]
+    form = (BOS, PRE, *prompt.encode(), SUF, *b"yz" * 20, MID)
+
+    async def go() -> tuple[list[Event], ...]:
+        engine = await FIM.start()
+        service = Service(engine, lambda: 0.0)
+
+        async def run(asked: CompletionRequest) -> list[Event]:
+            return [event async for batch in (await service.prepare(asked)).events() for event in batch]
+
+        try:
+            asked = request(prompt, suffix="yz" * 20, echo=True, logprobs=2, max_tokens=max_tokens)
+            whole = request(suffix="", prompts=(form,), echo=True, logprobs=2, max_tokens=max_tokens)
+            return await run(asked), await run(asked), await run(whole), await run(asked)
+        finally:
+            await engine.close()
+
+    first, again, oracle, after = asyncio.run(go())
+    wanted = [(token.token, token.logprob) for token in entries(oracle)]
+    kept = [*wanted[2 : 2 + size], *wanted[len(form) :]]
+    for events in (first, again, after):
+        assert [(token.token, token.logprob) for token in entries(events)] == kept
+        assert [token.offset for token in entries(events)][:size] == list(range(size))
+    assert isinstance(first[-1], Finished) and first[-1].usage.prompt_tokens == len(form)
+
+
+def test_samples_of_a_gap_are_those_of_single_requests() -> None:
+    sampling = Sampling(1.0, 1.0, 7)
+    together = FIM.complete(request(n=3, sampling=sampling))
+    for index in range(3):
+        alone = FIM.complete(request(sampling=replace(sampling, seed=7 + index)))
+        assert text([event for event in together if isinstance(event, ChoiceDelta) and event.index == index]) == text(alone)
+
+
+@given(st.text(max_size=5), st.text(min_size=1, max_size=5), st.integers(0, 2), st.integers(0, 2))
+def test_the_form_holds_both_texts_whole_whatever_the_tokenizer_adds(prompt: str, suffix: str, before: int, after: int) -> None:
+    def encode(text: str) -> list[int]:
+        return [*[300] * before, *text.encode("utf-8", "surrogatepass"), *[301] * after]
+
+    form = Infill(PRE, SUF, MID, before, after)
+    tokens, start, end = form.join(prompt, encode(prompt), encode(suffix))
+    assert bytes(tokens[start:end]) == prompt.encode("utf-8", "surrogatepass")
+    assert tokens[:start] == (*[300] * before, PRE)
+    assert bytes(tokens[end + 1 : -1]) == suffix.encode("utf-8", "surrogatepass")
+    assert (tokens[end], tokens[-1]) == (SUF, MID)
+    assert EOS not in tokens

@@ -1,0 +1,83 @@
+"""What ``prepare`` refuses, and in which words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from quintet.backends.base import Capabilities, SequenceSpec
+from quintet.errors import BadRequest, PromptTooLong, Unsupported
+from quintet.inputs.prepare import resolve, texts
+from quintet.request import Prompt, Reasoning, Sampling
+
+CAPABILITIES = Capabilities("m", context=20, vocab=300, pieces=[b""] * 300, max_logprobs=5, max_sequences=4, fingerprint="f")
+
+
+def spec(prompt: Prompt = (1, 2, 3), max_tokens: int | None = 4, logprobs: int | None = None) -> SequenceSpec:
+    return SequenceSpec(prompt, max_tokens, Sampling(0.0, 1.0, 0), logprobs, echo=False)
+
+
+def refusal(*specs: SequenceSpec, separator: int | None = 9) -> BadRequest:
+    with pytest.raises(BadRequest) as caught:
+        resolve(specs, {"": []}, CAPABILITIES, separator)
+    return caught.value
+
+
+def test_equal_texts_are_tokenised_once() -> None:
+    assert texts([spec("a"), spec("b"), spec("a"), spec((1,))]) == ["a", "b"]
+
+
+def test_max_tokens_is_given_filled_up_to_the_context_or_truncated_to_it() -> None:
+    sequences = resolve([spec(max_tokens=17), spec(max_tokens=None), replace(spec(max_tokens=900), truncate=True)], {}, CAPABILITIES, None)
+    assert [sequence.max_tokens for sequence in sequences] == [17, 17, 17]
+
+
+def test_a_prompt_and_max_tokens_beyond_the_context_are_refused_with_all_numbers() -> None:
+    error = refusal(spec(max_tokens=18))
+    assert isinstance(error, PromptTooLong)
+    assert error.param == "max_tokens"
+    assert str(error) == "'max_tokens' and the 3 tokens of prompt must together be at most 20, the context, got 18."
+
+
+@pytest.mark.parametrize(("length", "max_tokens"), [(21, 0), (21, 5), (20, 1), (20, None)])
+def test_a_prompt_that_leaves_no_room_is_refused_as_the_prompt(length: int, max_tokens: int | None) -> None:
+    error = refusal(spec((1,) * length, max_tokens))
+    assert isinstance(error, PromptTooLong)
+    assert (error.param, error.got) == ("prompt", str(length))
+
+
+def test_a_prompt_that_fills_the_context_is_fine_when_nothing_is_generated() -> None:
+    assert resolve([spec((1,) * 20, 0)], {}, CAPABILITIES, None)[0].max_tokens == 0
+
+
+@pytest.mark.parametrize("token", [-1, 300, 2**40])
+def test_a_token_id_outside_the_logits_is_refused(token: int) -> None:
+    """reliability 0.3: against the width of the logits, not the length of the tokenizer."""
+    error = refusal(spec((1, token, 2)))
+    assert str(error) == f"'prompt' token ids must be from 0 to 299, got {token}."
+
+
+def test_of_several_prompts_the_bad_one_is_named() -> None:
+    good, bad = (1, 2), (3, 999)
+    assert refusal(spec(good), spec(good), spec(bad), spec(bad)).param == "prompt[1]"
+    assert refusal(spec(bad), spec(bad)).param == "prompt"
+
+
+@pytest.mark.parametrize("prompt", ["", ()])
+def test_an_empty_prompt_is_the_separator_and_refused_where_there_is_none(prompt: Prompt) -> None:
+    assert resolve([spec(prompt)], {"": []}, CAPABILITIES, 9)[0].tokens == (9,)
+    assert refusal(spec(prompt), separator=None).param == "prompt"
+
+
+def test_too_many_sequences_alternatives_or_negative_counts_are_refused() -> None:
+    assert refusal(*[spec()] * 5).param == "prompt"
+    assert refusal(spec(logprobs=6)).param == "logprobs"
+    assert refusal(spec(logprobs=-1)).param == "logprobs"
+    assert refusal(spec(max_tokens=-1)).param == "max_tokens"
+
+
+def test_no_thinking_is_all_that_a_model_that_does_not_reason_can_do() -> None:
+    assert resolve([replace(spec(), reasoning=Reasoning(0, "thinking"))], {}, CAPABILITIES, 9)[0].thinking is None
+    error = refusal(replace(spec(), reasoning=Reasoning(5, "thinking")))
+    assert isinstance(error, Unsupported) and error.param == "thinking" and "m does not reason" in str(error)

@@ -1,0 +1,254 @@
+"""Models from the Hugging Face hub. ``model_info`` and ``hf_hub_download`` are replaced; the cache has the hub's real layout and is
+read by the real library; the offline errors are the real ones."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+
+import huggingface_hub
+import pytest
+from huggingface_hub import constants, errors
+from tests.support.report import GGUF, Notes
+
+from quintet.errors import ModelError
+from quintet.models import files, hub, store
+from quintet.models.hub import HubReference
+
+REVISION = "a" * 40
+
+
+@dataclass
+class FakeHub:
+    """A hub with one repository, ``user/repo``; downloads land in the real cache layout."""
+
+    cache: Path
+    files: dict[str, bytes] = field(default_factory=dict)
+    promised: dict[str, str] = field(default_factory=dict)
+    failure: Exception | None = None
+    download_failure: Exception | None = None
+    asked: list[str] = field(default_factory=list)
+
+    def model_info(self, repo: str, *, files_metadata: bool) -> SimpleNamespace:
+        assert files_metadata
+        self.asked.append(repo)
+        if self.failure:
+            raise self.failure
+        return SimpleNamespace(siblings=[self._sibling(name) for name in self.files])
+
+    def hf_hub_download(self, repo: str, name: str, *, cache_dir: Path) -> str:
+        if self.download_failure:
+            raise self.download_failure
+        return str(self.put(repo, name, self.files[name], Path(cache_dir)))
+
+    def put(self, repo: str, name: str, content: bytes, cache: Path | None = None) -> Path:
+        top = (cache or self.cache) / f"models--{repo.replace('/', '--')}"
+        blob = top / "blobs" / hashlib.sha256(content).hexdigest()
+        link = top / "snapshots" / REVISION / name
+        for folder in (blob.parent, link.parent, top / "refs"):
+            folder.mkdir(parents=True, exist_ok=True)
+        (top / "refs" / "main").write_text(REVISION)
+        blob.write_bytes(content)
+        if not link.is_symlink():
+            link.symlink_to(blob)
+        return link
+
+    def _sibling(self, name: str) -> SimpleNamespace:
+        digest = self.promised.get(name, hashlib.sha256(self.files[name]).hexdigest())
+        lfs = SimpleNamespace(sha256=digest) if name.endswith(".gguf") else None
+        return SimpleNamespace(rfilename=name, size=len(self.files[name]), lfs=lfs)
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHub:
+    fake = FakeHub(tmp_path / "hub", {"README.md": b"hello", "m-Q4_K_M.gguf": GGUF, "m-q8_0.gguf": GGUF + b"8"})
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(fake.cache))
+    monkeypatch.setattr(huggingface_hub, "model_info", fake.model_info)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", fake.hf_hub_download)
+    return fake
+
+
+# --- choosing the file
+
+
+@pytest.mark.parametrize(
+    ("names", "want", "chosen"),
+    [
+        (["a.Q8_0.gguf", "a.q4_k_m.gguf"], "", "a.q4_k_m.gguf"),
+        (["b-f16.gguf", "a-Q2_K.gguf", "x.txt"], "", "a-Q2_K.gguf"),
+        (["a-Q4_K_M.gguf", "a-Q8_0.gguf"], "q8_0", "a-Q8_0.gguf"),
+        (["a-Q4_K_S.gguf", "a-Q4_K.gguf"], "Q4_K", "a-Q4_K.gguf"),
+        (["a-BF16.gguf", "a-F16.gguf"], "f16", "a-F16.gguf"),
+        (["a-UD-Q4_K_XL.gguf", "a-Q8_0.gguf"], "UD-Q4_K_XL", "a-UD-Q4_K_XL.gguf"),
+        (["mmproj-Q4_K_M.gguf", "z-Q8_0.gguf"], "", "z-Q8_0.gguf"),
+        (["one.gguf", "sub/two.gguf"], "sub/two.gguf", "sub/two.gguf"),
+    ],
+)
+def test_the_file_a_reference_means(names: list[str], want: str, chosen: str) -> None:
+    assert hub.pick(names, HubReference("user/repo", want)) == chosen
+
+
+@pytest.mark.parametrize(
+    ("names", "want", "said"),
+    [
+        (["model.safetensors"], "", "holds no .gguf file"),
+        (["a-Q8_0.gguf"], "Q4_0", "has no file for 'Q4_0'; it has: a-Q8_0.gguf"),
+        (["a-Q8_0-00001-of-00003.gguf", "a-Q8_0-00002-of-00003.gguf"], "Q8_0", "split model"),
+        (["a-Q4_K_M-00001-of-00002.gguf"], "", "split model"),
+    ],
+)
+def test_no_fitting_file_is_refused_with_the_reason(names: list[str], want: str, said: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        hub.pick(names, HubReference("user/repo", want))
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["hf:", "hf:repo", "hf:a/b/c", "hf:a b/c", "hf:/b:Q8_0"])
+def test_a_malformed_reference_says_how_to_write_one(text: str) -> None:
+    with pytest.raises(ModelError, match="malformed model reference .* write hf:user/repo"):
+        store.resolve(text, Notes())
+
+
+# --- fetching
+
+
+def test_a_model_is_announced_with_its_size_fetched_and_its_hash_checked(fake: FakeHub) -> None:
+    notes = Notes()
+    found = store.resolve("hf:user/repo", notes)
+    assert (found.reference, found.name, found.path.read_bytes()) == ("hf:user/repo:m-Q4_K_M.gguf", "m-Q4_K_M", GGUF)
+    assert notes.lines == [
+        f"fetching hf:user/repo:m-Q4_K_M.gguf: 10 kB, to {fake.cache}",
+        "hf:user/repo:m-Q4_K_M.gguf is ready, SHA-256 checked",
+    ]
+
+
+def test_a_cached_model_is_used_without_asking_the_hub(fake: FakeHub) -> None:
+    store.resolve("hf:user/repo:Q8_0", Notes())
+    fake.asked.clear()
+    notes = Notes()
+    assert store.resolve("hf:user/repo:q8_0", notes).size == len(GGUF) + 1
+    assert (fake.asked, notes.lines) == ([], [])
+    store.resolve("hf:user/repo:q8_0", notes, refresh=True)
+    assert fake.asked == ["user/repo"]
+
+
+def test_the_default_is_not_whatever_happens_to_be_cached(fake: FakeHub) -> None:
+    store.resolve("hf:user/repo:Q8_0", Notes())
+    assert store.resolve("hf:user/repo", Notes()).name == "m-Q4_K_M"
+
+
+def test_offline_takes_what_is_cached_and_refuses_what_is_not(fake: FakeHub) -> None:
+    with pytest.raises(ModelError, match="hf:user/repo is not in the cache and offline mode is on"):
+        store.resolve("hf:user/repo", Notes(), offline=True)
+    fake.put("user/repo", "m-q8_0.gguf", GGUF)
+    assert store.resolve("hf:user/repo", Notes(), offline=True).name == "m-q8_0"
+    with pytest.raises(ModelError, match="has no file for 'Q2_K'"):
+        store.resolve("hf:user/repo:Q2_K", Notes(), offline=True)
+    assert fake.asked == []
+
+
+def test_a_download_with_the_wrong_hash_is_removed(fake: FakeHub) -> None:
+    fake.promised["m-Q4_K_M.gguf"] = "0" * 64
+    with pytest.raises(ModelError, match="wrong SHA-256 hash .* it was removed"):
+        store.resolve("hf:user/repo", Notes())
+    assert hub.stored() == []
+
+
+def test_too_large_for_the_disk_is_refused_before_the_download(fake: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=9))
+    with pytest.raises(ModelError, match="not enough disk space .* needs 10 kB, 9 B are free"):
+        store.resolve("hf:user/repo", Notes())
+
+
+def _answer(kind: type[errors.HfHubHTTPError], text: str) -> errors.HfHubHTTPError:
+    import httpx2
+
+    return kind(text, response=httpx2.Response(404, request=httpx2.Request("GET", "http://hub.test")))
+
+
+@pytest.mark.parametrize(
+    ("failure", "said"),
+    [
+        (_answer(errors.RepositoryNotFoundError, "404"), "does not exist, or is private"),
+        (_answer(errors.GatedRepoError, "403"), "is gated"),
+        (errors.OfflineModeIsEnabled("offline"), "HF_HUB_OFFLINE is set"),
+        (ConnectionError("[Errno -2] Name or service not known"), "cannot be fetched from the hub: [Errno -2] Name or service not known"),
+        (RuntimeError("first line\nsecond line"), "cannot be fetched from the hub: first line"),
+        (RuntimeError(), "cannot be fetched from the hub: RuntimeError"),
+    ],
+)
+def test_what_the_hub_or_the_network_says_becomes_one_clear_line(fake: FakeHub, failure: Exception, said: str) -> None:
+    fake.failure = failure
+    with pytest.raises(ModelError) as caught:
+        store.resolve("hf:user/repo", Notes())
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("failure", "said"),
+    [
+        (OSError(28, "No space left on device"), "the disk is full"),
+        (PermissionError(13, "Permission denied"), "Permission denied"),
+        (ConnectionError("connection reset"), "cannot be fetched from the hub: connection reset"),
+    ],
+)
+def test_a_download_that_breaks_off_becomes_one_clear_line(fake: FakeHub, failure: Exception, said: str) -> None:
+    fake.download_failure = failure
+    with pytest.raises(ModelError) as caught:
+        store.resolve("hf:user/repo", Notes())
+    assert said in str(caught.value)
+
+
+# --- the cache
+
+
+def test_the_list_holds_whole_models_of_every_repository_and_nothing_else(fake: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUINTET_CACHE", str(fake.cache / "none"))
+    fake.put("user/repo", "sub/m.gguf", GGUF)
+    fake.put("user/repo", "README.md", b"x")
+    fake.put("other/model", "mmproj.gguf", GGUF)
+    fake.put("other/model", "big-00001-of-00002.gguf", GGUF)
+    fake.put("other/model", "a.gguf", GGUF)
+    assert [(one.reference, one.size) for one in store.stored()] == [
+        ("hf:other/model:a.gguf", len(GGUF)),
+        ("hf:user/repo:sub/m.gguf", len(GGUF)),
+    ]
+
+
+def test_without_a_cache_the_list_is_empty(fake: FakeHub) -> None:
+    assert hub.stored() == []
+
+
+def test_every_listed_reference_resolves_to_its_file(fake: FakeHub) -> None:
+    fake.put("user/repo", "sub/m.gguf", GGUF)
+    (one,) = hub.stored()
+    assert store.resolve(one.reference, Notes(), offline=True) == one
+
+
+def test_the_real_library_offline_gives_one_clear_line(tmp_path: Path) -> None:
+    """In a process of its own, where HF_HUB_OFFLINE is set before huggingface_hub is imported."""
+    code = "from quintet.models import store; store.resolve('hf:user/repo', None)"
+    environment = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path), "PYTHONPATH": ":".join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
+    assert done.stderr.splitlines()[-1] == (
+        "quintet.errors.ModelError: hf:user/repo is not in the cache and offline mode is on; pull it with a network first."
+    )
+
+
+def test_an_unreachable_hub_gives_one_clear_line(tmp_path: Path) -> None:
+    """The real library and HTTP stack, pointed at a closed port."""
+    code = "from quintet.models import store\nclass N:\n note = progress = lambda *a: None\nstore.resolve('hf:user/repo', N())"
+    environment = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path), "PYTHONPATH": ":".join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
+    assert done.stderr.splitlines()[-1].startswith("quintet.errors.ModelError: hf:user/repo cannot be fetched from the hub: ")
+
+
+def test_sha256_is_the_files_own(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"abc")
+    assert files.sha256(tmp_path / "x") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"

@@ -1,0 +1,265 @@
+"""Without a key only the probes are open; every other path is closed, whether it exists or not."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tests.server.asgi import JSON, Answer, call
+from tests.server.scripted import ScriptedBackend
+
+from quintet.config import ServerConfig
+from quintet.errors import NotAuthorized, TooManyRequests
+from quintet.server.app import App, create_app
+from quintet.server.auth import (
+    FAILURE_S,
+    MOST_ADDRESSES,
+    MOST_FAILURES,
+    RELOAD_S,
+    Caller,
+    Failures,
+    KeyFileError,
+    Keys,
+    read_key_file,
+)
+
+KEYS = ("sk-one", "sk-two")
+BODY = {"prompt": "a", "max_tokens": 1}
+
+
+def ask(*headers: tuple[str, str], path: str = "/v1/completions", method: str = "POST", raw_path: bytes | None = None) -> Answer:
+    app = create_app(ScriptedBackend(), ServerConfig(api_keys=KEYS))
+    return call(app, BODY, path=path, method=method, headers=[*JSON, *headers], raw_path=raw_path)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_each_key_opens(key: str) -> None:
+    assert ask(("authorization", f"Bearer {key}")).status == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [],
+        [("authorization", "")],
+        [("authorization", "Bearer")],
+        [("authorization", "Bearer ")],
+        [("authorization", "Bearer sk-on")],
+        [("authorization", "Bearer sk-one ")],
+        [("authorization", "Bearer  sk-one")],
+        [("authorization", "Bearer sk-one\x00")],
+        [("authorization", "Bearer SK-ONE")],
+        [("authorization", "Bearer sk-\u00e9")],
+        [("authorization", "Bearer " + "x" * 1_000_000)],
+        [("authorization", "Bearer sk-one,sk-two")],
+        [("authorization", "bearer sk-one")],
+        [("authorization", "Basic c2stb25lOg==")],
+        [("authorization", "sk-one")],
+        [("authorization", "Bearer sk-one"), ("authorization", "Bearer sk-one")],
+        [("x-api-key", "sk-one")],
+        [("host", "evil/?"), ("x-forwarded-for", "127.0.0.1"), ("x-original-url", "/health")],
+    ],
+)
+def test_anything_else_gets_the_same_401(headers: list[tuple[str, str]]) -> None:
+    answer = ask(*headers)
+    assert (answer.status, answer.header("www-authenticate")) == (401, "Bearer")
+    assert answer.body == ask().body
+
+
+PATHS = ["/v1/completions", "/completions", "/v1/models", "/models/x", "/", "", "/nope", "/metrics", "/version", "/openai/v1/completions"]
+NEARLY_HEALTH = ["//health", "/health/", "/HEALTH", "/v1/../health", "/health\0", "/health;x", "/v1/health", "/%68ealth"]
+PROBES = ["/health", "/livez", "/ping", "/readyz"]
+PUBLIC = [*PROBES, "/docs", "/openapi.json"]
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "OPTIONS", "DELETE"])
+@pytest.mark.parametrize("path", [*PATHS, *NEARLY_HEALTH])
+def test_every_path_but_the_public_ones_is_closed(path: str, method: str) -> None:
+    assert ask(path=path, method=method).status == 401
+
+
+@pytest.mark.parametrize("path", PROBES)
+def test_probes_are_open_and_tell_a_state_only(path: str) -> None:
+    answer = ask(path=path, method="GET")
+    assert answer.status == 200
+    assert list(answer.json()) == ["status"]
+
+
+def test_nothing_else_is_open_of_all_that_is_routed() -> None:
+    app = create_app(ScriptedBackend(), ServerConfig(api_keys=KEYS))
+    assert isinstance(app, App)
+    routed = {*app._plain, *(base + resource for base in ("", "/v1", "/openai/v1") for resource in (*app._resources, "/models/x"))}
+    opened = {path for path in routed if call(app, BODY, method="GET", path=path).status != 401}
+    assert opened == set(PUBLIC)
+
+
+def test_an_encoded_spelling_of_a_public_path_is_not_public() -> None:
+    """The server decodes ``/%68ealth`` to ``/health`` before it calls the application."""
+    assert ask(path="/health", method="GET", raw_path=b"/%68ealth").status == 401
+
+
+def test_nothing_is_computed_without_a_key() -> None:
+    backend = ScriptedBackend()
+    call(create_app(backend, ServerConfig(api_keys=KEYS)), BODY)
+    assert (backend.prepared, backend.submitted) == (0, 0)
+
+
+def test_memory_holds_no_key() -> None:
+    assert not any(key in repr(vars(Keys(KEYS, None, Clock()))) for key in KEYS)
+
+
+# Wrong keys
+
+
+@dataclass
+class Clock:
+    now: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def headers(key: str) -> list[tuple[bytes, bytes]]:
+    return [(b"authorization", f"Bearer {key}".encode())]
+
+
+def fail(keys: Keys, address: str, times: int) -> list[type]:
+    kinds: list[type] = []
+    for number in range(times):
+        with pytest.raises((NotAuthorized, TooManyRequests)) as caught:
+            keys.require(headers(f"guess-{number}"), address)
+        kinds.append(caught.type)
+    return kinds
+
+
+def test_after_too_many_wrong_keys_an_address_waits_even_with_a_right_guess_and_others_do_not() -> None:
+    clock = Clock()
+    keys = Keys(KEYS, None, clock)
+    assert fail(keys, "a", MOST_FAILURES + 2) == [NotAuthorized] * MOST_FAILURES + [TooManyRequests] * 2
+    with pytest.raises(TooManyRequests):
+        keys.require(headers(KEYS[0]), "a")
+    assert keys.require(headers(KEYS[0]), "b").id
+    clock.now += FAILURE_S
+    assert keys.require(headers(KEYS[0]), "a").id
+
+
+def test_a_key_in_use_is_not_locked_out_by_a_neighbour_behind_the_same_address() -> None:
+    keys = Keys(KEYS, None, Clock())
+    keys.require(headers(KEYS[1]), "proxy")
+    assert fail(keys, "proxy", 100)[-1] is TooManyRequests
+    assert keys.require(headers(KEYS[1]), "proxy").id
+
+
+def test_a_request_without_a_key_is_no_guess() -> None:
+    keys = Keys(KEYS, None, Clock())
+    for _ in range(1000):
+        with pytest.raises(NotAuthorized):
+            keys.require([], "a")
+    assert keys.require(headers(KEYS[0]), "a").id
+
+
+def test_the_memory_for_addresses_is_bounded() -> None:
+    failures = Failures(Clock())
+    for number in range(2 * MOST_ADDRESSES):
+        failures.require(str(number), None)
+    assert len(failures._records) == MOST_ADDRESSES
+
+
+def test_a_locked_out_client_is_told_when_to_come_back() -> None:
+    app = create_app(ScriptedBackend(), ServerConfig(api_keys=KEYS))
+    answers = [call(app, BODY, headers=[*JSON, ("authorization", "Bearer x")]) for _ in range(MOST_FAILURES + 1)]
+    assert [answer.status for answer in answers] == [401] * MOST_FAILURES + [429]
+    assert answers[-1].header("retry-after") == "3"
+
+
+# Who is who
+
+
+def test_each_key_has_its_own_salt_and_an_id_that_does_not_give_it_away() -> None:
+    keys = Keys(KEYS, None, Clock())
+    one, two = (keys.require(headers(key), "") for key in KEYS)
+    assert one.id == hashlib.sha256(KEYS[0].encode()).hexdigest()[:8]
+    assert len({one.salt, two.salt, one.id, two.id}) == 4
+    assert Keys(KEYS, None, Clock()).require(headers(KEYS[0]), "").salt != one.salt  # another process
+    assert Keys((), None, Clock()).require([], "") == Caller()
+
+
+# The key file
+
+
+def written(path: Path, text: str, mode: int = 0o600) -> Path:
+    path.write_text(text)
+    path.chmod(mode)
+    return path
+
+
+def test_a_key_file_holds_keys_plain_or_hashed_one_a_line_with_comments(tmp_path: Path) -> None:
+    digest = hashlib.sha256(b"sk-hashed").hexdigest()
+    file = written(tmp_path / "keys", f"# Ada\nsk-plain\n\n  # Bob\nsha256:{digest}\nsha256:{digest.upper()}\n")
+    keys = Keys((), file, Clock())
+    for key in ("sk-plain", "sk-hashed"):
+        assert keys.require(headers(key), "").id == hashlib.sha256(key.encode()).hexdigest()[:8]
+    for wrong in ("# Ada", "Ada", digest, f"sha256:{digest}", ""):
+        with pytest.raises(NotAuthorized):
+            keys.require(headers(wrong), "")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "holds no API key"),
+        ("# only a comment\n", "holds no API key"),
+        ("sk-a\nsecret with spaces\n", "line 2"),
+        ("sha256:abc\n", "line 1"),
+        ("schl\u00fcssel\n", "must be ASCII"),
+    ],
+)
+def test_a_malformed_key_file_is_refused_without_telling_what_it_holds(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(KeyFileError, match=says) as caught:
+        read_key_file(written(tmp_path / "keys", text))
+    assert "secret" not in str(caught.value)
+    assert "abc" not in str(caught.value).replace(str(tmp_path), "")
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o604, 0o606, 0o602, 0o620])
+def test_a_key_file_that_others_can_read_or_write_is_refused(tmp_path: Path, mode: int) -> None:
+    with pytest.raises(KeyFileError, match="chmod 600"):
+        read_key_file(written(tmp_path / "keys", "sk-a\n", mode))
+
+
+def test_a_key_file_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(KeyFileError, match="No such file"):
+        read_key_file(tmp_path / "none")
+    with pytest.raises(KeyFileError, match="is not a file"):
+        read_key_file(tmp_path)
+
+
+def test_a_revoked_key_stops_working_within_a_second_and_a_new_one_begins_to(tmp_path: Path) -> None:
+    clock = Clock()
+    file = written(tmp_path / "keys", "sk-old\nsk-stays\n")
+    keys = Keys(("sk-option",), file, clock)
+    keys.require(headers("sk-old"), "")
+    written(file, "sk-new-one\nsk-stays\n")
+    clock.now += RELOAD_S
+    with pytest.raises(NotAuthorized):
+        keys.require(headers("sk-old"), "")
+    for key in ("sk-new-one", "sk-stays", "sk-option"):
+        keys.require(headers(key), "")
+
+
+@pytest.mark.parametrize("spoil", [lambda file: file.chmod(0o644), lambda file: file.unlink(), lambda file: file.write_text("a b\n")])
+def test_a_key_file_that_goes_bad_opens_nothing_until_it_is_mended(tmp_path: Path, spoil: Callable[[Path], object]) -> None:
+    clock = Clock()
+    file = written(tmp_path / "keys", "sk-file\n")
+    keys = Keys(("sk-option",), file, clock)
+    spoil(file)
+    clock.now += RELOAD_S
+    with pytest.raises(NotAuthorized):
+        keys.require(headers("sk-file"), "")
+    keys.require(headers("sk-option"), "")
+    written(file, "sk-file\n")
+    clock.now += RELOAD_S
+    keys.require(headers("sk-file"), "")

@@ -1,0 +1,63 @@
+"""Whole answers of every dialect, byte for byte, and what holds of all of them. See ``goldens.py``.
+
+``QUINTET_WRITE_GOLDENS=1`` writes the answers anew: read the difference before committing it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import pytest
+from tests.dialects.fold_clients import folded
+from tests.server.goldens import CASES, GOLDEN, TOY, chunks, recorded, replay, sent, slices_right, written
+
+from quintet.dialects.catalog import PROVIDERS
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_answer_is_the_golden_one_byte_for_byte(name: str) -> None:
+    got = replay(name)
+    path = GOLDEN / name / "response.http"
+    if os.environ.get("QUINTET_WRITE_GOLDENS"):
+        path.write_bytes(written(got))
+    assert written(got) == path.read_bytes()
+    slices_right(name, got)
+
+
+@pytest.mark.parametrize("dialect", PROVIDERS)
+def test_there_are_goldens_of_all_kinds(dialect: str) -> None:
+    cases = [name for name in CASES if name.startswith(f"{dialect}/")]
+    assert len(set(TOY) & set(cases)) >= 40
+    kinds = [(GOLDEN / name / "response.http").read_text().split("\n")[1] for name in cases]
+    assert kinds.count("content-type: application/json") >= 25
+    assert kinds.count("content-type: text/event-stream; charset=utf-8") >= 8
+    assert sum(slices_right(name, recorded(name)) for name in cases) >= 50 or dialect == "together"  # which has no offsets
+
+
+def answered(name: str) -> bool:
+    return (GOLDEN / name / "response.http").read_bytes().startswith(b"200\n")
+
+
+def streamable(asked: dict[str, Any]) -> bool:
+    """Only without ``best_of``, whose results are known at the end."""
+    return (asked.get("best_of") or 0) <= (asked.get("n") or 1)
+
+
+PAIRS = [name for name in TOY if answered(name) and streamable(json.loads(sent(name)))]
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_the_json_body_is_what_a_client_makes_of_the_stream(name: str) -> None:
+    dialect, asked = name.split("/")[0], json.loads(sent(name))
+    asked.pop("stream_options", None)
+    options = {"stream_options": {"include_usage": True}} if dialect == "openai" else {}
+    body = replay(name, json.dumps({**asked, "stream": False}).encode())
+    stream = replay(name, json.dumps({**asked, "stream": True, **options}).encode())
+    assert stream.body.endswith(b"\n\ndata: [DONE]\n\n")
+    assert folded(dialect, chunks(stream.body), asked.get("logprobs")) == body.json()
+
+
+def test_most_goldens_have_both_a_body_and_a_stream() -> None:
+    assert all(sum(name.startswith(f"{dialect}/") for name in PAIRS) >= 25 for dialect in PROVIDERS)

@@ -1,0 +1,235 @@
+"""Whatever is sent to ``POST /completions``: an answer as the dialect's document describes it, and the same bytes for everybody else.
+
+``QUINTET_HOSTILE_BODIES`` says how many requests per dialect; ``make test-fuzz`` sends 100,000. A failure names its request: the same
+number is always the same request (``tests/tools/hostile.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from tests.backends.contract.conftest import ready
+from tests.server.asgi import SOURCE, Answer, acall
+from tests.server.documents import completions
+from tests.server.goldens import chunks
+from tests.server.toy import MODEL
+from tests.tools.hostile import Bodies, Hostile, described
+
+from quintet.backends.base import Prepared
+from quintet.backends.native.front.engine import Engine
+from quintet.backends.toy import toy_loader
+from quintet.config import EngineConfig, ServerConfig
+from quintet.dialects.catalog import PROVIDERS
+from quintet.events import TokenEvent
+from quintet.server.app import create_app
+
+COUNT = int(os.environ.get("QUINTET_HOSTILE_BODIES", "1000"))
+AT_ONCE = 50
+CPU_S = 0.05 if COUNT >= 100_000 else 1.0
+"""Most processor time until a refusal. A test of every day only notices what grows out of all proportion: its machine may be slow."""
+
+NEIGHBOUR = {"model": MODEL, "prompt": "The sky is", "max_tokens": 24, "n": 2, "seed": 3, "logprobs": 2, "stream": True}
+
+
+@dataclass
+class Seen:
+    """What became of one request.
+
+    Args:
+        cpu: seconds of processor time on the event loop's thread, where everything that a request may cost is done here.
+        started: submissions to the engine.
+    """
+
+    answer: Answer = field(default_factory=Answer)
+    cpu: float = 0.0
+    started: int = 0
+    error: BaseException | None = None
+
+
+CURRENT: contextvars.ContextVar[Seen] = contextvars.ContextVar("CURRENT")
+
+
+class Watched(Engine):
+    """Counts the submissions of each request."""
+
+    def submit(self, prepared: Prepared) -> AsyncIterator[Sequence[TokenEvent]]:
+        CURRENT.get().started += 1
+        return super().submit(prepared)
+
+
+class OnTheSpot(ThreadPoolExecutor):
+    """Runs what is meant for a thread at once, so that its processor time counts for the request that it belongs to."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+class Timed:
+    """An awaitable that adds up the processor time of its steps."""
+
+    def __init__(self, work: Awaitable[Any], seen: Seen) -> None:
+        self._work, self._seen = work, seen
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        steps = self._work.__await__()
+        step: Callable[[], Any] = lambda: next(steps)  # noqa: E731
+        while True:
+            began = time.thread_time()
+            try:
+                waits_for = step()
+            except StopIteration as end:
+                return end.value
+            finally:
+                self._seen.cpu += time.thread_time() - began
+            try:
+                yield waits_for
+                step = lambda: next(steps)  # noqa: E731
+            except BaseException as error:  # cancelled
+                step = lambda error=error: steps.throw(error)  # type: ignore[misc]  # noqa: E731
+
+
+async def asked(app: ASGIApp, request: Hostile, over: asyncio.Event) -> Seen:
+    """One hostile request and what became of it. Its client leaves when ``over`` is set: some would run to the end of the context."""
+    seen = Seen()
+    CURRENT.set(seen)
+
+    async def timed(scope: Scope, receive: Receive, send: Send) -> None:
+        came = False
+
+        async def leaving() -> Message:
+            nonlocal came
+            if not came:
+                came = True
+                return await receive()
+            ends = [asyncio.ensure_future(receive()), asyncio.ensure_future(over.wait())]
+            try:
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for one in ends:
+                    one.cancel()
+            return {"type": "http.disconnect"}
+
+        await Timed(app(scope, leaving, send), seen)
+
+    try:
+        await acall(timed, request.body, headers=request.headers, into=seen.answer)
+    except Exception as error:
+        seen.error = error
+    return seen
+
+
+async def neighbour(app: ASGIApp, over: asyncio.Event) -> bytes:
+    """The bytes of a request that has nothing to do with the others; ``over`` is set when it is answered."""
+    CURRENT.set(Seen())
+    answer = await acall(app, NEIGHBOUR)
+    over.set()
+    return answer.body
+
+
+def faults(seen: Seen) -> list[str]:
+    """What is wrong with an answer."""
+    answer, found = seen.answer, []
+    if seen.error is not None:
+        return [f"raised {seen.error!r}"]
+    if not answer.status:  # left before there was one
+        return [] if not answer.parts else ["a body without a head"]
+    if answer.status == 200:
+        return good_faults(answer)
+    expected = completions(str(answer.header("x-completions-dialect"))).errors  # a header may have chosen another
+    if answer.status >= 500 or answer.status not in expected:
+        found.append(f"status {answer.status}")
+    elif not expected[answer.status].is_valid(answer.json()):
+        found.append("not the dialect's error")
+    if answer.header("content-type") != "application/json" or answer.header("content-length") != str(len(answer.body)):
+        found.append("headers of the error")
+    if not answer.complete or not answer.body.isascii() or len(answer.body) > 2000:
+        found.append("body of the error")
+    if seen.started:
+        found.append("refused, yet started")
+    return found
+
+
+def good_faults(answer: Answer) -> list[str]:
+    document = completions(str(answer.header("x-completions-dialect")))
+    if answer.header("content-type") == "application/json":
+        return [] if not answer.complete or document.answer.is_valid(answer.json()) else ["not the dialect's answer"]
+    if answer.complete and not answer.body.endswith(b"\n\ndata: [DONE]\n\n"):
+        return ["a stream without an end"]
+    return [] if all(map(document.chunk.is_valid, chunks(answer.body))) else ["a frame that is not the dialect's chunk"]
+
+
+class Campaign:
+    """The hostile requests of one dialect and what came of them."""
+
+    def __init__(self, dialect: str) -> None:
+        self.dialect = dialect
+        self.bodies = Bodies(PROVIDERS[dialect], MODEL, seed=1)
+        self.statuses: Counter[int] = Counter()
+        self.failures: list[str] = []
+        self.slowest = 0.0
+
+    async def run(self, count: int, report: Callable[[int], None]) -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(OnTheSpot())
+        config = EngineConfig(kv_bytes=16 << 20, max_waiting=100_000, speculation=False)  # see toy_app
+        async with ready(Watched(toy_loader(), config, clock=lambda: 0.0)) as engine:
+            app = create_app(engine, ServerConfig(dialect=self.dialect, model_names=(MODEL,)), source=SOURCE)
+            expected = await neighbour(app, asyncio.Event())
+            for first in range(0, count, AT_ONCE):
+                numbers = range(first, min(first + AT_ONCE, count))
+                requests = [self.bodies.number(number) for number in numbers]
+                over = asyncio.Event()
+                beside, *all_seen = await asyncio.gather(neighbour(app, over), *(asked(app, request, over) for request in requests))
+                if beside != expected:
+                    self.failures.append(f"numbers from {first}: the neighbour's bytes changed")
+                for number, request, seen in zip(numbers, requests, all_seen, strict=True):
+                    await self._judge(app, number, request, seen)
+                report(numbers.stop)
+            assert (engine.health().running, engine.health().waiting) == (0, 0)
+
+    async def _judge(self, app: ASGIApp, number: int, request: Hostile, seen: Seen) -> None:
+        self.statuses[seen.answer.status] += 1
+        found = faults(seen)
+        if seen.answer.status >= 400:
+            cpu = seen.cpu
+            for wait in (0, 0.1, 0.5, 1, 2, 4):  # the collector's work for all may have come in its time, and others use this machine
+                if cpu > CPU_S:
+                    await asyncio.sleep(wait)
+                    cpu = min(cpu, (await asked(app, request, asyncio.Event())).cpu)
+            self.slowest = max(self.slowest, cpu)
+            found += [f"took {cpu:.3f} s of processor time"] if cpu > CPU_S else []
+        if found:
+            self.failures.append(f"number {number}: {', '.join(found)}; status {seen.answer.status}; {described(request)}")
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("dialect", PROVIDERS)
+def test_hostile_requests_get_the_documented_answer_and_harm_nobody(dialect: str, capsys: pytest.CaptureFixture[str]) -> None:
+    campaign, began = Campaign(dialect), time.monotonic()
+
+    def report(done: int) -> None:
+        if done % 5000 == 0 or len(campaign.failures) > 20:
+            with capsys.disabled():
+                line = f"{dialect}: {done} sent, {len(campaign.failures)} failures, {time.monotonic() - began:.0f} s, "
+                print(f"{line}slowest refusal {campaign.slowest * 1000:.0f} ms, {dict(campaign.statuses)}", file=sys.stderr, flush=True)
+
+    asyncio.run(campaign.run(COUNT, report))
+    assert not campaign.failures, "\n".join(campaign.failures[:20])
+    assert campaign.statuses[400] > COUNT / 2
+    assert campaign.statuses[200] + campaign.statuses[0] > COUNT / 50  # answered, and left by the client before that

@@ -1,0 +1,110 @@
+"""The documents: complete, for every dialect, from the tables; the page asks nothing of anybody else."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from tests.server.asgi import Answer, call
+from tests.server.documents import completions
+from tests.server.goldens import CASES, chunks, recorded, sent
+from tests.server.scripted import ScriptedBackend
+
+from quintet.config import ServerConfig
+from quintet.dialects.catalog import PROVIDERS
+from quintet.server.app import create_app
+
+
+def get(path: str, query: str = "", **config: Any) -> Answer:
+    return call(create_app(ScriptedBackend(), ServerConfig(**config)), method="GET", path=path, query=query)
+
+
+@pytest.mark.parametrize("name", PROVIDERS)
+def test_a_document_has_every_field_and_path_of_its_dialect(name: str) -> None:
+    answer = get("/openapi.json", f"dialect={name}")
+    made = answer.json()
+    assert (answer.status, made["openapi"]) == (200, "3.2.0")
+    properties = made["paths"]["/completions"]["post"]["requestBody"]["content"]["application/json"]["schema"]["properties"]
+    for field in PROVIDERS[name].fields:
+        outer, _, inner = field.name.partition(".")
+        found = properties[outer]["properties"][inner] if inner else properties[outer]
+        assert field.note in found["description"]
+    assert made["servers"][0]["url"] == PROVIDERS[name].bases[0]
+
+
+@pytest.mark.parametrize("name", PROVIDERS)
+def test_the_goldens_satisfy_the_document(name: str) -> None:
+    """Requests that were answered are valid by the request's schema, JSON answers and errors by theirs."""
+    seen = {True: 0, False: 0}
+    for case in [case for case in CASES if case.startswith(f"{name}/")]:
+        answer, described = recorded(case), completions(name)
+        if answer.header("content-type") != "application/json":
+            assert all(map(completions(name).chunk.is_valid, chunks(answer.body))), case
+            continue
+        good = answer.status == 200
+        seen[good] += 1
+        (described.answer if good else described.errors[answer.status]).validate(answer.json())
+        if good:
+            described.request.validate(json.loads(sent(case)))
+    assert seen[True] >= 20
+    assert seen[False] >= 15
+
+
+WRONG: dict[str, list[dict[str, Any]]] = {
+    "openai": [{"n": 0}, {"n": 129}, {"temperature": 2.1}, {"prompt": []}, {"prompt": [[-1]]}, {"stop": [""]}, {"stream": 1}],
+    "fireworks": [{"prompt": None}, {"logprobs": 6}, {"reasoning_effort": "most"}, {"response_format": {}}, {"thinking": {}}],
+    "together": [{"prompt": None}, {"prompt": ["a"]}, {"logit_bias": {"05": 1}}],
+    "cerebras": [{"grammar_root": "x"}, {"temperature": 1.6}],
+    "novita": [{"prompt": None}, {"top_p": 0}, {"repetition_penalty": 0}, {"top_k": 0}],
+}
+
+
+@pytest.mark.parametrize("name", PROVIDERS)
+def test_what_the_document_forbids_is_refused(name: str) -> None:
+    app = create_app(ScriptedBackend(), ServerConfig(dialect=name))
+    for fields in WRONG[name]:
+        assert not completions(name).request.is_valid({"prompt": "a", **fields}), fields
+        answer = call(app, {"prompt": "a", **fields})
+        assert answer.status == 400
+        completions(name).errors[400].validate(answer.json())
+    for missing in ({}, {"model": "scripted"}):
+        assert completions(name).request.is_valid(missing) == (call(app, missing).status == 200)
+
+
+def test_without_a_name_it_is_the_dialect_of_the_setting_and_an_unknown_one_is_refused() -> None:
+    assert "OpenAI" in get("/openapi.json").json()["info"]["title"]
+    assert "Together" in get("/openapi.json", dialect="together").json()["info"]["title"]
+    assert get("/openapi.json", "dialect=nope").status == 400
+
+
+class Assets(HTMLParser):
+    """Everything that a browser would load by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.ids: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        if tag in ("script", "link", "img", "iframe", "object", "embed", "video", "audio", "source", "form", "base"):
+            self.found.append(tag)
+        self.found += [name for name in given if name in ("src", "srcset", "style", "onload", "onclick")]
+        self.ids |= {given["id"] or ""} if "id" in given else set()
+
+
+def test_the_page_has_every_field_of_every_dialect_and_loads_nothing() -> None:
+    answer = get("/docs")
+    text = answer.body.decode()
+    assert (answer.status, answer.header("content-type")) == (200, "text/html; charset=utf-8")
+    assert "default-src 'none'" in (answer.header("content-security-policy") or "")
+    parser = Assets()
+    parser.feed(text)
+    assert parser.found == []
+    assert not re.search(r"url\(|@import", text)
+    assert parser.ids == set(PROVIDERS)
+    for provider in PROVIDERS.values():
+        assert all(f"<code>{field.name}</code>" in text for field in provider.fields)

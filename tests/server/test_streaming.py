@@ -1,0 +1,213 @@
+"""Streams, silence, and clients that go away: in process, and over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import struct
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+
+import pytest
+from tests.server.asgi import SOURCE, Answer, acall, call
+from tests.server.live import serving
+from tests.server.scripted import ScriptedBackend
+
+from quintet.backends.base import Prepared
+from quintet.config import ServerConfig
+from quintet.events import TokenEvent
+from quintet.server.app import create_app
+from quintet.server.sse import KEEP_ALIVE
+
+LONG = {"prompt": "a", "max_tokens": 100_000}
+
+
+def test_one_engine_step_is_one_piece_of_the_body() -> None:
+    app = create_app(ScriptedBackend(), ServerConfig(), source=SOURCE)
+    answer = call(app, {"prompt": ["a", "b", "c"], "max_tokens": 4, "stream": True})
+    assert [part.count(b"data: ") for part in answer.parts] == [3, 3, 3, 7]  # the last: texts, ends, [DONE]
+
+
+def test_a_stream_is_unnamed_data_frames_only() -> None:
+    answer = call(create_app(ScriptedBackend(), ServerConfig()), {"prompt": "a", "stream": True})
+    assert (answer.header("cache-control"), answer.header("x-accel-buffering")) == ("no-cache", "no")
+    assert {line[:6] for line in answer.body.decode().split("\n")} == {"data: ", ""}
+    assert answer.body.endswith(b"\n\ndata: [DONE]\n\n")
+
+
+def test_a_silent_stream_says_keep_alive_before_and_between_its_tokens() -> None:
+    answer = Answer()
+
+    class Slow(ScriptedBackend):
+        """Waits with each step for a comment."""
+
+        async def submit(self, prepared: Prepared) -> AsyncIterator[Sequence[TokenEvent]]:
+            async for batch in super().submit(prepared):
+                while answer.parts[-1:] != [KEEP_ALIVE]:
+                    await asyncio.sleep(0.001)
+                yield batch
+
+    app = create_app(Slow(), ServerConfig(), keep_alive=0.01)
+    call(app, {"prompt": "a", "max_tokens": 2, "stream": True}, into=answer)
+    data = [part for part in answer.parts if part != KEEP_ALIVE]
+    assert [part.count(b"data: ") for part in data] == [1, 3]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_stays_to_the_end_aborts_nothing(stream: bool) -> None:
+    backend = ScriptedBackend()
+    call(create_app(backend, ServerConfig()), {"prompt": "a", "stream": stream})
+    assert backend.aborted == []
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("pause", [0.001, 0.5], ids=["between tokens", "before the first token"])
+def test_a_client_that_leaves_ends_its_own_work_and_no_other(stream: bool, pause: float) -> None:
+    backend = ScriptedBackend(length=None, context=200_000, pause=pause)
+    app = create_app(backend, ServerConfig())
+
+    async def both() -> bytes:
+        leaving = acall(app, {**LONG, "stream": stream}, leave_after=0.05)
+        staying = acall(app, {"prompt": "a", "max_tokens": 3, "stream": stream})
+        return (await asyncio.gather(leaving, staying))[1].body
+
+    assert b"length" in asyncio.run(both())
+    assert backend.aborted
+    assert set(backend.aborted) == {(1, None)}
+
+
+def test_a_client_that_leaves_while_it_sends_gets_no_answer_and_starts_nothing() -> None:
+    backend = ScriptedBackend()
+    app = create_app(backend, ServerConfig())
+
+    async def receive() -> dict[str, object]:
+        return {"type": "http.disconnect"}
+
+    async def send(message: object) -> None:
+        raise AssertionError(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": []}
+    asyncio.run(app(scope, receive, send))
+    assert backend.prepared == 0
+
+
+def test_a_fault_of_ours_in_the_middle_of_a_stream_is_an_error_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    from quintet.dialects.openai import dialect as openai
+
+    feed = openai.OpenAIRenderer.feed
+    calls = iter(range(100))
+
+    def faulty(self: openai.OpenAIRenderer, event: openai.Event) -> list[bytes]:
+        if next(calls) == 2:
+            raise RuntimeError("secret")
+        return feed(self, event)
+
+    monkeypatch.setattr(openai.OpenAIRenderer, "feed", faulty)
+    backend = ScriptedBackend()
+    answer = call(create_app(backend, ServerConfig()), {"prompt": "a", "stream": True})
+    assert json.loads(answer.body.split(b"data: ")[-1])["error"]["message"] == "The server had an internal error."
+    assert b"secret" not in answer.body
+    assert set(backend.aborted) == {(1, None)}
+
+
+# Over sockets
+
+
+@pytest.fixture
+def endless() -> Iterator[tuple[ScriptedBackend, int]]:
+    backend = ScriptedBackend(length=None, context=10_000_000, pause=0.001)
+    with serving(lambda: create_app(backend, ServerConfig())) as port:
+        yield backend, port
+
+
+def connect(port: int, body: object, extra: str = "") -> socket.socket:
+    data = json.dumps(body).encode()
+    client = socket.create_connection(("127.0.0.1", port), timeout=20)
+    head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(data)}\r\n{extra}\r\n"
+    client.sendall(head.encode() + data)
+    return client
+
+
+def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.002)
+
+
+def fin(client: socket.socket) -> None:
+    client.close()
+
+
+def rst(client: socket.socket) -> None:
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()
+
+
+def half_close(client: socket.socket) -> None:
+    client.shutdown(socket.SHUT_WR)
+
+
+@pytest.mark.parametrize("leave", [fin, rst, half_close])
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_work_of_a_closed_connection_is_aborted(
+    endless: tuple[ScriptedBackend, int], stream: bool, leave: Callable[[socket.socket], None]
+) -> None:
+    backend, port = endless
+    client = connect(port, {"prompt": "a", "max_tokens": 1_000_000, "stream": stream})
+    until(lambda: backend.steps > 5)
+    assert backend.aborted == []
+    leave(client)
+    until(lambda: bool(backend.aborted))
+    client.close()
+
+
+def test_for_a_client_that_reads_nothing_no_more_is_rendered_and_its_leaving_is_noticed(endless: tuple[ScriptedBackend, int]) -> None:
+    backend, port = endless
+    backend.pause = 0
+    client = connect(port, {"prompt": "a", "max_tokens": 1_000_000, "stream": True})
+    until(lambda: backend.steps > 10)
+    steps = -1
+    while steps != backend.steps:  # the service pulls the engine's events, so a full socket stops the pulling
+        steps = backend.steps
+        time.sleep(0.3)
+    assert steps < 500_000
+    assert backend.aborted == []
+    rst(client)
+    until(lambda: bool(backend.aborted))
+
+
+def read_answer(client: socket.socket) -> tuple[int, bytes]:
+    data = b""
+    while b"\r\n\r\n" not in data:
+        data += client.recv(65536)
+    head, _, body = data.partition(b"\r\n\r\n")
+    length = next(int(line[16:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length: "))
+    while len(body) < length:
+        body += client.recv(65536)
+    assert b"uvicorn" not in head
+    return int(head.split()[1]), body
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "says"),
+    [
+        (b'{"prompt":"The sky is","max_tokens":5000000}', 400, b"'prompt'"),
+        (b'{"prompt":[999999]}', 400, b"'prompt'"),
+        (b'{"prompt":"a","max_tokens":-1}', 400, b"'max_tokens'"),
+        (b'{"prompt":"a","max_tokens', 400, b"not valid JSON"),
+        (b'{"prompt":"%b"}' % (b"x" * 3_000_000), 413, b"2097152 bytes"),
+        (b'{"prompt":"a","temperature":NaN}', 400, b"'temperature'"),
+    ],
+)
+def test_a_bad_request_is_told_why_and_the_same_connection_goes_on(body: bytes, status: int, says: bytes) -> None:
+    with (
+        serving(lambda: create_app(ScriptedBackend(), ServerConfig())) as port,
+        socket.create_connection(("127.0.0.1", port), timeout=20) as client,
+    ):
+        for sent, expected, text in ((body, status, says), (b'{"prompt":"a","max_tokens":2}', 200, b" the cat")):
+            head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(sent)}\r\n\r\n"
+            client.sendall(head.encode() + sent)
+            got, answer = read_answer(client)
+            assert (got, text in answer) == (expected, True)

@@ -1,0 +1,179 @@
+"""What is counted and logged: what happened, under vLLM's names, and nothing that a client wrote."""
+
+from __future__ import annotations
+
+import json
+import logging
+from datetime import datetime
+from typing import Any
+
+import pytest
+from tests.server.asgi import JSON, Source, call
+from tests.server.scripted import ScriptedBackend
+
+from quintet import __version__
+from quintet.backends.base import Counts, Health, Pages, State
+from quintet.config import ServerConfig
+from quintet.server.app import App, create_app
+from quintet.server.mounts import HEADER
+
+ENGINE = {
+    "vllm:num_requests_running": 3,
+    "vllm:num_requests_waiting": 2,
+    "vllm:kv_cache_usage_perc": 0.25,
+    "vllm:num_preemptions_total": 1,
+    "vllm:prefix_cache_queries_total": 40,
+    "vllm:prefix_cache_hits_total": 30,
+    "vllm:spec_decode_num_drafts_total": 2,
+    "vllm:spec_decode_num_draft_tokens_total": 12,
+    "vllm:spec_decode_num_accepted_tokens_total": 8,
+    "vllm:iteration_tokens_total_sum": 90,
+    "vllm:iteration_tokens_total_count": 7,
+    "quintet:kv_cache_cached_pages": 8,
+    "quintet:engine_steps_total": 7,
+    "quintet:prefill_tokens_total": 50,
+}
+
+SECRETS = ("canary-prompt", "canary-stop", "canary-user", "canary-key", "canary-query", "canary-model", "canary-path", "canary-field")
+
+
+def app(backend: ScriptedBackend | None = None, **config: Any) -> App:
+    made = create_app(backend or ScriptedBackend(), ServerConfig(**{"model_names": ("m",), **config}))
+    assert isinstance(made, App)
+    return made
+
+
+def scraped(served: App, **headers: str) -> dict[str, float]:
+    answer = call(served, method="GET", path="/metrics", headers=list(headers.items()))
+    assert (answer.status, answer.header("content-type")) == (200, "text/plain; version=0.0.4; charset=utf-8")
+    lines = [line for line in answer.body.decode().splitlines() if not line.startswith("#")]
+    return {line.rpartition(" ")[0].replace('model_name="m",engine="0"', ""): float(line.rpartition(" ")[2]) for line in lines}
+
+
+def test_a_completion_is_counted_under_vllms_names() -> None:
+    served = app()
+    for stream in (False, True):
+        call(served, {"prompt": "abcd", "max_tokens": 3, "n": 2, "stream": stream})
+    found = scraped(served)
+    assert found["vllm:prompt_tokens_total{}"] == 8
+    assert found["vllm:generation_tokens_total{}"] == 12
+    assert found['vllm:request_success_total{,finished_reason="length"}'] == 4
+    assert found["vllm:time_to_first_token_seconds_count{}"] == 2
+    assert found["vllm:inter_token_latency_seconds_count{}"] == 4
+    assert found["vllm:e2e_request_latency_seconds_count{}"] == 2
+    assert found['vllm:request_params_n_bucket{,le="2"}'] == 2
+    assert found["vllm:request_params_max_tokens_sum{}"] == 6
+    assert found["vllm:request_prompt_tokens_sum{}"] == 8
+    assert found["vllm:prompt_tokens_cached_total{}"] == 0
+    assert found['http_requests_total{method="POST",handler="/completions",status="200"}'] == 2
+
+
+def test_what_the_engine_counts_is_told_as_it_is() -> None:
+    health = Health(State.READY, 1.0, 3, 2, Counts(7, 90, 50, 1, 40, 30, 2, 12, 8), Pages(20, 16, 5, 8), (0, 4, 0, 3, *(0,) * 10))
+    found = scraped(app(ScriptedBackend(told=health)))
+    assert {name: found[f"{name}{{}}"] for name in ENGINE} == ENGINE
+    assert found['vllm:cache_config_info{,block_size="16",num_gpu_blocks="20"}'] == 1
+    assert [found[f'vllm:iteration_tokens_total_bucket{{,le="{bound}"}}'] for bound in ("1", "8", "32", "+Inf")] == [0, 4, 7, 7]
+
+
+def test_a_client_that_leaves_is_counted_as_aborted_with_the_tokens_that_were_computed() -> None:
+    backend = ScriptedBackend(length=None, context=10_000_000, pause=0.001)
+    served = app(backend)
+    call(served, {"prompt": "abcd", "max_tokens": 1_000_000, "stream": True}, leave_after=0.1)
+    found = scraped(served)
+    assert found['vllm:request_success_total{,finished_reason="abort"}'] == 1
+    assert 0 < found["vllm:generation_tokens_total{}"] <= backend.steps
+
+
+def test_hostile_requests_make_no_new_series() -> None:
+    served = app()
+    call(served, {"prompt": "a"})
+    call(served, {"prompt": "a"}, method="WEIRD0", path="/nope")
+    scraped(served)  # is counted itself
+    before = len(scraped(served))
+    for number in range(200):
+        call(served, {"prompt": "a", "model": f"x{number}", "user": f"u{number}"}, path=f"/nope/{number}", method=f"M{number}")
+        call(served, {"prompt": "a", "model": f"x{number}", "user": f"u{number}"}, headers=[*JSON, ("x-request-id", str(number))])
+    assert len(scraped(served)) - before <= 2  # the 404 of an unknown model is new
+
+
+@pytest.mark.parametrize(
+    ("state", "ready", "alive"),
+    [
+        (State.LOADING, 503, 200),
+        (State.READY, 200, 200),
+        (State.STALLED, 503, 200),
+        (State.DRAINING, 503, 200),
+        (State.DEAD, 503, 503),
+        (State.CLOSED, 503, 200),
+    ],
+)
+def test_ready_means_it_can_take_work_and_alive_that_no_restart_is_needed(state: State, ready: int, alive: int) -> None:
+    served = app(ScriptedBackend(state=state))
+    got = {path: call(served, method="GET", path=path).status for path in ("/readyz", "/health", "/livez", "/ping")}
+    assert got == {"/readyz": ready, "/health": ready, "/livez": alive, "/ping": alive}
+
+
+def test_the_version_is_told() -> None:
+    assert call(app(), method="GET", path="/version").json() == {"version": __version__}
+
+
+# The access log
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    return [json.loads(record.message) for record in caplog.records if record.name == "quintet.access"]
+
+
+def test_a_request_is_one_line_of_json(caplog: pytest.LogCaptureFixture) -> None:
+    served = app(api_keys=("sk-one",))
+    with caplog.at_level(logging.INFO, "quintet.access"):
+        headers = [*JSON, ("authorization", "Bearer sk-one"), ("x-request-id", "abc")]
+        call(served, {"prompt": "abcd", "max_tokens": 3}, path="/openai/v1/completions", headers=headers)
+        call(served, method="GET", path="/secret/place")
+    done, refused = lines(caplog)
+    assert datetime.fromisoformat(done.pop("time")).tzinfo is not None
+    assert done.pop("ms") >= done.pop("ttft_ms") >= 0
+    assert len(done.pop("key")) == 8
+    assert done == {
+        "method": "POST", "handler": "/completions", "status": 200, "dialect": "openai", "model": "m", "prompt_tokens": 4,
+        "completion_tokens": 3, "finish": "length", "request_id": "abc",
+    }  # fmt: skip
+    assert (refused["handler"], refused["status"], "key" in refused) == ("other", 401, False)
+
+
+@pytest.mark.parametrize("level", [logging.INFO, logging.DEBUG])
+def test_no_line_and_no_metric_holds_what_a_client_wrote(caplog: pytest.LogCaptureFixture, level: int) -> None:
+    served = app(api_keys=("canary-key",))
+    secret = {"prompt": "canary-prompt", "stop": "canary-stop", "user": "canary-user", "canary-field": 1, "max_tokens": 2}
+    key = ("authorization", "Bearer canary-key")
+    with caplog.at_level(level):
+        for body in (secret, {**secret, "stream": True}, {**secret, "model": "canary-model"}, {**secret, "n": "canary-prompt"}):
+            call(served, body, headers=[*JSON, key], query="key=canary-query")
+            call(served, body, headers=[*JSON, ("authorization", "Bearer canary-key2")])
+        call(served, secret, path="/canary-path", headers=[*JSON, key, (HEADER, "canary-field")])
+    assert len(lines(caplog)) == 9
+    text = caplog.text + repr(scraped(served, authorization="Bearer canary-key"))
+    assert [secret for secret in SECRETS if secret in text] == []
+
+
+def test_a_client_cannot_break_a_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "quintet.access"):
+        call(app(), {"prompt": "a"}, headers=[*JSON, ("x-request-id", "a\r\nb"), (HEADER, "\x1b[2J")], path="/v1/completions\n{}")
+    assert len(lines(caplog)) == 1
+    assert all(record.message.isprintable() for record in caplog.records)
+
+
+def test_a_source_of_time_is_asked_and_not_the_machine() -> None:
+    times = iter(range(0, 1000, 10))
+    source = Source(clock=lambda: float(next(times)))
+    served = create_app(ScriptedBackend(), ServerConfig(model_names=("m",)), source=source)
+    call(served, {"prompt": "a", "max_tokens": 1})
+    assert isinstance(served, App)
+    found = scraped(served)
+    first, whole = found["vllm:time_to_first_token_seconds_sum{}"], found["vllm:e2e_request_latency_seconds_sum{}"]
+    assert 0 < first < whole
+    assert first % 10 == whole % 10 == 0
+    parts = ("queue", "prefill", "decode")
+    assert 0 < sum(found[f"vllm:request_{part}_time_seconds_sum{{}}"] for part in parts) < whole
+    assert [found[f"vllm:request_{part}_time_seconds_count{{}}"] for part in parts] == [1, 1, 1]

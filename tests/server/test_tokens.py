@@ -1,0 +1,89 @@
+"""Tokenising over HTTP, in the shapes that vLLM's and llama.cpp's clients know."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.server.asgi import Answer, call
+from tests.server.scripted import EOS, ScriptedBackend
+
+from quintet.config import ServerConfig
+from quintet.dialects.catalog import PROVIDERS
+from quintet.server.app import create_app
+
+
+def ask(path: str, body: object = None, method: str = "POST", **config: Any) -> Answer:
+    return call(create_app(ScriptedBackend(), ServerConfig(**config)), body, path=path, method=method)
+
+
+def test_vllms_form() -> None:
+    plain = ask("/tokenize", {"model": "scripted", "prompt": "a\u00e9", "add_special_tokens": False})
+    assert plain.json() == {"count": 3, "max_model_len": 64, "tokens": [97, 195, 169], "token_strs": None}
+    full = ask("/tokenize", {"prompt": "a", "return_token_strs": True}).json()
+    assert (full["tokens"], full["token_strs"]) == ([EOS, 97], ["", "a"])
+
+
+@pytest.mark.parametrize("text", ["prompt", "content"])
+@pytest.mark.parametrize("field", ["add_special", "add_special_tokens", "parse_special", "return_token_strs", "with_pieces"])
+def test_a_flag_of_the_wrong_type_is_refused_in_either_form(text: str, field: str) -> None:
+    """schemathesis found that those of the other form were not looked at."""
+    answer = ask("/tokenize", {text: "a", field: 1})
+    assert (answer.status, answer.json()["error"]["param"]) == (400, field)
+
+
+def test_llama_cpps_form() -> None:
+    assert ask("/tokenize", {"content": "ab"}).json() == {"tokens": [97, 98]}
+    assert ask("/tokenize", {"content": "", "add_special": True}).json() == {"tokens": [EOS]}
+    assert ask("/tokenize", {"content": "\u00e9", "with_pieces": True}).json()["tokens"][0] == {"id": 195, "piece": [195]}
+
+
+def test_detokenize_is_the_way_back() -> None:
+    answer = ask("/detokenize", {"model": "scripted", "tokens": list("a\u00e9\U0001f600".encode())}).json()
+    assert answer == {"prompt": "a\u00e9\U0001f600", "content": "a\u00e9\U0001f600"}
+    assert ask("/detokenize", {"tokens": []}).json()["prompt"] == ""
+    assert ask("/detokenize", {"tokens": [195]}).json()["prompt"] == "\ufffd"
+
+
+def test_the_tokenizers_facts_are_told_and_what_it_lacks_is_null() -> None:
+    facts = {"eos_token": "</s>", "bos_token": None, "pad_token": None, "chat_template": "{{ messages }}"}
+    assert ask("/tokenizer_info", method="GET").json() == facts
+
+
+@pytest.mark.parametrize("name", PROVIDERS)
+def test_it_is_where_lm_eval_looks_for_it_which_strips_v1_completions_from_its_url(name: str) -> None:
+    for base in PROVIDERS[name].bases:
+        stripped = f"{base}/completions".removesuffix("/v1/completions").removesuffix("/completions")
+        assert ask(f"{stripped}/tokenizer_info", method="GET").status == 200
+        assert ask(f"{stripped}/tokenize", {"prompt": "a", "add_special_tokens": False}).json()["tokens"] == [97]
+        assert ask(f"{stripped}/detokenize", {"tokens": [97]}).json()["prompt"] == "a"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/tokenize", {}, "prompt"),
+        ("/tokenize", {"prompt": "a", "content": "b"}, "prompt"),
+        ("/tokenize", {"prompt": ["a"]}, "prompt"),
+        ("/tokenize", {"prompt": "a", "add_special_tokens": 1}, "add_special_tokens"),
+        ("/tokenize", {"content": "a", "parse_special": False}, "parse_special"),
+        ("/tokenize", {"messages": []}, "prompt"),
+        ("/detokenize", {}, "tokens"),
+        ("/detokenize", {"tokens": "a"}, "tokens"),
+        ("/detokenize", {"tokens": [[1]]}, "tokens"),
+        ("/detokenize", {"tokens": ["1"]}, "tokens"),
+        ("/detokenize", {"tokens": [-1]}, "tokens[0]"),
+        ("/detokenize", {"tokens": [1.5]}, "tokens[0]"),
+        ("/detokenize", {"tokens": [True]}, "tokens[0]"),
+        ("/detokenize", {"tokens": [999]}, "tokens"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_by_name(path: str, body: object, param: str) -> None:
+    answer = ask(path, body)
+    assert (answer.status, answer.json()["error"]["param"]) == (400, param)
+
+
+def test_another_model_is_not_found_and_a_large_body_is_refused() -> None:
+    assert ask("/tokenize", {"model": "x", "prompt": "a"}).status == 404
+    assert ask("/detokenize", {"model": "x", "tokens": [1]}).status == 404
+    assert ask("/tokenize", {"prompt": "a" * 100}, max_body_bytes=50).status == 413

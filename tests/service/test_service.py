@@ -1,0 +1,144 @@
+"""The service against a scripted backend: fan-out, refusals, joining and counting."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.support.scripted_backend import Script, ScriptedBackend, done, request, serve, texts
+
+from quintet.backends.base import State
+from quintet.errors import BadRequest, EngineFailed, Loading, Overloaded, PromptTooLong, QuintetError
+from quintet.events import ChoiceDelta, ChoiceDone, DraftCounts, Event, Finish, Finished, Usage
+from quintet.request import CompletionRequest
+from quintet.service import Service
+
+
+def test_choices_are_numbered_prompts_by_samples_with_one_seed_each() -> None:
+    """Choice i draws with seed + i, modulo 2**64."""
+    backend = ScriptedBackend([Script(b"x")])
+    events = serve(backend, request("a", (98,), n=2, seed=2**64 - 2))
+    assert [spec.prompt for spec in backend.specs] == ["a", "a", (98,), (98,)]
+    assert [spec.sampling.seed for spec in backend.specs] == [2**64 - 2, 2**64 - 1, 0, 1]
+    assert {index: event.seed for index, event in done(events).items()} == {0: 2**64 - 2, 1: 2**64 - 1, 2: 0, 3: 1}
+
+
+def test_a_prompt_counts_once_and_as_cached_only_what_no_sample_computed() -> None:
+    first = [Script(b"12", cached=0), Script(b"345", Finish.LENGTH, cached=2)]
+    second = [Script(b"", cached=1), Script(b"6", cached=3)]
+    events = serve(ScriptedBackend([*first, *second]), request("ab", "cde", n=2))
+    assert events[-1] == Finished(Usage(prompt_tokens=5, completion_tokens=3 + 3 + 1 + 2, cached_tokens=0 + 1))
+
+
+def test_drafted_tokens_are_counted_over_all_choices_and_accepted_ones_are_of_the_completion() -> None:
+    scripts = [Script(b"12", drafts=DraftCounts(1, 2, 3)), Script(b"345", Finish.LENGTH, drafts=DraftCounts(2, 1, 4))]
+    usage = Usage(prompt_tokens=2, completion_tokens=6, accepted_tokens=3, rejected_tokens=7)
+    assert serve(ScriptedBackend(scripts), request("ab", n=2))[-1] == Finished(usage)
+    beyond = ScriptedBackend([Script(b"abcdefgh", drafts=DraftCounts(1, 7, 0))], pace=(8,))
+    assert serve(beyond, request("ab", stop=("c",)))[-1] == Finished(Usage(2, 3, accepted_tokens=3)), "what follows the stop is not"
+
+
+def test_a_stop_aborts_its_sequence_only_and_later_tokens_are_neither_shown_nor_counted() -> None:
+    backend = ScriptedBackend([Script(b"ab<>cdefghij", cached=1), Script(b"abcdef", cached=1)], abort_lag=2)
+    events = serve(backend, request("a", "b", stop=("<>",)))
+    assert texts(events) == {0: "ab", 1: "abcdef"}
+    assert done(events) == {0: ChoiceDone(0, Finish.STOP, "<>", 5), 1: ChoiceDone(1, Finish.EOS, "", 6)}
+    assert backend.aborts == [(11, 0)]
+    assert events[-1] == Finished(Usage(2, 4 + 7, 2))
+
+
+def test_a_stop_on_the_last_token_aborts_nothing() -> None:
+    backend = ScriptedBackend([Script(b"ab", Finish.LENGTH)])
+    assert done(serve(backend, request(stop=("b",))))[0].finish is Finish.STOP
+    assert backend.aborts == []
+
+
+def test_an_engine_error_after_a_stop_does_not_spoil_the_choice() -> None:
+    backend = ScriptedBackend([Script(b"a<>", Finish.ERROR)], abort_lag=9)
+    events = serve(backend, request(stop=("<>",)))
+    assert texts(events) == {0: "a"}
+    assert isinstance(events[-1], Finished)
+
+
+def test_echo_without_logprobs_needs_no_prompt_tokens_from_the_engine() -> None:
+    backend = ScriptedBackend([Script(b"x")])
+    events = serve(backend, request("e\u0301 ", tuple("€".encode()), echo=True))
+    assert [spec.echo for spec in backend.specs] == [False, False]
+    assert texts(events) == {0: "e\u0301 x", 1: "€x"}
+
+
+def test_echo_with_logprobs_has_every_prompt_token_and_the_offsets_of_a_plain_answer() -> None:
+    plain = serve(ScriptedBackend([Script("é!".encode())]), request("€", logprobs=0))
+    echoed = serve(ScriptedBackend([Script("é!".encode())]), request("€", logprobs=0, echo=True))
+
+    def entries(events: list[Event]) -> list[tuple[str, int]]:
+        return [(token.text, token.offset) for event in events if isinstance(event, ChoiceDelta) for token in event.tokens]
+
+    assert entries(plain) == [("", 1), ("é", 1), ("!", 2), ("", 3)]
+    assert entries(echoed) == [("", 0), ("", 0), ("€", 0), *entries(plain)]
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (request(logprobs=6), "'logprobs' must be at most 5, got 6."),
+        (request(n=9), "'n' must give at most 8 choices (prompts times n), got 1 prompts with n = 9."),
+        (request(*"abc", n=3), "'prompt' must give at most 8 choices (prompts times n), got 3 prompts with n = 3."),
+    ],
+)
+def test_what_the_engine_does_not_offer_is_refused_by_name(asked: CompletionRequest, message: str) -> None:
+    backend = ScriptedBackend([Script(b"x")])
+    with pytest.raises(BadRequest) as caught:
+        serve(backend, asked)
+    assert str(caught.value) == message
+    assert backend.specs == []
+
+
+def test_a_huge_fan_out_is_refused_before_it_is_spelled_out() -> None:
+    with pytest.raises(BadRequest):
+        serve(ScriptedBackend([]), request(*["x"] * 1000, n=10**12))
+
+
+@pytest.mark.parametrize(
+    ("state", "error"),
+    [(State.LOADING, Loading), (State.DEAD, EngineFailed), (State.DRAINING, Overloaded), (State.CLOSED, Overloaded)],
+)
+def test_an_engine_that_takes_no_work_refuses_before_anything_is_read_of_it(state: State, error: type[QuintetError]) -> None:
+    with pytest.raises(error):
+        serve(ScriptedBackend([Script(b"x")], state=state), request())
+
+
+def test_what_the_backend_refuses_is_raised_by_prepare() -> None:
+    backend = ScriptedBackend([Script(b"x")], refuse=PromptTooLong("prompt", "must fit"))
+    with pytest.raises(PromptTooLong):
+        asyncio.run(Service(backend, lambda: 0.0).prepare(request()))
+    assert backend.submitted == 0
+
+
+def test_the_events_of_a_step_come_together() -> None:
+    async def go() -> None:
+        backend = ScriptedBackend([Script(b"x")], pace=(1,))
+        job = await Service(backend, lambda: 0.0).prepare(request(*"abcd"))
+        assert [[type(event) for event in batch] async for batch in job.events()] == [[ChoiceDelta] * 4, [ChoiceDone] * 4 + [Finished]]
+
+    asyncio.run(go())
+
+
+GENERATED = st.lists(st.sampled_from([b"a", b"b", b"<", b">", "€".encode(), b"\xe2"]), max_size=8).map(b"".join)
+
+
+@settings(deadline=None)
+@given(st.lists(st.builds(Script, GENERATED), min_size=1, max_size=6), st.integers(0, 999), st.integers(0, 999), st.sampled_from([None, 1]))
+def test_how_tokens_fall_into_steps_changes_nothing(scripts: list[Script], one: int, other: int, logprobs: int | None) -> None:
+    """Text, entries, finishes and usage of a request that no one disturbs are a function of its tokens."""
+    asked = request(*["p"] * len(scripts), logprobs=logprobs, stop=("<>", "b€"))
+
+    def outcome(seed: int) -> object:
+        events = serve(ScriptedBackend(scripts, random.Random(seed)), asked)
+        tokens = [(event.index, token) for event in events if isinstance(event, ChoiceDelta) for token in event.tokens]
+        return texts(events), sorted(tokens, key=lambda entry: entry[0]), done(events), events[-1]
+
+    assert outcome(one) == outcome(other)

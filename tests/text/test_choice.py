@@ -1,0 +1,169 @@
+"""One choice, case by case: what each token's entry says and when it comes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from quintet.events import ChoiceDelta, ChoiceDone, Finish, TokenEvent, TokenText
+from quintet.text.choice import Choice
+from quintet.text.stop import compile_stops
+
+PIECES = [b"<eos>"[:0], b"a", b"b", b"ab", b"ab", b"\xe2", b"\x82\xac", b"\x82\xacx", b"<", b">c", b"a<"]
+EOS, A, B, AB, AB2, E1, E23, E23X, LESS, MORE_C, A_LESS = range(11)
+
+
+def token(token: int, logprob: float | None = -1.0, finish: Finish | None = None, **rest: object) -> TokenEvent:
+    return TokenEvent(0, token, PIECES[token], logprob, finish=finish, **rest)  # type: ignore[arg-type]
+
+
+def choice(stops: Iterable[str] = (), *, prompt: str = "", echo: bool = False, logprobs: bool = True, include: bool = False) -> Choice:
+    return Choice(0, prompt=prompt, echo=echo, logprobs=logprobs, patterns=compile_stops(stops), include=include, seed=9, pieces=PIECES)
+
+
+def feed(to: Choice, events: Iterable[TokenEvent]) -> list[ChoiceDelta | ChoiceDone]:
+    return [new for event in events for new in to.feed(event)]
+
+
+def entries(out: list[ChoiceDelta | ChoiceDone]) -> list[TokenText]:
+    return [entry for event in out if isinstance(event, ChoiceDelta) for entry in event.tokens]
+
+
+def shown(out: list[ChoiceDelta | ChoiceDone]) -> list[tuple[int, str, int]]:
+    """(token, text, offset) of every entry."""
+    return [(entry.token, entry.text, entry.offset) for entry in entries(out)]
+
+
+def test_end_of_sequence_as_the_only_token_keeps_its_slot() -> None:
+    """lm-eval asks for one token and slices the arrays by the prompt's length: a missing slot loses the last scored token."""
+    asked = [token(A, None, prompt=True), token(B, -2.0, prompt=True)]
+    ended = choice(prompt="ab", echo=True)
+    out = feed(ended, [*asked, token(EOS, -0.25, Finish.EOS, top=((EOS, -0.25),))])
+    assert shown(out) == [(A, "a", 0), (B, "b", 1), (EOS, "", 2)]
+    assert [entry.logprob for entry in entries(out)] == [None, -2.0, -0.25]
+    assert [entry.top for entry in entries(out)] == [(), ((B, "b", -2.0),), ((EOS, "", -0.25),)]
+    assert out[-1] == ChoiceDone(0, Finish.EOS, "", 9)
+    assert ended.completion_tokens == 1
+
+
+def test_nothing_precedes_the_first_prompt_token() -> None:
+    first = choice(prompt="a", echo=True)
+    (delta, done) = feed(first, [token(A, None, prompt=True), TokenEvent(0, -1, finish=Finish.LENGTH)])
+    assert delta == ChoiceDelta(0, "a", (TokenText(A, "a", b"a", None, (), 0),))
+    assert done == ChoiceDone(0, Finish.LENGTH, "", 9)
+    assert first.completion_tokens == 0
+
+
+def test_no_tokens_at_all_is_no_delta() -> None:
+    assert feed(choice(), [TokenEvent(0, -1, finish=Finish.LENGTH)]) == [ChoiceDone(0, Finish.LENGTH, "", 9)]
+
+
+def test_a_text_prompt_comes_back_exactly_as_sent_without_prompt_tokens() -> None:
+    out = feed(choice(prompt="<|im_start|> e\u0301", echo=True, logprobs=False), [token(A), token(B, finish=Finish.LENGTH)])
+    assert out[:-1] == [ChoiceDelta(0, "<|im_start|> e\u0301"), ChoiceDelta(0, "a"), ChoiceDelta(0, "b")]
+
+
+def test_a_prompt_of_control_tokens_only_still_has_its_delta() -> None:
+    out = feed(choice(prompt="", echo=True), [token(EOS, None, prompt=True), token(A, finish=Finish.LENGTH)])
+    assert isinstance(out[0], ChoiceDelta)
+    assert (out[0].text, len(out[0].tokens)) == ("", 1)
+    assert shown(out) == [(EOS, "", 0), (A, "a", 0)]
+
+
+def test_offsets_count_the_prompt_without_echo() -> None:
+    assert shown(feed(choice(prompt="€€"), [token(A), token(B, finish=Finish.LENGTH)])) == [(A, "a", 2), (B, "b", 3)]
+
+
+def test_the_token_that_completes_a_character_carries_it_and_fragments_wait_for_it() -> None:
+    to = choice()
+    assert to.feed(token(A)) != []
+    assert to.feed(token(E1)) == []
+    (delta,) = to.feed(token(E23X))
+    assert isinstance(delta, ChoiceDelta)
+    assert [(entry.text, entry.raw, entry.offset) for entry in delta.tokens] == [("", b"\xe2", 1), ("€x", b"\x82\xacx", 1)]
+
+
+def test_only_the_token_that_opens_a_character_waits_for_its_end() -> None:
+    """Characters that each straddle a border do not hold back the ones before them."""
+    to = choice()
+    straddling = TokenEvent(0, E23, b"\x82\xac\xe2", -1.0)
+    feed(to, [token(E1), straddling])
+    assert shown(feed(to, [straddling])) == [(E23, "€", 0)]
+    assert shown(feed(to, [token(E23)])) == [(E23, "€", 1), (E23, "€", 2)]
+
+
+def test_an_unfinished_character_at_the_end_belongs_to_its_last_byte_not_to_end_of_sequence() -> None:
+    assert shown(feed(choice(), [token(A), token(E1), token(EOS, finish=Finish.EOS)])) == [(A, "a", 0), (E1, "\ufffd", 1), (EOS, "", 2)]
+
+
+def test_a_token_waits_while_part_of_it_is_held_back() -> None:
+    to = choice(["<>"])
+    assert to.feed(token(A_LESS)) == []
+    (delta,) = to.feed(token(B))
+    assert isinstance(delta, ChoiceDelta)
+    assert (delta.text, len(delta.tokens)) == ("a<b", 2)
+    plain = choice(["<>"], logprobs=False)
+    assert plain.feed(token(A_LESS)) == [ChoiceDelta(0, "a")]
+
+
+def test_a_token_cut_by_the_stop_keeps_the_part_that_is_returned() -> None:
+    out = feed(choice(["<>"]), [token(A), token(A_LESS, top=((B, -0.5), (A_LESS, -1.0))), token(MORE_C)])
+    assert shown(out) == [(A, "a", 0), (A_LESS, "a", 1)]
+    assert entries(out)[1].raw == b"a<"
+    assert entries(out)[1].top == ((B, "b", -0.5), (A_LESS, "a", -1.0))
+    assert out[-1] == ChoiceDone(0, Finish.STOP, "<>", 9)
+
+
+def test_an_included_stop_trims_what_follows_it_in_its_last_token() -> None:
+    out = feed(choice(["<>"], include=True), [token(A_LESS), token(MORE_C)])
+    assert shown(out) == [(A_LESS, "a<", 0), (MORE_C, ">", 2)]
+
+
+def test_tokens_of_a_character_that_is_cut_have_no_entry() -> None:
+    assert shown(feed(choice(["€"]), [token(A), token(E1), token(E23)])) == [(A, "a", 0)]
+
+
+def test_a_stop_at_the_very_start_leaves_nothing() -> None:
+    assert feed(choice(["ab"]), [token(A), token(B)]) == [ChoiceDone(0, Finish.STOP, "ab", 9)]
+
+
+def test_a_stop_on_the_last_allowed_token_is_a_stop() -> None:
+    assert feed(choice(["b"]), [token(A), token(B, finish=Finish.LENGTH)])[-1] == ChoiceDone(0, Finish.STOP, "b", 9)
+
+
+def test_a_stop_does_not_match_in_the_prompt_nor_across_its_border() -> None:
+    asked = [token(A, None, prompt=True), token(AB, prompt=True), token(A, prompt=True)]
+    out = feed(choice(["ab"], prompt="aaba", echo=True), [*asked, token(B), token(B, finish=Finish.LENGTH)])
+    assert shown(out)[3:] == [(B, "b", 4), (B, "b", 5)]
+    assert out[-1] == ChoiceDone(0, Finish.LENGTH, "", 9)
+
+
+def test_the_sampled_token_is_appended_to_alternatives_that_lack_it() -> None:
+    (entry,) = entries(feed(choice(), [token(A, -3.0, Finish.LENGTH, top=((B, -0.1), (AB, -2.5)))]))
+    assert entry.top == ((B, "b", -0.1), (AB, "ab", -2.5), (A, "a", -3.0))
+
+
+def test_with_no_alternatives_asked_for_the_sampled_token_stands_alone() -> None:
+    (entry,) = entries(feed(choice(), [token(A, -3.0, Finish.LENGTH)]))
+    assert entry.top == ((A, "a", -3.0),)
+
+
+def test_two_ids_of_the_same_text_both_stay_and_fragments_are_decoded_alone() -> None:
+    (entry,) = entries(feed(choice(), [token(AB, -1.0, Finish.LENGTH, top=((AB2, -0.5), (AB, -1.0), (E1, -4.0)))]))
+    assert entry.top == ((AB2, "ab", -0.5), (AB, "ab", -1.0), (E1, "\ufffd", -4.0))
+
+
+def test_minus_infinity_stays_a_number() -> None:
+    (entry,) = entries(feed(choice(), [token(A, -math.inf, Finish.LENGTH, top=((B, 0.0),))]))
+    assert (entry.logprob, entry.top[1][2]) == (-math.inf, -math.inf)
+
+
+def test_an_aborted_choice_gives_what_it_held_back() -> None:
+    out = feed(choice(["<>"], logprobs=False), [token(A), token(LESS), TokenEvent(0, -1, finish=Finish.ABORT)])
+    assert out == [ChoiceDelta(0, "a"), ChoiceDelta(0, "<"), ChoiceDone(0, Finish.ABORT, "", 9)]
+
+
+def test_a_prompt_whose_tokens_did_not_all_come_is_still_whole() -> None:
+    """Aborted in the middle of the prompt."""
+    out = feed(choice(prompt="aab", echo=True), [token(A, None, prompt=True), TokenEvent(0, -1, finish=Finish.ABORT)])
+    assert (out[0].text, shown(out)) == ("aab", [(A, "aab", 0)])  # type: ignore[union-attr]
