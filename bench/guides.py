@@ -22,7 +22,7 @@ from quintet.backends.base import SequenceSpec, State
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.worker.load import load_tokenizer, native_loader
 from quintet.config import EngineConfig
-from quintet.guides.follow import Guides
+from quintet.guides.matcher import Compiler
 from quintet.guides.translate import translate
 from quintet.request import Guide, GuideKind, Sampling
 
@@ -79,22 +79,22 @@ def mask_costs(path: Path, repeats: int) -> None:
     """Of the processor, in a thread alone, for a text that a model might write."""
     tokenizer = load_tokenizer(path)
     pieces = [bytes(piece) for piece in tokenizer.pieces]
-    guides = Guides(pieces, tokenizer.eos_ids, len(pieces))
+    guides = Compiler(pieces, tokenizer.eos_ids, len(pieces))
     grammar, tokens = translate(SCHEMA.kind, SCHEMA.text), tokenizer.encode_inside(ANSWER)
     each = [walk(guides, grammar, tokens) for _ in range(repeats)]
     fill, consume = (statistics.median(part) / len(tokens) * 1e6 for part in zip(*each, strict=True))
     print(f"a mask of {len(pieces)} tokens: {fill:.1f} us of the processor to compute, {consume:.1f} us to go on by a token")
 
 
-def walk(guides: Guides, grammar: str, tokens: Sequence[int]) -> tuple[float, float]:
+def walk(guides: Compiler, grammar: str, tokens: Sequence[int]) -> tuple[float, float]:
     """Seconds in which masks were computed, and in which the text went on."""
-    follower, mask = guides.follow(grammar), np.zeros(-(-len(guides.pieces) // 32), np.uint32)
+    matcher, mask = guides.compile(grammar), np.zeros(-(-len(guides.pieces) // 32), np.uint32)
     fill = consume = 0.0
     for token in tokens:
         begin = time.thread_time()
-        follower.fill(mask)
+        matcher.fill(mask)
         between = time.thread_time()
-        if not follower.consume(token):
+        if not matcher.consume(token):
             raise ValueError("the text does not conform")
         fill, consume = fill + between - begin, consume + time.thread_time() - between
     return fill, consume

@@ -53,7 +53,7 @@ IMPORTERS = {
     "huggingface_hub": ("models/hub.py",),
     "gguf": ("models/gguf.py",),
     "tokenizers": ("models/tokenizer.py",),
-    "llguidance": ("guides/follow.py",),
+    "llguidance": ("guides/matcher.py",),
     "quintet._core": ("backends/native/core/",),
     "msgspec": ("dialects/", "server/", "backends/native/wire/", *(f"{name}.py" for name in VALUES)),
     "numpy": ("backends/", "guides/"),
@@ -101,13 +101,18 @@ def read_module(name: str) -> str | None:
     return found.read_text(encoding="utf-8") if found else None
 
 
-def runtime_modules(source: str) -> list[str]:
-    """What of ``quintet`` is imported when the code runs, not only for its types: modules, and names in them."""
+def at_run_time(source: str) -> ast.Module:
+    """The code without what is imported for its types alone."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             node.body = [ast.Pass()]
-    found = [name.removeprefix("quintet.") for name in imports(tree) if within(name, "quintet")]
+    return tree
+
+
+def runtime_modules(source: str) -> list[str]:
+    """What of ``quintet`` is imported when the code runs, not only for its types: modules, and names in them."""
+    found = [name.removeprefix("quintet.") for name in imports(at_run_time(source)) if within(name, "quintet")]
     return [*found, *(name.rpartition(".")[0] for name in found if "." in name)]
 
 
@@ -143,8 +148,8 @@ def claims_purity(place: str, source: str) -> bool:
 
 def own_impurities(source: str) -> list[str]:
     """I/O, clocks, threads and global randomness in a module."""
-    tree = ast.parse(source)
-    faults = [name for name in imports(tree) if name.split(".")[0] in IMPURE_MODULES]
+    tree = at_run_time(source)
+    faults = [name for name in imports(tree) if name.split(".")[0] in IMPURE_MODULES and not within(name, "urllib.parse")]
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef) and "Protocol" in map(ast.unparse, node.bases):
             node.body = []  # it says what others do

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quintet.backends.native.draft.thinker import Thinker
+from quintet.backends.native.draft.thinking_budget import ThinkingBudget
 from quintet.inputs.think_tags import Tags, tags_of
 from quintet.inputs.tokenizer import Tokenizer
 from quintet.models.think import ThinkTags
@@ -93,9 +93,9 @@ def test_tokens_are_counted_wherever_tags_are_cut(tokens: list[int], inside: boo
             assert counter.spent >= counter.tokens
 
 
-def allowed(thinker: Thinker) -> set[int]:
+def allowed(thinking_budget: ThinkingBudget) -> set[int]:
     mask = np.zeros(-(-VOCAB // 32), np.uint32)
-    assert thinker.fill(mask)
+    assert thinking_budget.fill(mask)
     return {token for token in range(VOCAB) if mask[token // 32] >> token % 32 & 1}
 
 
@@ -104,16 +104,16 @@ def allowed(thinker: Thinker) -> set[int]:
 def test_a_budget_is_kept_and_nothing_is_changed_before_it_is_used_up(tokens: list[int], inside: bool, budget: int, tags: Tags) -> None:
     """The model wants ``tokens``, one after the other; only where the budget is used up it may not, and the end tag comes first."""
     plan = thinking(tags, budget, inside)
-    thinker, counter = Thinker(plan, Pieces.pieces, frozenset({EOS})), ThinkCounter(plan)
+    thinking_budget, counter = ThinkingBudget(plan, Pieces.pieces, frozenset({EOS})), ThinkCounter(plan)
     wanted, written = list(tokens), []
     while wanted:
-        may = allowed(thinker)
+        may = allowed(thinking_budget)
         forced = counter.inside and counter.spent >= budget
         assert may == set(range(VOCAB)) or (forced and len(may) == 1)
         assert not forced or len(may) == 1
         token = may.pop() if forced else wanted.pop(0)
         written.append(token)
-        assert thinker.consume(token)
+        assert thinking_budget.consume(token)
         counter.feed(PIECES[token])
         assert counter.tokens <= budget
         assert not (forced and counter.inside) or counter.matched, "what is forced is the end tag"
@@ -121,13 +121,13 @@ def test_a_budget_is_kept_and_nothing_is_changed_before_it_is_used_up(tokens: li
 
 def test_a_model_that_has_begun_the_end_tag_does_not_get_it_twice() -> None:
     letters = TAGS[1]
-    thinker = Thinker(thinking(letters, 3, inside=True), Pieces.pieces, frozenset({EOS}))
+    thinking_budget = ThinkingBudget(thinking(letters, 3, inside=True), Pieces.pieces, frozenset({EOS}))
     for text in ("a", "a", "</"):
-        assert thinker.consume(TEXTS.index(text))
+        assert thinking_budget.consume(TEXTS.index(text))
     for text in ("t", ">"):
-        assert allowed(thinker) == {TEXTS.index(text)}
-        assert thinker.consume(TEXTS.index(text))
-    assert len(allowed(thinker)) == VOCAB
+        assert allowed(thinking_budget) == {TEXTS.index(text)}
+        assert thinking_budget.consume(TEXTS.index(text))
+    assert len(allowed(thinking_budget)) == VOCAB
 
 
 def test_a_tag_with_characters_of_several_bytes_is_begun_anew_where_a_character_was_cut() -> None:

@@ -15,7 +15,7 @@ import pytest
 from tests.e2e.storm import CONFIG, SIGNALS, Load, answer, engine, holdings, hurt, spec, told
 
 from quintet.backends.base import State
-from quintet.backends.native.front.flights import INTERRUPTED, REFUSED
+from quintet.backends.native.front.in_flight import INTERRUPTED, REFUSED
 from quintet.events import Finish
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

@@ -24,7 +24,7 @@ from quintet.backends.native.worker.load import native_loader
 from quintet.config import EngineConfig
 from quintet.errors import BadRequest, Overloaded
 from quintet.events import Finish
-from quintet.guides.follow import Guides
+from quintet.guides.matcher import Compiler
 from quintet.guides.translate import GuideError, translate, verify
 from quintet.request import Guide, GuideKind, Sampling
 
@@ -123,8 +123,8 @@ def test_what_the_bundled_model_ends_is_valid(capsys: pytest.CaptureFixture[str]
 def compile_times(some: list[Schema]) -> list[float]:
     """Processor seconds to check each that is not refused, and to compile it for the model's vocabulary."""
     loaded = native_loader(bundled_path(), threads=1, context=64)(lambda _: None)
-    guides = Guides(loaded.tokenizer.pieces, loaded.tokenizer.eos_ids, loaded.runner.vocab)
-    guides.follow(translate(GuideKind.JSON_OBJECT, ""))  # what all share
+    guides = Compiler(loaded.tokenizer.pieces, loaded.tokenizer.eos_ids, loaded.runner.vocab)
+    guides.compile(translate(GuideKind.JSON_OBJECT, ""))  # what all share
     taken = []
     for schema in some:
         begin = time.process_time()
@@ -133,7 +133,7 @@ def compile_times(some: list[Schema]) -> list[float]:
             verify(GuideKind.JSON_SCHEMA, grammar)
         except GuideError:
             continue
-        assert not guides.follow(grammar).error
+        assert not guides.compile(grammar).error
         taken.append(time.process_time() - begin)
     return sorted(taken)
 

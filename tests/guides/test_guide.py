@@ -16,7 +16,7 @@ from tests.reference.json_schemas import SCHEMAS
 
 from quintet.errors import BadRequest
 from quintet.guides.check import MAX_BYTES, GuideCheck
-from quintet.guides.follow import Follower, Guides
+from quintet.guides.matcher import Compiler, Matcher
 from quintet.guides.protocol import GuideError
 from quintet.guides.translate import BLANKS, translate, verify
 from quintet.request import Guide, GuideKind
@@ -29,12 +29,12 @@ SCHEMA, OBJECT, REGEX, GRAMMAR, CHOICE = (
 )
 
 
-def follower(kind: GuideKind, guide: object) -> Follower:
+def matcher(kind: GuideKind, guide: object) -> Matcher:
     text = guide if isinstance(guide, str) else json.dumps(guide)
-    return Guides(BYTES, frozenset({EOS}), 257).follow(translate(kind, text))
+    return Compiler(BYTES, frozenset({EOS}), 257).compile(translate(kind, text))
 
 
-def allowed(at: Follower) -> list[int]:
+def allowed(at: Matcher) -> list[int]:
     mask = np.zeros(9, np.uint32)
     if not at.fill(mask):
         return []
@@ -43,7 +43,7 @@ def allowed(at: Follower) -> list[int]:
 
 def verdict(kind: GuideKind, guide: object, text: str) -> str:
     """accepted; incomplete: more must follow; rejected."""
-    at = follower(kind, guide)
+    at = matcher(kind, guide)
     for byte in text.encode():
         if byte not in allowed(at) or not at.consume(byte):
             return "rejected"
@@ -140,7 +140,7 @@ def test_schemas_in_a_grammar_are_enforced_like_others() -> None:
 
 
 def test_the_end_of_sequence_comes_exactly_where_the_text_conforms() -> None:
-    at = follower(REGEX, "ab?")
+    at = matcher(REGEX, "ab?")
     ends = [EOS in allowed(at)]
     for byte in b"ab":
         assert at.consume(byte)
@@ -162,7 +162,7 @@ def test_repetition_bounds_hold(bound: int) -> None:
         ({"type": "string", "maxLength": bound, "minLength": bound}, "a", "", '""'),
         ({"type": "array", "maxItems": bound, "minItems": bound, "items": {"const": 0}}, "0", ",", "[]"),
     ):
-        at = follower(SCHEMA, schema)
+        at = matcher(SCHEMA, schema)
         for byte in (around[0] + join.join([one] * bound)).encode():
             assert at.consume(byte)
         ahead = allowed(at)
@@ -178,10 +178,10 @@ def test_what_ends_conforms_to_its_schema(schema: dict[str, object], rng: random
         verify(SCHEMA, grammar)
     except GuideError:
         return
-    guides = Guides(BYTES, frozenset({EOS}), 257)
+    guides = Compiler(BYTES, frozenset({EOS}), 257)
     valid = jsonschema_rs.Draft202012Validator(schema, validate_formats=True)
     for _ in range(3):
-        at, text = guides.follow(grammar), bytearray()
+        at, text = guides.compile(grammar), bytearray()
         while len(text) < 400 and (options := allowed(at)):
             likely = [byte for byte in options if byte in (*b'"}],0a', EOS)] or options
             byte = rng.choice(likely if rng.random() < 0.8 else options)

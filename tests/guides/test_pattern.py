@@ -12,30 +12,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quintet.guides.follow import Follower, Guides
+from quintet.guides.matcher import Compiler, Matcher
 from quintet.guides.pattern import PatternError, from_ecma
 from quintet.guides.protocol import GuideError
 from quintet.guides.translate import translate, verify
 from quintet.request import GuideKind
 
 EOS = 256
-GUIDES = Guides([*(bytes([byte]) for byte in range(256)), b""], frozenset({EOS}), 257)
+COMPILER = Compiler([*(bytes([byte]) for byte in range(256)), b""], frozenset({EOS}), 257)
 ALPHABET = ["a", "b", '"', "A", "&", "[", "]", "-", "~", "^", "$", "\\", "{", "1", ",", " ", "\n", "\r", "\u2028", "\ufeff", "\x85", "é"]
 TEXTS = ["", *ALPHABET, *random.Random(0).sample([*map("".join, itertools.product(ALPHABET, repeat=2))], 50), "aab", "1]", "a{1}", "a{,2}"]
 
 
-def start(schema: object) -> Follower:
+def start(schema: object) -> Matcher:
     grammar = translate(GuideKind.JSON_SCHEMA, json.dumps(schema))
     verify(GuideKind.JSON_SCHEMA, grammar)
-    return GUIDES.follow(grammar)
+    return COMPILER.compile(grammar)
 
 
-def allowed(at: Follower) -> list[int]:
+def allowed(at: Matcher) -> list[int]:
     mask = np.zeros(9, np.uint32)
     return np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist() if at.fill(mask) else []
 
 
-def admits(at: Follower, value: object) -> bool:
+def admits(at: Matcher, value: object) -> bool:
     at = at.copy()
     return all(map(at.consume, json.dumps(value, ensure_ascii=False).encode())) and EOS in allowed(at)
 

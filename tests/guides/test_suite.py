@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quintet.guides.follow import Follower, Guides
+from quintet.guides.matcher import Compiler, Matcher
 from quintet.guides.protocol import GuideError
 from quintet.guides.translate import translate, verify
 from quintet.request import GuideKind
@@ -21,7 +21,7 @@ SUITE = Path(__file__).parents[1] / "suites" / "json_schema"
 OUTCOMES = SUITE / "outcomes.txt"
 UPDATE = "QUINTET_WRITE_OUTCOMES"
 EOS = 256
-GUIDES = Guides([*(bytes([byte]) for byte in range(256)), b""], frozenset({EOS}), 257)
+COMPILER = Compiler([*(bytes([byte]) for byte in range(256)), b""], frozenset({EOS}), 257)
 
 REFUSED = "refused"
 RANK = {"refused": 0, "-": 1, "+": 2, ".": 2}
@@ -40,12 +40,12 @@ def spellings(value: object) -> Iterator[object]:
         yield value
 
 
-def admits(start: Follower, value: object) -> bool:
+def admits(start: Matcher, value: object) -> bool:
     texts = (json.dumps(one, ensure_ascii=False, separators=(",", ":")) for one in itertools.islice(spellings(value), 200))
     return any(follows(start.copy(), text.encode()) for text in texts)
 
 
-def follows(at: Follower, text: bytes) -> bool:
+def follows(at: Matcher, text: bytes) -> bool:
     mask = np.zeros(9, np.uint32)
     return all(at.consume(byte) for byte in text) and at.fill(mask) and bool(mask[EOS // 32] & 1)
 
@@ -56,7 +56,7 @@ def outcome(group: dict[str, object]) -> str:
         verify(GuideKind.JSON_SCHEMA, grammar)
     except GuideError:
         return REFUSED
-    start, marks = GUIDES.follow(grammar), ""
+    start, marks = COMPILER.compile(grammar), ""
     for description, value, valid in group["tests"]:  # type: ignore[attr-defined]
         admitted = admits(start, value)
         assert valid or not admitted, f"{group['name']}: {description}: {json.dumps(value)} is invalid and admitted"

@@ -160,7 +160,7 @@ def test_min_tokens_beyond_every_stop_string_keep_the_whole_text(least: int) -> 
 def test_timing_splits_the_time_at_the_first_step_and_at_the_first_token() -> None:
     """Arrival at 0, submission at 1, one step each second; the sequence waited half a second."""
     ticks = itertools.count()
-    backend = ScriptedBackend([Script(b"abc", waited=0.5)], pace=(1,))
+    backend = ScriptedBackend([Script(b"abc", waited=0.5)], step_budget=(1,))
 
     async def go() -> list[Event]:
         return await collect(await Service(backend, lambda: float(next(ticks))).prepare(request(logprobs=0, echo=True)))

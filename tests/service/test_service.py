@@ -37,7 +37,7 @@ def test_drafted_tokens_are_counted_over_all_choices_and_accepted_ones_are_of_th
     scripts = [Script(b"12", drafts=DraftCounts(1, 2, 3)), Script(b"345", Finish.LENGTH, drafts=DraftCounts(2, 1, 4))]
     usage = Usage(prompt_tokens=2, completion_tokens=6, accepted_tokens=3, rejected_tokens=7)
     assert serve(ScriptedBackend(scripts), request("ab", n=2))[-1] == Finished(usage)
-    beyond = ScriptedBackend([Script(b"abcdefgh", drafts=DraftCounts(1, 7, 0))], pace=(8,))
+    beyond = ScriptedBackend([Script(b"abcdefgh", drafts=DraftCounts(1, 7, 0))], step_budget=(8,))
     assert serve(beyond, request("ab", stop=("c",)))[-1] == Finished(Usage(2, 3, accepted_tokens=3)), "what follows the stop is not"
 
 
@@ -120,7 +120,7 @@ def test_what_the_backend_refuses_is_raised_by_prepare() -> None:
 
 def test_the_events_of_a_step_come_together() -> None:
     async def go() -> None:
-        backend = ScriptedBackend([Script(b"x")], pace=(1,))
+        backend = ScriptedBackend([Script(b"x")], step_budget=(1,))
         job = await Service(backend, lambda: 0.0).prepare(request(*"abcd"))
         assert [[type(event) for event in batch] async for batch in job.events()] == [[ChoiceDelta] * 4, [ChoiceDone] * 4 + [Finished]]
 

@@ -44,7 +44,7 @@ class ScriptedBackend:
 
     scripts: Sequence[Script]
     rng: random.Random = field(default_factory=lambda: random.Random(0))
-    pace: Sequence[int] = (0, 1, 1, 3)  # tokens of a sequence in one step
+    step_budget: Sequence[int] = (0, 1, 1, 3)  # tokens of a sequence in one step
     state: State = State.READY
     refuse: QuintetError | None = None
     dies_after: int | None = None  # steps; then the iterator just ends, or raises
@@ -109,7 +109,7 @@ class ScriptedBackend:
                 del self.running[item.seq]
                 continue
             item.aborted_in = item.aborted_in and item.aborted_in - 1
-            for _ in range(self.rng.choice(self.pace)):
+            for _ in range(self.rng.choice(self.step_budget)):
                 if item.seq in self.running:
                     batch.append(item.events.pop(0))
                     if batch[-1].finish:

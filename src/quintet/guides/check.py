@@ -1,4 +1,4 @@
-"""Guides are checked in processes that may crash (``guide_process``), before anything of the request starts. The event loop's side."""
+"""Guides are checked in processes that may crash (``process``), before anything of the request starts. The event loop's side."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class GuideCheck:
         self._processes = _Processes()
 
     async def translate(self, guides: Iterable[Guide | None]) -> dict[Guide, str]:
-        """Each distinct guide as ``guide.Guides`` takes it.
+        """Each distinct guide as ``matcher.Compiler`` takes it.
 
         Raises:
             BadRequest: one cannot be followed.
@@ -113,7 +113,7 @@ def _size(key: Key, result: str | GuideError) -> int:
 
 
 class _Processes:
-    """The client of ``guide_process``, which is started when there is something to check and it is not there."""
+    """The client of ``process``, which is started when there is something to check and it is not there."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None

@@ -1,4 +1,4 @@
-"""A guide as the library takes it, or why it is refused. Runs in a disposable process (``guide_check``)."""
+"""A guide as the library takes it, or why it is refused. Runs in a disposable process (``check``)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import cache
 
 import numpy as np
 
-from quintet.guides.follow import Follower, Guides, fault, notation_of_grammar, notation_of_regex
+from quintet.guides.matcher import Compiler, Matcher, fault, notation_of_grammar, notation_of_regex
 from quintet.guides.protocol import GuideError
 from quintet.guides.schema import SchemaError, enforceable
 from quintet.request import GuideKind
@@ -61,26 +61,26 @@ def verify(kind: GuideKind, grammar: str) -> None:
     """
     if found := fault(grammar):
         raise GuideError(f"must be a valid {_NAMES[kind]} that can be enforced: {_line(found)}")
-    first = _over_bytes().follow(grammar)
+    first = _over_bytes().compile(grammar)
     for seed in range(_WALKS):
         _walk(first.copy(), random.Random(seed))
 
 
 @cache
-def _over_bytes() -> Guides:
-    return Guides([*(bytes([byte]) for byte in range(256)), b""], frozenset({256}), 257)
+def _over_bytes() -> Compiler:
+    return Compiler([*(bytes([byte]) for byte in range(256)), b""], frozenset({256}), 257)
 
 
-def _walk(follower: Follower, rng: random.Random) -> None:
+def _walk(matcher: Matcher, rng: random.Random) -> None:
     mask = np.zeros(9, np.uint32)
     for _ in range(_WALK_BYTES):
-        if not follower.fill(mask):
-            raise GuideError(f"must admit some text and be less complex: {_line(follower.error or 'nothing conforms to it')}")
+        if not matcher.fill(mask):
+            raise GuideError(f"must admit some text and be less complex: {_line(matcher.error or 'nothing conforms to it')}")
         token = rng.choice(np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist())
         if token == 256:
             return
-        if not follower.consume(token):
-            raise GuideError(f"must be less complex: {_line(follower.error)}")
+        if not matcher.consume(token):
+            raise GuideError(f"must be less complex: {_line(matcher.error)}")
 
 
 def _schema(text: str) -> str:

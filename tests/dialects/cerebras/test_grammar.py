@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from quintet.dialects.cerebras.grammar import ROOTS, guide
-from quintet.guides.follow import Follower, Guides
+from quintet.guides.matcher import Compiler, Matcher
 from quintet.guides.translate import BLANKS, translate, verify
 
 DOCS = Path(__file__).parents[3] / "docs" / "dialects" / "cerebras.md"
 END = 256
-BYTES = Guides([*(bytes([byte]) for byte in range(256)), b""], frozenset({END}), 257)
+BYTES = Compiler([*(bytes([byte]) for byte in range(256)), b""], frozenset({END}), 257)
 
 CALL = '{"name": "f", "arguments": {"a": [1]}}'
 TEXTS = [
@@ -31,14 +31,14 @@ def accepts(root: str, text: str) -> bool:
     made = guide(root, "grammar_root")
     grammar = translate(made.kind, made.text)
     verify(made.kind, grammar)
-    follower = BYTES.follow(grammar)
-    assert not follower.error
-    return all(allows(follower, token) and follower.consume(token) for token in text.encode()) and allows(follower, END)
+    matcher = BYTES.compile(grammar)
+    assert not matcher.error
+    return all(allows(matcher, token) and matcher.consume(token) for token in text.encode()) and allows(matcher, END)
 
 
-def allows(follower: Follower, token: int) -> bool:
+def allows(matcher: Matcher, token: int) -> bool:
     mask = np.zeros(9, np.uint32)
-    return follower.fill(mask) and bool(mask[token // 32] >> (token % 32) & 1)
+    return matcher.fill(mask) and bool(mask[token // 32] >> (token % 32) & 1)
 
 
 def expected(root: str, text: str) -> bool:
@@ -95,8 +95,8 @@ def test_white_space_in_json_is_bounded_in_every_root(root: str) -> None:
     start = "[" if root in ("array", "funcarray") else "{"
     made = guide(root, "grammar_root")
     for blanks, wanted in ((BLANKS, True), (BLANKS + 1, False)):
-        follower = BYTES.follow(translate(made.kind, made.text))
-        assert all(allows(follower, token) and follower.consume(token) for token in (start + " " * blanks).encode()) is wanted
+        matcher = BYTES.compile(translate(made.kind, made.text))
+        assert all(allows(matcher, token) and matcher.consume(token) for token in (start + " " * blanks).encode()) is wanted
 
 
 def test_the_docs_say_what_each_root_accepts() -> None:

@@ -13,7 +13,7 @@ from tests.backends.native.schedule.test_scheduler import CONTROLS
 
 from quintet.backends.base import PreparedSequence
 from quintet.backends.native.core.loader import PAGE
-from quintet.backends.native.draft.drafter import Drafter, Trust
+from quintet.backends.native.draft.drafter import AcceptanceRate, Drafter
 from quintet.backends.native.draft.lookup import GRAM, PAST, PLACES, Lookup
 from quintet.backends.native.schedule.speculation import ROWS, SEQUENCES, Speculation
 from quintet.backends.toy import EOS
@@ -202,7 +202,7 @@ def test_a_text_whose_repetitions_go_on_differently_each_time_is_soon_not_drafte
 
 def test_a_draft_is_as_long_as_it_was_right_and_shorter_where_more_sequences_share_a_step() -> None:
     lengths = []
-    trust = Trust(0.5)
+    trust = AcceptanceRate(0.5)
     for _ in range(6):
         lengths.append(trust.length(1))
         trust.learn(lengths[-1], wrong=False)

@@ -16,7 +16,8 @@ from quintet.backends.native.worker.compiling import BROKEN, COMPILE_S, TOO_SLOW
 from quintet.backends.toy import toy_loader
 from quintet.config import EngineConfig
 from quintet.events import Blame, Finish, TokenEvent
-from quintet.guides.follow import Follower, Guides
+from quintet.guides.compiled import Guides
+from quintet.guides.matcher import Matcher
 from quintet.request import Guide, GuideKind, Sampling
 
 SLOW = Guide(GuideKind.REGEX, "slow", "grammar")
@@ -37,7 +38,7 @@ class Compiler:
         self.begun, self.go = threading.Event(), threading.Event()
         compile_ = Guides._compiled
 
-        def compiled(guides: Guides, grammar: str) -> Follower:
+        def compiled(guides: Guides, grammar: str) -> Matcher:
             if "slow" in grammar and not guides.ready(grammar):
                 self.begun.set()
                 assert self.go.wait(30)
@@ -140,7 +141,7 @@ def test_a_request_that_is_called_off_ends_at_once_though_its_guide_is_still_com
 
 
 def test_a_compiler_that_breaks_ends_the_request_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(guides: Guides, grammar: str) -> Follower:
+    def broken(guides: Guides, grammar: str) -> Matcher:
         raise MemoryError
 
     async def go() -> None:

@@ -19,7 +19,7 @@ from quintet.backends.toy import ToyTokenizer, toy_loader
 from quintet.config import EngineConfig
 from quintet.errors import BadRequest
 from quintet.events import Finish, TokenEvent
-from quintet.guides.follow import Follower
+from quintet.guides.matcher import Matcher
 from quintet.request import Guide, GuideKind, Sampling
 
 SCHEMA = {
@@ -97,8 +97,8 @@ def test_greedy_and_log_probabilities_stay_the_models_own() -> None:
 
 def test_a_guide_that_cannot_go_on_ends_its_sequence_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """The library's limits per step end in such a state."""
-    fill, calls = Follower.fill, iter(range(1000))
-    monkeypatch.setattr(Follower, "fill", lambda self, mask: next(calls) < 3 and fill(self, mask))
+    fill, calls = Matcher.fill, iter(range(1000))
+    monkeypatch.setattr(Matcher, "fill", lambda self, mask: next(calls) < 3 and fill(self, mask))
 
     async def go() -> None:
         async with running() as engine:

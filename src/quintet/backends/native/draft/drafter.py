@@ -14,7 +14,7 @@ FREE_ROWS = 3
 """What a step costs before its first row, in rows: 3.3 ms and 1.1 ms on two cores with AVX2, the bundled model. More on larger ones."""
 
 
-class Trust:
+class AcceptanceRate:
     """The share of a source's tokens that turn out right, as it was lately."""
 
     def __init__(self, share: float) -> None:
@@ -47,23 +47,23 @@ class Drafter:
     def __init__(self, prompt: Sequence[int]) -> None:
         self._lookup = Lookup(prompt)
         self._seen = 0  # tokens of the output that the index has
-        self._found, self._foreseen = Trust(0.5), Trust(0.8)
+        self._found, self._jumped = AcceptanceRate(0.5), AcceptanceRate(0.8)
         self._source = self._found
         self._guess: list[int] = []
         self._at = 0  # in the output, where the guess begins
 
-    def draft(self, output: Sequence[int], most: int, sequences: int, foresee: Callable[[], list[int]]) -> list[int]:
+    def draft(self, output: Sequence[int], most: int, sequences: int, jump: Callable[[], list[int]]) -> list[int]:
         """At most ``most`` tokens with which the output may go on.
 
         Args:
             output: all tokens generated so far.
             sequences: that decode in this step.
-            foresee: what the guide makes likely.
+            jump: what the guide makes likely.
         """
         self._judge(output)
         self._lookup.extend(output[self._seen :])
         self._seen = self._at = len(output)
-        self._guess, self._source = foresee(), self._foreseen
+        self._guess, self._source = jump(), self._jumped
         if not self._guess:
             self._guess, self._source = self._lookup.guess(most), self._found
         return self._guess[: min(most, self._source.length(sequences))]

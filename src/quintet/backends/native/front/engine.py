@@ -12,7 +12,7 @@ from operator import add
 
 from quintet.backends.base import BATCH_TOKENS, Capabilities, Counts, Health, Pages, Prepared, SequenceSpec, State, TokenizerInfo
 from quintet.backends.native.core.loader import Loader
-from quintet.backends.native.front.flights import Flights
+from quintet.backends.native.front.in_flight import InFlight
 from quintet.backends.native.front.link import Link, ThreadLink
 from quintet.backends.native.front.restarts import GIVEN_UP, pause
 from quintet.backends.native.front.stream import Stream
@@ -64,7 +64,7 @@ class Engine:
         self._link = model if isinstance(model, Link) else ThreadLink(model, config, clock)
         self._max_live = config.live_limit
         self._suffix_first = config.suffix_first
-        self._flights = Flights(self._link.send, clock, lambda submit: digest(submit.sequences))
+        self._in_flight = InFlight(self._link.send, clock, lambda submit: digest(submit.sequences))
         self._ids = itertools.count(1)
         self._state = State.LOADING
         self._progress = 0.0
@@ -99,7 +99,7 @@ class Engine:
     @property
     def live(self) -> int:
         """Sequences that have not ended."""
-        return self._flights.live
+        return self._in_flight.live
 
     @property
     def tokenizer(self) -> TokenizerInfo:
@@ -146,14 +146,14 @@ class Engine:
         return stream
 
     def _start(self, submit: Submit, stream: Stream) -> None:
-        if not self._flights.live:
+        if not self._in_flight.live:
             self._moved = submit.at
-        self._flights.add(submit, stream)
+        self._in_flight.add(submit, stream)
         self._watch()
 
     def abort(self, request_id: int, seq: int | None = None) -> None:
         """See ``Backend``."""
-        self._flights.abort(request_id, seq)
+        self._in_flight.abort(request_id, seq)
 
     def health(self) -> Health:
         """See ``Backend``."""
@@ -190,7 +190,7 @@ class Engine:
         return self._tokenizer
 
     def _require_room(self, count: int, tenant: str) -> None:
-        room, own = self._max_live - self._flights.live - count, self._flights.live_of(tenant)
+        room, own = self._max_live - self._in_flight.live - count, self._in_flight.live_of(tenant)
         if room < 0:
             raise Overloaded("The queue is full; try again later.")
         if tenant and own and own + count > room:  # one that leaves as much as it takes cannot shut the others out
@@ -203,7 +203,7 @@ class Engine:
             case Stepped():
                 self._stepped(message)
             case Started(requests):
-                self._flights.begin(requests)
+                self._in_flight.begin(requests)
             case Progress(share):
                 self._progress, self._moved = share, self._clock()
             case Ready():
@@ -220,7 +220,7 @@ class Engine:
             self._stall_s = max(self._stall_s, SLOW_STEPS * (now - moved))
             self._batches[bisect_left(BATCH_TOKENS, message.counts.tokens - before.tokens)] += 1
         for request_id, batch in message.events.items():
-            self._flights.push(request_id, batch)
+            self._in_flight.push(request_id, batch)
 
     def _ready(self, message: Ready) -> None:
         if self._capabilities is not None and self._capabilities.fingerprint != message.capabilities.fingerprint:
@@ -232,7 +232,7 @@ class Engine:
         self._stall_s = max(self._least_stall_s, SLOW_STEPS * message.step_s)
         self._state, self._progress, self._failures = State.READY, 1.0, 0
         self._moved = self._clock()
-        self._flights.up()
+        self._in_flight.up()
         self._watch()
 
     def _died(self, error: Exception | None) -> None:
@@ -245,7 +245,7 @@ class Engine:
             return
         wait = pause(self._failures)
         _log.error("%s It is started again%s.", error or "the engine ended.", f" in {wait:g} s" if wait else "")
-        self._flights.down()
+        self._in_flight.down()
         if self._failures < GIVEN_UP:
             self._state, self._progress = State.LOADING, 0.0
         else:
@@ -259,15 +259,15 @@ class Engine:
         self._watch()
 
     def _end_all(self, finish: Finish, error: str = "") -> None:
-        self._flights.end_all(finish, error)
+        self._in_flight.end_all(finish, error)
         self._running = self._waiting = 0
 
     def _stalled(self) -> bool:
-        return self._state is State.READY and self._flights.live > 0 and self._clock() - self._moved > self._stall_s
+        return self._state is State.READY and self._in_flight.live > 0 and self._clock() - self._moved > self._stall_s
 
     def _watch(self) -> None:
         """Look at a worker that can be killed as long as there is work, or it is being started again."""
-        if self._link.restarts and "watch" not in self._timers and (self._flights.live or self._state is not State.READY):
+        if self._link.restarts and "watch" not in self._timers and (self._in_flight.live or self._state is not State.READY):
             self._looked = self._clock()
             self._later("watch", self._stall_s / _LOOKS, self._look)
 

@@ -1,8 +1,8 @@
-"""Who computes a prompt for whom: leaders, followers, and snapshots for those that found no place. Plain code over values.
+"""Who computes a prompt for whom: leaders, forks, and snapshots for those that found no place. Plain code over values.
 
-While a group's leader computes the prompt, its followers wait outside the queue. When it is done they fork in the same step, as far as
+While a group's leader computes the prompt, its forks wait outside the queue. When it is done they fork in the same step, as far as
 there is room; for the others a snapshot of the prompt is held, and they queue. A leader that ends early is succeeded by a
-follower. A snapshot can be dropped for its pages: then one of those who wait leads again.
+fork. A snapshot can be dropped for its pages: then one of those who wait leads again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from quintet.backends.native.schedule.waiting import WaitingQueue
 
 
 class Groups:
-    """The groups' moves between queue, followers and snapshots."""
+    """The groups' moves between queue, forks and snapshots."""
 
     def __init__(self, kv: KvCache, waiting: WaitingQueue) -> None:
         self._kv = kv
@@ -31,14 +31,14 @@ class Groups:
         self._waiting.push(_lead(group, group.members))
 
     def computed(self, group: Group, leader: Sequence, row: U8) -> None:
-        """The leader's pages hold the prompt, and ``row`` is its last hidden row: keep both for the followers that are left."""
+        """The leader's pages hold the prompt, and ``row`` is its last hidden row: keep both for the forks that are left."""
         group.leader = None
-        if group.followers:
+        if group.forks:
             group.snapshot = self._kv.snapshot(leader, row)
             self._holding.append(group)
-            for follower in reversed(group.followers):
-                self._waiting.push_front(follower)
-            group.followers = []
+            for fork in reversed(group.forks):
+                self._waiting.push_front(fork)
+            group.forks = []
 
     def started(self, group: Group) -> None:
         """A member left the queue: release the snapshot if nobody waits for it any more."""
@@ -50,8 +50,8 @@ class Groups:
         group = seq.group
         if seq is group.leader:
             group.leader = None
-            if group.followers:
-                self._waiting.push_front(_lead(group, group.followers))
+            if group.forks:
+                self._waiting.push_front(_lead(group, group.forks))
         else:
             self.started(group)
 
@@ -75,5 +75,5 @@ class Groups:
 
 
 def _lead(group: Group, members: list[Sequence]) -> Sequence:
-    group.leader, group.followers = members[0], members[1:]
+    group.leader, group.forks = members[0], members[1:]
     return members[0]

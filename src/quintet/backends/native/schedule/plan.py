@@ -34,7 +34,7 @@ class ScoreJob:
     """Prompt log-probabilities of consecutive tokens.
 
     Args:
-        rows: views of stored hidden rows and what is known of them, see ``Judged``, in order; read after ``Plan.stores`` were filled.
+        rows: views of stored hidden rows and what is known of them, see ``ScoredRows``, in order; read after ``Plan.stores`` were filled.
         targets: the token after each row.
         top: alternatives per token.
     """

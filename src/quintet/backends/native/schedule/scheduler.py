@@ -2,7 +2,7 @@
 
 Order of a step: sequences that decode get one token each, and where few do, those that are drafted after it; then waiting ones are
 admitted while slots and pages last; then prefill shares what is left of ``batch_tokens``, at least half of it to the oldest
-prefill and the rest to the shortest first; less of it while something decodes (``pace``). Of prompts that go on alike only one is
+prefill and the rest to the shortest first; less of it while something decodes (``step_budget``). Of prompts that go on alike only one is
 computed, the others take its pages over. When pages run out the newest running sequence gives its own up and is computed again
 later, before anything that waits: it draws at the same positions with the same seed, so clients cannot see it. The oldest running
 sequence is never preempted and nobody overtakes the head of the queue for lack of pages, so everything ends. A tenant that waits
@@ -22,11 +22,11 @@ from quintet.backends.native.schedule.chunks import echo_count, plan_scores, pla
 from quintet.backends.native.schedule.emit import NUMERICAL, REFUSED, Emitter
 from quintet.backends.native.schedule.groups import Groups
 from quintet.backends.native.schedule.kv import KvCache
-from quintet.backends.native.schedule.pace import Pace
 from quintet.backends.native.schedule.pages import BrokenInvariantError
 from quintet.backends.native.schedule.plan import Chunk, Plan, Results
 from quintet.backends.native.schedule.sequence import Action, Group, Sequence, State
 from quintet.backends.native.schedule.speculation import Speculation
+from quintet.backends.native.schedule.step_budget import StepBudget
 from quintet.backends.native.schedule.waiting import WaitingQueue
 from quintet.backends.native.wire.messages import Events
 from quintet.config import EngineConfig
@@ -55,7 +55,7 @@ class Scheduler:
         self._running: list[Sequence] = []  # in order of admission
         self._waiting = WaitingQueue()
         self._groups = Groups(kv, self._waiting)
-        self.pace = Pace()  # told by who runs the steps
+        self.step_budget = StepBudget()  # told by who runs the steps
         self._stuck: Sequence | None = None  # head of the queue that the last plan had no place for
         self.drafts = NO_DRAFTS
         self.preempted = self.queried = self.found = 0
@@ -112,7 +112,7 @@ class Scheduler:
         self._admit(plan, now)
         self._stuck = self._waiting.head()
         left = self._batch_tokens - len(plan.tokens)
-        hurry = self.pace.limit(self._batch_tokens) - len(plan.tokens) if plan.decodes else left
+        hurry = self.step_budget.limit(self._batch_tokens) - len(plan.tokens) if plan.decodes else left
         self._plan_prefills(plan, min(left, max(hurry, PAGE)))
         return plan
 
@@ -133,13 +133,13 @@ class Scheduler:
         self._kv.check(self._running, self._groups.snapshots)
         alive = [seq for siblings in self._requests.values() for seq in siblings.values()]
         queued = list(self._waiting)
-        followers = [seq for group in {seq.group for seq in alive} for seq in group.followers]
-        places = [*self._running, *queued, *followers]
+        forks = [seq for group in {seq.group for seq in alive} for seq in group.forks]
+        places = [*self._running, *queued, *forks]
         _require(len(places) == len(set(places)) == self._live, "a sequence is lost or in two places")
         _require(set(places) == set(alive), "an ended sequence is kept")
         _require(all(seq.state in (State.PREFILL, State.DECODE) for seq in self._running), "a running sequence is not running")
-        _require(all(seq.state is State.WAITING and seq.slot < 0 for seq in [*queued, *followers]), "a waiting sequence is not waiting")
-        _require(all(seq.group.leader in places for seq in followers), "a follower has nobody to follow")
+        _require(all(seq.state is State.WAITING and seq.slot < 0 for seq in [*queued, *forks]), "a waiting sequence is not waiting")
+        _require(all(seq.group.leader in places for seq in forks), "a fork has nobody to follow")
 
     # -- planning --------------------------------------------------------------------------------------------------------------
 
@@ -281,15 +281,15 @@ class Scheduler:
             chunk.row = len(plan.rows) - 1
             plan.draw(seq, chunk.row)
             if seq is group.leader:  # one that is computed again after preemption has more than the prompt in its pages
-                self._fork_followers(plan, chunk)
+                self._start_forks(plan, chunk)
         return max(count, echo if group.scoring else 0)
 
-    def _fork_followers(self, plan: Plan, chunk: Chunk) -> None:
-        followers = chunk.seq.group.followers
-        while followers and len(self._running) < self._max_running and self._roomy(1):
-            follower = followers.pop(0)
-            self._kv.fork(follower, chunk.seq)
-            self._fork(follower, chunk.row, plan)
+    def _start_forks(self, plan: Plan, chunk: Chunk) -> None:
+        forks = chunk.seq.group.forks
+        while forks and len(self._running) < self._max_running and self._roomy(1):
+            fork = forks.pop(0)
+            self._kv.fork(fork, chunk.seq)
+            self._fork(fork, chunk.row, plan)
 
     # -- applying --------------------------------------------------------------------------------------------------------------
 
@@ -359,8 +359,8 @@ class Scheduler:
         if seq.state is not State.WAITING:
             self._running.remove(seq)
             self._kv.release(seq)
-        elif seq in group.followers:
-            group.followers.remove(seq)
+        elif seq in group.forks:
+            group.forks.remove(seq)
         else:
             self._waiting.remove(seq)
         seq.advance(Action.END)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from quintet.backends.native.core.runner import U8, Sampler
 from quintet.backends.native.draft.drafter import Drafter
-from quintet.backends.native.draft.thinker import Thinker
+from quintet.backends.native.draft.thinking_budget import ThinkingBudget
 from quintet.events import NO_DRAFTS, DraftCounts
-from quintet.guides.follow import Follower
+from quintet.guides.matcher import Matcher
 from quintet.request import Sampling
 from quintet.thinking import Thinking
 
@@ -66,7 +66,7 @@ class Group:
 
     Args:
         leader: the member that computes the prompt (queued or in PREFILL); ``None`` once it is computed.
-        followers: members that wait for the leader, outside the queue.
+        forks: members that wait for the leader, outside the queue.
         end: the prompt's tokens before this one may be echoed; ``None`` = all.
         start: the first of them that is echoed.
         echoed: prompt tokens emitted so far, to every member alike, or not to be emitted.
@@ -84,7 +84,7 @@ class Group:
     submitted: float = 0.0
     members: list[Sequence] = field(default_factory=list, repr=False)
     leader: Sequence | None = field(default=None, repr=False)
-    followers: list[Sequence] = field(default_factory=list, repr=False)
+    forks: list[Sequence] = field(default_factory=list, repr=False)
     snapshot: Snapshot | None = None
     echoed: int = 0
     waited: float = 0.0
@@ -134,7 +134,7 @@ class Sequence:
         computed: positions whose keys and values lie in its pages.
         published: full pages that were offered to the prefix cache.
         digests: of its full pages, as far as they were needed.
-        grammar, thinking, follower: what it must conform to and how it may think, if anything, and where it stands in that; made like
+        grammar, thinking, matcher: what it must conform to and how it may think, if anything, and where it stands in that; made like
             the sampler.
         sampler: made for its first draw, and kept whatever happens to its pages.
         drafter: made for its first draft.
@@ -158,7 +158,7 @@ class Sequence:
     generated: list[int] = field(default_factory=list)
     digests: list[bytes] = field(default_factory=list)
     sampler: Sampler | None = field(default=None, repr=False)
-    follower: Follower | Thinker | None = field(default=None, repr=False)
+    matcher: Matcher | ThinkingBudget | None = field(default=None, repr=False)
     drafter: Drafter | None = field(default=None, repr=False)
     drafts: DraftCounts = NO_DRAFTS
 

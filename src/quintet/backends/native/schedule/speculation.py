@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence as Items
 
 from quintet.backends.native.draft.drafter import Drafter
-from quintet.backends.native.draft.foresight import Foresight
+from quintet.backends.native.draft.jump_forward import JumpForward
 from quintet.backends.native.schedule.sequence import Sequence
-from quintet.guides.follow import Guides
+from quintet.guides.matcher import Compiler
 
 SEQUENCES = 8
 """Where more sequences decode nothing is drafted: a row costs nearly what it could save."""
@@ -28,10 +28,10 @@ class Speculation:
         guides: where guided sequences stand; ``None`` = there are none.
     """
 
-    def __init__(self, eos_ids: frozenset[int], guides: Guides | None = None) -> None:
+    def __init__(self, eos_ids: frozenset[int], compiler: Compiler | None = None) -> None:
         self._eos_ids = eos_ids
-        self._guides = guides
-        self._foresight: Foresight | None = None  # made for the first guide, as guides are
+        self._compiler = compiler
+        self._jump_forward: JumpForward | None = None  # made for the first guide, as guides are
 
     def drafts(self, decoding: Items[Sequence], most_rows: int, *, busy: bool) -> list[list[int]]:
         """For each sequence the tokens that may follow its last one; empty if none has any.
@@ -50,16 +50,16 @@ class Speculation:
         if most <= 0:
             return []
         drafter = seq.drafter = seq.drafter or Drafter(seq.group.prompt)
-        draft = drafter.draft(seq.generated, most, sequences, lambda: self._foresee(seq))
+        draft = drafter.draft(seq.generated, most, sequences, lambda: self._jump(seq))
         return draft[: next((at for at, token in enumerate(draft) if self._ends(seq, token)), None)]
 
-    def _foresee(self, seq: Sequence) -> list[int]:
-        follower = seq.follower
-        if follower is None or self._guides is None:
+    def _jump(self, seq: Sequence) -> list[int]:
+        matcher = seq.matcher
+        if matcher is None or self._compiler is None:
             return []
-        self._foresight = self._foresight or Foresight(self._guides)
-        caught_up = all(follower.consume(token) for token in seq.generated[follower.consumed :])
-        return self._foresight.guess(follower, seq.generated) if caught_up else []
+        self._jump_forward = self._jump_forward or JumpForward(self._compiler)
+        caught_up = all(matcher.consume(token) for token in seq.generated[matcher.consumed :])
+        return self._jump_forward.guess(matcher, seq.generated) if caught_up else []
 
     def _ends(self, seq: Sequence, token: int) -> bool:
         return token in self._eos_ids or token in seq.sampling.stop_token_ids

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from quintet.backends.native.wire.messages import Events, Submit
 from quintet.events import Blame, Finish, TokenEvent
-from quintet.guides.follow import Guides
+from quintet.guides.compiled import Guides
 
 COMPILE_S = 20.0
 """For one request's guides, which compiled in less than a second when they were checked. The machine may be busy."""

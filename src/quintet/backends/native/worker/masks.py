@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quintet.backends.native.draft.thinker import Thinker
+from quintet.backends.native.draft.thinking_budget import ThinkingBudget
 from quintet.backends.native.schedule.sequence import Sequence
-from quintet.guides.follow import U32, Follower, Guides
+from quintet.guides.compiled import Guides
+from quintet.guides.matcher import U32, Matcher
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +69,9 @@ class Masks:
 
     def _rows(self, seq: Sequence, draft: Items[int], masks: U32) -> int:
         """Masks of the next token and of those after it, as far as the draft keeps to the guide; returns how many."""
-        if not self._row(seq, masks[0]) or seq.follower is None:
+        if not self._row(seq, masks[0]) or seq.matcher is None:
             return 0
-        ahead = seq.follower.copy() if draft else seq.follower  # what a wrong draft does to it, even to exceed a limit, is forgotten
+        ahead = seq.matcher.copy() if draft else seq.matcher  # what a wrong draft does to it, even to exceed a limit, is forgotten
         for row, token in enumerate(draft):
             allowed = masks[row, token // 32] >> np.uint32(token % 32) & 1
             if not (allowed and ahead.consume(token) and ahead.fill(masks[row + 1])):
@@ -78,13 +79,15 @@ class Masks:
         return len(draft) + 1
 
     def _row(self, seq: Sequence, mask: U32) -> bool:
-        follower = seq.follower
-        if follower is None:
-            follower = seq.follower = self._follower(seq)
-        return all(follower.consume(token) for token in seq.generated[follower.consumed :]) and follower.fill(mask)
+        matcher = seq.matcher
+        if matcher is None:
+            matcher = seq.matcher = self._matcher(seq)
+        return all(matcher.consume(token) for token in seq.generated[matcher.consumed :]) and matcher.fill(mask)
 
-    def _follower(self, seq: Sequence) -> Follower | Thinker:
-        guides = self._guides
-        if seq.thinking is None:
-            return guides.follow(seq.grammar)
-        return Thinker(seq.thinking, guides.pieces, guides.eos_ids, guides.follow(seq.grammar) if seq.grammar else None)
+    def _matcher(self, seq: Sequence) -> Matcher | ThinkingBudget:
+        rest = self._guides.matcher(seq.grammar) if seq.grammar else None
+        if seq.thinking is not None:
+            compiler = self._guides.compiler
+            return ThinkingBudget(seq.thinking, compiler.pieces, compiler.eos_ids, rest)
+        assert rest is not None, "asked of a guided sequence only"
+        return rest

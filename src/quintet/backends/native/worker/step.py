@@ -7,8 +7,8 @@ from concurrent.futures import Future
 
 import numpy as np
 
-from quintet.backends.native.core.judged import KEPT, ROOM, Judged
 from quintet.backends.native.core.runner import F32, I32, NOT_DRAWN, U8, Batch, Drafted, Runner, Sampler, Samplers, Scores, draw, score
+from quintet.backends.native.core.scored_rows import KEPT, ROOM, ScoredRows
 from quintet.backends.native.schedule.emit import tops_of
 from quintet.backends.native.schedule.pages import BlockTables
 from quintet.backends.native.schedule.plan import NO_WAY_ON, Plan, Results, ScoreJob
@@ -113,21 +113,21 @@ class Stepper:
         return logits if len(distinct) == len(plan.draw_rows) else logits[[distinct[row] for row in plan.draw_rows]]
 
     def _score(self, jobs: list[ScoreJob]) -> list[Scores | None]:
-        """All jobs' rows together, then taken apart again. The whole output matrix is for those rows that were never judged."""
-        judged = Judged([view for job in jobs for view in job.rows])
+        """All jobs' rows together, then taken apart again. The whole output matrix is for those rows that were never scored."""
+        scored = ScoredRows([view for job in jobs for view in job.rows])
         targets = np.array([target for job in jobs for target in job.targets], np.int32)
-        known, unknown = judged.which(known=True), judged.which(known=False)
+        known, unknown = scored.which(known=True), scored.which(known=False)
         of_targets = np.empty(len(targets), np.float32)
         if len(known):
-            of_targets[known] = self._runner.logits_of(judged.rows[known], targets[known])
+            of_targets[known] = self._runner.logits_of(scored.rows[known], targets[known])
         for first in range(0, len(unknown), SCORE_ROWS):
             some = unknown[first : first + SCORE_ROWS]
-            logits = self._runner.logits(judged.rows[some])
-            judged.learn(some, score(logits, targets[some], min(KEPT, logits.shape[1])))
+            logits = self._runner.logits(scored.rows[some])
+            scored.learn(some, score(logits, targets[some], min(KEPT, logits.shape[1])))
             of_targets[some] = logits[np.arange(len(some)), targets[some]]
         if len(unknown):
-            judged.keep()
-        whole = judged.scores(of_targets, max(job.top for job in jobs))
+            scored.keep()
+        whole = scored.scores(of_targets, max(job.top for job in jobs))
         ends = np.cumsum([len(job.targets) for job in jobs])[:-1]
         split = zip(*(np.split(part, ends) for part in (whole.chosen, whole.top_ids, whole.top, whole.log_sums)), strict=True)
         return [Scores(*each) if np.isfinite(each[0]).all() else None for each in split]

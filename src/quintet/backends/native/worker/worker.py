@@ -37,7 +37,8 @@ from quintet.backends.native.worker.step import Stepper
 from quintet.config import EngineConfig
 from quintet.errors import ModelError, Overloaded
 from quintet.events import Blame, Finish, TokenEvent
-from quintet.guides.follow import Guides
+from quintet.guides.compiled import Guides
+from quintet.guides.matcher import Compiler
 from quintet.models.pieces import Pieces
 
 _log = logging.getLogger(__name__)
@@ -115,15 +116,15 @@ class Worker:
         context = min(runner.context, pages * PAGE)
         capabilities = _capabilities(loaded, config, context)
         tables = BlockTables(config.running_limit, -(-context // PAGE))
-        guides = Guides(capabilities.pieces, tokenizer.eos_ids, capabilities.vocab)
+        guides = Guides(Compiler(capabilities.pieces, tokenizer.eos_ids, capabilities.vocab))
         self._compiling = Compiling(guides, self._clock, lambda request_id: self._inbox.put(Compiled(request_id)))
         self._pool = PagePool(pages)
         emitter = Emitter(capabilities.pieces, tokenizer.eos_ids)
-        speculation = Speculation(tokenizer.eos_ids, guides) if config.speculation else None
+        speculation = Speculation(tokenizer.eos_ids, guides.compiler) if config.speculation else None
         scheduler = Scheduler(config, KvCache(self._pool, tables, runner.row_bytes), emitter, speculation)
         self._tell(scheduler, {})
         step_s = self._try(runner) if self._supervised else 0.0
-        scheduler.pace.learn(config.batch_tokens, step_s)
+        scheduler.step_budget.learn(config.batch_tokens, step_s)
         self._send(Ready(capabilities, tokenizer, step_s))
         return scheduler, Stepper(runner, tables, Samplers(capabilities.pieces, tokenizer.eos_ids), Masks(guides, capabilities.vocab))
 
@@ -208,7 +209,7 @@ class Worker:
             self._steps += 1
             self._tokens += len(plan.tokens)
             self._prefilled += sum(chunk.count for chunk in plan.chunks)
-        scheduler.pace.learn(len(plan.tokens), self._clock() - begin)
+        scheduler.step_budget.learn(len(plan.tokens), self._clock() - begin)
         return scheduler.apply(plan, results)
 
     def _announce(self, plan: Plan) -> None:

@@ -1,11 +1,11 @@
-"""Stored hidden rows are judged once: later the same log-probabilities come without the output matrix."""
+"""Stored hidden rows are scored once: later the same log-probabilities come without the output matrix."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from quintet.backends.native.core.judged import ROOM
 from quintet.backends.native.core.runner import I32, U8, Samplers
+from quintet.backends.native.core.scored_rows import ROOM
 from quintet.backends.native.schedule.pages import BlockTables
 from quintet.backends.native.schedule.plan import ScoreJob
 from quintet.backends.native.worker.step import Stepper
@@ -15,10 +15,10 @@ from quintet.backends.toy import EOS, VOCAB, ToyRunner, ToyTokenizer
 class Counting(ToyRunner):
     """Counts the rows that went through the output matrix."""
 
-    judged = 0
+    scored = 0
 
     def logits(self, rows: U8) -> np.ndarray:  # type: ignore[type-arg]
-        self.judged += len(rows)
+        self.scored += len(rows)
         return super().logits(rows)
 
     def logits_of(self, rows: U8, tokens: I32) -> np.ndarray:  # type: ignore[type-arg]
@@ -34,16 +34,16 @@ def test_rows_are_judged_once_and_the_scores_stay_the_same_whatever_the_targets_
     store[:, 8:10] = rng.integers(0, VOCAB, (48, 1)).astype("<u2").view(np.uint8)
     pages = [store[:16], store[16:32], store[32:]]
     first = stepper._score([ScoreJob([pages[0][3:], pages[1]], list(range(29)), 20)])[0]
-    assert runner.judged == 29
+    assert runner.scored == 29
     again = stepper._score([ScoreJob([pages[0][3:], pages[1]], list(range(29)), 20)])[0]
-    assert runner.judged == 29
+    assert runner.scored == 29
     assert first is not None
     assert again is not None
     for one, other in ((first.chosen, again.chosen), (first.top_ids, again.top_ids), (first.top, again.top)):
         np.testing.assert_array_equal(one, other)
     others = [ScoreJob([page], [7] * 16, top) for page, top in zip(pages, (0, 3, 5), strict=True)]
     mixed = stepper._score(others)
-    assert runner.judged == 29 + 3 + 16
+    assert runner.scored == 29 + 3 + 16
     alone = Stepper(ToyRunner(), BlockTables(1, 1), Samplers(ToyTokenizer().pieces, {EOS}))
     store[:, -ROOM:] = 0
     for job, found in zip(others, mixed, strict=True):

@@ -7,12 +7,12 @@ from copy import copy, deepcopy
 
 import numpy as np
 
-from quintet.guides.follow import U32, Follower
+from quintet.guides.matcher import U32, Matcher
 from quintet.thinking import ThinkCounter, Thinking
 
 
-class Thinker:
-    """Where one sequence stands in its thinking, in the manner of ``Follower``.
+class ThinkingBudget:
+    """Where one sequence stands in its thinking, in the manner of ``Matcher``.
 
     In a block every token is allowed while there is budget, and then only the end tag. It is written on from where the text has
     come to, so that a model which has begun to write it, in whatever tokens, does not get it twice.
@@ -24,7 +24,7 @@ class Thinker:
         eos_ids: tokens that end a sequence.
     """
 
-    def __init__(self, thinking: Thinking, pieces: Sequence[bytes], eos_ids: frozenset[int], guide: Follower | None = None) -> None:
+    def __init__(self, thinking: Thinking, pieces: Sequence[bytes], eos_ids: frozenset[int], guide: Matcher | None = None) -> None:
         self._thinking = thinking
         self._pieces = pieces
         self._eos_ids = eos_ids
@@ -32,14 +32,14 @@ class Thinker:
         self._counter = ThinkCounter(thinking)
         self.consumed = 0
 
-    def copy(self) -> Thinker:
+    def copy(self) -> ThinkingBudget:
         """Another one at the same place."""
         other = copy(self)
         other._counter, other._guide = deepcopy(self._counter), self._guide and self._guide.copy()
         return other
 
     def forced(self) -> bytes:
-        """See ``Follower``."""
+        """See ``Matcher``."""
         return self._guide.forced() if self._guide and not self._counter.inside else b""
 
     @property
@@ -48,7 +48,7 @@ class Thinker:
         return self._guide.error if self._guide else ""
 
     def fill(self, mask: U32) -> bool:
-        """See ``Follower``."""
+        """See ``Matcher``."""
         if self._guide and not self._counter.inside:
             return self._guide.fill(mask)
         budget = self._thinking.budget
@@ -63,7 +63,7 @@ class Thinker:
         return True
 
     def consume(self, token: int) -> bool:
-        """See ``Follower``."""
+        """See ``Matcher``."""
         self.consumed += 1
         if self._guide and not self._counter.inside:
             return self._guide.consume(token)

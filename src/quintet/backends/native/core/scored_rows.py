@@ -12,15 +12,15 @@ from quintet.backends.native.core.runner import F32, I32, U8, Scores
 KEPT = 20
 """Alternatives that are kept: as many as a request may ask for."""
 
-_JUDGEMENT = np.dtype([("known", np.int32), ("ids", np.int32, KEPT), ("top", np.float32, KEPT), ("log_sum", np.float64)])
-ROOM = _JUDGEMENT.itemsize
+_SCORE = np.dtype([("known", np.int32), ("ids", np.int32, KEPT), ("top", np.float32, KEPT), ("log_sum", np.float64)])
+ROOM = _SCORE.itemsize
 """Bytes that a stored row needs after the hidden row itself; all zero: nothing is known of it."""
 
 Which = npt.NDArray[np.intp]
 
 
-class Judged:
-    """Stored rows, some of which have been judged before.
+class ScoredRows:
+    """Stored rows, some of which have been scored before.
 
     Args:
         views: uint8 [·, row_bytes + ROOM], into the stores of pages, in order; what is learnt of them goes there.
@@ -30,22 +30,22 @@ class Judged:
         self._views = views
         stored = np.concatenate(views)
         self.rows: U8 = stored[:, :-ROOM]
-        self._judgements = np.ascontiguousarray(stored[:, -ROOM:]).view(_JUDGEMENT)[:, 0]
+        self._scores = np.ascontiguousarray(stored[:, -ROOM:]).view(_SCORE)[:, 0]
 
     def which(self, *, known: bool) -> Which:
-        """The rows that have been judged, or that have not."""
-        return np.flatnonzero((self._judgements["known"] != 0) == known)
+        """The rows that have been scored, or that have not."""
+        return np.flatnonzero((self._scores["known"] != 0) == known)
 
     def learn(self, which: Which, scores: Scores) -> None:
-        """Rows have been judged, with the first ``KEPT`` alternatives, or as many as there are."""
-        found, kept = np.zeros(len(which), _JUDGEMENT), scores.top.shape[1]
+        """Rows have been scored, with the first ``KEPT`` alternatives, or as many as there are."""
+        found, kept = np.zeros(len(which), _SCORE), scores.top.shape[1]
         found["known"], found["log_sum"] = 1, scores.log_sums
         found["ids"][:, :kept], found["top"][:, :kept] = scores.top_ids, scores.top
-        self._judgements[which] = found
+        self._scores[which] = found
 
     def keep(self) -> None:
         """Put what was learnt where the rows are stored."""
-        flat = self._judgements[:, None].view(np.uint8)
+        flat = self._scores[:, None].view(np.uint8)
         first = 0
         for view in self._views:
             view[:, -ROOM:] = flat[first : first + len(view)]
@@ -58,7 +58,7 @@ class Judged:
             logits: of each row's target, float32 [R].
             most: alternatives, at most ``KEPT``.
         """
-        told = self._judgements
+        told = self._scores
         chosen: F32 = (logits - told["log_sum"]).astype(np.float32)  # in double precision, rounded once, as the core does it
         ids: I32 = told["ids"][:, :most]
         return Scores(chosen, ids, told["top"][:, :most], told["log_sum"])

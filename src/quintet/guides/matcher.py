@@ -1,16 +1,13 @@
 """Masks for what an output must conform to, followed token by token. The only importer of ``llguidance``.
 
-A guide goes two ways. In a disposable process (``guide_check``), because hostile input may crash or stall any compiler, it is put into
-the library's notation, tried, and perhaps refused (``guide_translate``). In the engine's process, only what passed: ``Guides`` compiles
-it for the model's vocabulary, and each sequence gets a ``Follower`` of its own.
+A guide goes two ways. In a disposable process (``check``), because hostile input may crash or stall any compiler, it is put into the
+library's notation, tried, and perhaps refused (``translate``). In the engine's process, only what passed: ``Compiler`` compiles it for the
+model's vocabulary, ``compiled.Guides`` keeps it, and each sequence gets a ``Matcher`` of its own. Plain code.
 """
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -23,9 +20,6 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 U32 = npt.NDArray[np.uint32]
-
-CACHE_BYTES = 64 << 20
-"""Bound on the text of the guides whose compiled form is kept."""
 
 
 # The library is imported by the first guide: a server that meets none does not carry it, in two processes.
@@ -62,16 +56,16 @@ def fault(notation: str) -> str:
     return messages[0] if messages else ""
 
 
-class Follower:
+class Matcher:
     """Where one sequence stands in its guide. Once in error it stays so; nothing here raises for what a guide says."""
 
     def __init__(self, matcher: LLMatcher) -> None:
         self._matcher = matcher
         self.consumed = 0
 
-    def copy(self) -> Follower:
+    def copy(self) -> Matcher:
         """Another one at the same place; cheap, and what becomes of it is nothing to this one."""
-        other = Follower(self._matcher.deep_copy())
+        other = Matcher(self._matcher.deep_copy())
         other.consumed = self.consumed
         return other
 
@@ -104,8 +98,8 @@ class Follower:
         return self._matcher.consume_token(token)
 
 
-class Guides:
-    """Compiles guides for one vocabulary, in a thread of its own, and keeps the compiled ones.
+class Compiler:
+    """Compiles guides for one vocabulary.
 
     Args:
         pieces: the bytes of each token id; those without are never allowed.
@@ -117,53 +111,16 @@ class Guides:
         self.pieces = Pieces.of(pieces, vocab)
         self.eos_ids = eos_ids
         self._tokenizer: LLTokenizer | None = None
-        self._kept: OrderedDict[str, Follower] = OrderedDict()
-        self._pool: ThreadPoolExecutor | None = None
-        self._lock = threading.Lock()
 
-    def ready(self, grammar: str) -> bool:
-        """``follow`` would not have to compile."""
-        return grammar in self._kept
+    def compile(self, grammar: str) -> Matcher:
+        """A matcher at the start of a guide."""
+        from llguidance import LLMatcher
 
-    def start(self, grammars: Sequence[str], then: Callable[[], None]) -> None:
-        """Compile in the background, after what was started before; ``then`` is called from there, whatever came of it."""
-        self._pool = self._pool or ThreadPoolExecutor(1, "quintet-guides")
-        self._pool.submit(self._compile, grammars, then)
-
-    def restart(self) -> None:
-        """Leave what is being compiled to itself, for it cannot be stopped, and forget what was to be compiled after it."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
-            self._pool = None
-
-    def follow(self, grammar: str) -> Follower:
-        """A follower at the start of a guide."""
-        return self._compiled(grammar).copy()
+        return Matcher(LLMatcher(self._tokens(), grammar, log_level=0, limits=_limits()))
 
     def cut(self, text: bytes) -> list[int]:
         """``text`` in the longest tokens, from its beginning; what is not whole characters is left out."""
         return self._tokens().greedy_tokenize(text.decode("utf-8", "ignore"))
-
-    def _compile(self, grammars: Sequence[str], then: Callable[[], None]) -> None:
-        try:
-            for grammar in grammars:
-                self._compiled(grammar)
-        finally:
-            then()
-
-    def _compiled(self, grammar: str) -> Follower:
-        from llguidance import LLMatcher
-
-        with self._lock:
-            if grammar in self._kept:
-                self._kept.move_to_end(grammar)
-                return self._kept[grammar]
-        compiled = Follower(LLMatcher(self._tokens(), grammar, log_level=0, limits=_limits()))  # unlocked: others only want to look
-        with self._lock:
-            self._kept[grammar] = compiled
-            while len(self._kept) > 1 and sum(map(len, self._kept)) > CACHE_BYTES:
-                self._kept.popitem(last=False)
-            return compiled
 
     def _tokens(self) -> LLTokenizer:
         from llguidance import LLTokenizer, TokenizerWrapper

@@ -11,7 +11,7 @@ LEAST = 16
 _RATE = 0.25  # what the last step counts against all before it
 
 
-class Pace:
+class StepBudget:
     """The tokens a second that steps have computed lately."""
 
     def __init__(self) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from quintet.backends.native.draft.thinker import Thinker
-from quintet.guides.follow import Follower, Guides
+from quintet.backends.native.draft.thinking_budget import ThinkingBudget
+from quintet.guides.matcher import Compiler, Matcher
 
 BLANKS = b" \t\n\r"
 
@@ -21,23 +21,23 @@ _WORD = re.compile(rb" ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]+|\s+(?!\S)|\s+")
 """Where most tokenizers cut before they merge, as GPT-2's does: the last blank goes with what follows it."""
 
 
-class Foresight:
+class JumpForward:
     """Guesses for one vocabulary. A guess may be wrong: masks do not depend on it, nor does what is drawn."""
 
-    def __init__(self, guides: Guides) -> None:
-        self._guides = guides
-        self._words = -(-len(guides.pieces) // 32)
-        self._of_byte = {piece[0]: token for token, piece in reversed([*enumerate(guides.pieces)]) if len(piece) == 1}
+    def __init__(self, compiler: Compiler) -> None:
+        self._compiler = compiler
+        self._words = -(-len(compiler.pieces) // 32)
+        self._of_byte = {piece[0]: token for token, piece in reversed([*enumerate(compiler.pieces)]) if len(piece) == 1}
         self._bytes = np.array([*self._of_byte], np.uint8)
         self._ids = np.array([*self._of_byte.values()], np.intp)
 
-    def guess(self, follower: Follower | Thinker, output: Sequence[int]) -> list[int]:
-        """Tokens that are likely after ``output``, which the follower has consumed; it is left as it is."""
-        tail = b"".join(map(self._guides.pieces.__getitem__, output[-MOST_BYTES:]))
-        found = self._text(follower.copy(), tail[-2 * MOST_BYTES :])
-        return [token for word in _WORD.findall(found) for token in self._guides.cut(word)]
+    def guess(self, matcher: Matcher | ThinkingBudget, output: Sequence[int]) -> list[int]:
+        """Tokens that are likely after ``output``, which the matcher has consumed; it is left as it is."""
+        tail = b"".join(map(self._compiler.pieces.__getitem__, output[-MOST_BYTES:]))
+        found = self._text(matcher.copy(), tail[-2 * MOST_BYTES :])
+        return [token for word in _WORD.findall(found) for token in self._compiler.cut(word)]
 
-    def _text(self, ahead: Follower | Thinker, text: bytes) -> bytes:
+    def _text(self, ahead: Matcher | ThinkingBudget, text: bytes) -> bytes:
         begin = len(text)
         while len(text) < begin + MOST_BYTES:
             more = ahead.forced() or self._past_blanks(ahead, text)
@@ -46,7 +46,7 @@ class Foresight:
             text += more
         return text[begin:].rstrip(BLANKS)  # a token of the text that follows may begin with them
 
-    def _past_blanks(self, ahead: Follower | Thinker, text: bytes) -> bytes:
+    def _past_blanks(self, ahead: Matcher | ThinkingBudget, text: bytes) -> bytes:
         """The only byte that may come next but for white space, after white space as the output has it in such places."""
         joint = text.rstrip(BLANKS)
         if joint[-1:] not in JOINTS:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quintet.backends.base import PreparedSequence
-from quintet.backends.native.front.flights import INTERRUPTED, REFUSED, UNSENDABLE, Flights
+from quintet.backends.native.front.in_flight import INTERRUPTED, REFUSED, UNSENDABLE, InFlight
 from quintet.backends.native.front.restarts import AT_ONCE, BLOCKED_S, GIVEN_UP, pause
 from quintet.backends.native.front.stream import Stream
 from quintet.backends.native.wire.messages import Abort, Submit
@@ -14,14 +14,14 @@ GOING, DONE = TokenEvent(0, 1), TokenEvent(0, 2, finish=Finish.LENGTH)
 
 
 class World:
-    """Flights, with what the engine was told, and a clock."""
+    """InFlight, with what the engine was told, and a clock."""
 
     def __init__(self) -> None:
         self.told: list[int | tuple[int, int | None]] = []
         self.now = 0.0
         self.streams: dict[int, Stream] = {}
-        self.flights = Flights(self._hear, lambda: self.now, lambda submit: bytes(submit.sequences[0].tokens))
-        self.flights.up()
+        self.in_flight = InFlight(self._hear, lambda: self.now, lambda submit: bytes(submit.sequences[0].tokens))
+        self.in_flight.up()
 
     def _hear(self, message: Submit | Abort) -> None:
         if message.request_id > 99:
@@ -31,16 +31,16 @@ class World:
     def add(self, request_id: int, what: int | None = None, count: int = 1) -> None:
         sequence = PreparedSequence((request_id if what is None else what,), 5, Sampling(0.0, 1.0, 0), None, echo=False)
         self.streams[request_id] = Stream(count)
-        self.flights.add(Submit(request_id, (sequence,) * count, 0.0), self.streams[request_id])
+        self.in_flight.add(Submit(request_id, (sequence,) * count, 0.0), self.streams[request_id])
 
     def heard(self) -> list[int | tuple[int, int | None]]:
         heard, self.told = self.told, []
         return heard
 
     def crash(self, *computed: int) -> None:
-        self.flights.begin(computed)
-        self.flights.down()
-        self.flights.up()
+        self.in_flight.begin(computed)
+        self.in_flight.down()
+        self.in_flight.up()
 
     def end(self, request_id: int) -> tuple[Finish | None, str] | None:
         stream = self.streams[request_id]
@@ -54,12 +54,12 @@ def test_what_waited_is_told_again_in_order_and_what_was_delivered_breaks_off() 
     world = World()
     for each in (1, 2, 3):
         world.add(each)
-    world.flights.push(1, [GOING])
+    world.in_flight.push(1, [GOING])
     assert world.heard() == [1, 2, 3]
     world.crash()
     assert world.end(1) == (Finish.ERROR, INTERRUPTED)
     assert world.heard() == [2, 3]
-    assert world.flights.live == 2
+    assert world.in_flight.live == 2
 
 
 def test_suspects_are_run_again_one_at_a_time_and_the_one_that_kills_again_is_refused() -> None:
@@ -69,13 +69,13 @@ def test_suspects_are_run_again_one_at_a_time_and_the_one_that_kills_again_is_re
     world.heard()
     world.crash(1, 2, 3)
     assert world.heard() == [4, 1]
-    world.flights.push(1, [GOING])
+    world.in_flight.push(1, [GOING])
     assert world.heard() == [2], "the next one, as soon as this one has a token"
     world.crash(4, 2)
     assert world.end(2) == (Finish.ERROR, REFUSED)
     assert world.end(1) == (Finish.ERROR, INTERRUPTED)
     assert world.heard() == [3]
-    world.flights.push(3, [DONE])
+    world.in_flight.push(3, [DONE])
     assert world.heard() == [4]
 
 
@@ -91,14 +91,14 @@ def test_what_is_refused_stays_refused_for_a_while_under_any_number() -> None:
     world.now = BLOCKED_S
     world.add(3, what=9)
     assert world.heard() == [3]
-    assert world.flights.live == 1
+    assert world.in_flight.live == 1
 
 
 def test_a_suspect_that_ends_well_is_cleared() -> None:
     world = World()
     world.add(1, what=9)
     world.crash(1)
-    world.flights.push(1, [DONE])
+    world.in_flight.push(1, [DONE])
     world.heard()
     world.add(2, what=9)
     world.crash(2)
@@ -117,17 +117,17 @@ def test_one_death_over_many_equal_requests_counts_once() -> None:
 def test_an_abort_is_kept_for_the_next_engine_and_ends_at_once_what_waits_here() -> None:
     world = World()
     world.add(1, count=2)
-    world.flights.abort(1, 1)
+    world.in_flight.abort(1, 1)
     world.add(2)
-    world.flights.abort(2, None)
+    world.in_flight.abort(2, None)
     world.heard()
-    world.flights.down()
+    world.in_flight.down()
     assert world.end(2) == (Finish.ABORT, "")
     world.add(3)
-    world.flights.abort(3, None)
+    world.in_flight.abort(3, None)
     assert world.end(3) == (Finish.ABORT, "")
-    world.flights.abort(3, None)
-    world.flights.up()
+    world.in_flight.abort(3, None)
+    world.in_flight.up()
     assert world.heard() == [1, (1, 1)]
 
 
@@ -137,9 +137,9 @@ def test_an_aborted_suspect_gives_its_turn_away() -> None:
         world.add(each)
     world.crash(1, 2, 3)
     world.heard()
-    world.flights.abort(2, None)
+    world.in_flight.abort(2, None)
     assert world.end(2) == (Finish.ABORT, "")
-    world.flights.push(1, [TokenEvent(0, -1, finish=Finish.ABORT)])
+    world.in_flight.push(1, [TokenEvent(0, -1, finish=Finish.ABORT)])
     assert world.heard() == [3]
 
 
@@ -149,7 +149,7 @@ def test_what_cannot_be_sent_ends_and_holds_nobody_up() -> None:
     world.add(2)
     assert world.end(100) == (Finish.ERROR, UNSENDABLE)
     assert world.heard() == [2]
-    assert world.flights.live == 1
+    assert world.in_flight.live == 1
 
 
 def test_failed_starts_are_spread_out_up_to_half_a_minute() -> None:

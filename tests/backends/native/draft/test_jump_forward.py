@@ -10,16 +10,17 @@ import pytest
 from tests.backends.native.worker.test_guided import JSON, WORDS, collect, running, spec
 
 from quintet.backends.base import SequenceSpec
-from quintet.backends.native.draft.foresight import Foresight
+from quintet.backends.native.draft.jump_forward import JumpForward
 from quintet.backends.native.schedule.sequence import Group, Sequence
 from quintet.backends.native.worker.masks import Masks
-from quintet.guides.follow import Follower, Guides
+from quintet.guides.compiled import Guides
+from quintet.guides.matcher import Compiler, Matcher
 from quintet.guides.translate import translate
 from quintet.request import GuideKind, Sampling
 
 WORDS_OF_MODEL = [b'{"', b' "', b'":', b"name", b"first", b"\n ", b'",', b" [", b"true", b"  "]
 PIECES = [*(bytes([byte]) for byte in range(256)), b"", *WORDS_OF_MODEL]
-GUIDES = Guides(PIECES, frozenset({256}), len(PIECES))
+COMPILER = Compiler(PIECES, frozenset({256}), len(PIECES))
 PERSON = {
     "type": "object",
     "properties": {"first_name": {"type": "string"}, "name": {"type": "string"}, "ok": {"const": True}},
@@ -28,9 +29,9 @@ PERSON = {
 }
 
 
-def follower(kind: GuideKind, text: str, output: str) -> tuple[Follower, list[int]]:
-    """A follower behind ``output``, which comes in single bytes."""
-    made, tokens = GUIDES.follow(translate(kind, text)), list(output.encode())
+def matcher(kind: GuideKind, text: str, output: str) -> tuple[Matcher, list[int]]:
+    """A matcher behind ``output``, which comes in single bytes."""
+    made, tokens = COMPILER.compile(translate(kind, text)), list(output.encode())
     assert all(made.consume(token) for token in tokens)
     return made, tokens
 
@@ -49,31 +50,31 @@ def follower(kind: GuideKind, text: str, output: str) -> tuple[Follower, list[in
     ],
 )
 def test_a_guess_is_the_text_without_a_choice_with_white_space_as_before(output: str, guess: list[bytes]) -> None:
-    made, tokens = follower(GuideKind.JSON_SCHEMA, json.dumps(PERSON), output)
-    found = [PIECES[token] for token in Foresight(GUIDES).guess(made, tokens)]
+    made, tokens = matcher(GuideKind.JSON_SCHEMA, json.dumps(PERSON), output)
+    found = [PIECES[token] for token in JumpForward(COMPILER).guess(made, tokens)]
     assert found[: len(guess)] == guess and bool(found) == bool(guess)
 
 
 def test_a_guess_leaves_the_follower_where_it_is() -> None:
-    made, tokens = follower(GuideKind.JSON_SCHEMA, json.dumps(PERSON), '{"')
+    made, tokens = matcher(GuideKind.JSON_SCHEMA, json.dumps(PERSON), '{"')
     before, after = np.zeros(9, np.uint32), np.zeros(9, np.uint32)
     assert made.fill(before)
-    assert Foresight(GUIDES).guess(made, tokens)
+    assert JumpForward(COMPILER).guess(made, tokens)
     assert made.fill(after) and (before == after).all() and made.consumed == 2 and not made.error
 
 
 def test_other_guides_are_foreseen_as_far_as_they_leave_no_choice() -> None:
-    made, tokens = follower(GuideKind.REGEX, "(yes|no), I am (sure|not)", "yes")
-    assert b"".join(PIECES[token] for token in Foresight(GUIDES).guess(made, tokens)) == b", I am"
-    made, tokens = follower(GuideKind.REGEX, "[a-z]{1,9}", "x")
-    assert Foresight(GUIDES).guess(made, tokens) == []
+    made, tokens = matcher(GuideKind.REGEX, "(yes|no), I am (sure|not)", "yes")
+    assert b"".join(PIECES[token] for token in JumpForward(COMPILER).guess(made, tokens)) == b", I am"
+    made, tokens = matcher(GuideKind.REGEX, "[a-z]{1,9}", "x")
+    assert JumpForward(COMPILER).guess(made, tokens) == []
 
 
 def test_masks_follow_a_draft_as_far_as_it_keeps_to_the_guide() -> None:
     """And a guide that was led astray allows afterwards what it did before."""
     seq = Sequence(0, 0, Group((1,), False, None), 50, Sampling(1.0, 1.0, 0), None, grammar=translate(GuideKind.REGEX, "ab(c|d)e"))
     other = Sequence(0, 1, Group((1,), False, None), 50, Sampling(1.0, 1.0, 0), None)
-    masks = Masks(GUIDES, len(PIECES))
+    masks = Masks(Guides(COMPILER), len(PIECES))
     pending = masks.begin([other, seq], [[5, 5], [*b"abxe"]])
     assert pending is not None
     masked = pending.result()
