@@ -1,4 +1,4 @@
-"""The ASGI application: whose words, who asks, which handler, and errors as the dialect words them."""
+"""The ASGI application: whose words, who asks, which endpoint, and errors as the dialect words them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from quintet.config import ServerConfig
 from quintet.errors import BodyTooLarge, MethodNotAllowed, NotFound, QuintetError, SlowBody
 from quintet.server import pages
 from quintet.server.auth import ANYBODY, Keys
-from quintet.server.call import Call, Handler
+from quintet.server.call import Call, Endpoint
 from quintet.server.completions import Completions, Source
-from quintet.server.exchange import ClientGoneError, Exchange
+from quintet.server.http import ClientGoneError, Request
 from quintet.server.infill import Infill
 from quintet.server.models import Models
 from quintet.server.mounts import HEADER, Mounts, named
@@ -54,7 +54,7 @@ class Route:
     """
 
     name: str
-    methods: Mapping[str, Handler]
+    methods: Mapping[str, Endpoint]
 
 
 class App:
@@ -73,7 +73,7 @@ class App:
         public = {**probes.public(), **pages.public()}
         self._public = frozenset(path.encode() for path in public)
         plain = {**public, "/version": probes.version, "/metrics": probes.metrics}
-        self._plain = {path: Route(path, {"GET": handler}) for path, handler in plain.items()}
+        self._plain = {path: Route(path, {"GET": endpoint}) for path, endpoint in plain.items()}
         self._resources = {
             "/completions": Route("/completions", {"POST": completions}),
             "/infill": Route("/infill", {"POST": Infill(backend, completions)}),
@@ -87,23 +87,23 @@ class App:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            await self._http(Exchange(scope, receive, send, f"req-{self._source.token()}"))
+            await self._http(Request(scope, receive, send, f"req-{self._source.token()}"))
         elif scope["type"] == "lifespan":
             await self._lifespan(receive, send)
         else:
             await send({"type": "websocket.close", "code": 1000})  # before accept: a plain 403
 
-    async def _http(self, exchange: Exchange) -> None:
+    async def _http(self, request: Request) -> None:
         arrived = self._source.clock()
-        target = self._mounts.find(exchange)
-        call = Call(exchange, target.provider, ANYBODY, target.resource, arrived)
+        target = self._mounts.find(request)
+        call = Call(request, target.provider, ANYBODY, target.resource, arrived)
         try:
             call = self._admit(call)
             await self._handle(call)
         except ClientGoneError:
             pass
         except Exception as error:
-            if exchange.started:  # too late for a status: the server cuts the connection, which no client takes for an end
+            if request.started:  # too late for a status: the server cuts the connection, which no client takes for an end
                 raise
             await self._refuse(call, error)
         finally:
@@ -111,18 +111,18 @@ class App:
 
     def _admit(self, call: Call) -> Call:
         """Everything that is decided before the path is looked at: nobody learns without a key what exists."""
-        exchange = call.exchange
-        exchange.always.append((HEADER, call.provider.name))
+        request = call.http
+        request.always.append((HEADER, call.provider.name))
         # The raw path, so that no spelling of another path is public, and by name, so that every path to come needs a key.
-        caller = ANYBODY if exchange.raw_path in self._public else self._keys.require(exchange.raw_headers, exchange.address)
-        exchange.check_head()
-        provider = named(exchange) or call.provider
-        exchange.always[-1] = (HEADER, provider.name)
-        return Call(exchange, provider, caller, call.resource, call.arrived, call.facts)
+        caller = ANYBODY if request.raw_path in self._public else self._keys.require(request.raw_headers, request.address)
+        request.check_head()
+        provider = named(request) or call.provider
+        request.always[-1] = (HEADER, provider.name)
+        return Call(request, provider, caller, call.resource, call.arrived, call.facts)
 
     def _route(self, call: Call) -> Route | None:
-        if call.exchange.path in self._plain:
-            return self._plain[call.exchange.path]
+        if call.http.path in self._plain:
+            return self._plain[call.http.path]
         if call.resource == "/tcp_warming" and call.provider.warming:
             return self._warming
         return self._model if call.resource.startswith("/models/") else self._resources.get(call.resource)
@@ -131,27 +131,27 @@ class App:
         route = self._route(call)
         if route is None:
             raise NotFound("There is nothing at this path; completions are at POST /v1/completions.")
-        method = call.exchange.method
-        handler = route.methods.get("GET" if method == "HEAD" else method)
-        if handler is None:
+        method = call.http.method
+        endpoint = route.methods.get("GET" if method == "HEAD" else method)
+        if endpoint is None:
             raise MethodNotAllowed(", ".join([*route.methods, "HEAD"] if "GET" in route.methods else route.methods))
-        await handler(call)
+        await endpoint(call)
 
     async def _refuse(self, call: Call, error: Exception) -> None:
-        exchange = call.exchange
+        request = call.http
         if not isinstance(error, QuintetError):
-            _log.error("request %s: unexpected error", exchange.request_id, exc_info=error)
+            _log.error("request %s: unexpected error", request.request_id, exc_info=error)
         reply = call.provider.dialect.error(error)
-        unread = isinstance(error, SlowBody) or (isinstance(error, BodyTooLarge) and exchange.endless)
+        unread = isinstance(error, SlowBody) or (isinstance(error, BodyTooLarge) and request.endless)
         close = [("connection", "close")] if unread else []
-        await exchange.reply(reply.status, reply.body, [*reply.headers, *close])
+        await request.reply(reply.status, reply.body, [*reply.headers, *close])
 
     def _note(self, call: Call) -> None:
         """Count and log; also what got no answer because the client left, as status 499."""
         route = self._route(call)
         handler = route.name if route else OTHER
-        exchange, seconds = call.exchange, self._source.clock() - call.arrived
-        method, status = exchange.method if exchange.method in METHODS else OTHER, exchange.status or 499
+        request, seconds = call.http, self._source.clock() - call.arrived
+        method, status = request.method if request.method in METHODS else OTHER, request.status or 499
         self._telemetry.answered(method, handler, status, seconds)
         log_access(
             time=datetime.fromtimestamp(self._source.now(), UTC).isoformat(timespec="milliseconds"),
@@ -162,7 +162,7 @@ class App:
             key=call.caller.id,
             **call.facts,
             ms=round(seconds * 1000, 1),
-            request_id=exchange.request_id,
+            request_id=request.request_id,
         )
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:

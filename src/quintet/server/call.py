@@ -1,4 +1,4 @@
-"""What a handler is given."""
+"""What an endpoint is given."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from quintet.dialects.catalog import Provider
 from quintet.server.auth import Caller
-from quintet.server.exchange import Exchange
+from quintet.server.http import Request
 
 Fact = str | float | None
 
@@ -21,10 +21,10 @@ class Call:
         caller: who asks.
         resource: the path without the provider's prefix.
         arrived: seconds on the telemetry's clock.
-        facts: what the handler adds to the access log.
+        facts: what the endpoint adds to the access log.
     """
 
-    exchange: Exchange
+    http: Request
     provider: Provider
     caller: Caller
     resource: str
@@ -32,4 +32,4 @@ class Call:
     facts: dict[str, Fact] = field(default_factory=dict)
 
 
-Handler = Callable[[Call], Awaitable[None]]
+Endpoint = Callable[[Call], Awaitable[None]]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from quintet.dialects.catalog import DEFAULT, PROVIDERS, Provider
 from quintet.errors import BadRequest, shorten
-from quintet.server.exchange import Exchange
+from quintet.server.http import Request
 
 HEADER = "x-completions-dialect"
 """Names the dialect in a request, and in every answer the one that was used."""
@@ -48,12 +48,12 @@ class Mounts:
             self._bases |= dict.fromkeys(provider.bases, provider)
         self._deepest = max(base.count("/") for base in self._bases)
 
-    def find(self, exchange: Exchange) -> Target:
+    def find(self, request: Request) -> Target:
         """By path and ``User-Agent`` alone."""
-        base = self._base(exchange.path)
+        base = self._base(request.path)
         provider = self._bases[base]
-        found = provider or (self._by_agent(exchange.headers.get("user-agent", "")) if self._auto else self._default)
-        return Target(found, provider is None, exchange.path[len(base) :])
+        found = provider or (self._by_agent(request.headers.get("user-agent", "")) if self._auto else self._default)
+        return Target(found, provider is None, request.path[len(base) :])
 
     def _base(self, path: str) -> str:
         """The longest base that the path begins with, whole segments only."""
@@ -71,13 +71,13 @@ class Mounts:
         return next((one for one in PROVIDERS.values() if agent.startswith(one.agents)), self._default)
 
 
-def named(exchange: Exchange) -> Provider | None:
+def named(request: Request) -> Provider | None:
     """The provider that the request's header names, if it has the header.
 
     Raises:
         BadRequest: not exactly one known name.
     """
-    given = exchange.headers.getlist(HEADER)
+    given = request.headers.getlist(HEADER)
     if not given:
         return None
     provider = PROVIDERS.get(given[0].strip().lower()) if len(given) == 1 else None
