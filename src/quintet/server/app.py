@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from quintet.backends.base import Backend
 from quintet.config import ServerConfig
-from quintet.errors import BodyTooLarge, MethodNotAllowed, NotFound, QuintetError, SlowBody
+from quintet.dialects.catalog import PROVIDERS
+from quintet.errors import BodyTooLarge, NotFound, QuintetError, SlowBody
 from quintet.server import pages
 from quintet.server.auth import ANYBODY, Keys
-from quintet.server.call import Call, Endpoint
+from quintet.server.call import Call, Route
 from quintet.server.completions import Completions, Source
 from quintet.server.http import ClientGoneError, Request
 from quintet.server.infill import Infill
 from quintet.server.models import Models
-from quintet.server.mounts import HEADER, Mounts, named
 from quintet.server.probes import Probes
+from quintet.server.routing import HEADER, Router, named
 from quintet.server.telemetry import Telemetry, log_access
 from quintet.server.tokens import Tokens
 
@@ -44,26 +44,12 @@ def create_app(backend: Backend, config: ServerConfig, *, source: Source | None 
     return App(backend, config, source or Source(), keep_alive)
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
-    """What is at a path.
-
-    Args:
-        name: for metrics and logs.
-        methods: ``GET`` stands for ``HEAD`` too.
-    """
-
-    name: str
-    methods: Mapping[str, Endpoint]
-
-
 class App:
     """See ``create_app``."""
 
     def __init__(self, backend: Backend, config: ServerConfig, source: Source, keep_alive: float) -> None:
         self._backend = backend
         self._source = source
-        self._mounts = Mounts(config.dialect)
         self._keys = Keys(config.api_keys, config.api_key_file, source.clock)
         self._telemetry = Telemetry(config.model_names[0] if config.model_names else "", source.clock)
         self._models = Models(backend, config.model_names, int(source.now()))
@@ -73,17 +59,18 @@ class App:
         public = {**probes.public(), **pages.public()}
         self._public = frozenset(path.encode() for path in public)
         plain = {**public, "/version": probes.version, "/metrics": probes.metrics}
-        self._plain = {path: Route(path, {"GET": endpoint}) for path, endpoint in plain.items()}
-        self._resources = {
+        warming = frozenset(name for name, provider in PROVIDERS.items() if provider.warming)
+        resources = {
             "/completions": Route("/completions", {"POST": completions}),
             "/infill": Route("/infill", {"POST": Infill(backend, completions)}),
             "/models": Route("/models", {"GET": self._models.list}),
+            "/models/": Route("/models/{name}", {"GET": self._models.show}),
             "/tokenize": Route("/tokenize", {"POST": tokens.tokenize}),
             "/detokenize": Route("/detokenize", {"POST": tokens.detokenize}),
             "/tokenizer_info": Route("/tokenizer_info", {"GET": tokens.info}),
+            "/tcp_warming": Route("/tcp_warming", {"GET": probes.warm}, warming),
         }
-        self._model = Route("/models/{name}", {"GET": self._models.show})
-        self._warming = Route("/tcp_warming", {"GET": probes.warm})
+        self._router = Router({path: Route(path, {"GET": endpoint}) for path, endpoint in plain.items()}, resources, config.dialect)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -95,11 +82,11 @@ class App:
 
     async def _http(self, request: Request) -> None:
         arrived = self._source.clock()
-        target = self._mounts.find(request)
-        call = Call(request, target.provider, ANYBODY, target.resource, arrived)
+        match = self._router.match(request)
+        call = Call(request, match.provider, match.route, match.tail, arrived)
         try:
             call = self._admit(call)
-            await self._handle(call)
+            await _handle(call)
         except ClientGoneError:
             pass
         except Exception as error:
@@ -118,24 +105,7 @@ class App:
         request.check_head()
         provider = named(request) or call.provider
         request.always[-1] = (HEADER, provider.name)
-        return Call(request, provider, caller, call.resource, call.arrived, call.facts)
-
-    def _route(self, call: Call) -> Route | None:
-        if call.http.path in self._plain:
-            return self._plain[call.http.path]
-        if call.resource == "/tcp_warming" and call.provider.warming:
-            return self._warming
-        return self._model if call.resource.startswith("/models/") else self._resources.get(call.resource)
-
-    async def _handle(self, call: Call) -> None:
-        route = self._route(call)
-        if route is None:
-            raise NotFound("There is nothing at this path; completions are at POST /v1/completions.")
-        method = call.http.method
-        endpoint = route.methods.get("GET" if method == "HEAD" else method)
-        if endpoint is None:
-            raise MethodNotAllowed(", ".join([*route.methods, "HEAD"] if "GET" in route.methods else route.methods))
-        await endpoint(call)
+        return replace(call, provider=provider, caller=caller)
 
     async def _refuse(self, call: Call, error: Exception) -> None:
         request = call.http
@@ -148,8 +118,7 @@ class App:
 
     def _note(self, call: Call) -> None:
         """Count and log; also what got no answer because the client left, as status 499."""
-        route = self._route(call)
-        handler = route.name if route else OTHER
+        handler = call.route.name if call.route else OTHER
         request, seconds = call.http, self._source.clock() - call.arrived
         method, status = request.method if request.method in METHODS else OTHER, request.status or 499
         self._telemetry.answered(method, handler, status, seconds)
@@ -174,3 +143,10 @@ class App:
                 await self._backend.close()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
+
+
+async def _handle(call: Call) -> None:
+    route = call.route
+    if route is None or call.provider.name not in route.dialects:
+        raise NotFound("There is nothing at this path; completions are at POST /v1/completions.")
+    await route.endpoint(call.http.method)(call)

@@ -47,7 +47,7 @@ class Models:
 
     async def show(self, call: Call) -> None:
         """``GET /v1/models/{name}``; the name may hold slashes, which the SDKs send percent-encoded."""
-        name = self._known(call.resource.removeprefix("/models/"), call.provider)
+        name = self._known(call.tail, call.provider)
         entry, write = self._entry(name), _format(call)
         await call.http.reply(200, encode(write(entry)) if write else call.provider.dialect.model(entry))
 
