@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from starlette.types import ASGIApp
 from tests.server.asgi import JSON, Answer, call
 from tests.server.scripted import ScriptedBackend
 
 from quintet.config import ServerConfig
 from quintet.dialects.catalog import PROVIDERS
 from quintet.server.app import create_app
+from quintet.server.asgi import ASGIApp
 from quintet.server.routing import AUTO, BARE, HEADER
 
 BODY = {"model": "scripted", "prompt": "a", "max_tokens": 1}

@@ -6,13 +6,12 @@ import logging
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from starlette.types import ASGIApp, Receive, Scope, Send
-
 from quintet.backends.base import Backend
 from quintet.config import ServerConfig
 from quintet.dialects.catalog import PROVIDERS
 from quintet.errors import BodyTooLarge, NotFound, QuintetError, SlowBody
 from quintet.server import pages
+from quintet.server.asgi import ASGIApp, Receive, Scope, Send
 from quintet.server.auth import ANYBODY, Keys
 from quintet.server.call import Call, Route
 from quintet.server.completions import Completions, Source
@@ -101,7 +100,7 @@ class App:
         request = call.http
         request.always.append((HEADER, call.provider.name))
         # The raw path, so that no spelling of another path is public, and by name, so that every path to come needs a key.
-        caller = ANYBODY if request.raw_path in self._public else self._keys.require(request.raw_headers, request.address)
+        caller = ANYBODY if request.raw_path in self._public else self._keys.require(request.headers.raw, request.address)
         request.check_head()
         provider = named(request) or call.provider
         request.always[-1] = (HEADER, provider.name)
