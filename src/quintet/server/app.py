@@ -17,10 +17,11 @@ from quintet.server.call import Call, Route
 from quintet.server.completions import Completions, Source
 from quintet.server.http import ClientGoneError, Request
 from quintet.server.infill import Infill
+from quintet.server.metrics import OTHER, Telemetry
 from quintet.server.models import Models
 from quintet.server.probes import Probes
 from quintet.server.routing import HEADER, Router, named
-from quintet.server.telemetry import Telemetry, log_access
+from quintet.server.telemetry import log_access
 from quintet.server.tokens import Tokens
 
 _log = logging.getLogger(__name__)
@@ -29,7 +30,6 @@ KEEP_ALIVE = 15.0
 """Seconds of silence in an answer before something is sent; some SDKs give up after 60."""
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"})
-OTHER = "other"
 
 
 def create_app(backend: Backend, config: ServerConfig, *, source: Source | None = None, keep_alive: float = KEEP_ALIVE) -> ASGIApp:
@@ -50,9 +50,9 @@ class App:
         self._backend = backend
         self._source = source
         self._keys = Keys(config.api_keys, config.api_key_file, source.clock)
-        self._telemetry = Telemetry(config.model_names[0] if config.model_names else "", source.clock)
         self._models = Models(backend, config.model_names, int(source.now()))
-        probes = Probes(backend, self._telemetry)
+        self._telemetry = Telemetry([self._models.public], source.clock)
+        probes = Probes(backend, self._models, self._telemetry)
         completions = Completions(backend, self._models, source, config, self._telemetry, keep_alive)
         tokens = Tokens(backend, self._models, config.max_body_bytes)
         public = {**probes.public(), **pages.public()}

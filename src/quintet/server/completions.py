@@ -22,9 +22,10 @@ from quintet.server.auth import Caller
 from quintet.server.bodies import as_json
 from quintet.server.call import Call
 from quintet.server.guard import Guard
+from quintet.server.metrics import Telemetry
 from quintet.server.models import Models
 from quintet.server.sse import DONE, EVENTS, JSON, SlowAnswer, frames
-from quintet.server.telemetry import Observer, Telemetry
+from quintet.server.telemetry import Observer
 from quintet.service import Job, Service
 
 _log = logging.getLogger(__name__)
@@ -106,7 +107,7 @@ class Completions:
             parsed = await self._parse(call, api)
             request = self._resolved(await api.complete(parsed), call)
             job = await self._service.prepare(request, call.caller.id)
-            observer = Observer(self._telemetry, request, call.arrived)
+            observer = Observer(self._telemetry.of(self._models.public), request, call.arrived)
             renderer = api.format.renderer(request, self._identity(request), parsed.options)
             try:
                 async with Guard(call.http.receive, job, self._config.timeout) as guard:

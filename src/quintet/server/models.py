@@ -26,6 +26,11 @@ class Models:
         self._names = names
         self._created = created
 
+    @property
+    def public(self) -> str:
+        """The name under which metrics tell of it, whatever name a request gave."""
+        return self._names[0] if self._names else ""
+
     def resolve(self, name: str, provider: Provider) -> str:
         """The name to answer with: the one given, less the provider's qualifier if only so it is served; the public one if none was.
 

@@ -6,9 +6,9 @@ import json
 
 from quintet import __version__
 from quintet.backends.base import Backend, State
-from quintet.metrics import MEDIA
 from quintet.server.call import Call, Endpoint
-from quintet.server.telemetry import Telemetry
+from quintet.server.metrics import MEDIA, Telemetry
+from quintet.server.models import Models
 
 
 class Probes:
@@ -18,8 +18,9 @@ class Probes:
         backend: whose health is told.
     """
 
-    def __init__(self, backend: Backend, telemetry: Telemetry) -> None:
+    def __init__(self, backend: Backend, models: Models, telemetry: Telemetry) -> None:
         self._backend = backend
+        self._models = models
         self._telemetry = telemetry
 
     def public(self) -> dict[str, Endpoint]:
@@ -48,7 +49,8 @@ class Probes:
 
     async def metrics(self, call: Call) -> None:
         """For Prometheus."""
-        await call.http.reply(200, self._telemetry.scrape(self._backend.health()), media=MEDIA)
+        page = self._telemetry.scrape({self._models.public: self._backend.health()})
+        await call.http.reply(200, page, media=MEDIA)
 
     async def warm(self, call: Call) -> None:
         """Cerebras' SDK asks for this when it is made, only to have an open connection; it waits for the answer."""
