@@ -72,6 +72,11 @@ check: $(STAMPS)/deps
 support: setup
 	@$(BIN)/python scripts/support.py
 
+# The diagram of a sequence's states, from the scheduler's table.
+.PHONY: diagrams
+diagrams: setup
+	@$(BIN)/python scripts/states.py
+
 bench: setup
 	@$(BIN)/python bench/run.py $(ARGS)
 

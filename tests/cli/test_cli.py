@@ -53,7 +53,7 @@ def test_help_names_every_command_and_imports_nothing_heavy() -> None:
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    for command in ("serve", "run", "pull", "list", "show", "doctor"):
+    for command in ("serve", "run", "pull", "list", "show", "doctor", "config"):
         assert f" {command} " in done.stdout
 
 
