@@ -20,7 +20,7 @@ from tests.reference.forward import Reference, Rotation
 from tests.reference.rounded import RoundedReference
 from tests.reference.tiny_model import FAMILIES, SINGLE_TYPES, TinySpec, random_ids
 
-from bench import accuracy
+from bench.quality import accuracy
 
 TinyPath = Callable[[TinySpec], Path]
 LENGTH = 256
@@ -106,7 +106,7 @@ def test_a_mistake_in_a_flag_is_seen(mistake: str, tiny_path: TinyPath, load_run
 def test_the_bundled_model_is_as_close_to_the_reference_as_llama_cpp(
     model_path: Path, load_runner: LoadRunner, pytestconfig: pytest.Config
 ) -> None:
-    """The beginning of the first window (prose) and of the last (code); ``bench/accuracy.py --check`` does all of them."""
+    """The beginning of the first window (prose) and of the last (code); ``bench.quality.accuracy --check`` does all of them."""
     record, positions = accuracy.recorded(model_path), 96
     windows = accuracy.windows(record["tokens"])
     picked = (0, len(windows) - 1)
