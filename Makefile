@@ -1,7 +1,7 @@
 # make serve   set up, then serve the bundled model on 127.0.0.1:8000   (make serve ARGS="--port 9000 path.gguf")
 # make setup   the set-up alone: .venv, dependencies, native build, bundled model
 # make test    set up, then the tests                                   (make test ARGS="tests/models -k store")
-# make check   lint, types, import rules
+# make check   lint, format, types, import rules
 # make bench   set up, then the measurements                            (make bench ARGS="...")
 # make bench-serve   set up, then servers under load, ours and others   (make bench-serve ARGS="...")
 #
@@ -63,6 +63,7 @@ test-clients: setup
 
 check: $(STAMPS)/deps
 	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
 	@$(BIN)/python -m mypy
 	@$(BIN)/python -m pytest -q tests/test_architecture.py
 

@@ -6,8 +6,8 @@ import json
 import sys
 from pathlib import Path
 
-from safetensors.torch import save_file  # type: ignore[import-not-found]
-from transformers import AutoModelForCausalLM, AutoTokenizer  # type: ignore[import-not-found]
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 
 def main() -> None:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import openvino as ov  # type: ignore[import-not-found]
-import openvino_genai as genai  # type: ignore[import-not-found]
+import openvino as ov
+import openvino_genai as genai
 
 from bench.common.plan import Plan, emit, measure
 

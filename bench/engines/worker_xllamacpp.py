@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import xllamacpp  # type: ignore[import-not-found]
+import xllamacpp
 
 from bench.common.client import Trace
 from bench.common.load import steady_rate

@@ -15,6 +15,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -123,12 +124,12 @@ def measure(logits: F32, step: float | None, repeats: int) -> None:
     positions = np.arange(PROMPT + OUTPUT, PROMPT + OUTPUT + rows, dtype=np.uint64)
     for name, sampling in CONTROLS.items():
         all_rows = [made(samplers, sampling, row) for row in range(rows)]
-        report(name, timed(lambda all_rows=all_rows: draw(logits, all_rows, positions), repeats), rows, step)
+        report(name, timed(partial(draw, logits, all_rows, positions), repeats), rows, step)
     plain = [made(samplers, PLAIN, row) for row in range(rows)]
     masks = np.random.default_rng(1).integers(0, 2**32, (rows, -(-vocab // 32)), dtype=np.uint32)
     report("guide's mask, half", timed(lambda: draw(logits, plain, positions, masks), repeats), rows, step)
     for k in (0, 5, 20):
-        report(f"log-probabilities, top {k}", timed(lambda k=k: score(logits, np.zeros(rows, np.int32), k), repeats), rows, step)
+        report(f"log-probabilities, top {k}", timed(partial(score, logits, np.zeros(rows, np.int32), k), repeats), rows, step)
 
 
 def main() -> None:
@@ -141,7 +142,7 @@ def main() -> None:
         for rows in ROWS:
             own = model.step(rows).copy() if model else made_up(rows, vocab)
             fits = model is not None and own.shape[1] == vocab
-            step = timed(lambda rows=rows: model.step(rows), args.repeats) if model and fits else None
+            step = timed(partial(model.step, rows), args.repeats) if model and fits else None
             measure(own if own.shape[1] == vocab else widened(own, vocab), step, args.repeats)
 
 

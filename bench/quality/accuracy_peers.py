@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import xllamacpp  # type: ignore[import-not-found]
+import xllamacpp
 from tests.reference import tiny_model
 
 from bench.quality import accuracy

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import openvino as ov  # type: ignore[import-not-found]
-import openvino_genai as genai  # type: ignore[import-not-found]
+import openvino as ov
+import openvino_genai as genai
 
 from bench.common.client import Trace
 from bench.common.load import Body, Load, to_json

@@ -16,7 +16,7 @@ def test_the_scenarios_run_on_a_server_and_are_reported(tmp_path: Path) -> None:
     with served("--toy", "--log-level", "error") as one:
         url = f"{one.url}/fireworks/inference/v1/completions"
         where = ["--url", url, "--name", "toy", "--vocab", "256", "--quick", "--only", "clients,samples,scoring"]
-        command = [sys.executable, "-m", "bench.serving.serve", *where, "--results", tmp_path, "--peers-dir", tmp_path / "peers"]
+        command = [sys.executable, "-m", "bench.serving.serve", *where, "--results", str(tmp_path), "--peers-dir", str(tmp_path / "peers")]
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     (path,) = tmp_path.glob("*.json")

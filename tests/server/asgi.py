@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from starlette.types import ASGIApp, Message
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from quintet.server.completions import Source
 
@@ -81,6 +81,15 @@ async def acall(
         asyncio.get_running_loop().call_later(leave_after, gone.set)
     await asyncio.wait_for(app(scope, receive, send), 60)
     return answer
+
+
+def converse(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """One conversation by hand, to its end."""
+
+    async def go() -> None:
+        await app(scope, receive, send)
+
+    asyncio.run(go())
 
 
 def call(app: ASGIApp, body: object = None, **options: Any) -> Answer:

@@ -8,13 +8,14 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from tests.server.asgi import JSON, Source, call
+from tests.server.asgi import JSON, call
 from tests.server.scripted import ScriptedBackend
 
 from quintet import __version__
 from quintet.backends.base import Counts, Health, Pages, State
 from quintet.config import ServerConfig
 from quintet.server.app import App, create_app
+from quintet.server.completions import Source
 from quintet.server.mounts import HEADER
 
 ENGINE = {
