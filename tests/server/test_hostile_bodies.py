@@ -195,7 +195,8 @@ class Campaign:
                 numbers = range(first, min(first + AT_ONCE, count))
                 requests = [self.bodies.number(number) for number in numbers]
                 over = asyncio.Event()
-                beside, *all_seen = await asyncio.gather(neighbour(app, over), *(asked(app, request, over) for request in requests))
+                seeing = asyncio.gather(*(asked(app, request, over) for request in requests))
+                beside, all_seen = await asyncio.gather(neighbour(app, over), seeing)
                 if beside != expected:
                     self.failures.append(f"numbers from {first}: the neighbour's bytes changed")
                 for number, request, seen in zip(numbers, requests, all_seen, strict=True):
