@@ -58,7 +58,7 @@ class Shop:
 
 
 def registry(shops: dict[str, Shop], *, lazy: bool = True, pinned: tuple[str, ...] = (), weights: int = 0, **settings: Any) -> Registry:
-    models = [Model((name,), shop.start, weights, weights // 10, lazy, name in pinned) for name, shop in shops.items()]
+    models = [Model(name, shop.start, weights, weights // 10, lazy, name in pinned) for name, shop in shops.items()]
     return Registry(models, name_models([(name,) for name in shops]), **settings)
 
 
@@ -323,7 +323,7 @@ def test_live_counts_every_model_and_a_name_finds_its_entry() -> None:
 def test_what_engines_have_counted_outlives_them() -> None:
     async def test() -> None:
         shop = Shop()
-        entry = Entry(Model(("a",), shop.start), lambda: 0.0)
+        entry = Entry(Model("a", shop.start), lambda: 0.0)
         for at in (1, 2):
             await entry.load()
             shop.made[-1].steps = 5

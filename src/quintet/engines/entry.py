@@ -39,14 +39,14 @@ class Model:
     """What can be served.
 
     Args:
-        names: that requests use, the first one names the model.
+        name: its first one.
         start: begins to load it; called on the event loop, once for each time that it is loaded.
         weights, kv: bytes that it needs.
         lazy: it is loaded at its first request.
         pinned: once loaded it stays.
     """
 
-    names: tuple[str, ...]
+    name: str
     start: Callable[[], Engine]
     weights: int = 0
     kv: int = 0
@@ -82,7 +82,7 @@ class Entry:
     @property
     def name(self) -> str:
         """The model's first name."""
-        return self.model.names[0]
+        return self.model.name
 
     @property
     def status(self) -> str:

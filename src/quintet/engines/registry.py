@@ -63,7 +63,7 @@ class Registry:
         patience: float = PATIENCE_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.entries = {model.names[0]: Entry(model, clock) for model in models}
+        self.entries = {model.name: Entry(model, clock) for model in models}
         self.names = names
         self._idle, self._free, self._patience, self._clock = idle, free, patience, clock
         self._changes: dict[str, asyncio.Task[None]] = {}
