@@ -15,7 +15,7 @@ from quintet import __version__
 from quintet.backends.base import Counts, Health, Pages, State
 from quintet.config import ServerConfig
 from quintet.server.app import App, create_app
-from quintet.server.mounts import HEADER
+from quintet.server.routing import HEADER
 
 ENGINE = {
     "vllm:num_requests_running": 3,

@@ -102,7 +102,7 @@ def test_the_deadline_ends_no_request_that_is_in_time() -> None:
 
 
 def test_a_body_that_does_not_arrive_is_a_408_and_the_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quintet.server.exchange.BODY_S", 0.05)
+    monkeypatch.setattr("quintet.server.http.BODY_S", 0.05)
     backend = ScriptedBackend()
 
     async def ask() -> Answer:

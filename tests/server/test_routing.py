@@ -12,7 +12,7 @@ from tests.server.scripted import ScriptedBackend
 from quintet.config import ServerConfig
 from quintet.dialects.catalog import PROVIDERS
 from quintet.server.app import create_app
-from quintet.server.mounts import AUTO, BARE, HEADER
+from quintet.server.routing import AUTO, BARE, HEADER
 
 BODY = {"model": "scripted", "prompt": "a", "max_tokens": 1}
 BASES = [(base, name) for name, provider in PROVIDERS.items() for base in provider.bases]

@@ -1,4 +1,4 @@
-"""One HTTP request and its answer."""
+"""An HTTP request and its response, over ASGI."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class ClientGoneError(ConnectionError):
     """The client closed the connection; nobody is left to answer."""
 
 
-class Exchange:
-    """What a handler needs of ASGI.
+class Request:
+    """A request, and the response to it.
 
     Args:
         fresh_id: the request id if the client sent none that is safe to repeat.
