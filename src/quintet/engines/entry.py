@@ -85,9 +85,14 @@ class Entry:
         return self.model.name
 
     @property
+    def loaded(self) -> bool:
+        """There is an engine, which says itself how it fares."""
+        return self.phase is Phase.LOADED
+
+    @property
     def status(self) -> str:
         """One word for people: the phase, or the engine's state."""
-        return self.health().state.value if self.phase is Phase.LOADED else self.phase.value
+        return self.health().state.value if self.loaded else self.phase.value
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
@@ -102,7 +107,7 @@ class Entry:
     @property
     def idle(self) -> bool:
         """It could be freed: the engine is well and no request needs it."""
-        well = self.phase is Phase.LOADED and self.health().state is State.READY
+        well = self.loaded and self.health().state is State.READY
         return well and not self.users and not self.model.pinned
 
     def health(self) -> Health:
