@@ -13,6 +13,7 @@ from quintet.dialects.catalog import PROVIDERS
 from quintet.engines.registry import Registry
 from quintet.errors import BodyTooLarge, NotFound, QuintetError, SlowBody
 from quintet.server import pages
+from quintet.server.admin import Admin
 from quintet.server.auth import ANYBODY, Keys
 from quintet.server.call import Call, Route
 from quintet.server.completions import Completions, Source
@@ -50,12 +51,15 @@ class App:
     def __init__(self, registry: Registry, config: ServerConfig, source: Source, keep_alive: float) -> None:
         self._registry = registry
         self._source = source
-        self._keys = Keys(config.api_keys, config.api_key_file, source.clock)
+        admin = (config.admin_key,) if config.admin_key else ()
+        closed = config.api_keys or config.api_key_file  # else everybody is welcome, and the admin key opens only what is its own
+        self._keys = Keys((*config.api_keys, *admin) if closed else (), config.api_key_file, source.clock)
         self._telemetry = Telemetry(registry.names.default.name, source.clock)
         models = Models(registry, int(source.now()))
         probes = Probes(registry, self._telemetry)
         completions = Completions(models, source, config, self._telemetry, keep_alive)
         tokens = Tokens(models, config.max_body_bytes)
+        admins = Admin(registry, models, Keys(admin, None, source.clock) if admin else None, config)
         public = {**probes.public(), **pages.public()}
         self._public = frozenset(path.encode() for path in public)
         plain = {**public, "/version": probes.version, "/metrics": probes.metrics, "/health/models": probes.models}
@@ -65,6 +69,8 @@ class App:
             "/infill": Route("/infill", {"POST": Infill(completions)}),
             "/models": Route("/models", {"GET": models.list}),
             "/models/": Route("/models/{name}", {"GET": models.show}),
+            "/models/load": Route("/models/load", {"POST": admins.load}),
+            "/models/unload": Route("/models/unload", {"POST": admins.unload}),
             "/tokenize": Route("/tokenize", {"POST": tokens.tokenize}),
             "/detokenize": Route("/detokenize", {"POST": tokens.detokenize}),
             "/tokenizer_info": Route("/tokenizer_info", {"GET": tokens.info}),
