@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tests.backends.contract.conftest import ready
 from tests.server.asgi import SOURCE, Answer, acall
 from tests.server.documents import completions
@@ -33,6 +32,7 @@ from quintet.config import EngineConfig, ServerConfig
 from quintet.dialects.catalog import PROVIDERS
 from quintet.events import TokenEvent
 from quintet.server.app import create_app
+from quintet.server.asgi import ASGIApp, Message, Receive, Scope, Send
 
 COUNT = int(os.environ.get("QUINTET_HOSTILE_BODIES", "1000"))
 AT_ONCE = 50
