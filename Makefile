@@ -78,10 +78,10 @@ diagrams: setup
 	@$(BIN)/python scripts/states.py
 
 bench: setup
-	@$(BIN)/python bench/run.py $(ARGS)
+	@$(BIN)/python -m bench.engines.run $(ARGS)
 
 bench-serve: setup
-	@$(BIN)/python bench/serve.py $(ARGS)
+	@$(BIN)/python -m bench.serving.serve $(ARGS)
 
 sanitize test-emulated neon:
 	@scripts/digest.sh $(@:test-%=%)

@@ -17,7 +17,9 @@ from tests.reference.tiny_model import TinySpec, write_tiny
 from tests.support.report import Notes
 
 from quintet import cli
-from quintet.backends.native.core.loader import Loaded
+from quintet.backends.native.core.loader import PAGE, Loaded, Loader
+from quintet.backends.native.front.engine import Engine
+from quintet.backends.native.worker.load import native_loader
 from quintet.cli import console, describe, doctor, engines, loading, net, run
 from quintet.cli.app import app
 from quintet.cli.interrupt import unless
@@ -25,6 +27,7 @@ from quintet.config import EngineConfig
 from quintet.errors import EngineFailed, ModelError
 from quintet.events import Usage
 from quintet.models import bundled
+from quintet.models.gguf import open_model
 
 
 def quintet(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -224,9 +227,9 @@ def test_show_tells_sizes_quantisation_and_memory_for_a_context(tiny: Path) -> N
 
 def test_the_kv_cache_of_a_token_is_the_native_cores(tiny: Path) -> None:
     """The figure that ``show`` and the banner compute is what the core really takes."""
-    loaded = engines.native_loader(tiny, 1)(lambda share: None)
-    about = describe.describe(engines.open_model(tiny))
-    assert about.kv_per_token * engines.PAGE == loaded.runner.page_bytes
+    loaded = native_loader(tiny, 1)(lambda share: None)
+    about = describe.describe(open_model(tiny))
+    assert about.kv_per_token * PAGE == loaded.runner.page_bytes
 
 
 def test_list_says_so_when_there_is_nothing(tmp_path: Path) -> None:
@@ -258,7 +261,7 @@ def test_a_size_is_its_number_times_its_unit(number: int, unit: str) -> None:
 
 
 def test_the_context_is_what_the_model_and_the_kv_cache_allow(tiny: Path) -> None:
-    kv = describe.describe(engines.open_model(tiny)).kv_per_token
+    kv = describe.describe(open_model(tiny)).kv_per_token
     options = engines.EngineOptions(str(tiny), 0, 3, kv * 50, offline=True, suffix_first=True)
     made = engines.plan(options, Notes())
     assert (made.kv_tokens, made.context, made.threads, made.config.suffix_first) == (48, 48, 3, True)
@@ -287,8 +290,8 @@ def test_a_model_that_does_not_load_gives_the_loaders_reason() -> None:
     def buggy(progress: Callable[[float], None]) -> Loaded:
         raise RuntimeError("a bug")
 
-    async def wait(loader: Callable[[Callable[[float], None]], Loaded]) -> None:
-        backend = engines.Engine(loader, EngineConfig())
+    async def wait(loader: Loader) -> None:
+        backend = Engine(loader, EngineConfig())
         try:
             await loading.ready(backend, "tiny")
         finally:

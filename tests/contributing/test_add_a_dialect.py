@@ -24,7 +24,7 @@ from quintet.dialects.fields import table
 from quintet.dialects.openapi import document
 from quintet.errors import BadRequest
 from quintet.server.app import create_app
-from quintet.server.mounts import AUTO, HEADER
+from quintet.server.routing import AUTO, HEADER
 
 ASKED = {"bird": MODEL, "say": "Polly", "words": 8, "mood": 1, "seed": 7}
 
@@ -32,7 +32,7 @@ ASKED = {"bird": MODEL, "say": "Polly", "words": 8, "mood": 1, "seed": 7}
 @pytest.fixture(autouse=True)
 def in_the_catalog(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a real one is, by its line in ``catalog.py``."""
-    monkeypatch.setitem(PROVIDERS, PROVIDER.name, PROVIDER)  # type: ignore[arg-type]
+    monkeypatch.setitem(PROVIDERS, PROVIDER.name, PROVIDER)
 
 
 def ask(body: dict[str, Any], dialect: str = "parrot", **options: Any) -> Answer:

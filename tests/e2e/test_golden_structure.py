@@ -16,6 +16,7 @@ from tests.server.asgi import SOURCE, Answer, acall
 from tests.server.goldens import TOY, choices, chunks, recorded, sent, slices_right
 from tests.server.toy import MODEL
 
+from quintet.backends.base import Backend
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.worker.load import native_loader
 from quintet.config import EngineConfig, ServerConfig
@@ -33,7 +34,7 @@ OWN = {"content-length", "fireworks-prompt-tokens"}
 
 
 @asynccontextmanager
-async def apps(model: Path) -> AsyncIterator[tuple[Engine, dict[str, ASGIApp]]]:
+async def apps(model: Path) -> AsyncIterator[tuple[Backend, dict[str, ASGIApp]]]:
     """The same engine in every dialect."""
     load = native_loader(model, threads=2, context=CONTEXT)
     async with ready(Engine(load, EngineConfig(kv_bytes=256 << 20), clock=lambda: 0.0)) as engine:
@@ -46,7 +47,7 @@ async def apps(model: Path) -> AsyncIterator[tuple[Engine, dict[str, ASGIApp]]]:
         )
 
 
-async def prompt_tokens(engine: Engine, body: bytes) -> int:
+async def prompt_tokens(engine: Backend, body: bytes) -> int:
     """Of all prompts of a request."""
     prompt = json.loads(body).get("prompt") or ""
     one = isinstance(prompt, str) or isinstance(prompt[0], int | float)

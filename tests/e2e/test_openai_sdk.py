@@ -180,7 +180,9 @@ def test_models_are_listed_and_retrieved_though_a_name_holds_a_slash(client: Ope
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
-def test_an_error_names_its_field(client: OpenAI, stream: bool, fields: dict[str, Any], error: type, code: str, param: str) -> None:
+def test_an_error_names_its_field(
+    client: OpenAI, stream: bool, fields: dict[str, Any], error: type[openai.APIStatusError], code: str, param: str
+) -> None:
     with pytest.raises(error) as caught:
         client.completions.create(**{"model": "toy", "prompt": "a", "stream": stream, **fields})
     assert (caught.value.code, caught.value.param) == (code, param)

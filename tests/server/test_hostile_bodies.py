@@ -189,13 +189,14 @@ class Campaign:
         loop.set_default_executor(OnTheSpot())
         config = EngineConfig(kv_bytes=16 << 20, max_waiting=100_000, speculation=False)  # see toy_app
         async with ready(Watched(toy_loader(), config, clock=lambda: 0.0)) as engine:
-            app = create_app(engine, ServerConfig(dialect=self.dialect, model_names=(MODEL,)), source=SOURCE)
+            app = create_app(engine, ServerConfig(dialect=self.dialect, model_names=(MODEL,)), source=SOURCE, keep_alive=600)
             expected = await neighbour(app, asyncio.Event())
             for first in range(0, count, AT_ONCE):
                 numbers = range(first, min(first + AT_ONCE, count))
                 requests = [self.bodies.number(number) for number in numbers]
                 over = asyncio.Event()
-                beside, *all_seen = await asyncio.gather(neighbour(app, over), *(asked(app, request, over) for request in requests))
+                seeing = asyncio.gather(*(asked(app, request, over) for request in requests))
+                beside, all_seen = await asyncio.gather(neighbour(app, over), seeing)
                 if beside != expected:
                     self.failures.append(f"numbers from {first}: the neighbour's bytes changed")
                 for number, request, seen in zip(numbers, requests, all_seen, strict=True):

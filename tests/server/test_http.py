@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.server.asgi import JSON, SOURCE, acall, call
+from tests.server.asgi import JSON, SOURCE, acall, call, converse
 from tests.server.scripted import ScriptedBackend
 
 from quintet.backends.base import SequenceSpec, State
@@ -119,7 +120,12 @@ def test_a_large_body_is_parsed_in_a_thread_with_the_same_outcome(monkeypatch: p
     large = {**OK, "padding": "x" * INLINE_BYTES}
     threads: list[str] = []
     parse = OpenAI.parse
-    monkeypatch.setattr(OpenAI, "parse", lambda *given: (threads.append(threading.current_thread().name), parse(*given))[1])
+
+    def watched(*given: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return parse(*given)
+
+    monkeypatch.setattr(OpenAI, "parse", watched)
     assert call(app(), large).json() == call(app(), OK).json()
     assert call(app(), {**large, "n": 0}).json()["error"]["param"] == "n"
     assert [name == "MainThread" for name in threads] == [False, True, False]
@@ -180,7 +186,7 @@ def test_what_the_backend_refuses_keeps_its_status_and_retry_headers() -> None:
 class Faulty(ScriptedBackend):
     """A fault of ours, with a secret in its text."""
 
-    async def prepare(self, specs: list[SequenceSpec], tenant: str = "") -> Any:
+    async def prepare(self, specs: Sequence[SequenceSpec], tenant: str = "") -> Any:
         raise RuntimeError(f"secret {specs[0].prompt} 0x7f00")
 
 
@@ -224,7 +230,7 @@ def test_the_lifespan_closes_the_backend() -> None:
         sent.append(message["type"])
         assert backend.closed == (len(sent) == 2)
 
-    asyncio.run(app(backend)({"type": "lifespan"}, receive, send))
+    converse(app(backend), {"type": "lifespan"}, receive, send)
     assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
 
 
@@ -237,7 +243,7 @@ def test_a_websocket_is_refused() -> None:
     async def send(message: Any) -> None:
         sent.append(message["type"])
 
-    asyncio.run(app()({"type": "websocket", "path": "/v1/completions", "headers": []}, receive, send))
+    converse(app(), {"type": "websocket", "path": "/v1/completions", "headers": []}, receive, send)
     assert sent == ["websocket.close"]
 
 

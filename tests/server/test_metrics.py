@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
-from tests.server.asgi import Source, call
+from tests.server.asgi import call
 from tests.server.scripted import ScriptedBackend
 
 from quintet.backends.base import Counts, Health, Pages, State
 from quintet.config import ServerConfig
 from quintet.server.app import create_app
+from quintet.server.completions import Source
 from quintet.server.metrics import MOST_SERIES, OTHER, Telemetry
 
 RECORDED = Path(__file__).with_name("metrics.prom")

@@ -50,8 +50,8 @@ def test_the_long_name_is_fireworks_alone(dialect: str) -> None:
     assert asked(LONG, dialect)[0] == 404
 
 
-def listed(dialect: str, query: str, **state: State) -> Answer:
-    app = create_app(ScriptedBackend(**state), ServerConfig(model_names=("a/b", "c"), dialect=dialect))
+def listed(dialect: str, query: str, state: State = State.READY) -> Answer:
+    app = create_app(ScriptedBackend(state=state), ServerConfig(model_names=("a/b", "c"), dialect=dialect))
     return call(app, method="GET", path="/v1/models", query=query)
 
 

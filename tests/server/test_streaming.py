@@ -10,13 +10,13 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
 import pytest
-from tests.server.asgi import SOURCE, Answer, acall, call
+from tests.server.asgi import SOURCE, Answer, acall, call, converse
 from tests.server.live import serving
 from tests.server.scripted import ScriptedBackend
 
 from quintet.backends.base import Prepared
 from quintet.config import ServerConfig
-from quintet.events import TokenEvent
+from quintet.events import Event, TokenEvent
 from quintet.server.app import create_app
 from quintet.server.sse import KEEP_ALIVE
 
@@ -88,7 +88,7 @@ def test_a_client_that_leaves_while_it_sends_gets_no_answer_and_starts_nothing()
         raise AssertionError(message)
 
     scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": []}
-    asyncio.run(app(scope, receive, send))
+    converse(app, scope, receive, send)
     assert backend.prepared == 0
 
 
@@ -98,7 +98,7 @@ def test_a_fault_of_ours_in_the_middle_of_a_stream_is_an_error_frame(monkeypatch
     feed = openai.OpenAIRenderer.feed
     calls = iter(range(100))
 
-    def faulty(self: openai.OpenAIRenderer, event: openai.Event) -> list[bytes]:
+    def faulty(self: openai.OpenAIRenderer, event: Event) -> list[bytes]:
         if next(calls) == 2:
             raise RuntimeError("secret")
         return feed(self, event)

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
-from tests.server.asgi import JSON, Source, call
+from tests.server.asgi import JSON, call
 from tests.server.scripted import ScriptedBackend
 
 from quintet import __version__
 from quintet.backends.base import Counts, Health, Pages, State
 from quintet.config import ServerConfig
 from quintet.server.app import App, create_app
+from quintet.server.completions import Source
 from quintet.server.routing import HEADER
 
 ENGINE = {

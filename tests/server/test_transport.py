@@ -7,6 +7,7 @@ import gzip
 import json
 import socket
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -68,7 +69,7 @@ def test_a_stream_that_breaks_ends_with_an_error_frame_and_is_cut_off() -> None:
 
 def test_over_a_socket_a_broken_stream_has_no_terminator_and_a_whole_one_has() -> None:
     for broken in (True, False):
-        with serving(lambda broken=broken: create_app(ScriptedBackend(break_after=2 if broken else None), ServerConfig())) as port:
+        with serving(partial(create_app, ScriptedBackend(break_after=2 if broken else None), ServerConfig())) as port:
             body = json.dumps({**ASK, "max_tokens": 9, "stream": True}).encode()
             with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
                 head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
