@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.contributing.parrot import KNOWN, PROVIDER
 from tests.dialects.test_hostile_parse import bodies
 from tests.server.asgi import SOURCE, Answer, acall, call
+from tests.server.one import create_app
 from tests.server.scripted import ScriptedBackend
 from tests.server.toy import MODEL, toy_app
 from tests.test_architecture import foreign_faults, layer_faults, purity_faults
@@ -23,7 +24,6 @@ from quintet.dialects.catalog import PROVIDERS
 from quintet.dialects.fields import table
 from quintet.dialects.openapi import document
 from quintet.errors import BadRequest
-from quintet.server.app import create_app
 from quintet.server.routing import AUTO, HEADER
 
 ASKED = {"bird": MODEL, "say": "Polly", "words": 8, "mood": 1, "seed": 7}

@@ -14,6 +14,7 @@ import pytest
 from tests.backends.contract.conftest import ready
 from tests.server.asgi import SOURCE, Answer, acall
 from tests.server.goldens import TOY, choices, chunks, recorded, sent, slices_right
+from tests.server.one import create_app
 from tests.server.toy import MODEL
 
 from quintet.backends.base import Backend
@@ -21,7 +22,6 @@ from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.worker.load import native_loader
 from quintet.config import EngineConfig, ServerConfig
 from quintet.dialects.catalog import PROVIDERS
-from quintet.server.app import create_app
 from quintet.server.asgi import ASGIApp
 
 CONTEXT = 128
@@ -40,10 +40,7 @@ async def apps(model: Path) -> AsyncIterator[tuple[Backend, dict[str, ASGIApp]]]
     async with ready(Engine(load, EngineConfig(kv_bytes=256 << 20), clock=lambda: 0.0)) as engine:
         yield (
             engine,
-            {
-                name: create_app(engine, ServerConfig(dialect=name, model_names=(MODEL,)), source=SOURCE, keep_alive=3600)
-                for name in PROVIDERS
-            },
+            {name: create_app(engine, ServerConfig(dialect=name), (MODEL,), source=SOURCE, keep_alive=3600) for name in PROVIDERS},
         )
 
 

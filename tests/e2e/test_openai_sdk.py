@@ -12,12 +12,12 @@ import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
 from tests.server.live import serving
+from tests.server.one import create_app
 from tests.server.scripted import ScriptedBackend
 
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.toy import toy_loader
 from quintet.config import EngineConfig, ServerConfig
-from quintet.server.app import create_app
 from quintet.server.asgi import ASGIApp
 
 NAMES = ("org/toy", "toy")
@@ -32,7 +32,7 @@ class Served:
 
     def app(self) -> ASGIApp:
         self.engine = Engine(toy_loader(), EngineConfig(kv_bytes=1 << 22))
-        return create_app(self.engine, ServerConfig(api_keys=(KEY,), model_names=NAMES))
+        return create_app(self.engine, ServerConfig(api_keys=(KEY,)), NAMES)
 
 
 def until(condition: Callable[[], bool]) -> None:

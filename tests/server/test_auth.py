@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 from tests.server.asgi import JSON, Answer, call
+from tests.server.one import create_app
 from tests.server.scripted import ScriptedBackend
 
 from quintet.config import ServerConfig
 from quintet.errors import NotAuthorized, TooManyRequests
-from quintet.server.app import App, create_app
+from quintet.server.app import App
 from quintet.server.auth import (
     FAILURE_S,
     MOST_ADDRESSES,

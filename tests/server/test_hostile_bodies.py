@@ -22,6 +22,7 @@ from tests.backends.contract.conftest import ready
 from tests.server.asgi import SOURCE, Answer, acall
 from tests.server.documents import completions
 from tests.server.goldens import chunks
+from tests.server.one import create_app
 from tests.server.toy import MODEL
 from tests.tools.hostile import Bodies, Hostile, described
 
@@ -31,7 +32,6 @@ from quintet.backends.toy import toy_loader
 from quintet.config import EngineConfig, ServerConfig
 from quintet.dialects.catalog import PROVIDERS
 from quintet.events import TokenEvent
-from quintet.server.app import create_app
 from quintet.server.asgi import ASGIApp, Message, Receive, Scope, Send
 
 COUNT = int(os.environ.get("QUINTET_HOSTILE_BODIES", "1000"))
@@ -189,7 +189,7 @@ class Campaign:
         loop.set_default_executor(OnTheSpot())
         config = EngineConfig(kv_bytes=16 << 20, max_waiting=100_000, speculation=False)  # see toy_app
         async with ready(Watched(toy_loader(), config, clock=lambda: 0.0)) as engine:
-            app = create_app(engine, ServerConfig(dialect=self.dialect, model_names=(MODEL,)), source=SOURCE, keep_alive=600)
+            app = create_app(engine, ServerConfig(dialect=self.dialect), (MODEL,), source=SOURCE, keep_alive=600)
             expected = await neighbour(app, asyncio.Event())
             for first in range(0, count, AT_ONCE):
                 numbers = range(first, min(first + AT_ONCE, count))

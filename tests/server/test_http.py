@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.server.asgi import JSON, SOURCE, acall, call, converse
+from tests.server.one import create_app
 from tests.server.scripted import ScriptedBackend
 
 from quintet.backends.base import SequenceSpec, State
 from quintet.config import ServerConfig
 from quintet.dialects.openai.dialect import OpenAI
 from quintet.errors import Overloaded
-from quintet.server.app import create_app
 from quintet.server.asgi import ASGIApp
 from quintet.server.completions import INLINE_BYTES
 
@@ -142,7 +142,7 @@ def test_any_other_request_id_is_replaced(sent: str) -> None:
 
 
 def test_models_lists_the_names_and_each_can_be_had_alone() -> None:
-    served = app(model_names=("org/name", "short"))
+    served = create_app(ScriptedBackend(), ServerConfig(), ("org/name", "short"), source=SOURCE)
     entry = {"id": "org/name", "object": "model", "created": 1_700_000_000, "owned_by": "quintet"}
     assert call(served, method="GET", path="/v1/models").json() == {"object": "list", "data": [entry, {**entry, "id": "short"}]}
     assert call(served, method="GET", path="/v1/models/org/name").json() == entry
@@ -150,15 +150,15 @@ def test_models_lists_the_names_and_each_can_be_had_alone() -> None:
     assert (missing.status, missing.json()["error"]["param"]) == (404, "model")
 
 
-def test_without_given_names_the_model_has_its_own_once_it_is_loaded() -> None:
-    assert [one["id"] for one in call(app(), method="GET", path="/models").json()["data"]] == ["scripted"]
+def test_the_names_are_known_before_the_model_is_loaded() -> None:
     loading = app(ScriptedBackend(state=State.LOADING))
-    assert call(loading, method="GET", path="/models").json()["data"] == []
-    assert call(loading, {"model": "anything", **OK}).json()["error"]["code"] == "model_loading"
+    assert [one["id"] for one in call(loading, method="GET", path="/models").json()["data"]] == ["scripted"]
+    assert call(loading, {"model": "anything", **OK}).json()["error"]["code"] == "model_not_found"
+    assert call(loading, {"model": "scripted", **OK}).json()["error"]["code"] == "model_loading"
 
 
 def test_a_request_may_use_any_of_the_names_and_is_answered_with_it() -> None:
-    served = app(model_names=("org/name", "short"))
+    served = create_app(ScriptedBackend(), ServerConfig(), ("org/name", "short"), source=SOURCE)
     assert [call(served, {**OK, **one}).json()["model"] for one in ({}, {"model": "short"})] == ["org/name", "short"]
     error = call(served, {**OK, "model": "sh\u043ert\r\n"}).json()["error"]
     assert (error["code"], error["param"]) == ("model_not_found", "model")

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 from tests.server.asgi import call
+from tests.server.one import create_app
 from tests.server.scripted import ScriptedBackend
 
 from quintet.backends.base import Counts, Health, Pages, State
 from quintet.config import ServerConfig
-from quintet.server.app import create_app
 from quintet.server.completions import Source
 from quintet.server.metrics import MOST_SERIES, OTHER, Telemetry
 
@@ -38,7 +38,7 @@ def by_model(series: Series, model: str) -> dict[str, float]:
 
 def test_the_page_tells_the_same_as_the_recorded_one() -> None:
     names = ('mo"d\\el', "alias")
-    app = create_app(ScriptedBackend(told=HEALTH), ServerConfig(model_names=names), source=Source(clock=lambda: 5.0))
+    app = create_app(ScriptedBackend(told=HEALTH), ServerConfig(), names, source=Source(clock=lambda: 5.0))
     for stream in (False, True):
         call(app, {"prompt": "abcd", "max_tokens": 3, "n": 2, "stream": stream})
     call(app, {"prompt": "a", "model": "alias", "max_tokens": 10**400})

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 from tests.server.asgi import JSON, Answer, call
+from tests.server.one import create_app
 from tests.server.scripted import ScriptedBackend
 
 from quintet.config import ServerConfig
 from quintet.dialects.catalog import PROVIDERS
-from quintet.server.app import create_app
 from quintet.server.asgi import ASGIApp
 from quintet.server.routing import AUTO, BARE, HEADER
 
@@ -28,7 +28,7 @@ def used(answer: Answer) -> str | None:
 
 @pytest.mark.parametrize(("base", "name"), BASES)
 def test_a_prefix_chooses_for_completions_and_models(base: str, name: str) -> None:
-    served = app(model_names=("org/scripted", "scripted"))
+    served = create_app(ScriptedBackend(), ServerConfig(), ("org/scripted", "scripted"))
     answer = call(served, BODY, path=f"{base}/completions")
     assert (answer.status, used(answer)) == (200, name)
     dialect = PROVIDERS[name].dialect

@@ -12,12 +12,12 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 import pytest
 from tests.server.asgi import SOURCE, Answer, acall, call, converse
 from tests.server.live import serving
+from tests.server.one import create_app
 from tests.server.scripted import ScriptedBackend
 
 from quintet.backends.base import Prepared
 from quintet.config import ServerConfig
 from quintet.events import Event, TokenEvent
-from quintet.server.app import create_app
 from quintet.server.sse import KEEP_ALIVE
 
 LONG = {"prompt": "a", "max_tokens": 100_000}

@@ -11,12 +11,13 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 from tests.server.asgi import JSON, call
+from tests.server.one import create_app
 from tests.server.scripted import ScriptedBackend
 
 from quintet import __version__
 from quintet.backends.base import Counts, Health, Pages, State
 from quintet.config import ServerConfig
-from quintet.server.app import App, create_app
+from quintet.server.app import App
 from quintet.server.completions import Source
 from quintet.server.routing import HEADER
 
@@ -41,7 +42,7 @@ SECRETS = ("canary-prompt", "canary-stop", "canary-user", "canary-key", "canary-
 
 
 def app(backend: ScriptedBackend | None = None, **config: Any) -> App:
-    made = create_app(backend or ScriptedBackend(), ServerConfig(**{"model_names": ("m",), **config}))
+    made = create_app(backend or ScriptedBackend(), ServerConfig(**config), ("m",))
     assert isinstance(made, App)
     return made
 
@@ -177,7 +178,7 @@ def test_a_client_cannot_break_a_line_of_the_log(caplog: pytest.LogCaptureFixtur
 def test_a_source_of_time_is_asked_and_not_the_machine() -> None:
     times = iter(range(0, 1000, 10))
     source = Source(clock=lambda: float(next(times)))
-    served = create_app(ScriptedBackend(), ServerConfig(model_names=("m",)), source=source)
+    served = create_app(ScriptedBackend(), ServerConfig(), ("m",), source=source)
     call(served, {"prompt": "a", "max_tokens": 1})
     assert isinstance(served, App)
     found = scraped(served)

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from tests.server.asgi import JSON, SOURCE, Answer, acall, call
 from tests.server.live import serving
+from tests.server.one import create_app
 from tests.server.scripted import ScriptedBackend
 
 from quintet.backends.base import Prepared
@@ -21,7 +22,6 @@ from quintet.config import ServerConfig
 from quintet.errors import BadRequest, BodyTooLarge
 from quintet.events import TokenEvent
 from quintet.request import CompletionRequest
-from quintet.server.app import create_app
 from quintet.server.asgi import Headers
 from quintet.server.bodies import as_json
 from quintet.service import Job, Service

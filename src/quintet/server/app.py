@@ -6,11 +6,12 @@ import logging
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from quintet.backends.base import Backend
 from quintet.config import ServerConfig
 from quintet.dialects.catalog import PROVIDERS
+from quintet.engines.registry import Registry
 from quintet.errors import BodyTooLarge, NotFound, QuintetError, SlowBody
 from quintet.server import pages
+from quintet.server.admin import Admin
 from quintet.server.asgi import ASGIApp, Receive, Scope, Send
 from quintet.server.auth import ANYBODY, Keys
 from quintet.server.call import Call, Route
@@ -32,38 +33,43 @@ KEEP_ALIVE = 15.0
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"})
 
 
-def create_app(backend: Backend, config: ServerConfig, *, source: Source | None = None, keep_alive: float = KEEP_ALIVE) -> ASGIApp:
-    """The application that serves ``backend``; it closes the backend when the server shuts down.
+def create_app(models: Registry, config: ServerConfig, *, source: Source | None = None, keep_alive: float = KEEP_ALIVE) -> ASGIApp:
+    """The application that serves ``models``; it closes them when the server shuts down.
 
     Run it with uvicorn's ``server_header=False``.
 
     Raises:
         KeyFileError: the key file is missing, unsafe or malformed.
     """
-    return App(backend, config, source or Source(), keep_alive)
+    return App(models, config, source or Source(), keep_alive)
 
 
 class App:
     """See ``create_app``."""
 
-    def __init__(self, backend: Backend, config: ServerConfig, source: Source, keep_alive: float) -> None:
-        self._backend = backend
+    def __init__(self, registry: Registry, config: ServerConfig, source: Source, keep_alive: float) -> None:
+        self._registry = registry
         self._source = source
-        self._keys = Keys(config.api_keys, config.api_key_file, source.clock)
-        self._models = Models(backend, config.model_names, int(source.now()))
-        self._telemetry = Telemetry([self._models.public], source.clock)
-        probes = Probes(backend, self._models, self._telemetry)
-        completions = Completions(backend, self._models, source, config, self._telemetry, keep_alive)
-        tokens = Tokens(backend, self._models, config.max_body_bytes)
+        admin = (config.admin_key,) if config.admin_key else ()
+        closed = config.api_keys or config.api_key_file  # else everybody is welcome, and the admin key opens only what is its own
+        self._keys = Keys((*config.api_keys, *admin) if closed else (), config.api_key_file, source.clock)
+        self._telemetry = Telemetry(registry.entries, source.clock)
+        models = Models(registry, int(source.now()))
+        probes = Probes(registry, self._telemetry)
+        completions = Completions(models, source, config, self._telemetry, keep_alive)
+        tokens = Tokens(models, config.max_body_bytes)
+        admins = Admin(registry, models, Keys(admin, None, source.clock) if admin else None, config)
         public = {**probes.public(), **pages.public()}
         self._public = frozenset(path.encode() for path in public)
-        plain = {**public, "/version": probes.version, "/metrics": probes.metrics}
+        plain = {**public, "/version": probes.version, "/metrics": probes.metrics, "/health/models": probes.models}
         warming = frozenset(name for name, provider in PROVIDERS.items() if provider.warming)
         resources = {
             "/completions": Route("/completions", {"POST": completions}),
-            "/infill": Route("/infill", {"POST": Infill(backend, completions)}),
-            "/models": Route("/models", {"GET": self._models.list}),
-            "/models/": Route("/models/{name}", {"GET": self._models.show}),
+            "/infill": Route("/infill", {"POST": Infill(completions)}),
+            "/models": Route("/models", {"GET": models.list}),
+            "/models/": Route("/models/{name}", {"GET": models.show}),
+            "/models/load": Route("/models/load", {"POST": admins.load}),
+            "/models/unload": Route("/models/unload", {"POST": admins.unload}),
             "/tokenize": Route("/tokenize", {"POST": tokens.tokenize}),
             "/detokenize": Route("/detokenize", {"POST": tokens.detokenize}),
             "/tokenizer_info": Route("/tokenizer_info", {"GET": tokens.info}),
@@ -139,7 +145,7 @@ class App:
             if message["type"] == "lifespan.startup":
                 await send({"type": "lifespan.startup.complete"})
             else:
-                await self._backend.close()
+                await self._registry.close()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from quintet.backends.base import Backend
 from quintet.config import ServerConfig
 from quintet.dialects.base import Format, Headers, Identity, Parsed, Renderer
+from quintet.engines.registry import Served
 from quintet.errors import BadRequest, QuintetError, TooManyRequests
 from quintet.events import ChoiceDone, Event, Failed, Finished
 from quintet.request import CompletionRequest
@@ -46,7 +47,7 @@ class Source:
     clock: Callable[[], float] = time.monotonic
 
 
-async def _as_parsed(parsed: Parsed) -> CompletionRequest:
+async def _as_parsed(parsed: Parsed, _: Backend) -> CompletionRequest:
     return parsed.request
 
 
@@ -56,13 +57,13 @@ class CompletionApi:
 
     Args:
         title: whose page documents its fields.
-        complete: what is still to be done to a parsed request.
+        complete: what is still to be done to a parsed request on its model's engine.
         done: the last frame of a stream.
     """
 
     title: str
     format: Format
-    complete: Callable[[Parsed], Awaitable[CompletionRequest]] = _as_parsed
+    complete: Callable[[Parsed, Backend], Awaitable[CompletionRequest]] = _as_parsed
     done: bytes = DONE
 
 
@@ -86,11 +87,7 @@ class Completions:
         keep_alive: seconds of silence after which something is sent.
     """
 
-    def __init__(
-        self, backend: Backend, models: Models, source: Source, config: ServerConfig, telemetry: Telemetry, keep_alive: float
-    ) -> None:
-        self._backend = backend
-        self._service = Service(backend, source.clock)
+    def __init__(self, models: Models, source: Source, config: ServerConfig, telemetry: Telemetry, keep_alive: float) -> None:
         self._models = models
         self._source = source
         self._config = config
@@ -105,18 +102,25 @@ class Completions:
         """Answer as ``api`` has it, which need not be the dialect's own."""
         with self._slot(call.caller):
             parsed = await self._parse(call, api)
-            request = self._resolved(await api.complete(parsed), call)
-            job = await self._service.prepare(request, call.caller.id)
-            observer = Observer(self._telemetry.of(self._models.public), request, call.arrived)
-            renderer = api.format.renderer(request, self._identity(request), parsed.options)
-            try:
-                async with Guard(call.http.receive, job, self._config.timeout) as guard:
-                    job.start()  # nothing was awaited since it was prepared: nobody else can have taken its place in the queue
-                    run = _Run(call, job, renderer, observer, guard, tuple(_warnings(parsed)), api.done)
-                    await (self._stream(run) if request.stream else self._json(run))
-            finally:
-                observer.ended(job.usage)
-                call.facts.update(model=request.model, **observer.facts())
+            served = self._models.find(parsed.request.model, call.provider)
+            with served.entry.held():
+                await self._complete(call, api, parsed, served)
+
+    async def _complete(self, call: Call, api: CompletionApi, parsed: Parsed, served: Served) -> None:
+        backend = await self._models.ready(call, served.entry)
+        request = _resolved(await api.complete(parsed, backend), served.name, call.caller)
+        job = await Service(backend, self._source.clock).prepare(request, call.caller.id)
+        observer = Observer(self._telemetry.of(served.entry.name), request, call.arrived)
+        identity = Identity(self._source.token(), int(self._source.now()), request.model, backend.capabilities.fingerprint)
+        renderer = api.format.renderer(request, identity, parsed.options)
+        try:
+            async with Guard(call.http.receive, job, self._config.timeout) as guard:
+                job.start()  # nothing was awaited since it was prepared: nobody else can have taken its place in the queue
+                run = _Run(call, job, renderer, observer, guard, tuple(_warnings(parsed)), api.done)
+                await (self._stream(run) if request.stream else self._json(run))
+        finally:
+            observer.ended(job.usage)
+            call.facts.update(model=served.entry.name, **observer.facts())
 
     @contextlib.contextmanager
     def _slot(self, caller: Caller) -> Iterator[None]:
@@ -149,15 +153,6 @@ class Completions:
             rule = f"is not a field of {api.title}'s page, and this server is strict"
             raise BadRequest(parsed.ignored[0], rule, code="unknown_parameter")
         return parsed
-
-    def _resolved(self, request: CompletionRequest, call: Call) -> CompletionRequest:
-        """With the model's name, and a salt that no two keys share: what one has cached must not show in another's timing."""
-        own = call.caller.salt
-        salt = f"{own}/{request.cache_salt}" if own else request.cache_salt
-        return dataclasses.replace(request, model=self._models.resolve(request.model, call.provider), cache_salt=salt)
-
-    def _identity(self, request: CompletionRequest) -> Identity:
-        return Identity(self._source.token(), int(self._source.now()), request.model, self._backend.capabilities.fingerprint)
 
     async def _stream(self, run: _Run) -> None:
         batches = run.job.events()
@@ -210,6 +205,12 @@ class Completions:
                 _log.warning("request %s broke off: %s", run.call.http.request_id, failure)
             elif not run.guard.gone:
                 await answer.end(run.renderer.fold(events))
+
+
+def _resolved(request: CompletionRequest, model: str, caller: Caller) -> CompletionRequest:
+    """With the model's name, and a salt that no two keys share: what one has cached must not show in another's timing."""
+    salt = f"{caller.salt}/{request.cache_salt}" if caller.salt else request.cache_salt
+    return dataclasses.replace(request, model=model, cache_salt=salt)
 
 
 async def _collect(run: _Run) -> list[Event]:

@@ -27,7 +27,7 @@ class Guard:
         self._timer: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> Guard:
-        self._watch = asyncio.create_task(_disconnect(self._receive))
+        self._watch = asyncio.create_task(disconnected(self._receive))
         self._watch.add_done_callback(lambda _: self._job.cancel())
         if self._timeout:
             self._timer = asyncio.get_running_loop().call_later(self._timeout, self._expire)
@@ -61,6 +61,7 @@ class Guard:
         self._job.cancel()
 
 
-async def _disconnect(receive: Receive) -> None:
+async def disconnected(receive: Receive) -> None:
+    """Wait until the client closes the connection; once the body has been read."""
     while (await receive())["type"] != "http.disconnect":
         pass

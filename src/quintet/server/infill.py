@@ -34,8 +34,7 @@ _ROOM = 4
 class Infill:
     """Endpoint."""
 
-    def __init__(self, backend: Backend, completions: Completions) -> None:
-        self._backend = backend
+    def __init__(self, completions: Completions) -> None:
         self._completions = completions
         self._api = CompletionApi("llama.cpp", Format(), self._filled, done=b"")  # source: "[DONE]" ends streams in OpenAI's shape only
 
@@ -48,20 +47,20 @@ class Infill:
             reply = error(failure)
             await call.http.reply(reply.status, reply.body, reply.headers)
 
-    async def _filled(self, parsed: Parsed) -> CompletionRequest:
+    async def _filled(self, parsed: Parsed, backend: Backend) -> CompletionRequest:
         """The request with the gap's prompt."""
         assert isinstance(parsed.options, Options)
-        gap, marks = parsed.options.gap, self._backend.tokenizer.fim
+        gap, marks = parsed.options.gap, backend.tokenizer.fim
         if marks is None:
             # Source: "Infill is not supported by this model: [...] token is missing."
-            raise Unsupported("", f"Infill is not supported by {self._backend.capabilities.model}: it has no fill-in-the-middle tokens")
+            raise Unsupported("", f"Infill is not supported by {backend.capabilities.model}: it has no fill-in-the-middle tokens")
         ids: dict[str, Sequence[int]] = {}
         for text in _texts(gap):
             # Source: only in what was typed last are special tokens' texts recognised; files are quoted.
-            ids[text] = await self._backend.tokenize(text, add_special=False, quoted=True)
+            ids[text] = await backend.tokenize(text, add_special=False, quoted=True)
             await asyncio.sleep(0)  # thousands of files must not hold up the streams of others
-        line = await self._backend.tokenize(gap.line, add_special=False)
-        prompt = joined(gap, ids, line, marks, self._backend.capabilities.context)
+        line = await backend.tokenize(gap.line, add_special=False)
+        prompt = joined(gap, ids, line, marks, backend.capabilities.context)
         # A middle that goes on with one of these has ended, as with `suffix`.
         controls = replace(parsed.request.sampling, stop_token_ids=(marks.prefix, marks.suffix, marks.middle))
         return replace(parsed.request, prompts=(prompt,), sampling=controls)
