@@ -102,7 +102,7 @@ def test_every_option_of_serve_is_a_setting_with_its_variable() -> None:
 
 
 def test_run_takes_the_settings_that_it_shares_and_no_others(command: Command, write: Write) -> None:
-    file = write('port = 1\nthreads = 9999\nmodel = "other.gguf"\n')
+    file = write("port = 1\nthreads = 9999\n")
     code, _, err = command("run", "none.gguf", "The sky is", "--config", file)
     assert (code, err) == (1, f"error: {file}: threads: 9999 is not in the range 0<=x<=1024.\n")
     words = ["run", "none.gguf", "The sky is"]
@@ -114,12 +114,9 @@ def test_run_takes_the_settings_that_it_shares_and_no_others(command: Command, w
 
 
 def test_a_path_in_the_file_is_relative_to_the_file(printed: Printed, write: Write, tmp_path: Path) -> None:
-    file = write('api-key-file = "keys"\nmodel = "models/one.gguf"\n')
-    found = printed("--config", file)
-    assert found["api-key-file"][0] == str(tmp_path / "keys")
-    assert found["model"][0] == str(tmp_path / "models/one.gguf")
-    assert printed("--config", write('api-key-file = "/keys"\nmodel = "smollm2"'))["api-key-file"][0] == "/keys"
-    assert printed("--api-key-file", "keys", QUINTET_MODEL="one.gguf")["model"] == ("one.gguf", "QUINTET_MODEL")
+    assert printed("--config", write('api-key-file = "keys"\n'))["api-key-file"][0] == str(tmp_path / "keys")
+    assert printed("--config", write('api-key-file = "/keys"'))["api-key-file"][0] == "/keys"
+    assert printed("--api-key-file", "keys")["api-key-file"] == ("keys", "--api-key-file")
 
 
 @pytest.mark.parametrize(
@@ -135,8 +132,14 @@ def test_a_path_in_the_file_is_relative_to_the_file(printed: Printed, write: Wri
     ],
 )
 def test_a_models_file_is_relative_to_the_file_too_with_a_name_before_it_or_not(text: str, based: str) -> None:
-    argument = click.Argument(["models"], nargs=-1)
-    assert configuration._based(Path("/etc"), argument, [text]) == [based]
+    assert configuration._based(Path("/etc"), click.Argument(["models"], nargs=-1), [text]) == [based]
+    assert configuration._based(Path("/etc"), click.Argument(["model"]), text) == based
+
+
+def test_an_argument_is_a_setting_too(printed: Printed) -> None:
+    (key,) = (key for key, param in KNOWN.items() if isinstance(param, click.Argument))
+    assert printed("one.gguf")[key][1] == key.upper()
+    assert printed(**{f"QUINTET_{key.upper()}": "one.gguf"})[key][1] == f"QUINTET_{key.upper()}"
 
 
 def test_keys_are_never_printed(command: Command, write: Write) -> None:

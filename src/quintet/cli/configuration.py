@@ -119,7 +119,7 @@ def origin(ctx: click.Context, param: click.Parameter) -> str:
     """Where a value is from: the option, the variable, the file, or ``default``."""
     match ctx.get_parameter_source(str(param.name)):
         case ParameterSource.COMMANDLINE:
-            return max(param.opts, key=len) if isinstance(param, click.Option) else param.human_readable_name
+            return max(param.opts, key=len) if isinstance(param, click.Option) else str(param.name).upper()
         case ParameterSource.ENVIRONMENT:
             return str(param.envvar)
         case ParameterSource.DEFAULT_MAP:

@@ -152,6 +152,6 @@ class App:
 
 async def _handle(call: Call) -> None:
     route = call.route
-    if route is None or call.provider.name not in route.dialects:
+    if route is None or not (route.dialects is None or call.provider.name in route.dialects):
         raise NotFound("There is nothing at this path; completions are at POST /v1/completions.")
     await route.endpoint(call.http.method)(call)

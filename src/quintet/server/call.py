@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
-from quintet.dialects.catalog import PROVIDERS, Provider
+from quintet.dialects.catalog import Provider
 from quintet.errors import MethodNotAllowed
 from quintet.server.auth import ANYBODY, Caller
 from quintet.server.http import Request
@@ -45,12 +45,12 @@ class Route:
     Args:
         name: for metrics and logs.
         methods: ``GET`` stands for ``HEAD`` too.
-        dialects: names of those in which it exists.
+        dialects: names of those in which it exists; ``None`` = all.
     """
 
     name: str
     methods: Mapping[str, Endpoint]
-    dialects: frozenset[str] = frozenset(PROVIDERS)
+    dialects: frozenset[str] | None = None
 
     def endpoint(self, method: str) -> Endpoint:
         """
