@@ -63,13 +63,19 @@ test-clients: setup
 
 check: $(STAMPS)/deps
 	@$(BIN)/ruff check .
-	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/clang-format --dry-run --Werror $(filter %.cpp %.h,$(NATIVE))
 	@$(BIN)/python -m mypy
 	@$(BIN)/python -m pytest -q tests/test_architecture.py
 
 # The README's table of fields, from the field tables and docs/support.toml.
 support: setup
 	@$(BIN)/python scripts/support.py
+
+# The diagram of a sequence's states, from the scheduler's table.
+.PHONY: diagrams
+diagrams: setup
+	@$(BIN)/python scripts/states.py
 
 bench: setup
 	@$(BIN)/python -m bench.engines.run $(ARGS)

@@ -28,7 +28,7 @@ from quintet.backends.native.schedule.kv import KvCache
 from quintet.backends.native.schedule.pages import BlockTables, PagePool
 from quintet.backends.native.schedule.scheduler import Scheduler
 from quintet.backends.native.wire import codec
-from quintet.backends.native.wire.codec import ModelSource
+from quintet.backends.native.wire.messages import EventRow, Events, ModelSource, Stepped, TokenRow
 from quintet.backends.native.worker import step
 from quintet.backends.native.worker.step import Stepper
 from quintet.backends.toy import ToyTokenizer
@@ -86,7 +86,7 @@ def parts(sequences: int, steps: int, logprobs: int | None) -> dict[str, float]:
     """CPU microseconds per sequence and step of each part, called directly."""
     config = EngineConfig(max_running=sequences)
     runner, tables = NoModel(), BlockTables(sequences, CONTEXT // 16)
-    scheduler = Scheduler(config, KvCache(PagePool(1 << 16), tables, ROW), Emitter(ToyTokenizer().pieces, frozenset({256})))
+    scheduler = Scheduler(config, KvCache(PagePool(1 << 16), tables, ROW), Emitter(frozenset({256})))
     for index in range(sequences):
         scheduler.add(index, [PreparedSequence(prompt(index), steps, Sampling(0.0, 1.0, index), logprobs, False)], 0.0)
     stepper = Stepper(runner, tables, Samplers([b""] * VOCAB, ()))
@@ -131,13 +131,15 @@ def cpu(pid: int | None) -> float:
 def crossing(sequences: int, logprobs: int | None, repeats: int = 300) -> float:
     """CPU microseconds per event to encode and decode a step of so many."""
     top = ((1, -0.5),) * (logprobs or 0)
-    batch = {index: [TokenEvent(0, index, b"x", None if logprobs is None else -0.5, top)] for index in range(sequences)}
+    batch: Events = {index: [TokenRow(0, index) if logprobs is None else EventRow(0, index, -0.5, top)] for index in range(sequences)}
     pieces = ToyTokenizer().pieces
     begin = time.thread_time()
     for _ in range(repeats):
-        data = codec.encode(codec.Step(sequences, 0, Counts(1, sequences), Pages(1000, 16, 100, 100), codec.rows_of(batch)))
+        data = codec.encode(Stepped(sequences, 0, Counts(1, sequences), Pages(1000, 16, 100, 100), batch))
         for frame in codec.Splitter().feed(bytes(data)):
-            codec.events_of(codec.decode_from_worker(frame).events, pieces)
+            message = codec.decode_from_worker(frame)
+            assert isinstance(message, Stepped)
+            _ = [row.event(pieces) for rows in message.events.values() for row in rows]
     return (time.thread_time() - begin) / repeats / sequences * 1e6
 
 

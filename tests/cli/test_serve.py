@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from quintet.backends.native.wire.codec import ModelSource
+from quintet.backends.native.wire.messages import ModelSource
 from quintet.cli import engines, net, serve
 from quintet.config import EngineConfig
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from quintet.backends.base import SequenceSpec, State
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.front.process import MODULE, ProcessLink
-from quintet.backends.native.wire.codec import ModelSource
+from quintet.backends.native.wire.messages import ModelSource
 from quintet.backends.toy import ToyTokenizer
 from quintet.config import EngineConfig
 from quintet.events import Finish, TokenEvent

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from starlette.types import ASGIApp
 from tests.backends.contract.conftest import ready
 from tests.server.asgi import SOURCE, Answer, acall
 from tests.server.goldens import TOY, choices, chunks, recorded, sent, slices_right
@@ -23,6 +22,7 @@ from quintet.backends.native.worker.load import native_loader
 from quintet.config import EngineConfig, ServerConfig
 from quintet.dialects.catalog import PROVIDERS
 from quintet.server.app import create_app
+from quintet.server.asgi import ASGIApp
 
 CONTEXT = 128
 """Small, since some requests generate to its end."""

@@ -11,7 +11,6 @@ import httpx2
 import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
-from starlette.types import ASGIApp
 from tests.server.live import serving
 from tests.server.scripted import ScriptedBackend
 
@@ -19,6 +18,7 @@ from quintet.backends.native.front.engine import Engine
 from quintet.backends.toy import toy_loader
 from quintet.config import EngineConfig, ServerConfig
 from quintet.server.app import create_app
+from quintet.server.asgi import ASGIApp
 
 NAMES = ("org/toy", "toy")
 KEY = "sk-local"

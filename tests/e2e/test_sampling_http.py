@@ -12,7 +12,6 @@ from typing import Any
 import httpx2
 import numpy as np
 import pytest
-from starlette.types import ASGIApp
 from tests.e2e.test_openai_sdk import until
 from tests.reference import sampling_twin as twin
 from tests.server.live import serving
@@ -25,6 +24,7 @@ from quintet.backends.native.worker.load import native_loader
 from quintet.backends.toy import EOS, toy_loader
 from quintet.config import EngineConfig, ServerConfig
 from quintet.server.app import create_app
+from quintet.server.asgi import ASGIApp
 
 PROMPT = "The old man and the sea. The old man and the"
 PAGES = 16

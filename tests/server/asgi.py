@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
+from quintet.server.asgi import ASGIApp, Message, Receive, Scope, Send
 from quintet.server.completions import Source
 
 SOURCE = Source(now=lambda: 1_700_000_000.0, token=lambda: "0123456789abcdef", seed=lambda: 7, clock=lambda: 0.0)

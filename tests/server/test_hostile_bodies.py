@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tests.backends.contract.conftest import ready
 from tests.server.asgi import SOURCE, Answer, acall
 from tests.server.documents import completions
@@ -33,6 +32,7 @@ from quintet.config import EngineConfig, ServerConfig
 from quintet.dialects.catalog import PROVIDERS
 from quintet.events import TokenEvent
 from quintet.server.app import create_app
+from quintet.server.asgi import ASGIApp, Message, Receive, Scope, Send
 
 COUNT = int(os.environ.get("QUINTET_HOSTILE_BODIES", "1000"))
 AT_ONCE = 50
@@ -189,7 +189,7 @@ class Campaign:
         loop.set_default_executor(OnTheSpot())
         config = EngineConfig(kv_bytes=16 << 20, max_waiting=100_000, speculation=False)  # see toy_app
         async with ready(Watched(toy_loader(), config, clock=lambda: 0.0)) as engine:
-            app = create_app(engine, ServerConfig(dialect=self.dialect, model_names=(MODEL,)), source=SOURCE)
+            app = create_app(engine, ServerConfig(dialect=self.dialect, model_names=(MODEL,)), source=SOURCE, keep_alive=600)
             expected = await neighbour(app, asyncio.Event())
             for first in range(0, count, AT_ONCE):
                 numbers = range(first, min(first + AT_ONCE, count))

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from starlette.types import ASGIApp
 from tests.server.asgi import JSON, SOURCE, acall, call, converse
 from tests.server.scripted import ScriptedBackend
 
@@ -20,6 +19,7 @@ from quintet.config import ServerConfig
 from quintet.dialects.openai.dialect import OpenAI
 from quintet.errors import Overloaded
 from quintet.server.app import create_app
+from quintet.server.asgi import ASGIApp
 from quintet.server.completions import INLINE_BYTES
 
 OK = {"prompt": "a", "max_tokens": 2}

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from starlette.types import ASGIApp
 from tests.backends.contract.conftest import ready
 from tests.server.asgi import SOURCE, Answer, acall
 
@@ -30,6 +29,7 @@ from quintet.errors import BadRequest
 from quintet.inputs.tokenizer import Tokenizer
 from quintet.models.vocabulary import Fim
 from quintet.server.app import create_app
+from quintet.server.asgi import ASGIApp
 from quintet.server.infill import FILE, PROJECT, SNIPPET, joined
 
 PRE, SUF, MID, BOS, REP, SEP = 1, 2, 3, 4, 5, 6

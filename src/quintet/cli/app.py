@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from quintet import __version__
+from quintet.cli import configuration
 from quintet.config import ServerConfig
 
 DEFAULT_KV = "1GiB"
@@ -33,11 +34,14 @@ def app() -> None:
     """Text completions on your own machine, in the dialects of five providers."""
 
 
+app.command_class = configuration.Command
+
+
 @app.command()
 @_model
 @_option("--host", default="127.0.0.1", help="Address to listen on.")
 @_option("--port", type=click.IntRange(0, 65535), default=8000, help="Port to listen on; 0 = any free one.")
-@_option("--api-key", multiple=True, envvar="QUINTET_API_KEY", show_envvar=True, help="Key a request must carry; repeatable.")
+@_option("--api-key", multiple=True, show_envvar=True, help="Key a request must carry; repeatable.")
 @_option(
     "--api-key-file",
     type=click.Path(path_type=Path),
@@ -65,6 +69,7 @@ def app() -> None:
 @_option("--think-tags", metavar="START,END", help="What the model writes around its thinking; by default what its file tells.")
 @_option("--spm-infill", is_flag=True, help="Fill in the middle with the suffix before the prefix, which some models prefer.")
 @_option("--log-level", default="info", help="error, warning, info or debug.")
+@configuration.option
 def serve(
     model: str,
     *,
@@ -119,6 +124,7 @@ def serve(
 @_threads
 @_kv_cache
 @_offline
+@configuration.option
 def run(
     words: tuple[str, ...],
     *,
@@ -188,3 +194,7 @@ def doctor(*, port: int) -> int:
     from quintet.cli import doctor
 
     return doctor.doctor(port)
+
+
+configuration.connect(serve, run, pull, show)
+app.add_command(configuration.command(serve))

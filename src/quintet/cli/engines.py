@@ -11,7 +11,7 @@ from quintet.backends.native.core.isa import isas
 from quintet.backends.native.core.loader import PAGE, Loader
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.front.process import ProcessLink
-from quintet.backends.native.wire.codec import ModelSource
+from quintet.backends.native.wire.messages import ModelSource
 from quintet.backends.native.worker.load import load_tokenizer, native_loader
 from quintet.cli import memory
 from quintet.cli.console import OptionError

@@ -28,7 +28,7 @@ from quintet.errors import shorten
 from quintet.models.files import human
 from quintet.server.app import create_app
 from quintet.server.auth import read_key_file
-from quintet.server.mounts import AUTO
+from quintet.server.routing import AUTO
 from quintet.server.telemetry import ACCESS
 
 _log = logging.getLogger(__name__)

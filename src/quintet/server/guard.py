@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from types import TracebackType
 
-from starlette.types import Receive
-
 from quintet.dialects.base import failed
 from quintet.errors import DeadlineExceeded, Overloaded, QuintetError
 from quintet.events import ChoiceDone, Event, Failed, Finish
+from quintet.server.asgi import Receive
 from quintet.service import Job
 
 

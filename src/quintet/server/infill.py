@@ -17,7 +17,7 @@ from quintet.dialects.infill.wire import Options, error
 from quintet.errors import QuintetError, Unsupported
 from quintet.request import CompletionRequest
 from quintet.server.call import Call
-from quintet.server.completions import Completions, Manner
+from quintet.server.completions import CompletionApi, Completions
 
 BATCH = 2048
 """Source: "pick FIM context to fit in a batch (ratio prefix:suffix = 3:1)"; a batch is 2048 tokens by default."""
@@ -32,21 +32,21 @@ _ROOM = 4
 
 
 class Infill:
-    """Handler."""
+    """Endpoint."""
 
     def __init__(self, backend: Backend, completions: Completions) -> None:
         self._backend = backend
         self._completions = completions
-        self._manner = Manner("llama.cpp", Format(), self._filled, done=b"")  # source: "[DONE]" ends streams in OpenAI's shape only
+        self._api = CompletionApi("llama.cpp", Format(), self._filled, done=b"")  # source: "[DONE]" ends streams in OpenAI's shape only
 
     async def __call__(self, call: Call) -> None:
         try:
-            await self._completions.answer(call, self._manner)
+            await self._completions.answer(call, self._api)
         except QuintetError as failure:
-            if call.exchange.started:
+            if call.http.started:
                 raise
             reply = error(failure)
-            await call.exchange.reply(reply.status, reply.body, reply.headers)
+            await call.http.reply(reply.status, reply.body, reply.headers)
 
     async def _filled(self, parsed: Parsed) -> CompletionRequest:
         """The request with the gap's prompt."""

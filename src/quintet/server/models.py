@@ -26,6 +26,11 @@ class Models:
         self._names = names
         self._created = created
 
+    @property
+    def public(self) -> str:
+        """The name under which metrics tell of it, whatever name a request gave."""
+        return self._names[0] if self._names else ""
+
     def resolve(self, name: str, provider: Provider) -> str:
         """The name to answer with: the one given, less the provider's qualifier if only so it is served; the public one if none was.
 
@@ -43,13 +48,13 @@ class Models:
         """``GET /v1/models``."""
         entries, write = [self._entry(name) for name in self._served()], _format(call)
         body = encode({"data": [write(entry) for entry in entries]}) if write else call.provider.dialect.models(entries)
-        await call.exchange.reply(200, body)
+        await call.http.reply(200, body)
 
     async def show(self, call: Call) -> None:
         """``GET /v1/models/{name}``; the name may hold slashes, which the SDKs send percent-encoded."""
-        name = self._known(call.resource.removeprefix("/models/"), call.provider)
+        name = self._known(call.tail, call.provider)
         entry, write = self._entry(name), _format(call)
-        await call.exchange.reply(200, encode(write(entry)) if write else call.provider.dialect.model(entry))
+        await call.http.reply(200, encode(write(entry)) if write else call.provider.dialect.model(entry))
 
     def _known(self, name: str, provider: Provider) -> str:
         served = self._served()
@@ -75,7 +80,7 @@ class Models:
 
 def _format(call: Call) -> Callable[[ServedModel], dict[str, object]] | None:
     """What writes an entry in the form that the request asks for; ``None`` = the dialect's own."""
-    known, given = call.provider.formats, call.exchange.argument("format")
+    known, given = call.provider.formats, call.http.argument("format")
     if not known or given in ("", "default"):
         return None
     if given not in known:

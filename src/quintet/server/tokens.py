@@ -11,7 +11,7 @@ from quintet.server.models import Models
 
 
 class Tokens:
-    """Handlers.
+    """Endpoints.
 
     Args:
         max_body: bytes.
@@ -24,23 +24,23 @@ class Tokens:
 
     async def tokenize(self, call: Call) -> None:
         """``POST /tokenize``."""
-        body = await call.exchange.body(self._max_body)
+        body = await call.http.body(self._max_body)
         asked = await asyncio.to_thread(parse_tokenize, body)
         self._models.resolve(asked.model, call.provider)
         ids = await self._backend.tokenize(asked.text, asked.add_special)
         about = self._backend.capabilities
-        await call.exchange.reply(200, await asyncio.to_thread(tokenized, asked, ids, about.pieces, about.context))
+        await call.http.reply(200, await asyncio.to_thread(tokenized, asked, ids, about.pieces, about.context))
 
     async def detokenize(self, call: Call) -> None:
         """``POST /detokenize``."""
-        body = await call.exchange.body(self._max_body)
+        body = await call.http.body(self._max_body)
         about = self._backend.capabilities
         model, ids = await asyncio.to_thread(parse_detokenize, body, about.vocab)
         self._models.resolve(model, call.provider)
-        await call.exchange.reply(200, await asyncio.to_thread(detokenized, ids, about.pieces))
+        await call.http.reply(200, await asyncio.to_thread(detokenized, ids, about.pieces))
 
     async def info(self, call: Call) -> None:
         """``GET /tokenizer_info``."""
         info = self._backend.tokenizer
         texts = {"eos_token": info.eos, "bos_token": info.bos, "pad_token": info.pad, "chat_template": info.chat_template}
-        await call.exchange.reply(200, tokenizer_info(texts))
+        await call.http.reply(200, tokenizer_info(texts))

@@ -16,6 +16,7 @@ from quintet.backends.native.front.engine import INLINE_CHARS, Engine
 from quintet.backends.native.front.link import ThreadLink
 from quintet.backends.native.schedule.scheduler import Scheduler
 from quintet.backends.native.wire.messages import Died, FromWorker, Stepped, Stop, Submit, ToWorker
+from quintet.backends.native.worker.compiling import Compiled
 from quintet.backends.native.worker.worker import Worker
 from quintet.backends.toy import VOCAB, ToyRunner, ToyTokenizer
 from quintet.config import EngineConfig
@@ -23,6 +24,7 @@ from quintet.errors import EngineFailed, Loading, ModelError, Overloaded
 from quintet.events import Finish, TokenEvent
 from quintet.request import Prompt, Sampling
 
+PIECES = ToyTokenizer().pieces
 CONFIG = EngineConfig(kv_bytes=1 << 20, batch_tokens=64, max_running=8, max_waiting=8, max_sequences=8)
 
 
@@ -299,8 +301,8 @@ def test_the_event_loop_is_woken_once_per_step_however_many_sequences_run() -> N
 def test_the_worker_itself_refuses_what_is_beyond_the_limit_and_goes_on() -> None:
     """Only a fault on the other side can send so much; one terminal event each, all the same."""
     sequence = PreparedSequence((1, 2, 3), 2, Sampling(0.0, 1.0, 0), None, echo=False)
-    inbox: SimpleQueue[ToWorker] = SimpleQueue()
-    for message in (Submit(1, (sequence,) * 17, 0.0), Submit(2, (sequence,), 0.0)):
+    inbox: SimpleQueue[ToWorker | Compiled] = SimpleQueue()
+    for message in (Submit.of(1, (sequence,) * 17, 0.0), Submit.of(2, (sequence,), 0.0)):
         inbox.put(message)
     sent: list[FromWorker] = []
 
@@ -311,9 +313,9 @@ def test_the_worker_itself_refuses_what_is_beyond_the_limit_and_goes_on() -> Non
 
     Worker(loader(), CONFIG, Clock(), inbox, send).run()
     steps = [message.events for message in sent if isinstance(message, Stepped)]
-    ends = {request: [event.finish for step in steps for event in step.get(request, [])] for request in (1, 2)}
+    ends = {request: [row.event(PIECES).finish for step in steps for row in step.get(request, [])] for request in (1, 2)}
     assert ends == {1: [Finish.ERROR] * 17, 2: [None, Finish.LENGTH]}
-    assert sent[-1] == Died(None)
+    assert sent[-1] == Died()
 
 
 def test_a_forgotten_engine_ends_with_its_event_loop() -> None:

@@ -26,6 +26,7 @@ from quintet.inputs.infill import fim_tokens, infill
 from quintet.inputs.prepare import resolve, texts, words
 from quintet.inputs.think_tags import Tags, tags_of
 from quintet.inputs.tokenizer import Tokenizer
+from quintet.models.pieces import Pieces
 
 STALL_S = 10.0
 """Work waits and no step finished for so long: the engine hangs, whatever its port says."""
@@ -64,7 +65,7 @@ class Engine:
         self._link = model if isinstance(model, Link) else ThreadLink(model, config, clock)
         self._max_live = config.live_limit
         self._suffix_first = config.suffix_first
-        self._in_flight = InFlight(self._link.send, clock, lambda submit: digest(submit.sequences))
+        self._in_flight = InFlight(self._link.send, clock, digest)
         self._ids = itertools.count(1)
         self._state = State.LOADING
         self._progress = 0.0
@@ -142,7 +143,7 @@ class Engine:
         elif self._state is State.CLOSED:
             stream.end(Finish.ABORT)
         else:
-            self._start(Submit(prepared.request_id, prepared.sequences, self._clock(), prepared.tenant), stream)
+            self._start(Submit.of(prepared.request_id, prepared.sequences, self._clock(), prepared.tenant), stream)
         return stream
 
     def _start(self, submit: Submit, stream: Stream) -> None:
@@ -208,8 +209,8 @@ class Engine:
                 self._progress, self._moved = share, self._clock()
             case Ready():
                 self._ready(message)
-            case Died(error):
-                self._died(error)
+            case Died():
+                self._died(message.error)
 
     def _stepped(self, message: Stepped) -> None:
         before, self._counts = self._counts, message.counts
@@ -219,16 +220,20 @@ class Engine:
         if message.counts.steps > before.steps:
             self._stall_s = max(self._stall_s, SLOW_STEPS * (now - moved))
             self._batches[bisect_left(BATCH_TOKENS, message.counts.tokens - before.tokens)] += 1
-        for request_id, batch in message.events.items():
-            self._in_flight.push(request_id, batch)
+        pieces = self.capabilities.pieces if message.events else ()
+        for request_id, rows in message.events.items():
+            self._in_flight.push(request_id, [row.event(pieces) for row in rows])
 
     def _ready(self, message: Ready) -> None:
-        if self._capabilities is not None and self._capabilities.fingerprint != message.capabilities.fingerprint:
+        tokenizer = self._link.tokenizer
+        assert tokenizer is not None
+        if self._capabilities is None:
+            self._capabilities = _capabilities(message, tokenizer)
+        elif self._capabilities.fingerprint != message.fingerprint:
             _log.error("the model's file has changed since it was loaded first; restart the server to use it")
             self._link.kill()
             return
-        self._capabilities, self._tokenizer = message.capabilities, message.tokenizer
-        self._tags = tags_of(message.tokenizer)
+        self._tokenizer, self._tags = tokenizer, tags_of(tokenizer)
         self._stall_s = max(self._least_stall_s, SLOW_STEPS * message.step_s)
         self._state, self._progress, self._failures = State.READY, 1.0, 0
         self._moved = self._clock()
@@ -288,6 +293,11 @@ class Engine:
             call()
 
         self._timers[name] = asyncio.get_running_loop().call_later(seconds, run)
+
+
+def _capabilities(ready: Ready, tokenizer: Tokenizer) -> Capabilities:
+    pieces = Pieces.of(tokenizer.pieces, ready.vocab)  # logits may be wider than the tokenizer; such ids are valid and have no text
+    return Capabilities(ready.model, ready.context, ready.vocab, pieces, ready.max_logprobs, ready.max_sequences, ready.fingerprint)
 
 
 def _sum(past: Counts, now: Counts) -> Counts:

@@ -1,4 +1,4 @@
-"""One HTTP request and its answer."""
+"""An HTTP request and its response, over ASGI."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ import re
 from collections.abc import Iterable
 from urllib.parse import parse_qs
 
-from starlette.datastructures import Headers
-from starlette.types import Receive, Scope, Send
-
 from quintet.errors import HeadTooLarge, SlowBody
+from quintet.server.asgi import Headers, Receive, Scope, Send
 from quintet.server.bodies import check_media, too_large
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -30,8 +28,8 @@ class ClientGoneError(ConnectionError):
     """The client closed the connection; nobody is left to answer."""
 
 
-class Exchange:
-    """What a handler needs of ASGI.
+class Request:
+    """A request, and the response to it.
 
     Args:
         fresh_id: the request id if the client sent none that is safe to repeat.
@@ -43,8 +41,7 @@ class Exchange:
         self.raw_path: bytes = scope.get("raw_path") or self.path.encode()
         self.query: bytes = scope.get("query_string", b"")
         self.address: str = (scope.get("client") or ("",))[0]
-        self.raw_headers: list[tuple[bytes, bytes]] = list(scope["headers"])
-        self.headers = Headers(raw=self.raw_headers)
+        self.headers = Headers(list(scope["headers"]))
         self.receive = receive
         self.status = 0
         self.always: list[tuple[str, str]] = []  # headers of the answer, whatever it will be
@@ -64,9 +61,9 @@ class Exchange:
         """
         if len(self.raw_path) + len(self.query) > MOST_URL:
             raise HeadTooLarge(f"The URL must be at most {MOST_URL} bytes.", 414)
-        if len(self.raw_headers) > MOST_HEADERS:
+        if len(self.headers.raw) > MOST_HEADERS:
             raise HeadTooLarge(f"There must be at most {MOST_HEADERS} headers.", 431)
-        if sum(len(name) + len(value) for name, value in self.raw_headers) > MOST_HEADER_BYTES:
+        if sum(len(name) + len(value) for name, value in self.headers.raw) > MOST_HEADER_BYTES:
             raise HeadTooLarge(f"The headers must be at most {MOST_HEADER_BYTES} bytes.", 431)
 
     def argument(self, name: str) -> str:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from starlette.types import ASGIApp
 from tests.server.asgi import JSON, Answer, call
 from tests.server.scripted import ScriptedBackend
 
 from quintet.config import ServerConfig
 from quintet.dialects.catalog import PROVIDERS
 from quintet.server.app import create_app
-from quintet.server.mounts import AUTO, BARE, HEADER
+from quintet.server.asgi import ASGIApp
+from quintet.server.routing import AUTO, BARE, HEADER
 
 BODY = {"model": "scripted", "prompt": "a", "max_tokens": 1}
 BASES = [(base, name) for name, provider in PROVIDERS.items() for base in provider.bases]
