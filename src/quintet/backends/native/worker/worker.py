@@ -9,8 +9,10 @@ from queue import Empty, SimpleQueue
 import numpy as np
 
 from quintet.backends.base import Capabilities, Counts
+from quintet.backends.native.core.cpu import Cpu
 from quintet.backends.native.core.loader import PAGE, Loaded, Loader
-from quintet.backends.native.core.runner import Batch, Runner, Samplers
+from quintet.backends.native.core.samplers import NativeSamplers
+from quintet.backends.native.core.types import Batch, Runner
 from quintet.backends.native.schedule.emit import Emitter
 from quintet.backends.native.schedule.kv import KvCache
 from quintet.backends.native.schedule.pages import BlockTables, PagePool
@@ -124,9 +126,10 @@ class Worker:
         scheduler = Scheduler(config, KvCache(self._pool, tables, runner.row_bytes), emitter, speculation)
         self._tell(scheduler, {})
         step_s = self._try(runner) if self._supervised else 0.0
-        scheduler.step_budget.learn(config.batch_tokens, step_s)
+        scheduler.learn(config.batch_tokens, step_s)
         self._send(Ready(capabilities, tokenizer, step_s))
-        return scheduler, Stepper(runner, tables, Samplers(capabilities.pieces, tokenizer.eos_ids), Masks(guides, capabilities.vocab))
+        samplers = NativeSamplers(loaded.cpu or Cpu(), capabilities.pieces, tokenizer.eos_ids)
+        return scheduler, Stepper(runner, tables, samplers, Masks(guides, capabilities.vocab))
 
     def _progress(self, share: float) -> None:
         if not self._inbox.empty():  # while loading nothing but Stop can come
@@ -207,9 +210,9 @@ class Worker:
             return scheduler.fail(plan, REJECTED)
         finally:
             self._steps += 1
-            self._tokens += len(plan.tokens)
-            self._prefilled += sum(chunk.count for chunk in plan.chunks)
-        scheduler.step_budget.learn(len(plan.tokens), self._clock() - begin)
+            self._tokens += plan.tokens
+            self._prefilled += plan.prefilled
+        scheduler.learn(plan.tokens, self._clock() - begin)
         return scheduler.apply(plan, results)
 
     def _announce(self, plan: Plan) -> None:
