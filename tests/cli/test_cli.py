@@ -261,7 +261,7 @@ def test_the_context_is_what_the_model_and_the_kv_cache_allow(tiny: Path) -> Non
     kv = describe.describe(engines.open_model(tiny)).kv_per_token
     options = engines.EngineOptions(str(tiny), 0, 3, kv * 50, offline=True, suffix_first=True)
     made = engines.plan(options, Notes())
-    assert (made.kv_tokens, made.context, made.threads, made.config.suffix_first) == (48, 48, 3, True)
+    assert (made.kv_tokens, made.context, made.threads, made.suffix_first) == (48, 48, 3, True)
     assert made.full_context > 48
     with pytest.raises(ModelError, match="holds 48 tokens, fewer than the context of 64; raise --kv-cache or use --ctx-size 48"):
         engines.plan(engines.EngineOptions(str(tiny), 64, 0, kv * 50, offline=True), Notes())

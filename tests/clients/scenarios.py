@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 from tests.server.scripted import ScriptedBackend
+from tests.support.preparing import create_app
 
-from quintet.backends.base import Prepared, SequenceSpec
 from quintet.config import ServerConfig
 from quintet.errors import DeadlineExceeded, Overloaded, SlowBody, TooManyRequests
-from quintet.server.app import create_app
+from quintet.inputs.sequence import Prepared, SequenceSpec
 
 KEEP_ALIVE = 0.25
 RETRY_AFTER = 0.05

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from tests.server.live import serving
 from tests.server.scripted import ScriptedBackend
+from tests.support.preparing import create_app
 
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.toy import toy_loader
 from quintet.config import EngineConfig, ServerConfig
-from quintet.server.app import create_app
 
 sdk = pytest.importorskip("cerebras.cloud.sdk")
 

@@ -10,12 +10,12 @@ from typing import Any
 import httpx2
 import pytest
 from tests.server.live import serving
+from tests.support.preparing import create_app
 
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.toy import toy_loader
 from quintet.config import EngineConfig, ServerConfig
 from quintet.dialects.catalog import PROVIDERS
-from quintet.server.app import create_app
 
 NAMES = ("toy", "accounts/fireworks/models/toy")
 SDK = {"accept": "application/json", "content-type": "application/json", "authorization": "Bearer local", "x-stainless-retry-count": "0"}

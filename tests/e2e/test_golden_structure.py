@@ -16,12 +16,12 @@ from tests.backends.contract.conftest import ready
 from tests.server.asgi import SOURCE, Answer, acall
 from tests.server.goldens import TOY, choices, chunks, recorded, sent, slices_right
 from tests.server.toy import MODEL
+from tests.support.preparing import create_app, preparer_of
 
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.worker.load import native_loader
 from quintet.config import EngineConfig, ServerConfig
 from quintet.dialects.catalog import PROVIDERS
-from quintet.server.app import create_app
 
 CONTEXT = 128
 """Small, since some requests generate to its end."""
@@ -50,7 +50,9 @@ async def prompt_tokens(engine: Engine, body: bytes) -> int:
     """Of all prompts of a request."""
     prompt = json.loads(body).get("prompt") or ""
     one = isinstance(prompt, str) or isinstance(prompt[0], int | float)
-    lengths = [len(await engine.tokenize(text, True) if isinstance(text, str) else text) for text in ([prompt] if one else prompt)]
+    lengths = [
+        len(await preparer_of(engine).tokenize(text, True) if isinstance(text, str) else text) for text in ([prompt] if one else prompt)
+    ]
     return sum(length or 1 for length in lengths)  # an empty one is the token that separates documents
 
 

@@ -14,11 +14,11 @@ from openai import AsyncOpenAI, OpenAI
 from starlette.types import ASGIApp
 from tests.server.live import serving
 from tests.server.scripted import ScriptedBackend
+from tests.support.preparing import create_app
 
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.toy import toy_loader
 from quintet.config import EngineConfig, ServerConfig
-from quintet.server.app import create_app
 
 NAMES = ("org/toy", "toy")
 KEY = "sk-local"

@@ -17,6 +17,7 @@ from tests.e2e.test_openai_sdk import until
 from tests.reference import sampling_twin as twin
 from tests.server.live import serving
 from tests.support.bundled import bundled_path
+from tests.support.preparing import create_app
 
 from quintet.backends.native.core.loader import PAGE, Loaded, Loader
 from quintet.backends.native.core.runner import F32, Batch
@@ -24,7 +25,6 @@ from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.worker.load import native_loader
 from quintet.backends.toy import EOS, toy_loader
 from quintet.config import EngineConfig, ServerConfig
-from quintet.server.app import create_app
 
 PROMPT = "The old man and the sea. The old man and the"
 PAGES = 16

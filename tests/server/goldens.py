@@ -14,11 +14,11 @@ from typing import Any
 from tests.server.asgi import SOURCE, Answer, acall
 from tests.server.scripted import ScriptedBackend
 from tests.server.toy import MODEL, toy_app
+from tests.support.preparing import create_app
 
 from quintet.backends.base import State
 from quintet.config import ServerConfig
 from quintet.dialects.catalog import PROVIDERS
-from quintet.server.app import create_app
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 CASES = sorted(f"{path.parent.name}/{path.name}" for name in PROVIDERS for path in (GOLDEN / name).iterdir())

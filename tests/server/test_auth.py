@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from tests.server.asgi import JSON, Answer, call
 from tests.server.scripted import ScriptedBackend
+from tests.support.preparing import create_app
 
 from quintet.config import ServerConfig
 from quintet.errors import NotAuthorized, TooManyRequests
-from quintet.server.app import App, create_app
+from quintet.server.app import App
 from quintet.server.auth import (
     FAILURE_S,
     MOST_ADDRESSES,

@@ -24,15 +24,15 @@ from tests.server.asgi import SOURCE, Answer, acall
 from tests.server.documents import completions
 from tests.server.goldens import chunks
 from tests.server.toy import MODEL
+from tests.support.preparing import create_app
 from tests.tools.hostile import Bodies, Hostile, described
 
-from quintet.backends.base import Prepared
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.toy import toy_loader
 from quintet.config import EngineConfig, ServerConfig
 from quintet.dialects.catalog import PROVIDERS
 from quintet.events import TokenEvent
-from quintet.server.app import create_app
+from quintet.inputs.sequence import Prepared
 
 COUNT = int(os.environ.get("QUINTET_HOSTILE_BODIES", "1000"))
 AT_ONCE = 50

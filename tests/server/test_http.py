@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,12 +14,13 @@ from hypothesis import strategies as st
 from starlette.types import ASGIApp
 from tests.server.asgi import JSON, SOURCE, acall, call
 from tests.server.scripted import ScriptedBackend
+from tests.support.preparing import create_app
 
-from quintet.backends.base import SequenceSpec, State
+from quintet.backends.base import State
 from quintet.config import ServerConfig
 from quintet.dialects.openai.dialect import OpenAI
 from quintet.errors import Overloaded
-from quintet.server.app import create_app
+from quintet.inputs.sequence import SequenceSpec
 from quintet.server.completions import INLINE_BYTES
 
 OK = {"prompt": "a", "max_tokens": 2}
@@ -169,7 +171,7 @@ def test_health_tells_the_engines_state(state: State, status: int) -> None:
 
 def test_what_the_backend_refuses_keeps_its_status_and_retry_headers() -> None:
     class Full(ScriptedBackend):
-        async def prepare(self, specs: Any, tenant: str = "") -> Any:
+        async def prepare(self, specs: Any) -> Any:
             raise Overloaded("The queue is full.", retry_after=1.5)
 
     answer = call(app(Full()), OK)
@@ -180,7 +182,7 @@ def test_what_the_backend_refuses_keeps_its_status_and_retry_headers() -> None:
 class Faulty(ScriptedBackend):
     """A fault of ours, with a secret in its text."""
 
-    async def prepare(self, specs: list[SequenceSpec], tenant: str = "") -> Any:
+    async def prepare(self, specs: Sequence[SequenceSpec]) -> Any:
         raise RuntimeError(f"secret {specs[0].prompt} 0x7f00")
 
 

@@ -7,11 +7,11 @@ import json
 import pytest
 from tests.server.asgi import Answer, call
 from tests.server.scripted import ScriptedBackend
+from tests.support.preparing import create_app
 
 from quintet.backends.base import State
 from quintet.config import ServerConfig
 from quintet.dialects.catalog import PROVIDERS
-from quintet.server.app import create_app
 
 LONG = "accounts/fireworks/models/scripted"
 

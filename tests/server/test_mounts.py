@@ -8,10 +8,10 @@ import pytest
 from starlette.types import ASGIApp
 from tests.server.asgi import JSON, Answer, call
 from tests.server.scripted import ScriptedBackend
+from tests.support.preparing import create_app
 
 from quintet.config import ServerConfig
 from quintet.dialects.catalog import PROVIDERS
-from quintet.server.app import create_app
 from quintet.server.mounts import AUTO, BARE, HEADER
 
 BODY = {"model": "scripted", "prompt": "a", "max_tokens": 1}

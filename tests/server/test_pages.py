@@ -12,10 +12,10 @@ from tests.server.asgi import Answer, call
 from tests.server.documents import completions
 from tests.server.goldens import CASES, chunks, recorded, sent
 from tests.server.scripted import ScriptedBackend
+from tests.support.preparing import create_app
 
 from quintet.config import ServerConfig
 from quintet.dialects.catalog import PROVIDERS
-from quintet.server.app import create_app
 
 
 def get(path: str, query: str = "", **config: Any) -> Answer:

@@ -13,11 +13,11 @@ import pytest
 from tests.server.asgi import SOURCE, Answer, acall, call
 from tests.server.live import serving
 from tests.server.scripted import ScriptedBackend
+from tests.support.preparing import create_app
 
-from quintet.backends.base import Prepared
 from quintet.config import ServerConfig
 from quintet.events import TokenEvent
-from quintet.server.app import create_app
+from quintet.inputs.sequence import Prepared
 from quintet.server.sse import KEEP_ALIVE
 
 LONG = {"prompt": "a", "max_tokens": 100_000}

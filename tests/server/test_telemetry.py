@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from tests.server.asgi import JSON, Source, call
 from tests.server.scripted import ScriptedBackend
+from tests.support.preparing import create_app
 
 from quintet import __version__
 from quintet.backends.base import Counts, Health, Pages, State
 from quintet.config import ServerConfig
-from quintet.server.app import App, create_app
+from quintet.server.app import App
 from quintet.server.mounts import HEADER
 
 ENGINE = {

@@ -6,12 +6,12 @@ import asyncio
 from collections import Counter
 
 from tests.server.asgi import JSON, Answer, acall
+from tests.support.preparing import create_app
 
 from quintet.backends.base import State
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.toy import EOS, toy_loader
 from quintet.config import EngineConfig, ServerConfig
-from quintet.server.app import create_app
 
 FLOOD = 1000
 CONFIG = EngineConfig(kv_bytes=4 << 20, max_running=16, max_waiting=1024)

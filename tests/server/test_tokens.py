@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from tests.server.asgi import Answer, call
 from tests.server.scripted import EOS, ScriptedBackend
+from tests.support.preparing import create_app
 
 from quintet.config import ServerConfig
 from quintet.dialects.catalog import PROVIDERS
-from quintet.server.app import create_app
 
 
 def ask(path: str, body: object = None, method: str = "POST", **config: Any) -> Answer:

@@ -15,13 +15,13 @@ from starlette.datastructures import Headers
 from tests.server.asgi import JSON, SOURCE, Answer, acall, call
 from tests.server.live import serving
 from tests.server.scripted import ScriptedBackend
+from tests.support.preparing import create_app
 
-from quintet.backends.base import Prepared
 from quintet.config import ServerConfig
 from quintet.errors import BadRequest, BodyTooLarge
 from quintet.events import TokenEvent
+from quintet.inputs.sequence import Prepared
 from quintet.request import CompletionRequest
-from quintet.server.app import create_app
 from quintet.server.bodies import as_json
 from quintet.service import Job, Service
 

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 import pytest
 from tests.server.live import serving
 from tests.server.scripted import ScriptedBackend
+from tests.support.preparing import create_app
 
 from quintet.cli import protocol
 from quintet.config import ServerConfig
-from quintet.server.app import create_app
 
 BODY = b'{"prompt":"a","max_tokens":2}'
 HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"

@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 from starlette.types import ASGIApp
 from tests.backends.contract.conftest import ready
 from tests.server.asgi import SOURCE
+from tests.support.preparing import create_app
 
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.toy import toy_loader
 from quintet.config import EngineConfig, ServerConfig
-from quintet.server.app import create_app
 
 MODEL = "golden"
 """What requests call the model, whichever it is."""

@@ -18,6 +18,8 @@ from quintet.cli.console import OptionError
 from quintet.cli.describe import check_context, describe
 from quintet.config import EngineConfig
 from quintet.errors import ModelError, shorten
+from quintet.guides.check import GuideCheck
+from quintet.inputs.prepare import Preparer
 from quintet.inputs.tokenizer import Tokenizer
 from quintet.models import store
 from quintet.models.files import Report, human
@@ -41,7 +43,8 @@ class EngineOptions:
         max_choices: most sequences of a request.
         max_waiting: most sequences in the queue.
         think_tags: what the model writes around its thinking; ``None`` = what its file tells.
-        suffix_first, speculation: see ``EngineConfig``.
+        suffix_first: see ``Preparer``.
+        speculation: see ``EngineConfig``.
     """
 
     model: str | None
@@ -113,7 +116,7 @@ class Plan:
         full_context: what the model itself could do.
         isa: instruction set of the compute kernels.
         kv_tokens: tokens that the KV cache holds.
-        think_tags: see ``EngineOptions``.
+        think_tags, suffix_first: see ``EngineOptions``.
     """
 
     name: str
@@ -126,6 +129,7 @@ class Plan:
     source: ModelSource
     config: EngineConfig
     think_tags: tuple[str, str] | None = None
+    suffix_first: bool = False
 
     def start(self) -> Engine:
         """Begin to load the model in a thread of this process; call it on the event loop that will use the engine."""
@@ -135,7 +139,11 @@ class Plan:
         """Likewise in a process of its own, which is started again when it dies or hangs."""
         return Engine(ProcessLink(self.source, self._tokenizer, self.config), self.config)
 
-    def _loader(self) -> Loader:
+    def preparer(self, engine: Engine) -> Preparer:
+        """What prepares the requests of such an engine."""
+        return Preparer(engine, GuideCheck(), suffix_first=self.suffix_first)
+
+    def _loader(self) -> Loader[Tokenizer]:
         of = self.source
         if of.path:
             return native_loader(Path(of.path), of.threads, of.context, of.name)
@@ -170,7 +178,19 @@ def plan(options: EngineOptions, report: Report) -> Plan:
     threads = thread_count(options.threads)
     source = ModelSource(str(model.path), threads, context, model.name)
     config = _config(options, options.kv_bytes)
-    return Plan(model.name, about.quant, context, about.spec.context, chosen_isa(), threads, kv_tokens, source, config, options.think_tags)
+    return Plan(
+        model.name,
+        about.quant,
+        context,
+        about.spec.context,
+        chosen_isa(),
+        threads,
+        kv_tokens,
+        source,
+        config,
+        options.think_tags,
+        options.suffix_first,
+    )
 
 
 def _fit(wanted: int, most: int, kv_tokens: int) -> int:
@@ -192,7 +212,6 @@ def _config(options: EngineOptions, kv_bytes: int) -> EngineConfig:
         kv_bytes=kv_bytes,
         max_waiting=options.max_waiting,
         max_sequences=options.max_choices,
-        suffix_first=options.suffix_first,
         speculation=options.speculation,
     )
 
@@ -203,4 +222,4 @@ def _toy(options: EngineOptions) -> Plan:
     config = _config(options, _TOY_KV_BYTES)
     kv_tokens = _TOY_KV_BYTES // 4
     source = ModelSource("", 1, None, "toy")
-    return Plan("toy", "", toy.CONTEXT, toy.CONTEXT, chosen_isa(), 1, kv_tokens, source, config, options.think_tags)
+    return Plan("toy", "", toy.CONTEXT, toy.CONTEXT, chosen_isa(), 1, kv_tokens, source, config, options.think_tags, options.suffix_first)

@@ -16,7 +16,7 @@ import uvicorn
 import uvloop
 
 from quintet import __version__
-from quintet.backends.native.front.engine import Engine
+from quintet.backends.base import Backend
 from quintet.cli import engines, net
 from quintet.cli.console import ConsoleReport, OptionError
 from quintet.cli.interrupt import end_within, on_stop, unless
@@ -25,6 +25,7 @@ from quintet.cli.protocol import Protocol
 from quintet.config import ServerConfig
 from quintet.dialects.catalog import PROVIDERS
 from quintet.errors import shorten
+from quintet.inputs.prepare import Preparer
 from quintet.models.files import human
 from quintet.server.app import create_app
 from quintet.server.auth import read_key_file
@@ -82,7 +83,8 @@ async def _serve(sock: socket.socket, plan: engines.Plan, options: ServeOptions,
     config = options.config
     backend = plan.supervise()
     config = replace(config, model_names=config.model_names or (plan.name,))
-    server = _server(backend, config)
+    preparer = plan.preparer(backend)
+    server = _server(backend, preparer, config)
     serving = asyncio.create_task(server.serve([sock]))
     try:
         if await unless(stop, ready(backend, plan.name)):
@@ -92,14 +94,14 @@ async def _serve(sock: socket.socket, plan: engines.Plan, options: ServeOptions,
             await unless(at_once, _drained(server, backend, options.drain_timeout))
         return 0
     finally:
-        await _shut_down(server, serving, backend)
+        await _shut_down(server, serving, backend, preparer)
 
 
 async def _ended(serving: asyncio.Task[None]) -> None:
     await asyncio.shield(serving)
 
 
-async def _drained(server: uvicorn.Server, backend: Engine, seconds: float) -> None:
+async def _drained(server: uvicorn.Server, backend: Backend, seconds: float) -> None:
     """Refuse new work, still answering that, until what there is is done, or time is up."""
     backend.drain()
     try:
@@ -110,11 +112,11 @@ async def _drained(server: uvicorn.Server, backend: Engine, seconds: float) -> N
         _log.warning("%d choices are not done after %g s of draining; they are ended", backend.live, seconds)
 
 
-async def _shut_down(server: uvicorn.Server, serving: asyncio.Task[None], backend: Engine) -> None:
+async def _shut_down(server: uvicorn.Server, serving: asyncio.Task[None], backend: Backend, preparer: Preparer) -> None:
     """Refuse new work, let answers end that are nearly done, then end the others."""
     server.should_exit = True
     await asyncio.wait((serving,), timeout=_GRACE_S)
-    await end_within(_END_S, 0, backend.close(), serving)
+    await end_within(_END_S, 0, backend.close(), preparer.close(), serving)
 
 
 class _Server(uvicorn.Server):
@@ -125,9 +127,9 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _server(backend: Engine, config: ServerConfig) -> uvicorn.Server:
+def _server(backend: Backend, preparer: Preparer, config: ServerConfig) -> uvicorn.Server:
     settings = uvicorn.Config(
-        create_app(backend, config),
+        create_app(backend, preparer, config),
         http=Protocol,
         ws="none",
         lifespan="on",

@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from quintet.backends.base import Backend
 from quintet.config import ServerConfig
 from quintet.errors import BodyTooLarge, MethodNotAllowed, NotFound, QuintetError, SlowBody
+from quintet.inputs.prepare import Preparer
 from quintet.server import pages
 from quintet.server.auth import ANYBODY, Keys
 from quintet.server.call import Call, Handler
@@ -33,15 +34,17 @@ METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS",
 OTHER = "other"
 
 
-def create_app(backend: Backend, config: ServerConfig, *, source: Source | None = None, keep_alive: float = KEEP_ALIVE) -> ASGIApp:
-    """The application that serves ``backend``; it closes the backend when the server shuts down.
+def create_app(
+    backend: Backend, preparer: Preparer, config: ServerConfig, *, source: Source | None = None, keep_alive: float = KEEP_ALIVE
+) -> ASGIApp:
+    """The application that serves ``backend``; it closes both when the server shuts down.
 
     Run it with uvicorn's ``server_header=False``.
 
     Raises:
         KeyFileError: the key file is missing, unsafe or malformed.
     """
-    return App(backend, config, source or Source(), keep_alive)
+    return App(backend, preparer, config, source or Source(), keep_alive)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,23 +63,24 @@ class Route:
 class App:
     """See ``create_app``."""
 
-    def __init__(self, backend: Backend, config: ServerConfig, source: Source, keep_alive: float) -> None:
+    def __init__(self, backend: Backend, preparer: Preparer, config: ServerConfig, source: Source, keep_alive: float) -> None:
         self._backend = backend
+        self._preparer = preparer
         self._source = source
         self._mounts = Mounts(config.dialect)
         self._keys = Keys(config.api_keys, config.api_key_file, source.clock)
         self._telemetry = Telemetry(config.model_names[0] if config.model_names else "", source.clock)
         self._models = Models(backend, config.model_names, int(source.now()))
         probes = Probes(backend, self._telemetry)
-        completions = Completions(backend, self._models, source, config, self._telemetry, keep_alive)
-        tokens = Tokens(backend, self._models, config.max_body_bytes)
+        completions = Completions(backend, preparer, self._models, source, config, self._telemetry, keep_alive)
+        tokens = Tokens(backend, preparer, self._models, config.max_body_bytes)
         public = {**probes.public(), **pages.public()}
         self._public = frozenset(path.encode() for path in public)
         plain = {**public, "/version": probes.version, "/metrics": probes.metrics}
         self._plain = {path: Route(path, {"GET": handler}) for path, handler in plain.items()}
         self._resources = {
             "/completions": Route("/completions", {"POST": completions}),
-            "/infill": Route("/infill", {"POST": Infill(backend, completions)}),
+            "/infill": Route("/infill", {"POST": Infill(backend, preparer, completions)}),
             "/models": Route("/models", {"GET": self._models.list}),
             "/tokenize": Route("/tokenize", {"POST": tokens.tokenize}),
             "/detokenize": Route("/detokenize", {"POST": tokens.detokenize}),
@@ -172,5 +176,6 @@ class App:
                 await send({"type": "lifespan.startup.complete"})
             else:
                 await self._backend.close()
+                await self._preparer.close()
                 await send({"type": "lifespan.shutdown.complete"})
                 return

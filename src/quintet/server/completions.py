@@ -17,6 +17,7 @@ from quintet.config import ServerConfig
 from quintet.dialects.base import Format, Headers, Identity, Parsed, Renderer
 from quintet.errors import BadRequest, QuintetError, TooManyRequests
 from quintet.events import ChoiceDone, Event, Failed, Finished
+from quintet.inputs.prepare import Preparer
 from quintet.request import CompletionRequest
 from quintet.server.auth import Caller
 from quintet.server.bodies import as_json
@@ -86,10 +87,17 @@ class Completions:
     """
 
     def __init__(
-        self, backend: Backend, models: Models, source: Source, config: ServerConfig, telemetry: Telemetry, keep_alive: float
+        self,
+        backend: Backend,
+        preparer: Preparer,
+        models: Models,
+        source: Source,
+        config: ServerConfig,
+        telemetry: Telemetry,
+        keep_alive: float,
     ) -> None:
         self._backend = backend
-        self._service = Service(backend, source.clock)
+        self._service = Service(backend, preparer, source.clock)
         self._models = models
         self._source = source
         self._config = config

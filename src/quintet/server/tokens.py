@@ -6,6 +6,7 @@ import asyncio
 
 from quintet.backends.base import Backend
 from quintet.dialects.tokens import detokenized, parse_detokenize, parse_tokenize, tokenized, tokenizer_info
+from quintet.inputs.prepare import Preparer
 from quintet.server.call import Call
 from quintet.server.models import Models
 
@@ -17,8 +18,9 @@ class Tokens:
         max_body: bytes.
     """
 
-    def __init__(self, backend: Backend, models: Models, max_body: int) -> None:
+    def __init__(self, backend: Backend, preparer: Preparer, models: Models, max_body: int) -> None:
         self._backend = backend
+        self._preparer = preparer
         self._models = models
         self._max_body = max_body
 
@@ -27,7 +29,7 @@ class Tokens:
         body = await call.exchange.body(self._max_body)
         asked = await asyncio.to_thread(parse_tokenize, body)
         self._models.resolve(asked.model, call.provider)
-        ids = await self._backend.tokenize(asked.text, asked.add_special)
+        ids = await self._preparer.tokenize(asked.text, asked.add_special)
         about = self._backend.capabilities
         await call.exchange.reply(200, await asyncio.to_thread(tokenized, asked, ids, about.pieces, about.context))
 
@@ -41,6 +43,6 @@ class Tokens:
 
     async def info(self, call: Call) -> None:
         """``GET /tokenizer_info``."""
-        info = self._backend.tokenizer
+        info = self._backend.tokenizer.traits.roles
         texts = {"eos_token": info.eos, "bos_token": info.bos, "pad_token": info.pad, "chat_template": info.chat_template}
         await call.exchange.reply(200, tokenizer_info(texts))

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from tests.backends.native.schedule.harness import Oracle, Simulation, alone, assert_as_alone, prepared, told
 from tests.backends.native.schedule.test_scheduler import CONTROLS
 
-from quintet.backends.base import PreparedSequence
 from quintet.backends.native.core.loader import PAGE
 from quintet.backends.native.draft.drafter import AcceptanceRate, Drafter
 from quintet.backends.native.draft.lookup import GRAM, PAST, PLACES, Lookup
 from quintet.backends.native.schedule.speculation import ROWS, SEQUENCES, Speculation
 from quintet.backends.toy import EOS
 from quintet.events import NO_DRAFTS, DraftCounts, Finish
+from quintet.inputs.sequence import PreparedSequence
 
 TEXT = bytes(range(97, 123)) * 8
 

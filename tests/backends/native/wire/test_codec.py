@@ -12,10 +12,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from quintet.backends.base import Counts, Pages, PreparedSequence
+from quintet.backends.base import Counts, Pages
 from quintet.backends.native.wire import codec
 from quintet.backends.native.wire.messages import Submit
 from quintet.events import Finish, TokenEvent
+from quintet.inputs.sequence import PreparedSequence
 from quintet.request import Sampling
 
 st.register_type_strategy(int, st.integers(-(2**63), 2**64 - 1))  # what msgpack can hold

@@ -161,7 +161,7 @@ class Samplers:
         return Sampler(controls, self._pieces, np.array(prompt, np.int32))
 
 
-_CONTROLS = tuple(field.name for field in fields(Sampling) if field.name not in ("dry", "bad_words"))
+_CONTROLS = tuple(field.name for field in fields(Sampling) if field.name not in ("dry", "bad_words", "seeded"))
 
 
 @dataclass(frozen=True, slots=True)

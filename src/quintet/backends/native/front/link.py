@@ -8,9 +8,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from queue import SimpleQueue
 
-from quintet.backends.native.core.loader import Loader
+from quintet.backends.native.core.loader import Loaded, Loader
 from quintet.backends.native.wire.messages import FromWorker, Stop, ToWorker
 from quintet.config import EngineConfig
+from quintet.inputs.tokenizer import Tokenizer
 
 _JOIN_S = 10.0  # a step cannot be interrupted; one that takes longer is left to the end of the process
 
@@ -20,6 +21,11 @@ class Link(ABC):
 
     restarts: bool
     """A worker that died can be started again, and one that hangs be killed."""
+
+    @property
+    @abstractmethod
+    def tokenizer(self) -> Tokenizer:
+        """The model's, which never crosses the link; valid once a worker was ready."""
 
     @abstractmethod
     def start(self, receive: Callable[[FromWorker], None]) -> None:
@@ -47,10 +53,16 @@ class ThreadLink(Link):
 
     restarts = False
 
-    def __init__(self, loader: Loader, config: EngineConfig, clock: Callable[[], float]) -> None:
+    def __init__(self, loader: Loader[Tokenizer], config: EngineConfig, clock: Callable[[], float]) -> None:
         self._loader, self._config, self._clock = loader, config, clock
         self._inbox: SimpleQueue[ToWorker] = SimpleQueue()
+        self._tokenizer: Tokenizer | None = None
         self.thread: threading.Thread | None = None
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        assert self._tokenizer is not None
+        return self._tokenizer
 
     def start(self, receive: Callable[[FromWorker], None]) -> None:
         loop = asyncio.get_running_loop()
@@ -64,9 +76,15 @@ class ThreadLink(Link):
 
         from quintet.backends.native.worker.worker import Worker  # a front whose worker is in another process does not carry it
 
-        worker = Worker(self._loader, self._config, self._clock, self._inbox, deliver)
+        worker = Worker(self._load, self._config, self._clock, self._inbox, deliver)
         self.thread = threading.Thread(target=worker.run, name="quintet-engine", daemon=True)
         self.thread.start()
+
+    def _load(self, progress: Callable[[float], None]) -> Loaded[Tokenizer]:
+        """In the worker's thread; the worker tells that it is ready afterwards."""
+        loaded = self._loader(progress)
+        self._tokenizer = loaded.tokenizer
+        return loaded
 
     def send(self, message: ToWorker) -> None:
         self._inbox.put(message)

@@ -13,13 +13,13 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from quintet.backends.base import Capabilities
 from quintet.backends.native.front.link import Link
 from quintet.backends.native.wire import codec
 from quintet.backends.native.wire.messages import Abort, Died, FromWorker, Progress, Ready, Started, Stepped, Stop, Submit, ToWorker
 from quintet.backends.native.worker.memory import trim
 from quintet.config import EngineConfig
 from quintet.errors import EngineFailed, ModelError
+from quintet.inputs.capabilities import EVERYTHING, Capabilities
 from quintet.inputs.tokenizer import Tokenizer
 from quintet.models.pieces import Pieces
 
@@ -57,6 +57,11 @@ class ProcessLink(Link):
         self._pieces: Sequence[bytes] = ()
         self._ended: list[_Connection] = []  # killed and not yet reaped
         self._closed = False
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        assert self._tokenizer is not None
+        return self._tokenizer
 
     @property
     def pid(self) -> int | None:
@@ -114,9 +119,8 @@ class ProcessLink(Link):
             self._tell_vocabulary(self._child)
 
     def _tell_vocabulary(self, child: _Connection) -> None:
-        assert self._tokenizer is not None
-        pieces = Pieces.of(self._tokenizer.pieces)
-        child.send(codec.Vocabulary(pieces.blob, pieces.lengths, frozenset(self._tokenizer.eos_ids)))
+        pieces = Pieces.of(self.tokenizer.pieces)
+        child.send(codec.Vocabulary(pieces.blob, pieces.lengths, frozenset(self.tokenizer.eos_ids)))
 
     def _take(self, frame: Any) -> None:
         match frame:
@@ -134,12 +138,11 @@ class ProcessLink(Link):
 
     def _ready(self, up: codec.Up) -> Ready:
         """The child is up only after it got the vocabulary."""
-        assert self._tokenizer is not None
         if not self._pieces:
-            self._pieces = Pieces.of(self._tokenizer.pieces, up.vocab)
+            self._pieces = Pieces.of(self.tokenizer.pieces, up.vocab)
         trim()
-        can = Capabilities(self._source.name, up.context, up.vocab, self._pieces, up.max_logprobs, up.max_sequences, up.fingerprint)
-        return Ready(can, self._tokenizer, up.step_s)
+        limits = up.context, up.vocab, self._pieces, up.max_logprobs, up.max_sequences
+        return Ready(Capabilities(self._source.name, *limits, up.fingerprint, EVERYTHING), up.step_s)
 
     def _lost(self, error: Exception | None) -> None:
         """The child is gone, or has to go."""

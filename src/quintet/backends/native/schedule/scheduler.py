@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Sequence as Items
 from operator import itemgetter
 
-from quintet.backends.base import PreparedSequence
 from quintet.backends.native.core.loader import PAGE
 from quintet.backends.native.core.runner import NOT_DRAWN
 from quintet.backends.native.schedule.chunks import echo_count, plan_scores, plan_segment
@@ -32,6 +31,7 @@ from quintet.backends.native.wire.messages import Events
 from quintet.config import EngineConfig
 from quintet.errors import Overloaded
 from quintet.events import NO_DRAFTS, Blame, DraftCounts, Finish
+from quintet.inputs.sequence import PreparedSequence
 
 
 class Scheduler:

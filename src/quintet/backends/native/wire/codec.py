@@ -16,10 +16,11 @@ from typing import Any, get_type_hints
 
 import msgspec
 
-from quintet.backends.base import Counts, Pages, PreparedSequence
+from quintet.backends.base import Counts, Pages
 from quintet.backends.native.wire.messages import Events, Submit
 from quintet.config import EngineConfig
 from quintet.events import Finish, TokenEvent
+from quintet.inputs.sequence import PreparedSequence
 
 MAX_FRAME = 1 << 28
 """Bytes; the largest honest frame, a full queue of prompts of a long context, stays far below."""
@@ -276,5 +277,5 @@ def _event(row: Any, pieces: Sequence[bytes]) -> TokenEvent:
 
 def digest(sequences: Sequence[PreparedSequence]) -> bytes:
     """What a request asks for, whatever its seeds, as 16 bytes."""
-    asked = work(Submit(0, tuple(replace(each, sampling=replace(each.sampling, seed=0)) for each in sequences), 0.0))
+    asked = work(Submit(0, tuple(replace(each, sampling=replace(each.sampling, seed=0, seeded=False)) for each in sequences), 0.0))
     return blake2b(_encoder.encode(asked), digest_size=16).digest()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quintet.backends.base import Capabilities, Counts, Pages, PreparedSequence
+from quintet.backends.base import Counts, Pages
 from quintet.events import TokenEvent
-from quintet.inputs.tokenizer import Tokenizer
+from quintet.inputs.capabilities import Capabilities
+from quintet.inputs.sequence import PreparedSequence
 
 Events = dict[int, list[TokenEvent]]
 """Request id -> its events of one step, in order."""
@@ -56,14 +57,13 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Loading is done; the tokenizer is used on the event loop's side only.
+    """Loading is done.
 
     Args:
         step_s: seconds that the largest step may take, estimated; 0 = not measured.
     """
 
     capabilities: Capabilities
-    tokenizer: Tokenizer
     step_s: float = 0.0
 
 

@@ -36,21 +36,11 @@ _log = logging.getLogger(__name__)
 
 
 class TokenTable:
-    """The part of a tokenizer that the worker uses; it comes from the parent while the weights are loaded."""
+    """The ``Vocabulary`` of the parent's tokenizer; it comes while the weights are loaded."""
 
     def __init__(self, frame: codec.Vocabulary) -> None:
         self.pieces = Pieces(frame.blob, frame.lengths)
         self.eos_ids = frame.eos_ids
-
-    def encode(self, text: str) -> list[int]:
-        """The parent's task.
-
-        Raises:
-            NotImplementedError: always.
-        """
-        raise NotImplementedError(f"the engine's process was asked to tokenise {len(text)} characters")
-
-    encode_inside = encode_quoted = encode
 
 
 class Child:
@@ -63,7 +53,7 @@ class Child:
         self._load: SimpleQueue[codec.Load] = SimpleQueue()
         self._vocabulary: SimpleQueue[codec.Vocabulary] = SimpleQueue()
 
-    def run(self, loader_of: Callable[[codec.ModelSource, Callable[[], TokenTable]], Loader]) -> None:
+    def run(self, loader_of: Callable[[codec.ModelSource, Callable[[], TokenTable]], Loader[TokenTable]]) -> None:
         """Until the parent goes away, or the worker breaks."""
         threading.Thread(target=self._read, name="quintet-read", daemon=True).start()
         load = self._load.get()
@@ -110,7 +100,7 @@ def _frame(message: FromWorker) -> codec.Frame:
             return codec.Begun(requests)
         case Progress(share):
             return codec.Loading(share)
-        case Ready(can, _, step_s):
+        case Ready(can, step_s):
             return codec.Up(can.context, can.vocab, can.max_logprobs, can.max_sequences, can.fingerprint, step_s)
         case Died(ModelError() as error):
             return codec.Failure(str(error), True)
@@ -118,10 +108,10 @@ def _frame(message: FromWorker) -> codec.Frame:
             return codec.Failure(type(error).__name__, False)
 
 
-def loader_of(source: codec.ModelSource, table: Callable[[], TokenTable]) -> Loader:
+def loader_of(source: codec.ModelSource, table: Callable[[], TokenTable]) -> Loader[TokenTable]:
     """How the worker loads ``source``; ``table`` waits for the parent's tokenizer."""
 
-    def load(progress: Callable[[float], None]) -> Loaded:
+    def load(progress: Callable[[float], None]) -> Loaded[TokenTable]:
         if not source.path:
             from quintet.backends.toy import toy_loader
 
@@ -143,7 +133,7 @@ def die_with(parent: int) -> None:
         os._exit(0)
 
 
-def main(loader_of: Callable[[codec.ModelSource, Callable[[], TokenTable]], Loader] = loader_of) -> None:
+def main(loader_of: Callable[[codec.ModelSource, Callable[[], TokenTable]], Loader[TokenTable]] = loader_of) -> None:
     """The process."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # a terminal or a service manager may send them to all
         signal.signal(number, signal.SIG_IGN)

@@ -8,7 +8,7 @@ from queue import Empty, SimpleQueue
 
 import numpy as np
 
-from quintet.backends.base import Capabilities, Counts
+from quintet.backends.base import Counts
 from quintet.backends.native.core.loader import PAGE, Loaded, Loader
 from quintet.backends.native.core.runner import Batch, Runner, Samplers
 from quintet.backends.native.schedule.emit import Emitter
@@ -39,6 +39,8 @@ from quintet.errors import ModelError, Overloaded
 from quintet.events import Blame, Finish, TokenEvent
 from quintet.guides.compiled import Guides
 from quintet.guides.matcher import Compiler
+from quintet.inputs.capabilities import EVERYTHING, Capabilities
+from quintet.inputs.tokenizer import Vocabulary
 from quintet.models.pieces import Pieces
 
 _log = logging.getLogger(__name__)
@@ -72,7 +74,7 @@ class Worker:
 
     def __init__(
         self,
-        loader: Loader,
+        loader: Loader[Vocabulary],
         config: EngineConfig,
         clock: Callable[[], float],
         inbox: SimpleQueue[ToWorker],
@@ -105,7 +107,7 @@ class Worker:
 
     def _load(self) -> tuple[Scheduler, Stepper]:
         loaded = self._loader(self._progress)
-        runner, tokenizer, config = loaded.runner, loaded.tokenizer, self._config
+        runner, eos_ids, config = loaded.runner, loaded.tokenizer.eos_ids, self._config
         pages = config.kv_bytes // runner.page_bytes
         if not pages:
             raise ModelError(f"the KV cache needs at least {runner.page_bytes} bytes, got {config.kv_bytes}.")
@@ -116,17 +118,17 @@ class Worker:
         context = min(runner.context, pages * PAGE)
         capabilities = _capabilities(loaded, config, context)
         tables = BlockTables(config.running_limit, -(-context // PAGE))
-        guides = Guides(Compiler(capabilities.pieces, tokenizer.eos_ids, capabilities.vocab))
+        guides = Guides(Compiler(capabilities.pieces, eos_ids, capabilities.vocab))
         self._compiling = Compiling(guides, self._clock, lambda request_id: self._inbox.put(Compiled(request_id)))
         self._pool = PagePool(pages)
-        emitter = Emitter(capabilities.pieces, tokenizer.eos_ids)
-        speculation = Speculation(tokenizer.eos_ids, guides.compiler) if config.speculation else None
+        emitter = Emitter(capabilities.pieces, eos_ids)
+        speculation = Speculation(eos_ids, guides.compiler) if config.speculation else None
         scheduler = Scheduler(config, KvCache(self._pool, tables, runner.row_bytes), emitter, speculation)
         self._tell(scheduler, {})
         step_s = self._try(runner) if self._supervised else 0.0
         scheduler.step_budget.learn(config.batch_tokens, step_s)
-        self._send(Ready(capabilities, tokenizer, step_s))
-        return scheduler, Stepper(runner, tables, Samplers(capabilities.pieces, tokenizer.eos_ids), Masks(guides, capabilities.vocab))
+        self._send(Ready(capabilities, step_s))
+        return scheduler, Stepper(runner, tables, Samplers(capabilities.pieces, eos_ids), Masks(guides, capabilities.vocab))
 
     def _progress(self, share: float) -> None:
         if not self._inbox.empty():  # while loading nothing but Stop can come
@@ -219,7 +221,7 @@ class Worker:
         self._computed = computed
 
 
-def _capabilities(loaded: Loaded, config: EngineConfig, context: int) -> Capabilities:
+def _capabilities(loaded: Loaded[Vocabulary], config: EngineConfig, context: int) -> Capabilities:
     vocab, pieces = loaded.runner.vocab, loaded.tokenizer.pieces
     return Capabilities(
         model=loaded.name,
@@ -229,6 +231,7 @@ def _capabilities(loaded: Loaded, config: EngineConfig, context: int) -> Capabil
         max_logprobs=min(MAX_LOGPROBS, vocab),
         max_sequences=min(config.max_sequences, config.live_limit),
         fingerprint=loaded.fingerprint,
+        supported=EVERYTHING,
     )
 
 
