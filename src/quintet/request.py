@@ -177,6 +177,7 @@ class CompletionRequest:
         guide: what the output must conform to; ``None`` = anything.
         cache_salt: requests share cached prefixes only within equal salts.
         reasoning: how long the model may think; ``None`` = as it likes.
+        spelled: name of a field here -> the client's field that asked for it, where that is another; for errors.
     """
 
     model: str
@@ -199,3 +200,4 @@ class CompletionRequest:
     guide: Guide | None = None
     cache_salt: str = ""
     reasoning: Reasoning | None = None
+    spelled: tuple[tuple[str, str], ...] = ()

@@ -14,10 +14,9 @@ from dataclasses import replace
 from quintet.backends.base import Backend
 from quintet.errors import BadRequest
 from quintet.events import NO_DRAFTS, Blame, Event, Failed, Finish, Finished, Timing, TokenEvent, Usage
-from quintet.inputs.capabilities import Capabilities, Feature
+from quintet.inputs.capabilities import Capabilities
 from quintet.inputs.prepare import Preparer
 from quintet.inputs.sequence import Prepared, PreparedSequence, SequenceSpec
-from quintet.inputs.supported import unsupported
 from quintet.request import CompletionRequest, Prompt
 from quintet.text.best_of import BestOf
 from quintet.text.choice import Choice
@@ -238,19 +237,17 @@ def _check(request: CompletionRequest, capabilities: Capabilities) -> None:
     if len(request.prompts) * samples > most:
         what = f"{len(request.prompts)} prompts with {name} = {samples}"
         raise BadRequest(name if samples > most else "prompt", f"must give at most {most} choices (prompts times {name})", what)
-    if samples > request.n and Feature.LOGPROBS not in capabilities.supported.features:  # by which they are ranked
-        raise unsupported("best_of", capabilities)
 
 
 def _specs(request: CompletionRequest) -> list[SequenceSpec]:
     """One sequence per candidate, each with its own seed."""
     seed, samples = request.sampling.seed, _candidates(request)
-    logprobs = 0 if request.logprobs is None and samples > request.n else request.logprobs
+    ranked = request.logprobs is None and samples > request.n  # by their log-probabilities
     first = SequenceSpec(
         prompt="",
         max_tokens=request.max_tokens,
         sampling=request.sampling,
-        logprobs=logprobs,
+        logprobs=0 if ranked else request.logprobs,
         echo=request.echo and _entries(request),  # else the echo is the prompt's text, which the engine need not send back
         echo_last=request.echo_last,
         suffix=request.suffix,
@@ -258,6 +255,7 @@ def _specs(request: CompletionRequest) -> list[SequenceSpec]:
         guide=request.guide,
         cache_salt=request.cache_salt,
         reasoning=request.reasoning,
+        spelled=(*request.spelled, ("logprobs", "best_of")) if ranked else request.spelled,
     )
     return [
         replace(first, prompt=prompt, sampling=replace(request.sampling, seed=(seed + index) % _SEEDS))

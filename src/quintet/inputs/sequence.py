@@ -27,6 +27,7 @@ class SequenceSpec:
         guide: what the output must conform to.
         cache_salt: sequences share cached prefixes only within equal salts.
         reasoning: how long the model may think; ``None`` = as it likes.
+        spelled: name of a field here -> the request's field that asked for it, where that is another; for errors.
     """
 
     prompt: Prompt
@@ -40,6 +41,7 @@ class SequenceSpec:
     guide: Guide | None = None
     cache_salt: str = ""
     reasoning: Reasoning | None = None
+    spelled: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,19 +35,19 @@ def fills_in(capabilities: Capabilities) -> bool:
 
 def unsupported(param: str, capabilities: Capabilities) -> Unsupported:
     """The error for a field."""
-    return Unsupported(param, f"is not supported by the engine of {capabilities.model}; leave it out")
+    return Unsupported(param, f"is not supported by the engine of {capabilities.model}")
 
 
 def _check(spec: SequenceSpec, capabilities: Capabilities) -> None:
-    have = capabilities.supported
+    have, spelled = capabilities.supported, dict(spec.spelled)
     for control in Control:
         if control not in have.controls and control.turned_on(spec.sampling):
-            raise unsupported(control.param, capabilities)
+            raise unsupported(spelled.get(control.param, control.param), capabilities)
     if spec.suffix and not fills_in(capabilities):
         raise unsupported("suffix", capabilities)
     for feature, param in _features(spec):
         if feature not in have.features:
-            raise unsupported(param, capabilities)
+            raise unsupported(spelled.get(param, param), capabilities)
     if spec.guide is not None and spec.guide.kind not in have.guides:
         raise unsupported(spec.guide.param, capabilities)
     if spec.logprobs is not None and not 0 <= spec.logprobs <= capabilities.max_logprobs:

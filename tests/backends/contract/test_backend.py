@@ -13,6 +13,7 @@ from tests.support.preparing import prepare, preparer_of
 from quintet.backends.base import Backend, State
 from quintet.errors import BadRequest, Overloaded, PromptTooLong
 from quintet.events import NO_DRAFTS, Finish, TokenEvent
+from quintet.inputs.capabilities import Capabilities, Feature
 from quintet.inputs.sequence import SequenceSpec
 from quintet.request import Prompt, Sampling
 
@@ -31,9 +32,25 @@ def spec(
     return SequenceSpec(prompt, max_tokens, Sampling(temperature, 0.9, seed), logprobs, echo)
 
 
+def within(asked: SequenceSpec, capabilities: Capabilities) -> SequenceSpec:
+    """As much of it as the engine has."""
+    features = capabilities.supported.features
+    if Feature.LOGPROBS not in features:
+        asked = replace(asked, logprobs=None)
+    if Feature.ECHO not in features or (asked.logprobs is not None and Feature.PROMPT_LOGPROBS not in features):
+        asked = replace(asked, echo=False)
+    return asked
+
+
+def need(backend: Backend, *features: Feature) -> None:
+    """Skip a test of what the engine lacks."""
+    if lacking := set(features) - backend.capabilities.supported.features:
+        pytest.skip(f"the engine lacks {lacking}")
+
+
 async def run(backend: Backend, *specs: SequenceSpec) -> list[list[TokenEvent]]:
-    """The events of each sequence, checked for what holds of every answer."""
-    prepared = await prepare(backend, specs)
+    """The events of each sequence, checked for what holds of every answer; less of what the engine lacks."""
+    prepared = await prepare(backend, [within(one, backend.capabilities) for one in specs])
     events: list[list[TokenEvent]] = [[] for _ in specs]
     async for batch in backend.submit(prepared):
         assert batch, "an empty batch"
@@ -69,12 +86,13 @@ def test_a_sequence_ends_by_length_or_by_the_model(check: Check) -> None:
 
 def test_log_probabilities_are_sorted_and_agree_with_the_chosen_token(check: Check) -> None:
     async def scenario(backend: Backend) -> None:
-        (events,) = await run(backend, spec(logprobs=5, temperature=1.0, seed=1))
+        most = min(5, backend.capabilities.max_logprobs)
+        (events,) = await run(backend, spec(logprobs=most, temperature=1.0, seed=1))
         for event in events:
             assert event.logprob is not None
             assert event.logprob <= 0
             values = [value for _, value in event.top]
-            assert len(values) == 5
+            assert len(values) == most
             assert values == sorted(values, reverse=True)
             assert dict(event.top).get(event.token, event.logprob) == event.logprob
 
@@ -115,6 +133,7 @@ def test_samples_of_one_prompt_are_those_of_its_seeds_alone(check: Check) -> Non
 
 def test_echoed_log_probabilities_are_those_of_generating_the_same_tokens(check: Check) -> None:
     async def scenario(backend: Backend) -> None:
+        need(backend, Feature.ECHO, Feature.PROMPT_LOGPROBS)
         prompt = (await prepare(backend, [spec()])).sequences[0].tokens
         (generated,) = await run(backend, spec(prompt, 24, logprobs=2))
         whole = (*prompt, *(event.token for event in generated))
@@ -131,8 +150,10 @@ def test_echoed_log_probabilities_are_those_of_generating_the_same_tokens(check:
 
 def test_no_tokens_wanted_gives_an_end_without_a_token(check: Check) -> None:
     async def scenario(backend: Backend) -> None:
-        plain, echoed = await run(backend, spec(max_tokens=0), spec(max_tokens=0, echo=True))
+        (plain,) = await run(backend, spec(max_tokens=0))
         assert [(event.token, event.finish) for event in plain] == [(-1, Finish.LENGTH)]
+        need(backend, Feature.ECHO)
+        (echoed,) = await run(backend, spec(max_tokens=0, echo=True))
         assert b"".join(event.piece for event in echoed).decode().strip() == STORY
         assert echoed[-1].token == -1
 
@@ -174,8 +195,7 @@ def test_a_prompt_to_the_last_token_of_the_context_works_and_one_more_is_refused
 
 def test_what_cannot_run_is_refused_before_anything_starts(check: Check) -> None:
     async def scenario(backend: Backend) -> None:
-        most = backend.capabilities.max_sequences
-        for bad in ([spec((1, backend.capabilities.vocab))], [spec((-1,))], [spec()] * (most + 1)):
+        for bad in ([spec((1, backend.capabilities.vocab))], [spec((-1,))], [spec(logprobs=backend.capabilities.max_logprobs + 1)]):
             with pytest.raises(BadRequest):
                 await prepare(backend, bad)
         assert backend.health().counts.steps == 0
