@@ -27,12 +27,13 @@ from quintet.text.stop import compile_stops
 _log = logging.getLogger(__name__)
 
 _SEEDS = 2**64
+_ids = itertools.count(1)  # of requests, in whichever engine: a client's own names mean nothing there
 
 _BROKEN = "The engine stopped before the request was complete."
 
 
 class Service:
-    """Runs completion requests on one backend, all of them: the numbers of its requests are given here.
+    """Runs completion requests on one backend.
 
     Args:
         preparer: for the same backend.
@@ -43,7 +44,6 @@ class Service:
         self._backend = backend
         self._preparer = preparer
         self._clock = clock
-        self._ids = itertools.count(1)
 
     async def prepare(self, request: CompletionRequest, tenant: str = "") -> Job:
         """Check and tokenise; nothing is started, and the job may simply be dropped.
@@ -61,7 +61,7 @@ class Service:
         specs = _specs(request)
         sequences = await self._preparer.prepare(specs)
         self._backend.require_room(len(specs), tenant)  # others may have come meanwhile; nothing can between this and ``start``
-        return Job(self._backend, Prepared(next(self._ids), sequences, tenant), request, watch)
+        return Job(self._backend, Prepared(next(_ids), sequences, tenant), request, watch)
 
 
 class Job:

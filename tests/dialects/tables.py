@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.scripted_backend import ScriptedBackend
 
 from quintet.dialects.base import Dialect
 from quintet.dialects.fields import Boolean, Field, Integer, LogitBias, Number, Object, OneOf, Positive, Prompts, Stop, String
@@ -118,13 +119,15 @@ def table_in_docs(dialect: str) -> str:
     return found[1].strip()
 
 
-class Checking:
+class Checking(ScriptedBackend):
     """Backend and preparer as far as a request is checked: with the engine's own rules."""
 
-    capabilities = Capabilities("m", 4096, 257, [b""] * 257, max_logprobs=20, max_sequences=128, fingerprint="f", supported=EVERYTHING)
+    def __init__(self) -> None:
+        super().__init__([])
 
-    def require_room(self, count: int, tenant: str = "") -> None:
-        pass
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities("m", 4096, 257, [b""] * 257, max_logprobs=20, max_sequences=128, fingerprint="f", supported=EVERYTHING)
 
     async def prepare(self, specs: Sequence[SequenceSpec]) -> tuple[PreparedSequence, ...]:
         require_supported(specs, self.capabilities)

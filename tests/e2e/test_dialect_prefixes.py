@@ -10,7 +10,7 @@ from typing import Any
 import httpx2
 import pytest
 from tests.server.live import serving
-from tests.support.preparing import create_app
+from tests.server.one import create_app
 
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.toy import toy_loader
@@ -55,9 +55,9 @@ OBJECTS = dict.fromkeys(PROVIDERS, ("text_completion", "text_completion")) | {"t
 
 @pytest.fixture(scope="module")
 def http() -> Iterator[httpx2.Client]:
-    config = ServerConfig(model_names=NAMES)
+    config = ServerConfig()
     with (
-        serving(lambda: create_app(Engine(toy_loader(), EngineConfig(kv_bytes=1 << 22)), config)) as port,
+        serving(lambda: create_app(Engine(toy_loader(), EngineConfig(kv_bytes=1 << 22)), config, NAMES)) as port,
         httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client,
     ):
         end = time.monotonic() + 60

@@ -26,7 +26,8 @@ from quintet.config import EngineConfig
 from quintet.errors import BadRequest, Overloaded
 from quintet.events import Finish
 from quintet.guides.matcher import Compiler
-from quintet.guides.translate import GuideError, translate, verify
+from quintet.guides.protocol import GuideError
+from quintet.guides.translate import translate, verify
 from quintet.inputs.sequence import Prepared, SequenceSpec
 from quintet.request import Guide, GuideKind, Sampling
 

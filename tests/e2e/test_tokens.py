@@ -18,6 +18,7 @@ from quintet.config import EngineConfig
 from quintet.errors import Loading
 from quintet.inputs.prepare import INLINE_CHARS
 from quintet.inputs.sequence import SequenceSpec
+from quintet.inputs.tokenizer import Tokenizer
 from quintet.models.gguf import read_metadata
 from quintet.models.tokenizer import build_tokenizer
 from quintet.models.traits import Traits
@@ -66,5 +67,5 @@ def test_special_tokens_are_added_as_prepare_adds_them_or_left_out(length: int) 
     assert tuple(whole) == prepared or not prepared
 
 
-def _framed(loaded: Loaded) -> Loaded:
+def _framed(loaded: Loaded[Tokenizer]) -> Loaded[Tokenizer]:
     return replace(loaded, tokenizer=Framed())

@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tests.support.preparing import service
@@ -19,11 +20,12 @@ from quintet.backends.base import State
 from quintet.backends.native.core.loader import Loaded
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.front.process import ProcessLink
-from quintet.backends.native.wire.codec import ModelSource
+from quintet.backends.native.wire.messages import ModelSource
 from quintet.backends.toy import ToyRunner, ToyTokenizer
 from quintet.config import EngineConfig
 from quintet.errors import Unsupported
 from quintet.events import ChoiceDelta, ChoiceDone, Finish, Finished
+from quintet.inputs.tokenizer import Tokenizer
 from quintet.request import CompletionRequest, Guide, GuideKind, Reasoning, Sampling, StopRules
 from quintet.service import Service
 
@@ -43,13 +45,13 @@ ASK = CompletionRequest(
 )
 
 
-def load(progress: Callable[[float], None]) -> Loaded:
+def load(progress: Callable[[float], None]) -> Loaded[Tokenizer]:
     return Loaded(ToyRunner(), ToyTokenizer(TAGS), "toy", "f")
 
 
 @asynccontextmanager
-async def running(*, process: bool = False, **config: int) -> AsyncIterator[Service]:
-    settings = EngineConfig(**{"kv_bytes": 1 << 20, **config})
+async def running(*, process: bool = False, **config: Any) -> AsyncIterator[Service]:
+    settings = replace(EngineConfig(kv_bytes=1 << 20), **config)
     link = ProcessLink(ModelSource("", 1, None, "toy"), lambda: ToyTokenizer(TAGS), settings) if process else load
     engine = Engine(link, settings)
     try:
@@ -80,10 +82,10 @@ def thought(text: str, border: str = "he|h?$") -> int:
     return sum(map(len, re.findall(f"t(.*?)(?:{border})", text)))
 
 
-def go(body: Callable[[Service], object], **how: int | bool) -> None:
+def go(body: Callable[[Service], Awaitable[object]], **how: Any) -> None:
     async def inner() -> None:
-        async with running(**how) as service:  # type: ignore[arg-type]
-            await body(service)  # type: ignore[misc]
+        async with running(**how) as service:
+            await body(service)
 
     asyncio.run(inner())
 

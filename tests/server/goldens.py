@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.server.asgi import SOURCE, Answer, acall
+from tests.server.one import create_app
 from tests.server.scripted import ScriptedBackend
 from tests.server.toy import MODEL, toy_app
-from tests.support.preparing import create_app
 
 from quintet.backends.base import State
 from quintet.config import ServerConfig
@@ -49,7 +49,7 @@ def replay(name: str, body: bytes | None = None) -> Answer:
     async def ask() -> Answer:
         dialect, given = name.split("/")[0], sent(name) if body is None else body
         if name not in TOY:
-            return await acall(create_app(scripted(name), ServerConfig(dialect=dialect, model_names=(MODEL,)), source=SOURCE), given)
+            return await acall(create_app(scripted(name), ServerConfig(dialect=dialect), (MODEL,), source=SOURCE), given)
         async with toy_app(dialect) as app:
             return await acall(app, given)
 

@@ -43,6 +43,7 @@ class ScriptedBackend:
     submitted: int = 0
     prepared: int = 0
     closed: bool = False
+    failure: Exception | None = None
 
     @property
     def capabilities(self) -> Capabilities:
@@ -57,8 +58,6 @@ class ScriptedBackend:
 
     def require_room(self, count: int, tenant: str = "") -> None:
         require_open(self.state)
-
-    infill = None
 
     async def tokenize(self, text: str, add_special: bool, quoted: bool = False) -> list[int]:
         return [EOS] * add_special + list(text.encode())
@@ -130,6 +129,13 @@ class ScriptedBackend:
 
     def health(self) -> Health:
         return self.told or Health(self.state, 0.42 if self.state is State.LOADING else 1.0)
+
+    @property
+    def live(self) -> int:
+        return 0
+
+    def drain(self) -> None:
+        self.state = State.DRAINING
 
     async def close(self) -> None:
         self.closed = True

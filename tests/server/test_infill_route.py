@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from starlette.types import ASGIApp
 from tests.backends.contract.conftest import ready
 from tests.server.asgi import SOURCE, Answer, acall
-from tests.support.preparing import create_app
+from tests.server.one import create_app
 
 from quintet.backends.native.core.loader import Loaded
 from quintet.backends.native.front.engine import Engine
@@ -31,6 +30,7 @@ from quintet.inputs.infill import Infill as Form
 from quintet.inputs.tokenizer import Tokenizer
 from quintet.models.traits import Fim, Traits
 from quintet.request import Gap
+from quintet.server.asgi import ASGIApp
 
 PRE, SUF, MID, BOS, REP, SEP = 1, 2, 3, 4, 5, 6
 DOCS = Path(__file__).parents[2] / "docs" / "infill.md"

@@ -11,8 +11,8 @@ import pytest
 from tests.server.asgi import Answer, call
 from tests.server.documents import completions
 from tests.server.goldens import CASES, chunks, recorded, sent
+from tests.server.one import create_app
 from tests.server.scripted import ScriptedBackend
-from tests.support.preparing import create_app
 
 from quintet.config import ServerConfig
 from quintet.dialects.catalog import PROVIDERS

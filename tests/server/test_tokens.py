@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from tests.server.asgi import Answer, call
+from tests.server.one import create_app
 from tests.server.scripted import EOS, ScriptedBackend
-from tests.support.preparing import create_app
 
 from quintet.config import ServerConfig
 from quintet.dialects.catalog import PROVIDERS

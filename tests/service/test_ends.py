@@ -23,7 +23,7 @@ def test_an_engine_error_ends_the_request_and_stops_its_neighbours() -> None:
     events = serve(backend, request("a", "b"))
     assert events[-1] == Failed("The engine failed.")
     assert not any(isinstance(event, Finished) for event in events)
-    assert backend.aborts == [(1, None)]
+    assert backend.aborts == [(backend.request_id, None)]
 
 
 @pytest.mark.parametrize("raises", [False, True])
@@ -31,7 +31,7 @@ def test_a_backend_that_breaks_its_promise_still_gives_the_client_an_end(raises:
     backend = ScriptedBackend([Script(b"abcdefgh" * 9)], dies_after=3, raises=raises)
     assert serve(backend, request())[-1] == Failed("The engine stopped before the request was complete.")
     assert ("the pipe broke" in caplog.text) == raises
-    assert backend.aborts == [(1, None)]
+    assert backend.aborts == [(backend.request_id, None)]
 
 
 def test_a_job_dropped_after_prepare_leaves_no_trace() -> None:
@@ -84,7 +84,7 @@ def test_a_client_that_leaves_stops_the_work() -> None:
         job = await service(backend).prepare(request("a", "b"))
         async with aclosing(job.events()) as events:
             await anext(events)
-        assert backend.aborts == [(1, None)]
+        assert backend.aborts == [(backend.request_id, None)]
         assert backend.closed_iterators == 1
         assert job.usage.prompt_tokens == 2
 
@@ -101,7 +101,7 @@ def test_a_cancelled_task_stops_the_work() -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert backend.aborts == [(1, None)]
+        assert backend.aborts == [(backend.request_id, None)]
 
     asyncio.run(go())
 
@@ -177,5 +177,5 @@ def check_ended(backend: ScriptedBackend, job: Job, events: list[Event], left: b
         assert sorted(indexes) == list(range(len(backend.specs)))
         assert not backend.running
         assert ends[0].usage == job.usage
-    assert not backend.running or (1, None) in backend.aborts
+    assert not backend.running or (backend.request_id, None) in backend.aborts
     assert backend.closed_iterators == backend.submitted == 1

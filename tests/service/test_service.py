@@ -46,7 +46,7 @@ def test_a_stop_aborts_its_sequence_only_and_later_tokens_are_neither_shown_nor_
     events = serve(backend, request("a", "b", stop=("<>",)))
     assert texts(events) == {0: "ab", 1: "abcdef"}
     assert done(events) == {0: ChoiceDone(0, Finish.STOP, "<>", 5), 1: ChoiceDone(1, Finish.EOS, "", 6)}
-    assert backend.aborts == [(1, 0)]
+    assert backend.aborts == [(backend.request_id, 0)]
     assert events[-1] == Finished(Usage(2, 4 + 7, 2))
 
 

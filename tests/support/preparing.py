@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import cast
 from weakref import WeakKeyDictionary, proxy
 
-from starlette.types import ASGIApp
-
 from quintet.backends.base import Backend
-from quintet.config import ServerConfig
 from quintet.guides.check import GuideCheck
 from quintet.inputs.prepare import Preparer
 from quintet.inputs.sequence import Prepared, SequenceSpec
-from quintet.server import app
 from quintet.service import Service
 
 _ids = itertools.count(1 << 20)  # a service of the same engine counts from 1
@@ -49,7 +45,3 @@ async def prepare(backend: Backend, specs: Sequence[SequenceSpec], tenant: str =
 
 def service(backend: Backend, clock: Callable[[], float] = lambda: 0.0) -> Service:
     return Service(backend, preparer_of(backend), clock)
-
-
-def create_app(backend: Backend, config: ServerConfig, **options: Any) -> ASGIApp:
-    return app.create_app(backend, preparer_of(backend), config, **options)

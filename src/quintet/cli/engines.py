@@ -7,11 +7,12 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from quintet.backends.base import Backend
 from quintet.backends.native.core.isa import isas
 from quintet.backends.native.core.loader import PAGE, Loader
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.front.process import ProcessLink
-from quintet.backends.native.wire.codec import ModelSource
+from quintet.backends.native.wire.messages import ModelSource
 from quintet.backends.native.worker.load import load_tokenizer, native_loader
 from quintet.cli import memory
 from quintet.cli.console import OptionError
@@ -25,6 +26,9 @@ from quintet.models import store
 from quintet.models.files import Report, human
 from quintet.models.gguf import open_model
 
+TOY = "toy"
+"""The reference of a deterministic model without weights."""
+
 _TOY_KV_BYTES = 4 << 20
 MAX_TAGS = 128
 
@@ -36,7 +40,7 @@ class EngineOptions:
     """What the user asked for.
 
     Args:
-        model: a reference; ``None`` = the toy model.
+        model: a reference, or ``TOY``.
         ctx_size: tokens; 0 = the model's context, or what the KV cache holds if that is less.
         threads: 0 = one per CPU this process may use.
         kv_bytes: memory for the KV cache.
@@ -47,7 +51,7 @@ class EngineOptions:
         speculation: see ``EngineConfig``.
     """
 
-    model: str | None
+    model: str
     ctx_size: int
     threads: int
     kv_bytes: int
@@ -117,6 +121,7 @@ class Plan:
         isa: instruction set of the compute kernels.
         kv_tokens: tokens that the KV cache holds.
         think_tags, suffix_first: see ``EngineOptions``.
+        weights: bytes.
     """
 
     name: str
@@ -129,6 +134,7 @@ class Plan:
     source: ModelSource
     config: EngineConfig
     think_tags: tuple[str, str] | None = None
+    weights: int = 0
     suffix_first: bool = False
 
     def start(self) -> Engine:
@@ -139,7 +145,7 @@ class Plan:
         """Likewise in a process of its own, which is started again when it dies or hangs."""
         return Engine(ProcessLink(self.source, self._tokenizer, self.config), self.config)
 
-    def preparer(self, engine: Engine) -> Preparer:
+    def preparer(self, engine: Backend) -> Preparer:
         """What prepares the requests of such an engine."""
         return Preparer(engine, GuideCheck(), suffix_first=self.suffix_first)
 
@@ -167,7 +173,7 @@ def plan(options: EngineOptions, report: Report) -> Plan:
         ModelError: the model cannot be had or read, or the context does not fit the model or the KV cache.
         OptionError: a KV cache that the machine cannot hold.
     """
-    if options.model is None:
+    if options.model == TOY:
         return _toy(options)
     if options.kv_bytes > memory.total():
         raise OptionError(f"--kv-cache of {human(options.kv_bytes)} is more than this machine's memory, {human(memory.total())}.")
@@ -178,19 +184,8 @@ def plan(options: EngineOptions, report: Report) -> Plan:
     threads = thread_count(options.threads)
     source = ModelSource(str(model.path), threads, context, model.name)
     config = _config(options, options.kv_bytes)
-    return Plan(
-        model.name,
-        about.quant,
-        context,
-        about.spec.context,
-        chosen_isa(),
-        threads,
-        kv_tokens,
-        source,
-        config,
-        options.think_tags,
-        options.suffix_first,
-    )
+    sizes = context, about.spec.context, chosen_isa(), threads, kv_tokens
+    return Plan(model.name, about.quant, *sizes, source, config, options.think_tags, about.weights, options.suffix_first)
 
 
 def _fit(wanted: int, most: int, kv_tokens: int) -> int:
@@ -221,5 +216,7 @@ def _toy(options: EngineOptions) -> Plan:
 
     config = _config(options, _TOY_KV_BYTES)
     kv_tokens = _TOY_KV_BYTES // 4
-    source = ModelSource("", 1, None, "toy")
-    return Plan("toy", "", toy.CONTEXT, toy.CONTEXT, chosen_isa(), 1, kv_tokens, source, config, options.think_tags, options.suffix_first)
+    source = ModelSource("", 1, None, TOY)
+    return Plan(
+        TOY, "", toy.CONTEXT, toy.CONTEXT, chosen_isa(), 1, kv_tokens, source, config, options.think_tags, suffix_first=options.suffix_first
+    )

@@ -11,9 +11,10 @@ import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
+from quintet.errors import Unsupported
 from quintet.guides.check import GuideCheck
 from quintet.inputs.capabilities import Capabilities
-from quintet.inputs.infill import Infill, infill, texts_of
+from quintet.inputs.infill import infill, texts_of
 from quintet.inputs.resolve import Known, resolve, texts, words
 from quintet.inputs.sequence import PreparedSequence, SequenceSpec
 from quintet.inputs.supported import fills_in, require_supported
@@ -97,21 +98,25 @@ class Preparer:
         before, after = (0, 0) if add_special or quoted else tokenizer.traits.added
         return ids[before : len(ids) - after]
 
-    @property
-    def infill(self) -> Infill | None:
-        """How this model fills in the middle; ``None`` = it, or its engine, cannot. Raises like ``tokenize``."""
-        tokenizer = self._model.tokenizer
-        return infill(tokenizer, self._suffix_first) if fills_in(self._model.capabilities) else None
+    async def fill(self, gap: Gap) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The prompt of a gap, see ``Infill.fill``, and the tokens that end what fills it, as with ``suffix``.
 
-    async def fill(self, gap: Gap, form: Infill) -> tuple[int, ...]:
-        """The prompt of a gap; see ``Infill.fill``. Raises like ``tokenize``."""
+        Raises:
+            Unsupported: the model, or its engine, cannot.
+            Loading, Overloaded, EngineFailed: the model is not there.
+        """
+        form, about = infill(self._model.tokenizer, self._suffix_first), self._model.capabilities
+        if form is None or not fills_in(about):
+            # Source: "Infill is not supported by this model: [...] token is missing."
+            lack = "it has no fill-in-the-middle tokens" if form is None else "its engine does not end at given tokens"
+            raise Unsupported("", f"Infill is not supported by {about.model}: {lack}")
         ids: dict[str, Sequence[int]] = {}
         for text in texts_of(gap):
             # Source: only in what was typed last are special tokens' texts recognised; files are quoted.
             ids[text] = await self.tokenize(text, add_special=False, quoted=True)
             await asyncio.sleep(0)  # thousands of files must not hold up the streams of others
         line = await self.tokenize(gap.line, add_special=False)
-        return form.fill(gap, ids, line, self._model.capabilities.context)
+        return form.fill(gap, ids, line, about.context), form.stops
 
     async def close(self) -> None:
         """End the checking of guides. Idempotent."""

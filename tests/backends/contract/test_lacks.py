@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -13,8 +13,8 @@ import pytest
 from starlette.types import ASGIApp
 from tests.backends.contract.conftest import ready
 from tests.server.asgi import SOURCE, Answer, acall
+from tests.server.one import create_app
 from tests.support.poor import MOST, POOR, PoorEngine
-from tests.support.preparing import create_app
 
 from quintet.backends.base import Backend
 from quintet.backends.native.core.loader import Loaded
@@ -35,12 +35,12 @@ EVERYWHERE: dict[str, object] = {
 }
 """A field of every dialect, as a provider's own or as an extension -> a value that turns it on."""
 
-OWN: list[tuple[str, dict[str, object], str]] = [
-    *((dialect, {"mirostat": 2}, "mirostat") for dialect in DIALECTS if dialect != "fireworks"),
+OWN: list[tuple[str, Mapping[str, object], str]] = [
+    *[(dialect, {"mirostat": 2}, "mirostat") for dialect in DIALECTS if dialect != "fireworks"],
     ("fireworks", {"mirostat_target": 5.0}, "mirostat_target"),
-    *((dialect, {"thinking_token_budget": 4}, "thinking_token_budget") for dialect in DIALECTS if dialect != "fireworks"),
+    *[(dialect, {"thinking_token_budget": 4}, "thinking_token_budget") for dialect in DIALECTS if dialect != "fireworks"],
     ("fireworks", {"reasoning_effort": 4}, "reasoning_effort"),
-    *((dialect, {"echo": True, "logprobs": 1}, "echo") for dialect in ("openai", "fireworks", "together", "cerebras")),
+    *[(dialect, {"echo": True, "logprobs": 1}, "echo") for dialect in ("openai", "fireworks", "together", "cerebras")],
     ("fireworks", {"echo_last": 1, "logprobs": 1}, "echo_last"),
     ("fireworks", {"response_format": {"type": "json_object"}}, "response_format"),
     ("cerebras", {"grammar_root": "root"}, "grammar_root"),
@@ -62,7 +62,7 @@ async def serving(supported: Supported | None = POOR) -> AsyncIterator[dict[str,
     config = EngineConfig(kv_bytes=1 << 22, speculation=False)
     engine: Backend = Engine(lambda _: Loaded(ToyRunner(), Thinker(), "toy", "f"), config, clock=lambda: 0.0)
     async with ready(engine if supported is None else PoorEngine(engine, supported)) as backend:
-        yield {name: create_app(backend, ServerConfig(dialect=name, model_names=("m",)), source=SOURCE) for name in DIALECTS}
+        yield {name: create_app(backend, ServerConfig(dialect=name), source=SOURCE) for name in DIALECTS}
 
 
 def ask(dialect: str, *bodies: dict[str, Any], supported: Supported | None = POOR, path: str = "/v1/completions") -> list[Answer]:
@@ -87,7 +87,7 @@ def test_every_control_that_it_lacks_is_a_400_that_names_the_field(dialect: str)
 
 
 @pytest.mark.parametrize(("dialect", "fields", "param"), OWN)
-def test_what_one_dialect_has_is_named_as_it_is_called_there(dialect: str, fields: dict[str, object], param: str) -> None:
+def test_what_one_dialect_has_is_named_as_it_is_called_there(dialect: str, fields: Mapping[str, object], param: str) -> None:
     (answer,) = ask(dialect, {**PLAIN, **fields})
     named(answer, param)
 

@@ -17,6 +17,7 @@ from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.front.link import ThreadLink
 from quintet.backends.native.schedule.scheduler import Scheduler
 from quintet.backends.native.wire.messages import Died, FromWorker, Stepped, Stop, Submit, ToWorker
+from quintet.backends.native.worker.compiling import Compiled
 from quintet.backends.native.worker.worker import Worker
 from quintet.backends.toy import VOCAB, ToyRunner, ToyTokenizer
 from quintet.config import EngineConfig
@@ -24,8 +25,10 @@ from quintet.errors import EngineFailed, Loading, ModelError, Overloaded
 from quintet.events import Finish, TokenEvent
 from quintet.inputs.prepare import INLINE_CHARS
 from quintet.inputs.sequence import PreparedSequence, SequenceSpec
+from quintet.inputs.tokenizer import Tokenizer
 from quintet.request import Prompt, Sampling
 
+PIECES = ToyTokenizer().pieces
 CONFIG = EngineConfig(kv_bytes=1 << 20, batch_tokens=64, max_running=8, max_waiting=8, max_sequences=8)
 
 
@@ -33,7 +36,7 @@ def spec(prompt: Prompt = "hello", max_tokens: int = 5) -> SequenceSpec:
     return SequenceSpec(prompt, max_tokens, Sampling(0.0, 1.0, 0), None, echo=False)
 
 
-def loader(runner: ToyRunner | None = None, tokenizer: ToyTokenizer | None = None) -> Loader:
+def loader(runner: ToyRunner | None = None, tokenizer: ToyTokenizer | None = None) -> Loader[Tokenizer]:
     return lambda _: Loaded(runner or ToyRunner(), tokenizer or ToyTokenizer(), "toy", "fp")
 
 
@@ -69,7 +72,9 @@ class Allergic(ToyRunner):
         return super().forward(batch)
 
 
-def play(scenario: Callable[[Engine], Awaitable[None]], load: Loader, config: EngineConfig = CONFIG, clock: Clock | None = None) -> None:
+def play(
+    scenario: Callable[[Engine], Awaitable[None]], load: Loader[Tokenizer], config: EngineConfig = CONFIG, clock: Clock | None = None
+) -> None:
     """Run a scenario on an engine that has just begun to load."""
 
     async def whole() -> None:
@@ -105,7 +110,7 @@ async def answer(engine: Engine, *specs: SequenceSpec) -> list[TokenEvent]:
 def test_while_it_loads_it_says_so_and_takes_no_work() -> None:
     go_on = threading.Event()
 
-    def load(progress: Callable[[float], None]) -> Loaded:
+    def load(progress: Callable[[float], None]) -> Loaded[Tokenizer]:
         progress(0.25)
         assert go_on.wait(30)
         return loader()(progress)
@@ -126,12 +131,12 @@ def test_while_it_loads_it_says_so_and_takes_no_work() -> None:
     play(scenario, load)
 
 
-def refused(_: Callable[[float], None]) -> Loaded:
+def refused(_: Callable[[float], None]) -> Loaded[Tokenizer]:
     raise ModelError("no such file")
 
 
 @pytest.mark.parametrize(("load", "kv_bytes"), [(refused, 1 << 20), (loader(), 63)], ids=["model", "kv_bytes"])
-def test_an_engine_that_could_not_load_is_dead_and_says_so(load: Loader, kv_bytes: int) -> None:
+def test_an_engine_that_could_not_load_is_dead_and_says_so(load: Loader[Tokenizer], kv_bytes: int) -> None:
     async def scenario(engine: Engine) -> None:
         await until(engine, State.DEAD)
         with pytest.raises(EngineFailed):
@@ -143,7 +148,7 @@ def test_an_engine_that_could_not_load_is_dead_and_says_so(load: Loader, kv_byte
 def test_closing_calls_a_load_off_at_its_next_report() -> None:
     reports = []
 
-    def load(progress: Callable[[float], None]) -> Loaded:
+    def load(progress: Callable[[float], None]) -> Loaded[Tokenizer]:
         while True:
             progress(0.5)
             reports.append(0.5)
@@ -302,8 +307,8 @@ def test_the_event_loop_is_woken_once_per_step_however_many_sequences_run() -> N
 def test_the_worker_itself_refuses_what_is_beyond_the_limit_and_goes_on() -> None:
     """Only a fault on the other side can send so much; one terminal event each, all the same."""
     sequence = PreparedSequence((1, 2, 3), 2, Sampling(0.0, 1.0, 0), None, echo=False)
-    inbox: SimpleQueue[ToWorker] = SimpleQueue()
-    for message in (Submit(1, (sequence,) * 17, 0.0), Submit(2, (sequence,), 0.0)):
+    inbox: SimpleQueue[ToWorker | Compiled] = SimpleQueue()
+    for message in (Submit.of(1, (sequence,) * 17, 0.0), Submit.of(2, (sequence,), 0.0)):
         inbox.put(message)
     sent: list[FromWorker] = []
 
@@ -314,9 +319,9 @@ def test_the_worker_itself_refuses_what_is_beyond_the_limit_and_goes_on() -> Non
 
     Worker(loader(), CONFIG, Clock(), inbox, send).run()
     steps = [message.events for message in sent if isinstance(message, Stepped)]
-    ends = {request: [event.finish for step in steps for event in step.get(request, [])] for request in (1, 2)}
+    ends = {request: [row.event(PIECES).finish for step in steps for row in step.get(request, [])] for request in (1, 2)}
     assert ends == {1: [Finish.ERROR] * 17, 2: [None, Finish.LENGTH]}
-    assert sent[-1] == Died(None)
+    assert sent[-1] == Died()
 
 
 def test_a_forgotten_engine_ends_with_its_event_loop() -> None:

@@ -20,7 +20,7 @@ class World:
         self.told: list[int | tuple[int, int | None]] = []
         self.now = 0.0
         self.streams: dict[int, Stream] = {}
-        self.in_flight = InFlight(self._hear, lambda: self.now, lambda submit: bytes(submit.sequences[0].tokens))
+        self.in_flight = InFlight(self._hear, lambda: self.now, lambda submit: bytes(submit.prompts[0]))
         self.in_flight.up()
 
     def _hear(self, message: Submit | Abort) -> None:
@@ -31,7 +31,7 @@ class World:
     def add(self, request_id: int, what: int | None = None, count: int = 1) -> None:
         sequence = PreparedSequence((request_id if what is None else what,), 5, Sampling(0.0, 1.0, 0), None, echo=False)
         self.streams[request_id] = Stream(count)
-        self.in_flight.add(Submit(request_id, (sequence,) * count, 0.0), self.streams[request_id])
+        self.in_flight.add(Submit.of(request_id, (sequence,) * count, 0.0), self.streams[request_id])
 
     def heard(self) -> list[int | tuple[int, int | None]]:
         heard, self.told = self.told, []

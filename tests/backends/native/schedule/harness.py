@@ -17,12 +17,15 @@ from quintet.backends.native.schedule.plan import Plan
 from quintet.backends.native.schedule.scheduler import Scheduler
 from quintet.backends.native.schedule.sequence import Sequence as Sample
 from quintet.backends.native.schedule.speculation import Speculation
+from quintet.backends.native.wire.messages import Events
 from quintet.backends.native.worker.step import Stepper
 from quintet.backends.toy import EOS, ToyRunner, ToyTokenizer
 from quintet.config import EngineConfig
 from quintet.events import Finish, TokenEvent
 from quintet.inputs.sequence import PreparedSequence
 from quintet.request import Sampling
+
+PIECES = ToyTokenizer().pieces
 
 
 def prepared(
@@ -58,7 +61,7 @@ class Simulation:
         self.runner.allocate(pages)
         self.pool = PagePool(pages, caching=caching)
         tables = BlockTables(min(max_running, batch_tokens), min(pages, self.runner.context // PAGE))
-        emitter = Emitter(ToyTokenizer().pieces, ToyTokenizer().eos_ids)
+        emitter = Emitter(ToyTokenizer().eos_ids)
         self.scheduler = Scheduler(self.config, KvCache(self.pool, tables, self.runner.row_bytes), emitter, speculation)
         self.stepper = Stepper(self.runner, tables, Samplers(ToyTokenizer().pieces, ToyTokenizer().eos_ids))
         self.events: dict[tuple[int, int], list[TokenEvent]] = {}
@@ -104,9 +107,9 @@ class Simulation:
             self.step()
         assert not self.scheduler.live, "starved"
 
-    def _take(self, events: dict[int, list[TokenEvent]]) -> None:
+    def _take(self, events: Events) -> None:
         for request, batch in events.items():
-            for event in batch:
+            for event in (row.event(PIECES) for row in batch):
                 queue = self.events[request, event.seq]
                 assert not queue or queue[-1].finish is None, "an event after the terminal one"
                 queue.append(event)
@@ -121,7 +124,7 @@ def run_all(simulation: Simulation) -> int:
     return tokens
 
 
-def told(events: Sequence[TokenEvent]) -> list[tuple[object, ...]]:
+def told(events: Sequence[TokenEvent]) -> list[tuple[Any, ...]]:
     """What a client can see of events, without how they were cached."""
     return [(event.token, event.piece, event.logprob, event.top, event.prompt, event.finish, event.error) for event in events]
 
@@ -153,7 +156,7 @@ class Oracle(Speculation):
 
 
 @functools.lru_cache(maxsize=4096)
-def alone(sequence: PreparedSequence) -> tuple[tuple[object, ...], ...]:
+def alone(sequence: PreparedSequence) -> tuple[tuple[Any, ...], ...]:
     """What the sequence gives with the engine to itself, the whole prompt in one step and no cache."""
     simulation = Simulation(batch_tokens=8192, max_running=1, caching=False)
     simulation.add(0, sequence)

@@ -20,9 +20,10 @@ from quintet.backends.native.wire.messages import Died, FromWorker, Progress, Re
 from quintet.config import EngineConfig
 from quintet.errors import Loading, Overloaded, TooManyRequests
 from quintet.events import Finish, TokenEvent
-from quintet.inputs.capabilities import Capabilities
+from quintet.inputs.capabilities import EVERYTHING, Capabilities
 from quintet.inputs.sequence import Prepared
 from quintet.inputs.tokenizer import Tokenizer
+from quintet.models.pieces import Pieces
 
 STALL_S = 10.0
 """Work waits and no step finished for so long: the engine hangs, whatever its port says."""
@@ -61,7 +62,7 @@ class Engine:
         self._clock = clock
         self._link = model if isinstance(model, Link) else ThreadLink(model, config, clock)
         self._max_live = config.live_limit
-        self._in_flight = InFlight(self._link.send, clock, lambda submit: digest(submit.sequences))
+        self._in_flight = InFlight(self._link.send, clock, digest)
         self._state = State.LOADING
         self._progress = 0.0
         self._capabilities: Capabilities | None = None
@@ -98,7 +99,7 @@ class Engine:
     def tokenizer(self) -> Tokenizer:
         """See ``Backend``."""
         require_open(self.health().state)
-        return self._link.tokenizer
+        return self._loaded_tokenizer()
 
     def require_room(self, count: int, tenant: str = "") -> None:
         """See ``Backend``."""
@@ -117,7 +118,7 @@ class Engine:
         elif self._state is State.CLOSED:
             stream.end(Finish.ABORT)
         else:
-            self._start(Submit(prepared.request_id, prepared.sequences, self._clock(), prepared.tenant), stream)
+            self._start(Submit.of(prepared.request_id, prepared.sequences, self._clock(), prepared.tenant), stream)
         return stream
 
     def _start(self, submit: Submit, stream: Stream) -> None:
@@ -154,6 +155,10 @@ class Engine:
             self._end_all(Finish.ABORT)
         await self._link.close()
 
+    def _loaded_tokenizer(self) -> Tokenizer:
+        assert self._link.tokenizer is not None, "it is there before ``Ready``"
+        return self._link.tokenizer
+
     def _take(self, message: FromWorker) -> None:
         if self._state is State.CLOSED:
             return
@@ -166,8 +171,8 @@ class Engine:
                 self._progress, self._moved = share, self._clock()
             case Ready():
                 self._ready(message)
-            case Died(error):
-                self._died(error)
+            case Died():
+                self._died(message.error)
 
     def _stepped(self, message: Stepped) -> None:
         before, self._counts = self._counts, message.counts
@@ -177,15 +182,17 @@ class Engine:
         if message.counts.steps > before.steps:
             self._stall_s = max(self._stall_s, SLOW_STEPS * (now - moved))
             self._batches[bisect_left(BATCH_TOKENS, message.counts.tokens - before.tokens)] += 1
-        for request_id, batch in message.events.items():
-            self._in_flight.push(request_id, batch)
+        pieces = self.capabilities.pieces if message.events else ()
+        for request_id, rows in message.events.items():
+            self._in_flight.push(request_id, [row.event(pieces) for row in rows])
 
     def _ready(self, message: Ready) -> None:
-        if self._capabilities is not None and self._capabilities.fingerprint != message.capabilities.fingerprint:
+        if self._capabilities is None:
+            self._capabilities = _capabilities(message, self._loaded_tokenizer())
+        elif self._capabilities.fingerprint != message.fingerprint:
             _log.error("the model's file has changed since it was loaded first; restart the server to use it")
             self._link.kill()
             return
-        self._capabilities = message.capabilities
         self._stall_s = max(self._least_stall_s, SLOW_STEPS * message.step_s)
         self._state, self._progress, self._failures = State.READY, 1.0, 0
         self._moved = self._clock()
@@ -245,6 +252,12 @@ class Engine:
             call()
 
         self._timers[name] = asyncio.get_running_loop().call_later(seconds, run)
+
+
+def _capabilities(ready: Ready, tokenizer: Tokenizer) -> Capabilities:
+    pieces = Pieces.of(tokenizer.pieces, ready.vocab)  # logits may be wider than the tokenizer; such ids are valid and have no text
+    limits = ready.context, ready.vocab, pieces, ready.max_logprobs, ready.max_sequences
+    return Capabilities(ready.model, *limits, ready.fingerprint, EVERYTHING)
 
 
 def _sum(past: Counts, now: Counts) -> Counts:

@@ -7,11 +7,15 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from queue import SimpleQueue
+from typing import TYPE_CHECKING
 
 from quintet.backends.native.core.loader import Loaded, Loader
 from quintet.backends.native.wire.messages import FromWorker, Stop, ToWorker
 from quintet.config import EngineConfig
 from quintet.inputs.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from quintet.backends.native.worker.compiling import Compiled
 
 _JOIN_S = 10.0  # a step cannot be interrupted; one that takes longer is left to the end of the process
 
@@ -22,10 +26,8 @@ class Link(ABC):
     restarts: bool
     """A worker that died can be started again, and one that hangs be killed."""
 
-    @property
-    @abstractmethod
-    def tokenizer(self) -> Tokenizer:
-        """The model's, which never crosses the link; valid once a worker was ready."""
+    tokenizer: Tokenizer | None = None
+    """The model's, which never crosses; there before ``Ready`` is received."""
 
     @abstractmethod
     def start(self, receive: Callable[[FromWorker], None]) -> None:
@@ -55,14 +57,8 @@ class ThreadLink(Link):
 
     def __init__(self, loader: Loader[Tokenizer], config: EngineConfig, clock: Callable[[], float]) -> None:
         self._loader, self._config, self._clock = loader, config, clock
-        self._inbox: SimpleQueue[ToWorker] = SimpleQueue()
-        self._tokenizer: Tokenizer | None = None
+        self._inbox: SimpleQueue[ToWorker | Compiled] = SimpleQueue()
         self.thread: threading.Thread | None = None
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        assert self._tokenizer is not None
-        return self._tokenizer
 
     def start(self, receive: Callable[[FromWorker], None]) -> None:
         loop = asyncio.get_running_loop()
@@ -74,17 +70,16 @@ class ThreadLink(Link):
             except RuntimeError:  # the loop was closed without ``close``: nobody is left to tell
                 self._inbox.put(Stop())
 
+        def load(progress: Callable[[float], None]) -> Loaded[Tokenizer]:
+            loaded = self._loader(progress)
+            self.tokenizer = loaded.tokenizer
+            return loaded
+
         from quintet.backends.native.worker.worker import Worker  # a front whose worker is in another process does not carry it
 
-        worker = Worker(self._load, self._config, self._clock, self._inbox, deliver)
+        worker = Worker(load, self._config, self._clock, self._inbox, deliver)
         self.thread = threading.Thread(target=worker.run, name="quintet-engine", daemon=True)
         self.thread.start()
-
-    def _load(self, progress: Callable[[float], None]) -> Loaded[Tokenizer]:
-        """In the worker's thread; the worker tells that it is ready afterwards."""
-        loaded = self._loader(progress)
-        self._tokenizer = loaded.tokenizer
-        return loaded
 
     def send(self, message: ToWorker) -> None:
         self._inbox.put(message)

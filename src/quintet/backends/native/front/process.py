@@ -11,15 +11,12 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from quintet.backends.native.front.link import Link
 from quintet.backends.native.wire import codec
-from quintet.backends.native.wire.messages import Abort, Died, FromWorker, Progress, Ready, Started, Stepped, Stop, Submit, ToWorker
+from quintet.backends.native.wire.messages import Died, FromWorker, Load, Message, ModelSource, Ready, ToWorker, Vocabulary
 from quintet.backends.native.worker.memory import trim
 from quintet.config import EngineConfig
-from quintet.errors import EngineFailed, ModelError
-from quintet.inputs.capabilities import EVERYTHING, Capabilities
 from quintet.inputs.tokenizer import Tokenizer
 from quintet.models.pieces import Pieces
 
@@ -46,22 +43,14 @@ class ProcessLink(Link):
     restarts = True
 
     def __init__(
-        self, source: codec.ModelSource, tokenizer: Callable[[], Tokenizer], config: EngineConfig, module: Sequence[str] = MODULE
+        self, source: ModelSource, tokenizer: Callable[[], Tokenizer], config: EngineConfig, module: Sequence[str] = MODULE
     ) -> None:
         self._source, self._load_tokenizer, self._config, self._module = source, tokenizer, config, tuple(module)
         self._receive: Callable[[FromWorker], None] = lambda _: None
         self._loading: asyncio.Future[Tokenizer] | None = None
-        self._tokenizer: Tokenizer | None = None
         self._child: _Connection | None = None
-        self._up: codec.Up | None = None
-        self._pieces: Sequence[bytes] = ()
         self._ended: list[_Connection] = []  # killed and not yet reaped
         self._closed = False
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        assert self._tokenizer is not None
-        return self._tokenizer
 
     @property
     def pid(self) -> int | None:
@@ -69,34 +58,27 @@ class ProcessLink(Link):
         return self._child.process.pid if self._child else None
 
     def start(self, receive: Callable[[FromWorker], None]) -> None:
-        self._receive, self._up = receive, None
+        self._receive = receive
         loop = asyncio.get_running_loop()
         try:
             self._child = child = _Connection(loop, self._module, self._take, self._lost)
         except OSError as error:  # no process, no memory, no descriptor to be had now
-            loop.call_soon(receive, Died(EngineFailed(f"the engine's process cannot be started: {error.strerror}.")))
+            loop.call_soon(receive, Died(f"the engine's process cannot be started: {error.strerror}."))
             return
-        child.send(codec.Load(self._source, self._config))
-        if self._tokenizer is not None:
+        child.send(Load(self._source, self._config))
+        if self.tokenizer is not None:
             self._tell_vocabulary(child)
         elif self._loading is None:
             self._loading = loop.run_in_executor(None, self._load_tokenizer)
             self._loading.add_done_callback(self._tokenized)
 
     def send(self, message: ToWorker) -> None:
-        if self._child is None:
-            return
-        match message:
-            case Submit():
-                self._child.send(codec.work(message))
-            case Abort(request_id, seq):
-                self._child.send(codec.Drop(request_id, seq))
-            case Stop():
-                self.kill()
+        if self._child is not None:
+            self._child.send(message)
 
     def kill(self) -> None:
         if self._child is not None:
-            self._lost(EngineFailed("the engine was killed."))
+            self._lost(Died("the engine was killed."))
 
     async def close(self) -> None:
         self._closed = True
@@ -112,46 +94,34 @@ class ProcessLink(Link):
         if self._closed:
             return
         if error is not None:
-            self._lost(error if isinstance(error, Exception) else None)
+            _log.debug("the tokenizer cannot be loaded", exc_info=error)
+            self._lost(Died.of(error) if isinstance(error, Exception) else None)
             return
-        self._tokenizer = loading.result()
+        self.tokenizer = loading.result()
         if self._child is not None:
             self._tell_vocabulary(self._child)
 
     def _tell_vocabulary(self, child: _Connection) -> None:
+        assert self.tokenizer is not None
         pieces = Pieces.of(self.tokenizer.pieces)
-        child.send(codec.Vocabulary(pieces.blob, pieces.lengths, frozenset(self.tokenizer.eos_ids)))
+        child.send(Vocabulary(pieces.blob, pieces.lengths, frozenset(self.tokenizer.eos_ids)))
 
-    def _take(self, frame: Any) -> None:
-        match frame:
-            case codec.Loading(share):
-                self._receive(Progress(share))
-            case codec.Up():
-                self._receive(self._ready(frame))
-            case codec.Begun(requests):
-                self._receive(Started(requests))
-            case codec.Failure(reason, model):
-                self._lost(ModelError(reason) if model else EngineFailed(f"the engine broke ({reason})."))
-            case step:
-                events = codec.events_of(step.events, self._pieces)
-                self._receive(Stepped(events, step.running, step.waiting, step.counts, step.pages))
+    def _take(self, message: FromWorker) -> None:
+        if isinstance(message, Died):
+            self._lost(message)
+            return
+        if isinstance(message, Ready):  # which it is only after it got the vocabulary
+            trim()
+        self._receive(message)
 
-    def _ready(self, up: codec.Up) -> Ready:
-        """The child is up only after it got the vocabulary."""
-        if not self._pieces:
-            self._pieces = Pieces.of(self.tokenizer.pieces, up.vocab)
-        trim()
-        limits = up.context, up.vocab, self._pieces, up.max_logprobs, up.max_sequences
-        return Ready(Capabilities(self._source.name, *limits, up.fingerprint, EVERYTHING), up.step_s)
-
-    def _lost(self, error: Exception | None) -> None:
-        """The child is gone, or has to go."""
+    def _lost(self, why: Died | None = None) -> None:
+        """The child is gone, or has to go; ``None``: nobody knows why, but perhaps its exit code."""
         child, self._child = self._child, None
         if child is None:
             return
-        why = child.end()
+        how = child.end()
         self._ended = [each for each in self._ended if each.running] + [child]
-        self._receive(Died(error or EngineFailed(f"the engine ended{why}.")))
+        self._receive(why or Died(f"the engine ended{how}."))
 
 
 class _Connection:
@@ -163,7 +133,11 @@ class _Connection:
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, module: Sequence[str], take: Callable[[Any], None], lost: Callable[[Exception | None], None]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        module: Sequence[str],
+        take: Callable[[FromWorker], None],
+        lost: Callable[[Died | None], None],
     ) -> None:
         self._loop, self._take, self._lost = loop, take, lost
         self._splitter = codec.Splitter()
@@ -184,16 +158,16 @@ class _Connection:
         """Not yet reaped."""
         return self.process.poll() is None
 
-    def send(self, frame: codec.Frame) -> None:
-        """Queue a frame; written as far as the socket takes it."""
+    def send(self, message: Message) -> None:
+        """Queue a message; written as far as the socket takes it."""
         idle = not self._backlog
-        self._backlog += codec.encode(frame)
+        self._backlog += codec.encode(message)
         if idle:
             self._write()
             if self._backlog and self._open:
                 self._loop.add_writer(self._sock, self._writable)
         elif len(self._backlog) > MAX_BACKLOG:
-            self._loop.call_soon(self._lost, EngineFailed("the engine reads nothing."))
+            self._loop.call_soon(self._lost, Died("the engine reads nothing."))
 
     def end(self) -> str:
         """Kill the process, if it is not dead already, and let go of the socket; how it died, as far as that is known by now."""
@@ -236,7 +210,7 @@ class _Connection:
                     return
         except Exception:  # not a frame, or one that nobody could have meant: what else it says cannot be believed
             _log.exception("the engine's process sent nonsense")
-            self._lost(EngineFailed("the engine sent nonsense."))
+            self._lost(Died("the engine sent nonsense."))
 
     def _writable(self) -> None:
         self._write()
