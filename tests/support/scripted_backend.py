@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from quintet.backends.base import Capabilities, Health, Prepared, PreparedSequence, SequenceSpec, State
 from quintet.errors import QuintetError

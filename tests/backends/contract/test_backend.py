@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from tests.backends.contract.conftest import CONFIG, Check
 
 from quintet.backends.base import Backend, SequenceSpec, State
