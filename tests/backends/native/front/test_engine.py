@@ -83,7 +83,7 @@ def play(scenario: Callable[[Engine], Awaitable[None]], load: Loader, config: En
 
 
 def worker_thread(engine: Engine) -> threading.Thread:
-    link = engine._link
+    link = engine._supervisor._link
     assert isinstance(link, ThreadLink)
     assert link.thread is not None
     return link.thread

@@ -10,7 +10,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from quintet.backends.base import SequenceSpec, State
-from quintet.backends.native.front.engine import STALL_S, Engine
+from quintet.backends.native.front.engine import Engine
+from quintet.backends.native.front.watchdog import STALL_S
 from quintet.backends.native.worker import worker
 from quintet.backends.native.worker.compiling import BROKEN, COMPILE_S, TOO_SLOW
 from quintet.backends.toy import toy_loader
