@@ -15,7 +15,7 @@ Region::Region(size_t size) : mapped_(size + kHugePage), size_(size) {
   mapping_ = mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapping_ == MAP_FAILED) throw std::bad_alloc();
 #ifdef MADV_HUGEPAGE
-  madvise(mapping_, mapped_, MADV_HUGEPAGE);   // a kernel without them says no, and that is well
+  madvise(mapping_, mapped_, MADV_HUGEPAGE);  // a kernel without them says no, and that is well
 #endif
   data_ = static_cast<uint8_t*>(mapping_) + (kHugePage - reinterpret_cast<uintptr_t>(mapping_) % kHugePage) % kHugePage;
 }

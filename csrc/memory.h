@@ -10,7 +10,7 @@ namespace quintet {
 // Zero bytes, aligned to a huge page; they become resident as they are written.
 class Region {
  public:
-  explicit Region(size_t size);   // throws std::bad_alloc
+  explicit Region(size_t size);  // throws std::bad_alloc
   ~Region();
   Region(Region&& other) noexcept;
   Region& operator=(Region&&) = delete;
@@ -33,7 +33,7 @@ class Arena {
 
  private:
   std::vector<Region> regions_;
-  size_t used_ = 0;   // of the last region
+  size_t used_ = 0;  // of the last region
 };
 
 }  // namespace quintet

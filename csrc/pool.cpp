@@ -43,7 +43,7 @@ void Team::open(Phase& p) {
 }
 
 void Team::run(const std::function<void(Walk&)>& work) {
-  for (Phase& p : phases_) {   // nobody walks now
+  for (Phase& p : phases_) {  // nobody walks now
     if (!p.open.load(std::memory_order_relaxed)) break;
     for (int i = 0; i < shares_; i++) p.claimed[i].store(0, std::memory_order_relaxed);
     p.done.store(0, std::memory_order_relaxed);

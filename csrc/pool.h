@@ -60,7 +60,7 @@ class Team {
   }
 
  private:
-  static constexpr int kShares = 16;   // one cache line of counters; more threads than that share shares
+  static constexpr int kShares = 16;  // one cache line of counters; more threads than that share shares
   struct alignas(64) Phase {
     std::atomic<int> claimed[kShares] = {};
     std::atomic<int> done{0};

@@ -36,7 +36,10 @@ class Pieces:
             text = text[len(TEXTS[ids[-1]]) :]
         return ids
 
-    encode_inside = encode
+    def encode_inside(self, text: str) -> list[int]:
+        return self.encode(text)
+
+    encode_quoted = encode
 
 
 def tags(tokenizer: Tokenizer) -> Tags:

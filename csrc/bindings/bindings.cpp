@@ -12,15 +12,28 @@ namespace {
 
 Config config_from(const nb::dict& d) {
   Config c;
-  c.context = field<int>(d, "context"); c.layers = field<int>(d, "layers"); c.hidden = field<int>(d, "hidden");
-  c.heads = field<int>(d, "heads"); c.kv_heads = field<int>(d, "kv_heads"); c.head_dim = field<int>(d, "head_dim");
-  c.ffn = field<int>(d, "ffn"); c.vocab = field<int>(d, "vocab"); c.norm_eps = field<float>(d, "norm_eps");
-  c.qkv_bias = field<bool>(d, "qkv_bias"); c.tied = field<bool>(d, "tied"); c.interleaved = field<bool>(d, "interleaved");
+  c.context = field<int>(d, "context");
+  c.layers = field<int>(d, "layers");
+  c.hidden = field<int>(d, "hidden");
+  c.heads = field<int>(d, "heads");
+  c.kv_heads = field<int>(d, "kv_heads");
+  c.head_dim = field<int>(d, "head_dim");
+  c.ffn = field<int>(d, "ffn");
+  c.vocab = field<int>(d, "vocab");
+  c.norm_eps = field<float>(d, "norm_eps");
+  c.qkv_bias = field<bool>(d, "qkv_bias");
+  c.tied = field<bool>(d, "tied");
+  c.interleaved = field<bool>(d, "interleaved");
   RopeParams& r = c.rope;
-  r.dim = field<int>(d, "rope_dim"); r.base = field<double>(d, "rope_base"); r.scaling = field<std::string>(d, "rope_scaling");
-  r.factor = field<double>(d, "rope_factor"); r.original_context = field<int>(d, "rope_original_context");
-  r.attn_factor = field<double>(d, "rope_attn_factor"); r.beta_fast = field<double>(d, "rope_beta_fast");
-  r.beta_slow = field<double>(d, "rope_beta_slow"); r.freq_factors = field<std::vector<float>>(d, "rope_freq_factors");
+  r.dim = field<int>(d, "rope_dim");
+  r.base = field<double>(d, "rope_base");
+  r.scaling = field<std::string>(d, "rope_scaling");
+  r.factor = field<double>(d, "rope_factor");
+  r.original_context = field<int>(d, "rope_original_context");
+  r.attn_factor = field<double>(d, "rope_attn_factor");
+  r.beta_fast = field<double>(d, "rope_beta_fast");
+  r.beta_slow = field<double>(d, "rope_beta_slow");
+  r.freq_factors = field<std::vector<float>>(d, "rope_freq_factors");
   return c;
 }
 
@@ -29,7 +42,8 @@ class PyModel {
   using Buffer = std::shared_ptr<std::vector<float>>;
 
  public:
-  PyModel(const nb::dict& config, const std::string& isa, int threads) : model_(config_from(config), find_kernels(isa), std::clamp(threads, 1, 256)) {}
+  PyModel(const nb::dict& config, const std::string& isa, int threads)
+      : model_(config_from(config), find_kernels(isa), std::clamp(threads, 1, 256)) {}
 
   void set(const std::string& name, const std::string& type, int rows, int cols, In<uint8_t, 1> data) {
     nb::gil_scoped_release release;
@@ -37,12 +51,13 @@ class PyModel {
     model_.set(name, type, rows, cols, data.data(), data.size());
   }
 
-  Out<uint8_t, 2> forward(In<int32_t, 1> tokens, In<int32_t, 1> lengths, In<int32_t, 1> starts, In<int32_t, 2> tables, In<int32_t, 1> rows) {
+  Out<uint8_t, 2> forward(In<int32_t, 1> tokens, In<int32_t, 1> lengths, In<int32_t, 1> starts, In<int32_t, 2> tables,
+                          In<int32_t, 1> rows) {
     require(lengths.size() == starts.size() && tables.shape(0) == lengths.size(), "forward: lengths, starts and tables differ in number");
     require(tokens.size() < (1u << 24) && rows.size() < (1u << 24) && tables.shape(1) < (1u << 24), "forward: too large");
     auto out = fresh<uint8_t, 2>({rows.size(), model_.row_bytes()});
-    const Batch b{tokens.data(), int(tokens.size()), lengths.data(), starts.data(), int(lengths.size()),
-                  tables.data(), int(tables.shape(1)), rows.data(), int(rows.size())};
+    const Batch b{tokens.data(), int(tokens.size()),   lengths.data(), starts.data(),   int(lengths.size()),
+                  tables.data(), int(tables.shape(1)), rows.data(),    int(rows.size())};
     nb::gil_scoped_release release;
     const std::lock_guard lock(mutex_);
     model_.forward(b, out.data());
@@ -110,7 +125,11 @@ Out<float, 2> pack_roundtrip(const std::string& type, int rows, int cols, In<uin
 
 NB_MODULE(_core, m) {
   using namespace quintet;
-  m.def("isas", [] { std::vector<std::string> names; for (auto* k : available_kernels()) names.push_back(k->name); return names; });
+  m.def("isas", [] {
+    std::vector<std::string> names;
+    for (auto* k : available_kernels()) names.push_back(k->name);
+    return names;
+  });
   bind_sampling(m);
   m.def("dequantize", &dequantize, "type"_a, "rows"_a, "cols"_a, "raw"_a);
   m.def("pack_roundtrip", &pack_roundtrip, "type"_a, "rows"_a, "cols"_a, "raw"_a, "row_order"_a = std::vector<int>{});
@@ -118,8 +137,10 @@ NB_MODULE(_core, m) {
       .def(nb::init<const nb::dict&, const std::string&, int>(), "config"_a, "isa"_a, "threads"_a)
       .def("set", &PyModel::set, "name"_a, "type"_a, "rows"_a, "cols"_a, "data"_a)
       .def("finish", [](PyModel& p) { p.model().finish(); })
-      .def("allocate", [](PyModel& p, int pages) { p.model().allocate(pages); }, "pages"_a)
-      .def("copy_page", [](PyModel& p, int source, int target) { p.model().copy_page(source, target); }, "source"_a, "target"_a)
+      .def(
+          "allocate", [](PyModel& p, int pages) { p.model().allocate(pages); }, "pages"_a)
+      .def(
+          "copy_page", [](PyModel& p, int source, int target) { p.model().copy_page(source, target); }, "source"_a, "target"_a)
       .def("forward", &PyModel::forward, "tokens"_a, "lengths"_a, "starts"_a, "tables"_a, "rows"_a)
       .def("logits", &PyModel::logits, "rows"_a)
       .def("logits_of", &PyModel::logits_of, "rows"_a, "tokens"_a)

@@ -22,7 +22,9 @@ template <class T, size_t N> Out<T, N> fresh(std::initializer_list<size_t> shape
   return Out<T, N>(data, shape, nb::capsule(data, [](void* p) noexcept { delete[] static_cast<T*>(p); }));
 }
 
-inline void require(bool ok, const char* what) { if (!ok) throw std::invalid_argument(what); }
+inline void require(bool ok, const char* what) {
+  if (!ok) throw std::invalid_argument(what);
+}
 
 template <class T> T field(const nb::dict& d, const char* name) {
   require(d.contains(name), (std::string("missing ") + name).c_str());

@@ -69,21 +69,33 @@ nb::tuple score(const Logits& logits, In<int32_t, 1> targets, int k) {
 
 Controls controls_from(const nb::dict& d) {
   Controls c;
-  c.temperature = field<float>(d, "temperature"); c.top_p = field<float>(d, "top_p"); c.seed = field<uint64_t>(d, "seed");
-  c.top_k = field<int>(d, "top_k"); c.min_p = field<float>(d, "min_p"); c.typical_p = field<float>(d, "typical_p");
+  c.temperature = field<float>(d, "temperature");
+  c.top_p = field<float>(d, "top_p");
+  c.seed = field<uint64_t>(d, "seed");
+  c.top_k = field<int>(d, "top_k");
+  c.min_p = field<float>(d, "min_p");
+  c.typical_p = field<float>(d, "typical_p");
   c.top_n_sigma = field<float>(d, "top_n_sigma");
-  c.xtc_probability = field<float>(d, "xtc_probability"); c.xtc_threshold = field<float>(d, "xtc_threshold");
+  c.xtc_probability = field<float>(d, "xtc_probability");
+  c.xtc_threshold = field<float>(d, "xtc_threshold");
   c.repetition_penalty = field<float>(d, "repetition_penalty");
-  c.frequency_penalty = field<float>(d, "frequency_penalty"); c.presence_penalty = field<float>(d, "presence_penalty");
-  c.dry.multiplier = field<float>(d, "dry_multiplier"); c.dry.base = field<float>(d, "dry_base");
-  c.dry.allowed_length = field<int>(d, "dry_allowed_length"); c.dry.range = field<int>(d, "dry_range");
-  for (const nb::bytes& breaker : field<std::vector<nb::bytes>>(d, "dry_breakers")) c.dry.breakers.emplace_back(breaker.c_str(), breaker.size());
-  c.mirostat_target = field<float>(d, "mirostat_target"); c.mirostat_lr = field<float>(d, "mirostat_lr");
+  c.frequency_penalty = field<float>(d, "frequency_penalty");
+  c.presence_penalty = field<float>(d, "presence_penalty");
+  c.dry.multiplier = field<float>(d, "dry_multiplier");
+  c.dry.base = field<float>(d, "dry_base");
+  c.dry.allowed_length = field<int>(d, "dry_allowed_length");
+  c.dry.range = field<int>(d, "dry_range");
+  for (const nb::bytes& breaker : field<std::vector<nb::bytes>>(d, "dry_breakers"))
+    c.dry.breakers.emplace_back(breaker.c_str(), breaker.size());
+  c.mirostat_target = field<float>(d, "mirostat_target");
+  c.mirostat_lr = field<float>(d, "mirostat_lr");
   c.logit_bias = field<std::vector<std::pair<int32_t, float>>>(d, "logit_bias");
   c.allowed_token_ids = field<std::vector<int32_t>>(d, "allowed_token_ids");
   c.bad_words = field<std::vector<std::vector<int32_t>>>(d, "bad_words");
-  c.min_tokens = field<int>(d, "min_tokens"); c.ignore_eos = field<bool>(d, "ignore_eos");
-  c.eos_ids = field<std::vector<int32_t>>(d, "eos_ids"); c.stop_token_ids = field<std::vector<int32_t>>(d, "stop_token_ids");
+  c.min_tokens = field<int>(d, "min_tokens");
+  c.ignore_eos = field<bool>(d, "ignore_eos");
+  c.eos_ids = field<std::vector<int32_t>>(d, "eos_ids");
+  c.stop_token_ids = field<std::vector<int32_t>>(d, "stop_token_ids");
   return c;
 }
 
@@ -96,7 +108,7 @@ std::shared_ptr<Pieces> pieces_from(const std::vector<nb::bytes>& given) {
 // A sampler that is in use, by a draw that released the GIL, cannot be used a second time.
 struct PySampler {
   Sampler sampler;
-  bool in_use = false;   // guarded by the GIL
+  bool in_use = false;  // guarded by the GIL
 };
 
 class Use {
@@ -116,13 +128,14 @@ class Use {
 using Masks = std::optional<In<uint32_t, 2>>;
 const uint32_t* masks_row(const Masks& masks, size_t r) { return masks ? masks->data() + r * masks->shape(1) : nullptr; }
 void check_masks(const Masks& masks, size_t rows, int vocab) {
-  require(!masks || (masks->shape(0) == rows && masks->shape(1) == mask_words(vocab)), "masks: one row of vocab / 32 words, rounded up, per row");
+  require(!masks || (masks->shape(0) == rows && masks->shape(1) == mask_words(vocab)),
+          "masks: one row of vocab / 32 words, rounded up, per row");
 }
 
 // Rows of logits of sequences, one after the other.
 struct Runs {
-  std::vector<int> firsts;   // row of each sequence, and the number of rows
-  std::vector<int32_t> drafts;   // per row
+  std::vector<int> firsts;      // row of each sequence, and the number of rows
+  std::vector<int32_t> drafts;  // per row
 
   int first(size_t s) const { return firsts[s]; }
   int rows(size_t s) const { return firsts[s + 1] - firsts[s]; }
@@ -188,16 +201,28 @@ nb::tuple distribution_of(PySampler& self, const Logits& logits, uint64_t positi
 void bind_sampling(nb::module_& m) {
   m.def("score", &score, "logits"_a, "targets"_a, "k"_a);
   m.def("draw", &draw, "logits"_a, "samplers"_a, "positions"_a, "masks"_a.none(), "drafts"_a = nb::none());
-  m.def("uniform", [](uint64_t seed, uint64_t position, int word) {
-    require(word >= 0 && word < 4, "uniform: a block has four words");
-    return uniform(seed, position, Purpose(word));
-  }, "seed"_a, "position"_a, "word"_a);
+  m.def(
+      "uniform",
+      [](uint64_t seed, uint64_t position, int word) {
+        require(word >= 0 && word < 4, "uniform: a block has four words");
+        return uniform(seed, position, Purpose(word));
+      },
+      "seed"_a, "position"_a, "word"_a);
   nb::class_<Pieces>(m, "Pieces").def(nb::new_(&pieces_from), "pieces"_a);
   nb::class_<PySampler>(m, "Sampler")
-      .def("__init__", [](PySampler* self, const nb::dict& controls, std::shared_ptr<Pieces> pieces, In<int32_t, 1> prompt) {
-        new (self) PySampler{Sampler(controls_from(controls), std::move(pieces), prompt.data(), prompt.size())};
-      }, "controls"_a, "pieces"_a, "prompt"_a)
-      .def("accept", [](PySampler& self, int32_t token) { const Use use(self); self.sampler.accept(token); }, "token"_a)
+      .def(
+          "__init__",
+          [](PySampler* self, const nb::dict& controls, std::shared_ptr<Pieces> pieces, In<int32_t, 1> prompt) {
+            new (self) PySampler{Sampler(controls_from(controls), std::move(pieces), prompt.data(), prompt.size())};
+          },
+          "controls"_a, "pieces"_a, "prompt"_a)
+      .def(
+          "accept",
+          [](PySampler& self, int32_t token) {
+            const Use use(self);
+            self.sampler.accept(token);
+          },
+          "token"_a)
       .def("distribution", &distribution_of, "logits"_a, "position"_a, "masks"_a.none())
       .def_prop_ro("accepted", [](const PySampler& self) { return self.sampler.accepted(); })
       .def_prop_ro("surprise_bound", [](const PySampler& self) { return self.sampler.surprise_bound(); });

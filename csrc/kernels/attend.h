@@ -27,13 +27,16 @@ template <int R, int P, bool Fetch> inline void page_scores(const AttendArgs& a,
     for (int r = 0; r < R; r++) acc[p][r] = V::set1(0.0f);
   }
   for (int d = 0; d < a.head_dim; d++) {
-    if constexpr (Fetch) for (int p = 0; p < P; p++) if (d % 2 == 0) fetch(ahead[p] + 16 * d);
+    if constexpr (Fetch)
+      for (int p = 0; p < P; p++)
+        if (d % 2 == 0) fetch(ahead[p] + 16 * d);
     for (int p = 0; p < P; p++) {
       const F k = V::load_half(a.k[page + p] + 16 * d);
       for (int r = 0; r < R; r++) acc[p][r] = V::fma(V::set1(a.q[r][d]), k, acc[p][r]);
     }
   }
-  for (int p = 0; p < P; p++) for (int r = 0; r < R; r++) V::store(a.scores + r * stride + 16 * (page + p), acc[p][r]);
+  for (int p = 0; p < P; p++)
+    for (int r = 0; r < R; r++) V::store(a.scores + r * stride + 16 * (page + p), acc[p][r]);
 }
 
 template <int R, int P, bool Fetch> inline void all_scores(const AttendArgs& a, int pages, size_t stride) {
@@ -58,9 +61,11 @@ inline float softmax(float* s, int position) {
 
 // 16 * B dimensions from d on of R rows, `count` tokens of one page in order. With Fetch, all dimensions of another page are fetched.
 template <int R, int B, bool Fetch = false>
-inline void weigh_page(const uint16_t* v, int head_dim, const float* scores, size_t stride, int count, F (&acc)[R][B], const uint16_t* ahead = nullptr) {
+inline void weigh_page(const uint16_t* v, int head_dim, const float* scores, size_t stride, int count, F (&acc)[R][B],
+                       const uint16_t* ahead = nullptr) {
   for (int t = 0; t < count; t++, v += head_dim) {
-    if constexpr (Fetch) for (int i = 0; i < head_dim; i += 32) fetch(ahead + t * head_dim + i);
+    if constexpr (Fetch)
+      for (int i = 0; i < head_dim; i += 32) fetch(ahead + t * head_dim + i);
     F value[B];
     for (int b = 0; b < B; b++) value[b] = V::load_half(v + 16 * b);
     for (int r = 0; r < R; r++) {
@@ -73,7 +78,8 @@ inline void weigh_page(const uint16_t* v, int head_dim, const float* scores, siz
 // Rows of a group may end at different positions: the common tokens together, then each row its own rest, in the same order.
 template <int R, int B> inline void weigh(const AttendArgs& a, const float* inverse, int d, int common, int pages, size_t stride) {
   F acc[R][B];
-  for (int r = 0; r < R; r++) for (int b = 0; b < B; b++) acc[r][b] = V::set1(0.0f);
+  for (int r = 0; r < R; r++)
+    for (int b = 0; b < B; b++) acc[r][b] = V::set1(0.0f);
   for (int t = 0; t < common; t += 16) {
     const uint16_t* v = a.v[t / 16] + d;
     const int count = std::min(16, common - t);

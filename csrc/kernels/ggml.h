@@ -18,8 +18,14 @@ uint32_t load32(const uint8_t* p) { return uint32_t(load16(p)) | uint32_t(load16
 float load_half(const uint8_t* p) { return half_bits_to_float(load16(p)); }
 
 // One block of 32 values of one row, ready to be written to its lane.
-struct Q4Block { uint8_t q[16]; uint16_t d, m; };   // byte i: low nibble = value i, high nibble = value 16 + i
-struct Q8Block { int8_t q[32]; uint16_t d; };
+struct Q4Block {
+  uint8_t q[16];  // byte i: low nibble = value i, high nibble = value 16 + i
+  uint16_t d, m;
+};
+struct Q8Block {
+  int8_t q[32];
+  uint16_t d;
+};
 
 // A GGML type: `values` per stored block of `bytes`. Every type has decode(), which reads the 32 values of block b of a row as the
 // reference implementation does; a type whose integers are kept has load() as well. A row's blocks are addressed in 32s.
@@ -46,7 +52,9 @@ struct BF16 {
 
 // The 32 integers of a block as they are stored, before an offset or a minimum. In GGML's order of nibbles byte i holds values i (low)
 // and 16 + i (high).
-struct Codes { uint8_t q[32]; };
+struct Codes {
+  uint8_t q[32];
+};
 
 Codes nibbles(const uint8_t* p) {
   Codes c;
@@ -71,8 +79,10 @@ Codes with_fifth_bits(Codes c, const uint8_t* high) {
 // The low or high nibbles of 32 bytes.
 Codes half_bytes(const uint8_t* p, bool high) {
   Codes c;
-  if (high) for (int i = 0; i < kBlock; i++) c.q[i] = p[i] >> 4;
-  else for (int i = 0; i < kBlock; i++) c.q[i] = p[i] & 15;
+  if (high)
+    for (int i = 0; i < kBlock; i++) c.q[i] = p[i] >> 4;
+  else
+    for (int i = 0; i < kBlock; i++) c.q[i] = p[i] & 15;
   return c;
 }
 
@@ -101,7 +111,7 @@ struct Q4_0 {
     const uint8_t* p = row + size_t(b) * bytes;
     std::memcpy(out.q, p + 2, 16);
     out.d = load16(p);
-    out.m = float_to_half_bits(-8.0f * half_bits_to_float(out.d));   // exact unless |d| > 8188
+    out.m = float_to_half_bits(-8.0f * half_bits_to_float(out.d));  // exact unless |d| > 8188
   }
   static void decode(const uint8_t* row, int b, float* out) {
     const uint8_t* p = row + size_t(b) * bytes;
@@ -160,7 +170,9 @@ struct Q8_0 {
 };
 
 // Q4_K and Q5_K: 256 values in 8 blocks of 32, each with a 6-bit scale and a 6-bit minimum, packed into 12 bytes.
-struct Scales { float d, m; };   // value = d*q - m
+struct Scales {
+  float d, m;  // value = d*q - m
+};
 Scales k_scales(const uint8_t* p, int j) {
   const uint8_t* s = p + 4;
   const int scale = j < 4 ? s[j] & 63 : (s[j + 4] & 15) | (s[j - 4] >> 6) << 4;
@@ -198,7 +210,7 @@ struct Q5_K {
 };
 
 struct Q6_K {
-  static constexpr int values = 256, bytes = 210;   // 128 bytes of low nibbles, 64 of high bit pairs, 16 signed scales, d
+  static constexpr int values = 256, bytes = 210;  // 128 bytes of low nibbles, 64 of high bit pairs, 16 signed scales, d
   static void decode(const uint8_t* row, int b, float* out) {
     const uint8_t* p = row + size_t(b / 8) * bytes;
     const int half = b % 8 / 4, j = b % 4;

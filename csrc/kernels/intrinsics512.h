@@ -12,7 +12,12 @@ namespace quintet::emulated {
 
 struct Halves {
   __m256 lo, hi;
-  explicit Halves(simde__m512 v) { alignas(64) float t[16]; simde_mm512_storeu_ps(t, v); lo = _mm256_load_ps(t); hi = _mm256_load_ps(t + 8); }
+  explicit Halves(simde__m512 v) {
+    alignas(64) float t[16];
+    simde_mm512_storeu_ps(t, v);
+    lo = _mm256_load_ps(t);
+    hi = _mm256_load_ps(t + 8);
+  }
 };
 inline simde__m512 join(__m256 lo, __m256 hi) {
   alignas(64) float t[16];
@@ -52,7 +57,10 @@ inline int reduce_add_epi32(simde__m512i v) {
   for (int i = 0; i < 16; i++) sum += t[i];
   return sum;
 }
-inline __m256 extractf32x8_ps(simde__m512 v, int half) { const Halves h(v); return half ? h.hi : h.lo; }
+inline __m256 extractf32x8_ps(simde__m512 v, int half) {
+  const Halves h(v);
+  return half ? h.hi : h.lo;
+}
 
 }  // namespace quintet::emulated
 

@@ -30,9 +30,9 @@ bool has_avx512() {
 #elif defined(__aarch64__)
 bool has_neon_dot() {
 #if defined(__linux__)
-  return (getauxval(AT_HWCAP) & (1UL << 20)) != 0;   // HWCAP_ASIMDDP
+  return (getauxval(AT_HWCAP) & (1UL << 20)) != 0;  // HWCAP_ASIMDDP
 #else
-  return true;   // every Apple CPU that runs this
+  return true;  // every Apple CPU that runs this
 #endif
 }
 #endif

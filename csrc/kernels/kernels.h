@@ -13,7 +13,10 @@ namespace quintet {
 inline size_t activation_row_bytes(int k) { return size_t(k) + size_t(k / 32) * 12; }
 
 struct ActivationRow {
-  const uint8_t* q; const float* scale; const float* minimum; const int32_t* sum;
+  const uint8_t* q;
+  const float* scale;
+  const float* minimum;
+  const int32_t* sum;
   ActivationRow(const uint8_t* row, int k)
       : q(row), scale(reinterpret_cast<const float*>(row + k)), minimum(scale + k / 32),
         sum(reinterpret_cast<const int32_t*>(minimum + k / 32)) {}
@@ -21,37 +24,37 @@ struct ActivationRow {
 
 // Rows that share keys and values: R query rows (R <= 4) of one KV head of one sequence.
 struct AttendArgs {
-  const float* const* q;        // R pointers to head_dim floats, rotated, already scaled by 1/sqrt(head_dim)
-  const int* position;          // R positions; row r sees tokens 0..position[r]
-  int rows;                     // R
-  bool fetch;                   // nobody has just read these pages: fetch them ahead
-  int head_dim;                 // multiple of 16
-  const uint16_t* const* k;     // per page: [head_dim][16] fp16
-  const uint16_t* const* v;     // per page: [16][head_dim] fp16
-  float* scores;                // scratch, R * round_up(max position + 1, 16) floats
-  float* const* out;            // R pointers to head_dim floats
+  const float* const* q;     // R pointers to head_dim floats, rotated, already scaled by 1/sqrt(head_dim)
+  const int* position;       // R positions; row r sees tokens 0..position[r]
+  int rows;                  // R
+  bool fetch;                // nobody has just read these pages: fetch them ahead
+  int head_dim;              // multiple of 16
+  const uint16_t* const* k;  // per page: [head_dim][16] fp16
+  const uint16_t* const* v;  // per page: [16][head_dim] fp16
+  float* scores;             // scratch, R * round_up(max position + 1, 16) floats
+  float* const* out;         // R pointers to head_dim floats
 };
 
 struct Kernels {
   const char* name;
   // The 16 columns of one weight tile for M rows of quantised activations: y[m*y_stride + lane], or added to what is there.
   void (*gemm_tile)(const Packed& w, int tile, const uint8_t* x, size_t x_stride, int m, float* y, size_t y_stride, bool accumulate);
-  void (*quantize_block)(const float* x, int k, int block, uint8_t* row);   // 32 floats into block `block` of a row of k
+  void (*quantize_block)(const float* x, int k, int block, uint8_t* row);  // 32 floats into block `block` of a row of k
   void (*quantize_row)(const float* x, int k, uint8_t* out);
   void (*rms_norm)(const float* x, const float* weight, int n, float eps, float* out);
   void (*attend)(const AttendArgs& a);
-  void (*silu_mul)(const float* gate, const float* up, int n, float* out);   // out = silu(gate) * up, n a multiple of 16
+  void (*silu_mul)(const float* gate, const float* up, int n, float* out);  // out = silu(gate) * up, n a multiple of 16
   void (*add)(float* x, const float* y, int n);                             // x += y
   void (*scale_row)(float* x, float s, int n);                              // x *= s
-  void (*rope)(float* x, const float* cos, const float* sin, int dim);       // pairs (i, i + dim/2)
+  void (*rope)(float* x, const float* cos, const float* sin, int dim);      // pairs (i, i + dim/2)
   void (*to_half)(const float* x, int n, uint16_t* out);
   // Rows of logits; any n. The sum runs in 16 lanes and a fixed tree.
   float (*row_max)(const float* x, int n);
-  float (*row_max_checked)(const float* x, int n);                                      // NaN if a value is NaN or +infinity
-  float (*row_sum_exp)(const float* x, int n, float max, float scale);                  // sum of exp((x - max) * scale)
-  float (*row_sum_exp_times)(const float* x, int n, float max, float scale);            // sum of exp(y) * y, y = (x - max) * scale > -87
-  void (*row_moments)(const float* x, int n, float max, float* out);                    // of d = x - max > -infinity: sums of d, d * d and 1
-  void (*row_exp)(const float* x, int n, float max, float scale, float* out);           // exp((x - max) * scale)
+  float (*row_max_checked)(const float* x, int n);                             // NaN if a value is NaN or +infinity
+  float (*row_sum_exp)(const float* x, int n, float max, float scale);         // sum of exp((x - max) * scale)
+  float (*row_sum_exp_times)(const float* x, int n, float max, float scale);   // sum of exp(y) * y, y = (x - max) * scale > -87
+  void (*row_moments)(const float* x, int n, float max, float* out);           // of d = x - max > -infinity: sums of d, d * d and 1
+  void (*row_exp)(const float* x, int n, float max, float scale, float* out);  // exp((x - max) * scale)
 };
 
 // Instruction sets that this build has and this CPU runs, best first; "portable" is always last.

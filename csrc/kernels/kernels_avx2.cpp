@@ -8,7 +8,11 @@
 namespace quintet {
 namespace {
 
-inline __m256i broadcast4(const uint8_t* p) { int32_t v; std::memcpy(&v, p, 4); return _mm256_set1_epi32(v); }
+inline __m256i broadcast4(const uint8_t* p) {
+  int32_t v;
+  std::memcpy(&v, p, 4);
+  return _mm256_set1_epi32(v);
+}
 inline __m256i load32(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
 inline __m256 load8_half(const uint16_t* p) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
 
@@ -19,7 +23,9 @@ inline void pin(__m256i& v) { asm("" : "+x"(v)); }
 inline __m256i with_sign(__m256i q, __m256i negative) { return _mm256_sub_epi8(_mm256_xor_si256(q, negative), negative); }
 
 template <int R> struct Rows {
-  const uint8_t* x; size_t stride; int k;
+  const uint8_t* x;
+  size_t stride;
+  int k;
   ActivationRow operator[](int r) const { return ActivationRow(x + size_t(r) * stride, k); }
 };
 
@@ -88,7 +94,8 @@ template <int R, bool Fetch> inline void tile_q8(const Packed& w, const uint8_t*
   }
 }
 
-template <int R, bool Fetch> void rows(const Packed& w, int tile, const uint8_t* x, size_t x_stride, float* y, size_t y_stride, bool accumulate) {
+template <int R, bool Fetch> void rows(const Packed& w, int tile, const uint8_t* x, size_t x_stride, float* y, size_t y_stride,
+                                       bool accumulate) {
   __m256 f[R][2];
   for (int r = 0; r < R; r++) f[r][0] = f[r][1] = _mm256_setzero_ps();
   const Rows<R> in{x, x_stride, w.cols};

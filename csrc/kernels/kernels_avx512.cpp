@@ -7,12 +7,18 @@
 namespace quintet {
 namespace {
 
-inline __m512i broadcast4(const uint8_t* p) { int32_t v; std::memcpy(&v, p, 4); return _mm512_set1_epi32(v); }
+inline __m512i broadcast4(const uint8_t* p) {
+  int32_t v;
+  std::memcpy(&v, p, 4);
+  return _mm512_set1_epi32(v);
+}
 
 inline __m512i load64(const uint8_t* p) { return _mm512_loadu_si512(reinterpret_cast<const void*>(p)); }
 
 template <int R> struct Rows {
-  const uint8_t* x; size_t stride; int k;
+  const uint8_t* x;
+  size_t stride;
+  int k;
   ActivationRow operator[](int r) const { return ActivationRow(x + size_t(r) * stride, k); }
 };
 
@@ -55,12 +61,12 @@ template <int R, bool Fetch> inline void tile_q8(const Packed& w, const uint8_t*
       for (int r = 0; r < R; r++) acc[r] = _mm512_dpbusd_epi32(acc[r], v, broadcast4(x[r].q + 32 * b + 4 * g));
     }
     const __m512 d = V::load_half(scales + 16 * b);
-    for (int r = 0; r < R; r++)
-      f[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(acc[r]), _mm512_mul_ps(d, _mm512_set1_ps(x[r].scale[b])), f[r]);
+    for (int r = 0; r < R; r++) f[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(acc[r]), _mm512_mul_ps(d, _mm512_set1_ps(x[r].scale[b])), f[r]);
   }
 }
 
-template <int R, bool Fetch> void rows(const Packed& w, int tile, const uint8_t* x, size_t x_stride, float* y, size_t y_stride, bool accumulate) {
+template <int R, bool Fetch> void rows(const Packed& w, int tile, const uint8_t* x, size_t x_stride, float* y, size_t y_stride,
+                                       bool accumulate) {
   __m512 f[R];
   for (int r = 0; r < R; r++) f[r] = _mm512_setzero_ps();
   const Rows<R> in{x, x_stride, w.cols};

@@ -51,7 +51,10 @@ void quantize_row(const float* x, int k, uint8_t* row) {
 
 void rms_norm(const float* x, const float* weight, int n, float eps, float* out) {
   F sum = V::set1(0.0f);
-  for (int i = 0; i < n; i += 16) { const F v = V::load(x + i); sum = V::fma(v, v, sum); }
+  for (int i = 0; i < n; i += 16) {
+    const F v = V::load(x + i);
+    sum = V::fma(v, v, sum);
+  }
   const float scale = 1.0f / std::sqrt(V::hsum(sum) / float(n) + eps);
   const F s = V::set1(scale);
   for (int i = 0; i < n; i += 16) V::store(out + i, V::mul(V::mul(V::load(x + i), s), V::load(weight + i)));
@@ -61,7 +64,7 @@ void silu_mul(const float* gate, const float* up, int n, float* out) {
   const F one = V::set1(1.0f), zero = V::set1(0.0f), low = V::set1(-80.0f);
   for (int i = 0; i < n; i += 16) {
     const F g = V::load(gate + i);
-    const F e = exp16(V::sub(zero, V::max(g, low)));   // kept finite: at -80 the quotient is already below 1e-33
+    const F e = exp16(V::sub(zero, V::max(g, low)));  // kept finite: at -80 the quotient is already below 1e-33
     V::store(out + i, V::mul(V::div(g, V::add(one, e)), V::load(up + i)));
   }
 }
@@ -177,15 +180,17 @@ void row_exp(const float* x, int n, float max, float scale, float* out) {
 // The rows of a product, a few at a time: pass<R>(first row, whether these are the last) for the Sizes R in order, the last of which is 1.
 template <int... Sizes, class Pass> inline void in_passes(int m, Pass pass) {
   int r = 0;
-  auto all_of = [&]<int R>() { for (; r + R <= m; r += R) pass.template operator()<R>(r, r + R == m); };
+  auto all_of = [&]<int R>() {
+    for (; r + R <= m; r += R) pass.template operator()<R>(r, r + R == m);
+  };
   (all_of.template operator()<Sizes>(), ...);
 }
 
 void attend(const AttendArgs& a);  // attend.h
 
 constexpr Kernels table(const char* name, decltype(Kernels::gemm_tile) gemm_tile) {
-  return {name, gemm_tile, quantize_block, quantize_row, rms_norm, attend, silu_mul, add, scale_row, rope, to_half, row_max, row_max_checked, row_sum_exp,
-          row_sum_exp_times, row_moments, row_exp};
+  return {name,    gemm_tile, quantize_block,  quantize_row, rms_norm,          attend,      silu_mul, add, scale_row, rope,
+          to_half, row_max,   row_max_checked, row_sum_exp,  row_sum_exp_times, row_moments, row_exp};
 }
 
 }  // namespace

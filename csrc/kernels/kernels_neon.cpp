@@ -7,11 +7,17 @@ namespace quintet {
 namespace {
 
 template <int R> struct Rows {
-  const uint8_t* x; size_t stride; int k;
+  const uint8_t* x;
+  size_t stride;
+  int k;
   ActivationRow operator[](int r) const { return ActivationRow(x + size_t(r) * stride, k); }
 };
 
-inline int8x16_t broadcast4(const uint8_t* p) { int32_t v; std::memcpy(&v, p, 4); return vreinterpretq_s8_s32(vdupq_n_s32(v)); }
+inline int8x16_t broadcast4(const uint8_t* p) {
+  int32_t v;
+  std::memcpy(&v, p, 4);
+  return vreinterpretq_s8_s32(vdupq_n_s32(v));
+}
 inline float32x4_t load4_half(const uint16_t* p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
 
 // Four columns (`part` of 4) of a q4 tile.
@@ -66,9 +72,8 @@ template <int R> void rows(const Packed& w, int tile, const uint8_t* x, size_t x
 }
 
 void gemm_tile(const Packed& w, int tile, const uint8_t* x, size_t x_stride, int m, float* y, size_t y_stride, bool accumulate) {
-  in_passes<4, 1>(m, [&]<int R>(int r, bool) {
-    rows<R>(w, tile, x + size_t(r) * x_stride, x_stride, y + size_t(r) * y_stride, y_stride, accumulate);
-  });
+  in_passes<4, 1>(
+      m, [&]<int R>(int r, bool) { rows<R>(w, tile, x + size_t(r) * x_stride, x_stride, y + size_t(r) * y_stride, y_stride, accumulate); });
 }
 
 }  // namespace

@@ -21,13 +21,13 @@ constexpr size_t kQ4Bytes = 320, kQ8Bytes = 512;
 // The smallest fp16 d with magnitude / d <= 127: chosen before the values are quantised, so that they are rounded against the scale
 // that will be used.
 uint16_t scale_for(float magnitude) {
-  if (!(magnitude <= 127.0f * 65504.0f)) return 0x7e00;   // NaN
+  if (!(magnitude <= 127.0f * 65504.0f)) return 0x7e00;  // NaN
   const uint16_t d = float_to_half_bits(magnitude / 127.0f);
   return uint16_t(half_bits_to_float(d) * 127.0f < magnitude ? d + 1 : d);
 }
 
 void quantize(const float* x, Q8Block& out) {
-  int32_t largest = 0;   // magnitudes compared as bits: the order of floats, with NaN above infinity
+  int32_t largest = 0;  // magnitudes compared as bits: the order of floats, with NaN above infinity
   for (int i = 0; i < kBlock; i++) largest = std::max(largest, std::bit_cast<int32_t>(x[i]) & 0x7fffffff);
   out.d = scale_for(std::bit_cast<float>(largest));
   const float d = half_bits_to_float(out.d);
@@ -105,8 +105,9 @@ template <class T> constexpr Type type_of(const char* name) {
 }
 
 constexpr Type kTypes[] = {
-  type_of<F32>("F32"), type_of<F16>("F16"), type_of<BF16>("BF16"), type_of<Q4_0>("Q4_0"), type_of<Q4_1>("Q4_1"), type_of<Q5_0>("Q5_0"),
-  type_of<Q5_1>("Q5_1"), type_of<Q8_0>("Q8_0"), type_of<Q4_K>("Q4_K"), type_of<Q5_K>("Q5_K"), type_of<Q6_K>("Q6_K"),
+    type_of<F32>("F32"),   type_of<F16>("F16"),   type_of<BF16>("BF16"), type_of<Q4_0>("Q4_0"),
+    type_of<Q4_1>("Q4_1"), type_of<Q5_0>("Q5_0"), type_of<Q5_1>("Q5_1"), type_of<Q8_0>("Q8_0"),
+    type_of<Q4_K>("Q4_K"), type_of<Q5_K>("Q5_K"), type_of<Q6_K>("Q6_K"),
 };
 
 const Type& find_type(const std::string& name, int cols) {
@@ -133,7 +134,7 @@ size_t raw_bytes(const std::string& type, int rows, int cols) {
 }
 
 Packed pack_empty(const std::string& type, int rows, int cols, Arena& arena) {
-  raw_bytes(type, rows, cols);   // checks the shape
+  raw_bytes(type, rows, cols);  // checks the shape
   require(cols % kBlock == 0, "columns of a packed matrix must be a multiple of 32, got " + std::to_string(cols));
   Packed out{find_type(type, cols).format, rows, cols, 0, nullptr};
   const size_t blocks = size_t(out.blocks());

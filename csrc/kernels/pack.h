@@ -23,9 +23,9 @@ enum class Format { q4, q8 };
 
 struct Packed {
   Format format;
-  int rows, cols;          // N, K as given
-  size_t tile_bytes;       // stride between tiles of 16 columns
-  uint8_t* data;           // the arena's
+  int rows, cols;     // N, K as given
+  size_t tile_bytes;  // stride between tiles of 16 columns
+  uint8_t* data;      // the arena's
   int tiles() const { return (rows + 15) / 16; }
   int blocks() const { return cols / 32; }
   size_t bytes() const { return tile_bytes * size_t(tiles()); }
@@ -49,6 +49,6 @@ void dequantize_row(const std::string& type, const uint8_t* raw, int row, int co
 void unpack_row(const Packed& w, int row, float* out);
 
 float half_to_float(uint16_t h);
-uint16_t float_to_half(float f);   // round to nearest even
+uint16_t float_to_half(float f);  // round to nearest even
 
 }  // namespace quintet

@@ -8,7 +8,7 @@ namespace quintet {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr int kScan = 32;   // tokens per branch of the scans below: rarely taken, and the comparison vectorises
+constexpr int kScan = 32;  // tokens per branch of the scans below: rarely taken, and the comparison vectorises
 
 int chunks_of(int n) { return (n + kChunk - 1) / kChunk; }
 
@@ -25,7 +25,8 @@ void largest_of_all(const float* x, int n, int count, int32_t* ids, float* value
     ids[at] = id;
   };
   for (int i = 0; i < count; i++) insert(i, i);
-  for (int i = count; i < n; i++) if (x[i] > values[count - 1]) insert(i, count - 1);
+  for (int i = count; i < n; i++)
+    if (x[i] > values[count - 1]) insert(i, count - 1);
 }
 
 }  // namespace
@@ -54,7 +55,8 @@ void chunk_masses(const Kernels& k, const float* x, int n, float max, float scal
 double sum(const std::vector<float>& masses) {
   double lanes[8] = {}, tail = 0.0;
   size_t i = 0;
-  for (; i + 8 <= masses.size(); i += 8) for (size_t l = 0; l < 8; l++) lanes[l] += double(masses[i + l]);
+  for (; i + 8 <= masses.size(); i += 8)
+    for (size_t l = 0; l < 8; l++) lanes[l] += double(masses[i + l]);
   for (; i < masses.size(); i++) tail += double(masses[i]);
   return ((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) + ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7])) + tail;
 }
@@ -84,7 +86,7 @@ int32_t first_of(const float* x, int n, const std::vector<float>& maxima, float 
   const auto chunk = std::find(maxima.begin(), maxima.end(), max) - maxima.begin();
   const float* from = x + chunk * kChunk;
   const float* found = std::find(from, x + n, max);
-  return found == x + n ? 0 : int32_t(found - x);   // only a row of NaN has no such value
+  return found == x + n ? 0 : int32_t(found - x);  // only a row of NaN has no such value
 }
 
 float reached_by(const std::vector<float>& maxima, int count) {

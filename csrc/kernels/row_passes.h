@@ -7,7 +7,7 @@
 
 namespace quintet {
 
-constexpr int kChunk = 512;   // tokens per call of a kernel
+constexpr int kChunk = 512;  // tokens per call of a kernel
 
 // The maximum of each chunk, NaN left out. False if a value is NaN or +infinity.
 bool chunk_maxima(const Kernels& k, const float* x, int n, std::vector<float>& maxima);

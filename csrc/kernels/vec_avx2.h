@@ -7,11 +7,16 @@ namespace quintet {
 namespace {
 
 struct V {
-  struct F { __m256 a, b; };
+  struct F {
+    __m256 a, b;
+  };
 
   static F set1(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
   static F load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
-  static void store(float* p, F x) { _mm256_storeu_ps(p, x.a); _mm256_storeu_ps(p + 8, x.b); }
+  static void store(float* p, F x) {
+    _mm256_storeu_ps(p, x.a);
+    _mm256_storeu_ps(p + 8, x.b);
+  }
   static F add(F x, F y) { return {_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)}; }
   static F sub(F x, F y) { return {_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)}; }
   static F mul(F x, F y) { return {_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)}; }
@@ -41,7 +46,7 @@ struct V {
     _mm_storeu_si128((__m128i*)(p + 8), _mm256_cvtps_ph(x.b, _MM_FROUND_TO_NEAREST_INT));
   }
   static int32_t store_i8(int8_t* p, F x) {
-    __m256i w = _mm256_packs_epi32(_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b));   // a0-3 b0-3 a4-7 b4-7
+    __m256i w = _mm256_packs_epi32(_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b));  // a0-3 b0-3 a4-7 b4-7
     w = _mm256_permute4x64_epi64(w, 0xd8);
     const __m128i lo = _mm256_castsi256_si128(w), hi = _mm256_extracti128_si256(w, 1);
     _mm_storeu_si128((__m128i*)p, _mm_packs_epi16(lo, hi));

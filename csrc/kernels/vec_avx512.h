@@ -21,9 +21,7 @@ struct V {
   static F abs(F x) { return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff))); }
   static F round(F x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
   static F zero_below(F x, F bound, F y) { return _mm512_maskz_mov_ps(_knot_mask16(_mm512_cmp_ps_mask(x, bound, _CMP_LT_OQ)), y); }
-  static F pow2(F n) {
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127)), 23));
-  }
+  static F pow2(F n) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127)), 23)); }
   static F load_half(const uint16_t* p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p)); }
   static void store_half(uint16_t* p, F x) {
     _mm256_storeu_si256((__m256i*)p, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
@@ -31,7 +29,7 @@ struct V {
   static int32_t store_i8(int8_t* p, F x) {
     const __m512i w = _mm512_cvtps_epi32(x);
     _mm_storeu_si128((__m128i*)p, _mm512_cvtepi32_epi8(w));
-    return _mm512_reduce_add_epi32(w);   // integers: any order
+    return _mm512_reduce_add_epi32(w);  // integers: any order
   }
   static float hsum(F x) {
     const __m256 t8 = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));

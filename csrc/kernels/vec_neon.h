@@ -7,22 +7,46 @@ namespace quintet {
 namespace {
 
 struct V {
-  struct F { float32x4_t v[4]; };
+  struct F {
+    float32x4_t v[4];
+  };
   template <class Op> static F map(Op op) { return {{op(0), op(1), op(2), op(3)}}; }
 
-  static F set1(float x) { return map([&](int) { return vdupq_n_f32(x); }); }
-  static F load(const float* p) { return map([&](int i) { return vld1q_f32(p + 4 * i); }); }
-  static void store(float* p, F x) { for (int i = 0; i < 4; i++) vst1q_f32(p + 4 * i, x.v[i]); }
-  static F add(F x, F y) { return map([&](int i) { return vaddq_f32(x.v[i], y.v[i]); }); }
-  static F sub(F x, F y) { return map([&](int i) { return vsubq_f32(x.v[i], y.v[i]); }); }
-  static F mul(F x, F y) { return map([&](int i) { return vmulq_f32(x.v[i], y.v[i]); }); }
-  static F div(F x, F y) { return map([&](int i) { return vdivq_f32(x.v[i], y.v[i]); }); }
-  static F fma(F x, F y, F z) { return map([&](int i) { return vfmaq_f32(z.v[i], x.v[i], y.v[i]); }); }
+  static F set1(float x) {
+    return map([&](int) { return vdupq_n_f32(x); });
+  }
+  static F load(const float* p) {
+    return map([&](int i) { return vld1q_f32(p + 4 * i); });
+  }
+  static void store(float* p, F x) {
+    for (int i = 0; i < 4; i++) vst1q_f32(p + 4 * i, x.v[i]);
+  }
+  static F add(F x, F y) {
+    return map([&](int i) { return vaddq_f32(x.v[i], y.v[i]); });
+  }
+  static F sub(F x, F y) {
+    return map([&](int i) { return vsubq_f32(x.v[i], y.v[i]); });
+  }
+  static F mul(F x, F y) {
+    return map([&](int i) { return vmulq_f32(x.v[i], y.v[i]); });
+  }
+  static F div(F x, F y) {
+    return map([&](int i) { return vdivq_f32(x.v[i], y.v[i]); });
+  }
+  static F fma(F x, F y, F z) {
+    return map([&](int i) { return vfmaq_f32(z.v[i], x.v[i], y.v[i]); });
+  }
   // As x86: the second operand when either is NaN.
   static float32x4_t max4(float32x4_t x, float32x4_t y) { return vbslq_f32(vcgtq_f32(x, y), x, y); }
-  static F max(F x, F y) { return map([&](int i) { return max4(x.v[i], y.v[i]); }); }
-  static F abs(F x) { return map([&](int i) { return vabsq_f32(x.v[i]); }); }
-  static F round(F x) { return map([&](int i) { return vrndnq_f32(x.v[i]); }); }
+  static F max(F x, F y) {
+    return map([&](int i) { return max4(x.v[i], y.v[i]); });
+  }
+  static F abs(F x) {
+    return map([&](int i) { return vabsq_f32(x.v[i]); });
+  }
+  static F round(F x) {
+    return map([&](int i) { return vrndnq_f32(x.v[i]); });
+  }
   static F zero_below(F x, F bound, F y) {
     return map([&](int i) { return vbslq_f32(vcltq_f32(x.v[i], bound.v[i]), vdupq_n_f32(0.0f), y.v[i]); });
   }
@@ -49,7 +73,8 @@ struct V {
   }
   static float hmax(F x) {
     const float32x4_t t4 = max4(max4(x.v[0], x.v[2]), max4(x.v[1], x.v[3]));
-    float t[4]; vst1q_f32(t, t4);
+    float t[4];
+    vst1q_f32(t, t4);
     const float a = t[0] > t[2] ? t[0] : t[2], b = t[1] > t[3] ? t[1] : t[3];
     return a > b ? a : b;
   }

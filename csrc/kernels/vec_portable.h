@@ -9,45 +9,89 @@ namespace quintet {
 namespace {
 
 struct V {
-  struct F { float v[16]; };
-  template <class Op> static F map(Op op) { F r; for (int i = 0; i < 16; i++) r.v[i] = op(i); return r; }
+  struct F {
+    float v[16];
+  };
+  template <class Op> static F map(Op op) {
+    F r;
+    for (int i = 0; i < 16; i++) r.v[i] = op(i);
+    return r;
+  }
 
-  static F set1(float x) { return map([&](int) { return x; }); }
-  static F load(const float* p) { F r; std::memcpy(r.v, p, 64); return r; }
+  static F set1(float x) {
+    return map([&](int) { return x; });
+  }
+  static F load(const float* p) {
+    F r;
+    std::memcpy(r.v, p, 64);
+    return r;
+  }
   static void store(float* p, const F& a) { std::memcpy(p, a.v, 64); }
-  static F add(const F& a, const F& b) { return map([&](int i) { return a.v[i] + b.v[i]; }); }
-  static F sub(const F& a, const F& b) { return map([&](int i) { return a.v[i] - b.v[i]; }); }
-  static F mul(const F& a, const F& b) { return map([&](int i) { return a.v[i] * b.v[i]; }); }
-  static F div(const F& a, const F& b) { return map([&](int i) { return a.v[i] / b.v[i]; }); }
-  static F fma(const F& a, const F& b, const F& c) { return map([&](int i) { return std::fma(a.v[i], b.v[i], c.v[i]); }); }
-  static F max(const F& a, const F& b) { return map([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; }); }
-  static F abs(const F& a) { return map([&](int i) { return std::fabs(a.v[i]); }); }
-  static F round(const F& a) { return map([&](int i) { return std::nearbyint(a.v[i]); }); }
+  static F add(const F& a, const F& b) {
+    return map([&](int i) { return a.v[i] + b.v[i]; });
+  }
+  static F sub(const F& a, const F& b) {
+    return map([&](int i) { return a.v[i] - b.v[i]; });
+  }
+  static F mul(const F& a, const F& b) {
+    return map([&](int i) { return a.v[i] * b.v[i]; });
+  }
+  static F div(const F& a, const F& b) {
+    return map([&](int i) { return a.v[i] / b.v[i]; });
+  }
+  static F fma(const F& a, const F& b, const F& c) {
+    return map([&](int i) { return std::fma(a.v[i], b.v[i], c.v[i]); });
+  }
+  static F max(const F& a, const F& b) {
+    return map([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; });
+  }
+  static F abs(const F& a) {
+    return map([&](int i) { return std::fabs(a.v[i]); });
+  }
+  static F round(const F& a) {
+    return map([&](int i) { return std::nearbyint(a.v[i]); });
+  }
   // x < bound ? 0 : y, per lane
-  static F zero_below(const F& x, const F& bound, const F& y) { return map([&](int i) { return x.v[i] < bound.v[i] ? 0.0f : y.v[i]; }); }
+  static F zero_below(const F& x, const F& bound, const F& y) {
+    return map([&](int i) { return x.v[i] < bound.v[i] ? 0.0f : y.v[i]; });
+  }
   // 2^n for integral n in [-126, 127]
   static F pow2(const F& n) {
-    return map([&](int i) { uint32_t b = uint32_t(int32_t(n.v[i]) + 127) << 23; float f; std::memcpy(&f, &b, 4); return f; });
+    return map([&](int i) {
+      uint32_t b = uint32_t(int32_t(n.v[i]) + 127) << 23;
+      float f;
+      std::memcpy(&f, &b, 4);
+      return f;
+    });
   }
-  static F load_half(const uint16_t* p) { return map([&](int i) { return half_to_float(p[i]); }); }
-  static void store_half(uint16_t* p, const F& a) { for (int i = 0; i < 16; i++) p[i] = float_to_half(a.v[i]); }
+  static F load_half(const uint16_t* p) {
+    return map([&](int i) { return half_to_float(p[i]); });
+  }
+  static void store_half(uint16_t* p, const F& a) {
+    for (int i = 0; i < 16; i++) p[i] = float_to_half(a.v[i]);
+  }
   // round to nearest even and narrow; the caller keeps |a| <= 127. Returns the sum of the 16 integers.
   static int32_t store_i8(int8_t* p, const F& a) {
     int32_t sum = 0;
-    for (int i = 0; i < 16; i++) { p[i] = int8_t(std::nearbyint(a.v[i])); sum += p[i]; }
+    for (int i = 0; i < 16; i++) {
+      p[i] = int8_t(std::nearbyint(a.v[i]));
+      sum += p[i];
+    }
     return sum;
   }
   // The fixed trees: lanes i and i+8, then i and i+4, i+2, i+1.
   static float hsum(const F& a) {
     float t[8];
     for (int i = 0; i < 8; i++) t[i] = a.v[i] + a.v[i + 8];
-    for (int w = 4; w > 0; w /= 2) for (int i = 0; i < w; i++) t[i] = t[i] + t[i + w];
+    for (int w = 4; w > 0; w /= 2)
+      for (int i = 0; i < w; i++) t[i] = t[i] + t[i + w];
     return t[0];
   }
   static float hmax(const F& a) {
     float t[8];
     for (int i = 0; i < 8; i++) t[i] = a.v[i] > a.v[i + 8] ? a.v[i] : a.v[i + 8];
-    for (int w = 4; w > 0; w /= 2) for (int i = 0; i < w; i++) t[i] = t[i] > t[i + w] ? t[i] : t[i + w];
+    for (int w = 4; w > 0; w /= 2)
+      for (int i = 0; i < w; i++) t[i] = t[i] > t[i + w] ? t[i] : t[i + w];
     return t[0];
   }
 };

@@ -37,19 +37,23 @@ const Config& checked(const Config& c) {
 
 struct Model::Pass {
   const Batch* batch = nullptr;
-  std::vector<int> row_segment, row_position;   // per row; from the last layer's attention on, per wanted row
-  std::vector<int> wanted;             // sorted, unique
-  std::vector<Unit> units, last_units; // attention of all rows, and of the wanted ones
-  std::vector<float> x, qkv, attended; // [T, hidden], [T, heads + 2 kv_heads, head_dim], [T, heads, head_dim]
-  std::vector<uint8_t> in, heads, ffn; // quantised rows: normed x, attended, gate * up
-  struct Own { std::vector<float> scratch; std::vector<const uint16_t*> keys, values; };
-  std::vector<Own> threads;            // each thread's own
+  std::vector<int> row_segment, row_position;  // per row; from the last layer's attention on, per wanted row
+  std::vector<int> wanted;                     // sorted, unique
+  std::vector<Unit> units, last_units;         // attention of all rows, and of the wanted ones
+  std::vector<float> x, qkv, attended;         // [T, hidden], [T, heads + 2 kv_heads, head_dim], [T, heads, head_dim]
+  std::vector<uint8_t> in, heads, ffn;         // quantised rows: normed x, attended, gate * up
+  struct Own {
+    std::vector<float> scratch;
+    std::vector<const uint16_t*> keys, values;
+  };
+  std::vector<Own> threads;  // each thread's own
   size_t in_row = 0, heads_row = 0, ffn_row = 0;
   int qkv_width = 0;
 };
 
 Model::Model(const Config& config, const Kernels& kernels, int threads)
-    : config_(checked(config)), k_(kernels), team_(threads, kPhasesPerLayer * config.layers + 1), rope_(config.rope, config.context), layers_(size_t(config.layers)) {}
+    : config_(checked(config)), k_(kernels), team_(threads, kPhasesPerLayer * config.layers + 1), rope_(config.rope, config.context),
+      layers_(size_t(config.layers)) {}
 
 Model::~Model() = default;
 
@@ -70,20 +74,26 @@ void Model::check(const Batch& b) const {
     }
   }
   if (sum != b.total) fail("forward: lengths do not sum to the number of tokens");
-  for (int i = 0; i < b.total; i++) if (b.tokens[i] < 0 || b.tokens[i] >= config_.vocab) fail("forward: a token id out of range");
-  for (int i = 0; i < b.wanted; i++) if (b.rows[i] < 0 || b.rows[i] >= b.total) fail("forward: a row out of range");
+  for (int i = 0; i < b.total; i++)
+    if (b.tokens[i] < 0 || b.tokens[i] >= config_.vocab) fail("forward: a token id out of range");
+  for (int i = 0; i < b.wanted; i++)
+    if (b.rows[i] < 0 || b.rows[i] >= b.total) fail("forward: a row out of range");
 }
 
 // A phase of a matrix product's tiles, a few to a unit: enough units to balance the threads, few enough that claiming costs nothing.
 template <class Tile> void Model::tiles(Team::Walk& walk, int count, Tile tile) {
   const int chunk = std::max(1, count / (6 * team_.size()));
-  walk.phase((count + chunk - 1) / chunk, [&](int u) { for (int t = u * chunk; t < std::min(count, (u + 1) * chunk); t++) tile(t); });
+  walk.phase((count + chunk - 1) / chunk, [&](int u) {
+    for (int t = u * chunk; t < std::min(count, (u + 1) * chunk); t++) tile(t);
+  });
 }
 
 // A phase of row-wise work; a little of it is done by one thread, as dividing it would cost more.
 template <class Row> void Model::rows(Team::Walk& walk, int live, Row row) {
   const int chunk = live * config_.hidden <= kSerialFloats ? live : std::clamp(live / team_.size(), 1, 4);
-  walk.phase((live + chunk - 1) / chunk, [&](int u) { for (int r = u * chunk; r < std::min(live, (u + 1) * chunk); r++) row(r); });
+  walk.phase((live + chunk - 1) / chunk, [&](int u) {
+    for (int r = u * chunk; r < std::min(live, (u + 1) * chunk); r++) row(r);
+  });
 }
 
 void Model::project_qkv(Pass& p, const Layer& layer, Team::Walk& walk) {
@@ -145,9 +155,14 @@ void Model::attend(Pass& p, int layer, const Unit& u, int thread) {
   const int32_t* table = p.batch->tables + size_t(u.segment) * size_t(p.batch->table_width);
   const uint16_t** k = p.threads[size_t(thread)].keys.data();
   const uint16_t** v = p.threads[size_t(thread)].values.data();
-  for (int i = 0; i < pages; i++) { k[i] = keys(layer, table[i], u.kv_head); v[i] = values(layer, table[i], u.kv_head); }
+  for (int i = 0; i < pages; i++) {
+    k[i] = keys(layer, table[i], u.kv_head);
+    v[i] = values(layer, table[i], u.kv_head);
+  }
   float* scores = p.threads[size_t(thread)].scratch.data();
-  const float* q[4]; float* out[4]; int position[4];
+  const float* q[4];
+  float* out[4];
+  int position[4];
   int n = 0;
   bool first = true;
   auto flush = [&] {
@@ -223,7 +238,8 @@ void Model::run_layers(Pass& p, Team::Walk& walk) {
     }
     const std::vector<Unit>& units = last ? p.last_units : p.units;
     walk.phase(int(units.size()), [&](int u) { attend(p, l, units[size_t(u)], thread); });
-    rows(walk, live, [&](int r) { k_.quantize_row(p.attended.data() + size_t(r) * size_t(width), width, p.heads.data() + size_t(r) * p.heads_row); });
+    rows(walk, live,
+         [&](int r) { k_.quantize_row(p.attended.data() + size_t(r) * size_t(width), width, p.heads.data() + size_t(r) * p.heads_row); });
     add_to_x(*layer.o, p.heads, p.heads_row);
     rows(walk, live, [&](int r) { norm(layer.ffn_norm, r); });
     feed_forward(p, layer, live, walk);
@@ -251,7 +267,10 @@ void Model::prepare(Pass& p, const Batch& b) const {
   p.row_position.clear();
   size_t pages = 0;
   for (int s = 0; s < b.segments; s++) {
-    for (int i = 0; i < b.lengths[s]; i++) { p.row_segment.push_back(s); p.row_position.push_back(b.starts[s] + i); }
+    for (int i = 0; i < b.lengths[s]; i++) {
+      p.row_segment.push_back(s);
+      p.row_position.push_back(b.starts[s] + i);
+    }
     pages = std::max(pages, size_t(p.row_position.back()) / kPage + 1);
   }
   p.threads.resize(size_t(team_.size()));

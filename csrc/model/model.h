@@ -15,28 +15,33 @@
 
 namespace quintet {
 
-constexpr int kPage = 16;   // tokens per KV page = lanes of a register
+constexpr int kPage = 16;  // tokens per KV page = lanes of a register
 
 struct Config {
   int context = 0, layers = 0, hidden = 0, heads = 0, kv_heads = 0, head_dim = 0, ffn = 0, vocab = 0;
   float norm_eps = 0;
   bool qkv_bias = false;
-  bool tied = false;          // the embedding is also the output matrix
-  bool interleaved = false;   // the file's q and k rows are in rope pairs (2i, 2i+1): reordered to (i, i + dim/2) when packed
+  bool tied = false;         // the embedding is also the output matrix
+  bool interleaved = false;  // the file's q and k rows are in rope pairs (2i, 2i+1): reordered to (i, i + dim/2) when packed
   RopeParams rope;
 };
 
 struct Batch {
-  const int32_t* tokens; int total;            // [T]
-  const int32_t* lengths; const int32_t* starts; int segments;   // [S]
-  const int32_t* tables; int table_width;      // [S, P]
-  const int32_t* rows; int wanted;             // [R] indexes into tokens
+  const int32_t* tokens;   // [T]
+  int total;               // T
+  const int32_t* lengths;  // [S]
+  const int32_t* starts;   // [S]
+  int segments;            // S
+  const int32_t* tables;   // [S, P]
+  int table_width;         // P
+  const int32_t* rows;     // [R] indexes into tokens
+  int wanted;              // R
 };
 
 class Model {
  public:
   Model(const Config& config, const Kernels& kernels, int threads);
-  ~Model();   // where Pass is known
+  ~Model();  // where Pass is known
 
   // Give one tensor, in the file's own type. Checks name, shape and length; throws std::invalid_argument.
   void set(const std::string& name, const std::string& type, int rows, int cols, const uint8_t* raw, size_t size);
@@ -66,8 +71,10 @@ class Model {
     std::optional<Packed> q, k, v, o, gate, up, down;
     std::vector<float> attn_norm, ffn_norm, q_bias, k_bias, v_bias;
   };
-  struct Unit { int segment, kv_head, head_from, head_to, row_from, row_to; };   // rows: indexes into the live rows
-  struct Pass;   // the buffers and views of one forward
+  struct Unit {
+    int segment, kv_head, head_from, head_to, row_from, row_to;  // rows: indexes into the live rows
+  };
+  struct Pass;  // the buffers and views of one forward
 
   const Packed& output_matrix() const;
   std::optional<Packed>* matrix_slot(const std::string& name, int* rows, int* cols);

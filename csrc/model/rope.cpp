@@ -13,12 +13,15 @@ namespace {
 
 constexpr double kLn2 = 0.693147180559945309417;
 constexpr double kPi = 3.141592653589793238463;
-constexpr int kRopeStep = 256;   // positions that are filled at a time
+constexpr int kRopeStep = 256;  // positions that are filled at a time
 
 double log_d(double x) {
   int e;
-  double m = std::frexp(x, &e);   // exact
-  if (m < 0.70710678118654752440) { m *= 2; e--; }
+  double m = std::frexp(x, &e);  // exact
+  if (m < 0.70710678118654752440) {
+    m *= 2;
+    e--;
+  }
   const double s = (m - 1) / (m + 1), s2 = s * s;
   double sum = 0;
   for (int k = 25; k >= 1; k -= 2) sum = sum * s2 + 1.0 / k;
@@ -29,7 +32,7 @@ double exp_d(double x) {
   const double n = std::nearbyint(x / kLn2), r = x - n * kLn2;
   double sum = 1;
   for (int k = 18; k >= 1; k--) sum = 1 + sum * r / k;
-  return std::ldexp(sum, int(n));   // exact
+  return std::ldexp(sum, int(n));  // exact
 }
 
 // pi/2 in three parts of 33 bits (fdlibm), so that n * part is exact for n < 2^20.
@@ -46,10 +49,22 @@ void sin_cos_d(double x, double* sine, double* cosine) {
   }
   s *= r;
   switch (int64_t(n) & 3) {
-    case 0: *sine = s; *cosine = c; break;
-    case 1: *sine = c; *cosine = -s; break;
-    case 2: *sine = -s; *cosine = -c; break;
-    default: *sine = -c; *cosine = s; break;
+    case 0:
+      *sine = s;
+      *cosine = c;
+      break;
+    case 1:
+      *sine = c;
+      *cosine = -s;
+      break;
+    case 2:
+      *sine = -s;
+      *cosine = -c;
+      break;
+    default:
+      *sine = -c;
+      *cosine = s;
+      break;
   }
 }
 
@@ -86,9 +101,11 @@ std::vector<double> frequencies(const RopeParams& p) {
 void check(const RopeParams& p, int positions) {
   if (p.dim <= 0 || p.dim % 2 || positions <= 0 || positions > (1 << 22)) throw std::invalid_argument("rope: bad dimension or context");
   if (!(p.base > 1) || !(p.factor > 0)) throw std::invalid_argument("rope: base must be above 1 and factor above 0");
-  if (p.scaling != "none" && p.scaling != "linear" && p.scaling != "yarn") throw std::invalid_argument("rope: unknown scaling '" + p.scaling + "'");
+  if (p.scaling != "none" && p.scaling != "linear" && p.scaling != "yarn")
+    throw std::invalid_argument("rope: unknown scaling '" + p.scaling + "'");
   if (p.scaling == "yarn" && p.original_context <= 0) throw std::invalid_argument("rope: yarn needs the original context");
-  if (!p.freq_factors.empty() && int(p.freq_factors.size()) != p.dim / 2) throw std::invalid_argument("rope: one frequency factor per pair");
+  if (!p.freq_factors.empty() && int(p.freq_factors.size()) != p.dim / 2)
+    throw std::invalid_argument("rope: one frequency factor per pair");
 }
 
 }  // namespace

@@ -6,13 +6,13 @@
 namespace quintet {
 
 struct RopeParams {
-  int dim = 0;                 // rotated dimensions per head
-  double base = 10000.0;       // theta
-  std::string scaling = "none";   // none, linear, yarn
-  double factor = 1.0;         // context extension
-  int original_context = 0;    // yarn: context the model was trained on
+  int dim = 0;                   // rotated dimensions per head
+  double base = 10000.0;         // theta
+  std::string scaling = "none";  // none, linear, yarn
+  double factor = 1.0;           // context extension
+  int original_context = 0;      // yarn: context the model was trained on
   double attn_factor = 1.0, beta_fast = 32.0, beta_slow = 1.0;
-  std::vector<float> freq_factors;   // divisors per pair (llama 3); empty = 1
+  std::vector<float> freq_factors;  // divisors per pair (llama 3); empty = 1
 };
 
 // Filled as sequences reach further: the table of a long context is larger than the rest of an idle model's working memory.
@@ -29,7 +29,7 @@ class RopeTable {
   int half_, most_, filled_ = 0;
   double scale_;
   std::vector<double> frequencies_;
-  std::vector<float> cos_, sin_;   // reserved for all positions, so that rows stay where they are
+  std::vector<float> cos_, sin_;  // reserved for all positions, so that rows stay where they are
 };
 
 }  // namespace quintet

@@ -13,7 +13,10 @@ void fail(const std::string& what) { throw std::invalid_argument(what); }
 // "12.ffn_norm" -> layer 12, "ffn_norm"; -1 without a layer prefix.
 static int split_name(const std::string& name, int layers, std::string* rest) {
   const size_t dot = name.find('.');
-  if (dot == std::string::npos || dot == 0 || dot > 5) { *rest = name; return -1; }
+  if (dot == std::string::npos || dot == 0 || dot > 5) {
+    *rest = name;
+    return -1;
+  }
   int layer = 0;
   for (size_t i = 0; i < dot; i++) {
     if (name[i] < '0' || name[i] > '9') fail("model: unknown tensor '" + name + "'");
@@ -28,7 +31,11 @@ std::optional<Packed>* Model::matrix_slot(const std::string& name, int* rows, in
   const Config& c = config_;
   std::string part;
   const int l = split_name(name, c.layers, &part);
-  auto slot = [&](std::optional<Packed>& p, int n, int k) { *rows = n; *cols = k; return &p; };
+  auto slot = [&](std::optional<Packed>& p, int n, int k) {
+    *rows = n;
+    *cols = k;
+    return &p;
+  };
   if (l < 0) {
     if (part == "embed") return slot(embed_, c.vocab, c.hidden);
     if (part == "output" && !c.tied) return slot(output_, c.vocab, c.hidden);
@@ -50,7 +57,10 @@ std::vector<float>* Model::vector_slot(const std::string& name, int* size) {
   const Config& c = config_;
   std::string part;
   const int l = split_name(name, c.layers, &part);
-  auto slot = [&](std::vector<float>& v, int n) { *size = n; return &v; };
+  auto slot = [&](std::vector<float>& v, int n) {
+    *size = n;
+    return &v;
+  };
   if (l < 0) return part == "output_norm" ? slot(output_norm_, c.hidden) : nullptr;
   Layer& y = layers_[size_t(l)];
   if (part == "attn_norm") return slot(y.attn_norm, c.hidden);
@@ -68,8 +78,7 @@ std::vector<int> Model::rope_order(int heads) const {
   std::vector<int> order(size_t(heads) * size_t(config_.head_dim));
   for (int h = 0; h < heads; h++) {
     const int base = h * config_.head_dim;
-    for (int i = 0; i < config_.head_dim; i++)
-      order[size_t(base + i)] = base + (i < half ? 2 * i : i < dim ? 2 * (i - half) + 1 : i);
+    for (int i = 0; i < config_.head_dim; i++) order[size_t(base + i)] = base + (i < half ? 2 * i : i < dim ? 2 * (i - half) + 1 : i);
   }
   return order;
 }
@@ -82,7 +91,8 @@ void Model::pack_parallel(Packed& out, const std::string& type, const uint8_t* r
 void Model::set(const std::string& name, const std::string& type, int rows, int cols, const uint8_t* raw, size_t size) {
   const std::string tensor = "tensor '" + name + "'";
   if (rows <= 0 || cols <= 0 || raw_bytes(type, rows, cols) != size) fail(tensor + ": length does not match its type and shape");
-  const bool rotated = config_.interleaved && (name.ends_with(".q") || name.ends_with(".k") || name.ends_with(".q_bias") || name.ends_with(".k_bias"));
+  const bool rotated =
+      config_.interleaved && (name.ends_with(".q") || name.ends_with(".k") || name.ends_with(".q_bias") || name.ends_with(".k_bias"));
   int n = 0, k = 0;
   if (auto* slot = matrix_slot(name, &n, &k)) {
     if (rows != n || cols != k) fail(tensor + ": wrong shape");
@@ -107,7 +117,9 @@ void Model::set(const std::string& name, const std::string& type, int rows, int 
 
 void Model::finish() {
   std::string missing;
-  auto need = [&](bool there, const std::string& name) { if (!there) missing += (missing.empty() ? "" : ", ") + name; };
+  auto need = [&](bool there, const std::string& name) {
+    if (!there) missing += (missing.empty() ? "" : ", ") + name;
+  };
   need(embed_.has_value(), "embed");
   need(config_.tied || output_.has_value(), "output");
   need(!output_norm_.empty(), "output_norm");
@@ -123,10 +135,13 @@ void Model::finish() {
 
 size_t Model::weight_bytes() const {
   size_t sum = 0;
-  auto add = [&](const std::optional<Packed>& p) { if (p) sum += p->bytes(); };
+  auto add = [&](const std::optional<Packed>& p) {
+    if (p) sum += p->bytes();
+  };
   add(embed_);
   add(output_);
-  for (const Layer& y : layers_) for (const auto* p : {&y.q, &y.k, &y.v, &y.o, &y.gate, &y.up, &y.down}) add(*p);
+  for (const Layer& y : layers_)
+    for (const auto* p : {&y.q, &y.k, &y.v, &y.o, &y.gate, &y.up, &y.down}) add(*p);
   return sum;
 }
 
@@ -147,7 +162,7 @@ void Model::copy_page(int source, int target) {
 }
 
 uint16_t* Model::keys(int layer, int page, int kv_head) const {
-  const size_t block = size_t(config_.head_dim) * kPage * 2;   // one head's keys and values of a page
+  const size_t block = size_t(config_.head_dim) * kPage * 2;  // one head's keys and values of a page
   const size_t index = size_t(layer) * size_t(config_.kv_heads) + size_t(kv_head);
   return reinterpret_cast<uint16_t*>(this->page(page)) + index * block;
 }

@@ -48,7 +48,7 @@ thread_local Scratch scratch;
 double log_sum_exp_exact(const Kernels& k, const float* logits, int vocab, float max) {
   if (!std::isfinite(max)) return double(max);
   chunk_masses(k, logits, vocab, max, 1.0f, scratch.chunks);
-  return double(max) + log_positive(std::max(sum(scratch.chunks), 1.0));   // the maximum's own term is 1: no log-probability above 0
+  return double(max) + log_positive(std::max(sum(scratch.chunks), 1.0));  // the maximum's own term is 1: no log-probability above 0
 }
 
 float row_max(const std::vector<float>& maxima) { return *std::max_element(maxima.begin(), maxima.end()); }
@@ -59,13 +59,14 @@ float edit(const Kernels& k, const float* logits, const Sampler& sampler, const 
   scratch.edited.assign(logits, logits + vocab);
   float* row = scratch.edited.data();
   if (mask) keep_masked(mask, vocab, row);
-  for (const Edit step : kEdits) if (hold_ends || step != &Sampler::ban_ends) (sampler.*step)(row);
+  for (const Edit step : kEdits)
+    if (hold_ends || step != &Sampler::ban_ends) (sampler.*step)(row);
   chunk_maxima(k, row, vocab, scratch.maxima);
   return row_max(scratch.maxima);
 }
 
 struct Edited {
-  int32_t refusal = 0;   // below 0: there is nothing to draw
+  int32_t refusal = 0;  // below 0: there is nothing to draw
   const float* logits = nullptr;
   float max = 0.0f;
 };
@@ -91,9 +92,11 @@ bool is_drawn(const Sampler& sampler, const Edited& edited) {
 
 Row filtered(const Kernels& k, const Edited& edited, const Sampler& sampler, uint64_t position) {
   const Controls& c = sampler.controls();
-  Row row{k, edited.logits, sampler.vocab(), sampler, position, scratch.maxima, edited.max, 1.0f / c.temperature, scratch.chunks, scratch.candidates};
+  Row row{k,          edited.logits,        sampler.vocab(), sampler,           position, scratch.maxima,
+          edited.max, 1.0f / c.temperature, scratch.chunks,  scratch.candidates};
   if (c.mirostat_target > 0.0f) keep_unsurprising(row);
-  else for (const Filter step : kFilters) step(row);
+  else
+    for (const Filter step : kFilters) step(row);
   return row;
 }
 
@@ -126,8 +129,8 @@ int32_t draw_row(const Kernels& k, const float* logits, Sampler& sampler, uint64
   return token;
 }
 
-void draw_drafted(const Kernels& k, const float* logits, int64_t stride, int rows, Sampler& sampler, uint64_t position, const int32_t* drafts,
-                  const uint32_t* masks, int32_t* tokens) {
+void draw_drafted(const Kernels& k, const float* logits, int64_t stride, int rows, Sampler& sampler, uint64_t position,
+                  const int32_t* drafts, const uint32_t* masks, int32_t* tokens) {
   const size_t words = mask_words(sampler.vocab());
   std::fill(tokens, tokens + rows, kNotDrawn);
   for (int r = 0; r < rows; r++) {

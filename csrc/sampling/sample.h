@@ -19,9 +19,9 @@ void score_row(const Kernels& k, const float* logits, int vocab, int target, int
                double* log_sum);
 
 // Instead of a token:
-constexpr int32_t kNotFinite = -1;     // a logit is NaN or +infinity, or all are -infinity
-constexpr int32_t kNothingLeft = -2;   // the sequence's own controls ban every token
-constexpr int32_t kNotDrawn = -4;      // the sequence did not go on as drafted (-3 is the scheduler's)
+constexpr int32_t kNotFinite = -1;    // a logit is NaN or +infinity, or all are -infinity
+constexpr int32_t kNothingLeft = -2;  // the sequence's own controls ban every token
+constexpr int32_t kNotDrawn = -4;     // the sequence did not go on as drafted (-3 is the scheduler's)
 
 // Draw a token; its order of steps is in sample.cpp. mask: a bit per token, 1 = may be drawn; null = all may.
 int32_t draw_row(const Kernels& k, const float* logits, Sampler& sampler, uint64_t position, const uint32_t* mask);
@@ -34,8 +34,8 @@ int32_t draw_row(const Kernels& k, const float* logits, Sampler& sampler, uint64
 //   drafts    [rows], -1 = matches nothing, as the last must
 //   masks     [rows][mask_words], or null
 //   tokens    [rows], kNotDrawn where nothing was
-void draw_drafted(const Kernels& k, const float* logits, int64_t stride, int rows, Sampler& sampler, uint64_t position, const int32_t* drafts,
-                  const uint32_t* masks, int32_t* tokens);
+void draw_drafted(const Kernels& k, const float* logits, int64_t stride, int rows, Sampler& sampler, uint64_t position,
+                  const int32_t* drafts, const uint32_t* masks, int32_t* tokens);
 
 // The tokens that `draw_row` may draw, in id order, and their probabilities; empty where it gives no token.
 std::vector<std::pair<int32_t, float>> distribution(const Kernels& k, const float* logits, const Sampler& sampler, uint64_t position,

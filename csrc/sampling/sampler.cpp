@@ -12,9 +12,11 @@ namespace quintet {
 namespace {
 
 constexpr float kBanned = -std::numeric_limits<float>::infinity();
-constexpr float kForce = 100.0f;   // a bias that large forces, and the opposite bans
+constexpr float kForce = 100.0f;  // a bias that large forces, and the opposite bans
 
-void require(bool ok, const char* what) { if (!ok) throw std::invalid_argument(what); }
+void require(bool ok, const char* what) {
+  if (!ok) throw std::invalid_argument(what);
+}
 
 void require_ids(const std::vector<int32_t>& ids, int vocab, const char* what) {
   for (const int32_t id : ids) require(id >= 0 && id < vocab, what);
@@ -48,7 +50,8 @@ void Sampler::check() const {
   for (const float x : {c.top_n_sigma, c.mirostat_target, c.mirostat_lr, c.dry.multiplier})
     require(x >= 0.0f && std::isfinite(x), "sampler: a number below 0 or not finite");
   require(c.repetition_penalty > 0.0f && std::isfinite(c.repetition_penalty), "sampler: repetition_penalty must be above 0");
-  require(c.dry.base >= 1.0f && std::isfinite(c.dry.base) && c.dry.allowed_length >= 1, "sampler: dry base and allowed_length must be at least 1");
+  require(c.dry.base >= 1.0f && std::isfinite(c.dry.base) && c.dry.allowed_length >= 1,
+          "sampler: dry base and allowed_length must be at least 1");
   for (const std::string& breaker : c.dry.breakers) require(!breaker.empty(), "sampler: an empty dry breaker");
   for (const auto& [id, bias] : c.logit_bias)
     require(id >= 0 && id < vocab() && std::fabs(bias) <= kForce, "sampler: logit_bias id or bias out of range");
@@ -86,7 +89,9 @@ bool Sampler::edits() const {
 
 // ---- the steps
 
-void Sampler::keep_allowed(float* logits) const { if (!allowed_.empty()) keep_masked(allowed_.data(), vocab(), logits); }
+void Sampler::keep_allowed(float* logits) const {
+  if (!allowed_.empty()) keep_masked(allowed_.data(), vocab(), logits);
+}
 
 bool Sampler::completes(const std::vector<int32_t>& word) const {
   const size_t before = word.size() - 1;
@@ -94,13 +99,15 @@ bool Sampler::completes(const std::vector<int32_t>& word) const {
 }
 
 void Sampler::ban_bad_words(float* logits) const {
-  for (const auto& word : controls_.bad_words) if (completes(word)) logits[word.back()] = kBanned;
+  for (const auto& word : controls_.bad_words)
+    if (completes(word)) logits[word.back()] = kBanned;
 }
 
 void Sampler::ban_ends(float* logits) const {
   if (!holds_ends()) return;
   for (const int32_t id : controls_.eos_ids) logits[id] = kBanned;
-  if (generated_ < controls_.min_tokens) for (const int32_t id : controls_.stop_token_ids) logits[id] = kBanned;
+  if (generated_ < controls_.min_tokens)
+    for (const int32_t id : controls_.stop_token_ids) logits[id] = kBanned;
 }
 
 // A token that is banned by now can neither be forced nor biased; if others are forced, all but these are banned.
@@ -125,7 +132,9 @@ void Sampler::penalise_output(float* logits) const {
   if (c.frequency_penalty != 0.0f || c.presence_penalty != 0.0f) counts_.penalise_output(c.frequency_penalty, c.presence_penalty, logits);
 }
 
-void Sampler::penalise_dry(float* logits) const { if (repetitions_) repetitions_->penalise(logits); }
+void Sampler::penalise_dry(float* logits) const {
+  if (repetitions_) repetitions_->penalise(logits);
+}
 
 // ---- masks
 
@@ -134,7 +143,8 @@ namespace {
 // Per 4 bits of a mask, a word of ones for each bit that is 1.
 constexpr auto kLanes = [] {
   std::array<std::array<uint32_t, 4>, 16> lanes = {};
-  for (uint32_t bits = 0; bits < 16; bits++) for (uint32_t lane = 0; lane < 4; lane++) lanes[bits][lane] = bits >> lane & 1u ? ~0u : 0u;
+  for (uint32_t bits = 0; bits < 16; bits++)
+    for (uint32_t lane = 0; lane < 4; lane++) lanes[bits][lane] = bits >> lane & 1u ? ~0u : 0u;
   return lanes;
 }();
 
@@ -154,13 +164,16 @@ void keep_masked(const uint32_t* mask, int vocab, float* logits) {
     const uint32_t bits = mask[i / 32];
     if (bits == ~0u) continue;
     if (bits == 0) std::fill(logits + i, logits + i + 32, kBanned);
-    else for (int j = 0; j < 32; j += 4) keep_lanes(bits >> j & 15u, logits + i + j);
+    else
+      for (int j = 0; j < 32; j += 4) keep_lanes(bits >> j & 15u, logits + i + j);
   }
-  for (; i < vocab; i++) if (!(mask[i / 32] >> (i % 32) & 1u)) logits[i] = kBanned;
+  for (; i < vocab; i++)
+    if (!(mask[i / 32] >> (i % 32) & 1u)) logits[i] = kBanned;
 }
 
 bool keeps_all(const uint32_t* mask, int vocab) {
-  for (int i = 0; i + 32 <= vocab; i += 32) if (mask[i / 32] != ~0u) return false;
+  for (int i = 0; i + 32 <= vocab; i += 32)
+    if (mask[i / 32] != ~0u) return false;
   const uint32_t tail = (1u << (vocab % 32)) - 1u;
   return vocab % 32 == 0 || (mask[vocab / 32] & tail) == tail;
 }

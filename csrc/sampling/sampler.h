@@ -21,7 +21,7 @@ struct Controls {
   float mirostat_target = 0.0f, mirostat_lr = 0.1f;
   std::vector<std::pair<int32_t, float>> logit_bias = {};
   std::vector<int32_t> allowed_token_ids = {};
-  std::vector<std::vector<int32_t>> bad_words = {};   // token sequences, none of them empty
+  std::vector<std::vector<int32_t>> bad_words = {};  // token sequences, none of them empty
   int min_tokens = 0;
   bool ignore_eos = false;
   std::vector<int32_t> eos_ids = {}, stop_token_ids = {};
@@ -65,12 +65,12 @@ class Sampler {
 
   Controls controls_;
   std::shared_ptr<const Pieces> pieces_;
-  std::vector<uint32_t> allowed_;    // a bit per token; empty = all
+  std::vector<uint32_t> allowed_;  // a bit per token; empty = all
   bool counts_tokens_ = false;
   Counts counts_;
   std::optional<Repetitions> repetitions_;
-  std::vector<int32_t> output_;      // its last tokens, as many as a bad word may begin with
-  size_t longest_beginning_ = 0;     // of a bad word, in tokens
+  std::vector<int32_t> output_;   // its last tokens, as many as a bad word may begin with
+  size_t longest_beginning_ = 0;  // of a bad word, in tokens
   int generated_ = 0;
   double mu_ = 0.0;
   std::pair<int32_t, double> drawn_ = {-1, 0.0};

@@ -21,8 +21,8 @@ void weigh(Row& row) {
 namespace {
 
 constexpr float kLargest = std::numeric_limits<float>::max();
-constexpr double kZeroMass = 87.0;   // exp is 0 from here down
-constexpr double kEnough = 8.0;      // nearly always what is sought lies within
+constexpr double kZeroMass = 87.0;  // exp is 0 from here down
+constexpr double kEnough = 8.0;     // nearly always what is sought lies within
 constexpr double kLn2 = 0x1.62e42fefa39efp-1;
 
 // ---- tokens in play
@@ -85,7 +85,7 @@ uint32_t range_reaching(const Candidates& c, uint32_t base, int shift, double li
   std::array<double, 256> ranges = {};
   for (const uint32_t i : c.members) ranges[range_of(c.keys[i], base, shift)] += double(c.masses[i]);
   uint32_t found = 0;
-  double skipped = 0.0;   // mass of `found`, added once a later range is found
+  double skipped = 0.0;  // mass of `found`, added once a later range is found
   for (uint32_t r = 0; r < 256; r++) {
     if (!(ranges[r] > 0.0)) continue;
     before += skipped;
@@ -178,7 +178,9 @@ double deviation(const Row& row) {
 
 // How far below the maximum, after temperature, the tokens lie that hold all but less than half of the share `dropped` of the mass, even if
 // there are vocab of them.
-double width_of_all_but(const Row& row, double dropped) { return std::min(kZeroMass, log_positive(2.0 * double(row.vocab) / (dropped * row.total))); }
+double width_of_all_but(const Row& row, double dropped) {
+  return std::min(kZeroMass, log_positive(2.0 * double(row.vocab) / (dropped * row.total)));
+}
 
 // Gathers what a typical selection can keep of the whole row: these hold enough mass, and all others come after them, as they are further
 // from the mean than the maximum is.
@@ -294,7 +296,7 @@ void keep_top_p(Row& row) {
     rank_by_logit(c);
     return keep_within(c, limit);
   }
-  row.whole = true;   // rounding: all of the row is needed
+  row.whole = true;  // rounding: all of the row is needed
 }
 
 void keep_min_p(Row& row) {
@@ -315,7 +317,7 @@ void exclude_top_choices(Row& row) {
   if (row.whole) gather_all(row);
   Candidates& c = row.candidates;
   const double threshold = double(controls.xtc_threshold) * sum(c.masses);
-  std::optional<size_t> least;   // of the tokens that reach the threshold, ties to the higher id
+  std::optional<size_t> least;  // of the tokens that reach the threshold, ties to the higher id
   for (size_t i = 0; i < c.ids.size(); i++)
     if (double(c.masses[i]) >= threshold && (!least || c.logits[i] <= c.logits[*least])) least = i;
   if (least) retain(c, [&, at = *least](size_t i) { return i == at || double(c.masses[i]) < threshold; });

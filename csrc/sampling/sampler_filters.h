@@ -13,8 +13,8 @@ namespace quintet {
 struct Candidates {
   std::vector<int32_t> ids;
   std::vector<float> logits, masses;
-  std::vector<uint32_t> keys;      // smaller is kept first
-  std::vector<uint32_t> members;   // scratch of a selection
+  std::vector<uint32_t> keys;     // smaller is kept first
+  std::vector<uint32_t> members;  // scratch of a selection
 };
 
 // One row on its way through the steps. mass(i) = exp((logit[i] - max) * scale), scale = 1/temperature, is the probability of token i but
@@ -25,11 +25,11 @@ struct Row {
   int vocab;
   const Sampler& sampler;
   uint64_t position;
-  const std::vector<float>& maxima;   // of the chunks
+  const std::vector<float>& maxima;  // of the chunks
   float max, scale;
-  std::vector<float>& chunks;         // masses of the chunks, once `weighed`
-  Candidates& candidates;             // the tokens still in play, unless `whole`
-  double total = 0.0;                 // mass of the whole row, once `weighed`
+  std::vector<float>& chunks;  // masses of the chunks, once `weighed`
+  Candidates& candidates;      // the tokens still in play, unless `whole`
+  double total = 0.0;          // mass of the whole row, once `weighed`
   bool weighed = false;
   bool whole = true;
 };
@@ -37,13 +37,13 @@ struct Row {
 void weigh(Row& row);
 
 // Each keeps at least one token, and does nothing if its control is off.
-void keep_unsurprising(Row& row);   // Mirostat 2
+void keep_unsurprising(Row& row);  // Mirostat 2
 void keep_top_n_sigma(Row& row);
 void keep_top_k(Row& row);
 void keep_typical(Row& row);
 void keep_top_p(Row& row);
 void keep_min_p(Row& row);
-void exclude_top_choices(Row& row);   // XTC
+void exclude_top_choices(Row& row);  // XTC
 
 // The first token in id order whose cumulative mass, over the tokens in play, exceeds u times theirs; none if there is no mass.
 std::optional<int32_t> draw(Row& row, float u);

@@ -69,7 +69,8 @@ bool Repetitions::contains_breaker(std::string_view piece) const {
 
 float Repetitions::penalty(int length) const {
   double grown = double(dry_.multiplier);
-  if (dry_.base > 1.0f) for (int i = dry_.allowed_length; i < length && grown < 1e30; i++) grown *= double(dry_.base);
+  if (dry_.base > 1.0f)
+    for (int i = dry_.allowed_length; i < length && grown < 1e30; i++) grown *= double(dry_.base);
   return float(grown);
 }
 
@@ -80,10 +81,10 @@ void Repetitions::penalise(float* logits) const {
   if (most < dry_.allowed_length) return;
   const int32_t* last = tokens_.data() + tokens_.size() - 1;
   thread_local std::vector<int> z;
-  thread_local std::vector<std::pair<int32_t, int>> matches;   // token that would go on with a repetition, and minus its length
+  thread_local std::vector<std::pair<int32_t, int>> matches;  // token that would go on with a repetition, and minus its length
   z.assign(size_t(n), 0);
   matches.clear();
-  for (int k = 1, left = 0, right = 0; k < n; k++) {   // [left, right): the match that reaches furthest
+  for (int k = 1, left = 0, right = 0; k < n; k++) {  // [left, right): the match that reaches furthest
     int length = k < right ? std::min(right - k, z[size_t(k - left)]) : 0;
     while (k + length < n && last[-length] == last[-k - length]) length++;
     z[size_t(k)] = length;

@@ -30,16 +30,19 @@ class Counts {
   void penalise_output(float frequency, float presence, float* logits) const;
 
  private:
-  struct Seen { int32_t token; uint32_t output; };
-  std::vector<Seen> seen_;   // in order of first occurrence
+  struct Seen {
+    int32_t token;
+    uint32_t output;
+  };
+  std::vector<Seen> seen_;  // in order of first occurrence
   std::unordered_map<int32_t, uint32_t> places_;
 };
 
 struct Dry {
   float multiplier = 0.0f, base = 1.75f;
   int allowed_length = 2;
-  int range = -1;                      // of the last tokens; -1 = all
-  std::vector<std::string> breakers;   // none of them empty
+  int range = -1;                     // of the last tokens; -1 = all
+  std::vector<std::string> breakers;  // none of them empty
 };
 
 // The text so far as DRY sees it.

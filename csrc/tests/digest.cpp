@@ -13,7 +13,7 @@ using namespace quintet;
 
 namespace {
 
-struct Random {   // splitmix64
+struct Random {  // splitmix64
   uint64_t state = 42;
   uint64_t next() {
     uint64_t z = (state += 0x9e3779b97f4a7c15ULL);
@@ -22,13 +22,19 @@ struct Random {   // splitmix64
     return z ^ (z >> 31);
   }
   int below(int n) { return int(next() % uint64_t(n)); }
-  float real(float scale) { return (float(next() >> 40) / 8388608.0f - 1.0f) * scale; }   // exact
-  std::vector<float> floats(size_t n, float scale) { std::vector<float> v(n); for (auto& x : v) x = real(scale); return v; }
+  float real(float scale) { return (float(next() >> 40) / 8388608.0f - 1.0f) * scale; }  // exact
+  std::vector<float> floats(size_t n, float scale) {
+    std::vector<float> v(n);
+    for (auto& x : v) x = real(scale);
+    return v;
+  }
 };
 
-struct Digest {   // FNV-1a
+struct Digest {  // FNV-1a
   uint64_t h = 1469598103934665603ULL;
-  void add(const void* p, size_t n) { for (size_t i = 0; i < n; i++) h = (h ^ static_cast<const uint8_t*>(p)[i]) * 1099511628211ULL; }
+  void add(const void* p, size_t n) {
+    for (size_t i = 0; i < n; i++) h = (h ^ static_cast<const uint8_t*>(p)[i]) * 1099511628211ULL;
+  }
   template <class T> void add(const std::vector<T>& v) { add(v.data(), v.size() * sizeof(T)); }
 };
 
@@ -45,7 +51,10 @@ std::vector<uint8_t> raw_q4_1(Random& r, int rows, int cols) {
   std::vector<uint8_t> raw;
   for (int i = 0; i < rows * cols / 32; i++) {
     const uint16_t d = float_to_half(r.real(0.01f)), m = float_to_half(r.real(0.05f));
-    for (uint16_t h : {d, m}) { raw.push_back(uint8_t(h & 255)); raw.push_back(uint8_t(h >> 8)); }
+    for (uint16_t h : {d, m}) {
+      raw.push_back(uint8_t(h & 255));
+      raw.push_back(uint8_t(h >> 8));
+    }
     for (int b = 0; b < 16; b++) raw.push_back(uint8_t(r.next()));
   }
   return raw;
@@ -102,31 +111,62 @@ void rows(const Kernels& k, Results& out) {
     reduce.add(&sum, 4);
     reduce.add(e);
   }
-  out["rms_norm"] = norm.h; out["silu_mul"] = silu.h; out["rope"] = rope.h; out["to_half"] = half.h; out["row sums"] = reduce.h;
+  out["rms_norm"] = norm.h;
+  out["silu_mul"] = silu.h;
+  out["rope"] = rope.h;
+  out["to_half"] = half.h;
+  out["row sums"] = reduce.h;
 }
 
 Config small() {
   Config c;
-  c.context = 128; c.layers = 2; c.hidden = 96; c.heads = 6; c.kv_heads = 2; c.head_dim = 48; c.ffn = 160; c.vocab = 77;
-  c.norm_eps = 1e-5f; c.qkv_bias = true; c.tied = false; c.interleaved = true;
-  c.rope.dim = 40; c.rope.base = 10000; c.rope.scaling = "yarn"; c.rope.factor = 4; c.rope.original_context = 32;
+  c.context = 128;
+  c.layers = 2;
+  c.hidden = 96;
+  c.heads = 6;
+  c.kv_heads = 2;
+  c.head_dim = 48;
+  c.ffn = 160;
+  c.vocab = 77;
+  c.norm_eps = 1e-5f;
+  c.qkv_bias = true;
+  c.tied = false;
+  c.interleaved = true;
+  c.rope.dim = 40;
+  c.rope.base = 10000;
+  c.rope.scaling = "yarn";
+  c.rope.factor = 4;
+  c.rope.original_context = 32;
   return c;
 }
 
 void fill(Model& m, const Config& c) {
   Random r;
-  auto vec = [&](const std::string& name, int n) { const auto raw = raw_f32(r.floats(size_t(n), 1.0f)); m.set(name, "F32", 1, n, raw.data(), raw.size()); };
+  auto vec = [&](const std::string& name, int n) {
+    const auto raw = raw_f32(r.floats(size_t(n), 1.0f));
+    m.set(name, "F32", 1, n, raw.data(), raw.size());
+  };
   auto mat = [&](const std::string& name, int n, int k, bool q4) {
     const auto raw = q4 ? raw_q4_1(r, n, k) : raw_f32(r.floats(size_t(n) * size_t(k), 0.2f));
     m.set(name, q4 ? "Q4_1" : "F32", n, k, raw.data(), raw.size());
   };
   const int q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim;
-  mat("embed", c.vocab, c.hidden, false); mat("output", c.vocab, c.hidden, false); vec("output_norm", c.hidden);
+  mat("embed", c.vocab, c.hidden, false);
+  mat("output", c.vocab, c.hidden, false);
+  vec("output_norm", c.hidden);
   for (int l = 0; l < c.layers; l++) {
     const std::string p = std::to_string(l) + ".";
-    vec(p + "attn_norm", c.hidden); vec(p + "ffn_norm", c.hidden); vec(p + "q_bias", q); vec(p + "k_bias", kv); vec(p + "v_bias", kv);
-    mat(p + "q", q, c.hidden, true); mat(p + "k", kv, c.hidden, false); mat(p + "v", kv, c.hidden, true);
-    mat(p + "o", c.hidden, q, true); mat(p + "gate", c.ffn, c.hidden, true); mat(p + "up", c.ffn, c.hidden, false);
+    vec(p + "attn_norm", c.hidden);
+    vec(p + "ffn_norm", c.hidden);
+    vec(p + "q_bias", q);
+    vec(p + "k_bias", kv);
+    vec(p + "v_bias", kv);
+    mat(p + "q", q, c.hidden, true);
+    mat(p + "k", kv, c.hidden, false);
+    mat(p + "v", kv, c.hidden, true);
+    mat(p + "o", c.hidden, q, true);
+    mat(p + "gate", c.ffn, c.hidden, true);
+    mat(p + "up", c.ffn, c.hidden, false);
     mat(p + "down", c.hidden, c.ffn, true);
   }
   m.finish();
@@ -136,10 +176,22 @@ void fill(Model& m, const Config& c) {
 std::vector<Sampler> all_samplers(int vocab) {
   const auto pieces = std::make_shared<Pieces>(std::vector<std::string>(size_t(vocab), "x"));
   std::vector<Controls> all(9);
-  for (Controls& c : all) { c.temperature = 0.8f; c.seed = 7; }
-  all[0].temperature = 0.0f; all[1].top_p = 0.9f; all[2].top_n_sigma = 1.0f; all[3].top_k = 9; all[4].typical_p = 0.9f; all[5].min_p = 0.2f;
-  all[6].xtc_probability = 0.5f; all[7].mirostat_target = 3.0f;
-  all[8].dry.multiplier = 0.8f; all[8].repetition_penalty = 1.2f; all[8].frequency_penalty = 0.3f; all[8].presence_penalty = 0.2f;
+  for (Controls& c : all) {
+    c.temperature = 0.8f;
+    c.seed = 7;
+  }
+  all[0].temperature = 0.0f;
+  all[1].top_p = 0.9f;
+  all[2].top_n_sigma = 1.0f;
+  all[3].top_k = 9;
+  all[4].typical_p = 0.9f;
+  all[5].min_p = 0.2f;
+  all[6].xtc_probability = 0.5f;
+  all[7].mirostat_target = 3.0f;
+  all[8].dry.multiplier = 0.8f;
+  all[8].repetition_penalty = 1.2f;
+  all[8].frequency_penalty = 0.3f;
+  all[8].presence_penalty = 0.2f;
   std::vector<Sampler> samplers;
   for (Controls& c : all) samplers.emplace_back(c, pieces, nullptr, 0);
   return samplers;
@@ -150,7 +202,10 @@ void whole_model(const Kernels& k, Results& out) {
   const Config c = small();
   Random r;
   std::vector<int32_t> tokens, all;
-  for (int i = 0; i < 70; i++) { tokens.push_back(r.below(c.vocab)); all.push_back(i); }
+  for (int i = 0; i < 70; i++) {
+    tokens.push_back(r.below(c.vocab));
+    all.push_back(i);
+  }
   std::vector<std::vector<uint8_t>> seen;
   for (int threads : {1, 3}) {
     Model m(c, k, threads);
@@ -164,7 +219,7 @@ void whole_model(const Kernels& k, Results& out) {
     } else {
       for (int at = 0; at < 70;) {
         const int n = std::min(70 - at, 1 + r.below(20));
-        std::vector<int32_t> both(tokens.begin() + at, tokens.begin() + at + n);   // this chunk, and another sequence beside it
+        std::vector<int32_t> both(tokens.begin() + at, tokens.begin() + at + n);  // this chunk, and another sequence beside it
         for (int i = 0; i < 3; i++) both.push_back(r.below(c.vocab));
         const int32_t lengths[] = {n, 3}, starts[] = {at, 0};
         m.forward({both.data(), n + 3, lengths, starts, 2, table, 5, all.data(), n}, hidden.data() + row * size_t(at));
@@ -183,14 +238,23 @@ void whole_model(const Kernels& k, Results& out) {
       double log_sum;
       int32_t ids[5];
       score_row(k, l, c.vocab, tokens[size_t(i)], 5, &chosen, ids, top, &log_sum);
-      draws.add(&chosen, 4); draws.add(ids, 20); draws.add(top, 20);
-      for (Sampler& s : samplers) { const int32_t id = draw_row(k, l, s, uint64_t(i), nullptr); draws.add(&id, 4); s.accept(id); }
+      draws.add(&chosen, 4);
+      draws.add(ids, 20);
+      draws.add(top, 20);
+      for (Sampler& s : samplers) {
+        const int32_t id = draw_row(k, l, s, uint64_t(i), nullptr);
+        draws.add(&id, 4);
+        s.accept(id);
+      }
     }
     out[threads == 1 ? "model, whole" : "model, chunked, 3 threads"] = d.h;
     out["scores and draws"] = draws.h;
     seen.push_back(hidden);
   }
-  if (seen[0] != seen[1]) { std::printf("FAIL %s: chunking or threads changed the bits\n", k.name); std::exit(1); }
+  if (seen[0] != seen[1]) {
+    std::printf("FAIL %s: chunking or threads changed the bits\n", k.name);
+    std::exit(1);
+  }
 }
 
 }  // namespace
@@ -206,7 +270,10 @@ int main() {
     whole_model(*k, r);
     if (first.empty()) first = r;
     for (const auto& [name, digest] : r)
-      if (first[name] != digest) { std::fprintf(stderr, "DIFFERS %s: %s\n", k->name, name.c_str()); same = false; }
+      if (first[name] != digest) {
+        std::fprintf(stderr, "DIFFERS %s: %s\n", k->name, name.c_str());
+        same = false;
+      }
     std::fprintf(stderr, "%s: %zu digests\n", k->name, r.size());
   }
   for (const auto& [name, digest] : first) std::printf("%-28s %016llx\n", name.c_str(), static_cast<unsigned long long>(digest));

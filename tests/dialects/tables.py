@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.scripted_backend import ScriptedBackend
 
-from quintet.backends.base import Capabilities, Health, Prepared, SequenceSpec, State
+from quintet.backends.base import Capabilities, Prepared, SequenceSpec
 from quintet.dialects.base import Dialect
 from quintet.dialects.fields import Boolean, Field, Integer, LogitBias, Number, Object, OneOf, Positive, Prompts, Stop, String
 from quintet.dialects.fireworks.kinds import Effort, Grammar, Hint, Images, LogprobsChoice, Schema
@@ -116,13 +117,15 @@ def table_in_docs(dialect: str) -> str:
     return found[1].strip()
 
 
-class Checking:
+class Checking(ScriptedBackend):
     """The backend as far as a request is checked: with the engine's own rules."""
 
-    capabilities = Capabilities("m", 4096, 257, [b""] * 257, max_logprobs=20, max_sequences=128, fingerprint="f")
+    def __init__(self) -> None:
+        super().__init__([])
 
-    def health(self) -> Health:
-        return Health(State.READY)
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities("m", 4096, 257, [b""] * 257, max_logprobs=20, max_sequences=128, fingerprint="f")
 
     async def prepare(self, specs: Sequence[SequenceSpec], tenant: str = "") -> Prepared:
         grammars = {spec.guide: translated(spec.guide) for spec in specs if spec.guide}

@@ -41,8 +41,9 @@ def inside_and_outside(kind: object) -> tuple[list[object], list[object]]:
     if isinstance(kind, ListOf):
         inside, outside = inside_and_outside(kind.kind)
         one = inside[-1]
-        short = [[]] if kind.least else []
-        return [[one], [one] * kind.most, *([] if kind.least else [[]])], [[one] * (kind.most + 1), *short, *([bad] for bad in outside)]
+        empty: list[list[object]] = [[]]
+        short, enough = (empty, []) if kind.least else ([], empty)
+        return [[one], [one] * kind.most, *enough], [[one] * (kind.most + 1), *short, *([bad] for bad in outside)]
     if isinstance(kind, Positive):
         return [1e-9, kind.high], [0, -1, kind.high + 1e-3, 1e308]
     if isinstance(kind, MirostatVersion):

@@ -129,7 +129,7 @@ def test_what_is_taken_is_offered_by_the_engine(dialect: str, field: Field[Any],
     except BadRequest:
         return
     try:
-        asyncio.run(Service(Checking(), lambda: 0.0).prepare(request))  # type: ignore[arg-type]
+        asyncio.run(Service(Checking(), lambda: 0.0).prepare(request))
     except Unsupported as error:
         assert request.reasoning is not None and request.reasoning.budget > 0, str(error)
         assert error.param == request.reasoning.param == field.name.partition(".")[0] and "does not reason" in str(error)

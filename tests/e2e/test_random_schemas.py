@@ -25,7 +25,8 @@ from quintet.config import EngineConfig
 from quintet.errors import BadRequest, Overloaded
 from quintet.events import Finish
 from quintet.guides.matcher import Compiler
-from quintet.guides.translate import GuideError, translate, verify
+from quintet.guides.protocol import GuideError
+from quintet.guides.translate import translate, verify
 from quintet.request import Guide, GuideKind, Sampling
 
 COUNT = int(os.environ.get("QUINTET_SCHEMAS", "30"))

@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -47,8 +48,8 @@ def load(progress: Callable[[float], None]) -> Loaded:
 
 
 @asynccontextmanager
-async def running(*, process: bool = False, **config: int) -> AsyncIterator[Service]:
-    settings = EngineConfig(**{"kv_bytes": 1 << 20, **config})
+async def running(*, process: bool = False, **config: Any) -> AsyncIterator[Service]:
+    settings = replace(EngineConfig(kv_bytes=1 << 20), **config)
     link = ProcessLink(ModelSource("", 1, None, "toy"), lambda: ToyTokenizer(TAGS), settings) if process else load
     engine = Engine(link, settings)
     try:
@@ -79,10 +80,10 @@ def thought(text: str, border: str = "he|h?$") -> int:
     return sum(map(len, re.findall(f"t(.*?)(?:{border})", text)))
 
 
-def go(body: Callable[[Service], object], **how: int | bool) -> None:
+def go(body: Callable[[Service], Awaitable[object]], **how: Any) -> None:
     async def inner() -> None:
-        async with running(**how) as service:  # type: ignore[arg-type]
-            await body(service)  # type: ignore[misc]
+        async with running(**how) as service:
+            await body(service)
 
     asyncio.run(inner())
 

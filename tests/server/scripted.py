@@ -38,6 +38,7 @@ class ScriptedBackend:
     submitted: int = 0
     prepared: int = 0
     closed: bool = False
+    failure: Exception | None = None
 
     @property
     def capabilities(self) -> Capabilities:
@@ -117,6 +118,13 @@ class ScriptedBackend:
 
     def health(self) -> Health:
         return self.told or Health(self.state, 0.42 if self.state is State.LOADING else 1.0)
+
+    @property
+    def live(self) -> int:
+        return 0
+
+    def drain(self) -> None:
+        self.state = State.DRAINING
 
     async def close(self) -> None:
         self.closed = True

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from starlette.types import ASGIApp
 from tests.backends.contract.conftest import ready
 from tests.server.asgi import SOURCE, Answer, acall
+from tests.server.one import create_app
 
 from quintet.backends.base import FimTokens
 from quintet.backends.native.core.loader import Loaded
@@ -29,7 +29,7 @@ from quintet.dialects.infill.kinds import Chunk, Gap
 from quintet.errors import BadRequest
 from quintet.inputs.tokenizer import Tokenizer
 from quintet.models.vocabulary import Fim
-from quintet.server.app import create_app
+from quintet.server.asgi import ASGIApp
 from quintet.server.infill import FILE, PROJECT, SNIPPET, joined
 
 PRE, SUF, MID, BOS, REP, SEP = 1, 2, 3, 4, 5, 6

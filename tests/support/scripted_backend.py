@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from quintet.backends.base import Capabilities, Health, Prepared, PreparedSequence, SequenceSpec, State
+from quintet.backends.base import Capabilities, Health, Prepared, PreparedSequence, SequenceSpec, State, TokenizerInfo
 from quintet.errors import QuintetError
 from quintet.events import NO_DRAFTS, ChoiceDelta, ChoiceDone, DraftCounts, Event, Finish, TokenEvent
 from quintet.request import CompletionRequest, Prompt, Sampling, StopRules
@@ -62,6 +62,13 @@ class ScriptedBackend:
     def capabilities(self) -> Capabilities:
         assert self.state in (State.READY, State.STALLED), "capabilities are valid only once loaded"
         return Capabilities("m", 4096, 257, PIECES, max_logprobs=5, max_sequences=8, fingerprint="f")
+
+    @property
+    def tokenizer(self) -> TokenizerInfo:
+        return TokenizerInfo()
+
+    async def tokenize(self, text: str, add_special: bool, quoted: bool = False) -> Sequence[int]:
+        return encode(text)
 
     async def prepare(self, specs: Sequence[SequenceSpec], tenant: str = "") -> Prepared:
         if self.refuse:

@@ -23,6 +23,9 @@ from quintet.models import store
 from quintet.models.files import Report, human
 from quintet.models.gguf import open_model
 
+TOY = "toy"
+"""The reference of a deterministic model without weights."""
+
 _TOY_KV_BYTES = 4 << 20
 MAX_TAGS = 128
 
@@ -34,7 +37,7 @@ class EngineOptions:
     """What the user asked for.
 
     Args:
-        model: a reference; ``None`` = the toy model.
+        model: a reference, or ``TOY``.
         ctx_size: tokens; 0 = the model's context, or what the KV cache holds if that is less.
         threads: 0 = one per CPU this process may use.
         kv_bytes: memory for the KV cache.
@@ -44,7 +47,7 @@ class EngineOptions:
         suffix_first, speculation: see ``EngineConfig``.
     """
 
-    model: str | None
+    model: str
     ctx_size: int
     threads: int
     kv_bytes: int
@@ -114,6 +117,7 @@ class Plan:
         isa: instruction set of the compute kernels.
         kv_tokens: tokens that the KV cache holds.
         think_tags: see ``EngineOptions``.
+        weights: bytes.
     """
 
     name: str
@@ -126,6 +130,7 @@ class Plan:
     source: ModelSource
     config: EngineConfig
     think_tags: tuple[str, str] | None = None
+    weights: int = 0
 
     def start(self) -> Engine:
         """Begin to load the model in a thread of this process; call it on the event loop that will use the engine."""
@@ -159,7 +164,7 @@ def plan(options: EngineOptions, report: Report) -> Plan:
         ModelError: the model cannot be had or read, or the context does not fit the model or the KV cache.
         OptionError: a KV cache that the machine cannot hold.
     """
-    if options.model is None:
+    if options.model == TOY:
         return _toy(options)
     if options.kv_bytes > memory.total():
         raise OptionError(f"--kv-cache of {human(options.kv_bytes)} is more than this machine's memory, {human(memory.total())}.")
@@ -170,7 +175,8 @@ def plan(options: EngineOptions, report: Report) -> Plan:
     threads = thread_count(options.threads)
     source = ModelSource(str(model.path), threads, context, model.name)
     config = _config(options, options.kv_bytes)
-    return Plan(model.name, about.quant, context, about.spec.context, chosen_isa(), threads, kv_tokens, source, config, options.think_tags)
+    sizes = context, about.spec.context, chosen_isa(), threads, kv_tokens
+    return Plan(model.name, about.quant, *sizes, source, config, options.think_tags, about.weights)
 
 
 def _fit(wanted: int, most: int, kv_tokens: int) -> int:
@@ -202,5 +208,5 @@ def _toy(options: EngineOptions) -> Plan:
 
     config = _config(options, _TOY_KV_BYTES)
     kv_tokens = _TOY_KV_BYTES // 4
-    source = ModelSource("", 1, None, "toy")
-    return Plan("toy", "", toy.CONTEXT, toy.CONTEXT, chosen_isa(), 1, kv_tokens, source, config, options.think_tags)
+    source = ModelSource("", 1, None, TOY)
+    return Plan(TOY, "", toy.CONTEXT, toy.CONTEXT, chosen_isa(), 1, kv_tokens, source, config, options.think_tags)

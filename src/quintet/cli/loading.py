@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 from quintet.backends.base import State
-from quintet.backends.native.front.engine import Engine
+from quintet.engines.entry import Engine
 from quintet.errors import EngineFailed, ModelError
 
 _POLL_S = 0.02

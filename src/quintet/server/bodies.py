@@ -7,9 +7,9 @@ import zlib
 from typing import Any
 
 import msgspec
-from starlette.datastructures import Headers
 
 from quintet.errors import BadRequest, BodyTooLarge, UnsupportedMedia
+from quintet.server.asgi import Headers
 
 MSGPACK = ("application/vnd.msgpack", "application/msgpack", "application/x-msgpack")
 

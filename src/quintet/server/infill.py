@@ -17,7 +17,7 @@ from quintet.dialects.infill.wire import Options, error
 from quintet.errors import QuintetError, Unsupported
 from quintet.request import CompletionRequest
 from quintet.server.call import Call
-from quintet.server.completions import Completions, Manner
+from quintet.server.completions import CompletionApi, Completions
 
 BATCH = 2048
 """Source: "pick FIM context to fit in a batch (ratio prefix:suffix = 3:1)"; a batch is 2048 tokens by default."""
@@ -32,36 +32,35 @@ _ROOM = 4
 
 
 class Infill:
-    """Handler."""
+    """Endpoint."""
 
-    def __init__(self, backend: Backend, completions: Completions) -> None:
-        self._backend = backend
+    def __init__(self, completions: Completions) -> None:
         self._completions = completions
-        self._manner = Manner("llama.cpp", Format(), self._filled, done=b"")  # source: "[DONE]" ends streams in OpenAI's shape only
+        self._api = CompletionApi("llama.cpp", Format(), self._filled, done=b"")  # source: "[DONE]" ends streams in OpenAI's shape only
 
     async def __call__(self, call: Call) -> None:
         try:
-            await self._completions.answer(call, self._manner)
+            await self._completions.answer(call, self._api)
         except QuintetError as failure:
-            if call.exchange.started:
+            if call.http.started:
                 raise
             reply = error(failure)
-            await call.exchange.reply(reply.status, reply.body, reply.headers)
+            await call.http.reply(reply.status, reply.body, reply.headers)
 
-    async def _filled(self, parsed: Parsed) -> CompletionRequest:
+    async def _filled(self, parsed: Parsed, backend: Backend) -> CompletionRequest:
         """The request with the gap's prompt."""
         assert isinstance(parsed.options, Options)
-        gap, marks = parsed.options.gap, self._backend.tokenizer.fim
+        gap, marks = parsed.options.gap, backend.tokenizer.fim
         if marks is None:
             # Source: "Infill is not supported by this model: [...] token is missing."
-            raise Unsupported("", f"Infill is not supported by {self._backend.capabilities.model}: it has no fill-in-the-middle tokens")
+            raise Unsupported("", f"Infill is not supported by {backend.capabilities.model}: it has no fill-in-the-middle tokens")
         ids: dict[str, Sequence[int]] = {}
         for text in _texts(gap):
             # Source: only in what was typed last are special tokens' texts recognised; files are quoted.
-            ids[text] = await self._backend.tokenize(text, add_special=False, quoted=True)
+            ids[text] = await backend.tokenize(text, add_special=False, quoted=True)
             await asyncio.sleep(0)  # thousands of files must not hold up the streams of others
-        line = await self._backend.tokenize(gap.line, add_special=False)
-        prompt = joined(gap, ids, line, marks, self._backend.capabilities.context)
+        line = await backend.tokenize(gap.line, add_special=False)
+        prompt = joined(gap, ids, line, marks, backend.capabilities.context)
         # A middle that goes on with one of these has ended, as with `suffix`.
         controls = replace(parsed.request.sampling, stop_token_ids=(marks.prefix, marks.suffix, marks.middle))
         return replace(parsed.request, prompts=(prompt,), sampling=controls)

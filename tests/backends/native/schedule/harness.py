@@ -124,7 +124,7 @@ def run_all(simulation: Simulation) -> int:
     return tokens
 
 
-def told(events: Sequence[TokenEvent]) -> list[tuple[object, ...]]:
+def told(events: Sequence[TokenEvent]) -> list[tuple[Any, ...]]:
     """What a client can see of events, without how they were cached."""
     return [(event.token, event.piece, event.logprob, event.top, event.prompt, event.finish, event.error) for event in events]
 
@@ -156,7 +156,7 @@ class Oracle(Speculation):
 
 
 @functools.lru_cache(maxsize=4096)
-def alone(sequence: PreparedSequence) -> tuple[tuple[object, ...], ...]:
+def alone(sequence: PreparedSequence) -> tuple[tuple[Any, ...], ...]:
     """What the sequence gives with the engine to itself, the whole prompt in one step and no cache."""
     simulation = Simulation(batch_tokens=8192, max_running=1, caching=False)
     simulation.add(0, sequence)

@@ -134,7 +134,8 @@ def test_a_digest_tells_requests_apart_by_all_but_their_seeds() -> None:
 @given(st.lists(st.binary(max_size=40), max_size=6), st.lists(st.integers(1, 30), max_size=20))
 def test_frames_are_found_however_the_bytes_are_cut(contents: list[bytes], cuts: list[int]) -> None:
     data = b"".join(struct.pack("<I", len(each)) + each for each in contents)
-    splitter, found = codec.Splitter(), []
+    splitter = codec.Splitter()
+    found: list[bytes] = []
     for cut in cuts:
         found += splitter.feed(data[:cut])
         data = data[cut:]

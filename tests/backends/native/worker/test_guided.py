@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 import jsonschema_rs
 import pytest
@@ -36,8 +37,8 @@ WORDS = Guide(GuideKind.REGEX, "([a-f]{3} ){2,4}end", "grammar")
 
 
 @asynccontextmanager
-async def running(**config: int) -> AsyncIterator[Engine]:
-    engine = Engine(toy_loader(), EngineConfig(**{"kv_bytes": 1 << 20, **config}))
+async def running(**config: Any) -> AsyncIterator[Engine]:
+    engine = Engine(toy_loader(), replace(EngineConfig(kv_bytes=1 << 20), **config))
     try:
         while engine.health().state is not State.READY:
             await asyncio.sleep(0.001)
@@ -46,9 +47,9 @@ async def running(**config: int) -> AsyncIterator[Engine]:
         await engine.close()
 
 
-def spec(seed: int = 0, guide: Guide | None = JSON, prompt: str = "make: ", **wanted: object) -> SequenceSpec:
+def spec(seed: int = 0, guide: Guide | None = JSON, prompt: str = "make: ", **wanted: Any) -> SequenceSpec:
     made = SequenceSpec(prompt, 400, Sampling(1.0, 1.0, seed), None, False, guide=guide)
-    return replace(made, **wanted)  # type: ignore[arg-type]
+    return replace(made, **wanted)
 
 
 async def collect(engine: Engine, prepared: Prepared) -> list[list[TokenEvent]]:
