@@ -89,7 +89,7 @@ def play(
 
 
 def worker_thread(engine: Engine) -> threading.Thread:
-    link = engine._link
+    link = engine._supervisor._link
     assert isinstance(link, ThreadLink)
     assert link.thread is not None
     return link.thread

@@ -9,7 +9,8 @@ from tests.backends.native.front.test_engine import Clock, Gate, answer, loader,
 from tests.support.preparing import prepare
 
 from quintet.backends.base import State
-from quintet.backends.native.front.engine import SLOW_STEPS, STALL_S, Engine
+from quintet.backends.native.front.engine import Engine
+from quintet.backends.native.front.watchdog import SLOW_STEPS, STALL_S
 from quintet.errors import Overloaded
 from quintet.events import Finish
 

@@ -11,7 +11,8 @@ import pytest
 from tests.support.preparing import prepare
 
 from quintet.backends.base import State
-from quintet.backends.native.front.engine import STALL_S, Engine
+from quintet.backends.native.front.engine import Engine
+from quintet.backends.native.front.watchdog import STALL_S
 from quintet.backends.native.worker import worker
 from quintet.backends.native.worker.compiling import BROKEN, COMPILE_S, TOO_SLOW
 from quintet.backends.toy import toy_loader
