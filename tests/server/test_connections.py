@@ -17,6 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from starlette.types import Receive, Scope, Send
 from tests.server.live import serving
+from tests.server.one import create_app
 from tests.server.scripted import ScriptedBackend
 from tests.server.test_wire import BODY, HEAD, exchange, recv_all
 from uvicorn.protocols.http import flow_control, httptools_impl
@@ -25,7 +26,6 @@ from uvicorn.server import ServerState
 from quintet.cli import protocol
 from quintet.cli.protocol import Connection, Protocol
 from quintet.config import ServerConfig
-from quintet.server.app import create_app
 
 GET = b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n"
 CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n%x\r\n" % len(BODY) + BODY + b"\r\n0\r\n"
@@ -258,7 +258,12 @@ def test_requests_cut_anywhere_are_answered_one_by_one_and_in_order(requests: li
 def counted(patch: pytest.MonkeyPatch) -> list[float]:
     begun: list[float] = []
     begin = Protocol.on_message_begin
-    patch.setattr(Protocol, "on_message_begin", lambda self: (begun.append(0.0), begin(self)))
+
+    def counting(self: Protocol) -> None:
+        begun.append(0.0)
+        begin(self)
+
+    patch.setattr(Protocol, "on_message_begin", counting)
     return begun
 
 
