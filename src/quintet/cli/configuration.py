@@ -182,16 +182,18 @@ def _based(folder: Path, param: click.Parameter, value: Any) -> Any:
     """The value with its paths made relative to where the command runs."""
     if isinstance(param.type, click.Path):
         return str(folder / Path(value).expanduser())
-    if isinstance(param, click.Argument):  # models, [NAME=]REFERENCE
-        return [_model(folder, one) for one in value] if _several(param) else _model(folder, value)
+    if isinstance(param, click.Argument):  # the models, [NAME=]REFERENCE each
+        return [_model(folder, one) for one in value]
     return value
 
 
 def _model(folder: Path, text: str) -> str:
-    name, equals, reference = text.rpartition("=") if "/" not in text.partition("=")[0] else ("", "", text)
+    from quintet.cli.fleet import named
+
+    name, reference = named(text)
     if reference.startswith("hf:") or not reference.lower().endswith(".gguf"):
         return text
-    return f"{name}{equals}{folder / Path(reference).expanduser()}"
+    return f"{name}{'=' if name else ''}{folder / Path(reference).expanduser()}"
 
 
 def _nearest(word: str, words: Iterable[str]) -> str | None:

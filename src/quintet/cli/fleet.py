@@ -96,7 +96,7 @@ def plan(options: FleetOptions, report: Report) -> Fleet:
 
 def _plans(options: FleetOptions, report: Report) -> tuple[engines.Plan, ...]:
     """Each with its name and an even share of the KV cache; the toy's is its own."""
-    given = [_named(text) for text in options.references]
+    given = [named(text) for text in options.references]
     share = options.engine.kv_bytes // max(1, sum(reference != engines.TOY for _, reference in given))
     plans = []
     for name, reference in given:
@@ -110,7 +110,7 @@ def _plans(options: FleetOptions, report: Report) -> tuple[engines.Plan, ...]:
     return tuple(plans)
 
 
-def _named(text: str) -> tuple[str, str]:
+def named(text: str) -> tuple[str, str]:
     """The name, empty if there is none, and the reference. What begins like a path or a hub reference is one, whatever it holds."""
     name, equals, reference = text.partition("=")
     bare = not equals or text.startswith((".", "/", "~", hub.PREFIX))
