@@ -53,6 +53,7 @@ IMPORTERS = {
     "huggingface_hub": ("models/hub.py",),
     "gguf": ("models/gguf.py",),
     "tokenizers": ("models/tokenizer.py",),
+    "sentencepiece": ("models/spm.py",),
     "llguidance": ("guides/matcher.py",),
     "quintet._core": ("backends/native/core/",),
     "msgspec": ("dialects/", "server/", "backends/native/wire/", *(f"{name}.py" for name in VALUES)),

@@ -91,7 +91,8 @@ async def perform(load: Load, send: Send) -> list[Trace]:
         await asyncio.sleep(max(zero + at - time.perf_counter(), 0.0))
         await send(load.jobs[index].body, traces[index])
 
-    timed = [arrive(index, job.at) for index, job in enumerate(load.jobs) if job.at is not None]
+    due = [(job.at, index) for index, job in enumerate(load.jobs) if job.at is not None]
+    timed = [arrive(index, at) for at, index in sorted(due)]  # what is late already goes in this order
     await asyncio.gather(*(client() for _ in range(load.clients)), *timed)
     return traces
 

@@ -241,5 +241,12 @@ def test_a_token_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
         load(path)
 
 
+def test_a_token_with_a_nul_is_refused_where_the_library_does_not_take_it(tmp_path: Path) -> None:
+    path = vocab_files.write_sentence_pieces(tmp_path / "v.gguf", ["a", "qqqq"], [0.0, 0.0])
+    path.write_bytes(path.read_bytes().replace(b"qqqq", b"qq\0q"))
+    with pytest.raises(ModelError, match=r"'tokenizer.ggml.tokens' must not hold a NUL, got 'qq\\x00q'"):
+        load(path)
+
+
 def test_an_empty_token_has_a_name_of_its_own(tmp_path: Path) -> None:
     assert tiny(tmp_path, [""], [NORMAL]).encode("[EMPTY_257]") != []

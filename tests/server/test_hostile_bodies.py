@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import os
+import re
 import sys
 import time
 from collections import Counter
@@ -134,12 +135,16 @@ async def asked(app: ASGIApp, request: Hostile, over: asyncio.Event) -> Seen:
     return seen
 
 
-async def neighbour(app: ASGIApp, over: asyncio.Event) -> bytes:
-    """The bytes of a request that has nothing to do with the others; ``over`` is set when it is answered."""
+async def neighbour(app: ASGIApp, over: asyncio.Event) -> list[bytes]:
+    """A request that has nothing to do with the others: its frames, choice by choice; ``over`` is set when it is answered.
+
+    How its choices take turns may differ: one of them starts a step later where the batch is full.
+    """
     CURRENT.set(Seen())
     answer = await acall(app, NEIGHBOUR)
     over.set()
-    return answer.body
+    frames = [re.sub(rb',"obfuscation":"[0-9a-f]*"', b"", frame) for frame in answer.body.split(b"\n\n")]
+    return sorted(frames, key=lambda frame: [int(found) for found in re.findall(rb'"index":(\d+)', frame)])
 
 
 def faults(seen: Seen) -> list[str]:

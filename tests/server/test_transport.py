@@ -71,7 +71,7 @@ def test_over_a_socket_a_broken_stream_has_no_terminator_and_a_whole_one_has() -
     for broken in (True, False):
         with serving(partial(create_app, ScriptedBackend(break_after=2 if broken else None), ServerConfig())) as port:
             body = json.dumps({**ASK, "max_tokens": 9, "stream": True}).encode()
-            with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
+            with socket.create_connection(("127.0.0.1", port), timeout=120) as client:
                 head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
                 client.sendall(head.encode() + (b"" if broken else b"connection: close\r\n") + b"\r\n" + body)
                 got = b""
@@ -84,10 +84,10 @@ def test_over_a_socket_a_broken_stream_has_no_terminator_and_a_whole_one_has() -
 @pytest.mark.parametrize("stream", [False, True])
 def test_at_the_deadline_the_work_ends_and_the_client_is_told_not_to_try_again(stream: bool) -> None:
     backend = ScriptedBackend(length=None, context=10_000_000, pause=0.01)
-    app = create_app(backend, ServerConfig(timeout=0.1))
+    app = create_app(backend, ServerConfig(timeout=1.0))
     answer = call(app, {"prompt": "a", "max_tokens": 1_000_000, "stream": stream})
     assert set(backend.aborted) == {(1, None)}
-    assert b"longer than 0.1 seconds" in answer.body
+    assert b"longer than 1 seconds" in answer.body
     if stream:
         assert b'"text":" the"' in answer.body
         assert (answer.status, answer.complete) == (200, False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -222,11 +221,9 @@ class _ByteLevel:
 
     def __init__(self, meta: Metadata, vocabulary: Vocabulary, rules: Rules) -> None:
         self._split = Pretokenizer(rules.stages).split
-        self._whole_words = rules.whole_words
         self._alphabet = byte_alphabet()
-        missing = "".join(char for char in self._alphabet if char not in vocabulary.ids)
-        self._missing = re.compile(f"[{re.escape(missing)}]+") if missing else None
-        self._model = _merger(meta, vocabulary)
+        self._size = len(vocabulary.ids)
+        self._model = _merger(meta, vocabulary, self._alphabet, rules.whole_words)
         self._encode = WordCache(self._word).encode
 
     def encode(self, text: str, after_special: bool) -> list[int]:  # noqa: ARG002 - the protocol's
@@ -234,21 +231,18 @@ class _ByteLevel:
 
     def _word(self, word: str) -> tuple[int, ...]:
         letters = word.encode().decode("latin-1").translate(self._alphabet)
-        if self._whole_words:
-            token = self._model.token_to_id(letters)
-            if token is not None:
-                return (token,)
-        # A byte without a token gives no id and separates its neighbours; the library would join them over it.
-        parts = self._missing.split(letters) if self._missing else (letters,)
-        return tuple(token.id for part in parts if part for token in self._model.tokenize(part))
+        return tuple(token.id for token in self._model.tokenize(letters) if token.id < self._size)
 
 
-def _merger(meta: Metadata, vocabulary: Vocabulary) -> BPE:
+def _merger(meta: Metadata, vocabulary: Vocabulary, alphabet: str, whole_words: bool) -> BPE:
+    """A letter without a token gets an id past the vocabulary's end, so that it keeps its neighbours apart; the library would drop it."""
     key = PREFIX + "merges"
     entries = dict.fromkeys(meta.texts(key))  # the first of equal entries ranks
     merges = [(left, right) for left, _, right in (entry.partition(" ") for entry in entries)]
     del entries
+    missing = [letter for letter in alphabet if letter not in vocabulary.ids]
+    ids = vocabulary.ids | {letter: len(vocabulary.ids) + at for at, letter in enumerate(missing)} if missing else vocabulary.ids
     try:
-        return BPE(vocab=vocabulary.ids, merges=merges, cache_capacity=0)
+        return BPE(vocab=ids, merges=merges, cache_capacity=0, ignore_merges=whole_words)
     except Exception as error:  # the library raises bare ``Exception``
         raise meta.error(key, f"must each join two tokens of the vocabulary to a third ({shorten(str(error))})") from None

@@ -6,6 +6,7 @@ The registry is ours alone: no process's or platform's metrics beside them, and 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import accumulate
 
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
@@ -112,7 +113,8 @@ class ModelMetrics:
     def __init__(self, families: _Families, model: str, clock: Callable[[], float]) -> None:
         labels = (model, _ENGINE)
         self.clock = clock
-        self._labels, self._success = labels, families.success
+        self._success = partial(families.success.labels, *labels)
+        self._reasons: dict[str, Counter] = {}
         self.prompt_tokens = families.prompt_tokens.labels(*labels)
         self.cached = families.cached.labels(*labels)
         self.generation_tokens = families.generation_tokens.labels(*labels)
@@ -129,7 +131,9 @@ class ModelMetrics:
 
     def done(self, reason: str) -> None:
         """Count a choice by why it ended."""
-        self._success.labels(*self._labels, reason).inc()
+        if reason not in self._reasons:
+            self._reasons[reason] = self._success(reason)
+        self._reasons[reason].inc()
 
 
 class _Engines(Collector):

@@ -90,7 +90,8 @@ def test_the_first_event_tells_how_long_the_request_waited() -> None:
         while not gate.entered.is_set():
             await asyncio.sleep(0.001)
         second = asyncio.create_task(answer(engine, spec("other")))
-        await asyncio.sleep(0.01)
+        while engine.live < 2:
+            await asyncio.sleep(0.001)
         clock.now += 3
         gate.open.set()
         assert [[event.waited for event in await work] for work in (first, second)] == [[0.0] * 5, [3.0, 0.0, 0.0, 0.0, 0.0]]
