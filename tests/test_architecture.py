@@ -223,6 +223,31 @@ def test_native_files_stay_short_enough_to_read(path: Path) -> None:
     assert len(path.read_text(encoding="utf-8").splitlines()) <= MAX_FILE
 
 
+CODE = (".py", ".cpp", ".h")
+PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+ROOMS = sorted(
+    {path.parent for folder in ("src/quintet", "csrc", "tests", "bench") for path in (ROOT / folder).rglob("*") if path.suffix in CODE}
+)
+
+
+def mirrors_a_room(room: Path) -> bool:
+    """A folder of tests of what has its own place on the page."""
+    place = SRC / "quintet" / room.relative_to(ROOT / "tests") if room.is_relative_to(ROOT / "tests") else room
+    return place != room and (place.is_dir() or place.with_suffix(".py").is_file())
+
+
+@pytest.mark.parametrize("room", ROOMS, ids=ids)
+def test_every_room_has_its_place_on_the_page_of_the_architecture(room: Path) -> None:
+    assert f"{room.name}/" in PAGE or mirrors_a_room(room)
+
+
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"`([\w/.]+\.(?:py|h|cpp))\b", PAGE))))
+def test_every_file_that_the_page_names_is_there(name: str) -> None:
+    assert any(
+        path.as_posix().endswith(f"/{name}") for folder in ("src", "csrc", "tests") for path in (ROOT / folder).rglob(Path(name).name)
+    )
+
+
 def test_there_is_something_to_check() -> None:
     assert {path.relative_to(SRC / "quintet").parts[0] for path in MODULES} >= {"cli", "models", "backends", "errors.py"}
 
