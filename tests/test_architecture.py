@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -223,29 +225,24 @@ def test_native_files_stay_short_enough_to_read(path: Path) -> None:
     assert len(path.read_text(encoding="utf-8").splitlines()) <= MAX_FILE
 
 
-CODE = (".py", ".cpp", ".h")
-PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-ROOMS = sorted(
-    {path.parent for folder in ("src/quintet", "csrc", "tests", "bench") for path in (ROOT / folder).rglob("*") if path.suffix in CODE}
-)
+WITHOUT_CORE = """
+import importlib, sys
+sys.modules["quintet._core"] = None
+for name in {modules!r}:
+    importlib.import_module(name)
+import pytest
+sys.exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", "tests/backends/native/schedule", "-k", "not Interleaving and not TestPool"]))
+"""
 
 
-def mirrors_a_room(room: Path) -> bool:
-    """A folder of tests of what has its own place on the page."""
-    place = SRC / "quintet" / room.relative_to(ROOT / "tests") if room.is_relative_to(ROOT / "tests") else room
-    return place != room and (place.is_dir() or place.with_suffix(".py").is_file())
-
-
-@pytest.mark.parametrize("room", ROOMS, ids=ids)
-def test_every_room_has_its_place_on_the_page_of_the_architecture(room: Path) -> None:
-    assert f"{room.name}/" in PAGE or mirrors_a_room(room)
-
-
-@pytest.mark.parametrize("name", sorted(set(re.findall(r"`([\w/.]+\.(?:py|h|cpp))\b", PAGE))))
-def test_every_file_that_the_page_names_is_there(name: str) -> None:
-    assert any(
-        path.as_posix().endswith(f"/{name}") for folder in ("src", "csrc", "tests") for path in (ROOT / folder).rglob(Path(name).name)
-    )
+def test_the_scheduler_its_drafts_and_the_toy_are_imported_and_tested_with_no_compiled_core() -> None:
+    rooms = [SRC / "quintet/backends/native" / room for room in ("schedule", "draft")]
+    paths = [*(path for room in rooms for path in room.glob("*.py")), SRC / "quintet/backends/toy.py"]
+    modules = sorted(".".join(path.relative_to(SRC).with_suffix("").parts).removesuffix(".__init__") for path in paths)
+    command = [sys.executable, "-c", WITHOUT_CORE.format(modules=modules)]
+    env = {**os.environ, "PYTHONPATH": str(SRC)}
+    run = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
 
 
 def test_there_is_something_to_check() -> None:

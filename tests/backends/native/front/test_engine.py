@@ -11,7 +11,7 @@ import pytest
 
 from quintet.backends.base import PreparedSequence, SequenceSpec, State
 from quintet.backends.native.core.loader import Loaded, Loader
-from quintet.backends.native.core.runner import U8, Batch
+from quintet.backends.native.core.types import U8, Batch
 from quintet.backends.native.front.engine import INLINE_CHARS, Engine
 from quintet.backends.native.front.link import ThreadLink
 from quintet.backends.native.schedule.scheduler import Scheduler

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Protocol
 from quintet.inputs.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from quintet.backends.native.core.runner import Runner
+    from quintet.backends.native.core.cpu import Cpu
+    from quintet.backends.native.core.types import Runner
 
 PAGE = 16
 """Tokens per KV-cache page, fixed by the native kernels (16 tokens are the 16 lanes of a register)."""
@@ -25,12 +26,14 @@ class Loaded:
     Args:
         name: public model name.
         fingerprint: ``system_fingerprint``: hash of weights file, tokenizer and numerics version.
+        cpu: what the runner computes on, and tokens are chosen on too; ``None``: it needs none, and one thread is enough to choose.
     """
 
     runner: Runner
     tokenizer: Tokenizer
     name: str
     fingerprint: str
+    cpu: Cpu | None = None
 
 
 class Loader(Protocol):
