@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from tests.backends.native.schedule.plain_samplers import PlainSamplers
 
@@ -169,9 +169,13 @@ class Oracle(Speculation):
         return future
 
 
-@functools.lru_cache(maxsize=4096)
-def alone(sequence: PreparedSequence, samplers: Any = PLAIN) -> tuple[tuple[Any, ...], ...]:
+def alone(sequence: PreparedSequence, samplers: Samplers = PLAIN) -> tuple[tuple[Any, ...], ...]:
     """What the sequence gives with the engine to itself, the whole prompt in one step and no cache."""
+    return _alone(sequence, cast(Hashable, samplers))
+
+
+@functools.lru_cache(maxsize=4096)
+def _alone(sequence: PreparedSequence, samplers: Any) -> tuple[tuple[Any, ...], ...]:
     simulation = Simulation(batch_tokens=8192, max_running=1, caching=False, samplers=samplers)
     simulation.add(0, sequence)
     simulation.finish()
