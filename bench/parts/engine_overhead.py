@@ -17,8 +17,9 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import numpy as np
+from tests.support.preparing import prepare
 
-from quintet.backends.base import Counts, Pages, PreparedSequence, SequenceSpec, State
+from quintet.backends.base import Counts, Pages, State
 from quintet.backends.native.core.cpu import Cpu
 from quintet.backends.native.core.loader import Loaded
 from quintet.backends.native.core.samplers import NativeSamplers
@@ -35,6 +36,7 @@ from quintet.backends.native.worker.step import Stepper
 from quintet.backends.toy import ToyTokenizer
 from quintet.config import EngineConfig
 from quintet.events import TokenEvent
+from quintet.inputs.sequence import PreparedSequence, SequenceSpec
 from quintet.request import Sampling
 
 VOCAB, CONTEXT, ROW = 257, 8192, 16
@@ -151,7 +153,7 @@ async def whole(sequences: int, steps: int, logprobs: int | None, process: bool)
     engine = Engine(away or (lambda _: Loaded(NoModel(), ToyTokenizer(), "none", "fp")), config)
     while engine.health().state is State.LOADING:
         await asyncio.sleep(0.001)
-    work = [await engine.prepare([spec(index, steps, logprobs)]) for index in range(sequences)]
+    work = [await prepare(engine, [spec(index, steps, logprobs)]) for index in range(sequences)]
     pid = away.pid if away else None
     begin = cpu(pid)
     await asyncio.gather(*(_drain(engine.submit(prepared)) for prepared in work))

@@ -17,13 +17,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from tests.support.preparing import prepare
 
-from quintet.backends.base import SequenceSpec, State
+from quintet.backends.base import State
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.worker.load import load_tokenizer, native_loader
 from quintet.config import EngineConfig
 from quintet.guides.matcher import Compiler
 from quintet.guides.translate import translate
+from quintet.inputs.sequence import SequenceSpec
 from quintet.request import Guide, GuideKind, Sampling
 
 ROWS = (32, 1)
@@ -52,7 +54,7 @@ def spec(seed: int, guide: Guide | None, tokens: int) -> SequenceSpec:
 
 async def rate(engine: Engine, guide: Guide | None, rows: int, tokens: int) -> float:
     """Tokens per second from the first token of the batch to the last."""
-    prepared = await engine.prepare([spec(seed, guide, tokens) for seed in range(rows)])
+    prepared = await prepare(engine, [spec(seed, guide, tokens) for seed in range(rows)])
     count, begin = 0, 0.0
     async for batch in engine.submit(prepared):
         begin = begin or time.perf_counter()

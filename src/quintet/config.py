@@ -47,7 +47,6 @@ class EngineConfig:
         max_running: most sequences in the batch.
         max_waiting: most sequences in the queue; beyond it requests are refused.
         max_sequences: most sequences of one request (prompts × n).
-        suffix_first: a prompt to be filled in the middle has the suffix before the prefix.
         speculation: draft tokens where few sequences decode; changes no output.
     """
 
@@ -56,7 +55,6 @@ class EngineConfig:
     max_running: int = 64
     max_waiting: int = 1024
     max_sequences: int = 128
-    suffix_first: bool = False
     speculation: bool = True
 
     @property

@@ -26,6 +26,7 @@ from quintet.cli.interrupt import unless
 from quintet.config import EngineConfig
 from quintet.errors import EngineFailed, ModelError
 from quintet.events import Usage
+from quintet.inputs.tokenizer import Tokenizer
 from quintet.models import bundled
 from quintet.models.gguf import open_model
 
@@ -271,7 +272,7 @@ def test_the_context_is_what_the_model_and_the_kv_cache_allow(tiny: Path) -> Non
     kv = describe.describe(open_model(tiny)).kv_per_token
     options = engines.EngineOptions(str(tiny), 0, 3, kv * 50, offline=True, suffix_first=True)
     made = engines.plan(options, Notes())
-    assert (made.kv_tokens, made.context, made.threads, made.config.suffix_first) == (48, 48, 3, True)
+    assert (made.kv_tokens, made.context, made.threads, made.suffix_first) == (48, 48, 3, True)
     assert made.full_context > 48
     with pytest.raises(ModelError, match="holds 48 tokens, fewer than the context of 64; raise --kv-cache or use --ctx-size 48"):
         engines.plan(engines.EngineOptions(str(tiny), 64, 0, kv * 50, offline=True), Notes())
@@ -290,14 +291,14 @@ def test_a_forced_instruction_set_is_told_and_an_impossible_one_refused(monkeypa
 
 
 def test_a_model_that_does_not_load_gives_the_loaders_reason() -> None:
-    def broken(progress: Callable[[float], None]) -> Loaded:
+    def broken(progress: Callable[[float], None]) -> Loaded[Tokenizer]:
         progress(0.5)
         raise ModelError("tiny.gguf: bad.")
 
-    def buggy(progress: Callable[[float], None]) -> Loaded:
+    def buggy(progress: Callable[[float], None]) -> Loaded[Tokenizer]:
         raise RuntimeError("a bug")
 
-    async def wait(loader: Loader) -> None:
+    async def wait(loader: Loader[Tokenizer]) -> None:
         backend = Engine(loader, EngineConfig())
         try:
             await loading.ready(backend, "tiny")

@@ -131,7 +131,8 @@ def test_each_field_sets_its_control_and_no_other(dialect: str) -> None:
         if field.name in EXPECTED:
             value, changed = EXPECTED[field.name]
             expected: Sampling = replace(plain.sampling, **changed)  # type: ignore[arg-type]
-            assert parse(dialect, **{field.name: value}).request == replace(plain, sampling=expected)
+            spelled = (("mirostat_target", "mirostat"),) if field.name == "mirostat" else ()
+            assert parse(dialect, **{field.name: value}).request == replace(plain, sampling=expected, spelled=spelled)
         else:
             assert field.name in {*WITHOUT_EFFECT, "thinking_token_budget"}
 

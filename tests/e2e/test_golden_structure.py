@@ -16,6 +16,7 @@ from tests.server.asgi import SOURCE, Answer, acall
 from tests.server.goldens import TOY, choices, chunks, recorded, sent, slices_right
 from tests.server.one import create_app
 from tests.server.toy import MODEL
+from tests.support.preparing import preparer_of
 
 from quintet.backends.base import Backend
 from quintet.backends.native.front.engine import Engine
@@ -48,7 +49,9 @@ async def prompt_tokens(engine: Backend, body: bytes) -> int:
     """Of all prompts of a request."""
     prompt = json.loads(body).get("prompt") or ""
     one = isinstance(prompt, str) or isinstance(prompt[0], int | float)
-    lengths = [len(await engine.tokenize(text, True) if isinstance(text, str) else text) for text in ([prompt] if one else prompt)]
+    lengths = [
+        len(await preparer_of(engine).tokenize(text, True) if isinstance(text, str) else text) for text in ([prompt] if one else prompt)
+    ]
     return sum(length or 1 for length in lengths)  # an empty one is the token that separates documents
 
 

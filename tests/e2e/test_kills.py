@@ -12,6 +12,7 @@ import sys
 import pytest
 from tests.e2e.storm import CONFIG, PATIENCE_S, SIGNALS, Load, answer, engine, holdings, hurt, spec, told
 from tests.e2e.test_serve_process import gone
+from tests.support.preparing import prepare
 
 from quintet.backends.base import State
 from quintet.backends.native.front.in_flight import INTERRUPTED, REFUSED
@@ -57,12 +58,12 @@ def test_what_had_begun_breaks_off_and_what_waits_is_run_again() -> None:
     async def scenario() -> None:
         async with engine() as (made, link):
             alone = told(await answer(made, spec("late", 5)))
-            running = [made.submit(await made.prepare([spec(f"{index}", 4000)])) for index in range(CONFIG.max_running)]
+            running = [made.submit(await prepare(made, [spec(f"{index}", 4000)])) for index in range(CONFIG.max_running)]
             for stream in running:
                 await anext(stream)
             assert link.pid is not None
             os.kill(link.pid, signal.SIGSTOP)
-            waiting = made.submit(await made.prepare([spec("late", 5)]))
+            waiting = made.submit(await prepare(made, [spec("late", 5)]))
             await hurt(made, link, signal.SIGKILL)
             ends = [[event async for batch in stream for event in batch][-1] for stream in running]
             assert {(end.finish, end.error) for end in ends} <= {(Finish.ERROR, INTERRUPTED), (Finish.EOS, "")}
@@ -113,7 +114,7 @@ def test_an_engine_that_dies_at_every_start_counts_as_dead_and_is_tried_on(monke
     async def scenario() -> None:
         async with engine() as (made, link):
             link._module = ("-c", "raise SystemExit(3)")
-            work = made.submit(await made.prepare([spec("x", 4000)]))
+            work = made.submit(await prepare(made, [spec("x", 4000)]))
             await anext(work)
             pid = link.pid
             assert pid is not None
@@ -136,7 +137,7 @@ def test_a_thousand_cancels_at_random_moments_leave_nothing_running() -> None:
             expected = told(await answer(made, spec("the same", 12, 3)))
 
             async def cancelled(index: int) -> None:
-                prepared = await made.prepare([spec(f"{index}", 300), spec(f"{index}b", 300)])
+                prepared = await prepare(made, [spec(f"{index}", 300), spec(f"{index}b", 300)])
                 stream = made.submit(prepared)
                 await asyncio.sleep(rng.choice((0, 0, 0.001, 0.02)))
                 made.abort(prepared.request_id, rng.choice((None, 0)))
@@ -161,7 +162,7 @@ import asyncio, sys
 from tests.e2e.storm import engine, spec
 async def main():
     async with engine() as (made, link):
-        work = made.submit(await made.prepare([spec("x", 4000)])) if sys.argv[1] == "busy" else None
+        work = made.submit(await prepare(made, [spec("x", 4000)])) if sys.argv[1] == "busy" else None
         print(link.pid, flush=True)
         await asyncio.sleep(60)
 asyncio.run(main())

@@ -24,6 +24,7 @@ from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.worker.load import native_loader
 from quintet.backends.toy import EOS, toy_loader
 from quintet.config import EngineConfig, ServerConfig
+from quintet.inputs.tokenizer import Tokenizer
 from quintet.server.asgi import ASGIApp
 
 PROMPT = "The old man and the sea. The old man and the"
@@ -41,7 +42,7 @@ class Target:
     """
 
     url: str
-    model: Loaded
+    model: Loaded[Tokenizer]
     eos: int
 
     def logits(self, tokens: list[int]) -> F32:
@@ -65,7 +66,7 @@ class Target:
         return [choice["tokens" if dialect == "cerebras" else "token_ids"] for choice in choices]
 
 
-def served(load: Callable[[], Loader], eos: Callable[[Loaded], int]) -> Iterator[Target]:
+def served(load: Callable[[], Loader[Tokenizer]], eos: Callable[[Loaded[Tokenizer]], int]) -> Iterator[Target]:
     def app() -> ASGIApp:
         config = EngineConfig(kv_bytes=64 << 20, batch_tokens=64)
         return create_app(Engine(load(), config), ServerConfig(), ("m",))

@@ -23,7 +23,8 @@ from quintet.models.pretokenizers import RULES, Pretokenizer, Stage, class_of, c
 from quintet.models.special import MAX_LENGTH, Specials
 from quintet.models.spm import SentencePiece
 from quintet.models.tokenizer import Tokenizer, build_tokenizer
-from quintet.models.vocabulary import Fim, Vocabulary
+from quintet.models.traits import Fim
+from quintet.models.vocabulary import Vocabulary
 
 SIZE = 200_000
 RUNS = ["A", " ", "\n", ".", "0", "\u65e5", "\u0301", "\xe9A", "a ", " .", " \n", "'s", "<|", "a\u2581"]

@@ -27,12 +27,12 @@ from tests.server.one import create_app
 from tests.server.toy import MODEL
 from tests.tools.hostile import Bodies, Hostile, described
 
-from quintet.backends.base import Prepared
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.toy import toy_loader
 from quintet.config import EngineConfig, ServerConfig
 from quintet.dialects.catalog import PROVIDERS
 from quintet.events import TokenEvent
+from quintet.inputs.sequence import Prepared
 from quintet.server.asgi import ASGIApp, Message, Receive, Scope, Send
 
 COUNT = int(os.environ.get("QUINTET_HOSTILE_BODIES", "1000"))

@@ -15,10 +15,11 @@ from tests.server.asgi import JSON, SOURCE, acall, call, converse
 from tests.server.one import create_app
 from tests.server.scripted import ScriptedBackend
 
-from quintet.backends.base import SequenceSpec, State
+from quintet.backends.base import State
 from quintet.config import ServerConfig
 from quintet.dialects.openai.dialect import OpenAI
 from quintet.errors import Overloaded
+from quintet.inputs.sequence import SequenceSpec
 from quintet.server.asgi import ASGIApp
 from quintet.server.completions import INLINE_BYTES
 
@@ -175,7 +176,7 @@ def test_health_tells_the_engines_state(state: State, status: int) -> None:
 
 def test_what_the_backend_refuses_keeps_its_status_and_retry_headers() -> None:
     class Full(ScriptedBackend):
-        async def prepare(self, specs: Any, tenant: str = "") -> Any:
+        async def prepare(self, specs: Any) -> Any:
             raise Overloaded("The queue is full.", retry_after=1.5)
 
     answer = call(app(Full()), OK)
@@ -186,7 +187,7 @@ def test_what_the_backend_refuses_keeps_its_status_and_retry_headers() -> None:
 class Faulty(ScriptedBackend):
     """A fault of ours, with a secret in its text."""
 
-    async def prepare(self, specs: Sequence[SequenceSpec], tenant: str = "") -> Any:
+    async def prepare(self, specs: Sequence[SequenceSpec]) -> Any:
         raise RuntimeError(f"secret {specs[0].prompt} 0x7f00")
 
 

@@ -15,9 +15,9 @@ from tests.server.live import serving
 from tests.server.one import create_app
 from tests.server.scripted import ScriptedBackend
 
-from quintet.backends.base import Prepared
 from quintet.config import ServerConfig
 from quintet.events import Event, TokenEvent
+from quintet.inputs.sequence import Prepared
 from quintet.server.sse import KEEP_ALIVE
 
 LONG = {"prompt": "a", "max_tokens": 100_000}

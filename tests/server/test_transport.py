@@ -17,10 +17,10 @@ from tests.server.live import serving
 from tests.server.one import create_app
 from tests.server.scripted import ScriptedBackend
 
-from quintet.backends.base import Prepared
 from quintet.config import ServerConfig
 from quintet.errors import BadRequest, BodyTooLarge
 from quintet.events import TokenEvent
+from quintet.inputs.sequence import Prepared
 from quintet.request import CompletionRequest
 from quintet.server.asgi import Headers
 from quintet.server.bodies import as_json

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from quintet.backends.base import Backend
 from quintet.backends.native.core.cpu import isas
 from quintet.backends.native.core.loader import PAGE, Loader
 from quintet.backends.native.front.engine import Engine
@@ -18,6 +19,8 @@ from quintet.cli.console import OptionError
 from quintet.cli.describe import check_context, describe
 from quintet.config import EngineConfig
 from quintet.errors import ModelError, shorten
+from quintet.guides.check import GuideCheck
+from quintet.inputs.prepare import Preparer
 from quintet.inputs.tokenizer import Tokenizer
 from quintet.models import store
 from quintet.models.files import Report, human
@@ -44,7 +47,8 @@ class EngineOptions:
         max_choices: most sequences of a request.
         max_waiting: most sequences in the queue.
         think_tags: what the model writes around its thinking; ``None`` = what its file tells.
-        suffix_first, speculation: see ``EngineConfig``.
+        suffix_first: see ``Preparer``.
+        speculation: see ``EngineConfig``.
     """
 
     model: str
@@ -116,7 +120,7 @@ class Plan:
         full_context: what the model itself could do.
         isa: instruction set of the compute kernels.
         kv_tokens: tokens that the KV cache holds.
-        think_tags: see ``EngineOptions``.
+        think_tags, suffix_first: see ``EngineOptions``.
         weights: bytes.
     """
 
@@ -131,6 +135,7 @@ class Plan:
     config: EngineConfig
     think_tags: tuple[str, str] | None = None
     weights: int = 0
+    suffix_first: bool = False
 
     def start(self) -> Engine:
         """Begin to load the model in a thread of this process; call it on the event loop that will use the engine."""
@@ -140,7 +145,11 @@ class Plan:
         """Likewise in a process of its own, which is started again when it dies or hangs."""
         return Engine(ProcessLink(self.source, self._tokenizer, self.config), self.config)
 
-    def _loader(self) -> Loader:
+    def preparer(self, engine: Backend) -> Preparer:
+        """What prepares the requests of such an engine."""
+        return Preparer(engine, GuideCheck(), suffix_first=self.suffix_first)
+
+    def _loader(self) -> Loader[Tokenizer]:
         of = self.source
         if of.path:
             return native_loader(Path(of.path), of.threads, of.context, of.name)
@@ -176,7 +185,7 @@ def plan(options: EngineOptions, report: Report) -> Plan:
     source = ModelSource(str(model.path), threads, context, model.name)
     config = _config(options, options.kv_bytes)
     sizes = context, about.spec.context, chosen_isa(), threads, kv_tokens
-    return Plan(model.name, about.quant, *sizes, source, config, options.think_tags, about.weights)
+    return Plan(model.name, about.quant, *sizes, source, config, options.think_tags, about.weights, options.suffix_first)
 
 
 def _fit(wanted: int, most: int, kv_tokens: int) -> int:
@@ -198,7 +207,6 @@ def _config(options: EngineOptions, kv_bytes: int) -> EngineConfig:
         kv_bytes=kv_bytes,
         max_waiting=options.max_waiting,
         max_sequences=options.max_choices,
-        suffix_first=options.suffix_first,
         speculation=options.speculation,
     )
 
@@ -209,4 +217,6 @@ def _toy(options: EngineOptions) -> Plan:
     config = _config(options, _TOY_KV_BYTES)
     kv_tokens = _TOY_KV_BYTES // 4
     source = ModelSource("", 1, None, TOY)
-    return Plan(TOY, "", toy.CONTEXT, toy.CONTEXT, chosen_isa(), 1, kv_tokens, source, config, options.think_tags)
+    return Plan(
+        TOY, "", toy.CONTEXT, toy.CONTEXT, chosen_isa(), 1, kv_tokens, source, config, options.think_tags, suffix_first=options.suffix_first
+    )

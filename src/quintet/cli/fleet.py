@@ -87,7 +87,15 @@ def plan(options: FleetOptions, report: Report) -> Fleet:
     pinned = {names.exact[name] for name in options.pins}
     firsts = list(dict.fromkeys(names.exact.values()))
     models = tuple(
-        Model(first, one.supervise, one.weights, one.config.kv_bytes, options.lazy and first not in pinned, first in pinned)
+        Model(
+            first,
+            one.supervise,
+            one.weights,
+            one.config.kv_bytes,
+            lazy=options.lazy and first not in pinned,
+            pinned=first in pinned,
+            preparer=one.preparer,
+        )
         for first, one in zip(firsts, plans, strict=True)
     )
     _check_memory(models)

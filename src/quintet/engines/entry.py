@@ -8,30 +8,18 @@ import enum
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from operator import add
-from typing import Protocol
 
 from quintet.backends.base import Backend, Counts, Health, Pages, State
 from quintet.errors import EngineFailed, ModelError, Overloaded
+from quintet.guides.check import GuideCheck
+from quintet.inputs.prepare import Preparer
 
 POLL_S = 0.02
 
 
-class Engine(Backend, Protocol):
-    """A backend that can be drained, and tells why it failed."""
-
-    @property
-    def live(self) -> int:
-        """Sequences that have not ended."""
-        ...
-
-    @property
-    def failure(self) -> Exception | None:
-        """Why there is no engine."""
-        ...
-
-    def drain(self) -> None:
-        """Take no new work, and finish what there is."""
-        ...
+def with_guides(backend: Backend) -> Preparer:
+    """What prepares the requests of an engine, unless the model says another."""
+    return Preparer(backend, GuideCheck())
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +32,16 @@ class Model:
         weights, kv: bytes that it needs.
         lazy: it is loaded at its first request.
         pinned: once loaded it stays.
+        preparer: what prepares the requests of an engine that ``start`` made; closed with it.
     """
 
     name: str
-    start: Callable[[], Engine]
+    start: Callable[[], Backend]
     weights: int = 0
     kv: int = 0
     lazy: bool = False
     pinned: bool = False
+    preparer: Callable[[Backend], Preparer] = with_guides
 
 
 class Phase(enum.Enum):
@@ -73,7 +63,8 @@ class Entry:
     def __init__(self, model: Model, clock: Callable[[], float]) -> None:
         self.model = model
         self.phase = Phase.UNLOADED
-        self.backend: Engine | None = None
+        self.backend: Backend | None = None
+        self._preparer: Preparer | None = None
         self.users = 0  # requests that need it now
         self.used = clock()  # when it last had one
         self._clock = clock
@@ -83,6 +74,12 @@ class Entry:
     def name(self) -> str:
         """The model's first name."""
         return self.model.name
+
+    @property
+    def preparer(self) -> Preparer:
+        """Of the engine that there is."""
+        assert self._preparer is not None, "there is no engine"
+        return self._preparer
 
     @property
     def loaded(self) -> bool:
@@ -116,9 +113,10 @@ class Entry:
         counts, batches = Counts(*map(add, past.counts, now.counts)), tuple(map(add, past.batches, now.batches))
         return replace(now, counts=counts, batches=batches)
 
-    def start(self) -> Engine:
+    def start(self) -> Backend:
         """Begin to load; who started it watches over it."""
         self.backend, self.phase = self.model.start(), Phase.LOADED
+        self._preparer = self.model.preparer(self.backend)
         return self.backend
 
     async def load(self) -> None:
@@ -159,6 +157,7 @@ class Entry:
         """End all work and free everything at once."""
         if self.backend is not None:
             await self.backend.close()
+            await self.preparer.close()
             self._past = replace(self.health(), state=State.CLOSED, progress=0.0, running=0, waiting=0, pages=Pages())
-            self.backend = None
+            self.backend = self._preparer = None
         self.phase = Phase.UNLOADED

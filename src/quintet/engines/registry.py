@@ -9,7 +9,8 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from quintet.engines.entry import POLL_S, Engine, Entry, Model, Phase
+from quintet.backends.base import Backend
+from quintet.engines.entry import POLL_S, Entry, Model, Phase
 from quintet.engines.names import Names
 from quintet.errors import BadRequest, Loading, ModelNotFound, Overloaded, shorten
 
@@ -89,7 +90,7 @@ class Registry:
         """Sequences that have not ended."""
         return sum(entry.backend.live for entry in self.entries.values() if entry.backend)
 
-    async def ready(self, entry: Entry) -> Engine:
+    async def ready(self, entry: Entry) -> Backend:
         """The engine, once its model is loaded. Hold the entry meanwhile.
 
         Nobody waits for an engine that loads at the server's start, or again after a failure: it says so itself.

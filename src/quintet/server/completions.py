@@ -12,12 +12,12 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from quintet.backends.base import Backend
 from quintet.config import ServerConfig
 from quintet.dialects.base import Format, Headers, Identity, Parsed, Renderer
 from quintet.engines.registry import Served
 from quintet.errors import BadRequest, QuintetError, TooManyRequests
 from quintet.events import ChoiceDone, Event, Failed, Finished
+from quintet.inputs.prepare import Preparer
 from quintet.request import CompletionRequest
 from quintet.server.auth import Caller
 from quintet.server.bodies import as_json
@@ -47,7 +47,7 @@ class Source:
     clock: Callable[[], float] = time.monotonic
 
 
-async def _as_parsed(parsed: Parsed, _: Backend) -> CompletionRequest:
+async def _as_parsed(parsed: Parsed, _: Preparer) -> CompletionRequest:
     return parsed.request
 
 
@@ -57,13 +57,13 @@ class CompletionApi:
 
     Args:
         title: whose page documents its fields.
-        complete: what is still to be done to a parsed request on its model's engine.
+        complete: what is still to be done to a parsed request with its model's preparer.
         done: the last frame of a stream.
     """
 
     title: str
     format: Format
-    complete: Callable[[Parsed, Backend], Awaitable[CompletionRequest]] = _as_parsed
+    complete: Callable[[Parsed, Preparer], Awaitable[CompletionRequest]] = _as_parsed
     done: bytes = DONE
 
 
@@ -108,8 +108,9 @@ class Completions:
 
     async def _complete(self, call: Call, api: CompletionApi, parsed: Parsed, served: Served) -> None:
         backend = await self._models.ready(call, served.entry)
-        request = _resolved(await api.complete(parsed, backend), served.name, call.caller)
-        job = await Service(backend, self._source.clock).prepare(request, call.caller.id)
+        preparer = served.entry.preparer
+        request = _resolved(await api.complete(parsed, preparer), served.name, call.caller)
+        job = await Service(backend, preparer, self._source.clock).prepare(request, call.caller.id)
         observer = Observer(self._telemetry.of(served.entry.name), request, call.arrived)
         identity = Identity(self._source.token(), int(self._source.now()), request.model, backend.capabilities.fingerprint)
         renderer = api.format.renderer(request, identity, parsed.options)

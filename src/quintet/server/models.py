@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from quintet.backends.base import State
+from quintet.backends.base import Backend, State
 from quintet.dialects.base import ServedModel
 from quintet.dialects.catalog import Provider
 from quintet.dialects.wire import encode
-from quintet.engines.entry import Engine, Entry
+from quintet.engines.entry import Entry
 from quintet.engines.registry import Registry, Served
 from quintet.errors import BadRequest, shorten
 from quintet.server.call import Call
@@ -35,7 +35,7 @@ class Models:
         """
         return self._registry.find(name, provider.forms)
 
-    async def ready(self, call: Call, entry: Entry) -> Engine:
+    async def ready(self, call: Call, entry: Entry) -> Backend:
         """The model's engine, after waiting until it is loaded if need be. The request's body has been read.
 
         Raises:

@@ -27,7 +27,7 @@ class Tokens:
         entry = self._models.find(asked.model, call.provider).entry
         with entry.held():
             backend = await self._models.ready(call, entry)
-            ids = await backend.tokenize(asked.text, asked.add_special)
+            ids = await entry.preparer.tokenize(asked.text, asked.add_special)
             about = backend.capabilities
             await call.http.reply(200, await asyncio.to_thread(tokenized, asked, ids, about.pieces, about.context))
 
@@ -44,6 +44,6 @@ class Tokens:
         """``GET /tokenizer_info``; ``?model=`` names another model than the first."""
         entry = self._models.find(call.http.argument("model"), call.provider).entry
         with entry.held():
-            info = (await self._models.ready(call, entry)).tokenizer
+            info = (await self._models.ready(call, entry)).tokenizer.traits.roles
         texts = {"eos_token": info.eos, "bos_token": info.bos, "pad_token": info.pad, "chat_template": info.chat_template}
         await call.http.reply(200, tokenizer_info(texts))

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 from tests.backends.native.front.test_engine import Clock, Gate, answer, loader, play, spec, until
+from tests.support.preparing import prepare
 
 from quintet.backends.base import State
 from quintet.backends.native.front.engine import SLOW_STEPS, STALL_S, Engine
@@ -64,13 +65,13 @@ def test_an_engine_that_drains_says_so_refuses_work_and_finishes_what_it_has() -
 
     async def scenario(engine: Engine) -> None:
         await until(engine, State.READY)
-        late = await engine.prepare([spec()])
+        late = await prepare(engine, [spec()])
         work = asyncio.create_task(answer(engine, spec()))
         await asyncio.to_thread(gate.entered.wait, 30)
         engine.drain()
         assert engine.health().state is State.DRAINING
         with pytest.raises(Overloaded):
-            await engine.prepare([spec()])
+            await prepare(engine, [spec()])
         gate.open.set()
         assert (await work)[-1].finish is Finish.LENGTH
         assert [event.finish async for batch in engine.submit(late) for event in batch][-1] is Finish.LENGTH, "it was taken before"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from quintet.backends.base import PreparedSequence
 from quintet.backends.native.front.in_flight import INTERRUPTED, REFUSED, UNSENDABLE, InFlight
 from quintet.backends.native.front.restarts import AT_ONCE, BLOCKED_S, GIVEN_UP, pause
 from quintet.backends.native.front.stream import Stream
 from quintet.backends.native.wire.messages import Abort, Submit
 from quintet.events import Finish, TokenEvent
+from quintet.inputs.sequence import PreparedSequence
 from quintet.request import Sampling
 
 GOING, DONE = TokenEvent(0, 1), TokenEvent(0, 2, finish=Finish.LENGTH)

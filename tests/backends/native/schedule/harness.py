@@ -10,7 +10,6 @@ from typing import Any, cast
 
 from tests.backends.native.schedule.plain_samplers import PlainSamplers
 
-from quintet.backends.base import PreparedSequence
 from quintet.backends.native.core.loader import PAGE
 from quintet.backends.native.core.types import Samplers
 from quintet.backends.native.schedule.emit import Emitter
@@ -25,6 +24,7 @@ from quintet.backends.native.worker.step import Stepper
 from quintet.backends.toy import EOS, ToyRunner, ToyTokenizer
 from quintet.config import EngineConfig
 from quintet.events import Finish, TokenEvent
+from quintet.inputs.sequence import PreparedSequence
 from quintet.request import Sampling
 
 PIECES = ToyTokenizer().pieces
@@ -171,11 +171,11 @@ class Oracle(Speculation):
 
 def alone(sequence: PreparedSequence, samplers: Samplers = PLAIN) -> tuple[tuple[Any, ...], ...]:
     """What the sequence gives with the engine to itself, the whole prompt in one step and no cache."""
-    return _alone(sequence, cast(Hashable, samplers))
+    return alone_cached(sequence, cast(Hashable, samplers))
 
 
 @functools.lru_cache(maxsize=4096)
-def _alone(sequence: PreparedSequence, samplers: Any) -> tuple[tuple[Any, ...], ...]:
+def alone_cached(sequence: PreparedSequence, samplers: Any) -> tuple[tuple[Any, ...], ...]:
     simulation = Simulation(batch_tokens=8192, max_running=1, caching=False, samplers=samplers)
     simulation.add(0, sequence)
     simulation.finish()

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from quintet.backends.base import Counts, Pages, PreparedSequence
+from quintet.backends.base import Counts, Pages
 from quintet.backends.native.wire import codec
 from quintet.backends.native.wire.messages import (
     Died,
@@ -34,6 +34,7 @@ from quintet.backends.native.wire.messages import (
 from quintet.config import EngineConfig
 from quintet.errors import EngineFailed, ModelError
 from quintet.events import Finish, TokenEvent
+from quintet.inputs.sequence import PreparedSequence
 from quintet.request import Sampling
 
 st.register_type_strategy(int, st.integers(-(2**63), 2**64 - 1))  # what msgpack can hold

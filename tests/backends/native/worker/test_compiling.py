@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
+from tests.support.preparing import prepare
 
-from quintet.backends.base import SequenceSpec, State
+from quintet.backends.base import State
 from quintet.backends.native.front.engine import STALL_S, Engine
 from quintet.backends.native.worker import worker
 from quintet.backends.native.worker.compiling import BROKEN, COMPILE_S, TOO_SLOW
@@ -18,6 +19,7 @@ from quintet.config import EngineConfig
 from quintet.events import Blame, Finish, TokenEvent
 from quintet.guides.compiled import Guides
 from quintet.guides.matcher import Matcher
+from quintet.inputs.sequence import SequenceSpec
 from quintet.request import Guide, GuideKind, Sampling
 
 SLOW = Guide(GuideKind.REGEX, "slow", "grammar")
@@ -64,7 +66,7 @@ def spec(guide: Guide | None) -> SequenceSpec:
 
 
 async def answer(engine: Engine, guide: Guide | None) -> list[TokenEvent]:
-    prepared = await engine.prepare([spec(guide)])
+    prepared = await prepare(engine, [spec(guide)])
     return [event async for batch in engine.submit(prepared) for event in batch]
 
 
@@ -127,7 +129,7 @@ def test_a_request_that_is_called_off_ends_at_once_though_its_guide_is_still_com
 
     async def go() -> None:
         async with running(clock) as engine, asyncio.timeout(30):
-            prepared = await engine.prepare([spec(SLOW), spec(SLOW)])
+            prepared = await prepare(engine, [spec(SLOW), spec(SLOW)])
             stream = engine.submit(prepared)
             await asyncio.to_thread(compiler.begun.wait, 30)
             engine.abort(prepared.request_id, 1)
@@ -146,7 +148,7 @@ def test_a_compiler_that_breaks_ends_the_request_only(monkeypatch: pytest.Monkey
 
     async def go() -> None:
         async with running(Clock()) as engine, asyncio.timeout(30):
-            prepared = await engine.prepare([spec(QUICK)])
+            prepared = await prepare(engine, [spec(QUICK)])
             monkeypatch.setattr(Guides, "_compiled", broken)
             (end,) = [event async for batch in engine.submit(prepared) for event in batch]
             assert (end.finish, end.error) == (Finish.ERROR, BROKEN)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import time
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from operator import add
 
-from quintet.backends.base import BATCH_TOKENS, Capabilities, Counts, Health, Pages, Prepared, SequenceSpec, State, TokenizerInfo
+from quintet.backends.base import BATCH_TOKENS, Counts, Health, Pages, State, require_open
 from quintet.backends.native.core.loader import Loader
 from quintet.backends.native.front.in_flight import InFlight
 from quintet.backends.native.front.link import Link, ThreadLink
@@ -19,12 +18,10 @@ from quintet.backends.native.front.stream import Stream
 from quintet.backends.native.wire.codec import digest
 from quintet.backends.native.wire.messages import Died, FromWorker, Progress, Ready, Started, Stepped, Submit
 from quintet.config import EngineConfig
-from quintet.errors import EngineFailed, Loading, Overloaded, TooManyRequests
+from quintet.errors import Loading, Overloaded, TooManyRequests
 from quintet.events import Finish, TokenEvent
-from quintet.guides.check import GuideCheck
-from quintet.inputs.infill import fim_tokens, infill
-from quintet.inputs.prepare import resolve, texts, words
-from quintet.inputs.think_tags import Tags, tags_of
+from quintet.inputs.capabilities import EVERYTHING, Capabilities
+from quintet.inputs.sequence import Prepared
 from quintet.inputs.tokenizer import Tokenizer
 from quintet.models.pieces import Pieces
 
@@ -37,12 +34,8 @@ SLOW_STEPS = 4
 LOAD_STALL_S = 30.0
 """A restart that says nothing for so long hangs too. The first start is its user's to watch."""
 
-INLINE_CHARS = 4096
-"""Most characters tokenised on the event loop itself; that takes about as long as handing them to a thread."""
-
 _LOOKS = 20  # looks at a hang per stall time
 _DIED = "The engine has failed."
-_CLOSED = "The server is shutting down."
 _log = logging.getLogger(__name__)
 
 
@@ -59,20 +52,20 @@ class Engine:
     """
 
     def __init__(
-        self, model: Link | Loader, config: EngineConfig, *, clock: Callable[[], float] = time.monotonic, stall_s: float = STALL_S
+        self,
+        model: Link | Loader[Tokenizer],
+        config: EngineConfig,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        stall_s: float = STALL_S,
     ) -> None:
         self._clock = clock
         self._link = model if isinstance(model, Link) else ThreadLink(model, config, clock)
         self._max_live = config.live_limit
-        self._suffix_first = config.suffix_first
         self._in_flight = InFlight(self._link.send, clock, digest)
-        self._ids = itertools.count(1)
         self._state = State.LOADING
         self._progress = 0.0
         self._capabilities: Capabilities | None = None
-        self._tokenizer: Tokenizer | None = None
-        self._tags: Tags | None = None
-        self._guides = GuideCheck()
         self._running = self._waiting = 0
         self._counts = self._past = Counts()  # of the worker that runs; of those before it
         self._pages = Pages()
@@ -82,58 +75,40 @@ class Engine:
         self._failures = 0  # starts in a row that did not reach readiness
         self._draining = False
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self.failure: Exception | None = None
-        """Why there is no engine: a ``ModelError`` can be told as it is."""
+        self._failure: Exception | None = None
         self._link.start(self._take)
 
     @property
     def capabilities(self) -> Capabilities:
-        """See ``Backend``.
-
-        Raises:
-            Loading: the model is not loaded.
-        """
+        """See ``Backend``."""
         if self._capabilities is None:
             raise Loading("The model is still loading.")
         return self._capabilities
 
     @property
     def live(self) -> int:
-        """Sequences that have not ended."""
+        """See ``Backend``."""
         return self._in_flight.live
 
     @property
-    def tokenizer(self) -> TokenizerInfo:
+    def failure(self) -> Exception | None:
         """See ``Backend``."""
-        tokenizer = self._require_open()
-        roles: Mapping[str, str] = getattr(tokenizer, "roles", {})
-        eos, bos, pad, template = (roles.get(name, "") for name in ("eos", "bos", "pad", "chat_template"))
-        return TokenizerInfo(eos, bos, pad, template, fim_tokens(tokenizer, self._suffix_first))
+        return self._failure
 
-    async def tokenize(self, text: str, add_special: bool, quoted: bool = False) -> Sequence[int]:
+    @property
+    def tokenizer(self) -> Tokenizer:
         """See ``Backend``."""
-        tokenizer = self._require_open()
-        encode = tokenizer.encode_quoted if quoted else tokenizer.encode
-        ids = encode(text) if len(text) <= INLINE_CHARS else await asyncio.to_thread(encode, text)
-        before, after = (0, 0) if add_special or quoted else getattr(tokenizer, "added", (0, 0))
-        return ids[before : len(ids) - after]
+        require_open(self.health().state)
+        return self._loaded_tokenizer()
 
-    async def prepare(self, specs: Sequence[SequenceSpec], tenant: str = "") -> Prepared:
+    def require_room(self, count: int, tenant: str = "") -> None:
         """See ``Backend``."""
-        tokenizer = self._require_open()
-        self._require_room(len(specs), tenant)
-        wanted = texts(specs)
-        if sum(map(len, wanted)) > INLINE_CHARS:
-            encoded = await asyncio.to_thread(_encode, tokenizer, wanted)
-        else:
-            encoded = _encode(tokenizer, wanted)
-        inside = {word: tokenizer.encode_inside(word) for word in words(specs)}
-        grammars = await self._guides.translate(spec.guide for spec in specs)
-        fim = infill(tokenizer, self._suffix_first)
-        sequences = resolve(specs, encoded, self.capabilities, _separator(tokenizer), fim, inside, grammars, self._tags)
-        self._require_open()
-        self._require_room(len(specs), tenant)  # others may have come meanwhile; nothing can between this and submit
-        return Prepared(next(self._ids), sequences, tenant)
+        require_open(self.health().state)
+        room, own = self._max_live - self._in_flight.live - count, self._in_flight.live_of(tenant)
+        if room < 0:
+            raise Overloaded("The queue is full; try again later.")
+        if tenant and own and own + count > room:  # one that leaves as much as it takes cannot shut the others out
+            raise TooManyRequests("This API key has its share of the queue; try again later.")
 
     def submit(self, prepared: Prepared) -> AsyncIterator[Sequence[TokenEvent]]:
         """See ``Backend``."""
@@ -167,7 +142,7 @@ class Engine:
         return Health(state, self._progress, self._running, self._waiting, counts, self._pages, tuple(self._batches))
 
     def drain(self) -> None:
-        """Take no new work, and finish what there is; ``live`` tells when that is done."""
+        """See ``Backend``."""
         self._draining = True
 
     async def close(self) -> None:
@@ -179,23 +154,10 @@ class Engine:
                 timer.cancel()
             self._end_all(Finish.ABORT)
         await self._link.close()
-        await self._guides.close()
 
-    def _require_open(self) -> Tokenizer:
-        if self._draining:
-            raise Overloaded(_CLOSED)
-        if self._state is State.DEAD:
-            raise EngineFailed(_DIED)
-        if self._tokenizer is None or self._state is not State.READY:
-            raise Loading(f"The model is still loading ({self._progress:.0%}).")
-        return self._tokenizer
-
-    def _require_room(self, count: int, tenant: str) -> None:
-        room, own = self._max_live - self._in_flight.live - count, self._in_flight.live_of(tenant)
-        if room < 0:
-            raise Overloaded("The queue is full; try again later.")
-        if tenant and own and own + count > room:  # one that leaves as much as it takes cannot shut the others out
-            raise TooManyRequests("This API key has its share of the queue; try again later.")
+    def _loaded_tokenizer(self) -> Tokenizer:
+        assert self._link.tokenizer is not None, "it is there before ``Ready``"
+        return self._link.tokenizer
 
     def _take(self, message: FromWorker) -> None:
         if self._state is State.CLOSED:
@@ -225,15 +187,12 @@ class Engine:
             self._in_flight.push(request_id, [row.event(pieces) for row in rows])
 
     def _ready(self, message: Ready) -> None:
-        tokenizer = self._link.tokenizer
-        assert tokenizer is not None
         if self._capabilities is None:
-            self._capabilities = _capabilities(message, tokenizer)
+            self._capabilities = _capabilities(message, self._loaded_tokenizer())
         elif self._capabilities.fingerprint != message.fingerprint:
             _log.error("the model's file has changed since it was loaded first; restart the server to use it")
             self._link.kill()
             return
-        self._tokenizer, self._tags = tokenizer, tags_of(tokenizer)
         self._stall_s = max(self._least_stall_s, SLOW_STEPS * message.step_s)
         self._state, self._progress, self._failures = State.READY, 1.0, 0
         self._moved = self._clock()
@@ -245,7 +204,7 @@ class Engine:
         self._running = self._waiting = 0
         self._failures += self._state is not State.READY
         if not self._link.restarts or self._capabilities is None:  # it never worked: whoever started it is told why
-            self._state, self.failure = State.DEAD, error
+            self._state, self._failure = State.DEAD, error
             self._end_all(Finish.ERROR, _DIED)
             return
         wait = pause(self._failures)
@@ -297,18 +256,9 @@ class Engine:
 
 def _capabilities(ready: Ready, tokenizer: Tokenizer) -> Capabilities:
     pieces = Pieces.of(tokenizer.pieces, ready.vocab)  # logits may be wider than the tokenizer; such ids are valid and have no text
-    return Capabilities(ready.model, ready.context, ready.vocab, pieces, ready.max_logprobs, ready.max_sequences, ready.fingerprint)
+    limits = ready.context, ready.vocab, pieces, ready.max_logprobs, ready.max_sequences
+    return Capabilities(ready.model, *limits, ready.fingerprint, EVERYTHING)
 
 
 def _sum(past: Counts, now: Counts) -> Counts:
     return Counts(*map(add, past, now))
-
-
-def _separator(tokenizer: Tokenizer) -> int | None:
-    """The token that stands for an empty prompt: what the tokenizer names, else an end-of-sequence token."""
-    named: int | None = getattr(tokenizer, "separator", None)
-    return min(tokenizer.eos_ids, default=None) if named is None else named
-
-
-def _encode(tokenizer: Tokenizer, wanted: Sequence[str]) -> dict[str, list[int]]:
-    return {text: tokenizer.encode(text) for text in wanted}

@@ -55,7 +55,7 @@ class ThreadLink(Link):
 
     restarts = False
 
-    def __init__(self, loader: Loader, config: EngineConfig, clock: Callable[[], float]) -> None:
+    def __init__(self, loader: Loader[Tokenizer], config: EngineConfig, clock: Callable[[], float]) -> None:
         self._loader, self._config, self._clock = loader, config, clock
         self._inbox: SimpleQueue[ToWorker | Compiled] = SimpleQueue()
         self.thread: threading.Thread | None = None
@@ -70,7 +70,7 @@ class ThreadLink(Link):
             except RuntimeError:  # the loop was closed without ``close``: nobody is left to tell
                 self._inbox.put(Stop())
 
-        def load(progress: Callable[[float], None]) -> Loaded:
+        def load(progress: Callable[[float], None]) -> Loaded[Tokenizer]:
             loaded = self._loader(progress)
             self.tokenizer = loaded.tokenizer
             return loaded

@@ -100,5 +100,5 @@ def decode_from_worker(data: bytes) -> FromWorker:
 
 def digest(submit: Submit) -> bytes:
     """What a request asks for, whoever asks and whatever its seeds, as 16 bytes."""
-    samples = [(number, replace(sample, sampling=replace(sample.sampling, seed=0))) for number, sample in submit.samples]
+    samples = [(number, replace(sample, sampling=replace(sample.sampling, seed=0, seeded=False))) for number, sample in submit.samples]
     return blake2b(_encoder.encode((submit.prompts, samples)), digest_size=16).digest()

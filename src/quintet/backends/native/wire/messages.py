@@ -22,10 +22,11 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from quintet.backends.base import Counts, Pages, PreparedSequence
+from quintet.backends.base import Counts, Pages
 from quintet.config import EngineConfig
 from quintet.errors import EngineFailed, ModelError
 from quintet.events import NO_DRAFTS, Blame, DraftCounts, Finish, TokenEvent
+from quintet.inputs.sequence import PreparedSequence
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True, gc=False):

@@ -36,21 +36,11 @@ _log = logging.getLogger(__name__)
 
 
 class TokenTable:
-    """The part of a tokenizer that the worker uses; it comes from the parent while the weights are loaded."""
+    """The ``Vocabulary`` of the parent's tokenizer; it comes while the weights are loaded."""
 
     def __init__(self, message: Vocabulary) -> None:
         self.pieces = Pieces(message.blob, message.lengths)
         self.eos_ids = message.eos_ids
-
-    def encode(self, text: str) -> list[int]:
-        """The parent's task.
-
-        Raises:
-            NotImplementedError: always.
-        """
-        raise NotImplementedError(f"the engine's process was asked to tokenise {len(text)} characters")
-
-    encode_inside = encode_quoted = encode
 
 
 class Child:
@@ -63,7 +53,7 @@ class Child:
         self._load: SimpleQueue[Load] = SimpleQueue()
         self._vocabulary: SimpleQueue[Vocabulary] = SimpleQueue()
 
-    def run(self, loader_of: Callable[[ModelSource, Callable[[], TokenTable]], Loader]) -> None:
+    def run(self, loader_of: Callable[[ModelSource, Callable[[], TokenTable]], Loader[TokenTable]]) -> None:
         """Until the parent goes away, or the worker breaks."""
         threading.Thread(target=self._read, name="quintet-read", daemon=True).start()
         load = self._load.get()
@@ -100,10 +90,10 @@ class Child:
             os._exit(1)
 
 
-def loader_of(source: ModelSource, table: Callable[[], TokenTable]) -> Loader:
+def loader_of(source: ModelSource, table: Callable[[], TokenTable]) -> Loader[TokenTable]:
     """How the worker loads ``source``; ``table`` waits for the parent's tokenizer."""
 
-    def load(progress: Callable[[float], None]) -> Loaded:
+    def load(progress: Callable[[float], None]) -> Loaded[TokenTable]:
         if not source.path:
             from quintet.backends.toy import toy_loader
 
@@ -125,7 +115,7 @@ def die_with(parent: int) -> None:
         os._exit(0)
 
 
-def main(loader_of: Callable[[ModelSource, Callable[[], TokenTable]], Loader] = loader_of) -> None:
+def main(loader_of: Callable[[ModelSource, Callable[[], TokenTable]], Loader[TokenTable]] = loader_of) -> None:
     """The process."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # a terminal or a service manager may send them to all
         signal.signal(number, signal.SIG_IGN)

@@ -41,6 +41,7 @@ from quintet.errors import ModelError, Overloaded
 from quintet.events import Blame, Finish
 from quintet.guides.compiled import Guides
 from quintet.guides.matcher import Compiler
+from quintet.inputs.tokenizer import Vocabulary
 from quintet.models.pieces import Pieces
 
 _log = logging.getLogger(__name__)
@@ -74,7 +75,7 @@ class Worker:
 
     def __init__(
         self,
-        loader: Loader,
+        loader: Loader[Vocabulary],
         config: EngineConfig,
         clock: Callable[[], float],
         inbox: SimpleQueue[ToWorker | Compiled],
