@@ -133,18 +133,21 @@ def test_a_path_in_the_file_is_relative_to_the_file(printed: Printed, write: Wri
     ],
 )
 def test_a_models_file_is_relative_to_the_file_too_with_a_name_before_it_or_not(text: str, based: str) -> None:
-    assert configuration._based(Path("/etc"), click.Argument(["models"], nargs=-1), [text]) == [based]
-    assert configuration._based(Path("/etc"), click.Argument(["model"]), text) == based
+    assert configuration._based(Path("/etc"), KNOWN["models"], [text]) == [based]
 
 
-def test_an_argument_is_a_setting_too(printed: Printed) -> None:
-    (key,) = (key for key, param in KNOWN.items() if isinstance(param, click.Argument))
-    assert printed("one.gguf")[key][1] == key.upper()
-    assert printed(**{f"QUINTET_{key.upper()}": "one.gguf"})[key][1] == f"QUINTET_{key.upper()}"
+def test_the_models_are_a_setting_too(printed: Printed, write: Write, tmp_path: Path) -> None:
+    file = write('models = ["smollm2", "coder=one.gguf"]\nalias = ["gpt-3.5-turbo-instruct=coder"]\n')
+    found = printed("--config", file)
+    assert found["models"] == (["smollm2", f"coder={tmp_path}/one.gguf"], file)
+    assert found["alias"] == (["gpt-3.5-turbo-instruct=coder"], file)
+    assert printed("one.gguf", "--config", file)["models"] == (["one.gguf"], "MODELS")
+    assert printed("--config", file, QUINTET_MODELS="a b=one.gguf")["models"] == (["a", "b=one.gguf"], "QUINTET_MODELS")
 
 
 def test_keys_are_never_printed(command: Command, write: Write) -> None:
     for words, variables in (
+        (["--admin-key", "hush"], {}),
         (["--api-key", "hush"], {}),
         ([], {"QUINTET_API_KEY": "hush hush"}),
         (["--config", write('api-key = ["hush"]')], {}),
@@ -157,8 +160,7 @@ def test_keys_are_never_printed(command: Command, write: Write) -> None:
 
 
 def test_whatever_is_called_a_key_is_taken_for_one() -> None:
-    assert {key for key, param in KNOWN.items() if configuration._secret(param)} >= {"api-key"}
-    assert configuration._secret(click.Option(["--admin-key"]))
+    assert {key for key, param in KNOWN.items() if configuration._secret(param)} == {"api-key", "admin-key"}
     assert not configuration._secret(click.Option(["--no-api-key"], is_flag=True))
     assert not configuration._secret(click.Option(["--max-per-key"], type=int))
 
@@ -275,7 +277,7 @@ def test_the_table_of_config_has_a_line_for_each_setting(command: Command) -> No
 
 
 def test_a_value_that_no_option_has_a_rule_for_is_a_string() -> None:
-    rule, right = configuration._rule(click.Option(["--idle-unload"], type=click.types.FuncParamType(lambda text: len(text))))
+    rule, right = configuration._rule(KNOWN["idle-unload"])
     assert (rule, right("10m"), right(10)) == ("a string", True, False)
 
 

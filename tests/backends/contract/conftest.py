@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from tests.contributing.bigram import BigramEngine
 from tests.reference.tiny_model import TinySpec, write_tiny
 from tests.support.bundled import bundled_path
 from tests.support.poor import PoorEngine
@@ -55,6 +56,7 @@ BACKENDS: dict[str, tuple[Callable[[pytest.FixtureRequest], Path | None], Callab
     if (model, link) != ("bundled", "thread")  # loading it takes its time; serve has it in a process
 }
 
+BACKENDS["bigram"] = (_toy, lambda _: BigramEngine())
 BACKENDS["toy-poor"] = (_toy, lambda path: PoorEngine(_thread(path)))
 
 Scenario = Callable[[Backend], Awaitable[None]]

@@ -49,6 +49,12 @@ def need(backend: Backend, *features: Feature) -> None:
         pytest.skip(f"the engine lacks {lacking}")
 
 
+def need_pages(backend: Backend) -> None:
+    """Skip a test of the prefix cache where there is none; nothing a client sees depends on it."""
+    if not backend.health().pages.total:
+        pytest.skip("the engine counts no pages")
+
+
 async def run(backend: Backend, *specs: SequenceSpec) -> list[list[TokenEvent]]:
     """The events of each sequence, checked for what holds of every answer; less of what the engine lacks."""
     prepared = await prepare(backend, [within(one, backend.capabilities) for one in specs])
@@ -289,6 +295,7 @@ def test_health_counts_steps_and_goes_back_to_idle(check: Check) -> None:
 
 def test_a_prompt_is_computed_once_for_all_its_samples_and_not_again_where_it_is_cached(check: Check) -> None:
     async def scenario(backend: Backend) -> None:
+        need_pages(backend)
         length = len(await preparer_of(backend).tokenize(STORY, False))
         await run(backend, *(spec(temperature=1.0, seed=seed) for seed in range(5)))
         assert backend.health().counts[2:6] == (length, 0, length, 0), "prefilled, preempted, queried, found"
@@ -301,8 +308,9 @@ def test_a_prompt_is_computed_once_for_all_its_samples_and_not_again_where_it_is
 
 def test_pages_are_held_while_something_runs_and_only_cached_afterwards(check: Check) -> None:
     async def scenario(backend: Backend) -> None:
+        need_pages(backend)
         before = backend.health().pages
-        assert (before.used, before.cached, before.total * before.size > 0) == (0, 0, True)
+        assert (before.used, before.cached, before.size > 0) == (0, 0, True)
         stream = backend.submit(await prepare(backend, [spec(max_tokens=40)]))
         await anext(stream)
         assert backend.health().pages.used >= len(await preparer_of(backend).tokenize(STORY, False)) // before.size
