@@ -18,7 +18,7 @@ inline void relax() {
 constexpr int kSpins = 2000;
 }  // namespace
 
-Team::Team(int threads, int phases) : size_(std::max(1, threads)), shares_(std::min(size_, kShares)), phases_(size_t(phases)) {
+Team::Team(int threads) : size_(std::max(1, threads)), shares_(std::min(size_, kShares)) {
   for (int t = 1; t < size_; t++) threads_.emplace_back([this, t] { loop(t); });
 }
 
@@ -42,8 +42,9 @@ void Team::open(Phase& p) {
   p.open.notify_all();
 }
 
-void Team::run(const std::function<void(Walk&)>& work) {
-  for (Phase& p : phases_) {  // nobody walks now
+void Team::run(int phases, const std::function<void(Walk&)>& work) {
+  if (phases_.size() < size_t(phases)) phases_ = std::vector<Phase>(size_t(phases));  // nobody walks now
+  for (Phase& p : phases_) {
     if (!p.open.load(std::memory_order_relaxed)) break;
     for (int i = 0; i < shares_; i++) p.claimed[i].store(0, std::memory_order_relaxed);
     p.done.store(0, std::memory_order_relaxed);

@@ -14,8 +14,7 @@ namespace quintet {
 
 class Team {
  public:
-  // phases: most phases of one run.
-  Team(int threads, int phases);
+  explicit Team(int threads);
   ~Team();
   Team(const Team&) = delete;
   Team& operator=(const Team&) = delete;
@@ -50,13 +49,13 @@ class Team {
     int at_ = 0;
   };
 
-  // Run `work` on every thread of the team, the caller being thread 0; returns when all have returned. One caller at a time; `work`
-  // must not throw.
-  void run(const std::function<void(Walk&)>& work);
+  // Run `work`, which has at most so many phases, on every thread of the team, the caller being thread 0; returns when all have returned.
+  // One caller at a time; `work` must not throw.
+  void run(int phases, const std::function<void(Walk&)>& work);
 
   // One phase, for those who need no more.
   template <class Unit> void parallel(int units, Unit unit) {
-    if (units > 0) run([&](Walk& walk) { walk.phase(units, unit); });
+    if (units > 0) run(1, [&](Walk& walk) { walk.phase(units, unit); });
   }
 
  private:

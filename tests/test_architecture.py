@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -221,6 +223,26 @@ def test_files_and_functions_stay_short_enough_to_read(path: Path) -> None:
 @pytest.mark.parametrize("path", sorted(path for path in (ROOT / "csrc").rglob("*") if path.is_file()), ids=ids)
 def test_native_files_stay_short_enough_to_read(path: Path) -> None:
     assert len(path.read_text(encoding="utf-8").splitlines()) <= MAX_FILE
+
+
+WITHOUT_CORE = """
+import importlib, sys
+sys.modules["quintet._core"] = None
+for name in {modules!r}:
+    importlib.import_module(name)
+import pytest
+sys.exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", "tests/backends/native/schedule", "-k", "not Interleaving and not TestPool"]))
+"""
+
+
+def test_the_scheduler_its_drafts_and_the_toy_are_imported_and_tested_with_no_compiled_core() -> None:
+    rooms = [SRC / "quintet/backends/native" / room for room in ("schedule", "draft")]
+    paths = [*(path for room in rooms for path in room.glob("*.py")), SRC / "quintet/backends/toy.py"]
+    modules = sorted(".".join(path.relative_to(SRC).with_suffix("").parts).removesuffix(".__init__") for path in paths)
+    command = [sys.executable, "-c", WITHOUT_CORE.format(modules=modules)]
+    env = {**os.environ, "PYTHONPATH": str(SRC)}
+    run = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
 
 
 def test_there_is_something_to_check() -> None:

@@ -191,7 +191,7 @@ class Ours(Worker):
     group, name, ours = "ours", "Quintet, core", True
 
     def install(self) -> str:
-        code = "import quintet, quintet.backends.native.core.isa as isa; print(quintet.__version__, isa.isas()[0])"
+        code = "import quintet, quintet.backends.native.core.cpu as cpu; print(quintet.__version__, cpu.isas()[0])"
         return output([sys.executable, "-c", code], self.log, 60).strip()
 
     def command(self) -> Command:

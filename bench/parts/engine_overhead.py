@@ -20,8 +20,10 @@ import numpy as np
 from tests.support.preparing import prepare
 
 from quintet.backends.base import Counts, Pages, State
+from quintet.backends.native.core.cpu import Cpu
 from quintet.backends.native.core.loader import Loaded
-from quintet.backends.native.core.runner import F32, I32, U8, Batch, Samplers, Scores
+from quintet.backends.native.core.samplers import NativeSamplers
+from quintet.backends.native.core.types import F32, I32, U8, Batch, Scores
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.front.process import ProcessLink
 from quintet.backends.native.schedule.emit import Emitter
@@ -30,7 +32,6 @@ from quintet.backends.native.schedule.pages import BlockTables, PagePool
 from quintet.backends.native.schedule.scheduler import Scheduler
 from quintet.backends.native.wire import codec
 from quintet.backends.native.wire.messages import EventRow, Events, ModelSource, Stepped, TokenRow
-from quintet.backends.native.worker import step
 from quintet.backends.native.worker.step import Stepper
 from quintet.backends.toy import ToyTokenizer
 from quintet.config import EngineConfig
@@ -67,11 +68,11 @@ class NoModel:
         """Nothing to copy."""
 
 
-def no_draw(logits: F32, *_: object) -> I32:
+def no_draw(_: NativeSamplers, logits: F32, *_more: object) -> I32:
     return np.zeros(len(logits), np.int32)
 
 
-def no_score(_: F32, targets: I32, k: int) -> Scores:
+def no_score(_: NativeSamplers, _logits: F32, targets: I32, k: int) -> Scores:
     rows = len(targets)
     return Scores(np.zeros(rows, np.float32), np.zeros((rows, k), np.int32), np.zeros((rows, k), np.float32), np.zeros(rows))
 
@@ -91,7 +92,7 @@ def parts(sequences: int, steps: int, logprobs: int | None) -> dict[str, float]:
     scheduler = Scheduler(config, KvCache(PagePool(1 << 16), tables, ROW), Emitter(frozenset({256})))
     for index in range(sequences):
         scheduler.add(index, [PreparedSequence(prompt(index), steps, Sampling(0.0, 1.0, index), logprobs, False)], 0.0)
-    stepper = Stepper(runner, tables, Samplers([b""] * VOCAB, ()))
+    stepper = Stepper(runner, tables, NativeSamplers(Cpu(), [b""] * VOCAB, ()))
     spent = dict.fromkeys(("plan", "step", "apply"), 0.0)
     count = 0
     while scheduler.live:
@@ -102,7 +103,7 @@ def parts(sequences: int, steps: int, logprobs: int | None) -> dict[str, float]:
         t2 = time.thread_time()
         scheduler.apply(plan, results)
         t3 = time.thread_time()
-        if plan.decodes == sequences:
+        if len(results.tokens) == sequences == plan.tokens:
             count += 1
             for name, value in zip(spent, (t1 - t0, t2 - t1, t3 - t2), strict=True):
                 spent[name] += value
@@ -168,7 +169,8 @@ async def _drain(stream: AsyncIterator[Sequence[TokenEvent]]) -> None:
 
 def no_model() -> None:
     """Put the doubles in place."""
-    vars(step).update(draw=no_draw, score=no_score)
+    for name, double in (("draw", no_draw), ("score", no_score)):
+        setattr(NativeSamplers, name, double)
 
 
 def main() -> None:

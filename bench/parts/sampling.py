@@ -20,8 +20,10 @@ from pathlib import Path
 
 import numpy as np
 
+from quintet.backends.native.core.cpu import Cpu
 from quintet.backends.native.core.loader import PAGE
-from quintet.backends.native.core.runner import F32, I32, Batch, NativeRunner, Runner, Sampler, Samplers, draw, score
+from quintet.backends.native.core.samplers import NativeSamplers
+from quintet.backends.native.core.types import F32, I32, Batch, Runner, Sampler, Samplers
 from quintet.backends.native.worker.load import native_loader
 from quintet.request import Dry, Sampling
 
@@ -90,7 +92,6 @@ class Stepping:
 
     def __init__(self, path: Path) -> None:
         loaded = native_loader(path, 2, 512)(lambda _: None)
-        assert isinstance(loaded.runner, NativeRunner)
         self.runner: Runner = loaded.runner
         text = "The history of the city begins with a small village on the river, and every year since then"
         self._prompt = loaded.tokenizer.encode(text)
@@ -120,16 +121,16 @@ def report(name: str, micros: float, rows: int, step: float | None) -> None:
 def measure(logits: F32, step: float | None, repeats: int) -> None:
     rows, vocab = logits.shape
     print(f"{rows} rows, vocabulary {vocab}" + ("" if step is None else f"; a step takes {step / 1000:.2f} ms"))
-    samplers = Samplers([b"word"] * vocab, (0,))
+    samplers = NativeSamplers(Cpu(threads=2), [b"word"] * vocab, (0,))
     positions = np.arange(PROMPT + OUTPUT, PROMPT + OUTPUT + rows, dtype=np.uint64)
     for name, sampling in CONTROLS.items():
         all_rows = [made(samplers, sampling, row) for row in range(rows)]
-        report(name, timed(partial(draw, logits, all_rows, positions), repeats), rows, step)
+        report(name, timed(partial(samplers.draw, logits, all_rows, positions), repeats), rows, step)
     plain = [made(samplers, PLAIN, row) for row in range(rows)]
     masks = np.random.default_rng(1).integers(0, 2**32, (rows, -(-vocab // 32)), dtype=np.uint32)
-    report("guide's mask, half", timed(lambda: draw(logits, plain, positions, masks), repeats), rows, step)
+    report("guide's mask, half", timed(lambda: samplers.draw(logits, plain, positions, masks), repeats), rows, step)
     for k in (0, 5, 20):
-        report(f"log-probabilities, top {k}", timed(partial(score, logits, np.zeros(rows, np.int32), k), repeats), rows, step)
+        report(f"log-probabilities, top {k}", timed(partial(samplers.score, logits, np.zeros(rows, np.int32), k), repeats), rows, step)
 
 
 def main() -> None:

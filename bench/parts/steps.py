@@ -31,7 +31,7 @@ def child(args: argparse.Namespace) -> None:
     import numpy as np
 
     from quintet.backends.native.core.loader import PAGE
-    from quintet.backends.native.core.runner import Batch
+    from quintet.backends.native.core.types import Batch
     from quintet.backends.native.worker.load import native_loader
 
     n, context, new = args.sequences, args.context, CHUNK if args.prefill else 1

@@ -118,7 +118,7 @@ def figures(result: divergence.Divergence) -> dict[str, float]:
 def quintet_engine(model: Path, threads: int) -> Engine:
     """Our native engine: each call is one prefill of the whole window."""
     from quintet.backends.native.core.loader import PAGE
-    from quintet.backends.native.core.runner import Batch
+    from quintet.backends.native.core.types import Batch
     from quintet.backends.native.worker.load import native_loader
 
     runner = native_loader(model, threads, WINDOW)(lambda _: None).runner

@@ -1,6 +1,8 @@
 // The Python face of the core: small, every length checked here or below, the GIL released around all work.
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
+#include <memory>
 #include <mutex>
 #include "bindings/bindings.h"
 #include "model/model.h"
@@ -42,12 +44,11 @@ class PyModel {
   using Buffer = std::shared_ptr<std::vector<float>>;
 
  public:
-  PyModel(const nb::dict& config, const std::string& isa, int threads)
-      : model_(config_from(config), find_kernels(isa), std::clamp(threads, 1, 256)) {}
+  PyModel(const nb::dict& config, std::shared_ptr<Cpu> cpu) : cpu_(std::move(cpu)), model_(config_from(config), *cpu_) {}
 
   void set(const std::string& name, const std::string& type, int rows, int cols, In<uint8_t, 1> data) {
     nb::gil_scoped_release release;
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(cpu_->turn);
     model_.set(name, type, rows, cols, data.data(), data.size());
   }
 
@@ -59,7 +60,7 @@ class PyModel {
     const Batch b{tokens.data(), int(tokens.size()),   lengths.data(), starts.data(),   int(lengths.size()),
                   tables.data(), int(tables.shape(1)), rows.data(),    int(rows.size())};
     nb::gil_scoped_release release;
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(cpu_->turn);
     model_.forward(b, out.data());
     return out;
   }
@@ -71,7 +72,7 @@ class PyModel {
     Buffer buffer;
     {
       nb::gil_scoped_release release;
-      const std::lock_guard lock(mutex_);
+      const std::lock_guard lock(cpu_->turn);
       if (logits_->size() < n * stride) logits_ = std::make_shared<std::vector<float>>(n * stride);
       buffer = logits_;
       model_.logits(rows.data(), int(n), buffer->data());
@@ -88,7 +89,7 @@ class PyModel {
       require(tokens.data()[i] >= 0 && tokens.data()[i] < model_.config().vocab, "logits_of: token out of range");
     auto out = fresh<float, 1>({tokens.size()});
     nb::gil_scoped_release release;
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(cpu_->turn);
     model_.logits_of(rows.data(), int(tokens.size()), tokens.data(), out.data());
     return out;
   }
@@ -96,29 +97,10 @@ class PyModel {
   Model& model() { return model_; }
 
  private:
+  std::shared_ptr<Cpu> cpu_;
   Model model_;
-  std::mutex mutex_;
   Buffer logits_ = std::make_shared<std::vector<float>>();
 };
-
-Out<float, 2> dequantize(const std::string& type, int rows, int cols, In<uint8_t, 1> raw) {
-  require(rows > 0 && cols > 0 && raw_bytes(type, rows, cols) == raw.size(), "dequantize: length does not match type and shape");
-  auto out = fresh<float, 2>({size_t(rows), size_t(cols)});
-  for (int r = 0; r < rows; r++) dequantize_row(type, raw.data(), r, cols, out.data() + size_t(r) * size_t(cols));
-  return out;
-}
-
-Out<float, 2> pack_roundtrip(const std::string& type, int rows, int cols, In<uint8_t, 1> raw, const std::vector<int>& row_order) {
-  require(rows > 0 && cols > 0 && raw_bytes(type, rows, cols) == raw.size(), "pack: length does not match type and shape");
-  require(row_order.empty() || int(row_order.size()) == rows, "pack: one source row per row");
-  for (int r : row_order) require(r >= 0 && r < rows, "pack: source row out of range");
-  auto out = fresh<float, 2>({size_t(rows), size_t(cols)});
-  Arena arena;
-  Packed w = pack_empty(type, rows, cols, arena);
-  pack_tiles(w, type, raw.data(), row_order, 0, w.tiles());
-  for (int r = 0; r < rows; r++) unpack_row(w, r, out.data() + size_t(r) * size_t(cols));
-  return out;
-}
 
 }  // namespace
 }  // namespace quintet
@@ -130,11 +112,11 @@ NB_MODULE(_core, m) {
     for (auto* k : available_kernels()) names.push_back(k->name);
     return names;
   });
-  bind_sampling(m);
-  m.def("dequantize", &dequantize, "type"_a, "rows"_a, "cols"_a, "raw"_a);
-  m.def("pack_roundtrip", &pack_roundtrip, "type"_a, "rows"_a, "cols"_a, "raw"_a, "row_order"_a = std::vector<int>{});
+  nb::class_<Cpu> cpu(m, "Cpu");
+  cpu.def(nb::init<const std::string&, int>(), "isa"_a = "", "threads"_a = 1).def_prop_ro("isa", [](Cpu& c) { return c.kernels.name; });
+  bind_sampling(m, cpu);
   nb::class_<PyModel>(m, "Model")
-      .def(nb::init<const nb::dict&, const std::string&, int>(), "config"_a, "isa"_a, "threads"_a)
+      .def(nb::init<const nb::dict&, std::shared_ptr<Cpu>>(), "config"_a, "cpu"_a)
       .def("set", &PyModel::set, "name"_a, "type"_a, "rows"_a, "cols"_a, "data"_a)
       .def("finish", [](PyModel& p) { p.model().finish(); })
       .def(
@@ -144,7 +126,6 @@ NB_MODULE(_core, m) {
       .def("forward", &PyModel::forward, "tokens"_a, "lengths"_a, "starts"_a, "tables"_a, "rows"_a)
       .def("logits", &PyModel::logits, "rows"_a)
       .def("logits_of", &PyModel::logits_of, "rows"_a, "tokens"_a)
-      .def_prop_ro("isa", [](PyModel& p) { return p.model().kernels().name; })
       .def_prop_ro("row_bytes", [](PyModel& p) { return p.model().row_bytes(); })
       .def_prop_ro("page_bytes", [](PyModel& p) { return p.model().page_bytes(); })
       .def_prop_ro("weight_bytes", [](PyModel& p) { return p.model().weight_bytes(); });

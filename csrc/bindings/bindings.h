@@ -7,6 +7,7 @@
 #include <initializer_list>
 #include <stdexcept>
 #include <string>
+#include "cpu.h"
 
 namespace quintet {
 
@@ -31,6 +32,6 @@ template <class T> T field(const nb::dict& d, const char* name) {
   return nb::cast<T>(d[name]);
 }
 
-void bind_sampling(nb::module_& m);
+void bind_sampling(nb::module_& m, nb::class_<Cpu>& cpu);
 
 }  // namespace quintet

@@ -1,52 +1,33 @@
 // The Python face of scoring and sampling: every length checked here or below, the GIL released around all work.
-#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 #include <memory>
 #include <mutex>
-#include <optional>
-#include <thread>
-#include "bindings/bindings.h"
-#include "pool.h"
-#include "sampling/sample.h"
+#include "bindings/bindings_sampling.h"
 
 using namespace nanobind::literals;
 
 namespace quintet {
 namespace {
 
-const Kernels& best_kernels() {
-  static const Kernels& best = find_kernels("");
-  return best;
-}
-
 // Fewer logits than this are done before a helper would have woken.
 constexpr size_t kWorthHelp = size_t(1) << 17;
 
 // Rows of logits, which any model or none may have made.
-template <class Row> void over_rows(int rows, int vocab, Row row) {
+template <class Row> void over_rows(Cpu& cpu, int rows, int vocab, Row row) {
   if (rows < 2 || size_t(rows) * size_t(vocab) < kWorthHelp) {
     for (int r = 0; r < rows; r++) row(r);
     return;
   }
-  static Team team(int(std::clamp(std::thread::hardware_concurrency(), 1u, 8u)), 1);
-  static std::mutex turn;
-  const std::lock_guard lock(turn);
-  team.parallel(rows, row);
+  const std::lock_guard lock(cpu.turn);
+  cpu.team.parallel(rows, row);
 }
 
-// Logits may be a view with padded rows: unit stride within a row, any stride between rows.
-using Logits = nb::ndarray<const float, nb::ndim<2>, nb::device::cpu>;
-int check_logits(const Logits& l) {
-  require(l.stride(1) == 1 || l.shape(1) <= 1, "logits: rows must be contiguous");
-  require(l.shape(1) > 0 && l.shape(1) < (1u << 24) && l.shape(0) < (1u << 24), "logits: bad shape");
-  return int(l.shape(1));
-}
 const float* logits_row(const Logits& l, int r) { return l.data() + int64_t(r) * l.stride(0); }
 
-nb::tuple score(const Logits& logits, In<int32_t, 1> targets, int k) {
+nb::tuple score(Cpu& cpu, const Logits& logits, In<int32_t, 1> targets, int k) {
   const int vocab = check_logits(logits);
   const size_t n = logits.shape(0);
   require(targets.size() == n, "score: one target per row");
@@ -58,9 +39,9 @@ nb::tuple score(const Logits& logits, In<int32_t, 1> targets, int k) {
   auto sums = fresh<double, 1>({n});
   {
     nb::gil_scoped_release release;
-    over_rows(int(n), vocab, [&](int r) {
+    over_rows(cpu, int(n), vocab, [&](int r) {
       const size_t at = size_t(r) * size_t(k);
-      score_row(best_kernels(), logits_row(logits, r), vocab, targets.data()[r], k, chosen.data() + r, ids.data() + at, top.data() + at,
+      score_row(cpu.kernels, logits_row(logits, r), vocab, targets.data()[r], k, chosen.data() + r, ids.data() + at, top.data() + at,
                 sums.data() + r);
     });
   }
@@ -105,33 +86,6 @@ std::shared_ptr<Pieces> pieces_from(const std::vector<nb::bytes>& given) {
   return std::make_shared<Pieces>(pieces);
 }
 
-// A sampler that is in use, by a draw that released the GIL, cannot be used a second time.
-struct PySampler {
-  Sampler sampler;
-  bool in_use = false;  // guarded by the GIL
-};
-
-class Use {
- public:
-  explicit Use(PySampler& s) : s_(s) {
-    require(!s.in_use, "a sampler draws for one row at a time");
-    s.in_use = true;
-  }
-  ~Use() { s_.in_use = false; }
-  Use(const Use&) = delete;
-  Use& operator=(const Use&) = delete;
-
- private:
-  PySampler& s_;
-};
-
-using Masks = std::optional<In<uint32_t, 2>>;
-const uint32_t* masks_row(const Masks& masks, size_t r) { return masks ? masks->data() + r * masks->shape(1) : nullptr; }
-void check_masks(const Masks& masks, size_t rows, int vocab) {
-  require(!masks || (masks->shape(0) == rows && masks->shape(1) == mask_words(vocab)),
-          "masks: one row of vocab / 32 words, rounded up, per row");
-}
-
 // Rows of logits of sequences, one after the other.
 struct Runs {
   std::vector<int> firsts;      // row of each sequence, and the number of rows
@@ -164,7 +118,8 @@ Runs runs_from(const Drafts& given, size_t sequences, size_t rows) {
   return runs;
 }
 
-Out<int32_t, 1> draw(const Logits& logits, const std::vector<nb::object>& samplers, In<uint64_t, 1> positions, Masks masks, Drafts drafts) {
+Out<int32_t, 1> draw(Cpu& cpu, const Logits& logits, const std::vector<nb::object>& samplers, In<uint64_t, 1> positions, Masks masks,
+                     Drafts drafts) {
   const int vocab = check_logits(logits);
   const size_t n = logits.shape(0), sequences = samplers.size();
   require(positions.size() == sequences, "draw: one position per sampler");
@@ -177,37 +132,19 @@ Out<int32_t, 1> draw(const Logits& logits, const std::vector<nb::object>& sample
   std::vector<std::unique_ptr<Use>> uses;
   for (PySampler* sampler : of) uses.push_back(std::make_unique<Use>(*sampler));
   nb::gil_scoped_release release;
-  over_rows(int(sequences), vocab, [&](int s) {
+  over_rows(cpu, int(sequences), vocab, [&](int s) {
     const int first = runs.first(size_t(s));
-    draw_drafted(best_kernels(), logits_row(logits, first), logits.stride(0), runs.rows(size_t(s)), of[size_t(s)]->sampler,
+    draw_drafted(cpu.kernels, logits_row(logits, first), logits.stride(0), runs.rows(size_t(s)), of[size_t(s)]->sampler,
                  positions.data()[s], runs.drafts.data() + first, masks_row(masks, size_t(first)), out.data() + first);
   });
   return out;
 }
 
-nb::tuple distribution_of(PySampler& self, const Logits& logits, uint64_t position, Masks masks) {
-  require(check_logits(logits) == self.sampler.vocab() && logits.shape(0) == 1, "distribution: one row of the vocabulary");
-  check_masks(masks, 1, self.sampler.vocab());
-  const Use use(self);
-  const auto kept = distribution(best_kernels(), logits.data(), self.sampler, position, masks_row(masks, 0));
-  auto ids = fresh<int32_t, 1>({kept.size()});
-  auto probabilities = fresh<float, 1>({kept.size()});
-  for (size_t i = 0; i < kept.size(); i++) ids.data()[i] = kept[i].first, probabilities.data()[i] = kept[i].second;
-  return nb::make_tuple(ids, probabilities);
-}
-
 }  // namespace
 
-void bind_sampling(nb::module_& m) {
-  m.def("score", &score, "logits"_a, "targets"_a, "k"_a);
-  m.def("draw", &draw, "logits"_a, "samplers"_a, "positions"_a, "masks"_a.none(), "drafts"_a = nb::none());
-  m.def(
-      "uniform",
-      [](uint64_t seed, uint64_t position, int word) {
-        require(word >= 0 && word < 4, "uniform: a block has four words");
-        return uniform(seed, position, Purpose(word));
-      },
-      "seed"_a, "position"_a, "word"_a);
+void bind_sampling(nb::module_& m, nb::class_<Cpu>& cpu) {
+  cpu.def("score", &score, "logits"_a, "targets"_a, "k"_a);
+  cpu.def("draw", &draw, "logits"_a, "samplers"_a, "positions"_a, "masks"_a.none(), "drafts"_a = nb::none());
   nb::class_<Pieces>(m, "Pieces").def(nb::new_(&pieces_from), "pieces"_a);
   nb::class_<PySampler>(m, "Sampler")
       .def(
@@ -223,9 +160,10 @@ void bind_sampling(nb::module_& m) {
             self.sampler.accept(token);
           },
           "token"_a)
-      .def("distribution", &distribution_of, "logits"_a, "position"_a, "masks"_a.none())
-      .def_prop_ro("accepted", [](const PySampler& self) { return self.sampler.accepted(); })
-      .def_prop_ro("surprise_bound", [](const PySampler& self) { return self.sampler.surprise_bound(); });
+      .def_prop_ro("accepted", [](const PySampler& self) { return self.sampler.accepted(); });
+  nb::dict outcomes;
+  for (const auto& [name, outcome] : kOutcomes) outcomes[name] = int(outcome);
+  m.attr("OUTCOMES") = outcomes;
 }
 
 }  // namespace quintet

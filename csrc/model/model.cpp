@@ -51,9 +51,8 @@ struct Model::Pass {
   int qkv_width = 0;
 };
 
-Model::Model(const Config& config, const Kernels& kernels, int threads)
-    : config_(checked(config)), k_(kernels), team_(threads, kPhasesPerLayer * config.layers + 1), rope_(config.rope, config.context),
-      layers_(size_t(config.layers)) {}
+Model::Model(const Config& config, Cpu& cpu)
+    : config_(checked(config)), k_(cpu.kernels), team_(cpu.team), rope_(config.rope, config.context), layers_(size_t(config.layers)) {}
 
 Model::~Model() = default;
 
@@ -294,7 +293,7 @@ void Model::forward(const Batch& b, uint8_t* out) {
   Pass& p = *pass_;
   prepare(p, b);
   rope_.reach(*std::max_element(p.row_position.begin(), p.row_position.end()) + 1);
-  team_.run([&](Team::Walk& walk) { run_layers(p, walk); });
+  team_.run(kPhasesPerLayer * config_.layers + 1, [&](Team::Walk& walk) { run_layers(p, walk); });
   for (int i = 0; i < b.wanted; i++) {
     const size_t j = size_t(std::lower_bound(p.wanted.begin(), p.wanted.end(), b.rows[i]) - p.wanted.begin());
     std::memcpy(out + size_t(i) * p.in_row, p.in.data() + j * p.in_row, p.in_row);

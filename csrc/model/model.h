@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 #include "kernels/kernels.h"
-#include "pool.h"
+#include "cpu.h"
 #include "model/rope.h"
 
 namespace quintet {
@@ -40,7 +40,8 @@ struct Batch {
 
 class Model {
  public:
-  Model(const Config& config, const Kernels& kernels, int threads);
+  // The model runs the team of `cpu`, in the turn of its caller.
+  Model(const Config& config, Cpu& cpu);
   ~Model();  // where Pass is known
 
   // Give one tensor, in the file's own type. Checks name, shape and length; throws std::invalid_argument.
@@ -63,7 +64,6 @@ class Model {
   void logits_of(const uint8_t* rows, int n, const int32_t* tokens, float* out);
   int vocab_stride() const { return (config_.vocab + 15) / 16 * 16; }
   const Config& config() const { return config_; }
-  const Kernels& kernels() const { return k_; }
   int pages() const { return pages_; }
 
  private:
@@ -98,7 +98,7 @@ class Model {
 
   Config config_;
   const Kernels& k_;
-  Team team_;
+  Team& team_;
   RopeTable rope_;
   Arena weights_;
   std::optional<Packed> embed_, output_;

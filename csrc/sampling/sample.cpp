@@ -73,6 +73,7 @@ struct Edited {
 
 Edited edited_row(const Kernels& k, const float* logits, const Sampler& sampler, const uint32_t* mask) {
   const int vocab = sampler.vocab();
+  if (mask && keeps_none(mask, vocab)) return {kNoWayOn};
   if (!chunk_maxima(k, logits, vocab, scratch.maxima)) return {kNotFinite};
   float max = row_max(scratch.maxima);
   if (!(max > -kInfinity)) return {kNotFinite};

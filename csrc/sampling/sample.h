@@ -18,10 +18,15 @@ float log_sum_exp(const Kernels& k, const float* logits, int vocab);
 void score_row(const Kernels& k, const float* logits, int vocab, int target, int top_k, float* chosen, int32_t* top_ids, float* top,
                double* log_sum);
 
-// Instead of a token:
-constexpr int32_t kNotFinite = -1;    // a logit is NaN or +infinity, or all are -infinity
-constexpr int32_t kNothingLeft = -2;  // the sequence's own controls ban every token
-constexpr int32_t kNotDrawn = -4;     // the sequence did not go on as drafted (-3 is the scheduler's)
+// What a row gives instead of a token, below 0; Python's core/types.py has the same.
+enum Outcome : int32_t {
+  kNotFinite = -1,    // a logit is NaN or +infinity, or all are -infinity
+  kNothingLeft = -2,  // the sequence's own controls ban every token
+  kNoWayOn = -3,      // the mask does: the guide cannot be followed any further
+  kNotDrawn = -4,     // the sequence did not go on as drafted, so there is none at this place yet
+};
+constexpr std::pair<const char*, Outcome> kOutcomes[] = {
+    {"NOT_FINITE", kNotFinite}, {"NOTHING_LEFT", kNothingLeft}, {"NO_WAY_ON", kNoWayOn}, {"NOT_DRAWN", kNotDrawn}};
 
 // Draw a token; its order of steps is in sample.cpp. mask: a bit per token, 1 = may be drawn; null = all may.
 int32_t draw_row(const Kernels& k, const float* logits, Sampler& sampler, uint64_t position, const uint32_t* mask);

@@ -178,4 +178,11 @@ bool keeps_all(const uint32_t* mask, int vocab) {
   return vocab % 32 == 0 || (mask[vocab / 32] & tail) == tail;
 }
 
+bool keeps_none(const uint32_t* mask, int vocab) {
+  for (int i = 0; i + 32 <= vocab; i += 32)
+    if (mask[i / 32] != 0) return false;
+  const uint32_t tail = (1u << (vocab % 32)) - 1u;
+  return vocab % 32 == 0 || (mask[vocab / 32] & tail) == 0;
+}
+
 }  // namespace quintet

@@ -79,6 +79,7 @@ class Sampler {
 // Leaves the tokens whose bit is 1. Bits past the vocabulary are not looked at.
 void keep_masked(const uint32_t* mask, int vocab, float* logits);
 bool keeps_all(const uint32_t* mask, int vocab);
+bool keeps_none(const uint32_t* mask, int vocab);
 inline size_t mask_words(int vocab) { return (size_t(vocab) + 31) / 32; }
 
 }  // namespace quintet

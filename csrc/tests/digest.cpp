@@ -208,7 +208,8 @@ void whole_model(const Kernels& k, Results& out) {
   }
   std::vector<std::vector<uint8_t>> seen;
   for (int threads : {1, 3}) {
-    Model m(c, k, threads);
+    Cpu cpu(k.name, threads);
+    Model m(c, cpu);
     fill(m, c);
     m.allocate(16);
     const size_t row = m.row_bytes();

@@ -15,7 +15,9 @@ import numpy as np
 from tests.e2e.paged import logits_of, pages_for, run_alone, whole
 from tests.support.bundled import Silent
 
-from quintet.backends.native.core.runner import Runner, score
+from quintet.backends.native.core.cpu import Cpu
+from quintet.backends.native.core.samplers import NativeSamplers
+from quintet.backends.native.core.types import Runner
 from quintet.backends.native.worker.load import load_tokenizer, native_loader
 from quintet.models import store
 from quintet.models.tokenizer import Tokenizer
@@ -50,7 +52,9 @@ def loglikelihood(runner: Runner, tokenizer: Tokenizer, context: str, continuati
     """The continuation's summed log-probability, and whether each of its tokens was the likeliest."""
     ids, start = tokenizer.encode(context + continuation), len(tokenizer.encode(context))
     hidden = run_alone(runner, whole(np.array(ids, np.int32)))
-    scores = score(logits_of(runner, hidden[start - 1 : -1]), np.array(ids[start:], np.int32), 1)
+    scores = NativeSamplers(Cpu(), tokenizer.pieces, ()).score(
+        logits_of(runner, hidden[start - 1 : -1]), np.array(ids[start:], np.int32), 1
+    )
     chosen = scores.chosen.tolist()
     return sum(chosen), chosen == scores.top[:, 0].tolist()
 

@@ -11,8 +11,8 @@ from tests.e2e.paged import CONTEXT, PAGES, LoadRunner
 from tests.reference.tiny_model import TinySpec, write_tiny
 from tests.support.bundled import bundled_path
 
-from quintet.backends.native.core.isa import isas
-from quintet.backends.native.core.runner import Runner
+from quintet.backends.native.core.cpu import isas
+from quintet.backends.native.core.types import Runner
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quintet.backends.native.core.loader import PAGE
-from quintet.backends.native.core.runner import U8, Batch, Runner
+from quintet.backends.native.core.types import U8, Batch, Runner
 
 CONTEXT = 2048
 PAGES = 192

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from tests.e2e.paged import PAGES, Ids, LoadRunner, Run, assert_same_bits, logits_of, pages_for, run_alone, run_together, whole
 from tests.reference.tiny_model import FAMILIES, TinySpec
 
-from quintet.backends.native.core.isa import isas
+from quintet.backends.native.core.cpu import isas
 from quintet.backends.native.core.loader import PAGE
-from quintet.backends.native.core.runner import Runner
+from quintet.backends.native.core.types import Runner
 
 BUNDLED = "bundled"
 TINY = [spec.name for spec in FAMILIES]

@@ -19,7 +19,7 @@ from tests.server.one import create_app
 from tests.support.bundled import bundled_path
 
 from quintet.backends.native.core.loader import PAGE, Loaded, Loader
-from quintet.backends.native.core.runner import F32, Batch
+from quintet.backends.native.core.types import F32, Batch
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.worker.load import native_loader
 from quintet.backends.toy import EOS, toy_loader

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.backends.native.schedule.harness import Simulation, alone, assert_as_alone, prepared
+from tests.backends.native.schedule.harness import prepared
+from tests.backends.native.worker.harness import NATIVE, Simulation, alone, assert_as_alone
 
-from quintet.backends.native.core.runner import Samplers, draw
-from quintet.backends.toy import EOS, ToyTokenizer
+from quintet.backends.toy import EOS
 from quintet.errors import BadRequest
 from quintet.events import Finish, TokenEvent
 from quintet.inputs.sampling import Limits, Resolved, resolve_sampling, word_forms
@@ -113,9 +113,9 @@ def test_whatever_prepare_lets_pass_the_core_takes(sampling: Sampling) -> None:
         resolved = resolve(sampling)
     except BadRequest:
         return
-    made = Samplers(ToyTokenizer().pieces, {EOS}).make(resolved.sampling, resolved.bad_words, (1, 2, 1))
+    made = NATIVE.make(resolved.sampling, resolved.bad_words, (1, 2, 1))
     made.accept(3)
-    assert -2 <= draw(np.zeros((1, VOCAB), np.float32), [made], np.zeros(1, np.uint64))[0] < VOCAB
+    assert -2 <= NATIVE.draw(np.zeros((1, VOCAB), np.float32), [made], np.zeros(1, np.uint64))[0] < VOCAB
 
 
 # ---- the engine

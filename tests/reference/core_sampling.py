@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from quintet import _core
+from quintet import _core, _core_testing
 
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
 U32 = npt.NDArray[np.uint32]
+
+CPU = _core.Cpu(threads=2)
 
 OFF: dict[str, object] = {
     **{"temperature": 1.0, "top_p": 1.0, "seed": 0, "top_k": 0, "min_p": 0.0, "typical_p": 1.0, "top_n_sigma": 0.0},
@@ -41,7 +43,7 @@ def sampler(vocab: int | _core.Pieces, prompt: Sequence[int] = (), output: Seque
 def draw_many(logits: F32, samplers: Sequence[_core.Sampler], positions: Sequence[int], masks: U32 | None = None) -> I32:
     """One draw of each sampler at its position, from rows [R, V] or all from the same row [V]."""
     rows = np.ascontiguousarray(np.broadcast_to(logits, (len(samplers), logits.shape[-1])))
-    return _core.draw(rows, list(samplers), np.array(positions, np.uint64), masks)
+    return CPU.draw(rows, list(samplers), np.array(positions, np.uint64), masks)
 
 
 def draw(logits: F32, position: int = 0, mask: U32 | None = None, **controls: Any) -> int:
@@ -51,5 +53,5 @@ def draw(logits: F32, position: int = 0, mask: U32 | None = None, **controls: An
 
 def distribution(made: _core.Sampler, logits: F32, position: int = 0, mask: U32 | None = None) -> dict[int, float]:
     """What the next draw chooses from: token -> probability."""
-    ids, probabilities = made.distribution(logits[None], position, None if mask is None else mask[None])
+    ids, probabilities = _core_testing.distribution(CPU, made, logits[None], position, None if mask is None else mask[None])
     return dict(zip(ids.tolist(), probabilities.tolist(), strict=True))

@@ -297,7 +297,7 @@ class Draw:
     """A sampled token.
 
     Args:
-        token: the id; -2 if nothing is left.
+        token: the id; -2 if nothing is left, -3 if the mask leaves nothing.
         margin: least distance by which any comparison that led here was decided; infinite if none was made.
         probabilities: of the tokens that could be drawn.
     """
@@ -309,6 +309,8 @@ class Draw:
 
 def sample(logits: F32, seq: TwinSampler, position: int, mask: Sequence[bool] | None = None, order: Sequence[Step] = ORDER) -> Draw:
     """One token of a finite row [V]."""
+    if mask is not None and not np.any(mask):
+        return Draw(-3, np.inf, {})
     state = narrowed(logits, seq, position, mask, order)
     if not len(state.kept):
         return Draw(-2, np.inf, {})

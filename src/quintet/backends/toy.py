@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quintet.backends.native.core.loader import PAGE, Loaded, Loader
-from quintet.backends.native.core.runner import F32, I32, U8, Batch
+from quintet.backends.native.core.types import F32, I32, U8, Batch
 from quintet.models.traits import ThinkTags, Traits
 
 EOS = 256

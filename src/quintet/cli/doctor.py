@@ -63,7 +63,7 @@ def packages() -> Finding:
 def core() -> Finding:
     """The native core, and which instruction set it takes here."""
     try:
-        from quintet.backends.native.core.isa import isas
+        from quintet.backends.native.core.cpu import isas
         from quintet.cli.engines import chosen_isa
 
         found, chosen = isas(), chosen_isa()

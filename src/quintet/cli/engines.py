@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quintet.backends.base import Backend
-from quintet.backends.native.core.isa import isas
+from quintet.backends.native.core.cpu import isas
 from quintet.backends.native.core.loader import PAGE, Loader
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.front.process import ProcessLink

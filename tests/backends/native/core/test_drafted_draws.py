@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.backends.native.core.test_sampling_twin import CONTROLS, control, packed, vocabulary
-from tests.reference.core_sampling import draw_many, sampler
+from tests.reference.core_sampling import CPU, draw_many, sampler
 
-from quintet import _core
-from quintet.backends.native.core.runner import NOT_DRAWN, Drafted, draw
+from quintet import _core, _core_testing
+from quintet.backends.native.core.types import Outcome
 
 ROWS = 6
 
@@ -56,15 +56,15 @@ def drafted_for(case: dict[str, Any]) -> tuple[list[int], list[int]]:
     draft = [*draft, *[0] * (length - len(draft))]
     draft[-1] = -1
     drawn = min(len(tokens), case["right"] + 1)
-    return draft, tokens[:drawn] + [NOT_DRAWN] * (length - drawn)
+    return draft, tokens[:drawn] + [Outcome.NOT_DRAWN] * (length - drawn)
 
 
 def state(made: _core.Sampler, case: dict[str, Any], drawn: list[int]) -> tuple[object, ...]:
     """What can be told of a sampler once it has accepted the last token too: what it has counted, and what it would draw from next."""
     if drawn and drawn[-1] >= 0:
         made.accept(drawn[-1])
-    ids, masses = made.distribution(case["logits"][-1:], case["position"] + ROWS, None)
-    return made.accepted, made.surprise_bound, ids.tolist(), masses.tolist()
+    ids, masses = _core_testing.distribution(CPU, made, case["logits"][-1:], case["position"] + ROWS, None)
+    return made.accepted, _core_testing.surprise_bound(made), ids.tolist(), masses.tolist()
 
 
 def check(cases: list[dict[str, Any]]) -> None:
@@ -72,16 +72,16 @@ def check(cases: list[dict[str, Any]]) -> None:
     samplers = [case["sampler"]() for case in cases]
     width = cases[0]["logits"].shape[1]
     masks = [case["masks"] if case["masks"] is not None else np.full((ROWS, -(-width // 32)), 2**32 - 1, np.uint32) for case in cases]
-    found = draw(
+    found = CPU.draw(
         np.concatenate([case["logits"][: case["length"]] for case in cases]),
         samplers,
         np.array([case["position"] for case in cases], np.uint64),
         np.concatenate([mask[: case["length"]] for mask, case in zip(masks, cases, strict=True)]),
-        Drafted(np.array([case["length"] for case in cases], np.int32), np.array([one for draft, _ in plans for one in draft], np.int32)),
+        (np.array([case["length"] for case in cases], np.int32), np.array([one for draft, _ in plans for one in draft], np.int32)),
     )
     assert found.tolist() == [one for _, expected in plans for one in expected]
     for case, made, (_, expected) in zip(cases, samplers, plans, strict=True):
-        drawn = [token for token in expected if token != NOT_DRAWN]
+        drawn = [token for token in expected if token != Outcome.NOT_DRAWN]
         alone, tokens = one_by_one(case, len(drawn))
         assert tokens == drawn
         assert state(made, case, drawn) == state(alone, case, drawn)
@@ -113,6 +113,6 @@ def test_sequences_with_drafts_of_different_lengths_do_not_disturb_each_other(da
     ("lengths", "tokens"), [([2], [0, 1]), ([0, 3], [0, 0, -1]), ([4, -1], [0, 0, -1]), ([1, 1], [0, 0, -1]), ([1, 2], [-1, -1])]
 )
 def test_rows_that_do_not_add_up_are_refused(lengths: list[int], tokens: list[int]) -> None:
-    drafted = Drafted(np.array(lengths, np.int32), np.array(tokens, np.int32))
+    drafted = (np.array(lengths, np.int32), np.array(tokens, np.int32))
     with pytest.raises(ValueError, match="draw:"):
-        draw(np.zeros((3, 4), np.float32), [sampler(4), sampler(4)], np.zeros(2, np.uint64), None, drafted)
+        CPU.draw(np.zeros((3, 4), np.float32), [sampler(4), sampler(4)], np.zeros(2, np.uint64), None, drafted)

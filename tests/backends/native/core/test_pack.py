@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quintet import _core
+from quintet import _core_testing
 
 F32 = npt.NDArray[np.float32]
 U8 = npt.NDArray[np.uint8]
@@ -154,21 +154,21 @@ def assert_requantised(values: F32, packed: F32) -> None:
 def test_dequantized_values_equal_those_of_gguf(name: str, shape: tuple[int, int], seed: int) -> None:
     rows, cols = shape[0], columns(name, shape[1])
     raw = weights(name, rows, cols, seed)
-    np.testing.assert_array_equal(_core.dequantize(name, rows, cols, raw), oracle(name, raw, rows))
+    np.testing.assert_array_equal(_core_testing.dequantize(name, rows, cols, raw), oracle(name, raw, rows))
 
 
 @pytest.mark.parametrize("name", FLOATS)
 @pytest.mark.parametrize("cols", [1, 31, 33, 100])
 def test_float_vectors_need_not_fill_a_block(name: str, cols: int) -> None:
     raw = weights(name, 3, cols, seed=cols)
-    np.testing.assert_array_equal(_core.dequantize(name, 3, cols, raw), oracle(name, raw, 3))
+    np.testing.assert_array_equal(_core_testing.dequantize(name, 3, cols, raw), oracle(name, raw, 3))
 
 
 def test_every_half_has_its_value() -> None:
     bits = np.arange(65536, dtype=np.uint16)
     with np.errstate(all="ignore"):
         expected = bits.view(np.float16).astype(np.float32)
-    got = _core.dequantize("F16", 1, 65536, bits.view(np.uint8))[0]
+    got = _core_testing.dequantize("F16", 1, 65536, bits.view(np.uint8))[0]
     numbers = ~np.isnan(expected)
     np.testing.assert_array_equal(got[numbers].view(np.uint32), expected[numbers].view(np.uint32))
     np.testing.assert_array_equal(np.isnan(got), ~numbers)
@@ -180,7 +180,7 @@ def test_every_half_has_its_value() -> None:
 def test_packing_loses_nothing_of_types_with_one_scale_per_block(name: str, shape: tuple[int, int], seed: int) -> None:
     rows, cols = shape[0], columns(name, shape[1])
     raw = weights(name, rows, cols, seed)
-    np.testing.assert_array_equal(_core.pack_roundtrip(name, rows, cols, raw), oracle(name, raw, rows))
+    np.testing.assert_array_equal(_core_testing.pack_roundtrip(name, rows, cols, raw), oracle(name, raw, rows))
 
 
 @given(shape=rows_and_blocks, seed=seeds)
@@ -188,7 +188,7 @@ def test_packing_loses_nothing_of_types_with_one_scale_per_block(name: str, shap
 def test_q4_k_is_within_the_rounding_of_its_scale_and_minimum(shape: tuple[int, int], seed: int) -> None:
     rows, cols = shape[0], columns("Q4_K", shape[1])
     raw = weights("Q4_K", rows, cols, seed)
-    packed = _core.pack_roundtrip("Q4_K", rows, cols, raw)
+    packed = _core_testing.pack_roundtrip("Q4_K", rows, cols, raw)
     assert_kept("Q4_K", raw, packed)
     fields = raw.reshape(-1, 144)[:, :4].copy().view(np.float16).astype(np.float64)
     largest = np.repeat(np.abs(fields) @ np.array([[63.0 * 15], [63.0]]), 8, axis=0)
@@ -201,7 +201,7 @@ def test_q4_k_is_within_the_rounding_of_its_scale_and_minimum(shape: tuple[int, 
 def test_the_other_types_are_within_half_a_step_of_the_blocks_scale(name: str, shape: tuple[int, int], seed: int) -> None:
     rows, cols = shape[0], columns(name, shape[1])
     raw = weights(name, rows, cols, seed)
-    assert_requantised(oracle(name, raw, rows), _core.pack_roundtrip(name, rows, cols, raw))
+    assert_requantised(oracle(name, raw, rows), _core_testing.pack_roundtrip(name, rows, cols, raw))
 
 
 @pytest.mark.parametrize("name", TYPES)
@@ -211,8 +211,8 @@ def test_row_order_moves_whole_rows(name: str, shape: tuple[int, int], seed: int
     rows, cols = shape[0], columns(name, shape[1])
     raw = weights(name, rows, cols, seed)
     order = np.random.default_rng(seed).permutation(rows)
-    moved = _core.pack_roundtrip(name, rows, cols, raw, row_order=order.tolist())
-    np.testing.assert_array_equal(moved, _core.pack_roundtrip(name, rows, cols, raw)[order])
+    moved = _core_testing.pack_roundtrip(name, rows, cols, raw, row_order=order.tolist())
+    np.testing.assert_array_equal(moved, _core_testing.pack_roundtrip(name, rows, cols, raw)[order])
 
 
 @pytest.mark.parametrize("name", TYPES)
@@ -223,8 +223,8 @@ def test_hostile_bytes_give_what_is_documented(name: str, shape: tuple[int, int]
     rows, cols = shape[0], columns(name, shape[1])
     raw = random_bytes(name, rows, cols, seed)
     values = oracle(name, raw, rows)
-    np.testing.assert_array_equal(_core.dequantize(name, rows, cols, raw), values)
-    packed = _core.pack_roundtrip(name, rows, cols, raw)
+    np.testing.assert_array_equal(_core_testing.dequantize(name, rows, cols, raw), values)
+    packed = _core_testing.pack_roundtrip(name, rows, cols, raw)
     if name in KEPT:
         assert_kept(name, raw, packed)
     else:
@@ -234,7 +234,7 @@ def test_hostile_bytes_give_what_is_documented(name: str, shape: tuple[int, int]
 def packed_floats(values: list[float] | F32) -> F32:
     block = np.zeros(32, np.float32)
     block[: len(values)] = values
-    return np.asarray(_core.pack_roundtrip("F32", 1, 32, block.view(np.uint8))[0][: len(values)])
+    return np.asarray(_core_testing.pack_roundtrip("F32", 1, 32, block.view(np.uint8))[0][: len(values)])
 
 
 def test_ties_go_to_even() -> None:
@@ -259,7 +259,7 @@ def test_blocks_too_small_for_a_normal_scale_keep_half_a_step(tiny: float) -> No
 def test_a_value_that_cannot_be_held_makes_its_block_nan_and_no_other(bad: float) -> None:
     values = np.ones((2, 96), np.float32)
     values[1, 40] = bad
-    packed = _core.pack_roundtrip("F32", 2, 96, values.reshape(-1).view(np.uint8))
+    packed = _core_testing.pack_roundtrip("F32", 2, 96, values.reshape(-1).view(np.uint8))
     spoilt = np.zeros((2, 96), bool)
     spoilt[1, 32:64] = True
     np.testing.assert_array_equal(np.isnan(packed), spoilt)
@@ -282,10 +282,10 @@ def test_the_largest_scale_still_holds_its_block() -> None:
 )
 def test_shapes_that_cannot_be_packed_are_refused_by_rule(name: str, cols: int, rule: str) -> None:
     with pytest.raises(ValueError, match=rule):
-        _core.pack_roundtrip(name, 1, cols, np.zeros(cols * 4, np.uint8))
+        _core_testing.pack_roundtrip(name, 1, cols, np.zeros(cols * 4, np.uint8))
 
 
 @pytest.mark.parametrize("order", [[0, 1], [0, 1, 3], [-1, 0, 1]])
 def test_a_row_order_that_does_not_name_the_rows_is_refused(order: list[int]) -> None:
     with pytest.raises(ValueError, match="row"):
-        _core.pack_roundtrip("Q8_0", 3, 32, np.zeros(3 * 34, np.uint8), row_order=order)
+        _core_testing.pack_roundtrip("Q8_0", 3, 32, np.zeros(3 * 34, np.uint8), row_order=order)

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 from tests.reference import sampling_twin as twin
-from tests.reference.core_sampling import draw, draw_many, pieces, sampler
+from tests.reference.core_sampling import CPU, draw, draw_many, pieces, sampler
 
-from quintet import _core
-from quintet.backends.native.core.runner import NOT_FINITE
+from quintet import _core, _core_testing
+from quintet.backends.native.core.types import Outcome
 
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
@@ -52,7 +52,7 @@ def sample_many(logits: F32, temperature: float, top_p: float, seeds: Sequence[i
 
 
 def score(logits: F32, target: int, k: int) -> tuple[float, I32, F32]:
-    chosen, ids, top, _ = _core.score(logits[None], np.array([target], np.int32), k)
+    chosen, ids, top, _ = CPU.score(logits[None], np.array([target], np.int32), k)
     return float(chosen[0]), ids[0], top[0]
 
 
@@ -77,13 +77,13 @@ def test_the_twins_philox_gives_random123s_known_answers(counter: tuple[int, int
 
 @given(seed=u64, position=u64)
 def test_uniform_is_philox_keyed_by_seed_at_position(seed: int, position: int) -> None:
-    assert _core.uniform(seed, position, 0) == twin.uniform(seed, position)
+    assert _core_testing.uniform(seed, position, 0) == twin.uniform(seed, position)
 
 
 def test_uniform_covers_its_range_and_never_reaches_one() -> None:
-    assert _core.uniform(*ZERO_DRAW, 0) == 0.0
-    assert _core.uniform(*HALF_DRAW, 0) == 0.5
-    assert _core.uniform(*LARGEST_DRAW, 0) == 1 - 2.0**-24
+    assert _core_testing.uniform(*ZERO_DRAW, 0) == 0.0
+    assert _core_testing.uniform(*HALF_DRAW, 0) == 0.5
+    assert _core_testing.uniform(*LARGEST_DRAW, 0) == 1 - 2.0**-24
 
 
 # ---- scores
@@ -128,10 +128,10 @@ def test_sorted_rows_give_the_same_top(order: int) -> None:
 def test_a_score_does_not_depend_on_the_other_rows() -> None:
     logits = np.stack([normal_logits(700, seed) for seed in range(5)])
     targets = np.arange(5, dtype=np.int32)
-    chosen, ids, top, log_sums = _core.score(logits, targets, 4)
+    chosen, ids, top, log_sums = CPU.score(logits, targets, 4)
     np.testing.assert_array_equal((logits[range(5), targets] - log_sums).astype(np.float32), chosen)  # in double precision, rounded once
     for row in range(5):
-        alone = _core.score(logits[row : row + 1].copy(), targets[row : row + 1], 4)
+        alone = CPU.score(logits[row : row + 1].copy(), targets[row : row + 1], 4)
         assert (chosen[row], ids[row].tolist(), top[row].tolist()) == (alone[0][0], alone[1][0].tolist(), alone[2][0].tolist())
 
 
@@ -290,7 +290,7 @@ any_temperature = st.one_of(any_floats, st.sampled_from([0.0, 0.5, 1.0, 3.4e38, 
 def test_a_row_with_nan_infinity_or_nothing_finite_gives_no_token(logits: F32, t: float, p: float, seed: int) -> None:
     token = sample(logits, t, p, seed)
     if np.isnan(logits).any() or np.isposinf(logits).any() or np.isneginf(logits).all():
-        assert token == NOT_FINITE
+        assert token == Outcome.NOT_FINITE
     else:
         assert np.isfinite(logits[token])
 
@@ -359,8 +359,7 @@ def test_the_distribution_test_notices_a_slightly_wrong_temperature() -> None:
 DIGEST = """
 import hashlib, numpy as np
 from quintet import _core
-from tests.reference.core_sampling import draw_many, sampler
-from quintet.backends.native.core.runner import NOT_FINITE
+from tests.reference.core_sampling import CPU, draw_many, sampler
 rng = np.random.default_rng(1)
 digest = hashlib.sha256()
 for vocab in (1, 17, 513, 5000):
@@ -368,7 +367,7 @@ for vocab in (1, 17, 513, 5000):
     kinds = [{}, {"temperature": 0.0}, {"top_p": 0.9}, {"top_k": 40}, {"typical_p": 0.7}, {"min_p": 0.1}, {"top_n_sigma": 1.0}]
     kinds += [{"xtc_probability": 1.0, "xtc_threshold": 0.01}, {"mirostat_target": 3.0}, {"repetition_penalty": 1.3}]
     samplers = [sampler(vocab, [i % vocab], [0], **{"temperature": 0.8, "seed": i, **kinds[i % len(kinds)]}) for i in range(60)]
-    parts = _core.score(logits, np.zeros(60, np.int32), min(vocab, 20))
+    parts = CPU.score(logits, np.zeros(60, np.int32), min(vocab, 20))
     for part in (*parts, draw_many(logits, samplers, range(60))):
         digest.update(np.ascontiguousarray(part).tobytes())
 print(digest.hexdigest())

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+from tests.backends.native.schedule.plain_samplers import PlainSamplers
 
-from quintet.backends.native.core.runner import I32, U8, Samplers
 from quintet.backends.native.core.scored_rows import ROOM
+from quintet.backends.native.core.types import I32, U8
 from quintet.backends.native.schedule.pages import BlockTables
 from quintet.backends.native.schedule.plan import ScoreJob
 from quintet.backends.native.worker.step import Stepper
-from quintet.backends.toy import EOS, VOCAB, ToyRunner, ToyTokenizer
+from quintet.backends.toy import VOCAB, ToyRunner
 
 
 class Counting(ToyRunner):
@@ -27,7 +28,7 @@ class Counting(ToyRunner):
 
 def test_rows_are_judged_once_and_the_scores_stay_the_same_whatever_the_targets_and_the_number_of_alternatives() -> None:
     runner = Counting()
-    stepper = Stepper(runner, BlockTables(1, 1), Samplers(ToyTokenizer().pieces, {EOS}))
+    stepper = Stepper(runner, BlockTables(1, 1), PlainSamplers())
     rng = np.random.default_rng(1)
     store = np.zeros((48, runner.row_bytes + ROOM), np.uint8)
     store[:, :-ROOM] = rng.integers(0, 256, (48, runner.row_bytes))
@@ -44,7 +45,7 @@ def test_rows_are_judged_once_and_the_scores_stay_the_same_whatever_the_targets_
     others = [ScoreJob([page], [7] * 16, top) for page, top in zip(pages, (0, 3, 5), strict=True)]
     mixed = stepper._score(others)
     assert runner.scored == 29 + 3 + 16
-    alone = Stepper(ToyRunner(), BlockTables(1, 1), Samplers(ToyTokenizer().pieces, {EOS}))
+    alone = Stepper(ToyRunner(), BlockTables(1, 1), PlainSamplers())
     store[:, -ROOM:] = 0
     for job, found in zip(others, mixed, strict=True):
         fresh = alone._score([job])[0]

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.backends.native.schedule.harness import Oracle, Simulation, alone, assert_as_alone, prepared, told
+from tests.backends.native.schedule.harness import Oracle, prepared, told
 from tests.backends.native.schedule.test_scheduler import CONTROLS
+from tests.backends.native.worker.harness import NATIVE, Simulation, alone, assert_as_alone
 
 from quintet.backends.native.core.loader import PAGE
 from quintet.backends.native.draft.drafter import AcceptanceRate, Drafter
@@ -26,8 +27,13 @@ def nothing() -> list[int]:
     return []
 
 
+def drafts(simulation: Simulation) -> list[list[int]]:
+    """Of the last step, those that are not empty."""
+    return [segment.draft for segment in simulation.last_plan.segments if segment.draft]
+
+
 def oracle(sequences: list[PreparedSequence], lengths: list[int], right: list[int]) -> Oracle:
-    return Oracle({(0, index): sequence for index, sequence in enumerate(sequences)}, lengths, right)
+    return Oracle({(0, index): sequence for index, sequence in enumerate(sequences)}, lengths, right, NATIVE)
 
 
 # ---- nothing changes
@@ -69,7 +75,7 @@ def test_when_pages_run_out_drafts_take_none_from_anybody_and_preemption_is_as_i
         running = simulation.scheduler.running
         simulation.step()
         preempted += simulation.scheduler.running < running
-        drafted += bool(simulation.last_plan.drafts)
+        drafted += bool(drafts(simulation))
     for index, sequence in enumerate(sequences):
         assert_as_alone(simulation.events[0, index], sequence)
     assert preempted and drafted
@@ -86,7 +92,7 @@ def test_a_page_of_a_draft_is_found_by_others_only_when_all_of_it_was_accepted()
     simulation.add(1, prepared([*TEXT[:PAGE], *text], 1))
     wrong = [*text[: PAGE + 1], (text[PAGE + 1] + 1) % EOS, *text[PAGE + 2 :]]
     simulation.add(2, prepared([*TEXT[:PAGE], *wrong], 1))
-    simulation.scheduler._speculation = None  # what follows is about the pages
+    simulation.scheduler._planner._speculation = None  # what follows is about the pages
     simulation.finish()
     assert simulation.events[1, 0][-1].cached_tokens == 3 * PAGE
     assert simulation.events[2, 0][-1].cached_tokens == 2 * PAGE
@@ -98,7 +104,7 @@ def test_an_abort_while_a_draft_is_computed_ends_the_sequence_there_and_frees_it
     simulation.add(0, sequence)
     simulation.step()
     simulation.step((0, None))
-    assert len(simulation.last_plan.drafts[0]) == 40
+    assert [len(draft) for draft in drafts(simulation)] == [40]
     assert [event.finish for event in simulation.events[0, 0]] == [None, Finish.ABORT]
     assert simulation.pool.available == simulation.pool.total
 
@@ -227,8 +233,8 @@ def drafted_rows(simulation: Simulation) -> list[int]:
     rows = []
     while simulation.scheduler.live:
         simulation.step()
-        if simulation.last_plan.drafts:
-            rows.append(len(simulation.last_plan.tokens))
+        if drafts(simulation):
+            rows.append(simulation.last_plan.tokens)
     return rows
 
 
@@ -250,7 +256,7 @@ def test_nothing_is_drafted_while_many_decode_or_a_prompt_waits() -> None:
     simulation.add(1, prepared(b"x", 1))
     while len(simulation.events[0, 0]) < 40:
         simulation.step()
-        assert not simulation.last_plan.drafts
+        assert not drafts(simulation)
 
 
 def test_no_draft_goes_as_far_as_a_token_that_ends_the_sequence() -> None:
@@ -261,5 +267,5 @@ def test_no_draft_goes_as_far_as_a_token_that_ends_the_sequence() -> None:
         simulation.add(0, sequence)
         while simulation.scheduler.live:
             simulation.step()
-            assert not any(ends in draft for draft in simulation.last_plan.drafts)
+            assert not any(ends in draft for draft in drafts(simulation))
         assert told(simulation.events[0, 0]) == list(alone(sequence))

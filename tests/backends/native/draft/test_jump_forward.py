@@ -11,6 +11,7 @@ from tests.backends.native.worker.test_guided import JSON, WORDS, collect, runni
 from tests.support.preparing import prepare
 
 from quintet.backends.native.draft.jump_forward import JumpForward
+from quintet.backends.native.schedule.plan import Kind, Segment
 from quintet.backends.native.schedule.sequence import Group, Sequence
 from quintet.backends.native.worker.masks import Masks
 from quintet.guides.compiled import Guides
@@ -71,21 +72,35 @@ def test_other_guides_are_foreseen_as_far_as_they_leave_no_choice() -> None:
     assert JumpForward(COMPILER).guess(made, tokens) == []
 
 
+def decoding(seq: Sequence, tokens: list[int]) -> Segment:
+    return Segment(seq, Kind.DECODE, 0, 0, tokens, len(tokens), len(tokens))
+
+
 def test_masks_follow_a_draft_as_far_as_it_keeps_to_the_guide() -> None:
     """And a guide that was led astray allows afterwards what it did before."""
     seq = Sequence(0, 0, Group((1,), False, None), 50, Sampling(1.0, 1.0, 0), None, grammar=translate(GuideKind.REGEX, "ab(c|d)e"))
     other = Sequence(0, 1, Group((1,), False, None), 50, Sampling(1.0, 1.0, 0), None)
     masks = Masks(Guides(COMPILER), len(PIECES))
-    pending = masks.begin([other, seq], [[5, 5], [*b"abxe"]])
+    pending = masks.begin([decoding(other, [5, 5, 5]), decoding(seq, [97, *b"abxe"])])
     assert pending is not None
     masked = pending.result()
     rows = [bytes(token for token in range(256) if row[token // 32] >> np.uint32(token % 32) & 1) for row in masked.bits]
     assert rows[3:6] == [b"a", b"b", b"cd"]
     assert all(len(row) == 256 for row in [*rows[:3], *rows[6:]]), "no guide, or nothing is drawn there"
-    assert (masked.failed, masked.ends) == ([], [5])
+    assert masked.ends == [5]
     seq.generated += b"ab"
-    again = masks.begin([seq], [])
+    again = masks.begin([decoding(seq, [98])])
     assert again is not None and set(np.flatnonzero(np.unpackbits(again.result().bits.view(np.uint8), bitorder="little"))) == {*b"cd"}
+
+
+def test_a_guide_that_cannot_go_on_allows_nothing() -> None:
+    seq = Sequence(0, 0, Group((1,), False, None), 50, Sampling(1.0, 1.0, 0), None, grammar=translate(GuideKind.REGEX, "ab"))
+    seq.generated += b"x"
+    pending = Masks(Guides(COMPILER), len(PIECES)).begin([decoding(seq, [120, 97])])
+    assert pending is not None
+    masked = pending.result()
+    assert not masked.bits[0].any()
+    assert masked.ends == []
 
 
 def test_guided_sequences_give_the_same_with_drafts_and_without() -> None:

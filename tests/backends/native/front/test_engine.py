@@ -12,7 +12,7 @@ from tests.support.preparing import prepare
 
 from quintet.backends.base import State
 from quintet.backends.native.core.loader import Loaded, Loader
-from quintet.backends.native.core.runner import U8, Batch
+from quintet.backends.native.core.types import U8, Batch
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.front.link import ThreadLink
 from quintet.backends.native.schedule.scheduler import Scheduler

@@ -1,19 +1,21 @@
-"""The scheduler on the toy model without threads, and what each sequence must give: what it gives alone."""
+"""The scheduler on the toy model, without threads or compiled core, and what each sequence must give: what it gives alone."""
 
 from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
+
+from tests.backends.native.schedule.plain_samplers import PlainSamplers
 
 from quintet.backends.native.core.loader import PAGE
-from quintet.backends.native.core.runner import Samplers
+from quintet.backends.native.core.types import Samplers
 from quintet.backends.native.schedule.emit import Emitter
 from quintet.backends.native.schedule.kv import KvCache
 from quintet.backends.native.schedule.pages import BlockTables, PagePool
-from quintet.backends.native.schedule.plan import Plan
+from quintet.backends.native.schedule.plan import Kind, Plan
 from quintet.backends.native.schedule.scheduler import Scheduler
 from quintet.backends.native.schedule.sequence import Sequence as Sample
 from quintet.backends.native.schedule.speculation import Speculation
@@ -43,6 +45,9 @@ def prepared(
     return PreparedSequence(tuple(prompt), max_tokens, Sampling(temperature, top_p, seed, **controls), logprobs, echo)
 
 
+PLAIN = PlainSamplers()
+
+
 class Simulation:
     """An engine without its thread; ``events[request, seq]`` collects what came out."""
 
@@ -55,6 +60,7 @@ class Simulation:
         max_waiting: int = 1024,
         caching: bool = True,
         speculation: Speculation | None = None,
+        samplers: Samplers = PLAIN,
     ) -> None:
         self.config = EngineConfig(batch_tokens=batch_tokens, max_running=max_running, max_waiting=max_waiting)
         self.runner = ToyRunner()
@@ -63,7 +69,7 @@ class Simulation:
         tables = BlockTables(min(max_running, batch_tokens), min(pages, self.runner.context // PAGE))
         emitter = Emitter(ToyTokenizer().eos_ids)
         self.scheduler = Scheduler(self.config, KvCache(self.pool, tables, self.runner.row_bytes), emitter, speculation)
-        self.stepper = Stepper(self.runner, tables, Samplers(ToyTokenizer().pieces, ToyTokenizer().eos_ids))
+        self.stepper = Stepper(self.runner, tables, samplers)
         self.events: dict[tuple[int, int], list[TokenEvent]] = {}
         self.last_plan = Plan()
         self.now = 0.0  # one second per step
@@ -90,14 +96,15 @@ class Simulation:
 
     def check_plan(self, plan: Plan) -> None:
         """The budget holds, for tokens computed and for rows scored, and every running sequence that can decode does."""
-        assert sum(plan.lengths) == len(plan.tokens) <= self.config.batch_tokens
-        assert sum(len(job.targets) for job in plan.scores) <= self.config.batch_tokens
-        assert len(plan.draws) <= self.config.max_running
-        assert all(length >= 1 for length in plan.lengths)
-        assert len(plan.drafts) in (0, len(plan.draws))
-        for seq, draft in zip(plan.draws, plan.drafts, strict=False):
-            assert len(seq.generated) + len(draft) < seq.max_tokens, "more is drafted than could be drawn"
-        assert plan.decodes or plan.chunks or plan.draws, "a step must do something"
+        assert sum(len(segment.tokens) for segment in plan.segments) == plan.tokens <= self.config.batch_tokens
+        assert sum(len(segment.score.targets) for segment in plan.segments if segment.score) <= self.config.batch_tokens
+        assert len(plan.segments) == len(set(plan.sequences)) <= self.config.max_running
+        for segment in plan.segments:
+            assert segment.draws <= max(segment.wanted, segment.kind is Kind.FORK), "it draws from a row that nobody computes"
+            if segment.kind is Kind.DECODE:
+                assert len(segment.tokens) == segment.wanted == segment.draws >= 1
+                assert len(segment.seq.generated) + len(segment.draft) < segment.seq.max_tokens, "more is drafted than could be drawn"
+        assert plan.segments, "a step must do something"
 
     def finish(self, limit: int = 20_000) -> None:
         """Run until nothing is left."""
@@ -120,7 +127,7 @@ def run_all(simulation: Simulation) -> int:
     tokens = 0
     while simulation.scheduler.live:
         simulation.step()
-        tokens += len(simulation.last_plan.tokens)
+        tokens += simulation.last_plan.tokens
     return tokens
 
 
@@ -137,9 +144,16 @@ class Oracle(Speculation):
         right: tokens of each that are as the sequence alone draws them, in turn; the next one is not.
     """
 
-    def __init__(self, sequences: dict[tuple[int, int], PreparedSequence], lengths: Sequence[int], right: Sequence[int]) -> None:
+    def __init__(
+        self,
+        sequences: dict[tuple[int, int], PreparedSequence],
+        lengths: Sequence[int],
+        right: Sequence[int],
+        samplers: Samplers = PLAIN,
+    ) -> None:
         super().__init__(frozenset({EOS}))
         self._sequences = sequences
+        self._samplers = samplers
         self._lengths, self._right = itertools.cycle(lengths), itertools.cycle(right)
 
     def drafts(self, decoding: Sequence[Sample], most_rows: int, *, busy: bool) -> list[list[int]]:
@@ -148,25 +162,29 @@ class Oracle(Speculation):
         return made if any(made) else []
 
     def _made(self, seq: Sample, most: int) -> list[int]:
-        text = [event[0] for event in alone(self._sequences[seq.request_id, seq.index]) if not event[4] and event[0] != EOS]
+        text = [event[0] for event in alone(self._sequences[seq.request_id, seq.index], self._samplers) if not event[4] and event[0] != EOS]
         future = [*text[len(seq.generated) :], *[32] * PAGE * 3][: max(0, min(next(self._lengths), most))]
         for wrong in range(next(self._right), len(future)):
             future[wrong] = (future[wrong] + 1) % EOS
         return future
 
 
-@functools.lru_cache(maxsize=4096)
-def alone(sequence: PreparedSequence) -> tuple[tuple[Any, ...], ...]:
+def alone(sequence: PreparedSequence, samplers: Samplers = PLAIN) -> tuple[tuple[Any, ...], ...]:
     """What the sequence gives with the engine to itself, the whole prompt in one step and no cache."""
-    simulation = Simulation(batch_tokens=8192, max_running=1, caching=False)
+    return _alone(sequence, cast(Hashable, samplers))
+
+
+@functools.lru_cache(maxsize=4096)
+def _alone(sequence: PreparedSequence, samplers: Any) -> tuple[tuple[Any, ...], ...]:
+    simulation = Simulation(batch_tokens=8192, max_running=1, caching=False, samplers=samplers)
     simulation.add(0, sequence)
     simulation.finish()
     return tuple(told(simulation.events[0, 0]))
 
 
-def assert_as_alone(events: Sequence[TokenEvent], sequence: PreparedSequence) -> None:
+def assert_as_alone(events: Sequence[TokenEvent], sequence: PreparedSequence, samplers: Samplers = PLAIN) -> None:
     """The events are those of the sequence alone, or, aborted, the first of them."""
-    expected = alone(sequence)
+    expected = alone(sequence, samplers)
     got = told(events)
     if events[-1].finish is Finish.ABORT:
         got.pop()

@@ -7,9 +7,10 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
-from tests.backends.native.schedule.harness import Oracle, Simulation, assert_as_alone, prepared
+from tests.backends.native.schedule.harness import PLAIN, Oracle, Simulation, assert_as_alone, prepared
 
 from quintet.backends.native.core.loader import PAGE
+from quintet.backends.native.core.types import Samplers
 from quintet.backends.native.schedule.speculation import Speculation
 from quintet.backends.toy import EOS
 from quintet.events import Finish
@@ -63,6 +64,7 @@ class AnyInterleaving(RuleBasedStateMachine):
     """Requests come, go and are aborted in any order, under any budget and cache, with drafts that are right, wrong, or in part."""
 
     added = Bundle("added")
+    samplers: Samplers = PLAIN
 
     @initialize(
         batch_tokens=st.sampled_from([1, 2, 7, 16, 64, 1000]),
@@ -76,10 +78,9 @@ class AnyInterleaving(RuleBasedStateMachine):
         speculation = None
         if drafts is not None:
             lengths, right = drafts
-            speculation = Oracle(self.sequences, lengths, right) if lengths else Speculation(frozenset({EOS}))
-        self.simulation = Simulation(
-            pages=pages, batch_tokens=batch_tokens, max_running=max_running, caching=caching, speculation=speculation
-        )
+            speculation = Oracle(self.sequences, lengths, right, self.samplers) if lengths else Speculation(frozenset({EOS}))
+        limits = {"pages": pages, "batch_tokens": batch_tokens, "max_running": max_running}
+        self.simulation = Simulation(**limits, caching=caching, speculation=speculation, samplers=self.samplers)
         self.aborted: set[tuple[int, int]] = set()
 
     @rule(target=added, sequences=requests(), tenant=st.sampled_from(["", "", "a", "b"]))
@@ -128,7 +129,7 @@ class AnyInterleaving(RuleBasedStateMachine):
             assert [event.finish is not None for event in events].count(True) == 1, "one terminal event each"
             assert key in self.aborted or events[-1].finish is not Finish.ABORT
             assert events[-1].drafts.accepted <= len(events)
-            assert_as_alone(events, sequence)
+            assert_as_alone(events, sequence, self.samplers)
 
 
 TestAnyInterleaving = AnyInterleaving.TestCase

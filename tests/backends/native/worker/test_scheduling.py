@@ -18,6 +18,11 @@ from quintet.request import Sampling
 TEXT = bytes(range(97, 123)) * 8
 
 
+def preempt_first(simulation: Simulation) -> None:
+    queues = simulation.scheduler._queues
+    queues.preempt(queues.running[0])
+
+
 def outcome(simulation: Simulation, request: int, index: int = 0) -> Finish | None:
     return simulation.events[request, index][-1].finish
 
@@ -151,7 +156,7 @@ def test_a_sequence_preempted_after_any_token_and_aborted_while_it_waits_has_tol
     simulation.add(0, sequence)
     while len(simulation.events[0, 0]) < tokens:
         simulation.step()
-    simulation.scheduler._preempt(simulation.scheduler._running[0])
+    preempt_first(simulation)
     simulation.scheduler.check()
     simulation.abort(0)
     assert len(simulation.events[0, 0]) == tokens + 1
@@ -168,8 +173,8 @@ def test_preemption_at_every_step_is_invisible(caching: bool) -> None:
         if not simulation.scheduler.live:
             break
         progress = len(simulation.events[0, 0])
-        if progress != told_before and simulation.scheduler._running:
-            simulation.scheduler._preempt(simulation.scheduler._running[0])
+        if progress != told_before and simulation.scheduler.running:
+            preempt_first(simulation)
             told_before = progress
         simulation.step()
     assert_as_alone(simulation.events[0, 0], sequence)

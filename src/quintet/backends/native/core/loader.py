@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 from quintet.inputs.tokenizer import Vocabulary
 
 if TYPE_CHECKING:
-    from quintet.backends.native.core.runner import Runner
+    from quintet.backends.native.core.cpu import Cpu
+    from quintet.backends.native.core.types import Runner
 
 V = TypeVar("V", bound=Vocabulary, covariant=True)
 """As much of the tokenizer as the computing side has: all of it in a thread, the ``Vocabulary`` in a process of its own."""
@@ -28,12 +29,14 @@ class Loaded(Generic[V]):
     Args:
         name: public model name.
         fingerprint: ``system_fingerprint``: hash of weights file, tokenizer and numerics version.
+        cpu: what the runner computes on, and tokens are chosen on too; ``None``: it needs none, and one thread is enough to choose.
     """
 
     runner: Runner
     tokenizer: V
     name: str
     fingerprint: str
+    cpu: Cpu | None = None
 
 
 class Loader(Protocol[V]):

@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from quintet.backends.native.core.runner import F32, I32, U8, Scores
+from quintet.backends.native.core.types import F32, I32, U8, Scores
 
 KEPT = 20
 """Alternatives that are kept: as many as a request may ask for."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from quintet.backends.native.core.runner import NOT_FINITE, NOTHING_LEFT, Scores
-from quintet.backends.native.schedule.plan import NO_WAY_ON, Top
+from quintet.backends.native.core.types import Outcome, Scores
+from quintet.backends.native.schedule.plan import Top
 from quintet.backends.native.schedule.sequence import Group, Sequence
 from quintet.backends.native.wire.messages import EventRow, Events, TokenRow
 from quintet.events import NO_DRAFTS, Blame, Finish
@@ -12,9 +12,9 @@ NUMERICAL = "The model produced values that are not finite."
 """Client-safe reason of a sequence that ended because its logits were NaN or infinite."""
 
 REFUSED = {
-    NOT_FINITE: (NUMERICAL, Blame.SERVER),
-    NOTHING_LEFT: ("The request's own controls ban every token that could come next.", Blame.REQUEST),
-    NO_WAY_ON: ("The guide is too complex to be followed to its end.", Blame.REQUEST),
+    Outcome.NOT_FINITE: (NUMERICAL, Blame.SERVER),
+    Outcome.NOTHING_LEFT: ("The request's own controls ban every token that could come next.", Blame.REQUEST),
+    Outcome.NO_WAY_ON: ("The guide is too complex to be followed to its end.", Blame.REQUEST),
 }
 """Client-safe reasons of a sequence that ended because nothing could be drawn, and whose fault it is."""
 

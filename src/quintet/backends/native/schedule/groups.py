@@ -7,7 +7,7 @@ fork. A snapshot can be dropped for its pages: then one of those who wait leads 
 
 from __future__ import annotations
 
-from quintet.backends.native.core.runner import U8
+from quintet.backends.native.core.types import U8
 from quintet.backends.native.schedule.kv import KvCache
 from quintet.backends.native.schedule.sequence import Group, Sequence, Snapshot
 from quintet.backends.native.schedule.waiting import WaitingQueue

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from quintet.backends.native.core.loader import PAGE
-from quintet.backends.native.core.runner import U8
 from quintet.backends.native.core.scored_rows import ROOM
+from quintet.backends.native.core.types import U8
 from quintet.backends.native.schedule.pages import BlockTables, BrokenInvariantError, PagePool, chain
 from quintet.backends.native.schedule.sequence import Sequence, Snapshot, State
 

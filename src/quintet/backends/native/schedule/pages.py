@@ -15,7 +15,7 @@ import numpy as np
 
 from quintet.backends.base import Pages
 from quintet.backends.native.core.loader import PAGE
-from quintet.backends.native.core.runner import I32, U8
+from quintet.backends.native.core.types import I32, U8
 
 _IDS = struct.Struct(f"<{PAGE}i")
 

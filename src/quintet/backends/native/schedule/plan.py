@@ -1,32 +1,29 @@
-"""What one engine step is to do, and what came of it: plain data between the scheduler and ``step``."""
+"""What one step is to do, and what came of it: plain data between the scheduler and ``worker.step``.
+
+A plan has a row for each sequence that takes part, its ``Segment``. The model takes them laid end to end, as one ragged batch::
+
+    segments   A decodes   B decodes, with a draft   C prefills      D forks from C
+    tokens     [a9]        [b4 b5? b6?]              [c0 c1 c2 c3]
+    rows        0           1  2   3                           4                      hidden rows that are wanted
+    origins     0           1  2   3                           4     4                rows to draw from
+"""
 
 from __future__ import annotations
 
+import enum
+from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 
-from quintet.backends.native.core.runner import U8, Scores
+from quintet.backends.native.core.types import U8, Scores
 from quintet.backends.native.schedule.sequence import Sequence
 
 
-@dataclass(slots=True)
-class Chunk:
-    """A sequence's share of prefill in this step.
+class Kind(enum.Enum):
+    """Of a segment."""
 
-    Args:
-        seq: in PREFILL.
-        count: tokens to compute, from ``seq.computed`` on; may be 0 when only cached rows are scored or the prompt is echoed.
-        echo: prompt tokens of its group to emit, from ``group.echoed`` on.
-        score: index into ``Plan.scores`` if these need log-probabilities, else -1.
-        completes: nothing is left to compute or echo after this; the sequence draws, or is done with ``max_tokens`` 0.
-        row: with ``completes``, where the row it draws from is, as in ``Plan.draw_rows``; -1 if it does not draw.
-    """
-
-    seq: Sequence
-    count: int
-    echo: int
-    score: int = -1
-    completes: bool = False
-    row: int = -1
+    DECODE = "decode"  # computes its last token, and those drafted after it, and draws from each of these rows
+    PREFILL = "prefill"  # computes some of its tokens, echoes some of its prompt, or both; draws when that completes it
+    FORK = "fork"  # computes nothing: it draws from a row of its prompt that another sequence computed
 
 
 @dataclass(slots=True)
@@ -34,7 +31,8 @@ class ScoreJob:
     """Prompt log-probabilities of consecutive tokens.
 
     Args:
-        rows: views of stored hidden rows and what is known of them, see ``ScoredRows``, in order; read after ``Plan.stores`` were filled.
+        rows: views of stored hidden rows and what is known of them, see ``ScoredRows``, in order; read after all ``Segment.stores``
+            were filled.
         targets: the token after each row.
         top: alternatives per token.
     """
@@ -44,56 +42,129 @@ class ScoreJob:
     top: int
 
 
-@dataclass(slots=True)
-class Plan:
-    """One step. Segments are the decoding sequences in order, then the chunks with ``count`` > 0.
-
-    A decoding sequence has its last token computed, and those that are drafted after it. It draws from each of these rows.
+@dataclass(slots=True, eq=False)
+class Segment:
+    """One sequence's part in a step.
 
     Args:
-        copies: pages to copy before the forward pass, ``(source, target)``, in order.
-        tokens: of all segments, one after the other.
-        slots, starts, lengths: per segment: block table, first position, number of tokens.
-        rows: indexes into ``tokens`` whose hidden rows are wanted; of the decoding sequences come first.
-        stores: ``(view, first)``: hidden rows ``first`` and on (numbered as ``rows``) go into ``view``, and nothing is known of them yet.
-        decodes: number of decoding sequences.
-        draws: sequences that draw; the decoding ones first.
-        drafts: the tokens drafted for each of them; empty = for none.
-        draw_rows: hidden rows to draw from, in order of ``draws``, those of one sequence in a row: an index into ``rows``, or ``~i`` for
-            ``saved[i]``.
+        slot, start: its block table, and the position of its first token.
+        tokens: to compute; none if it forks, or when only cached rows are scored or the prompt is echoed.
+        wanted: how many of them, the last ones, have a hidden row that is wanted.
+        draws: rows that it draws from: of ``Kind.DECODE`` all, else 1 or 0.
+        origin: of ``Kind.FORK`` where its row is: the last of a segment before it, or one that was kept, uint8 [row_bytes].
+        stores: views, page by page, into which all of its hidden rows go; nothing is known of them yet.
+        score: what it needs log-probabilities of, if anything.
+        echo: prompt tokens of its group to emit, from ``group.echoed`` on.
+        completes: nothing is left to compute or echo after this; the sequence draws, or is done with ``max_tokens`` 0.
+    """
+
+    seq: Sequence
+    kind: Kind
+    slot: int
+    start: int
+    tokens: list[int]
+    wanted: int = 0
+    draws: int = 0
+    origin: Segment | U8 | None = None
+    stores: Items[U8] = ()
+    score: ScoreJob | None = None
+    echo: int = 0
+    completes: bool = False
+
+    @property
+    def draft(self) -> list[int]:
+        """The tokens after its next one that are a guess: it draws at each of them, as long as it was right."""
+        return self.tokens[1:] if self.draws > 1 else []
+
+
+@dataclass(slots=True)
+class Flat:
+    """The segments of a plan laid end to end.
+
+    Args:
+        tokens: [T] of all that compute.
+        lengths, starts, slots: of each segment that computes.
+        rows: [R] indexes into ``tokens`` whose hidden rows are wanted.
+        stores: hidden rows, numbered as ``rows``, from the second on go into the first.
+        drawing: segments that draw.
+        origins: [D] rows to draw from, in order of ``drawing``: an index into ``rows``, and after these into ``saved``.
         saved: hidden rows of prompts computed in an earlier step, uint8 [row_bytes].
     """
 
-    copies: list[tuple[int, int]] = field(default_factory=list)
-    tokens: list[int] = field(default_factory=list)
-    slots: list[int] = field(default_factory=list)
-    starts: list[int] = field(default_factory=list)
-    lengths: list[int] = field(default_factory=list)
-    rows: list[int] = field(default_factory=list)
-    stores: list[tuple[U8, int]] = field(default_factory=list)
-    decodes: int = 0
-    draws: list[Sequence] = field(default_factory=list)
-    drafts: list[list[int]] = field(default_factory=list)
-    draw_rows: list[int] = field(default_factory=list)
-    saved: list[U8] = field(default_factory=list)
-    chunks: list[Chunk] = field(default_factory=list)
-    scores: list[ScoreJob] = field(default_factory=list)
+    tokens: list[int]
+    lengths: list[int]
+    starts: list[int]
+    slots: list[int]
+    rows: list[int]
+    stores: list[tuple[U8, int]]
+    drawing: list[Segment]
+    origins: list[int]
+    saved: list[U8]
 
-    def draw(self, seq: Sequence, row: int) -> None:
-        """One more draws, from this one of ``draw_rows``."""
-        self.draws.append(seq)
-        self.draw_rows.append(row)
-        if self.drafts:
-            self.drafts.append([])
+
+@dataclass(slots=True)
+class Plan:
+    """One step.
+
+    Args:
+        copies: pages to copy before the forward pass, ``(source, target)``, in order.
+        segments: decoding ones first, then forks from kept rows, then prefills, each before those that fork from it.
+        tokens: how many are computed.
+    """
+
+    copies: list[tuple[int, int]] = field(default_factory=list)
+    segments: list[Segment] = field(default_factory=list)
+    tokens: int = 0
+
+    def add(self, segment: Segment) -> None:
+        """One more takes part."""
+        self.segments.append(segment)
+        self.tokens += len(segment.tokens)
+
+    @property
+    def prefilled(self) -> int:
+        """How many tokens are computed of those that prefill."""
+        return sum(len(segment.tokens) for segment in self.segments if segment.kind is Kind.PREFILL)
 
     @property
     def sequences(self) -> list[Sequence]:
         """Every sequence that takes part."""
-        return list(dict.fromkeys([*self.draws, *(chunk.seq for chunk in self.chunks)]))
+        return [segment.seq for segment in self.segments]
 
+    def flatten(self) -> Flat:
+        """As the model takes it; once per step."""
+        computing = [segment for segment in self.segments if segment.tokens]
+        drawing = [segment for segment in self.segments if segment.draws]
+        tokens = [token for segment in computing for token in segment.tokens]
+        lengths = [len(segment.tokens) for segment in computing]
+        starts, slots = [segment.start for segment in computing], [segment.slot for segment in computing]
+        flat = Flat(tokens, lengths, starts, slots, [], [], drawing, [], [])
+        if all(segment.kind is Kind.DECODE for segment in self.segments):  # nearly every step: each row is wanted, and drawn from
+            flat.rows = flat.origins = list(range(len(tokens)))
+        else:
+            self._place_rows(flat)
+        return flat
 
-NO_WAY_ON = -3
-"""Instead of a token: the sequence's guide cannot be followed any further."""
+    def _place_rows(self, flat: Flat) -> None:
+        rows, total = flat.rows, sum(segment.wanted for segment in self.segments)
+        last: dict[Segment, int] = {}
+        end = 0
+        for segment in self.segments:
+            end += len(segment.tokens)
+            first = len(rows)
+            rows += range(end - segment.wanted, end)
+            last[segment] = len(rows) - 1
+            for view in segment.stores:
+                flat.stores.append((view, first))
+                first += len(view)
+            if isinstance(segment.origin, Segment):
+                flat.origins.append(last[segment.origin])
+            elif segment.origin is not None:
+                flat.origins.append(total + len(flat.saved))
+                flat.saved.append(segment.origin)
+            else:
+                flat.origins += range(len(rows) - segment.draws, len(rows))
+
 
 Top = tuple[tuple[int, float], ...]
 
@@ -103,11 +174,11 @@ class Results:
     """What a step computed.
 
     Args:
-        hidden: hidden rows, numbered as ``Plan.rows``, uint8 [R, row_bytes].
-        tokens: drawn from each of ``Plan.draw_rows``; below 0 where there is none: ``NO_WAY_ON`` or one of ``core``'s.
+        hidden: the wanted hidden rows of the segments in order, uint8 [R, row_bytes].
+        tokens: drawn at each row of the segments that draw; below 0 an ``Outcome``: there is none.
         logprobs: of these tokens; ``None`` where log-probabilities are off.
         tops: the most likely tokens there; empty where none are asked for.
-        scores: one for each of ``Plan.scores``; ``None`` where the logits were not finite.
+        scores: one for each segment with ``score``; ``None`` where the logits were not finite.
     """
 
     hidden: U8

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
-from quintet.backends.native.core.runner import U8, Sampler
+from quintet.backends.native.core.types import U8, Sampler
 from quintet.backends.native.draft.drafter import Drafter
 from quintet.backends.native.draft.thinking_budget import ThinkingBudget
 from quintet.events import NO_DRAFTS, DraftCounts

@@ -102,7 +102,7 @@ def loader_of(source: ModelSource, table: Callable[[], TokenTable]) -> Loader[To
         from quintet.backends.native.worker.weights import load_weights
 
         runner, fingerprint = load_weights(Path(source.path), source.threads, source.context, source.isa, progress)
-        return Loaded(runner, table(), source.name, fingerprint)
+        return Loaded(runner, table(), source.name, fingerprint, runner.cpu)
 
     return load
 

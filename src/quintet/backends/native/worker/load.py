@@ -33,6 +33,6 @@ def native_loader(path: Path, threads: int, context: int | None = None, name: st
         from quintet.backends.native.worker.weights import load_weights  # only where the weights are: a front needs the tokenizer alone
 
         runner, fingerprint = load_weights(path, threads, context, isa, progress)
-        return Loaded(runner, load_tokenizer(path), name or path.stem, fingerprint)
+        return Loaded(runner, load_tokenizer(path), name or path.stem, fingerprint, runner.cpu)
 
     return load

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from quintet.backends.native.draft.thinking_budget import ThinkingBudget
+from quintet.backends.native.schedule.plan import Segment
 from quintet.backends.native.schedule.sequence import Sequence
 from quintet.guides.compiled import Guides
 from quintet.guides.matcher import U32, Matcher
@@ -19,13 +20,11 @@ class Masked:
     """What may be drawn.
 
     Args:
-        bits: uint32 [R, ceil(V/32)]; all ones where there is no guide.
-        failed: rows of the next tokens of sequences whose guide cannot go on.
+        bits: uint32 [R, ceil(V/32)]; all ones where there is no guide, all zeros where one cannot go on.
         ends: rows after which a sequence cannot go on as drafted.
     """
 
     bits: U32
-    failed: list[int]
     ends: list[int]
 
 
@@ -41,30 +40,26 @@ class Masks:
         self._words = -(-vocab // 32)
         self._pool: ThreadPoolExecutor | None = None
 
-    def begin(self, draws: Items[Sequence], drafts: Items[list[int]] = ()) -> Future[Masked] | None:
-        """Start on the masks of the sequences that will draw, which must not change meanwhile; ``None`` if none has a guide.
-
-        Args:
-            drafts: of each sequence, if any has one: its rows are that of its next token, and those after each drafted one.
-        """
-        if not any(seq.guided for seq in draws):
+    def begin(self, drawing: Items[Segment]) -> Future[Masked] | None:
+        """Start on the masks of the sequences that will draw, which must not change meanwhile; ``None`` if none has a guide."""
+        if not any(segment.seq.guided for segment in drawing):
             return None
         self._pool = self._pool or ThreadPoolExecutor(1, "quintet-masks")
-        return self._pool.submit(self._fill, draws, drafts or [()] * len(draws))
+        return self._pool.submit(self._fill, drawing)
 
-    def _fill(self, draws: Items[Sequence], drafts: Items[Items[int]]) -> Masked:
-        masked = Masked(np.full((len(draws) + sum(map(len, drafts)), self._words), 0xFFFFFFFF, np.uint32), [], [])
+    def _fill(self, drawing: Items[Segment]) -> Masked:
+        masked = Masked(np.full((sum(segment.draws for segment in drawing), self._words), 0xFFFFFFFF, np.uint32), [])
         first = 0
-        for seq, draft in zip(draws, drafts, strict=True):
-            last = first + len(draft)
-            if seq.guided:
-                filled = self._rows(seq, draft, masked.bits[first : last + 1])
-                masked.bits[first + filled : last + 1] = 0xFFFFFFFF
+        for segment in drawing:
+            rows = masked.bits[first : first + segment.draws]
+            if segment.seq.guided:
+                filled = self._rows(segment.seq, segment.draft, rows)
+                rows[filled:] = 0xFFFFFFFF
                 if not filled:
-                    masked.failed.append(first)
-                elif filled <= len(draft):
+                    rows[0] = 0
+                elif filled < segment.draws:
                     masked.ends.append(first + filled - 1)
-            first = last + 1
+            first += segment.draws
         return masked
 
     def _rows(self, seq: Sequence, draft: Items[int], masks: U32) -> int:

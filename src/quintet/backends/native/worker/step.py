@@ -7,11 +7,11 @@ from concurrent.futures import Future
 
 import numpy as np
 
-from quintet.backends.native.core.runner import F32, I32, NOT_DRAWN, U8, Batch, Drafted, Runner, Sampler, Samplers, Scores, draw, score
 from quintet.backends.native.core.scored_rows import KEPT, ROOM, ScoredRows
+from quintet.backends.native.core.types import F32, I32, U8, Batch, Drafted, Outcome, Runner, Sampler, Samplers, Scores
 from quintet.backends.native.schedule.emit import tops_of
 from quintet.backends.native.schedule.pages import BlockTables
-from quintet.backends.native.schedule.plan import NO_WAY_ON, Plan, Results, ScoreJob
+from quintet.backends.native.schedule.plan import Flat, Plan, Results, ScoreJob, Segment
 from quintet.backends.native.schedule.sequence import Sequence
 from quintet.backends.native.worker.masks import Masked, Masks
 
@@ -37,45 +37,44 @@ class Stepper:
         """
         for source, target in plan.copies:
             self._runner.copy_page(source, target)
-        masks = self._masks.begin(plan.draws, plan.drafts) if self._masks else None
+        flat = plan.flatten()
+        masks = self._masks.begin(flat.drawing) if self._masks else None
         try:
-            hidden = self._forward(plan) if plan.tokens else self._nothing
+            hidden = self._forward(flat) if flat.tokens else self._nothing
         except Exception:
             if masks:
                 masks.exception()  # waits: the sequences may change now
             raise
-        for view, first in plan.stores:
+        for view, first in flat.stores:
             view[:, :-ROOM], view[:, -ROOM:] = hidden[first : first + len(view)], 0
         results = Results(hidden, [], [], [], [])
-        if plan.draws:
-            self._draw(plan, results, masks)
-        if plan.scores:
-            results.scores = self._score(plan.scores)
+        if flat.drawing:
+            self._draw(flat, results, masks)
+        if jobs := [segment.score for segment in plan.segments if segment.score]:
+            results.scores = self._score(jobs)
         return results
 
-    def _forward(self, plan: Plan) -> U8:
+    def _forward(self, flat: Flat) -> U8:
         return self._runner.forward(
             Batch(
-                tokens=np.array(plan.tokens, np.int32),
-                lengths=np.array(plan.lengths, np.int32),
-                starts=np.array(plan.starts, np.int32),
-                tables=self._tables.gather(plan.slots),
-                rows=np.array(plan.rows, np.int32),
+                tokens=np.array(flat.tokens, np.int32),
+                lengths=np.array(flat.lengths, np.int32),
+                starts=np.array(flat.starts, np.int32),
+                tables=self._tables.gather(flat.slots),
+                rows=np.array(flat.rows, np.int32),
             )
         )
 
-    def _draw(self, plan: Plan, results: Results, pending: Future[Masked] | None) -> None:
-        logits, draws = self._logits(plan, results.hidden), plan.draws
+    def _draw(self, flat: Flat, results: Results, pending: Future[Masked] | None) -> None:
+        logits, draws = self._logits(flat, results.hidden), [segment.seq for segment in flat.drawing]
         masked = pending.result() if pending else None
-        drafted = _drafted(plan.drafts)
+        drafted = _drafted(flat.drawing) if len(flat.origins) > len(draws) else None
         if drafted and masked:
             drafted.tokens[masked.ends] = -1
         samplers, positions = [self._sampler(seq) for seq in draws], np.array([seq.length for seq in draws], np.uint64)
-        tokens = draw(logits, samplers, positions, masked.bits if masked else None, drafted)
-        if masked:
-            tokens[masked.failed] = NO_WAY_ON
+        tokens = self._samplers.draw(logits, samplers, positions, masked.bits if masked else None, drafted)
         results.tokens = tokens.tolist()
-        owners = draws if drafted is None else [seq for seq, draft in zip(draws, plan.drafts, strict=True) for _ in (0, *draft)]
+        owners = draws if drafted is None else [segment.seq for segment in flat.drawing for _ in range(segment.draws)]
         self._score_draws(owners, logits, tokens, results)
 
     def _score_draws(self, owners: Items[Sequence], logits: F32, tokens: I32, results: Results) -> None:
@@ -83,13 +82,13 @@ class Stepper:
         results.logprobs = [None] * len(owners)
         results.tops = [()] * len(owners)
         drawn = results.tokens
-        wanted = [row for row, seq in enumerate(owners) if seq.logprobs is not None and drawn[row] != NOT_DRAWN]
+        wanted = [row for row, seq in enumerate(owners) if seq.logprobs is not None and drawn[row] != Outcome.NOT_DRAWN]
         if not wanted:
             return
         if len(wanted) < len(owners):
             logits, tokens = logits[wanted], tokens[wanted]
         most = max(owners[row].logprobs or 0 for row in wanted)
-        scores = score(logits, np.maximum(tokens, 0), most)  # of a row that gave no token, no score is used
+        scores = self._samplers.score(logits, np.maximum(tokens, 0), most)  # of a row that gave no token, no score is used
         for row, logprob, top in zip(wanted, scores.chosen.tolist(), tops_of(scores, most), strict=True):
             results.logprobs[row] = logprob
             results.tops[row] = top[: owners[row].logprobs]
@@ -103,14 +102,14 @@ class Stepper:
             sampler.accept(token)
         return sampler
 
-    def _logits(self, plan: Plan, hidden: U8) -> F32:
-        """Logits float32 [draw rows, V]; a hidden row that several sequences draw from goes through the output matrix once."""
-        if len(plan.draws) == plan.decodes:
-            return self._runner.logits(hidden[: len(plan.draw_rows)])
-        rows = np.concatenate([hidden, plan.saved[::-1]]) if plan.saved else hidden  # ~i counts saved rows from the end
-        distinct = {row: order for order, row in enumerate(dict.fromkeys(plan.draw_rows))}
+    def _logits(self, flat: Flat, hidden: U8) -> F32:
+        """Logits float32 [D, V]; a hidden row that several sequences draw from goes through the output matrix once."""
+        if not flat.saved and flat.origins == list(range(len(flat.origins))):
+            return self._runner.logits(hidden[: len(flat.origins)])
+        rows = np.concatenate([hidden, flat.saved]) if flat.saved else hidden
+        distinct = {row: order for order, row in enumerate(dict.fromkeys(flat.origins))}
         logits = self._runner.logits(rows[list(distinct)])
-        return logits if len(distinct) == len(plan.draw_rows) else logits[[distinct[row] for row in plan.draw_rows]]
+        return logits if len(distinct) == len(flat.origins) else logits[[distinct[row] for row in flat.origins]]
 
     def _score(self, jobs: list[ScoreJob]) -> list[Scores | None]:
         """All jobs' rows together, then taken apart again. The whole output matrix is for those rows that were never scored."""
@@ -123,7 +122,7 @@ class Stepper:
         for first in range(0, len(unknown), SCORE_ROWS):
             some = unknown[first : first + SCORE_ROWS]
             logits = self._runner.logits(scored.rows[some])
-            scored.learn(some, score(logits, targets[some], min(KEPT, logits.shape[1])))
+            scored.learn(some, self._samplers.score(logits, targets[some], min(KEPT, logits.shape[1])))
             of_targets[some] = logits[np.arange(len(some)), targets[some]]
         if len(unknown):
             scored.keep()
@@ -133,8 +132,6 @@ class Stepper:
         return [Scores(*each) if np.isfinite(each[0]).all() else None for each in split]
 
 
-def _drafted(drafts: Items[list[int]]) -> Drafted | None:
-    if not drafts:
-        return None
-    lengths = [len(draft) + 1 for draft in drafts]
-    return Drafted(np.array(lengths, np.int32), np.array([token for draft in drafts for token in (*draft, -1)], np.int32))
+def _drafted(drawing: Items[Segment]) -> Drafted:
+    lengths = [segment.draws for segment in drawing]
+    return Drafted(np.array(lengths, np.int32), np.array([token for segment in drawing for token in (*segment.draft, -1)], np.int32))

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from quintet.backends.native.core.cpu import Cpu
 from quintet.backends.native.core.runner import NativeRunner
 from quintet.errors import ModelError
 from quintet.models.gguf import open_model
@@ -20,7 +21,7 @@ def load_weights(path: Path, threads: int, context: int | None, isa: str, progre
 
     Args:
         context: most tokens of a sequence; ``None`` or more than the model was trained on = what it was trained on.
-        isa: force an instruction set (see ``core.isas``); empty = ``QUINTET_ISA``, else the best.
+        isa: force an instruction set (see ``cpu.isas``); empty = ``QUINTET_ISA``, else the best.
 
     Raises:
         ModelError: the file is unusable, or the memory does not hold its weights.
@@ -29,7 +30,7 @@ def load_weights(path: Path, threads: int, context: int | None, isa: str, progre
     file = open_model(path)
     limit = min(context or file.spec.context, file.spec.context)
     try:
-        runner = NativeRunner(file.spec, limit, isa, threads)
+        runner = NativeRunner(file.spec, limit, Cpu(isa, threads))
         runner.take(file.tensors, progress)
     except MemoryError:
         raise ModelError(f"{path.name}: there is not enough memory for its weights.") from None

@@ -9,8 +9,10 @@ from queue import Empty, SimpleQueue
 import numpy as np
 
 from quintet.backends.base import Counts
+from quintet.backends.native.core.cpu import Cpu
 from quintet.backends.native.core.loader import PAGE, Loader
-from quintet.backends.native.core.runner import Batch, Runner, Samplers
+from quintet.backends.native.core.samplers import NativeSamplers
+from quintet.backends.native.core.types import Batch, Runner
 from quintet.backends.native.schedule.emit import Emitter
 from quintet.backends.native.schedule.kv import KvCache
 from quintet.backends.native.schedule.pages import BlockTables, PagePool
@@ -125,10 +127,11 @@ class Worker:
         scheduler = Scheduler(config, KvCache(self._pool, tables, runner.row_bytes), Emitter(eos_ids), speculation)
         self._tell(scheduler, {})
         step_s = self._try(runner) if self._supervised else 0.0
-        scheduler.step_budget.learn(config.batch_tokens, step_s)
+        scheduler.learn(config.batch_tokens, step_s)
         widest, most = min(MAX_LOGPROBS, vocab), min(config.max_sequences, config.live_limit)
         self._send(Ready(loaded.name, context, vocab, widest, most, loaded.fingerprint, step_s))
-        return scheduler, Stepper(runner, tables, Samplers(pieces, eos_ids), Masks(guides, vocab))
+        samplers = NativeSamplers(loaded.cpu or Cpu(), pieces, eos_ids)
+        return scheduler, Stepper(runner, tables, samplers, Masks(guides, vocab))
 
     def _progress(self, share: float) -> None:
         if not self._inbox.empty():  # while loading nothing but Stop can come
@@ -213,9 +216,9 @@ class Worker:
             return scheduler.fail(plan, REJECTED)
         finally:
             self._steps += 1
-            self._tokens += len(plan.tokens)
-            self._prefilled += sum(chunk.count for chunk in plan.chunks)
-        scheduler.step_budget.learn(len(plan.tokens), self._clock() - begin)
+            self._tokens += plan.tokens
+            self._prefilled += plan.prefilled
+        scheduler.learn(plan.tokens, self._clock() - begin)
         return scheduler.apply(plan, results)
 
     def _announce(self, plan: Plan) -> None:

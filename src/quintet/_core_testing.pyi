@@ -1,0 +1,22 @@
+"""What only tests ask of the native core; built beside it in an editable install, and in no wheel."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from quintet._core import Cpu, Sampler
+
+def dequantize(type: str, rows: int, cols: int, raw: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]: ...  # noqa: A002 - the C++ name
+def pack_roundtrip(
+    type: str,  # noqa: A002 - the C++ name
+    rows: int,
+    cols: int,
+    raw: npt.NDArray[np.uint8],
+    row_order: Sequence[int] = ...,
+) -> npt.NDArray[np.float32]: ...
+def uniform(seed: int, position: int, word: int) -> float: ...
+def distribution(
+    cpu: Cpu, sampler: Sampler, logits: npt.NDArray[np.float32], position: int, masks: npt.NDArray[np.uint32] | None
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]: ...
+def surprise_bound(sampler: Sampler) -> float: ...

@@ -1,0 +1,178 @@
+"""The first half of a step: who takes part, and with what. Plain code over values; the rules are told in ``scheduler``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from operator import itemgetter
+
+from quintet.backends.native.core.loader import PAGE
+from quintet.backends.native.core.types import U8
+from quintet.backends.native.schedule.chunks import cost, prefill
+from quintet.backends.native.schedule.kv import KvCache
+from quintet.backends.native.schedule.plan import Kind, Plan, Segment
+from quintet.backends.native.schedule.queues import Queues
+from quintet.backends.native.schedule.sequence import Action, Sequence, State
+from quintet.backends.native.schedule.speculation import Speculation
+from quintet.backends.native.schedule.step_budget import StepBudget
+from quintet.config import EngineConfig
+
+
+class Planner:
+    """Takes slots, pages and the tokens of a step from who has them, and gives them to whose turn it is."""
+
+    def __init__(self, config: EngineConfig, kv: KvCache, queues: Queues, speculation: Speculation | None) -> None:
+        self._kv = kv
+        self._queues = queues
+        self._running, self._waiting, self._groups = queues.running, queues.waiting, queues.groups
+        self._speculation = speculation
+        self._batch_tokens = config.batch_tokens
+        self._max_running = config.running_limit
+        self._stuck: Sequence | None = None  # head of the queue that the last plan had no place for
+        self.step_budget = StepBudget()
+        self.queried = self.found = 0
+        """See ``Counts``."""
+
+    def plan(self, now: float) -> Plan:
+        """See ``Scheduler.plan``."""
+        plan = Plan()
+        self._make_way()
+        self._plan_decodes(plan)
+        decodes = len(plan.segments)
+        self._admit(plan, now)
+        self._stuck = self._waiting.head()
+        left = self._batch_tokens - plan.tokens
+        hurry = self.step_budget.limit(self._batch_tokens) - plan.tokens if decodes else left
+        self._plan_prefills(plan, min(left, max(hurry, PAGE)))
+        return plan
+
+    # -- tenants ---------------------------------------------------------------------------------------------------------------
+
+    def _make_way(self) -> None:
+        """For a tenant with nothing in the batch."""
+        if self._waiting.head() is None:
+            return
+        running = Counter(seq.group.tenant for seq in self._running)
+        idle = next((tenant for tenant in self._waiting.tenants if tenant not in running), None)
+        if idle is None:
+            return
+        self._waiting.favour(idle)
+        largest, count = max(running.items(), key=itemgetter(1), default=("", 0))
+        if count > 1 and self._waiting.head() is self._stuck:  # a step long it had no place: only then somebody pays for it
+            self._queues.preempt(next(seq for seq in reversed(self._running) if seq.group.tenant == largest))
+
+    # -- decode ----------------------------------------------------------------------------------------------------------------
+
+    def _plan_decodes(self, plan: Plan) -> None:
+        kv = self._kv
+        decoding = [
+            seq
+            for seq in self._running[:]  # preemption shortens the list, but only behind the sequence that needs a page
+            if seq.state is State.DECODE and (kv.writable(seq) or self._make_room(seq, plan))
+        ]
+        drafts = self._drafts(decoding)
+        for order, seq in enumerate(decoding):
+            tokens = [seq.generated[-1], *drafts[order]] if drafts else seq.generated[-1:]
+            plan.add(Segment(seq, Kind.DECODE, seq.slot, seq.computed, tokens, len(tokens), len(tokens)))
+
+    def _drafts(self, decoding: list[Sequence]) -> list[list[int]]:
+        """Tokens to compute after each one's next, as far as pages are to be had without taking one from anybody."""
+        if self._speculation is None:
+            return []
+        busy = len(decoding) < len(self._running) or self._waiting.head() is not None
+        drafts = self._speculation.drafts(decoding, self._batch_tokens, busy=busy)
+        return [draft[: self._kv.extend(seq, len(draft))] for seq, draft in zip(decoding, drafts, strict=True)] if drafts else []
+
+    def _make_room(self, seq: Sequence, plan: Plan) -> bool:
+        """A place for the next token, if need be at the newest sequence's expense; False if that was ``seq`` itself."""
+        while not self._kv.grow(seq, plan.copies):
+            if not self._groups.shed():
+                self._queues.preempt(self._running[-1])
+            if seq.state is not State.DECODE:
+                return False
+        return True
+
+    # -- admission -------------------------------------------------------------------------------------------------------------
+
+    def _admit(self, plan: Plan, now: float) -> None:
+        while len(self._running) < self._max_running:
+            seq = self._waiting.head()
+            if seq is None:
+                return
+            if self._start(seq, plan, now):
+                continue
+            if self._running or not self._groups.shed():  # with nothing running, only snapshots can be in the way
+                return
+
+    def _start(self, seq: Sequence, plan: Plan, now: float) -> bool:
+        """Move the head of the queue into the batch; False, with nothing changed, if pages are short."""
+        group = seq.group
+        if group.snapshot and not seq.generated:
+            if not self._roomy(1):
+                return False
+            self._waiting.pop()
+            self._kv.fork_snapshot(seq, group.snapshot)
+            self._fork(seq, group.snapshot.row, plan)
+            self._groups.started(group)
+            return True
+        matched = self._kv.match(seq)
+        if not self._roomy(self._kv.cost(seq, matched)):
+            return False
+        self._waiting.pop()
+        self._kv.admit(seq, matched)
+        if group.cached is None:
+            group.cached, group.waited = seq.computed, now - group.submitted
+            self.queried += len(group.prompt)
+            self.found += seq.computed
+        seq.advance(Action.ADMIT)
+        self._running.append(seq)
+        return True
+
+    def _roomy(self, pages: int) -> bool:
+        """``pages`` can be had, and then one for each running sequence: else the newcomer would soon be preempted."""
+        return self._kv.pool.available >= pages + len(self._running)
+
+    def _fork(self, seq: Sequence, origin: Segment | U8, plan: Plan) -> None:
+        seq.advance(Action.FORK)
+        self._running.append(seq)
+        plan.add(Segment(seq, Kind.FORK, seq.slot, seq.computed, [], draws=1, origin=origin))
+
+    # -- prefill ---------------------------------------------------------------------------------------------------------------
+
+    def _plan_prefills(self, plan: Plan, budget: int) -> None:
+        prefills = [seq for seq in self._running if seq.state is State.PREFILL]
+        if not prefills:
+            return
+        for seq in prefills:
+            self._adopt(seq)
+        oldest, *others = self._distinct([prefills[0], *sorted(prefills[1:], key=lambda seq: seq.remaining)])
+        budget -= self._plan_prefill(plan, oldest, max(-(-budget // 2), budget - sum(seq.remaining for seq in others)))
+        for seq in others:
+            if budget <= 0:
+                return
+            budget -= self._plan_prefill(plan, seq, budget)
+
+    def _adopt(self, seq: Sequence) -> None:
+        tokens = self._kv.adopt(seq)
+        if tokens and not seq.generated:
+            self.found += tokens
+            seq.group.cached = min((seq.group.cached or 0) + tokens, seq.computed)
+
+    def _distinct(self, prefills: list[Sequence]) -> list[Sequence]:
+        """Without those whose next page one before them computes: they adopt it when it is done."""
+        first = set({(self._kv.next_page(seq) or seq, seq.group.scoring): seq for seq in reversed(prefills)}.values())
+        return [seq for seq in prefills if seq in first]
+
+    def _plan_prefill(self, plan: Plan, seq: Sequence, share: int) -> int:
+        """Give ``seq`` at most ``share`` tokens to compute and as many to score; returns how much of it was used."""
+        segment = prefill(seq, share, self._kv)
+        plan.add(segment)
+        if segment.draws and seq is seq.group.leader:  # one that is computed again after preemption has more than the prompt in its pages
+            self._start_forks(plan, segment)
+        return cost(segment)
+
+    def _start_forks(self, plan: Plan, leader: Segment) -> None:
+        forks = leader.seq.group.forks
+        while forks and len(self._running) < self._max_running and self._roomy(1):
+            fork = forks.pop(0)
+            self._kv.fork(fork, leader.seq)
+            self._fork(fork, leader, plan)
