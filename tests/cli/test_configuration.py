@@ -128,7 +128,8 @@ def test_a_path_in_the_file_is_relative_to_the_file(printed: Printed, write: Wri
         ("/one.gguf", "/one.gguf"),
         ("coder=one.gguf", "coder=/etc/one.gguf"),
         ("coder=hf:user/repo:one.gguf", "coder=hf:user/repo:one.gguf"),
-        ("models/a=b.gguf", "/etc/models/a=b.gguf"),
+        ("org/coder=one.gguf", "org/coder=/etc/one.gguf"),
+        ("./models/a=b.gguf", "/etc/models/a=b.gguf"),
     ],
 )
 def test_a_models_file_is_relative_to_the_file_too_with_a_name_before_it_or_not(text: str, based: str) -> None:

@@ -220,6 +220,14 @@ def test_a_gzip_bomb_is_refused_before_more_than_the_limit_is_unpacked() -> None
     assert len(as_json(gzip.compress(b"x" * 100), GZIP, 100)) == 100
 
 
+def test_a_gzip_body_has_a_bounded_number_of_members() -> None:
+    """Each is a step over all that follows it: a hundred thousand empty ones were seconds of work."""
+    empty = gzip.compress(b"")
+    assert as_json(empty * 99 + gzip.compress(b"[1]"), GZIP, 100) == b"[1]"
+    with pytest.raises(BadRequest, match="at most 100 members"):
+        as_json(empty * 100 + gzip.compress(b"[1]"), GZIP, 100)
+
+
 WHOLE = gzip.compress(b'{"prompt":"a"}')
 
 

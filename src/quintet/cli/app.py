@@ -50,7 +50,7 @@ app.command_class = configuration.Command
 )
 @_option("--no-api-key", is_flag=True, help="Listen beyond this machine without a key.")
 @_option("--dialect", default="openai", help="Of paths without a provider's prefix; auto = by the SDK's User-Agent.")
-@_option("--admin-key", envvar="QUINTET_ADMIN_KEY", show_envvar=True, help="Key for loading and unloading models over HTTP.")
+@_option("--admin-key", show_envvar=True, help="Key for loading and unloading models over HTTP.")
 @_option("--strict", is_flag=True, help="Refuse fields that neither the provider has nor an extension is.")
 @_option("--served-model-name", "-a", multiple=True, help="Name that requests use for the first model; repeatable.")
 @_option("--alias", metavar="NAME=MODEL", multiple=True, help="Another name for a model, * in it = any text; repeatable.")

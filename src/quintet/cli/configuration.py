@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from quintet.cli import references
 from quintet.cli.console import OptionError
 from quintet.errors import shorten
 
@@ -183,15 +184,8 @@ def _based(folder: Path, param: click.Parameter, value: Any) -> Any:
     if isinstance(param.type, click.Path):
         return str(folder / Path(value).expanduser())
     if isinstance(param, click.Argument):  # models, [NAME=]REFERENCE
-        return [_model(folder, one) for one in value] if _several(param) else _model(folder, value)
+        return [references.based(folder, one) for one in value] if _several(param) else references.based(folder, value)
     return value
-
-
-def _model(folder: Path, text: str) -> str:
-    name, equals, reference = text.rpartition("=") if "/" not in text.partition("=")[0] else ("", "", text)
-    if reference.startswith("hf:") or not reference.lower().endswith(".gguf"):
-        return text
-    return f"{name}{equals}{folder / Path(reference).expanduser()}"
 
 
 def _nearest(word: str, words: Iterable[str]) -> str | None:

@@ -6,13 +6,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from quintet.cli import engines, memory
+from quintet.cli import engines, memory, references
 from quintet.cli.console import OptionError
 from quintet.engines.entry import Model
 from quintet.engines.names import Names, name_models
 from quintet.engines.registry import Registry
 from quintet.errors import ModelError, shorten
-from quintet.models import hub
 from quintet.models.files import Report, human
 
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -104,7 +103,7 @@ def plan(options: FleetOptions, report: Report) -> Fleet:
 
 def _plans(options: FleetOptions, report: Report) -> tuple[engines.Plan, ...]:
     """Each with its name and an even share of the KV cache; the toy's is its own."""
-    given = [_named(text) for text in options.references]
+    given = [references.split(text) for text in options.references]
     share = options.engine.kv_bytes // max(1, sum(reference != engines.TOY for _, reference in given))
     plans = []
     for name, reference in given:
@@ -116,13 +115,6 @@ def _plans(options: FleetOptions, report: Report) -> tuple[engines.Plan, ...]:
             raise ModelError(f"{name or reference}, with {human(share)} of KV cache as its share: {error}") from error
         plans.append(replace(one, name=name or one.name))
     return tuple(plans)
-
-
-def _named(text: str) -> tuple[str, str]:
-    """The name, empty if there is none, and the reference. What begins like a path or a hub reference is one, whatever it holds."""
-    name, equals, reference = text.partition("=")
-    bare = not equals or text.startswith((".", "/", "~", hub.PREFIX))
-    return ("", text) if bare else (name, reference)
 
 
 def _alias(text: str) -> tuple[str, str]:

@@ -173,7 +173,7 @@ def access(host: str, keys: int) -> str:
 
 def banner(fleet: fleets.Fleet, url: str, access: str, *, whole: bool) -> str:
     """What is served and where: a block with a command to paste for people, one line for logs."""
-    name, threads = fleet.names.default.name, fleet.plans[0].threads
+    name, threads = fleet.names.default.name, max(plan.threads for plan in fleet.plans)
     models = [_model(plan, model) for plan, model in zip(fleet.plans, fleet.models, strict=True)]
     computing = f"{fleet.plans[0].isa}, {threads} thread{'s' if threads > 1 else ''}"
     cache = " + ".join(f"{human(plan.config.kv_bytes)} for {plan.kv_tokens} tokens" for plan in fleet.plans)

@@ -171,11 +171,11 @@ class Oracle(Speculation):
 
 def alone(sequence: PreparedSequence, samplers: Samplers = PLAIN) -> tuple[tuple[Any, ...], ...]:
     """What the sequence gives with the engine to itself, the whole prompt in one step and no cache."""
-    return _alone(sequence, cast(Hashable, samplers))
+    return alone_cached(sequence, cast(Hashable, samplers))
 
 
 @functools.lru_cache(maxsize=4096)
-def _alone(sequence: PreparedSequence, samplers: Any) -> tuple[tuple[Any, ...], ...]:
+def alone_cached(sequence: PreparedSequence, samplers: Any) -> tuple[tuple[Any, ...], ...]:
     simulation = Simulation(batch_tokens=8192, max_running=1, caching=False, samplers=samplers)
     simulation.add(0, sequence)
     simulation.finish()

@@ -12,7 +12,7 @@ from quintet.backends.native.core.cpu import Cpu
 from quintet.backends.native.core.samplers import NativeSamplers
 from quintet.backends.toy import ToyTokenizer
 
-atexit.register(harness.alone.cache_clear)  # else the core outlives the interpreter, and says so
+atexit.register(harness.alone_cached.cache_clear)  # else the core outlives the interpreter, and says so
 NATIVE = NativeSamplers(Cpu(), ToyTokenizer().pieces, ToyTokenizer().eos_ids)
 
 
