@@ -163,7 +163,7 @@ class Job:
         if self._best_of is None:
             return choice.feed(event)
         # The ranking needs log-probabilities that the client need not have asked for.
-        shown = event if self._scores or event.logprob is None else replace(event, logprob=None, top=())
+        shown = event if self._scores or event.logprob is None else event.without_scores()
         return self._best_of.feed(event, choice.feed(shown))
 
     def _count_end(self, event: TokenEvent) -> None:

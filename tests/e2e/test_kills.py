@@ -109,7 +109,7 @@ def test_a_request_that_kills_the_engine_twice_is_refused_from_then_on_and_hurts
 
 
 def test_an_engine_that_dies_at_every_start_counts_as_dead_and_is_tried_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quintet.backends.native.front.engine.pause", lambda failures: 0.0 if failures < 4 else 0.2)
+    monkeypatch.setattr("quintet.backends.native.front.supervisor.pause", lambda failures: 0.0 if failures < 4 else 0.2)
 
     async def scenario() -> None:
         async with engine() as (made, link):

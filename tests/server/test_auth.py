@@ -38,7 +38,8 @@ def ask(*headers: tuple[str, str], path: str = "/v1/completions", method: str = 
 
 @pytest.mark.parametrize("key", KEYS)
 def test_each_key_opens(key: str) -> None:
-    assert ask(("authorization", f"Bearer {key}")).status == 200
+    for scheme in ("Bearer", "bearer", "BEARER"):
+        assert ask(("authorization", f"{scheme} {key}")).status == 200
 
 
 @pytest.mark.parametrize(
@@ -56,7 +57,7 @@ def test_each_key_opens(key: str) -> None:
         [("authorization", "Bearer sk-\u00e9")],
         [("authorization", "Bearer " + "x" * 1_000_000)],
         [("authorization", "Bearer sk-one,sk-two")],
-        [("authorization", "bearer sk-one")],
+        [("authorization", "bearersk-one")],
         [("authorization", "Basic c2stb25lOg==")],
         [("authorization", "sk-one")],
         [("authorization", "Bearer sk-one"), ("authorization", "Bearer sk-one")],

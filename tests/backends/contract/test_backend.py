@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 from tests.backends.contract.conftest import CONFIG, Check
 from tests.support.preparing import prepare, preparer_of
 
@@ -67,7 +68,7 @@ async def run(backend: Backend, *specs: SequenceSpec) -> list[list[TokenEvent]]:
 
 def told(events: Sequence[TokenEvent]) -> list[TokenEvent]:
     """Events without what may differ between runs of the same request."""
-    return [replace(event, seq=0, cached_tokens=0, waited=0.0, drafts=NO_DRAFTS) for event in events]
+    return [structs.replace(event, seq=0, cached_tokens=0, waited=0.0, drafts=NO_DRAFTS) for event in events]
 
 
 CROWD = [

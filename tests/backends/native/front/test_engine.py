@@ -59,7 +59,7 @@ class Gate(ToyRunner):
 
     def forward(self, batch: Batch) -> U8:
         self.entered.set()
-        assert self.open.wait(30)
+        assert self.open.wait(120)
         return super().forward(batch)
 
 
@@ -78,7 +78,7 @@ def play(
     """Run a scenario on an engine that has just begun to load."""
 
     async def whole() -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             engine = Engine(load, config, clock=clock or Clock())
             try:
                 await scenario(engine)
@@ -89,7 +89,7 @@ def play(
 
 
 def worker_thread(engine: Engine) -> threading.Thread:
-    link = engine._link
+    link = engine._supervisor._link
     assert isinstance(link, ThreadLink)
     assert link.thread is not None
     return link.thread
@@ -112,7 +112,7 @@ def test_while_it_loads_it_says_so_and_takes_no_work() -> None:
 
     def load(progress: Callable[[float], None]) -> Loaded[Tokenizer]:
         progress(0.25)
-        assert go_on.wait(30)
+        assert go_on.wait(120)
         return loader()(progress)
 
     async def scenario(engine: Engine) -> None:

@@ -9,7 +9,8 @@ from tests.backends.native.front.test_engine import Clock, Gate, answer, loader,
 from tests.support.preparing import prepare
 
 from quintet.backends.base import State
-from quintet.backends.native.front.engine import SLOW_STEPS, STALL_S, Engine
+from quintet.backends.native.front.engine import Engine
+from quintet.backends.native.front.watchdog import SLOW_STEPS, STALL_S
 from quintet.errors import Overloaded
 from quintet.events import Finish
 
@@ -42,14 +43,14 @@ def test_an_engine_whose_steps_have_been_seen_to_take_long_is_given_longer() -> 
     async def scenario(engine: Engine) -> None:
         await until(engine, State.READY)
         work = asyncio.create_task(answer(engine, spec(max_tokens=1)))
-        await asyncio.to_thread(gate.entered.wait, 30)
+        await asyncio.to_thread(gate.entered.wait, 120)
         clock.now += STALL_S - 1
         gate.open.set()
         await work
         gate.open.clear()
         gate.entered.clear()
         work = asyncio.create_task(answer(engine, spec("other", 1)))
-        await asyncio.to_thread(gate.entered.wait, 30)
+        await asyncio.to_thread(gate.entered.wait, 120)
         clock.now += SLOW_STEPS * (STALL_S - 1)
         assert engine.health().state is State.READY
         clock.now += 0.1
@@ -67,7 +68,7 @@ def test_an_engine_that_drains_says_so_refuses_work_and_finishes_what_it_has() -
         await until(engine, State.READY)
         late = await prepare(engine, [spec()])
         work = asyncio.create_task(answer(engine, spec()))
-        await asyncio.to_thread(gate.entered.wait, 30)
+        await asyncio.to_thread(gate.entered.wait, 120)
         engine.drain()
         assert engine.health().state is State.DRAINING
         with pytest.raises(Overloaded):

@@ -155,7 +155,7 @@ class Started(Message, frozen=True):
 
 
 class TokenRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False, tag=0):
-    """A ``TokenEvent`` on its way that is a token and nothing else, as most are: 5 to 9 bytes."""
+    """A ``TokenEvent`` on its way that is a token and nothing else, as most are: 4 to 9 bytes."""
 
     seq: int
     token: int
