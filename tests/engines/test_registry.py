@@ -38,6 +38,7 @@ class Fake:
         self.drained = True
 
     async def close(self) -> None:
+        await asyncio.sleep(0)
         self.state, self.drained = State.CLOSED, False
 
 
@@ -301,6 +302,18 @@ def test_closing_ends_a_load_and_all_engines() -> None:
             await waiting
         assert [shop.made[0].state for shop in shops.values()] == [State.CLOSED, State.CLOSED]
         assert len(asyncio.all_tasks()) == 1, "of this test alone"
+
+    run(test)
+
+
+def test_two_that_close_at_the_same_time_end_everything_once() -> None:
+    async def test() -> None:
+        shop = Shop()
+        models = registry({"a": shop})
+        (await asked(models, "a")).steps = 5
+        await asyncio.gather(models.close(), models.close())
+        entry = models.entries["a"]
+        assert (entry.status, entry.health().counts.steps) == ("unloaded", 5)
 
     run(test)
 

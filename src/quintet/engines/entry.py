@@ -154,10 +154,12 @@ class Entry:
         await self.close()
 
     async def close(self) -> None:
-        """End all work and free everything at once."""
+        """End all work and free everything at once. Idempotent, also while another call of it waits."""
+        backend, preparer = self.backend, self._preparer
+        if backend is not None and preparer is not None:
+            await backend.close()
+            await preparer.close()
         if self.backend is not None:
-            await self.backend.close()
-            await self.preparer.close()
             self._past = replace(self.health(), state=State.CLOSED, progress=0.0, running=0, waiting=0, pages=Pages())
             self.backend = self._preparer = None
         self.phase = Phase.UNLOADED
