@@ -1,15 +1,18 @@
-# make serve   set up, then serve the bundled model on 127.0.0.1:8000   (make serve ARGS="--port 9000 path.gguf")
-# make setup   the set-up alone: .venv, dependencies, native build, bundled model
-# make test    set up, then the tests                                   (make test ARGS="tests/models -k store")
-# make check   lint, format, types, import rules
-# make bench   set up, then the measurements                            (make bench ARGS="...")
-# make bench-serve   set up, then servers under load, ours and others   (make bench-serve ARGS="...")
+# make serve           set up, then serve the bundled model on 127.0.0.1:8000   (make serve ARGS="--port 9000 path.gguf")
+# make setup           the set-up alone: .venv, dependencies, native build, bundled model
+# make test            set up, then the tests                                   (make test ARGS="tests/models -k store")
+# make check           lint, format, types, import rules
+# make support         write the README's table of fields anew
+# make diagrams        write the diagram of a sequence's states anew
+# make bench           set up, then the measurements                            (make bench ARGS="...")
+# make bench-serve     set up, then servers under load, ours and others         (make bench-serve ARGS="...")
+# make clean           remove .venv and what was built
 #
 # Slow, or needing more than a compiler; the last three compare the native core's bits with a plain build's:
 # make test-clients    unmodified SDKs and tools, in environments that pip and npm fill (make test-clients ARGS="llm litellm")
 # make test-fuzz       100,000 hostile requests per dialect, and schemathesis over its OpenAPI document (15 minutes)
 # make test-sampling   over 10,000 random cases of sampling against its numpy twin (2 minutes)
-# make test-schemas   2,000 random JSON schemas, each generated to the end on the bundled model (10 minutes)
+# make test-schemas    2,000 random JSON schemas, each generated to the end on the bundled model (10 minutes)
 # make test-kills      300 kills, crashes and stops of the engine's process under load (5 minutes)
 # make test-cancels    1,000 clients that leave at random moments (1 minute)
 # make test-repeats    20 prompts, 200 times each, under load: one answer each (10 minutes)
@@ -23,7 +26,8 @@ BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
 NATIVE := CMakeLists.txt csrc/CMakeLists.txt $(wildcard csrc/*.cpp csrc/*.h csrc/*/*.cpp csrc/*/*.h)
 
-.PHONY: serve setup test test-clients test-fuzz test-sampling test-schemas test-kills check support bench bench-serve clean sanitize test-emulated neon
+.PHONY: serve setup test check support diagrams bench bench-serve clean
+.PHONY: test-clients test-fuzz test-sampling test-schemas test-kills test-cancels test-repeats sanitize test-emulated neon
 .DEFAULT_GOAL := serve
 .DELETE_ON_ERROR:
 # Stamps of one set-up build on each other, so a parallel make must not run ahead.
@@ -47,7 +51,6 @@ test-schemas: setup
 test-kills: setup
 	@QUINTET_TEST_KILLS=300 $(BIN)/python -m pytest --timeout 1800 tests/e2e/test_kills.py $(ARGS)
 
-.PHONY: test-cancels test-repeats
 test-cancels: setup
 	@QUINTET_TEST_CANCELS=1000 $(BIN)/python -m pytest --timeout 1800 tests/e2e/test_cancels.py $(ARGS)
 
@@ -72,11 +75,15 @@ check: $(STAMPS)/deps
 support: setup
 	@$(BIN)/python scripts/support.py
 
+# The diagram of a sequence's states, from the scheduler's table.
+diagrams: setup
+	@$(BIN)/python scripts/states.py
+
 bench: setup
-	@$(BIN)/python bench/run.py $(ARGS)
+	@$(BIN)/python -m bench.engines.run $(ARGS)
 
 bench-serve: setup
-	@$(BIN)/python bench/serve.py $(ARGS)
+	@$(BIN)/python -m bench.serving.serve $(ARGS)
 
 sanitize test-emulated neon:
 	@scripts/digest.sh $(@:test-%=%)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from quintet.backends.native.draft.thinking_budget import ThinkingBudget
 from quintet.inputs.think_tags import Tags, tags_of
 from quintet.inputs.tokenizer import Tokenizer
-from quintet.models.think import ThinkTags
+from quintet.models.traits import ThinkTags, Traits
 from quintet.thinking import ThinkCounter, Thinking, ends_inside
 
 START, END = "<t>", "</t>"
@@ -24,10 +24,9 @@ class Pieces:
 
     pieces = [*PIECES, b""]  # noqa: RUF012
     eos_ids = frozenset({EOS})
-    separator = None
 
     def __init__(self, token: int | None = None) -> None:
-        self.think = ThinkTags(START, END, token)
+        self.traits = Traits(think=ThinkTags(START, END, token))
 
     def encode(self, text: str) -> list[int]:
         ids = []
@@ -36,7 +35,10 @@ class Pieces:
             text = text[len(TEXTS[ids[-1]]) :]
         return ids
 
-    encode_inside = encode
+    def encode_inside(self, text: str) -> list[int]:
+        return self.encode(text)
+
+    encode_quoted = encode
 
 
 def tags(tokenizer: Tokenizer) -> Tags:
@@ -136,7 +138,7 @@ def test_a_tag_with_characters_of_several_bytes_is_begun_anew_where_a_character_
             return list(text.encode())
 
     wide = Wide()
-    wide.think = ThinkTags("<\u25c1>", "\u25c1/\u25b7")
+    wide.traits = Traits(think=ThinkTags("<\u25c1>", "\u25c1/\u25b7"))
     first, *_ = "\u25c1".encode()
     assert tags(wide).close == (first, first, first, ord("/"), "\u25b7".encode()[0], first, first)
 

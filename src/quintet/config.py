@@ -17,24 +17,24 @@ class ServerConfig:
         host, port: where to listen; port 0 picks a free one.
         api_keys: accepted keys.
         api_key_file: more of them, see ``server/auth.py``; with neither there is no authentication.
-        model_names: names a request may use for the served model, the public one first.
         max_body_bytes: larger bodies are refused with 413 before they are read.
         dialect: of the paths without a provider's prefix; ``auto`` = by the SDK's ``User-Agent``.
         strict: refuse fields that neither the provider has nor an extension is instead of warning.
         timeout: most seconds from a completion's arrival to its end; 0 = no limit.
         max_per_key: most completions at once per API key; 0 = no limit.
+        admin_key: for loading and unloading models; empty = nobody may.
     """
 
     host: str = "127.0.0.1"
     port: int = 8000
     api_keys: tuple[str, ...] = ()
-    model_names: tuple[str, ...] = ()
     max_body_bytes: int = 2 * 1024 * 1024
     api_key_file: Path | None = None
     dialect: str = "openai"
     strict: bool = False
     timeout: float = 0.0
     max_per_key: int = 0
+    admin_key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,6 @@ class EngineConfig:
         max_running: most sequences in the batch.
         max_waiting: most sequences in the queue; beyond it requests are refused.
         max_sequences: most sequences of one request (prompts × n).
-        suffix_first: a prompt to be filled in the middle has the suffix before the prefix.
         speculation: draft tokens where few sequences decode; changes no output.
     """
 
@@ -56,7 +55,6 @@ class EngineConfig:
     max_running: int = 64
     max_waiting: int = 1024
     max_sequences: int = 128
-    suffix_first: bool = False
     speculation: bool = True
 
     @property

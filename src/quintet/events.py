@@ -9,6 +9,8 @@ import enum
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import msgspec
+
 
 class Finish(enum.Enum):
     """Why a sequence or a choice ended; each dialect maps it by a total table."""
@@ -43,8 +45,7 @@ class DraftCounts(NamedTuple):
 NO_DRAFTS = DraftCounts()
 
 
-@dataclass(frozen=True, slots=True)
-class TokenEvent:
+class TokenEvent(msgspec.Struct, frozen=True, gc=False):
     """One token of one sequence, as it crosses the backend boundary.
 
     Args:
@@ -75,6 +76,10 @@ class TokenEvent:
     waited: float = 0.0
     drafts: DraftCounts = NO_DRAFTS
     blame: Blame = Blame.SERVER
+
+    def without_scores(self) -> TokenEvent:
+        """The same without log-probabilities."""
+        return msgspec.structs.replace(self, logprob=None, top=())
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import enum
 from dataclasses import dataclass
 
 Prompt = str | tuple[int, ...]
-"""A prompt is text (tokenised by the backend) or token ids (taken exactly as they are)."""
+"""A prompt is text (tokenised by ``inputs.prepare``) or token ids (taken exactly as they are)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,7 @@ class Sampling:
         top_p: nucleus mass in (0, 1]; 1 = off.
         seed: choice *i* of a request draws with ``seed + i``. The dialect (or the service, for unseeded requests)
             always fills it, in ``[0, 2**64)``.
+        seeded: the client chose the seed, and expects the same text from it again.
         top_k: keep the k likeliest; 0 = off.
         min_p: keep tokens at least this likely relative to the likeliest, in [0, 1]; 0 = off.
         typical_p: locally typical mass in (0, 1]; 1 = off.
@@ -79,6 +80,7 @@ class Sampling:
     min_tokens: int = 0
     ignore_eos: bool = False
     stop_token_ids: tuple[int, ...] = ()
+    seeded: bool = False
 
 
 class GuideKind(enum.Enum):
@@ -135,6 +137,23 @@ class StopRules:
 
 
 @dataclass(frozen=True, slots=True)
+class Gap:
+    """What is around a gap in a text, for ``/infill``, whose prompt is made of it.
+
+    Args:
+        line: follows the prefix, tokenised by itself.
+        extra: chunks of other places: a heading, which is the file's name and a line break, and the text.
+        most: tokens that will be generated.
+    """
+
+    prefix: str
+    line: str
+    suffix: str
+    extra: tuple[tuple[str, str], ...]
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
 class CompletionRequest:
     """One parsed ``POST /v1/completions``.
 
@@ -158,6 +177,7 @@ class CompletionRequest:
         guide: what the output must conform to; ``None`` = anything.
         cache_salt: requests share cached prefixes only within equal salts.
         reasoning: how long the model may think; ``None`` = as it likes.
+        spelled: name of a field here -> the client's field that asked for it, where that is another; for errors.
     """
 
     model: str
@@ -180,3 +200,4 @@ class CompletionRequest:
     guide: Guide | None = None
     cache_salt: str = ""
     reasoning: Reasoning | None = None
+    spelled: tuple[tuple[str, str], ...] = ()

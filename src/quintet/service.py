@@ -6,13 +6,17 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import replace
 
-from quintet.backends.base import Backend, Capabilities, Prepared, PreparedSequence, SequenceSpec, State
-from quintet.errors import BadRequest, EngineFailed, Loading, Overloaded
+from quintet.backends.base import Backend
+from quintet.errors import BadRequest
 from quintet.events import NO_DRAFTS, Blame, Event, Failed, Finish, Finished, Timing, TokenEvent, Usage
+from quintet.inputs.capabilities import Capabilities
+from quintet.inputs.prepare import Preparer
+from quintet.inputs.sequence import Prepared, PreparedSequence, SequenceSpec
 from quintet.request import CompletionRequest, Prompt
 from quintet.text.best_of import BestOf
 from quintet.text.choice import Choice
@@ -23,6 +27,7 @@ from quintet.text.stop import compile_stops
 _log = logging.getLogger(__name__)
 
 _SEEDS = 2**64
+_ids = itertools.count(1)  # of requests, in whichever engine: a client's own names mean nothing there
 
 _BROKEN = "The engine stopped before the request was complete."
 
@@ -31,28 +36,32 @@ class Service:
     """Runs completion requests on one backend.
 
     Args:
+        preparer: for the same backend.
         clock: seconds, monotonic.
     """
 
-    def __init__(self, backend: Backend, clock: Callable[[], float]) -> None:
+    def __init__(self, backend: Backend, preparer: Preparer, clock: Callable[[], float]) -> None:
         self._backend = backend
+        self._preparer = preparer
         self._clock = clock
 
     async def prepare(self, request: CompletionRequest, tenant: str = "") -> Job:
         """Check and tokenise; nothing is started, and the job may simply be dropped.
 
         Args:
-            tenant: who asks; see ``Backend.prepare``.
+            tenant: who asks; see ``Prepared``.
 
         Raises:
-            BadRequest: more choices or more log-probabilities than the engine offers, and all that the backend refuses.
+            BadRequest: more choices than the engine offers, and all that the preparer refuses.
             Loading, Overloaded, EngineFailed, TooManyRequests: the engine takes no work now, or none of this tenant.
         """
         watch = _Watch(self._clock)
-        _require_open(self._backend.health().state)
+        self._backend.require_room(1, tenant)  # where not even one sequence fits, nothing need be tokenised
         _check(request, self._backend.capabilities)
-        prepared = await self._backend.prepare(_specs(request), tenant)
-        return Job(self._backend, prepared, request, watch)
+        specs = _specs(request)
+        sequences = await self._preparer.prepare(specs)
+        self._backend.require_room(len(specs), tenant)  # others may have come meanwhile; nothing can between this and ``start``
+        return Job(self._backend, Prepared(next(_ids), sequences, tenant), request, watch)
 
 
 class Job:
@@ -154,7 +163,7 @@ class Job:
         if self._best_of is None:
             return choice.feed(event)
         # The ranking needs log-probabilities that the client need not have asked for.
-        shown = event if self._scores or event.logprob is None else replace(event, logprob=None, top=())
+        shown = event if self._scores or event.logprob is None else event.without_scores()
         return self._best_of.feed(event, choice.feed(shown))
 
     def _count_end(self, event: TokenEvent) -> None:
@@ -177,15 +186,6 @@ class Job:
         """Abort what runs; a request whose sequences have all ended is left alone."""
         if self._running:
             self._backend.abort(self._prepared.request_id)
-
-
-def _require_open(state: State) -> None:
-    if state is State.LOADING:
-        raise Loading("The model is still loading.")
-    if state is State.DEAD:
-        raise EngineFailed("The engine has failed.")
-    if state in (State.DRAINING, State.CLOSED):
-        raise Overloaded("The server is shutting down.")
 
 
 class _Watch:
@@ -237,19 +237,17 @@ def _check(request: CompletionRequest, capabilities: Capabilities) -> None:
     if len(request.prompts) * samples > most:
         what = f"{len(request.prompts)} prompts with {name} = {samples}"
         raise BadRequest(name if samples > most else "prompt", f"must give at most {most} choices (prompts times {name})", what)
-    if request.logprobs is not None and request.logprobs > capabilities.max_logprobs:
-        raise BadRequest("logprobs", f"must be at most {capabilities.max_logprobs}", str(request.logprobs))
 
 
 def _specs(request: CompletionRequest) -> list[SequenceSpec]:
     """One sequence per candidate, each with its own seed."""
     seed, samples = request.sampling.seed, _candidates(request)
-    logprobs = 0 if request.logprobs is None and samples > request.n else request.logprobs
+    ranked = request.logprobs is None and samples > request.n  # by their log-probabilities
     first = SequenceSpec(
         prompt="",
         max_tokens=request.max_tokens,
         sampling=request.sampling,
-        logprobs=logprobs,
+        logprobs=0 if ranked else request.logprobs,
         echo=request.echo and _entries(request),  # else the echo is the prompt's text, which the engine need not send back
         echo_last=request.echo_last,
         suffix=request.suffix,
@@ -257,6 +255,7 @@ def _specs(request: CompletionRequest) -> list[SequenceSpec]:
         guide=request.guide,
         cache_salt=request.cache_salt,
         reasoning=request.reasoning,
+        spelled=(*request.spelled, ("logprobs", "best_of")) if ranked else request.spelled,
     )
     return [
         replace(first, prompt=prompt, sampling=replace(request.sampling, seed=(seed + index) % _SEEDS))

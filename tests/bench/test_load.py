@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client import Chunked, Exchange, Target, Trace
-from load import Body, Job, Load, arrivals, from_json, over_http, percentiles, perform, steady_rate, summary, to_json
-from report import Ratio
+from bench.common.client import Chunked, Exchange, Target, Trace
+from bench.common.figures import Ratio
+from bench.common.load import Body, Job, Load, arrivals, from_json, over_http, percentiles, perform, steady_rate, summary, to_json
 
 
 def event(text: str, usage: int | None = None) -> bytes:

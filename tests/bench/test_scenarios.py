@@ -7,13 +7,28 @@ from collections.abc import Iterator
 
 import pytest
 
-from client import Trace
-from load import Load
-from proc import PeerError
-from scenarios import CORE, OPENVINO, OURS, QUICK, VLLM, WHEEL, Arrival, Clients, Prefix, Prompts, Samples, Scenario, Shown, disturbance
-from scoring import CACHED, UNCACHED, Items, Scoring, agreement, apart
-from serve_report import Part
-from sessions import Session
+from bench.common.client import Trace
+from bench.common.load import Load
+from bench.common.proc import PeerError
+from bench.serving.report import Part
+from bench.serving.scenarios import (
+    CORE,
+    OPENVINO,
+    OURS,
+    QUICK,
+    VLLM,
+    WHEEL,
+    Arrival,
+    Clients,
+    Prefix,
+    Prompts,
+    Samples,
+    Scenario,
+    Shown,
+    disturbance,
+)
+from bench.serving.scoring import CACHED, UNCACHED, Items, Scoring, agreement, apart
+from bench.serving.sessions import Session
 
 
 class Scripted(Session):

@@ -17,14 +17,18 @@ from tests.reference.tiny_model import TinySpec, write_tiny
 from tests.support.report import Notes
 
 from quintet import cli
-from quintet.backends.native.core.loader import Loaded
+from quintet.backends.native.core.loader import PAGE, Loaded, Loader
+from quintet.backends.native.front.engine import Engine
+from quintet.backends.native.worker.load import native_loader
 from quintet.cli import console, describe, doctor, engines, loading, net, run
 from quintet.cli.app import app
 from quintet.cli.interrupt import unless
 from quintet.config import EngineConfig
 from quintet.errors import EngineFailed, ModelError
 from quintet.events import Usage
+from quintet.inputs.tokenizer import Tokenizer
 from quintet.models import bundled
+from quintet.models.gguf import open_model
 
 
 def quintet(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -49,11 +53,11 @@ def test_help_names_every_command_and_imports_nothing_heavy() -> None:
         "sys.argv = ['quintet', '--help']\n"
         "try: quintet.cli.main()\n"
         "except SystemExit as end: assert end.code == 0\n"
-        "heavy = {'numpy', 'uvicorn', 'starlette', 'huggingface_hub', 'gguf', 'tokenizers', 'asyncio', 'quintet._core'}\n"
+        "heavy = {'numpy', 'uvicorn', 'prometheus_client', 'huggingface_hub', 'gguf', 'tokenizers', 'asyncio', 'quintet._core'}\n"
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    for command in ("serve", "run", "pull", "list", "show", "doctor"):
+    for command in ("serve", "run", "pull", "list", "show", "doctor", "config"):
         assert f" {command} " in done.stdout
 
 
@@ -115,6 +119,13 @@ def command(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, 
         (["serve", "--toy", "--api-key", ""], "error: an API key must be printable"),
         (["serve", "--toy", "-a", ""], "error: --served-model-name must not be empty."),
         (["serve", "", "--port", "0"], "error: unknown model ''"),
+        (["serve", "toy", "toy", "--port", "0"], "error: the name 'toy' is given twice; write NAME=REFERENCE"),
+        (["serve", "toy", "b=none.gguf", "--port", "0"], "error: b, with 1.1 GB of KV cache as its share: cannot use none.gguf"),
+        (["serve", "toy", "--alias", "gpt", "--port", "0"], "error: --alias must be NAME=MODEL, got 'gpt'."),
+        (["serve", "toy", "--alias", "gpt=x", "--port", "0"], "error: the alias 'gpt' is for 'x', which is not served here; served: toy."),
+        (["serve", "toy", "--pin", "x", "--port", "0"], "error: --pin must be the name of a model, toy, got 'x'."),
+        (["serve", "toy", "--idle-unload", "soon"], "error: --idle-unload must be a number with a unit s, m or h, got 'soon'."),
+        (["serve", "toy", "--admin-key", "two words"], "error: the admin key must be printable ASCII without spaces"),
         (["serve", "--port", "0", "--kv-cache", "1000TB"], "error: --kv-cache of 1000.0 TB is more than this machine's memory"),
         (["run", "a", "b", "c"], "error: run takes a model and a prompt, got 3 arguments"),
         (["run", "none.gguf", "The sky is"], "error: cannot use none.gguf"),
@@ -224,9 +235,9 @@ def test_show_tells_sizes_quantisation_and_memory_for_a_context(tiny: Path) -> N
 
 def test_the_kv_cache_of_a_token_is_the_native_cores(tiny: Path) -> None:
     """The figure that ``show`` and the banner compute is what the core really takes."""
-    loaded = engines.native_loader(tiny, 1)(lambda share: None)
-    about = describe.describe(engines.open_model(tiny))
-    assert about.kv_per_token * engines.PAGE == loaded.runner.page_bytes
+    loaded = native_loader(tiny, 1)(lambda share: None)
+    about = describe.describe(open_model(tiny))
+    assert about.kv_per_token * PAGE == loaded.runner.page_bytes
 
 
 def test_list_says_so_when_there_is_nothing(tmp_path: Path) -> None:
@@ -258,10 +269,10 @@ def test_a_size_is_its_number_times_its_unit(number: int, unit: str) -> None:
 
 
 def test_the_context_is_what_the_model_and_the_kv_cache_allow(tiny: Path) -> None:
-    kv = describe.describe(engines.open_model(tiny)).kv_per_token
+    kv = describe.describe(open_model(tiny)).kv_per_token
     options = engines.EngineOptions(str(tiny), 0, 3, kv * 50, offline=True, suffix_first=True)
     made = engines.plan(options, Notes())
-    assert (made.kv_tokens, made.context, made.threads, made.config.suffix_first) == (48, 48, 3, True)
+    assert (made.kv_tokens, made.context, made.threads, made.suffix_first) == (48, 48, 3, True)
     assert made.full_context > 48
     with pytest.raises(ModelError, match="holds 48 tokens, fewer than the context of 64; raise --kv-cache or use --ctx-size 48"):
         engines.plan(engines.EngineOptions(str(tiny), 64, 0, kv * 50, offline=True), Notes())
@@ -280,15 +291,15 @@ def test_a_forced_instruction_set_is_told_and_an_impossible_one_refused(monkeypa
 
 
 def test_a_model_that_does_not_load_gives_the_loaders_reason() -> None:
-    def broken(progress: Callable[[float], None]) -> Loaded:
+    def broken(progress: Callable[[float], None]) -> Loaded[Tokenizer]:
         progress(0.5)
         raise ModelError("tiny.gguf: bad.")
 
-    def buggy(progress: Callable[[float], None]) -> Loaded:
+    def buggy(progress: Callable[[float], None]) -> Loaded[Tokenizer]:
         raise RuntimeError("a bug")
 
-    async def wait(loader: Callable[[Callable[[float], None]], Loaded]) -> None:
-        backend = engines.Engine(loader, EngineConfig())
+    async def wait(loader: Loader[Tokenizer]) -> None:
+        backend = Engine(loader, EngineConfig())
         try:
             await loading.ready(backend, "tiny")
         finally:
@@ -296,7 +307,7 @@ def test_a_model_that_does_not_load_gives_the_loaders_reason() -> None:
 
     with pytest.raises(ModelError, match=r"tiny\.gguf: bad\."):
         asyncio.run(wait(broken))
-    with pytest.raises(EngineFailed, match="tiny could not be loaded: RuntimeError"):
+    with pytest.raises(EngineFailed, match=r"tiny could not be loaded: the engine broke \(RuntimeError\)"):
         asyncio.run(wait(buggy))
 
 

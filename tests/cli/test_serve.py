@@ -6,9 +6,11 @@ import socket
 
 import pytest
 
-from quintet.backends.native.wire.codec import ModelSource
-from quintet.cli import engines, net, serve
+from quintet.backends.native.wire.messages import ModelSource
+from quintet.cli import engines, fleet, net, serve
 from quintet.config import EngineConfig
+from quintet.engines.entry import Model
+from quintet.engines.names import name_models
 
 
 def plan(**changes: object) -> engines.Plan:
@@ -17,6 +19,11 @@ def plan(**changes: object) -> engines.Plan:
         "source": ModelSource("", 1, None, "toy"), "config": EngineConfig(),
     }  # fmt: skip
     return engines.Plan(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def models(*plans: engines.Plan, lazy: bool = False) -> fleet.Fleet:
+    served = tuple(Model(one.name, one.supervise, lazy=lazy) for one in plans)
+    return fleet.Fleet(plans, served, name_models([(one.name,) for one in plans]), 0.0)
 
 
 # --- listening
@@ -76,7 +83,7 @@ def test_the_url_can_be_pasted_whatever_the_address(host: str, shown: str) -> No
 
 
 def test_the_banner_is_one_line_in_a_log() -> None:
-    line = serve.banner(plan(), "http://127.0.0.1:8000", "smollm2", access="no API key", whole=False)
+    line = serve.banner(models(plan()), "http://127.0.0.1:8000", access="no API key", whole=False)
     assert line == (
         "quintet 0.1.0: smollm2 (Q4_1, context 8192) at http://127.0.0.1:8000/v1, avx512, 2 threads, "
         "KV cache 1.1 GB for 46592 tokens, no API key\n"
@@ -84,9 +91,21 @@ def test_the_banner_is_one_line_in_a_log() -> None:
 
 
 def test_the_banner_for_people_holds_every_fact() -> None:
-    text = serve.banner(plan(context=4096, threads=1), "http://127.0.0.1:8000", "it's", access="2 API keys", whole=True)
+    served = models(plan(name="it's", context=4096, threads=1))
+    text = serve.banner(served, "http://127.0.0.1:8000", access="2 API keys", whole=True)
     for fact in ("http://127.0.0.1:8000/v1", "it's (Q4_1, context 4096 of 8192)", "avx512, 1 thread\n", "for 46592 tokens", "2 API keys"):
         assert fact in text
+
+
+def test_the_banner_tells_every_model_and_what_waits_to_be_loaded() -> None:
+    served = models(plan(), plan(name="coder", quant="Q8_0", kv_tokens=100), lazy=True)
+    line = serve.banner(served, "http://127.0.0.1:8000", access="no API key", whole=False)
+    later = "loaded when it is asked for"
+    assert f": smollm2 (Q4_1, context 8192, {later}), coder (Q8_0, context 8192, {later}) at http" in line
+    assert "KV cache 1.1 GB for 46592 tokens + 1.1 GB for 100 tokens, no API key" in line
+    text = serve.banner(served, "http://127.0.0.1:8000", access="no API key", whole=True)
+    assert f"\n  model    smollm2 (Q4_1, context 8192, {later})\n           coder (Q8_0, context 8192, {later})\n" in text
+    assert '"model": "smollm2"' in text
 
 
 def test_the_banner_tells_who_may_ask_and_never_a_key() -> None:

@@ -52,7 +52,7 @@ def main(names: list[str]) -> int:
     tally = Tally()
     logging.disable()  # the scenarios' failures are meant
     with serving(Scenarios) as port, served("--toy") as toy, contextlib.ExitStack() as stack:
-        env = {"QUINTET_TOY": toy, "QUINTET_SCENARIOS": f"http://127.0.0.1:{port}"}
+        env = {"QUINTET_TOY_URL": toy, "QUINTET_SCENARIOS": f"http://127.0.0.1:{port}"}
         env["QUINTET_REFUSED"] = json.dumps(refused())
         for dialect, fields in refused().items():
             if fields:

@@ -41,7 +41,7 @@ def evaluated(prefix: str = "/v1", batch: int = 1, concurrent: int = 1, tokenize
         log_samples=True,
         bootstrap_iters=0,
     )
-    assert found is not None
+    assert isinstance(found, dict)
     return found
 
 

@@ -10,13 +10,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from tests.server.one import create_app
 from tests.server.scripted import ScriptedBackend
 
-from quintet.backends.base import Prepared, SequenceSpec
 from quintet.config import ServerConfig
 from quintet.errors import DeadlineExceeded, Overloaded, SlowBody, TooManyRequests
-from quintet.server.app import create_app
+from quintet.inputs.sequence import PreparedSequence, SequenceSpec
+from quintet.server.asgi import ASGIApp, Receive, Scope, Send
 
 KEEP_ALIVE = 0.25
 RETRY_AFTER = 0.05
@@ -29,7 +29,7 @@ class Refusing(ScriptedBackend):
 
     why: Exception | None = None
 
-    async def prepare(self, specs: Sequence[SequenceSpec], tenant: str = "") -> Prepared:
+    async def prepare(self, specs: Sequence[SequenceSpec]) -> tuple[PreparedSequence, ...]:
         assert self.why is not None
         raise self.why
 

@@ -156,7 +156,8 @@ def arguments(dialect: str, ask: Ask, create: Callable[..., Any], stream: bool) 
         fields.setdefault("max_tokens", 20)
     if dialect in ("fireworks", "together"):  # their pages have no such options
         fields.pop("stream_options", None)
-    return split_extra(create, fields)
+    split: dict[str, Any] = split_extra(create, fields)
+    return split
 
 
 def text_of(choice: Any) -> Any:

@@ -10,7 +10,7 @@ import urllib.request
 from collections.abc import Callable
 from typing import Any
 
-TOY = os.environ.get("QUINTET_TOY", "")
+TOY = os.environ.get("QUINTET_TOY_URL", "")
 """``http://host:port`` of the toy model's server. Its tokens are bytes, so what a prompt's ids are is plain to see."""
 
 SCENARIOS = os.environ.get("QUINTET_SCENARIOS", "")

@@ -8,15 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.scripted_backend import ScriptedBackend
 
-from quintet.backends.base import Capabilities, Health, Prepared, SequenceSpec, State
 from quintet.dialects.base import Dialect
 from quintet.dialects.fields import Boolean, Field, Integer, LogitBias, Number, Object, OneOf, Positive, Prompts, Stop, String
 from quintet.dialects.fireworks.kinds import Effort, Grammar, Hint, Images, LogprobsChoice, Schema
 from quintet.errors import BadRequest
 from quintet.guides.protocol import GuideError
 from quintet.guides.translate import translate, verify
-from quintet.inputs.prepare import resolve, texts
+from quintet.inputs.capabilities import EVERYTHING, Capabilities
+from quintet.inputs.resolve import Known, resolve, texts
+from quintet.inputs.sequence import PreparedSequence, SequenceSpec
+from quintet.inputs.supported import require_supported
 from quintet.request import Guide
 
 Tables = Mapping[str, tuple[Dialect, tuple[Field[Any], ...]]]
@@ -116,18 +119,21 @@ def table_in_docs(dialect: str) -> str:
     return found[1].strip()
 
 
-class Checking:
-    """The backend as far as a request is checked: with the engine's own rules."""
+class Checking(ScriptedBackend):
+    """Backend and preparer as far as a request is checked: with the engine's own rules."""
 
-    capabilities = Capabilities("m", 4096, 257, [b""] * 257, max_logprobs=20, max_sequences=128, fingerprint="f")
+    def __init__(self) -> None:
+        super().__init__([])
 
-    def health(self) -> Health:
-        return Health(State.READY)
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities("m", 4096, 257, [b""] * 257, max_logprobs=20, max_sequences=128, fingerprint="f", supported=EVERYTHING)
 
-    async def prepare(self, specs: Sequence[SequenceSpec], tenant: str = "") -> Prepared:
+    async def prepare(self, specs: Sequence[SequenceSpec]) -> tuple[PreparedSequence, ...]:
+        require_supported(specs, self.capabilities)
         grammars = {spec.guide: translated(spec.guide) for spec in specs if spec.guide}
         encoded = {text: list(text.encode()) for text in texts(specs)}
-        return Prepared(1, resolve(specs, encoded, self.capabilities, 256, grammars=grammars))
+        return resolve(specs, Known(encoded, grammars=grammars, separator=256), self.capabilities)
 
 
 def translated(guide: Guide) -> str:

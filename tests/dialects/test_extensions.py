@@ -41,8 +41,9 @@ def inside_and_outside(kind: object) -> tuple[list[object], list[object]]:
     if isinstance(kind, ListOf):
         inside, outside = inside_and_outside(kind.kind)
         one = inside[-1]
-        short = [[]] if kind.least else []
-        return [[one], [one] * kind.most, *([] if kind.least else [[]])], [[one] * (kind.most + 1), *short, *([bad] for bad in outside)]
+        empty: list[list[object]] = [[]]
+        short, enough = (empty, []) if kind.least else ([], empty)
+        return [[one], [one] * kind.most, *enough], [[one] * (kind.most + 1), *short, *([bad] for bad in outside)]
     if isinstance(kind, Positive):
         return [1e-9, kind.high], [0, -1, kind.high + 1e-3, 1e308]
     if isinstance(kind, MirostatVersion):
@@ -130,7 +131,8 @@ def test_each_field_sets_its_control_and_no_other(dialect: str) -> None:
         if field.name in EXPECTED:
             value, changed = EXPECTED[field.name]
             expected: Sampling = replace(plain.sampling, **changed)  # type: ignore[arg-type]
-            assert parse(dialect, **{field.name: value}).request == replace(plain, sampling=expected)
+            spelled = (("mirostat_target", "mirostat"),) if field.name == "mirostat" else ()
+            assert parse(dialect, **{field.name: value}).request == replace(plain, sampling=expected, spelled=spelled)
         else:
             assert field.name in {*WITHOUT_EFFECT, "thinking_token_budget"}
 

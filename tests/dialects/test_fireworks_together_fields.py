@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.dialects.tables import WRONG, Checking, bounds, each, table_in_docs
+from tests.support.preparing import service
 
 from quintet.dialects.base import Dialect, Parsed
 from quintet.dialects.fields import Field, Status, table
@@ -16,7 +17,6 @@ from quintet.dialects.fireworks import dialect as fireworks
 from quintet.dialects.fireworks.kinds import Hint
 from quintet.dialects.together import dialect as together
 from quintet.errors import BadRequest, Unsupported
-from quintet.service import Service
 
 DIALECTS: dict[str, tuple[Dialect, tuple[Field[Any], ...]]] = {
     "fireworks": (fireworks.Fireworks(), fireworks.FIELDS),
@@ -129,7 +129,7 @@ def test_what_is_taken_is_offered_by_the_engine(dialect: str, field: Field[Any],
     except BadRequest:
         return
     try:
-        asyncio.run(Service(Checking(), lambda: 0.0).prepare(request))  # type: ignore[arg-type]
+        asyncio.run(service(Checking()).prepare(request))
     except Unsupported as error:
         assert request.reasoning is not None and request.reasoning.budget > 0, str(error)
         assert error.param == request.reasoning.param == field.name.partition(".")[0] and "does not reason" in str(error)

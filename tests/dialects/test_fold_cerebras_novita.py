@@ -6,12 +6,13 @@ over random token bytes, so that every offset can be held against the text that 
 
 from __future__ import annotations
 
-import dataclasses
 import json
+from functools import partial
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 from tests.dialects.fold_clients import put_together
 
 from quintet.dialects.base import Dialect, Identity
@@ -50,9 +51,9 @@ def answers(draw: st.DrawFn, n: int, echo: bool, logprobs: int | None, include: 
         if echo and logprobs is not None:
             ids = list(prompt.encode()) or [0]
             made += [token_event(draw, index, bytes([one]), logprobs, first=not at) for at, one in enumerate(ids)]
-            made = [dataclasses.replace(one, prompt=True) for one in made]
+            made = [structs.replace(one, prompt=True) for one in made]
         made += [token_event(draw, index, piece, logprobs) for piece in draw(st.lists(pieces, min_size=1, max_size=6))]
-        made[-1] = dataclasses.replace(made[-1], finish=draw(st.sampled_from([Finish.EOS, Finish.LENGTH])))
+        made[-1] = structs.replace(made[-1], finish=draw(st.sampled_from([Finish.EOS, Finish.LENGTH])))
         queues.append([])
         for event in made:
             if not choice.done:
@@ -76,8 +77,8 @@ def stream_and_body(dialect: Dialect, body: dict[str, Any], events: list[Event],
     chunks = [chunk for event in events for chunk in streaming.feed(event)]
     folded = whole.fold(events)
     assert all(chunk.isascii() and b"\n" not in chunk for chunk in [*chunks, folded])
-    strict = {"parse_constant": lambda _: 1 / 0}
-    return [json.loads(chunk, **strict) for chunk in chunks], json.loads(folded, **strict)
+    strict = partial(json.loads, parse_constant=lambda _: 1 / 0)
+    return [strict(chunk) for chunk in chunks], strict(folded)
 
 
 def check_offsets(choice: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ The clients here are written from the providers' pages, without a look at the re
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 from hypothesis import given, settings
@@ -66,8 +67,8 @@ def stream_and_body(dialect: Dialect, body: dict[str, Any], events: list[Event])
     chunks = [chunk for event in events for chunk in sides[0].feed(event)]
     whole = sides[1].fold(events)
     assert all(chunk.isascii() and b"\n" not in chunk for chunk in [*chunks, whole])
-    strict = {"parse_constant": lambda _: 1 / 0}
-    return [json.loads(chunk, **strict) for chunk in chunks], json.loads(whole, **strict)
+    strict = partial(json.loads, parse_constant=lambda _: 1 / 0)
+    return [strict(chunk) for chunk in chunks], strict(whole)
 
 
 shapes = st.sampled_from([{}, {"logprobs": 0}, {"logprobs": 3}, {"logprobs": True}, {"logprobs": True, "top_logprobs": 2}])

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.dialects.tables import WRONG, Checking, bounds, each, table_in_docs
+from tests.support.preparing import service
 
 from quintet.dialects.base import Dialect, Parsed
 from quintet.dialects.cerebras import dialect as cerebras
@@ -15,7 +16,6 @@ from quintet.dialects.fields import Field, Status, table
 from quintet.dialects.novita import dialect as novita
 from quintet.dialects.openai import dialect as openai
 from quintet.errors import BadRequest, Unsupported
-from quintet.service import Service
 
 DIALECTS: dict[str, tuple[Dialect, tuple[Field[Any], ...]]] = {
     "openai": (openai.OpenAI(), openai.FIELDS),
@@ -82,7 +82,7 @@ def test_what_is_taken_is_offered_by_the_engine(dialect: str, field: Field[Any],
     except Unsupported:
         return
     try:
-        asyncio.run(Service(Checking(), lambda: 0.0).prepare(request))
+        asyncio.run(service(Checking()).prepare(request))
     except BadRequest as error:
         assert not isinstance(error, Unsupported) or error.param == "suffix", str(error)  # which depends on the model
 

@@ -13,18 +13,21 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from quintet.backends.base import SequenceSpec, State
+from tests.support.preparing import prepare
+
+from quintet.backends.base import State
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.front.process import MODULE, ProcessLink
-from quintet.backends.native.wire.codec import ModelSource
+from quintet.backends.native.wire.messages import ModelSource
 from quintet.backends.toy import ToyTokenizer
 from quintet.config import EngineConfig
 from quintet.events import Finish, TokenEvent
+from quintet.inputs.sequence import SequenceSpec
 from quintet.request import Sampling
 
 CONFIG = EngineConfig(kv_bytes=1 << 20, batch_tokens=64, max_running=8, max_waiting=400, max_sequences=8)
 STALL_S = 1.0
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 """For a busy test machine; a restart takes well under a second."""
 
 SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGSTOP, signal.SIGABRT)
@@ -69,7 +72,7 @@ async def hurt(made: Engine, link: ProcessLink, number: int) -> float:
 
 async def answer(made: Engine, one: SequenceSpec) -> list[TokenEvent]:
     """All events of a request, checked for what holds of each."""
-    prepared = await made.prepare([one])
+    prepared = await prepare(made, [one])
     async with asyncio.timeout(PATIENCE_S):
         events = [event async for batch in made.submit(prepared) for event in batch]
     assert [event.finish is not None for event in events] == [False] * (len(events) - 1) + [True]

@@ -20,7 +20,7 @@ from tests.reference.forward import Reference, Rotation
 from tests.reference.rounded import RoundedReference
 from tests.reference.tiny_model import FAMILIES, SINGLE_TYPES, TinySpec, random_ids
 
-from bench import accuracy
+from bench.quality import accuracy
 
 TinyPath = Callable[[TinySpec], Path]
 LENGTH = 256
@@ -103,17 +103,14 @@ def test_a_mistake_in_a_flag_is_seen(mistake: str, tiny_path: TinyPath, load_run
     assert diverge(ids, wrong(ids), engine_logits(load_runner, tiny_path(spec), ids)).mean_kl > 10 * REMAINDER
 
 
-def test_the_bundled_model_is_as_close_to_the_reference_as_llama_cpp(
-    model_path: Path, load_runner: LoadRunner, pytestconfig: pytest.Config
-) -> None:
-    """The beginning of the first window (prose) and of the last (code); ``bench/accuracy.py --check`` does all of them."""
+def test_the_bundled_model_is_as_close_to_the_reference_as_llama_cpp(model_path: Path, load_runner: LoadRunner, tmp_path: Path) -> None:
+    """The beginning of the first window (prose) and of the last (code); ``bench.quality.accuracy --check`` does all of them."""
     record, positions = accuracy.recorded(model_path), 96
     windows = accuracy.windows(record["tokens"])
     picked = (0, len(windows) - 1)
     stretches = [windows[index][:positions] for index in picked]
     engines = {"ours": lambda ids: engine_logits(load_runner, model_path, ids)}
-    assert pytestconfig.cache is not None
-    ours = accuracy.compare(model_path, stretches, engines, pytestconfig.cache.mkdir("accuracy"))["ours"]
+    ours = accuracy.compare(model_path, stretches, engines, tmp_path)["ours"]
     theirs = [kl for index in picked for kl in record["kl"][index * accuracy.WINDOW :][:positions]]
     assert ours.mean_kl < 1.25 * np.mean(theirs)
     assert ours.top1 > 0.9

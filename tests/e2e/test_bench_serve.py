@@ -1,4 +1,4 @@
-"""``bench/serve.py`` as a whole, on the toy model, which decodes too fast for what must happen while others decode."""
+"""``bench.serving.serve`` as a whole, on the toy model, which decodes too fast for what must happen while others decode."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def test_the_scenarios_run_on_a_server_and_are_reported(tmp_path: Path) -> None:
     with served("--toy", "--log-level", "error") as one:
         url = f"{one.url}/fireworks/inference/v1/completions"
         where = ["--url", url, "--name", "toy", "--vocab", "256", "--quick", "--only", "clients,samples,scoring"]
-        command = [sys.executable, ROOT / "bench/serve.py", *where, "--results", tmp_path, "--peers-dir", tmp_path / "peers"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        command = [sys.executable, "-m", "bench.serving.serve", *where, "--results", str(tmp_path), "--peers-dir", str(tmp_path / "peers")]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     (path,) = tmp_path.glob("*.json")
     found = json.loads(path.read_text())

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from tests.server.live import serving
+from tests.server.one import create_app
 from tests.server.scripted import ScriptedBackend
 
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.toy import toy_loader
 from quintet.config import EngineConfig, ServerConfig
-from quintet.server.app import create_app
 
 sdk = pytest.importorskip("cerebras.cloud.sdk")
 
@@ -27,8 +27,8 @@ STRICT: dict[str, Any] = {"api_key": KEY, "max_retries": 0, "_strict_response_va
 
 @pytest.fixture(scope="module")
 def base() -> Iterator[str]:
-    config = ServerConfig(api_keys=(KEY,), model_names=NAMES)
-    with serving(lambda: create_app(Engine(toy_loader(), EngineConfig(kv_bytes=1 << 22)), config)) as port:
+    config = ServerConfig(api_keys=(KEY,))
+    with serving(lambda: create_app(Engine(toy_loader(), EngineConfig(kv_bytes=1 << 22)), config, NAMES)) as port:
         url = f"http://127.0.0.1:{port}/cerebras"
         with sdk.Cerebras(base_url=url, api_key=KEY, max_retries=0) as client:
             end = time.monotonic() + 60

@@ -12,15 +12,16 @@ from pathlib import Path
 
 import jsonschema_rs
 import pytest
+from tests.support.preparing import prepare, service
 
-from quintet.backends.base import Prepared, SequenceSpec, State
+from quintet.backends.base import State
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.worker.load import load_tokenizer, native_loader
 from quintet.config import EngineConfig
 from quintet.errors import Unsupported
 from quintet.events import ChoiceDelta, ChoiceDone, Event, Finish
+from quintet.inputs.sequence import Prepared, SequenceSpec
 from quintet.request import CompletionRequest, Guide, GuideKind, Sampling, StopRules
-from quintet.service import Service
 
 
 class Lab:
@@ -41,13 +42,13 @@ class Lab:
         self._runner.close()
 
     def prepare(self, prompt: str, suffix: str) -> Prepared:
-        return self._runner.run(self.engine.prepare([SequenceSpec(prompt, 1, Sampling(0.0, 1.0, 0), None, False, suffix=suffix)]))
+        return self._runner.run(prepare(self.engine, [SequenceSpec(prompt, 1, Sampling(0.0, 1.0, 0), None, False, suffix=suffix)]))
 
     def complete(self, prompt: str, **wanted: object) -> list[Event]:
         plain = CompletionRequest("m", (prompt,), 96, 1, False, None, Sampling(0.8, 1.0, 0), StopRules(), False, False, "")
 
         async def go() -> list[Event]:
-            job = await Service(self.engine, lambda: 0.0).prepare(replace(plain, **wanted))  # type: ignore[arg-type]
+            job = await service(self.engine).prepare(replace(plain, **wanted))  # type: ignore[arg-type]
             return [event async for batch in job.events() for event in batch]
 
         return self._runner.run(go())

@@ -10,12 +10,12 @@ from typing import Any
 import httpx2
 import pytest
 from tests.server.live import serving
+from tests.server.one import create_app
 
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.toy import toy_loader
 from quintet.config import EngineConfig, ServerConfig
 from quintet.dialects.catalog import PROVIDERS
-from quintet.server.app import create_app
 
 NAMES = ("toy", "accounts/fireworks/models/toy")
 SDK = {"accept": "application/json", "content-type": "application/json", "authorization": "Bearer local", "x-stainless-retry-count": "0"}
@@ -55,9 +55,9 @@ OBJECTS = dict.fromkeys(PROVIDERS, ("text_completion", "text_completion")) | {"t
 
 @pytest.fixture(scope="module")
 def http() -> Iterator[httpx2.Client]:
-    config = ServerConfig(model_names=NAMES)
+    config = ServerConfig()
     with (
-        serving(lambda: create_app(Engine(toy_loader(), EngineConfig(kv_bytes=1 << 22)), config)) as port,
+        serving(lambda: create_app(Engine(toy_loader(), EngineConfig(kv_bytes=1 << 22)), config, NAMES)) as port,
         httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client,
     ):
         end = time.monotonic() + 60

@@ -9,11 +9,13 @@ from dataclasses import replace
 
 import pytest
 from tests.support.bundled import bundled_path
+from tests.support.preparing import prepare
 
-from quintet.backends.base import SequenceSpec, State
+from quintet.backends.base import State
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.worker.load import native_loader
 from quintet.config import EngineConfig
+from quintet.inputs.sequence import SequenceSpec
 from quintet.request import Guide, GuideKind, Sampling
 
 TEXT = "The keeper climbed the stairs, cleaned the glass with a soft cloth, and lit the lamp at half past six, as he did every evening."
@@ -50,7 +52,7 @@ Told = list[list[tuple[object, ...]]]
 
 async def told(engine: Engine, specs: Sequence[SequenceSpec]) -> Told:
     found: Told = [[] for _ in specs]
-    async for batch in engine.submit(await engine.prepare(specs)):
+    async for batch in engine.submit(await prepare(engine, specs)):
         for event in batch:
             found[event.seq].append((event.token, event.logprob, event.top, event.finish))
     return found

@@ -11,17 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from starlette.types import ASGIApp
 from tests.backends.contract.conftest import ready
 from tests.server.asgi import SOURCE, Answer, acall
 from tests.server.goldens import TOY, choices, chunks, recorded, sent, slices_right
+from tests.server.one import create_app
 from tests.server.toy import MODEL
+from tests.support.preparing import preparer_of
 
+from quintet.backends.base import Backend
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.worker.load import native_loader
 from quintet.config import EngineConfig, ServerConfig
 from quintet.dialects.catalog import PROVIDERS
-from quintet.server.app import create_app
+from quintet.server.asgi import ASGIApp
 
 CONTEXT = 128
 """Small, since some requests generate to its end."""
@@ -33,24 +35,23 @@ OWN = {"content-length", "fireworks-prompt-tokens"}
 
 
 @asynccontextmanager
-async def apps(model: Path) -> AsyncIterator[tuple[Engine, dict[str, ASGIApp]]]:
+async def apps(model: Path) -> AsyncIterator[tuple[Backend, dict[str, ASGIApp]]]:
     """The same engine in every dialect."""
     load = native_loader(model, threads=2, context=CONTEXT)
     async with ready(Engine(load, EngineConfig(kv_bytes=256 << 20), clock=lambda: 0.0)) as engine:
         yield (
             engine,
-            {
-                name: create_app(engine, ServerConfig(dialect=name, model_names=(MODEL,)), source=SOURCE, keep_alive=3600)
-                for name in PROVIDERS
-            },
+            {name: create_app(engine, ServerConfig(dialect=name), (MODEL,), source=SOURCE, keep_alive=3600) for name in PROVIDERS},
         )
 
 
-async def prompt_tokens(engine: Engine, body: bytes) -> int:
+async def prompt_tokens(engine: Backend, body: bytes) -> int:
     """Of all prompts of a request."""
     prompt = json.loads(body).get("prompt") or ""
     one = isinstance(prompt, str) or isinstance(prompt[0], int | float)
-    lengths = [len(await engine.tokenize(text, True) if isinstance(text, str) else text) for text in ([prompt] if one else prompt)]
+    lengths = [
+        len(await preparer_of(engine).tokenize(text, True) if isinstance(text, str) else text) for text in ([prompt] if one else prompt)
+    ]
     return sum(length or 1 for length in lengths)  # an empty one is the token that separates documents
 
 

@@ -16,7 +16,7 @@ BODY = {
     **{"input_prefix": PREFIX, "input_suffix": SUFFIX, "input_extra": EXTRA, "prompt": "    return", "n_predict": 32, "n_indent": 4},
     **{"samplers": ["top_k", "top_p", "infill"], "top_k": 40, "top_p": 0.9, "seed": 1},
 }
-RECORDED = {
+RECORDED: dict[str, tuple[dict[str, object], str, int, str]] = {
     "as the plug-in sends it": ({}, " a + b\n", 54, "limit"),
     "no other files": ({"input_extra": []}, " a + b\n", 38, "limit"),
     "a stop string": ({"stop": ["+"]}, " a ", 54, "word"),

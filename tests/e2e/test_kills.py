@@ -8,11 +8,11 @@ import random
 import signal
 import subprocess
 import sys
-from pathlib import Path
-from statistics import median
 
 import pytest
-from tests.e2e.storm import CONFIG, SIGNALS, Load, answer, engine, holdings, hurt, spec, told
+from tests.e2e.storm import CONFIG, PATIENCE_S, SIGNALS, Load, answer, engine, holdings, hurt, spec, told
+from tests.e2e.test_serve_process import gone
+from tests.support.preparing import prepare
 
 from quintet.backends.base import State
 from quintet.backends.native.front.in_flight import INTERRUPTED, REFUSED
@@ -21,7 +21,6 @@ from quintet.events import Finish
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 KILLS = int(os.environ.get("QUINTET_TEST_KILLS", "20"))
-READY_S = 3.0
 
 
 def test_a_storm_of_kills_loses_no_request_that_waits_and_leaves_nothing_behind(capsys: pytest.CaptureFixture[str]) -> None:
@@ -53,25 +52,23 @@ def test_a_storm_of_kills_loses_no_request_that_waits_and_leaves_nothing_behind(
         print(f" {KILLS} kills, ready after at most {max(times):.2f} s, requests {dict(load.seen)}", end="")
     assert load.seen["ok"] > 0
     assert load.seen["lost"] == 0
-    assert median(times) < READY_S, "the longest is printed, for a busy machine is slow"
 
 
 def test_what_had_begun_breaks_off_and_what_waits_is_run_again() -> None:
     async def scenario() -> None:
         async with engine() as (made, link):
             alone = told(await answer(made, spec("late", 5)))
-            running = [made.submit(await made.prepare([spec(f"{index}", 4000)])) for index in range(CONFIG.max_running)]
+            running = [made.submit(await prepare(made, [spec(f"{index}", 4000)])) for index in range(CONFIG.max_running)]
             for stream in running:
                 await anext(stream)
             assert link.pid is not None
             os.kill(link.pid, signal.SIGSTOP)
-            waiting = asyncio.create_task(answer(made, spec("late", 5)))
-            await asyncio.sleep(0.02)
+            waiting = made.submit(await prepare(made, [spec("late", 5)]))
             await hurt(made, link, signal.SIGKILL)
             ends = [[event async for batch in stream for event in batch][-1] for stream in running]
             assert {(end.finish, end.error) for end in ends} <= {(Finish.ERROR, INTERRUPTED), (Finish.EOS, "")}
             assert any(end.finish is Finish.ERROR for end in ends)
-            assert told(await waiting) == alone
+            assert told([event async for batch in waiting for event in batch]) == alone
 
     asyncio.run(scenario())
 
@@ -112,12 +109,12 @@ def test_a_request_that_kills_the_engine_twice_is_refused_from_then_on_and_hurts
 
 
 def test_an_engine_that_dies_at_every_start_counts_as_dead_and_is_tried_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quintet.backends.native.front.engine.pause", lambda failures: 0.0 if failures < 4 else 0.2)
+    monkeypatch.setattr("quintet.backends.native.front.supervisor.pause", lambda failures: 0.0 if failures < 4 else 0.2)
 
     async def scenario() -> None:
         async with engine() as (made, link):
             link._module = ("-c", "raise SystemExit(3)")
-            work = made.submit(await made.prepare([spec("x", 4000)]))
+            work = made.submit(await prepare(made, [spec("x", 4000)]))
             await anext(work)
             pid = link.pid
             assert pid is not None
@@ -129,7 +126,7 @@ def test_an_engine_that_dies_at_every_start_counts_as_dead_and_is_tried_on(monke
                 await asyncio.sleep(0.01)
             assert (await answer(made, spec("x", 2)))[-1].finish is not Finish.ERROR
 
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
 
 
 def test_a_thousand_cancels_at_random_moments_leave_nothing_running() -> None:
@@ -140,7 +137,7 @@ def test_a_thousand_cancels_at_random_moments_leave_nothing_running() -> None:
             expected = told(await answer(made, spec("the same", 12, 3)))
 
             async def cancelled(index: int) -> None:
-                prepared = await made.prepare([spec(f"{index}", 300), spec(f"{index}b", 300)])
+                prepared = await prepare(made, [spec(f"{index}", 300), spec(f"{index}b", 300)])
                 stream = made.submit(prepared)
                 await asyncio.sleep(rng.choice((0, 0, 0.001, 0.02)))
                 made.abort(prepared.request_id, rng.choice((None, 0)))
@@ -165,7 +162,7 @@ import asyncio, sys
 from tests.e2e.storm import engine, spec
 async def main():
     async with engine() as (made, link):
-        work = made.submit(await made.prepare([spec("x", 4000)])) if sys.argv[1] == "busy" else None
+        work = made.submit(await prepare(made, [spec("x", 4000)])) if sys.argv[1] == "busy" else None
         print(link.pid, flush=True)
         await asyncio.sleep(60)
 asyncio.run(main())
@@ -173,12 +170,7 @@ asyncio.run(main())
     for how in ("idle", "busy"):
         with subprocess.Popen([sys.executable, "-c", code, how], stdout=subprocess.PIPE, text=True) as parent:
             assert parent.stdout is not None
-            child = Path(f"/proc/{int(parent.stdout.readline())}")
-            assert child.exists()
+            child = int(parent.stdout.readline())
+            os.kill(child, 0)
             parent.kill()
-        for _ in range(500):
-            if not child.exists() or "\nState:\tZ" in (child / "status").read_text():
-                break
-            subprocess.run(["sleep", "0.01"], check=True)
-        else:
-            pytest.fail("an orphan")
+        assert gone(child), "an orphan"

@@ -11,12 +11,12 @@ import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
 from tests.server.live import serving
+from tests.server.one import create_app
 from tests.server.scripted import ScriptedBackend
 
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.toy import toy_loader
 from quintet.config import EngineConfig, ServerConfig
-from quintet.server.app import create_app
 
 KEY = "sk_local"
 NAMES = ("org/toy", "toy")
@@ -25,8 +25,8 @@ ASKED: dict[str, Any] = {"model": "toy", "prompt": "Once upon", "max_tokens": 40
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    config = ServerConfig(api_keys=(KEY,), model_names=NAMES)
-    with serving(lambda: create_app(Engine(toy_loader(), EngineConfig(kv_bytes=1 << 22)), config)) as port:
+    config = ServerConfig(api_keys=(KEY,))
+    with serving(lambda: create_app(Engine(toy_loader(), EngineConfig(kv_bytes=1 << 22)), config, NAMES)) as port:
         with OpenAI(base_url=f"http://127.0.0.1:{port}/novita/openai", api_key=KEY, max_retries=0) as client:
             end = time.monotonic() + 60
             while time.monotonic() < end:

@@ -17,15 +17,18 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from tests.reference.json_schemas import SCHEMAS, Schema
 from tests.support.bundled import bundled_path
+from tests.support.preparing import prepare
 
-from quintet.backends.base import Prepared, SequenceSpec, State
+from quintet.backends.base import State
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.worker.load import native_loader
 from quintet.config import EngineConfig
 from quintet.errors import BadRequest, Overloaded
 from quintet.events import Finish
 from quintet.guides.matcher import Compiler
-from quintet.guides.translate import GuideError, translate, verify
+from quintet.guides.protocol import GuideError
+from quintet.guides.translate import translate, verify
+from quintet.inputs.sequence import Prepared, SequenceSpec
 from quintet.request import Guide, GuideKind, Sampling
 
 COUNT = int(os.environ.get("QUINTET_SCHEMAS", "30"))
@@ -80,7 +83,7 @@ async def prepared_when_there_is_room(engine: Engine, spec: SequenceSpec) -> Pre
     """As a client that is told to try again does."""
     while True:
         try:
-            return await engine.prepare([spec])
+            return await prepare(engine, [spec])
         except Overloaded:
             await asyncio.sleep(1)
 

@@ -10,12 +10,14 @@ from dataclasses import replace
 
 import pytest
 from tests.support.bundled import bundled_path
+from tests.support.preparing import prepare
 
-from quintet.backends.base import SequenceSpec, State
+from quintet.backends.base import State
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.worker.load import native_loader
 from quintet.config import EngineConfig
 from quintet.events import TokenEvent
+from quintet.inputs.sequence import SequenceSpec
 from quintet.request import Guide, GuideKind, Sampling
 
 REPEATS = int(os.environ.get("QUINTET_TEST_REPEATS", "2"))
@@ -79,7 +81,7 @@ class Crowd:
             salt = self._rng.choice(("", "", f"nobody else's {len(todo)}"))  # from the cache, or not
             asked = replace(question(number), cache_salt=salt)
             others = [replace(asked, sampling=replace(asked.sampling, seed=99 + other)) for other in range(self._rng.choice((0, 0, 2)))]
-            prepared = await self._engine.prepare([asked, *others])
+            prepared = await prepare(self._engine, [asked, *others])
             events = [event async for batch in self._engine.submit(prepared) for event in batch if event.seq == 0]
             self.answers[number][told(events)] += 1
 
@@ -87,7 +89,7 @@ class Crowd:
         """Comes, takes room, and goes before it is served."""
         while True:
             text = " ".join(self._rng.choices(["some", "other", "words", "that", "nobody", "asked", "for"], k=self._rng.choice((3, 60))))
-            prepared = await self._engine.prepare([SequenceSpec(text, 60, Sampling(1.0, 1.0, 5), None, echo=False)] * 2)
+            prepared = await prepare(self._engine, [SequenceSpec(text, 60, Sampling(1.0, 1.0, 5), None, echo=False)] * 2)
             stream = self._engine.submit(prepared)
             try:
                 async with asyncio.timeout(self._rng.choice((0.01, 0.05, 0.2))):

@@ -41,7 +41,8 @@ def target() -> Iterator[Target]:
 
 def after(target: Target, tokens: list[int]) -> F64:
     """Logits float64 [V] of the token after these."""
-    return target.logits(tokens)[-1].astype(np.float64)
+    made: F64 = target.logits(tokens)[-1].astype(np.float64)
+    return made
 
 
 def ranked(logits: F64, count: int = len(RANKS)) -> list[int]:
@@ -57,7 +58,8 @@ def softmax(logits: F64) -> F64:
 
 def kept(probabilities: F64, keep: npt.NDArray[np.bool_]) -> F64:
     left = np.where(keep, probabilities, 0.0)
-    return left / left.sum()
+    made: F64 = left / left.sum()
+    return made
 
 
 def until(mass: float, probabilities: F64, order: npt.NDArray[np.int64]) -> F64:

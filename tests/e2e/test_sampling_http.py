@@ -12,10 +12,10 @@ from typing import Any
 import httpx2
 import numpy as np
 import pytest
-from starlette.types import ASGIApp
 from tests.e2e.test_openai_sdk import until
 from tests.reference import sampling_twin as twin
 from tests.server.live import serving
+from tests.server.one import create_app
 from tests.support.bundled import bundled_path
 
 from quintet.backends.native.core.loader import PAGE, Loaded, Loader
@@ -24,7 +24,8 @@ from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.worker.load import native_loader
 from quintet.backends.toy import EOS, toy_loader
 from quintet.config import EngineConfig, ServerConfig
-from quintet.server.app import create_app
+from quintet.inputs.tokenizer import Tokenizer
+from quintet.server.asgi import ASGIApp
 
 PROMPT = "The old man and the sea. The old man and the"
 PAGES = 16
@@ -41,7 +42,7 @@ class Target:
     """
 
     url: str
-    model: Loaded
+    model: Loaded[Tokenizer]
     eos: int
 
     def logits(self, tokens: list[int]) -> F32:
@@ -65,10 +66,10 @@ class Target:
         return [choice["tokens" if dialect == "cerebras" else "token_ids"] for choice in choices]
 
 
-def served(load: Callable[[], Loader], eos: Callable[[Loaded], int]) -> Iterator[Target]:
+def served(load: Callable[[], Loader[Tokenizer]], eos: Callable[[Loaded[Tokenizer]], int]) -> Iterator[Target]:
     def app() -> ASGIApp:
         config = EngineConfig(kv_bytes=64 << 20, batch_tokens=64)
-        return create_app(Engine(load(), config), ServerConfig(model_names=("m",)))
+        return create_app(Engine(load(), config), ServerConfig(), ("m",))
 
     with serving(app) as port:
         url = f"http://127.0.0.1:{port}"

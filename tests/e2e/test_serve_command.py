@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 from tests.reference.tiny_model import TinySpec, write_tiny
 
-PATIENCE_S = 60
+PATIENCE_S = 120
 """For a busy test machine; nothing is expected to take so long."""
 
 

@@ -25,7 +25,8 @@ def test_dialect_strictness_key_file_and_body_limit_from_options(tmp_path: Path)
         assert one.post({**body, "nonsense": 1}, Authorization="Bearer sk-one")[0] == 400
         assert one.post({**body, "prompt": "x" * 2000}, Authorization="Bearer sk-one")[0] == 413
         _, err = one.end(signal.SIGTERM)
-    assert [json.loads(line)["status"] for line in err.splitlines() if line.startswith("{")] == [401, 200, 400, 413]
+    statuses = [json.loads(line)["status"] for line in err.splitlines() if line.startswith("{")]
+    assert sorted(statuses) == [200, 400, 401, 413], "each has its line; one may be written when the next request is there"
     assert "sk-one" not in err
 
 

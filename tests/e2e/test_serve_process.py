@@ -35,8 +35,9 @@ def _parent(path: Path) -> int:
 
 
 def gone(pid: int) -> bool:
-    """Within five seconds."""
-    for _ in range(500):
+    """Soon."""
+    until = time.monotonic() + PATIENCE_S
+    while time.monotonic() < until:
         try:
             if "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text():
                 return True
@@ -79,7 +80,7 @@ class Streaming(threading.Thread):
 
 def test_sigterm_refuses_new_work_at_once_and_finishes_what_runs() -> None:
     """reliability D01."""
-    with served("--toy") as one:
+    with served("--toy", "--drain-timeout", "300") as one:
         engine = engine_of(one)
         stream = Streaming(one, 1500)
         assert stream.begun.wait(PATIENCE_S)
@@ -102,7 +103,7 @@ def refusal(one: Served, path: str) -> tuple[int, str, dict[str, object]]:
 
 def test_while_it_drains_health_says_so_and_every_dialect_refuses_in_its_own_words() -> None:
     """The engine stands still meanwhile, so that the drain cannot be over too soon."""
-    with served("--toy") as one:
+    with served("--toy", "--drain-timeout", "300") as one:
         engine = engine_of(one)
         stream = Streaming(one, 600)
         assert stream.begun.wait(PATIENCE_S)
@@ -142,7 +143,8 @@ def test_a_drain_that_is_cut_short_ends_within_seconds(how: str) -> None:
         os.kill(engine, signal.SIGSTOP)
         one.process.send_signal(signal.SIGINT if how == "sigint" else signal.SIGTERM)
         if how == "second":
-            time.sleep(0.2)
+            while health(one) == 200:  # else both signals may come as one
+                time.sleep(0.005)
             assert one.process.poll() is None
             one.process.send_signal(signal.SIGTERM)
         assert one.process.wait(PATIENCE_S) == 0

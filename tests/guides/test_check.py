@@ -12,8 +12,8 @@ import pytest
 
 from quintet.errors import BadRequest, EngineFailed, Overloaded
 from quintet.guides import check as guide_check
-from quintet.guides import process as guide_process
 from quintet.guides.check import AT_ONCE, MAX_WAITING, GuideCheck
+from quintet.guides.protocol import STARTED
 from quintet.request import Guide, GuideKind
 
 GOOD, BAD = Guide(GuideKind.REGEX, "a+", "f"), Guide(GuideKind.REGEX, "(", "f")
@@ -141,7 +141,7 @@ def test_a_machine_without_time_for_it_is_no_fault_of_the_guide(monkeypatch: pyt
 
 
 async def _only_started(self: object, request: bytes) -> bytes:
-    return guide_process.STARTED
+    return STARTED
 
 
 def test_a_process_that_was_killed_or_ended_idle_is_started_again() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import time
 
 import jsonschema_rs
 import numpy as np
@@ -245,14 +244,12 @@ def checked(*guides: Guide, check: GuideCheck | None = None) -> dict[Guide, str]
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_guides_are_refused_and_the_process_stays(name: str) -> None:
-    """Processor time is bounded, so that a busy machine only takes longer; the wall-clock bound here is a backstop."""
+    """Processor time is bounded, so that a busy machine only takes longer."""
     kind, guide = HOSTILE[name]
-    begin = time.monotonic()
     with pytest.raises(BadRequest) as caught:
         checked(Guide(kind, guide if isinstance(guide, str) else json.dumps(guide), "response_format"))
     assert caught.value.param == "response_format"
     assert str(caught.value).isprintable() and str(caught.value).isascii() and len(str(caught.value)) < 400
-    assert time.monotonic() - begin < 20
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.preparing import prepare, service
 
-from quintet.backends.base import Prepared, SequenceSpec, State
+from quintet.backends.base import State
 from quintet.backends.native.core.loader import Loaded
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.toy import EOS, ToyRunner, ToyTokenizer
@@ -18,10 +19,10 @@ from quintet.config import EngineConfig
 from quintet.errors import Unsupported
 from quintet.events import ChoiceDelta, Event, Finished, TokenText
 from quintet.inputs.infill import Infill
+from quintet.inputs.sequence import Prepared, SequenceSpec
 from quintet.inputs.tokenizer import Tokenizer
-from quintet.models.vocabulary import Fim
+from quintet.models.traits import Fim, Traits
 from quintet.request import CompletionRequest, Sampling, StopRules
-from quintet.service import Service
 
 PRE, SUF, MID, BOS = 1, 2, 3, 4
 
@@ -29,8 +30,8 @@ PRE, SUF, MID, BOS = 1, 2, 3, 4
 class FimTokenizer(ToyTokenizer):
     """The toy's, with control characters as markers and a BOS before every text."""
 
-    fim = Fim(PRE, SUF, MID)
-    added = 1, 0
+    def __init__(self) -> None:
+        self.traits = Traits(added=(1, 0), fim=Fim(PRE, SUF, MID))
 
     @property
     def pieces(self) -> list[bytes]:
@@ -46,7 +47,7 @@ class Lab:
 
     tokenizer: Tokenizer
 
-    def load(self, progress: Callable[[float], None]) -> Loaded:
+    def load(self, progress: Callable[[float], None]) -> Loaded[Tokenizer]:
         return Loaded(runner=ToyRunner(), tokenizer=self.tokenizer, name="toy", fingerprint="f")
 
     async def start(self) -> Engine:
@@ -59,7 +60,7 @@ class Lab:
         async def go() -> Prepared:
             engine = await self.start()
             try:
-                return await engine.prepare([spec])
+                return await prepare(engine, [spec])
             finally:
                 await engine.close()
 
@@ -69,7 +70,7 @@ class Lab:
         async def go() -> list[Event]:
             engine = await self.start()
             try:
-                job = await Service(engine, lambda: 0.0).prepare(asked)
+                job = await service(engine).prepare(asked)
                 return [event async for batch in job.events() for event in batch]
             finally:
                 await engine.close()
@@ -100,7 +101,7 @@ def test_a_prompt_stands_before_its_suffix_between_the_models_markers() -> None:
 
 
 def test_a_server_that_is_told_so_puts_the_suffix_first_and_echoes_the_same() -> None:
-    form = Infill(PRE, SUF, MID, 1, 0, suffix_first=True)
+    form = Infill(PRE, SUF, MID, (BOS,), 0, suffix_first=True)
     tokens, start, end = form.join("ab", [BOS, *b"ab"], [BOS, *b"yz"])
     assert tokens == (BOS, SUF, *b"yz", PRE, *b"ab", MID)
     assert bytes(tokens[start:end]) == b"ab"
@@ -143,10 +144,10 @@ def test_log_probabilities_of_the_echo_are_those_at_their_places_in_the_form(siz
 
     async def go() -> tuple[list[Event], ...]:
         engine = await FIM.start()
-        service = Service(engine, lambda: 0.0)
+        served = service(engine)
 
         async def run(asked: CompletionRequest) -> list[Event]:
-            return [event async for batch in (await service.prepare(asked)).events() for event in batch]
+            return [event async for batch in (await served.prepare(asked)).events() for event in batch]
 
         try:
             asked = request(prompt, suffix="yz" * 20, echo=True, logprobs=2, max_tokens=max_tokens)
@@ -177,7 +178,7 @@ def test_the_form_holds_both_texts_whole_whatever_the_tokenizer_adds(prompt: str
     def encode(text: str) -> list[int]:
         return [*[300] * before, *text.encode("utf-8", "surrogatepass"), *[301] * after]
 
-    form = Infill(PRE, SUF, MID, before, after)
+    form = Infill(PRE, SUF, MID, (300,) * before, after)
     tokens, start, end = form.join(prompt, encode(prompt), encode(suffix))
     assert bytes(tokens[start:end]) == prompt.encode("utf-8", "surrogatepass")
     assert tokens[:start] == (*[300] * before, PRE)

@@ -1,4 +1,4 @@
-"""What ``prepare`` refuses, and in which words."""
+"""What ``resolve`` refuses, and in which words."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from quintet.backends.base import Capabilities, SequenceSpec
 from quintet.errors import BadRequest, PromptTooLong, Unsupported
-from quintet.inputs.prepare import resolve, texts
+from quintet.inputs.capabilities import EVERYTHING, Capabilities
+from quintet.inputs.resolve import Known, resolve, texts
+from quintet.inputs.sequence import SequenceSpec
+from quintet.inputs.supported import require_supported
 from quintet.request import Prompt, Reasoning, Sampling
 
-CAPABILITIES = Capabilities("m", context=20, vocab=300, pieces=[b""] * 300, max_logprobs=5, max_sequences=4, fingerprint="f")
+CAPABILITIES = Capabilities("m", 20, 300, [b""] * 300, max_logprobs=5, max_sequences=4, fingerprint="f", supported=EVERYTHING)
 
 
 def spec(prompt: Prompt = (1, 2, 3), max_tokens: int | None = 4, logprobs: int | None = None) -> SequenceSpec:
@@ -20,7 +22,8 @@ def spec(prompt: Prompt = (1, 2, 3), max_tokens: int | None = 4, logprobs: int |
 
 def refusal(*specs: SequenceSpec, separator: int | None = 9) -> BadRequest:
     with pytest.raises(BadRequest) as caught:
-        resolve(specs, {"": []}, CAPABILITIES, separator)
+        require_supported(specs, CAPABILITIES)
+        resolve(specs, Known({"": []}, separator=separator), CAPABILITIES)
     return caught.value
 
 
@@ -29,7 +32,7 @@ def test_equal_texts_are_tokenised_once() -> None:
 
 
 def test_max_tokens_is_given_filled_up_to_the_context_or_truncated_to_it() -> None:
-    sequences = resolve([spec(max_tokens=17), spec(max_tokens=None), replace(spec(max_tokens=900), truncate=True)], {}, CAPABILITIES, None)
+    sequences = resolve([spec(max_tokens=17), spec(max_tokens=None), replace(spec(max_tokens=900), truncate=True)], Known({}), CAPABILITIES)
     assert [sequence.max_tokens for sequence in sequences] == [17, 17, 17]
 
 
@@ -48,7 +51,7 @@ def test_a_prompt_that_leaves_no_room_is_refused_as_the_prompt(length: int, max_
 
 
 def test_a_prompt_that_fills_the_context_is_fine_when_nothing_is_generated() -> None:
-    assert resolve([spec((1,) * 20, 0)], {}, CAPABILITIES, None)[0].max_tokens == 0
+    assert resolve([spec((1,) * 20, 0)], Known({}), CAPABILITIES)[0].max_tokens == 0
 
 
 @pytest.mark.parametrize("token", [-1, 300, 2**40])
@@ -66,18 +69,17 @@ def test_of_several_prompts_the_bad_one_is_named() -> None:
 
 @pytest.mark.parametrize("prompt", ["", ()])
 def test_an_empty_prompt_is_the_separator_and_refused_where_there_is_none(prompt: Prompt) -> None:
-    assert resolve([spec(prompt)], {"": []}, CAPABILITIES, 9)[0].tokens == (9,)
+    assert resolve([spec(prompt)], Known({"": []}, separator=9), CAPABILITIES)[0].tokens == (9,)
     assert refusal(spec(prompt), separator=None).param == "prompt"
 
 
-def test_too_many_sequences_alternatives_or_negative_counts_are_refused() -> None:
-    assert refusal(*[spec()] * 5).param == "prompt"
+def test_too_many_alternatives_or_negative_counts_are_refused() -> None:
     assert refusal(spec(logprobs=6)).param == "logprobs"
     assert refusal(spec(logprobs=-1)).param == "logprobs"
     assert refusal(spec(max_tokens=-1)).param == "max_tokens"
 
 
 def test_no_thinking_is_all_that_a_model_that_does_not_reason_can_do() -> None:
-    assert resolve([replace(spec(), reasoning=Reasoning(0, "thinking"))], {}, CAPABILITIES, 9)[0].thinking is None
+    assert resolve([replace(spec(), reasoning=Reasoning(0, "thinking"))], Known({}), CAPABILITIES)[0].thinking is None
     error = refusal(replace(spec(), reasoning=Reasoning(5, "thinking")))
     assert isinstance(error, Unsupported) and error.param == "thinking" and "m does not reason" in str(error)

@@ -169,7 +169,7 @@ def test_what_a_sampler_remembers_survives_preemption(controls: dict[str, Any]) 
 
 
 def test_min_tokens_and_ignore_eos_hold_the_end_back() -> None:
-    soon = {"logit_bias": ((EOS, 20.0),)}
+    soon: dict[str, Any] = {"logit_bias": ((EOS, 20.0),)}
     assert tokens(generate(**soon)) == [EOS]
     assert tokens(generate(min_tokens=7, **soon))[7:] == [EOS]
     events = generate(ignore_eos=True, **soon)

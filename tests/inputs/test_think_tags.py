@@ -8,21 +8,24 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from tests.support.preparing import service
 
 from quintet.backends.base import State
 from quintet.backends.native.core.loader import Loaded
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.front.process import ProcessLink
-from quintet.backends.native.wire.codec import ModelSource
+from quintet.backends.native.wire.messages import ModelSource
 from quintet.backends.toy import ToyRunner, ToyTokenizer
 from quintet.config import EngineConfig
 from quintet.errors import Unsupported
 from quintet.events import ChoiceDelta, ChoiceDone, Finish, Finished
+from quintet.inputs.tokenizer import Tokenizer
 from quintet.request import CompletionRequest, Guide, GuideKind, Reasoning, Sampling, StopRules
 from quintet.service import Service
 
@@ -42,19 +45,19 @@ ASK = CompletionRequest(
 )
 
 
-def load(progress: Callable[[float], None]) -> Loaded:
+def load(progress: Callable[[float], None]) -> Loaded[Tokenizer]:
     return Loaded(ToyRunner(), ToyTokenizer(TAGS), "toy", "f")
 
 
 @asynccontextmanager
-async def running(*, process: bool = False, **config: int) -> AsyncIterator[Service]:
-    settings = EngineConfig(**{"kv_bytes": 1 << 20, **config})
+async def running(*, process: bool = False, **config: Any) -> AsyncIterator[Service]:
+    settings = replace(EngineConfig(kv_bytes=1 << 20), **config)
     link = ProcessLink(ModelSource("", 1, None, "toy"), lambda: ToyTokenizer(TAGS), settings) if process else load
     engine = Engine(link, settings)
     try:
         while engine.health().state is not State.READY:
             await asyncio.sleep(0.001)
-        yield Service(engine, lambda: 0.0)
+        yield service(engine)
     finally:
         await engine.close()
 
@@ -79,21 +82,21 @@ def thought(text: str, border: str = "he|h?$") -> int:
     return sum(map(len, re.findall(f"t(.*?)(?:{border})", text)))
 
 
-def go(body: Callable[[Service], object], **how: int | bool) -> None:
+def go(body: Callable[[Service], Awaitable[object]], **how: Any) -> None:
     async def inner() -> None:
-        async with running(**how) as service:  # type: ignore[arg-type]
-            await body(service)  # type: ignore[misc]
+        async with running(**how) as service:
+            await body(service)
 
     asyncio.run(inner())
 
 
 @pytest.mark.parametrize("process", [False, True])
 def test_a_budget_holds_and_changes_nothing_before_it_is_used_up(process: bool) -> None:
-    async def body(service: Service) -> None:
-        free, _, all_of_it = await answer(service, ASK)
+    async def body(served: Service) -> None:
+        free, _, all_of_it = await answer(served, ASK)
         assert all_of_it == sum(thought(text) for text in free) > 100
         for budget in (0, 1, 5, 17, 1000):
-            texts, _, reasoning = await answer(service, replace(ASK, reasoning=Reasoning(budget, "p")))
+            texts, _, reasoning = await answer(served, replace(ASK, reasoning=Reasoning(budget, "p")))
             spent = [thought(text) for text in texts]
             assert max(spent) <= budget and sum(spent) == reasoning
             for text, before in zip(texts, free, strict=True):
@@ -110,9 +113,9 @@ def test_a_budget_is_the_same_beside_others_and_after_preemption() -> None:
     budgets = [None, 0, 3, 9, 40]
     asked = [replace(ASK, n=1, reasoning=None if one is None else Reasoning(one, "p")) for one in budgets]
 
-    async def body(service: Service) -> None:
-        alone = [await answer(service, one) for one in asked]
-        assert await asyncio.gather(*(answer(service, one) for one in asked)) == alone
+    async def body(served: Service) -> None:
+        alone = [await answer(served, one) for one in asked]
+        assert await asyncio.gather(*(answer(served, one) for one in asked)) == alone
         assert len({texts[0] for texts, _, _ in alone}) == len(budgets)
 
     go(body)
@@ -120,12 +123,12 @@ def test_a_budget_is_the_same_beside_others_and_after_preemption() -> None:
 
 
 def test_a_prompt_that_ends_in_a_block_goes_on_in_it() -> None:
-    async def body(service: Service) -> None:
+    async def body(served: Service) -> None:
         inside = replace(ASK, prompts=("say t",))
         for budget in (0, 4):
-            texts, _, _ = await answer(service, replace(inside, reasoning=Reasoning(budget, "p")))
+            texts, _, _ = await answer(served, replace(inside, reasoning=Reasoning(budget, "p")))
             assert all(thought("t" + text) <= budget and "he" in text[: budget + 2] for text in texts)
-        closed, _, _ = await answer(service, replace(ASK, prompts=("say the",), reasoning=Reasoning(0, "p")))
+        closed, _, _ = await answer(served, replace(ASK, prompts=("say the",), reasoning=Reasoning(0, "p")))
         assert not any(text.startswith("he") for text in closed)
 
     go(body)
@@ -134,17 +137,17 @@ def test_a_prompt_that_ends_in_a_block_goes_on_in_it() -> None:
 def test_the_end_of_sequence_may_come_inside_a_block() -> None:
     ends = replace(ASK, prompts=("say t",), n=32, max_tokens=300, sampling=Sampling(1.0, 1.0, 7), reasoning=Reasoning(250, "p"))
 
-    async def body(service: Service) -> None:
-        texts, finish, _ = await answer(service, ends)
+    async def body(served: Service) -> None:
+        texts, finish, _ = await answer(served, ends)
         assert any(end is Finish.EOS and "he" not in text for text, end in zip(texts, finish, strict=True))
 
     go(body)
 
 
 def test_thinking_that_a_stop_string_cuts_short_is_counted_up_to_the_token_that_completed_it() -> None:
-    async def body(service: Service) -> None:
+    async def body(served: Service) -> None:
         request = replace(ASK, n=1, prompts=("say t",), stop=StopRules(("a",)))
-        (text,), (finish,), reasoning = await answer(service, request)
+        (text,), (finish,), reasoning = await answer(served, request)
         assert finish is Finish.STOP and "he" not in text and reasoning == len(text) + 1
 
     go(body)
@@ -156,10 +159,10 @@ SCHEMA = Guide(GuideKind.JSON_SCHEMA, json.dumps({"enum": ["tathe", "he"]}), "re
 def test_a_guide_governs_what_follows_the_block_that_the_prompt_opened() -> None:
     """And nothing ends the sequence before it has done so. In what conforms a tag is only text."""
 
-    async def body(service: Service) -> None:
+    async def body(served: Service) -> None:
         for budget in (None, 0, 5):
             asked = replace(ASK, prompts=("say t",), guide=SCHEMA, sampling=Sampling(1.0, 1.0, 3), max_tokens=2000)
-            texts, ends, reasoning = await answer(service, replace(asked, reasoning=None if budget is None else Reasoning(budget, "p")))
+            texts, ends, reasoning = await answer(served, replace(asked, reasoning=None if budget is None else Reasoning(budget, "p")))
             parts = [text.partition("he") for text in texts]
             assert all(end is Finish.EOS for end in ends)
             assert all(json.loads(rest) in ("tathe", "he") for _, _, rest in parts)
@@ -169,9 +172,9 @@ def test_a_guide_governs_what_follows_the_block_that_the_prompt_opened() -> None
 
 
 def test_a_guide_governs_the_whole_text_where_no_block_is_open() -> None:
-    async def body(service: Service) -> None:
+    async def body(served: Service) -> None:
         asked = replace(ASK, guide=SCHEMA, sampling=Sampling(1.0, 1.0, 3), reasoning=Reasoning(0, "p"))
-        texts, ends, reasoning = await answer(service, asked)
+        texts, ends, reasoning = await answer(served, asked)
         assert {json.loads(text) for text in texts} == {"tathe", "he"}
         assert reasoning == 0 and set(ends) == {Finish.EOS}
 
@@ -183,12 +186,12 @@ def test_a_model_without_tags_takes_no_budget_but_none() -> None:
         engine = Engine(lambda _: Loaded(ToyRunner(), ToyTokenizer(), "toy", "f"), EngineConfig(kv_bytes=1 << 20))
         while engine.health().state is not State.READY:
             await asyncio.sleep(0.001)
-        service = Service(engine, lambda: 0.0)
-        plain = await answer(service, ASK)
+        served = service(engine)
+        plain = await answer(served, ASK)
         assert plain[2] == 0
-        assert await answer(service, replace(ASK, reasoning=Reasoning(0, "p"))) == plain
+        assert await answer(served, replace(ASK, reasoning=Reasoning(0, "p"))) == plain
         with pytest.raises(Unsupported, match="'p' must be none or left out: toy does not reason, got 8"):
-            await service.prepare(replace(ASK, reasoning=Reasoning(8, "p")))
+            await served.prepare(replace(ASK, reasoning=Reasoning(8, "p")))
         await engine.close()
 
     asyncio.run(inner())

@@ -78,7 +78,7 @@ def write(path: Path, keys: dict[str, Any] | None = None, tensors: dict[str, Any
     rng = np.random.default_rng(0)
     for name, shape in (SHAPES | (tensors or {})).items():
         if shape is not None:
-            data = shape if isinstance(shape, np.ndarray) else rng.standard_normal(shape).astype(np.float32)
+            data = shape if isinstance(shape, np.ndarray) else np.asarray(rng.standard_normal(shape), np.float32)
             writer.add_tensor(name, data)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

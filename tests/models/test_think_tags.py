@@ -14,8 +14,8 @@ from quintet.cli.console import OptionError
 from quintet.cli.engines import parse_tags
 from quintet.errors import ModelError
 from quintet.inputs.think_tags import Tags, tags_of
-from quintet.models.think import ThinkTags
 from quintet.models.tokenizer import Tokenizer
+from quintet.models.traits import ThinkTags
 
 BYTES = [*alphabet(), "zz"]
 USER_DEFINED = 4
@@ -47,7 +47,7 @@ BOTH = {"<think>": CONTROL, "</think>": CONTROL}
     ],
 )
 def test_the_template_or_the_vocabulary_tells(tmp_path: Path, extra: dict[str, int], template: str, tags: ThinkTags | None) -> None:
-    assert tokenizer(tmp_path, extra, template).think == tags
+    assert tokenizer(tmp_path, extra, template).traits.think == tags
 
 
 @pytest.mark.parametrize("kind", [CONTROL, USER_DEFINED])
@@ -70,18 +70,18 @@ def test_a_tag_is_closed_by_its_own_token_or_by_those_that_spell_it(tmp_path: Pa
 
 
 def test_what_is_told_overrides_the_file(tmp_path: Path) -> None:
-    assert tokenizer(tmp_path, BOTH, think=("[a]", "[b]")).think == ThinkTags("[a]", "[b]")
+    assert tokenizer(tmp_path, BOTH, think=("[a]", "[b]")).traits.think == ThinkTags("[a]", "[b]")
 
 
 def test_a_tag_that_the_vocabulary_cannot_write_is_an_error_if_told_and_no_tag_if_found(tmp_path: Path) -> None:
     template = "<think> </think>"
-    assert tokenizer(tmp_path, {}, template, skip="/").think is None
+    assert tokenizer(tmp_path, {}, template, skip="/").traits.think is None
     with pytest.raises(ModelError, match="no tokens to write the end of a think block with, got '</think>'"):
         tokenizer(tmp_path, {}, think=("<think>", "</think>"), skip="/")
 
 
 def test_the_bundled_model_does_not_think_unless_it_is_told(tmp_path: Path) -> None:
-    assert load_tokenizer(bundled_path()).think is None
+    assert load_tokenizer(bundled_path()).traits.think is None
     told = tags_of(load_tokenizer(bundled_path(), ("<think>", "</think>")))
     assert told is not None and len(told.close) == len("</think>")
     assert tags_of(load_tokenizer(write_tiny(tmp_path / "tiny.gguf", TinySpec("tiny", thinks=True)))) is not None

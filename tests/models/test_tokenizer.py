@@ -16,7 +16,7 @@ from quintet.models.gguf import read_metadata
 from quintet.models.metadata import Metadata
 from quintet.models.pretokenizers import PRETOKENIZERS, RULES, Pretokenizer
 from quintet.models.tokenizer import Tokenizer, build_tokenizer
-from quintet.models.vocabulary import Fim
+from quintet.models.traits import Fim
 
 
 def golden(name: str) -> Any:
@@ -58,7 +58,7 @@ def test_tokens_with_a_role_are_those_of_llama_cpp(tokenizers: dict[str, Tokeniz
     tokenizer, roles = tokenizers[name], golden(name)["roles"]
     assert (tokenizer.bos_id, tokenizer.eos_id) == (roles["bos"], roles["eos"])
     assert sorted(tokenizer.eos_ids) == roles["end"]
-    assert tokenizer.fim == Fim(**{role: None if token < 0 else token for role, token in roles["fim"].items()})
+    assert tokenizer.traits.fim == Fim(**{role: None if token < 0 else token for role, token in roles["fim"].items()})
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -82,7 +82,7 @@ def test_quoted_text_has_no_control_token_and_else_the_same_ids(tokenizers: dict
     for text in golden("strings"):
         quoted, ids = tokenizer.encode_quoted(text), tokenizer.encode(text)
         assert not control.intersection(quoted)
-        own = ids[tokenizer.added[0] : len(ids) - tokenizer.added[1]]
+        own = ids[tokenizer.traits.added[0] : len(ids) - tokenizer.traits.added[1]]
         if not control.intersection(own):
             assert quoted == own
         elif name == "qwen2":
@@ -238,6 +238,13 @@ def test_a_token_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
     path = write_vocabulary(tmp_path / "v.gguf", [*LETTERS, "qqqq"], pre="gpt-2", merges=MERGES)
     path.write_bytes(path.read_bytes().replace(b"qqqq", b"qq\xffq"))
     with pytest.raises(ModelError, match=r"'tokenizer.ggml.tokens' must hold UTF-8 texts only"):
+        load(path)
+
+
+def test_a_token_with_a_nul_is_refused_where_the_library_does_not_take_it(tmp_path: Path) -> None:
+    path = vocab_files.write_sentence_pieces(tmp_path / "v.gguf", ["a", "qqqq"], [0.0, 0.0])
+    path.write_bytes(path.read_bytes().replace(b"qqqq", b"qq\0q"))
+    with pytest.raises(ModelError, match=r"'tokenizer.ggml.tokens' must not hold a NUL, got 'qq\\x00q'"):
         load(path)
 
 

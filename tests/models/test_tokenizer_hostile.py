@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import unicodedata
+from array import array
 from functools import cache
 from pathlib import Path
 
@@ -17,9 +18,13 @@ from tests.tools.vocab_files import CHARACTERS, alphabet
 
 from quintet.models import unicode_classes as classes
 from quintet.models.gguf import read_metadata
+from quintet.models.metadata import Metadata
 from quintet.models.pretokenizers import RULES, Pretokenizer, Stage, class_of, collapse
 from quintet.models.special import MAX_LENGTH, Specials
+from quintet.models.spm import SentencePiece
 from quintet.models.tokenizer import Tokenizer, build_tokenizer
+from quintet.models.traits import Fim
+from quintet.models.vocabulary import Vocabulary
 
 SIZE = 200_000
 RUNS = ["A", " ", "\n", ".", "0", "\u65e5", "\u0301", "\xe9A", "a ", " .", " \n", "'s", "<|", "a\u2581"]
@@ -31,6 +36,7 @@ def hostile(size: int) -> dict[str, str]:
     texts["spaces, then a letter"] = " " * size + "x"
     texts["wide spaces, then a dot"] = "\u3000" * (size // 3) + "."
     texts["runs of spaces"] = (" " * 999 + "x") * (size // 1000)
+    texts["characters without a token"] = "a\ue000" * (size // 4)
     texts["one of each"] = "".join(CHARACTERS) * (size // 100)
     return texts
 
@@ -95,6 +101,21 @@ def test_joins_are_the_best_and_leftmost_even_among_equal_scores(folder: str, te
     tokens = tokenizer("tied", folder)
     want = slow_pieces(text.replace(" ", "\u2581"), *_tied(folder))
     assert tokens.encode(text) == [1, *want, 2]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    words=st.dictionaries(
+        st.text("ab\u2581\u65e5\xe9\U0001f44d<0x41>", min_size=1, max_size=6), st.integers(-3, 2), min_size=1, max_size=40
+    ),
+    text=st.text("ab \u2581\u65e5\xe9\U0001f44d<0x41>\0\ue000\n", max_size=60),
+)
+def test_joins_are_right_in_any_vocabulary_even_of_characters_that_have_no_token(words: dict[str, int], text: str) -> None:
+    ids = {token: i for i, token in enumerate(dict.fromkeys([*vocab_files.byte_tokens(), *words]))}
+    scores = [float(words.get(token, 0)) for token in ids]
+    meta = Metadata("v.gguf", {"tokenizer.ggml.scores": memoryview(array("f", scores))})
+    encoder = SentencePiece(meta, Vocabulary(ids, [], Fim(), frozenset(), None))
+    assert encoder.encode(text, after_special=False) == slow_pieces(text.replace(" ", "\u2581"), ids, scores)
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +31,7 @@ def pieces(vocab: int) -> _core.Pieces:
     return _core.Pieces([b""] * vocab)
 
 
-def sampler(vocab: int | _core.Pieces, prompt: Sequence[int] = (), output: Sequence[int] = (), **controls: object) -> _core.Sampler:
+def sampler(vocab: int | _core.Pieces, prompt: Sequence[int] = (), output: Sequence[int] = (), **controls: Any) -> _core.Sampler:
     """A sampler that has seen a prompt and an output; controls that are not given are off."""
     assert controls.keys() <= OFF.keys()
     made = _core.Sampler(OFF | controls, pieces(vocab) if isinstance(vocab, int) else vocab, np.array(prompt, np.int32))
@@ -45,7 +46,7 @@ def draw_many(logits: F32, samplers: Sequence[_core.Sampler], positions: Sequenc
     return CPU.draw(rows, list(samplers), np.array(positions, np.uint64), masks)
 
 
-def draw(logits: F32, position: int = 0, mask: U32 | None = None, **controls: object) -> int:
+def draw(logits: F32, position: int = 0, mask: U32 | None = None, **controls: Any) -> int:
     """One token of a row [V] by a fresh sampler."""
     return int(draw_many(logits, [sampler(len(logits), **controls)], [position], None if mask is None else mask[None])[0])
 

@@ -18,6 +18,9 @@ from tests.reference.dequantize import F32, GGUFFile
 
 F64 = npt.NDArray[np.float64]
 
+INTERLEAVED = {"llama": True, "qwen2": False}
+"""Architecture -> whether rotary pairs are (2i, 2i+1), as its files have them; else (i, i + half)."""
+
 
 @dataclass(frozen=True)
 class Rotation:
@@ -76,7 +79,7 @@ def rotation(file: GGUFFile, head_dim: int) -> Rotation:
         scale *= 1 + 0.1 * np.log(factor)
     elif kind != "none":
         raise ValueError(f"unknown rope scaling {kind!r}")
-    return Rotation(frequencies, scale, interleaved=file.architecture == "llama")
+    return Rotation(frequencies, scale, interleaved=INTERLEAVED[file.architecture])
 
 
 def _norm(x: F32, weight: F32, epsilon: float) -> F32:
@@ -102,7 +105,7 @@ class Reference:
     """A model file as a function of token ids.
 
     Args:
-        path: GGUF of architecture ``llama`` or ``qwen2``.
+        path: GGUF of one of the architectures in ``INTERLEAVED``.
 
     Raises:
         ValueError: another architecture.
@@ -110,7 +113,7 @@ class Reference:
 
     def __init__(self, path: Path | str) -> None:
         self.file = file = GGUFFile(path)
-        if file.architecture not in ("llama", "qwen2"):
+        if file.architecture not in INTERLEAVED:
             raise ValueError(f"no reference for architecture {file.architecture!r}")
         self.layers: int = file.setting("block_count")
         self.heads: int = file.setting("attention.head_count")

@@ -94,7 +94,7 @@ def _arrays(inner: Schemas) -> Schemas:
 
 def _combined(inner: Schemas) -> Schemas:
     several = st.lists(inner, min_size=1, max_size=3)
-    return st.one_of(*(several.map(lambda options, key=key: {key: options}) for key in ("anyOf", "anyOf", "allOf", "oneOf")))
+    return st.one_of(*(st.fixed_dictionaries({key: several}) for key in ("anyOf", "anyOf", "allOf", "oneOf")))
 
 
 def _unenforced(inner: Schemas) -> Schemas:

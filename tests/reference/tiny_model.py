@@ -75,7 +75,7 @@ FAMILIES = (
 
 FLOAT_FAMILIES = tuple(replace(spec, types=(Type.F32,)) for spec in FAMILIES)
 RECORDED = Path(__file__).with_name("llama_cpp_tiny.npz")
-"""Logits float32 [rows, V] of ``RECORDED_ROWS`` of each float family over ``random_ids``, recorded by ``bench/accuracy_peers.py``."""
+"""Logits float32 [rows, V] of ``RECORDED_ROWS`` of each float family over ``random_ids``: ``bench.quality.accuracy_peers`` wrote it."""
 RECORDED_ROWS = [0, 1, 100, 511]
 
 SINGLE_TYPES = tuple(

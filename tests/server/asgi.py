@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from starlette.types import ASGIApp, Message
-
+from quintet.server.asgi import ASGIApp, Message, Receive, Scope, Send
 from quintet.server.completions import Source
 
 SOURCE = Source(now=lambda: 1_700_000_000.0, token=lambda: "0123456789abcdef", seed=lambda: 7, clock=lambda: 0.0)
@@ -81,6 +80,15 @@ async def acall(
         asyncio.get_running_loop().call_later(leave_after, gone.set)
     await asyncio.wait_for(app(scope, receive, send), 60)
     return answer
+
+
+def converse(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """One conversation by hand, to its end."""
+
+    async def go() -> None:
+        await app(scope, receive, send)
+
+    asyncio.run(go())
 
 
 def call(app: ASGIApp, body: object = None, **options: Any) -> Answer:

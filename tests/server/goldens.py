@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from tests.server.asgi import SOURCE, Answer, acall
+from tests.server.one import create_app
 from tests.server.scripted import ScriptedBackend
 from tests.server.toy import MODEL, toy_app
 
 from quintet.backends.base import State
 from quintet.config import ServerConfig
 from quintet.dialects.catalog import PROVIDERS
-from quintet.server.app import create_app
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 CASES = sorted(f"{path.parent.name}/{path.name}" for name in PROVIDERS for path in (GOLDEN / name).iterdir())
@@ -49,7 +49,7 @@ def replay(name: str, body: bytes | None = None) -> Answer:
     async def ask() -> Answer:
         dialect, given = name.split("/")[0], sent(name) if body is None else body
         if name not in TOY:
-            return await acall(create_app(scripted(name), ServerConfig(dialect=dialect, model_names=(MODEL,)), source=SOURCE), given)
+            return await acall(create_app(scripted(name), ServerConfig(dialect=dialect), (MODEL,), source=SOURCE), given)
         async with toy_app(dialect) as app:
             return await acall(app, given)
 

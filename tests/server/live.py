@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import uvicorn
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from quintet.cli.protocol import Protocol
+from quintet.server.asgi import ASGIApp, Receive, Scope, Send
 
 
 @contextmanager

@@ -6,9 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from quintet.backends.base import Capabilities, Health, Prepared, PreparedSequence, SequenceSpec, State, TokenizerInfo
+from quintet.backends.base import Health, State, require_open
+from quintet.backends.toy import ToyTokenizer
 from quintet.errors import BadRequest, PromptTooLong
 from quintet.events import Finish, TokenEvent
+from quintet.inputs.capabilities import EVERYTHING, Capabilities
+from quintet.inputs.sequence import Prepared, PreparedSequence, SequenceSpec
+from quintet.inputs.tokenizer import Tokenizer
+from quintet.models.traits import Roles, Traits
 
 EOS = 256
 FIRST_WORD = 257
@@ -38,22 +43,29 @@ class ScriptedBackend:
     submitted: int = 0
     prepared: int = 0
     closed: bool = False
+    failure: Exception | None = None
 
     @property
     def capabilities(self) -> Capabilities:
         pieces = [bytes([byte]) for byte in range(256)] + [b""] + list(self.words)
-        return Capabilities("scripted", self.context, len(pieces), pieces, 20, 128, "fp_scripted")
+        return Capabilities("scripted", self.context, len(pieces), pieces, 20, 128, "fp_scripted", EVERYTHING)
 
     @property
-    def tokenizer(self) -> TokenizerInfo:
-        return TokenizerInfo(eos="</s>", chat_template="{{ messages }}")
+    def tokenizer(self) -> Tokenizer:
+        tokenizer = ToyTokenizer()
+        tokenizer.traits = Traits(roles=Roles(eos="</s>", chat_template="{{ messages }}"))
+        return tokenizer
+
+    def require_room(self, count: int, tenant: str = "") -> None:
+        require_open(self.state)
 
     async def tokenize(self, text: str, add_special: bool, quoted: bool = False) -> list[int]:
         return [EOS] * add_special + list(text.encode())
 
-    async def prepare(self, specs: Sequence[SequenceSpec], tenant: str = "") -> Prepared:
+    async def prepare(self, specs: Sequence[SequenceSpec]) -> tuple[PreparedSequence, ...]:
+        """It is the preparer too, in words of its own."""
         self.prepared += 1
-        return Prepared(self.prepared, tuple(self._prepare(spec) for spec in specs), tenant)
+        return tuple(self._prepare(spec) for spec in specs)
 
     def _prepare(self, spec: SequenceSpec) -> PreparedSequence:
         tokens = tuple(spec.prompt.encode()) if isinstance(spec.prompt, str) else spec.prompt
@@ -117,6 +129,13 @@ class ScriptedBackend:
 
     def health(self) -> Health:
         return self.told or Health(self.state, 0.42 if self.state is State.LOADING else 1.0)
+
+    @property
+    def live(self) -> int:
+        return 0
+
+    def drain(self) -> None:
+        self.state = State.DRAINING
 
     async def close(self) -> None:
         self.closed = True

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import os
+import re
 import sys
 import time
 from collections import Counter
@@ -18,21 +19,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tests.backends.contract.conftest import ready
 from tests.server.asgi import SOURCE, Answer, acall
 from tests.server.documents import completions
 from tests.server.goldens import chunks
+from tests.server.one import create_app
 from tests.server.toy import MODEL
 from tests.tools.hostile import Bodies, Hostile, described
 
-from quintet.backends.base import Prepared
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.toy import toy_loader
 from quintet.config import EngineConfig, ServerConfig
 from quintet.dialects.catalog import PROVIDERS
 from quintet.events import TokenEvent
-from quintet.server.app import create_app
+from quintet.inputs.sequence import Prepared
+from quintet.server.asgi import ASGIApp, Message, Receive, Scope, Send
 
 COUNT = int(os.environ.get("QUINTET_HOSTILE_BODIES", "1000"))
 AT_ONCE = 50
@@ -134,12 +135,16 @@ async def asked(app: ASGIApp, request: Hostile, over: asyncio.Event) -> Seen:
     return seen
 
 
-async def neighbour(app: ASGIApp, over: asyncio.Event) -> bytes:
-    """The bytes of a request that has nothing to do with the others; ``over`` is set when it is answered."""
+async def neighbour(app: ASGIApp, over: asyncio.Event) -> list[bytes]:
+    """A request that has nothing to do with the others: its frames, choice by choice; ``over`` is set when it is answered.
+
+    How its choices take turns may differ: one of them starts a step later where the batch is full.
+    """
     CURRENT.set(Seen())
     answer = await acall(app, NEIGHBOUR)
     over.set()
-    return answer.body
+    frames = [re.sub(rb',"obfuscation":"[0-9a-f]*"', b"", frame) for frame in answer.body.split(b"\n\n")]
+    return sorted(frames, key=lambda frame: [int(found) for found in re.findall(rb'"index":(\d+)', frame)])
 
 
 def faults(seen: Seen) -> list[str]:
@@ -189,13 +194,14 @@ class Campaign:
         loop.set_default_executor(OnTheSpot())
         config = EngineConfig(kv_bytes=16 << 20, max_waiting=100_000, speculation=False)  # see toy_app
         async with ready(Watched(toy_loader(), config, clock=lambda: 0.0)) as engine:
-            app = create_app(engine, ServerConfig(dialect=self.dialect, model_names=(MODEL,)), source=SOURCE)
+            app = create_app(engine, ServerConfig(dialect=self.dialect), (MODEL,), source=SOURCE, keep_alive=600)
             expected = await neighbour(app, asyncio.Event())
             for first in range(0, count, AT_ONCE):
                 numbers = range(first, min(first + AT_ONCE, count))
                 requests = [self.bodies.number(number) for number in numbers]
                 over = asyncio.Event()
-                beside, *all_seen = await asyncio.gather(neighbour(app, over), *(asked(app, request, over) for request in requests))
+                seeing = asyncio.gather(*(asked(app, request, over) for request in requests))
+                beside, all_seen = await asyncio.gather(neighbour(app, over), seeing)
                 if beside != expected:
                     self.failures.append(f"numbers from {first}: the neighbour's bytes changed")
                 for number, request, seen in zip(numbers, requests, all_seen, strict=True):

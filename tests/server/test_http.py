@@ -5,20 +5,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from starlette.types import ASGIApp
-from tests.server.asgi import JSON, SOURCE, acall, call
+from tests.server.asgi import JSON, SOURCE, acall, call, converse
+from tests.server.one import create_app
 from tests.server.scripted import ScriptedBackend
 
-from quintet.backends.base import SequenceSpec, State
+from quintet.backends.base import State
 from quintet.config import ServerConfig
 from quintet.dialects.openai.dialect import OpenAI
 from quintet.errors import Overloaded
-from quintet.server.app import create_app
+from quintet.inputs.sequence import SequenceSpec
+from quintet.server.asgi import ASGIApp
 from quintet.server.completions import INLINE_BYTES
 
 OK = {"prompt": "a", "max_tokens": 2}
@@ -119,7 +121,12 @@ def test_a_large_body_is_parsed_in_a_thread_with_the_same_outcome(monkeypatch: p
     large = {**OK, "padding": "x" * INLINE_BYTES}
     threads: list[str] = []
     parse = OpenAI.parse
-    monkeypatch.setattr(OpenAI, "parse", lambda *given: (threads.append(threading.current_thread().name), parse(*given))[1])
+
+    def watched(*given: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return parse(*given)
+
+    monkeypatch.setattr(OpenAI, "parse", watched)
     assert call(app(), large).json() == call(app(), OK).json()
     assert call(app(), {**large, "n": 0}).json()["error"]["param"] == "n"
     assert [name == "MainThread" for name in threads] == [False, True, False]
@@ -136,7 +143,7 @@ def test_any_other_request_id_is_replaced(sent: str) -> None:
 
 
 def test_models_lists_the_names_and_each_can_be_had_alone() -> None:
-    served = app(model_names=("org/name", "short"))
+    served = create_app(ScriptedBackend(), ServerConfig(), ("org/name", "short"), source=SOURCE)
     entry = {"id": "org/name", "object": "model", "created": 1_700_000_000, "owned_by": "quintet"}
     assert call(served, method="GET", path="/v1/models").json() == {"object": "list", "data": [entry, {**entry, "id": "short"}]}
     assert call(served, method="GET", path="/v1/models/org/name").json() == entry
@@ -144,15 +151,15 @@ def test_models_lists_the_names_and_each_can_be_had_alone() -> None:
     assert (missing.status, missing.json()["error"]["param"]) == (404, "model")
 
 
-def test_without_given_names_the_model_has_its_own_once_it_is_loaded() -> None:
-    assert [one["id"] for one in call(app(), method="GET", path="/models").json()["data"]] == ["scripted"]
+def test_the_names_are_known_before_the_model_is_loaded() -> None:
     loading = app(ScriptedBackend(state=State.LOADING))
-    assert call(loading, method="GET", path="/models").json()["data"] == []
-    assert call(loading, {"model": "anything", **OK}).json()["error"]["code"] == "model_loading"
+    assert [one["id"] for one in call(loading, method="GET", path="/models").json()["data"]] == ["scripted"]
+    assert call(loading, {"model": "anything", **OK}).json()["error"]["code"] == "model_not_found"
+    assert call(loading, {"model": "scripted", **OK}).json()["error"]["code"] == "model_loading"
 
 
 def test_a_request_may_use_any_of_the_names_and_is_answered_with_it() -> None:
-    served = app(model_names=("org/name", "short"))
+    served = create_app(ScriptedBackend(), ServerConfig(), ("org/name", "short"), source=SOURCE)
     assert [call(served, {**OK, **one}).json()["model"] for one in ({}, {"model": "short"})] == ["org/name", "short"]
     error = call(served, {**OK, "model": "sh\u043ert\r\n"}).json()["error"]
     assert (error["code"], error["param"]) == ("model_not_found", "model")
@@ -169,7 +176,7 @@ def test_health_tells_the_engines_state(state: State, status: int) -> None:
 
 def test_what_the_backend_refuses_keeps_its_status_and_retry_headers() -> None:
     class Full(ScriptedBackend):
-        async def prepare(self, specs: Any, tenant: str = "") -> Any:
+        async def prepare(self, specs: Any) -> Any:
             raise Overloaded("The queue is full.", retry_after=1.5)
 
     answer = call(app(Full()), OK)
@@ -180,7 +187,7 @@ def test_what_the_backend_refuses_keeps_its_status_and_retry_headers() -> None:
 class Faulty(ScriptedBackend):
     """A fault of ours, with a secret in its text."""
 
-    async def prepare(self, specs: list[SequenceSpec], tenant: str = "") -> Any:
+    async def prepare(self, specs: Sequence[SequenceSpec]) -> Any:
         raise RuntimeError(f"secret {specs[0].prompt} 0x7f00")
 
 
@@ -224,7 +231,7 @@ def test_the_lifespan_closes_the_backend() -> None:
         sent.append(message["type"])
         assert backend.closed == (len(sent) == 2)
 
-    asyncio.run(app(backend)({"type": "lifespan"}, receive, send))
+    converse(app(backend), {"type": "lifespan"}, receive, send)
     assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
 
 
@@ -237,7 +244,7 @@ def test_a_websocket_is_refused() -> None:
     async def send(message: Any) -> None:
         sent.append(message["type"])
 
-    asyncio.run(app()({"type": "websocket", "path": "/v1/completions", "headers": []}, receive, send))
+    converse(app(), {"type": "websocket", "path": "/v1/completions", "headers": []}, receive, send)
     assert sent == ["websocket.close"]
 
 

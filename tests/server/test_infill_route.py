@@ -14,23 +14,23 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from starlette.types import ASGIApp
 from tests.backends.contract.conftest import ready
 from tests.server.asgi import SOURCE, Answer, acall
+from tests.server.one import create_app
 
-from quintet.backends.base import FimTokens
 from quintet.backends.native.core.loader import Loaded
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.toy import ToyRunner, ToyTokenizer
 from quintet.config import EngineConfig, ServerConfig
 from quintet.dialects.fields import table
 from quintet.dialects.infill.dialect import FIELDS, Infill
-from quintet.dialects.infill.kinds import Chunk, Gap
 from quintet.errors import BadRequest
+from quintet.inputs.infill import FILE, PROJECT, SNIPPET
+from quintet.inputs.infill import Infill as Form
 from quintet.inputs.tokenizer import Tokenizer
-from quintet.models.vocabulary import Fim
-from quintet.server.app import create_app
-from quintet.server.infill import FILE, PROJECT, SNIPPET, joined
+from quintet.models.traits import Fim, Traits
+from quintet.request import Gap
+from quintet.server.asgi import ASGIApp
 
 PRE, SUF, MID, BOS, REP, SEP = 1, 2, 3, 4, 5, 6
 DOCS = Path(__file__).parents[2] / "docs" / "infill.md"
@@ -56,8 +56,8 @@ VSCODE = {
 class FimTokenizer(ToyTokenizer):
     """The toy's, with control characters as markers and a BOS before every text."""
 
-    fim = Fim(PRE, SUF, MID, None, REP, SEP)
-    added = 1, 0
+    def __init__(self) -> None:
+        self.traits = Traits(added=(1, 0), fim=Fim(PRE, SUF, MID, None, REP, SEP))
 
     @property
     def pieces(self) -> list[bytes]:
@@ -242,26 +242,26 @@ def test_unknown_fields_are_ignored_aloud_and_refused_by_a_strict_server_which_t
     assert (refused.status, taken.status) == (400, 200)
 
 
-GAP = Gap("pre", "line", "suf", (Chunk("a.c\n", "A", ()), Chunk("b.c\n", "BB", ())), 8)
+GAP = Gap("pre", "line", "suf", (("a.c\n", "A"), ("b.c\n", "BB")), 8)
 LINE = list(b"line")
 TEXTS = ["pre", "suf", "a.c\n", "A", "b.c\n", "BB", PROJECT, FILE, SNIPPET]
 IDS = {text: list(text.encode()) for text in TEXTS}
 
 
 def test_the_prompt_over_several_files() -> None:
-    marks = FimTokens(PRE, SUF, MID, REP, SEP, BOS)
+    form = Form(PRE, SUF, MID, (BOS,), 0, REP, SEP)
     files = (REP, *PROJECT.encode(), SEP, *b"a.c\nA", SEP, *b"b.c\nBB", SEP, *FILE.encode())
-    assert joined(GAP, IDS, LINE, marks, 8192) == (*files, BOS, PRE, *b"preline", SUF, *b"suf", MID)
+    assert form.fill(GAP, IDS, LINE, 8192) == (*files, BOS, PRE, *b"preline", SUF, *b"suf", MID)
 
 
 def test_without_tokens_for_files_the_chunks_stand_by_themselves() -> None:
     chunks = (*SNIPPET.encode(), *b"A", *SNIPPET.encode(), *b"BB")
-    assert joined(GAP, IDS, LINE, FimTokens(PRE, SUF, MID), 8192) == (*chunks, PRE, *b"preline", SUF, *b"suf", MID)
+    assert Form(PRE, SUF, MID).fill(GAP, IDS, LINE, 8192) == (*chunks, PRE, *b"preline", SUF, *b"suf", MID)
 
 
 def test_the_suffix_first_if_the_server_is_told_so() -> None:
-    marks = FimTokens(PRE, SUF, MID, first=BOS, suffix_first=True)
-    assert joined(replace(GAP, extra=()), IDS, LINE, marks, 8192) == (BOS, SUF, *b"suf", PRE, *b"preline", MID)
+    form = Form(PRE, SUF, MID, (BOS,), suffix_first=True)
+    assert form.fill(replace(GAP, extra=()), IDS, LINE, 8192) == (BOS, SUF, *b"suf", PRE, *b"preline", MID)
 
 
 @settings(deadline=None)
@@ -270,9 +270,9 @@ def test_what_is_nearest_to_the_gap_is_kept_and_what_is_left_out_is_the_rest(
     before: int, after: int, line: int, extra: int, most: int, context: int
 ) -> None:
     """The end of the prefix, the beginning of the suffix, the end of the extra text; and a short line leaves room for an answer."""
-    gap = Gap("p", "l", "s", (Chunk("n", "e", ()),), most)
+    gap = Gap("p", "l", "s", (("n", "e"),), most)
     ids = {"p": range(before), "s": range(after), "e": range(extra), PROJECT: [], FILE: [], SNIPPET: [], "n": []}
-    made = joined(gap, ids, [-1] * line, FimTokens(-10, -11, -12), context)
+    made = Form(-10, -11, -12).fill(gap, ids, [-1] * line, context)
     batch = min(2048, context // 2)
     at, to = made.index(-10), made.index(-11)
     kept, held, rest = made[at + 1 : to - line], made[to + 1 : -1], made[:at]

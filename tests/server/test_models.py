@@ -6,19 +6,19 @@ import json
 
 import pytest
 from tests.server.asgi import Answer, call
+from tests.server.one import create_app
 from tests.server.scripted import ScriptedBackend
 
 from quintet.backends.base import State
 from quintet.config import ServerConfig
 from quintet.dialects.catalog import PROVIDERS
-from quintet.server.app import create_app
 
 LONG = "accounts/fireworks/models/scripted"
 
 
 def asked(name: str, dialect: str, *names: str) -> tuple[int, str | None]:
     """Status of a completion, and the model it names."""
-    app = create_app(ScriptedBackend(), ServerConfig(model_names=names or ("scripted",), dialect=dialect))
+    app = create_app(ScriptedBackend(), ServerConfig(dialect=dialect), names or ("scripted",))
     answer = call(app, {"model": name, "prompt": "a", "max_tokens": 1})
     shown = call(app, method="GET", path=f"/v1/models/{name}")
     assert shown.status == answer.status
@@ -50,8 +50,8 @@ def test_the_long_name_is_fireworks_alone(dialect: str) -> None:
     assert asked(LONG, dialect)[0] == 404
 
 
-def listed(dialect: str, query: str, **state: State) -> Answer:
-    app = create_app(ScriptedBackend(**state), ServerConfig(model_names=("a/b", "c"), dialect=dialect))
+def listed(dialect: str, query: str, state: State = State.READY) -> Answer:
+    app = create_app(ScriptedBackend(state=state), ServerConfig(dialect=dialect), ("a/b", "c"))
     return call(app, method="GET", path="/v1/models", query=query)
 
 

@@ -11,11 +11,11 @@ import pytest
 from tests.server.asgi import Answer, call
 from tests.server.documents import completions
 from tests.server.goldens import CASES, chunks, recorded, sent
+from tests.server.one import create_app
 from tests.server.scripted import ScriptedBackend
 
 from quintet.config import ServerConfig
 from quintet.dialects.catalog import PROVIDERS
-from quintet.server.app import create_app
 
 
 def get(path: str, query: str = "", **config: Any) -> Answer:

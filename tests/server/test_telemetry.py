@@ -1,4 +1,4 @@
-"""What is counted and logged: what happened, under vLLM's names, and nothing that a client wrote."""
+"""What is counted and logged: what happened, and nothing that a client wrote."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from tests.server.asgi import JSON, Source, call
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+from tests.server.asgi import JSON, call
+from tests.server.one import create_app
 from tests.server.scripted import ScriptedBackend
 
 from quintet import __version__
 from quintet.backends.base import Counts, Health, Pages, State
 from quintet.config import ServerConfig
-from quintet.server.app import App, create_app
-from quintet.server.mounts import HEADER
+from quintet.server.app import App
+from quintet.server.completions import Source
+from quintet.server.routing import HEADER
 
 ENGINE = {
     "vllm:num_requests_running": 3,
@@ -38,7 +42,7 @@ SECRETS = ("canary-prompt", "canary-stop", "canary-user", "canary-key", "canary-
 
 
 def app(backend: ScriptedBackend | None = None, **config: Any) -> App:
-    made = create_app(backend or ScriptedBackend(), ServerConfig(**{"model_names": ("m",), **config}))
+    made = create_app(backend or ScriptedBackend(), ServerConfig(**config), ("m",))
     assert isinstance(made, App)
     return made
 
@@ -46,8 +50,15 @@ def app(backend: ScriptedBackend | None = None, **config: Any) -> App:
 def scraped(served: App, **headers: str) -> dict[str, float]:
     answer = call(served, method="GET", path="/metrics", headers=list(headers.items()))
     assert (answer.status, answer.header("content-type")) == (200, "text/plain; version=0.0.4; charset=utf-8")
-    lines = [line for line in answer.body.decode().splitlines() if not line.startswith("#")]
-    return {line.rpartition(" ")[0].replace('model_name="m",engine="0"', ""): float(line.rpartition(" ")[2]) for line in lines}
+    return {_key(sample): sample.value for family in text_string_to_metric_families(answer.body.decode()) for sample in family.samples}
+
+
+def _key(sample: Sample) -> str:
+    """As it is written, without the labels that all have."""
+    told = {name: value for name, value in sample.labels.items() if (name, value) not in (("model_name", "m"), ("engine", "0"))}
+    told |= {"le": f"{float(told['le']):g}"} if "le" in told else {}
+    labels = ",".join(f'{name}="{value}"' for name, value in told.items())
+    return f"{sample.name}{{{labels}}}"
 
 
 def test_a_completion_is_counted_under_vllms_names() -> None:
@@ -57,23 +68,23 @@ def test_a_completion_is_counted_under_vllms_names() -> None:
     found = scraped(served)
     assert found["vllm:prompt_tokens_total{}"] == 8
     assert found["vllm:generation_tokens_total{}"] == 12
-    assert found['vllm:request_success_total{,finished_reason="length"}'] == 4
+    assert found['vllm:request_success_total{finished_reason="length"}'] == 4
     assert found["vllm:time_to_first_token_seconds_count{}"] == 2
     assert found["vllm:inter_token_latency_seconds_count{}"] == 4
     assert found["vllm:e2e_request_latency_seconds_count{}"] == 2
-    assert found['vllm:request_params_n_bucket{,le="2"}'] == 2
+    assert found['vllm:request_params_n_bucket{le="2"}'] == 2
     assert found["vllm:request_params_max_tokens_sum{}"] == 6
     assert found["vllm:request_prompt_tokens_sum{}"] == 8
     assert found["vllm:prompt_tokens_cached_total{}"] == 0
-    assert found['http_requests_total{method="POST",handler="/completions",status="200"}'] == 2
+    assert found['http_requests_total{handler="/completions",method="POST",status="200"}'] == 2
 
 
 def test_what_the_engine_counts_is_told_as_it_is() -> None:
     health = Health(State.READY, 1.0, 3, 2, Counts(7, 90, 50, 1, 40, 30, 2, 12, 8), Pages(20, 16, 5, 8), (0, 4, 0, 3, *(0,) * 10))
     found = scraped(app(ScriptedBackend(told=health)))
     assert {name: found[f"{name}{{}}"] for name in ENGINE} == ENGINE
-    assert found['vllm:cache_config_info{,block_size="16",num_gpu_blocks="20"}'] == 1
-    assert [found[f'vllm:iteration_tokens_total_bucket{{,le="{bound}"}}'] for bound in ("1", "8", "32", "+Inf")] == [0, 4, 7, 7]
+    assert found['vllm:cache_config_info{block_size="16",num_gpu_blocks="20"}'] == 1
+    assert [found[f'vllm:iteration_tokens_total_bucket{{le="{bound}"}}'] for bound in ("1", "8", "32", "inf")] == [0, 4, 7, 7]
 
 
 def test_a_client_that_leaves_is_counted_as_aborted_with_the_tokens_that_were_computed() -> None:
@@ -81,7 +92,7 @@ def test_a_client_that_leaves_is_counted_as_aborted_with_the_tokens_that_were_co
     served = app(backend)
     call(served, {"prompt": "abcd", "max_tokens": 1_000_000, "stream": True}, leave_after=0.1)
     found = scraped(served)
-    assert found['vllm:request_success_total{,finished_reason="abort"}'] == 1
+    assert found['vllm:request_success_total{finished_reason="abort"}'] == 1
     assert 0 < found["vllm:generation_tokens_total{}"] <= backend.steps
 
 
@@ -167,7 +178,7 @@ def test_a_client_cannot_break_a_line_of_the_log(caplog: pytest.LogCaptureFixtur
 def test_a_source_of_time_is_asked_and_not_the_machine() -> None:
     times = iter(range(0, 1000, 10))
     source = Source(clock=lambda: float(next(times)))
-    served = create_app(ScriptedBackend(), ServerConfig(model_names=("m",)), source=source)
+    served = create_app(ScriptedBackend(), ServerConfig(), ("m",), source=source)
     call(served, {"prompt": "a", "max_tokens": 1})
     assert isinstance(served, App)
     found = scraped(served)

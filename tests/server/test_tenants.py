@@ -6,12 +6,12 @@ import asyncio
 from collections import Counter
 
 from tests.server.asgi import JSON, Answer, acall
+from tests.server.one import create_app
 
 from quintet.backends.base import State
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.toy import EOS, toy_loader
 from quintet.config import EngineConfig, ServerConfig
-from quintet.server.app import create_app
 
 FLOOD = 1000
 CONFIG = EngineConfig(kv_bytes=4 << 20, max_running=16, max_waiting=1024)
@@ -26,7 +26,7 @@ def test_a_key_that_floods_the_queue_gets_a_share_of_it_and_the_others_are_serve
         engine = Engine(toy_loader(), CONFIG)
         while engine.health().state is not State.READY:
             await asyncio.sleep(0.001)
-        app = create_app(engine, ServerConfig(api_keys=("sk-flood", "sk-other", "sk-third"), model_names=("toy",)))
+        app = create_app(engine, ServerConfig(api_keys=("sk-flood", "sk-other", "sk-third")), ("toy",))
 
         def send(key: str, number: int, max_tokens: int, into: Answer) -> asyncio.Task[Answer]:
             headers = [*JSON, ("authorization", f"Bearer {key}")]
@@ -60,7 +60,7 @@ def test_without_keys_all_of_the_queue_may_be_filled() -> None:
         engine = Engine(toy_loader(), EngineConfig(kv_bytes=4 << 20, max_running=2, max_waiting=6))
         while engine.health().state is not State.READY:
             await asyncio.sleep(0.001)
-        app = create_app(engine, ServerConfig(model_names=("toy",)))
+        app = create_app(engine, ServerConfig(), ("toy",))
         answers = [Answer() for _ in range(10)]
         flood = [asyncio.create_task(acall(app, body(number, 4000), into=answer)) for number, answer in enumerate(answers)]
         while sum(answer.status != 0 for answer in answers) < 2:

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 from tests.server.asgi import Answer, call
+from tests.server.one import create_app
 from tests.server.scripted import EOS, ScriptedBackend
 
 from quintet.config import ServerConfig
 from quintet.dialects.catalog import PROVIDERS
-from quintet.server.app import create_app
 
 
 def ask(path: str, body: object = None, method: str = "POST", **config: Any) -> Answer:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from starlette.types import ASGIApp
 from tests.backends.contract.conftest import ready
 from tests.server.asgi import SOURCE
+from tests.server.one import create_app
 
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.toy import toy_loader
 from quintet.config import EngineConfig, ServerConfig
-from quintet.server.app import create_app
+from quintet.server.asgi import ASGIApp
 
 MODEL = "golden"
 """What requests call the model, whichever it is."""
@@ -25,4 +25,4 @@ async def toy_app(dialect: str, clock: Callable[[], float] = lambda: 0.0) -> Asy
     Without drafts: how many are right is told in the usage, and how many are made depends on what else runs.
     """
     async with ready(Engine(toy_loader(), EngineConfig(kv_bytes=1 << 22, speculation=False), clock=clock)) as engine:
-        yield create_app(engine, ServerConfig(dialect=dialect, model_names=(MODEL,)), source=SOURCE)
+        yield create_app(engine, ServerConfig(dialect=dialect), (MODEL,), source=SOURCE)

@@ -9,10 +9,11 @@ from contextlib import aclosing
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.preparing import service
 from tests.support.scripted_backend import Script, ScriptedBackend, collect, done, request, serve, texts
 
 from quintet.events import ChoiceDone, Event, Failed, Finish, Finished, Usage
-from quintet.service import Job, Service
+from quintet.service import Job
 
 TERMINALS = [Finish.EOS, Finish.LENGTH, Finish.ERROR, Finish.ABORT]
 
@@ -22,7 +23,7 @@ def test_an_engine_error_ends_the_request_and_stops_its_neighbours() -> None:
     events = serve(backend, request("a", "b"))
     assert events[-1] == Failed("The engine failed.")
     assert not any(isinstance(event, Finished) for event in events)
-    assert backend.aborts == [(11, None)]
+    assert backend.aborts == [(backend.request_id, None)]
 
 
 @pytest.mark.parametrize("raises", [False, True])
@@ -30,18 +31,18 @@ def test_a_backend_that_breaks_its_promise_still_gives_the_client_an_end(raises:
     backend = ScriptedBackend([Script(b"abcdefgh" * 9)], dies_after=3, raises=raises)
     assert serve(backend, request())[-1] == Failed("The engine stopped before the request was complete.")
     assert ("the pipe broke" in caplog.text) == raises
-    assert backend.aborts == [(11, None)]
+    assert backend.aborts == [(backend.request_id, None)]
 
 
 def test_a_job_dropped_after_prepare_leaves_no_trace() -> None:
     backend = ScriptedBackend([Script(b"x")])
-    asyncio.run(Service(backend, lambda: 0.0).prepare(request()))
+    asyncio.run(service(backend).prepare(request()))
     assert (backend.submitted, backend.aborts) == (0, [])
 
 
 def test_a_job_runs_once() -> None:
     async def go() -> None:
-        job = await Service(ScriptedBackend([Script(b"x")]), lambda: 0.0).prepare(request())
+        job = await service(ScriptedBackend([Script(b"x")])).prepare(request())
         await collect(job)
         with pytest.raises(RuntimeError, match="runs once"):
             await collect(job)
@@ -52,7 +53,7 @@ def test_a_job_runs_once() -> None:
 def test_cancel_before_the_start_submits_nothing_and_ends_every_choice() -> None:
     async def go() -> None:
         backend = ScriptedBackend([Script(b"x")])
-        job = await Service(backend, lambda: 0.0).prepare(request("a", "b"))
+        job = await service(backend).prepare(request("a", "b"))
         job.cancel()
         assert await collect(job) == [ChoiceDone(0, Finish.ABORT, "", 5), ChoiceDone(1, Finish.ABORT, "", 6), Finished(Usage(2, 0))]
         assert backend.submitted == 0
@@ -63,7 +64,7 @@ def test_cancel_before_the_start_submits_nothing_and_ends_every_choice() -> None
 def test_cancel_under_way_ends_every_choice_with_abort() -> None:
     async def go() -> None:
         backend = ScriptedBackend([Script(b"x" * 500)])
-        job = await Service(backend, lambda: 0.0).prepare(request("a", "b"))
+        job = await service(backend).prepare(request("a", "b"))
         events: list[Event] = []
         async for batch in job.events():
             job.cancel()
@@ -80,10 +81,10 @@ def test_a_client_that_leaves_stops_the_work() -> None:
 
     async def go() -> None:
         backend = ScriptedBackend([Script(b"x" * 500)])
-        job = await Service(backend, lambda: 0.0).prepare(request("a", "b"))
+        job = await service(backend).prepare(request("a", "b"))
         async with aclosing(job.events()) as events:
             await anext(events)
-        assert backend.aborts == [(11, None)]
+        assert backend.aborts == [(backend.request_id, None)]
         assert backend.closed_iterators == 1
         assert job.usage.prompt_tokens == 2
 
@@ -93,14 +94,14 @@ def test_a_client_that_leaves_stops_the_work() -> None:
 def test_a_cancelled_task_stops_the_work() -> None:
     async def go() -> None:
         backend = ScriptedBackend([Script(b"x" * 10_000)])
-        job = await Service(backend, lambda: 0.0).prepare(request())
+        job = await service(backend).prepare(request())
         task = asyncio.create_task(collect(job))
         for _ in range(5):
             await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert backend.aborts == [(11, None)]
+        assert backend.aborts == [(backend.request_id, None)]
 
     asyncio.run(go())
 
@@ -108,7 +109,7 @@ def test_a_cancelled_task_stops_the_work() -> None:
 def test_a_client_that_leaves_after_the_last_event_aborts_nothing() -> None:
     async def go() -> None:
         backend = ScriptedBackend([Script(b"ab")])
-        job = await Service(backend, lambda: 0.0).prepare(request())
+        job = await service(backend).prepare(request())
         async with aclosing(job.events()) as stream:
             async for batch in stream:
                 if isinstance(batch[-1], Finished):
@@ -148,7 +149,7 @@ def test_every_request_ends_exactly_once(
 
     async def go() -> None:
         backend = ScriptedBackend(scripts, random.Random(seed), dies_after=dies, abort_lag=lag)
-        job = await Service(backend, lambda: 0.0).prepare(request(*["p"] * len(scripts), logprobs=logprobs, echo=echo, stop=stop))
+        job = await service(backend).prepare(request(*["p"] * len(scripts), logprobs=logprobs, echo=echo, stop=stop))
         events: list[Event] = []
         left = False
         async with aclosing(job.events()) as stream:
@@ -176,5 +177,5 @@ def check_ended(backend: ScriptedBackend, job: Job, events: list[Event], left: b
         assert sorted(indexes) == list(range(len(backend.specs)))
         assert not backend.running
         assert ends[0].usage == job.usage
-    assert not backend.running or (11, None) in backend.aborts
+    assert not backend.running or (backend.request_id, None) in backend.aborts
     assert backend.closed_iterators == backend.submitted == 1

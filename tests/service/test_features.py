@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.preparing import service
 from tests.support.scripted_backend import Script, ScriptedBackend, collect, done, request, serve, texts
 
 from quintet.backends.base import State
@@ -18,7 +19,6 @@ from quintet.config import EngineConfig
 from quintet.errors import BadRequest
 from quintet.events import ChoiceDelta, Event, Finish, Finished, Timing, TokenText
 from quintet.request import CompletionRequest
-from quintet.service import Service
 
 
 def entries(events: list[Event]) -> list[TokenText]:
@@ -33,7 +33,7 @@ def toy(asked: CompletionRequest) -> list[Event]:
         try:
             while engine.health().state is not State.READY:
                 await asyncio.sleep(0.001)
-            return await collect(await Service(engine, lambda: 0.0).prepare(asked))
+            return await collect(await service(engine).prepare(asked))
         finally:
             await engine.close()
 
@@ -163,7 +163,7 @@ def test_timing_splits_the_time_at_the_first_step_and_at_the_first_token() -> No
     backend = ScriptedBackend([Script(b"abc", waited=0.5)], step_budget=(1,))
 
     async def go() -> list[Event]:
-        return await collect(await Service(backend, lambda: float(next(ticks))).prepare(request(logprobs=0, echo=True)))
+        return await collect(await service(backend, lambda: float(next(ticks))).prepare(request(logprobs=0, echo=True)))
 
     last = asyncio.run(go())[-1]
     assert isinstance(last, Finished)

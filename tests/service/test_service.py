@@ -8,13 +8,13 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.preparing import service
 from tests.support.scripted_backend import Script, ScriptedBackend, done, request, serve, texts
 
 from quintet.backends.base import State
 from quintet.errors import BadRequest, EngineFailed, Loading, Overloaded, PromptTooLong, QuintetError
 from quintet.events import ChoiceDelta, ChoiceDone, DraftCounts, Event, Finish, Finished, Usage
 from quintet.request import CompletionRequest
-from quintet.service import Service
 
 
 def test_choices_are_numbered_prompts_by_samples_with_one_seed_each() -> None:
@@ -46,7 +46,7 @@ def test_a_stop_aborts_its_sequence_only_and_later_tokens_are_neither_shown_nor_
     events = serve(backend, request("a", "b", stop=("<>",)))
     assert texts(events) == {0: "ab", 1: "abcdef"}
     assert done(events) == {0: ChoiceDone(0, Finish.STOP, "<>", 5), 1: ChoiceDone(1, Finish.EOS, "", 6)}
-    assert backend.aborts == [(11, 0)]
+    assert backend.aborts == [(backend.request_id, 0)]
     assert events[-1] == Finished(Usage(2, 4 + 7, 2))
 
 
@@ -114,14 +114,14 @@ def test_an_engine_that_takes_no_work_refuses_before_anything_is_read_of_it(stat
 def test_what_the_backend_refuses_is_raised_by_prepare() -> None:
     backend = ScriptedBackend([Script(b"x")], refuse=PromptTooLong("prompt", "must fit"))
     with pytest.raises(PromptTooLong):
-        asyncio.run(Service(backend, lambda: 0.0).prepare(request()))
+        asyncio.run(service(backend).prepare(request()))
     assert backend.submitted == 0
 
 
 def test_the_events_of_a_step_come_together() -> None:
     async def go() -> None:
         backend = ScriptedBackend([Script(b"x")], step_budget=(1,))
-        job = await Service(backend, lambda: 0.0).prepare(request(*"abcd"))
+        job = await service(backend).prepare(request(*"abcd"))
         assert [[type(event) for event in batch] async for batch in job.events()] == [[ChoiceDelta] * 4, [ChoiceDone] * 4 + [Finished]]
 
     asyncio.run(go())

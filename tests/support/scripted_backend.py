@@ -5,13 +5,21 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from quintet.backends.base import Capabilities, Health, Prepared, PreparedSequence, SequenceSpec, State
+from msgspec.structs import replace
+from tests.support.preparing import service
+
+from quintet.backends.base import Health, State, require_open
+from quintet.backends.toy import ToyTokenizer
 from quintet.errors import QuintetError
 from quintet.events import NO_DRAFTS, ChoiceDelta, ChoiceDone, DraftCounts, Event, Finish, TokenEvent
+from quintet.inputs.capabilities import EVERYTHING, Capabilities
+from quintet.inputs.sequence import Prepared, PreparedSequence, SequenceSpec
+from quintet.inputs.supported import require_supported
+from quintet.inputs.tokenizer import Tokenizer
 from quintet.request import CompletionRequest, Prompt, Sampling, StopRules
-from quintet.service import Job, Service
+from quintet.service import Job
 
 EOS = 256
 PIECES = [*(bytes([byte]) for byte in range(256)), b""]
@@ -52,6 +60,7 @@ class ScriptedBackend:
     abort_lag: int = 1
     specs: list[SequenceSpec] = field(default_factory=list)
     submitted: int = 0
+    request_id: int = 0
     aborts: list[tuple[int, int | None]] = field(default_factory=list)
     running: dict[int, Running] = field(default_factory=dict)
     closed_iterators: int = 0
@@ -59,16 +68,36 @@ class ScriptedBackend:
     @property
     def capabilities(self) -> Capabilities:
         assert self.state in (State.READY, State.STALLED), "capabilities are valid only once loaded"
-        return Capabilities("m", 4096, 257, PIECES, max_logprobs=5, max_sequences=8, fingerprint="f")
+        return Capabilities("m", 4096, 257, PIECES, max_logprobs=5, max_sequences=8, fingerprint="f", supported=EVERYTHING)
 
-    async def prepare(self, specs: Sequence[SequenceSpec], tenant: str = "") -> Prepared:
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return ToyTokenizer()
+
+    async def tokenize(self, text: str, add_special: bool, quoted: bool = False) -> Sequence[int]:
+        return encode(text)
+
+    live = 0
+    failure = None
+
+    def require_room(self, count: int, tenant: str = "") -> None:
+        require_open(self.state)
+
+    def drain(self) -> None:
+        """The service never drains a backend."""
+        raise AssertionError
+
+    async def prepare(self, specs: Sequence[SequenceSpec]) -> tuple[PreparedSequence, ...]:
+        """It is the preparer too."""
         if self.refuse:
             raise self.refuse
+        require_supported(specs, self.capabilities)
         self.specs = list(specs)
-        return Prepared(11, tuple(PreparedSequence(encode(s.prompt), s.max_tokens or 99, s.sampling, s.logprobs, s.echo) for s in specs))
+        return tuple(PreparedSequence(encode(s.prompt), s.max_tokens or 99, s.sampling, s.logprobs, s.echo) for s in specs)
 
     def submit(self, prepared: Prepared) -> AsyncIterator[Sequence[TokenEvent]]:
         self.submitted += 1
+        self.request_id = prepared.request_id
         self.running = {seq: Running(seq, self._plan(seq, item)) for seq, item in enumerate(prepared.sequences)}
         return self._steps()
 
@@ -158,7 +187,7 @@ async def collect(job: Job) -> list[Event]:
 
 def serve(backend: ScriptedBackend, asked: CompletionRequest) -> list[Event]:
     async def go() -> list[Event]:
-        return await collect(await Service(backend, lambda: 0.0).prepare(asked))
+        return await collect(await service(backend).prepare(asked))
 
     return asyncio.run(go())
 

@@ -18,7 +18,7 @@ class ModelParams(ctypes.Structure):
 
 
 def library() -> ctypes.CDLL:
-    import xllamacpp  # type: ignore[import-not-found]
+    import xllamacpp
 
     lib = ctypes.CDLL(str(next(Path(xllamacpp.__file__).parent.glob("xllamacpp*.so"))))
     lib.llama_model_default_params.restype = ModelParams
@@ -38,7 +38,7 @@ def library() -> ctypes.CDLL:
     lib.ggml_log_set.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
     silent = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(lambda *_: None)
     lib.llama_log_set(silent, None)
-    lib.keep = silent
+    setattr(lib, "keep", silent)  # noqa: B010 - a library has no attributes of ours, and the callback must live as long as it
     lib.llama_backend_init()
     return lib
 

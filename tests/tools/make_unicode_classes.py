@@ -13,7 +13,7 @@ import itertools
 import zlib
 from pathlib import Path
 
-import unicodedata2  # type: ignore[import-not-found]
+import unicodedata2
 
 TARGET = Path(__file__).parents[2] / "src/quintet/models/unicode_classes.py"
 WHITESPACE = {*range(9, 14), 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000}

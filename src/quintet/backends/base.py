@@ -1,6 +1,12 @@
-"""The boundary between the service and an engine: six verbs and what the engine can do.
+"""The boundary between the service and an engine: what an engine is given, and what it tells of itself.
 
-Tokens cross it, never provider JSON. Engine ids are ours, never the client's.
+::
+
+    CompletionRequest --service--> SequenceSpec --inputs.prepare--> Prepared ==submit==> TokenEvent --service--> Event
+                                                  checked above                         boundary
+
+Tokens cross it, never text or provider JSON: whatever can be refused is refused above it, by what ``Capabilities`` says, so that a second
+engine needs no checks of its own. Request ids are ours, never the client's.
 """
 
 from __future__ import annotations
@@ -10,141 +16,11 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from quintet.errors import EngineFailed, Loading, Overloaded
 from quintet.events import TokenEvent
-from quintet.request import Guide, Prompt, Reasoning, Sampling
-from quintet.thinking import Thinking
-
-
-@dataclass(frozen=True, slots=True)
-class SequenceSpec:
-    """One prompt × sample, before tokenising. The position in the list is the ``seq`` of its events.
-
-    Args:
-        prompt: text or token ids.
-        max_tokens: ``None`` = to the end of the context.
-        sampling: with the seed of *this* choice.
-        logprobs: alternatives per token; ``None`` = no log-probabilities.
-        echo: the prompt's tokens come first as events with ``prompt=True`` (with log-probabilities if asked for).
-        echo_last: only so many of its last tokens; ``None`` = all.
-        suffix: text after the completion: the prompt becomes the model's fill-in-the-middle form.
-        truncate: lower ``max_tokens`` to what fits the context instead of refusing.
-        guide: what the output must conform to.
-        cache_salt: sequences share cached prefixes only within equal salts.
-        reasoning: how long the model may think; ``None`` = as it likes.
-    """
-
-    prompt: Prompt
-    max_tokens: int | None
-    sampling: Sampling
-    logprobs: int | None
-    echo: bool
-    echo_last: int | None = None
-    suffix: str = ""
-    truncate: bool = False
-    guide: Guide | None = None
-    cache_salt: str = ""
-    reasoning: Reasoning | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedSequence:
-    """A sequence that can run: ids in range, length checked, ``max_tokens`` resolved.
-
-    Args:
-        prompt_end: the client's own prompt ends before this token; ``None`` = with the last. What a backend puts before the prompt's
-            first token has no text.
-        echo_from: with ``echo``, the first token that comes back; the last one is the one before ``prompt_end``.
-        salt: of the cached prefixes it may use, at most 64 bytes.
-        grammar: what the output must conform to, checked and in the engine's own notation; empty = anything.
-        bad_words: ``sampling.bad_words`` as token sequences; the last token of one is never drawn after the others.
-        thinking: where and how much it may think; ``None`` = nothing in its text counts as thinking.
-    """
-
-    tokens: tuple[int, ...]
-    max_tokens: int
-    sampling: Sampling
-    logprobs: int | None
-    echo: bool
-    prompt_end: int | None = None
-    echo_from: int = 0
-    salt: bytes = b""
-    grammar: str = ""
-    bad_words: tuple[tuple[int, ...], ...] = ()
-    thinking: Thinking | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A request that can run.
-
-    Args:
-        request_id: the backend's own id, used for ``abort``.
-        sequences: in the order of the specs.
-        tenant: as in ``prepare``.
-    """
-
-    request_id: int
-    sequences: tuple[PreparedSequence, ...]
-    tenant: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Capabilities:
-    """What the engine behind this boundary can do; the service checks requests against it.
-
-    Args:
-        model: the public model name.
-        context: most tokens of prompt plus completion.
-        vocab: width of the logits; every token id is below it.
-        pieces: the bytes of each token id (empty for control tokens).
-        max_logprobs: most alternatives per token.
-        max_sequences: most sequences of one request (prompts × n).
-        fingerprint: equal fingerprint and seed mean equal bytes.
-    """
-
-    model: str
-    context: int
-    vocab: int
-    pieces: Sequence[bytes]
-    max_logprobs: int
-    max_sequences: int
-    fingerprint: str
-
-
-@dataclass(frozen=True, slots=True)
-class FimTokens:
-    """Ids of a model's fill-in-the-middle tokens.
-
-    Args:
-        repo, separator: for prompts over several files; ``None`` = it has none.
-        first: what the tokenizer puts before a text; ``None`` = nothing.
-        suffix_first: the text after the gap goes before the text before it.
-    """
-
-    prefix: int
-    suffix: int
-    middle: int
-    repo: int | None = None
-    separator: int | None = None
-    first: int | None = None
-    suffix_first: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class TokenizerInfo:
-    """What a client needs to know to prepare prompts by itself.
-
-    Args:
-        eos, bos, pad: texts of the model's own tokens; empty = it has none.
-        chat_template: in Jinja; empty = the model has none.
-        fim: ``None`` = the model cannot fill in the middle.
-    """
-
-    eos: str = ""
-    bos: str = ""
-    pad: str = ""
-    chat_template: str = ""
-    fim: FimTokens | None = None
+from quintet.inputs.capabilities import Capabilities
+from quintet.inputs.sequence import Prepared
+from quintet.inputs.tokenizer import Tokenizer
 
 
 class State(enum.Enum):
@@ -221,46 +97,63 @@ class Health:
     batches: Sequence[int] = (0,) * (len(BATCH_TOKENS) + 1)
 
 
+def require_open(state: State) -> None:
+    """Refuse work in every state that takes none.
+
+    Raises:
+        Loading: the model is not ready.
+        EngineFailed: the engine is dead.
+        Overloaded: it takes nothing new any more.
+    """
+    if state is State.LOADING:
+        raise Loading("The model is still loading.")
+    if state is State.DEAD:
+        raise EngineFailed("The engine has failed.")
+    if state in (State.DRAINING, State.CLOSED):
+        raise Overloaded("The server is shutting down.")
+
+
 class Backend(Protocol):
-    """Six verbs. All are called on one event loop."""
+    """An engine. Everything is called on one event loop, and only ``close`` waits.
+
+    What it is given was checked against its ``capabilities``; it checks nothing again. It shares cached prefixes only within equal salts:
+    that keeps tenants apart and is no feature to lack; an engine that shares none does so too.
+    """
 
     @property
     def capabilities(self) -> Capabilities:
-        """Valid once the state is ``READY``."""
-        ...
-
-    @property
-    def tokenizer(self) -> TokenizerInfo:
-        """Raises ``Loading`` before the state is ``READY``."""
-        ...
-
-    async def tokenize(self, text: str, add_special: bool, quoted: bool = False) -> Sequence[int]:
-        """The token ids of a text; special-token texts are recognised.
-
-        Args:
-            add_special: with the beginning- and end-of-sequence tokens that the model's metadata asks for, as ``prepare`` does it.
-            quoted: they are not recognised, if they are control tokens', and none are added.
+        """Valid once the state was ``READY``, and the same ever after.
 
         Raises:
-            Loading, Overloaded, EngineFailed: the model is not there.
+            Loading: it was not yet.
         """
         ...
 
-    async def prepare(self, specs: Sequence[SequenceSpec], tenant: str = "") -> Prepared:
-        """Tokenise and check everything that can be refused, before the status line is sent.
-
-        Does not start work and holds nothing: a ``Prepared`` may simply be dropped.
-
-        Args:
-            tenant: who asks. Tenants take turns, and none can fill the queue; empty = anybody, with all of the queue to fill.
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's.
 
         Raises:
-            BadRequest: a token id out of range (``param`` = ``prompt``), an empty prompt, too many sequences, a guide
-                that cannot be compiled.
-            Unsupported: a suffix on a model without fill-in-the-middle tokens, reasoning on a model that does not reason.
-            PromptTooLong: the prompt, or the prompt plus ``max_tokens``, exceed the context.
-            Overloaded: the waiting queue is full.
-            TooManyRequests: the tenant's share of it is.
+            Loading, EngineFailed, Overloaded: as ``require_open``: nothing is worth preparing in such a state.
+        """
+        ...
+
+    @property
+    def live(self) -> int:
+        """Sequences that have not ended."""
+        ...
+
+    @property
+    def failure(self) -> Exception | None:
+        """Why there is no engine and never was: a ``ModelError`` can be told as it is. ``None`` = it works, or worked."""
+        ...
+
+    def require_room(self, count: int, tenant: str = "") -> None:
+        """Nothing if ``submit`` would take ``count`` sequences of ``tenant`` now. That holds until the event loop gets its turn.
+
+        Raises:
+            Overloaded: the waiting queue is full, or the engine takes nothing new any more.
+            TooManyRequests: the tenant's share of the queue is.
             Loading: the model is not ready.
             EngineFailed: the engine is dead.
         """
@@ -283,7 +176,11 @@ class Backend(Protocol):
         ...
 
     def health(self) -> Health:
-        """The engine's condition; never blocks."""
+        """The engine's condition and what it has done; never blocks."""
+        ...
+
+    def drain(self) -> None:
+        """Take no new work, and finish what there is; ``live`` tells when that is done. Idempotent."""
         ...
 
     async def close(self) -> None:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from quintet.backends.native.core.loader import PAGE, Loaded, Loader
 from quintet.backends.native.core.types import F32, I32, U8, Batch
-from quintet.models.think import ThinkTags
+from quintet.models.traits import ThinkTags, Traits
 
 EOS = 256
 VOCAB = 257
@@ -33,7 +33,7 @@ class ToyTokenizer:
     """
 
     def __init__(self, think: tuple[str, str] | None = None) -> None:
-        self.think = ThinkTags(*think) if think else None
+        self.traits = Traits(think=ThinkTags(*think) if think else None)
 
     @property
     def pieces(self) -> Sequence[bytes]:
@@ -44,11 +44,6 @@ class ToyTokenizer:
     def eos_ids(self) -> frozenset[int]:
         """The end of sequence."""
         return frozenset({EOS})
-
-    @property
-    def separator(self) -> int | None:
-        """The token that stands for an empty prompt."""
-        return EOS
 
     def encode(self, text: str) -> list[int]:
         """The text's UTF-8 bytes."""
@@ -150,10 +145,10 @@ class ToyRunner:
         return _mix(np.cumsum(_mix(tokens * np.uint64(0x9E3779B97F4A7C15) + places), axis=1, dtype=np.uint64))
 
 
-def toy_loader() -> Loader:
+def toy_loader() -> Loader[ToyTokenizer]:
     """How to load the model ``toy``."""
 
-    def load(progress: Callable[[float], None]) -> Loaded:
+    def load(progress: Callable[[float], None]) -> Loaded[ToyTokenizer]:
         progress(1.0)
         return Loaded(runner=ToyRunner(), tokenizer=ToyTokenizer(), name="toy", fingerprint="fp_toy_1")
 

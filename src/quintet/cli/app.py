@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from quintet import __version__
+from quintet.cli import configuration
 from quintet.config import ServerConfig
 
 DEFAULT_KV = "1GiB"
@@ -33,11 +34,14 @@ def app() -> None:
     """Text completions on your own machine, in the dialects of five providers."""
 
 
+app.command_class = configuration.Command
+
+
 @app.command()
-@_model
+@click.argument("models", metavar="[MODEL]...", nargs=-1)
 @_option("--host", default="127.0.0.1", help="Address to listen on.")
 @_option("--port", type=click.IntRange(0, 65535), default=8000, help="Port to listen on; 0 = any free one.")
-@_option("--api-key", multiple=True, envvar="QUINTET_API_KEY", show_envvar=True, help="Key a request must carry; repeatable.")
+@_option("--api-key", multiple=True, show_envvar=True, help="Key a request must carry; repeatable.")
 @_option(
     "--api-key-file",
     type=click.Path(path_type=Path),
@@ -46,8 +50,13 @@ def app() -> None:
 )
 @_option("--no-api-key", is_flag=True, help="Listen beyond this machine without a key.")
 @_option("--dialect", default="openai", help="Of paths without a provider's prefix; auto = by the SDK's User-Agent.")
+@_option("--admin-key", show_envvar=True, help="Key for loading and unloading models over HTTP.")
 @_option("--strict", is_flag=True, help="Refuse fields that neither the provider has nor an extension is.")
-@_option("--served-model-name", "-a", multiple=True, help="Name that requests use for the model; repeatable.")
+@_option("--served-model-name", "-a", multiple=True, help="Name that requests use for the first model; repeatable.")
+@_option("--alias", metavar="NAME=MODEL", multiple=True, help="Another name for a model, * in it = any text; repeatable.")
+@_option("--lazy", is_flag=True, help="Load each model at its first request.")
+@_option("--pin", metavar="NAME", multiple=True, help="Model that is loaded at the start and stays; repeatable.")
+@_option("--idle-unload", metavar="TIME", default="0", help="Free a model after so long without a request, e.g. 10m; 0 = never.")
 @_context
 @_threads
 @_kv_cache
@@ -65,17 +74,23 @@ def app() -> None:
 @_option("--think-tags", metavar="START,END", help="What the model writes around its thinking; by default what its file tells.")
 @_option("--spm-infill", is_flag=True, help="Fill in the middle with the suffix before the prefix, which some models prefer.")
 @_option("--log-level", default="info", help="error, warning, info or debug.")
+@configuration.option
 def serve(
-    model: str,
+    models: tuple[str, ...],
     *,
     host: str,
     port: int,
     api_key: tuple[str, ...],
     api_key_file: Path | None,
     no_api_key: bool,
+    admin_key: str | None,
     dialect: str,
     strict: bool,
     served_model_name: tuple[str, ...],
+    alias: tuple[str, ...],
+    lazy: bool,
+    pin: tuple[str, ...],
+    idle_unload: str,
     ctx_size: int,
     threads: int,
     kv_cache: str,
@@ -92,20 +107,23 @@ def serve(
     spm_infill: bool,
     log_level: str,
 ) -> int:
-    """Serve a model over HTTP.
+    """Serve models over HTTP; the first answers requests that name none.
 
-    MODEL is smollm2 (the default), a path to a .gguf file, or hf:user/repo[:QUANT or file].
+    MODEL is smollm2 (the default), a path to a .gguf file, or hf:user/repo[:QUANT or file]; NAME=MODEL gives it another name.
     """
-    from quintet.cli import console, engines, serve
+    from quintet.cli import console, engines, fleet, serve
 
-    if toy and (model, ctx_size, threads, kv_cache) != ("smollm2", 0, 0, DEFAULT_KV):
+    if toy and (models, ctx_size, threads, kv_cache) != ((), 0, 0, DEFAULT_KV):
         raise console.OptionError("--toy has no weights and fixed sizes: it takes no MODEL, --ctx-size, --threads or --kv-cache.")
     kv_bytes, tags = engines.parse_size(kv_cache), engines.parse_tags(think_tags)
-    loaded = None if toy else model, ctx_size, threads, kv_bytes, offline
-    engine = engines.EngineOptions(*loaded, max_choices, max_waiting, tags, spm_infill, speculation == "auto")
+    sizes = ctx_size, threads, kv_bytes, offline, max_choices, max_waiting
+    engine = engines.EngineOptions("", *sizes, tags, spm_infill, speculation == "auto")
+    references = (engines.TOY,) if toy else models or ("smollm2",)
+    idle = fleet.parse_seconds(idle_unload, "--idle-unload")
+    served = fleet.FleetOptions(references, engine, served_model_name, alias, lazy, pin, idle)
     body = engines.parse_size(max_body, "--max-body")
-    config = ServerConfig(host, port, api_key, served_model_name, body, api_key_file, dialect, strict, timeout, max_per_key)
-    return serve.serve(serve.ServeOptions(engine, config, no_api_key, log_level.lower(), drain_timeout))
+    config = ServerConfig(host, port, api_key, body, api_key_file, dialect, strict, timeout, max_per_key, admin_key or "")
+    return serve.serve(serve.ServeOptions(served, config, no_api_key, log_level.lower(), drain_timeout))
 
 
 @app.command()
@@ -119,6 +137,7 @@ def serve(
 @_threads
 @_kv_cache
 @_offline
+@configuration.option
 def run(
     words: tuple[str, ...],
     *,
@@ -188,3 +207,7 @@ def doctor(*, port: int) -> int:
     from quintet.cli import doctor
 
     return doctor.doctor(port)
+
+
+configuration.connect(serve, run, pull, show)
+app.add_command(configuration.command(serve))

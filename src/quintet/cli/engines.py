@@ -7,21 +7,27 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from quintet.backends.base import Backend
 from quintet.backends.native.core.cpu import isas
 from quintet.backends.native.core.loader import PAGE, Loader
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.front.process import ProcessLink
-from quintet.backends.native.wire.codec import ModelSource
+from quintet.backends.native.wire.messages import ModelSource
 from quintet.backends.native.worker.load import load_tokenizer, native_loader
 from quintet.cli import memory
 from quintet.cli.console import OptionError
 from quintet.cli.describe import check_context, describe
 from quintet.config import EngineConfig
 from quintet.errors import ModelError, shorten
+from quintet.guides.check import GuideCheck
+from quintet.inputs.prepare import Preparer
 from quintet.inputs.tokenizer import Tokenizer
 from quintet.models import store
 from quintet.models.files import Report, human
 from quintet.models.gguf import open_model
+
+TOY = "toy"
+"""The reference of a deterministic model without weights."""
 
 _TOY_KV_BYTES = 4 << 20
 MAX_TAGS = 128
@@ -34,17 +40,18 @@ class EngineOptions:
     """What the user asked for.
 
     Args:
-        model: a reference; ``None`` = the toy model.
+        model: a reference, or ``TOY``.
         ctx_size: tokens; 0 = the model's context, or what the KV cache holds if that is less.
         threads: 0 = one per CPU this process may use.
         kv_bytes: memory for the KV cache.
         max_choices: most sequences of a request.
         max_waiting: most sequences in the queue.
         think_tags: what the model writes around its thinking; ``None`` = what its file tells.
-        suffix_first, speculation: see ``EngineConfig``.
+        suffix_first: see ``Preparer``.
+        speculation: see ``EngineConfig``.
     """
 
-    model: str | None
+    model: str
     ctx_size: int
     threads: int
     kv_bytes: int
@@ -113,7 +120,8 @@ class Plan:
         full_context: what the model itself could do.
         isa: instruction set of the compute kernels.
         kv_tokens: tokens that the KV cache holds.
-        think_tags: see ``EngineOptions``.
+        think_tags, suffix_first: see ``EngineOptions``.
+        weights: bytes.
     """
 
     name: str
@@ -126,6 +134,8 @@ class Plan:
     source: ModelSource
     config: EngineConfig
     think_tags: tuple[str, str] | None = None
+    weights: int = 0
+    suffix_first: bool = False
 
     def start(self) -> Engine:
         """Begin to load the model in a thread of this process; call it on the event loop that will use the engine."""
@@ -135,7 +145,11 @@ class Plan:
         """Likewise in a process of its own, which is started again when it dies or hangs."""
         return Engine(ProcessLink(self.source, self._tokenizer, self.config), self.config)
 
-    def _loader(self) -> Loader:
+    def preparer(self, engine: Backend) -> Preparer:
+        """What prepares the requests of such an engine."""
+        return Preparer(engine, GuideCheck(), suffix_first=self.suffix_first)
+
+    def _loader(self) -> Loader[Tokenizer]:
         of = self.source
         if of.path:
             return native_loader(Path(of.path), of.threads, of.context, of.name)
@@ -159,7 +173,7 @@ def plan(options: EngineOptions, report: Report) -> Plan:
         ModelError: the model cannot be had or read, or the context does not fit the model or the KV cache.
         OptionError: a KV cache that the machine cannot hold.
     """
-    if options.model is None:
+    if options.model == TOY:
         return _toy(options)
     if options.kv_bytes > memory.total():
         raise OptionError(f"--kv-cache of {human(options.kv_bytes)} is more than this machine's memory, {human(memory.total())}.")
@@ -170,7 +184,8 @@ def plan(options: EngineOptions, report: Report) -> Plan:
     threads = thread_count(options.threads)
     source = ModelSource(str(model.path), threads, context, model.name)
     config = _config(options, options.kv_bytes)
-    return Plan(model.name, about.quant, context, about.spec.context, chosen_isa(), threads, kv_tokens, source, config, options.think_tags)
+    sizes = context, about.spec.context, chosen_isa(), threads, kv_tokens
+    return Plan(model.name, about.quant, *sizes, source, config, options.think_tags, about.weights, options.suffix_first)
 
 
 def _fit(wanted: int, most: int, kv_tokens: int) -> int:
@@ -192,7 +207,6 @@ def _config(options: EngineOptions, kv_bytes: int) -> EngineConfig:
         kv_bytes=kv_bytes,
         max_waiting=options.max_waiting,
         max_sequences=options.max_choices,
-        suffix_first=options.suffix_first,
         speculation=options.speculation,
     )
 
@@ -202,5 +216,7 @@ def _toy(options: EngineOptions) -> Plan:
 
     config = _config(options, _TOY_KV_BYTES)
     kv_tokens = _TOY_KV_BYTES // 4
-    source = ModelSource("", 1, None, "toy")
-    return Plan("toy", "", toy.CONTEXT, toy.CONTEXT, chosen_isa(), 1, kv_tokens, source, config, options.think_tags)
+    source = ModelSource("", 1, None, TOY)
+    return Plan(
+        TOY, "", toy.CONTEXT, toy.CONTEXT, chosen_isa(), 1, kv_tokens, source, config, options.think_tags, suffix_first=options.suffix_first
+    )

@@ -7,14 +7,13 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator
 
-from quintet.backends.base import State
-from quintet.backends.native.front.engine import Engine
+from quintet.backends.base import Backend, State
 from quintet.errors import EngineFailed, ModelError
 
 _POLL_S = 0.02
 
 
-async def ready(engine: Engine, name: str) -> None:
+async def ready(engine: Backend, name: str) -> None:
     """Wait until ``engine`` can work.
 
     Raises:

@@ -47,8 +47,7 @@ def check_exposure(host: str, keys: tuple[str, ...], no_key: bool, count: int | 
         ListenError: that, or a key that no request could carry.
     """
     for key in keys:
-        if not key or not key.isascii() or not key.isprintable() or " " in key:
-            raise ListenError("an API key must be printable ASCII without spaces, and not empty.")
+        check_key(key, "an API key")
     some = len(keys) if count is None else count
     if some and no_key:
         raise ListenError("--no-api-key and an API key (--api-key, --api-key-file or QUINTET_API_KEY) contradict each other.")
@@ -57,6 +56,15 @@ def check_exposure(host: str, keys: tuple[str, ...], no_key: bool, count: int | 
             f"host {shorten(host)} is reachable from other machines and no API key is set: "
             "add --api-key KEY or --api-key-file FILE, or --no-api-key to let everybody in."
         )
+
+
+def check_key(key: str, what: str) -> None:
+    """
+    Raises:
+        ListenError: no request could carry it.
+    """
+    if not key or not key.isascii() or not key.isprintable() or " " in key:
+        raise ListenError(f"{what} must be printable ASCII without spaces, and not empty.")
 
 
 def is_loopback(host: str) -> bool:

@@ -1,4 +1,10 @@
-"""HTTP/1.1 over uvicorn and httptools, with the limits in time and size that they do not have themselves."""
+"""HTTP/1.1 over uvicorn and httptools, with the limits in time and size that they do not have themselves.
+
+What arrives is handed to the parser in pieces that end where a request may end, so that never more than one is begun::
+
+    data ──► _data ──► parser ──► cycle ──► application
+              │ waits while a request is answered, or its answer is not yet off our hands
+"""
 
 from __future__ import annotations
 
@@ -13,50 +19,229 @@ HEAD_S = 10.0
 HEAD_BYTES = 64 * 1024
 """Most bytes of a head that is not complete; the application's own limits, which answer more politely, are below it."""
 
+FRAMING_BYTES = 16 * 1024
+"""Most bytes of a chunked body, one after the other, that are not content: trailers and a chunk's extensions, which mean nothing here."""
+
+AHEAD_BYTES = 64 * 1024
+"""Bytes of further requests that are taken before their turn; below it a client's leaving is still noticed at once."""
+
+LINGER_S = 10.0
+LINGER_BYTES = 64 * 1024 * 1024
+"""How long, and for how many bytes, a client may go on sending what nobody will read, so that it sees the answer and not a reset."""
+
 STUCK_S = 30.0
 """Seconds for which a client may leave what it was sent unread, once the buffers towards it are full."""
+
+_END = b"\r\n\r\n"
+"""What a head and a chunked body end with, and have inside at most by chance."""
+_OVERLAP = len(_END) - 1
+
+
+class Connection(asyncio.Transport):
+    """A transport that closes in two steps while a request is still arriving: nothing more is said, then nothing more is heard.
+
+    Closed at once, with bytes unread, it would reset the connection, and the client might lose the answer.
+    """
+
+    def __init__(self, inner: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
+        self._inner, self._loop = inner, loop
+        self._linger: asyncio.TimerHandle | None = None
+        self._wasted = 0
+        self.unread = False  # a request has begun to arrive, and not ended
+        self.full = False  # nothing more is read, whatever uvicorn says
+
+    @property
+    def lingers(self) -> bool:
+        return self._linger is not None
+
+    def waste(self, size: int) -> None:
+        """Bytes came that nobody reads."""
+        self._wasted += size
+        if self._wasted > LINGER_BYTES:
+            self._inner.abort()
+
+    def end(self) -> None:
+        """The connection is lost."""
+        if self._linger is not None:
+            self._linger.cancel()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._inner.get_extra_info(name, default)
+
+    def is_closing(self) -> bool:
+        return self.lingers or self._inner.is_closing()
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if not self.lingers:
+            self._inner.write(data)
+
+    def close(self) -> None:
+        if not self.unread or self.is_closing():
+            self._inner.close()
+            return
+        self._linger = self._loop.call_later(LINGER_S, self._inner.abort)
+        self._inner.write_eof()
+        self._inner.resume_reading()
+
+    def abort(self) -> None:
+        self._inner.abort()
+
+    def pause_reading(self) -> None:
+        self._inner.pause_reading()
+
+    def resume_reading(self) -> None:
+        if not self.full and not self._inner.is_closing():
+            self._inner.resume_reading()
 
 
 class Protocol(HttpToolsProtocol):
     """One connection.
 
-    - A head that is too slow gets 408, one that is too large 431; both end the connection.
+    - One request at a time: the next one is not parsed before this one's answer is in the system's hands.
+    - A head that is too slow gets 408, one that is too large 431, as do trailers without end; all end the connection.
+    - Trailers are dropped: a header that comes after the body was not seen by who let the request in.
+    - An answer that starts before its request has ended ends the connection.
     - A client that does not read is cut off, which ends its work; until then the application is not asked for more.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
+        self._connection: Connection = None  # type: ignore[assignment]
         self._head_timer: asyncio.TimerHandle | None = None
         self._stuck_timer: asyncio.TimerHandle | None = None
+        self._data, self._at = b"", 0  # what has arrived, and how much of it the parser has had
         self._head_bytes = 0
+        self._left = 0  # bytes of a body of known length
+        self._content = False  # whether the parser met some in its last piece
+        self._framing = 0  # bytes of a chunked body since the last of its content
+        self._keep_alive = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        self._connection = Connection(transport, self.loop)
+        super().connection_made(self._connection)
         self._start_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_head()
         self._end_stuck()
+        self._connection.end()
         super().connection_lost(exc)
 
+    def shutdown(self) -> None:
+        self._keep_alive = False
+        super().shutdown()
+        if self._connection.lingers:
+            self._connection.close()
+
+    # What arrives
+
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
+        if self._connection.lingers:
+            self._connection.waste(len(data))
+            return
+        had = max(0, self._at - _OVERLAP)
+        self._data = self._data[had:] + data
+        self._at -= had
+        self._parse()
+
+    def _parse(self) -> None:
+        """Hand to the parser what has its turn."""
+        while self._at < len(self._data) and not self._waits and not self.transport.is_closing():
+            end = self._next_end()
+            piece = self._data[self._at : end]
+            self._at = end
+            self._content = False
+            super().data_received(piece)
+            self._check(len(piece))
+        self._connection.full = len(self._data) - self._at > AHEAD_BYTES
+        if self._connection.full:
+            self._connection.pause_reading()
+
+    @property
+    def _waits(self) -> bool:
+        """The next request is not begun yet."""
+        return not self._connection.unread and (not self._idle or self.flow.write_paused)
+
+    def _next_end(self) -> int:
+        """How far the parser can go without beginning another request."""
+        data, at = self._data, self._at
+        if self._left:
+            end = min(len(data), at + self._left)
+            self._left -= end - at
+            return end
+        most = min(len(data), at + FRAMING_BYTES)  # so that what is no content is noticed behind much that is
+        found = data.find(_END, max(0, at - _OVERLAP), most)
+        return found + len(_END) if found >= 0 else most
+
+    def _check(self, size: int) -> None:
+        """Limits, after the parser has had a piece of ``size`` bytes."""
+        if self.transport.is_closing():
+            return
         if self._head_timer is not None:
-            self._head_bytes += len(data)
+            self._head_bytes += size
             if self._head_bytes > HEAD_BYTES:
                 self._refuse(b"431 Request Header Fields Too Large")
-        elif self._idle and self.timeout_keep_alive_task is None and not self.transport.is_closing():
-            # Line breaks between requests, or the rest of a refused body: uvicorn has stopped its timer and would wait for ever.
+        elif self._connection.unread:
+            self._framing = 0 if self._content else self._framing + size
+            if self._framing > FRAMING_BYTES:
+                self._refuse(b"431 Request Header Fields Too Large")
+        elif self._idle and self.timeout_keep_alive_task is None:
+            # Line breaks between requests: uvicorn has stopped its timer and would wait for ever.
             self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+
+    # What the parser found
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self._connection.unread = True
         if self._head_timer is None:
             self._start_head()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._head_timer is not None:
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
         self._end_head()
+        self._require_version_and_host()
         super().on_headers_complete()
+        fields = dict(self.headers)  # the parser has refused two lengths, and a length with chunks
+        self._left = 0 if b"transfer-encoding" in fields else int(fields.get(b"content-length", b"0"))
+        self._framing = 0
+        self._keep_alive = self.cycle.keep_alive
+        self.cycle.keep_alive = False  # until all of the request is there
+
+    def on_body(self, body: bytes) -> None:
+        self._content = True
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._connection.unread = False
+        self._left = 0
+        if not self.cycle.response_started:
+            self.cycle.keep_alive = self._keep_alive
+        super().on_message_complete()
+
+    def _require_version_and_host(self) -> None:
+        """
+        Raises:
+            ValueError: refused; the parser stops.
+        """
+        version = self.parser.get_http_version()
+        hosts = sum(name == b"host" for name, _ in self.headers)
+        if version not in ("1.0", "1.1"):
+            self._refuse(b"505 HTTP Version Not Supported")
+            raise ValueError(version)
+        if hosts > 1 or (not hosts and version == "1.1"):
+            self._refuse(b"400 Bad Request")
+            raise ValueError(hosts)
+
+    # What is sent
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._go_on()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -66,6 +251,21 @@ class Protocol(HttpToolsProtocol):
     def resume_writing(self) -> None:
         self._end_stuck()
         super().resume_writing()
+        self._go_on()
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's
+        self._connection.unread = True
+        self._refuse(b"400 Bad Request")
+
+    def _go_on(self) -> None:
+        """With the next request, if it is its turn."""
+        if self._at == len(self._data) or self.transport.is_closing():
+            return
+        self._unset_keepalive_if_required()
+        if not self._waits:
+            self._parse()
+            if not self._connection.full and not self.flow.read_paused:
+                self._connection.resume_reading()
 
     @property
     def _idle(self) -> bool:
@@ -89,6 +289,9 @@ class Protocol(HttpToolsProtocol):
         self._end_head()
         if self.transport.is_closing():
             return
-        if self._idle:  # else it would stand in the middle of another answer
+        if self._idle or not self.cycle.response_started:  # else it would stand in the middle of another answer
             self.transport.write(b"HTTP/1.1 %b\r\ncontent-length: 0\r\nconnection: close\r\n\r\n" % status)
+        if not self._idle:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
         self.transport.close()

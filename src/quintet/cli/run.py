@@ -100,16 +100,17 @@ def run(engine: engines.EngineOptions, options: RunOptions) -> int:
 async def _run(plan: engines.Plan, options: RunOptions) -> int:
     interrupted = on_interrupt()
     backend = plan.start()
+    preparer = plan.preparer(backend)
     try:
         if not await unless(interrupted, ready(backend, plan.name)):
             return INTERRUPTED
-        job = await Service(backend, time.perf_counter).prepare(_request(plan.name, options))
+        job = await Service(backend, preparer, time.perf_counter).prepare(_request(plan.name, options))
         clock = Clock(time.perf_counter())
         finished = await unless(interrupted, _print(job, clock))
         sys.stderr.write(summary(job.usage, clock, options))
         return 0 if finished else INTERRUPTED
     finally:
-        await end_within(_CLOSE_S, INTERRUPTED, backend.close())
+        await end_within(_CLOSE_S, INTERRUPTED, backend.close(), preparer.close())
 
 
 async def _print(job: Job, clock: Clock) -> None:

@@ -10,25 +10,27 @@ import shlex
 import socket
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import uvicorn
 import uvloop
 
 from quintet import __version__
-from quintet.backends.native.front.engine import Engine
 from quintet.cli import engines, net
+from quintet.cli import fleet as fleets
 from quintet.cli.console import ConsoleReport, OptionError
 from quintet.cli.interrupt import end_within, on_stop, unless
 from quintet.cli.loading import ready
 from quintet.cli.protocol import Protocol
 from quintet.config import ServerConfig
 from quintet.dialects.catalog import PROVIDERS
+from quintet.engines.entry import Model
+from quintet.engines.registry import Registry
 from quintet.errors import shorten
 from quintet.models.files import human
 from quintet.server.app import create_app
 from quintet.server.auth import read_key_file
-from quintet.server.mounts import AUTO
+from quintet.server.routing import AUTO
 from quintet.server.telemetry import ACCESS
 
 _log = logging.getLogger(__name__)
@@ -48,7 +50,7 @@ class ServeOptions:
         drain_timeout: most seconds from SIGTERM until the answers that still run are ended.
     """
 
-    engine: engines.EngineOptions
+    fleet: fleets.FleetOptions
     config: ServerConfig
     no_api_key: bool
     log_level: str
@@ -66,55 +68,66 @@ def serve(options: ServeOptions) -> int:
         raise OptionError(f"--log-level must be one of {', '.join(_LEVELS)}, got {options.log_level!r}.")
     if config.dialect not in (*PROVIDERS, AUTO):
         raise OptionError(f"--dialect must be one of {', '.join((*PROVIDERS, AUTO))}, got {shorten(config.dialect)}.")
-    if "" in config.model_names:
+    if "" in options.fleet.names:
         raise OptionError("--served-model-name must not be empty.")
     keys = len(config.api_keys) + (len(read_key_file(config.api_key_file)) if config.api_key_file else 0)
     net.check_exposure(config.host, config.api_keys, options.no_api_key, keys)
+    if config.admin_key:
+        net.check_key(config.admin_key, "the admin key")
     with net.listen(config.host, config.port) as sock:
         with ConsoleReport() as report:
-            plan = engines.plan(options.engine, report)
+            fleet = fleets.plan(options.fleet, report)
         _log_to_stderr(options.log_level)
-        return uvloop.run(_serve(sock, plan, options, access(config.host, keys)))
+        return uvloop.run(_serve(sock, fleet, options, access(config.host, keys)))
 
 
-async def _serve(sock: socket.socket, plan: engines.Plan, options: ServeOptions, who: str) -> int:
+async def _serve(sock: socket.socket, fleet: fleets.Fleet, options: ServeOptions, who: str) -> int:
     stop, at_once = on_stop()
-    config = options.config
-    backend = plan.supervise()
-    config = replace(config, model_names=config.model_names or (plan.name,))
-    server = _server(backend, config)
+    models = fleet.open()
+    server = _server(models, options.config)
     serving = asyncio.create_task(server.serve([sock]))
     try:
-        if await unless(stop, ready(backend, plan.name)):
-            sys.stdout.write(banner(plan, net.url(sock), config.model_names[0], who, whole=sys.stdout.isatty()))
+        if await unless(stop, _loaded(models)):
+            sys.stdout.write(banner(fleet, net.url(sock), who, whole=sys.stdout.isatty()))
             sys.stdout.flush()
             await unless(stop, _ended(serving))
-            await unless(at_once, _drained(server, backend, options.drain_timeout))
+            await unless(at_once, _drained(server, models, options.drain_timeout))
         return 0
     finally:
-        await _shut_down(server, serving, backend)
+        await _shut_down(server, serving, models)
 
 
 async def _ended(serving: asyncio.Task[None]) -> None:
     await asyncio.shield(serving)
 
 
-async def _drained(server: uvicorn.Server, backend: Engine, seconds: float) -> None:
+async def _loaded(models: Registry) -> None:
+    """Wait for what is loaded at the start; all of it at the same time.
+
+    Raises:
+        ModelError, EngineFailed: one cannot be.
+    """
+    for entry in models.entries.values():
+        if entry.backend is not None:
+            await ready(entry.backend, entry.name)
+
+
+async def _drained(server: uvicorn.Server, models: Registry, seconds: float) -> None:
     """Refuse new work, still answering that, until what there is is done, or time is up."""
-    backend.drain()
+    models.drain()
     try:
         async with asyncio.timeout(seconds):
-            while backend.live or server.server_state.tasks:
+            while models.live or server.server_state.tasks:
                 await asyncio.sleep(_POLL_S)
     except TimeoutError:
-        _log.warning("%d choices are not done after %g s of draining; they are ended", backend.live, seconds)
+        _log.warning("%d choices are not done after %g s of draining; they are ended", models.live, seconds)
 
 
-async def _shut_down(server: uvicorn.Server, serving: asyncio.Task[None], backend: Engine) -> None:
+async def _shut_down(server: uvicorn.Server, serving: asyncio.Task[None], models: Registry) -> None:
     """Refuse new work, let answers end that are nearly done, then end the others."""
     server.should_exit = True
     await asyncio.wait((serving,), timeout=_GRACE_S)
-    await end_within(_END_S, 0, backend.close(), serving)
+    await end_within(_END_S, 0, models.close(), serving)
 
 
 class _Server(uvicorn.Server):
@@ -125,9 +138,9 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _server(backend: Engine, config: ServerConfig) -> uvicorn.Server:
+def _server(models: Registry, config: ServerConfig) -> uvicorn.Server:
     settings = uvicorn.Config(
-        create_app(backend, config),
+        create_app(models, config),
         http=Protocol,
         ws="none",
         lifespan="on",
@@ -158,21 +171,22 @@ def access(host: str, keys: int) -> str:
     return f"no API key: {'this machine only' if net.is_loopback(host) else 'everybody who can reach it'}"
 
 
-def banner(plan: engines.Plan, url: str, name: str, access: str, *, whole: bool) -> str:
+def banner(fleet: fleets.Fleet, url: str, access: str, *, whole: bool) -> str:
     """What is served and where: a block with a command to paste for people, one line for logs."""
-    of = f" of {plan.full_context}" if plan.context < plan.full_context else ""
-    model = f"{name} ({plan.quant + ', ' if plan.quant else ''}context {plan.context}{of})"
-    threads = f"{plan.threads} thread{'s' if plan.threads > 1 else ''}"
-    cache = f"{human(plan.config.kv_bytes)} for {plan.kv_tokens} tokens"
+    name, threads = fleet.names.default.name, max(plan.threads for plan in fleet.plans)
+    models = [_model(plan, model) for plan, model in zip(fleet.plans, fleet.models, strict=True)]
+    computing = f"{fleet.plans[0].isa}, {threads} thread{'s' if threads > 1 else ''}"
+    cache = " + ".join(f"{human(plan.config.kv_bytes)} for {plan.kv_tokens} tokens" for plan in fleet.plans)
     if not whole:
-        return f"quintet {__version__}: {model} at {url}/v1, {plan.isa}, {threads}, KV cache {cache}, {access}\n"
+        return f"quintet {__version__}: {', '.join(models)} at {url}/v1, {computing}, KV cache {cache}, {access}\n"
     key = "" if access.startswith("no") else ' -H "Authorization: Bearer $QUINTET_API_KEY"'
     body = json.dumps({"model": name, "prompt": "The sky is", "max_tokens": 32})
+    listed = "\n           ".join(models)
     return f"""
   Quintet {__version__}   {url}/v1
 
-  model    {model}
-  engine   native, {plan.isa}, {threads}
+  model    {listed}
+  engine   native, {computing}
   memory   KV cache {cache}
   access   {access}
 
@@ -181,3 +195,9 @@ def banner(plan: engines.Plan, url: str, name: str, access: str, *, whole: bool)
 
   Ctrl-C stops.
 """
+
+
+def _model(plan: engines.Plan, model: Model) -> str:
+    of = f" of {plan.full_context}" if plan.context < plan.full_context else ""
+    when = ", loaded when it is asked for" if model.lazy else ""
+    return f"{model.name} ({plan.quant + ', ' if plan.quant else ''}context {plan.context}{of}{when})"

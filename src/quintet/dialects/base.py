@@ -189,7 +189,8 @@ def sampling(temperature: float, top_p: float, seed: int | None, fresh_seed: int
         fresh_seed: where it gave none.
     """
     greedy = temperature < GREEDY_BELOW or top_p < GREEDY_BELOW
-    return Sampling(0.0 if greedy else temperature, 1.0 if top_p < GREEDY_BELOW else top_p, (fresh_seed if seed is None else seed) % 2**64)
+    drawn = (fresh_seed if seed is None else seed) % 2**64
+    return Sampling(0.0 if greedy else temperature, 1.0 if top_p < GREEDY_BELOW else top_p, drawn, seeded=seed is not None)
 
 
 def check_choices(request: CompletionRequest, most: int) -> None:

@@ -40,7 +40,7 @@ class Provider:
         packed: request bodies may be gzip-compressed, and MessagePack.
         warming: its SDK asks for ``tcp_warming`` when it is made.
         statuses: of errors that the other providers do not have, and what they mean.
-        qualifier: what its clients may put before a model's name, as a regular expression.
+        forms: what its clients make of a model's name, as regular expressions whose one group is the name.
         formats: the models list's in other forms: value of the parameter ``format`` -> what writes an entry.
     """
 
@@ -56,13 +56,16 @@ class Provider:
     warming: bool = False
     chunk: type[msgspec.Struct] | None = None
     statuses: Mapping[str, str] = field(default_factory=dict)
-    qualifier: str = ""
+    forms: tuple[str, ...] = ()
     formats: Mapping[str, Callable[[ServedModel], dict[str, object]]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
         return self.dialect.name
 
+
+_OF_ORGANISATION = "[^/]+/([^/]+)"
+"""As on the Hugging Face hub: ``meta-llama/Llama-2-70b-hf``."""
 
 _ALL = (
     Provider(
@@ -88,7 +91,7 @@ _ALL = (
             *("/inference", "/inference/v1", "/inference/v1/v1"),
         ),
         ("Fireworks/", "AsyncFireworks/"),
-        qualifier="accounts/[^/]+/models/",
+        forms=("accounts/[^/]+/models/(.+)", "(?:accounts/[^/]+/models/)?([^#]+)#.+", "accounts/[^/]+/deployments/([^/]+)"),
     ),
     Provider(
         together.Together(),
@@ -101,6 +104,7 @@ _ALL = (
         ("Together/", "AsyncTogether/"),
         chunk=together_wire.Chunk,
         statuses={"403": "The prompt, or the prompt and `max_tokens` together, do not fit the context."},
+        forms=(_OF_ORGANISATION,),
     ),
     Provider(
         cerebras.Cerebras(),
@@ -128,6 +132,7 @@ _ALL = (
             *("/v3/openai", "/v3/openai/v1"),
         ),
         (),
+        forms=(_OF_ORGANISATION,),
     ),
 )
 

@@ -121,7 +121,9 @@ class Extensions:
         given = {name: value for name, value in raw.items() if name in self._names}
         budget = THINKING_BUDGET.of(given)
         reasoning = request.reasoning if budget is None or budget < 0 else Reasoning(budget, THINKING_BUDGET.name)
-        return replace(request, sampling=self._sampling(given, request.sampling), reasoning=reasoning)
+        spelled = (("mirostat_target", MIROSTAT.name),) if MIROSTAT.of(given) else ()
+        sampling = self._sampling(given, request.sampling)
+        return replace(request, sampling=sampling, reasoning=reasoning, spelled=(*request.spelled, *spelled))
 
     def _sampling(self, given: Mapping[str, object], own: Sampling) -> Sampling:
         def of(field: Field[T], current: T) -> T:

@@ -81,7 +81,7 @@ def _piece(piece: bytes) -> str | list[int]:
         return list(piece)
 
 
-def parse_detokenize(body: bytes, vocab: int) -> tuple[str, tuple[int, ...]]:
+def parse_detokenize(body: bytes) -> tuple[str, tuple[int, ...]]:
     """Model name and token ids.
 
     Raises:
@@ -95,13 +95,17 @@ def parse_detokenize(body: bytes, vocab: int) -> tuple[str, tuple[int, ...]]:
         raise wrong_type("tokens", "an array of token ids", tokens)
     (ids,) = _Prompts(1).read("tokens", tokens)
     assert isinstance(ids, tuple)
-    if max(ids) >= vocab:
-        raise BadRequest("tokens", f"must be token ids from 0 to {vocab - 1}", str(max(ids)))
     return MODEL.of(raw), ids
 
 
 def detokenized(ids: Sequence[int], pieces: Sequence[bytes]) -> bytes:
-    """The answer to ``/detokenize``, under both names of the text. Control tokens have none."""
+    """The answer to ``/detokenize``, under both names of the text. Control tokens have none.
+
+    Raises:
+        BadRequest: an id that is no token's.
+    """
+    if (most := max(ids, default=0)) >= len(pieces):
+        raise BadRequest("tokens", f"must be token ids from 0 to {len(pieces) - 1}", str(most))
     text = b"".join(pieces[token] for token in ids).decode("utf-8", "replace")
     return encode({"prompt": text, "content": text})
 

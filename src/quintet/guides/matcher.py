@@ -1,8 +1,7 @@
 """Masks for what an output must conform to, followed token by token. The only importer of ``llguidance``.
 
-A guide goes two ways. In a disposable process (``check``), because hostile input may crash or stall any compiler, it is put into the
-library's notation, tried, and perhaps refused (``translate``). In the engine's process, only what passed: ``Compiler`` compiles it for the
-model's vocabulary, ``compiled.Guides`` keeps it, and each sequence gets a ``Matcher`` of its own. Plain code.
+How a guide comes here: ``quintet.guides``. What has to do with translating runs in the process where guides are tried; in the engine's
+run only ``Compiler`` and the ``Matcher`` of each sequence, on guides that passed. Plain code.
 """
 
 from __future__ import annotations

@@ -1,178 +1,133 @@
-"""From specs to sequences that can run: every rule a prompt can break, checked before anything starts. Plain code over values."""
+"""From a request's sequences to what an engine is given, above every engine.
+
+What can be refused is refused here, before anything starts: what the engine lacks (``supported``), the prompt's ids and length, ranges of
+controls (``resolve``), guides (``GuideCheck``, in a process that may crash). This is the part that waits: long texts are tokenised in a
+thread, guides checked elsewhere. It holds nothing for a request, so what it gives may simply be dropped.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from hashlib import blake2b
+import asyncio
+from collections.abc import Sequence
+from typing import Protocol
 
-from quintet.backends.base import Capabilities, PreparedSequence, SequenceSpec
-from quintet.errors import BadRequest, PromptTooLong, Unsupported, shorten
-from quintet.inputs.infill import Infill
-from quintet.inputs.sampling import Limits, Resolved, resolve_sampling, word_forms
-from quintet.inputs.think_tags import Tags
-from quintet.request import Guide, Prompt, Sampling
+from quintet.errors import Unsupported
+from quintet.guides.check import GuideCheck
+from quintet.inputs.capabilities import Capabilities
+from quintet.inputs.infill import infill, texts_of
+from quintet.inputs.resolve import Known, resolve, texts, words
+from quintet.inputs.sequence import PreparedSequence, SequenceSpec
+from quintet.inputs.supported import fills_in, require_supported
+from quintet.inputs.think_tags import Tags, tags_of
+from quintet.inputs.tokenizer import Tokenizer
+from quintet.request import Gap
 
-
-def texts(specs: Sequence[SequenceSpec]) -> list[str]:
-    """The distinct texts among the prompts and suffixes."""
-    prompts = [spec.prompt for spec in specs if isinstance(spec.prompt, str)]
-    return list(dict.fromkeys([*prompts, *(spec.suffix for spec in specs if spec.suffix)]))
-
-
-def words(specs: Sequence[SequenceSpec]) -> list[str]:
-    """The distinct texts that must be tokenised as they stand inside a longer one."""
-    return list(dict.fromkeys(form for spec in specs for form in word_forms(spec.sampling)))
+INLINE_CHARS = 4096
+"""Most characters tokenised on the event loop itself; that takes about as long as handing them to a thread."""
 
 
-def resolve(
-    specs: Sequence[SequenceSpec],
-    encoded: Mapping[str, Sequence[int]],
-    capabilities: Capabilities,
-    separator: int | None,
-    infill: Infill | None = None,
-    inside: Mapping[str, Sequence[int]] | None = None,
-    grammars: Mapping[Guide, str] | None = None,
-    tags: Tags | None = None,
-) -> tuple[PreparedSequence, ...]:
-    """Check each spec and give it its tokens and ``max_tokens``.
+class Model(Protocol):
+    """For whom requests are prepared; a ``Backend`` is one."""
 
-    Args:
-        encoded: token ids of each of ``texts(specs)``.
-        separator: stands for a prompt without tokens; ``None`` = such a prompt is refused.
-        infill: how the model fills in the middle; ``None`` = it cannot.
-        inside: token ids of each of ``words(specs)``; ``None`` = there are none.
-        grammars: each guide in the engine's notation; ``None`` = there are none.
-        tags: what the model writes around its thinking; ``None`` = it does not think.
+    @property
+    def capabilities(self) -> Capabilities:
+        """Raises ``Loading`` before there are any."""
+        ...
 
-    Raises:
-        BadRequest: a token id or a control out of range, an empty prompt, too many sequences or alternatives.
-        Unsupported: a field that is not in ``OFFERED``, a suffix for a model that cannot fill in the middle,
-            or reasoning on one that does not reason.
-        PromptTooLong: a prompt, or a prompt and ``max_tokens``, exceed the context.
-    """
-    if len(specs) > capabilities.max_sequences:
-        raise BadRequest("prompt", f"must give at most {capabilities.max_sequences} choices (prompts times n)", str(len(specs)))
-    names = _names(specs)
-    forms: dict[tuple[Prompt, str], _Form] = {}
-    controls = _ControlsOfSamples(inside or {}, capabilities.vocab)
-    sequences = []
-    for spec, name in zip(specs, names, strict=True):
-        key = spec.prompt, spec.suffix
-        if key not in forms:
-            ids = encoded[spec.prompt] if isinstance(spec.prompt, str) else spec.prompt
-            if spec.suffix:
-                forms[key] = _filled(spec, _in_range(ids, name, capabilities.vocab), encoded[spec.suffix], infill, capabilities.model)
-            else:
-                forms[key] = _plain(_in_range(ids, name, capabilities.vocab), name, separator)
-            if tags is not None:
-                forms[key] = replace(forms[key], in_block=tags.open_in(forms[key].tokens, capabilities.pieces))
-        sequences.append(_sequence(spec, forms[key], name, capabilities, controls))
-        if spec.guide is not None:
-            _refuse_longer(spec.guide, spec.sampling)
-            sequences[-1] = replace(sequences[-1], grammar=(grammars or {})[spec.guide])
-        if tags is not None:
-            sequences[-1] = replace(sequences[-1], thinking=tags.thinking(forms[key].in_block, spec))
-        elif spec.reasoning and spec.reasoning.budget:
-            rule = f"must be none or left out: {capabilities.model} does not reason"
-            raise Unsupported(spec.reasoning.param, rule, shorten(spec.reasoning.budget))
-    return tuple(sequences)
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Raises what refuses every request while the model takes none."""
+        ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Form:
-    """A prompt's tokens as the model gets them.
+class Preparer:
+    """Prepares the requests of one model, whether it is loaded yet or not.
 
     Args:
-        start, end: where the client's own are among them.
-        stops: tokens that end the completion of such a prompt.
-        in_block: it ends in an open think block.
+        guides: where guides are checked; closed with this.
+        suffix_first: a prompt to be filled in the middle has the suffix before the prefix.
     """
 
-    tokens: tuple[int, ...]
-    start: int
-    end: int
-    stops: tuple[int, ...] = ()
-    in_block: bool = False
+    def __init__(self, model: Model, guides: GuideCheck, *, suffix_first: bool = False) -> None:
+        self._model = model
+        self._guides = guides
+        self._suffix_first = suffix_first
+        self._tags: tuple[Tokenizer, Tags | None] | None = None
+
+    async def prepare(self, specs: Sequence[SequenceSpec]) -> tuple[PreparedSequence, ...]:
+        """Tokenise and check, in the order of the specs.
+
+        Raises:
+            BadRequest: a token id or a control out of range, an empty prompt, too many alternatives, a guide that cannot be compiled.
+            Unsupported: what the engine lacks, a suffix on a model without fill-in-the-middle tokens, reasoning on one that does not
+                reason.
+            PromptTooLong: the prompt, or the prompt plus ``max_tokens``, exceed the context.
+            Overloaded: too many guides are being checked.
+            Loading, EngineFailed, Overloaded: the model is not there.
+        """
+        tokenizer, capabilities = self._model.tokenizer, self._model.capabilities
+        require_supported(specs, capabilities)
+        wanted = texts(specs)
+        if sum(map(len, wanted)) > INLINE_CHARS:
+            encoded = await asyncio.to_thread(_encode, tokenizer, wanted)
+        else:
+            encoded = _encode(tokenizer, wanted)
+        known = Known(
+            encoded=encoded,
+            inside={word: tokenizer.encode_inside(word) for word in words(specs)},
+            grammars=await self._guides.translate(spec.guide for spec in specs),
+            separator=min(tokenizer.eos_ids, default=None),
+            infill=infill(tokenizer, self._suffix_first),
+            tags=self._tags_of(tokenizer),
+        )
+        return resolve(specs, known, capabilities)
+
+    async def tokenize(self, text: str, add_special: bool, quoted: bool = False) -> Sequence[int]:
+        """The token ids of a text; special-token texts are recognised.
+
+        Args:
+            add_special: with the beginning- and end-of-sequence tokens that the model's metadata asks for, as ``prepare`` does it.
+            quoted: they are not recognised, if they are control tokens', and none are added.
+
+        Raises:
+            Loading, Overloaded, EngineFailed: the model is not there.
+        """
+        tokenizer = self._model.tokenizer
+        encode = tokenizer.encode_quoted if quoted else tokenizer.encode
+        ids = encode(text) if len(text) <= INLINE_CHARS else await asyncio.to_thread(encode, text)
+        before, after = (0, 0) if add_special or quoted else tokenizer.traits.added
+        return ids[before : len(ids) - after]
+
+    async def fill(self, gap: Gap) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The prompt of a gap, see ``Infill.fill``, and the tokens that end what fills it, as with ``suffix``.
+
+        Raises:
+            Unsupported: the model, or its engine, cannot.
+            Loading, Overloaded, EngineFailed: the model is not there.
+        """
+        form, about = infill(self._model.tokenizer, self._suffix_first), self._model.capabilities
+        if form is None or not fills_in(about):
+            # Source: "Infill is not supported by this model: [...] token is missing."
+            lack = "it has no fill-in-the-middle tokens" if form is None else "its engine does not end at given tokens"
+            raise Unsupported("", f"Infill is not supported by {about.model}: {lack}")
+        ids: dict[str, Sequence[int]] = {}
+        for text in texts_of(gap):
+            # Source: only in what was typed last are special tokens' texts recognised; files are quoted.
+            ids[text] = await self.tokenize(text, add_special=False, quoted=True)
+            await asyncio.sleep(0)  # thousands of files must not hold up the streams of others
+        line = await self.tokenize(gap.line, add_special=False)
+        return form.fill(gap, ids, line, about.context), form.stops
+
+    async def close(self) -> None:
+        """End the checking of guides. Idempotent."""
+        await self._guides.close()
+
+    def _tags_of(self, tokenizer: Tokenizer) -> Tags | None:
+        """Found once for a tokenizer: the end tag is encoded from each of its characters on."""
+        if self._tags is None or self._tags[0] is not tokenizer:
+            self._tags = tokenizer, tags_of(tokenizer)
+        return self._tags[1]
 
 
-def _names(specs: Sequence[SequenceSpec]) -> list[str]:
-    """``prompt``, or ``prompt[i]`` where there are several; samples of one prompt hold the same object."""
-    number, numbers = -1, []
-    for index, spec in enumerate(specs):
-        number += index == 0 or spec.prompt is not specs[index - 1].prompt
-        numbers.append(number)
-    return [f"prompt[{one}]" if number else "prompt" for one in numbers]
-
-
-class _ControlsOfSamples:
-    """Resolves the controls of a prompt's samples, which differ in the seed alone, once."""
-
-    def __init__(self, inside: Mapping[str, Sequence[int]], vocab: int) -> None:
-        self._inside = inside
-        self._vocab = vocab
-        self._last: tuple[object, Resolved] | None = None
-
-    def resolve(self, spec: SequenceSpec, limits: Limits, stops: tuple[int, ...]) -> Resolved:
-        key = replace(spec.sampling, seed=0), limits, stops
-        if self._last is None or self._last[0] != key:
-            wanted = replace(spec.sampling, stop_token_ids=(*spec.sampling.stop_token_ids, *stops))
-            self._last = key, resolve_sampling(wanted, limits, self._inside, self._vocab)
-        known = self._last[1]
-        return replace(known, sampling=replace(known.sampling, seed=spec.sampling.seed))
-
-
-def _refuse_longer(guide: Guide, sampling: Sampling) -> None:
-    """What conforms may be complete before so many tokens, and then nothing could follow."""
-    if sampling.ignore_eos or sampling.min_tokens:
-        name = "ignore_eos" if sampling.ignore_eos else "min_tokens"
-        raise BadRequest(guide.param, f"cannot be combined with {name}")
-
-
-def _in_range(tokens: Sequence[int], name: str, vocab: int) -> Sequence[int]:
-    if tokens and not (min(tokens) >= 0 and max(tokens) < vocab):
-        wrong = next(token for token in tokens if not 0 <= token < vocab)
-        raise BadRequest(name, f"token ids must be from 0 to {vocab - 1}", shorten(wrong))
-    return tokens
-
-
-def _plain(tokens: Sequence[int], name: str, separator: int | None) -> _Form:
-    if not tokens and separator is None:
-        raise BadRequest(name, "must not be empty: this model has no token to start from")
-    given = tuple(tokens) if tokens or separator is None else (separator,)
-    return _Form(given, 0, len(given))
-
-
-def _filled(spec: SequenceSpec, tokens: Sequence[int], suffix: Sequence[int], infill: Infill | None, model: str) -> _Form:
-    if infill is None:
-        raise Unsupported("suffix", f"needs a model with fill-in-the-middle tokens, and {model} has none; leave it out")
-    return _Form(*infill.join(spec.prompt, tokens, suffix), infill.stops)
-
-
-def _sequence(spec: SequenceSpec, form: _Form, name: str, capabilities: Capabilities, controls: _ControlsOfSamples) -> PreparedSequence:
-    context, length = capabilities.context, len(form.tokens)
-    if spec.logprobs is not None and not 0 <= spec.logprobs <= capabilities.max_logprobs:
-        raise BadRequest("logprobs", f"must be from 0 to {capabilities.max_logprobs}", shorten(spec.logprobs))
-    if spec.max_tokens is not None and spec.max_tokens < 0:
-        raise BadRequest("max_tokens", "must be at least 0", shorten(spec.max_tokens))
-    most = context if spec.max_tokens == 0 else context - 1  # room for one token, unless none is wanted
-    if length > most:
-        raise PromptTooLong(name, f"must have at most {most} tokens, for the context is {context}", str(length))
-    if spec.max_tokens is not None and length + spec.max_tokens > context and not spec.truncate:
-        rule = f"and the {length} tokens of {name} must together be at most {context}, the context"
-        raise PromptTooLong("max_tokens", rule, shorten(spec.max_tokens))
-    max_tokens = context - length if spec.max_tokens is None else min(spec.max_tokens, context - length)
-    resolved = controls.resolve(spec, Limits(max_tokens, lowered=max_tokens < (spec.max_tokens or 0)), form.stops)
-    first = form.start if spec.echo_last is None else max(form.start, form.end - spec.echo_last)
-    echo = spec.echo and first < form.end
-    return PreparedSequence(
-        tokens=form.tokens,
-        max_tokens=max_tokens,
-        sampling=resolved.sampling,
-        logprobs=spec.logprobs,
-        echo=echo,
-        prompt_end=form.end if form.end < length else None,
-        echo_from=first if echo else 0,
-        salt=blake2b(spec.cache_salt.encode("utf-8", "surrogatepass"), digest_size=16).digest() if spec.cache_salt else b"",
-        bad_words=resolved.bad_words,
-    )
+def _encode(tokenizer: Tokenizer, wanted: Sequence[str]) -> dict[str, list[int]]:
+    return {text: tokenizer.encode(text) for text in wanted}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from quintet.backends.base import SequenceSpec
+from quintet.inputs.sequence import SequenceSpec
 from quintet.inputs.tokenizer import Tokenizer
 from quintet.thinking import Thinking, ends_inside
 
@@ -40,7 +40,7 @@ class Tags:
 
 def tags_of(tokenizer: Tokenizer) -> Tags | None:
     """``None`` if the model does not think."""
-    found = getattr(tokenizer, "think", None)
+    found = tokenizer.traits.think
     if found is None:
         return None
     first = found.token if found.token is not None else tokenizer.encode_inside(found.end)[0]

@@ -1,13 +1,15 @@
-"""What is needed of a tokenizer (``models/tokenizer.py``, or the toy's bytes)."""
+"""What is needed of a tokenizer (``models/tokenizer.py``, or the toy's bytes), and the part of it that an engine's worker needs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Protocol
 
+from quintet.models.traits import Traits
 
-class Tokenizer(Protocol):
-    """What the engine needs of a tokenizer (``models/tokenizer.py``, or the toy's bytes)."""
+
+class Vocabulary(Protocol):
+    """What computing needs: how many tokens there are, their bytes, and which of them end a sequence."""
 
     @property
     def pieces(self) -> Sequence[bytes]:
@@ -17,6 +19,15 @@ class Tokenizer(Protocol):
     @property
     def eos_ids(self) -> frozenset[int]:
         """Ids that end a sequence."""
+        ...
+
+
+class Tokenizer(Vocabulary, Protocol):
+    """And what preparing a request needs: text to ids. There is no way back, since a vocabulary is bytes."""
+
+    @property
+    def traits(self) -> Traits:
+        """What it tells of its model."""
         ...
 
     def encode(self, text: str) -> list[int]:

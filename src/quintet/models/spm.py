@@ -1,115 +1,106 @@
-"""SentencePiece-style tokenising: repeatedly join the neighbours whose union has the highest score, leftmost first."""
+"""SentencePiece tokenising of a GGUF vocabulary. The only importer of ``sentencepiece``, whose algorithm llama.cpp's is.
+
+The neighbours whose union has the highest score are joined, leftmost first among equals, until no union is a token. The library
+reads models of its own format only, so the vocabulary is written as one, and what llama.cpp does otherwise is done around it:
+
+- every text of the vocabulary takes part in joining, whatever its type: all are written as normal pieces;
+- a character without a token of its own may still be joined to a longer one: such characters get ids past the vocabulary's end;
+- those of them that are left, and characters that are in no token at all, become their bytes' tokens.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
+import re
+import struct
 from array import array
-from collections import deque
-from collections.abc import Iterable
-from heapq import heappop, heappush
+from collections.abc import Mapping, Sequence
 
+from sentencepiece import SentencePieceProcessor
+
+from quintet.errors import shorten
 from quintet.models.metadata import Metadata
 from quintet.models.vocabulary import PREFIX, SPACE_MARK, Vocabulary
-from quintet.models.words import WordCache
 
 
 class SentencePiece:
     """Encodes plain text with a scored vocabulary; characters without a token become byte tokens.
 
     Raises:
-        ModelError: scores that are not finite numbers, or no token for some byte.
+        ModelError: scores that are not finite numbers, no token for some byte, or a text with a NUL.
     """
 
     def __init__(self, meta: Metadata, vocabulary: Vocabulary) -> None:
-        self._ids = vocabulary.ids
-        self._scores = _scores(meta, len(self._ids))
-        self._bytes = _byte_ids(meta, self._ids)
-        self._longest = max(map(len, self._ids))
-        self._joined = _joined_pairs(self._ids)
+        ids = vocabulary.ids
+        scores = _scores(meta, len(ids))
+        self._bytes = _byte_ids(meta, ids)
+        met = sorted(set().union(*ids))
+        self._unmet = re.compile(f"[^{re.escape(''.join(met))}]+")
+        tokenless = [char for char in met if char not in ids]
+        self._spelled = {len(ids) + at: self._spell(char) for at, char in enumerate(tokenless)}
+        self._library = _library(meta, ids, scores, tokenless)
         self._space_prefix = meta.flag(PREFIX + "add_space_prefix", True)
-        self._encode = WordCache(self._word).encode
 
     def encode(self, text: str, after_special: bool) -> list[int]:
         """Ids of ``text``. ``after_special``: it begins the prompt or follows a special token, so a space is put before it."""
         if self._space_prefix and after_special:
             text = f" {text}"
-        return self._encode(self._words(text.replace(" ", SPACE_MARK)))
+        text = text.replace(" ", SPACE_MARK)
+        ids: list[int] = []
+        at = 0
+        for unmet in self._unmet.finditer(text):
+            ids += self._join(text[at : unmet.start()])
+            ids += self._spell(unmet[0])
+            at = unmet.end()
+        return ids + self._join(text[at:])
 
-    def _words(self, text: str) -> list[str]:
-        """Cut where no token has those two characters side by side: no join can ever cross, so the words are independent."""
-        joined = self._joined
-        cuts = [at + 1 for at in range(len(text) - 1) if text[at : at + 2] not in joined]
-        return [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    def _join(self, text: str) -> list[int]:
+        found: list[int] = self._library.encode(text)
+        if self._spelled.keys().isdisjoint(found):
+            return found
+        return [part for token in found for part in self._spelled.get(token, (token,))]
 
-    def _word(self, word: str) -> list[int]:
-        ids, scores, longest, size = self._ids, self._scores, self._longest, len(word)
-        ends = list(range(1, size + 1))  # of the piece that starts here; 0 once it is part of the piece before
-        before = list(range(-1, size - 1))
-        joins = _Joins(longest)
-        for i in range(size - 1):
-            token = ids.get(word[i : i + 2])
-            if token is not None:
-                joins.push(scores[token], i, 2)
-        while (join := joins.pop()) is not None:
-            left, end = join
-            right = ends[left]
-            if not right or right >= end or ends[right] != end:
-                continue  # one of the two has been joined to another meanwhile
-            ends[left], ends[right] = end, 0
-            if end < size:
-                before[end] = left
-            for a, b in ((before[left], left), (left, end)):
-                if a >= 0 and b < size and ends[b] - a <= longest:
-                    token = ids.get(word[a : ends[b]])
-                    if token is not None:
-                        joins.push(scores[token], a, ends[b] - a)
-        return [token for start, end in enumerate(ends) if end for token in self._token(word[start:end])]
-
-    def _token(self, piece: str) -> list[int]:
-        token = self._ids.get(piece)
-        return [token] if token is not None else [self._bytes[byte] for byte in piece.encode()]
+    def _spell(self, text: str) -> list[int]:
+        return [self._bytes[byte] for byte in text.encode()]
 
 
-class _Joins:
-    """A queue of possible joins, best score first, then leftmost.
+def _library(meta: Metadata, ids: Mapping[str, int], scores: Sequence[float], tokenless: Sequence[str]) -> SentencePieceProcessor:
+    """The library's model. Its ids are places in ``ids``, then in ``tokenless``; a last one, for the unknown, is never met."""
+    key = PREFIX + "tokens"
+    texts = [*ids, *tokenless]
+    for text in texts:
+        if "\0" in text:
+            raise meta.error(key, "must not hold a NUL", text)
+    tails = [struct.pack("<Bf", _SCORE, score) + _NORMAL for score in scores] + [_NORMAL] * len(tokenless)
+    pieces = [_field(1, _field(1, text.encode()) + tail) for text, tail in zip(texts, tails, strict=True)]
+    unknown = max(texts, key=len) + "?"  # no other's text, since longer than any
+    pieces.append(_field(1, _field(1, unknown.encode()) + _UNKNOWN))
+    try:
+        return SentencePieceProcessor(model_proto=b"".join(pieces) + _BPE + _VERBATIM, out_type=int)
+    except (RuntimeError, ValueError) as error:
+        raise meta.error(key, f"must be texts that can be joined ({shorten(str(error))})") from None
 
-    One queue per score, each filled nearly in order, so that a million equal joins cost no more each than a few; a heap of
-    them all would spend most of the time comparing.
 
-    Args:
-        longest: most characters of a token.
-    """
+def _field(number: int, content: bytes) -> bytes:
+    """A field of bytes in protocol buffers' wire format, https://protobuf.dev/programming-guides/encoding."""
+    return _head(number, len(content)) + content
 
-    def __init__(self, longest: int) -> None:
-        self._step = longest + 1
-        self._order: list[float] = []
-        self._queues: dict[float, tuple[deque[int], list[int]]] = {}
 
-    def push(self, score: float, left: int, length: int) -> None:
-        item = left * self._step + length
-        found = self._queues.get(score)
-        if found is None:
-            self._queues[score] = (deque((item,)), [])
-            heappush(self._order, -score)
-        elif not found[0] or found[0][-1] <= item:
-            found[0].append(item)
-        else:
-            heappush(found[1], item)
+@functools.lru_cache(256)
+def _head(number: int, size: int) -> bytes:
+    length = bytearray()
+    while size > 127:
+        length.append(size & 127 | 128)
+        size >>= 7
+    return bytes((number << 3 | 2, *length, size))
 
-    def pop(self) -> tuple[int, int] | None:
-        """(left, end) of the best join; ``None`` when there is none."""
-        while self._order:
-            in_order, late = self._queues[-self._order[0]]
-            if late and (not in_order or late[0] < in_order[0]):
-                item = heappop(late)
-            elif in_order:
-                item = in_order.popleft()
-            else:
-                del self._queues[-heappop(self._order)]
-                continue
-            left, length = divmod(item, self._step)
-            return left, left + length
-        return None
+
+# Of sentencepiece_model.proto.
+_SCORE = 0x15
+_NORMAL, _UNKNOWN = b"\x18\x01", b"\x18\x02"
+_BPE = _field(2, b"\x18\x02")  # trainer_spec: model_type
+_VERBATIM = _field(3, b"\x18\0\x20\0\x28\0")  # normalizer_spec: no space is added, removed or replaced
 
 
 def _scores(meta: Metadata, size: int) -> list[float]:
@@ -130,8 +121,3 @@ def _byte_ids(meta: Metadata, ids: dict[str, int]) -> list[int]:
             raise meta.error(PREFIX + "tokens", f"must have a token for every byte, but <0x{byte:02X}> is missing")
         found.append(token)
     return found
-
-
-def _joined_pairs(ids: Iterable[str]) -> frozenset[str]:
-    """Every two characters that stand side by side in some token."""
-    return frozenset(text[at : at + 2] for text in ids for at in range(len(text) - 1))

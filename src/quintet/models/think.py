@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Container
-from dataclasses import dataclass
 
 KNOWN = (
     ("<think>", "</think>"),  # DeepSeek R1, Qwen 3, GLM 4.5, SmolLM 3
@@ -13,19 +12,6 @@ KNOWN = (
     ("\u25c1think\u25b7", "\u25c1/think\u25b7"),  # Kimi VL
     ("<|START_THINKING|>", "<|END_THINKING|>"),  # Command A
 )
-
-
-@dataclass(frozen=True, slots=True)
-class ThinkTags:
-    """What stands around a model's thinking in its text.
-
-    Args:
-        token: the id that is the end tag as a whole; ``None`` = it takes several.
-    """
-
-    start: str
-    end: str
-    token: int | None = None
 
 
 def known_tags(template: str, tokens: Container[str]) -> tuple[str, str] | None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from dataclasses import replace
 from typing import Protocol
 
 from tokenizers.models import BPE
@@ -14,11 +13,10 @@ from quintet.models.pieces import Pieces
 from quintet.models.pretokenizers import PRETOKENIZERS, Pretokenizer, Rules
 from quintet.models.special import MAX_LENGTH, Specials
 from quintet.models.spm import SentencePiece
-from quintet.models.think import ThinkTags
+from quintet.models.traits import Roles, Traits
 from quintet.models.vocabulary import (
     PREFIX,
     TEMPLATE,
-    Fim,
     Vocabulary,
     byte_alphabet,
     byte_level_pieces,
@@ -45,11 +43,9 @@ class Tokenizer:
         special: ids whose text is recognised in a prompt.
         bos_id: the beginning-of-sequence token, if the model has one.
         eos_id: likewise the end.
-        fim: fill-in-the-middle ids.
         add_bos: the metadata asks for a BOS before a prompt.
         add_eos: likewise an EOS after it.
-        roles: texts of the tokens ``bos``, ``eos`` and ``pad``, and the ``chat_template``, as far as the model has them.
-        think: what the model writes around its thinking; ``None`` = it does not think.
+        traits: what it tells of the model; ``added`` is filled in here.
     """
 
     def __init__(
@@ -63,19 +59,16 @@ class Tokenizer:
         special: frozenset[int],
         bos_id: int | None,
         eos_id: int | None,
-        fim: Fim,
         add_bos: bool,
         add_eos: bool,
-        roles: Mapping[str, str],
-        think: ThinkTags | None,
+        traits: Traits,
     ) -> None:
         self._encoder, self._specials, self._words = encoder, specials, words
-        self.pieces, self.eos_ids, self.special, self.fim = pieces, eos_ids, special, fim
+        self.pieces, self.eos_ids, self.special = pieces, eos_ids, special
         self.bos_id, self.eos_id = bos_id, eos_id
         self._before = [bos_id] if add_bos and bos_id is not None else []
         self._after = [eos_id] if add_eos and eos_id is not None else []
-        self.added = len(self._before), len(self._after)
-        self.roles, self.think = roles, think
+        self.traits = replace(traits, added=(len(self._before), len(self._after)))
 
     def encode(self, text: str) -> list[int]:
         """Prompt text to ids: special-token texts are recognised, BOS and EOS added only if the metadata asks for them.
@@ -136,10 +129,11 @@ def build_tokenizer(meta: Metadata, think: tuple[str, str] | None = None) -> Tok
         made = _sentence_piece(meta, think)
     else:
         raise meta.error(PREFIX + "model", "must be one of the supported gpt2 (byte-level BPE), llama (SentencePiece)", model)
-    if made.think is not None and not _writable(made, made.think.end):
+    tags = made.traits.think
+    if tags is not None and not _writable(made, tags.end):
         if think:
-            raise meta.error(PREFIX + "tokens", "has no tokens to write the end of a think block with", made.think.end)
-        made.think = None
+            raise meta.error(PREFIX + "tokens", "has no tokens to write the end of a think block with", tags.end)
+        made.traits = replace(made.traits, think=None)
     return made
 
 
@@ -190,19 +184,17 @@ def _tokenizer(
         special=special,
         bos_id=bos_id,
         eos_id=eos_id,
-        fim=vocabulary.fim,
         add_bos=asks["bos"],
         add_eos=asks["eos"],
-        roles=_roles(meta, vocabulary, {"bos": bos_id, "eos": eos_id, "pad": token_id(meta, "padding_token_id", size)}),
-        think=vocabulary.think,
+        traits=Traits(fim=vocabulary.fim, think=vocabulary.think, roles=_roles(meta, vocabulary, bos_id, eos_id)),
     )
 
 
-def _roles(meta: Metadata, vocabulary: Vocabulary, ids: Mapping[str, int | None]) -> dict[str, str]:
+def _roles(meta: Metadata, vocabulary: Vocabulary, bos_id: int | None, eos_id: int | None) -> Roles:
     texts = list(vocabulary.ids)
-    roles = {role: texts[token] for role, token in ids.items() if token is not None}
-    template = meta.text(TEMPLATE, "")
-    return {**roles, "chat_template": template} if template else roles
+    ids = eos_id, bos_id, token_id(meta, "padding_token_id", len(texts))
+    eos, bos, pad = ("" if token is None else texts[token] for token in ids)
+    return Roles(eos, bos, pad, meta.text(TEMPLATE, ""))
 
 
 def _strip_after(meta: Metadata, vocabulary: Vocabulary, special: frozenset[int]) -> frozenset[int]:
@@ -222,11 +214,9 @@ class _ByteLevel:
 
     def __init__(self, meta: Metadata, vocabulary: Vocabulary, rules: Rules) -> None:
         self._split = Pretokenizer(rules.stages).split
-        self._whole_words = rules.whole_words
         self._alphabet = byte_alphabet()
-        missing = "".join(char for char in self._alphabet if char not in vocabulary.ids)
-        self._missing = re.compile(f"[{re.escape(missing)}]+") if missing else None
-        self._model = _merger(meta, vocabulary)
+        self._size = len(vocabulary.ids)
+        self._model = _merger(meta, vocabulary, self._alphabet, rules.whole_words)
         self._encode = WordCache(self._word).encode
 
     def encode(self, text: str, after_special: bool) -> list[int]:  # noqa: ARG002 - the protocol's
@@ -234,21 +224,18 @@ class _ByteLevel:
 
     def _word(self, word: str) -> tuple[int, ...]:
         letters = word.encode().decode("latin-1").translate(self._alphabet)
-        if self._whole_words:
-            token = self._model.token_to_id(letters)
-            if token is not None:
-                return (token,)
-        # A byte without a token gives no id and separates its neighbours; the library would join them over it.
-        parts = self._missing.split(letters) if self._missing else (letters,)
-        return tuple(token.id for part in parts if part for token in self._model.tokenize(part))
+        return tuple(token.id for token in self._model.tokenize(letters) if token.id < self._size)
 
 
-def _merger(meta: Metadata, vocabulary: Vocabulary) -> BPE:
+def _merger(meta: Metadata, vocabulary: Vocabulary, alphabet: str, whole_words: bool) -> BPE:
+    """A letter without a token gets an id past the vocabulary's end, so that it keeps its neighbours apart; the library would drop it."""
     key = PREFIX + "merges"
     entries = dict.fromkeys(meta.texts(key))  # the first of equal entries ranks
     merges = [(left, right) for left, _, right in (entry.partition(" ") for entry in entries)]
     del entries
+    missing = [letter for letter in alphabet if letter not in vocabulary.ids]
+    ids = vocabulary.ids | {letter: len(vocabulary.ids) + at for at, letter in enumerate(missing)} if missing else vocabulary.ids
     try:
-        return BPE(vocab=vocabulary.ids, merges=merges, cache_capacity=0)
+        return BPE(vocab=ids, merges=merges, cache_capacity=0, ignore_merges=whole_words)
     except Exception as error:  # the library raises bare ``Exception``
         raise meta.error(key, f"must each join two tokens of the vocabulary to a third ({shorten(str(error))})") from None

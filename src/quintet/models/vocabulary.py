@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from quintet.models.metadata import Metadata
 from quintet.models.pieces import Pieces
-from quintet.models.think import ThinkTags, known_tags
+from quintet.models.think import known_tags
+from quintet.models.traits import Fim, ThinkTags
 
 PREFIX = "tokenizer.ggml."
 TEMPLATE = "tokenizer.chat_template"
@@ -71,18 +72,6 @@ FIM: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "separator": (("fim_sep_token_id",), ("<|file_sep|>",)),
 }
 """Role in fill-in-the-middle -> (metadata keys, well-known texts, the first found wins)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fim:
-    """Token ids for fill-in-the-middle; ``None`` where the vocabulary has none."""
-
-    prefix: int | None = None
-    suffix: int | None = None
-    middle: int | None = None
-    pad: int | None = None
-    repo: int | None = None
-    separator: int | None = None
 
 
 @dataclass(slots=True)

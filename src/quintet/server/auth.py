@@ -18,7 +18,7 @@ from quintet.errors import NotAuthorized, QuintetError, TooManyRequests
 
 _log = logging.getLogger(__name__)
 
-_SCHEME = b"Bearer "
+_SCHEME = b"bearer "
 _REFUSAL = "Missing or wrong API key; send it as 'Authorization: Bearer KEY'."
 _HASHED = re.compile(r"sha256:([0-9a-fA-F]{64})")
 
@@ -77,14 +77,14 @@ class Keys:
         """Check raw ASGI headers; without keys everybody is welcome.
 
         Raises:
-            NotAuthorized: anything but exactly one ``Authorization: Bearer KEY`` with a known key; always the same words.
+            NotAuthorized: anything but exactly one ``Authorization: Bearer KEY`` (``bearer`` too) with a known key; always the same words.
             TooManyRequests: too many wrong keys from this address.
         """
         if self._open:
             return ANYBODY
         self._refresh()
         given = [value for name, value in headers if name == b"authorization"]
-        if len(given) != 1 or not given[0].startswith(_SCHEME):
+        if len(given) != 1 or given[0][: len(_SCHEME)].lower() != _SCHEME:
             raise NotAuthorized(_REFUSAL)
         caller = self._known(given[0][len(_SCHEME) :])
         # Asked even for a right key: as long as an address is locked out, a guess must not show that it was right.

@@ -7,9 +7,9 @@ import zlib
 from typing import Any
 
 import msgspec
-from starlette.datastructures import Headers
 
 from quintet.errors import BadRequest, BodyTooLarge, UnsupportedMedia
+from quintet.server.asgi import Headers
 
 MSGPACK = ("application/vnd.msgpack", "application/msgpack", "application/x-msgpack")
 
@@ -18,6 +18,9 @@ _INVALID = "invalid_body"
 MAX_CONTAINERS = 2**17
 """Most bytes of a MessagePack body that may begin an array or an object, for it to be read as any other. Bytes of texts that are not ASCII
 look the same; a body with more must be without arrays in arrays, so that no hundreds of thousands of them are made."""
+
+MOST_MEMBERS = 100
+"""Most members of a gzip body; each costs a look at all that follows it."""
 
 _CONTAINERS = bytes([*range(0x80, 0xA0), *range(0xDC, 0xE0)])  # https://github.com/msgpack/msgpack/blob/master/spec.md#formats
 _Leaf = None | bool | int | float | str
@@ -76,6 +79,8 @@ def _inflate(body: bytes, most: int) -> bytes:
     parts: list[bytes] = []
     left = most + 1
     while body:
+        if len(parts) == MOST_MEMBERS:
+            raise BadRequest("", f"The gzip body must have at most {MOST_MEMBERS} members", code=_INVALID)
         member = zlib.decompressobj(wbits=31)
         try:
             parts.append(member.decompress(body, left))

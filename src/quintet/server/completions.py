@@ -12,19 +12,21 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from quintet.backends.base import Backend
 from quintet.config import ServerConfig
 from quintet.dialects.base import Format, Headers, Identity, Parsed, Renderer
+from quintet.engines.registry import Served
 from quintet.errors import BadRequest, QuintetError, TooManyRequests
 from quintet.events import ChoiceDone, Event, Failed, Finished
+from quintet.inputs.prepare import Preparer
 from quintet.request import CompletionRequest
 from quintet.server.auth import Caller
 from quintet.server.bodies import as_json
 from quintet.server.call import Call
 from quintet.server.guard import Guard
+from quintet.server.metrics import Telemetry
 from quintet.server.models import Models
 from quintet.server.sse import DONE, EVENTS, JSON, SlowAnswer, frames
-from quintet.server.telemetry import Observer, Telemetry
+from quintet.server.telemetry import Observer
 from quintet.service import Job, Service
 
 _log = logging.getLogger(__name__)
@@ -45,23 +47,23 @@ class Source:
     clock: Callable[[], float] = time.monotonic
 
 
-async def _as_parsed(parsed: Parsed) -> CompletionRequest:
+async def _as_parsed(parsed: Parsed, _: Preparer) -> CompletionRequest:
     return parsed.request
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
-    """How a route asks for completions and gets them.
+class CompletionApi:
+    """An API of completions: how they are asked for and answered.
 
     Args:
         title: whose page documents its fields.
-        complete: what is still to be done to a parsed request.
+        complete: what is still to be done to a parsed request with its model's preparer.
         done: the last frame of a stream.
     """
 
     title: str
     format: Format
-    complete: Callable[[Parsed], Awaitable[CompletionRequest]] = _as_parsed
+    complete: Callable[[Parsed, Preparer], Awaitable[CompletionRequest]] = _as_parsed
     done: bytes = DONE
 
 
@@ -85,11 +87,7 @@ class Completions:
         keep_alive: seconds of silence after which something is sent.
     """
 
-    def __init__(
-        self, backend: Backend, models: Models, source: Source, config: ServerConfig, telemetry: Telemetry, keep_alive: float
-    ) -> None:
-        self._backend = backend
-        self._service = Service(backend, source.clock)
+    def __init__(self, models: Models, source: Source, config: ServerConfig, telemetry: Telemetry, keep_alive: float) -> None:
         self._models = models
         self._source = source
         self._config = config
@@ -98,24 +96,32 @@ class Completions:
         self._running: Counter[str] = Counter()  # completions per key
 
     async def __call__(self, call: Call) -> None:
-        await self.answer(call, Manner(call.provider.title, call.provider.dialect))
+        await self.answer(call, CompletionApi(call.provider.title, call.provider.dialect))
 
-    async def answer(self, call: Call, manner: Manner) -> None:
-        """Answer in another manner than the dialect's."""
+    async def answer(self, call: Call, api: CompletionApi) -> None:
+        """Answer as ``api`` has it, which need not be the dialect's own."""
         with self._slot(call.caller):
-            parsed = await self._parse(call, manner)
-            request = self._resolved(await manner.complete(parsed), call)
-            job = await self._service.prepare(request, call.caller.id)
-            observer = Observer(self._telemetry, request, call.arrived)
-            renderer = manner.format.renderer(request, self._identity(request), parsed.options)
-            try:
-                async with Guard(call.exchange.receive, job, self._config.timeout) as guard:
-                    job.start()  # nothing was awaited since it was prepared: nobody else can have taken its place in the queue
-                    run = _Run(call, job, renderer, observer, guard, tuple(_warnings(parsed)), manner.done)
-                    await (self._stream(run) if request.stream else self._json(run))
-            finally:
-                observer.ended(job.usage)
-                call.facts.update(model=request.model, **observer.facts())
+            parsed = await self._parse(call, api)
+            served = self._models.find(parsed.request.model, call.provider)
+            with served.entry.held():
+                await self._complete(call, api, parsed, served)
+
+    async def _complete(self, call: Call, api: CompletionApi, parsed: Parsed, served: Served) -> None:
+        backend = await self._models.ready(call, served.entry)
+        preparer = served.entry.preparer
+        request = _resolved(await api.complete(parsed, preparer), served.name, call.caller)
+        job = await Service(backend, preparer, self._source.clock).prepare(request, call.caller.id)
+        observer = Observer(self._telemetry.of(served.entry.name), request, call.arrived)
+        identity = Identity(self._source.token(), int(self._source.now()), request.model, backend.capabilities.fingerprint)
+        renderer = api.format.renderer(request, identity, parsed.options)
+        try:
+            async with Guard(call.http.receive, job, self._config.timeout) as guard:
+                job.start()  # nothing was awaited since it was prepared: nobody else can have taken its place in the queue
+                run = _Run(call, job, renderer, observer, guard, tuple(_warnings(parsed)), api.done)
+                await (self._stream(run) if request.stream else self._json(run))
+        finally:
+            observer.ended(job.usage)
+            call.facts.update(model=served.entry.name, **observer.facts())
 
     @contextlib.contextmanager
     def _slot(self, caller: Caller) -> Iterator[None]:
@@ -135,28 +141,19 @@ class Completions:
             if not self._running[caller.id]:
                 del self._running[caller.id]
 
-    async def _parse(self, call: Call, manner: Manner) -> Parsed:
-        exchange, provider, most = call.exchange, call.provider, self._config.max_body_bytes
-        body = await exchange.body(most, provider.packed)
+    async def _parse(self, call: Call, api: CompletionApi) -> Parsed:
+        http, provider, most = call.http, call.provider, self._config.max_body_bytes
+        body = await http.body(most, provider.packed)
 
         def parse() -> Parsed:
-            return manner.format.parse(as_json(body, exchange.headers, most), self._source.seed())
+            return api.format.parse(as_json(body, http.headers, most), self._source.seed())
 
-        small = len(body) <= INLINE_BYTES and "content-encoding" not in exchange.headers
+        small = len(body) <= INLINE_BYTES and "content-encoding" not in http.headers
         parsed = parse() if small else await asyncio.to_thread(parse)
         if parsed.ignored and self._config.strict:
-            rule = f"is not a field of {manner.title}'s page, and this server is strict"
+            rule = f"is not a field of {api.title}'s page, and this server is strict"
             raise BadRequest(parsed.ignored[0], rule, code="unknown_parameter")
         return parsed
-
-    def _resolved(self, request: CompletionRequest, call: Call) -> CompletionRequest:
-        """With the model's name, and a salt that no two keys share: what one has cached must not show in another's timing."""
-        own = call.caller.salt
-        salt = f"{own}/{request.cache_salt}" if own else request.cache_salt
-        return dataclasses.replace(request, model=self._models.resolve(request.model, call.provider), cache_salt=salt)
-
-    def _identity(self, request: CompletionRequest) -> Identity:
-        return Identity(self._source.token(), int(self._source.now()), request.model, self._backend.capabilities.fingerprint)
 
     async def _stream(self, run: _Run) -> None:
         batches = run.job.events()
@@ -165,7 +162,7 @@ class Completions:
         await asyncio.wait({first}, timeout=self._keep_alive)
         if first.done() and not run.guard.gone:
             _raise(run.guard.failure(first.result()))
-        async with SlowAnswer(run.call.exchange, EVENTS, run.headers, self._keep_alive) as answer:
+        async with SlowAnswer(run.call.http, EVENTS, run.headers, self._keep_alive) as answer:
             try:
                 batch = await first
                 run.observer.saw(batch)
@@ -177,7 +174,7 @@ class Completions:
                 last = _render(run.renderer, batch) + run.done if broken is None else _broken(run.renderer, batch, broken)
                 failure: Exception | None = broken
             except Exception as error:
-                _log.exception("request %s broke in its stream", run.call.exchange.request_id)
+                _log.exception("request %s broke in its stream", run.call.http.request_id)
                 failure, last = error, frames(run.renderer.feed(Failed(_BROKEN)))
             if run.guard.gone:
                 return
@@ -195,20 +192,26 @@ class Completions:
             elif not run.guard.gone:
                 events = collecting.result()
                 _raise(run.guard.failure(events))
-                await run.call.exchange.reply(200, run.renderer.fold(events), [*run.headers, *run.renderer.headers(events)])
+                await run.call.http.reply(200, run.renderer.fold(events), [*run.headers, *run.renderer.headers(events)])
         finally:
             collecting.cancel()
             await asyncio.wait({collecting})
 
     async def _slow_json(self, run: _Run, collecting: asyncio.Task[list[Event]]) -> None:
         """White space keeps the client waiting. The status is out by then: what fails now can only break the answer off."""
-        async with SlowAnswer(run.call.exchange, JSON, run.headers, self._keep_alive) as answer:
+        async with SlowAnswer(run.call.http, JSON, run.headers, self._keep_alive) as answer:
             events = await collecting
             failure = run.guard.failure(events)
             if failure is not None:
-                _log.warning("request %s broke off: %s", run.call.exchange.request_id, failure)
+                _log.warning("request %s broke off: %s", run.call.http.request_id, failure)
             elif not run.guard.gone:
                 await answer.end(run.renderer.fold(events))
+
+
+def _resolved(request: CompletionRequest, model: str, caller: Caller) -> CompletionRequest:
+    """With the model's name, and a salt that no two keys share: what one has cached must not show in another's timing."""
+    salt = f"{caller.salt}/{request.cache_salt}" if caller.salt else request.cache_salt
+    return dataclasses.replace(request, model=model, cache_salt=salt)
 
 
 async def _collect(run: _Run) -> list[Event]:

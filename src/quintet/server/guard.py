@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from types import TracebackType
 
-from starlette.types import Receive
-
 from quintet.dialects.base import failed
 from quintet.errors import DeadlineExceeded, Overloaded, QuintetError
 from quintet.events import ChoiceDone, Event, Failed, Finish
+from quintet.server.asgi import Receive
 from quintet.service import Job
 
 
@@ -28,7 +27,7 @@ class Guard:
         self._timer: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> Guard:
-        self._watch = asyncio.create_task(_disconnect(self._receive))
+        self._watch = asyncio.create_task(disconnected(self._receive))
         self._watch.add_done_callback(lambda _: self._job.cancel())
         if self._timeout:
             self._timer = asyncio.get_running_loop().call_later(self._timeout, self._expire)
@@ -62,6 +61,7 @@ class Guard:
         self._job.cancel()
 
 
-async def _disconnect(receive: Receive) -> None:
+async def disconnected(receive: Receive) -> None:
+    """Wait until the client closes the connection; once the body has been read."""
     while (await receive())["type"] != "http.disconnect":
         pass

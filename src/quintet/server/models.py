@@ -1,81 +1,80 @@
-"""The served model and its names."""
+"""The models: which one a request means, the wait until it is there, and the models routes."""
 
 from __future__ import annotations
 
-import re
+import asyncio
 from collections.abc import Callable
 
 from quintet.backends.base import Backend, State
 from quintet.dialects.base import ServedModel
 from quintet.dialects.catalog import Provider
 from quintet.dialects.wire import encode
-from quintet.errors import BadRequest, ModelNotFound, shorten
+from quintet.engines.entry import Entry
+from quintet.engines.registry import Registry, Served
+from quintet.errors import BadRequest, shorten
 from quintet.server.call import Call
+from quintet.server.guard import disconnected
+from quintet.server.http import ClientGoneError
 
 
 class Models:
-    """Answers which model a name means, and the models routes.
-
+    """
     Args:
-        names: accepted names, the public one first; empty: the model's own, known once it is loaded.
-        created: Unix time in seconds from which it is served.
+        created: Unix time in seconds from which they are served.
     """
 
-    def __init__(self, backend: Backend, names: tuple[str, ...], created: int) -> None:
-        self._backend = backend
-        self._names = names
+    def __init__(self, registry: Registry, created: int) -> None:
+        self._registry = registry
         self._created = created
 
-    def resolve(self, name: str, provider: Provider) -> str:
-        """The name to answer with: the one given, less the provider's qualifier if only so it is served; the public one if none was.
+    def find(self, name: str, provider: Provider) -> Served:
+        """What a request's model name means, the first model if it is empty; hold the entry as long as its engine is needed.
 
         Raises:
-            ModelNotFound: not a name of the served model.
+            ModelNotFound: nothing.
         """
-        names = self._served()
-        if not names:
-            return name  # not loaded, or dead: the service refuses every request in its own words
-        if not name:
-            return names[0]
-        return self._known(name, provider)
+        return self._registry.find(name, provider.forms)
+
+    async def ready(self, call: Call, entry: Entry) -> Backend:
+        """The model's engine, after waiting until it is loaded if need be. The request's body has been read.
+
+        Raises:
+            ClientGoneError: the client left meanwhile.
+            Loading, Overloaded, EngineFailed: see ``Registry.ready``.
+        """
+        if entry.loaded:
+            return await self._registry.ready(entry)
+        waiting, leaving = asyncio.ensure_future(self._registry.ready(entry)), asyncio.ensure_future(disconnected(call.http.receive))
+        try:
+            await asyncio.wait((waiting, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if not waiting.done():
+                raise ClientGoneError
+            return waiting.result()
+        finally:
+            waiting.cancel()
+            leaving.cancel()
+            await asyncio.wait((waiting, leaving))
 
     async def list(self, call: Call) -> None:
         """``GET /v1/models``."""
-        entries, write = [self._entry(name) for name in self._served()], _format(call)
+        entries, write = [self._entry(name) for name in self._registry.names.exact], _format(call)
         body = encode({"data": [write(entry) for entry in entries]}) if write else call.provider.dialect.models(entries)
-        await call.exchange.reply(200, body)
+        await call.http.reply(200, body)
 
     async def show(self, call: Call) -> None:
         """``GET /v1/models/{name}``; the name may hold slashes, which the SDKs send percent-encoded."""
-        name = self._known(call.resource.removeprefix("/models/"), call.provider)
-        entry, write = self._entry(name), _format(call)
-        await call.exchange.reply(200, encode(write(entry)) if write else call.provider.dialect.model(entry))
-
-    def _known(self, name: str, provider: Provider) -> str:
-        served = self._served()
-        for spelling in (name, re.sub(rf"\A{provider.qualifier}", "", name)):
-            if spelling in served:
-                return spelling
-        raise self._not_found(name)
-
-    def _served(self) -> tuple[str, ...]:
-        if self._names:
-            return self._names
-        return (self._backend.capabilities.model,) if self._loaded() else ()
+        entry, write = self._entry(self.find(call.tail, call.provider).name), _format(call)
+        await call.http.reply(200, encode(write(entry)) if write else call.provider.dialect.model(entry))
 
     def _entry(self, name: str) -> ServedModel:
-        return ServedModel(name, self._created, self._backend.capabilities.context if self._loaded() else None)
-
-    def _loaded(self) -> bool:
-        return self._backend.health().state in (State.READY, State.STALLED)
-
-    def _not_found(self, name: str) -> ModelNotFound:
-        return ModelNotFound(f"The model {shorten(name)} is not served here; served: {', '.join(self._served())}.")
+        entry = self._registry.find(name).entry
+        there = entry.backend is not None and entry.health().state in (State.READY, State.STALLED)
+        return ServedModel(name, self._created, entry.backend.capabilities.context if there and entry.backend else None)
 
 
 def _format(call: Call) -> Callable[[ServedModel], dict[str, object]] | None:
     """What writes an entry in the form that the request asks for; ``None`` = the dialect's own."""
-    known, given = call.provider.formats, call.exchange.argument("format")
+    known, given = call.provider.formats, call.http.argument("format")
     if not known or given in ("", "default"):
         return None
     if given not in known:

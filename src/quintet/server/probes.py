@@ -3,53 +3,67 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 
 from quintet import __version__
-from quintet.backends.base import Backend, State
-from quintet.metrics import MEDIA
-from quintet.server.call import Call, Handler
-from quintet.server.telemetry import Telemetry
+from quintet.backends.base import State
+from quintet.engines.entry import Entry
+from quintet.engines.registry import Registry
+from quintet.server.call import Call, Endpoint
+from quintet.server.metrics import MEDIA, Telemetry
 
 
 class Probes:
-    """Handlers that never wait for the engine.
+    """Endpoints that never wait for the engine.
 
     Args:
-        backend: whose health is told.
+        registry: whose health is told.
     """
 
-    def __init__(self, backend: Backend, telemetry: Telemetry) -> None:
-        self._backend = backend
+    def __init__(self, registry: Registry, telemetry: Telemetry) -> None:
+        self._registry = registry
         self._telemetry = telemetry
 
-    def public(self) -> dict[str, Handler]:
+    def public(self) -> dict[str, Endpoint]:
         """Paths that need no key; they tell a state and nothing else."""
         return {"/health": self.health, "/readyz": self.health, "/livez": self.alive, "/ping": self.alive}
 
     async def health(self, call: Call) -> None:
-        """200 only while the engine can take work and makes progress."""
-        health = self._backend.health()
-        if health.state is State.READY:
-            await call.exchange.reply(200, b'{"status":"ok"}')
-            return
-        body: dict[str, str | float] = {"status": health.state.value}
-        if health.state is State.LOADING:
-            body["progress"] = round(health.progress, 2)
-        await call.exchange.reply(503, json.dumps(body).encode(), [("retry-after", "1")])
+        """200 only while every engine that there is can take work and makes progress.
+
+        A model that waits to be loaded, or is loaded because somebody asked for it, is no fault.
+        """
+        await _tell(call, [*self._registry.entries.values()], {})
+
+    async def models(self, call: Call) -> None:
+        """The same with the state of each model; ``?model=`` asks for one alone. Their names are not for everybody: it needs a key."""
+        name = call.http.argument("model")
+        entries = [self._registry.find(name, call.provider.forms).entry] if name else [*self._registry.entries.values()]
+        await _tell(call, entries, {"models": {entry.name: entry.status for entry in entries}})
 
     async def alive(self, call: Call) -> None:
         """200 unless only a new process can help; loading and a full queue are no reason for one."""
-        dead = self._backend.health().state is State.DEAD
-        await call.exchange.reply(503 if dead else 200, b'{"status":"dead"}' if dead else b'{"status":"alive"}')
+        dead = all(entry.health().state is State.DEAD for entry in self._registry.entries.values())
+        await call.http.reply(503 if dead else 200, b'{"status":"dead"}' if dead else b'{"status":"alive"}')
 
     async def version(self, call: Call) -> None:
         """The version of this program."""
-        await call.exchange.reply(200, json.dumps({"version": __version__}).encode())
+        await call.http.reply(200, json.dumps({"version": __version__}).encode())
 
     async def metrics(self, call: Call) -> None:
         """For Prometheus."""
-        await call.exchange.reply(200, self._telemetry.scrape(self._backend.health()), media=MEDIA)
+        healths = {name: entry.health() for name, entry in self._registry.entries.items()}
+        await call.http.reply(200, self._telemetry.scrape(healths), media=MEDIA)
 
     async def warm(self, call: Call) -> None:
         """Cerebras' SDK asks for this when it is made, only to have an open connection; it waits for the answer."""
-        await call.exchange.reply(200, b"{}")
+        await call.http.reply(200, b"{}")
+
+
+async def _tell(call: Call, entries: Sequence[Entry], more: Mapping[str, object]) -> None:
+    ill = next((health for entry in entries if entry.loaded and (health := entry.health()).state is not State.READY), None)
+    if ill is None:
+        await call.http.reply(200, json.dumps({"status": "ok", **more}, separators=(",", ":")).encode())
+        return
+    progress = {"progress": round(ill.progress, 2)} if ill.state is State.LOADING else {}
+    await call.http.reply(503, json.dumps({"status": ill.state.value, **progress, **more}).encode(), [("retry-after", "1")])

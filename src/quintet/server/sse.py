@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from types import TracebackType
 
-from quintet.server.exchange import Exchange
+from quintet.server.http import Request
 
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
@@ -44,8 +44,8 @@ class SlowAnswer:
     end. Whenever nothing was written for ``interval`` seconds the filler goes out, for a client that gives up on a silent connection.
     """
 
-    def __init__(self, exchange: Exchange, form: Form, headers: Iterable[tuple[str, str]], interval: float) -> None:
-        self._exchange = exchange
+    def __init__(self, request: Request, form: Form, headers: Iterable[tuple[str, str]], interval: float) -> None:
+        self._request = request
         self._form = form
         self._headers = (*form.headers, *headers)
         self._interval = interval
@@ -54,7 +54,7 @@ class SlowAnswer:
         self._beat: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> SlowAnswer:
-        await self._exchange.start(200, self._form.media, self._headers)
+        await self._request.start(200, self._form.media, self._headers)
         self._beat = asyncio.create_task(self._keep_alive())
         return self
 
@@ -64,12 +64,12 @@ class SlowAnswer:
     async def write(self, data: bytes) -> None:
         """Send data; waits while the client reads too slowly."""
         self._written = self._loop.time()
-        await self._exchange.write(data)
+        await self._request.write(data)
 
     async def end(self, data: bytes) -> None:
         """Send the last data."""
         await self._still()
-        await self._exchange.write(data, last=True)
+        await self._request.write(data, last=True)
 
     async def _keep_alive(self) -> None:
         while True:

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 from tests.reference.tiny_model import TinySpec, write_tiny
 from tests.support.bundled import bundled_path
+from tests.support.poor import PoorEngine
 
 from quintet.backends.base import Backend, State
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.front.process import ProcessLink
-from quintet.backends.native.wire.codec import ModelSource
+from quintet.backends.native.wire.messages import ModelSource
 from quintet.backends.native.worker.load import load_tokenizer, native_loader
 from quintet.backends.toy import ToyTokenizer, toy_loader
 from quintet.config import EngineConfig
@@ -53,6 +54,8 @@ BACKENDS: dict[str, tuple[Callable[[pytest.FixtureRequest], Path | None], Callab
     for link in LINKS
     if (model, link) != ("bundled", "thread")  # loading it takes its time; serve has it in a process
 }
+
+BACKENDS["toy-poor"] = (_toy, lambda path: PoorEngine(_thread(path)))
 
 Scenario = Callable[[Backend], Awaitable[None]]
 Check = Callable[[Scenario], None]

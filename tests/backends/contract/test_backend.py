@@ -7,11 +7,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 from tests.backends.contract.conftest import CONFIG, Check
+from tests.support.preparing import prepare, preparer_of
 
-from quintet.backends.base import Backend, SequenceSpec, State
+from quintet.backends.base import Backend, State
 from quintet.errors import BadRequest, Overloaded, PromptTooLong
 from quintet.events import NO_DRAFTS, Finish, TokenEvent
+from quintet.inputs.capabilities import Capabilities, Feature
+from quintet.inputs.sequence import SequenceSpec
 from quintet.request import Prompt, Sampling
 
 STORY = "Once upon a time there was a little fox who lived at the edge of the forest"
@@ -29,9 +33,25 @@ def spec(
     return SequenceSpec(prompt, max_tokens, Sampling(temperature, 0.9, seed), logprobs, echo)
 
 
+def within(asked: SequenceSpec, capabilities: Capabilities) -> SequenceSpec:
+    """As much of it as the engine has."""
+    features = capabilities.supported.features
+    if Feature.LOGPROBS not in features:
+        asked = replace(asked, logprobs=None)
+    if Feature.ECHO not in features or (asked.logprobs is not None and Feature.PROMPT_LOGPROBS not in features):
+        asked = replace(asked, echo=False)
+    return asked
+
+
+def need(backend: Backend, *features: Feature) -> None:
+    """Skip a test of what the engine lacks."""
+    if lacking := set(features) - backend.capabilities.supported.features:
+        pytest.skip(f"the engine lacks {lacking}")
+
+
 async def run(backend: Backend, *specs: SequenceSpec) -> list[list[TokenEvent]]:
-    """The events of each sequence, checked for what holds of every answer."""
-    prepared = await backend.prepare(specs)
+    """The events of each sequence, checked for what holds of every answer; less of what the engine lacks."""
+    prepared = await prepare(backend, [within(one, backend.capabilities) for one in specs])
     events: list[list[TokenEvent]] = [[] for _ in specs]
     async for batch in backend.submit(prepared):
         assert batch, "an empty batch"
@@ -48,7 +68,7 @@ async def run(backend: Backend, *specs: SequenceSpec) -> list[list[TokenEvent]]:
 
 def told(events: Sequence[TokenEvent]) -> list[TokenEvent]:
     """Events without what may differ between runs of the same request."""
-    return [replace(event, seq=0, cached_tokens=0, waited=0.0, drafts=NO_DRAFTS) for event in events]
+    return [structs.replace(event, seq=0, cached_tokens=0, waited=0.0, drafts=NO_DRAFTS) for event in events]
 
 
 CROWD = [
@@ -67,12 +87,13 @@ def test_a_sequence_ends_by_length_or_by_the_model(check: Check) -> None:
 
 def test_log_probabilities_are_sorted_and_agree_with_the_chosen_token(check: Check) -> None:
     async def scenario(backend: Backend) -> None:
-        (events,) = await run(backend, spec(logprobs=5, temperature=1.0, seed=1))
+        most = min(5, backend.capabilities.max_logprobs)
+        (events,) = await run(backend, spec(logprobs=most, temperature=1.0, seed=1))
         for event in events:
             assert event.logprob is not None
             assert event.logprob <= 0
             values = [value for _, value in event.top]
-            assert len(values) == 5
+            assert len(values) == most
             assert values == sorted(values, reverse=True)
             assert dict(event.top).get(event.token, event.logprob) == event.logprob
 
@@ -113,7 +134,8 @@ def test_samples_of_one_prompt_are_those_of_its_seeds_alone(check: Check) -> Non
 
 def test_echoed_log_probabilities_are_those_of_generating_the_same_tokens(check: Check) -> None:
     async def scenario(backend: Backend) -> None:
-        prompt = (await backend.prepare([spec()])).sequences[0].tokens
+        need(backend, Feature.ECHO, Feature.PROMPT_LOGPROBS)
+        prompt = (await prepare(backend, [spec()])).sequences[0].tokens
         (generated,) = await run(backend, spec(prompt, 24, logprobs=2))
         whole = (*prompt, *(event.token for event in generated))
         for max_tokens in (0, 1):
@@ -129,8 +151,10 @@ def test_echoed_log_probabilities_are_those_of_generating_the_same_tokens(check:
 
 def test_no_tokens_wanted_gives_an_end_without_a_token(check: Check) -> None:
     async def scenario(backend: Backend) -> None:
-        plain, echoed = await run(backend, spec(max_tokens=0), spec(max_tokens=0, echo=True))
+        (plain,) = await run(backend, spec(max_tokens=0))
         assert [(event.token, event.finish) for event in plain] == [(-1, Finish.LENGTH)]
+        need(backend, Feature.ECHO)
+        (echoed,) = await run(backend, spec(max_tokens=0, echo=True))
         assert b"".join(event.piece for event in echoed).decode().strip() == STORY
         assert echoed[-1].token == -1
 
@@ -139,7 +163,7 @@ def test_no_tokens_wanted_gives_an_end_without_a_token(check: Check) -> None:
 
 def test_a_text_is_its_token_ids(check: Check) -> None:
     async def scenario(backend: Backend) -> None:
-        tokens = (await backend.prepare([spec()])).sequences[0].tokens
+        tokens = (await prepare(backend, [spec()])).sequences[0].tokens
         assert told((await run(backend, spec(tokens)))[0]) == told((await run(backend, spec(STORY)))[0])
 
     check(scenario)
@@ -161,10 +185,10 @@ def test_a_prompt_to_the_last_token_of_the_context_works_and_one_more_is_refused
         (events,) = await run(backend, spec(filler, None))
         assert events[-1].finish is Finish.EOS or len(events) == 2
         with pytest.raises(PromptTooLong) as caught:
-            await backend.prepare([spec(filler, 3)])
+            await prepare(backend, [spec(filler, 3)])
         assert caught.value.param == "max_tokens"
         with pytest.raises(PromptTooLong) as caught:
-            await backend.prepare([spec((*filler, 5, 5, 5), 0)])
+            await prepare(backend, [spec((*filler, 5, 5, 5), 0)])
         assert caught.value.param == "prompt"
 
     check(scenario)
@@ -172,10 +196,9 @@ def test_a_prompt_to_the_last_token_of_the_context_works_and_one_more_is_refused
 
 def test_what_cannot_run_is_refused_before_anything_starts(check: Check) -> None:
     async def scenario(backend: Backend) -> None:
-        most = backend.capabilities.max_sequences
-        for bad in ([spec((1, backend.capabilities.vocab))], [spec((-1,))], [spec()] * (most + 1)):
+        for bad in ([spec((1, backend.capabilities.vocab))], [spec((-1,))], [spec(logprobs=backend.capabilities.max_logprobs + 1)]):
             with pytest.raises(BadRequest):
-                await backend.prepare(bad)
+                await prepare(backend, bad)
         assert backend.health().counts.steps == 0
 
     check(scenario)
@@ -186,7 +209,7 @@ def test_more_than_the_queue_holds_is_refused_and_what_was_taken_ends(check: Che
         taken = []
         with pytest.raises(Overloaded):
             for _ in range(CONFIG.max_waiting):
-                prepared = await backend.prepare([spec("x", 2)] * 12)
+                prepared = await prepare(backend, [spec("x", 2)] * 12)
                 taken.append(backend.submit(prepared))
         assert len(taken) * 12 > CONFIG.max_waiting - 12
         for stream in taken:
@@ -204,7 +227,7 @@ def test_an_abort_ends_what_it_names_and_leaves_neighbours_as_they_are_alone(che
         expected = [told((await run(backend, one))[0]) for one in CROWD]
         neighbour = asyncio.create_task(run(backend, *CROWD))
         await asyncio.sleep(0)
-        prepared = await backend.prepare([spec(f"{index} {STORY}", 60) for index in range(10)])
+        prepared = await prepare(backend, [spec(f"{index} {STORY}", 60) for index in range(10)])
         stream = backend.submit(prepared)
         backend.abort(prepared.request_id, 9)
         ends: dict[int, Finish] = {}
@@ -227,7 +250,7 @@ def test_a_hundred_aborted_requests_leave_no_trace(check: Check) -> None:
         expected = told((await run(backend, spec()))[0])
 
         async def cancelled(index: int) -> None:
-            prepared = await backend.prepare([spec(f"{index} {STORY}", 50)])
+            prepared = await prepare(backend, [spec(f"{index} {STORY}", 50)])
             stream = backend.submit(prepared)
             if index % 3:
                 await anext(stream)
@@ -244,8 +267,8 @@ def test_a_hundred_aborted_requests_leave_no_trace(check: Check) -> None:
 
 def test_a_dropped_iterator_or_prepared_request_holds_nobody_up(check: Check) -> None:
     async def scenario(backend: Backend) -> None:
-        await backend.prepare([spec()])
-        backend.submit(await backend.prepare([spec()]))
+        await prepare(backend, [spec()])
+        backend.submit(await prepare(backend, [spec()]))
         await run(backend, spec())
 
     check(scenario)
@@ -266,7 +289,7 @@ def test_health_counts_steps_and_goes_back_to_idle(check: Check) -> None:
 
 def test_a_prompt_is_computed_once_for_all_its_samples_and_not_again_where_it_is_cached(check: Check) -> None:
     async def scenario(backend: Backend) -> None:
-        length = len(await backend.tokenize(STORY, False))
+        length = len(await preparer_of(backend).tokenize(STORY, False))
         await run(backend, *(spec(temperature=1.0, seed=seed) for seed in range(5)))
         assert backend.health().counts[2:6] == (length, 0, length, 0), "prefilled, preempted, queried, found"
         ((*_, last),) = await run(backend, spec())
@@ -280,9 +303,9 @@ def test_pages_are_held_while_something_runs_and_only_cached_afterwards(check: C
     async def scenario(backend: Backend) -> None:
         before = backend.health().pages
         assert (before.used, before.cached, before.total * before.size > 0) == (0, 0, True)
-        stream = backend.submit(await backend.prepare([spec(max_tokens=40)]))
+        stream = backend.submit(await prepare(backend, [spec(max_tokens=40)]))
         await anext(stream)
-        assert backend.health().pages.used >= len(await backend.tokenize(STORY, False)) // before.size
+        assert backend.health().pages.used >= len(await preparer_of(backend).tokenize(STORY, False)) // before.size
         async for _ in stream:
             pass
         after = backend.health()
@@ -296,16 +319,16 @@ def test_pages_are_held_while_something_runs_and_only_cached_afterwards(check: C
 
 def test_closing_ends_everything_that_runs_and_refuses_what_comes(check: Check) -> None:
     async def scenario(backend: Backend) -> None:
-        prepared = await backend.prepare([spec(f"{index} {STORY}", 60) for index in range(10)])
+        prepared = await prepare(backend, [spec(f"{index} {STORY}", 60) for index in range(10)])
         stream = backend.submit(prepared)
-        late = await backend.prepare([spec()])
+        late = await prepare(backend, [spec()])
         await backend.close()
         ends = [event async for batch in stream for event in batch if event.finish]
         assert sorted(event.seq for event in ends) == list(range(10))
         assert Finish.ABORT in {event.finish for event in ends}
         assert backend.health().state is State.CLOSED
         with pytest.raises(Overloaded):
-            await backend.prepare([spec()])
+            await prepare(backend, [spec()])
         assert [event.finish async for batch in backend.submit(late) for event in batch] == [Finish.ABORT]
         await backend.close()
 

@@ -48,8 +48,8 @@ def test_every_field_arrives() -> None:
         stream=True, stream_options={"include_usage": False}, user="u", prompt_cache_key="k", best_of=2,
     )  # fmt: skip
     assert request == CompletionRequest(
-        "m", ((1, 2), (3,)), 0, 2, True, 20, Sampling(1.5, 0.25, 9), StopRules(("x", "y")), stream=True, include_usage=False, user="u",
-        best_of=2, cache_salt="key:k",
+        "m", ((1, 2), (3,)), 0, 2, True, 20, Sampling(1.5, 0.25, 9, seeded=True), StopRules(("x", "y")), stream=True, include_usage=False,
+        user="u", best_of=2, cache_salt="key:k",
     )  # fmt: skip
 
 

@@ -35,7 +35,17 @@ def test_what_every_engine_can_do_arrives() -> None:
         context_length_exceeded_behavior="error", perf_metrics_in_response=True, echo=True,
     )  # fmt: skip
     assert parsed.request == CompletionRequest(
-        "m", ("a", "b"), 0, 2, True, None, Sampling(0.5, 0.25, 9), StopRules(("x", "y")), stream=True, include_usage=True, user="u"
+        "m",
+        ("a", "b"),
+        0,
+        2,
+        True,
+        None,
+        Sampling(0.5, 0.25, 9, seeded=True),
+        StopRules(("x", "y")),
+        stream=True,
+        include_usage=True,
+        user="u",
     )
     assert parsed.options == replace(PLAIN, perf_metrics=True)
 
@@ -97,7 +107,8 @@ def test_the_prompt_is_echoed_as_far_as_the_client_sees_it_also_where_its_ids_ar
     fields: dict[str, object], echo: bool, last: int | None, ids: bool
 ) -> None:
     """What is echoed is scored, which costs a prefill without the cache."""
-    assert parse(**fields).request == replace(DEFAULTS, echo=echo, echo_last=last, token_ids=ids, prompt_ids=ids)
+    spelled = (("echo", "echo_last"),) if "echo_last" in fields else ()
+    assert parse(**fields).request == replace(DEFAULTS, echo=echo, echo_last=last, token_ids=ids, prompt_ids=ids, spelled=spelled)
 
 
 def test_max_completion_tokens_is_another_name_of_max_tokens() -> None:

@@ -41,8 +41,8 @@ def test_every_field_arrives() -> None:
         stream_options={"include_usage": True},
     )  # fmt: skip
     assert request == CompletionRequest(
-        "m", ("a", "b"), 0, 2, False, 5, Sampling(2.0, 0.25, 2**64 - 1), StopRules(("x",), include=True), stream=True, include_usage=True,
-        user="", best_of=2,
+        "m", ("a", "b"), 0, 2, False, 5, Sampling(2.0, 0.25, 2**64 - 1, seeded=True), StopRules(("x",), include=True), stream=True,
+        include_usage=True, user="", best_of=2,
     )  # fmt: skip
 
 

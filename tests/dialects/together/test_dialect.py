@@ -30,7 +30,7 @@ def test_defaults() -> None:
 
 def test_what_every_engine_can_do_arrives() -> None:
     parsed = parse(model="m", prompt="b", max_tokens=5, n=2, temperature=0.5, top_p=0.25, seed=-1, stop=["x"], echo=True, logprobs=20)
-    sampling = Sampling(0.5, 0.25, 2**64 - 1)
+    sampling = Sampling(0.5, 0.25, 2**64 - 1, seeded=True)
     assert parsed.request == CompletionRequest(
         "m", ("b",), 5, 2, True, 20, sampling, StopRules(("x",)), stream=False, include_usage=True, user=""
     )
@@ -44,7 +44,7 @@ def test_only_a_default_max_tokens_gives_way_to_the_context() -> None:
 
 
 def test_a_stream_always_has_log_probabilities_for_its_tokens_and_shows_them_on_request() -> None:
-    assert parse(stream=True) == Parsed(replace(DEFAULTS, stream=True, logprobs=0), (), Options(None))
+    assert parse(stream=True) == Parsed(replace(DEFAULTS, stream=True, logprobs=0, spelled=(("logprobs", "stream"),)), (), Options(None))
     assert parse(stream=True, logprobs=0) == Parsed(replace(DEFAULTS, stream=True, logprobs=0), (), Options(0))
     assert parse(stream=True, logprobs=3).request.logprobs == 3
 

@@ -230,6 +230,7 @@ def _request(raw: Mapping[str, object], options: Options, fresh_seed: int) -> Co
         guide=_guide(RESPONSE_FORMAT.of(raw)),
         cache_salt=_cache_salt(raw),
         reasoning=_reasoning(raw),
+        spelled=() if last is None else (("echo", ECHO_LAST.name),),
     )
 
 

@@ -12,11 +12,11 @@ from typing import Any
 
 from quintet.dialects.base import Identity, Parsed, check_choices, sampling
 from quintet.dialects.fields import Boolean, Field, Integer, Number, Object, OneOf, Status, Stop, String, unknown
-from quintet.dialects.infill.kinds import Chunk, Chunks, Gap
+from quintet.dialects.infill.kinds import Chunk, Chunks
 from quintet.dialects.infill.wire import InfillRenderer, Options
 from quintet.dialects.json_guard import decode_object
 from quintet.dialects.lists import ListOf
-from quintet.request import CompletionRequest, Sampling, StopRules
+from quintet.request import CompletionRequest, Gap, Sampling, StopRules
 
 MAX_CHOICES = 128
 CHAIN = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature")
@@ -129,4 +129,5 @@ def _sampling(raw: Mapping[str, object], samplers: Sequence[str], fresh_seed: in
 
 
 def _gap(raw: Mapping[str, object], most: int) -> Gap:
-    return Gap(INPUT_PREFIX.required(raw), PROMPT.of(raw), INPUT_SUFFIX.required(raw), INPUT_EXTRA.of(raw), most)
+    extra = tuple((chunk.heading, chunk.text) for chunk in INPUT_EXTRA.of(raw))
+    return Gap(INPUT_PREFIX.required(raw), PROMPT.of(raw), INPUT_SUFFIX.required(raw), extra, most)

@@ -24,23 +24,6 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
-    """Text around a gap.
-
-    Args:
-        line: follows the prefix, tokenised by itself.
-        extra: of other places.
-        most: tokens that will be generated.
-    """
-
-    prefix: str
-    line: str
-    suffix: str
-    extra: tuple[Chunk, ...]
-    most: int
-
-
-@dataclass(frozen=True, slots=True)
 class Chunks:
     """A chunk: an object of ``text`` and, if known, ``filename``."""
 

@@ -6,11 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from quintet.dialects.base import ErrorReply, Headers, Identity, failed, fault
-from quintet.dialects.infill.kinds import Gap
 from quintet.dialects.wire import encode
 from quintet.errors import PromptTooLong, Unsupported
 from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finish, Finished
-from quintet.request import CompletionRequest
+from quintet.request import CompletionRequest, Gap
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,6 +116,7 @@ def _request(raw: Mapping[str, object], logprobs: int | None, fresh_seed: int) -
         include_usage=True,  # page, CompletionChunk: `usage` is required, and null until the last
         user="",
         truncate=most is None,
+        spelled=(("logprobs", STREAM.name),) if logprobs is None and stream else (),
     )
 
 

@@ -259,7 +259,8 @@ def test_a_token_depends_on_its_own_row_and_sampler_only() -> None:
     controls = [{"temperature": rng.choice([0.0, 0.7, 1.3]), "top_p": rng.choice([0.4, 0.95, 1.0]), "seed": i} for i in range(32)]
 
     def drawn(order: Sequence[int]) -> list[int]:
-        return draw_many(logits[list(order)], [sampler(9000, **controls[i]) for i in order], list(order)).tolist()
+        drawn: list[int] = draw_many(logits[list(order)], [sampler(9000, **controls[i]) for i in order], list(order)).tolist()
+        return drawn
 
     together = drawn(range(32))
     order = rng.permutation(32).tolist()

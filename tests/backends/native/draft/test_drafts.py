@@ -12,13 +12,13 @@ from tests.backends.native.schedule.harness import Oracle, prepared, told
 from tests.backends.native.schedule.test_scheduler import CONTROLS
 from tests.backends.native.worker.harness import NATIVE, Simulation, alone, assert_as_alone
 
-from quintet.backends.base import PreparedSequence
 from quintet.backends.native.core.loader import PAGE
 from quintet.backends.native.draft.drafter import AcceptanceRate, Drafter
 from quintet.backends.native.draft.lookup import GRAM, PAST, PLACES, Lookup
 from quintet.backends.native.schedule.speculation import ROWS, SEQUENCES, Speculation
 from quintet.backends.toy import EOS
 from quintet.events import NO_DRAFTS, DraftCounts, Finish
+from quintet.inputs.sequence import PreparedSequence
 
 TEXT = bytes(range(97, 123)) * 8
 

@@ -8,8 +8,8 @@ import json
 import numpy as np
 import pytest
 from tests.backends.native.worker.test_guided import JSON, WORDS, collect, running, spec
+from tests.support.preparing import prepare
 
-from quintet.backends.base import SequenceSpec
 from quintet.backends.native.draft.jump_forward import JumpForward
 from quintet.backends.native.schedule.plan import Kind, Segment
 from quintet.backends.native.schedule.sequence import Group, Sequence
@@ -17,6 +17,7 @@ from quintet.backends.native.worker.masks import Masks
 from quintet.guides.compiled import Guides
 from quintet.guides.matcher import Compiler, Matcher
 from quintet.guides.translate import translate
+from quintet.inputs.sequence import SequenceSpec
 from quintet.request import GuideKind, Sampling
 
 WORDS_OF_MODEL = [b'{"', b' "', b'":', b"name", b"first", b"\n ", b'",', b" [", b"true", b"  "]
@@ -109,7 +110,7 @@ def test_guided_sequences_give_the_same_with_drafts_and_without() -> None:
         async with running(speculation=speculation) as engine:
             found: list[object] = []
             for one in [[each] for each in specs] + [specs[:4]]:
-                found += [[(event.token, event.finish) for event in events] for events in await collect(engine, await engine.prepare(one))]
+                found += [[(event.token, event.finish) for event in events] for events in await collect(engine, await prepare(engine, one))]
             return [*found, engine.health().counts.accepted > 0]
 
     with_drafts, without = asyncio.run(told(speculation=True)), asyncio.run(told(speculation=False))

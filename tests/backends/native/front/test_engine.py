@@ -8,21 +8,27 @@ from collections.abc import Awaitable, Callable, Sequence
 from queue import SimpleQueue
 
 import pytest
+from tests.support.preparing import prepare
 
-from quintet.backends.base import PreparedSequence, SequenceSpec, State
+from quintet.backends.base import State
 from quintet.backends.native.core.loader import Loaded, Loader
 from quintet.backends.native.core.types import U8, Batch
-from quintet.backends.native.front.engine import INLINE_CHARS, Engine
+from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.front.link import ThreadLink
 from quintet.backends.native.schedule.scheduler import Scheduler
 from quintet.backends.native.wire.messages import Died, FromWorker, Stepped, Stop, Submit, ToWorker
+from quintet.backends.native.worker.compiling import Compiled
 from quintet.backends.native.worker.worker import Worker
 from quintet.backends.toy import VOCAB, ToyRunner, ToyTokenizer
 from quintet.config import EngineConfig
 from quintet.errors import EngineFailed, Loading, ModelError, Overloaded
 from quintet.events import Finish, TokenEvent
+from quintet.inputs.prepare import INLINE_CHARS
+from quintet.inputs.sequence import PreparedSequence, SequenceSpec
+from quintet.inputs.tokenizer import Tokenizer
 from quintet.request import Prompt, Sampling
 
+PIECES = ToyTokenizer().pieces
 CONFIG = EngineConfig(kv_bytes=1 << 20, batch_tokens=64, max_running=8, max_waiting=8, max_sequences=8)
 
 
@@ -30,7 +36,7 @@ def spec(prompt: Prompt = "hello", max_tokens: int = 5) -> SequenceSpec:
     return SequenceSpec(prompt, max_tokens, Sampling(0.0, 1.0, 0), None, echo=False)
 
 
-def loader(runner: ToyRunner | None = None, tokenizer: ToyTokenizer | None = None) -> Loader:
+def loader(runner: ToyRunner | None = None, tokenizer: ToyTokenizer | None = None) -> Loader[Tokenizer]:
     return lambda _: Loaded(runner or ToyRunner(), tokenizer or ToyTokenizer(), "toy", "fp")
 
 
@@ -53,7 +59,7 @@ class Gate(ToyRunner):
 
     def forward(self, batch: Batch) -> U8:
         self.entered.set()
-        assert self.open.wait(30)
+        assert self.open.wait(120)
         return super().forward(batch)
 
 
@@ -66,11 +72,13 @@ class Allergic(ToyRunner):
         return super().forward(batch)
 
 
-def play(scenario: Callable[[Engine], Awaitable[None]], load: Loader, config: EngineConfig = CONFIG, clock: Clock | None = None) -> None:
+def play(
+    scenario: Callable[[Engine], Awaitable[None]], load: Loader[Tokenizer], config: EngineConfig = CONFIG, clock: Clock | None = None
+) -> None:
     """Run a scenario on an engine that has just begun to load."""
 
     async def whole() -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             engine = Engine(load, config, clock=clock or Clock())
             try:
                 await scenario(engine)
@@ -81,7 +89,7 @@ def play(scenario: Callable[[Engine], Awaitable[None]], load: Loader, config: En
 
 
 def worker_thread(engine: Engine) -> threading.Thread:
-    link = engine._link
+    link = engine._supervisor._link
     assert isinstance(link, ThreadLink)
     assert link.thread is not None
     return link.thread
@@ -93,7 +101,7 @@ async def until(engine: Engine, *states: State) -> None:
 
 
 async def answer(engine: Engine, *specs: SequenceSpec) -> list[TokenEvent]:
-    return [event async for batch in engine.submit(await engine.prepare(specs)) for event in batch]
+    return [event async for batch in engine.submit(await prepare(engine, specs)) for event in batch]
 
 
 # ---- loading
@@ -102,17 +110,17 @@ async def answer(engine: Engine, *specs: SequenceSpec) -> list[TokenEvent]:
 def test_while_it_loads_it_says_so_and_takes_no_work() -> None:
     go_on = threading.Event()
 
-    def load(progress: Callable[[float], None]) -> Loaded:
+    def load(progress: Callable[[float], None]) -> Loaded[Tokenizer]:
         progress(0.25)
-        assert go_on.wait(30)
+        assert go_on.wait(120)
         return loader()(progress)
 
     async def scenario(engine: Engine) -> None:
         while engine.health().progress == 0:
             await asyncio.sleep(0.001)
         assert (engine.health().state, engine.health().progress) == (State.LOADING, 0.25)
-        with pytest.raises(Loading, match="25%"):
-            await engine.prepare([spec()])
+        with pytest.raises(Loading, match="still loading"):
+            await prepare(engine, [spec()])
         with pytest.raises(Loading):
             _ = engine.capabilities
         go_on.set()
@@ -123,16 +131,16 @@ def test_while_it_loads_it_says_so_and_takes_no_work() -> None:
     play(scenario, load)
 
 
-def refused(_: Callable[[float], None]) -> Loaded:
+def refused(_: Callable[[float], None]) -> Loaded[Tokenizer]:
     raise ModelError("no such file")
 
 
 @pytest.mark.parametrize(("load", "kv_bytes"), [(refused, 1 << 20), (loader(), 63)], ids=["model", "kv_bytes"])
-def test_an_engine_that_could_not_load_is_dead_and_says_so(load: Loader, kv_bytes: int) -> None:
+def test_an_engine_that_could_not_load_is_dead_and_says_so(load: Loader[Tokenizer], kv_bytes: int) -> None:
     async def scenario(engine: Engine) -> None:
         await until(engine, State.DEAD)
         with pytest.raises(EngineFailed):
-            await engine.prepare([spec()])
+            await prepare(engine, [spec()])
 
     play(scenario, load, EngineConfig(kv_bytes=kv_bytes))
 
@@ -140,7 +148,7 @@ def test_an_engine_that_could_not_load_is_dead_and_says_so(load: Loader, kv_byte
 def test_closing_calls_a_load_off_at_its_next_report() -> None:
     reports = []
 
-    def load(progress: Callable[[float], None]) -> Loaded:
+    def load(progress: Callable[[float], None]) -> Loaded[Tokenizer]:
         while True:
             progress(0.5)
             reports.append(0.5)
@@ -210,7 +218,7 @@ def test_when_the_engine_itself_breaks_every_stream_ends_and_health_says_dead(
         assert [(event.seq, event.finish) for event in events] == [(0, Finish.ERROR), (1, Finish.ERROR)]
         assert engine.health().state is State.DEAD
         with pytest.raises(EngineFailed):
-            await engine.prepare([spec()])
+            await prepare(engine, [spec()])
         engine.abort(1)
 
     play(scenario, loader())
@@ -240,10 +248,10 @@ def test_requests_that_are_tokenised_while_the_queue_fills_are_refused_in_prepar
 
     async def scenario(engine: Engine) -> None:
         await until(engine, State.READY)
-        late = asyncio.create_task(engine.prepare([spec("x" * (INLINE_CHARS - 100))] + [spec("y" * 200)] * 7))
+        late = asyncio.create_task(prepare(engine, [spec("x" * (INLINE_CHARS - 100))] + [spec("y" * 200)] * 7))
         await asyncio.sleep(0)
         for index in range(2):
-            engine.submit(await engine.prepare([spec(f"{index}")] * 8))
+            engine.submit(await prepare(engine, [spec(f"{index}")] * 8))
         with pytest.raises(Overloaded):
             await late
         gate.open.set()
@@ -264,8 +272,8 @@ def test_equal_texts_are_tokenised_once_and_long_ones_off_the_event_loop() -> No
 
     async def scenario(engine: Engine) -> None:
         await until(engine, State.READY)
-        await engine.prepare([spec("short")] * 3)
-        await engine.prepare([spec("x" * (INLINE_CHARS + 1))] * 3)
+        await prepare(engine, [spec("short")] * 3)
+        await prepare(engine, [spec("x" * (INLINE_CHARS + 1))] * 3)
 
     play(scenario, loader(tokenizer=Watched()))
     assert seen[0] == (5, "MainThread")
@@ -286,7 +294,7 @@ def test_the_event_loop_is_woken_once_per_step_however_many_sequences_run() -> N
             return call(*args)  # type: ignore[arg-type]
 
         loop.call_soon_threadsafe = counted  # type: ignore[method-assign,assignment]
-        prepared = await engine.prepare([spec(f"{index}", 20) for index in range(8)])
+        prepared = await prepare(engine, [spec(f"{index}", 20) for index in range(8)])
         async for _ in engine.submit(prepared):
             pass
         steps = engine.health().counts.steps
@@ -299,8 +307,8 @@ def test_the_event_loop_is_woken_once_per_step_however_many_sequences_run() -> N
 def test_the_worker_itself_refuses_what_is_beyond_the_limit_and_goes_on() -> None:
     """Only a fault on the other side can send so much; one terminal event each, all the same."""
     sequence = PreparedSequence((1, 2, 3), 2, Sampling(0.0, 1.0, 0), None, echo=False)
-    inbox: SimpleQueue[ToWorker] = SimpleQueue()
-    for message in (Submit(1, (sequence,) * 17, 0.0), Submit(2, (sequence,), 0.0)):
+    inbox: SimpleQueue[ToWorker | Compiled] = SimpleQueue()
+    for message in (Submit.of(1, (sequence,) * 17, 0.0), Submit.of(2, (sequence,), 0.0)):
         inbox.put(message)
     sent: list[FromWorker] = []
 
@@ -311,9 +319,9 @@ def test_the_worker_itself_refuses_what_is_beyond_the_limit_and_goes_on() -> Non
 
     Worker(loader(), CONFIG, Clock(), inbox, send).run()
     steps = [message.events for message in sent if isinstance(message, Stepped)]
-    ends = {request: [event.finish for step in steps for event in step.get(request, [])] for request in (1, 2)}
+    ends = {request: [row.event(PIECES).finish for step in steps for row in step.get(request, [])] for request in (1, 2)}
     assert ends == {1: [Finish.ERROR] * 17, 2: [None, Finish.LENGTH]}
-    assert sent[-1] == Died(None)
+    assert sent[-1] == Died()
 
 
 def test_a_forgotten_engine_ends_with_its_event_loop() -> None:
@@ -323,7 +331,7 @@ def test_a_forgotten_engine_ends_with_its_event_loop() -> None:
     async def forget() -> Engine:
         engine = Engine(loader(gate), CONFIG)
         await until(engine, State.READY)
-        engine.submit(await engine.prepare([spec()]))
+        engine.submit(await prepare(engine, [spec()]))
         return engine
 
     engine = asyncio.run(forget())

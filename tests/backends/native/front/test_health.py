@@ -6,9 +6,11 @@ import asyncio
 
 import pytest
 from tests.backends.native.front.test_engine import Clock, Gate, answer, loader, play, spec, until
+from tests.support.preparing import prepare
 
 from quintet.backends.base import State
-from quintet.backends.native.front.engine import SLOW_STEPS, STALL_S, Engine
+from quintet.backends.native.front.engine import Engine
+from quintet.backends.native.front.watchdog import SLOW_STEPS, STALL_S
 from quintet.errors import Overloaded
 from quintet.events import Finish
 
@@ -41,14 +43,14 @@ def test_an_engine_whose_steps_have_been_seen_to_take_long_is_given_longer() -> 
     async def scenario(engine: Engine) -> None:
         await until(engine, State.READY)
         work = asyncio.create_task(answer(engine, spec(max_tokens=1)))
-        await asyncio.to_thread(gate.entered.wait, 30)
+        await asyncio.to_thread(gate.entered.wait, 120)
         clock.now += STALL_S - 1
         gate.open.set()
         await work
         gate.open.clear()
         gate.entered.clear()
         work = asyncio.create_task(answer(engine, spec("other", 1)))
-        await asyncio.to_thread(gate.entered.wait, 30)
+        await asyncio.to_thread(gate.entered.wait, 120)
         clock.now += SLOW_STEPS * (STALL_S - 1)
         assert engine.health().state is State.READY
         clock.now += 0.1
@@ -64,13 +66,13 @@ def test_an_engine_that_drains_says_so_refuses_work_and_finishes_what_it_has() -
 
     async def scenario(engine: Engine) -> None:
         await until(engine, State.READY)
-        late = await engine.prepare([spec()])
+        late = await prepare(engine, [spec()])
         work = asyncio.create_task(answer(engine, spec()))
-        await asyncio.to_thread(gate.entered.wait, 30)
+        await asyncio.to_thread(gate.entered.wait, 120)
         engine.drain()
         assert engine.health().state is State.DRAINING
         with pytest.raises(Overloaded):
-            await engine.prepare([spec()])
+            await prepare(engine, [spec()])
         gate.open.set()
         assert (await work)[-1].finish is Finish.LENGTH
         assert [event.finish async for batch in engine.submit(late) for event in batch][-1] is Finish.LENGTH, "it was taken before"
@@ -90,7 +92,8 @@ def test_the_first_event_tells_how_long_the_request_waited() -> None:
         while not gate.entered.is_set():
             await asyncio.sleep(0.001)
         second = asyncio.create_task(answer(engine, spec("other")))
-        await asyncio.sleep(0.01)
+        while engine.live < 2:
+            await asyncio.sleep(0.001)
         clock.now += 3
         gate.open.set()
         assert [[event.waited for event in await work] for work in (first, second)] == [[0.0] * 5, [3.0, 0.0, 0.0, 0.0, 0.0]]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from quintet.backends.base import PreparedSequence
 from quintet.backends.native.front.in_flight import INTERRUPTED, REFUSED, UNSENDABLE, InFlight
 from quintet.backends.native.front.restarts import AT_ONCE, BLOCKED_S, GIVEN_UP, pause
 from quintet.backends.native.front.stream import Stream
 from quintet.backends.native.wire.messages import Abort, Submit
 from quintet.events import Finish, TokenEvent
+from quintet.inputs.sequence import PreparedSequence
 from quintet.request import Sampling
 
 GOING, DONE = TokenEvent(0, 1), TokenEvent(0, 2, finish=Finish.LENGTH)
@@ -20,7 +20,7 @@ class World:
         self.told: list[int | tuple[int, int | None]] = []
         self.now = 0.0
         self.streams: dict[int, Stream] = {}
-        self.in_flight = InFlight(self._hear, lambda: self.now, lambda submit: bytes(submit.sequences[0].tokens))
+        self.in_flight = InFlight(self._hear, lambda: self.now, lambda submit: bytes(submit.prompts[0]))
         self.in_flight.up()
 
     def _hear(self, message: Submit | Abort) -> None:
@@ -31,7 +31,7 @@ class World:
     def add(self, request_id: int, what: int | None = None, count: int = 1) -> None:
         sequence = PreparedSequence((request_id if what is None else what,), 5, Sampling(0.0, 1.0, 0), None, echo=False)
         self.streams[request_id] = Stream(count)
-        self.in_flight.add(Submit(request_id, (sequence,) * count, 0.0), self.streams[request_id])
+        self.in_flight.add(Submit.of(request_id, (sequence,) * count, 0.0), self.streams[request_id])
 
     def heard(self) -> list[int | tuple[int, int | None]]:
         heard, self.told = self.told, []

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from tests.backends.native.schedule.plain_samplers import PlainSamplers
 
-from quintet.backends.base import PreparedSequence
 from quintet.backends.native.core.loader import PAGE
 from quintet.backends.native.core.types import Samplers
 from quintet.backends.native.schedule.emit import Emitter
@@ -20,11 +19,15 @@ from quintet.backends.native.schedule.plan import Kind, Plan
 from quintet.backends.native.schedule.scheduler import Scheduler
 from quintet.backends.native.schedule.sequence import Sequence as Sample
 from quintet.backends.native.schedule.speculation import Speculation
+from quintet.backends.native.wire.messages import Events
 from quintet.backends.native.worker.step import Stepper
 from quintet.backends.toy import EOS, ToyRunner, ToyTokenizer
 from quintet.config import EngineConfig
 from quintet.events import Finish, TokenEvent
+from quintet.inputs.sequence import PreparedSequence
 from quintet.request import Sampling
+
+PIECES = ToyTokenizer().pieces
 
 
 def prepared(
@@ -64,7 +67,7 @@ class Simulation:
         self.runner.allocate(pages)
         self.pool = PagePool(pages, caching=caching)
         tables = BlockTables(min(max_running, batch_tokens), min(pages, self.runner.context // PAGE))
-        emitter = Emitter(ToyTokenizer().pieces, ToyTokenizer().eos_ids)
+        emitter = Emitter(ToyTokenizer().eos_ids)
         self.scheduler = Scheduler(self.config, KvCache(self.pool, tables, self.runner.row_bytes), emitter, speculation)
         self.stepper = Stepper(self.runner, tables, samplers)
         self.events: dict[tuple[int, int], list[TokenEvent]] = {}
@@ -111,9 +114,9 @@ class Simulation:
             self.step()
         assert not self.scheduler.live, "starved"
 
-    def _take(self, events: dict[int, list[TokenEvent]]) -> None:
+    def _take(self, events: Events) -> None:
         for request, batch in events.items():
-            for event in batch:
+            for event in (row.event(PIECES) for row in batch):
                 queue = self.events[request, event.seq]
                 assert not queue or queue[-1].finish is None, "an event after the terminal one"
                 queue.append(event)
@@ -128,7 +131,7 @@ def run_all(simulation: Simulation) -> int:
     return tokens
 
 
-def told(events: Sequence[TokenEvent]) -> list[tuple[object, ...]]:
+def told(events: Sequence[TokenEvent]) -> list[tuple[Any, ...]]:
     """What a client can see of events, without how they were cached."""
     return [(event.token, event.piece, event.logprob, event.top, event.prompt, event.finish, event.error) for event in events]
 
@@ -166,9 +169,13 @@ class Oracle(Speculation):
         return future
 
 
-@functools.lru_cache(maxsize=4096)
-def alone(sequence: PreparedSequence, samplers: Samplers = PLAIN) -> tuple[tuple[object, ...], ...]:
+def alone(sequence: PreparedSequence, samplers: Samplers = PLAIN) -> tuple[tuple[Any, ...], ...]:
     """What the sequence gives with the engine to itself, the whole prompt in one step and no cache."""
+    return alone_cached(sequence, cast(Hashable, samplers))
+
+
+@functools.lru_cache(maxsize=4096)
+def alone_cached(sequence: PreparedSequence, samplers: Any) -> tuple[tuple[Any, ...], ...]:
     simulation = Simulation(batch_tokens=8192, max_running=1, caching=False, samplers=samplers)
     simulation.add(0, sequence)
     simulation.finish()

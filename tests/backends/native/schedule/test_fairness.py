@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.backends.native.schedule.harness import Simulation, assert_as_alone, prepared
 
-from quintet.backends.base import PreparedSequence
 from quintet.backends.native.core.loader import PAGE
+from quintet.inputs.sequence import PreparedSequence
 
 TEXT = bytes(range(32, 127)) * 4
 

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
 from tests.backends.native.schedule.harness import PLAIN, Oracle, Simulation, assert_as_alone, prepared
 
-from quintet.backends.base import PreparedSequence
 from quintet.backends.native.core.loader import PAGE
 from quintet.backends.native.core.types import Samplers
 from quintet.backends.native.schedule.speculation import Speculation
 from quintet.backends.toy import EOS
 from quintet.events import Finish
+from quintet.inputs.sequence import PreparedSequence
 from quintet.request import Dry
 
 LONG = bytes(range(32, 127)) * 2

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -12,10 +11,29 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from quintet.backends.base import Counts, Pages, PreparedSequence
+from quintet.backends.base import Counts, Pages
 from quintet.backends.native.wire import codec
-from quintet.backends.native.wire.messages import Submit
+from quintet.backends.native.wire.messages import (
+    Died,
+    EventRow,
+    FromWorker,
+    Load,
+    Message,
+    ModelSource,
+    Progress,
+    Ready,
+    Started,
+    Stepped,
+    Stop,
+    Submit,
+    TokenRow,
+    ToProcess,
+    Vocabulary,
+)
+from quintet.config import EngineConfig
+from quintet.errors import EngineFailed, ModelError
 from quintet.events import Finish, TokenEvent
+from quintet.inputs.sequence import PreparedSequence
 from quintet.request import Sampling
 
 st.register_type_strategy(int, st.integers(-(2**63), 2**64 - 1))  # what msgpack can hold
@@ -25,36 +43,66 @@ PIECES = tuple(bytes([value]) for value in range(50))
 SPECIAL = {"sampling": st.builds(Sampling, temperature=st.floats(0, 2), top_p=st.floats(0, 1), seed=st.integers(0, 2**64 - 1))}
 
 
-def bytes_of(event: TokenEvent) -> bytes:
-    """A token that ends its sequence has no text, whatever it is elsewhere."""
-    return PIECES[event.token] if event.token >= 0 and event.finish is not Finish.EOS else b""
-
-
-events = st.builds(TokenEvent, token=st.integers(-1, 49)).map(lambda event: replace(event, piece=bytes_of(event)))
+rows = st.one_of(st.builds(TokenRow, token=st.integers(-1, 49)), st.builds(EventRow, token=st.integers(-1, 49)))
 ids = st.integers(0, 2**40)
 prompts = st.lists(st.integers(0, 2**31), max_size=5).map(tuple)
 sequences = st.builds(PreparedSequence, tokens=prompts, **SPECIAL)
 
 
-def through(frame: codec.Frame) -> bytes:
-    (data,) = codec.Splitter().feed(bytes(codec.encode(frame)))
+def through(message: Message) -> bytes:
+    (data,) = codec.Splitter().feed(bytes(codec.encode(message)))
     return data
 
 
-@given(st.dictionaries(ids, st.lists(events, max_size=4), max_size=4))
-def test_events_come_out_as_they_went_in_every_field_of_them(sent: dict[int, list[TokenEvent]]) -> None:
-    counts, pages = Counts(7, 9, 5, 1, 4, 3, 2, 8, 6), Pages(20, 16, 6, 8)
-    step = codec.decode_from_worker(through(codec.Step(2, 1, counts, pages, codec.rows_of(sent))))
-    assert (step.running, step.waiting, step.counts, step.pages) == (2, 1, counts, pages)
-    assert codec.events_of(step.events, PIECES) == sent
+@given(st.dictionaries(ids, st.lists(rows, max_size=4), max_size=4))
+def test_steps_come_out_as_they_went_in_every_field_of_their_events(sent: dict[int, list[TokenRow | EventRow]]) -> None:
+    step = Stepped(2, 1, Counts(7, 9, 5, 1, 4, 3, 2, 8, 6), Pages(20, 16, 6, 8), sent)
+    assert codec.decode_from_worker(through(step)) == step
 
 
 @given(ids, st.lists(sequences, max_size=4), st.floats(0, 1e9))
 def test_requests_come_out_as_they_went_in(request_id: int, asked: list[PreparedSequence], at: float) -> None:
-    message = Submit(request_id, tuple(asked), at, "tenant")
-    frame = codec.decode_to_worker(through(codec.work(message)))
-    assert isinstance(frame, codec.Work)
-    assert codec.submit(frame) == message
+    message = codec.decode_to_worker(through(Submit.of(request_id, asked, at, "tenant")))
+    assert isinstance(message, Submit)
+    assert (message.request_id, message.at, message.tenant, message.sequences()) == (request_id, at, "tenant", tuple(asked))
+
+
+SOURCE = ModelSource("a.gguf", 2, None, "a", "avx2")
+TO_PROCESS = (Load(SOURCE, EngineConfig(max_running=3)), Vocabulary(b"abc", [1, 2], frozenset({1})), Stop())
+FROM_WORKER = (Progress(0.5), Ready("a", 8, 50, 5, 8, "fp", 0.25), Started((1, 2)), Died("why", True), Died())
+
+
+@pytest.mark.parametrize("message", TO_PROCESS, ids=repr)
+def test_every_message_to_a_process_comes_out_as_it_went_in(message: ToProcess) -> None:
+    assert codec.decode_to_worker(through(message)) == message
+
+
+@pytest.mark.parametrize("message", FROM_WORKER, ids=repr)
+def test_every_message_from_a_worker_comes_out_as_it_went_in(message: FromWorker) -> None:
+    assert codec.decode_from_worker(through(message)) == message
+
+
+def test_a_row_has_every_field_of_an_event_but_the_bytes_of_its_token() -> None:
+    names = list(TokenEvent.__struct_fields__)
+    names.remove("piece")
+    assert list(EventRow.__struct_fields__) == names
+    assert list(TokenRow.__struct_fields__) == names[:2]
+
+
+@given(rows)
+def test_the_front_adds_the_bytes_of_a_token_and_changes_nothing_else(row: TokenRow | EventRow) -> None:
+    event = row.event(PIECES)
+    whole = row if isinstance(row, EventRow) else EventRow(row.seq, row.token)
+    assert all(getattr(event, name) == getattr(whole, name) for name in EventRow.__struct_fields__)
+    ends = event.finish is Finish.EOS
+    assert event.piece == (b"" if ends or event.token < 0 else PIECES[event.token]), "what ends a sequence has no text"
+
+
+def test_a_death_tells_its_reason_only_if_it_is_meant_to_be_told() -> None:
+    model, ours, bug = map(Died.of, (ModelError("no such file"), EngineFailed("it ended."), KeyError("a secret")))
+    assert [type(each.error) for each in (model, ours, bug)] == [ModelError, EngineFailed, EngineFailed]
+    assert [each.reason for each in (model, ours, bug)] == ["no such file", "it ended.", "the engine broke (KeyError)."]
+    assert Died().error is None
 
 
 def sequence(tokens: tuple[int, ...], seed: int = 0) -> PreparedSequence:
@@ -63,28 +111,32 @@ def sequence(tokens: tuple[int, ...], seed: int = 0) -> PreparedSequence:
 
 def test_a_prompt_of_many_samples_is_sent_once() -> None:
     prompt = tuple(range(5000))
-    size = len(codec.encode(codec.work(Submit(1, tuple(sequence(prompt, seed) for seed in range(100)), 0.0))))
-    alone = len(codec.encode(codec.work(Submit(1, (sequence(prompt),), 0.0))))
+    size = len(codec.encode(Submit.of(1, [sequence(prompt, seed) for seed in range(100)], 0.0)))
+    alone = len(codec.encode(Submit.of(1, [sequence(prompt)], 0.0)))
     assert size < alone + 100 * 1000
 
 
 def test_a_plain_token_is_a_few_bytes() -> None:
     counts, pages = Counts(*[10**6] * 9), Pages(10**5, 16, 10**4, 10**4)
-    frame = codec.encode(codec.Step(32, 0, counts, pages, codec.rows_of({index: [TokenEvent(0, 30000)] for index in range(1000, 1032)})))
-    assert len(frame) < 32 * 12
+    frame = codec.encode(Stepped(32, 0, counts, pages, {index: [TokenRow(0, 30000)] for index in range(1000, 1032)}))
+    assert len(frame) < 32 * 13
 
 
 def test_a_digest_tells_requests_apart_by_all_but_their_seeds() -> None:
-    one = codec.digest([sequence((1, 2), 3)])
-    assert one == codec.digest([sequence((1, 2), 4)])
-    others = [[sequence((1, 3))], [sequence((1, 2))] * 2, [sequence((1,)), sequence((2,))]]
-    assert len({one, *map(codec.digest, others)}) == 4
+    def digest(*sequences: PreparedSequence, request_id: int = 1, tenant: str = "") -> bytes:
+        return codec.digest(Submit.of(request_id, sequences, 0.0, tenant))
+
+    one = digest(sequence((1, 2), 3))
+    assert one == digest(sequence((1, 2), 4)) == digest(sequence((1, 2), 3), request_id=2, tenant="other")
+    others = [digest(sequence((1, 3))), digest(*[sequence((1, 2))] * 2), digest(sequence((1,)), sequence((2,)))]
+    assert len({one, *others}) == 4
 
 
 @given(st.lists(st.binary(max_size=40), max_size=6), st.lists(st.integers(1, 30), max_size=20))
 def test_frames_are_found_however_the_bytes_are_cut(contents: list[bytes], cuts: list[int]) -> None:
     data = b"".join(struct.pack("<I", len(each)) + each for each in contents)
-    splitter, found = codec.Splitter(), []
+    splitter = codec.Splitter()
+    found: list[bytes] = []
     for cut in cuts:
         found += splitter.feed(data[:cut])
         data = data[cut:]
@@ -98,7 +150,17 @@ def test_a_length_that_nobody_could_mean_is_refused_before_anything_is_read() ->
 
 @pytest.mark.parametrize(
     "value",
-    [["Stop"], ["Drop", "1", None], ["Drop", 1, None, 2], ["Work", 1, 0.0, [[1]], [[0, {}]]], ["Up", 1], {}, 3, ["Step", 1, 1, 1, {}]],
+    [
+        ["Stop", 1],
+        ["Abort", "1", None],
+        ["Abort", 1, None, 2],
+        ["Submit", 1, 0.0, "", [[1]], [[0, {}]]],
+        ["Compiled", 1],
+        ["Ready", "a", 1],
+        {},
+        3,
+        ["Stepped", 1, 1, 1, {}],
+    ],
     ids=str,
 )
 def test_what_is_not_a_message_to_the_worker_is_refused(value: Any) -> None:
@@ -112,9 +174,13 @@ def test_what_is_not_a_message_to_the_worker_is_refused(value: Any) -> None:
 def test_noise_is_refused_or_understood_and_nothing_else(data: bytes) -> None:
     for decode in (codec.decode_to_worker, codec.decode_from_worker):
         with contextlib.suppress(codec.BadFrameError):
-            assert isinstance(decode(data), codec.Frame)
+            assert isinstance(decode(data), Message)
 
 
-def test_a_request_that_names_a_prompt_it_lacks_is_refused() -> None:
-    with pytest.raises(codec.BadFrameError):
-        codec.submit(codec.Work(1, 0.0, "", (), ((0, sequence(())),)))
+@pytest.mark.parametrize("number", [-1, 1])
+def test_a_request_that_names_a_prompt_it_lacks_is_refused(number: int) -> None:
+    good = codec.encode(Submit.of(1, [sequence((1, 2))], 0.0))[4:]
+    message = msgspec.msgpack.decode(good)
+    message[-1][0][0] = number
+    with pytest.raises(codec.BadFrameError, match="a prompt is missing"):
+        codec.decode_to_worker(msgspec.msgpack.encode(message))

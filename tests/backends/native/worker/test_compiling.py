@@ -8,9 +8,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
+from tests.support.preparing import prepare
 
-from quintet.backends.base import SequenceSpec, State
-from quintet.backends.native.front.engine import STALL_S, Engine
+from quintet.backends.base import State
+from quintet.backends.native.front.engine import Engine
+from quintet.backends.native.front.watchdog import STALL_S
 from quintet.backends.native.worker import worker
 from quintet.backends.native.worker.compiling import BROKEN, COMPILE_S, TOO_SLOW
 from quintet.backends.toy import toy_loader
@@ -18,6 +20,7 @@ from quintet.config import EngineConfig
 from quintet.events import Blame, Finish, TokenEvent
 from quintet.guides.compiled import Guides
 from quintet.guides.matcher import Matcher
+from quintet.inputs.sequence import SequenceSpec
 from quintet.request import Guide, GuideKind, Sampling
 
 SLOW = Guide(GuideKind.REGEX, "slow", "grammar")
@@ -41,7 +44,7 @@ class Compiler:
         def compiled(guides: Guides, grammar: str) -> Matcher:
             if "slow" in grammar and not guides.ready(grammar):
                 self.begun.set()
-                assert self.go.wait(30)
+                assert self.go.wait(120)
             return compile_(guides, grammar)
 
         monkeypatch.setattr(Guides, "_compiled", compiled)
@@ -64,7 +67,7 @@ def spec(guide: Guide | None) -> SequenceSpec:
 
 
 async def answer(engine: Engine, guide: Guide | None) -> list[TokenEvent]:
-    prepared = await engine.prepare([spec(guide)])
+    prepared = await prepare(engine, [spec(guide)])
     return [event async for batch in engine.submit(prepared) for event in batch]
 
 
@@ -88,9 +91,9 @@ def test_an_engine_that_only_compiles_for_longer_than_the_stall_time_is_not_stal
     compiler, clock = Compiler(monkeypatch), Clock()
 
     async def go() -> None:
-        async with running(clock) as engine, asyncio.timeout(30):
+        async with running(clock) as engine, asyncio.timeout(120):
             work = asyncio.create_task(answer(engine, SLOW))
-            await asyncio.to_thread(compiler.begun.wait, 30)
+            await asyncio.to_thread(compiler.begun.wait, 120)
             assert COMPILE_S > STALL_S + 2, "else this shows nothing"
             await pass_by(engine, clock, STALL_S + 2)
             assert not work.done()
@@ -105,9 +108,9 @@ def test_a_compile_that_does_not_end_ends_its_request_in_time_and_no_other(monke
     compiler, clock = Compiler(monkeypatch), Clock()
 
     async def go() -> None:
-        async with running(clock) as engine, asyncio.timeout(30):
+        async with running(clock) as engine, asyncio.timeout(120):
             hanging = asyncio.create_task(answer(engine, SLOW))
-            await asyncio.to_thread(compiler.begun.wait, 30)
+            await asyncio.to_thread(compiler.begun.wait, 120)
             behind = asyncio.create_task(answer(engine, QUICK))
             await pass_by(engine, clock, COMPILE_S - 1)
             assert not hanging.done() and not behind.done()
@@ -126,10 +129,10 @@ def test_a_request_that_is_called_off_ends_at_once_though_its_guide_is_still_com
     compiler, clock = Compiler(monkeypatch), Clock()
 
     async def go() -> None:
-        async with running(clock) as engine, asyncio.timeout(30):
-            prepared = await engine.prepare([spec(SLOW), spec(SLOW)])
+        async with running(clock) as engine, asyncio.timeout(120):
+            prepared = await prepare(engine, [spec(SLOW), spec(SLOW)])
             stream = engine.submit(prepared)
-            await asyncio.to_thread(compiler.begun.wait, 30)
+            await asyncio.to_thread(compiler.begun.wait, 120)
             engine.abort(prepared.request_id, 1)
             engine.abort(prepared.request_id)
             assert [event.finish async for batch in stream for event in batch] == [Finish.ABORT] * 2
@@ -145,8 +148,8 @@ def test_a_compiler_that_breaks_ends_the_request_only(monkeypatch: pytest.Monkey
         raise MemoryError
 
     async def go() -> None:
-        async with running(Clock()) as engine, asyncio.timeout(30):
-            prepared = await engine.prepare([spec(QUICK)])
+        async with running(Clock()) as engine, asyncio.timeout(120):
+            prepared = await prepare(engine, [spec(QUICK)])
             monkeypatch.setattr(Guides, "_compiled", broken)
             (end,) = [event async for batch in engine.submit(prepared) for event in batch]
             assert (end.finish, end.error) == (Finish.ERROR, BROKEN)

@@ -7,19 +7,22 @@ import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 import jsonschema_rs
 import pytest
+from tests.support.preparing import prepare
 
-from quintet.backends.base import Prepared, SequenceSpec, State
+from quintet.backends.base import State
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.front.process import ProcessLink
-from quintet.backends.native.wire.codec import ModelSource
+from quintet.backends.native.wire.messages import ModelSource
 from quintet.backends.toy import ToyTokenizer, toy_loader
 from quintet.config import EngineConfig
 from quintet.errors import BadRequest
 from quintet.events import Finish, TokenEvent
 from quintet.guides.matcher import Matcher
+from quintet.inputs.sequence import Prepared, SequenceSpec
 from quintet.request import Guide, GuideKind, Sampling
 
 SCHEMA = {
@@ -36,8 +39,8 @@ WORDS = Guide(GuideKind.REGEX, "([a-f]{3} ){2,4}end", "grammar")
 
 
 @asynccontextmanager
-async def running(**config: int) -> AsyncIterator[Engine]:
-    engine = Engine(toy_loader(), EngineConfig(**{"kv_bytes": 1 << 20, **config}))
+async def running(**config: Any) -> AsyncIterator[Engine]:
+    engine = Engine(toy_loader(), replace(EngineConfig(kv_bytes=1 << 20), **config))
     try:
         while engine.health().state is not State.READY:
             await asyncio.sleep(0.001)
@@ -46,9 +49,9 @@ async def running(**config: int) -> AsyncIterator[Engine]:
         await engine.close()
 
 
-def spec(seed: int = 0, guide: Guide | None = JSON, prompt: str = "make: ", **wanted: object) -> SequenceSpec:
+def spec(seed: int = 0, guide: Guide | None = JSON, prompt: str = "make: ", **wanted: Any) -> SequenceSpec:
     made = SequenceSpec(prompt, 400, Sampling(1.0, 1.0, seed), None, False, guide=guide)
-    return replace(made, **wanted)  # type: ignore[arg-type]
+    return replace(made, **wanted)
 
 
 async def collect(engine: Engine, prepared: Prepared) -> list[list[TokenEvent]]:
@@ -62,7 +65,7 @@ async def collect(engine: Engine, prepared: Prepared) -> list[list[TokenEvent]]:
 async def run(engine: Engine, specs: Sequence[SequenceSpec]) -> list[tuple[str, Finish | None]]:
     return [
         (b"".join(event.piece for event in events).decode("utf-8", "replace"), events[-1].finish)
-        for events in await collect(engine, await engine.prepare(specs))
+        for events in await collect(engine, await prepare(engine, specs))
     ]
 
 
@@ -89,7 +92,7 @@ def test_greedy_and_log_probabilities_stay_the_models_own() -> None:
         async with running() as engine:
             free = spec(guide=None, max_tokens=1, logprobs=20, prompt="make: ")
             bound = spec(max_tokens=1, logprobs=20, prompt="make: ")
-            ((unguided,), (guided,)) = await collect(engine, await engine.prepare([free, bound]))
+            ((unguided,), (guided,)) = await collect(engine, await prepare(engine, [free, bound]))
             assert guided.piece in b"{ \n\r\t" and guided.top == unguided.top
 
     asyncio.run(go())
@@ -102,7 +105,7 @@ def test_a_guide_that_cannot_go_on_ends_its_sequence_only(monkeypatch: pytest.Mo
 
     async def go() -> None:
         async with running() as engine:
-            bound, free = await collect(engine, await engine.prepare([spec(), spec(guide=None, max_tokens=20)]))
+            bound, free = await collect(engine, await prepare(engine, [spec(), spec(guide=None, max_tokens=20)]))
             assert bound[-1].finish is Finish.ERROR and "too complex" in bound[-1].error
             assert free[-1].finish in (Finish.EOS, Finish.LENGTH)
             assert engine.health().state is State.READY
@@ -115,7 +118,7 @@ def test_aborts_while_a_guide_is_compiled_are_kept() -> None:
 
     async def go() -> None:
         async with running() as engine:
-            prepared = await engine.prepare([spec(seed) for seed in range(3)])
+            prepared = await prepare(engine, [spec(seed) for seed in range(3)])
             stream = engine.submit(prepared)
             engine.abort(prepared.request_id, 1)
             engine.abort(prepared.request_id)
@@ -132,7 +135,7 @@ def test_a_bad_guide_is_refused_before_anything_starts() -> None:
             before = engine.health()
             for guide in (Guide(GuideKind.REGEX, "(", "grammar"), Guide(GuideKind.JSON_SCHEMA, '{"not": {}}', "response_format")):
                 with pytest.raises(BadRequest) as caught:
-                    await engine.prepare([spec(guide=guide)])
+                    await prepare(engine, [spec(guide=guide)])
                 assert caught.value.param == guide.param
             assert engine.health() == before
 
@@ -144,7 +147,7 @@ def test_controls_that_forbid_the_end_are_refused_beside_a_guide(control: dict[s
     async def go() -> None:
         async with running() as engine:
             with pytest.raises(BadRequest, match="combined"):
-                await engine.prepare([spec(sampling=replace(Sampling(1.0, 1.0, 0), **control))])  # type: ignore[arg-type]
+                await prepare(engine, [spec(sampling=replace(Sampling(1.0, 1.0, 0), **control))])  # type: ignore[arg-type]
 
     asyncio.run(go())
 

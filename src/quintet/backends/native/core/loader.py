@@ -7,20 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from quintet.inputs.tokenizer import Tokenizer
+from quintet.inputs.tokenizer import Vocabulary
 
 if TYPE_CHECKING:
     from quintet.backends.native.core.cpu import Cpu
     from quintet.backends.native.core.types import Runner
+
+V = TypeVar("V", bound=Vocabulary, covariant=True)
+"""As much of the tokenizer as the computing side has: all of it in a thread, the ``Vocabulary`` in a process of its own."""
 
 PAGE = 16
 """Tokens per KV-cache page, fixed by the native kernels (16 tokens are the 16 lanes of a register)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class Loaded(Generic[V]):
     """A model ready to step.
 
     Args:
@@ -30,13 +33,13 @@ class Loaded:
     """
 
     runner: Runner
-    tokenizer: Tokenizer
+    tokenizer: V
     name: str
     fingerprint: str
     cpu: Cpu | None = None
 
 
-class Loader(Protocol):
+class Loader(Protocol[V]):
     """Brings a model into memory, in a worker thread; raises ``ModelError`` if it cannot."""
 
-    def __call__(self, progress: Callable[[float], None]) -> Loaded: ...
+    def __call__(self, progress: Callable[[float], None]) -> Loaded[V]: ...

@@ -1,48 +1,31 @@
-"""``Backend`` over the embedded engine: the event loop's side. A worker, in a thread or a process of its own, does the rest."""
+"""``Backend`` over the embedded engine: its verbs, on the event loop's side.
+
+::
+
+    verbs (engine) --> requests in flight (in_flight, stream) --> link --> worker, in a thread or a process of its own
+                          ^ told of deaths by the supervisor  <--  link
+"""
 
 from __future__ import annotations
 
-import asyncio
-import itertools
-import logging
 import time
-from bisect import bisect_left
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from operator import add
+from collections.abc import AsyncIterator, Callable, Sequence
 
-from quintet.backends.base import BATCH_TOKENS, Capabilities, Counts, Health, Pages, Prepared, SequenceSpec, State, TokenizerInfo
+from quintet.backends.base import Health, require_open
 from quintet.backends.native.core.loader import Loader
 from quintet.backends.native.front.in_flight import InFlight
 from quintet.backends.native.front.link import Link, ThreadLink
-from quintet.backends.native.front.restarts import GIVEN_UP, pause
 from quintet.backends.native.front.stream import Stream
+from quintet.backends.native.front.supervisor import Supervisor
+from quintet.backends.native.front.watchdog import STALL_S
 from quintet.backends.native.wire.codec import digest
-from quintet.backends.native.wire.messages import Died, FromWorker, Progress, Ready, Started, Stepped, Submit
+from quintet.backends.native.wire.messages import Submit
 from quintet.config import EngineConfig
-from quintet.errors import EngineFailed, Loading, Overloaded, TooManyRequests
-from quintet.events import Finish, TokenEvent
-from quintet.guides.check import GuideCheck
-from quintet.inputs.infill import fim_tokens, infill
-from quintet.inputs.prepare import resolve, texts, words
-from quintet.inputs.think_tags import Tags, tags_of
+from quintet.errors import Loading, Overloaded, TooManyRequests
+from quintet.events import TokenEvent
+from quintet.inputs.capabilities import Capabilities
+from quintet.inputs.sequence import Prepared
 from quintet.inputs.tokenizer import Tokenizer
-
-STALL_S = 10.0
-"""Work waits and no step finished for so long: the engine hangs, whatever its port says."""
-
-SLOW_STEPS = 4
-"""Or for so many of its longest steps, estimated or seen, if that is more: a large model on a small machine is slow, and not stuck."""
-
-LOAD_STALL_S = 30.0
-"""A restart that says nothing for so long hangs too. The first start is its user's to watch."""
-
-INLINE_CHARS = 4096
-"""Most characters tokenised on the event loop itself; that takes about as long as handing them to a thread."""
-
-_LOOKS = 20  # looks at a hang per stall time
-_DIED = "The engine has failed."
-_CLOSED = "The server is shutting down."
-_log = logging.getLogger(__name__)
 
 
 class Engine:
@@ -58,98 +41,59 @@ class Engine:
     """
 
     def __init__(
-        self, model: Link | Loader, config: EngineConfig, *, clock: Callable[[], float] = time.monotonic, stall_s: float = STALL_S
+        self,
+        model: Link | Loader[Tokenizer],
+        config: EngineConfig,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        stall_s: float = STALL_S,
     ) -> None:
+        link = model if isinstance(model, Link) else ThreadLink(model, config, clock)
         self._clock = clock
-        self._link = model if isinstance(model, Link) else ThreadLink(model, config, clock)
         self._max_live = config.live_limit
-        self._suffix_first = config.suffix_first
-        self._in_flight = InFlight(self._link.send, clock, lambda submit: digest(submit.sequences))
-        self._ids = itertools.count(1)
-        self._state = State.LOADING
-        self._progress = 0.0
-        self._capabilities: Capabilities | None = None
-        self._tokenizer: Tokenizer | None = None
-        self._tags: Tags | None = None
-        self._guides = GuideCheck()
-        self._running = self._waiting = 0
-        self._counts = self._past = Counts()  # of the worker that runs; of those before it
-        self._pages = Pages()
-        self._batches = [0] * (len(BATCH_TOKENS) + 1)
-        self._moved = self._looked = clock()  # when a step last finished or work arrived at an idle engine
-        self._stall_s, self._least_stall_s = stall_s, stall_s
-        self._failures = 0  # starts in a row that did not reach readiness
+        self._in_flight = InFlight(link.send, clock, digest)
+        self._supervisor = Supervisor(link, self._in_flight, clock, stall_s=stall_s)
         self._draining = False
-        self._timers: dict[str, asyncio.TimerHandle] = {}
-        self.failure: Exception | None = None
-        """Why there is no engine: a ``ModelError`` can be told as it is."""
-        self._link.start(self._take)
 
     @property
     def capabilities(self) -> Capabilities:
-        """See ``Backend``.
-
-        Raises:
-            Loading: the model is not loaded.
-        """
-        if self._capabilities is None:
+        """See ``Backend``."""
+        if self._supervisor.capabilities is None:
             raise Loading("The model is still loading.")
-        return self._capabilities
+        return self._supervisor.capabilities
 
     @property
     def live(self) -> int:
-        """Sequences that have not ended."""
+        """See ``Backend``."""
         return self._in_flight.live
 
     @property
-    def tokenizer(self) -> TokenizerInfo:
+    def failure(self) -> Exception | None:
         """See ``Backend``."""
-        tokenizer = self._require_open()
-        roles: Mapping[str, str] = getattr(tokenizer, "roles", {})
-        eos, bos, pad, template = (roles.get(name, "") for name in ("eos", "bos", "pad", "chat_template"))
-        return TokenizerInfo(eos, bos, pad, template, fim_tokens(tokenizer, self._suffix_first))
+        return self._supervisor.failure
 
-    async def tokenize(self, text: str, add_special: bool, quoted: bool = False) -> Sequence[int]:
+    @property
+    def tokenizer(self) -> Tokenizer:
         """See ``Backend``."""
-        tokenizer = self._require_open()
-        encode = tokenizer.encode_quoted if quoted else tokenizer.encode
-        ids = encode(text) if len(text) <= INLINE_CHARS else await asyncio.to_thread(encode, text)
-        before, after = (0, 0) if add_special or quoted else getattr(tokenizer, "added", (0, 0))
-        return ids[before : len(ids) - after]
+        require_open(self.health().state)
+        tokenizer = self._supervisor.tokenizer
+        assert tokenizer is not None, "it is there before the engine is ready"
+        return tokenizer
 
-    async def prepare(self, specs: Sequence[SequenceSpec], tenant: str = "") -> Prepared:
+    def require_room(self, count: int, tenant: str = "") -> None:
         """See ``Backend``."""
-        tokenizer = self._require_open()
-        self._require_room(len(specs), tenant)
-        wanted = texts(specs)
-        if sum(map(len, wanted)) > INLINE_CHARS:
-            encoded = await asyncio.to_thread(_encode, tokenizer, wanted)
-        else:
-            encoded = _encode(tokenizer, wanted)
-        inside = {word: tokenizer.encode_inside(word) for word in words(specs)}
-        grammars = await self._guides.translate(spec.guide for spec in specs)
-        fim = infill(tokenizer, self._suffix_first)
-        sequences = resolve(specs, encoded, self.capabilities, _separator(tokenizer), fim, inside, grammars, self._tags)
-        self._require_open()
-        self._require_room(len(specs), tenant)  # others may have come meanwhile; nothing can between this and submit
-        return Prepared(next(self._ids), sequences, tenant)
+        require_open(self.health().state)
+        room, own = self._max_live - self._in_flight.live - count, self._in_flight.live_of(tenant)
+        if room < 0:
+            raise Overloaded("The queue is full; try again later.")
+        if tenant and own and own + count > room:  # one that leaves as much as it takes cannot shut the others out
+            raise TooManyRequests("This API key has its share of the queue; try again later.")
 
     def submit(self, prepared: Prepared) -> AsyncIterator[Sequence[TokenEvent]]:
         """See ``Backend``."""
         stream = Stream(len(prepared.sequences))
-        if self._state is State.DEAD:
-            stream.end(Finish.ERROR, _DIED)
-        elif self._state is State.CLOSED:
-            stream.end(Finish.ABORT)
-        else:
-            self._start(Submit(prepared.request_id, prepared.sequences, self._clock(), prepared.tenant), stream)
+        self._supervisor.run(Submit.of(prepared.request_id, prepared.sequences, self._clock(), prepared.tenant), stream)
         return stream
-
-    def _start(self, submit: Submit, stream: Stream) -> None:
-        if not self._in_flight.live:
-            self._moved = submit.at
-        self._in_flight.add(submit, stream)
-        self._watch()
 
     def abort(self, request_id: int, seq: int | None = None) -> None:
         """See ``Backend``."""
@@ -157,148 +101,13 @@ class Engine:
 
     def health(self) -> Health:
         """See ``Backend``."""
-        state = self._state
-        if self._draining and state is not State.CLOSED:
-            state = State.DRAINING
-        elif self._stalled():
-            state = State.STALLED
-        counts = _sum(self._past, self._counts)
-        return Health(state, self._progress, self._running, self._waiting, counts, self._pages, tuple(self._batches))
+        return self._supervisor.health(draining=self._draining)
 
     def drain(self) -> None:
-        """Take no new work, and finish what there is; ``live`` tells when that is done."""
+        """See ``Backend``."""
         self._draining = True
 
     async def close(self) -> None:
         """See ``Backend``."""
         self._draining = True
-        if self._state is not State.CLOSED:
-            self._state = State.CLOSED
-            for timer in self._timers.values():
-                timer.cancel()
-            self._end_all(Finish.ABORT)
-        await self._link.close()
-        await self._guides.close()
-
-    def _require_open(self) -> Tokenizer:
-        if self._draining:
-            raise Overloaded(_CLOSED)
-        if self._state is State.DEAD:
-            raise EngineFailed(_DIED)
-        if self._tokenizer is None or self._state is not State.READY:
-            raise Loading(f"The model is still loading ({self._progress:.0%}).")
-        return self._tokenizer
-
-    def _require_room(self, count: int, tenant: str) -> None:
-        room, own = self._max_live - self._in_flight.live - count, self._in_flight.live_of(tenant)
-        if room < 0:
-            raise Overloaded("The queue is full; try again later.")
-        if tenant and own and own + count > room:  # one that leaves as much as it takes cannot shut the others out
-            raise TooManyRequests("This API key has its share of the queue; try again later.")
-
-    def _take(self, message: FromWorker) -> None:
-        if self._state is State.CLOSED:
-            return
-        match message:
-            case Stepped():
-                self._stepped(message)
-            case Started(requests):
-                self._in_flight.begin(requests)
-            case Progress(share):
-                self._progress, self._moved = share, self._clock()
-            case Ready():
-                self._ready(message)
-            case Died(error):
-                self._died(error)
-
-    def _stepped(self, message: Stepped) -> None:
-        before, self._counts = self._counts, message.counts
-        self._running, self._waiting, self._pages = message.running, message.waiting, message.pages
-        now, moved = self._clock(), self._moved
-        self._moved = now
-        if message.counts.steps > before.steps:
-            self._stall_s = max(self._stall_s, SLOW_STEPS * (now - moved))
-            self._batches[bisect_left(BATCH_TOKENS, message.counts.tokens - before.tokens)] += 1
-        for request_id, batch in message.events.items():
-            self._in_flight.push(request_id, batch)
-
-    def _ready(self, message: Ready) -> None:
-        if self._capabilities is not None and self._capabilities.fingerprint != message.capabilities.fingerprint:
-            _log.error("the model's file has changed since it was loaded first; restart the server to use it")
-            self._link.kill()
-            return
-        self._capabilities, self._tokenizer = message.capabilities, message.tokenizer
-        self._tags = tags_of(message.tokenizer)
-        self._stall_s = max(self._least_stall_s, SLOW_STEPS * message.step_s)
-        self._state, self._progress, self._failures = State.READY, 1.0, 0
-        self._moved = self._clock()
-        self._in_flight.up()
-        self._watch()
-
-    def _died(self, error: Exception | None) -> None:
-        self._past, self._counts, self._pages = _sum(self._past, self._counts), Counts(), Pages()
-        self._running = self._waiting = 0
-        self._failures += self._state is not State.READY
-        if not self._link.restarts or self._capabilities is None:  # it never worked: whoever started it is told why
-            self._state, self.failure = State.DEAD, error
-            self._end_all(Finish.ERROR, _DIED)
-            return
-        wait = pause(self._failures)
-        _log.error("%s It is started again%s.", error or "the engine ended.", f" in {wait:g} s" if wait else "")
-        self._in_flight.down()
-        if self._failures < GIVEN_UP:
-            self._state, self._progress = State.LOADING, 0.0
-        else:
-            self._state = State.DEAD
-            self._end_all(Finish.ERROR, _DIED)
-        self._later("restart", wait, self._restart)
-
-    def _restart(self) -> None:
-        self._moved = self._clock()
-        self._link.start(self._take)
-        self._watch()
-
-    def _end_all(self, finish: Finish, error: str = "") -> None:
-        self._in_flight.end_all(finish, error)
-        self._running = self._waiting = 0
-
-    def _stalled(self) -> bool:
-        return self._state is State.READY and self._in_flight.live > 0 and self._clock() - self._moved > self._stall_s
-
-    def _watch(self) -> None:
-        """Look at a worker that can be killed as long as there is work, or it is being started again."""
-        if self._link.restarts and "watch" not in self._timers and (self._in_flight.live or self._state is not State.READY):
-            self._looked = self._clock()
-            self._later("watch", self._stall_s / _LOOKS, self._look)
-
-    def _look(self) -> None:
-        now = self._clock()
-        if now - self._looked > self._stall_s / 2:  # it is this process that stood still; what the worker sent is still unread
-            self._moved = now
-        loading = self._state is not State.READY and "restart" not in self._timers
-        if self._stalled() or (loading and now - self._moved > LOAD_STALL_S):
-            _log.error("the engine has %s for %.1f s", "got no further in loading" if loading else "finished no step", now - self._moved)
-            self._link.kill()
-        else:
-            self._watch()
-
-    def _later(self, name: str, seconds: float, call: Callable[[], None]) -> None:
-        def run() -> None:
-            del self._timers[name]
-            call()
-
-        self._timers[name] = asyncio.get_running_loop().call_later(seconds, run)
-
-
-def _sum(past: Counts, now: Counts) -> Counts:
-    return Counts(*map(add, past, now))
-
-
-def _separator(tokenizer: Tokenizer) -> int | None:
-    """The token that stands for an empty prompt: what the tokenizer names, else an end-of-sequence token."""
-    named: int | None = getattr(tokenizer, "separator", None)
-    return min(tokenizer.eos_ids, default=None) if named is None else named
-
-
-def _encode(tokenizer: Tokenizer, wanted: Sequence[str]) -> dict[str, list[int]]:
-    return {text: tokenizer.encode(text) for text in wanted}
+        await self._supervisor.close()

@@ -7,10 +7,15 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from queue import SimpleQueue
+from typing import TYPE_CHECKING
 
-from quintet.backends.native.core.loader import Loader
+from quintet.backends.native.core.loader import Loaded, Loader
 from quintet.backends.native.wire.messages import FromWorker, Stop, ToWorker
 from quintet.config import EngineConfig
+from quintet.inputs.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from quintet.backends.native.worker.compiling import Compiled
 
 _JOIN_S = 10.0  # a step cannot be interrupted; one that takes longer is left to the end of the process
 
@@ -20,6 +25,9 @@ class Link(ABC):
 
     restarts: bool
     """A worker that died can be started again, and one that hangs be killed."""
+
+    tokenizer: Tokenizer | None = None
+    """The model's, which never crosses; there before ``Ready`` is received."""
 
     @abstractmethod
     def start(self, receive: Callable[[FromWorker], None]) -> None:
@@ -47,9 +55,9 @@ class ThreadLink(Link):
 
     restarts = False
 
-    def __init__(self, loader: Loader, config: EngineConfig, clock: Callable[[], float]) -> None:
+    def __init__(self, loader: Loader[Tokenizer], config: EngineConfig, clock: Callable[[], float]) -> None:
         self._loader, self._config, self._clock = loader, config, clock
-        self._inbox: SimpleQueue[ToWorker] = SimpleQueue()
+        self._inbox: SimpleQueue[ToWorker | Compiled] = SimpleQueue()
         self.thread: threading.Thread | None = None
 
     def start(self, receive: Callable[[FromWorker], None]) -> None:
@@ -62,9 +70,14 @@ class ThreadLink(Link):
             except RuntimeError:  # the loop was closed without ``close``: nobody is left to tell
                 self._inbox.put(Stop())
 
+        def load(progress: Callable[[float], None]) -> Loaded[Tokenizer]:
+            loaded = self._loader(progress)
+            self.tokenizer = loaded.tokenizer
+            return loaded
+
         from quintet.backends.native.worker.worker import Worker  # a front whose worker is in another process does not carry it
 
-        worker = Worker(self._loader, self._config, self._clock, self._inbox, deliver)
+        worker = Worker(load, self._config, self._clock, self._inbox, deliver)
         self.thread = threading.Thread(target=worker.run, name="quintet-engine", daemon=True)
         self.thread.start()
 

@@ -1,36 +1,27 @@
-"""The link to a worker in a process of its own, over a socket pair. Nothing here waits for the other process."""
+"""The link to a worker in a process of its own: one ``Connection`` per life of the worker. Nothing here waits for the other process.
+
+The weights are loaded there while the tokenizer is loaded here, once for all lives. A worker hears first what to load and, as soon as
+the tokenizer is there, the vocabulary; so it cannot be ready before that. What a dead worker was told is lost: whoever told it hears of the
+death (``Died``, once per ``start``) and decides what to tell the next one, which is for the supervisor and the requests in flight.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import os
-import signal
-import socket
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
-from typing import Any
 
-from quintet.backends.base import Capabilities
+from quintet.backends.native.front.connection import Connection
 from quintet.backends.native.front.link import Link
-from quintet.backends.native.wire import codec
-from quintet.backends.native.wire.messages import Abort, Died, FromWorker, Progress, Ready, Started, Stepped, Stop, Submit, ToWorker
+from quintet.backends.native.wire.messages import Died, FromWorker, Load, ModelSource, Ready, ToWorker, Vocabulary
 from quintet.backends.native.worker.memory import trim
 from quintet.config import EngineConfig
-from quintet.errors import EngineFailed, ModelError
 from quintet.inputs.tokenizer import Tokenizer
 from quintet.models.pieces import Pieces
 
 MODULE = ("-P", "-m", "quintet.backends.native.worker.child")
 """What Python runs; ``-P``: nothing in the current folder can stand in for a module."""
 
-MAX_BACKLOG = 1 << 28
-"""Bytes that a worker may leave unread; one that reads so little hangs."""
-
-_READ = 1 << 18
-_REAP_S = 0.005
 _log = logging.getLogger(__name__)
 
 
@@ -46,16 +37,13 @@ class ProcessLink(Link):
     restarts = True
 
     def __init__(
-        self, source: codec.ModelSource, tokenizer: Callable[[], Tokenizer], config: EngineConfig, module: Sequence[str] = MODULE
+        self, source: ModelSource, tokenizer: Callable[[], Tokenizer], config: EngineConfig, module: Sequence[str] = MODULE
     ) -> None:
         self._source, self._load_tokenizer, self._config, self._module = source, tokenizer, config, tuple(module)
         self._receive: Callable[[FromWorker], None] = lambda _: None
         self._loading: asyncio.Future[Tokenizer] | None = None
-        self._tokenizer: Tokenizer | None = None
-        self._child: _Connection | None = None
-        self._up: codec.Up | None = None
-        self._pieces: Sequence[bytes] = ()
-        self._ended: list[_Connection] = []  # killed and not yet reaped
+        self._child: Connection | None = None
+        self._ended: list[Connection] = []  # killed, but perhaps not gone yet
         self._closed = False
 
     @property
@@ -64,41 +52,34 @@ class ProcessLink(Link):
         return self._child.process.pid if self._child else None
 
     def start(self, receive: Callable[[FromWorker], None]) -> None:
-        self._receive, self._up = receive, None
+        self._receive = receive
         loop = asyncio.get_running_loop()
         try:
-            self._child = child = _Connection(loop, self._module, self._take, self._lost)
+            self._child = child = Connection(self._module, self._take, self._lost)
         except OSError as error:  # no process, no memory, no descriptor to be had now
-            loop.call_soon(receive, Died(EngineFailed(f"the engine's process cannot be started: {error.strerror}.")))
+            loop.call_soon(receive, Died(f"the engine's process cannot be started: {error.strerror}."))
             return
-        child.send(codec.Load(self._source, self._config))
-        if self._tokenizer is not None:
+        child.send(Load(self._source, self._config))
+        if self.tokenizer is not None:
             self._tell_vocabulary(child)
         elif self._loading is None:
             self._loading = loop.run_in_executor(None, self._load_tokenizer)
             self._loading.add_done_callback(self._tokenized)
 
     def send(self, message: ToWorker) -> None:
-        if self._child is None:
-            return
-        match message:
-            case Submit():
-                self._child.send(codec.work(message))
-            case Abort(request_id, seq):
-                self._child.send(codec.Drop(request_id, seq))
-            case Stop():
-                self.kill()
+        if self._child is not None:
+            self._child.send(message)
 
     def kill(self) -> None:
         if self._child is not None:
-            self._lost(EngineFailed("the engine was killed."))
+            self._lost(Died("the engine was killed."))
 
     async def close(self) -> None:
         self._closed = True
         self._receive = lambda _: None
         self.kill()
         for child in self._ended:
-            await child.reaped()
+            await child.wait()
         if self._loading is not None:
             await asyncio.wait((self._loading,))
 
@@ -107,156 +88,31 @@ class ProcessLink(Link):
         if self._closed:
             return
         if error is not None:
-            self._lost(error if isinstance(error, Exception) else None)
+            _log.debug("the tokenizer cannot be loaded", exc_info=error)
+            self._lost(Died.of(error) if isinstance(error, Exception) else None)
             return
-        self._tokenizer = loading.result()
+        self.tokenizer = loading.result()
         if self._child is not None:
             self._tell_vocabulary(self._child)
 
-    def _tell_vocabulary(self, child: _Connection) -> None:
-        assert self._tokenizer is not None
-        pieces = Pieces.of(self._tokenizer.pieces)
-        child.send(codec.Vocabulary(pieces.blob, pieces.lengths, frozenset(self._tokenizer.eos_ids)))
+    def _tell_vocabulary(self, child: Connection) -> None:
+        assert self.tokenizer is not None
+        pieces = Pieces.of(self.tokenizer.pieces)
+        child.send(Vocabulary(pieces.blob, pieces.lengths, frozenset(self.tokenizer.eos_ids)))
 
-    def _take(self, frame: Any) -> None:
-        match frame:
-            case codec.Loading(share):
-                self._receive(Progress(share))
-            case codec.Up():
-                self._receive(self._ready(frame))
-            case codec.Begun(requests):
-                self._receive(Started(requests))
-            case codec.Failure(reason, model):
-                self._lost(ModelError(reason) if model else EngineFailed(f"the engine broke ({reason})."))
-            case step:
-                events = codec.events_of(step.events, self._pieces)
-                self._receive(Stepped(events, step.running, step.waiting, step.counts, step.pages))
+    def _take(self, message: FromWorker) -> None:
+        if isinstance(message, Died):
+            self._lost(message)
+            return
+        if isinstance(message, Ready):  # which it is only after it got the vocabulary
+            trim()
+        self._receive(message)
 
-    def _ready(self, up: codec.Up) -> Ready:
-        """The child is up only after it got the vocabulary."""
-        assert self._tokenizer is not None
-        if not self._pieces:
-            self._pieces = Pieces.of(self._tokenizer.pieces, up.vocab)
-        trim()
-        can = Capabilities(self._source.name, up.context, up.vocab, self._pieces, up.max_logprobs, up.max_sequences, up.fingerprint)
-        return Ready(can, self._tokenizer, up.step_s)
-
-    def _lost(self, error: Exception | None) -> None:
-        """The child is gone, or has to go."""
+    def _lost(self, why: Died | None = None) -> None:
+        """The child is gone, or has to go; ``None``: nobody knows why, but perhaps its exit code."""
         child, self._child = self._child, None
         if child is None:
             return
-        why = child.end()
-        self._ended = [each for each in self._ended if each.running] + [child]
-        self._receive(Died(error or EngineFailed(f"the engine ended{why}.")))
-
-
-class _Connection:
-    """A child process and this end of the socket.
-
-    Args:
-        take: gets each frame.
-        lost: called once, when the child is gone (``None``) or talks nonsense.
-    """
-
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, module: Sequence[str], take: Callable[[Any], None], lost: Callable[[Exception | None], None]
-    ) -> None:
-        self._loop, self._take, self._lost = loop, take, lost
-        self._splitter = codec.Splitter()
-        self._backlog = bytearray()
-        self._open = True
-        self._sock, theirs = socket.socketpair()
-        with theirs:
-            try:
-                self.process = _spawn(module, theirs)
-            except OSError:
-                self._sock.close()
-                raise
-        self._sock.setblocking(False)
-        loop.add_reader(self._sock, self._readable)
-
-    @property
-    def running(self) -> bool:
-        """Not yet reaped."""
-        return self.process.poll() is None
-
-    def send(self, frame: codec.Frame) -> None:
-        """Queue a frame; written as far as the socket takes it."""
-        idle = not self._backlog
-        self._backlog += codec.encode(frame)
-        if idle:
-            self._write()
-            if self._backlog and self._open:
-                self._loop.add_writer(self._sock, self._writable)
-        elif len(self._backlog) > MAX_BACKLOG:
-            self._loop.call_soon(self._lost, EngineFailed("the engine reads nothing."))
-
-    def end(self) -> str:
-        """Kill the process, if it is not dead already, and let go of the socket; how it died, as far as that is known by now."""
-        if self._open:
-            self._open = False
-            self._loop.remove_reader(self._sock)
-            self._loop.remove_writer(self._sock)
-            self._sock.close()
-        code = self.process.poll()
-        with contextlib.suppress(ProcessLookupError):
-            self.process.kill()
-        self._reap()
-        return "" if code is None else f" with exit code {code}" if code >= 0 else f" by {signal.Signals(-code).name}"
-
-    async def reaped(self) -> None:
-        """Wait until the killed process is gone."""
-        while self.running:
-            await asyncio.sleep(_REAP_S)
-
-    def _reap(self) -> None:
-        if self.running:
-            self._loop.call_later(_REAP_S, self._reap)
-        else:
-            _log.debug("the engine's process %d ended with code %s", self.process.pid, self.process.returncode)
-
-    def _readable(self) -> None:
-        try:
-            data = self._sock.recv(_READ)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if not data:
-            self._lost(None)
-            return
-        try:
-            for frame in self._splitter.feed(data):
-                self._take(codec.decode_from_worker(frame))
-                if not self._open:
-                    return
-        except Exception:  # not a frame, or one that nobody could have meant: what else it says cannot be believed
-            _log.exception("the engine's process sent nonsense")
-            self._lost(EngineFailed("the engine sent nonsense."))
-
-    def _writable(self) -> None:
-        self._write()
-        if not self._backlog and self._open:
-            self._loop.remove_writer(self._sock)
-
-    def _write(self) -> None:
-        try:
-            sent = self._sock.send(self._backlog)
-        except BlockingIOError:
-            return
-        except OSError:  # the reader will see the end
-            sent = len(self._backlog)
-        del self._backlog[:sent]
-
-
-def _spawn(module: Sequence[str], theirs: socket.socket) -> subprocess.Popen[bytes]:
-    """A fresh interpreter, and no fork of this one: threads, locks and memory stay behind."""
-    level = logging.getLevelName(logging.getLogger().getEffectiveLevel())
-    return subprocess.Popen(
-        [sys.executable, *module, str(theirs.fileno()), str(os.getpid()), level],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        pass_fds=(theirs.fileno(),),
-        process_group=0,  # Ctrl-C in a terminal is for the parent, which decides
-    )
+        how = child.end()
+        self._ended = [each for each in self._ended if not each.ended] + [child]
+        self._receive(why or Died(f"the engine ended{how}."))

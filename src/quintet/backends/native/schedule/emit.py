@@ -1,14 +1,12 @@
-"""Results as ``TokenEvent``s, grouped by request. Plain code over values."""
+"""Results as rows of events, grouped by request; the front adds the tokens' bytes. Plain code over values."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence as Items
 
 from quintet.backends.native.core.types import Outcome, Scores
 from quintet.backends.native.schedule.plan import Top
 from quintet.backends.native.schedule.sequence import Group, Sequence
-from quintet.backends.native.wire.messages import Events
-from quintet.events import NO_DRAFTS, Blame, Finish, TokenEvent
+from quintet.backends.native.wire.messages import EventRow, Events, TokenRow
+from quintet.events import NO_DRAFTS, Blame, Finish
 
 NUMERICAL = "The model produced values that are not finite."
 """Client-safe reason of a sequence that ended because its logits were NaN or infinite."""
@@ -25,29 +23,28 @@ class Emitter:
     """Makes events for one vocabulary.
 
     Args:
-        pieces: bytes of every id the model can produce.
         eos_ids: ids that end a sequence.
     """
 
-    def __init__(self, pieces: Items[bytes], eos_ids: frozenset[int]) -> None:
-        self._pieces = pieces
+    def __init__(self, eos_ids: frozenset[int]) -> None:
         self._eos_ids = eos_ids
 
     def token(self, seq: Sequence, token: int, logprob: float | None, top: Top, events: Events) -> bool:
         """Emit a token that ``seq`` has just generated; True if it is its last."""
-        finish, piece = None, self._pieces[token]
-        if token in self._eos_ids:
+        finish = None
+        if token in self._eos_ids or token in seq.sampling.stop_token_ids:
             finish = Finish.EOS
-        elif token in seq.sampling.stop_token_ids:
-            finish, piece = Finish.EOS, b""
         elif len(seq.generated) >= seq.max_tokens:
             finish = Finish.LENGTH
         group = seq.group
-        cached = (group.cached or 0) if finish else 0
         waited = group.waited if len(seq.generated) == 1 and not group.echo else 0.0
-        drafts = seq.drafts if finish else NO_DRAFTS
-        event = TokenEvent(seq.index, token, piece, logprob, top, False, finish, cached, "", waited, drafts)
-        events.setdefault(seq.request_id, []).append(event)
+        row: TokenRow | EventRow
+        if finish is None and logprob is None and not waited:
+            row = TokenRow(seq.index, token)
+        else:
+            cached, drafts = (group.cached or 0, seq.drafts) if finish else (0, NO_DRAFTS)
+            row = EventRow(seq.index, token, logprob, top, False, finish, cached, "", waited, drafts)
+        events.setdefault(seq.request_id, []).append(row)
         return finish is not None
 
     def end(self, seq: Sequence, finish: Finish, events: Events, error: str = "", blame: Blame = Blame.SERVER) -> None:
@@ -55,8 +52,8 @@ class Emitter:
         group = seq.group
         waited = 0.0 if seq.generated or group.echoed > group.start else group.waited
         cached = group.cached or 0
-        event = TokenEvent(seq.index, -1, finish=finish, cached_tokens=cached, error=error, waited=waited, drafts=seq.drafts, blame=blame)
-        events.setdefault(seq.request_id, []).append(event)
+        row = EventRow(seq.index, -1, finish=finish, cached_tokens=cached, error=error, waited=waited, drafts=seq.drafts, blame=blame)
+        events.setdefault(seq.request_id, []).append(row)
 
     def echo(self, group: Group, count: int, scores: Scores | None, events: Events) -> None:
         """Emit the group's next ``count`` prompt tokens to each member; ``scores`` is of all of them but the prompt's first."""
@@ -76,7 +73,7 @@ class Emitter:
         for member in group.live:
             queue = events.setdefault(member.request_id, [])
             for token, logprob, top, waited in rows:
-                queue.append(TokenEvent(member.index, token, self._pieces[token], logprob, top, True, waited=waited))
+                queue.append(EventRow(member.index, token, logprob, top, True, waited=waited))
 
 
 def tops_of(scores: Scores, count: int) -> list[Top]:

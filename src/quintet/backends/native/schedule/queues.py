@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Items
 
-from quintet.backends.base import PreparedSequence
 from quintet.backends.native.schedule.groups import Groups
 from quintet.backends.native.schedule.kv import KvCache
 from quintet.backends.native.schedule.pages import BrokenInvariantError
@@ -12,6 +11,7 @@ from quintet.backends.native.schedule.sequence import Action, Group, Sequence, S
 from quintet.backends.native.schedule.waiting import WaitingQueue
 from quintet.config import EngineConfig
 from quintet.errors import Overloaded
+from quintet.inputs.sequence import PreparedSequence
 
 
 class Queues:

@@ -30,7 +30,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Items
 
-from quintet.backends.base import PreparedSequence
 from quintet.backends.native.schedule.applier import Applier
 from quintet.backends.native.schedule.emit import Emitter
 from quintet.backends.native.schedule.kv import KvCache
@@ -41,6 +40,7 @@ from quintet.backends.native.schedule.speculation import Speculation
 from quintet.backends.native.wire.messages import Events
 from quintet.config import EngineConfig
 from quintet.events import DraftCounts, Finish
+from quintet.inputs.sequence import PreparedSequence
 
 
 class Scheduler:

@@ -1,106 +1,254 @@
-"""What the event loop and the engine's worker tell each other: small frozen values, so that the worker can live in any process."""
+"""What the event loop's side of the engine and its worker tell each other: one closed set of small frozen values. Plain code.
+
+::
+
+    front                                             worker
+      Load, Vocabulary   ------------------------->     (a process of its own only: what to load, and the ends of sequence)
+                         <-------------------------   Progress ... Progress, Ready
+      Submit, Abort      ------------------------->
+                         <-------------------------   Started, Stepped, Started, Stepped ...
+      Stop               ------------------------->
+                         <-------------------------   Died
+
+The same values go through both links: as they are to a worker in a thread, as frames (``codec``) to one in a process. So none holds what
+could not cross: no objects with behaviour, no tokenizer, no exception, nothing that could be code. What the front knows anyway does not
+cross either: a token's bytes, and a prompt that other samples share.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from quintet.backends.base import Capabilities, Counts, Pages, PreparedSequence
-from quintet.events import TokenEvent
-from quintet.inputs.tokenizer import Tokenizer
+import msgspec
 
-Events = dict[int, list[TokenEvent]]
-"""Request id -> its events of one step, in order."""
+from quintet.backends.base import Counts, Pages
+from quintet.config import EngineConfig
+from quintet.errors import EngineFailed, ModelError
+from quintet.events import NO_DRAFTS, Blame, DraftCounts, Finish, TokenEvent
+from quintet.inputs.sequence import PreparedSequence
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True, gc=False):
+    """Base of all messages: as bytes, an array of the type's name and the fields."""
+
+
+# ---- to the worker
 
 
 @dataclass(frozen=True, slots=True)
-class Submit:
-    """Run a request's sequences, checked by ``prepare``.
+class ModelSource:
+    """Which model a worker in a process of its own loads.
+
+    Args:
+        path: of a GGUF file; empty = the toy.
+        threads, context, isa: see ``weights.load_weights``.
+    """
+
+    path: str
+    threads: int
+    context: int | None
+    name: str
+    isa: str = ""
+
+
+class Load(Message, frozen=True):
+    """The first message: what to load, and how to run it."""
+
+    source: ModelSource
+    config: EngineConfig
+
+
+class Vocabulary(Message, frozen=True):
+    """What the worker needs of the tokenizer, which only the front has.
+
+    Args:
+        blob, lengths: the bytes of all token ids, see ``Pieces``.
+    """
+
+    blob: bytes
+    lengths: list[int]
+    eos_ids: frozenset[int]
+
+
+class Submit(Message, frozen=True):
+    """Run a request's sequences, checked by ``prepare``; made by ``of``.
 
     Args:
         at: seconds, on the clock that the worker uses too.
         tenant: who asks; tenants take turns.
+        prompts: each once, however many samples it has.
+        samples: number of its prompt, and the rest of each sequence.
+
+    Raises:
+        ValueError: a sample names a prompt that is not there.
     """
 
     request_id: int
-    sequences: tuple[PreparedSequence, ...]
     at: float
-    tenant: str = ""
+    tenant: str
+    prompts: tuple[tuple[int, ...], ...]
+    samples: tuple[tuple[int, PreparedSequence], ...]
+
+    def __post_init__(self) -> None:
+        if not all(0 <= number < len(self.prompts) for number, _ in self.samples):
+            raise ValueError("a prompt is missing")
+
+    @classmethod
+    def of(cls, request_id: int, sequences: Sequence[PreparedSequence], at: float, tenant: str = "") -> Submit:
+        """A request's sequences, with equal prompts put together."""
+        numbers: dict[tuple[int, ...], int] = {}
+        known: dict[int, int] = {}  # by identity: samples of a prompt hold the same object, and hashing it 128 times is slow
+        samples = []
+        for sequence in sequences:
+            tokens = sequence.tokens
+            if id(tokens) not in known:
+                known[id(tokens)] = numbers.setdefault(tokens, len(numbers))
+            samples.append((known[id(tokens)], replace(sequence, tokens=())))
+        return cls(request_id, at, tenant, tuple(numbers), tuple(samples))
+
+    def sequences(self) -> tuple[PreparedSequence, ...]:
+        """The sequences as they were."""
+        return tuple(replace(sample, tokens=self.prompts[number]) for number, sample in self.samples)
 
 
-@dataclass(frozen=True, slots=True)
-class Abort:
+class Abort(Message, frozen=True):
     """End one sequence, or with ``seq`` ``None`` all, of a request."""
 
     request_id: int
     seq: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Compiled:
-    """The guides of a request are; the worker tells itself."""
-
-    request_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(Message, frozen=True):
     """Drop everything and end."""
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+# ---- from the worker
+
+
+class Progress(Message, frozen=True):
     """Share of loading done, 0 to 1."""
 
     share: float
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """Loading is done; the tokenizer is used on the event loop's side only.
+class Ready(Message, frozen=True):
+    """Loading is done; see ``Capabilities``.
 
     Args:
         step_s: seconds that the largest step may take, estimated; 0 = not measured.
     """
 
-    capabilities: Capabilities
-    tokenizer: Tokenizer
+    model: str
+    context: int
+    vocab: int
+    max_logprobs: int
+    max_sequences: int
+    fingerprint: str
     step_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
+class Started(Message, frozen=True):
     """The step that begins now computes these requests, which the one before it did not: if it kills the worker, they are suspects."""
 
     requests: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Stepped:
+class TokenRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False, tag=0):
+    """A ``TokenEvent`` on its way that is a token and nothing else, as most are: 4 to 9 bytes."""
+
+    seq: int
+    token: int
+
+    def event(self, pieces: Sequence[bytes]) -> TokenEvent:
+        """With the token's bytes.
+
+        Args:
+            pieces: of each token id.
+        """
+        return TokenEvent(self.seq, self.token, pieces[self.token] if self.token >= 0 else b"")
+
+
+class EventRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False, tag=1):
+    """Any other: all fields of a ``TokenEvent`` but the token's bytes."""
+
+    seq: int
+    token: int
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()
+    prompt: bool = False
+    finish: Finish | None = None
+    cached_tokens: int = 0
+    error: str = ""
+    waited: float = 0.0
+    drafts: DraftCounts = NO_DRAFTS
+    blame: Blame = Blame.SERVER
+
+    def event(self, pieces: Sequence[bytes]) -> TokenEvent:
+        """With the token's bytes. One that ends its sequence has none, whatever it is elsewhere: ``stop_token_ids`` may name any.
+
+        Args:
+            pieces: of each token id.
+        """
+        piece = pieces[self.token] if self.token >= 0 and self.finish is not Finish.EOS else b""
+        return TokenEvent(
+            self.seq,
+            self.token,
+            piece,
+            self.logprob,
+            self.top,
+            self.prompt,
+            self.finish,
+            self.cached_tokens,
+            self.error,
+            self.waited,
+            self.drafts,
+            self.blame,
+        )
+
+
+Events = dict[int, list[TokenRow | EventRow]]
+"""Request id -> its events of one step, in order."""
+
+
+class Stepped(Message, frozen=True):
     """A step was finished (or work was ended without one).
 
     Args:
-        events: of each request, in order.
         running, waiting: sequences after it.
         counts: since this worker's start.
     """
 
-    events: Events
     running: int
     waiting: int
     counts: Counts
     pages: Pages
+    events: Events
 
 
-@dataclass(frozen=True, slots=True)
-class Died:
+class Died(Message, frozen=True):
     """The worker is gone; nothing follows.
 
     Args:
-        error: ``None`` after ``Stop``; a ``ModelError`` says in one client-safe line why the model cannot be loaded.
+        reason: one line; empty after ``Stop``.
+        model: the model cannot be loaded, and the reason is for whoever named it; else it is a fault of ours, which the log has.
     """
 
-    error: Exception | None
+    reason: str = ""
+    model: bool = False
+
+    @classmethod
+    def of(cls, error: Exception) -> Died:
+        """Because of ``error``, of which an unforeseen one may say what is nobody's business."""
+        told = isinstance(error, ModelError | EngineFailed)
+        return cls(str(error) if told else f"the engine broke ({type(error).__name__}).", isinstance(error, ModelError))
+
+    @property
+    def error(self) -> Exception | None:
+        """What whoever started the engine is told."""
+        return None if not self.reason else ModelError(self.reason) if self.model else EngineFailed(self.reason)
 
 
-ToWorker = Submit | Abort | Compiled | Stop
+ToWorker = Submit | Abort | Stop
+ToProcess = Load | Vocabulary | ToWorker
 FromWorker = Progress | Ready | Started | Stepped | Died

@@ -21,10 +21,10 @@ from queue import SimpleQueue
 
 from quintet.backends.native.core.loader import Loaded, Loader
 from quintet.backends.native.wire import codec
-from quintet.backends.native.wire.messages import Abort, Died, FromWorker, Progress, Ready, Started, Stepped, ToWorker
+from quintet.backends.native.wire.messages import Abort, FromWorker, Load, ModelSource, Ready, Stop, Submit, ToProcess, ToWorker, Vocabulary
+from quintet.backends.native.worker.compiling import Compiled
 from quintet.backends.native.worker.memory import trim
 from quintet.backends.native.worker.worker import Worker
-from quintet.errors import ModelError
 from quintet.models.pieces import Pieces
 
 SEND_S = 60.0
@@ -36,21 +36,11 @@ _log = logging.getLogger(__name__)
 
 
 class TokenTable:
-    """The part of a tokenizer that the worker uses; it comes from the parent while the weights are loaded."""
+    """The ``Vocabulary`` of the parent's tokenizer; it comes while the weights are loaded."""
 
-    def __init__(self, frame: codec.Vocabulary) -> None:
-        self.pieces = Pieces(frame.blob, frame.lengths)
-        self.eos_ids = frame.eos_ids
-
-    def encode(self, text: str) -> list[int]:
-        """The parent's task.
-
-        Raises:
-            NotImplementedError: always.
-        """
-        raise NotImplementedError(f"the engine's process was asked to tokenise {len(text)} characters")
-
-    encode_inside = encode_quoted = encode
+    def __init__(self, message: Vocabulary) -> None:
+        self.pieces = Pieces(message.blob, message.lengths)
+        self.eos_ids = message.eos_ids
 
 
 class Child:
@@ -59,11 +49,11 @@ class Child:
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._splitter = codec.Splitter()
-        self._inbox: SimpleQueue[ToWorker] = SimpleQueue()
-        self._load: SimpleQueue[codec.Load] = SimpleQueue()
-        self._vocabulary: SimpleQueue[codec.Vocabulary] = SimpleQueue()
+        self._inbox: SimpleQueue[ToWorker | Compiled] = SimpleQueue()
+        self._load: SimpleQueue[Load] = SimpleQueue()
+        self._vocabulary: SimpleQueue[Vocabulary] = SimpleQueue()
 
-    def run(self, loader_of: Callable[[codec.ModelSource, Callable[[], TokenTable]], Loader]) -> None:
+    def run(self, loader_of: Callable[[ModelSource, Callable[[], TokenTable]], Loader[TokenTable]]) -> None:
         """Until the parent goes away, or the worker breaks."""
         threading.Thread(target=self._read, name="quintet-read", daemon=True).start()
         load = self._load.get()
@@ -81,47 +71,29 @@ class Child:
         finally:
             os._exit(0)
 
-    def _receive(self, frame: codec.Load | codec.Vocabulary | codec.Work | codec.Drop) -> None:
-        match frame:
-            case codec.Work():
-                self._inbox.put(codec.submit(frame))
-            case codec.Drop():
-                self._inbox.put(Abort(frame.request_id, frame.seq))
-            case codec.Load():
-                self._load.put(frame)
-            case codec.Vocabulary():
-                self._vocabulary.put(frame)
+    def _receive(self, message: ToProcess) -> None:
+        match message:
+            case Submit() | Abort() | Stop():
+                self._inbox.put(message)
+            case Load():
+                self._load.put(message)
+            case Vocabulary():
+                self._vocabulary.put(message)
 
     def _send(self, message: FromWorker) -> None:
         if isinstance(message, Ready):
             trim()
         try:
-            self._sock.sendall(codec.encode(_frame(message)))
+            self._sock.sendall(codec.encode(message))
         except OSError as error:  # gone, or not reading for SEND_S
             _log.error("the engine cannot reach its parent: %s", error)
             os._exit(1)
 
 
-def _frame(message: FromWorker) -> codec.Frame:
-    match message:
-        case Stepped(events, running, waiting, counts, pages):
-            return codec.Step(running, waiting, counts, pages, codec.rows_of(events))
-        case Started(requests):
-            return codec.Begun(requests)
-        case Progress(share):
-            return codec.Loading(share)
-        case Ready(can, _, step_s):
-            return codec.Up(can.context, can.vocab, can.max_logprobs, can.max_sequences, can.fingerprint, step_s)
-        case Died(ModelError() as error):
-            return codec.Failure(str(error), True)
-        case Died(error):
-            return codec.Failure(type(error).__name__, False)
-
-
-def loader_of(source: codec.ModelSource, table: Callable[[], TokenTable]) -> Loader:
+def loader_of(source: ModelSource, table: Callable[[], TokenTable]) -> Loader[TokenTable]:
     """How the worker loads ``source``; ``table`` waits for the parent's tokenizer."""
 
-    def load(progress: Callable[[float], None]) -> Loaded:
+    def load(progress: Callable[[float], None]) -> Loaded[TokenTable]:
         if not source.path:
             from quintet.backends.toy import toy_loader
 
@@ -143,7 +115,7 @@ def die_with(parent: int) -> None:
         os._exit(0)
 
 
-def main(loader_of: Callable[[codec.ModelSource, Callable[[], TokenTable]], Loader] = loader_of) -> None:
+def main(loader_of: Callable[[ModelSource, Callable[[], TokenTable]], Loader[TokenTable]] = loader_of) -> None:
     """The process."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # a terminal or a service manager may send them to all
         signal.signal(number, signal.SIG_IGN)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from quintet.backends.native.wire.messages import Events, Submit
-from quintet.events import Blame, Finish, TokenEvent
+from quintet.backends.native.wire.messages import EventRow, Events, Submit
+from quintet.events import Blame, Finish
 from quintet.guides.compiled import Guides
 
 COMPILE_S = 20.0
@@ -14,6 +14,13 @@ COMPILE_S = 20.0
 
 TOO_SLOW = "The guide took too long to compile; simplify it, or try again when the server is less busy."
 BROKEN = "The guide could not be compiled for this model."
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A request's guides are: what the worker tells itself, from the thread that compiled them."""
+
+    request_id: int
 
 
 @dataclass(slots=True)
@@ -49,7 +56,7 @@ class Compiling:
 
     def begin(self, submit: Submit) -> bool:
         """Compile what the request still lacks; False if that is nothing."""
-        new = {seq.grammar for seq in submit.sequences if seq.grammar and not self._guides.ready(seq.grammar)}
+        new = {sample.grammar for _, sample in submit.samples if sample.grammar and not self._guides.ready(sample.grammar)}
         if not new:
             return False
         if not self._waiting:
@@ -99,4 +106,4 @@ class Compiling:
 
 
 def _end(submit: Submit, finish: Finish, error: str = "", blame: Blame = Blame.SERVER) -> Events:
-    return {submit.request_id: [TokenEvent(seq, -1, finish=finish, error=error, blame=blame) for seq in range(len(submit.sequences))]}
+    return {submit.request_id: [EventRow(seq, -1, finish=finish, error=error, blame=blame) for seq in range(len(submit.samples))]}

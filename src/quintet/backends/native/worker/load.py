@@ -22,14 +22,14 @@ def load_tokenizer(path: Path, think: tuple[str, str] | None = None) -> Tokenize
     return build_tokenizer(read_metadata(path), think)
 
 
-def native_loader(path: Path, threads: int, context: int | None = None, name: str = "", isa: str = "") -> Loader:
+def native_loader(path: Path, threads: int, context: int | None = None, name: str = "", isa: str = "") -> Loader[Tokenizer]:
     """How to load ``path`` for ``threads`` threads; the arguments are those of ``load_weights``.
 
     Args:
         name: public model name; empty = the file's stem.
     """
 
-    def load(progress: Callable[[float], None]) -> Loaded:
+    def load(progress: Callable[[float], None]) -> Loaded[Tokenizer]:
         from quintet.backends.native.worker.weights import load_weights  # only where the weights are: a front needs the tokenizer alone
 
         runner, fingerprint = load_weights(path, threads, context, isa, progress)

@@ -8,9 +8,9 @@ from queue import Empty, SimpleQueue
 
 import numpy as np
 
-from quintet.backends.base import Capabilities, Counts
+from quintet.backends.base import Counts
 from quintet.backends.native.core.cpu import Cpu
-from quintet.backends.native.core.loader import PAGE, Loaded, Loader
+from quintet.backends.native.core.loader import PAGE, Loader
 from quintet.backends.native.core.samplers import NativeSamplers
 from quintet.backends.native.core.types import Batch, Runner
 from quintet.backends.native.schedule.emit import Emitter
@@ -21,8 +21,8 @@ from quintet.backends.native.schedule.scheduler import Scheduler
 from quintet.backends.native.schedule.speculation import Speculation
 from quintet.backends.native.wire.messages import (
     Abort,
-    Compiled,
     Died,
+    EventRow,
     Events,
     FromWorker,
     Progress,
@@ -33,14 +33,15 @@ from quintet.backends.native.wire.messages import (
     Submit,
     ToWorker,
 )
-from quintet.backends.native.worker.compiling import Compiling
+from quintet.backends.native.worker.compiling import Compiled, Compiling
 from quintet.backends.native.worker.masks import Masks
 from quintet.backends.native.worker.step import Stepper
 from quintet.config import EngineConfig
 from quintet.errors import ModelError, Overloaded
-from quintet.events import Blame, Finish, TokenEvent
+from quintet.events import Blame, Finish
 from quintet.guides.compiled import Guides
 from quintet.guides.matcher import Compiler
+from quintet.inputs.tokenizer import Vocabulary
 from quintet.models.pieces import Pieces
 
 _log = logging.getLogger(__name__)
@@ -74,10 +75,10 @@ class Worker:
 
     def __init__(
         self,
-        loader: Loader,
+        loader: Loader[Vocabulary],
         config: EngineConfig,
         clock: Callable[[], float],
-        inbox: SimpleQueue[ToWorker],
+        inbox: SimpleQueue[ToWorker | Compiled],
         send: Callable[[FromWorker], None],
         *,
         supervised: bool = False,
@@ -93,17 +94,17 @@ class Worker:
 
     def run(self) -> None:
         """The thread's body; never raises."""
-        error: Exception | None = None
+        end = Died()
         try:
             self._serve(*self._load())
         except _StoppedError:
             pass
         except ModelError as refused:  # told to whoever loads; not a fault of ours
-            error = refused
+            end = Died.of(refused)
         except Exception as fault:
             _log.exception("the engine died")
-            error = fault
-        self._send(Died(error))
+            end = Died.of(fault)
+        self._send(end)
 
     def _load(self) -> tuple[Scheduler, Stepper]:
         loaded = self._loader(self._progress)
@@ -116,20 +117,21 @@ class Worker:
         except MemoryError:
             raise ModelError(f"there is not enough memory for a KV cache of {config.kv_bytes} bytes; lower --kv-cache.") from None
         context = min(runner.context, pages * PAGE)
-        capabilities = _capabilities(loaded, config, context)
+        vocab, eos_ids = runner.vocab, tokenizer.eos_ids
+        pieces = Pieces.of(tokenizer.pieces, vocab)  # logits may be wider than the tokenizer; such ids are valid and have no text
         tables = BlockTables(config.running_limit, -(-context // PAGE))
-        guides = Guides(Compiler(capabilities.pieces, tokenizer.eos_ids, capabilities.vocab))
+        guides = Guides(Compiler(pieces, eos_ids, vocab))
         self._compiling = Compiling(guides, self._clock, lambda request_id: self._inbox.put(Compiled(request_id)))
         self._pool = PagePool(pages)
-        emitter = Emitter(capabilities.pieces, tokenizer.eos_ids)
-        speculation = Speculation(tokenizer.eos_ids, guides.compiler) if config.speculation else None
-        scheduler = Scheduler(config, KvCache(self._pool, tables, runner.row_bytes), emitter, speculation)
+        speculation = Speculation(eos_ids, guides.compiler) if config.speculation else None
+        scheduler = Scheduler(config, KvCache(self._pool, tables, runner.row_bytes), Emitter(eos_ids), speculation)
         self._tell(scheduler, {})
         step_s = self._try(runner) if self._supervised else 0.0
         scheduler.learn(config.batch_tokens, step_s)
-        self._send(Ready(capabilities, tokenizer, step_s))
-        samplers = NativeSamplers(loaded.cpu or Cpu(), capabilities.pieces, tokenizer.eos_ids)
-        return scheduler, Stepper(runner, tables, samplers, Masks(guides, capabilities.vocab))
+        widest, most = min(MAX_LOGPROBS, vocab), min(config.max_sequences, config.live_limit)
+        self._send(Ready(loaded.name, context, vocab, widest, most, loaded.fingerprint, step_s))
+        samplers = NativeSamplers(loaded.cpu or Cpu(), pieces, eos_ids)
+        return scheduler, Stepper(runner, tables, samplers, Masks(guides, vocab))
 
     def _progress(self, share: float) -> None:
         if not self._inbox.empty():  # while loading nothing but Stop can come
@@ -157,7 +159,7 @@ class Worker:
                 _merge(events, self._step(scheduler, stepper))
             self._tell(scheduler, events)
 
-    def _next(self) -> ToWorker | None:
+    def _next(self) -> ToWorker | Compiled | None:
         """The next message; ``None``: nothing came, and guides are still being compiled."""
         try:
             return self._inbox.get(timeout=BEAT_S if self._compiling else None)
@@ -167,9 +169,9 @@ class Worker:
     def _tell(self, scheduler: Scheduler, events: Events) -> None:
         done, of = scheduler.drafts, (scheduler.preempted, scheduler.queried, scheduler.found)
         counts = Counts(self._steps, self._tokens, self._prefilled, *of, done.made, done.accepted + done.rejected, done.accepted)
-        self._send(Stepped(events, scheduler.running, scheduler.live - scheduler.running, counts, self._pool.state))
+        self._send(Stepped(scheduler.running, scheduler.live - scheduler.running, counts, self._pool.state, events))
 
-    def _receive(self, message: ToWorker, scheduler: Scheduler) -> Events:
+    def _receive(self, message: ToWorker | Compiled, scheduler: Scheduler) -> Events:
         match message:
             case Submit():
                 if not self._compiling.begin(message):
@@ -192,10 +194,14 @@ class Worker:
 
     def _add(self, submit: Submit, scheduler: Scheduler) -> Events:
         try:
-            scheduler.add(submit.request_id, submit.sequences, submit.at, submit.tenant)
+            scheduler.add(submit.request_id, submit.sequences(), submit.at, submit.tenant)
         except Overloaded as error:
-            ends = [TokenEvent(seq, -1, finish=Finish.ERROR, error=str(error), blame=Blame.LOAD) for seq in range(len(submit.sequences))]
-            return {submit.request_id: ends}
+            why = str(error)
+            return {
+                submit.request_id: [
+                    EventRow(seq, -1, finish=Finish.ERROR, error=why, blame=Blame.LOAD) for seq in range(len(submit.samples))
+                ]
+            }
         return {}
 
     def _step(self, scheduler: Scheduler, stepper: Stepper) -> Events:
@@ -220,19 +226,6 @@ class Worker:
         if new := computed - self._computed:
             self._send(Started(tuple(new)))
         self._computed = computed
-
-
-def _capabilities(loaded: Loaded, config: EngineConfig, context: int) -> Capabilities:
-    vocab, pieces = loaded.runner.vocab, loaded.tokenizer.pieces
-    return Capabilities(
-        model=loaded.name,
-        context=context,
-        vocab=vocab,
-        pieces=Pieces.of(pieces, vocab),  # logits may be wider than the tokenizer; such ids are valid and have no text
-        max_logprobs=min(MAX_LOGPROBS, vocab),
-        max_sequences=min(config.max_sequences, config.live_limit),
-        fingerprint=loaded.fingerprint,
-    )
 
 
 def _merge(events: Events, more: Events) -> None:

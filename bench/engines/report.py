@@ -1,0 +1,174 @@
+"""The measurements as a table, with ratios to the best peer and distances from the machine's limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+
+from bench.common.figures import BUSY, HTTP_SHARE, Machine, Ratio, pick, table
+from bench.common.plan import Plan, column
+from bench.engines.engines import Engine, Sample
+from bench.engines.model import Work
+
+REQUIRED = {"prefill": 1.4, "b1": 1.6, "b8": 2.2, "b32": 1.8}
+"""By which factor ours must beat the best peer."""
+
+
+@dataclass(slots=True)
+class Row:
+    """What one engine showed.
+
+    Args:
+        reason: why there are no (more) samples; empty if all went well.
+    """
+
+    name: str
+    weights: str
+    ours: bool
+    http: bool
+    version: str = ""
+    reason: str = ""
+    samples: list[Sample] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, engine: Engine) -> Row:
+        return cls(engine.name, engine.weights, engine.ours, engine.http)
+
+    def figure(self, name: str) -> float | None:
+        """Median of a column's samples."""
+        values = [sample.value for sample in self.samples if sample.column == name]
+        return median(values) if values else None
+
+    def to_json(self) -> dict[str, object]:
+        columns = dict.fromkeys(sample.column for sample in self.samples)
+        return asdict(self) | {"median": {name: self.figure(name) for name in columns}}
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Everything about one run."""
+
+    plan: Plan
+    machine: Machine
+    work: Work
+    rows: Sequence[Row]
+
+    def markdown(self) -> str:
+        """The whole report."""
+        parts = [self._heading(), self._speeds(), self._ratios(), self._limits(), self._latencies(), self._versions()]
+        return "\n\n".join(part for part in parts if part) + "\n"
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "plan": asdict(self.plan) | {"model": Path(self.plan.model).name},
+            "machine": asdict(self.machine),
+            "work": asdict(self.work),
+            "ratios": [asdict(ratio) for ratio in self.ratios()],
+            "rows": [row.to_json() for row in self.rows],
+        }
+
+    @property
+    def columns(self) -> list[str]:
+        return ["prefill", *map(column, self.plan.batches), "load"]
+
+    def _heading(self) -> str:
+        plan, machine = self.plan, self.machine
+        return (
+            f"{machine.cpu}, {machine.cores} cores ({machine.flags}); load average before the run "
+            f"{', '.join(f'{load:.2f}' for load in machine.load_before)}."
+            f"{' **The machine was busy: these figures are rough.**' if machine.load_before[0] > BUSY else ''}\n\n"
+            f"Tokens per second, median of {plan.rounds} interleaved rounds, {plan.threads} threads; prefill = {plan.prefill}-token "
+            f"prompt, bN = N sequences decoding {plan.steps} greedy steps from a context of {plan.context} (over HTTP: N streaming "
+            f"clients, {plan.http_tokens} tokens each); load in seconds (over HTTP: from process start to ready)."
+        )
+
+    def _speeds(self) -> str:
+        body = [[row.name, row.weights, *(cell(row, name) for name in self.columns)] for row in self.rows]
+        failed = [f"- {row.name}, {row.weights}: {row.reason}" for row in self.rows if row.reason]
+        return table(["engine", "weights", *self.columns], body) + ("\n\nNot measured:\n" + "\n".join(failed) if failed else "")
+
+    def best_peer(self, name: str, *, http: bool) -> tuple[Row, float] | None:
+        """The fastest peer in a column, of those measured in the same way."""
+        peers = [(row, figure) for row in self.rows if not row.ours and row.http == http and (figure := row.figure(name))]
+        return max(peers, key=lambda peer: peer[1], default=None)
+
+    def ratios(self) -> list[Ratio]:
+        """Ours against the best peer, and our HTTP against our core, where both were measured."""
+        found: list[Ratio] = []
+        core = next((row for row in self.rows if row.ours and not row.http), None)
+        for row in (row for row in self.rows if row.ours):
+            for name in self.columns[:-1]:
+                figure, peer = row.figure(name), self.best_peer(name, http=row.http)
+                if figure and peer:
+                    needed = None if row.http else REQUIRED.get(name)
+                    found.append(Ratio(f"{row.name} / best peer", name, figure / peer[1], needed, f"{peer[0].name}, {peer[0].weights}"))
+                if figure and row.http and core and (whole := core.figure(name)):
+                    needed = HTTP_SHARE if name != "prefill" else None
+                    found.append(Ratio(f"{row.name} / {core.name}", name, figure / whole, needed, core.name))
+        return found
+
+    def _ratios(self) -> str:
+        body = [[ratio.what, ratio.column, f"{ratio.value:.2f}", ratio.needed_text, ratio.verdict, ratio.to] for ratio in self.ratios()]
+        return table(["ratio", "column", "is", "required", "", "compared with"], body) if body else ""
+
+    def _limits(self) -> str:
+        machine = self.machine
+        if not machine.limits:
+            return f"Limits of the machine: not measured ({machine.limits_reason})." if machine.limits_reason else ""
+        lines = [f"- {name}: {', '.join(f'{key}: {value}' for key, value in limit.items())}" for name, limit in machine.limits.items()]
+        return "Limits of the machine, by number of threads (GB/s; 10^9 multiply-adds/s):\n" + "\n".join([*lines, *self._distance()])
+
+    def _distance(self) -> Iterable[str]:
+        """How far from the limits ours is."""
+        core = next((row for row in self.rows if row.ours and not row.http), None)
+        for name, per_token, unit, limits in self._demands():
+            figure = core.figure(name) if core else None
+            if figure:
+                used = per_token * figure / 1e9
+                shares = ", ".join(f"{100 * used / limit:.0f} % of {of}" for of, limit in limits)
+                yield f"- ours, {name}: {per_token / 1e6:.1f} M {unit} per token x {figure:.0f} tokens/s = {used:.1f} G/s, {shares}"
+
+    def _demands(self) -> Iterable[tuple[str, float, str, list[tuple[str, float]]]]:
+        work, threads = self.work, str(self.plan.threads)
+        limits = {name: float(limit[threads]) for name, limit in self.machine.limits.items() if threads in limit}
+        read = limits.pop("read_GBps", None)
+        rates = list(limits.items())
+        if read:
+            yield "b1", work.bytes, "weight bytes", [("read bandwidth", read)]
+        yield "prefill", work.layer_macs + work.head_macs / self.plan.prefill, "multiply-adds", rates
+        for batch in self.plan.batches[1:]:
+            yield column(batch), work.layer_macs + work.head_macs, "multiply-adds", rates
+
+    def _latencies(self) -> str:
+        heads = ["engine", "weights", "clients", "tokens/s, whole", "first p50", "p90", "p99", "gap p50", "p90", "p99", "client CPU s"]
+        body = [
+            [row.name, row.weights, str(clients), *latency(row, column(clients))]
+            for row in self.rows
+            for clients in self.plan.clients
+            if row.http and row.figure(column(clients))
+        ]
+        title = "Streaming: time to the first token and gaps between tokens in milliseconds (median of the rounds):"
+        return f"{title}\n\n{table(heads, body)}" if body else ""
+
+    def _versions(self) -> str:
+        lines = [f"- {row.name}, {row.weights}: {row.version}" for row in self.rows if row.version]
+        return "Versions:\n" + "\n".join(lines) if lines else ""
+
+
+def cell(row: Row, name: str) -> str:
+    """A figure of the table, or a dash."""
+    figure = row.figure(name)
+    return "-" if figure is None else f"{figure:.2f}" if name == "load" else f"{figure:.0f}"
+
+
+def latency(row: Row, name: str) -> list[str]:
+    """Cells of the latency table: medians over the rounds of each percentile."""
+    details = [sample.detail for sample in row.samples if sample.column == name]
+
+    def middle(*path: str) -> str:
+        return f"{median(pick(detail, path) for detail in details):.1f}"
+
+    percentiles = [middle(of, p) for of in ("ttft_ms", "gap_ms") for p in ("p50", "p90", "p99")]
+    return [middle("tokens_per_s"), *percentiles, f"{median(pick(detail, ['client_cpu_s']) for detail in details):.2f}"]

@@ -1,0 +1,107 @@
+"""Every engine side by side on this machine, in one run: ``python -m bench.engines.run`` (docs/benchmarks.md says what is measured).
+
+Progress goes to stderr, the report to stdout and, with all samples as JSON, into ``bench/results/``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.common.command import alone, look_at_machine, model_path, parser_of, some_of, write
+from bench.common.install import Store
+from bench.common.plan import Plan
+from bench.common.proc import PeerError, say
+from bench.engines.engines import Engine, engines
+from bench.engines.model import work
+from bench.engines.report import Report, Row
+
+GROUPS = tuple(dict.fromkeys(engine.group for engine in engines(Plan("", 1), Store(Path()))))
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Command line -> options."""
+    parser, parts = parser_of(__doc__), ("machine", *GROUPS)
+    parser.add_argument("--rounds", type=int, help="times every engine is measured (default 3)")
+    parser.add_argument("--quick", action="store_true", help="one short round: shows that all works, its figures are rough")
+    parser.add_argument("--only", type=some_of(parts), default=parts, help=f"some of: {','.join(parts)}")
+    return parser.parse_args(argv)
+
+
+def make_plan(options: argparse.Namespace) -> Plan:
+    """Options -> settings."""
+    model = model_path(options.model)
+    if options.quick:
+        return Plan(model, options.threads, options.rounds or 1, steps=16, batches=(1, 8, 32), clients=(1, 8), http_tokens=32, repeats=1)
+    return Plan(model, options.threads, options.rounds or 3)
+
+
+def prepare(wanted: Sequence[Engine]) -> dict[str, Row]:
+    """A row per engine; those that cannot be had carry the reason."""
+    rows = {}
+    for engine in wanted:
+        row = rows[engine.key] = Row.of(engine)
+        try:
+            row.version = engine.prepare()
+        except PeerError as error:
+            row.reason = str(error)
+            say(f"{engine.name}, {engine.weights}: {error}")
+    return rows
+
+
+def measure(plan: Plan, wanted: Sequence[Engine], rows: dict[str, Row]) -> None:
+    """All rounds, interleaved: what disturbs the machine for a while disturbs every engine. Samples go into ``rows``."""
+    for turn in range(plan.rounds):
+        for engine in wanted:
+            row = rows[engine.key]
+            if row.reason:
+                continue
+            say(f"round {turn + 1}/{plan.rounds}: {engine.name}, {engine.weights}")
+            try:
+                for sample in engine.samples():
+                    row.samples.append(sample)
+                    say(f"    {sample.column}: {sample.value:.4g}")
+            except PeerError as error:
+                row.reason = str(error)
+                say(f"    {error}")
+
+
+def run(options: argparse.Namespace, store: Store) -> int:
+    """All of it; 130 if it was stopped, after the report of what there was."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that children end with us
+    plan, code = make_plan(options), 0
+    wanted = [engine for engine in engines(plan, store) if engine.group in options.only]
+    rows: dict[str, Row] = {}
+    try:
+        rows = prepare(wanted)
+        machine = look_at_machine(store, plan.threads, measure="machine" in options.only)
+        measure(plan, wanted, rows)
+    except KeyboardInterrupt:
+        say("stopped; what was measured follows")
+        code = 130
+        if not any(row.samples for row in rows.values()):
+            return code
+    report = Report(plan, machine, work(Path(plan.model)), list(rows.values()))
+    path = write(report.markdown(), report.to_json(), machine, options.results)
+    print(report.markdown())
+    say(f"written: {path} and {path.with_suffix('.json').name}")
+    return code
+
+
+def main(argv: Sequence[str]) -> int:
+    """The exit code: 1 if another run is under way, else as ``run``."""
+    options = parse(argv)
+    store = Store(options.peers_dir)
+    try:
+        with alone(store):
+            return run(options, store)
+    except PeerError as error:
+        say(str(error))
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

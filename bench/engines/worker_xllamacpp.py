@@ -1,0 +1,79 @@
+"""llama.cpp from the ``xllamacpp`` wheel; runs in its own environment.
+
+``python -m bench.engines.worker_xllamacpp PLAN MODEL`` measures its server object in this process, without HTTP;
+``python -m bench.engines.worker_xllamacpp PLAN MODEL PORT`` serves HTTP until it is ended.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import xllamacpp
+
+from bench.common.client import Trace
+from bench.common.load import steady_rate
+from bench.common.plan import Plan, emit, measure
+
+
+def start(model: str, plan: Plan, slots: int, port: int) -> Any:
+    """A loaded server with ``slots`` sequences; it listens on ``port``."""
+    params = xllamacpp.CommonParams()
+    params.model.path = model
+    params.n_parallel = slots
+    params.n_ctx = slots * plan.sequence
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = plan.threads
+    params.cache_prompt = plan.cache
+    params.port = port
+    return xllamacpp.Server(params)
+
+
+class XLlamaCpp:
+    """The server object, called directly from one thread per sequence."""
+
+    def __init__(self, server: Any) -> None:
+        self._server = server
+
+    @staticmethod
+    def _body(tokens: Sequence[int], most: int, *, stream: bool) -> dict[str, object]:
+        return {"prompt": list(tokens), "max_tokens": most, "temperature": 0, "ignore_eos": True, "stream": stream}
+
+    def prefill(self, tokens: Sequence[int]) -> float:
+        """By the engine's own clock, which leaves the call's overhead out."""
+        answer = self._server.handle_completions(self._body(tokens, 1, stream=False))
+        return float(answer["timings"]["prompt_per_second"])
+
+    def _stream(self, tokens: Sequence[int], most: int, trace: Trace) -> None:
+        def received(piece: str) -> None:
+            trace.event(piece.encode(), time.perf_counter())
+
+        self._server.handle_completions(json.dumps(self._body(tokens, most, stream=True)), received)
+
+    def decode(self, prompts: Sequence[Sequence[int]], steps: int) -> float:
+        traces = [Trace(time.perf_counter()) for _ in prompts]
+        threads = [
+            threading.Thread(target=self._stream, args=(tokens, steps + 1, trace)) for tokens, trace in zip(prompts, traces, strict=True)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return steady_rate(traces)
+
+
+def main() -> None:
+    plan, model, begin = Plan.from_json(sys.argv[1]), sys.argv[2], time.perf_counter()
+    if len(sys.argv) > 3:
+        server = start(model, plan, max(plan.clients), int(sys.argv[3]))
+        threading.Event().wait()
+    server = start(model, plan, max(plan.batches), 0)
+    emit("load", time.perf_counter() - begin)
+    measure(XLlamaCpp(server), plan)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""CPU time of ``quintet serve`` per 1,000 tokens streamed to many clients, in the front and in the engine, on the toy model.
+
+    python -m bench.parts.front_cost [--clients 32] [--requests 256] [--max-tokens 128] [--rounds 3]
+
+The toy computes next to nothing, so this is what all but the model costs. CPU time and not wall time: other programs disturb it little.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from statistics import median
+
+TICK = os.sysconf("SC_CLK_TCK")
+
+
+def cpu(pid: int) -> float:
+    """Seconds so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICK
+
+
+def load(url: str, args: argparse.Namespace) -> int:
+    """Tokens that the clients got."""
+    numbers = {"clients": args.clients, "requests": args.requests, "max-tokens": args.max_tokens}
+    # The toy's vocabulary is bytes, and it would end early.
+    extra = {"prompt": "A story of a small server, told in sixty-four characters or more.", "logit_bias": {"256": -100}}
+    words = ["--model", "toy", "--extra", json.dumps(extra)]
+    words += [word for name, value in numbers.items() for word in (f"--{name}", str(value))]
+    command = [sys.executable, "-m", "bench.common.load", "--url", f"{url}/v1/completions", *words]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    summary = json.loads(done.stdout)
+    return int(summary["tokens"])
+
+
+def main() -> None:
+    """Print the medians."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in (("clients", 32), ("requests", 256), ("max-tokens", 128), ("rounds", 3)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    args = parser.parse_args()
+    command = [sys.executable, "-m", "quintet", "serve", "--toy", "--port", "0", "--log-level", "error"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            url = re.search(r"http://\S+(?=/v1)", server.stdout.readline())
+            assert url, "the server did not start"
+            engine = int(Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text(encoding="utf-8").split()[0])
+            rounds = []
+            for _ in range(args.rounds):
+                before = cpu(server.pid), cpu(engine)
+                tokens = load(url[0], args) / 1000
+                rounds.append(((cpu(server.pid) - before[0]) / tokens, (cpu(engine) - before[1]) / tokens))
+        finally:
+            server.terminate()
+    front, worker = (median(each) * 1000 for each in zip(*rounds, strict=True))
+    print(f"{args.clients} streams: front {front:.1f} ms, engine {worker:.1f} ms of CPU time per 1,000 tokens")
+
+
+if __name__ == "__main__":
+    main()

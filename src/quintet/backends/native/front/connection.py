@@ -1,0 +1,172 @@
+"""A child process and the front's end of the socket to it, on an asyncio transport. Nothing here waits for the other process.
+
+::
+
+    send --> encode --> transport, its buffer --> socket --> child
+    take <-- decode <-- Splitter <-- data_received <-- socket <-- child
+
+What is promised: messages arrive whole and in order, or the child is given up. Everything that a child wrote before it died is taken before
+its death is told, which is told once; nothing is taken afterwards. The last that it wrote is what matters most: why the model cannot be
+loaded, or which requests the step computed that killed it (docs/decisions/0005-two-processes.md). But a transport that fails to write drops
+what it has not read yet. So there is a second descriptor of the same socket, from which the rest is read in that case.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+
+from quintet.backends.native.wire import codec
+from quintet.backends.native.wire.messages import Died, FromWorker, Message
+
+MAX_BACKLOG = 1 << 28
+"""Bytes that a child may leave unread; one that reads so little hangs."""
+
+_READ = 1 << 18
+_REAP_S = 0.005
+_log = logging.getLogger(__name__)
+
+
+class Connection(asyncio.Protocol):
+    """Starts the child; made on the event loop that will use it.
+
+    Args:
+        module: what Python runs in the child.
+        take: gets each message.
+        lost: called once, when the child is gone (``None``) or has to go; answered with ``end``.
+
+    Raises:
+        OSError: no process, no memory or no descriptor to be had now.
+    """
+
+    def __init__(self, module: Sequence[str], take: Callable[[FromWorker], None], lost: Callable[[Died | None], None]) -> None:
+        self._loop, self._take, self._lost = asyncio.get_running_loop(), take, lost
+        self._splitter = codec.Splitter()
+        self._transport: asyncio.Transport | None = None
+        self._early: list[bytearray] = []  # until there is a transport
+        self._open = True  # until ``end``
+        self._let_go = False
+        with contextlib.ExitStack() as undo:
+            ours, theirs = map(undo.enter_context, socket.socketpair())
+            self._rest = undo.enter_context(ours.dup())
+            self.process = _spawn(module, theirs)
+            undo.pop_all()
+        theirs.close()
+        ours.setblocking(False)
+        self._connecting = self._loop.create_task(self._connect(ours))
+
+    @property
+    def ended(self) -> bool:
+        """The killed process is reaped, and the socket closed."""
+        return self._let_go and self.process.poll() is not None
+
+    def send(self, message: Message) -> None:
+        """Queue a message; written as far as the socket takes it.
+
+        Raises:
+            OverflowError, ValueError: see ``encode``.
+        """
+        frame = codec.encode(message)
+        if self._transport is None:
+            self._early.append(frame)
+        else:
+            self._transport.write(frame)
+
+    def end(self) -> str:
+        """Kill the process, if it is not dead already, and let go of the socket; how it died, as far as that is known by now."""
+        self._open = False
+        if self._transport is not None:
+            self._transport.abort()
+        code = self.process.poll()
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+        self._reap()
+        return "" if code is None else f" with exit code {code}" if code >= 0 else f" by {signal.Signals(-code).name}"
+
+    async def wait(self) -> None:
+        """Until it has ``ended``, after ``end``."""
+        while not self.ended:
+            await asyncio.sleep(_REAP_S)
+
+    # ---- called by the transport
+
+    def data_received(self, data: bytes) -> None:
+        """Take the messages that this completes."""
+        try:
+            for frame in self._splitter.feed(data):
+                self._take(codec.decode_from_worker(frame))
+                if not self._open:
+                    return
+        except Exception:  # not a frame, or one that nobody could have meant: what else it says cannot be believed
+            _log.exception("the engine's process sent nonsense")
+            self._fail(Died("the engine sent nonsense."))
+
+    def eof_received(self) -> bool:
+        """The child is gone; nothing that could still be written matters. ``end`` closes the transport, which is not to do it by itself."""
+        self._fail(None)
+        return True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """So it is, if nobody has ended it; with ``exc`` some of what it wrote may be unread."""
+        if exc is not None:
+            self._read_rest()
+        self._fail(None)
+        self._rest.close()
+        self._let_go = True
+
+    def pause_writing(self) -> None:
+        """The child leaves too much unread. Whoever is sending just now is not to find it gone under its hands."""
+        self._loop.call_soon(self._fail, Died("the engine reads nothing."))
+
+    async def _connect(self, sock: socket.socket) -> None:
+        try:
+            transport, _ = await self._loop.create_unix_connection(lambda: self, sock=sock)
+        except OSError as error:
+            sock.close()
+            self.connection_lost(error)
+            return
+        if self._let_go:  # lost meanwhile: uvloop has closed the descriptor, and the object must not close its number again
+            sock.detach()
+            return
+        self._transport = transport  # not before, so that nobody aborts it before uvloop has taken the object over
+        if not self._open:
+            transport.abort()
+            return
+        transport.set_write_buffer_limits(high=MAX_BACKLOG)
+        for frame in self._early:
+            transport.write(frame)
+        self._early.clear()
+
+    def _read_rest(self) -> None:
+        with contextlib.suppress(OSError):  # at the latest there is nothing more: it does not block
+            while self._open and (data := self._rest.recv(_READ)):
+                self.data_received(data)
+
+    def _fail(self, why: Died | None) -> None:
+        if self._open:
+            self._lost(why)
+
+    def _reap(self) -> None:
+        if self.process.poll() is None:
+            self._loop.call_later(_REAP_S, self._reap)
+        else:
+            _log.debug("the engine's process %d ended with code %s", self.process.pid, self.process.returncode)
+
+
+def _spawn(module: Sequence[str], theirs: socket.socket) -> subprocess.Popen[bytes]:
+    """A fresh interpreter, and no fork of this one: threads, locks and memory stay behind."""
+    level = logging.getLevelName(logging.getLogger().getEffectiveLevel())
+    return subprocess.Popen(
+        [sys.executable, *module, str(theirs.fileno()), str(os.getpid()), level],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        pass_fds=(theirs.fileno(),),
+        process_group=0,  # Ctrl-C in a terminal is for the parent, which decides
+    )

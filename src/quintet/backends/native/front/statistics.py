@@ -1,0 +1,44 @@
+"""What an engine has done and is doing, over the lives of all its workers. Plain code over values."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from operator import add
+
+from quintet.backends.base import BATCH_TOKENS, Counts, Health, Pages, State
+from quintet.backends.native.wire.messages import Stepped
+
+
+class Statistics:
+    """Counts only ever rise: a worker counts from its own start, and what those before it did is added."""
+
+    def __init__(self) -> None:
+        self._counts = self._past = Counts()  # of the worker that runs; of those before it
+        self._pages = Pages()
+        self._running = self._waiting = 0
+        self._batches = [0] * (len(BATCH_TOKENS) + 1)
+
+    def update(self, message: Stepped) -> bool:
+        """Take over what a worker says; True if it has finished a step since it last said something."""
+        before, self._counts = self._counts, message.counts
+        self._running, self._waiting, self._pages = message.running, message.waiting, message.pages
+        if message.counts.steps <= before.steps:
+            return False
+        self._batches[bisect_left(BATCH_TOKENS, message.counts.tokens - before.tokens)] += 1
+        return True
+
+    def died(self) -> None:
+        """The worker is gone, and its memory with it."""
+        self._past, self._counts, self._pages = self._sum(), Counts(), Pages()
+        self.idle()
+
+    def idle(self) -> None:
+        """Everything was ended."""
+        self._running = self._waiting = 0
+
+    def health(self, state: State, progress: float) -> Health:
+        """All of it, with what the supervisor knows."""
+        return Health(state, progress, self._running, self._waiting, self._sum(), self._pages, tuple(self._batches))
+
+    def _sum(self) -> Counts:
+        return Counts(*map(add, self._past, self._counts))

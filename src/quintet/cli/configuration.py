@@ -1,0 +1,220 @@
+"""Settings from four places: an option beats its variable ``QUINTET_<OPTION>``, that the file of ``--config``, that the default.
+
+A setting is an option of ``quintet serve``, or its argument. Names, types and rules are read off these, so that a new option is a
+variable and a key of the file without a word here. Other commands take the settings that they share with ``serve``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from click.core import ParameterSource
+
+from quintet.cli import references
+from quintet.cli.console import OptionError
+from quintet.errors import shorten
+
+PREFIX = "QUINTET_"
+OTHER_VARIABLES = frozenset({"QUINTET_CACHE", "QUINTET_ISA"})
+"""Read by others; no settings."""
+
+_FILE = "quintet.configuration.file"
+_DEFAULT = "default"
+_ALIKE = 0.75
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+class Command(click.Command):
+    """A command whose errors name the variable or the file that a wrong value is from."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.BadParameter as error:
+            if error.param is None or ctx.get_parameter_source(str(error.param.name)) is not ParameterSource.ENVIRONMENT:
+                raise
+            raise OptionError(f"{error.param.envvar}: {error.message}") from None
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except OptionError as error:
+            option = str(error).partition(" ")[0]
+            places = {origin(ctx, param) for param in self.params if option in param.opts} - {option, _DEFAULT}
+            raise OptionError(": ".join([*places, str(error)])) from None
+
+
+def option(command: _F) -> _F:
+    """``--config FILE``: what the command's settings are where neither an option nor a variable says so."""
+    return click.option(
+        "--config",
+        metavar="FILE",
+        type=click.Path(path_type=Path),
+        envvar=f"{PREFIX}CONFIG",
+        is_eager=True,  # before the options whose values it may hold
+        expose_value=False,
+        callback=_load,
+        help="A TOML file of settings, a line for each option.",
+    )(command)
+
+
+def connect(serve: click.Command, *others: click.Command) -> None:
+    """Read the settings from the environment, and those options of the ``others`` that ``serve`` has too."""
+    names = {param.name for param in settings(serve).values()}
+    shared = [param for one in others for param in one.params if isinstance(param, click.Option) and param.name in names]
+    for param in (*settings(serve).values(), *shared):
+        param.envvar = f"{PREFIX}{str(param.name).upper()}"
+
+
+def command(serve: click.Command) -> click.Command:
+    """``quintet config``, which takes what ``serve`` takes."""
+    as_json = click.Option(["--json", "as_json"], is_flag=True, help="Print JSON.")
+    help_ = "Print every setting of quintet serve and where it is from: an option, a variable, the file of --config or the default."
+    return Command("config", callback=_print, params=[*serve.params, as_json], help=help_)
+
+
+def settings(serve: click.Command) -> dict[str, click.Parameter]:
+    """Key of the file -> parameter: an option's long name without the dashes, an argument's name."""
+    return {_key(param): param for param in serve.params if param.name != "config"}
+
+
+def read(file: Path, known: Mapping[str, click.Parameter], ctx: click.Context) -> dict[str, Any]:
+    """The settings in a TOML file, by parameter. Paths are relative to the file's folder.
+
+    Raises:
+        OptionError: not a readable TOML file, an unknown key, a value that its option would not take, or a key (the secret kind) in a
+            file that others may read.
+    """
+    values = _parse(file)
+    for key, value in values.items():
+        if key not in known:
+            raise OptionError(f"{file}: unknown {'table' if isinstance(value, dict) else 'key'} {key!r}{_hint(key, known)}")
+        rule, right = _rule(known[key])
+        if not right(value):
+            raise OptionError(f"{file}: {key} must be {rule}, got {shorten(value)}.")
+        try:
+            known[key].type_cast_value(ctx, value)
+        except click.BadParameter as error:
+            raise OptionError(f"{file}: {key}: {error.message}") from None
+    if any(_secret(known[key]) for key in values) and file.stat().st_mode & (stat.S_IROTH | stat.S_IWOTH | stat.S_IWGRP):
+        raise OptionError(f"{file} holds a key and may be read by everybody or written by others; chmod 600 it.")
+    return {str(known[key].name): _based(file.parent, known[key], value) for key, value in values.items()}
+
+
+def strangers(variables: Iterable[str], known: Iterable[str]) -> Iterator[str]:
+    """A line for each variable that is none of ``known`` but written much like one."""
+    options = {name.removeprefix(PREFIX): name for name in known}
+    for name in sorted({name for name in variables if name.startswith(PREFIX)} - OTHER_VARIABLES - {*options.values()}):
+        if near := _nearest(name.removeprefix(PREFIX), options):
+            yield f"warning: {name} is not a setting; {options[near]} is."
+
+
+def origin(ctx: click.Context, param: click.Parameter) -> str:
+    """Where a value is from: the option, the variable, the file, or ``default``."""
+    match ctx.get_parameter_source(str(param.name)):
+        case ParameterSource.COMMANDLINE:
+            return max(param.opts, key=len) if isinstance(param, click.Option) else str(param.name).upper()
+        case ParameterSource.ENVIRONMENT:
+            return str(param.envvar)
+        case ParameterSource.DEFAULT_MAP:
+            return str(ctx.meta[_FILE])
+        case _:
+            return _DEFAULT
+
+
+def _load(ctx: click.Context, _: click.Parameter, file: Path | None) -> None:
+    root = ctx.find_root().command
+    assert isinstance(root, click.Group)
+    known = settings(root.commands["serve"])
+    for line in strangers(os.environ, [f"{PREFIX}CONFIG", *(str(param.envvar) for param in known.values())]):
+        sys.stderr.write(f"{line}\n")
+    if file is not None:
+        ctx.meta[_FILE] = file
+        ctx.default_map = read(file, known, ctx)
+
+
+def _parse(file: Path) -> dict[str, Any]:
+    import tomllib
+
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise OptionError(f"cannot read {file}: {error.strerror}.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise OptionError(f"{file} is not TOML: {error}.") from None
+
+
+def _key(param: click.Parameter) -> str:
+    return max(param.opts, key=len).lstrip("-") if isinstance(param, click.Option) else str(param.name)
+
+
+def _several(param: click.Parameter) -> bool:
+    return param.multiple or param.nargs == -1
+
+
+def _secret(param: click.Parameter) -> bool:
+    """Never printed. By its name, so that a new key cannot be forgotten."""
+    return str(param.name).endswith("_key") and isinstance(param.type, click.types.StringParamType)
+
+
+def _rule(param: click.Parameter) -> tuple[str, Callable[[Any], bool]]:
+    """What its value must be in TOML, in words and as a check."""
+    if _several(param):
+        return "a list of strings", lambda value: isinstance(value, list) and all(isinstance(item, str) for item in value)
+    match param.type:
+        case click.types.BoolParamType():
+            return "true or false", lambda value: isinstance(value, bool)
+        case click.types.IntParamType():
+            return "an integer", lambda value: isinstance(value, int) and not isinstance(value, bool)
+        case click.types.FloatParamType():
+            return "a number", lambda value: isinstance(value, int | float) and not isinstance(value, bool)
+        case _:
+            return "a string", lambda value: isinstance(value, str)
+
+
+def _based(folder: Path, param: click.Parameter, value: Any) -> Any:
+    """The value with its paths made relative to where the command runs."""
+    if isinstance(param.type, click.Path):
+        return str(folder / Path(value).expanduser())
+    if isinstance(param, click.Argument):  # models, [NAME=]REFERENCE
+        return [references.based(folder, one) for one in value] if _several(param) else references.based(folder, value)
+    return value
+
+
+def _nearest(word: str, words: Iterable[str]) -> str | None:
+    import difflib
+
+    return next(iter(difflib.get_close_matches(word, words, 1, _ALIKE)), None)
+
+
+def _hint(key: str, known: Collection[str]) -> str:
+    near = _nearest(key, known)
+    return f"; did you mean {near!r}?" if near else "; the keys are the options of quintet serve, without dashes, in no table."
+
+
+def _shown(param: click.Parameter, value: Any) -> Any:
+    """A value as JSON can hold it, and keys hidden."""
+    if _several(param):
+        return ["***" if _secret(param) else str(item) for item in value]
+    return "***" if _secret(param) and value is not None else str(value) if isinstance(value, Path) else value
+
+
+def _print(*, as_json: bool, **values: Any) -> None:
+    ctx = click.get_current_context()
+    known = settings(ctx.command)
+    known.pop("json")
+    found = {key: {"value": _shown(param, values[str(param.name)]), "from": origin(ctx, param)} for key, param in known.items()}
+    if as_json:
+        sys.stdout.write(json.dumps(found, indent=2) + "\n")
+        return
+    rows = [("setting", "value", "from"), *((key, json.dumps(one["value"]), one["from"]) for key, one in found.items())]
+    key_width, value_width = (max(len(row[column]) for row in rows) for column in (0, 1))
+    for key, value, place in rows:
+        sys.stdout.write(f"{key:{key_width}}  {value:{value_width}}  {place}\n")

@@ -1,0 +1,133 @@
+"""From the options of ``quintet serve`` to its models: which ones, under which names, with what share of the memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from quintet.cli import engines, memory, references
+from quintet.cli.console import OptionError
+from quintet.engines.entry import Model
+from quintet.engines.names import Names, name_models
+from quintet.engines.registry import Registry
+from quintet.errors import ModelError, shorten
+from quintet.models.files import Report, human
+
+_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+@dataclass(frozen=True, slots=True)
+class FleetOptions:
+    """What the user asked for.
+
+    Args:
+        references: of the models, each with ``NAME=`` before it or not; the first is the default.
+        engine: for each of them; ``model`` does not count, and ``kv_bytes`` is for all together.
+        names: of the first model, instead of its own.
+        aliases: ``NAME=MODEL``.
+        lazy: load each model at its first request.
+        pins: names of models that are loaded at the start and stay.
+        idle: seconds after which a model that nobody asks for is unloaded; 0 = never.
+    """
+
+    references: tuple[str, ...]
+    engine: engines.EngineOptions
+    names: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
+    lazy: bool = False
+    pins: tuple[str, ...] = ()
+    idle: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """Models that can be served.
+
+    Args:
+        plans: of each, in the order of ``models``.
+    """
+
+    plans: tuple[engines.Plan, ...]
+    models: tuple[Model, ...]
+    names: Names
+    idle: float
+
+    def open(self) -> Registry:
+        """Begin to load those that are not lazy; call it on the event loop that will serve."""
+        return Registry(self.models, self.names, idle=self.idle, free=memory.available)
+
+
+def parse_seconds(text: str, option: str) -> float:
+    """Seconds of an ``option`` such as ``90s``, ``10m`` or ``1.5h``; a bare number is seconds.
+
+    Raises:
+        OptionError: not a time.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip(), re.ASCII)
+    if found is None:
+        raise OptionError(f"{option} must be a number with a unit s, m or h, got {shorten(text)}.")
+    return float(found[1]) * _SECONDS[found[2]]
+
+
+def plan(options: FleetOptions, report: Report) -> Fleet:
+    """Find the models, fetching them if need be, and check that what was asked for fits.
+
+    Raises:
+        ModelError: a model cannot be had or read, its context does not fit its share of the KV cache, or names contradict.
+        OptionError: a malformed option, or more memory than the machine has.
+    """
+    plans = _plans(options, report)
+    own = [(one.name,) for one in plans]
+    names = name_models([options.names or own[0], *own[1:]], [_alias(text) for text in options.aliases])
+    unknown = [name for name in options.pins if name not in names.exact]
+    if unknown:
+        raise OptionError(f"--pin must be the name of a model, {' or '.join(names.exact)}, got {shorten(unknown[0])}.")
+    pinned = {names.exact[name] for name in options.pins}
+    firsts = list(dict.fromkeys(names.exact.values()))
+    models = tuple(
+        Model(
+            first,
+            one.supervise,
+            one.weights,
+            one.config.kv_bytes,
+            lazy=options.lazy and first not in pinned,
+            pinned=first in pinned,
+            preparer=one.preparer,
+        )
+        for first, one in zip(firsts, plans, strict=True)
+    )
+    _check_memory(models)
+    return Fleet(plans, models, names, options.idle)
+
+
+def _plans(options: FleetOptions, report: Report) -> tuple[engines.Plan, ...]:
+    """Each with its name and an even share of the KV cache; the toy's is its own."""
+    given = [references.split(text) for text in options.references]
+    share = options.engine.kv_bytes // max(1, sum(reference != engines.TOY for _, reference in given))
+    plans = []
+    for name, reference in given:
+        try:
+            one = engines.plan(replace(options.engine, model=reference, kv_bytes=share), report)
+        except ModelError as error:
+            if len(given) == 1:
+                raise
+            raise ModelError(f"{name or reference}, with {human(share)} of KV cache as its share: {error}") from error
+        plans.append(replace(one, name=name or one.name))
+    return tuple(plans)
+
+
+def _alias(text: str) -> tuple[str, str]:
+    name, equals, model = text.rpartition("=")
+    if not equals:
+        raise OptionError(f"--alias must be NAME=MODEL, got {shorten(text)}.")
+    return name, model
+
+
+def _check_memory(models: Sequence[Model]) -> None:
+    """What is loaded at the start must fit the machine; what is loaded later is weighed then."""
+    need = sum(one.weights + one.kv for one in models if not one.lazy)
+    if need > memory.total():
+        raise OptionError(
+            f"--kv-cache and the weights need {human(need)}, which is more than this machine's memory, {human(memory.total())}."
+        )

@@ -1,0 +1,21 @@
+"""How a model is written on the command line and in the file of settings: a reference, or ``NAME=REFERENCE``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_WHOLE = (".", "/", "~", "hf:")
+
+
+def split(text: str) -> tuple[str, str]:
+    """The name, empty if there is none, and the reference. What begins like a path or a hub reference is one as a whole."""
+    name, equals, reference = text.partition("=")
+    return (name, reference) if equals and not text.startswith(_WHOLE) else ("", text)
+
+
+def based(folder: Path, text: str) -> str:
+    """The same with the path of a file, if it is one, made relative to where the command runs instead of to ``folder``."""
+    name, reference = split(text)
+    if reference.startswith("hf:") or not reference.lower().endswith(".gguf"):
+        return text
+    return f"{name}{'=' if name else ''}{folder / Path(reference).expanduser()}"

@@ -1,0 +1,163 @@
+"""One model of a server: its engine while there is one, and what of it outlives the engine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from operator import add
+
+from quintet.backends.base import Backend, Counts, Health, Pages, State
+from quintet.errors import EngineFailed, ModelError, Overloaded
+from quintet.guides.check import GuideCheck
+from quintet.inputs.prepare import Preparer
+
+POLL_S = 0.02
+
+
+def with_guides(backend: Backend) -> Preparer:
+    """What prepares the requests of an engine, unless the model says another."""
+    return Preparer(backend, GuideCheck())
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What can be served.
+
+    Args:
+        name: its first one.
+        start: begins to load it; called on the event loop, once for each time that it is loaded.
+        weights, kv: bytes that it needs.
+        lazy: it is loaded at its first request.
+        pinned: once loaded it stays.
+        preparer: what prepares the requests of an engine that ``start`` made; closed with it.
+    """
+
+    name: str
+    start: Callable[[], Backend]
+    weights: int = 0
+    kv: int = 0
+    lazy: bool = False
+    pinned: bool = False
+    preparer: Callable[[Backend], Preparer] = with_guides
+
+
+class Phase(enum.Enum):
+    """Whether there is an engine. How it fares is told by its health."""
+
+    UNLOADED = "unloaded"
+    LOADING = "loading"
+    LOADED = "loaded"
+    UNLOADING = "unloading"
+
+
+class Entry:
+    """A model and its engine.
+
+    Args:
+        clock: seconds, monotonic.
+    """
+
+    def __init__(self, model: Model, clock: Callable[[], float]) -> None:
+        self.model = model
+        self.phase = Phase.UNLOADED
+        self.backend: Backend | None = None
+        self._preparer: Preparer | None = None
+        self.users = 0  # requests that need it now
+        self.used = clock()  # when it last had one
+        self._clock = clock
+        self._past = Health(State.CLOSED, 0.0)  # counted by the engines before
+
+    @property
+    def name(self) -> str:
+        """The model's first name."""
+        return self.model.name
+
+    @property
+    def preparer(self) -> Preparer:
+        """Of the engine that there is."""
+        assert self._preparer is not None, "there is no engine"
+        return self._preparer
+
+    @property
+    def loaded(self) -> bool:
+        """There is an engine, which says itself how it fares."""
+        return self.phase is Phase.LOADED
+
+    @property
+    def status(self) -> str:
+        """One word for people: the phase, or the engine's state."""
+        return self.health().state.value if self.loaded else self.phase.value
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """As long as a request needs the engine, which is not idle meanwhile."""
+        self.users += 1
+        try:
+            yield
+        finally:
+            self.users -= 1
+            self.used = self._clock()
+
+    @property
+    def idle(self) -> bool:
+        """It could be freed: the engine is well and no request needs it."""
+        well = self.loaded and self.health().state is State.READY
+        return well and not self.users and not self.model.pinned
+
+    def health(self) -> Health:
+        """Of the engine, with what those before it have counted; ``CLOSED`` while there is none."""
+        past, now = self._past, self.backend.health() if self.backend else Health(State.CLOSED, 0.0)
+        counts, batches = Counts(*map(add, past.counts, now.counts)), tuple(map(add, past.batches, now.batches))
+        return replace(now, counts=counts, batches=batches)
+
+    def start(self) -> Backend:
+        """Begin to load; who started it watches over it."""
+        self.backend, self.phase = self.model.start(), Phase.LOADED
+        self._preparer = self.model.preparer(self.backend)
+        return self.backend
+
+    async def load(self) -> None:
+        """Load it to the end.
+
+        Raises:
+            EngineFailed: it cannot be loaded, and there is no engine.
+            Overloaded: the server began to shut down.
+        """
+        backend = self.start()
+        self.phase = Phase.LOADING
+        while (health := backend.health()).state is State.LOADING:
+            await asyncio.sleep(POLL_S)
+        if health.state is State.READY:
+            self.phase, self.used = Phase.LOADED, self._clock()
+            return
+        await self.close()
+        if health.state is not State.DEAD:
+            raise Overloaded("The server is shutting down.")
+        why = str(backend.failure) if isinstance(backend.failure, ModelError | EngineFailed) else "the log has the reason."
+        raise EngineFailed(f"The model {self.name} could not be loaded: {why}")
+
+    def drain(self) -> None:
+        """Take no new work; ``unload`` comes next."""
+        self.phase = Phase.UNLOADING
+        if self.backend is not None:
+            self.backend.drain()
+
+    async def unload(self, seconds: float) -> None:
+        """Let what runs end, for at most ``seconds``, and free everything."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self.backend is not None and self.backend.live:
+                    await asyncio.sleep(POLL_S)
+        await self.close()
+
+    async def close(self) -> None:
+        """End all work and free everything at once."""
+        if self.backend is not None:
+            await self.backend.close()
+            await self.preparer.close()
+            self._past = replace(self.health(), state=State.CLOSED, progress=0.0, running=0, waiting=0, pages=Pages())
+            self.backend = self._preparer = None
+        self.phase = Phase.UNLOADED

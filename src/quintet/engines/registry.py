@@ -1,0 +1,211 @@
+"""The models of a server: found by name, loaded when they are asked for, freed when nobody does."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from quintet.backends.base import Backend
+from quintet.engines.entry import POLL_S, Entry, Model, Phase
+from quintet.engines.names import Names
+from quintet.errors import BadRequest, Loading, ModelNotFound, Overloaded, shorten
+
+PATIENCE_S = 15.0
+"""A request waits so long for its model to be loaded, and is then told to come again: no SDK gives up before."""
+
+DRAIN_S = 30.0
+"""What runs on a model that is unloaded gets so long to end."""
+
+RETRY_S = 10.0
+"""When to ask again for a model for which there is no memory."""
+
+MB = 1e6
+
+_CLOSING = "The server is shutting down."
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What a request's model name means.
+
+    Args:
+        name: to answer with.
+    """
+
+    entry: Entry
+    name: str
+
+
+class Registry:
+    """All models of a server. Make it on the event loop that will use it.
+
+    Args:
+        names: of all models.
+        idle: seconds without a request after which a model that is not pinned is unloaded; 0 = never.
+        free: bytes of memory that can be had; ``None`` = nobody knows, and there is always enough.
+        patience: see ``PATIENCE_S``.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[Model],
+        names: Names,
+        *,
+        idle: float = 0.0,
+        free: Callable[[], int] | None = None,
+        patience: float = PATIENCE_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.entries = {model.name: Entry(model, clock) for model in models}
+        self.names = names
+        self._idle, self._free, self._patience, self._clock = idle, free, patience, clock
+        self._changes: dict[str, asyncio.Task[None]] = {}
+        self._draining = False
+        self._watch = asyncio.create_task(self._free_idle()) if idle else None
+        for entry in self.entries.values():
+            if entry.model.pinned or not entry.model.lazy:
+                entry.start()
+
+    def find(self, name: str, forms: Sequence[str] = ()) -> Served:
+        """What a name means; see ``Names.find``.
+
+        Raises:
+            ModelNotFound: nothing.
+        """
+        found = self.names.find(name, forms)
+        if found is None:
+            raise ModelNotFound(f"The model {shorten(name)} is not served here; served: {', '.join(self.names.exact)}.")
+        return Served(self.entries[found.model], found.name)
+
+    @property
+    def live(self) -> int:
+        """Sequences that have not ended."""
+        return sum(entry.backend.live for entry in self.entries.values() if entry.backend)
+
+    async def ready(self, entry: Entry) -> Backend:
+        """The engine, once its model is loaded. Hold the entry meanwhile.
+
+        Nobody waits for an engine that loads at the server's start, or again after a failure: it says so itself.
+
+        Raises:
+            Loading: it takes longer than a request waits.
+            Overloaded: not now: it is being unloaded, the server shuts down, or the memory does not suffice.
+            EngineFailed: it cannot be loaded.
+        """
+        if self._draining:
+            raise Overloaded(_CLOSING)
+        if entry.phase is Phase.UNLOADING:
+            raise Overloaded(f"The model {entry.name} is being unloaded; try again later.")
+        if entry.phase is Phase.UNLOADED and entry.name not in self._changes:
+            self._change(entry, self._load(entry))
+        if (loading := self._changes.get(entry.name)) is not None:
+            await asyncio.wait((loading,), timeout=self._patience)
+            if not loading.done():
+                raise Loading(f"The model {entry.name} is still loading ({entry.health().progress:.0%}).")
+            if loading.cancelled():
+                raise Overloaded(_CLOSING)
+            loading.result()
+        if entry.backend is None:  # loaded, and gone again
+            raise Overloaded(f"The model {entry.name} was unloaded; try again later.")
+        return entry.backend
+
+    async def unload(self, entry: Entry) -> None:
+        """Free a model's memory; what runs on it may end before. It is loaded again when it is asked for.
+
+        Raises:
+            BadRequest: it is pinned.
+            Overloaded: it is being loaded or unloaded.
+        """
+        if entry.model.pinned:
+            raise BadRequest("model", "is pinned: it stays loaded", shorten(entry.name))
+        if entry.name in self._changes:
+            raise Overloaded(f"The model {entry.name} is being loaded or unloaded; try again later.")
+        if entry.backend is not None:
+            await asyncio.shield(self._unload(entry))
+
+    def drain(self) -> None:
+        """Take no new work anywhere, and finish what there is; ``live`` tells when that is done."""
+        self._draining = True
+        for entry in self.entries.values():
+            if entry.backend is not None:
+                entry.backend.drain()
+
+    async def close(self) -> None:
+        """End all work and free everything. Idempotent."""
+        self._draining = True
+        tasks = [*self._changes.values(), *([self._watch] if self._watch else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(entry.close() for entry in self.entries.values()))
+
+    def _change(self, entry: Entry, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Load or unload: one at a time for each model, to the end even if nobody waits for it any more."""
+        task = self._changes[entry.name] = asyncio.create_task(work)
+        task.add_done_callback(lambda _: self._changed(entry, task))
+        return task
+
+    def _changed(self, entry: Entry, task: asyncio.Task[None]) -> None:
+        del self._changes[entry.name]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("%s: %s", entry.name, error)
+        else:
+            _log.info("%s is %s", entry.name, entry.status)
+
+    def _unload(self, entry: Entry) -> asyncio.Task[None]:
+        entry.drain()
+        return self._change(entry, entry.unload(DRAIN_S))
+
+    async def _load(self, entry: Entry) -> None:
+        victims = self._in_the_way(entry)
+        await asyncio.gather(*(self._unload(victim) for victim in victims))
+        await entry.load()
+
+    def _in_the_way(self, entry: Entry) -> list[Entry]:
+        """What must be unloaded, longest idle first, so that a model fits the memory; nothing if it cannot.
+
+        Raises:
+            Overloaded: not even then does it fit.
+        """
+        if self._free is None:
+            return []
+        loading = (one.model for one in self.entries.values() if one.phase is Phase.LOADING)  # not yet seen in what is free
+        free = self._free() - sum(model.weights + model.kv for model in loading)
+        may_go = [one for one in self.entries.values() if one.idle and (one.model.lazy or self._idle) and one.name not in self._changes]
+        sizes = [(one, one.model.weights) for one in sorted(may_go, key=lambda one: one.used)]
+        need = entry.model.weights + entry.model.kv
+        victims = first_enough(need - free, sizes)
+        if victims is None:
+            most = max(0, free) + sum(size for _, size in sizes)
+            raise Overloaded(f"The model {entry.name} needs {need / MB:.0f} MB of memory, and {most / MB:.0f} MB can be had.", RETRY_S)
+        return victims
+
+    async def _free_idle(self) -> None:
+        """Unload what is idle for long enough, until cancelled."""
+        while True:
+            now = self._clock()
+            idle = [one for one in self.entries.values() if one.idle and one.name not in self._changes]
+            for one in idle:
+                if now - one.used >= self._idle:
+                    self._unload(one)
+            # What becomes idle from now on is due after ``self._idle`` at the earliest.
+            await asyncio.sleep(max(POLL_S, min((one.used + self._idle - now for one in idle), default=self._idle)))
+
+
+def first_enough(lacking: float, sizes: Iterable[tuple[T, float]]) -> list[T] | None:
+    """The first things whose sizes add up to ``lacking``; ``None`` = all together do not."""
+    taken: list[T] = []
+    for thing, size in sizes:
+        if lacking <= 0:
+            break
+        taken.append(thing)
+        lacking -= size
+    return taken if lacking <= 0 else None

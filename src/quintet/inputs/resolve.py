@@ -1,0 +1,181 @@
+"""From specs to sequences that can run: every rule a prompt can break, checked before anything starts. Plain code over values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+
+from quintet.errors import BadRequest, PromptTooLong, Unsupported, shorten
+from quintet.inputs.capabilities import Capabilities, Feature
+from quintet.inputs.infill import Infill
+from quintet.inputs.sampling import Limits, Resolved, resolve_sampling, word_forms
+from quintet.inputs.sequence import PreparedSequence, SequenceSpec
+from quintet.inputs.supported import unsupported
+from quintet.inputs.think_tags import Tags
+from quintet.request import Guide, Prompt, Sampling
+
+
+def texts(specs: Sequence[SequenceSpec]) -> list[str]:
+    """The distinct texts among the prompts and suffixes."""
+    prompts = [spec.prompt for spec in specs if isinstance(spec.prompt, str)]
+    return list(dict.fromkeys([*prompts, *(spec.suffix for spec in specs if spec.suffix)]))
+
+
+def words(specs: Sequence[SequenceSpec]) -> list[str]:
+    """The distinct texts that must be tokenised as they stand inside a longer one."""
+    return list(dict.fromkeys(form for spec in specs for form in word_forms(spec.sampling)))
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What was found out about the texts and guides of a request, and about its model.
+
+    Args:
+        encoded: token ids of each of ``texts(specs)``.
+        inside: token ids of each of ``words(specs)``.
+        grammars: each guide in the notation of ``guides``.
+        separator: stands for a prompt without tokens; ``None`` = such a prompt is refused.
+        infill: how the model fills in the middle; ``None`` = it cannot.
+        tags: what the model writes around its thinking; ``None`` = it does not think.
+    """
+
+    encoded: Mapping[str, Sequence[int]]
+    inside: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    grammars: Mapping[Guide, str] = field(default_factory=dict)
+    separator: int | None = None
+    infill: Infill | None = None
+    tags: Tags | None = None
+
+
+def resolve(specs: Sequence[SequenceSpec], known: Known, capabilities: Capabilities) -> tuple[PreparedSequence, ...]:
+    """Check each spec, all of which the engine supports, and give it its tokens and ``max_tokens``.
+
+    Raises:
+        BadRequest: a token id or a control out of range, an empty prompt.
+        Unsupported: a suffix for a model that cannot fill in the middle, or reasoning on one that does not reason.
+        PromptTooLong: a prompt, or a prompt and ``max_tokens``, exceed the context.
+    """
+    tags, names = known.tags, _names(specs)
+    forms: dict[tuple[Prompt, str], _Form] = {}
+    controls = _ControlsOfSamples(known.inside, capabilities.vocab)
+    sequences = []
+    for spec, name in zip(specs, names, strict=True):
+        key = spec.prompt, spec.suffix
+        if key not in forms:
+            ids = known.encoded[spec.prompt] if isinstance(spec.prompt, str) else spec.prompt
+            if spec.suffix:
+                forms[key] = _filled(spec, _in_range(ids, name, capabilities.vocab), known, capabilities.model)
+            else:
+                forms[key] = _plain(_in_range(ids, name, capabilities.vocab), name, known.separator)
+            if tags is not None:
+                forms[key] = replace(forms[key], in_block=tags.open_in(forms[key].tokens, capabilities.pieces))
+        sequences.append(_sequence(spec, forms[key], name, capabilities, controls))
+        if spec.guide is not None:
+            _refuse_longer(spec.guide, spec.sampling)
+            sequences[-1] = replace(sequences[-1], grammar=known.grammars[spec.guide])
+        if tags is not None:
+            if spec.reasoning is not None and Feature.THINKING_BUDGET not in capabilities.supported.features:
+                raise unsupported(spec.reasoning.param, capabilities)
+            sequences[-1] = replace(sequences[-1], thinking=tags.thinking(forms[key].in_block, spec))
+        elif spec.reasoning and spec.reasoning.budget:
+            rule = f"must be none or left out: {capabilities.model} does not reason"
+            raise Unsupported(spec.reasoning.param, rule, shorten(spec.reasoning.budget))
+    return tuple(sequences)
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """A prompt's tokens as the model gets them.
+
+    Args:
+        start, end: where the client's own are among them.
+        stops: tokens that end the completion of such a prompt.
+        in_block: it ends in an open think block.
+    """
+
+    tokens: tuple[int, ...]
+    start: int
+    end: int
+    stops: tuple[int, ...] = ()
+    in_block: bool = False
+
+
+def _names(specs: Sequence[SequenceSpec]) -> list[str]:
+    """``prompt``, or ``prompt[i]`` where there are several; samples of one prompt hold the same object."""
+    number, numbers = -1, []
+    for index, spec in enumerate(specs):
+        number += index == 0 or spec.prompt is not specs[index - 1].prompt
+        numbers.append(number)
+    return [f"prompt[{one}]" if number else "prompt" for one in numbers]
+
+
+class _ControlsOfSamples:
+    """Resolves the controls of a prompt's samples, which differ in the seed alone, once."""
+
+    def __init__(self, inside: Mapping[str, Sequence[int]], vocab: int) -> None:
+        self._inside = inside
+        self._vocab = vocab
+        self._last: tuple[object, Resolved] | None = None
+
+    def resolve(self, spec: SequenceSpec, limits: Limits, stops: tuple[int, ...]) -> Resolved:
+        key = replace(spec.sampling, seed=0), limits, stops
+        if self._last is None or self._last[0] != key:
+            wanted = replace(spec.sampling, stop_token_ids=(*spec.sampling.stop_token_ids, *stops))
+            self._last = key, resolve_sampling(wanted, limits, self._inside, self._vocab)
+        known = self._last[1]
+        return replace(known, sampling=replace(known.sampling, seed=spec.sampling.seed))
+
+
+def _refuse_longer(guide: Guide, sampling: Sampling) -> None:
+    """What conforms may be complete before so many tokens, and then nothing could follow."""
+    if sampling.ignore_eos or sampling.min_tokens:
+        name = "ignore_eos" if sampling.ignore_eos else "min_tokens"
+        raise BadRequest(guide.param, f"cannot be combined with {name}")
+
+
+def _in_range(tokens: Sequence[int], name: str, vocab: int) -> Sequence[int]:
+    if tokens and not (min(tokens) >= 0 and max(tokens) < vocab):
+        wrong = next(token for token in tokens if not 0 <= token < vocab)
+        raise BadRequest(name, f"token ids must be from 0 to {vocab - 1}", shorten(wrong))
+    return tokens
+
+
+def _plain(tokens: Sequence[int], name: str, separator: int | None) -> _Form:
+    if not tokens and separator is None:
+        raise BadRequest(name, "must not be empty: this model has no token to start from")
+    given = tuple(tokens) if tokens or separator is None else (separator,)
+    return _Form(given, 0, len(given))
+
+
+def _filled(spec: SequenceSpec, tokens: Sequence[int], known: Known, model: str) -> _Form:
+    if known.infill is None:
+        raise Unsupported("suffix", f"needs a model with fill-in-the-middle tokens, and {model} has none; leave it out")
+    return _Form(*known.infill.join(spec.prompt, tokens, known.encoded[spec.suffix]), known.infill.stops)
+
+
+def _sequence(spec: SequenceSpec, form: _Form, name: str, capabilities: Capabilities, controls: _ControlsOfSamples) -> PreparedSequence:
+    context, length = capabilities.context, len(form.tokens)
+    if spec.max_tokens is not None and spec.max_tokens < 0:
+        raise BadRequest("max_tokens", "must be at least 0", shorten(spec.max_tokens))
+    most = context if spec.max_tokens == 0 else context - 1  # room for one token, unless none is wanted
+    if length > most:
+        raise PromptTooLong(name, f"must have at most {most} tokens, for the context is {context}", str(length))
+    if spec.max_tokens is not None and length + spec.max_tokens > context and not spec.truncate:
+        rule = f"and the {length} tokens of {name} must together be at most {context}, the context"
+        raise PromptTooLong("max_tokens", rule, shorten(spec.max_tokens))
+    max_tokens = context - length if spec.max_tokens is None else min(spec.max_tokens, context - length)
+    resolved = controls.resolve(spec, Limits(max_tokens, lowered=max_tokens < (spec.max_tokens or 0)), form.stops)
+    first = form.start if spec.echo_last is None else max(form.start, form.end - spec.echo_last)
+    echo = spec.echo and first < form.end
+    return PreparedSequence(
+        tokens=form.tokens,
+        max_tokens=max_tokens,
+        sampling=resolved.sampling,
+        logprobs=spec.logprobs,
+        echo=echo,
+        prompt_end=form.end if form.end < length else None,
+        echo_from=first if echo else 0,
+        salt=blake2b(spec.cache_salt.encode("utf-8", "surrogatepass"), digest_size=16).digest() if spec.cache_salt else b"",
+        bad_words=resolved.bad_words,
+    )

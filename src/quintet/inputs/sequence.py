@@ -1,0 +1,86 @@
+"""A sequence on its way to an engine, before and after it is prepared. Plain code over values.
+
+``CompletionRequest`` -> ``SequenceSpec``, one per prompt × sample (``service``) -> ``PreparedSequence`` (``prepare``) -> an engine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quintet.request import Guide, Prompt, Reasoning, Sampling
+from quintet.thinking import Thinking
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceSpec:
+    """One prompt × sample, before tokenising. The position in the list is the ``seq`` of its events.
+
+    Args:
+        prompt: text or token ids.
+        max_tokens: ``None`` = to the end of the context.
+        sampling: with the seed of *this* choice.
+        logprobs: alternatives per token; ``None`` = no log-probabilities.
+        echo: the prompt's tokens come first as events with ``prompt=True`` (with log-probabilities if asked for).
+        echo_last: only so many of its last tokens; ``None`` = all.
+        suffix: text after the completion: the prompt becomes the model's fill-in-the-middle form.
+        truncate: lower ``max_tokens`` to what fits the context instead of refusing.
+        guide: what the output must conform to.
+        cache_salt: sequences share cached prefixes only within equal salts.
+        reasoning: how long the model may think; ``None`` = as it likes.
+        spelled: name of a field here -> the request's field that asked for it, where that is another; for errors.
+    """
+
+    prompt: Prompt
+    max_tokens: int | None
+    sampling: Sampling
+    logprobs: int | None
+    echo: bool
+    echo_last: int | None = None
+    suffix: str = ""
+    truncate: bool = False
+    guide: Guide | None = None
+    cache_salt: str = ""
+    reasoning: Reasoning | None = None
+    spelled: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedSequence:
+    """A sequence that can run: ids in range, length checked, ``max_tokens`` resolved.
+
+    Args:
+        prompt_end: the client's own prompt ends before this token; ``None`` = with the last. What is put before the prompt's
+            first token has no text.
+        echo_from: with ``echo``, the first token that comes back; the last one is the one before ``prompt_end``.
+        salt: of the cached prefixes it may use, at most 64 bytes.
+        grammar: what the output must conform to, checked and in the notation of ``guides``; empty = anything.
+        bad_words: ``sampling.bad_words`` as token sequences; the last token of one is never drawn after the others.
+        thinking: where and how much it may think; ``None`` = nothing in its text counts as thinking.
+    """
+
+    tokens: tuple[int, ...]
+    max_tokens: int
+    sampling: Sampling
+    logprobs: int | None
+    echo: bool
+    prompt_end: int | None = None
+    echo_from: int = 0
+    salt: bytes = b""
+    grammar: str = ""
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    thinking: Thinking | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A request that can run.
+
+    Args:
+        request_id: ours, never the client's; unique for its engine, and used for ``abort``.
+        sequences: in the order of the specs.
+        tenant: who asks. Tenants take turns, and none can fill the queue; empty = anybody, with all of the queue to fill.
+    """
+
+    request_id: int
+    sequences: tuple[PreparedSequence, ...]
+    tenant: str = ""

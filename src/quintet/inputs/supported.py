@@ -1,0 +1,65 @@
+"""A control or feature that an engine lacks is refused by the name of its field. Plain code over values.
+
+Nothing is left out silently: a request either runs as it was asked or is a 400. All this needs no tokens, so it comes before any are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from quintet.errors import BadRequest, Unsupported, shorten
+from quintet.inputs.capabilities import Capabilities, Control, Feature
+from quintet.inputs.sequence import SequenceSpec
+
+
+def require_supported(specs: Sequence[SequenceSpec], capabilities: Capabilities) -> None:
+    """Check what the specs ask of the engine.
+
+    Raises:
+        Unsupported: a control, a feature or a kind of guide that it lacks.
+        BadRequest: more alternatives per token than it gives.
+    """
+    last = None
+    for spec in specs:
+        asked = replace(spec, prompt="", sampling=replace(spec.sampling, seed=0))
+        if asked != last:  # samples differ in prompt and seed alone
+            _check(asked, capabilities)
+            last = asked
+
+
+def fills_in(capabilities: Capabilities) -> bool:
+    """The engine ends a middle that is filled in at the model's own tokens for it."""
+    return Control.STOP_TOKEN_IDS in capabilities.supported.controls
+
+
+def unsupported(param: str, capabilities: Capabilities) -> Unsupported:
+    """The error for a field."""
+    return Unsupported(param, f"is not supported by the engine of {capabilities.model}")
+
+
+def _check(spec: SequenceSpec, capabilities: Capabilities) -> None:
+    have, spelled = capabilities.supported, dict(spec.spelled)
+    for control in Control:
+        if control not in have.controls and control.turned_on(spec.sampling):
+            raise unsupported(spelled.get(control.param, control.param), capabilities)
+    if spec.suffix and not fills_in(capabilities):
+        raise unsupported("suffix", capabilities)
+    for feature, param in _features(spec):
+        if feature not in have.features:
+            raise unsupported(spelled.get(param, param), capabilities)
+    if spec.guide is not None and spec.guide.kind not in have.guides:
+        raise unsupported(spec.guide.param, capabilities)
+    if spec.logprobs is not None and not 0 <= spec.logprobs <= capabilities.max_logprobs:
+        rule = "must be at least 0" if spec.logprobs < 0 else f"must be at most {capabilities.max_logprobs}"
+        raise BadRequest("logprobs", rule, shorten(spec.logprobs))
+
+
+def _features(spec: SequenceSpec) -> Iterator[tuple[Feature, str]]:
+    """Those that a sequence takes, each with the field that asks for it."""
+    if spec.logprobs is not None:
+        yield Feature.LOGPROBS, "logprobs"
+    if spec.echo:
+        yield Feature.ECHO, "echo"
+        if spec.logprobs is not None:
+            yield Feature.PROMPT_LOGPROBS, "echo"

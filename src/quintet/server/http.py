@@ -1,0 +1,128 @@
+"""An HTTP request and its response, over ASGI."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterable
+from urllib.parse import parse_qs
+
+from quintet.errors import HeadTooLarge, SlowBody
+from quintet.server.asgi import Headers, Receive, Scope, Send
+from quintet.server.bodies import check_media, too_large
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+
+_LINGER = 64 * 1024 * 1024
+"""A refused body up to this size is read away by the HTTP server, so that the client gets to read the answer and can go on."""
+
+MOST_URL = 8 * 1024
+MOST_HEADERS = 100
+MOST_HEADER_BYTES = 32 * 1024
+
+BODY_S = 30.0
+"""Seconds in which a body must have arrived."""
+
+
+class ClientGoneError(ConnectionError):
+    """The client closed the connection; nobody is left to answer."""
+
+
+class Request:
+    """A request, and the response to it.
+
+    Args:
+        fresh_id: the request id if the client sent none that is safe to repeat.
+    """
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, fresh_id: str) -> None:
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]  # not derived from the Host header, which the client writes
+        self.raw_path: bytes = scope.get("raw_path") or self.path.encode()
+        self.query: bytes = scope.get("query_string", b"")
+        self.address: str = (scope.get("client") or ("",))[0]
+        self.headers = Headers(list(scope["headers"]))
+        self.receive = receive
+        self.status = 0
+        self.always: list[tuple[str, str]] = []  # headers of the answer, whatever it will be
+        self._send = send
+        given = self.headers.get("x-request-id", "")
+        self.request_id = given if _REQUEST_ID.fullmatch(given) else fresh_id
+
+    @property
+    def started(self) -> bool:
+        """The status line is out."""
+        return self.status > 0
+
+    def check_head(self) -> None:
+        """
+        Raises:
+            HeadTooLarge: URL or headers over the limits.
+        """
+        if len(self.raw_path) + len(self.query) > MOST_URL:
+            raise HeadTooLarge(f"The URL must be at most {MOST_URL} bytes.", 414)
+        if len(self.headers.raw) > MOST_HEADERS:
+            raise HeadTooLarge(f"There must be at most {MOST_HEADERS} headers.", 431)
+        if sum(len(name) + len(value) for name, value in self.headers.raw) > MOST_HEADER_BYTES:
+            raise HeadTooLarge(f"The headers must be at most {MOST_HEADER_BYTES} bytes.", 431)
+
+    def argument(self, name: str) -> str:
+        """A parameter of the query, the first of equals; empty if it is not there."""
+        return parse_qs(self.query.decode("latin-1")).get(name, [""])[0]
+
+    async def start(self, status: int, media: str, headers: Iterable[tuple[str, str]] = ()) -> None:
+        """Send the status line and headers."""
+        self.status = status
+        lines = [("content-type", media), ("x-request-id", self.request_id), *self.always, *headers]
+        raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in lines]
+        await self._send({"type": "http.response.start", "status": status, "headers": raw})
+
+    async def write(self, data: bytes, last: bool = False) -> None:
+        """Send a part of the body; waits while the client reads too slowly."""
+        await self._send({"type": "http.response.body", "body": data, "more_body": not last})
+
+    async def reply(self, status: int, body: bytes, headers: Iterable[tuple[str, str]] = (), media: str = "application/json") -> None:
+        """Answer at once."""
+        await self.start(status, media, [("content-length", str(len(body))), *headers])
+        await self.write(body, last=True)
+
+    async def body(self, most: int, packed: bool = False) -> bytes:
+        """The request body as it was sent.
+
+        Raises:
+            UnsupportedMedia: see ``check_media``.
+            BodyTooLarge: over ``most`` bytes; noticed before more than that is read or kept.
+            SlowBody: not complete after ``BODY_S`` seconds.
+            ClientGoneError: the client left before it was complete.
+        """
+        check_media(self.headers, packed)
+        if self._declared() > most:
+            raise too_large(most)
+        try:
+            async with asyncio.timeout(BODY_S):
+                return await self._read(most)
+        except TimeoutError:
+            raise SlowBody(f"The body did not arrive within {BODY_S:g} seconds.") from None
+
+    async def _read(self, most: int) -> bytes:
+        parts: list[bytes] = []
+        size, more = 0, True
+        while more:
+            message = await self.receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGoneError
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            more = message.get("more_body", False)
+            if size > most:
+                raise too_large(most)
+        return b"".join(parts)
+
+    @property
+    def endless(self) -> bool:
+        """The unread rest of the body is too large, or of unknown size: close the connection after the answer."""
+        return "transfer-encoding" in self.headers or self._declared() > _LINGER
+
+    def _declared(self) -> int:
+        length = self.headers.get("content-length", "0")
+        return int(length) if length.isascii() and length.isdigit() and len(length) < 20 else _LINGER + 1

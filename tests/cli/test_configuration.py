@@ -1,0 +1,286 @@
+"""Settings: which place counts, what a file may hold, and what ``quintet config`` prints."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from quintet import cli
+from quintet.cli import configuration, console
+from quintet.cli.app import app
+
+ROOT = Path(__file__).parents[2]
+KNOWN = configuration.settings(app.commands["serve"])
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def command(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Run the command in this process: (exit code, stdout, stderr)."""
+
+    def call(*words: str, **variables: str) -> tuple[int, str, str]:
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "argv", ["quintet", *words])
+            for name, value in variables.items():
+                patch.setenv(name, value)
+            with pytest.raises(SystemExit) as end:
+                cli.main()
+        return (int(end.value.code or 0), *capfd.readouterr())
+
+    return call
+
+
+@pytest.fixture
+def printed(command: Command) -> Callable[..., dict[str, Any]]:
+    """What ``quintet config --json`` prints, as (value, from) by setting."""
+
+    def call(*words: str, **variables: str) -> dict[str, Any]:
+        code, out, err = command("config", "--json", *words, **variables)
+        assert (code, err) == (0, "")
+        return {key: (one["value"], one["from"]) for key, one in json.loads(out).items()}
+
+    return call
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[str], str]:
+    def call(text: str, mode: int = 0o600) -> str:
+        file = tmp_path / "quintet.toml"
+        file.write_text(text, encoding="utf-8")
+        file.chmod(mode)
+        return str(file)
+
+    return call
+
+
+Write = Callable[..., str]
+Printed = Callable[..., dict[str, Any]]
+
+
+# --- which place counts
+
+
+def test_an_option_beats_its_variable_which_beats_the_file_which_beats_the_default(printed: Printed, write: Write) -> None:
+    file = write('port = 1\nthreads = 1\nkv-cache = "1MiB"\nstrict = true\n')
+    found = printed("--config", file, "--port", "3", QUINTET_PORT="2", QUINTET_THREADS="2", QUINTET_STRICT="no")
+    assert found["port"] == (3, "--port")
+    assert found["threads"] == (2, "QUINTET_THREADS")
+    assert found["strict"] == (False, "QUINTET_STRICT")
+    assert found["kv-cache"] == ("1MiB", file)
+    assert found["host"] == ("127.0.0.1", "default")
+
+
+def test_the_file_itself_can_be_named_by_a_variable(printed: Printed, write: Write) -> None:
+    file = write("port = 1\n")
+    assert printed(QUINTET_CONFIG=file)["port"] == (1, file)
+
+
+def test_the_list_of_one_place_replaces_that_of_another(printed: Printed, write: Write) -> None:
+    file = write('served-model-name = ["a", "b c"]\n')
+    assert printed("--config", file)["served-model-name"] == (["a", "b c"], file)
+    assert printed("--config", file, QUINTET_SERVED_MODEL_NAME="x y")["served-model-name"] == (["x", "y"], "QUINTET_SERVED_MODEL_NAME")
+    assert printed("--config", file, "-a", "z", QUINTET_SERVED_MODEL_NAME="x")["served-model-name"] == (["z"], "--served-model-name")
+
+
+def test_an_empty_variable_counts_as_none(printed: Printed) -> None:
+    assert printed(QUINTET_PORT="")["port"] == (8000, "default")
+
+
+def test_every_option_of_serve_is_a_setting_with_its_variable() -> None:
+    options = {max(param.opts, key=len) for param in app.commands["serve"].params if isinstance(param, click.Option)}
+    assert {f"--{key}" for key, param in KNOWN.items() if isinstance(param, click.Option)} == options - {"--config"}
+    for key, param in KNOWN.items():
+        assert param.envvar == "QUINTET_" + key.upper().replace("-", "_")
+
+
+def test_run_takes_the_settings_that_it_shares_and_no_others(command: Command, write: Write) -> None:
+    file = write("port = 1\nthreads = 9999\n")
+    code, _, err = command("run", "none.gguf", "The sky is", "--config", file)
+    assert (code, err) == (1, f"error: {file}: threads: 9999 is not in the range 0<=x<=1024.\n")
+    words = ["run", "none.gguf", "The sky is"]
+    assert command(*words, QUINTET_THREADS="x")[2] == "error: QUINTET_THREADS: 'x' is not a valid integer range.\n"
+    assert command(*words, QUINTET_TEMPERATURE="x")[2].startswith("error: cannot use none.gguf")
+
+
+# --- paths and keys
+
+
+def test_a_path_in_the_file_is_relative_to_the_file(printed: Printed, write: Write, tmp_path: Path) -> None:
+    assert printed("--config", write('api-key-file = "keys"\n'))["api-key-file"][0] == str(tmp_path / "keys")
+    assert printed("--config", write('api-key-file = "/keys"'))["api-key-file"][0] == "/keys"
+    assert printed("--api-key-file", "keys")["api-key-file"] == ("keys", "--api-key-file")
+
+
+@pytest.mark.parametrize(
+    ("text", "based"),
+    [
+        ("smollm2", "smollm2"),
+        ("hf:user/repo:one.gguf", "hf:user/repo:one.gguf"),
+        ("one.gguf", "/etc/one.gguf"),
+        ("/one.gguf", "/one.gguf"),
+        ("coder=one.gguf", "coder=/etc/one.gguf"),
+        ("coder=hf:user/repo:one.gguf", "coder=hf:user/repo:one.gguf"),
+        ("org/coder=one.gguf", "org/coder=/etc/one.gguf"),
+        ("./models/a=b.gguf", "/etc/models/a=b.gguf"),
+    ],
+)
+def test_a_models_file_is_relative_to_the_file_too_with_a_name_before_it_or_not(text: str, based: str) -> None:
+    assert configuration._based(Path("/etc"), click.Argument(["models"], nargs=-1), [text]) == [based]
+    assert configuration._based(Path("/etc"), click.Argument(["model"]), text) == based
+
+
+def test_an_argument_is_a_setting_too(printed: Printed) -> None:
+    (key,) = (key for key, param in KNOWN.items() if isinstance(param, click.Argument))
+    assert printed("one.gguf")[key][1] == key.upper()
+    assert printed(**{f"QUINTET_{key.upper()}": "one.gguf"})[key][1] == f"QUINTET_{key.upper()}"
+
+
+def test_keys_are_never_printed(command: Command, write: Write) -> None:
+    for words, variables in (
+        (["--api-key", "hush"], {}),
+        ([], {"QUINTET_API_KEY": "hush hush"}),
+        (["--config", write('api-key = ["hush"]')], {}),
+    ):
+        for form in ([], ["--json"]):
+            code, out, err = command("config", *words, *form, **variables)
+            assert (code, err) == (0, "")
+            assert '"***"' in out
+            assert "hush" not in out
+
+
+def test_whatever_is_called_a_key_is_taken_for_one() -> None:
+    assert {key for key, param in KNOWN.items() if configuration._secret(param)} >= {"api-key"}
+    assert configuration._secret(click.Option(["--admin-key"]))
+    assert not configuration._secret(click.Option(["--no-api-key"], is_flag=True))
+    assert not configuration._secret(click.Option(["--max-per-key"], type=int))
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o620])
+def test_a_file_that_holds_a_key_is_nobody_elses(mode: int, command: Command, write: Write) -> None:
+    file = write('api-key = ["hush"]', mode)
+    said = f"error: {file} holds a key and may be read by everybody or written by others; chmod 600 it.\n"
+    assert command("config", "--config", file) == (1, "", said)
+    assert command("config", "--config", write('api-key-file = "keys"', mode))[0] == 0
+
+
+# --- what is refused
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("prot = 1", ": unknown key 'prot'; did you mean 'port'?"),
+        ("kv_cache = '1MiB'", ": unknown key 'kv_cache'; did you mean 'kv-cache'?"),
+        ("colour = 1", ": unknown key 'colour'; the keys are the options of quintet serve, without dashes, in no table."),
+        ("config = 'x'", ": unknown key 'config'; the keys are the options of quintet serve, without dashes, in no table."),
+        ("[serve]\nport = 1", ": unknown table 'serve'; the keys are the options of quintet serve, without dashes, in no table."),
+        ("port = '9000'", ": port must be an integer, got '9000'."),
+        ("port = true", ": port must be an integer, got True."),
+        ("port = 1.5", ": port must be an integer, got 1.5."),
+        ("[port]\na = 1", ": port must be an integer, got {'a': 1}."),
+        ("port = 70000", ": port: 70000 is not in the range 0<=x<=65535."),
+        ("timeout = '1'", ": timeout must be a number, got '1'."),
+        ("timeout = -1", ": timeout: -1.0 is not in the range x>=0."),
+        ("strict = 1", ": strict must be true or false, got 1."),
+        ("kv-cache = 5", ": kv-cache must be a string, got 5."),
+        ("speculation = 'on'", ": speculation: 'on' is not one of 'auto', 'off'."),
+        ("api-key = 'x'", ": api-key must be a list of strings, got 'x'."),
+        ("served-model-name = [1]", ": served-model-name must be a list of strings, got [1]."),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_one_line_with_its_place_and_value(text: str, said: str, command: Command, write: Write) -> None:
+    file = write(text)
+    for name in ("config", "serve"):
+        assert command(name, "--config", file) == (1, "", f"error: {file}{said}\n")
+
+
+def test_what_is_no_toml_is_told_with_its_line(command: Command, write: Write) -> None:
+    code, out, err = command("config", "--config", write("port = 1\nhost = \n"))
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert "quintet.toml is not TOML: " in err
+    assert "line 2" in err
+
+
+def test_a_file_that_cannot_be_read_is_told(command: Command, tmp_path: Path) -> None:
+    assert command("config", "--config", str(tmp_path / "no"))[2] == f"error: cannot read {tmp_path / 'no'}: No such file or directory.\n"
+    (tmp_path / "latin").write_bytes(b"host = '\xe4'")
+    assert command("config", "--config", str(tmp_path / "latin"))[2].startswith(f"error: {tmp_path / 'latin'} is not TOML: 'utf-8' codec")
+
+
+def test_what_an_option_refuses_later_tells_the_variable_or_the_file_that_it_is_from(command: Command, write: Write) -> None:
+    said = "--kv-cache must be a number above 0 with a unit such as MiB or GB, got 'lots'.\n"
+    file = write('kv-cache = "lots"')
+    assert command("serve", QUINTET_KV_CACHE="lots") == (1, "", f"error: QUINTET_KV_CACHE: {said}")
+    assert command("serve", "--config", file) == (1, "", f"error: {file}: {said}")
+    assert command("serve", "--kv-cache", "lots") == (1, "", f"error: {said}")
+
+
+def test_a_mistyped_option_stays_what_it_was(command: Command) -> None:
+    code, _, err = command("serve", "--port", "x")
+    assert (code, err.splitlines()[-1]) == (2, "Error: Invalid value for '--port': 'x' is not a valid integer range.")
+
+
+# --- variables that are no settings
+
+
+def test_a_variable_written_much_like_a_settings_is_a_warning(command: Command) -> None:
+    code, _, err = command("config", QUINTET_PROT="1", QUINTET_KVCACHE="1", QUINTET_SAMPLING_CASES="1")
+    warnings = [
+        "warning: QUINTET_KVCACHE is not a setting; QUINTET_KV_CACHE is.",
+        "warning: QUINTET_PROT is not a setting; QUINTET_PORT is.",
+    ]
+    assert (code, err.splitlines()) == (0, warnings)
+
+
+def test_the_projects_own_variables_are_no_settings_and_not_like_any() -> None:
+    files = [
+        path for folder in ("src", "csrc", "tests", "bench", "scripts") for path in (ROOT / folder).rglob("*") if path.suffix != ".pyc"
+    ]
+    texts = [
+        path.read_text(encoding="utf-8")
+        for path in files
+        if path.is_file() and path != Path(__file__) and path.suffix in (".py", ".sh", ".h", ".cpp")
+    ]
+    used = {name for text in [*texts, (ROOT / "Makefile").read_text()] for name in re.findall(r"\bQUINTET_[A-Z0-9_]*[A-Z0-9]\b", text)}
+    variables = {str(param.envvar) for param in KNOWN.values()} | {"QUINTET_CONFIG"}
+    assert used >= {"QUINTET_ISA", "QUINTET_TEST_MODEL", "QUINTET_API_KEY"}
+    assert list(configuration.strangers(used, variables)) == []
+
+
+# --- the page and its example
+
+
+def test_the_example_of_the_page_is_a_file_that_serves(printed: Printed) -> None:
+    file = ROOT / "docs" / "quintet.toml"
+    found = printed("--config", str(file))
+    given = {key: value for key, (value, place) in found.items() if place == str(file)}
+    assert (given["port"], given["api-key-file"]) == (9000, str(ROOT / "docs" / "keys.txt"))
+    assert len(given) == len(re.findall(r"^[a-z-]+ = ", file.read_text(encoding="utf-8"), re.MULTILINE))
+
+
+def test_the_table_of_config_has_a_line_for_each_setting(command: Command) -> None:
+    _, out, _ = command("config", "--port", "7")
+    heading, *lines = out.splitlines()
+    assert heading.split() == ["setting", "value", "from"]
+    assert [line.split()[0] for line in lines] == list(KNOWN)
+    assert ["port", "7", "--port"] in [line.split() for line in lines]
+
+
+def test_a_value_that_no_option_has_a_rule_for_is_a_string() -> None:
+    rule, right = configuration._rule(click.Option(["--idle-unload"], type=click.types.FuncParamType(lambda text: len(text))))
+    assert (rule, right("10m"), right(10)) == ("a string", True, False)
+
+
+def test_reading_gives_values_by_the_names_that_the_commands_know(write: Write) -> None:
+    ctx = click.Context(app.commands["serve"])
+    assert configuration.read(Path(write("ctx-size = 5")), KNOWN, ctx) == {"ctx_size": 5}
+    with pytest.raises(console.OptionError, match="unknown key"):
+        configuration.read(Path(write("ctx_size = 5")), KNOWN, ctx)

@@ -1,0 +1,91 @@
+"""Which models are served under which names, and what each gets of the memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.reference.tiny_model import TinySpec, write_tiny
+from tests.support.report import Notes
+
+from quintet.cli import console, describe, engines, fleet, memory
+from quintet.errors import ModelError
+from quintet.models.gguf import open_model
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny(tmp_path_factory.mktemp("tiny") / "tiny.gguf", TinySpec("tiny"))
+
+
+def planned(*references: str, kv_bytes: int = 1 << 24, ctx_size: int = 0, **options: Any) -> fleet.Fleet:
+    engine = engines.EngineOptions("", ctx_size, 1, kv_bytes, offline=True)
+    return fleet.plan(fleet.FleetOptions(references, engine, **options), Notes())
+
+
+def test_the_first_model_is_the_default_and_each_has_its_name() -> None:
+    made = planned("toy", "second=toy", "org/third=toy")
+    assert list(made.names.exact) == [model.name for model in made.models] == ["toy", "second", "org/third"]
+    assert made.names.default.model == "toy"
+
+
+def test_given_names_are_the_first_models_and_take_the_place_of_its_own() -> None:
+    made = planned("a=toy", "b=toy", names=("x", "y"), aliases=("z=y", "w=b"))
+    assert dict(made.names.exact) == {"x": "x", "y": "x", "b": "b", "z": "x", "w": "b"}
+
+
+@pytest.mark.parametrize(
+    ("reference", "name"), [("./a=b.gguf", "a=b"), ("x=./a=b.gguf", "x"), ("{folder}/a=b.gguf", "a=b"), ("a=b.gguf", "a")]
+)
+def test_what_begins_like_a_path_is_one_and_else_the_first_equals_sign_ends_a_name(
+    reference: str, name: str, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for file in ("a=b.gguf", "b.gguf"):
+        (tmp_path / file).symlink_to(tiny)
+    monkeypatch.chdir(tmp_path)
+    assert planned(reference.format(folder=tmp_path)).models[0].name == name
+
+
+def test_an_alias_may_hold_equals_signs_and_be_a_pattern() -> None:
+    made = planned("toy", aliases=("a=b=toy", "accounts/*=toy"))
+    assert made.names.exact["a=b"] == "toy"
+    assert made.names.patterns == (("accounts/*", "toy"),)
+
+
+def test_the_kv_cache_is_split_evenly_and_the_toy_has_its_own(tiny: Path) -> None:
+    made = planned(str(tiny), f"second={tiny}", "toy", kv_bytes=1 << 24)
+    assert [plan.config.kv_bytes for plan in made.plans] == [1 << 23, 1 << 23, 4 << 20]
+    assert [(model.weights > 0, model.kv) for model in made.models] == [(True, 1 << 23), (True, 1 << 23), (False, 4 << 20)]
+
+
+def test_a_share_that_holds_no_context_is_told_with_the_models_name(tiny: Path) -> None:
+    kv = describe.describe(open_model(tiny)).kv_per_token
+    assert planned(str(tiny), kv_bytes=kv * 64, ctx_size=64).plans[0].context == 64
+    with pytest.raises(ModelError, match=r"^second, with .* as its share: the KV cache holds 32 tokens, fewer than the context of 64"):
+        planned("toy", f"second={tiny}", f"third={tiny}", kv_bytes=kv * 64, ctx_size=64)
+
+
+def test_lazy_models_wait_and_pinned_ones_do_not() -> None:
+    made = planned("toy", "b=toy", "c=toy", lazy=True, pins=("alias", "c"), aliases=("alias=b",))
+    assert [(model.lazy, model.pinned) for model in made.models] == [(True, False), (False, True), (False, True)]
+
+
+def test_what_is_loaded_at_the_start_must_fit_the_machine(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = describe.describe(open_model(tiny)).weights
+    monkeypatch.setattr(memory, "total", lambda: (1 << 24) + weights)
+    planned(str(tiny), kv_bytes=1 << 24)
+    planned(str(tiny), f"b={tiny}", kv_bytes=1 << 24, lazy=True)
+    with pytest.raises(console.OptionError, match="--kv-cache and the weights need .*, which is more than this machine's memory"):
+        planned(str(tiny), f"b={tiny}", kv_bytes=1 << 24)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("0", 0), ("90", 90), ("90s", 90), ("10m", 600), ("1.5h", 5400), (" 2 m ", 120)])
+def test_a_time_is_a_number_and_a_unit(text: str, seconds: float) -> None:
+    assert fleet.parse_seconds(text, "--x") == seconds
+
+
+@pytest.mark.parametrize("text", ["", "m", "-1", "1d", "1e3", "nan", "inf", "1 2", "\u0661m"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(console.OptionError, match="--x must be a number with a unit s, m or h"):
+        fleet.parse_seconds(text, "--x")

@@ -1,0 +1,345 @@
+"""Models loaded when they are asked for and freed when nobody does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quintet.backends.base import Counts, Health, State
+from quintet.engines.entry import Entry, Model, Phase
+from quintet.engines.names import name_models
+from quintet.engines.registry import Registry, first_enough
+from quintet.errors import BadRequest, EngineFailed, Loading, ModelError, ModelNotFound, Overloaded
+
+PATIENCE_S = 30
+"""For what must happen; nothing is expected to take so long."""
+
+
+@dataclass
+class Fake:
+    """An engine that does what it is told."""
+
+    state: State = State.LOADING
+    live: int = 0
+    failure: Exception | None = None
+    drained: bool = False
+    steps: int = 0
+
+    def health(self) -> Health:
+        return Health(State.DRAINING if self.drained else self.state, 0.5, counts=Counts(steps=self.steps), batches=(self.steps,) * 14)
+
+    def drain(self) -> None:
+        self.drained = True
+
+    async def close(self) -> None:
+        self.state, self.drained = State.CLOSED, False
+
+
+@dataclass
+class Shop:
+    """Makes engines and remembers them.
+
+    Args:
+        state: of new ones.
+    """
+
+    state: State = State.READY
+    made: list[Fake] = field(default_factory=list)
+
+    def start(self) -> Any:
+        self.made.append(Fake(self.state))
+        return self.made[-1]
+
+
+def registry(shops: dict[str, Shop], *, lazy: bool = True, pinned: tuple[str, ...] = (), weights: int = 0, **settings: Any) -> Registry:
+    models = [Model(name, shop.start, weights, weights // 10, lazy, name in pinned) for name, shop in shops.items()]
+    return Registry(models, name_models([(name,) for name in shops]), **settings)
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            await test()
+
+    asyncio.run(bounded())
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    while not holds():
+        await asyncio.sleep(0.005)
+
+
+async def asked(models: Registry, name: str) -> Any:
+    """What a request does."""
+    entry = models.find(name).entry
+    with entry.held():
+        return await models.ready(entry)
+
+
+def test_without_lazy_everything_is_loaded_at_the_start_and_nobody_waits_for_it() -> None:
+    async def test() -> None:
+        a, b = Shop(State.LOADING), Shop()
+        models = registry({"a": a, "b": b}, lazy=False)
+        assert (len(a.made), len(b.made)) == (1, 1)
+        assert await asked(models, "a") is a.made[0]
+        assert [entry.status for entry in models.entries.values()] == ["loading", "ready"]
+        await models.close()
+
+    run(test)
+
+
+def test_a_lazy_model_is_loaded_once_for_all_that_ask_for_it_and_a_pinned_one_at_the_start() -> None:
+    async def test() -> None:
+        a, b = Shop(State.LOADING), Shop()
+        models = registry({"a": a, "b": b}, pinned=("b",))
+        assert (len(a.made), len(b.made)) == (0, 1)
+        waiting = [asyncio.create_task(asked(models, "a")) for _ in range(3)]
+        await until(lambda: bool(a.made))
+        assert models.entries["a"].status == "loading"
+        assert await asked(models, "b") is b.made[0], "others are served meanwhile"
+        a.made[0].state = State.READY
+        assert await asyncio.gather(*waiting) == a.made * 3
+        assert models.entries["a"].phase is Phase.LOADED
+        await models.close()
+
+    run(test)
+
+
+def test_a_request_waits_for_a_model_no_longer_than_its_patience_and_the_load_goes_on() -> None:
+    async def test() -> None:
+        shop = Shop(State.LOADING)
+        models = registry({"a": shop}, patience=0.01)
+        with pytest.raises(Loading, match=r"The model a is still loading \(50%\)") as caught:
+            await asked(models, "a")
+        assert caught.value.retry_after > 0
+        shop.made[0].state = State.READY
+        await until(lambda: models.entries["a"].phase is Phase.LOADED)
+        assert await asked(models, "a") is shop.made[0]
+        assert len(shop.made) == 1
+        await models.close()
+
+    run(test)
+
+
+def test_one_that_leaves_while_it_waits_holds_nothing_and_ends_nobody_elses_load() -> None:
+    async def test() -> None:
+        shop = Shop(State.LOADING)
+        models = registry({"a": shop})
+        stays, leaves = (asyncio.create_task(asked(models, "a")) for _ in range(2))
+        await until(lambda: models.entries["a"].users == 2)
+        leaves.cancel()
+        await until(lambda: models.entries["a"].users == 1)
+        await until(lambda: bool(shop.made))
+        shop.made[0].state = State.READY
+        assert await stays is shop.made[0]
+        await models.close()
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("failure", "said"), [(ModelError("no such file."), "no such file"), (OSError("secret"), "the log has the reason")]
+)
+def test_a_load_that_fails_is_told_and_tried_again_by_the_next_request(failure: Exception, said: str) -> None:
+    async def test() -> None:
+        shop = Shop(State.LOADING)
+        models = registry({"a": shop})
+        waiting = asyncio.create_task(asked(models, "a"))
+        await until(lambda: bool(shop.made))
+        shop.made[0].failure, shop.made[0].state = failure, State.DEAD
+        with pytest.raises(EngineFailed, match=f"The model a could not be loaded: {said}") as caught:
+            await waiting
+        assert "secret" not in str(caught.value)
+        assert models.entries["a"].status == "unloaded"
+        shop.state = State.READY
+        assert await asked(models, "a") is shop.made[1]
+        await models.close()
+
+    run(test)
+
+
+def test_an_idle_model_is_freed_and_loaded_again_and_a_pinned_one_stays() -> None:
+    async def test() -> None:
+        a, b = Shop(), Shop()
+        models = registry({"a": a, "b": b}, lazy=False, pinned=("b",), idle=0.02)
+        await until(lambda: models.entries["a"].phase is Phase.UNLOADED)
+        assert a.made[0].state is State.CLOSED
+        assert models.entries["b"].status == "ready"
+        assert await asked(models, "a") is a.made[1]
+        await models.close()
+
+    run(test)
+
+
+def test_a_model_that_works_is_not_idle() -> None:
+    async def test() -> None:
+        shop = Shop()
+        models = registry({"a": shop, "b": Shop()}, idle=0.02)
+        entry = models.find("a").entry
+        with entry.held():
+            engine = await models.ready(entry)
+            await asked(models, "b")
+            await until(lambda: models.entries["b"].phase is Phase.UNLOADED)
+            assert entry.backend is engine
+        await until(lambda: entry.phase is Phase.UNLOADED)
+        await models.close()
+
+    run(test)
+
+
+def test_unloading_lets_what_runs_end_and_refuses_what_comes() -> None:
+    async def test() -> None:
+        shop = Shop()
+        models = registry({"a": shop})
+        engine = await asked(models, "a")
+        engine.live = 1
+        entry = models.entries["a"]
+        unloading = asyncio.create_task(models.unload(entry))
+        await until(lambda: entry.status == "unloading")
+        assert engine.drained
+        for refused in (asked(models, "a"), models.unload(entry)):
+            with pytest.raises(Overloaded, match="unloaded; try again later"):
+                await refused
+        engine.live = 0
+        await unloading
+        assert entry.status == "unloaded"
+        await models.unload(entry)
+        await models.close()
+
+    run(test)
+
+
+def test_a_pinned_model_is_not_unloaded() -> None:
+    async def test() -> None:
+        models = registry({"a": Shop()}, pinned=("a",))
+        with pytest.raises(BadRequest, match="is pinned"):
+            await models.unload(models.entries["a"])
+        await models.close()
+
+    run(test)
+
+
+def test_memory_that_does_not_suffice_is_told_before_anything_is_unloaded() -> None:
+    async def test() -> None:
+        shops = {name: Shop() for name in "abc"}
+        room = 1000_000
+        models = registry(shops, weights=500_000, free=lambda: room)
+        for name in "ab":
+            await asked(models, name)
+        room = 40_000
+        in_use = models.entries["b"].held()
+        with in_use, pytest.raises(Overloaded, match="The model c needs 1 MB of memory, and 1 MB can be had") as caught:
+            await asked(models, "c")
+        assert caught.value.retry_after > 1
+        assert [entry.status for entry in models.entries.values()] == ["ready", "ready", "unloaded"]
+        await models.close()
+
+    run(test)
+
+
+def test_what_was_idle_longest_makes_room() -> None:
+    async def test() -> None:
+        shops = {name: Shop() for name in "abc"}
+        room = 10_000_000
+        models = registry(shops, weights=500_000, free=lambda: room)
+        for name in "bca":
+            await asked(models, name)
+        await models.unload(models.entries["a"])
+        room = 60_000
+        await asked(models, "a")
+        assert [entry.status for entry in models.entries.values()] == ["ready", "unloaded", "ready"]
+        await models.close()
+
+    run(test)
+
+
+def test_a_model_that_was_loaded_at_the_start_to_stay_makes_no_room() -> None:
+    async def test() -> None:
+        room = 10_000_000
+        models = registry({"a": Shop(), "b": Shop()}, lazy=False, weights=500_000, free=lambda: room)
+        await models.unload(models.entries["b"])
+        room = 0
+        with pytest.raises(Overloaded, match="0 MB can be had"):
+            await asked(models, "b")
+        await models.close()
+
+    run(test)
+
+
+def test_a_drain_refuses_everything_and_loads_nothing_more() -> None:
+    async def test() -> None:
+        shops = {name: Shop(State.LOADING) for name in "abc"}
+        models = registry(shops)
+        waiting = asyncio.create_task(asked(models, "a"))
+        await until(lambda: bool(shops["a"].made))
+        models.drain()
+        for refused in (waiting, asked(models, "a"), asked(models, "b")):
+            with pytest.raises(Overloaded, match="shutting down"):
+                await refused
+        assert not shops["b"].made
+        await models.close()
+        await models.close()
+
+    run(test)
+
+
+def test_closing_ends_a_load_and_all_engines() -> None:
+    async def test() -> None:
+        shops = {"a": Shop(State.LOADING), "b": Shop()}
+        models = registry(shops, idle=60)
+        waiting = asyncio.create_task(asked(models, "a"))
+        await asked(models, "b")
+        await until(lambda: bool(shops["a"].made))
+        await models.close()
+        with pytest.raises(Overloaded, match="shutting down"):
+            await waiting
+        assert [shop.made[0].state for shop in shops.values()] == [State.CLOSED, State.CLOSED]
+        assert len(asyncio.all_tasks()) == 1, "of this test alone"
+
+    run(test)
+
+
+def test_live_counts_every_model_and_a_name_finds_its_entry() -> None:
+    async def test() -> None:
+        models = registry({"a": Shop(), "b": Shop(), "c": Shop()})
+        for at, name in enumerate("ab"):
+            (await asked(models, name)).live = at + 1
+        assert models.live == 3
+        assert models.find("b") == models.find("b")
+        assert (models.find("").entry.name, models.find("b").name) == ("a", "b")
+        with pytest.raises(ModelNotFound, match="'d' is not served here; served: a, b, c"):
+            models.find("d")
+        await models.close()
+
+    run(test)
+
+
+def test_what_engines_have_counted_outlives_them() -> None:
+    async def test() -> None:
+        shop = Shop()
+        entry = Entry(Model("a", shop.start), lambda: 0.0)
+        for at in (1, 2):
+            await entry.load()
+            shop.made[-1].steps = 5
+            assert (entry.health().counts.steps, entry.health().batches[0], entry.health().state) == (5 * at, 5 * at, State.READY)
+            await entry.close()
+            assert (entry.health().counts.steps, entry.health().batches[0], entry.health().state) == (5 * at, 5 * at, State.CLOSED)
+
+    run(test)
+
+
+@given(st.lists(st.floats(0, 100), max_size=8), st.floats(-10, 300))
+def test_the_first_that_suffice_are_taken_and_not_one_more(sizes: list[float], lacking: float) -> None:
+    taken = first_enough(lacking, enumerate(sizes))
+    if taken is None:
+        assert sum(sizes) < lacking + 1e-6
+        return
+    assert taken == list(range(len(taken)))
+    assert sum(sizes[: len(taken)]) >= lacking - 1e-6
+    assert not taken or sum(sizes[: len(taken) - 1]) < lacking + 1e-6
