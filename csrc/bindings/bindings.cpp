@@ -107,6 +107,7 @@ class PyModel {
 
 NB_MODULE(_core, m) {
   using namespace quintet;
+  nb::set_leak_warnings(false);  // a cache may hold a Cpu when the interpreter ends: nothing to tell a user
   m.def("isas", [] {
     std::vector<std::string> names;
     for (auto* k : available_kernels()) names.push_back(k->name);

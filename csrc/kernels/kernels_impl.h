@@ -1,5 +1,13 @@
 // Every kernel except attention and the matrix product, of which only the order of its passes, once, over the 16-lane type V of the including
 // file. The sequence of operations per output is fixed here, so all instruction sets give the same bits.
+//
+//   a sum over n values      lane 0: x0 + x16 + x32 ...    every set has 16 lanes, in one register, two, four or none
+//                            ...
+//                            lane 15: x15 + x31 ...        then one tree: (l0 + l8), (l1 + l9) ... to one value
+//   a product of matrices    16 columns are the 16 lanes: no sum ever crosses them
+//   exp, log, sine           our own polynomials: the library's differ between machines
+//
+// docs/decisions/0002-numbers-that-do-not-depend-on-the-batch.md.
 #pragma once
 #include <cmath>
 #include <cstring>

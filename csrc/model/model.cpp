@@ -1,4 +1,15 @@
-// Model: the forward pass.
+// Model: the forward pass over a ragged batch, rows of many sequences one after the other.
+//
+//   x = embed[token]
+//   each layer:   in = q8(norm(x))          qkv = in * Wq|Wk|Wv     rope, keys and values into pages
+//                 heads = q8(attend(q, pages))                      x += heads * Wo
+//                 in = q8(norm(x))          ffn = q8(silu(in * Wgate) * (in * Wup))
+//                                           x += ffn * Wdown
+//   out = q8(norm(x))                       of the wanted rows alone, which are all that the last layer attends for
+//
+// A row meets other rows nowhere but in its own sequence's pages: all else is per row, in an order that neither the batch nor the number of
+// threads decides. So a number depends on the tokens before it and on nothing else: docs/decisions/0002-numbers-that-do-not-depend-on-the-batch.md
+// has the contract, and why a drafted, cached, preempted or chunked sequence has the same bits.
 #include "model/model.h"
 #include <algorithm>
 #include <cmath>

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import functools
 from typing import Any
 
@@ -12,7 +11,6 @@ from quintet.backends.native.core.cpu import Cpu
 from quintet.backends.native.core.samplers import NativeSamplers
 from quintet.backends.toy import ToyTokenizer
 
-atexit.register(harness.alone_cached.cache_clear)  # else the core outlives the interpreter, and says so
 NATIVE = NativeSamplers(Cpu(), ToyTokenizer().pieces, ToyTokenizer().eos_ids)
 
 

@@ -1,5 +1,14 @@
 """What a hidden row was found to say, kept beside it: then the log-probability of a token after it costs one row of the output matrix
 and not all of them, and the likeliest tokens cost nothing. Plain code over values.
+
+A log-probability is logit(token) - log_sum, and log_sum belongs to the row, not to the token::
+
+    stored row   [ hidden state, quantised | known | 20 likeliest ids | their log-probabilities | log_sum ]
+    first time     all V rows of the output matrix: logits, the likeliest, log_sum
+    again          one row of it, the token's: logit - log_sum
+
+The rows lie beside the pages of the prefix cache and live as long as these. So a prompt that is scored again and again with other
+endings, as evaluations do, costs the endings. Why the bits are the same: docs/decisions/0002-numbers-that-do-not-depend-on-the-batch.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,14 @@
-"""One sequence's guesses of how it goes on, and how far they have been right. Plain code over values."""
+"""One sequence's guesses of how it goes on, and how far they have been right. Plain code over values.
+
+Prompt lookup (n-gram) drafts, and before them what a guide forces (jump-forward). How long a draft is worth computing follows from how
+often its source was right lately, an exponential average a for each::
+
+    P(the k-th token counts) = a^k      worth a row while a^k > sequences / (sequences + FREE_ROWS)
+
+A guess is judged by what is drawn whether it was computed or not, so a source that was wrong is given up at no cost, and tried again at
+none.
+Why: docs/decisions/0003-scheduling.md.
+"""
 
 from __future__ import annotations
 

@@ -12,6 +12,8 @@ from quintet.backends.native.schedule.sequence import Action, Sequence, State
 from quintet.backends.native.wire.messages import Events
 from quintet.events import NO_DRAFTS, Blame, DraftCounts, Finish
 
+_DECODING, _DECODE, _PREFILL = State.DECODE, Kind.DECODE, Kind.PREFILL  # a member of an enum takes a microsecond to look up in Python 3.11
+
 
 class Applier:
     """Takes in what was computed. Sequences that ended since the plan was made are left out."""
@@ -28,7 +30,7 @@ class Applier:
         scores, row = iter(results.scores), 0
         for segment in plan.segments:
             row += segment.wanted
-            if segment.kind is Kind.PREFILL:
+            if segment.kind is _PREFILL:
                 self._apply_prefill(segment, next(scores) if segment.score else None, results, row - 1, events)
         row = 0
         for segment in plan.segments:
@@ -64,16 +66,16 @@ class Applier:
 
     def _apply_draws(self, segment: Segment, row: int, results: Results, events: Events) -> None:
         seq, end = segment.seq, row + segment.draws
-        if seq.state is not State.DECODE:
+        if seq.state is not _DECODING:
             return
-        computed = segment.kind is Kind.DECODE
+        computed = segment.kind is _DECODE
         if segment.draws > 1:
             self._count_draft(seq, results.tokens[row:end])
         self._apply_draw(seq, row, results, events, computed=computed)
         for more in range(row + 1, end):
-            if seq.state is State.DECODE and results.tokens[more] != Outcome.NOT_DRAWN:
+            if seq.state is _DECODING and results.tokens[more] != Outcome.NOT_DRAWN:
                 self._apply_draw(seq, more, results, events, computed=computed)
-        if segment.draws > 1 and seq.state is State.DECODE:
+        if segment.draws > 1 and seq.state is _DECODING:
             self._kv.trim(seq)
 
     def _count_draft(self, seq: Sequence, tokens: list[int]) -> None:

@@ -1,4 +1,16 @@
-"""Which pages each sequence holds: admission through the prefix cache, growth, forks, release. Plain code over values."""
+"""Which pages each sequence holds: admission through the prefix cache, growth, forks, release. Plain code over values.
+
+Paged attention: a sequence's keys and values lie in pages of 16 positions, wherever there was one free; its block table lists them in
+order. Pages that begin alike are shared, and the one that a sequence writes to is its own (copy on write)::
+
+    prompt of A and B     [The quick brown .. | fox jumps over .. | the la]
+    block table of A      [ 7                 | 2                 | 9 ]      page 9 is copied to 4 when B, its fork, draws
+    block table of B      [ 7                 | 2                 | 4 ]
+
+A full page is published under the digest of all tokens up to its end (``pages.chain``), so the next prompt that begins with them finds
+it. At least one token is always left to compute, as nothing can be drawn from a page. A page may also keep its hidden rows: then an
+``echo`` with log-probabilities is served from the cache too (``core/scored_rows``). Why: docs/decisions/0003-scheduling.md.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,15 @@
-"""Pages of the KV cache: who holds them, which can be found again, which goes next. Plain code over values.
+"""Pages of the KV cache: who holds them, which can be found again, which goes next. Plain code over values::
+
+               take                    release, not published
+        free ---------> used (references > 0) ---------> free
+                          |   ^
+      release, published  |   | share (a prefix was found)
+                          v   |
+                          idle ---------> taken again, the least recently used first, when nothing is free
+
+The index goes from a chained digest to a page: digest(page) = hash(digest(page before), its 16 tokens, salt). So equal digests mean equal
+tokens from the sequence's beginning, and a look-up is a walk from the first page on; vLLM's prefix cache is made alike. Why:
+docs/decisions/0003-scheduling.md.
 
 A page is in exactly one state: *free*; *used* (referenced by block tables or snapshots); *idle* (unreferenced, but findable by
 the digest of its contents, until it is the least recently used one and a page is wanted). Full pages are never written again.

@@ -26,6 +26,9 @@ class Kind(enum.Enum):
     FORK = "fork"  # computes nothing: it draws from a row of its prompt that another sequence computed
 
 
+_DECODE, _PREFILL = Kind.DECODE, Kind.PREFILL  # a member of an enum takes a microsecond to look up in Python 3.11
+
+
 @dataclass(slots=True)
 class ScoreJob:
     """Prompt log-probabilities of consecutive tokens.
@@ -124,7 +127,7 @@ class Plan:
     @property
     def prefilled(self) -> int:
         """How many tokens are computed of those that prefill."""
-        return sum(len(segment.tokens) for segment in self.segments if segment.kind is Kind.PREFILL)
+        return sum(len(segment.tokens) for segment in self.segments if segment.kind is _PREFILL)
 
     @property
     def sequences(self) -> list[Sequence]:
@@ -133,13 +136,14 @@ class Plan:
 
     def flatten(self) -> Flat:
         """As the model takes it; once per step."""
-        computing = [segment for segment in self.segments if segment.tokens]
-        drawing = [segment for segment in self.segments if segment.draws]
+        decodes = all(segment.kind is _DECODE for segment in self.segments)  # nearly every step: each row is wanted, and drawn from
+        computing = self.segments if decodes else [segment for segment in self.segments if segment.tokens]
+        drawing = self.segments if decodes else [segment for segment in self.segments if segment.draws]
         tokens = [token for segment in computing for token in segment.tokens]
         lengths = [len(segment.tokens) for segment in computing]
         starts, slots = [segment.start for segment in computing], [segment.slot for segment in computing]
         flat = Flat(tokens, lengths, starts, slots, [], [], drawing, [], [])
-        if all(segment.kind is Kind.DECODE for segment in self.segments):  # nearly every step: each row is wanted, and drawn from
+        if decodes:
             flat.rows = flat.origins = list(range(len(tokens)))
         else:
             self._place_rows(flat)

@@ -16,6 +16,12 @@ from quintet.backends.native.schedule.speculation import Speculation
 from quintet.backends.native.schedule.step_budget import StepBudget
 from quintet.config import EngineConfig
 
+_DECODING, _PREFILLING, _DECODE = (
+    State.DECODE,
+    State.PREFILL,
+    Kind.DECODE,
+)  # a member of an enum takes a microsecond to look up in Python 3.11
+
 
 class Planner:
     """Takes slots, pages and the tokens of a step from who has them, and gives them to whose turn it is."""
@@ -67,12 +73,15 @@ class Planner:
         decoding = [
             seq
             for seq in self._running[:]  # preemption shortens the list, but only behind the sequence that needs a page
-            if seq.state is State.DECODE and (kv.writable(seq) or self._make_room(seq, plan))
+            if seq.state is _DECODING and (kv.writable(seq) or self._make_room(seq, plan))
         ]
         drafts = self._drafts(decoding)
-        for order, seq in enumerate(decoding):
-            tokens = [seq.generated[-1], *drafts[order]] if drafts else seq.generated[-1:]
-            plan.add(Segment(seq, Kind.DECODE, seq.slot, seq.computed, tokens, len(tokens), len(tokens)))
+        if not drafts:
+            plan.segments = [Segment(seq, _DECODE, seq.slot, seq.computed, seq.generated[-1:], 1, 1) for seq in decoding]
+            plan.tokens = len(decoding)
+        for seq, draft in zip(decoding, drafts, strict=False):
+            tokens = [seq.generated[-1], *draft]
+            plan.add(Segment(seq, _DECODE, seq.slot, seq.computed, tokens, len(tokens), len(tokens)))
 
     def _drafts(self, decoding: list[Sequence]) -> list[list[int]]:
         """Tokens to compute after each one's next, as far as pages are to be had without taking one from anybody."""
@@ -139,7 +148,7 @@ class Planner:
     # -- prefill ---------------------------------------------------------------------------------------------------------------
 
     def _plan_prefills(self, plan: Plan, budget: int) -> None:
-        prefills = [seq for seq in self._running if seq.state is State.PREFILL]
+        prefills = [seq for seq in self._running if seq.state is _PREFILLING]
         if not prefills:
             return
         for seq in prefills:

@@ -1,12 +1,29 @@
-"""Who runs in each step, and what came of it. Plain code over values: no clock (time is an argument), threads or I/O.
+"""Continuous batching: who runs in each step, and what came of it. Plain code over values: no clock (time is an argument), threads or I/O.
 
-Order of a step: sequences that decode get one token each, and where few do, those that are drafted after it; then waiting ones are
-admitted while slots and pages last; then prefill shares what is left of ``batch_tokens``, at least half of it to the oldest
-prefill and the rest to the shortest first; less of it while something decodes (``step_budget``). Of prompts that go on alike only one is
-computed, the others take its pages over. When pages run out the newest running sequence gives its own up and is computed again
-later, before anything that waits: it draws at the same positions with the same seed, so clients cannot see it. The oldest running
-sequence is never preempted and nobody overtakes the head of the queue for lack of pages, so everything ends. A tenant that waits
-with nothing in the batch comes before those that have something there, and gets the place of a sequence of the one with most.
+A step is one pass of the model over a ragged batch. Sequences join and leave between steps, none waits for another to end (Orca), and a
+prompt is computed in chunks beside those that decode (chunked prefill, as in Sarathi)::
+
+    waiting --admit--> PREFILL --its prompt is computed--> DECODE --a token a step--> done
+       ^                  |                                   |
+       +---- preempt: pages run out; it is computed again ----+
+
+    plan   (``planner``)    1. decode: one token each; where few do, those that are drafted after it (``speculation``)
+                            2. admit waiting ones while slots and pages last, through the prefix cache (``kv``)
+                            3. prefill shares what is left of ``batch_tokens``: at least half of it to the oldest, the rest to the shortest
+                               first; less of it while something decodes, so that no reader sees a gap (``step_budget``)
+    run    (``worker.step``)
+    apply  (``applier``)    tokens to sequences, full pages to the prefix cache, events to clients (``emit``)
+
+What it holds to, and where a reader of vLLM would stumble:
+
+- Of prompts that go on alike only one is computed, the others take its pages over. Samples of one prompt fork from it (``groups``).
+- Preemption is by recomputation, never by swapping: the newest running sequence gives its pages up and is computed again before anything
+  of its tenant that waits. It draws at the same positions with the same seed, and no number depends on the batch, so clients cannot see it.
+- The oldest running sequence is never preempted and nobody overtakes the head of the queue for lack of pages, so everything ends.
+- Tenants take turns (``waiting``). One that waits with nothing in the batch comes before those that have something there, and gets the
+  place of a sequence of the one with most.
+
+Why, and what was measured: docs/decisions/0003-scheduling.md.
 """
 
 from __future__ import annotations

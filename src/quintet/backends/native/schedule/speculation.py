@@ -1,7 +1,15 @@
 """Which sequences of a step are computed further than their next token, on a guess. Plain code over values.
 
-The guess is verified: every token is drawn as it would have been without it, and the first that differs ends it. So drafts change
-no token, no log-probability, and only the time it takes.
+Speculative decoding without a second model: the guess comes from the sequence's own text or its guide (``draft/``). The guess is verified:
+every token is drawn as it would have been without it, and the first that differs ends it::
+
+    drafted          the  cat  sat           computed in one step: 4 rows
+    drawn from     ^ the  cat  lay           each row draws what it would have drawn alone
+    kept             the  cat  lay           2 right, and the one that was not is still a token
+
+So drafts change no token, no log-probability, and only the time it takes. Published schemes accept by comparing probabilities and keep the
+distribution; here a draw is a function of seed and position, so the very tokens are kept. Why, and what a row costs:
+docs/decisions/0003-scheduling.md, 0007-speed-on-avx2.md.
 """
 
 from __future__ import annotations
