@@ -27,7 +27,7 @@ AHEAD_BYTES = 64 * 1024
 
 LINGER_S = 10.0
 LINGER_BYTES = 64 * 1024 * 1024
-"""How long, and for how many bytes, a client may go on sending what nobody will read, so that it sees the answer and not a reset."""
+"""How long, and for how many bytes, a client may go on sending what nobody reads, so that it sees the answer and not a reset."""
 
 STUCK_S = 30.0
 """Seconds for which a client may leave what it was sent unread, once the buffers towards it are full."""
@@ -101,7 +101,7 @@ class Protocol(HttpToolsProtocol):
     - One request at a time: the next one is not parsed before this one's answer is in the system's hands.
     - A head that is too slow gets 408, one that is too large 431, as do trailers without end; all end the connection.
     - Trailers are dropped: a header that comes after the body was not seen by who let the request in.
-    - An answer that starts before its request has ended ends the connection.
+    - An answer that starts before its request has ended ends the connection, unless the rest is of known size, bounded, and comes soon.
     - A client that does not read is cut off, which ends its work; until then the application is not asked for more.
     """
 
@@ -110,6 +110,7 @@ class Protocol(HttpToolsProtocol):
         self._connection: Connection = None  # type: ignore[assignment]
         self._head_timer: asyncio.TimerHandle | None = None
         self._stuck_timer: asyncio.TimerHandle | None = None
+        self._rest_timer: asyncio.TimerHandle | None = None
         self._data, self._at = b"", 0  # what has arrived, and how much of it the parser has had
         self._head_bytes = 0
         self._left = 0  # bytes of a body of known length
@@ -125,6 +126,7 @@ class Protocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_head()
         self._end_stuck()
+        self._end_rest()
         self._connection.end()
         super().connection_lost(exc)
 
@@ -210,13 +212,15 @@ class Protocol(HttpToolsProtocol):
         self._left = 0 if b"transfer-encoding" in fields else int(fields.get(b"content-length", b"0"))
         self._framing = 0
         self._keep_alive = self.cycle.keep_alive
-        self.cycle.keep_alive = False  # until all of the request is there
+        if b"transfer-encoding" in fields or self._left > LINGER_BYTES or self.expect_100_continue:
+            self.cycle.keep_alive = False  # until all of the request is there
 
     def on_body(self, body: bytes) -> None:
         self._content = True
         super().on_body(body)
 
     def on_message_complete(self) -> None:
+        self._end_rest()
         self._connection.unread = False
         self._left = 0
         if not self.cycle.response_started:
@@ -241,6 +245,8 @@ class Protocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        if self._connection.unread and not self.transport.is_closing():
+            self._rest_timer = self.loop.call_later(LINGER_S, self.transport.abort)
         self._go_on()
 
     def pause_writing(self) -> None:
@@ -284,6 +290,11 @@ class Protocol(HttpToolsProtocol):
         if self._stuck_timer is not None:
             self._stuck_timer.cancel()
             self._stuck_timer = None
+
+    def _end_rest(self) -> None:
+        if self._rest_timer is not None:
+            self._rest_timer.cancel()
+            self._rest_timer = None
 
     def _refuse(self, status: bytes) -> None:
         self._end_head()
