@@ -58,7 +58,8 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def test_trailers_without_end_are_refused_before_they_are_kept() -> None:
     backend = ScriptedBackend()
     with serving(lambda: create_app(backend, ServerConfig())) as port:
-        assert exchange(port, CHUNKED + TRAILER * 1000).startswith(b"HTTP/1.1 431")
+        for count in (1000, 200_000):  # 20 MB: more than the system's buffers hold, so it is read away
+            assert exchange(port, CHUNKED + TRAILER * count).startswith(b"HTTP/1.1 431")
         assert exchange(port, CHUNKED + b"x-long: " + b"y" * 100_000).startswith(b"HTTP/1.1 431")
         assert exchange(port, HEAD + b"transfer-encoding: chunked\r\n\r\n1;" + b"e" * 100_000).startswith(b"HTTP/1.1 431")
         assert backend.submitted == 0

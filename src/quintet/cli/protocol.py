@@ -156,6 +156,8 @@ class Protocol(HttpToolsProtocol):
             self._content = False
             super().data_received(piece)
             self._check(len(piece))
+        if self.transport.is_closing():
+            self._data, self._at = b"", 0
         self._connection.full = len(self._data) - self._at > AHEAD_BYTES
         if self._connection.full:
             self._connection.pause_reading()
