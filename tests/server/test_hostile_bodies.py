@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import os
-import re
 import sys
 import time
 from collections import Counter
@@ -135,16 +134,22 @@ async def asked(app: ASGIApp, request: Hostile, over: asyncio.Event) -> Seen:
     return seen
 
 
-async def neighbour(app: ASGIApp, over: asyncio.Event) -> list[bytes]:
-    """A request that has nothing to do with the others: its frames, choice by choice; ``over`` is set when it is answered.
+APART = ("obfuscation", "usage", "time_info")
+"""What a chunk has by its place in the stream: padding, and what some dialects put to the end of the choice that ends last."""
+
+
+async def neighbour(app: ASGIApp, over: asyncio.Event) -> list[object]:
+    """A request that has nothing to do with the others: its usage and chunks, choice by choice; ``over`` is set when it is answered.
 
     How its choices take turns may differ: one of them starts a step later where the batch is full.
     """
     CURRENT.set(Seen())
     answer = await acall(app, NEIGHBOUR)
     over.set()
-    frames = [re.sub(rb',"obfuscation":"[0-9a-f]*"', b"", frame) for frame in answer.body.split(b"\n\n")]
-    return sorted(frames, key=lambda frame: [int(found) for found in re.findall(rb'"index":(\d+)', frame)])
+    told = chunks(answer.body)
+    told.sort(key=lambda chunk: [choice["index"] for choice in chunk.get("choices", ())])
+    usage = [chunk["usage"] for chunk in told if chunk.get("usage")]
+    return [answer.complete, usage, *({name: each for name, each in chunk.items() if name not in APART} for chunk in told)]
 
 
 def faults(seen: Seen) -> list[str]:
@@ -203,7 +208,7 @@ class Campaign:
                 seeing = asyncio.gather(*(asked(app, request, over) for request in requests))
                 beside, all_seen = await asyncio.gather(neighbour(app, over), seeing)
                 if beside != expected:
-                    self.failures.append(f"numbers from {first}: the neighbour's bytes changed")
+                    self.failures.append(f"numbers from {first}: the neighbour's answer changed")
                 for number, request, seen in zip(numbers, requests, all_seen, strict=True):
                     await self._judge(app, number, request, seen)
                 report(numbers.stop)
