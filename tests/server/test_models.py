@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.server.asgi import Answer, call
+from tests.server.asgi import SOURCE, Answer, call
 from tests.server.one import create_app
 from tests.server.scripted import ScriptedBackend
 
@@ -51,7 +51,7 @@ def test_the_long_name_is_fireworks_alone(dialect: str) -> None:
 
 
 def listed(dialect: str, query: str, state: State = State.READY) -> Answer:
-    app = create_app(ScriptedBackend(state=state), ServerConfig(dialect=dialect), ("a/b", "c"))
+    app = create_app(ScriptedBackend(state=state), ServerConfig(dialect=dialect), ("a/b", "c"), source=SOURCE)
     return call(app, method="GET", path="/v1/models", query=query)
 
 
