@@ -18,7 +18,7 @@ SRC = ROOT / "src"
 VALUES = frozenset({"request", "events", "errors", "thinking", "config"})
 NATIVE = "backends.native"
 MAY_IMPORT: dict[str, set[str]] = {
-    "cli": {"cli", "server", "service", "engines", "dialects", "backends", "guides", "inputs", "text", "models"},
+    "cli": {"cli", "logs", "server", "service", "engines", "dialects", "backends", "guides", "inputs", "text", "models"},
     "server": {"server", "service", "engines", "dialects", "inputs", "backends.base"},
     "service": {"service", "engines", "inputs", "text", "backends.base"},
     "engines": {"engines", "inputs", "guides", "backends.base"},
@@ -32,7 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     f"{NATIVE}.front": {f"{NATIVE}.{room}" for room in ("front", "worker", "wire", "core")}
     | {"backends.base", "inputs", "guides", "models.pieces"},
     f"{NATIVE}.worker": {f"{NATIVE}.{room}" for room in ("worker", "schedule", "wire", "draft", "core")}
-    | {"backends.base", "backends.toy", "inputs", "guides", "models"},
+    | {"backends.base", "backends.toy", "inputs", "guides", "logs", "models"},
     f"{NATIVE}.schedule": {f"{NATIVE}.{room}" for room in ("schedule", "wire", "draft", "core")} | {"backends.base", "inputs", "guides"},
     f"{NATIVE}.wire": {f"{NATIVE}.wire", f"{NATIVE}.core", "backends.base", "inputs"},
     f"{NATIVE}.draft": {f"{NATIVE}.draft", "guides"},
@@ -40,6 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     NATIVE: set(),
     "backends": set(),
     **{value: set() for value in VALUES},
+    "logs": set(),
     "__main__": {"cli"},
     "__init__": set(),
 }

@@ -160,6 +160,7 @@ def test_the_engine_ends_with_a_parent_that_is_killed() -> None:
     code = """
 import asyncio, sys
 from tests.e2e.storm import engine, spec
+from tests.support.preparing import prepare
 async def main():
     async with engine() as (made, link):
         work = made.submit(await prepare(made, [spec("x", 4000)])) if sys.argv[1] == "busy" else None

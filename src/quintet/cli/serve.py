@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 import json
 import logging
+import os
 import shlex
 import socket
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -27,6 +27,7 @@ from quintet.dialects.catalog import PROVIDERS
 from quintet.engines.entry import Model
 from quintet.engines.registry import Registry
 from quintet.errors import shorten
+from quintet.logs import FORMAT, Lines, LinesHandler
 from quintet.models.files import human
 from quintet.server.app import create_app
 from quintet.server.auth import read_key_file
@@ -88,8 +89,7 @@ async def _serve(sock: socket.socket, fleet: fleets.Fleet, options: ServeOptions
     serving = asyncio.create_task(server.serve([sock]))
     try:
         if await unless(stop, _loaded(models)):
-            sys.stdout.write(banner(fleet, net.url(sock), who, whole=sys.stdout.isatty()))
-            sys.stdout.flush()
+            Lines(1).write(banner(fleet, net.url(sock), who, whole=os.isatty(1)))  # whether anybody reads it or not
             await unless(stop, _ended(serving))
             await unless(at_once, _drained(server, models, options.drain_timeout))
         return 0
@@ -154,9 +154,9 @@ def _server(models: Registry, config: ServerConfig) -> uvicorn.Server:
 
 
 def _log_to_stderr(level: str) -> None:
-    logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    lines = logging.StreamHandler(sys.stderr)  # the access log's lines are whole as they are
-    ACCESS.addHandler(lines)
+    lines = Lines(2)
+    logging.basicConfig(level=level.upper(), handlers=[LinesHandler(lines, FORMAT)])
+    ACCESS.addHandler(LinesHandler(lines))  # its lines are whole as they are
     ACCESS.propagate = False
     # Said of an answer that was broken off on purpose; why is in a line of ours.
     logging.getLogger("uvicorn.error").addFilter(lambda record: "without completing response" not in record.msg)

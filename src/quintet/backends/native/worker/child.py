@@ -25,6 +25,7 @@ from quintet.backends.native.wire.messages import Abort, FromWorker, Load, Model
 from quintet.backends.native.worker.compiling import Compiled
 from quintet.backends.native.worker.memory import trim
 from quintet.backends.native.worker.worker import Worker
+from quintet.logs import FORMAT, Lines, LinesHandler
 from quintet.models.pieces import Pieces
 
 SEND_S = 60.0
@@ -120,7 +121,7 @@ def main(loader_of: Callable[[ModelSource, Callable[[], TokenTable]], Loader[Tok
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # a terminal or a service manager may send them to all
         signal.signal(number, signal.SIG_IGN)
     die_with(int(sys.argv[2]))
-    logging.basicConfig(level=sys.argv[3], format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    logging.basicConfig(level=sys.argv[3], handlers=[LinesHandler(Lines(2), FORMAT)])
     sock = socket.socket(fileno=int(sys.argv[1]))
     sock.settimeout(None)
     # The option and not ``settimeout``, which would hold for reading too.

@@ -1,0 +1,81 @@
+"""Lines to a stream that may not be read: they are written as far as they are taken at once, kept for a while, then dropped and counted.
+
+A process that writes its log the ordinary way stands still when the pipe to whoever reads it is full, in the middle of an answer.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import threading
+from collections import deque
+
+MOST_KEPT = 4096
+"""Lines that wait for a reader. A pipe holds some 400 more."""
+
+_AT_ONCE = select.PIPE_BUF
+"""Bytes that a stream which takes any takes whole, without waiting (POSIX, ``write``)."""
+
+FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+class Lines:
+    """Writes to a file descriptor and never waits for it. For any thread.
+
+    Args:
+        fd: 1 or 2; one that is closed takes nothing, and that is no error.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._kept: deque[bytes] = deque()
+        self._lock = threading.Lock()
+        self._ready = select.poll()
+        self._ready.register(fd, select.POLLOUT)
+        self.dropped = 0
+        """Lines that were, since the last one that was taken."""
+
+    def write(self, text: str) -> None:
+        """Write a text that ends with a line break, now or when a later one is."""
+        with self._lock:
+            if len(self._kept) < MOST_KEPT:
+                self._kept.append(text.encode("utf-8", "backslashreplace"))
+            else:
+                self.dropped += 1
+            try:
+                self._flush()
+            except OSError:  # closed, or a full disk
+                self._kept.clear()
+
+    def _flush(self) -> None:
+        while self._kept:
+            if not self._takes():
+                return
+            line = self._kept[0]
+            taken = os.write(self._fd, line[:_AT_ONCE])
+            self._kept[0] = line[taken:]
+            if taken == len(line):
+                self._kept.popleft()
+            if not self._kept and self.dropped:
+                self._kept.append(b"%d lines of the log were dropped: nobody read them\n" % self.dropped)
+                self.dropped = 0
+
+    def _takes(self) -> bool:
+        return any(event & select.POLLOUT for _, event in self._ready.poll(0))
+
+
+class LinesHandler(logging.Handler):
+    """Log records as lines."""
+
+    def __init__(self, lines: Lines, form: str = "%(message)s") -> None:
+        super().__init__()
+        self._lines = lines
+        self.setFormatter(logging.Formatter(form))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See ``logging``."""
+        try:
+            self._lines.write(f"{self.format(record)}\n")
+        except Exception:
+            self.handleError(record)

@@ -1,0 +1,88 @@
+"""Log lines to a stream that nobody reads: nothing waits for them, they are counted, and what is read later is whole lines."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from quintet.logs import MOST_KEPT, Lines, LinesHandler
+
+
+@contextmanager
+def pipe() -> Iterator[tuple[int, int]]:
+    ends = os.pipe()
+    try:
+        yield ends
+    finally:
+        for end in ends:
+            os.close(end)
+
+
+def drained(fd: int) -> bytes:
+    os.set_blocking(fd, False)
+    found = b""
+    try:
+        while part := os.read(fd, 1 << 20):
+            found += part
+    except BlockingIOError:
+        pass
+    return found
+
+
+def test_what_is_read_arrives_in_order() -> None:
+    with pipe() as (reader, writer):
+        lines = Lines(writer)
+        for number in range(100):
+            lines.write(f"{number}\n")
+        assert drained(reader) == b"".join(b"%d\n" % number for number in range(100))
+
+
+def test_nobody_waits_for_a_reader_and_what_is_lost_is_counted_where_reading_begins_again() -> None:
+    count, text = 3 * MOST_KEPT, "x" * 200
+    with pipe() as (reader, writer):
+        lines = Lines(writer)
+        for number in range(count):
+            lines.write(f"{number} {text}\n")
+        assert lines.dropped > MOST_KEPT
+        found = b""
+        while b"dropped" not in found:
+            found += drained(reader)
+            lines.write("more\n")
+        said = (found + drained(reader)).decode().splitlines()
+    (told,) = [line for line in said if "dropped" in line]
+    kept = [line for line in said if line.endswith(text)]
+    assert kept == [f"{number} {text}" for number in range(len(kept))]  # the first ones, each whole
+    assert len(kept) > MOST_KEPT
+    assert int(told.split()[0]) + len(kept) >= count  # and as many of "more" as came before there was room
+
+
+def test_a_line_longer_than_a_pipe_takes_at_once_is_written_whole_when_there_is_room() -> None:
+    with pipe() as (reader, writer):
+        lines, long = Lines(writer), "y" * 200_000 + "\n"
+        lines.write(long)
+        found = b""
+        while b"z" not in found:
+            found += drained(reader)
+            lines.write("z\n")
+    assert found.startswith(long.encode() + b"z\n")
+
+
+def test_a_closed_stream_is_no_error() -> None:
+    with pipe() as (_, writer):
+        closed = os.dup(writer)
+    os.close(closed)
+    Lines(closed).write("a\n")
+    reader, writer = os.pipe()
+    lines = Lines(writer)
+    os.close(reader)
+    lines.write("a\n")
+    os.close(writer)
+
+
+def test_a_record_is_a_line_of_its_form() -> None:
+    with pipe() as (reader, writer):
+        handler = LinesHandler(Lines(writer), "%(levelname)s %(message)s")
+        handler.handle(logging.LogRecord("name", logging.INFO, "file", 1, "said %d", (7,), None))
+        assert drained(reader) == b"INFO said 7\n"
