@@ -15,7 +15,6 @@ import pytest
 import uvicorn
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from starlette.types import Receive, Scope, Send
 from tests.server.live import serving
 from tests.server.one import create_app
 from tests.server.scripted import ScriptedBackend
@@ -26,6 +25,7 @@ from uvicorn.server import ServerState
 from quintet.cli import protocol
 from quintet.cli.protocol import Connection, Protocol
 from quintet.config import ServerConfig
+from quintet.server.asgi import Receive, Scope, Send
 
 GET = b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n"
 CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n%x\r\n" % len(BODY) + BODY + b"\r\n0\r\n"

@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from starlette.types import ASGIApp
 from tests.backends.contract.conftest import ready
 from tests.server.asgi import SOURCE, Answer, acall
 from tests.server.one import create_app
@@ -23,6 +22,7 @@ from quintet.backends.toy import ToyRunner, ToyTokenizer
 from quintet.config import EngineConfig, ServerConfig
 from quintet.inputs.capabilities import Supported
 from quintet.models.traits import Fim, ThinkTags, Traits
+from quintet.server.asgi import ASGIApp
 
 DIALECTS = ("openai", "fireworks", "together", "cerebras", "novita")
 PLAIN = {"prompt": "Once upon", "max_tokens": 6, "temperature": 0.7, "top_p": 0.9}
