@@ -64,7 +64,7 @@ test-fuzz: setup
 test-clients: setup
 	@$(BIN)/python -m tests.clients $(ARGS)
 
-check: $(STAMPS)/deps
+check: $(STAMPS)/build
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/clang-format --dry-run --Werror $(filter %.cpp %.h,$(NATIVE))
