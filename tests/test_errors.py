@@ -15,3 +15,10 @@ values = st.recursive(leaves, lambda inner: st.lists(inner, max_size=90) | st.di
 def test_a_large_value_is_cut_to_the_beginning_of_its_repr(value: object, limit: int) -> None:
     whole = ascii(value)
     assert shorten(value, limit) == (whole if len(whole) <= limit else f"{whole[: limit - 3]}...")
+
+
+def test_a_value_nested_as_deeply_as_a_decoder_takes_is_shown_as_far_as_it_is_shown() -> None:
+    value: object = 0
+    for level in range(100_000):
+        value = [value] if level % 2 else {"a": value}
+    assert shorten(value) == ("[{'a': " * 20)[:57] + "..."

@@ -176,8 +176,11 @@ def _beginning(value: object, limit: int) -> object:
     """What ``repr`` shows in its first ``limit`` characters, and a little more if there is more."""
     if isinstance(value, str | bytes):
         return value[: limit + 1]
+    inside = limit - 1  # a bracket comes first: so a value that is nested a thousand deep is looked at no deeper than is shown
     if isinstance(value, list):
-        return [_beginning(item, limit) for item in value[:limit]]
+        return [_beginning(item, inside) for item in value[:limit]] if limit > 0 else [None]
     if isinstance(value, dict):
-        return {_beginning(key, limit): _beginning(item, limit) for key, item in islice(value.items(), limit)}
+        return (
+            {_beginning(key, inside): _beginning(item, inside) for key, item in islice(value.items(), limit)} if limit > 0 else {"": None}
+        )
     return value
