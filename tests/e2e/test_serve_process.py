@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import re
@@ -211,3 +212,21 @@ def test_a_stop_token_shows_no_text_though_its_bytes_are_known_on_this_side() ->
         text = json.loads(one.post(asked)[1])["choices"][0]["text"]
         ended = json.loads(one.post(asked | {"stop_token_ids": [ord(text[2])]})[1])["choices"][0]
         assert (ended["text"], ended["finish_reason"]) == (text[: text.index(text[2])], "stop")
+
+
+def test_a_log_that_nobody_reads_holds_up_neither_answers_nor_the_end() -> None:
+    command = [sys.executable, "-m", "quintet", "serve", "--toy", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            address = re.search(r"http://([\d.]+):(\d+)", process.stdout.readline())
+            assert address
+            connection = http.client.HTTPConnection(address[1], int(address[2]), timeout=PATIENCE_S)
+            for _ in range(2000):  # lines of 150 bytes: far more than a pipe holds
+                connection.request("GET", "/livez")
+                assert connection.getresponse().read() == b'{"status":"alive"}'
+            connection.close()
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(PATIENCE_S) == 0
+        finally:
+            process.kill()
