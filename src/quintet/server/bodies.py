@@ -37,7 +37,7 @@ def check_media(headers: Headers, packed: bool) -> None:
     Raises:
         UnsupportedMedia: anything else.
     """
-    media, *parameters = (part.strip().lower() for part in headers.get("content-type", "").split(";"))
+    media, *parameters = _media(headers)
     browser = "origin" in headers or "sec-fetch-site" in headers
     taken = ("application/json", *(MSGPACK if packed else ()))
     if media not in taken and (browser or media not in ("", "application/x-www-form-urlencoded")):
@@ -60,13 +60,17 @@ def as_json(body: bytes, headers: Headers, most: int) -> bytes:
     """
     if _encoding(headers) == "gzip":
         body = _inflate(body, most)
-    media = headers.get("content-type", "").partition(";")[0].strip().lower()
-    return _unpack(body) if media in MSGPACK else body
+    return _unpack(body) if _media(headers)[0] in MSGPACK else body
 
 
 def too_large(most: int) -> BodyTooLarge:
     """The error for a body over ``most`` bytes."""
     return BodyTooLarge(f"The body must be at most {most} bytes.")
+
+
+def _media(headers: Headers) -> list[str]:
+    """The type and its parameters."""
+    return [part.strip().lower() for part in headers.get("content-type", "").split(";")]
 
 
 def _encoding(headers: Headers) -> str:
