@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-_WHOLE = (".", "/", "~", "hf:")
+from quintet.models import hub
+
+_WHOLE = (".", "/", "~", hub.PREFIX)
 
 
 def split(text: str) -> tuple[str, str]:
@@ -16,6 +18,6 @@ def split(text: str) -> tuple[str, str]:
 def based(folder: Path, text: str) -> str:
     """The same with the path of a file, if it is one, made relative to where the command runs instead of to ``folder``."""
     name, reference = split(text)
-    if reference.startswith("hf:") or not reference.lower().endswith(".gguf"):
+    if reference.startswith(hub.PREFIX) or not reference.lower().endswith(".gguf"):
         return text
     return f"{name}{'=' if name else ''}{folder / Path(reference).expanduser()}"

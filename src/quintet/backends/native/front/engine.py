@@ -75,14 +75,14 @@ class Engine:
     @property
     def tokenizer(self) -> Tokenizer:
         """See ``Backend``."""
-        require_open(self.health().state)
+        require_open(self._supervisor.seen(draining=self._draining))
         tokenizer = self._supervisor.tokenizer
         assert tokenizer is not None, "it is there before the engine is ready"
         return tokenizer
 
     def require_room(self, count: int, tenant: str = "") -> None:
         """See ``Backend``."""
-        require_open(self.health().state)
+        require_open(self._supervisor.seen(draining=self._draining))
         room, own = self._max_live - self._in_flight.live - count, self._in_flight.live_of(tenant)
         if room < 0:
             raise Overloaded("The queue is full; try again later.")

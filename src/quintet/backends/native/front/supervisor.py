@@ -106,12 +106,13 @@ class Supervisor:
         Args:
             draining: nothing else is taken.
         """
-        state = self.state
-        if draining and state is not State.CLOSED:
-            state = State.DRAINING
-        elif self.stalled:
-            state = State.STALLED
-        return self._statistics.health(state, self.progress)
+        return self._statistics.health(self.seen(draining=draining), self.progress)
+
+    def seen(self, *, draining: bool) -> State:
+        """The state as others see it, without counting up what was done: every request asks for it."""
+        if draining and self.state is not State.CLOSED:
+            return State.DRAINING
+        return State.STALLED if self.stalled else self.state
 
     def run(self, submit: Submit, stream: Stream) -> None:
         """Have a request computed, now or by the next worker; in ``DEAD`` and ``CLOSED`` it ends at once."""

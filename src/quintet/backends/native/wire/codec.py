@@ -15,6 +15,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import replace
 from hashlib import blake2b
+from typing import TypeVar
 
 import msgspec
 
@@ -22,6 +23,8 @@ from quintet.backends.native.wire.messages import FromWorker, Message, Submit, T
 
 MAX_FRAME = 1 << 28
 """Bytes; the largest honest frame, a full queue of prompts of a long context, stays far below."""
+
+T = TypeVar("T")
 
 _LENGTH = struct.Struct("<I")
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # the library's own error is only the first of them
@@ -80,10 +83,7 @@ def decode_to_worker(data: bytes) -> ToProcess:
     Raises:
         BadFrameError: not one of these, or a field of a wrong type.
     """
-    try:
-        return _to_worker.decode(data)
-    except _UNREADABLE as error:
-        raise BadFrameError(str(error)) from None
+    return _decoded(_to_worker, data)
 
 
 def decode_from_worker(data: bytes) -> FromWorker:
@@ -92,8 +92,12 @@ def decode_from_worker(data: bytes) -> FromWorker:
     Raises:
         BadFrameError: not one of these, or a field of a wrong type.
     """
+    return _decoded(_from_worker, data)
+
+
+def _decoded(decoder: msgspec.msgpack.Decoder[T], data: bytes) -> T:
     try:
-        return _from_worker.decode(data)
+        return decoder.decode(data)
     except _UNREADABLE as error:
         raise BadFrameError(str(error)) from None
 
