@@ -89,6 +89,17 @@ def alone(store: Store) -> Iterator[None]:
         yield
 
 
+def run_alone(run: Callable[[argparse.Namespace, Store], int], options: argparse.Namespace) -> int:
+    """Run a benchmark while no other does. The exit code: 1 if one does, or it cannot go on, else the benchmark's own."""
+    store = Store(options.peers_dir)
+    try:
+        with alone(store):
+            return run(options, store)
+    except PeerError as error:
+        say(str(error))
+        return 1
+
+
 def write(markdown: str, samples: Mapping[str, object], machine: Machine, folder: Path, what: str = "") -> Path:
     """Write a report and all that was measured; the path of the report.
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bench.common.command import alone, look_at_machine, model_path, parser_of, some_of, write
+from bench.common.command import look_at_machine, model_path, parser_of, run_alone, some_of, write
 from bench.common.install import Store
 from bench.common.plan import Plan
 from bench.common.proc import PeerError, say
@@ -115,15 +115,8 @@ def run(options: argparse.Namespace, store: Store) -> int:
 
 
 def main(argv: Sequence[str]) -> int:
-    """The exit code: 1 if another run is under way, else as ``run``."""
-    options = parse(argv)
-    store = Store(options.peers_dir)
-    try:
-        with alone(store):
-            return run(options, store)
-    except PeerError as error:
-        say(str(error))
-        return 1
+    """The exit code, see ``run_alone``."""
+    return run_alone(run, parse(argv))
 
 
 if __name__ == "__main__":

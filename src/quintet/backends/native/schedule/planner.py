@@ -16,11 +16,8 @@ from quintet.backends.native.schedule.speculation import Speculation
 from quintet.backends.native.schedule.step_budget import StepBudget
 from quintet.config import EngineConfig
 
-_DECODING, _PREFILLING, _DECODE = (
-    State.DECODE,
-    State.PREFILL,
-    Kind.DECODE,
-)  # a member of an enum takes a microsecond to look up in Python 3.11
+# A member of an enum takes a microsecond to look up in Python 3.11.
+_DECODING, _PREFILLING, _DECODE = State.DECODE, State.PREFILL, Kind.DECODE
 
 
 class Planner:
