@@ -122,7 +122,18 @@ def serve(
     idle = fleet.parse_seconds(idle_unload, "--idle-unload")
     served = fleet.FleetOptions(references, engine, served_model_name, alias, lazy, pin, idle)
     body = engines.parse_size(max_body, "--max-body")
-    config = ServerConfig(host, port, api_key, body, api_key_file, dialect, strict, timeout, max_per_key, admin_key or "")
+    config = ServerConfig(
+        host=host,
+        port=port,
+        api_keys=api_key,
+        api_key_file=api_key_file,
+        admin_key=admin_key or "",
+        dialect=dialect,
+        strict=strict,
+        max_body_bytes=body,
+        timeout=timeout,
+        max_per_key=max_per_key,
+    )
     return serve.serve(serve.ServeOptions(served, config, no_api_key, log_level.lower(), drain_timeout))
 
 
