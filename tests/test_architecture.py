@@ -18,8 +18,9 @@ SRC = ROOT / "src"
 VALUES = frozenset({"request", "events", "errors", "thinking", "config"})
 NATIVE = "backends.native"
 MAY_IMPORT: dict[str, set[str]] = {
-    "cli": {"cli", "logs", "server", "service", "engines", "dialects", "backends", "guides", "inputs", "text", "models"},
-    "server": {"server", "service", "engines", "dialects", "inputs", "backends.base"},
+    "cli": {"cli", "logs", "server", "ledger", "service", "engines", "dialects", "backends", "guides", "inputs", "text", "models"},
+    "server": {"server", "ledger", "service", "engines", "dialects", "inputs", "backends.base"},
+    "ledger": {"ledger"},
     "service": {"service", "engines", "inputs", "text", "backends.base"},
     "engines": {"engines", "inputs", "guides", "backends.base"},
     "dialects": {"dialects"},

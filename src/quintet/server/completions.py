@@ -19,6 +19,7 @@ from quintet.errors import BadRequest, QuintetError, TooManyRequests
 from quintet.events import ChoiceDone, Event, Failed, Finished
 from quintet.inputs.prepare import Preparer
 from quintet.request import CompletionRequest
+from quintet.server.accounts import Accounts
 from quintet.server.auth import Caller
 from quintet.server.bodies import as_json
 from quintet.server.call import Call
@@ -87,11 +88,14 @@ class Completions:
         keep_alive: seconds of silence after which something is sent.
     """
 
-    def __init__(self, models: Models, source: Source, config: ServerConfig, telemetry: Telemetry, keep_alive: float) -> None:
+    def __init__(
+        self, models: Models, source: Source, config: ServerConfig, telemetry: Telemetry, accounts: Accounts, keep_alive: float
+    ) -> None:
         self._models = models
         self._source = source
         self._config = config
         self._telemetry = telemetry
+        self._accounts = accounts
         self._keep_alive = keep_alive
         self._running: Counter[str] = Counter()  # completions per key
 
@@ -111,17 +115,20 @@ class Completions:
         preparer = served.entry.preparer
         request = _resolved(await api.complete(parsed, preparer), served.name, call.caller)
         job = await Service(backend, preparer, self._source.clock).prepare(request, call.caller.id)
-        observer = Observer(self._telemetry.of(served.entry.name), request, call.arrived)
         identity = Identity(self._source.token(), int(self._source.now()), request.model, backend.capabilities.fingerprint)
         renderer = api.format.renderer(request, identity, parsed.options)
-        try:
-            async with Guard(call.http.receive, job, self._config.timeout) as guard:
-                job.start()  # nothing was awaited since it was prepared: nobody else can have taken its place in the queue
-                run = _Run(call, job, renderer, observer, guard, tuple(_warnings(parsed)), api.done)
-                await (self._stream(run) if request.stream else self._json(run))
-        finally:
-            observer.ended(job.usage)
-            call.facts.update(model=served.entry.name, **observer.facts())
+        async with self._accounts.row(call, served.entry.name, request, identity, job) as account:
+            job.require_room()  # others may have come while the row was written; nothing can between this and ``start``
+            observer = Observer(self._telemetry.of(served.entry.name), request, call.arrived)
+            try:
+                async with Guard(call.http.receive, job, self._config.timeout) as guard:
+                    account.begin(observer, guard)
+                    job.start()
+                    run = _Run(call, job, renderer, observer, guard, tuple(_warnings(parsed)), api.done)
+                    await (self._stream(run) if request.stream else self._json(run))
+            finally:
+                observer.ended(job.usage)
+                call.facts.update(model=served.entry.name, **observer.facts())
 
     @contextlib.contextmanager
     def _slot(self, caller: Caller) -> Iterator[None]:
