@@ -22,9 +22,7 @@ def _option(*names: str, **settings: Any) -> Callable[[_F], _F]:
 
 
 _model = click.argument("model", default="smollm2", required=False)
-_ledger = _option(
-    "--ledger", type=click.Path(path_type=Path), metavar="FILE", help="Keep a row for each completion in this file."
-)
+_ledger = _option("--ledger", type=click.Path(path_type=Path), metavar="FILE", help="Keep a row for each completion in this file.")
 _offline = _option("--offline", is_flag=True, help="Use only what is on this machine.")
 _threads = _option("--threads", "-t", type=click.IntRange(0, 1024), default=0, help="Compute threads; 0 = one per available CPU.")
 _context = _option("--ctx-size", "-c", type=click.IntRange(0), default=0, help="Most tokens of prompt and completion; 0 = the model's own.")

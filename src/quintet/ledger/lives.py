@@ -24,6 +24,9 @@ class Life:
     def end(self) -> None:
         """It writes no more."""
         self._path.unlink(missing_ok=True)
+        self._drop()
+
+    def _drop(self) -> None:
         os.close(self._fd)
 
 

@@ -13,7 +13,7 @@ from quintet.ledger.rows import Row, State
 from quintet.ledger.schema import ONE_ROW, UPSERT, connect
 
 MOST_AT_ONCE = 256
-"""Rows of a commit, and of a step of the clean-up, which others wait for."""
+"""Rows of a statement, and of a step of the clean-up, which others wait for."""
 
 LIFE_BITS = 40
 """A row's number is that of its process's life, and below it a count."""
@@ -21,7 +21,8 @@ LIFE_BITS = 40
 _SUMMED = "requests, prompt, completion, cached, reasoning"
 _EXPIRE = f"""
     INSERT INTO totals (day, key, model, dialect, state, {_SUMMED})
-    SELECT date(arrived, 'unixepoch') AS day, key, model, dialect, state, count(*), sum(prompt), sum(completion), sum(cached), sum(reasoning)
+    SELECT date(arrived, 'unixepoch') AS day, key, model, dialect, state,
+      count(*), sum(prompt), sum(completion), sum(cached), sum(reasoning)
     FROM requests WHERE number IN (SELECT number FROM old) GROUP BY day, key, model, dialect, state
     ON CONFLICT (day, key, model, dialect, state) DO UPDATE SET
       requests = requests + excluded.requests, prompt = prompt + excluded.prompt, completion = completion + excluded.completion,
@@ -55,20 +56,21 @@ class Store:
         return self.life << LIFE_BITS
 
     def write(self, rows: Mapping[int, Row | None]) -> None:
-        """Write rows as they stand now; ``None`` = there is none of this number. On the disk when it returns.
+        """Write rows as they stand now, all or none; ``None`` = there is none of this number. On the disk when it returns.
 
-        One statement for up to ``MOST_AT_ONCE`` rows, which is a transaction of its own: another statement would mean that this
-        thread asks for the interpreter's lock once more while the event loop has it.
+        Up to ``MOST_AT_ONCE`` rows are one statement, and a transaction without more words: each further statement would mean that
+        this thread asks once more for the interpreter's lock while the event loop has it.
 
         Raises:
-            sqlite3.Error: the disk is full or broken; some of them may be written.
+            sqlite3.Error: the disk is full or broken; nothing was written.
         """
         written = [row for row in rows.values() if row is not None]
-        for first in range(0, len(written), MOST_AT_ONCE):
-            part = written[first : first + MOST_AT_ONCE]
-            self._connection.execute(UPSERT.format(rows=", ".join([ONE_ROW] * len(part))), [*chain.from_iterable(part)])
-        for number in [number for number, row in rows.items() if row is None]:
-            self._connection.execute("DELETE FROM requests WHERE number = ?", (number,))
+        with contextlib.nullcontext() if 0 < len(rows) == len(written) <= MOST_AT_ONCE else self._transaction():
+            for first in range(0, len(written), MOST_AT_ONCE):
+                part = written[first : first + MOST_AT_ONCE]
+                self._connection.execute(UPSERT.format(rows=", ".join([ONE_ROW] * len(part))), [*chain.from_iterable(part)])
+            withdrawn = [(number,) for number, row in rows.items() if row is None]
+            self._connection.executemany("DELETE FROM requests WHERE number = ?", withdrawn)
 
     def probe(self, now: float) -> None:
         """Write something, to see whether that is possible.

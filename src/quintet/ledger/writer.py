@@ -49,15 +49,11 @@ class Writer:
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._pending: Rows = {}
+        self._writing: Rows = {}  # taken from these, and not on the disk yet
         self._failing = False
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="ledger", daemon=True)
         self._thread.start()
-
-    @property
-    def spooled(self) -> int:
-        """Rows that are only in memory because they could not be written."""
-        return len(self._pending) if self._failing else 0
 
     @property
     def failing(self) -> bool:
@@ -67,7 +63,7 @@ class Writer:
     @property
     def waiting(self) -> int:
         """Rows that are not on the disk as they stand."""
-        return len(self._pending)
+        return len(self._pending) + len(self._writing)
 
     def put(self, number: int, row: Row | None) -> None:
         """Take a row over, to be written at the next ``wake`` or sooner."""
@@ -92,14 +88,14 @@ class Writer:
             self._wake.clear()
             closing = self._closing  # before the rows are taken: what is put before ``close`` is among them
             with self._lock:
-                rows, self._pending = self._pending, {}
-            self._write(rows)
+                self._writing, self._pending = self._pending, {}
+            self._write(self._writing)
             if closing:
                 break
             if not self._failing and tidied + TIDY_S <= self._clock() and not self._tidy():
                 tidied = self._clock()
-        if self._pending:
-            _log.error("ledger: %d rows could not be written and are lost", len(self._pending))
+        if lost := sum(row is not None for row in self._pending.values()):
+            _log.error("ledger: %d rows could not be written and are lost", lost)
         self._store.close()
 
     def _write(self, rows: Rows) -> None:
@@ -112,7 +108,7 @@ class Writer:
             self._store.write(rows)
         except sqlite3.Error as error:
             with self._lock:
-                self._pending = {**rows, **self._pending}
+                self._pending, self._writing = {**rows, **self._pending}, {}
             if not self._failing:
                 _log.error("ledger: cannot write, %s; %d rows wait in memory", _name(error), len(self._pending))
             self._failing = True
@@ -120,7 +116,7 @@ class Writer:
             return
         if self._failing:
             _log.warning("ledger: it can be written again; %d rows were waiting", len(rows))
-        self._failing = False
+        self._failing, self._writing = False, {}
         self.stats.wrote(self._clock() - begin, sum(row is not None and row.state is not State.OPEN for row in rows.values()))
         self._told(rows, None)
 
