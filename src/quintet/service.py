@@ -59,7 +59,7 @@ class Service:
         self._backend.require_room(1, tenant)  # where not even one sequence fits, nothing need be tokenised
         _check(request, self._backend.capabilities)
         specs = _specs(request)
-        sequences = await self._preparer.prepare(specs)
+        sequences = await self._preparer.prepare(specs, tenant)
         self._backend.require_room(len(specs), tenant)  # others may have come meanwhile; nothing can between this and ``start``
         return Job(self._backend, Prepared(next(_ids), sequences, tenant), request, watch)
 
