@@ -10,7 +10,7 @@ import click
 
 from quintet import __version__
 from quintet.cli import configuration
-from quintet.config import ServerConfig
+from quintet.config import MAX_LOGPROBS, ServerConfig
 
 DEFAULT_KV = "1GiB"
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -65,6 +65,12 @@ app.command_class = configuration.Command
 @_option("--timeout", type=click.FloatRange(0), metavar="SECONDS", default=0, help="Most time for one completion; 0 = no limit.")
 @_option("--max-body", metavar="SIZE", default="2MiB", help="Largest request body.")
 @_option("--max-choices", type=click.IntRange(1, 128), default=128, help="Most choices of a request: prompts times n.")
+@_option(
+    "--max-logprobs",
+    type=click.IntRange(1),
+    default=MAX_LOGPROBS,
+    help="Most log-probabilities of an answer: choices times tokens times one more than alternatives.",
+)
 @_option("--max-waiting", type=click.IntRange(1), default=1024, help="Most choices that wait for their turn; beyond it requests get 503.")
 @_option("--max-per-key", type=click.IntRange(0), default=0, help="Most completions at once per API key; 0 = no limit.")
 @_option(
@@ -99,6 +105,7 @@ def serve(
     timeout: float,
     max_body: str,
     max_choices: int,
+    max_logprobs: int,
     max_waiting: int,
     max_per_key: int,
     drain_timeout: float,
@@ -133,6 +140,7 @@ def serve(
         max_body_bytes=body,
         timeout=timeout,
         max_per_key=max_per_key,
+        max_logprobs=max_logprobs,
     )
     return serve.serve(serve.ServeOptions(served, config, no_api_key, log_level.lower(), drain_timeout))
 
