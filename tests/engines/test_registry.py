@@ -165,6 +165,7 @@ def test_a_load_that_fails_is_told_and_tried_again_by_the_next_request(failure: 
     run(test)
 
 
+@pytest.mark.fault("D13")
 def test_an_idle_model_is_freed_and_loaded_again_and_a_pinned_one_stays() -> None:
     async def test() -> None:
         a, b = Shop(), Shop()
@@ -194,6 +195,7 @@ def test_a_model_that_works_is_not_idle() -> None:
     run(test)
 
 
+@pytest.mark.fault("D13")
 def test_unloading_lets_what_runs_end_and_refuses_what_comes() -> None:
     async def test() -> None:
         shop = Shop()

@@ -115,6 +115,7 @@ def test_nobody_waits_for_slow_ones_for_long(monkeypatch: pytest.MonkeyPatch) ->
     run(body)
 
 
+@pytest.mark.fault("B10", "B11")
 def test_a_guide_that_ends_its_process_is_too_complex_and_the_next_is_checked() -> None:
     async def body(check: GuideCheck) -> None:
         for _ in range(2):
