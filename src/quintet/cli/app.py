@@ -84,14 +84,9 @@ app.command_class = configuration.Command
 def serve(
     models: tuple[str, ...],
     *,
-    host: str,
-    port: int,
     api_key: tuple[str, ...],
-    api_key_file: Path | None,
     no_api_key: bool,
     admin_key: str | None,
-    dialect: str,
-    strict: bool,
     served_model_name: tuple[str, ...],
     alias: tuple[str, ...],
     lazy: bool,
@@ -102,17 +97,15 @@ def serve(
     kv_cache: str,
     toy: bool,
     offline: bool,
-    timeout: float,
     max_body: str,
     max_choices: int,
-    max_logprobs: int,
     max_waiting: int,
-    max_per_key: int,
     drain_timeout: float,
     speculation: str,
     think_tags: str | None,
     spm_infill: bool,
     log_level: str,
+    **server: Any,
 ) -> int:
     """Serve models over HTTP; the first answers requests that name none.
 
@@ -129,19 +122,8 @@ def serve(
     idle = fleet.parse_seconds(idle_unload, "--idle-unload")
     served = fleet.FleetOptions(references, engine, served_model_name, alias, lazy, pin, idle)
     body = engines.parse_size(max_body, "--max-body")
-    config = ServerConfig(
-        host=host,
-        port=port,
-        api_keys=api_key,
-        api_key_file=api_key_file,
-        admin_key=admin_key or "",
-        dialect=dialect,
-        strict=strict,
-        max_body_bytes=body,
-        timeout=timeout,
-        max_per_key=max_per_key,
-        max_logprobs=max_logprobs,
-    )
+    # An option that is not named above is the server's setting of that name.
+    config = ServerConfig(api_keys=api_key, admin_key=admin_key or "", max_body_bytes=body, **server)
     return serve.serve(serve.ServeOptions(served, config, no_api_key, log_level.lower(), drain_timeout))
 
 
