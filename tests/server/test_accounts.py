@@ -79,7 +79,6 @@ def run(file: Path, scenario: Callable[[Kept], Awaitable[None]], backend: Any = 
     return [row for row in rows_in(file).values() if row]
 
 
-@pytest.mark.fault("I4")
 @pytest.mark.parametrize(
     ("path", "body", "prompt", "completion", "n"),
     [
@@ -114,7 +113,6 @@ def test_each_kind_of_completion_has_a_row_with_the_usage_that_its_client_was_to
     assert row.first is None or 0 <= row.first <= row.total
 
 
-@pytest.mark.fault("I4")
 def test_what_is_refused_has_no_row(tmp_path: Path) -> None:
     async def scenario(one: Kept) -> None:
         asked: list[tuple[dict[str, Any], str, str]] = [
@@ -133,7 +131,7 @@ def test_what_is_refused_has_no_row(tmp_path: Path) -> None:
     assert run(tmp_path / "ledger.db", scenario, api_keys=("k",)) == []
 
 
-@pytest.mark.fault("E06", "I4")
+@pytest.mark.fault("E06")
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_leaves_is_cancelled_with_the_tokens_that_were_computed(tmp_path: Path, stream: bool) -> None:
     backend = ScriptedBackend(length=None, context=10_000_000, pause=0.001)
