@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.test_serve_command import PATIENCE_S, Served, served
+from tests.e2e.test_serve_process import until_ready
 from tests.reference.tiny_model import TinySpec, write_tiny
 from tests.support.processes import engines
 
@@ -61,31 +62,33 @@ class Client(threading.Thread):
     def run(self) -> None:
         for _ in range(self._count):
             nonce = f"n{secrets.token_hex(8)}n"
-            answer = self._answer(*body(nonce, self._rng))
+            asked, status = body(nonce, self._rng), 503
+            while status == 503:  # while the engine is started again
+                status, answer = self._answer(*asked)
             found = set(NONCE.findall(answer))
             self.seen["whole" if nonce.encode() in found else "without"] += 1
             if found - {nonce.encode()}:
                 self.wrong.append(answer)
 
-    def _answer(self, path: str, asked: dict[str, object]) -> bytes:
-        """Head and body, as far as they came."""
+    def _answer(self, path: str, asked: dict[str, object]) -> tuple[int, bytes]:
+        """Status, and head and body as far as they came."""
         connection = http.client.HTTPConnection(self._host, self._port, timeout=PATIENCE_S)
-        answer = b""
+        status, answer = 0, b""
         try:
             connection.request("POST", f"{path}/completions", json.dumps(asked), {"Content-Type": "application/json"})
             reply = connection.getresponse()
-            if reply.status == 503:  # while the engine is started again
-                time.sleep(0.2)
-            answer = str(reply.getheaders()).encode()
-            if self._rng.random() < 0.1:
-                return answer + reply.read(50)  # leaves in the middle
+            status, answer = reply.status, str(reply.getheaders()).encode()
+            if status == 503:
+                time.sleep(0.1)
+            elif self._rng.random() < 0.1:
+                return status, answer + reply.read(50)  # leaves in the middle
             while part := reply.read1():
                 answer += part
         except (OSError, http.client.HTTPException):
             self.seen["broken"] += 1
         finally:
             connection.close()
-        return answer
+        return status, answer
 
 
 @pytest.mark.fault("G06", "C12")
@@ -97,7 +100,8 @@ def test_no_answer_has_a_nonce_of_another_request(tmp_path: Path, capsys: pytest
         clients = [Client(one, number, NONCES // CLIENTS) for number in range(CLIENTS)]
         kills = 0
         while any(client.is_alive() for client in clients):
-            time.sleep(1.0)
+            time.sleep(0.5)
+            until_ready(one)
             for engine in engines(one.process.pid):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(engine, signal.SIGKILL)

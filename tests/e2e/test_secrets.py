@@ -7,14 +7,13 @@ import os
 import secrets
 import signal
 import sys
-import time
 import urllib.error
 import urllib.request
 from pathlib import Path
 
 import pytest
 from tests.e2e.test_serve_command import PATIENCE_S, Served, served
-from tests.e2e.test_serve_process import gone
+from tests.e2e.test_serve_process import gone, until_ready
 from tests.support.processes import command, engines, family
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -60,13 +59,6 @@ def requests(one: Served) -> list[tuple[int, bytes]]:
     ]
     found += [get(one, f"/{CANARY['path']}"), get(one, f"/health?{CANARY['query']}=1"), get(one, f"/v1/models/{CANARY['model']}")]
     return found
-
-
-def until_ready(one: Served) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while get(one, "/health")[0] != 200:
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 @pytest.mark.fault("G01", "G02", "G04")
