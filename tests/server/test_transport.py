@@ -24,6 +24,7 @@ from quintet.inputs.sequence import Prepared
 from quintet.request import CompletionRequest
 from quintet.server.asgi import Headers
 from quintet.server.bodies import as_json
+from quintet.server.guard import Deadline
 from quintet.service import Job, Service
 
 ASK = {"prompt": "a", "max_tokens": 3}
@@ -96,6 +97,47 @@ def test_at_the_deadline_the_work_ends_and_the_client_is_told_not_to_try_again(s
     else:
         assert (answer.status, answer.header("x-should-retry")) == (504, "false")
         assert answer.json()["error"]["code"] == "deadline_exceeded"
+
+
+@pytest.mark.parametrize("stage", ["body", "preparing"])
+def test_what_comes_before_the_work_takes_of_the_same_time(stage: str) -> None:
+    """A body that trickles in, and a queue of texts and guides to be prepared: the clock runs from the request's arrival."""
+    backend = ScriptedBackend()
+
+    async def never(*_: object) -> Any:
+        return await asyncio.sleep(3600)
+
+    if stage == "preparing":
+        backend.prepare = never  # type: ignore[method-assign, assignment]
+    app = create_app(backend, ServerConfig(timeout=0.05))
+
+    async def ask() -> Answer:
+        answer, body = Answer(), iter([{"type": "http.request", "body": json.dumps(ASK).encode()}] if stage == "preparing" else [])
+
+        async def receive() -> Any:
+            return next(body, None) or await never()
+
+        async def send(message: Any) -> None:
+            answer.status = message.get("status", answer.status)
+            answer.parts.append(message.get("body", b""))
+
+        scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": [(b"content-type", b"application/json")]}
+        await app(scope, receive, send)
+        return answer
+
+    answer = asyncio.run(ask())
+    assert (answer.status, answer.json()["error"]["code"], backend.submitted) == (504, "deadline_exceeded", 0)
+
+
+def test_a_deadline_is_so_long_after_the_arrival() -> None:
+    async def check() -> None:
+        before = asyncio.get_running_loop().time()
+        at = Deadline(60, passed=45).at
+        assert at is not None
+        assert before <= at - 15 <= asyncio.get_running_loop().time()
+        assert Deadline(0, passed=45).at is None
+
+    asyncio.run(check())
 
 
 def test_the_deadline_ends_no_request_that_is_in_time() -> None:
