@@ -50,7 +50,8 @@ def usage(file: Path, query: Query) -> list[tuple[str | int, ...]]:
     """
     assert set(query.by) <= set(GROUPS)
     groups = ", ".join(query.by)
-    sql = f"SELECT {groups}{', ' if groups else ''}{_SUMS} FROM ({_ROWS}) WHERE :key IS NULL OR key = :key"
+    columns = ", ".join((*query.by, _SUMS))
+    sql = f"SELECT {columns} FROM ({_ROWS}) WHERE :key IS NULL OR key = :key"  # noqa: S608  # columns are words of ours
     if groups:
         sql += f" GROUP BY {groups} ORDER BY {groups}"
     connection = read(file)

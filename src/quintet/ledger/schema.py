@@ -35,12 +35,16 @@ STEPS = (
 A step only adds, with defaults: a server of the version before that still drains writes on into the same file.
 """
 
-COLUMNS = ", ".join(Row._fields)
-_LATER = ("first", "total", "prompt", "completion", "cached", "reasoning", "state", "finish", "status")
-UPSERT = f"INSERT INTO requests ({COLUMNS}) VALUES {{rows}} ON CONFLICT (number) DO UPDATE SET " + ", ".join(
-    f"{name} = excluded.{name}" for name in _LATER
-)
-ONE_ROW = f"({', '.join('?' * len(Row._fields))})"
+_ONE_ROW = f"({', '.join('?' * len(Row._fields))})"
+_INSERT = f"INSERT INTO requests ({', '.join(Row._fields)}) VALUES"
+_UPDATE = """ON CONFLICT (number) DO UPDATE SET
+  first = excluded.first, total = excluded.total, prompt = excluded.prompt, completion = excluded.completion, cached = excluded.cached,
+  reasoning = excluded.reasoning, state = excluded.state, finish = excluded.finish, status = excluded.status"""
+
+
+def upsert(count: int) -> str:
+    """The statement that writes so many rows as they stand now."""
+    return " ".join((_INSERT, ", ".join([_ONE_ROW] * count), _UPDATE))
 
 
 class LedgerError(QuintetError):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from quintet.ledger import lives
 from quintet.ledger.rows import Row, State
-from quintet.ledger.schema import ONE_ROW, UPSERT, connect
+from quintet.ledger.schema import connect, upsert
 
 MOST_AT_ONCE = 256
 """Rows of a statement, and of a step of the clean-up, which others wait for."""
@@ -18,9 +18,8 @@ MOST_AT_ONCE = 256
 LIFE_BITS = 40
 """A row's number is that of its process's life, and below it a count."""
 
-_SUMMED = "requests, prompt, completion, cached, reasoning"
-_EXPIRE = f"""
-    INSERT INTO totals (day, key, model, dialect, state, {_SUMMED})
+_EXPIRE = """
+    INSERT INTO totals (day, key, model, dialect, state, requests, prompt, completion, cached, reasoning)
     SELECT date(arrived, 'unixepoch') AS day, key, model, dialect, state,
       count(*), sum(prompt), sum(completion), sum(cached), sum(reasoning)
     FROM requests WHERE number IN (SELECT number FROM old) GROUP BY day, key, model, dialect, state
@@ -68,7 +67,7 @@ class Store:
         with contextlib.nullcontext() if 0 < len(rows) == len(written) <= MOST_AT_ONCE else self._transaction():
             for first in range(0, len(written), MOST_AT_ONCE):
                 part = written[first : first + MOST_AT_ONCE]
-                self._connection.execute(UPSERT.format(rows=", ".join([ONE_ROW] * len(part))), [*chain.from_iterable(part)])
+                self._connection.execute(upsert(len(part)), [*chain.from_iterable(part)])
             withdrawn = [(number,) for number, row in rows.items() if row is None]
             self._connection.executemany("DELETE FROM requests WHERE number = ?", withdrawn)
 
