@@ -8,18 +8,19 @@ from itertools import pairwise
 
 import pytest
 
-from quintet.backends.base import Counts, Pages, State
+from quintet.backends.base import Counts, Incidents, Pages, State
 from quintet.backends.native.front.in_flight import INTERRUPTED, InFlight
 from quintet.backends.native.front.link import Link
-from quintet.backends.native.front.restarts import AT_ONCE, GIVEN_UP, pause
+from quintet.backends.native.front.restarts import AT_ONCE, GIVEN_UP, OFTEN, pause
 from quintet.backends.native.front.stream import Stream
 from quintet.backends.native.front.supervisor import DIED, Supervisor
-from quintet.backends.native.front.watchdog import LOAD_STALL_S, SLOW_STEPS, STALL_S
+from quintet.backends.native.front.watchdog import DRAIN_STALL_S, LOAD_STALL_S, RECENT_S, SLOW_STEPS, STALL_S
 from quintet.backends.native.wire.messages import (
     Abort,
     Died,
     EventRow,
     FromWorker,
+    Ping,
     Progress,
     Ready,
     Started,
@@ -45,7 +46,7 @@ class FakeLink(Link):
         self.tokenizer = ToyTokenizer()
         self.starts = self.kills = 0
         self.sent: list[ToWorker] = []
-        self.closed = False
+        self.closed = self.deaf = False
         self.say: Callable[[FromWorker], None] = lambda _: None
 
     def start(self, receive: Callable[[FromWorker], None]) -> None:
@@ -53,7 +54,11 @@ class FakeLink(Link):
         self.say = receive
 
     def send(self, message: ToWorker) -> None:
-        self.sent.append(message)
+        if isinstance(message, Ping):
+            if not self.deaf:
+                self.say(Stepped(0, 0, Counts(), Pages(), {}))
+        else:
+            self.sent.append(message)
 
     def kill(self) -> None:
         self.kills += 1
@@ -82,7 +87,7 @@ class World:
         self.link = FakeLink(restarts=restarts)
         clock = lambda: self.now  # noqa: E731
         work = InFlight(self.link.send, clock, lambda submit: bytes(submit.prompts[0]))
-        self.made = Supervisor(self.link, work, clock, self._later)
+        self.made = Supervisor(self.link, work, clock, self._later, chance=lambda: 0.0)
 
     def _later(self, seconds: float, call: Callable[[], None]) -> FakeTimer:
         self.timers.append(FakeTimer(self.now + seconds, call))
@@ -116,6 +121,13 @@ class World:
     @property
     def state(self) -> State:
         return self.made.health(draining=False).state
+
+    @property
+    def incidents(self) -> Incidents:
+        return self.made.health(draining=False).incidents
+
+    def retry(self, ends: int = 0, *, draining: bool = False) -> float:
+        return self.made.retry_after(ends, draining=draining)
 
 
 def all_of(stream: Stream) -> list[TokenEvent]:
@@ -211,6 +223,74 @@ def test_starts_that_fail_are_spread_out_and_the_engine_given_up_and_one_that_su
     assert world.told() == [99]
 
 
+@pytest.mark.fault("C10")
+def test_crashes_that_come_long_after_readiness_are_spread_out_counted_and_told(caplog: pytest.LogCaptureFixture) -> None:
+    world = ready()
+    pauses = []
+    for crash in range(1, OFTEN + 4):
+        world.wait(120.0)
+        world.link.say(Died("the engine ended by SIGSEGV."))
+        before, starts = world.now, world.link.starts
+        while world.link.starts == starts:
+            assert world.state is State.LOADING
+            world.wait(0.25)
+        pauses.append(world.now - before)
+        world.link.say(READY)
+        assert (world.state, world.incidents.crashed) == (State.READY, crash)
+    assert pauses[OFTEN - 1 :] == [0.5, 1.0, 2.0, 4.0]
+    assert caplog.messages[-1].endswith("It is started again in 4 s, for it has ended 7 times in 30 minutes.")
+
+
+@pytest.mark.fault("D12")
+def test_a_process_that_cannot_be_had_is_tried_on_with_pauses_and_is_not_ready_meanwhile() -> None:
+    world = ready()
+    world.link.say(Died("the engine ended."))
+    world.wait(0)
+    for starts in range(2, 8):
+        assert world.link.starts == starts
+        world.link.say(Died("the engine's process cannot be started: Cannot allocate memory.", started=False))
+        assert world.state in (State.LOADING, State.DEAD)
+        world.wait(30.0)
+    world.link.say(READY)
+    assert (world.state, world.incidents) == (State.READY, Incidents(crashed=1, unstarted=6))
+
+
+# ---- when to come again
+
+
+@pytest.mark.fault("B18")
+def test_who_is_refused_is_told_how_long_the_queue_needs() -> None:
+    world = ready()
+    for request_id in range(1, 201):
+        world.run(request_id)
+    for request_id in range(1, 101):  # ten end in each second
+        world.wait(0.1)
+        world.step(request_id, EventRow(0, 98, finish=Finish.LENGTH), request_id)
+    assert world.retry(100) == pytest.approx(10.0, rel=0.05)
+    assert world.retry(0) == 1.0, "never at once"
+    assert world.retry(10_000) == 48.0, "nor later than clients wait"
+    assert world.retry(draining=True) == pytest.approx(10.0, rel=0.05), "the start was immediate here"
+
+
+def test_while_a_worker_is_started_clients_are_told_when_it_will_be_ready() -> None:
+    world = World()
+    world.wait(20.0)
+    world.link.say(Progress(0.5))
+    assert world.retry() == pytest.approx(20.0)
+    world.wait(20.0)
+    world.link.say(READY)
+    world.link.say(Died("it ended."))
+    world.wait(0)
+    world.wait(10.0)
+    assert world.retry() == pytest.approx(30.0), "of the 40 s that the last start took"
+    for _ in range(GIVEN_UP + 2):
+        world.link.say(Died("it ended."))
+        world.wait(pause(100))
+    world.link.say(Died("it ended."))
+    assert (world.state, world.made.tried_on) == (State.DEAD, True)
+    assert world.retry() == 48.0, "30 s until the next start, and 40 s for it"
+
+
 def test_a_model_whose_file_has_changed_is_not_taken_for_the_one_that_clients_know() -> None:
     world = ready()
     world.link.say(Died("it ended."))
@@ -233,6 +313,49 @@ def test_a_worker_that_finishes_no_step_while_work_waits_is_killed_and_an_idle_o
     assert world.link.kills == 1
     world.link.say(READY)
     assert world.told() == [1, 1]
+
+
+@pytest.mark.fault("C03")
+def test_a_worker_that_has_nothing_to_do_and_does_not_answer_is_killed_and_not_ready_meanwhile() -> None:
+    world = ready()
+    world.wait(100 * STALL_S)
+    assert (world.state, world.link.kills) == (State.READY, 0), "it answers"
+    world.link.deaf = True
+    states = set()
+    while not world.link.kills:
+        world.wait(0.25)
+        states.add(world.state)
+        assert world.now < 100 + 102 * STALL_S
+    assert states == {State.READY, State.STALLED, State.LOADING}
+    assert world.incidents == Incidents(hung=1)
+    world.link.deaf = False
+    world.link.say(READY)
+    world.wait(100 * STALL_S)
+    assert (world.state, world.link.kills) == (State.READY, 1)
+
+
+def test_a_long_step_is_forgotten_some_minutes_later() -> None:
+    """Else a machine that was busy once would never again notice a hang."""
+    world = ready()
+    world.run(1)
+    world.wait(STALL_S - 1)
+    world.step(1, TokenRow(0, 97))
+    for steps in range(2, 2 + int(2 * RECENT_S)):
+        world.wait(1.0)
+        world.step(1, TokenRow(0, 97), steps)
+    world.wait(STALL_S + 1)
+    assert world.link.kills == 1
+
+
+@pytest.mark.fault("D03")
+def test_while_it_drains_a_hang_is_noticed_within_the_five_seconds_that_an_end_may_take() -> None:
+    world = ready()
+    world.run(1)
+    world.made.drain()
+    world.wait(DRAIN_STALL_S)
+    assert world.link.kills == 0
+    world.wait(5.0 - DRAIN_STALL_S - 0.5)
+    assert world.link.kills == 1
 
 
 def test_a_step_now_and_then_is_progress() -> None:

@@ -25,6 +25,7 @@ from quintet.backends.native.wire.messages import (
     EventRow,
     Events,
     FromWorker,
+    Ping,
     Progress,
     Ready,
     Started,
@@ -188,6 +189,8 @@ class Worker:
             case Abort(request_id, seq):
                 ended = self._compiling.abort(request_id, seq)
                 return scheduler.abort(request_id, seq) if ended is None else ended
+            case Ping():
+                self._tell(scheduler, {})
             case Stop():
                 raise _StoppedError
         return {}
