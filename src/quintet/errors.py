@@ -16,6 +16,7 @@
     │   ├── UnsupportedMedia    wrong content type or encoding
     │   ├── HeadTooLarge        URL (414) or headers (431) over the limit
     │   ├── SlowBody            the body did not arrive in time (408)
+    │   ├── IdempotencyConflict the key of another request (422), or of an answer that is gone (409)
     │   └── TooManyRequests     over this client's own limit (429)
     ├── ServerError             ours
     │   ├── Overloaded          the queue is full, or draining (503 + Retry-After)
@@ -120,6 +121,18 @@ class HeadTooLarge(RequestError):
 
 class SlowBody(RequestError):
     """The body did not arrive in time."""
+
+
+class IdempotencyConflict(RequestError):
+    """An ``Idempotency-Key`` cannot be answered from what was computed for it, and must not be computed again.
+
+    Args:
+        status: 422 where it was used for another request, 409 where the answer is not here any more.
+    """
+
+    def __init__(self, message: str, status: int) -> None:
+        self.status = status
+        super().__init__(message)
 
 
 class TooManyRequests(RequestError):

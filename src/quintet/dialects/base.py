@@ -16,6 +16,7 @@ from quintet.errors import (
     DeadlineExceeded,
     EngineFailed,
     HeadTooLarge,
+    IdempotencyConflict,
     Loading,
     MethodNotAllowed,
     ModelNotFound,
@@ -225,6 +226,7 @@ _FAULTS: tuple[tuple[type[Exception], int, str, str], ...] = (
     (UnsupportedMedia, 415, _CLIENT, "unsupported_media_type"),
     (SlowBody, 408, _CLIENT, "request_timeout"),
     (HeadTooLarge, 431, _CLIENT, "head_too_large"),
+    (IdempotencyConflict, 422, _CLIENT, "idempotency_conflict"),
     (TooManyRequests, 429, "rate_limit_error", "rate_limit_exceeded"),
     (Unsatisfiable, 400, _CLIENT, "unsatisfiable"),
     (RequestError, 400, _CLIENT, "invalid_request"),
@@ -245,7 +247,7 @@ def fault(error: Exception) -> Fault:
         if isinstance(error, kind):
             param = error.param or None if isinstance(error, BadRequest) else "model" if kind is ModelNotFound else None
             code = error.code if isinstance(error, BadRequest) else code
-            status = error.status if isinstance(error, HeadTooLarge) else status
+            status = error.status if isinstance(error, HeadTooLarge | IdempotencyConflict) else status
             return Fault(status, str(error), type_, code, param, _headers(error))
     return _UNEXPECTED
 
@@ -270,8 +272,8 @@ def _headers(error: Exception) -> Headers:
         return (("www-authenticate", "Bearer"),)
     if isinstance(error, MethodNotAllowed):
         return (("allow", error.allow),)
-    if isinstance(error, DeadlineExceeded):
-        return (("x-should-retry", "false"),)  # the SDKs would try twice more on any other 5xx, each time as long
+    if isinstance(error, DeadlineExceeded | IdempotencyConflict):
+        return (("x-should-retry", "false"),)  # the SDKs would try twice more on any other 5xx, each time as long, and on 409
     if isinstance(error, TooManyRequests | Overloaded):
         # Whole seconds for HTTP, and milliseconds, which the SDKs look at first; they ignore a zero.
         seconds = max(error.retry_after, 0.001)

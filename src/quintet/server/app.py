@@ -17,6 +17,7 @@ from quintet.server.auth import ANYBODY, Keys
 from quintet.server.call import Call, Route
 from quintet.server.completions import Completions, Source
 from quintet.server.http import ClientGoneError, Request
+from quintet.server.idempotency import Once
 from quintet.server.infill import Infill
 from quintet.server.metrics import OTHER, Telemetry
 from quintet.server.models import Models
@@ -57,6 +58,7 @@ class App:
         models = Models(registry, int(source.now()))
         probes = Probes(registry, self._telemetry)
         completions = Completions(models, source, config, self._telemetry, keep_alive)
+        once = Once(config.max_body_bytes, source.clock)
         tokens = Tokens(models, config.max_body_bytes)
         admins = Admin(registry, models, Keys(admin, None, source.clock) if admin else None, config)
         public = {**probes.public(), **pages.public()}
@@ -64,8 +66,8 @@ class App:
         plain = {**public, "/version": probes.version, "/metrics": probes.metrics, "/health/models": probes.models}
         warming = frozenset(name for name, provider in PROVIDERS.items() if provider.warming)
         resources = {
-            "/completions": Route("/completions", {"POST": completions}),
-            "/infill": Route("/infill", {"POST": Infill(completions)}),
+            "/completions": Route("/completions", {"POST": once.of(completions)}),
+            "/infill": Route("/infill", {"POST": once.of(Infill(completions))}),
             "/models": Route("/models", {"GET": models.list}),
             "/models/": Route("/models/{name}", {"GET": models.show}),
             "/models/load": Route("/models/load", {"POST": admins.load}),

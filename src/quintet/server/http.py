@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import re
 from collections.abc import Iterable
 from urllib.parse import parse_qs
 
 from quintet.errors import HeadTooLarge, SlowBody
-from quintet.server.asgi import Headers, Receive, Scope, Send
+from quintet.server.asgi import Headers, Message, Receive, Scope, Send
 from quintet.server.bodies import check_media, too_large
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -80,6 +81,24 @@ class Request:
     async def write(self, data: bytes, last: bool = False) -> None:
         """Send a part of the body; waits while the client reads too slowly."""
         await self._send({"type": "http.response.body", "body": data, "more_body": not last})
+
+    async def forward(self, message: Message, more: Iterable[tuple[bytes, bytes]] = ()) -> None:
+        """Send what was sent to another request, with more headers."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            message = {**message, "headers": [*message["headers"], *more]}
+        await self._send(message)
+
+    def detached(self, body: bytes, send: Send) -> Request:
+        """The same request, whose body is here, whose client does not leave, and whose answer goes to ``send``."""
+        arriving = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def receive() -> Message:
+            return arriving.pop() if arriving else await asyncio.get_running_loop().create_future()
+
+        other = copy.copy(self)
+        other.receive, other._send, other.always = receive, send, list(self.always)
+        return other
 
     async def reply(self, status: int, body: bytes, headers: Iterable[tuple[str, str]] = (), media: str = "application/json") -> None:
         """Answer at once."""

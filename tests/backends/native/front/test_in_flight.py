@@ -75,6 +75,7 @@ def test_what_waited_is_told_again_in_order_and_what_was_delivered_breaks_off() 
     assert world.in_flight.live == 2
 
 
+@pytest.mark.fault("C10")
 def test_suspects_are_run_again_first_one_at_a_time_and_the_one_that_kills_again_is_refused() -> None:
     world = World()
     for each in (1, 2, 3, 4):

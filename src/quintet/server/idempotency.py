@@ -1,0 +1,206 @@
+"""``Idempotency-Key``: a request that is sent again, because its answer was lost on the way, is computed once and answered twice.
+
+A request with the header runs in a task of its own, for nobody in particular: what it sends is recorded, and whoever sent the request
+follows the recording, from its first byte, while it is made or later. So a client that was cut off and comes again finds its answer, or
+what there is of it so far; the work is not ended by its leaving. Only a whole answer is kept; after an error the next attempt computes.
+
+The key belongs to the API key that sent it, and to the request's bytes: the same key with another request is an error, never another's
+answer. Recordings live in this process, for ``KEEP_S`` seconds at most and as long as there is room; the first to go are the oldest of
+whoever holds the most, so nobody can push out what others keep.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+
+from quintet.errors import BadRequest, IdempotencyConflict, shorten
+from quintet.server.asgi import Message
+from quintet.server.call import Call, Endpoint
+from quintet.server.guard import disconnected
+from quintet.server.http import Request
+
+HEADER = "idempotency-key"
+REPLAYED = (b"idempotent-replayed", b"true")
+"""As Stripe's servers mark an answer that was computed for an earlier request."""
+
+KEEP_S = 3600.0
+KEEP_BYTES = 64 * 1024 * 1024
+"""Of all recordings that are complete."""
+
+MOST_BYTES = 8 * 1024 * 1024
+"""Of one; of a larger answer it is only known that it was given."""
+
+_ENTRY_BYTES = 1024
+_KEY = re.compile(r"[!-~]{1,256}")
+
+_Name = tuple[str, str]
+
+
+class Once:
+    """Endpoints under which a request with an ``Idempotency-Key`` is computed once.
+
+    Args:
+        most: bytes of a request's body.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(self, most: int, clock: Callable[[], float]) -> None:
+        self._most = most
+        self._clock = clock
+        self._recordings: OrderedDict[_Name, Recording] = OrderedDict()  # the oldest first
+        self._sizes: Counter[str] = Counter()  # bytes that are kept for each caller
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def of(self, endpoint: Endpoint) -> Endpoint:
+        """The endpoint, computing each such request once."""
+
+        async def once(call: Call) -> None:
+            if HEADER in call.http.headers:
+                await self._answer(call, endpoint)
+            else:
+                await endpoint(call)
+
+        return once
+
+    async def _answer(self, call: Call, endpoint: Endpoint) -> None:
+        name = call.caller.salt, _key(call.http)
+        body = await call.http.body(self._most, call.provider.packed)
+        digest = _digest(call, body)
+        self._forget_old()
+        recording = self._recordings.get(name)
+        again = recording is not None
+        if recording is None:
+            recording = self._recordings[name] = Recording(call.http, body, digest, self._clock())
+            task = asyncio.create_task(self._run(name, recording, call, endpoint))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        elif recording.digest != digest:
+            raise IdempotencyConflict("This Idempotency-Key was used for another request; a key is for one request and its retries.", 422)
+        if recording.dropped:
+            raise IdempotencyConflict("The answer to this Idempotency-Key was given, and is too large to be given again.", 409)
+        if again:
+            call.facts["replay_of"] = recording.http.request_id
+        await recording.play(call.http, again=again)
+
+    async def _run(self, name: _Name, recording: Recording, call: Call, endpoint: Endpoint) -> None:
+        """Compute, whoever listens; what fails is told to those who do, and forgotten."""
+        await recording.make(call, endpoint)
+        if not recording.whole:
+            del self._recordings[name]
+            return
+        recording.trim(MOST_BYTES)
+        self._sizes[name[0]] += recording.size
+        while self._sizes.total() > KEEP_BYTES:
+            largest = self._sizes.most_common(1)[0][0]
+            self._forget(next(one for one, kept in self._recordings.items() if kept.whole and one[0] == largest))
+
+    def _forget_old(self) -> None:
+        now = self._clock()
+        while self._recordings:
+            name, oldest = next(iter(self._recordings.items()))
+            if not oldest.whole or now - oldest.began < KEEP_S:
+                return
+            self._forget(name)
+
+    def _forget(self, name: _Name) -> None:
+        self._sizes[name[0]] -= self._recordings.pop(name).size
+        self._sizes += Counter()  # drops those with nothing
+
+
+class Recording:
+    """An answer, as it is sent.
+
+    Args:
+        http: the request that is answered.
+        body: of it.
+        digest: of all that makes it this request.
+        began: seconds.
+    """
+
+    def __init__(self, http: Request, body: bytes, digest: bytes, began: float) -> None:
+        self.digest, self.began = digest, began
+        self.http = http.detached(body, self._record)
+        self.size = _ENTRY_BYTES
+        self.whole = False
+        """The answer is complete."""
+        self.dropped = False
+        """It was, and is not here any more."""
+        self._messages: list[Message] = []
+        self._ended = False
+        self._failure: Exception | None = None
+        self._more = asyncio.Event()
+
+    async def make(self, call: Call, endpoint: Endpoint) -> None:
+        """Have the request answered, into this recording."""
+        try:
+            await endpoint(Call(self.http, call.provider, call.route, call.tail, call.arrived, call.caller, call.facts))
+        except Exception as error:
+            self._failure = error
+        finally:
+            self._ended = True
+            self._wake()
+
+    async def play(self, http: Request, *, again: bool) -> None:
+        """Send it, from the beginning to the end of the recording, or until the client leaves.
+
+        Args:
+            again: it is another's request that is being answered.
+
+        Raises:
+            Exception: what the endpoint raised.
+        """
+        leaving = asyncio.create_task(disconnected(http.receive))
+        try:
+            messages, at = self._messages, 0  # the list itself: it may be dropped while it is played
+            while not leaving.done():
+                more = self._more
+                while at < len(messages) and not leaving.done():
+                    await http.forward(messages[at], (REPLAYED,) if again else ())
+                    at += 1
+                if self._ended and at == len(messages):
+                    break
+                waiting = asyncio.create_task(more.wait())
+                await asyncio.wait({leaving, waiting}, return_when=asyncio.FIRST_COMPLETED)
+                waiting.cancel()
+        finally:
+            leaving.cancel()
+        if self._failure is not None:
+            raise self._failure
+
+    def trim(self, most: int) -> None:
+        """Give the messages up if they are more than so many bytes; those who play them keep them to the end."""
+        if self.size > most:
+            self._messages, self.size, self.dropped = [], _ENTRY_BYTES, True
+
+    async def _record(self, message: Message) -> None:
+        self._messages.append(message)
+        self.size += len(message.get("body", b""))
+        self.whole = message["type"] == "http.response.body" and not message.get("more_body", False)
+        self._wake()
+
+    def _wake(self) -> None:
+        self._more.set()
+        self._more = asyncio.Event()
+
+
+def _key(http: Request) -> str:
+    """
+    Raises:
+        BadRequest: there are several, or it is none.
+    """
+    given = http.headers.getlist(HEADER)
+    if len(given) > 1 or not _KEY.fullmatch(given[0]):
+        raise BadRequest("Idempotency-Key", "must be one header of 1 to 256 visible ASCII characters", shorten(", ".join(given)))
+    return given[0]
+
+
+def _digest(call: Call, body: bytes) -> bytes:
+    """Of the route, the dialect, how the body is written, and the body."""
+    http = call.http
+    route = call.route.name if call.route else ""
+    parts = (route, call.provider.name, http.headers.get("content-type"), http.headers.get("content-encoding"))
+    return hashlib.sha256("\n".join(parts).encode() + b"\n" + body).digest()
