@@ -21,6 +21,7 @@ from quintet.events import Finish
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
+
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Deaths are many here, and the pauses that follow upon many are for ``test_in_flight``."""
