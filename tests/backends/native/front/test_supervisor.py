@@ -1,144 +1,28 @@
-"""A worker's lives: what its supervisor does at each of its messages, and when none comes. No event loop, no thread, no waiting."""
+"""A worker's lives: what its supervisor does at each of its messages."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
+from tests.backends.native.front.supervised import READY, World, all_of, ready
 
-from quintet.backends.base import Counts, Incidents, Pages, State
-from quintet.backends.native.front.in_flight import INTERRUPTED, InFlight
-from quintet.backends.native.front.link import Link
+from quintet.backends.base import Incidents, Pages, State
+from quintet.backends.native.front.in_flight import INTERRUPTED
 from quintet.backends.native.front.restarts import AT_ONCE, GIVEN_UP, OFTEN, pause
-from quintet.backends.native.front.stream import Stream
-from quintet.backends.native.front.supervisor import DIED, Supervisor
-from quintet.backends.native.front.watchdog import DRAIN_STALL_S, LOAD_STALL_S, RECENT_S, SLOW_STEPS, STALL_S
+from quintet.backends.native.front.supervisor import DIED
 from quintet.backends.native.wire.messages import (
     Abort,
     Died,
     EventRow,
-    FromWorker,
-    Ping,
     Progress,
     Ready,
     Started,
-    Stepped,
-    Submit,
     TokenRow,
-    ToWorker,
 )
-from quintet.backends.toy import ToyTokenizer
 from quintet.errors import EngineFailed, ModelError
-from quintet.events import Finish, TokenEvent
-from quintet.inputs.sequence import PreparedSequence
-from quintet.request import Sampling
-
-READY = Ready("toy", 100, 257, 5, 8, "fp")
-
-
-class FakeLink(Link):
-    """Notes what it is told, and says what the test says."""
-
-    def __init__(self, *, restarts: bool) -> None:
-        self.restarts = restarts
-        self.tokenizer = ToyTokenizer()
-        self.starts = self.kills = 0
-        self.sent: list[ToWorker] = []
-        self.closed = self.deaf = False
-        self.say: Callable[[FromWorker], None] = lambda _: None
-
-    def start(self, receive: Callable[[FromWorker], None]) -> None:
-        self.starts += 1
-        self.say = receive
-
-    def send(self, message: ToWorker) -> None:
-        if isinstance(message, Ping):
-            if not self.deaf:
-                self.say(Stepped(0, 0, Counts(), Pages(), {}))
-        else:
-            self.sent.append(message)
-
-    def kill(self) -> None:
-        self.kills += 1
-        self.say(Died("the engine was killed."))
-
-    async def close(self) -> None:
-        self.closed = True
-
-
-class FakeTimer:
-    """Something that is called at a time."""
-
-    def __init__(self, at: float, call: Callable[[], None]) -> None:
-        self.at, self.call, self.cancelled = at, call, False
-
-    def cancel(self) -> None:
-        self.cancelled = True
-
-
-class World:
-    """A supervisor, its link, and time that passes when told."""
-
-    def __init__(self, *, restarts: bool = True) -> None:
-        self.now = 100.0
-        self.timers: list[FakeTimer] = []
-        self.link = FakeLink(restarts=restarts)
-        clock = lambda: self.now  # noqa: E731
-        work = InFlight(self.link.send, clock, lambda submit: bytes(submit.prompts[0]))
-        self.made = Supervisor(self.link, work, clock, self._later, chance=lambda: 0.0)
-
-    def _later(self, seconds: float, call: Callable[[], None]) -> FakeTimer:
-        self.timers.append(FakeTimer(self.now + seconds, call))
-        return self.timers[-1]
-
-    def wait(self, seconds: float) -> None:
-        """Time passes, and what is due happens when it is."""
-        end = self.now + seconds
-        while due := [timer for timer in self.timers if timer.at <= end and not timer.cancelled]:
-            first = min(due, key=lambda timer: timer.at)
-            self.timers.remove(first)
-            self.now = max(self.now, first.at)
-            first.call()
-        self.now = end
-
-    def run(self, request_id: int) -> Stream:
-        sequence = PreparedSequence((request_id,), 5, Sampling(0.0, 1.0, 0), None, echo=False)
-        stream = Stream(1)
-        self.made.run(Submit.of(request_id, (sequence,), self.now), stream)
-        return stream
-
-    def step(self, request_id: int, row: TokenRow | EventRow, steps: int = 1) -> None:
-        self.link.say(Stepped(1, 0, Counts(steps, 8 * steps), Pages(4, 16, 1), {request_id: [row]}))
-
-    def told(self) -> list[int]:
-        """Numbers of the requests that the link was told of since the last time."""
-        told = [message.request_id for message in self.link.sent if isinstance(message, Submit)]
-        self.link.sent.clear()
-        return told
-
-    @property
-    def state(self) -> State:
-        return self.made.health(draining=False).state
-
-    @property
-    def incidents(self) -> Incidents:
-        return self.made.health(draining=False).incidents
-
-    def retry(self, ends: int = 0, *, draining: bool = False) -> float:
-        return self.made.retry_after(ends, draining=draining)
-
-
-def all_of(stream: Stream) -> list[TokenEvent]:
-    return [event for batch in stream._batches for event in batch]
-
-
-def ready(*, restarts: bool = True) -> World:
-    world = World(restarts=restarts)
-    world.link.say(READY)
-    return world
-
+from quintet.events import Finish
 
 # ---- what goes well
 
@@ -256,160 +140,12 @@ def test_a_process_that_cannot_be_had_is_tried_on_with_pauses_and_is_not_ready_m
     assert (world.state, world.incidents) == (State.READY, Incidents(crashed=1, unstarted=6))
 
 
-# ---- when to come again
-
-
-@pytest.mark.fault("B18")
-def test_who_is_refused_is_told_how_long_the_queue_needs() -> None:
-    world = ready()
-    for request_id in range(1, 201):
-        world.run(request_id)
-    for request_id in range(1, 101):  # ten end in each second
-        world.wait(0.1)
-        world.step(request_id, EventRow(0, 98, finish=Finish.LENGTH), request_id)
-    assert world.retry(100) == pytest.approx(10.0, rel=0.05)
-    assert world.retry(0) == 1.0, "never at once"
-    assert world.retry(10_000) == 48.0, "nor later than clients wait"
-    assert world.retry(draining=True) == pytest.approx(10.0, rel=0.05), "the start was immediate here"
-
-
-def test_while_a_worker_is_started_clients_are_told_when_it_will_be_ready() -> None:
-    world = World()
-    world.wait(20.0)
-    world.link.say(Progress(0.5))
-    assert world.retry() == pytest.approx(20.0)
-    world.wait(20.0)
-    world.link.say(READY)
-    world.link.say(Died("it ended."))
-    world.wait(0)
-    world.wait(10.0)
-    assert world.retry() == pytest.approx(30.0), "of the 40 s that the last start took"
-    for _ in range(GIVEN_UP + 2):
-        world.link.say(Died("it ended."))
-        world.wait(pause(100))
-    world.link.say(Died("it ended."))
-    assert (world.state, world.made.tried_on) == (State.DEAD, True)
-    assert world.retry() == 48.0, "30 s until the next start, and 40 s for it"
-
-
 def test_a_model_whose_file_has_changed_is_not_taken_for_the_one_that_clients_know() -> None:
     world = ready()
     world.link.say(Died("it ended."))
     world.wait(0)
     world.link.say(Ready("toy", 100, 257, 5, 8, "another"))
     assert (world.link.kills, world.state) == (1, State.LOADING)
-
-
-# ---- hangs
-
-
-@pytest.mark.fault("C03")
-def test_a_worker_that_finishes_no_step_while_work_waits_is_killed_and_an_idle_one_is_not() -> None:
-    world = ready()
-    world.wait(10 * STALL_S)
-    assert (world.state, world.link.kills) == (State.READY, 0)
-    world.run(1)
-    world.wait(STALL_S)
-    assert (world.state, world.link.kills) == (State.READY, 0)
-    world.wait(1.0)
-    assert world.link.kills == 1
-    world.link.say(READY)
-    assert world.told() == [1, 1]
-
-
-@pytest.mark.fault("C03")
-def test_a_worker_that_has_nothing_to_do_and_does_not_answer_is_killed_and_not_ready_meanwhile() -> None:
-    world = ready()
-    world.wait(100 * STALL_S)
-    assert (world.state, world.link.kills) == (State.READY, 0), "it answers"
-    world.link.deaf = True
-    states = set()
-    while not world.link.kills:
-        world.wait(0.25)
-        states.add(world.state)
-        assert world.now < 100 + 102 * STALL_S
-    assert states == {State.READY, State.STALLED, State.LOADING}
-    assert world.incidents == Incidents(hung=1)
-    world.link.deaf = False
-    world.link.say(READY)
-    world.wait(100 * STALL_S)
-    assert (world.state, world.link.kills) == (State.READY, 1)
-
-
-def test_a_long_step_is_forgotten_some_minutes_later() -> None:
-    """Else a machine that was busy once would never again notice a hang."""
-    world = ready()
-    world.run(1)
-    world.wait(STALL_S - 1)
-    world.step(1, TokenRow(0, 97))
-    for steps in range(2, 2 + int(2 * RECENT_S)):
-        world.wait(1.0)
-        world.step(1, TokenRow(0, 97), steps)
-    world.wait(STALL_S + 1)
-    assert world.link.kills == 1
-
-
-@pytest.mark.fault("D03")
-def test_while_it_drains_a_hang_is_noticed_within_the_five_seconds_that_an_end_may_take() -> None:
-    world = ready()
-    world.run(1)
-    world.made.drain()
-    world.wait(DRAIN_STALL_S)
-    assert world.link.kills == 0
-    world.wait(5.0 - DRAIN_STALL_S - 0.5)
-    assert world.link.kills == 1
-
-
-def test_a_step_now_and_then_is_progress() -> None:
-    world = ready()
-    world.run(1)
-    for steps in range(1, 20):
-        world.wait(STALL_S - 1)
-        world.step(1, TokenRow(0, 97), steps)
-    assert world.link.kills == 0
-
-
-@pytest.mark.fault("D10")
-def test_a_worker_whose_steps_take_long_is_given_longer_from_the_start_or_as_they_are_seen() -> None:
-    told, seen = World(), ready()
-    told.link.say(Ready("toy", 100, 257, 5, 8, "fp", step_s=STALL_S))
-    seen.run(1)
-    seen.wait(STALL_S - 1)
-    seen.step(1, TokenRow(0, 97))
-    for world, step_s in ((told, STALL_S), (seen, STALL_S - 1)):
-        world.run(2)
-        world.wait(SLOW_STEPS * step_s)
-        assert (world.state, world.link.kills) == (State.READY, 0)
-        world.wait(SLOW_STEPS)
-        assert world.link.kills == 1
-
-
-@pytest.mark.fault("D10")
-def test_a_process_that_stood_still_itself_does_not_blame_the_worker() -> None:
-    world = ready()
-    world.run(1)
-    world.wait(1.0)
-    world.now += 100 * STALL_S  # no timer ran meanwhile
-    assert world.state is State.STALLED, "what is known now"
-    world.wait(STALL_S)
-    assert world.link.kills == 0
-    world.wait(1.0)
-    assert world.link.kills == 1, "unless it goes on like that"
-
-
-def test_a_restart_that_says_nothing_is_killed_and_the_first_start_is_its_users_to_watch() -> None:
-    world = World()
-    world.run(1)
-    world.wait(10 * LOAD_STALL_S)
-    assert world.link.kills == 0
-    world = ready()
-    world.link.say(Died("it ended."))
-    world.wait(LOAD_STALL_S - 1)
-    world.link.say(Progress(0.5))
-    world.wait(LOAD_STALL_S - 1)
-    assert world.link.kills == 0
-    world.wait(2.0)
-    assert world.link.kills == 1
 
 
 # ---- the end
