@@ -62,7 +62,7 @@ class Service:
         self._backend.require_room(1, tenant)  # where not even one sequence fits, nothing need be tokenised
         _check(request, self._backend.capabilities)
         specs = _specs(request)
-        sequences = await self._preparer.prepare(specs)
+        sequences = await self._preparer.prepare(specs, tenant)
         if self._max_logprobs is not None:
             require_answer_size(request, sequences, self._max_logprobs)
         self._backend.require_room(len(specs), tenant)  # others may have come meanwhile; nothing can between this and ``start``
