@@ -57,6 +57,13 @@ def health(one: Served) -> int:
             return error.code
 
 
+def until_ready(one: Served) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while health(one) != 200:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
 class Streaming(threading.Thread):
     """A client that reads a long stream; ``begun`` when its first event is there."""
 

@@ -16,6 +16,7 @@ from quintet.engines.entry import Entry, Model, Phase
 from quintet.engines.names import name_models
 from quintet.engines.registry import Registry, first_enough
 from quintet.errors import BadRequest, EngineFailed, Loading, ModelError, ModelNotFound, Overloaded
+from quintet.guides.check import GuideCheck
 
 PATIENCE_S = 30
 """For what must happen; nothing is expected to take so long."""
@@ -338,7 +339,7 @@ def test_live_counts_every_model_and_a_name_finds_its_entry() -> None:
 def test_what_engines_have_counted_outlives_them() -> None:
     async def test() -> None:
         shop = Shop()
-        entry = Entry(Model("a", shop.start), lambda: 0.0)
+        entry = Entry(Model("a", shop.start), GuideCheck(), lambda: 0.0)
         for at in (1, 2):
             await entry.load()
             shop.made[-1].steps = 5

@@ -51,7 +51,7 @@ class Preparer:
     """Prepares the requests of one model, whether it is loaded yet or not.
 
     Args:
-        guides: where guides are checked; closed with this.
+        guides: where guides are checked, of all models.
         suffix_first: a prompt to be filled in the middle has the suffix before the prefix.
     """
 
@@ -66,14 +66,14 @@ class Preparer:
         """Tokenise and check, in the order of the specs.
 
         Args:
-            tenant: who asks; tenants take turns.
+            tenant: who asks; see ``Prepared``.
 
         Raises:
             BadRequest: a token id or a control out of range, an empty prompt, too many alternatives, a guide that cannot be compiled.
             Unsupported: what the engine lacks, a suffix on a model without fill-in-the-middle tokens, reasoning on one that does not
                 reason.
             PromptTooLong: the prompt, or the prompt plus ``max_tokens``, exceed the context.
-            Overloaded: too many guides are being checked.
+            Overloaded, TooManyRequests: too many guides are being checked, or too many of this tenant.
             Loading, EngineFailed, Overloaded: the model is not there.
         """
         tokenizer, capabilities = self._model.tokenizer, self._model.capabilities
@@ -82,7 +82,7 @@ class Preparer:
         known = Known(
             encoded=await self._encoded(tokenizer.encode, texts(specs), tenant),
             inside=await self._encoded(tokenizer.encode_inside, words(specs), tenant),
-            grammars=await self._guides.translate(spec.guide for spec in specs),
+            grammars=await self._guides.translate((spec.guide for spec in specs), tenant),
             separator=min(tokenizer.eos_ids, default=None),
             infill=infill(tokenizer, self._suffix_first),
             tags=self._tags_of(tokenizer),
@@ -125,10 +125,6 @@ class Preparer:
             await asyncio.sleep(0)  # thousands of files must not hold up the streams of others
         line = await self.tokenize(gap.line, add_special=False, tenant=tenant)
         return form.fill(gap, ids, line, about.context), form.stops
-
-    async def close(self) -> None:
-        """End the checking of guides. Idempotent."""
-        await self._guides.close()
 
     async def _encoded(self, encode: Callable[[str], list[int]], wanted: Sequence[str], tenant: str) -> dict[str, list[int]]:
         """The ids of each text; between portions of them it may be another tenant's turn."""
