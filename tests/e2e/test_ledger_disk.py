@@ -100,8 +100,7 @@ def test_where_it_may_serve_on_each_row_is_written_once_when_the_disk_works_agai
             disk.works()
             until(lambda: len(rows_in(file)) == len(answered))
         disk.slow(300)
-        for _ in range(2):
-            answered.append(ask(one)[1]["id"])
+        answered += [ask(one)[1]["id"] for _ in range(2)]
         one.end(signal.SIGTERM)
     rows = [row for row in rows_in(file).values() if row]
     assert sorted(f"cmpl-{row.id}" for row in rows) == sorted(answered)
