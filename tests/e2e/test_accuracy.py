@@ -119,7 +119,7 @@ MISTAKES = {
     "no norm of k over all heads": ("olmo2-q8", without_norms("attn_k_norm.weight")),
     "no norm after a block": ("gemma2-q8", without_norms("post_ffw_norm.weight")),
     "no window": ("gemma2-q8", changed(window=0)),
-    "a window that is one token wider": ("gemma3-q8", changed(window=6)),
+    "a window that is one token wider": ("gemma2-q8", changed(window=10)),
     "no cap on scores": ("gemma2-q8", changed(attn_cap=0.0)),
     "no scale of the embedding": ("gemma-q8", changed(embed_scale=1.0)),
     "no scale of the residuals": ("granite-q8", changed(residual_scale=1.0)),

@@ -103,11 +103,11 @@ FAMILIES += (
     TinySpec("gemma", "gemma", hidden=96, heads=4, kv_heads=2, head_dim=48, tied=True, types=PLAIN_TYPES),
     TinySpec(
         "gemma2", "gemma2", layers=3, hidden=160, heads=4, kv_heads=2, head_dim=48, tied=True, types=PLAIN_TYPES,
-        metadata={"attention.sliding_window": 37, **_CAPS},
+        metadata={"attention.sliding_window": 9, **_CAPS},
     ),
     TinySpec(
         "gemma3", "gemma3", layers=7, hidden=96, heads=4, kv_heads=1, head_dim=32, ffn=192, tied=True, types=PLAIN_TYPES,
-        rope={"freq_base": 1e6, "scaling.type": "linear", "scaling.factor": 8.0}, metadata={"attention.sliding_window": 5},
+        rope={"freq_base": 1e6, "scaling.type": "linear", "scaling.factor": 8.0}, metadata={"attention.sliding_window": 21},
     ),
     TinySpec("granite", "granite", hidden=160, heads=5, kv_heads=1, tied=True, types=PLAIN_TYPES, metadata=_GRANITE),
     TinySpec("olmo2", "olmo2", hidden=128, heads=4, kv_heads=2, types=PLAIN_TYPES, rope={"freq_base": 5e5}),
