@@ -45,11 +45,11 @@ class Service:
         self._preparer = preparer
         self._clock = clock
 
-    async def prepare(self, request: CompletionRequest, tenant: str = "") -> Job:
+    async def prepare(self, request: CompletionRequest, tenant: str = "", weight: int = 1) -> Job:
         """Check and tokenise; nothing is started, and the job may simply be dropped.
 
         Args:
-            tenant: who asks; see ``Prepared``.
+            tenant, weight: who asks, and what share is theirs; see ``Prepared``.
 
         Raises:
             BadRequest: more choices than the engine offers, and all that the preparer refuses.
@@ -61,7 +61,7 @@ class Service:
         specs = _specs(request)
         sequences = await self._preparer.prepare(specs)
         self._backend.require_room(len(specs), tenant)  # others may have come meanwhile; nothing can between this and ``start``
-        return Job(self._backend, Prepared(next(_ids), sequences, tenant), request, watch)
+        return Job(self._backend, Prepared(next(_ids), sequences, tenant, weight), request, watch)
 
 
 class Job:
@@ -98,6 +98,13 @@ class Job:
         # Of a draft with which the text went beyond its stop string the part after it was accepted too, and is not in the completion.
         accepted = min(self._drafts.accepted, completions)
         return Usage(prompts, completions, sum(self._cached.values()), reasoning, accepted, self._drafts.rejected)
+
+    @property
+    def most_tokens(self) -> int:
+        """What ``usage`` may come to at most: the prompts, and all that each choice may be long."""
+        sequences = self._prepared.sequences
+        prompts = sum(len(sequence.tokens) for sequence in sequences[:: self._candidates])
+        return prompts + sum(sequence.max_tokens for sequence in sequences)
 
     def start(self) -> None:
         """Start the work; idempotent. If nothing was awaited since ``prepare``, the room that it found is still there."""

@@ -109,7 +109,8 @@ def test_the_banner_tells_every_model_and_what_waits_to_be_loaded() -> None:
 
 
 def test_the_banner_tells_who_may_ask_and_never_a_key() -> None:
-    assert serve.access("127.0.0.1", 0) == "no API key: this machine only"
-    assert serve.access("0.0.0.0", 0) == "no API key: everybody who can reach it"
+    assert serve.access("127.0.0.1", None) == "no API key: this machine only"
+    assert serve.access("0.0.0.0", None) == "no API key: everybody who can reach it"
     assert serve.access("0.0.0.0", 1) == "1 API key"
     assert serve.access("127.0.0.1", 2) == "2 API keys"
+    assert serve.access("127.0.0.1", 0) == "0 API keys"

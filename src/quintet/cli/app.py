@@ -48,6 +48,8 @@ app.command_class = configuration.Command
     metavar="FILE",
     help="Keys, one a line, plain or as sha256:HEX; read again when it changes.",
 )
+@_option("--keys", type=click.Path(path_type=Path), metavar="FILE", help="Store of keys with limits, made with quintet keys.")
+@_option("--trusted-proxy", metavar="NETWORK", multiple=True, help="Who is believed about a client's address, or unix; repeatable.")
 @_option("--no-api-key", is_flag=True, help="Listen beyond this machine without a key.")
 @_option("--dialect", default="openai", help="Of paths without a provider's prefix; auto = by the SDK's User-Agent.")
 @_option("--admin-key", show_envvar=True, help="Key for loading and unloading models over HTTP.")
@@ -82,6 +84,8 @@ def serve(
     port: int,
     api_key: tuple[str, ...],
     api_key_file: Path | None,
+    keys: Path | None,
+    trusted_proxy: tuple[str, ...],
     no_api_key: bool,
     admin_key: str | None,
     dialect: str,
@@ -128,6 +132,8 @@ def serve(
         api_keys=api_key,
         api_key_file=api_key_file,
         admin_key=admin_key or "",
+        keys=keys,
+        trusted_proxies=trusted_proxy,
         dialect=dialect,
         strict=strict,
         max_body_bytes=body,
