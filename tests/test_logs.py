@@ -7,6 +7,8 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from quintet.logs import MOST_KEPT, Lines, LinesHandler
 
 
@@ -39,6 +41,7 @@ def test_what_is_read_arrives_in_order() -> None:
         assert drained(reader) == b"".join(b"%d\n" % number for number in range(100))
 
 
+@pytest.mark.fault("D08")
 def test_nobody_waits_for_a_reader_and_what_is_lost_is_counted_where_reading_begins_again() -> None:
     count, text = 3 * MOST_KEPT, "x" * 200
     with pipe() as (reader, writer):
@@ -69,6 +72,7 @@ def test_a_line_longer_than_a_pipe_takes_at_once_is_written_whole_when_there_is_
     assert found.startswith(long.encode() + b"z\n")
 
 
+@pytest.mark.fault("D08")
 def test_a_closed_stream_is_no_error() -> None:
     with pipe() as (_, writer):
         closed = os.dup(writer)

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
+MAX_LOGPROBS = 2_000_000
+"""An evaluation's batch fits: 128 prompts of 4,096 tokens, each with one alternative. At this bound the front stays below 500 MB."""
+
 
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
@@ -18,13 +21,14 @@ class ServerConfig:
         api_keys: accepted keys.
         api_key_file: more of them, see ``keys/file.py``.
         keys: a store of more of them, see ``keys/store.py``; with none of these there is no authentication.
-        trusted_proxies: who is believed about a client's address, see ``server/proxies.py``.
+        trusted_proxy: who is believed about a client's address, see ``server/proxies.py``.
         max_body_bytes: larger bodies are refused with 413 before they are read.
         dialect: of the paths without a provider's prefix; ``auto`` = by the SDK's ``User-Agent``.
         strict: refuse fields that neither the provider has nor an extension is instead of warning.
         timeout: most seconds from a completion's arrival to its end; 0 = no limit.
         max_per_key: most completions at once per API key; 0 = no limit.
         admin_key: for loading and unloading models; empty = nobody may.
+        max_logprobs: most log-probabilities of an answer, see ``inputs/answer_size.py``.
     """
 
     host: str = "127.0.0.1"
@@ -38,7 +42,8 @@ class ServerConfig:
     max_per_key: int = 0
     admin_key: str = ""
     keys: Path | None = None
-    trusted_proxies: tuple[str, ...] = ()
+    trusted_proxy: tuple[str, ...] = ()
+    max_logprobs: int = MAX_LOGPROBS
 
 
 @dataclass(frozen=True, slots=True)

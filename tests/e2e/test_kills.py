@@ -23,8 +23,9 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 KILLS = int(os.environ.get("QUINTET_TEST_KILLS", "20"))
 
 
+@pytest.mark.fault("C01", "C03")
 def test_a_storm_of_kills_loses_no_request_that_waits_and_leaves_nothing_behind(capsys: pytest.CaptureFixture[str]) -> None:
-    """reliability C01, C03: every client gets an end, the same request gives the same bytes, and nothing leaks."""
+    """Every client gets an end, the same request gives the same bytes, and nothing leaks."""
     rng = random.Random(1)
 
     async def scenario(kills: int) -> tuple[list[float], Load]:
@@ -54,6 +55,7 @@ def test_a_storm_of_kills_loses_no_request_that_waits_and_leaves_nothing_behind(
     assert load.seen["lost"] == 0
 
 
+@pytest.mark.fault("C01")
 def test_what_had_begun_breaks_off_and_what_waits_is_run_again() -> None:
     async def scenario() -> None:
         async with engine() as (made, link):
@@ -87,9 +89,8 @@ child.main(lambda source, table: lambda progress: Loaded(Deadly(), table(), "toy
 """
 
 
+@pytest.mark.fault("C10")
 def test_a_request_that_kills_the_engine_twice_is_refused_from_then_on_and_hurts_nobody_else() -> None:
-    """reliability C10."""
-
     async def scenario() -> None:
         async with engine(("-c", DEADLY)) as (made, _):
             others = [asyncio.create_task(answer(made, spec(f"other {index}", 3))) for index in range(20)]
@@ -108,6 +109,7 @@ def test_a_request_that_kills_the_engine_twice_is_refused_from_then_on_and_hurts
     asyncio.run(scenario())
 
 
+@pytest.mark.fault("D12")
 def test_an_engine_that_dies_at_every_start_counts_as_dead_and_is_tried_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("quintet.backends.native.front.supervisor.pause", lambda failures: 0.0 if failures < 4 else 0.2)
 
@@ -129,6 +131,7 @@ def test_an_engine_that_dies_at_every_start_counts_as_dead_and_is_tried_on(monke
     asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
 
 
+@pytest.mark.fault("E08")
 def test_a_thousand_cancels_at_random_moments_leave_nothing_running() -> None:
     rng = random.Random(2)
 
@@ -155,8 +158,9 @@ def test_a_thousand_cancels_at_random_moments_leave_nothing_running() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.fault("D04")
 def test_the_engine_ends_with_a_parent_that_is_killed() -> None:
-    """reliability D04: killed by the kernel with its parent, idle or in the middle of a step."""
+    """Killed by the kernel with its parent, idle or in the middle of a step."""
     code = """
 import asyncio, sys
 from tests.e2e.storm import engine, spec

@@ -79,8 +79,8 @@ class Streaming(threading.Thread):
             assert type(error).__name__ == "IncompleteRead", error
 
 
+@pytest.mark.fault("D01")
 def test_sigterm_refuses_new_work_at_once_and_finishes_what_runs() -> None:
-    """reliability D01."""
     with served("--toy", "--drain-timeout", "300") as one:
         engine = engine_of(one)
         stream = Streaming(one, 1500)
@@ -102,6 +102,7 @@ def refusal(one: Served, path: str) -> tuple[int, str, dict[str, object]]:
         return error.code, error.headers.get("retry-after", ""), json.loads(error.read())
 
 
+@pytest.mark.fault("D01", "D15")
 def test_while_it_drains_health_says_so_and_every_dialect_refuses_in_its_own_words() -> None:
     """The engine stands still meanwhile, so that the drain cannot be over too soon."""
     with served("--toy", "--drain-timeout", "300") as one:
@@ -134,9 +135,10 @@ def health_or_gone(one: Served) -> int:
         return 0
 
 
+@pytest.mark.fault("D02", "D03")
 @pytest.mark.parametrize("how", ["timeout", "second", "sigint"])
 def test_a_drain_that_is_cut_short_ends_within_seconds(how: str) -> None:
-    """reliability D02; the engine stands still meanwhile, and holds nothing up."""
+    """The engine stands still meanwhile, and holds nothing up."""
     with served("--toy", "--drain-timeout", "0.3" if how == "timeout" else "300") as one:
         engine = engine_of(one)
         stream = Streaming(one)
@@ -153,8 +155,8 @@ def test_a_drain_that_is_cut_short_ends_within_seconds(how: str) -> None:
         assert gone(engine)
 
 
+@pytest.mark.fault("C01", "E05")
 def test_a_crash_breaks_streams_off_with_an_error_and_the_server_works_again() -> None:
-    """reliability C01, over HTTP."""
     with served("--toy") as one:
         expected = json.loads(one.post({"prompt": "same", "max_tokens": 9, "temperature": 0})[1])["choices"]
         stream = Streaming(one)
@@ -168,8 +170,8 @@ def test_a_crash_breaks_streams_off_with_an_error_and_the_server_works_again() -
         assert json.loads(one.post({"prompt": "same", "max_tokens": 9, "temperature": 0})[1])["choices"] == expected
 
 
+@pytest.mark.fault("D04")
 def test_nothing_of_it_outlives_a_server_that_is_killed() -> None:
-    """reliability D04."""
     with served("--toy") as one:
         engine = engine_of(one)
         stream = Streaming(one)
@@ -179,11 +181,11 @@ def test_nothing_of_it_outlives_a_server_that_is_killed() -> None:
         stream.join(PATIENCE_S)
 
 
+@pytest.mark.fault("C02")
 @pytest.mark.parametrize(
     ("spoil", "words"), [("missing", "no such file|does not exist|not found"), ("truncated", "truncated|damaged"), ("noise", "GGUF")]
 )
 def test_a_start_that_cannot_work_ends_with_one_line(tmp_path: Path, spoil: str, words: str) -> None:
-    """reliability C02."""
     path = write_tiny(tmp_path / "tiny.gguf", TinySpec("tiny"))
     data = path.read_bytes()
     if spoil == "missing":
@@ -196,6 +198,7 @@ def test_a_start_that_cannot_work_ends_with_one_line(tmp_path: Path, spoil: str,
     assert re.fullmatch(rf"error: [^\n]*({words})[^\n]*\n", done.stderr, re.IGNORECASE)
 
 
+@pytest.mark.fault("C02", "D05")
 def test_too_little_memory_for_the_kv_cache_ends_the_start_with_one_line(tmp_path: Path) -> None:
     path = write_tiny(tmp_path / "tiny.gguf", TinySpec("tiny"))
     command = [sys.executable, "-m", "quintet", "serve", "--port", "0", "--kv-cache", "4GiB", "--ctx-size", "32", str(path)]
@@ -214,6 +217,7 @@ def test_a_stop_token_shows_no_text_though_its_bytes_are_known_on_this_side() ->
         assert (ended["text"], ended["finish_reason"]) == (text[: text.index(text[2])], "stop")
 
 
+@pytest.mark.fault("D08")
 def test_a_log_that_nobody_reads_holds_up_neither_answers_nor_the_end() -> None:
     command = [sys.executable, "-m", "quintet", "serve", "--toy", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

@@ -63,6 +63,7 @@ def test_a_malformed_key_file_is_refused_without_telling_what_it_holds(tmp_path:
     assert "abc" not in str(caught.value).replace(str(tmp_path), "")
 
 
+@pytest.mark.fault("D14")
 @pytest.mark.parametrize("mode", [0o644, 0o604, 0o606, 0o602, 0o620])
 def test_a_key_file_that_others_can_read_or_write_is_refused(tmp_path: Path, mode: int) -> None:
     with pytest.raises(KeyFileError, match="chmod 600"):

@@ -41,6 +41,7 @@ def hostile(size: int) -> dict[str, str]:
     return texts
 
 
+@pytest.mark.fault("B04")
 @pytest.mark.timeout(30)  # a hundred times what it takes; a quadratic pattern takes far more
 @pytest.mark.parametrize("stage", {stage: None for rules in RULES.values() for stage in rules.stages}, ids=lambda stage: stage.pattern[:20])
 def test_cutting_takes_linear_time_on_any_text(stage: Stage) -> None:
@@ -67,6 +68,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(tmp_path_factory.mktemp("hostile"))
 
 
+@pytest.mark.fault("B04")
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("name", ["qwen2", "pieces"])
 def test_encoding_takes_linear_time_on_any_text(folder: str, name: str) -> None:
@@ -182,6 +184,7 @@ def test_special_texts_may_nest_as_deep_as_they_may_be_long() -> None:
     assert list(specials.cut("a" * (2 * MAX_LENGTH + 3))) == [MAX_LENGTH, MAX_LENGTH, 3]
 
 
+@pytest.mark.fault("B04")
 def test_a_text_full_of_almost_special_tokens_takes_linear_time() -> None:
     specials = Specials([(f"<|reserved_special_token_{i}|>", i) for i in range(2000)])
     for text in ("<|reserved_special_token_" * 4000, "<|" * 50_000, "<|reserved_special_token_1|>" * 4000):

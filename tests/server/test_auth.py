@@ -31,7 +31,7 @@ def test_each_key_opens(key: str) -> None:
         assert ask(("authorization", f"{scheme} {key}")).status == 200
 
 
-@pytest.mark.fault("F01")
+@pytest.mark.fault("F01", "F04")
 @pytest.mark.parametrize(
     "headers",
     [
@@ -67,13 +67,14 @@ PROBES = ["/health", "/livez", "/ping", "/readyz"]
 PUBLIC = [*PROBES, "/docs", "/openapi.json"]
 
 
-@pytest.mark.fault("F04")
+@pytest.mark.fault("A28", "F05")
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "OPTIONS", "DELETE"])
 @pytest.mark.parametrize("path", [*PATHS, *NEARLY_HEALTH])
 def test_every_path_but_the_public_ones_is_closed(path: str, method: str) -> None:
     assert ask(path=path, method=method).status == 401
 
 
+@pytest.mark.fault("F05")
 @pytest.mark.parametrize("path", PROBES)
 def test_probes_are_open_and_tell_a_state_only(path: str) -> None:
     answer = ask(path=path, method="GET")
@@ -91,11 +92,13 @@ def test_nothing_else_is_open_of_all_that_is_routed() -> None:
     assert opened == set(PUBLIC)
 
 
+@pytest.mark.fault("F04")
 def test_an_encoded_spelling_of_a_public_path_is_not_public() -> None:
     """The server decodes ``/%68ealth`` to ``/health`` before it calls the application."""
     assert ask(path="/health", method="GET", raw_path=b"/%68ealth").status == 401
 
 
+@pytest.mark.fault("F01")
 def test_nothing_is_computed_without_a_key() -> None:
     backend = ScriptedBackend()
     call(create_app(backend, ServerConfig(api_keys=KEYS)), BODY)
@@ -142,6 +145,7 @@ def test_after_too_many_wrong_keys_an_address_waits_even_with_a_right_guess_and_
     assert keys.require(headers(KEYS[0]), "a").id
 
 
+@pytest.mark.fault("F07")
 def test_a_key_in_use_is_not_locked_out_by_a_neighbour_behind_the_same_address() -> None:
     keys = auth(*KEYS)
     keys.require(headers(KEYS[1]), "proxy")
@@ -167,6 +171,7 @@ def test_a_locked_out_client_is_told_when_to_come_back() -> None:
 # Who is who
 
 
+@pytest.mark.fault("G02")
 def test_each_key_has_its_own_salt_and_an_id_that_does_not_give_it_away() -> None:
     keys = auth(*KEYS)
     one, two = (keys.require(headers(key), "") for key in KEYS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.server.asgi import call
 from tests.server.one import create_app
@@ -71,6 +72,7 @@ def test_nothing_is_told_of_the_process_and_nothing_is_shared_between_servers() 
     assert not [name for name, _ in series if name.endswith("_created")]
 
 
+@pytest.mark.fault("G10")
 def test_the_number_of_series_is_bounded_and_nothing_goes_uncounted() -> None:
     telemetry = Telemetry([], lambda: 0.0)
     for number in range(10_000):

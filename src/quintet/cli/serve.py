@@ -75,7 +75,7 @@ def serve(options: ServeOptions) -> int:
         raise OptionError("--served-model-name must not be empty.")
     keys = _count_keys(config)
     net.check_exposure(config.host, config.api_keys, options.no_api_key, closed=keys is not None)
-    Proxies(config.trusted_proxies)  # a mistyped network is told before anything is loaded
+    Proxies(config.trusted_proxy)  # a mistyped network is told before anything is loaded
     if config.admin_key:
         net.check_key(config.admin_key, "the admin key")
     with net.listen(config.host, config.port) as sock:

@@ -44,7 +44,7 @@ class Preparer:
     """Prepares the requests of one model, whether it is loaded yet or not.
 
     Args:
-        guides: where guides are checked; closed with this.
+        guides: where guides are checked, of all models.
         suffix_first: a prompt to be filled in the middle has the suffix before the prefix.
     """
 
@@ -54,15 +54,18 @@ class Preparer:
         self._suffix_first = suffix_first
         self._tags: tuple[Tokenizer, Tags | None] | None = None
 
-    async def prepare(self, specs: Sequence[SequenceSpec]) -> tuple[PreparedSequence, ...]:
+    async def prepare(self, specs: Sequence[SequenceSpec], tenant: str = "") -> tuple[PreparedSequence, ...]:
         """Tokenise and check, in the order of the specs.
+
+        Args:
+            tenant: who asks; see ``Prepared``.
 
         Raises:
             BadRequest: a token id or a control out of range, an empty prompt, too many alternatives, a guide that cannot be compiled.
             Unsupported: what the engine lacks, a suffix on a model without fill-in-the-middle tokens, reasoning on one that does not
                 reason.
             PromptTooLong: the prompt, or the prompt plus ``max_tokens``, exceed the context.
-            Overloaded: too many guides are being checked.
+            Overloaded, TooManyRequests: too many guides are being checked, or too many of this tenant.
             Loading, EngineFailed, Overloaded: the model is not there.
         """
         tokenizer, capabilities = self._model.tokenizer, self._model.capabilities
@@ -75,7 +78,7 @@ class Preparer:
         known = Known(
             encoded=encoded,
             inside={word: tokenizer.encode_inside(word) for word in words(specs)},
-            grammars=await self._guides.translate(spec.guide for spec in specs),
+            grammars=await self._guides.translate((spec.guide for spec in specs), tenant),
             separator=min(tokenizer.eos_ids, default=None),
             infill=infill(tokenizer, self._suffix_first),
             tags=self._tags_of(tokenizer),
@@ -117,10 +120,6 @@ class Preparer:
             await asyncio.sleep(0)  # thousands of files must not hold up the streams of others
         line = await self.tokenize(gap.line, add_special=False)
         return form.fill(gap, ids, line, about.context), form.stops
-
-    async def close(self) -> None:
-        """End the checking of guides. Idempotent."""
-        await self._guides.close()
 
     def _tags_of(self, tokenizer: Tokenizer) -> Tags | None:
         """Found once for a tokenizer: the end tag is encoded from each of its characters on."""

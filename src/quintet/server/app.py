@@ -67,7 +67,7 @@ class App:
         self._registry = registry
         self._source = source
         self._auth = Auth(config.api_keys, config.admin_key, key_sources(config), source.clock, source.now)
-        self._proxies = Proxies(config.trusted_proxies)
+        self._proxies = Proxies(config.trusted_proxy)
         self._telemetry = Telemetry(registry.entries, source.clock)
         models = Models(registry, int(source.now()))
         probes = Probes(registry, self._telemetry)

@@ -21,7 +21,7 @@ from quintet.server.auth import Caller
 from quintet.server.bodies import as_json
 from quintet.server.call import Call
 from quintet.server.gate import Admission, Gate
-from quintet.server.guard import Guard
+from quintet.server.guard import Deadline, Guard
 from quintet.server.metrics import Telemetry
 from quintet.server.models import Models
 from quintet.server.sse import DONE, EVENTS, JSON, SlowAnswer, frames
@@ -99,24 +99,30 @@ class Completions:
 
     async def answer(self, call: Call, api: CompletionApi) -> None:
         """Answer as ``api`` has it, which need not be the dialect's own."""
+        deadline = Deadline(self._config.timeout, self._source.clock() - call.arrived)
         with self._gate.admit(call) as admission:
-            parsed = await self._parse(call, api)
+            async with deadline.kept():
+                parsed = await self._parse(call, api)
             admission.count(parsed.request)
             served = self._models.find(parsed.request.model, call)
             with served.entry.held():
-                await self._complete(call, api, parsed, served, admission)
+                await self._complete(call, api, parsed, served, deadline, admission)
 
-    async def _complete(self, call: Call, api: CompletionApi, parsed: Parsed, served: Served, admission: Admission) -> None:
-        backend = await self._models.ready(call, served.entry)
-        preparer = served.entry.preparer
-        request = _resolved(await api.complete(parsed, preparer), served.name, call.caller)
-        job = await Service(backend, preparer, self._source.clock).prepare(request, call.caller.id, call.caller.key.priority)
+    async def _complete(
+        self, call: Call, api: CompletionApi, parsed: Parsed, served: Served, deadline: Deadline, admission: Admission
+    ) -> None:
+        async with deadline.kept():
+            backend = await self._models.ready(call, served.entry)
+            preparer = served.entry.preparer
+            request = _resolved(await api.complete(parsed, preparer), served.name, call.caller)
+            service = Service(backend, preparer, self._source.clock, self._config.max_logprobs)
+            job = await service.prepare(request, call.caller.id, call.caller.key.priority)
         admission.reserve(job)
         observer = Observer(self._telemetry.of(served.entry.name), request, call.arrived)
         identity = Identity(self._source.token(), int(self._source.now()), request.model, backend.capabilities.fingerprint)
         renderer = api.format.renderer(request, identity, parsed.options)
         try:
-            async with Guard(call.http.receive, job, self._config.timeout) as guard:
+            async with Guard(call.http.receive, job, deadline) as guard:
                 job.start()  # nothing was awaited since it was prepared: nobody else can have taken its place in the queue
                 run = _Run(call, job, renderer, observer, guard, tuple(_warnings(parsed)), api.done)
                 await (self._stream(run) if request.stream else self._json(run))

@@ -190,6 +190,7 @@ def test_ids_that_only_the_logits_have_are_valid_and_have_no_text() -> None:
 # ---- failures
 
 
+@pytest.mark.fault("C06")
 def test_a_rejected_batch_ends_its_sequences_and_the_engine_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(engine: Engine) -> None:
         await until(engine, State.READY)
@@ -205,6 +206,7 @@ def test_a_rejected_batch_ends_its_sequences_and_the_engine_goes_on(caplog: pyte
     assert "a step of 1 sequences failed" in caplog.text
 
 
+@pytest.mark.fault("C07")
 def test_when_the_engine_itself_breaks_every_stream_ends_and_health_says_dead(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

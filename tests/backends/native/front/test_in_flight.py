@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from quintet.backends.native.front.in_flight import INTERRUPTED, REFUSED, UNSENDABLE, InFlight
 from quintet.backends.native.front.restarts import AT_ONCE, BLOCKED_S, GIVEN_UP, pause
 from quintet.backends.native.front.stream import Stream
@@ -62,6 +64,7 @@ def test_what_waited_is_told_again_in_order_and_what_was_delivered_breaks_off() 
     assert world.in_flight.live == 2
 
 
+@pytest.mark.fault("C10")
 def test_suspects_are_run_again_one_at_a_time_and_the_one_that_kills_again_is_refused() -> None:
     world = World()
     for each in (1, 2, 3, 4):

@@ -189,6 +189,7 @@ def test_a_worker_that_cannot_be_restarted_takes_the_engine_with_it() -> None:
     assert (world.state, world.link.starts, all_of(stream)[-1].error) == (State.DEAD, 1, DIED)
 
 
+@pytest.mark.fault("D12")
 def test_starts_that_fail_are_spread_out_and_the_engine_given_up_and_one_that_succeeds_revives_it() -> None:
     world = ready()
     world.link.say(Died("it ended."))
@@ -222,6 +223,7 @@ def test_a_model_whose_file_has_changed_is_not_taken_for_the_one_that_clients_kn
 # ---- hangs
 
 
+@pytest.mark.fault("C03")
 def test_a_worker_that_finishes_no_step_while_work_waits_is_killed_and_an_idle_one_is_not() -> None:
     world = ready()
     world.wait(10 * STALL_S)
@@ -244,6 +246,7 @@ def test_a_step_now_and_then_is_progress() -> None:
     assert world.link.kills == 0
 
 
+@pytest.mark.fault("D10")
 def test_a_worker_whose_steps_take_long_is_given_longer_from_the_start_or_as_they_are_seen() -> None:
     told, seen = World(), ready()
     told.link.say(Ready("toy", 100, 257, 5, 8, "fp", step_s=STALL_S))
@@ -258,6 +261,7 @@ def test_a_worker_whose_steps_take_long_is_given_longer_from_the_start_or_as_the
         assert world.link.kills == 1
 
 
+@pytest.mark.fault("D10")
 def test_a_process_that_stood_still_itself_does_not_blame_the_worker() -> None:
     world = ready()
     world.run(1)

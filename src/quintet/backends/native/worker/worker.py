@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
 
 import numpy as np
@@ -94,9 +94,17 @@ class Worker:
 
     def run(self) -> None:
         """The thread's body; never raises."""
+        for _ in self.turns():
+            pass
+
+    def turns(self) -> Iterator[None]:
+        """The same in pieces, for one who has no thread to give: the first loads, each other hears what has come and steps once."""
         end = Died()
         try:
-            self._serve(*self._load())
+            scheduler, stepper = self._load()
+            while True:
+                yield
+                self._turn(scheduler, stepper)
         except _StoppedError:
             pass
         except ModelError as refused:  # told to whoever loads; not a fault of ours
@@ -146,18 +154,17 @@ class Worker:
         runner.logits(runner.forward(Batch(tokens, np.array([len(tokens)], np.int32), zero, zero[None], zero)))
         return (self._clock() - begin) * -(-self._config.batch_tokens // len(tokens))
 
-    def _serve(self, scheduler: Scheduler, stepper: Stepper) -> None:
-        while True:
-            events: Events = {}
-            while not self._inbox.empty() or not (scheduler.live or events):
-                message = self._next()
-                if message is None:
-                    break
-                _merge(events, self._receive(message, scheduler))
-            _merge(events, self._compiling.overdue())
-            if scheduler.live:
-                _merge(events, self._step(scheduler, stepper))
-            self._tell(scheduler, events)
+    def _turn(self, scheduler: Scheduler, stepper: Stepper) -> None:
+        events: Events = {}
+        while not self._inbox.empty() or not (scheduler.live or events):
+            message = self._next()
+            if message is None:
+                break
+            _merge(events, self._receive(message, scheduler))
+        _merge(events, self._compiling.overdue())
+        if scheduler.live:
+            _merge(events, self._step(scheduler, stepper))
+        self._tell(scheduler, events)
 
     def _next(self) -> ToWorker | Compiled | None:
         """The next message; ``None``: nothing came, and guides are still being compiled."""
