@@ -50,7 +50,7 @@ def test_loopback_needs_no_key(host: str) -> None:
 @pytest.mark.fault("D14")
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "no.such.host.invalid", ""])
 def test_any_other_host_needs_a_key_or_plain_words(host: str) -> None:
-    with pytest.raises(net.ListenError, match="--api-key KEY or --api-key-file FILE, or --no-api-key"):
+    with pytest.raises(net.ListenError, match="--api-key KEY, --api-key-file FILE or --keys FILE, or --no-api-key"):
         net.check_exposure(host, (), no_key=False)
     net.check_exposure(host, ("secret",), no_key=False)
     net.check_exposure(host, (), no_key=True)

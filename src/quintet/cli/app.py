@@ -10,6 +10,7 @@ import click
 
 from quintet import __version__
 from quintet.cli import configuration
+from quintet.cli.keys import keys
 from quintet.config import MAX_LOGPROBS, ServerConfig
 
 DEFAULT_KV = "1GiB"
@@ -212,5 +213,6 @@ def doctor(*, port: int) -> int:
     return doctor.doctor(port)
 
 
-configuration.connect(serve, run, pull, show)
+configuration.connect(serve, run, pull, show, *keys.commands.values())
+app.add_command(keys)
 app.add_command(configuration.command(serve))
