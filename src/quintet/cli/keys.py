@@ -57,10 +57,12 @@ def _rights(command: _F) -> _F:
         click.option("--model", "models", metavar="PATTERN", multiple=True, help="Model it may use, * = any text; repeatable."),
         click.option("--expires", metavar="WHEN", help="After 90m, 12h or 30d, on 2027-01-31 (UTC), or never."),
         *(
-            click.option(f"--{name.replace('_', '-')}", name, type=click.IntRange(0, 2**53), help=f"{told} 0 = no limit.")
+            click.option(f"--{name.replace('_', '-')}", name, type=click.IntRange(0, 2**53), metavar="N", help=f"{told} 0 = no limit.")
             for name, told in _LIMITS.items()
         ),
-        click.option("--priority", type=click.IntRange(1, MOST_PRIORITY), help="Its share of the turns, where keys wait for each other."),
+        click.option(
+            "--priority", type=click.IntRange(1, MOST_PRIORITY), metavar="N", help=f"Its share where keys take turns, 1 to {MOST_PRIORITY}."
+        ),
         click.option("--scope", "scopes", type=scopes, multiple=True, help="metrics: see everybody's counts; admin: all; repeatable."),
     ]
     for option in reversed(made):
@@ -169,7 +171,8 @@ def _told(key: Key, now: float) -> dict[str, Any]:
 
 
 def _row(told: dict[str, Any]) -> tuple[str, ...]:
-    limits = ", ".join(f"{value} {name.replace('_', ' ')}" for name, value in told["limits"].items())
+    words = {name: name.replace("_", " ") for name in _LIMITS} | {"budget": "tokens in all"}
+    limits = ", ".join(f"{value} {words[name]}" for name, value in told["limits"].items())
     lists = ", ".join(told["models"]) or "all", limits or "none", str(told["priority"]), ", ".join(told["scopes"])
     return told["id"], told["name"], told["state"], told["expires"] or _NEVER, *lists
 

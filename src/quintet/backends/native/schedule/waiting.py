@@ -17,13 +17,17 @@ from operator import attrgetter
 from quintet.backends.native.schedule.sequence import Sequence
 
 
+_ROUND = 2520
+"""Stands for 1 in tags: divisible by 1 to 10, so that these weights are exact."""
+
+
 @dataclass(slots=True, eq=False)
 class _Tenant:
     """One who waits, with the sequences of each of its requests."""
 
     name: str
     weight: int
-    tag: float
+    tag: int = 0
     requests: OrderedDict[int, deque[Sequence]] = field(default_factory=OrderedDict)
 
 
@@ -36,7 +40,7 @@ class WaitingQueue:
     def __init__(self) -> None:
         self._tenants: dict[str, _Tenant] = {}
         self._turns: list[_Tenant] = []  # the same, by their tags; of equal ones who came first
-        self._now = 0.0
+        self._now = 0
 
     def __iter__(self) -> Iterator[Sequence]:
         return (seq for tenant in self._turns for queue in tenant.requests.values() for seq in queue)
@@ -93,11 +97,11 @@ class WaitingQueue:
         name = seq.group.tenant
         tenant = self._tenants.get(name)
         if tenant is None:
-            tenant = self._tenants[name] = _Tenant(name, seq.group.weight, 0.0)
+            tenant = self._tenants[name] = _Tenant(name, seq.group.weight)
             self._line_up(tenant)
         tenant.weight = seq.group.weight  # as it is now, from its next turn on
         return tenant.requests.setdefault(seq.request_id, deque())
 
     def _line_up(self, tenant: _Tenant) -> None:
-        tenant.tag = self._now + 1 / tenant.weight
+        tenant.tag = self._now + _ROUND // tenant.weight
         insort(self._turns, tenant, key=attrgetter("tag"))
