@@ -16,7 +16,6 @@ from operator import attrgetter
 
 from quintet.backends.native.schedule.sequence import Sequence
 
-
 _ROUND = 2520
 """Stands for 1 in tags: divisible by 1 to 10, so that these weights are exact."""
 
