@@ -10,9 +10,12 @@ from quintet.config import ServerConfig
 from quintet.dialects.catalog import PROVIDERS
 from quintet.engines.registry import Registry
 from quintet.errors import BodyTooLarge, NotFound, QuintetError, SlowBody
-from quintet.keys.limits import Limiter, Spent, nothing_spent
+from quintet.executor import FairExecutor
+from quintet.keys.limits import Limiter, nothing_spent
 from quintet.keys.sources import key_sources
+from quintet.ledger.ledger import Ledger
 from quintet.server import pages
+from quintet.server.accounts import Accounts
 from quintet.server.admin import Admin
 from quintet.server.asgi import ASGIApp, Receive, Scope, Send
 from quintet.server.auth import ANYBODY, Auth
@@ -39,42 +42,35 @@ METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS",
 
 
 def create_app(
-    models: Registry,
-    config: ServerConfig,
-    *,
-    source: Source | None = None,
-    keep_alive: float = KEEP_ALIVE,
-    spent: Spent = nothing_spent,
+    models: Registry, config: ServerConfig, *, source: Source | None = None, keep_alive: float = KEEP_ALIVE, ledger: Ledger | None = None
 ) -> ASGIApp:
     """The application that serves ``models``; it closes them when the server shuts down.
 
-    Run it with uvicorn's ``server_header=False``.
-
-    Args:
-        spent: what keys used before this process began, for limits per day and budgets.
+    Run it with uvicorn's ``server_header=False``. The ``ledger``'s clock must be the source's.
 
     Raises:
         KeyFileError: a file of keys is missing, unsafe or malformed.
         ProxyError: a trusted proxy is no network.
     """
-    return App(models, config, source or Source(), keep_alive, spent)
+    return App(models, config, source or Source(), keep_alive, ledger)
 
 
 class App:
     """See ``create_app``."""
 
-    def __init__(self, registry: Registry, config: ServerConfig, source: Source, keep_alive: float, spent: Spent) -> None:
+    def __init__(self, registry: Registry, config: ServerConfig, source: Source, keep_alive: float, ledger: Ledger | None) -> None:
         self._registry = registry
         self._source = source
         self._auth = Auth(config.api_keys, config.admin_key, key_sources(config), source.clock, source.now)
         self._proxies = Proxies(config.trusted_proxy)
-        self._telemetry = Telemetry(registry.entries, source.clock)
+        self._telemetry = Telemetry(registry.entries, source.clock, ledger)
         models = Models(registry, int(source.now()))
         probes = Probes(registry, self._telemetry)
-        gate = Gate(Limiter(config.max_per_key, source.clock, source.now, spent))
-        completions = Completions(models, gate, source, config, self._telemetry, keep_alive)
+        executor = FairExecutor()
+        gate = Gate(Limiter(config.max_per_key, source.clock, source.now, ledger.spent if ledger else nothing_spent))
+        completions = Completions(models, gate, source, config, self._telemetry, Accounts(ledger), keep_alive, executor)
         once = Once(config.max_body_bytes, source.clock)
-        tokens = Tokens(models, config.max_body_bytes)
+        tokens = Tokens(models, config.max_body_bytes, executor)
         admins = Admin(registry, models, self._auth, config)
         public = {**probes.public(), **pages.public()}
         self._public = frozenset(path.encode() for path in public)
