@@ -13,8 +13,9 @@ import os
 import secrets
 import sqlite3
 from collections.abc import Iterator
-from dataclasses import astuple, fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
+from typing import Any
 
 from quintet.errors import shorten
 from quintet.keys.file import BusyError, KeyFileError, check_private, look
@@ -31,16 +32,25 @@ _BUSY_S = 5.0  # a command waits so long for another one; a server does not wait
 # database file is unlocked after having been modified".
 _CHANGES = slice(24, 28)
 
-_LIMITS = [field.name for field in fields(Limits)]
-_COLUMNS = ["id", "digest", "name", "created", "expires", "revoked", "models", "priority", "scopes", *_LIMITS]
 _SCHEMA = f"""
 CREATE TABLE keys (
   id TEXT PRIMARY KEY, digest BLOB NOT NULL, name TEXT NOT NULL, created REAL NOT NULL, expires REAL, revoked REAL,
   models TEXT NOT NULL, priority INTEGER NOT NULL, scopes TEXT NOT NULL,
-  {", ".join(f"{name} INTEGER NOT NULL" for name in _LIMITS)}
+  requests_per_minute INTEGER NOT NULL, requests_per_day INTEGER NOT NULL, tokens_per_minute INTEGER NOT NULL,
+  tokens_per_day INTEGER NOT NULL, parallel INTEGER NOT NULL, budget INTEGER NOT NULL
 );
 CREATE UNIQUE INDEX live_names ON keys (name) WHERE revoked IS NULL;
 PRAGMA application_id = {_FORMAT};
+"""
+_INSERT = """
+INSERT INTO keys VALUES (:id, :digest, :name, :created, :expires, :revoked, :models, :priority, :scopes,
+  :requests_per_minute, :requests_per_day, :tokens_per_minute, :tokens_per_day, :parallel, :budget)
+"""
+_UPDATE = """
+UPDATE keys SET name = :name, expires = :expires, revoked = :revoked, models = :models, priority = :priority, scopes = :scopes,
+  requests_per_minute = :requests_per_minute, requests_per_day = :requests_per_day, tokens_per_minute = :tokens_per_minute,
+  tokens_per_day = :tokens_per_day, parallel = :parallel, budget = :budget
+WHERE (name = :which OR id = :which) AND revoked IS NULL
 """
 
 
@@ -78,7 +88,7 @@ class KeyStore:
         """
         check_private(self.path)
         with _told(self.path), contextlib.closing(_connect(self.path, "ro", 0.0)) as reader:
-            return [_key(row) for row in reader.execute(f"SELECT {', '.join(_COLUMNS)} FROM keys ORDER BY created, rowid")]
+            return [_key(dict(row)) for row in reader.execute("SELECT * FROM keys ORDER BY created, rowid")]
 
     # -- the command's side
 
@@ -95,7 +105,7 @@ class KeyStore:
                 raise KeyFileError(
                     f"{self.path}: a key named {shorten(key.name)} is in force already; revoke it first, or choose another name"
                 )
-            writer.execute(f"INSERT INTO keys ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})", _row(made))
+            writer.execute(_INSERT, _row(made))
         return secret
 
     def change(self, which: str, changed: Key) -> None:
@@ -104,13 +114,8 @@ class KeyStore:
         Raises:
             UnknownKeyError: none such is in force.
         """
-        columns = [name for name in _COLUMNS if name not in ("id", "digest", "created")]
-        row = dict(zip(_COLUMNS, _row(changed), strict=True))
         with self._writing() as writer:
-            found = writer.execute(
-                f"UPDATE keys SET {', '.join(f'{name} = ?' for name in columns)} WHERE (name = ? OR id = ?) AND revoked IS NULL",
-                (*(row[name] for name in columns), which, which),
-            )
+            found = writer.execute(_UPDATE, {**_row(changed), "which": which})
             if found.rowcount == 0:
                 raise UnknownKeyError(f"{self.path}: no key {shorten(which)} is in force")
 
@@ -139,13 +144,14 @@ class KeyStore:
         except FileExistsError:
             check_private(self.path)
         writer = _connect(self.path, "rw", _BUSY_S)
-        if writer.execute("PRAGMA schema_version").fetchone() == (0,):
+        if tuple(writer.execute("PRAGMA schema_version").fetchone()) == (0,):
             writer.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
         return writer
 
 
 def _connect(path: Path, mode: str, timeout: float) -> sqlite3.Connection:
     connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", timeout, uri=True, isolation_level=None)
+    connection.row_factory = sqlite3.Row
     (kind,), (version,) = (connection.execute(f"PRAGMA {name}").fetchone() for name in ("application_id", "schema_version"))
     if kind != _FORMAT and (version or mode == "ro"):
         connection.close()
@@ -168,16 +174,15 @@ def _told(path: Path) -> Iterator[None]:
         raise KeyFileError(f"{path}: {error.strerror}") from None
 
 
-def _row(key: Key) -> tuple[object, ...]:
+def _row(key: Key) -> dict[str, object]:
+    about = {"id": key.id, "digest": key.digest, "name": key.name, "created": key.created, "expires": key.expires, "revoked": key.revoked}
     scopes = ",".join(sorted(scope.value for scope in key.scopes))
-    about = key.id, key.digest, key.name, key.created, key.expires, key.revoked, json.dumps(key.models), key.priority, scopes
-    return *about, *astuple(key.limits)
+    return {**about, "models": json.dumps(key.models), "priority": key.priority, "scopes": scopes, **asdict(key.limits)}
 
 
-def _key(row: tuple[object, ...]) -> Key:
-    about = dict(zip(_COLUMNS, row, strict=True))
-    del about["id"]
-    limits = Limits(**{name: about.pop(name) for name in _LIMITS})  # type: ignore[arg-type]
-    models, scopes = tuple(json.loads(str(about.pop("models")))), str(about.pop("scopes"))
+def _key(row: dict[str, Any]) -> Key:
+    limits = Limits(**{field.name: row.pop(field.name) for field in fields(Limits)})
+    models, scopes = tuple(json.loads(row.pop("models"))), row.pop("scopes")
     held = frozenset(Scope(word) for word in scopes.split(",") if word)
-    return Key(models=models, scopes=held, limits=limits, generated=True, **about)  # type: ignore[arg-type]
+    del row["id"]
+    return Key(models=models, scopes=held, limits=limits, generated=True, **row)
