@@ -21,10 +21,9 @@ from queue import SimpleQueue
 
 from quintet.backends.native.core.loader import Loaded, Loader
 from quintet.backends.native.wire import codec
-from quintet.backends.native.wire.messages import Abort, FromWorker, Load, ModelSource, Ready, Stop, Submit, ToProcess, ToWorker, Vocabulary
-from quintet.backends.native.worker.compiling import Compiled
+from quintet.backends.native.wire.messages import Abort, FromWorker, Load, ModelSource, Ready, Stop, Submit, ToProcess, Vocabulary
 from quintet.backends.native.worker.memory import trim
-from quintet.backends.native.worker.worker import Worker
+from quintet.backends.native.worker.worker import Heard, Worker
 from quintet.logs import FORMAT, Lines, LinesHandler
 from quintet.models.pieces import Pieces
 
@@ -50,7 +49,7 @@ class Child:
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._splitter = codec.Splitter()
-        self._inbox: SimpleQueue[ToWorker | Compiled] = SimpleQueue()
+        self._inbox: SimpleQueue[Heard] = SimpleQueue()
         self._load: SimpleQueue[Load] = SimpleQueue()
         self._vocabulary: SimpleQueue[Vocabulary] = SimpleQueue()
 
