@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -90,3 +91,25 @@ def test_a_record_is_a_line_of_its_form() -> None:
         handler = LinesHandler(Lines(writer), "%(levelname)s %(message)s")
         handler.handle(logging.LogRecord("name", logging.INFO, "file", 1, "said %d", (7,), None))
         assert drained(reader) == b"INFO said 7\n"
+
+
+@pytest.mark.fault("G01", "G04")
+def test_an_exception_is_told_by_kind_and_place_and_never_by_its_words() -> None:
+    secret = f"prompt-{os.getpid()}"
+
+    def inner() -> None:
+        raise ValueError(secret)
+
+    try:
+        try:
+            inner()
+        except ValueError as error:
+            raise KeyError(secret) from error
+    except KeyError:
+        raised = sys.exc_info()
+    with pipe() as (reader, writer):
+        LinesHandler(Lines(writer)).handle(logging.LogRecord("name", logging.ERROR, "file", 1, "it broke", (), raised))
+        said = drained(reader).decode()
+    assert said.startswith("it broke\n") and "KeyError\nraised while handling:\n" in said and said.endswith("ValueError\n")
+    assert "in inner" in said and "test_logs.py" in said
+    assert secret not in said

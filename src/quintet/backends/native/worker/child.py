@@ -21,7 +21,18 @@ from queue import SimpleQueue
 
 from quintet.backends.native.core.loader import Loaded, Loader
 from quintet.backends.native.wire import codec
-from quintet.backends.native.wire.messages import Abort, FromWorker, Load, ModelSource, Ready, Stop, Submit, ToProcess, Vocabulary
+from quintet.backends.native.wire.messages import (
+    Abort,
+    FromWorker,
+    Load,
+    ModelSource,
+    Ping,
+    Ready,
+    Stop,
+    Submit,
+    ToProcess,
+    Vocabulary,
+)
 from quintet.backends.native.worker.memory import trim
 from quintet.backends.native.worker.worker import Heard, Worker
 from quintet.logs import FORMAT, Lines, LinesHandler
@@ -73,7 +84,7 @@ class Child:
 
     def _receive(self, message: ToProcess) -> None:
         match message:
-            case Submit() | Abort() | Stop():
+            case Submit() | Abort() | Ping() | Stop():
                 self._inbox.put(message)
             case Load():
                 self._load.put(message)

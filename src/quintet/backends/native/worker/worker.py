@@ -25,6 +25,7 @@ from quintet.backends.native.wire.messages import (
     EventRow,
     Events,
     FromWorker,
+    Ping,
     Progress,
     Ready,
     Started,
@@ -162,7 +163,7 @@ class Worker:
         while not self._inbox.empty() or not (scheduler.live or events) or self._idle:
             self._idle = False
             message = self._next(scheduler)
-            if message is None:
+            if message is None or isinstance(message, Ping):  # answered by what is told below
                 break
             _merge(events, self._receive(message, scheduler))
         _merge(events, self._compiling.overdue())
@@ -208,7 +209,7 @@ class Worker:
 
     def _add(self, submit: Submit, scheduler: Scheduler) -> Events:
         try:
-            scheduler.add(submit.request_id, submit.sequences(), submit.at, submit.tenant)
+            scheduler.add(submit.request_id, submit.sequences(), submit.at, submit.tenant, submit.weight)
         except Overloaded as error:
             why = str(error)
             return {
