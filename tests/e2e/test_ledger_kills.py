@@ -202,7 +202,7 @@ def test_a_kill_between_a_token_and_its_row_leaves_the_row_with_what_was_noted(t
         host, port = one.url.removeprefix("http://").split(":")
         most = 3 if point in POINTS[3:] else 4000
         body = json.dumps({"prompt": "abcd", "max_tokens": most, "stream": True, "logit_bias": {str(EOS): -100}}).encode()
-        head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         clients = [socket.create_connection((host, int(port)), timeout=PATIENCE_S) for _ in range(10)]
         for client in clients:
             client.sendall(head.encode() + body)
