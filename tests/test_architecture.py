@@ -18,21 +18,35 @@ SRC = ROOT / "src"
 VALUES = frozenset({"request", "events", "errors", "thinking", "config"})
 NATIVE = "backends.native"
 MAY_IMPORT: dict[str, set[str]] = {
-    "cli": {"cli", "logs", "server", "service", "engines", "dialects", "backends", "guides", "inputs", "text", "models"},
+    "cli": {
+        "cli",
+        "logs",
+        "machine",
+        "children",
+        "server",
+        "service",
+        "engines",
+        "dialects",
+        "backends",
+        "guides",
+        "inputs",
+        "text",
+        "models",
+    },
     "server": {"server", "service", "engines", "dialects", "inputs", "backends.base"},
     "service": {"service", "engines", "inputs", "text", "backends.base"},
     "engines": {"engines", "inputs", "guides", "backends.base"},
     "dialects": {"dialects"},
     "text": {"text"},
     "models": {"models"},
-    "guides": {"guides", "models.pieces"},
+    "guides": {"guides", "models.pieces", "children"},
     "inputs": {"inputs", "guides", "models.traits"},
     "backends.base": {"inputs"},
     "backends.toy": {f"{NATIVE}.core", "inputs", "models"},
     f"{NATIVE}.front": {f"{NATIVE}.{room}" for room in ("front", "worker", "wire", "core")}
-    | {"backends.base", "inputs", "guides", "models.pieces"},
+    | {"backends.base", "inputs", "guides", "models.pieces", "children"},
     f"{NATIVE}.worker": {f"{NATIVE}.{room}" for room in ("worker", "schedule", "wire", "draft", "core")}
-    | {"backends.base", "backends.toy", "inputs", "guides", "logs", "models"},
+    | {"backends.base", "backends.toy", "inputs", "guides", "logs", "models", "children"},
     f"{NATIVE}.schedule": {f"{NATIVE}.{room}" for room in ("schedule", "wire", "draft", "core")} | {"backends.base", "inputs", "guides"},
     f"{NATIVE}.wire": {f"{NATIVE}.wire", f"{NATIVE}.core", "backends.base", "inputs"},
     f"{NATIVE}.draft": {f"{NATIVE}.draft", "guides"},
@@ -41,6 +55,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "backends": set(),
     **{value: set() for value in VALUES},
     "logs": set(),
+    "machine": set(),
+    "children": set(),
     "__main__": {"cli"},
     "__init__": set(),
 }

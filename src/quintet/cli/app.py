@@ -76,6 +76,13 @@ app.command_class = configuration.Command
 @_option(
     "--drain-timeout", type=click.FloatRange(0), metavar="SECONDS", default=30, help="Most time for running answers to end after SIGTERM."
 )
+@_option(
+    "--watchdog",
+    type=click.FloatRange(0),
+    metavar="SECONDS",
+    default=30,
+    help="End a server that stands still for so long, to be started again; 0 = never.",
+)
 @_option("--speculation", type=click.Choice(["auto", "off"]), default="auto", help="Draft tokens where few completions run.")
 @_option("--think-tags", metavar="START,END", help="What the model writes around its thinking; by default what its file tells.")
 @_option("--spm-infill", is_flag=True, help="Fill in the middle with the suffix before the prefix, which some models prefer.")
@@ -101,6 +108,7 @@ def serve(
     max_choices: int,
     max_waiting: int,
     drain_timeout: float,
+    watchdog: float,
     speculation: str,
     think_tags: str | None,
     spm_infill: bool,
@@ -124,7 +132,7 @@ def serve(
     body = engines.parse_size(max_body, "--max-body")
     # An option that is not named above is the server's setting of that name.
     config = ServerConfig(api_keys=api_key, admin_key=admin_key or "", max_body_bytes=body, **server)
-    return serve.serve(serve.ServeOptions(served, config, no_api_key, log_level.lower(), drain_timeout))
+    return serve.serve(serve.ServeOptions(served, config, no_api_key, log_level.lower(), drain_timeout, watchdog))
 
 
 @app.command()

@@ -15,10 +15,12 @@ from dataclasses import dataclass
 import uvicorn
 import uvloop
 
-from quintet import __version__
+from quintet import __version__, machine
+from quintet.children import keep_private
 from quintet.cli import engines, net
 from quintet.cli import fleet as fleets
 from quintet.cli.console import ConsoleReport, OptionError
+from quintet.cli.heart import Heart, notify
 from quintet.cli.interrupt import end_within, on_stop, unless
 from quintet.cli.loading import ready
 from quintet.cli.protocol import Protocol
@@ -37,6 +39,7 @@ from quintet.server.telemetry import ACCESS
 _log = logging.getLogger(__name__)
 _LEVELS = ("error", "warning", "info", "debug")
 DRAIN_S = 30.0
+WATCHDOG_S = 30.0
 _POLL_S = 0.02
 _GRACE_S = 0.5  # for answers that are nearly done; then the engine ends the rest, and their clients see it
 _CUT_S = 1  # for those that still do not end
@@ -49,6 +52,7 @@ class ServeOptions:
 
     Args:
         drain_timeout: most seconds from SIGTERM until the answers that still run are ended.
+        watchdog: see ``Heart``.
     """
 
     fleet: fleets.FleetOptions
@@ -56,6 +60,7 @@ class ServeOptions:
     no_api_key: bool
     log_level: str
     drain_timeout: float = DRAIN_S
+    watchdog: float = WATCHDOG_S
 
 
 def serve(options: ServeOptions) -> int:
@@ -71,6 +76,7 @@ def serve(options: ServeOptions) -> int:
         raise OptionError(f"--dialect must be one of {', '.join((*PROVIDERS, AUTO))}, got {shorten(config.dialect)}.")
     if "" in options.fleet.names:
         raise OptionError("--served-model-name must not be empty.")
+    keep_private()
     keys = len(config.api_keys) + (len(read_key_file(config.api_key_file)) if config.api_key_file else 0)
     net.check_exposure(config.host, config.api_keys, options.no_api_key, keys)
     if config.admin_key:
@@ -87,14 +93,17 @@ async def _serve(sock: socket.socket, fleet: fleets.Fleet, options: ServeOptions
     models = fleet.open()
     server = _server(models, options.config)
     serving = asyncio.create_task(server.serve([sock]))
-    try:
-        if await unless(stop, _loaded(models)):
-            Lines(1).write(banner(fleet, net.url(sock), who, whole=os.isatty(1)))  # whether anybody reads it or not
-            await unless(stop, _ended(serving))
-            await unless(at_once, _drained(server, models, options.drain_timeout))
-        return 0
-    finally:
-        await _shut_down(server, serving, models)
+    with Heart(options.watchdog):
+        try:
+            if await unless(stop, _loaded(models)):
+                Lines(1).write(banner(fleet, net.url(sock), who, whole=os.isatty(1)))  # whether anybody reads it or not
+                notify(READY=1)
+                await unless(stop, _ended(serving))
+                notify(STOPPING=1)
+                await unless(at_once, _drained(server, models, options.drain_timeout))
+            return 0
+        finally:
+            await _shut_down(server, serving, models)
 
 
 async def _ended(serving: asyncio.Task[None]) -> None:
@@ -175,8 +184,11 @@ def banner(fleet: fleets.Fleet, url: str, access: str, *, whole: bool) -> str:
     """What is served and where: a block with a command to paste for people, one line for logs."""
     name, threads = fleet.names.default.name, max(plan.threads for plan in fleet.plans)
     models = [_model(plan, model) for plan, model in zip(fleet.plans, fleet.models, strict=True)]
-    computing = f"{fleet.plans[0].isa}, {threads} thread{'s' if threads > 1 else ''}"
-    cache = " + ".join(f"{human(plan.config.kv_bytes)} for {plan.kv_tokens} tokens" for plan in fleet.plans)
+    quota, limit = machine.cpu_quota(), machine.memory_limit()
+    share = f" (a container with the time of {quota:g} CPUs)" if quota is not None else ""
+    computing = f"{fleet.plans[0].isa}, {threads} thread{'s' if threads > 1 else ''}{share}"
+    of = f" (a container with {human(limit)})" if limit is not None else ""
+    cache = " + ".join(f"{human(plan.config.kv_bytes)} for {plan.kv_tokens} tokens" for plan in fleet.plans) + of
     if not whole:
         return f"quintet {__version__}: {', '.join(models)} at {url}/v1, {computing}, KV cache {cache}, {access}\n"
     key = "" if access.startswith("no") else ' -H "Authorization: Bearer $QUINTET_API_KEY"'
