@@ -18,29 +18,17 @@ SRC = ROOT / "src"
 VALUES = frozenset({"request", "events", "errors", "thinking", "config"})
 NATIVE = "backends.native"
 MAY_IMPORT: dict[str, set[str]] = {
-    "cli": {
-        "cli",
-        "logs",
-        "machine",
-        "children",
-        "server",
-        "service",
-        "engines",
-        "dialects",
-        "backends",
-        "guides",
-        "inputs",
-        "text",
-        "models",
-    },
-    "server": {"server", "service", "engines", "dialects", "inputs", "backends.base"},
+    "cli": {"cli", "logs", "machine", "children", "server", "ledger", "service", "engines", "dialects"}
+    | {"backends", "guides", "inputs", "text", "models"},
+    "server": {"server", "ledger", "service", "engines", "dialects", "inputs", "backends.base", "executor"},
+    "ledger": {"ledger"},
     "service": {"service", "engines", "inputs", "text", "backends.base"},
     "engines": {"engines", "inputs", "guides", "backends.base"},
     "dialects": {"dialects"},
     "text": {"text"},
     "models": {"models"},
     "guides": {"guides", "models.pieces", "children"},
-    "inputs": {"inputs", "guides", "models.traits"},
+    "inputs": {"inputs", "guides", "models.traits", "executor"},
     "backends.base": {"inputs"},
     "backends.toy": {f"{NATIVE}.core", "inputs", "models"},
     f"{NATIVE}.front": {f"{NATIVE}.{room}" for room in ("front", "worker", "wire", "core")}
@@ -57,6 +45,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "logs": set(),
     "machine": set(),
     "children": set(),
+    "executor": set(),
     "__main__": {"cli"},
     "__init__": set(),
 }
