@@ -32,7 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "backends.base": {"inputs"},
     "backends.toy": {f"{NATIVE}.core", "inputs", "models"},
     f"{NATIVE}.front": {f"{NATIVE}.{room}" for room in ("front", "worker", "wire", "core")}
-    | {"backends.base", "inputs", "guides", "models.pieces", "children"},
+    | {"backends.base", "inputs", "guides", "models.pieces", "children", "machine"},
     f"{NATIVE}.worker": {f"{NATIVE}.{room}" for room in ("worker", "schedule", "wire", "draft", "core")}
     | {"backends.base", "backends.toy", "inputs", "guides", "logs", "models", "children"},
     f"{NATIVE}.schedule": {f"{NATIVE}.{room}" for room in ("schedule", "wire", "draft", "core")} | {"backends.base", "inputs", "guides"},

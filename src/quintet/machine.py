@@ -41,6 +41,11 @@ def memory_available(root: Path = ROOT) -> int:
     return min(free, default=memory_total(root))
 
 
+def memory() -> tuple[int, int]:
+    """Bytes that are available, and all there are."""
+    return memory_available(), memory_total()
+
+
 def cpu_quota(root: Path = ROOT) -> float | None:
     """CPUs' worth of time that this process's groups may have; ``None`` = no limit."""
     found = []

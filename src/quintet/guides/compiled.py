@@ -41,6 +41,11 @@ class Guides:
         """A matcher at the start of a guide."""
         return self._compiled(grammar).copy()
 
+    def forget(self) -> None:
+        """Keep nothing; what sequences follow stays with them."""
+        with self._lock:
+            self._kept.clear()
+
     def _compile(self, grammars: Sequence[str], then: Callable[[], None]) -> None:
         try:
             for grammar in grammars:

@@ -27,6 +27,7 @@ from quintet.backends.native.wire.messages import (
     ModelSource,
     Ping,
     Ready,
+    Shed,
     Stop,
     Submit,
     ToProcess,
@@ -86,7 +87,7 @@ class Child:
 
     def _receive(self, message: ToProcess) -> None:
         match message:
-            case Submit() | Abort() | Ping() | Stop():
+            case Submit() | Abort() | Shed() | Ping() | Stop():
                 self._inbox.put(message)
             case Load():
                 self._load.put(message)

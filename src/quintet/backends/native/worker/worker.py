@@ -28,6 +28,7 @@ from quintet.backends.native.wire.messages import (
     Ping,
     Progress,
     Ready,
+    Shed,
     Started,
     Stepped,
     Stop,
@@ -36,6 +37,7 @@ from quintet.backends.native.wire.messages import (
 )
 from quintet.backends.native.worker.compiling import Compiled, Compiling
 from quintet.backends.native.worker.masks import Masks
+from quintet.backends.native.worker.memory import give_back
 from quintet.backends.native.worker.step import Stepper
 from quintet.config import EngineConfig
 from quintet.errors import ModelError, Overloaded
@@ -131,7 +133,7 @@ class Worker:
         tables = BlockTables(config.running_limit, -(-context // PAGE))
         guides = Guides(Compiler(pieces, eos_ids, vocab))
         self._compiling = Compiling(guides, self._clock, lambda request_id: self._inbox.put(Compiled(request_id)))
-        self._pool = PagePool(pages)
+        self._pool, self._runner, self._guides = PagePool(pages), runner, guides
         speculation = Speculation(eos_ids, guides.compiler) if config.speculation else None
         scheduler = Scheduler(config, KvCache(self._pool, tables, runner.row_bytes), Emitter(eos_ids), speculation)
         self._tell(scheduler, {})
@@ -159,7 +161,9 @@ class Worker:
         events: Events = {}
         while not self._inbox.empty() or not (scheduler.live or events):
             message = self._next()
-            if message is None or isinstance(message, Ping):  # answered by what is told below
+            if isinstance(message, Shed):
+                self._shed()
+            if message is None or isinstance(message, Ping | Shed):  # answered by what is told below
                 break
             _merge(events, self._receive(message, scheduler))
         _merge(events, self._compiling.overdue())
@@ -228,6 +232,13 @@ class Worker:
             self._prefilled += plan.prefilled
         scheduler.learn(plan.tokens, self._clock() - begin)
         return scheduler.apply(plan, results)
+
+    def _shed(self) -> None:
+        """Give back the memory of what is kept for requests to come."""
+        self._runner.drop_pages(self._pool.shed())
+        if not self._compiling:  # else some of them are about to be used
+            self._guides.forget()
+        give_back()
 
     def _announce(self, plan: Plan) -> None:
         computed = {seq.request_id for seq in plan.sequences}
