@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quintet import machine
-from quintet.cli import net
 from quintet.cli.console import OptionError, stdout
+from quintet.listen import sockets
 from quintet.models import bundled
 from quintet.models.files import cache_dir, human, sha256
 
@@ -120,8 +120,8 @@ def model() -> Finding:
 def free_port(port: int) -> Finding:
     """The port that ``quintet serve`` would take."""
     try:
-        net.listen("127.0.0.1", port).close()
-    except net.ListenError as error:
+        sockets.listen("127.0.0.1", port).close()
+    except sockets.ListenError as error:
         return Finding("warn", "port", str(error))
     return Finding("ok", "port", f"{port} on 127.0.0.1 is free")
 

@@ -20,6 +20,8 @@ from types import TracebackType
 from quintet import children
 from quintet.cli import watch
 
+WATCHDOG_S = 30.0
+
 _MODULE = watch.__file__
 _log = logging.getLogger(__name__)
 
@@ -56,7 +58,9 @@ class Heart:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        asked = [one for one in (seconds, manager_s()) if one]
+        self._managed = manager_s()
+        os.environ.pop("WATCHDOG_PID", None)  # a process that takes this one's place is meant as well
+        asked = [one for one in (seconds, self._managed) if one]
         self._pause_s = min(asked, default=0.0) / watch.TICKS
         self._watcher: subprocess.Popen[bytes] | None = None
         self._pipe = -1
@@ -75,7 +79,7 @@ class Heart:
 
     def _beat(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(self._pause_s, self._beat)
-        if manager_s():
+        if self._managed:
             notify(WATCHDOG=1)
         if self._seconds:
             try:
