@@ -6,9 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.backends.native.front.supervised import World, ready
+from tests.backends.native.front.test_engine import answer, loader, play, spec, until
 
+from quintet.backends.base import State
+from quintet.backends.native.core.types import U8, Batch
+from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.front.pressure import AGAIN_S, KEEP, TAKE, TAKE_AGAIN, Pressure
 from quintet.backends.native.wire.messages import Shed
+from quintet.backends.toy import ToyRunner
+from quintet.events import Finish
 
 GIB = 1 << 30
 
@@ -62,3 +68,24 @@ def test_an_engine_is_told_to_give_back_now_and_then_and_refuses_only_when_that_
     assert not world.made.short_of_memory()
     health = world.made.health(draining=False)
     assert (health.incidents.shed >= 4, health.incidents.short, health.memory) == (True, 1, 0.5)
+
+
+class Greedy(ToyRunner):
+    """A runner whose memory does not suffice for a Z."""
+
+    def forward(self, batch: Batch) -> U8:
+        if (batch.tokens == ord("Z")).any():
+            raise MemoryError
+        return super().forward(batch)
+
+
+@pytest.mark.fault("D05")
+def test_a_request_for_which_the_memory_does_not_suffice_ends_with_an_error_and_the_engine_goes_on() -> None:
+    async def scenario(engine: Engine) -> None:
+        await until(engine, State.READY)
+        before = await answer(engine, spec("good"))
+        assert (await answer(engine, spec("baZd")))[-1].finish is Finish.ERROR
+        assert [event.token for event in await answer(engine, spec("good"))] == [event.token for event in before]
+        assert engine.health().state is State.READY
+
+    play(scenario, loader(Greedy()))
