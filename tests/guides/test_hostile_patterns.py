@@ -70,9 +70,7 @@ def test_what_cannot_be_followed_is_refused_by_its_field(place: str, pattern: st
 @pytest.mark.fault("B10")
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("pattern", COSTLY)
-def test_what_costs_others_a_century_is_followed_or_too_complex(
-    place: str, pattern: str, translated: dict[Guide, str | BadRequest]
-) -> None:
+def test_what_costs_others_a_century_is_followed_or_refused(place: str, pattern: str, translated: dict[Guide, str | BadRequest]) -> None:
     """What comes of it, if it ends, is the pattern's; a mask never ends in an error."""
     guide = PLACES[place](pattern)
     grammar = translated[guide]
