@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import threading
@@ -95,3 +96,16 @@ def test_the_sdk_does_not_try_again_what_no_waiting_helps(tmp_path: Path) -> Non
         assert caught.value.code == "insufficient_quota"
         assert caught.value.request.headers["x-stainless-retry-count"] == "0"
         assert client.completions.create(model="toy", prompt="a", max_tokens=9)
+
+
+@pytest.mark.fault("F08")
+def test_with_a_ledger_a_restart_forgets_neither_the_day_nor_the_budget(tmp_path: Path) -> None:
+    """Seven tokens a request: three of them are all that a budget of 25 and a day of 24 allow."""
+    store = tmp_path / "keys.db"
+    alice, bob = keys(store, "add", "alice", "--budget", "25"), keys(store, "add", "bob", "--tokens-per-day", "24")
+    words = ("--toy", "--keys", str(store), "--ledger", str(tmp_path / "ledger.db"))
+    with served(*words) as one:
+        assert [status(one.url, key) for key in (alice, bob) * 2] == [200] * 4
+        one.end(signal.SIGTERM)
+    with served(*words) as one:
+        assert [status(one.url, key) for key in (alice, bob) * 2] == [200, 200, 429, 429]
