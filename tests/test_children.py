@@ -38,12 +38,16 @@ os.kill(os.getpid(), signal.SIGSEGV)
 
 
 @pytest.mark.fault("G09")
-@pytest.mark.parametrize(("how", "said"), [("private", b"0 0\n"), ("open", b"1 1073741824\n")])
-def test_a_process_that_keeps_to_itself_leaves_no_core(how: str, said: bytes, tmp_path: object) -> None:
-    with subprocess.Popen([sys.executable, "-c", CRASH, how], stdout=subprocess.PIPE, cwd=str(tmp_path)) as process:
+@pytest.mark.parametrize(
+    ("how", "dumpable", "said"),
+    [("private", "", b"0 0\n"), ("private", "0", b"0 0\n"), ("private", "1", b"1 1073741824\n"), ("open", "", b"1 1073741824\n")],
+)
+def test_a_process_that_keeps_to_itself_leaves_no_core_unless_asked_to(how: str, dumpable: str, said: bytes, tmp_path: object) -> None:
+    environment = {**os.environ, "QUINTET_DUMPABLE": dumpable}
+    with subprocess.Popen([sys.executable, "-c", CRASH, how], stdout=subprocess.PIPE, cwd=str(tmp_path), env=environment) as process:
         assert process.stdout is not None
         assert process.stdout.read() == said
         _, status = os.waitpid(process.pid, 0)
         process.returncode = -signal.SIGSEGV
         assert os.WTERMSIG(status) == signal.SIGSEGV
-        assert not (how == "private" and os.WCOREDUMP(status))
+        assert said != b"0 0\n" or not os.WCOREDUMP(status)

@@ -42,6 +42,7 @@ def child(command: Sequence[str | Path], log: Path, *, read: bool, feed: bool = 
             stdout=subprocess.PIPE if read else stderr,
             stderr=stderr,
             text=True,
+            env={**os.environ, "QUINTET_DUMPABLE": "1"},  # so that our own server's memory can be measured, not by root alone
             start_new_session=True,
         )
     try:

@@ -50,7 +50,8 @@ def main() -> None:
             assert server.stdout is not None
             url = re.search(r"http://\S+(?=/v1)", server.stdout.readline())
             assert url, "the server did not start"
-            engine = int(Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text(encoding="utf-8").split()[0])
+            children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text(encoding="utf-8").split()
+            engine = next(int(child) for child in children if b"worker.child" in Path(f"/proc/{child}/cmdline").read_bytes())
             rounds = []
             for _ in range(args.rounds):
                 before = cpu(server.pid), cpu(engine)

@@ -7,7 +7,7 @@ import os
 import resource
 import sys
 
-_NAMES = frozenset({"HOME", "LANG", "LANGUAGE", "PATH", "QUINTET_ISA", "TMPDIR", "TZ", "VIRTUAL_ENV", "GLIBC_TUNABLES"})
+_NAMES = frozenset({"HOME", "LANG", "LANGUAGE", "PATH", "QUINTET_DUMPABLE", "QUINTET_ISA", "TMPDIR", "TZ", "VIRTUAL_ENV", "GLIBC_TUNABLES"})
 _BEGINNINGS = ("LC_", "LD_", "DYLD_", "MALLOC_", "PYTHON", "ASAN_", "LSAN_", "TSAN_", "UBSAN_", "COVERAGE_")
 _PR_SET_DUMPABLE = 4
 
@@ -26,8 +26,11 @@ def environment(**more: str) -> dict[str, str]:
 def keep_private() -> None:
     """No core file of this process, whoever asks for one, and no look into its memory or environment for others of the same user.
 
-    A limit of 0 is not enough: a core that goes to a program (``|`` in ``core_pattern``) has none. Both end with ``exec``.
+    A limit of 0 is not enough: a core that goes to a program (``|`` in ``core_pattern``) has none. Both end with ``exec``. Whoever wants
+    to debug or measure a server says so: ``QUINTET_DUMPABLE=1``.
     """
+    if os.environ.get("QUINTET_DUMPABLE") == "1":
+        return
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if sys.platform == "linux":
         prctl(_PR_SET_DUMPABLE, 0)

@@ -21,7 +21,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 @pytest.fixture(scope="module")
 def one() -> Iterator[Served]:
-    with served("--toy", "--log-level", "warning") as one:
+    with served("--toy", "--log-level", "warning", QUINTET_DUMPABLE="1") as one:  # else only root sees descriptors
         yield one
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from tests.e2e.test_serve_command import PATIENCE_S, Served, served
+from tests.support import processes
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -24,14 +25,13 @@ SECOND = ("--alias", "text-davinci-003=second")
 
 def engines(one: Served) -> list[int]:
     """The processes of the engines, in the order of their start, which is that of the models."""
-    found = [path for path in Path("/proc").glob("[0-9]*") if _field(path, 1) == one.process.pid]
-    return [int(path.name) for path in sorted(found, key=lambda path: (_field(path, 19), int(path.name)))]
+    return sorted(processes.engines(one.process.pid), key=lambda process: (_started(process), process))
 
 
-def _field(path: Path, at: int) -> int:
-    """A field after the name: 1 = the parent, 19 = the start."""
+def _started(process: int) -> int:
+    """The kernel's time of its start: the 20th field after the name."""
     try:
-        return int((path / "stat").read_text().rpartition(")")[2].split()[at])
+        return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19])
     except OSError:
         return 0
 
