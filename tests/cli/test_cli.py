@@ -14,7 +14,7 @@ import click
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.reference.tiny_model import FAMILIES, TinySpec, write_tiny
+from tests.reference.tiny_model import TinySpec, write_tiny
 from tests.support.report import Notes
 
 from quintet import cli
@@ -235,21 +235,6 @@ def test_show_tells_sizes_quantisation_and_memory_for_a_context(tiny: Path) -> N
     assert lines["file"].startswith(str(tiny))
     assert lines["quantisation"].split(":")[1].split()[0] in ("F32", "Q4_0", "Q8_0", "Q4_1")
     assert lines["memory"].endswith("for 32 tokens")
-
-
-@pytest.mark.parametrize("spec", FAMILIES, ids=lambda spec: spec.name)
-def test_a_model_of_every_family_is_shown_and_completes_a_prompt(
-    spec: TinySpec, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = str(write_tiny(tmp_path / f"{spec.name}.gguf", spec))
-    assert app(["show", file], standalone_mode=False) in (None, 0)
-    assert f"architecture  {spec.architecture}" in capsys.readouterr().out
-    words = ["run", file, "the end", "-n", "8", "--seed", "1", "--kv-cache", "8MiB", "--threads", "1"]
-    texts = []
-    for _ in range(2):
-        assert app(words, standalone_mode=False) in (None, 0)
-        texts.append(capsys.readouterr().out)
-    assert texts[0] and texts[0] == texts[1]
 
 
 def test_the_kv_cache_of_a_token_is_the_native_cores(tiny: Path) -> None:
