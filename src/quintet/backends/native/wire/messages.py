@@ -7,6 +7,7 @@
                          <-------------------------   Progress ... Progress, Ready
       Submit, Abort      ------------------------->
                          <-------------------------   Started, Stepped, Started, Stepped ...
+      Shed               ------------------------->   (when memory runs short)
       Ping               ------------------------->   (to one without work)
                          <-------------------------   Stepped
       Stop               ------------------------->
@@ -126,6 +127,10 @@ class Ping(Message, frozen=True):
     """Say something: are you there?"""
 
 
+class Shed(Message, frozen=True):
+    """Give back what memory can be spared: what is kept for requests to come."""
+
+
 class Stop(Message, frozen=True):
     """Drop everything and end."""
 
@@ -190,6 +195,7 @@ class EventRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     waited: float = 0.0
     drafts: DraftCounts = NO_DRAFTS
     blame: Blame = Blame.SERVER
+    computed: int = 0
 
     def event(self, pieces: Sequence[bytes]) -> TokenEvent:
         """With the token's bytes. One that ends its sequence has none, whatever it is elsewhere: ``stop_token_ids`` may name any.
@@ -211,6 +217,7 @@ class EventRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
             self.waited,
             self.drafts,
             self.blame,
+            self.computed,
         )
 
 
@@ -258,6 +265,6 @@ class Died(Message, frozen=True):
         return None if not self.reason else ModelError(self.reason) if self.model else EngineFailed(self.reason)
 
 
-ToWorker = Submit | Abort | Ping | Stop
+ToWorker = Submit | Abort | Shed | Ping | Stop
 ToProcess = Load | Vocabulary | ToWorker
 FromWorker = Progress | Ready | Started | Stepped | Died
