@@ -34,8 +34,7 @@ def serving(make: Callable[[], ASGIApp], most: int = MOST, tls: Tls | None = Non
     async def serve() -> None:
         server = Server(app, [Listener(listener), *([Listener(admin, "admin")] if admin else [])], most, tls)
         serving = asyncio.create_task(server.serve())
-        while not server.started:
-            await asyncio.sleep(0.001)
+        server.open()
         started.set()
         while not end.is_set():
             await asyncio.sleep(0.01)

@@ -141,10 +141,12 @@ class Inherited:
 
     Args:
         ready: where to say that this process serves, to one that it takes the place of.
+        waits: they were listened on before this process began, so whoever connects meanwhile is to wait for it, not to be refused.
     """
 
     listeners: tuple[Listener, ...] = ()
     ready: int | None = None
+    waits: bool = False
 
 
 def inherited(environment: MutableMapping[str, str], pid: int) -> Inherited:
@@ -163,7 +165,7 @@ def inherited(environment: MutableMapping[str, str], pid: int) -> Inherited:
     ready = next((int(each) for each, name in named if name == READY), None)
     make = Listener if ready is None else Listener.owning  # systemd removes what it made
     socks = [(_taken(int(each)), ADMIN if name == ADMIN else PUBLIC) for each, name in named if name != READY]
-    return Inherited(tuple(make(sock, name) for sock, name in socks), ready)
+    return Inherited(tuple(make(sock, name) for sock, name in socks), ready, waits=True)
 
 
 def _taken(descriptor: int) -> socket.socket:
