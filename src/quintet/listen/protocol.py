@@ -234,11 +234,9 @@ class Protocol(HttpToolsProtocol):
         if version not in ("1.0", "1.1"):
             self._refuse(b"505 HTTP Version Not Supported")
             raise ValueError(version)
-        if codings and version == "1.0":  # RFC 9112, 6.1: "MUST treat the message as if the framing is faulty"
+        # RFC 9112, 6.1: in HTTP/1.0 "MUST treat the message as if the framing is faulty"; any other coding would be read in two ways
+        if codings and (version == "1.0" or codings != [b"chunked"]):
             self._refuse(b"400 Bad Request")
-            raise ValueError(version)
-        if codings not in ([], [b"chunked"]):  # RFC 9112, 6.1: "a transfer coding it does not understand SHOULD respond with 501"
-            self._refuse(b"501 Not Implemented")
             raise ValueError(codings)
 
     def _require_host(self) -> None:
