@@ -67,6 +67,9 @@ class NoModel:
     def copy_page(self, source: int, target: int) -> None:
         """Nothing to copy."""
 
+    def drop_pages(self, pages: Sequence[int]) -> None:
+        """Nothing to drop."""
+
 
 def no_draw(_: NativeSamplers, logits: F32, *_more: object) -> I32:
     return np.zeros(len(logits), np.int32)
@@ -99,6 +102,7 @@ def parts(sequences: int, steps: int, logprobs: int | None) -> dict[str, float]:
         t0 = time.thread_time()
         plan = scheduler.plan(0.0)
         t1 = time.thread_time()
+        stepper.copy(plan.copies)
         results = stepper.run(plan)
         t2 = time.thread_time()
         scheduler.apply(plan, results)

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from tests.support.preparing import prepare
@@ -19,7 +20,6 @@ from quintet.backends.toy import toy_loader
 from quintet.config import EngineConfig
 from quintet.events import Blame, Finish, TokenEvent
 from quintet.guides.compiled import Guides
-from quintet.guides.matcher import Matcher
 from quintet.inputs.sequence import SequenceSpec
 from quintet.request import Guide, GuideKind, Sampling
 
@@ -41,7 +41,7 @@ class Compiler:
         self.begun, self.go = threading.Event(), threading.Event()
         compile_ = Guides._compiled
 
-        def compiled(guides: Guides, grammar: str) -> Matcher:
+        def compiled(guides: Guides, grammar: str) -> Any:
             if "slow" in grammar and not guides.ready(grammar):
                 self.begun.set()
                 assert self.go.wait(120)
@@ -146,7 +146,7 @@ def test_a_request_that_is_called_off_ends_at_once_though_its_guide_is_still_com
 
 @pytest.mark.fault("C08")
 def test_a_compiler_that_breaks_ends_the_request_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(guides: Guides, grammar: str) -> Matcher:
+    def broken(guides: Guides, grammar: str) -> Any:
         raise MemoryError
 
     async def go() -> None:
@@ -156,5 +156,33 @@ def test_a_compiler_that_breaks_ends_the_request_only(monkeypatch: pytest.Monkey
             (end,) = [event async for batch in engine.submit(prepared) for event in batch]
             assert (end.finish, end.error) == (Finish.ERROR, BROKEN)
             assert text(await answer(engine, None))
+
+    asyncio.run(go())
+
+
+@pytest.mark.fault("B10")
+def test_one_tenants_guides_are_in_the_way_of_its_own_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twenty of its wait to be compiled; another's is the next but one."""
+    compiler, compile_, order = Compiler(monkeypatch), Guides._compiled, list[str]()
+
+    def compiled(guides: Guides, grammar: str) -> Any:
+        found = compile_(guides, grammar)
+        order.append(grammar.partition("/")[2].partition("/")[0])
+        return found
+
+    monkeypatch.setattr(Guides, "_compile", lambda guides, grammars, then: [compiled(guides, one) for one in grammars] and then())
+
+    async def go() -> None:
+        async with running(Clock()) as engine, asyncio.timeout(120):
+            flood = [Guide(GuideKind.REGEX, f"slow{at}", "grammar") for at in range(20)]
+            prepared = [await prepare(engine, [spec(guide)], "flood") for guide in flood]
+            other = await prepare(engine, [spec(QUICK)], "other")
+            streams = [engine.submit(one) for one in [*prepared, other]]
+            await asyncio.to_thread(compiler.begun.wait, 120)
+            await pass_by(engine, Clock(), 1)
+            compiler.go.set()
+            for stream in streams:
+                assert [event async for batch in stream for event in batch]
+            assert order.index("quick") <= 2 and len(order) == 21
 
     asyncio.run(go())
