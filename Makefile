@@ -15,7 +15,6 @@
 # make test-sampling   over 10,000 random cases of sampling against its numpy twin (2 minutes)
 # make test-schemas    2,000 random JSON schemas, each generated to the end on the bundled model (10 minutes)
 # make test-kills      300 kills, crashes and stops of the engine's process under load (5 minutes)
-# make test-handovers  50 hand-overs to a new process under load, without a lost request (6 minutes)
 # make test-cancels    1,000 clients that leave at random moments (1 minute)
 # make test-repeats    20 prompts, 200 times each, under load: one answer each (10 minutes)
 # make sanitize        under the address, undefined-behaviour and thread sanitizers
@@ -29,7 +28,7 @@ STAMPS := $(VENV)/stamps
 NATIVE := CMakeLists.txt csrc/CMakeLists.txt $(wildcard csrc/*.cpp csrc/*.h csrc/*/*.cpp csrc/*/*.h)
 
 .PHONY: serve setup test check support faults diagrams bench bench-serve clean
-.PHONY: test-clients test-fuzz test-sampling test-schemas test-kills test-cancels test-handovers test-repeats sanitize test-emulated neon
+.PHONY: test-clients test-fuzz test-sampling test-schemas test-kills test-cancels test-repeats sanitize test-emulated neon
 .DEFAULT_GOAL := serve
 .DELETE_ON_ERROR:
 # Stamps of one set-up build on each other, so a parallel make must not run ahead.
@@ -52,9 +51,6 @@ test-schemas: setup
 
 test-kills: setup
 	@QUINTET_TEST_KILLS=300 $(BIN)/python -m pytest --timeout 1800 tests/e2e/test_kills.py $(ARGS)
-
-test-handovers: setup
-	@QUINTET_TEST_HANDOVERS=50 $(BIN)/python -m pytest -s --timeout 1800 tests/e2e/test_handover.py -k lost $(ARGS)
 
 test-cancels: setup
 	@QUINTET_TEST_CANCELS=1000 $(BIN)/python -m pytest --timeout 1800 tests/e2e/test_cancels.py $(ARGS)
