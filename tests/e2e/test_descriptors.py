@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.e2e.test_serve_command import PATIENCE_S
-from tests.e2e.test_serve_process import _parent
+from tests.e2e.test_serve_process import children_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -58,13 +58,6 @@ def ask(port: int, path: bytes = b"/health", method: bytes = b"GET") -> bytes:
     return got
 
 
-def engine_of(process: subprocess.Popen[str]) -> int:
-    from pathlib import Path
-
-    (child,) = (path for path in Path("/proc").glob("[0-9]*") if _parent(path) == process.pid)
-    return int(child.name)
-
-
 @pytest.fixture(autouse=True)
 def many_files() -> Iterator[None]:
     """This process holds the other ends."""
@@ -81,7 +74,8 @@ def test_an_engine_killed_while_connections_take_all_that_there_is_comes_back() 
     """Issue 12, row 11. None of the connections is cut without a word, whether it said half a head or nothing at all."""
     with poor() as (process, port), contextlib.ExitStack() as held:
         clients = [held.enter_context(connect(port, b"GET /livez HTTP/1.1\r\nhost: loc" if n % 2 else b"")) for n in range(MANY)]
-        os.kill(engine_of(process), signal.SIGKILL)
+        (engine,) = children_of(process.pid, b"worker.child")
+        os.kill(engine, signal.SIGKILL)
         end = time.monotonic() + PATIENCE_S
         while not ask(port).startswith(b"HTTP/1.1 200"):
             assert time.monotonic() < end

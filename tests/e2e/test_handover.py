@@ -19,11 +19,13 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.test_serve_command import PATIENCE_S, Served, served
+from tests.e2e.test_serve_process import children_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 HANDOVERS = int(os.environ.get("QUINTET_TEST_HANDOVERS", "2"))
 BODY = json.dumps({"prompt": "x", "max_tokens": 8, "temperature": 0}).encode()
+SERVE = b"\0serve\0"
 JSON = {"Content-Type": "application/json"}
 
 
@@ -86,21 +88,16 @@ class Clients:
 
 def replaced(pid: int) -> int:
     """Send SIGUSR2, and wait until the process is gone; the new one's number."""
-    children = _children(pid)
+    before = {*children_of(pid, SERVE)}
     os.kill(pid, signal.SIGUSR2)
     end = time.monotonic() + PATIENCE_S
     new = 0
     while time.monotonic() < end:
-        new = new or next(iter(_children(pid) - children), 0)
+        new = new or next(iter({*children_of(pid, SERVE)} - before), 0)
         if new and _state(pid) in "ZX":
             return new
         time.sleep(0.02)
     raise AssertionError("no hand-over")
-
-
-def _children(pid: int) -> set[int]:
-    found = (path for path in Path("/proc").glob("[0-9]*") if _stat(path)[1:2] == [str(pid)])
-    return {int(path.name) for path in found}
 
 
 def _state(pid: int) -> str:
