@@ -154,7 +154,7 @@ def test_a_unix_socket_and_the_admin_listener_are_handed_over_too_and_the_file_g
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True) as process:
         try:
             assert process.stdout
-            assert f"http+unix:{path}:/v1" in process.stdout.readline()
+            assert f" at http://localhost/v1 on {path}, " in process.stdout.readline()
             assert over_unix(path, "/livez") == 200
             pid = replaced(process.pid)
             assert over_unix(path, "/livez") == 200

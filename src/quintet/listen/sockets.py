@@ -68,6 +68,11 @@ class Listener:
         """The IP address; empty for a Unix socket."""
         return "" if self.sock.family == socket.AF_UNIX else str(self.sock.getsockname()[0]).partition("%")[0]
 
+    @property
+    def path(self) -> str:
+        """Of a Unix socket; empty for an IP address."""
+        return str(self.sock.getsockname()) if self.sock.family == socket.AF_UNIX else ""
+
     def close(self) -> None:
         """Listen no more, and leave no file."""
         self.sock.close()
@@ -185,9 +190,9 @@ def is_loopback(host: str) -> bool:
 
 
 def url(sock: socket.socket, scheme: str = "http") -> str:
-    """The address to paste; a wildcard address is reached on loopback."""
+    """The address to paste; a wildcard address is reached on loopback, and over a Unix socket the host is of no account."""
     if sock.family == socket.AF_UNIX:
-        return f"{scheme}+unix:{sock.getsockname()}:"
+        return f"{scheme}://localhost"
     host, port = sock.getsockname()[:2]
     if ipaddress.ip_address(host).is_unspecified:
         host = "::1" if ":" in host else "127.0.0.1"
