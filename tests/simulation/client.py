@@ -18,7 +18,8 @@ from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finish, Finis
 from quintet.request import CompletionRequest, Sampling, StopRules
 from quintet.service import Job, Service
 
-RETRIES = 3
+PATIENCE = (0.2, 1.0, 4.0, 16.0, 64.0)
+"""Seconds that a client waits after each refusal, before it gives up."""
 
 
 class Requests:
@@ -45,9 +46,9 @@ class Requests:
         prompts = tuple(self._prompt() for _ in range(1 if random.random() < 0.95 else 2))
         n = 1 if random.random() < 0.8 else random.randint(2, 4)
         logprobs = random.choice([None, None, None, 0, 3])
-        echo = random.random() < 0.15
+        echo = random.random() < 0.08
         stop = (self._letters(2).decode(),) if random.random() < 0.1 else ()
-        return self._request(prompts, random.choice([1, 2, 4, 6, 8, 12, 24]) if not echo or random.random() < 0.5 else 0, n, logprobs, echo, stop)
+        return self._request(prompts, random.choice([1, 1, 2, 2, 3, 4, 6, 16]) if not echo or random.random() < 0.5 else 0, n, logprobs, echo, stop)
 
     def poison(self) -> CompletionRequest:
         """Always the same one: it kills the engine, or fails there."""
@@ -67,8 +68,8 @@ class Requests:
     def _prompt(self) -> tuple[int, ...]:
         random = self._random
         text = random.choice(self._pool)
-        begin = text[: random.choice([0, 3, 16, 20, 32, 40, 100])]
-        return (*begin, *self._letters(random.choice([1, 1, 5, 15, 30, 60])))
+        begin = text[: random.choice([0, 3, 16, 20, 32, 40, 90])]
+        return (*begin, *self._letters(random.choice([1, 1, 2, 5, 15, 40])))
 
     def _sampling(self) -> Sampling:
         random = self._random
@@ -87,8 +88,8 @@ class Clients:
     """Those who ask one engine.
 
     Args:
-        left: requests that are still to be asked.
         think_s: seconds between a client's requests, on average.
+        left: requests that are still to be asked.
     """
 
     loop: SimulatedLoop
@@ -98,11 +99,12 @@ class Clients:
     service: Service
     requests: Requests
     random: Random
-    left: int
     think_s: float
+    left: int = 0
 
-    async def run(self, count: int) -> None:
-        """So many at once, until nothing is left to ask."""
+    async def run(self, count: int, requests: int) -> None:
+        """So many at once, who ask so many times together."""
+        self.left = requests
         await asyncio.gather(*(self._client() for _ in range(count)))
 
     async def _client(self) -> None:
@@ -119,7 +121,7 @@ class Clients:
         self.left -= 1
         request = self.requests.poison() if self.chance.happens(Fault.POISON) else self.requests.make()
         tenant = self.requests.tenant()
-        for wait in (0.1, 1.0, 5.0):
+        for wait in PATIENCE:
             try:
                 job = await self.service.prepare(request, tenant)
                 break

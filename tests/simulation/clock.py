@@ -30,6 +30,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self._now = 0.0
+        self._scheduled: list[asyncio.TimerHandle]  # the base class's timers, the next one first
         self._selector = self  # what the base class asks to wait
         self._failure: BaseException | None = None
         self.thread_s: Callable[[], float] = lambda: 0.0
@@ -79,7 +80,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         """The base class has nothing to do for so long; ``None``: and no timer."""
         if timeout is None:
             raise StuckError("everybody waits, and nothing will wake anybody")
-        self._now += timeout
+        if timeout > 0:
+            self._now = max(self._now, self._scheduled[0].when())  # not added up, which would round
         return []
 
     def _process_events(self, events: list[object]) -> None:

@@ -29,6 +29,7 @@ from tests.simulation.model import CONTEXT, TOKENIZER
 from tests.simulation.scheduling import WatchedQueue
 
 from quintet import service as service_module
+from quintet.backends.base import State
 from quintet.backends.native.core.loader import PAGE
 from quintet.backends.native.front import engine as engine_module
 from quintet.backends.native.front import process as process_module
@@ -57,7 +58,7 @@ class Setting:
     think_s: float
     step_s: float
     token_s: float
-    drains: bool
+    drained: int
     fragile: bool
 
     @classmethod
@@ -67,16 +68,16 @@ class Setting:
         config = EngineConfig(
             kv_bytes=pages * PAGE * 8,
             batch_tokens=random.choice([16, 24, 32, 64, 128]),
-            max_running=random.choice([1, 2, 4, 8, 8, 16]),
+            max_running=random.choice([1, 2, 4, 8, 16, 16]),
             max_waiting=random.choice([2, 8, 32, 64]),
             max_sequences=8,
             speculation=random.random() < 0.5,
         )
         tenants = tuple(f"tenant {number}" for number in range(random.randint(1, 5))) if random.random() < 0.8 else ("",)
         step_s = 10 ** random.uniform(-3, -1)
-        clients = random.choice([1, 4, 8, 16, 32])
+        clients = random.choice([2, 8, 16, 24, 32])
         think_s = step_s * random.choice([0.3, 3, 30])
-        return cls(config, tenants, clients, think_s, step_s, step_s / 50, random.random() < 0.3, random.random() < 0.02)
+        return cls(config, tenants, clients, think_s, step_s, step_s / 50, random.choice([0, 0, 20]), random.random() < 0.02)
 
     @property
     def bound_s(self) -> float:
@@ -149,16 +150,18 @@ class World:
             Service(engine, preparer, loop.time),
             Requests(self.chance.stream("requests"), setting.tenants),
             self.chance.stream("clients"),
-            self._requests,
             setting.think_s,
         )
         looking = asyncio.create_task(_look(watch))
-        asked = asyncio.create_task(clients.run(setting.clients))
-        if setting.drains:
-            await asyncio.sleep(self.chance.stream("drain").random() * self._requests * setting.step_s * 2)
+        while engine.health().state is State.LOADING and not setting.fragile:
+            await asyncio.sleep(0.1)
+        await clients.run(setting.clients, self._requests - setting.drained)
+        if setting.drained:
+            last = asyncio.create_task(clients.run(setting.clients, setting.drained))
+            await asyncio.sleep(setting.step_s * 10)
             engine.drain()
             watch.trace("drains")
-        await asked
+            await last
         await self._end(engine)
         looking.cancel()
         await preparer.close()
