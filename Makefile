@@ -3,6 +3,7 @@
 # make test            set up, then the tests                                   (make test ARGS="tests/models -k store")
 # make check           lint, format, types, import rules
 # make support         write the README's table of fields anew
+# make faults          write docs/faults.md anew: what may go wrong, and the tests that prove what is promised for it
 # make diagrams        write the diagram of a sequence's states anew
 # make bench           set up, then the measurements                            (make bench ARGS="...")
 # make bench-serve     set up, then servers under load, ours and others         (make bench-serve ARGS="...")
@@ -26,7 +27,7 @@ BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
 NATIVE := CMakeLists.txt csrc/CMakeLists.txt $(wildcard csrc/*.cpp csrc/*.h csrc/*/*.cpp csrc/*/*.h)
 
-.PHONY: serve setup test check support diagrams bench bench-serve clean
+.PHONY: serve setup test check support faults diagrams bench bench-serve clean
 .PHONY: test-clients test-fuzz test-sampling test-schemas test-kills test-cancels test-repeats sanitize test-emulated neon
 .DEFAULT_GOAL := serve
 .DELETE_ON_ERROR:
@@ -74,6 +75,10 @@ check: $(STAMPS)/build
 # The README's table of fields, from the field tables and docs/support.toml.
 support: setup
 	@$(BIN)/python scripts/support.py
+
+# The table of faults, from docs/faults.toml and the tests' marks.
+faults: setup
+	@$(BIN)/python scripts/faults.py
 
 # The diagram of a sequence's states, from the scheduler's table.
 diagrams: setup

@@ -16,10 +16,10 @@ for _name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "QUINTET_API_KEY"):
 
 @pytest.fixture(autouse=True, scope="session")
 def patience() -> Iterator[None]:
-    """A machine that is busy with other things starts the process that tries guides slowly: that alone must end no check."""
-    from quintet.guides import check
+    """A machine that is busy with other things gives little of its time to the process that tries guides: that alone must end no check."""
+    from quintet.guides import processes
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(check, "WALL_S", 120.0)
-        patched.setattr(check, "_GIVE_UP_S", 120.0)
+        patched.setattr(processes, "WALL_S", 120.0)
+        patched.setattr(processes, "_GIVE_UP_S", 120.0)
         yield

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+import pytest
 
 from quintet.logs import MOST_KEPT, Lines, LinesHandler
 
@@ -39,6 +42,7 @@ def test_what_is_read_arrives_in_order() -> None:
         assert drained(reader) == b"".join(b"%d\n" % number for number in range(100))
 
 
+@pytest.mark.fault("D08")
 def test_nobody_waits_for_a_reader_and_what_is_lost_is_counted_where_reading_begins_again() -> None:
     count, text = 3 * MOST_KEPT, "x" * 200
     with pipe() as (reader, writer):
@@ -69,6 +73,7 @@ def test_a_line_longer_than_a_pipe_takes_at_once_is_written_whole_when_there_is_
     assert found.startswith(long.encode() + b"z\n")
 
 
+@pytest.mark.fault("D08")
 def test_a_closed_stream_is_no_error() -> None:
     with pipe() as (_, writer):
         closed = os.dup(writer)
@@ -86,3 +91,25 @@ def test_a_record_is_a_line_of_its_form() -> None:
         handler = LinesHandler(Lines(writer), "%(levelname)s %(message)s")
         handler.handle(logging.LogRecord("name", logging.INFO, "file", 1, "said %d", (7,), None))
         assert drained(reader) == b"INFO said 7\n"
+
+
+@pytest.mark.fault("G01", "G04")
+def test_an_exception_is_told_by_kind_and_place_and_never_by_its_words() -> None:
+    secret = f"prompt-{os.getpid()}"
+
+    def inner() -> None:
+        raise ValueError(secret)
+
+    try:
+        try:
+            inner()
+        except ValueError as error:
+            raise KeyError(secret) from error
+    except KeyError:
+        raised = sys.exc_info()
+    with pipe() as (reader, writer):
+        LinesHandler(Lines(writer)).handle(logging.LogRecord("name", logging.ERROR, "file", 1, "it broke", (), raised))
+        said = drained(reader).decode()
+    assert said.startswith("it broke\n") and "KeyError\nraised while handling:\n" in said and said.endswith("ValueError\n")
+    assert "in inner" in said and "test_logs.py" in said
+    assert secret not in said

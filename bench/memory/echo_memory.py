@@ -28,6 +28,14 @@ def field(pid: int, name: str) -> int:
     return int(found[1]) * 1024
 
 
+def url_of(server: subprocess.Popen[str]) -> str:
+    """Where a server that has just been started listens, from its first line."""
+    assert server.stdout is not None
+    found = re.search(r"http://\S+(?=/v1)", server.stdout.readline())
+    assert found, "the server did not start"
+    return found[0]
+
+
 def family(pid: int) -> list[int]:
     """The process and its children."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").split()
@@ -50,16 +58,14 @@ def measure(model: str, context: int, stream: bool) -> int:
     command = [sys.executable, "-m", "quintet", "serve", model, "--port", "0", "--ctx-size", str(context), "--log-level", "error"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
-            assert server.stdout is not None
-            url = re.search(r"http://\S+(?=/v1)", server.stdout.readline())
-            assert url, "the server did not start"
-            ask(url[0], list(range(1000, 1040)), stream)
+            url = url_of(server)
+            ask(url, list(range(1000, 1040)), stream)
             pids = family(server.pid)
             before = [field(pid, "VmRSS") for pid in pids]
             for pid in pids:
                 Path(f"/proc/{pid}/clear_refs").write_text("5", encoding="ascii")  # the peak counts from now
             begin = time.monotonic()
-            size = ask(url[0], [1000 + index * 7 % 20_000 for index in range(context - 1)], stream)
+            size = ask(url, [1000 + index * 7 % 20_000 for index in range(context - 1)], stream)
             took = time.monotonic() - begin
             added = [(field(pid, "VmHWM") - had) // MIB for pid, had in zip(pids, before, strict=True)]
         finally:

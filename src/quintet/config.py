@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
+MAX_LOGPROBS = 2_000_000
+"""An evaluation's batch fits: 128 prompts of 4,096 tokens, each with one alternative. At this bound the front stays below 500 MB."""
+
 
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
@@ -23,6 +26,7 @@ class ServerConfig:
         timeout: most seconds from a completion's arrival to its end; 0 = no limit.
         max_per_key: most completions at once per API key; 0 = no limit.
         admin_key: for loading and unloading models; empty = nobody may.
+        max_logprobs: most log-probabilities of an answer, see ``inputs/answer_size.py``.
     """
 
     host: str = "127.0.0.1"
@@ -35,6 +39,7 @@ class ServerConfig:
     timeout: float = 0.0
     max_per_key: int = 0
     admin_key: str = ""
+    max_logprobs: int = MAX_LOGPROBS
 
 
 @dataclass(frozen=True, slots=True)

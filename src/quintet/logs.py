@@ -9,7 +9,9 @@ import logging
 import os
 import select
 import threading
+import traceback
 from collections import deque
+from types import TracebackType
 
 MOST_KEPT = 4096
 """Lines that wait for a reader. A pipe holds some 400 more."""
@@ -65,13 +67,30 @@ class Lines:
         return any(event & select.POLLOUT for _, event in self._ready.poll(0))
 
 
+Raised = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
+"""``sys.exc_info``."""
+
+
+class Discreet(logging.Formatter):
+    """Tells of an exception what it is and where it came from, and not what it says: that may quote a prompt."""
+
+    def formatException(self, ei: Raised) -> str:  # noqa: N802  # logging's name
+        """See ``logging``."""
+        told, error, seen = [], ei[1], set[int]()
+        while error is not None and id(error) not in seen:
+            seen.add(id(error))
+            told.append("".join(traceback.format_tb(error.__traceback__)) + type(error).__qualname__)
+            error = error.__cause__ or error.__context__
+        return "\nraised while handling:\n".join(told)
+
+
 class LinesHandler(logging.Handler):
     """Log records as lines."""
 
     def __init__(self, lines: Lines, form: str = "%(message)s") -> None:
         super().__init__()
         self._lines = lines
-        self.setFormatter(logging.Formatter(form))
+        self.setFormatter(Discreet(form))
 
     def emit(self, record: logging.LogRecord) -> None:
         """See ``logging``."""

@@ -14,6 +14,7 @@ from dataclasses import replace
 from quintet.backends.base import Backend
 from quintet.errors import BadRequest
 from quintet.events import NO_DRAFTS, Blame, Event, Failed, Finish, Finished, Timing, TokenEvent, Usage
+from quintet.inputs.answer_size import require_answer_size
 from quintet.inputs.capabilities import Capabilities
 from quintet.inputs.prepare import Preparer
 from quintet.inputs.sequence import Prepared, PreparedSequence, SequenceSpec
@@ -38,12 +39,14 @@ class Service:
     Args:
         preparer: for the same backend.
         clock: seconds, monotonic.
+        max_logprobs: most of an answer; ``None`` = any number.
     """
 
-    def __init__(self, backend: Backend, preparer: Preparer, clock: Callable[[], float]) -> None:
+    def __init__(self, backend: Backend, preparer: Preparer, clock: Callable[[], float], max_logprobs: int | None = None) -> None:
         self._backend = backend
         self._preparer = preparer
         self._clock = clock
+        self._max_logprobs = max_logprobs
 
     async def prepare(self, request: CompletionRequest, tenant: str = "") -> Job:
         """Check and tokenise; nothing is started, and the job may simply be dropped.
@@ -52,14 +55,16 @@ class Service:
             tenant: who asks; see ``Prepared``.
 
         Raises:
-            BadRequest: more choices than the engine offers, and all that the preparer refuses.
+            BadRequest: more choices than the engine offers, a larger answer than is allowed, and all that the preparer refuses.
             Loading, Overloaded, EngineFailed, TooManyRequests: the engine takes no work now, or none of this tenant.
         """
         watch = _Watch(self._clock)
         self._backend.require_room(1, tenant)  # where not even one sequence fits, nothing need be tokenised
         _check(request, self._backend.capabilities)
         specs = _specs(request)
-        sequences = await self._preparer.prepare(specs)
+        sequences = await self._preparer.prepare(specs, tenant)
+        if self._max_logprobs is not None:
+            require_answer_size(request, sequences, self._max_logprobs)
         self._backend.require_room(len(specs), tenant)  # others may have come meanwhile; nothing can between this and ``start``
         return Job(self._backend, Prepared(next(_ids), sequences, tenant), request, watch)
 

@@ -145,6 +145,7 @@ def test_the_models_are_a_setting_too(printed: Printed, write: Write, tmp_path: 
     assert printed("--config", file, QUINTET_MODELS="a b=one.gguf")["models"] == (["a", "b=one.gguf"], "QUINTET_MODELS")
 
 
+@pytest.mark.fault("G02")
 def test_keys_are_never_printed(command: Command, write: Write) -> None:
     for words, variables in (
         (["--admin-key", "hush"], {}),

@@ -65,6 +65,7 @@ def test_null_means_unset(dialect: str, field: Field[Any], value: object) -> Non
     assert parse(dialect, **{field.name: value}) == parse(dialect)
 
 
+@pytest.mark.fault("A02")
 @pytest.mark.parametrize(("dialect", "field", "value"), each(lambda field: wrong(field.kind)))
 def test_a_value_of_the_wrong_type_is_refused_by_name_in_the_dialects_own_form(dialect: str, field: Field[Any], value: object) -> None:
     with pytest.raises(BadRequest) as caught:
@@ -73,6 +74,7 @@ def test_a_value_of_the_wrong_type_is_refused_by_name_in_the_dialects_own_form(d
     assert field.name in PROVIDERS[dialect].dialect.error(caught.value).body.decode()
 
 
+@pytest.mark.fault("A08")
 @pytest.mark.parametrize(("dialect", "field", "value"), each(lambda field: inside_and_outside(field.kind)[1]))
 def test_a_value_outside_the_range_is_refused_by_name(dialect: str, field: Field[Any], value: object) -> None:
     with pytest.raises(BadRequest) as caught:

@@ -78,6 +78,7 @@ def test_null_means_unset(dialect: str, field: Field[Any], value: object) -> Non
     assert got == expected or later(dialect, field.name)
 
 
+@pytest.mark.fault("A02")
 @pytest.mark.parametrize(("dialect", "field", "value"), each(DIALECTS, lambda field: WRONG[type(field.kind)]))
 def test_a_value_of_the_wrong_type_is_refused_by_name(dialect: str, field: Field[Any], value: object) -> None:
     if isinstance(field.kind, Hint) and isinstance(value, field.kind.types):
@@ -88,6 +89,7 @@ def test_a_value_of_the_wrong_type_is_refused_by_name(dialect: str, field: Field
     assert caught.value.code == "invalid_type" or later(dialect, field.name)
 
 
+@pytest.mark.fault("A08", "B05")
 @pytest.mark.parametrize(("dialect", "field", "value"), each(DIALECTS, lambda field: bounds(field.kind)[1]))
 def test_a_value_outside_the_range_is_refused_by_name(dialect: str, field: Field[Any], value: object) -> None:
     with pytest.raises(BadRequest) as caught:
@@ -96,6 +98,7 @@ def test_a_value_outside_the_range_is_refused_by_name(dialect: str, field: Field
     assert len(str(caught.value)) < 300
 
 
+@pytest.mark.fault("A08")
 @pytest.mark.parametrize(("dialect", "field", "value"), each(DIALECTS, lambda field: bounds(field.kind)[0]))
 def test_a_value_at_the_bound_is_taken_or_said_to_be_not_there_yet(dialect: str, field: Field[Any], value: object) -> None:
     try:
@@ -109,6 +112,7 @@ def test_a_value_at_the_bound_is_taken_or_said_to_be_not_there_yet(dialect: str,
         assert error.param.startswith(f"{field.name.partition('.')[0]}.")
 
 
+@pytest.mark.fault("A21", "A22", "B14", "B15", "B16", "B17", "C13", "G07")
 @pytest.mark.parametrize(
     ("dialect", "field"), [(name, field) for name, (_, fields) in DIALECTS.items() for field in fields if field.status is Status.LATER]
 )

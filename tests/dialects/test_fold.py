@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.dialects.fold_clients import put_together
@@ -46,6 +47,7 @@ def check(dialect: Dialect, logprobs: bool, events: list[Event]) -> None:
     assert put_together(json.loads(chunk) for chunk in chunks) == json.loads(body)
 
 
+@pytest.mark.fault("H05")
 @settings(deadline=None)
 @given(requests())
 def test_openai_json_is_the_fold_of_its_stream(made: tuple[bool, list[Event]]) -> None:

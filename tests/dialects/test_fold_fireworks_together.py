@@ -9,6 +9,7 @@ import json
 from functools import partial
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.dialects.fold_clients import joined_fireworks, joined_together
@@ -84,6 +85,7 @@ extras = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.fault("H05")
 @settings(deadline=None, max_examples=100)
 @given(st.data(), shapes, extras)
 def test_fireworks_json_is_the_fold_of_its_stream(data: st.DataObject, shape: dict[str, Any], extra: dict[str, Any]) -> None:
@@ -119,6 +121,7 @@ def test_fireworks_shows_exactly_the_alternatives_that_were_asked_for(data: st.D
         assert [alternative["logprob"] for alternative in entry["top_logprobs"]] == likeliest
 
 
+@pytest.mark.fault("H05")
 @settings(deadline=None, max_examples=60)
 @given(st.data(), st.sampled_from([None, 0, 1, 20]), st.booleans(), st.integers(1, 3), st.integers(1, 6))
 def test_together_json_is_the_fold_of_its_stream(data: st.DataObject, logprobs: int | None, echo: bool, n: int, most: int) -> None:

@@ -40,6 +40,7 @@ def bodies(draw: st.DrawFn, table: tuple[Field[Any], ...]) -> bytes:
     return json.dumps(body).encode()
 
 
+@pytest.mark.fault("A10")
 @pytest.mark.parametrize("name", PROVIDERS)
 @settings(deadline=None, max_examples=150)
 @given(data=st.data())

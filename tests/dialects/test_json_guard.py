@@ -19,6 +19,7 @@ def refusal(body: bytes) -> BadRequest:
     return caught.value
 
 
+@pytest.mark.fault("A01")
 @pytest.mark.parametrize(
     "body",
     [
@@ -30,6 +31,7 @@ def test_what_is_not_one_json_object_is_refused(body: bytes) -> None:
     assert refusal(body).code == "invalid_json"
 
 
+@pytest.mark.fault("A12")
 @pytest.mark.parametrize(
     "body",
     [
@@ -46,12 +48,14 @@ def test_a_bad_byte_is_named_by_its_offset() -> None:
     assert "offset 6" in str(refusal(b'{"a":"\xff"}'))
 
 
+@pytest.mark.fault("A07")
 @pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999"])
 @pytest.mark.parametrize(("shape", "param"), [('{"t":%s}', "t"), ('{"a":{"b":[1,%s]}}', "a.b[1]")])
 def test_a_number_that_is_not_finite_is_refused_by_name(text: str, shape: str, param: str) -> None:
     assert refusal((shape % text).encode()).param == param
 
 
+@pytest.mark.fault("A11")
 @pytest.mark.parametrize("half", ["\\ud800", "\\udfff", "\\udc00\\ud800", "ok\\ud83dx"])
 def test_half_a_surrogate_pair_is_refused_by_name_and_offset(half: str) -> None:
     error = refusal(b'{"stop":["a","%b"]}' % half.encode())
@@ -64,11 +68,13 @@ def test_a_whole_surrogate_pair_is_one_character() -> None:
     assert decode_object(b'{"a":"\\ud83d\\ude00"}') == {"a": "\U0001f600"}
 
 
+@pytest.mark.fault("A23")
 @pytest.mark.parametrize("body", [b'{"a":1,"a":1}', b'{"b":{"a":1,"a":2}}', b'{"a":1,"\\u0061":2}'])
 def test_a_duplicate_key_is_refused_by_name(body: bytes) -> None:
     assert (refusal(body).param, refusal(body).code) == ("a", "duplicate_key")
 
 
+@pytest.mark.fault("A24")
 @pytest.mark.parametrize("depth", [MAX_DEPTH, 1000, 16_000])
 @pytest.mark.parametrize(("left", "right"), [("[", "]"), ('{"a":', "}")])
 def test_deep_nesting_is_refused(depth: int, left: str, right: str) -> None:
@@ -76,6 +82,7 @@ def test_deep_nesting_is_refused(depth: int, left: str, right: str) -> None:
     assert "nested deeper" in str(refusal(f'{{"a":{left * depth}{inner}{right * depth}}}'.encode()))
 
 
+@pytest.mark.fault("A24")
 @pytest.mark.parametrize("part", ["[]", "{}", "[1]", "1.5", "1e5", "true", "[" * 64 + "]" * 64])
 def test_more_parts_than_any_request_needs_are_refused_before_they_are_made(part: str) -> None:
     assert "more than 32768" in str(refusal(f'{{"a":[{",".join([part] * MAX_PARTS)}]}}'.encode()))
@@ -102,10 +109,12 @@ def test_integers_stay_exact() -> None:
     assert decode_object(b'{"a":18446744073709551616,"b":-9223372036854775809}') == {"a": 2**64, "b": -(2**63) - 1}
 
 
+@pytest.mark.fault("A10")
 def test_an_integer_of_thousands_of_digits_is_refused() -> None:
     assert "digits" in str(refusal(b'{"a":%b}' % (b"1" * 100_000)))
 
 
+@pytest.mark.fault("G04")
 def test_what_a_refusal_says_is_short_printable_ascii() -> None:
     for body in (b'{"%b":NaN}' % (b"k" * 100_000), b'{"\\r\\n\\u00e9":NaN}', b'["%b"]' % (b"x" * 100_000)):
         error = refusal(body)

@@ -20,6 +20,7 @@ ODD = ["-1", "1.5", " 12 ", "12 ", "+5", "1_000", "\u0661\u0662", "1e3", "07", "
 ODD += [str(MAX_TOKEN_ID + 1), "0x10", "a", "1\n"]
 
 
+@pytest.mark.fault("A06")
 @pytest.mark.parametrize("key", ODD)
 def test_any_other_spelling_of_a_key_is_refused(key: str) -> None:
     with pytest.raises(BadRequest, match="plain decimal digits") as caught:
@@ -28,6 +29,7 @@ def test_any_other_spelling_of_a_key_is_refused(key: str) -> None:
     assert len(str(caught.value)) < 200
 
 
+@pytest.mark.fault("A06")
 @pytest.mark.parametrize("bias", [101, -100.5, True, "5", None, [], {}])
 def test_a_bias_is_a_number_in_range_and_the_error_names_its_key(bias: object) -> None:
     with pytest.raises(BadRequest) as caught:
@@ -35,6 +37,7 @@ def test_a_bias_is_a_number_in_range_and_the_error_names_its_key(bias: object) -
     assert caught.value.param == "logit_bias.12"
 
 
+@pytest.mark.fault("B05")
 def test_the_number_of_keys_is_bounded() -> None:
     KIND.read("logit_bias", {str(token): 1 for token in range(1024)})
     with pytest.raises(BadRequest, match="at most 1024 token ids"):

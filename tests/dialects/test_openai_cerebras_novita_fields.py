@@ -36,6 +36,7 @@ def parse(dialect: str, data: bytes) -> Parsed:
     return DIALECTS[dialect][0].parse(data, fresh_seed=7)
 
 
+@pytest.mark.fault("A03")
 @pytest.mark.parametrize(("dialect", "field", "value"), each(DIALECTS, lambda field: [None]))
 def test_null_means_unset(dialect: str, field: Field[Any], value: object) -> None:
     if field.shown == "required":
@@ -49,6 +50,7 @@ def test_null_means_unset(dialect: str, field: Field[Any], value: object) -> Non
     assert parse(dialect, body(field, value)) == parse(dialect, json.dumps(without).encode())
 
 
+@pytest.mark.fault("A02", "A04")
 @pytest.mark.parametrize(("dialect", "field", "value"), each(DIALECTS, lambda field: WRONG[type(field.kind)]))
 def test_a_value_of_the_wrong_type_is_refused_by_name(dialect: str, field: Field[Any], value: object) -> None:
     with pytest.raises(BadRequest) as caught:
@@ -57,6 +59,7 @@ def test_a_value_of_the_wrong_type_is_refused_by_name(dialect: str, field: Field
     assert caught.value.code == "invalid_type"
 
 
+@pytest.mark.fault("A08")
 @pytest.mark.parametrize(("dialect", "field", "value"), each(DIALECTS, lambda field: bounds(field.kind)[1]))
 def test_a_value_outside_the_range_is_refused_by_name(dialect: str, field: Field[Any], value: object) -> None:
     with pytest.raises(BadRequest) as caught:
@@ -65,6 +68,7 @@ def test_a_value_outside_the_range_is_refused_by_name(dialect: str, field: Field
     assert len(str(caught.value)) < 300
 
 
+@pytest.mark.fault("A08")
 @pytest.mark.parametrize(("dialect", "field", "value"), each(DIALECTS, lambda field: bounds(field.kind)[0]))
 def test_a_value_at_the_bound_is_taken_or_said_to_be_not_supported(dialect: str, field: Field[Any], value: object) -> None:
     if field.status is not Status.LATER or field.kind.read(field.name, value) == field.default:

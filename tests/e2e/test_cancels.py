@@ -82,9 +82,10 @@ async def together(one: Served, rng: random.Random) -> None:
     await asyncio.gather(*(leaves(one, rng) for _ in range(TOGETHER)))
 
 
+@pytest.mark.fault("E06")
 @pytest.mark.parametrize("model", ["toy", "bundled"])
 def test_clients_that_leave_at_random_moments_leave_no_page_and_no_work_behind(model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """reliability C02. The time is printed, for a test machine may be busy."""
+    """The time is printed, for a test machine may be busy."""
     rng = random.Random(4)
     cancels = CANCELS if model == "toy" else CANCELS // 5
     with served("--toy" if model == "toy" else str(bundled_path()), "--log-level", "warning") as one:

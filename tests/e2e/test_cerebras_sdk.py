@@ -176,6 +176,7 @@ def test_models_are_listed_and_retrieved_though_a_name_holds_a_slash(client: Any
     assert client.models.retrieve("org/toy").id == "org/toy"
 
 
+@pytest.mark.fault("E05")
 def test_a_stream_that_breaks_raises_the_class_of_its_status_after_the_text_that_came() -> None:
     seen: list[str] = []
     with (

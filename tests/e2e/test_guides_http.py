@@ -98,6 +98,7 @@ def test_what_forbids_the_end_contradicts_a_guide_and_both_are_named(target: Tar
     assert field in answer.text and next(iter(guide)) in answer.text
 
 
+@pytest.mark.fault("C08")
 def test_a_guide_and_a_bias_that_leave_nothing_end_in_an_error_of_that_request_only(target: Target) -> None:
     """Every token that the grammar allows is banned."""
     pieces = [bytes(piece) for piece in target.model.tokenizer.pieces]
@@ -111,6 +112,7 @@ def test_a_guide_and_a_bias_that_leave_nothing_end_in_an_error_of_that_request_o
     assert post(target, "fireworks", **guide).json()["choices"][0]["text"] == "red"
 
 
+@pytest.mark.fault("B11")
 def test_hostile_guides_are_refused_over_http_while_others_are_served(target: Target) -> None:
     deep = {"type": "grammar", "grammar": "root ::= " + "(" * 20_000 + '"a"' + ")" * 20_000}
     many = {"type": "grammar", "grammar": "root ::= " + " | ".join(f'"a{i}"' for i in range(20_000))}

@@ -160,6 +160,7 @@ def test_models_are_listed_and_retrieved_though_a_name_holds_a_slash(strict: Ope
     assert strict.models.retrieve("org/toy").id == "org/toy"
 
 
+@pytest.mark.fault("E05")
 def test_a_stream_that_breaks_raises_after_the_text_that_came() -> None:
     seen: list[str] = []
     with (

@@ -106,6 +106,7 @@ def test_the_number_of_threads_changes_no_bit_with_slower_instruction_sets(tiny:
     compare_threads(tiny, threads, isa, tiny.short)
 
 
+@pytest.mark.fault("H02")
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_sequence_alone_has_the_bits_it_has_among_31_others(subject: Subject, threads: int) -> None:
     runner = subject.runner(threads)
@@ -129,6 +130,7 @@ def test_a_sequence_alone_has_the_bits_it_has_among_31_others(subject: Subject, 
         assert_same_bits(run_alone(runner, whole(others[i])), together[i if i < place else i + 1])
 
 
+@pytest.mark.fault("H04")
 @pytest.mark.parametrize("seed", range(4))
 def test_a_prompt_in_any_chunks_has_the_bits_of_one_chunk(subject: Subject, seed: int) -> None:
     runner = subject.runner(2)
@@ -168,6 +170,7 @@ def test_pages_may_lie_anywhere_and_hold_anything_before(subject: Subject) -> No
         assert_same_bits(in_order, run_alone(runner, replace(whole(tokens), pages=pages, chunks=random_chunks(len(tokens), seed))))
 
 
+@pytest.mark.fault("H04")
 def test_a_prefix_that_another_sequence_computed_gives_the_bits_of_computing_it(subject: Subject) -> None:
     """The prefix cache and forks: full pages are shared, the last one is copied on write."""
     runner = subject.runner()
@@ -194,6 +197,7 @@ def test_asking_for_some_rows_gives_those_rows(subject: Subject) -> None:
     assert_same_bits(logits[picked], logits_of(runner, hidden[picked]))
 
 
+@pytest.mark.fault("H03")
 def test_one_other_earlier_token_changes_the_bits(subject: Subject) -> None:
     """The inverse control: these comparisons do see a difference, and only after the token that differs."""
     runner = subject.runner()

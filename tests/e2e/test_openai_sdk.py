@@ -201,6 +201,7 @@ def test_an_unknown_field_is_ignored_and_said_so(client: OpenAI) -> None:
     assert raw.parse().choices[0].finish_reason
 
 
+@pytest.mark.fault("E05")
 def test_a_stream_that_breaks_raises_after_the_text_that_came() -> None:
     with serving(lambda: create_app(ScriptedBackend(break_after=2), ServerConfig())) as port:
         seen: list[str] = []

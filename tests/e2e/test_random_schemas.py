@@ -112,6 +112,7 @@ async def complete_all(some: list[Schema]) -> Outcomes:
     return outcomes
 
 
+@pytest.mark.fault("H10")
 @pytest.mark.timeout(3600)
 def test_what_the_bundled_model_ends_is_valid(capsys: pytest.CaptureFixture[str]) -> None:
     outcomes = asyncio.run(complete_all(schemas(COUNT)))

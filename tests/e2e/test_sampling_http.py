@@ -125,6 +125,7 @@ def replay(target: Target, controls: dict[str, Any], seed: int, generated: list[
     return certain
 
 
+@pytest.mark.fault("A09")
 @pytest.mark.parametrize(("dialect", "fields", "controls"), [one for one in CONTROLS if one[0] in TELLS_IDS], ids=str)
 def test_every_token_is_the_twins_draw_from_the_models_logits(
     target: Target, dialect: str, fields: dict[str, Any], controls: dict[str, Any]
@@ -160,6 +161,7 @@ def test_min_tokens_and_ignore_eos_hold_the_end_back(target: Target) -> None:
     assert len(target.complete("cerebras", min_tokens=-1, **soon)[0]) == 8
 
 
+@pytest.mark.fault("A06")
 def test_ids_outside_the_vocabulary_are_a_400_that_names_the_field(target: Target) -> None:
     vocab = target.model.runner.vocab
     for dialect in ("fireworks", "openai", "together", "novita", "cerebras"):

@@ -79,6 +79,7 @@ def test_it_serves_tells_where_and_ends_cleanly_on_either_signal() -> None:
                 os.killpg(one.process.pid, 0)
 
 
+@pytest.mark.fault("D02")
 def test_a_signal_ends_running_streams_with_a_last_word_and_frees_the_port() -> None:
     with served("--toy") as one:
         host, port = one.url.removeprefix("http://").split(":")
@@ -98,6 +99,7 @@ def test_a_signal_ends_running_streams_with_a_last_word_and_frees_the_port() -> 
             pass
 
 
+@pytest.mark.fault("C02")
 def test_a_busy_port_ends_the_second_server_with_one_line() -> None:
     with served("--toy") as one:
         port = one.url.rpartition(":")[2]
@@ -170,6 +172,7 @@ def test_the_curl_of_the_banner_works_when_pasted(key: tuple[str, ...]) -> None:
         os.close(leader)
 
 
+@pytest.mark.fault("D15")
 def test_health_says_loading_until_the_model_is_there(tmp_path: Path) -> None:
     """A loader held up by a pipe: the server answers meanwhile, and prints its banner only afterwards."""
     gate = tmp_path / "gate"

@@ -30,6 +30,7 @@ def test_dialect_strictness_key_file_and_body_limit_from_options(tmp_path: Path)
     assert "sk-one" not in err
 
 
+@pytest.mark.fault("D14")
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -57,6 +57,13 @@ def health(one: Served) -> int:
             return error.code
 
 
+def until_ready(one: Served) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while health(one) != 200:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
 class Streaming(threading.Thread):
     """A client that reads a long stream; ``begun`` when its first event is there."""
 
@@ -79,8 +86,8 @@ class Streaming(threading.Thread):
             assert type(error).__name__ == "IncompleteRead", error
 
 
+@pytest.mark.fault("D01")
 def test_sigterm_refuses_new_work_at_once_and_finishes_what_runs() -> None:
-    """reliability D01."""
     with served("--toy", "--drain-timeout", "300") as one:
         engine = engine_of(one)
         stream = Streaming(one, 1500)
@@ -102,6 +109,7 @@ def refusal(one: Served, path: str) -> tuple[int, str, dict[str, object]]:
         return error.code, error.headers.get("retry-after", ""), json.loads(error.read())
 
 
+@pytest.mark.fault("D01", "D15")
 def test_while_it_drains_health_says_so_and_every_dialect_refuses_in_its_own_words() -> None:
     """The engine stands still meanwhile, so that the drain cannot be over too soon."""
     with served("--toy", "--drain-timeout", "300") as one:
@@ -115,11 +123,13 @@ def test_while_it_drains_health_says_so_and_every_dialect_refuses_in_its_own_wor
         with pytest.raises(urllib.error.HTTPError) as caught, urllib.request.urlopen(f"{one.url}/health", timeout=PATIENCE_S):
             pass
         with caught.value as error:
-            assert (error.code, json.loads(error.read()), error.headers["retry-after"]) == (503, {"status": "draining"}, "1")
+            assert (error.code, json.loads(error.read())) == (503, {"status": "draining"})
+            assert 1 <= int(error.headers["retry-after"]) <= 60
         paths = ("/v1", "/fireworks/inference/v1", "/together/v1", "/cerebras/v1", "/novita/openai/v1")
         refusals = [refusal(one, f"{path}/completions") for path in paths]
         os.kill(engine, signal.SIGCONT)
-        assert [(status, retry) for status, retry, _ in refusals] == [(503, "1")] * len(paths)
+        assert [status for status, *_ in refusals] == [503] * len(paths)
+        assert all(1 <= int(retry) <= 60 for _, retry, _ in refusals)
         assert all("shutting down" in json.dumps(body) for *_, body in refusals)
         assert len({json.dumps(sorted(body)) for *_, body in refusals}) > 1, "the dialects' errors differ in form"
         stream.join(PATIENCE_S)
@@ -134,9 +144,10 @@ def health_or_gone(one: Served) -> int:
         return 0
 
 
+@pytest.mark.fault("D02", "D03")
 @pytest.mark.parametrize("how", ["timeout", "second", "sigint"])
 def test_a_drain_that_is_cut_short_ends_within_seconds(how: str) -> None:
-    """reliability D02; the engine stands still meanwhile, and holds nothing up."""
+    """The engine stands still meanwhile, and holds nothing up."""
     with served("--toy", "--drain-timeout", "0.3" if how == "timeout" else "300") as one:
         engine = engine_of(one)
         stream = Streaming(one)
@@ -153,8 +164,8 @@ def test_a_drain_that_is_cut_short_ends_within_seconds(how: str) -> None:
         assert gone(engine)
 
 
+@pytest.mark.fault("C01", "E05")
 def test_a_crash_breaks_streams_off_with_an_error_and_the_server_works_again() -> None:
-    """reliability C01, over HTTP."""
     with served("--toy") as one:
         expected = json.loads(one.post({"prompt": "same", "max_tokens": 9, "temperature": 0})[1])["choices"]
         stream = Streaming(one)
@@ -168,8 +179,8 @@ def test_a_crash_breaks_streams_off_with_an_error_and_the_server_works_again() -
         assert json.loads(one.post({"prompt": "same", "max_tokens": 9, "temperature": 0})[1])["choices"] == expected
 
 
+@pytest.mark.fault("D04")
 def test_nothing_of_it_outlives_a_server_that_is_killed() -> None:
-    """reliability D04."""
     with served("--toy") as one:
         engine = engine_of(one)
         stream = Streaming(one)
@@ -179,11 +190,11 @@ def test_nothing_of_it_outlives_a_server_that_is_killed() -> None:
         stream.join(PATIENCE_S)
 
 
+@pytest.mark.fault("C02")
 @pytest.mark.parametrize(
     ("spoil", "words"), [("missing", "no such file|does not exist|not found"), ("truncated", "truncated|damaged"), ("noise", "GGUF")]
 )
 def test_a_start_that_cannot_work_ends_with_one_line(tmp_path: Path, spoil: str, words: str) -> None:
-    """reliability C02."""
     path = write_tiny(tmp_path / "tiny.gguf", TinySpec("tiny"))
     data = path.read_bytes()
     if spoil == "missing":
@@ -196,6 +207,7 @@ def test_a_start_that_cannot_work_ends_with_one_line(tmp_path: Path, spoil: str,
     assert re.fullmatch(rf"error: [^\n]*({words})[^\n]*\n", done.stderr, re.IGNORECASE)
 
 
+@pytest.mark.fault("C02", "D05")
 def test_too_little_memory_for_the_kv_cache_ends_the_start_with_one_line(tmp_path: Path) -> None:
     path = write_tiny(tmp_path / "tiny.gguf", TinySpec("tiny"))
     command = [sys.executable, "-m", "quintet", "serve", "--port", "0", "--kv-cache", "4GiB", "--ctx-size", "32", str(path)]
@@ -214,6 +226,7 @@ def test_a_stop_token_shows_no_text_though_its_bytes_are_known_on_this_side() ->
         assert (ended["text"], ended["finish_reason"]) == (text[: text.index(text[2])], "stop")
 
 
+@pytest.mark.fault("D08")
 def test_a_log_that_nobody_reads_holds_up_neither_answers_nor_the_end() -> None:
     command = [sys.executable, "-m", "quintet", "serve", "--toy", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

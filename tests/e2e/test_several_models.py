@@ -133,6 +133,7 @@ def until_health(one: Served, status: int) -> None:
     raise AssertionError(get(one, "/health"))
 
 
+@pytest.mark.fault("D13")
 def test_a_lazy_model_is_loaded_by_its_first_request_and_freed_when_idle_and_a_pinned_one_stays() -> None:
     with served("toy", "second=toy", "third=toy", "--lazy", "--pin", "third", "--idle-unload", "0.3s") as one:
         assert "toy (context 4096, loaded when it is asked for)" in one.banner

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
 
-from quintet.errors import BadRequest, EngineFailed, Overloaded
+from quintet.errors import BadRequest, EngineFailed, Overloaded, TooManyRequests
 from quintet.guides import check as guide_check
+from quintet.guides import processes
 from quintet.guides.check import AT_ONCE, MAX_WAITING, GuideCheck
 from quintet.guides.protocol import STARTED
+from quintet.guides.turns import Turns
 from quintet.request import Guide, GuideKind
 
 GOOD, BAD = Guide(GuideKind.REGEX, "a+", "f"), Guide(GuideKind.REGEX, "(", "f")
@@ -42,12 +46,16 @@ def held(check: GuideCheck, reply: bytes = b"taken x") -> tuple[list[bytes], asy
     asked: list[bytes] = []
     answer = asyncio.Event()
 
+    async def ready() -> None:
+        """There is no process to be waited for."""
+
     async def ask(request: bytes) -> bytes:
         asked.append(request)
         await answer.wait()
         return reply
 
     check._processes.ask = ask  # type: ignore[method-assign]
+    check._processes.start = ready  # type: ignore[method-assign, assignment]
     return asked, answer
 
 
@@ -115,6 +123,97 @@ def test_nobody_waits_for_slow_ones_for_long(monkeypatch: pytest.MonkeyPatch) ->
     run(body)
 
 
+@pytest.mark.fault("B10", "B11")
+@pytest.mark.fault("B10")
+def test_one_tenants_slow_guides_are_in_the_way_of_its_own_only() -> None:
+    """Who floods is told so; another's guide is the next to be checked, and the third's the one after that."""
+
+    async def body(check: GuideCheck) -> None:
+        asked, answer = held(check)
+        flood = [asyncio.create_task(check.translate([Guide(GuideKind.REGEX, f"b{i}", "f")], "flood")) for i in range(200)]
+        while len(asked) < AT_ONCE:
+            await asyncio.sleep(0)
+        refused = [task for task in flood if task.done()]
+        assert len(refused) > 100 and all(isinstance(task.exception(), TooManyRequests) for task in refused)
+        others = [asyncio.create_task(check.translate([Guide(GuideKind.REGEX, f"{who}1", "f")], who)) for who in ("x", "y")]
+        for _ in range(5):
+            await asyncio.sleep(0)
+        answer.set()
+        await asyncio.gather(*others)
+        assert asked.index(b"REGEX\nx1") <= AT_ONCE + 1 and asked.index(b"REGEX\ny1") <= AT_ONCE + 2
+        await asyncio.gather(*flood, return_exceptions=True)
+        assert not check._of and not check._checks
+
+    run(body)
+
+
+@pytest.mark.fault("B10")
+def test_what_one_tenant_waits_for_is_checked_for_another_in_its_own_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same guide, in the midst of a flood: the flooder gives up waiting and is told that it is its own fault; nobody else is."""
+
+    async def body(check: GuideCheck) -> None:
+        _, answer = held(check)
+        flood = [asyncio.create_task(check.translate([Guide(GuideKind.REGEX, f"b{i}", "f")], "flood")) for i in range(40)]
+        same = asyncio.create_task(check.translate([Guide(GuideKind.REGEX, "b39", "f")], "x"))
+        monkeypatch.setattr(guide_check, "WAIT_S", 0.05)
+        ended = await asyncio.gather(*flood[AT_ONCE:], return_exceptions=True)
+        assert {type(one) for one in ended} == {TooManyRequests}
+        with pytest.raises(Overloaded):
+            await same
+        monkeypatch.undo()
+        again = asyncio.create_task(check.translate([Guide(GuideKind.REGEX, "b39", "f")], "x"))
+        await asyncio.sleep(0)
+        answer.set()
+        assert await again and await asyncio.gather(*flood[:AT_ONCE])
+
+    run(body)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_turns_are_fair_and_none_is_lost(seed: int) -> None:
+    """Whoever gives up, and when: as many hold it as may, and between two turns of a line each other has one."""
+    rng, holding, order = random.Random(seed), [0], list[str]()
+
+    async def one(turns: Turns, tenant: str) -> None:
+        await turns.acquire(tenant)
+        holding[0] += 1
+        assert holding[0] <= 2
+        order.append(tenant)
+        try:
+            await asyncio.sleep(0)
+        finally:
+            holding[0] -= 1
+            turns.release()
+
+    async def go() -> None:
+        turns = Turns(2)
+        tasks = [asyncio.create_task(one(turns, tenant)) for tenant in "a" * 30 + "b" * 10 + "c" * 5]
+        await asyncio.sleep(0)
+        for task in rng.sample(tasks, 10):
+            task.cancel()
+            for _ in range(rng.randrange(3)):
+                await asyncio.sleep(0)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert holding == [0] and turns._free == 2 and not turns._lines
+
+    asyncio.run(go())
+    last = max(at for at, tenant in enumerate(order) if tenant == "c")
+    assert order[2:last].count("a") <= order[2:last].count("c") + 2
+
+
+def test_the_start_of_the_process_is_not_charged_to_the_guides_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More of them than are checked at once, on a process that takes longer to start than any may wait."""
+    slow = f"import time; time.sleep({2 * guide_check.WAIT_S / 10}); from quintet.guides.process import main; main()"
+    monkeypatch.setattr(processes, "_MODULE", ("-c", slow))
+    monkeypatch.setattr(guide_check, "WAIT_S", guide_check.WAIT_S / 10)
+
+    async def body(check: GuideCheck) -> None:
+        made = await asyncio.gather(*(check.translate([Guide(GuideKind.REGEX, f"b{i}", "f")]) for i in range(AT_ONCE + 1)))
+        assert len(made) == AT_ONCE + 1
+
+    run(body)
+
+
 def test_a_guide_that_ends_its_process_is_too_complex_and_the_next_is_checked() -> None:
     async def body(check: GuideCheck) -> None:
         for _ in range(2):
@@ -131,8 +230,8 @@ def test_a_machine_without_time_for_it_is_no_fault_of_the_guide(monkeypatch: pyt
 
     async def body(check: GuideCheck) -> None:
         with monkeypatch.context() as patched:
-            patched.setattr(guide_check, "WALL_S", 0.0)  # so its end comes after that, whatever it was
-            patched.setattr(guide_check._Processes, "_ask", _only_started)
+            patched.setattr(processes, "WALL_S", 0.0)  # so its end comes after that, whatever it was
+            patched.setattr(processes, "_asked", _only_started)
             with pytest.raises(Overloaded, match="busy"):
                 await check.translate([GOOD])
         assert await check.translate([GOOD])
@@ -140,7 +239,7 @@ def test_a_machine_without_time_for_it_is_no_fault_of_the_guide(monkeypatch: pyt
     run(body)
 
 
-async def _only_started(self: object, request: bytes) -> bytes:
+async def _only_started(control: socket.socket, request: bytes) -> bytes:
     return STARTED
 
 
@@ -159,7 +258,7 @@ def test_a_process_that_was_killed_or_ended_idle_is_started_again() -> None:
 
 def test_without_a_process_there_is_an_error_of_the_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     async def body(check: GuideCheck) -> None:
-        monkeypatch.setattr(guide_check, "_MODULE", ("-c", "raise SystemExit(1)"))
+        monkeypatch.setattr(processes, "_MODULE", ("-c", "raise SystemExit(1)"))
         with pytest.raises(EngineFailed):
             await check.translate([GOOD])
 

@@ -148,6 +148,7 @@ def test_the_end_of_sequence_comes_exactly_where_the_text_conforms() -> None:
     assert allowed(at) == [EOS]
 
 
+@pytest.mark.fault("B08")
 def test_white_space_in_json_is_bounded() -> None:
     """Before the object, in it and behind it."""
     for start, more in (("", 0), ("{", BLANKS), ('{"a":', BLANKS), ("{}", 0)):
@@ -155,6 +156,7 @@ def test_white_space_in_json_is_bounded() -> None:
         assert verdict(OBJECT, "", start + " " * (more + 1)) == "rejected"
 
 
+@pytest.mark.fault("B12")
 @pytest.mark.parametrize("bound", [1999, 2000, 2001, 5000])
 def test_repetition_bounds_hold(bound: int) -> None:
     for schema, one, join, around in (
@@ -168,6 +170,7 @@ def test_repetition_bounds_hold(bound: int) -> None:
         assert ord(around[1]) in ahead and ord(one) not in ahead and ord(",") not in ahead
 
 
+@pytest.mark.fault("H10")
 @settings(max_examples=100, deadline=None)
 @given(SCHEMAS, st.randoms(use_true_random=False))
 def test_what_ends_conforms_to_its_schema(schema: dict[str, object], rng: random.Random) -> None:
@@ -242,6 +245,7 @@ def checked(*guides: Guide, check: GuideCheck | None = None) -> dict[Guide, str]
     return asyncio.run(go())
 
 
+@pytest.mark.fault("A20", "B11", "B12")
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_guides_are_refused_and_the_process_stays(name: str) -> None:
     """Processor time is bounded, so that a busy machine only takes longer."""
@@ -252,6 +256,7 @@ def test_hostile_guides_are_refused_and_the_process_stays(name: str) -> None:
     assert str(caught.value).isprintable() and str(caught.value).isascii() and len(str(caught.value)) < 400
 
 
+@pytest.mark.fault("B12", "H10")
 @pytest.mark.parametrize(
     ("keyword", "value"),
     [

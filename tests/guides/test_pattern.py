@@ -72,6 +72,7 @@ def test_a_pattern_means_what_ecma_262_says(pattern: str, some: list[str], none:
     assert found.isdisjoint(none)
 
 
+@pytest.mark.fault("B10")
 @pytest.mark.parametrize(
     "pattern",
     [

@@ -88,6 +88,7 @@ def changes(before: dict[str, str], now: dict[str, str]) -> tuple[list[str], lis
     return worse, better
 
 
+@pytest.mark.fault("H10")
 def test_guides_admit_nothing_invalid_of_the_suite_and_nothing_less_than_before(capsys: pytest.CaptureFixture[str]) -> None:
     now = outcomes("draft7") | outcomes("draft2020-12")
     if os.environ.get(UPDATE):

@@ -121,6 +121,7 @@ def test_nothing_before_the_gap_is_a_prompt_too() -> None:
     assert not sequence.echo, "there is nothing to echo"
 
 
+@pytest.mark.fault("A17")
 def test_a_model_without_markers_refuses_a_suffix_by_its_name() -> None:
     with pytest.raises(Unsupported, match="'suffix' needs a model with fill-in-the-middle tokens, and toy has none"):
         Lab(ToyTokenizer()).prepare(SPEC)

@@ -31,11 +31,13 @@ def test_equal_texts_are_tokenised_once() -> None:
     assert texts([spec("a"), spec("b"), spec("a"), spec((1,))]) == ["a", "b"]
 
 
+@pytest.mark.fault("A16")
 def test_max_tokens_is_given_filled_up_to_the_context_or_truncated_to_it() -> None:
     sequences = resolve([spec(max_tokens=17), spec(max_tokens=None), replace(spec(max_tokens=900), truncate=True)], Known({}), CAPABILITIES)
     assert [sequence.max_tokens for sequence in sequences] == [17, 17, 17]
 
 
+@pytest.mark.fault("A16")
 def test_a_prompt_and_max_tokens_beyond_the_context_are_refused_with_all_numbers() -> None:
     error = refusal(spec(max_tokens=18))
     assert isinstance(error, PromptTooLong)
@@ -43,6 +45,7 @@ def test_a_prompt_and_max_tokens_beyond_the_context_are_refused_with_all_numbers
     assert str(error) == "'max_tokens' and the 3 tokens of prompt must together be at most 20, the context, got 18."
 
 
+@pytest.mark.fault("A16")
 @pytest.mark.parametrize(("length", "max_tokens"), [(21, 0), (21, 5), (20, 1), (20, None)])
 def test_a_prompt_that_leaves_no_room_is_refused_as_the_prompt(length: int, max_tokens: int | None) -> None:
     error = refusal(spec((1,) * length, max_tokens))
@@ -54,9 +57,10 @@ def test_a_prompt_that_fills_the_context_is_fine_when_nothing_is_generated() -> 
     assert resolve([spec((1,) * 20, 0)], Known({}), CAPABILITIES)[0].max_tokens == 0
 
 
+@pytest.mark.fault("A05")
 @pytest.mark.parametrize("token", [-1, 300, 2**40])
 def test_a_token_id_outside_the_logits_is_refused(token: int) -> None:
-    """reliability 0.3: against the width of the logits, not the length of the tokenizer."""
+    """Against the width of the logits, not the length of the tokenizer."""
     error = refusal(spec((1, token, 2)))
     assert str(error) == f"'prompt' token ids must be from 0 to 299, got {token}."
 
@@ -67,12 +71,14 @@ def test_of_several_prompts_the_bad_one_is_named() -> None:
     assert refusal(spec(bad), spec(bad)).param == "prompt"
 
 
+@pytest.mark.fault("A03")
 @pytest.mark.parametrize("prompt", ["", ()])
 def test_an_empty_prompt_is_the_separator_and_refused_where_there_is_none(prompt: Prompt) -> None:
     assert resolve([spec(prompt)], Known({"": []}, separator=9), CAPABILITIES)[0].tokens == (9,)
     assert refusal(spec(prompt), separator=None).param == "prompt"
 
 
+@pytest.mark.fault("B05")
 def test_too_many_alternatives_or_negative_counts_are_refused() -> None:
     assert refusal(spec(logprobs=6)).param == "logprobs"
     assert refusal(spec(logprobs=-1)).param == "logprobs"

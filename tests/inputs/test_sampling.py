@@ -37,15 +37,17 @@ def refusal(**controls: Any) -> BadRequest:
 # ---- prepare
 
 
+@pytest.mark.fault("A06")
 @pytest.mark.parametrize("token", [-1, VOCAB, 2**40])
 def test_ids_outside_the_logits_are_refused_under_the_fields_name(token: int) -> None:
-    """reliability A06: against the width of the logits."""
+    """Against the width of the logits."""
     for name, value in (("logit_bias", ((token, 1.0),)), ("allowed_token_ids", (1, token)), ("stop_token_ids", (token,))):
         error = refusal(**{name: value})
         assert (error.param, error.got) == (name, str(token))
         assert "from 0 to 256" in str(error)
 
 
+@pytest.mark.fault("A07", "A10")
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -64,6 +66,7 @@ def test_drys_numbers_are_checked_too(dry: Dry) -> None:
     assert refusal(dry=dry).param.startswith("dry_")
 
 
+@pytest.mark.fault("A15")
 def test_min_tokens_may_be_all_there_is_room_for_and_no_more() -> None:
     assert resolve(replace(PLAIN, min_tokens=-1)).sampling.min_tokens == 10
     assert resolve(replace(PLAIN, min_tokens=10)).sampling.min_tokens == 10
@@ -105,6 +108,7 @@ one_odd = st.tuples(st.sampled_from([field for field in Sampling.__slots__ if fi
 )
 
 
+@pytest.mark.fault("A09")
 @given(sampling=any_sampling | one_odd)
 @settings(max_examples=500, deadline=None)
 def test_whatever_prepare_lets_pass_the_core_takes(sampling: Sampling) -> None:

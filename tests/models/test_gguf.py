@@ -343,6 +343,7 @@ PATCHES = st.one_of(
 )
 
 
+@pytest.mark.fault("F12")
 @settings(max_examples=int(os.environ.get("QUINTET_FUZZ", "400")), deadline=None)
 @given(data=st.data())
 def test_a_damaged_file_opens_or_is_a_model_error_and_never_costs_much_memory(

@@ -59,10 +59,10 @@ class ScriptedBackend:
     def require_room(self, count: int, tenant: str = "") -> None:
         require_open(self.state)
 
-    async def tokenize(self, text: str, add_special: bool, quoted: bool = False) -> list[int]:
+    async def tokenize(self, text: str, add_special: bool, quoted: bool = False, tenant: str = "") -> list[int]:
         return [EOS] * add_special + list(text.encode())
 
-    async def prepare(self, specs: Sequence[SequenceSpec]) -> tuple[PreparedSequence, ...]:
+    async def prepare(self, specs: Sequence[SequenceSpec], tenant: str = "") -> tuple[PreparedSequence, ...]:
         """It is the preparer too, in words of its own."""
         self.prepared += 1
         return tuple(self._prepare(spec) for spec in specs)

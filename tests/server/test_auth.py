@@ -42,6 +42,7 @@ def test_each_key_opens(key: str) -> None:
         assert ask(("authorization", f"{scheme} {key}")).status == 200
 
 
+@pytest.mark.fault("F01", "F04")
 @pytest.mark.parametrize(
     "headers",
     [
@@ -77,12 +78,14 @@ PROBES = ["/health", "/livez", "/ping", "/readyz"]
 PUBLIC = [*PROBES, "/docs", "/openapi.json"]
 
 
+@pytest.mark.fault("A28", "F05")
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "OPTIONS", "DELETE"])
 @pytest.mark.parametrize("path", [*PATHS, *NEARLY_HEALTH])
 def test_every_path_but_the_public_ones_is_closed(path: str, method: str) -> None:
     assert ask(path=path, method=method).status == 401
 
 
+@pytest.mark.fault("F05")
 @pytest.mark.parametrize("path", PROBES)
 def test_probes_are_open_and_tell_a_state_only(path: str) -> None:
     answer = ask(path=path, method="GET")
@@ -90,6 +93,7 @@ def test_probes_are_open_and_tell_a_state_only(path: str) -> None:
     assert list(answer.json()) == ["status"]
 
 
+@pytest.mark.fault("F05")
 def test_nothing_else_is_open_of_all_that_is_routed() -> None:
     app = create_app(ScriptedBackend(), ServerConfig(api_keys=KEYS))
     assert isinstance(app, App)
@@ -99,17 +103,20 @@ def test_nothing_else_is_open_of_all_that_is_routed() -> None:
     assert opened == set(PUBLIC)
 
 
+@pytest.mark.fault("F04")
 def test_an_encoded_spelling_of_a_public_path_is_not_public() -> None:
     """The server decodes ``/%68ealth`` to ``/health`` before it calls the application."""
     assert ask(path="/health", method="GET", raw_path=b"/%68ealth").status == 401
 
 
+@pytest.mark.fault("F01")
 def test_nothing_is_computed_without_a_key() -> None:
     backend = ScriptedBackend()
     call(create_app(backend, ServerConfig(api_keys=KEYS)), BODY)
     assert (backend.prepared, backend.submitted) == (0, 0)
 
 
+@pytest.mark.fault("F03")
 def test_memory_holds_no_key() -> None:
     assert not any(key in repr(vars(Keys(KEYS, None, Clock()))) for key in KEYS)
 
@@ -138,6 +145,7 @@ def fail(keys: Keys, address: str, times: int) -> list[type]:
     return kinds
 
 
+@pytest.mark.fault("F07")
 def test_after_too_many_wrong_keys_an_address_waits_even_with_a_right_guess_and_others_do_not() -> None:
     clock = Clock()
     keys = Keys(KEYS, None, clock)
@@ -149,6 +157,7 @@ def test_after_too_many_wrong_keys_an_address_waits_even_with_a_right_guess_and_
     assert keys.require(headers(KEYS[0]), "a").id
 
 
+@pytest.mark.fault("F07")
 def test_a_key_in_use_is_not_locked_out_by_a_neighbour_behind_the_same_address() -> None:
     keys = Keys(KEYS, None, Clock())
     keys.require(headers(KEYS[1]), "proxy")
@@ -164,6 +173,7 @@ def test_a_request_without_a_key_is_no_guess() -> None:
     assert keys.require(headers(KEYS[0]), "a").id
 
 
+@pytest.mark.fault("F07")
 def test_the_memory_for_addresses_is_bounded() -> None:
     failures = Failures(Clock())
     for number in range(2 * MOST_ADDRESSES):
@@ -181,6 +191,7 @@ def test_a_locked_out_client_is_told_when_to_come_back() -> None:
 # Who is who
 
 
+@pytest.mark.fault("G02")
 def test_each_key_has_its_own_salt_and_an_id_that_does_not_give_it_away() -> None:
     keys = Keys(KEYS, None, Clock())
     one, two = (keys.require(headers(key), "") for key in KEYS)
@@ -227,6 +238,7 @@ def test_a_malformed_key_file_is_refused_without_telling_what_it_holds(tmp_path:
     assert "abc" not in str(caught.value).replace(str(tmp_path), "")
 
 
+@pytest.mark.fault("D14")
 @pytest.mark.parametrize("mode", [0o644, 0o604, 0o606, 0o602, 0o620])
 def test_a_key_file_that_others_can_read_or_write_is_refused(tmp_path: Path, mode: int) -> None:
     with pytest.raises(KeyFileError, match="chmod 600"):
@@ -240,6 +252,7 @@ def test_a_key_file_that_is_none_is_refused(tmp_path: Path) -> None:
         read_key_file(tmp_path)
 
 
+@pytest.mark.fault("F02")
 def test_a_revoked_key_stops_working_within_a_second_and_a_new_one_begins_to(tmp_path: Path) -> None:
     clock = Clock()
     file = written(tmp_path / "keys", "sk-old\nsk-stays\n")

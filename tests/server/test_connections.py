@@ -55,6 +55,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 # What never ends, or comes too early
 
 
+@pytest.mark.fault("E03")
 def test_trailers_without_end_are_refused_before_they_are_kept() -> None:
     backend = ScriptedBackend()
     with serving(lambda: create_app(backend, ServerConfig())) as port:
@@ -68,6 +69,7 @@ def test_trailers_without_end_are_refused_before_they_are_kept() -> None:
         )
 
 
+@pytest.mark.fault("F04")
 def test_a_key_in_a_trailer_opens_nothing(port: int) -> None:
     request = CHUNKED.replace(b"host: x", b"host: x\r\nconnection: close")
     assert exchange(port, request + b"authorization: Bearer sk\r\n\r\n").startswith(b"HTTP/1.1 401")
@@ -79,6 +81,7 @@ async def wide(scope: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "http.response.body", "body": b"x" * 100_000})
 
 
+@pytest.mark.fault("E04")
 def test_no_request_is_begun_while_the_answers_before_it_are_not_read(begun: list[float]) -> None:
     with serving(lambda: wide) as port, socket.create_connection(("127.0.0.1", port), timeout=20) as client:
         client.settimeout(0.5)
@@ -97,6 +100,7 @@ def test_no_request_is_begun_while_the_answers_before_it_are_not_read(begun: lis
         assert len(begun) > before
 
 
+@pytest.mark.fault("E02")
 def test_an_answer_before_the_end_of_its_request_ends_the_connection(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "LINGER_BYTES", 100_000)
     for head in (b"transfer-encoding: chunked\r\n\r\n", b"content-length: 100000000000\r\n\r\n"):
@@ -136,6 +140,7 @@ def test_a_client_that_stays_after_a_refusal_is_left_in_the_end(port: int, monke
                     time.sleep(0.05)
 
 
+@pytest.mark.fault("E04", "E13")
 @pytest.mark.parametrize(
     ("line", "hosts", "status"),
     [
@@ -245,6 +250,7 @@ REQUEST = st.one_of(
 )
 
 
+@pytest.mark.fault("E04", "E12")
 @settings(max_examples=300, deadline=None)
 @given(requests=st.lists(REQUEST, min_size=1, max_size=6), cuts=st.lists(st.integers(0, 600), max_size=12))
 @example(requests=[chunked([b"\r\n\r\n"]), sized(b"\r\n\r\n"), chunked([])], cuts=list(range(600)))

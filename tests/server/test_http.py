@@ -38,12 +38,14 @@ def test_completions_are_served_with_and_without_v1(path: str) -> None:
 NEARLY = ["//v1/completions", "/v1/completions/", "/V1/completions", "/v1/./completions", "/v1/completions\0"]
 
 
+@pytest.mark.fault("A28")
 @pytest.mark.parametrize("path", ["/", "", "/v1", "/v1/", "/v1/docs", "/redoc", *NEARLY])
 def test_an_unknown_path_is_a_404_in_the_dialects_words(path: str) -> None:
     answer = call(app(), OK, path=path)
     assert (answer.status, answer.json()["error"]["code"]) == (404, "not_found")
 
 
+@pytest.mark.fault("A28")
 @pytest.mark.parametrize(
     ("method", "path", "allow"),
     [
@@ -76,6 +78,7 @@ def test_json_is_read_with_these_headers(headers: list[tuple[str, str]]) -> None
     assert call(app(), OK, headers=headers).status == 200
 
 
+@pytest.mark.fault("A27", "F11")
 @pytest.mark.parametrize(
     "headers",
     [
@@ -93,17 +96,20 @@ def test_other_media_and_browsers_that_did_not_ask_get_a_415(headers: list[tuple
     assert (answer.status, answer.json()["error"]["code"]) == (415, "unsupported_media_type")
 
 
+@pytest.mark.fault("B13")
 def test_a_declared_length_over_the_limit_is_refused_unread() -> None:
     answer = call(app(), [], headers=[*JSON, ("content-length", "3000000")])  # a receive() would wait for ever
     assert (answer.status, answer.json()["error"]["code"], answer.header("connection")) == (413, "body_too_large", None)
 
 
+@pytest.mark.fault("E02")
 @pytest.mark.parametrize("length", [str(10**9), "9" * 30, "-1", "\u00b2"])
 def test_after_an_absurd_length_the_connection_is_closed(length: str) -> None:
     answer = call(app(), [], headers=[*JSON, ("content-length", length)])
     assert (answer.status, answer.header("connection")) == (413, "close")
 
 
+@pytest.mark.fault("B13")
 def test_a_body_of_unknown_length_is_refused_once_it_passes_the_limit() -> None:
     pieces = [b"x" * 60] * 1000
     answer = call(app(max_body_bytes=100), pieces, headers=[*JSON, ("transfer-encoding", "chunked")])
@@ -132,11 +138,13 @@ def test_a_large_body_is_parsed_in_a_thread_with_the_same_outcome(monkeypatch: p
     assert [name == "MainThread" for name in threads] == [False, True, False]
 
 
+@pytest.mark.fault("A26")
 @pytest.mark.parametrize("sent", ["a", "A-z.0_9", "x" * 128])
 def test_a_safe_request_id_is_repeated(sent: str) -> None:
     assert call(app(), OK, headers=[*JSON, ("x-request-id", sent)]).header("x-request-id") == sent
 
 
+@pytest.mark.fault("A26")
 @pytest.mark.parametrize("sent", ["", "x" * 129, "a b", "a\r\nx: y", "\u00e9", "a/b", "a\n"])
 def test_any_other_request_id_is_replaced(sent: str) -> None:
     assert call(app(), OK, headers=[*JSON, ("x-request-id", sent)]).header("x-request-id") == "req-0123456789abcdef"
@@ -158,6 +166,7 @@ def test_the_names_are_known_before_the_model_is_loaded() -> None:
     assert call(loading, {"model": "scripted", **OK}).json()["error"]["code"] == "model_loading"
 
 
+@pytest.mark.fault("A19")
 def test_a_request_may_use_any_of_the_names_and_is_answered_with_it() -> None:
     served = create_app(ScriptedBackend(), ServerConfig(), ("org/name", "short"), source=SOURCE)
     assert [call(served, {**OK, **one}).json()["model"] for one in ({}, {"model": "short"})] == ["org/name", "short"]
@@ -176,7 +185,7 @@ def test_health_tells_the_engines_state(state: State, status: int) -> None:
 
 def test_what_the_backend_refuses_keeps_its_status_and_retry_headers() -> None:
     class Full(ScriptedBackend):
-        async def prepare(self, specs: Any) -> Any:
+        async def prepare(self, specs: Any, tenant: str = "") -> Any:
             raise Overloaded("The queue is full.", retry_after=1.5)
 
     answer = call(app(Full()), OK)
@@ -187,10 +196,11 @@ def test_what_the_backend_refuses_keeps_its_status_and_retry_headers() -> None:
 class Faulty(ScriptedBackend):
     """A fault of ours, with a secret in its text."""
 
-    async def prepare(self, specs: Sequence[SequenceSpec]) -> Any:
+    async def prepare(self, specs: Sequence[SequenceSpec], tenant: str = "") -> Any:
         raise RuntimeError(f"secret {specs[0].prompt} 0x7f00")
 
 
+@pytest.mark.fault("G04")
 def test_an_unexpected_error_is_a_500_that_tells_nothing_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR, "quintet"):
         answer = call(app(Faulty()), OK)

@@ -29,6 +29,7 @@ def test_one_engine_step_is_one_piece_of_the_body() -> None:
     assert [part.count(b"data: ") for part in answer.parts] == [3, 3, 3, 7]  # the last: texts, ends, [DONE]
 
 
+@pytest.mark.fault("E12")
 def test_a_stream_is_unnamed_data_frames_only() -> None:
     answer = call(create_app(ScriptedBackend(), ServerConfig()), {"prompt": "a", "stream": True})
     assert (answer.header("cache-control"), answer.header("x-accel-buffering")) == ("no-cache", "no")
@@ -36,6 +37,7 @@ def test_a_stream_is_unnamed_data_frames_only() -> None:
     assert answer.body.endswith(b"\n\ndata: [DONE]\n\n")
 
 
+@pytest.mark.fault("E12")
 def test_a_silent_stream_says_keep_alive_before_and_between_its_tokens() -> None:
     answer = Answer()
 
@@ -54,6 +56,7 @@ def test_a_silent_stream_says_keep_alive_before_and_between_its_tokens() -> None
     assert [part.count(b"data: ") for part in data] == [1, 3]
 
 
+@pytest.mark.fault("E07")
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_stays_to_the_end_aborts_nothing(stream: bool) -> None:
     backend = ScriptedBackend()
@@ -61,6 +64,7 @@ def test_a_client_that_stays_to_the_end_aborts_nothing(stream: bool) -> None:
     assert backend.aborted == []
 
 
+@pytest.mark.fault("E06")
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("pause", [0.001, 0.5], ids=["between tokens", "before the first token"])
 def test_a_client_that_leaves_ends_its_own_work_and_no_other(stream: bool, pause: float) -> None:
@@ -163,6 +167,7 @@ def test_the_work_of_a_closed_connection_is_aborted(
     client.close()
 
 
+@pytest.mark.fault("B23")
 def test_for_a_client_that_reads_nothing_no_more_is_rendered_and_its_leaving_is_noticed(endless: tuple[ScriptedBackend, int]) -> None:
     backend, port = endless
     backend.pause = 0
@@ -190,6 +195,7 @@ def read_answer(client: socket.socket) -> tuple[int, bytes]:
     return int(head.split()[1]), body
 
 
+@pytest.mark.fault("A01")
 @pytest.mark.parametrize(
     ("body", "status", "says"),
     [

@@ -87,6 +87,7 @@ def test_what_the_engine_counts_is_told_as_it_is() -> None:
     assert [found[f'vllm:iteration_tokens_total_bucket{{le="{bound}"}}'] for bound in ("1", "8", "32", "inf")] == [0, 4, 7, 7]
 
 
+@pytest.mark.fault("E06", "H08")
 def test_a_client_that_leaves_is_counted_as_aborted_with_the_tokens_that_were_computed() -> None:
     backend = ScriptedBackend(length=None, context=10_000_000, pause=0.001)
     served = app(backend)
@@ -96,6 +97,7 @@ def test_a_client_that_leaves_is_counted_as_aborted_with_the_tokens_that_were_co
     assert 0 < found["vllm:generation_tokens_total{}"] <= backend.steps
 
 
+@pytest.mark.fault("G10")
 def test_hostile_requests_make_no_new_series() -> None:
     served = app()
     call(served, {"prompt": "a"})
@@ -108,6 +110,7 @@ def test_hostile_requests_make_no_new_series() -> None:
     assert len(scraped(served)) - before <= 2  # the 404 of an unknown model is new
 
 
+@pytest.mark.fault("D15")
 @pytest.mark.parametrize(
     ("state", "ready", "alive"),
     [
@@ -136,6 +139,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
     return [json.loads(record.message) for record in caplog.records if record.name == "quintet.access"]
 
 
+@pytest.mark.fault("G02")
 def test_a_request_is_one_line_of_json(caplog: pytest.LogCaptureFixture) -> None:
     served = app(api_keys=("sk-one",))
     with caplog.at_level(logging.INFO, "quintet.access"):
@@ -153,6 +157,7 @@ def test_a_request_is_one_line_of_json(caplog: pytest.LogCaptureFixture) -> None
     assert (refused["handler"], refused["status"], "key" in refused) == ("other", 401, False)
 
 
+@pytest.mark.fault("G01")
 @pytest.mark.parametrize("level", [logging.INFO, logging.DEBUG])
 def test_no_line_and_no_metric_holds_what_a_client_wrote(caplog: pytest.LogCaptureFixture, level: int) -> None:
     served = app(api_keys=("canary-key",))
@@ -168,6 +173,7 @@ def test_no_line_and_no_metric_holds_what_a_client_wrote(caplog: pytest.LogCaptu
     assert [secret for secret in SECRETS if secret in text] == []
 
 
+@pytest.mark.fault("G03")
 def test_a_client_cannot_break_a_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "quintet.access"):
         call(app(), {"prompt": "a"}, headers=[*JSON, ("x-request-id", "a\r\nb"), (HEADER, "\x1b[2J")], path="/v1/completions\n{}")

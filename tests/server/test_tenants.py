@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
+import pytest
 from tests.server.asgi import JSON, Answer, acall
 from tests.server.one import create_app
 
@@ -21,6 +22,7 @@ def body(number: int, max_tokens: int) -> dict[str, object]:
     return {"prompt": f"number {number}", "max_tokens": max_tokens, "logit_bias": {str(EOS): -100}, "temperature": 0}
 
 
+@pytest.mark.fault("B21")
 def test_a_key_that_floods_the_queue_gets_a_share_of_it_and_the_others_are_served_at_once() -> None:
     async def scenario() -> None:
         engine = Engine(toy_loader(), CONFIG)
@@ -43,7 +45,7 @@ def test_a_key_that_floods_the_queue_gets_a_share_of_it_and_the_others_are_serve
             assert single.json()["usage"]["completion_tokens"] == 5
         assert Counter(answer.status for answer in answers) == {429: FLOOD - 520, 0: 520}, "half of 1,040, and none of it has ended"
         refused = next(answer for answer in answers if answer.status)
-        assert refused.header("retry-after") == "1"
+        assert 1 < int(refused.header("retry-after") or 0) <= 60, "a queue of a thousand long answers"
         assert "share of the queue" in refused.json()["error"]["message"]
         for task in flood:
             task.cancel()

@@ -24,6 +24,7 @@ from quintet.inputs.sequence import Prepared
 from quintet.request import CompletionRequest
 from quintet.server.asgi import Headers
 from quintet.server.bodies import as_json
+from quintet.server.guard import Deadline
 from quintet.service import Job, Service
 
 ASK = {"prompt": "a", "max_tokens": 3}
@@ -61,6 +62,7 @@ def test_a_slow_json_body_that_fails_is_cut_off_since_its_status_is_out() -> Non
     assert (answer.status, set(answer.parts), answer.complete) == (200, {b" "}, False)
 
 
+@pytest.mark.fault("E05")
 def test_a_stream_that_breaks_ends_with_an_error_frame_and_is_cut_off() -> None:
     answer = call(create_app(ScriptedBackend(break_after=2), ServerConfig()), {**ASK, "max_tokens": 9, "stream": True})
     assert b'"error":{"message":"The engine failed."' in answer.parts[-1]
@@ -81,6 +83,7 @@ def test_over_a_socket_a_broken_stream_has_no_terminator_and_a_whole_one_has() -
         assert (b"The engine failed." in got) == broken
 
 
+@pytest.mark.fault("B07")
 @pytest.mark.parametrize("stream", [False, True])
 def test_at_the_deadline_the_work_ends_and_the_client_is_told_not_to_try_again(stream: bool) -> None:
     backend = ScriptedBackend(length=None, context=10_000_000, pause=0.01)
@@ -96,12 +99,54 @@ def test_at_the_deadline_the_work_ends_and_the_client_is_told_not_to_try_again(s
         assert answer.json()["error"]["code"] == "deadline_exceeded"
 
 
+@pytest.mark.parametrize("stage", ["body", "preparing"])
+def test_what_comes_before_the_work_takes_of_the_same_time(stage: str) -> None:
+    """A body that trickles in, and a queue of texts and guides to be prepared: the clock runs from the request's arrival."""
+    backend = ScriptedBackend()
+
+    async def never(*_: object) -> Any:
+        return await asyncio.sleep(3600)
+
+    if stage == "preparing":
+        backend.prepare = never  # type: ignore[method-assign, assignment]
+    app = create_app(backend, ServerConfig(timeout=0.05))
+
+    async def ask() -> Answer:
+        answer, body = Answer(), iter([{"type": "http.request", "body": json.dumps(ASK).encode()}] if stage == "preparing" else [])
+
+        async def receive() -> Any:
+            return next(body, None) or await never()
+
+        async def send(message: Any) -> None:
+            answer.status = message.get("status", answer.status)
+            answer.parts.append(message.get("body", b""))
+
+        scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": [(b"content-type", b"application/json")]}
+        await app(scope, receive, send)
+        return answer
+
+    answer = asyncio.run(ask())
+    assert (answer.status, answer.json()["error"]["code"], backend.submitted) == (504, "deadline_exceeded", 0)
+
+
+def test_a_deadline_is_so_long_after_the_arrival() -> None:
+    async def check() -> None:
+        before = asyncio.get_running_loop().time()
+        at = Deadline(60, passed=45).at
+        assert at is not None
+        assert before <= at - 15 <= asyncio.get_running_loop().time()
+        assert Deadline(0, passed=45).at is None
+
+    asyncio.run(check())
+
+
 def test_the_deadline_ends_no_request_that_is_in_time() -> None:
     backend = ScriptedBackend()
     assert call(create_app(backend, ServerConfig(timeout=60)), ASK).status == 200
     assert backend.aborted == []
 
 
+@pytest.mark.fault("E02")
 def test_a_body_that_does_not_arrive_is_a_408_and_the_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("quintet.server.http.BODY_S", 0.05)
     backend = ScriptedBackend()
@@ -125,6 +170,7 @@ def test_a_body_that_does_not_arrive_is_a_408_and_the_connection_is_closed(monke
     assert (answer.status, answer.header("connection"), backend.prepared) == (408, "close", 0)
 
 
+@pytest.mark.fault("E03")
 @pytest.mark.parametrize(
     ("query", "headers", "status"),
     [
@@ -164,6 +210,7 @@ def test_a_key_has_at_most_so_many_completions_at_once_and_others_are_not_held_u
     assert (other.status, after.status) == (200, 200)
 
 
+@pytest.mark.fault("G05")
 def test_each_key_has_its_own_cache_salt(monkeypatch: pytest.MonkeyPatch) -> None:
     salts: list[str] = []
     prepare = Service.prepare
@@ -185,6 +232,7 @@ def test_each_key_has_its_own_cache_salt(monkeypatch: pytest.MonkeyPatch) -> Non
 # Unknown fields
 
 
+@pytest.mark.fault("A25")
 def test_strict_refuses_the_first_unknown_field_and_others_only_get_a_warning() -> None:
     body = {**ASK, "api_base": "http://evil", "x": 1}
     lenient = call(create_app(ScriptedBackend(), ServerConfig(), source=SOURCE), body)
@@ -211,6 +259,7 @@ def test_gzip_and_messagepack_bodies_become_the_same_json() -> None:
     assert as_json(b"[1]", Headers([]), 100) == b"[1]"
 
 
+@pytest.mark.fault("B13")
 def test_a_gzip_bomb_is_refused_before_more_than_the_limit_is_unpacked() -> None:
     bomb = gzip.compress(b"\0" * (64 << 20))
     assert len(bomb) < 100_000
@@ -220,6 +269,7 @@ def test_a_gzip_bomb_is_refused_before_more_than_the_limit_is_unpacked() -> None
     assert len(as_json(gzip.compress(b"x" * 100), GZIP, 100)) == 100
 
 
+@pytest.mark.fault("B13")
 def test_a_gzip_body_has_a_bounded_number_of_members() -> None:
     """Each is a step over all that follows it: a hundred thousand empty ones were seconds of work."""
     empty = gzip.compress(b"")

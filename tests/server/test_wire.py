@@ -44,6 +44,7 @@ def ask(port: int) -> bytes:
     return exchange(port, GOOD.replace(b"host: x", b"host: x\r\nconnection: close"))
 
 
+@pytest.mark.fault("E02", "E04")
 @pytest.mark.parametrize(
     "data",
     [
@@ -71,6 +72,7 @@ def test_a_malformed_request_starts_no_work_and_its_connection_is_closed(server:
 MANY = [b"x: y\r\n" * 10_000, b"x-big: " + b"y" * 1_000_000 + b"\r\n", b"range: bytes=" + b"0-1," * 100_000 + b"\r\n"]
 
 
+@pytest.mark.fault("E03")
 @pytest.mark.parametrize("headers", MANY, ids=["many", "large", "ranges"])
 def test_many_or_large_headers_are_ignored_or_refused(server: tuple[ScriptedBackend, int], headers: bytes) -> None:
     _, port = server
@@ -79,6 +81,7 @@ def test_many_or_large_headers_are_ignored_or_refused(server: tuple[ScriptedBack
     assert b" the cat" in ask(port)
 
 
+@pytest.mark.fault("E04")
 def test_a_hundred_requests_in_one_piece_get_a_hundred_answers(server: tuple[ScriptedBackend, int]) -> None:
     backend, port = server
     before = backend.submitted
@@ -86,6 +89,7 @@ def test_a_hundred_requests_in_one_piece_get_a_hundred_answers(server: tuple[Scr
     assert got.count(b"HTTP/1.1 200 OK") == got.count(b" the cat") == backend.submitted - before == 100
 
 
+@pytest.mark.fault("F04")
 def test_a_host_header_moves_nothing() -> None:
     with serving(lambda: create_app(ScriptedBackend(), ServerConfig(api_keys=("sk",)))) as port:
         for host in (b"evil/?", b"evil/#", b"a/health?x=", b"x@y", b""):
@@ -109,6 +113,7 @@ def recv_all(client: socket.socket) -> bytes:
     return got
 
 
+@pytest.mark.fault("E01")
 @pytest.mark.parametrize("sent", [b"", b"\r\n", b"POST", HEAD, HEAD[:-9]], ids=["nothing", "a line", "a word", "no end", "half a header"])
 def test_a_head_that_does_not_come_ends_the_connection(
     monkeypatch: pytest.MonkeyPatch, server: tuple[ScriptedBackend, int], sent: bytes
@@ -121,6 +126,7 @@ def test_a_head_that_does_not_come_ends_the_connection(
     assert b" the cat" in ask(server[1])
 
 
+@pytest.mark.fault("E01")
 def test_a_head_that_drips_is_not_given_more_time(monkeypatch: pytest.MonkeyPatch, server: tuple[ScriptedBackend, int]) -> None:
     monkeypatch.setattr(protocol, "HEAD_S", 0.5)
     with socket.create_connection(("127.0.0.1", server[1]), timeout=120) as client:
@@ -142,6 +148,7 @@ def test_line_breaks_do_not_keep_an_idle_connection(server: tuple[ScriptedBacken
         assert b" the cat" in recv_all(client)  # until the server closes it
 
 
+@pytest.mark.fault("E03")
 @pytest.mark.parametrize("head", [b"x-a: " + b"b" * 10_000_000, b"x: y\r\n" * 1_000_000], ids=["one", "many"])
 def test_a_head_without_end_is_refused_before_it_is_kept(server: tuple[ScriptedBackend, int], head: bytes) -> None:
     got = exchange(server[1], HEAD + head)
@@ -149,6 +156,7 @@ def test_a_head_without_end_is_refused_before_it_is_kept(server: tuple[ScriptedB
     assert b" the cat" in ask(server[1])
 
 
+@pytest.mark.fault("B23")
 def test_a_client_that_reads_nothing_is_cut_off_and_its_work_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "STUCK_S", 0.5)
     backend = ScriptedBackend(length=None, context=10_000_000)

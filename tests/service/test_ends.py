@@ -106,6 +106,7 @@ def test_a_cancelled_task_stops_the_work() -> None:
     asyncio.run(go())
 
 
+@pytest.mark.fault("E07")
 def test_a_client_that_leaves_after_the_last_event_aborts_nothing() -> None:
     async def go() -> None:
         backend = ScriptedBackend([Script(b"ab")])

@@ -91,6 +91,7 @@ def test_the_ranking_asks_for_log_probabilities_that_the_client_does_not_see() -
     assert {spec.logprobs for spec in backend.specs} == {None}, "nothing to rank"
 
 
+@pytest.mark.fault("H08")
 def test_usage_counts_the_tokens_of_every_candidate_and_a_prompt_once() -> None:
     scripts = [Script(b"1"), Script(b"22", cached=1), Script(b"333", cached=2)] * 2
     last = serve(ScriptedBackend(scripts), best())[-1]
@@ -98,6 +99,7 @@ def test_usage_counts_the_tokens_of_every_candidate_and_a_prompt_once() -> None:
     assert (last.usage.prompt_tokens, last.usage.completion_tokens, last.usage.cached_tokens) == (2, 2 * (2 + 3 + 4), 0)
 
 
+@pytest.mark.fault("B03")
 def test_more_candidates_than_the_engine_takes_are_refused() -> None:
     with pytest.raises(BadRequest) as caught:
         serve(ScriptedBackend([Script(b"x")]), best(best_of=9))

@@ -26,6 +26,7 @@ def test_choices_are_numbered_prompts_by_samples_with_one_seed_each() -> None:
     assert {index: event.seed for index, event in done(events).items()} == {0: 2**64 - 2, 1: 2**64 - 1, 2: 0, 3: 1}
 
 
+@pytest.mark.fault("H08")
 def test_a_prompt_counts_once_and_as_cached_only_what_no_sample_computed() -> None:
     first = [Script(b"12", cached=0), Script(b"345", Finish.LENGTH, cached=2)]
     second = [Script(b"", cached=1), Script(b"6", cached=3)]
@@ -41,6 +42,7 @@ def test_drafted_tokens_are_counted_over_all_choices_and_accepted_ones_are_of_th
     assert serve(beyond, request("ab", stop=("c",)))[-1] == Finished(Usage(2, 3, accepted_tokens=3)), "what follows the stop is not"
 
 
+@pytest.mark.fault("H08")
 def test_a_stop_aborts_its_sequence_only_and_later_tokens_are_neither_shown_nor_counted() -> None:
     backend = ScriptedBackend([Script(b"ab<>cdefghij", cached=1), Script(b"abcdef", cached=1)], abort_lag=2)
     events = serve(backend, request("a", "b", stop=("<>",)))
@@ -97,6 +99,7 @@ def test_what_the_engine_does_not_offer_is_refused_by_name(asked: CompletionRequ
     assert backend.specs == []
 
 
+@pytest.mark.fault("B01", "B02")
 def test_a_huge_fan_out_is_refused_before_it_is_spelled_out() -> None:
     with pytest.raises(BadRequest):
         serve(ScriptedBackend([]), request(*["x"] * 1000, n=10**12))

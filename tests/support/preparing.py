@@ -19,16 +19,18 @@ _ids = itertools.count(1 << 20)  # a service of the same engine counts from 1
 _preparers: WeakKeyDictionary[Backend, Preparer] = WeakKeyDictionary()
 
 
-def preparer_of(backend: Backend) -> Preparer:
-    """The same for the same engine, and closed with it; a double that prepares by its own script is its own."""
+def preparer_of(backend: Backend, _guides: GuideCheck | None = None) -> Preparer:
+    """The same for the same engine, with a place to check guides that is closed with it; a double that prepares by its own script is its
+    own."""
     if hasattr(backend, "prepare"):
         return cast("Preparer", backend)
     if backend not in _preparers:
-        made, close = Preparer(cast("Backend", proxy(backend)), GuideCheck()), backend.close
+        guides, close = GuideCheck(), backend.close
+        made = Preparer(cast("Backend", proxy(backend)), guides)
 
         async def close_both() -> None:
             await close()
-            await made.close()
+            await guides.close()
 
         backend.close = close_both  # type: ignore[method-assign]
         _preparers[backend] = made
@@ -38,7 +40,7 @@ def preparer_of(backend: Backend) -> Preparer:
 async def prepare(backend: Backend, specs: Sequence[SequenceSpec], tenant: str = "") -> Prepared:
     """As the service does it."""
     backend.require_room(1, tenant)
-    sequences = await preparer_of(backend).prepare(specs)
+    sequences = await preparer_of(backend).prepare(specs, tenant)
     backend.require_room(len(specs), tenant)
     return Prepared(next(_ids), sequences, tenant)
 

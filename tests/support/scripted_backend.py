@@ -74,7 +74,7 @@ class ScriptedBackend:
     def tokenizer(self) -> Tokenizer:
         return ToyTokenizer()
 
-    async def tokenize(self, text: str, add_special: bool, quoted: bool = False) -> Sequence[int]:
+    async def tokenize(self, text: str, add_special: bool, quoted: bool = False, tenant: str = "") -> Sequence[int]:
         return encode(text)
 
     live = 0
@@ -87,7 +87,7 @@ class ScriptedBackend:
         """The service never drains a backend."""
         raise AssertionError
 
-    async def prepare(self, specs: Sequence[SequenceSpec]) -> tuple[PreparedSequence, ...]:
+    async def prepare(self, specs: Sequence[SequenceSpec], tenant: str = "") -> tuple[PreparedSequence, ...]:
         """It is the preparer too."""
         if self.refuse:
             raise self.refuse

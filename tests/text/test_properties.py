@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -65,6 +66,7 @@ def test_any_chunking_of_bytes_decodes_like_the_whole(whole: bytes, data: st.Dat
     assert detokenizer.flush() == ""
 
 
+@pytest.mark.fault("H07")
 @settings(deadline=None)
 @given(BYTES, st.data())
 def test_token_texts_join_to_the_text(whole: bytes, data: st.DataObject) -> None:
@@ -89,6 +91,7 @@ def test_alignment_changes_nothing_where_texts_already_join(texts: list[str]) ->
     assert [text for text in align(texts, "".join(texts)) if text] == [text for text in texts if text]
 
 
+@pytest.mark.fault("A18")
 @settings(deadline=None)
 @given(STOPS, TEXT, st.booleans(), st.data())
 @example(["abcd", "bc"], "abcd", False, None)
@@ -171,6 +174,7 @@ CHOICE_STOPS = st.lists(st.sampled_from(["a", "ab", "ba", "€", "<", "a<", "€
 FINISH = st.sampled_from([Finish.EOS, Finish.LENGTH, Finish.ABORT])
 
 
+@pytest.mark.fault("A18")
 @settings(deadline=None)
 @given(BYTES, CHOICE_STOPS, st.booleans(), FINISH, st.data())
 def test_text_and_finish_do_not_depend_on_the_tokens(
@@ -204,6 +208,7 @@ def test_counted_are_the_tokens_up_to_the_one_that_completed_the_stop(
     assert run(events, stops, include, True).counted == expected
 
 
+@pytest.mark.fault("H07")
 @settings(deadline=None)
 @given(BYTES, CHOICE_STOPS, st.booleans(), FINISH, st.text("ab€😀", max_size=4), st.data())
 def test_entries_and_offsets_slice_the_returned_text(

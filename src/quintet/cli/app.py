@@ -10,7 +10,7 @@ import click
 
 from quintet import __version__
 from quintet.cli import configuration
-from quintet.config import ServerConfig
+from quintet.config import MAX_LOGPROBS, ServerConfig
 
 DEFAULT_KV = "1GiB"
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -65,6 +65,12 @@ app.command_class = configuration.Command
 @_option("--timeout", type=click.FloatRange(0), metavar="SECONDS", default=0, help="Most time for one completion; 0 = no limit.")
 @_option("--max-body", metavar="SIZE", default="2MiB", help="Largest request body.")
 @_option("--max-choices", type=click.IntRange(1, 128), default=128, help="Most choices of a request: prompts times n.")
+@_option(
+    "--max-logprobs",
+    type=click.IntRange(1),
+    default=MAX_LOGPROBS,
+    help="Most log-probabilities of an answer: choices times tokens times one more than alternatives.",
+)
 @_option("--max-waiting", type=click.IntRange(1), default=1024, help="Most choices that wait for their turn; beyond it requests get 503.")
 @_option("--max-per-key", type=click.IntRange(0), default=0, help="Most completions at once per API key; 0 = no limit.")
 @_option(
@@ -78,14 +84,9 @@ app.command_class = configuration.Command
 def serve(
     models: tuple[str, ...],
     *,
-    host: str,
-    port: int,
     api_key: tuple[str, ...],
-    api_key_file: Path | None,
     no_api_key: bool,
     admin_key: str | None,
-    dialect: str,
-    strict: bool,
     served_model_name: tuple[str, ...],
     alias: tuple[str, ...],
     lazy: bool,
@@ -96,16 +97,15 @@ def serve(
     kv_cache: str,
     toy: bool,
     offline: bool,
-    timeout: float,
     max_body: str,
     max_choices: int,
     max_waiting: int,
-    max_per_key: int,
     drain_timeout: float,
     speculation: str,
     think_tags: str | None,
     spm_infill: bool,
     log_level: str,
+    **server: Any,
 ) -> int:
     """Serve models over HTTP; the first answers requests that name none.
 
@@ -122,18 +122,8 @@ def serve(
     idle = fleet.parse_seconds(idle_unload, "--idle-unload")
     served = fleet.FleetOptions(references, engine, served_model_name, alias, lazy, pin, idle)
     body = engines.parse_size(max_body, "--max-body")
-    config = ServerConfig(
-        host=host,
-        port=port,
-        api_keys=api_key,
-        api_key_file=api_key_file,
-        admin_key=admin_key or "",
-        dialect=dialect,
-        strict=strict,
-        max_body_bytes=body,
-        timeout=timeout,
-        max_per_key=max_per_key,
-    )
+    # An option that is not named above is the server's setting of that name.
+    config = ServerConfig(api_keys=api_key, admin_key=admin_key or "", max_body_bytes=body, **server)
     return serve.serve(serve.ServeOptions(served, config, no_api_key, log_level.lower(), drain_timeout))
 
 

@@ -145,9 +145,9 @@ class Plan:
         """Likewise in a process of its own, which is started again when it dies or hangs."""
         return Engine(ProcessLink(self.source, self._tokenizer, self.config), self.config)
 
-    def preparer(self, engine: Backend) -> Preparer:
+    def preparer(self, engine: Backend, guides: GuideCheck) -> Preparer:
         """What prepares the requests of such an engine."""
-        return Preparer(engine, GuideCheck(), suffix_first=self.suffix_first)
+        return Preparer(engine, guides, suffix_first=self.suffix_first)
 
     def _loader(self) -> Loader[Tokenizer]:
         of = self.source

@@ -16,6 +16,7 @@ from quintet.cli.interrupt import INTERRUPTED, end_within, on_interrupt, unless
 from quintet.cli.loading import ready
 from quintet.errors import EngineFailed
 from quintet.events import ChoiceDelta, Failed, Usage
+from quintet.guides.check import GuideCheck
 from quintet.models import store
 from quintet.request import CompletionRequest, Sampling, StopRules
 from quintet.service import Job, Service
@@ -100,7 +101,8 @@ def run(engine: engines.EngineOptions, options: RunOptions) -> int:
 async def _run(plan: engines.Plan, options: RunOptions) -> int:
     interrupted = on_interrupt()
     backend = plan.start()
-    preparer = plan.preparer(backend)
+    guides = GuideCheck()
+    preparer = plan.preparer(backend, guides)
     try:
         if not await unless(interrupted, ready(backend, plan.name)):
             return INTERRUPTED
@@ -110,7 +112,7 @@ async def _run(plan: engines.Plan, options: RunOptions) -> int:
         sys.stderr.write(summary(job.usage, clock, options))
         return 0 if finished else INTERRUPTED
     finally:
-        await end_within(_CLOSE_S, INTERRUPTED, backend.close(), preparer.close())
+        await end_within(_CLOSE_S, INTERRUPTED, backend.close(), guides.close())
 
 
 async def _print(job: Job, clock: Clock) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from operator import add
 
-from quintet.backends.base import Backend, Counts, Health, Pages, State
+from quintet.backends.base import Backend, Counts, Health, Incidents, Pages, State
 from quintet.errors import EngineFailed, ModelError, Overloaded
 from quintet.guides.check import GuideCheck
 from quintet.inputs.prepare import Preparer
@@ -17,9 +17,8 @@ from quintet.inputs.prepare import Preparer
 POLL_S = 0.02
 
 
-def with_guides(backend: Backend) -> Preparer:
-    """What prepares the requests of an engine, unless the model says another."""
-    return Preparer(backend, GuideCheck())
+PreparerOf = Callable[[Backend, GuideCheck], Preparer]
+"""What prepares the requests of an engine; guides are checked in one place for all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +31,7 @@ class Model:
         weights, kv: bytes that it needs.
         lazy: it is loaded at its first request.
         pinned: once loaded it stays.
-        preparer: what prepares the requests of an engine that ``start`` made; closed with it.
+        preparer: for an engine that ``start`` made.
     """
 
     name: str
@@ -41,7 +40,7 @@ class Model:
     kv: int = 0
     lazy: bool = False
     pinned: bool = False
-    preparer: Callable[[Backend], Preparer] = with_guides
+    preparer: PreparerOf = Preparer
 
 
 class Phase(enum.Enum):
@@ -57,11 +56,13 @@ class Entry:
     """A model and its engine.
 
     Args:
+        guides: where guides are checked, of all models.
         clock: seconds, monotonic.
     """
 
-    def __init__(self, model: Model, clock: Callable[[], float]) -> None:
+    def __init__(self, model: Model, guides: GuideCheck, clock: Callable[[], float]) -> None:
         self.model = model
+        self._guides = guides
         self.phase = Phase.UNLOADED
         self.backend: Backend | None = None
         self._preparer: Preparer | None = None
@@ -111,12 +112,12 @@ class Entry:
         """Of the engine, with what those before it have counted; ``CLOSED`` while there is none."""
         past, now = self._past, self.backend.health() if self.backend else Health(State.CLOSED, 0.0)
         counts, batches = Counts(*map(add, past.counts, now.counts)), tuple(map(add, past.batches, now.batches))
-        return replace(now, counts=counts, batches=batches)
+        return replace(now, counts=counts, batches=batches, incidents=Incidents(*map(add, past.incidents, now.incidents)))
 
     def start(self) -> Backend:
         """Begin to load; who started it watches over it."""
         self.backend, self.phase = self.model.start(), Phase.LOADED
-        self._preparer = self.model.preparer(self.backend)
+        self._preparer = self.model.preparer(self.backend, self._guides)
         return self.backend
 
     async def load(self) -> None:
@@ -155,10 +156,8 @@ class Entry:
 
     async def close(self) -> None:
         """End all work and free everything at once. Idempotent, also while another call of it waits."""
-        backend, preparer = self.backend, self._preparer
-        if backend is not None and preparer is not None:
-            await backend.close()
-            await preparer.close()
+        if self.backend is not None:
+            await self.backend.close()
         if self.backend is not None:
             self._past = replace(self.health(), state=State.CLOSED, progress=0.0, running=0, waiting=0, pages=Pages())
             self.backend = self._preparer = None

@@ -13,6 +13,7 @@ from quintet.backends.base import Backend
 from quintet.engines.entry import POLL_S, Entry, Model, Phase
 from quintet.engines.names import Names
 from quintet.errors import BadRequest, Loading, ModelNotFound, Overloaded, shorten
+from quintet.guides.check import GuideCheck
 
 PATIENCE_S = 15.0
 """A request waits so long for its model to be loaded, and is then told to come again: no SDK gives up before."""
@@ -64,7 +65,8 @@ class Registry:
         patience: float = PATIENCE_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.entries = {model.name: Entry(model, clock) for model in models}
+        self._guides = GuideCheck()
+        self.entries = {model.name: Entry(model, self._guides, clock) for model in models}
         self.names = names
         self._idle, self._free, self._patience, self._clock = idle, free, patience, clock
         self._changes: dict[str, asyncio.Task[None]] = {}
@@ -109,7 +111,8 @@ class Registry:
         if (loading := self._changes.get(entry.name)) is not None:
             await asyncio.wait((loading,), timeout=self._patience)
             if not loading.done():
-                raise Loading(f"The model {entry.name} is still loading ({entry.health().progress:.0%}).")
+                health = entry.health()
+                raise Loading(f"The model {entry.name} is still loading ({health.progress:.0%}).", health.retry_after)
             if loading.cancelled():
                 raise Overloaded(_CLOSING)
             loading.result()
@@ -145,7 +148,7 @@ class Registry:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.gather(*(entry.close() for entry in self.entries.values()))
+        await asyncio.gather(*(entry.close() for entry in self.entries.values()), self._guides.close())
 
     def _change(self, entry: Entry, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Load or unload: one at a time for each model, to the end even if nobody waits for it any more."""

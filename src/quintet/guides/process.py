@@ -1,7 +1,8 @@
 """Where guides are tried: a process that forks another for each, which may crash or run out of time or memory.
 
-As a program it waits, on the socket that is its standard input, for sockets. On each of these comes a guide, ``KIND`` and its text in two
-lines; what goes back begins with ``STARTED``, and ends with ``TAKEN`` or ``REFUSED`` and a text, unless the guide ended its process.
+As a program it says ``READY`` on the socket that is its standard input, and waits there for sockets. On each of these comes a guide,
+``KIND`` and its text in two lines; what goes back begins with ``STARTED``, and ends with ``TAKEN`` or ``REFUSED`` and a text, unless
+the guide ended its process.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import signal
 import socket
 import threading
 
-from quintet.guides.protocol import REFUSED, STARTED, TAKEN, TOO_COMPLEX, WALL_S, GuideError
+from quintet.guides.protocol import READY, REFUSED, STARTED, TAKEN, TOO_COMPLEX, WALL_S, GuideError
 from quintet.guides.translate import translate, verify
 from quintet.request import GuideKind
 
@@ -33,6 +34,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     verify(GuideKind.REGEX, translate(GuideKind.REGEX, "a"))  # loads what each of them needs
     with socket.socket(fileno=0) as control:
+        control.sendall(READY)
         control.settimeout(IDLE_S)
         while True:
             try:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+READY = b"ready"
+"""The process has loaded what it needs."""
+
 STARTED = b"started "
 TAKEN, REFUSED = "taken ", "refused "
 

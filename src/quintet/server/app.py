@@ -10,6 +10,7 @@ from quintet.config import ServerConfig
 from quintet.dialects.catalog import PROVIDERS
 from quintet.engines.registry import Registry
 from quintet.errors import BodyTooLarge, NotFound, QuintetError, SlowBody
+from quintet.executor import FairExecutor
 from quintet.server import pages
 from quintet.server.admin import Admin
 from quintet.server.asgi import ASGIApp, Receive, Scope, Send
@@ -57,9 +58,10 @@ class App:
         self._telemetry = Telemetry(registry.entries, source.clock)
         models = Models(registry, int(source.now()))
         probes = Probes(registry, self._telemetry)
-        completions = Completions(models, source, config, self._telemetry, keep_alive)
+        executor = FairExecutor()
+        completions = Completions(models, source, config, self._telemetry, keep_alive, executor)
         once = Once(config.max_body_bytes, source.clock)
-        tokens = Tokens(models, config.max_body_bytes)
+        tokens = Tokens(models, config.max_body_bytes, executor)
         admins = Admin(registry, models, Keys(admin, None, source.clock) if admin else None, config)
         public = {**probes.public(), **pages.public()}
         self._public = frozenset(path.encode() for path in public)

@@ -1,8 +1,10 @@
-"""Ends a job's work when nobody waits for it any more: the client is gone, or the time is up."""
+"""Ends a request's work when nobody waits for it any more: the client is gone, or the time is up."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from types import TracebackType
 
 from quintet.dialects.base import failed
@@ -12,25 +14,55 @@ from quintet.server.asgi import Receive
 from quintet.service import Job
 
 
-class Guard:
-    """Watches over a job inside an ``async with``; leaving the block ends the work in any case. A job that is complete is left alone.
+class Deadline:
+    """When an answer must be complete. Made on the event loop.
 
     Args:
-        timeout: seconds from now that the job may take; 0 = as long as it likes.
+        seconds: that a request may take in all; 0 = as long as it likes.
+        passed: seconds since it arrived.
     """
 
-    def __init__(self, receive: Receive, job: Job, timeout: float) -> None:
+    def __init__(self, seconds: float, passed: float) -> None:
+        self._seconds = seconds
+        self.at = asyncio.get_running_loop().time() + seconds - passed if seconds else None
+        """On the event loop's clock; ``None`` = never."""
+
+    @property
+    def error(self) -> DeadlineExceeded:
+        """What is told when it is over."""
+        return DeadlineExceeded(f"The request took longer than {self._seconds:g} seconds.")
+
+    @contextlib.asynccontextmanager
+    async def kept(self) -> AsyncIterator[None]:
+        """A block that ends by then.
+
+        Raises:
+            DeadlineExceeded: it did not.
+        """
+        try:
+            async with asyncio.timeout_at(self.at) as limit:
+                yield
+        except TimeoutError:
+            if limit.expired():
+                raise self.error from None
+            raise
+
+
+class Guard:
+    """Watches over a job inside an ``async with``; leaving the block ends the work in any case. A job that is complete is left alone."""
+
+    def __init__(self, receive: Receive, job: Job, deadline: Deadline) -> None:
         self._receive = receive
         self._job = job
-        self._timeout = timeout
+        self._deadline = deadline
         self._expired = False
         self._timer: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> Guard:
         self._watch = asyncio.create_task(disconnected(self._receive))
         self._watch.add_done_callback(lambda _: self._job.cancel())
-        if self._timeout:
-            self._timer = asyncio.get_running_loop().call_later(self._timeout, self._expire)
+        if self._deadline.at is not None:
+            self._timer = asyncio.get_running_loop().call_at(self._deadline.at, self._expire)
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -52,7 +84,7 @@ class Guard:
                 return failed(event)
             if isinstance(event, ChoiceDone) and event.finish in (Finish.ABORT, Finish.ERROR):
                 if self._expired:
-                    return DeadlineExceeded(f"The request took longer than {self._timeout:g} seconds.")
+                    return self._deadline.error
                 return Overloaded("The server stopped before the request was complete.")
         return None
 

@@ -91,6 +91,7 @@ def test_a_sequence_ends_by_length_or_by_the_model(check: Check) -> None:
     check(scenario)
 
 
+@pytest.mark.fault("H07")
 def test_log_probabilities_are_sorted_and_agree_with_the_chosen_token(check: Check) -> None:
     async def scenario(backend: Backend) -> None:
         most = min(5, backend.capabilities.max_logprobs)
@@ -114,9 +115,8 @@ def test_greedy_takes_the_most_likely_token(check: Check) -> None:
     check(scenario)
 
 
+@pytest.mark.fault("C12", "H01", "H02", "H04")
 def test_the_same_request_gives_the_same_bytes_alone_in_a_crowd_and_from_the_cache(check: Check) -> None:
-    """reliability H01, H02, H04, C12."""
-
     async def scenario(backend: Backend) -> None:
         alone = [told((await run(backend, one))[0]) for one in CROWD]
         together = await run(backend, *CROWD)
@@ -127,6 +127,7 @@ def test_the_same_request_gives_the_same_bytes_alone_in_a_crowd_and_from_the_cac
     check(scenario)
 
 
+@pytest.mark.fault("H05")
 def test_samples_of_one_prompt_are_those_of_its_seeds_alone(check: Check) -> None:
     async def scenario(backend: Backend) -> None:
         samples = [spec(temperature=1.0, seed=seed) for seed in range(12)]
@@ -138,6 +139,7 @@ def test_samples_of_one_prompt_are_those_of_its_seeds_alone(check: Check) -> Non
     check(scenario)
 
 
+@pytest.mark.fault("A14")
 def test_echoed_log_probabilities_are_those_of_generating_the_same_tokens(check: Check) -> None:
     async def scenario(backend: Backend) -> None:
         need(backend, Feature.ECHO, Feature.PROMPT_LOGPROBS)
@@ -155,6 +157,7 @@ def test_echoed_log_probabilities_are_those_of_generating_the_same_tokens(check:
     check(scenario)
 
 
+@pytest.mark.fault("A14")
 def test_no_tokens_wanted_gives_an_end_without_a_token(check: Check) -> None:
     async def scenario(backend: Backend) -> None:
         (plain,) = await run(backend, spec(max_tokens=0))
@@ -167,6 +170,7 @@ def test_no_tokens_wanted_gives_an_end_without_a_token(check: Check) -> None:
     check(scenario)
 
 
+@pytest.mark.fault("H05")
 def test_a_text_is_its_token_ids(check: Check) -> None:
     async def scenario(backend: Backend) -> None:
         tokens = (await prepare(backend, [spec()])).sequences[0].tokens
@@ -175,6 +179,7 @@ def test_a_text_is_its_token_ids(check: Check) -> None:
     check(scenario)
 
 
+@pytest.mark.fault("A03")
 def test_an_empty_prompt_generates(check: Check) -> None:
     async def scenario(backend: Backend) -> None:
         text, ids = await run(backend, spec(""), spec(()))
@@ -184,6 +189,7 @@ def test_an_empty_prompt_generates(check: Check) -> None:
     check(scenario)
 
 
+@pytest.mark.fault("A16")
 def test_a_prompt_to_the_last_token_of_the_context_works_and_one_more_is_refused(check: Check) -> None:
     async def scenario(backend: Backend) -> None:
         context = backend.capabilities.context
@@ -200,6 +206,7 @@ def test_a_prompt_to_the_last_token_of_the_context_works_and_one_more_is_refused
     check(scenario)
 
 
+@pytest.mark.fault("A05")
 def test_what_cannot_run_is_refused_before_anything_starts(check: Check) -> None:
     async def scenario(backend: Backend) -> None:
         for bad in ([spec((1, backend.capabilities.vocab))], [spec((-1,))], [spec(logprobs=backend.capabilities.max_logprobs + 1)]):
@@ -210,6 +217,7 @@ def test_what_cannot_run_is_refused_before_anything_starts(check: Check) -> None
     check(scenario)
 
 
+@pytest.mark.fault("B18")
 def test_more_than_the_queue_holds_is_refused_and_what_was_taken_ends(check: Check) -> None:
     async def scenario(backend: Backend) -> None:
         taken = []
@@ -226,8 +234,9 @@ def test_more_than_the_queue_holds_is_refused_and_what_was_taken_ends(check: Che
     check(scenario)
 
 
+@pytest.mark.fault("E08")
 def test_an_abort_ends_what_it_names_and_leaves_neighbours_as_they_are_alone(check: Check) -> None:
-    """reliability E08: a running one, a queued one, and a whole request."""
+    """A running one, a queued one, and a whole request."""
 
     async def scenario(backend: Backend) -> None:
         expected = [told((await run(backend, one))[0]) for one in CROWD]
@@ -251,6 +260,7 @@ def test_an_abort_ends_what_it_names_and_leaves_neighbours_as_they_are_alone(che
     check(scenario)
 
 
+@pytest.mark.fault("E08")
 def test_a_hundred_aborted_requests_leave_no_trace(check: Check) -> None:
     async def scenario(backend: Backend) -> None:
         expected = told((await run(backend, spec()))[0])

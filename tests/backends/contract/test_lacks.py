@@ -79,6 +79,7 @@ def named(answer: Answer, param: str) -> None:
     assert f"'{param}' ".encode() in answer.body, answer.body
 
 
+@pytest.mark.fault("H09")
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_every_control_that_it_lacks_is_a_400_that_names_the_field(dialect: str) -> None:
     bodies = {name: {**PLAIN, name: value} for name, value in EVERYWHERE.items()}
@@ -92,6 +93,7 @@ def test_what_one_dialect_has_is_named_as_it_is_called_there(dialect: str, field
     named(answer, param)
 
 
+@pytest.mark.fault("H09")
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_nothing_else_is_any_different(dialect: str) -> None:
     off = {"presence_penalty": 0, "frequency_penalty": 0, "repetition_penalty": 1, "typical_p": 1, "min_tokens": 0, "logit_bias": {}}

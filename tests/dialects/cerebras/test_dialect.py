@@ -102,6 +102,7 @@ def test_every_control_arrives() -> None:
     assert request.guide == guide("ws", "grammar_root")
 
 
+@pytest.mark.fault("A15")
 def test_at_least_is_at_most_at_most() -> None:
     assert parse(min_tokens=4, max_tokens=4).sampling.min_tokens == 4
     assert parse(min_tokens=-1, max_tokens=0).sampling.min_tokens == -1

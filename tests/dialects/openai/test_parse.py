@@ -45,6 +45,7 @@ def test_lists_of_stop_strings_longer_than_the_page_has_them_are_taken() -> None
     assert len(parse(stop=[str(number) for number in range(32)]).stop.strings) == 32
 
 
+@pytest.mark.fault("A03")
 @pytest.mark.parametrize(
     ("sent", "prompts"),
     [
@@ -63,16 +64,19 @@ def test_the_four_prompt_forms(sent: object, prompts: object) -> None:
     assert all(type(token) is int for prompt in request.prompts if isinstance(prompt, tuple) for token in prompt)
 
 
+@pytest.mark.fault("A10")
 @pytest.mark.parametrize(("sent", "seed"), [(0, 0), (2**64 - 1, 2**64 - 1), (2**63, 2**63), (-1, 2**64 - 1), (-(2**63), 2**63), (3.0, 3)])
 def test_a_seed_is_exact_and_taken_modulo_2_64(sent: object, seed: int) -> None:
     assert parse(seed=sent).sampling.seed == seed
 
 
+@pytest.mark.fault("A07")
 @pytest.mark.parametrize("sent", [{"top_p": 0}, {"top_p": 1e-300}, {"temperature": 0}, {"temperature": 5e-324}, {"temperature": -0.0}])
 def test_what_leaves_only_the_likeliest_token_is_greedy(sent: dict[str, float]) -> None:
     assert parse(**sent).sampling == Sampling(0.0, 1.0, 7)
 
 
+@pytest.mark.fault("A17", "B01", "B02", "B03")
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
@@ -102,6 +106,7 @@ def test_neutral_values_are_the_same_as_none() -> None:
     assert parse(logit_bias={}, frequency_penalty=0, presence_penalty=-0.0, suffix="") == parse()
 
 
+@pytest.mark.fault("A25")
 def test_unknown_fields_are_named_in_printable_ascii() -> None:
     body = {"echo_last": 1, "a\r\nb": 2, "\u00e9": 3, "k" * 100: 4, "stream": True, "stream_options": {"x": 1}}
     ignored = OpenAI().parse(json.dumps(body).encode(), 7).ignored

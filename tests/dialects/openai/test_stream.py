@@ -31,6 +31,7 @@ def plain(chunk: bytes) -> dict[str, Any]:
 TEXTS = st.lists(st.text(max_size=200), max_size=20)
 
 
+@pytest.mark.fault("G08")
 @given(TEXTS)
 def test_whatever_the_texts_there_are_few_sizes_and_the_rest_of_each_chunk_is_unchanged(texts: list[str]) -> None:
     events: list[Event] = [*(ChoiceDelta(0, text) for text in texts), ChoiceDone(0, Finish.STOP)]
@@ -41,6 +42,7 @@ def test_whatever_the_texts_there_are_few_sizes_and_the_rest_of_each_chunk_is_un
     assert all(len(hide) > len(show) for hide, show in zip(hidden, shown, strict=True))
 
 
+@pytest.mark.fault("G08")
 @given(st.lists(st.text(st.characters(codec="ascii", exclude_categories=["Cc"], exclude_characters='"\\'), max_size=28), min_size=2))
 def test_usual_tokens_and_ends_are_all_of_one_size(texts: list[str]) -> None:
     events: list[Event] = [*(ChoiceDelta(0, text) for text in texts), ChoiceDone(0, Finish.LENGTH), ChoiceDone(0, Finish.STOP)]
@@ -63,6 +65,7 @@ def test_the_padding_differs_from_chunk_to_chunk_and_response_to_response() -> N
     assert len(set(drawn)) == 6
 
 
+@pytest.mark.fault("G08")
 def test_log_probabilities_are_hidden_too() -> None:
     def size(text: str) -> int:
         token = TokenText(5, text, text.encode(), -0.5, ((5, text, -0.5), (6, "b", -1.5)), 1)

@@ -79,6 +79,7 @@ def test_there_is_one_prompt() -> None:
         assert (caught.value.param, caught.value.code) == ("prompt", "invalid_type")
 
 
+@pytest.mark.fault("C13")
 def test_a_moderation_model_is_refused_in_clear_words() -> None:
     with pytest.raises(Unsupported, match="names a moderation model, and none is served here"):
         parse(safety_model="Meta-Llama/Llama-Guard-7b")

@@ -26,6 +26,7 @@ from quintet.events import Finish, TokenEvent
 from quintet.inputs.prepare import INLINE_CHARS
 from quintet.inputs.sequence import PreparedSequence, SequenceSpec
 from quintet.inputs.tokenizer import Tokenizer
+from quintet.models.traits import Traits
 from quintet.request import Prompt, Sampling
 
 PIECES = ToyTokenizer().pieces
@@ -190,6 +191,7 @@ def test_ids_that_only_the_logits_have_are_valid_and_have_no_text() -> None:
 # ---- failures
 
 
+@pytest.mark.fault("C06")
 def test_a_rejected_batch_ends_its_sequences_and_the_engine_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(engine: Engine) -> None:
         await until(engine, State.READY)
@@ -205,6 +207,7 @@ def test_a_rejected_batch_ends_its_sequences_and_the_engine_goes_on(caplog: pyte
     assert "a step of 1 sequences failed" in caplog.text
 
 
+@pytest.mark.fault("C07")
 def test_when_the_engine_itself_breaks_every_stream_ends_and_health_says_dead(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -266,6 +269,9 @@ def test_equal_texts_are_tokenised_once_and_long_ones_off_the_event_loop() -> No
     seen: list[tuple[int, str]] = []
 
     class Watched(ToyTokenizer):
+        def __init__(self) -> None:
+            self.traits = Traits()  # no text is too long by its bytes alone
+
         def encode(self, text: str) -> list[int]:
             seen.append((len(text), threading.current_thread().name))
             return [1]

@@ -15,8 +15,9 @@ from quintet.errors import Overloaded
 from quintet.events import Finish
 
 
+@pytest.mark.fault("C03", "D15")
 def test_an_engine_is_stalled_when_work_waits_and_no_step_ends_and_not_when_it_is_idle() -> None:
-    """reliability 0.4: liveness measures progress, not the port."""
+    """Liveness measures progress, not the port."""
     gate, clock = Gate(), Clock()
 
     async def scenario(engine: Engine) -> None:

@@ -151,6 +151,7 @@ def test_a_child_that_is_killed_at_once_or_not_waited_for_leaves_nothing(run: Ru
     run(scenario())
 
 
+@pytest.mark.fault("D12")
 def test_a_process_that_cannot_be_started_is_told_and_leaves_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         def refuse(*_: object, **__: object) -> None:
@@ -159,6 +160,6 @@ def test_a_process_that_cannot_be_started_is_told_and_leaves_nothing(run: Run, m
         monkeypatch.setattr(subprocess, "Popen", refuse)
         async with Link("") as link:
             await link.died.wait()
-            assert link.heard == [Died("the engine's process cannot be started: Cannot allocate memory.")]
+            assert link.heard == [Died("the engine's process cannot be started: Cannot allocate memory.", started=False)]
 
     run(scenario())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.backends.native.schedule.harness import Simulation, assert_as_alone, prepared
@@ -38,6 +39,7 @@ def prefill_steps(simulation: Simulation, tokens: int) -> int:
     return -(-tokens // max(1, (simulation.config.batch_tokens - simulation.config.max_running) // 2))
 
 
+@pytest.mark.fault("B07", "B21")
 @settings(max_examples=20, deadline=None)
 @given(
     floods,
@@ -73,6 +75,7 @@ def test_a_single_request_gets_its_first_token_within_steps_that_do_not_depend_o
     assert_as_alone(simulation.events[10_000, 0], one)
 
 
+@pytest.mark.fault("B21")
 @settings(max_examples=15, deadline=None)
 @given(st.lists(st.integers(1, 40), min_size=2, max_size=5), st.integers(2, 8))
 def test_tenants_get_equal_shares_of_the_batch_however_much_each_asks_for(requests: list[int], max_running: int) -> None:

@@ -108,6 +108,7 @@ def test_a_page_with_rows_takes_the_place_of_the_same_page_without() -> None:
     pool.check([[scored]])
 
 
+@pytest.mark.fault("G05")
 @given(st.lists(st.integers(0, 2**31 - 1), min_size=PAGE, max_size=PAGE), st.integers(0, PAGE - 1), st.binary(max_size=16))
 def test_a_digest_depends_on_every_token_the_parent_and_the_salt(tokens: list[int], index: int, parent: bytes) -> None:
     digest = chain(parent, tokens, b"")

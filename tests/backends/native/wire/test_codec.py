@@ -148,6 +148,7 @@ def test_a_length_that_nobody_could_mean_is_refused_before_anything_is_read() ->
         list(codec.Splitter().feed(struct.pack("<I", codec.MAX_FRAME + 1)))
 
 
+@pytest.mark.fault("F12")
 @pytest.mark.parametrize(
     "value",
     [
@@ -168,6 +169,7 @@ def test_what_is_not_a_message_to_the_worker_is_refused(value: Any) -> None:
         codec.decode_to_worker(msgspec.msgpack.encode(value))
 
 
+@pytest.mark.fault("F12")
 @given(st.binary(max_size=200))
 @example(b"\x91\xa5\x00\x00\x00\x00\x80")
 @example(b"\x91" * 100_000)

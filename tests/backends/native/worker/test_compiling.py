@@ -104,6 +104,7 @@ def test_an_engine_that_only_compiles_for_longer_than_the_stall_time_is_not_stal
     asyncio.run(go())
 
 
+@pytest.mark.fault("C08")
 def test_a_compile_that_does_not_end_ends_its_request_in_time_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     compiler, clock = Compiler(monkeypatch), Clock()
 
@@ -143,6 +144,7 @@ def test_a_request_that_is_called_off_ends_at_once_though_its_guide_is_still_com
     asyncio.run(go())
 
 
+@pytest.mark.fault("C08")
 def test_a_compiler_that_breaks_ends_the_request_only(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(guides: Guides, grammar: str) -> Matcher:
         raise MemoryError

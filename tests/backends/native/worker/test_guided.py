@@ -69,6 +69,7 @@ async def run(engine: Engine, specs: Sequence[SequenceSpec]) -> list[tuple[str, 
     ]
 
 
+@pytest.mark.fault("C12")
 def test_what_stops_conforms_whatever_runs_beside_it() -> None:
     """Samples of one prompt, other guides and unguided ones in one batch, with pages for a few only: each as it is alone."""
     mixed = [spec(seed, guide, max_tokens=most) for guide, most in ((JSON, 900), (WORDS, 90), (None, 60)) for seed in range(4)]
@@ -98,6 +99,7 @@ def test_greedy_and_log_probabilities_stay_the_models_own() -> None:
     asyncio.run(go())
 
 
+@pytest.mark.fault("C08")
 def test_a_guide_that_cannot_go_on_ends_its_sequence_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """The library's limits per step end in such a state."""
     fill, calls = Matcher.fill, iter(range(1000))
@@ -129,6 +131,7 @@ def test_aborts_while_a_guide_is_compiled_are_kept() -> None:
     asyncio.run(go())
 
 
+@pytest.mark.fault("A20")
 def test_a_bad_guide_is_refused_before_anything_starts() -> None:
     async def go() -> None:
         async with running() as engine:

@@ -110,6 +110,7 @@ def test_beyond_the_limit_a_request_is_refused_whole() -> None:
     simulation.finish()
 
 
+@pytest.mark.fault("C11")
 def test_an_abort_of_something_that_ended_or_never_was_changes_nothing() -> None:
     simulation = Simulation()
     simulation.add(0, prepared(TEXT, 2), prepared(TEXT, 2))
@@ -122,6 +123,7 @@ def test_an_abort_of_something_that_ended_or_never_was_changes_nothing() -> None
     assert [outcome(simulation, 0, index) for index in (0, 1)] == [Finish.LENGTH, Finish.ABORT]
 
 
+@pytest.mark.fault("C11")
 def test_an_abort_in_the_step_that_completes_gives_one_end() -> None:
     simulation = Simulation()
     simulation.add(0, prepared(b"one", 1), prepared(b"two", 1))
@@ -133,8 +135,9 @@ def test_an_abort_in_the_step_that_completes_gives_one_end() -> None:
 # ---- preemption
 
 
+@pytest.mark.fault("B20", "C05")
 def test_more_sequences_than_pages_all_end_and_nothing_is_told_twice() -> None:
-    """reliability B20: four contexts that do not fit together."""
+    """Four contexts that do not fit together."""
     simulation = Simulation(pages=16)
     sequences = [prepared(TEXT[index : index + 26], 90, temperature=1.0, seed=index, logprobs=1) for index in range(12)]
     simulation.add(0, *sequences)
@@ -148,9 +151,9 @@ def test_more_sequences_than_pages_all_end_and_nothing_is_told_twice() -> None:
     assert preempted
 
 
+@pytest.mark.fault("C14")
 @pytest.mark.parametrize("tokens", range(1, 12))
 def test_a_sequence_preempted_after_any_token_and_aborted_while_it_waits_has_told_only_what_it_drew(tokens: int) -> None:
-    """reliability C14."""
     simulation = Simulation()
     sequence = prepared(TEXT[:20], 30, temperature=1.0, seed=3, logprobs=0)
     simulation.add(0, sequence)
@@ -163,6 +166,7 @@ def test_a_sequence_preempted_after_any_token_and_aborted_while_it_waits_has_tol
     assert_as_alone(simulation.events[0, 0], sequence)
 
 
+@pytest.mark.fault("C05", "H04")
 @pytest.mark.parametrize("caching", [True, False])
 def test_preemption_at_every_step_is_invisible(caching: bool) -> None:
     simulation = Simulation(caching=caching, batch_tokens=16)
@@ -252,6 +256,7 @@ def test_an_echo_of_many_samples_is_spread_over_steps() -> None:
 # ---- faults
 
 
+@pytest.mark.fault("C06")
 def test_a_failed_plan_ends_its_sequences_only() -> None:
     simulation = Simulation(max_running=2, caching=False)
     for request in range(4):
@@ -265,10 +270,11 @@ def test_a_failed_plan_ends_its_sequences_only() -> None:
     assert_as_alone(simulation.events[3, 0], prepared(TEXT[3:], 5))
 
 
+@pytest.mark.fault("C09")
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("echo", [False, True])
 def test_logits_that_are_not_finite_end_that_sequence_only(value: float, echo: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """reliability C09: here every row whose last token is a Z is poisoned."""
+    """Here every row whose last token is a Z is poisoned."""
     sound = ToyRunner.logits
 
     def poisoned(self: ToyRunner, rows: np.ndarray) -> np.ndarray:
@@ -290,6 +296,7 @@ def test_logits_that_are_not_finite_end_that_sequence_only(value: float, echo: b
 # ---- the tests can see
 
 
+@pytest.mark.fault("H03")
 @pytest.mark.parametrize("broken", ["copy_page", "tables"])
 def test_a_wrong_page_changes_the_output(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The inverse control: without it, equality with a lone run would prove nothing."""

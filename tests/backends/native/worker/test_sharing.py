@@ -65,6 +65,7 @@ def test_a_known_prefix_is_not_computed_again_and_is_told_as_cached() -> None:
         assert computed == len(prompt) - cached
 
 
+@pytest.mark.fault("G05")
 def test_another_salt_shares_nothing() -> None:
     """Else the time to the first token would tell one tenant what another asked."""
     simulation = Simulation()
@@ -107,8 +108,8 @@ def test_pages_without_hidden_rows_are_of_no_use_for_prompt_scores_until_one_tha
         assert_as_alone(simulation.events[request, 0], scored)
 
 
+@pytest.mark.fault("B19")
 def test_idle_cached_pages_give_way_to_a_large_request() -> None:
-    """reliability B19."""
     simulation = Simulation(pages=12)
     for request in range(6):
         simulation.add(request, prepared(bytes([request + 65]) + TEXT[:60], 1))

@@ -1,0 +1,48 @@
+"""How large an answer may become: its log-probabilities are counted before anything is computed. Plain code over values.
+
+Text is small: an answer that fills the context 128 times is a few megabytes. Log-probabilities are not, and the front holds all of a JSON
+answer's until it is complete: a prompt of 8,000 tokens, echoed 128 times with 20 alternatives, would be 21 million of them, a gigabyte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from quintet.errors import BadRequest
+from quintet.inputs.sequence import PreparedSequence
+from quintet.request import CompletionRequest
+
+
+def require_answer_size(request: CompletionRequest, sequences: Sequence[PreparedSequence], most: int) -> None:
+    """Count each token that is echoed or may be generated, and its alternatives.
+
+    Args:
+        sequences: the request's, all samples of a prompt together.
+        most: log-probabilities.
+
+    Raises:
+        BadRequest: it may need more; names the field that makes it so.
+    """
+    if request.logprobs is None:
+        return
+    tokens, each = sum(map(_tokens, sequences)), 1 + request.logprobs
+    if tokens * each <= most:
+        return
+    samples, prompts = max(request.n, request.best_of), len(request.prompts)
+    if samples > 1 and tokens * each // samples <= most:
+        param = "best_of" if request.best_of > request.n else "n"
+    elif prompts > 1 and tokens * each // (samples * prompts) <= most:
+        param = "prompt"
+    elif request.logprobs and tokens <= most:
+        param = "logprobs"
+    else:
+        param = "echo" if request.echo and not request.max_tokens else "max_tokens"
+    param = dict(request.spelled).get(param, param)
+    counted = f"{samples * prompts} choices with {tokens} tokens in all, each with {request.logprobs} alternatives"
+    rule = f"asks for too much: an answer has at most {most} log-probabilities, and this one may need {tokens * each} ({counted})"
+    raise BadRequest(param, f"{rule}; lower it, or another of n, max_tokens and logprobs")
+
+
+def _tokens(sequence: PreparedSequence) -> int:
+    end = len(sequence.tokens) if sequence.prompt_end is None else sequence.prompt_end
+    return sequence.max_tokens + (end - sequence.echo_from if sequence.echo else 0)

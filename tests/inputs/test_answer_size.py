@@ -1,0 +1,95 @@
+"""How large an answer may become is counted before anything is computed, and what is too much is refused with its count."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from tests.server.asgi import Answer, call
+from tests.server.one import create_app
+from tests.server.scripted import ScriptedBackend
+from tests.support.scripted_backend import request
+
+from quintet.config import ServerConfig
+from quintet.errors import BadRequest
+from quintet.inputs.answer_size import require_answer_size
+from quintet.inputs.sequence import PreparedSequence
+from quintet.request import CompletionRequest
+
+pytestmark = pytest.mark.fault("B06")
+
+
+def sequences(asked: CompletionRequest, length: int = 100, most: int = 28) -> list[PreparedSequence]:
+    """Of prompts of so many tokens, of which up to so many more are generated."""
+    one = PreparedSequence((7,) * length, most, asked.sampling, asked.logprobs, asked.echo)
+    return [one] * (len(asked.prompts) * max(asked.n, asked.best_of))
+
+
+def asked(prompts: int = 1, **changes: object) -> CompletionRequest:
+    return replace(replace(request(*["p"] * prompts), max_tokens=28), **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "needs", "param"),
+    [
+        (asked(n=4, best_of=4, logprobs=5, echo=True), 4 * 128 * 6, "n"),
+        (asked(n=4, best_of=4, logprobs=5), 4 * 28 * 6, "n"),
+        (asked(best_of=4, logprobs=0), 4 * 28, "best_of"),
+        (asked(4, logprobs=5, echo=True), 4 * 128 * 6, "prompt"),
+        (asked(logprobs=5, echo=True), 128 * 6, "logprobs"),
+        (asked(logprobs=0), 28, "max_tokens"),
+        (asked(logprobs=0, echo=True, max_tokens=0), 128, "echo"),
+    ],
+)
+def test_an_answer_is_as_large_as_its_choices_tokens_and_alternatives(wanted: CompletionRequest, needs: int, param: str) -> None:
+    """It passes at its size and is refused one below; the error tells the size, and names a field that makes it so."""
+    require_answer_size(wanted, sequences(wanted), needs)
+    with pytest.raises(BadRequest, match=f"may need {needs} ") as refused:
+        require_answer_size(wanted, sequences(wanted), needs - 1)
+    assert refused.value.param == param
+
+
+def test_only_what_is_echoed_counts() -> None:
+    wanted = asked(logprobs=0, echo=True)
+    (whole,) = sequences(wanted)
+    last = replace(whole, echo_from=90, prompt_end=95)
+    require_answer_size(wanted, [last], 5 + 28)
+    with pytest.raises(BadRequest, match="may need 33 "):
+        require_answer_size(wanted, [last], 32)
+
+
+def test_text_alone_is_not_counted() -> None:
+    wanted = asked(n=4, best_of=4, echo=True)
+    require_answer_size(wanted, sequences(wanted), 1)
+
+
+def test_the_field_is_named_as_the_client_spelled_it() -> None:
+    wanted = asked(logprobs=5, echo=True, spelled=(("logprobs", "top_logprobs"),))
+    with pytest.raises(BadRequest) as refused:
+        require_answer_size(wanted, sequences(wanted), 200)
+    assert refused.value.param == "top_logprobs"
+
+
+PATHS = {
+    "/openai/v1/completions": {"logprobs": 5},
+    "/fireworks/inference/v1/completions": {"logprobs": True, "top_logprobs": 5},
+    "/together/v1/completions": {"logprobs": 5},
+    "/cerebras/v1/completions": {"logprobs": 5},
+    "/novita/openai/v1/completions": {"logprobs": 5},
+}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", PATHS)
+def test_every_dialect_refuses_what_is_too_large_before_anything_is_computed(path: str, stream: bool) -> None:
+    backend = ScriptedBackend()
+
+    def ask(most: int) -> Answer:
+        body = {"prompt": "a", "max_tokens": 10, "n": 3, "stream": stream, **PATHS[path]}
+        return call(create_app(backend, ServerConfig(max_logprobs=most)), body, path=path)
+
+    refused = ask(179)
+    assert (refused.status, backend.submitted) == (400, 0)
+    assert "may need 180 " in json.dumps(refused.json())
+    assert ask(180).status == 200
