@@ -69,8 +69,8 @@ class Asked:
 
     @property
     def what(self) -> tuple[PreparedSequence, ...]:
-        """What it asks for, whatever its seeds."""
-        return tuple(replace(one, sampling=replace(one.sampling, seed=0, seeded=False)) for one in self.prepared.sequences)
+        """What it asks for, whoever asks and whatever the seeds."""
+        return tuple(replace(one, salt=b"", sampling=replace(one.sampling, seed=0, seeded=False)) for one in self.prepared.sequences)
 
     def asks(self, token: int) -> bool:
         """It has this token in a prompt."""
@@ -151,7 +151,7 @@ class Watch:
         _require(live == self.engine.live, "counts: as many are live", live, self.engine.live)
         match refusal:
             case Loading():
-                holds = state is State.LOADING
+                holds = state in (State.LOADING, State.DEAD)
             case EngineFailed():
                 holds = state is State.DEAD
             case TooManyRequests():
@@ -234,8 +234,7 @@ class Watch:
         self.trace("died", message.reason)
         self.deaths += 1
         self._dying = True
-        for request_id in self._started & self.requests.keys():
-            self._blame[self.requests[request_id].what] += 1
+        self._blame.update({self.requests[request_id].what for request_id in self._started & self.requests.keys()})
         self._started.clear()
         self._raised = False
         self.excuse(60.0)

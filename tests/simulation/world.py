@@ -141,13 +141,13 @@ class World:
     async def _main(self) -> None:
         setting, watch, loop = self.setting, self.watch, self._loop
         watch.engine = engine = WatchedEngine(watch, WatchedLink(watch, setting.config), setting.config, clock=loop.time)
-        preparer = Preparer(engine, GuideCheck())
+        guides = GuideCheck()
         clients = Clients(
             loop,
             self.chance,
             watch,
             engine,
-            Service(engine, preparer, loop.time),
+            Service(engine, Preparer(engine, guides), loop.time),
             Requests(self.chance.stream("requests"), setting.tenants),
             self.chance.stream("clients"),
             setting.think_s,
@@ -164,7 +164,7 @@ class World:
             await last
         await self._end(engine)
         looking.cancel()
-        await preparer.close()
+        await guides.close()
 
     async def _end(self, engine: WatchedEngine) -> None:
         """Everything ends of itself, and nothing is left."""
