@@ -1,6 +1,7 @@
 """What is promised to whoever asks, and of the engine as a whole, checked at every event of a simulation as it happens.
 
 - A request ends exactly once, in a time that is bounded, for the reason that there is; nothing comes after its end.
+- What was called off is not gone on with.
 - What it is told is what it would be told alone (``model.alone``), event for event, to its end or as far as it got.
 - At a death, what was told a part breaks off with an error, and what was told nothing is run again, unless it is taken for the cause.
 - Nobody is taken for the cause of a death who was not being computed at two of them.
@@ -9,6 +10,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
@@ -43,6 +45,12 @@ STATES = {
 asking: ContextVar[list[Asked]] = ContextVar("asking")
 """What whoever asks has been given by the engine: a client finds its own requests here, whatever lies between it and the engine."""
 
+RESTART_S = 60.0
+"""Most that a death costs: the longest pause before a start, and one that goes well."""
+
+AT_LAST_S = 7200.0
+"""Whatever goes wrong, and for however long: no request takes longer."""
+
 MOST_POISONED = 4
 """Deaths that one request may cause before it is refused: two if it was told nothing before, else each counts half."""
 
@@ -52,19 +60,20 @@ class Asked:
     """A request that the engine was given, and what came of it.
 
     Args:
+        due, at_last: when it must have ended: all excuses since then later, and whatever the excuses.
         expected: all events of each of its sequences, alone.
         at: of each sequence, the next event.
         open: its sequences that have not ended.
-        called_off: sequences that its client aborted; ``None`` = all of it.
+        called_off: sequences that its client aborted, ``None`` = all of it; until when, and all excuses later, they may go on.
     """
 
     prepared: Prepared
-    submitted: float
-    excused: float
+    due: float
+    at_last: float
     expected: list[list[Told]]
     at: list[int]
     open: set[int]
-    called_off: set[int | None] = field(default_factory=set)
+    called_off: dict[int | None, float] = field(default_factory=dict)
     told: bool = False
 
     @property
@@ -82,12 +91,13 @@ class Watch:
 
     Args:
         bound_s: seconds in which a request ends where nothing goes wrong.
+        abort_s: in which nothing more comes of what was called off.
         most_live: sequences that the engine takes.
     """
 
-    def __init__(self, loop: SimulatedLoop, bound_s: float, most_live: int) -> None:
+    def __init__(self, loop: SimulatedLoop, bound_s: float, abort_s: float, most_live: int) -> None:
         self._loop = loop
-        self._bound_s, self.most_live = bound_s, most_live
+        self._bound_s, self._abort_s, self.most_live = bound_s, abort_s, most_live
         self.engine: Engine | None = None
         self.was_ready = False
         self.closing = False
@@ -100,7 +110,8 @@ class Watch:
         self._started: set[int] = set()  # requests that this worker has begun with
         self._blame: Counter[tuple[PreparedSequence, ...]] = Counter()  # deaths over a request, by what it asks
         self._poisonings: list[float] = []
-        self._excused = 0.0
+        self._excused = 0.0  # seconds, in all
+        self._slow = 0.0  # until when what has gone wrong lasts
         self._counts = Counts()
 
     # ---- told by what is simulated
@@ -110,14 +121,19 @@ class Watch:
         self.lines.append((round(self._loop.time(), 6), *what))
 
     def excuse(self, seconds: float) -> None:
-        """Something that went wrong may cost everybody so long."""
+        """Something that has gone wrong may cost everybody so long."""
         self._excused += seconds
+        self._slow = max(self._slow, self._loop.time()) + seconds
+
+    def died(self) -> None:
+        """Something that has gone wrong may cost a life of the engine."""
+        self.excuse(RESTART_S)
 
     def hangs(self, how: str) -> None:
         """The engine's process gets no further, until that is noticed."""
         assert self.engine is not None
         self.trace(how)
-        self.excuse(LOAD_STALL_S + 1.1 * self.engine._supervisor._watchdog.stall_s)
+        self.excuse(LOAD_STALL_S + 1.1 * self.engine._supervisor._watchdog.stall_s + RESTART_S)
 
     def step_raised(self) -> None:
         """A step has."""
@@ -127,6 +143,7 @@ class Watch:
     def poison(self) -> None:
         """A request kills the engine."""
         self.trace("crashes over poison")
+        self.died()
         self.poisoned += 1
         self._poisonings = [at for at in self._poisonings if self._loop.time() - at < 600] + [self._loop.time()]
         _require(len(self._poisonings) <= MOST_POISONED, f"quarantine: one request has killed the engine {len(self._poisonings)} times")
@@ -138,7 +155,7 @@ class Watch:
         count = len(prepared.sequences)
         known: dict[PreparedSequence, list[Told]] = {}
         expected = [known.get(one) or known.setdefault(one, alone(one)) for one in prepared.sequences]
-        asked = Asked(prepared, self._loop.time(), self._excused, expected, [0] * count, set(range(count)))
+        asked = Asked(prepared, self._due(self._bound_s), self._loop.time() + AT_LAST_S, expected, [0] * count, set(range(count)))
         self.requests[prepared.request_id] = asked
         asking.get().append(asked)
         self.trace("submitted", prepared.request_id, count, prepared.tenant)
@@ -163,7 +180,7 @@ class Watch:
     def aborting(self, request_id: int, seq: int | None) -> None:
         """A client calls something off."""
         if asked := self.requests.get(request_id):
-            asked.called_off.add(seq)
+            asked.called_off.setdefault(seq, self._due(self._abort_s))
             self.trace("called off", request_id, seq)
 
     def told(self, request_id: int, batch: Sequence[TokenEvent]) -> None:
@@ -237,13 +254,14 @@ class Watch:
         self._blame.update({self.requests[request_id].what for request_id in self._started & self.requests.keys()})
         self._started.clear()
         self._raised = False
-        self.excuse(60.0)
 
     def _check(self, asked: Asked, event: TokenEvent, before: bool) -> None:
         request_id, expected, at = asked.prepared.request_id, asked.expected[event.seq], asked.at[event.seq]
         told = (event.token, event.piece, event.logprob, event.top, event.prompt, event.finish, event.error)
         if at < len(expected) and told == expected[at]:
             asked.at[event.seq] += 1
+            until = min((at for seq, at in asked.called_off.items() if seq in (None, event.seq)), default=math.inf)
+            _require(self._loop.time() <= until + self._excused, "aborted: it goes on", request_id, event.seq)
             return
         self._require_cause(asked, event, before)
         natural = event.finish in (None, Finish.EOS, Finish.LENGTH)
@@ -253,7 +271,7 @@ class Watch:
         """An end that the sequence alone does not come to has its reason."""
         request_id, error = asked.prepared.request_id, event.error
         if event.finish is Finish.ABORT:
-            _require(bool(asked.called_off & {None, event.seq}) or self.closing, "aborted: nobody has called it off", request_id)
+            _require(bool(asked.called_off.keys() & {None, event.seq}) or self.closing, "aborted: nobody has called it off", request_id)
         elif error == INTERRUPTED:
             _require(self._dying and before, "breaks off: without a death, or told nothing", request_id)
         elif error == REFUSED:
@@ -269,8 +287,11 @@ class Watch:
             raise Violation(f"ends: request {request_id} has finite numbers")
 
     def _check_age(self, asked: Asked) -> None:
-        age, bound = self._loop.time() - asked.submitted, self._bound_s + self._excused - asked.excused
-        _require(age <= bound, f"time: {age:.1f} s, and {bound:.1f} s is the most", asked.prepared.request_id)
+        late = self._loop.time() - min(asked.due + self._excused, asked.at_last)
+        _require(late <= 0, f"time: {late:.1f} s over what it may take", asked.prepared.request_id)
+
+    def _due(self, seconds: float) -> float:
+        return max(self._loop.time(), self._slow) + seconds - self._excused
 
 
 class WatchedStream(Stream):

@@ -35,6 +35,9 @@ from quintet.backends.native.worker.child import TokenTable
 BACKLOG = 1 << 14
 """Bytes that a process may leave unread: as little as tests ``MAX_BACKLOG`` in small."""
 
+PATIENCE_S = 2.0
+"""What lasts no longer is not taken for a hang."""
+
 
 @dataclass(slots=True)
 class Machine:
@@ -60,9 +63,11 @@ class Machine:
         return self.fragile or self.watch.was_ready
 
     def lasts(self, fault: Fault, least: float, most: float) -> float:
-        """Seconds; nobody can be quicker meanwhile."""
+        """Seconds; nobody can be quicker meanwhile, and who thinks that it hangs may kill it."""
         seconds = self.chance.seconds(fault, least, most)
         self.watch.excuse(seconds)
+        if seconds > PATIENCE_S:
+            self.watch.died()
         return seconds
 
     def delay(self) -> float:
@@ -202,6 +207,7 @@ class Process:
         if self.code is None and not self._hung:
             if self._machine.chance.happens(Fault.KILL):
                 self._machine.watch.trace("killed by somebody")
+                self._machine.watch.died()
                 self.kill(-9)
             else:
                 self._turn()
@@ -225,6 +231,7 @@ class Process:
         frame = bytes(codec.encode(message))
         if self._machine.may_fail and self._machine.chance.happens(Fault.NONSENSE):
             self._machine.watch.trace("sends nonsense")
+            self._machine.watch.died()
             frame = b"\x05\x00\x00\x00nonse"
         self._out.put(frame, self._clock())
 
@@ -257,6 +264,7 @@ class Process:
     def _stumble(self, crash: Fault, hang: Fault) -> None:
         if self._machine.chance.happens(crash):
             self._machine.watch.trace("crashes")
+            self._machine.watch.died()
             raise _KilledError
         if self._machine.chance.happens(hang):
             raise _HungError
@@ -273,6 +281,7 @@ class SimulatedConnection:
         self, machine: Machine, module: Sequence[str], take: Callable[[FromWorker], None], lost: Callable[[Died | None], None]
     ) -> None:
         if machine.may_fail and machine.chance.happens(Fault.NO_PROCESS):
+            machine.watch.died()
             raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
         self._machine, self._take, self._lost = machine, take, lost
         self._splitter = codec.Splitter()

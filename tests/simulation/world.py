@@ -44,8 +44,9 @@ from quintet.service import Service
 REQUESTS = 200
 """Of one world: enough for much to go wrong at once, and few enough to read."""
 
-LONGEST_S = 600.0
-"""The longest that one thing which goes wrong lasts, with all that it entails."""
+
+LOOK_S = 10.0
+"""Simulated seconds between two looks at who waits for too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,12 @@ class Setting:
     def bound_s(self) -> float:
         """Seconds in which a request ends where nothing goes wrong: all that the queue holds, each to its end, one after the other."""
         steps = (self.config.live_limit + 1) * 2 * CONTEXT
-        return LONGEST_S + steps * (self.step_s + self.token_s * self.config.batch_tokens)
+        return 10 + steps * (self.step_s + self.token_s * self.config.batch_tokens)
+
+    @property
+    def abort_s(self) -> float:
+        """Seconds in which nothing more comes of what was called off: the step that runs, the next, and the way there and back."""
+        return 3 * (self.step_s + self.token_s * self.config.batch_tokens) + 0.01
 
 
 class WatchedLink(ProcessLink):
@@ -110,7 +116,7 @@ class World:
         self.chance = Chance(seed, without, only)
         self.setting = Setting.draw(self.chance.stream("setting"))
         self._loop = SimulatedLoop()
-        self.watch = Watch(self._loop, self.setting.bound_s, self.setting.config.live_limit)
+        self.watch = Watch(self._loop, self.setting.bound_s, self.setting.abort_s, self.setting.config.live_limit)
 
     @property
     def ends(self) -> Counter[str]:
@@ -152,7 +158,7 @@ class World:
             self.chance.stream("clients"),
             setting.think_s,
         )
-        looking = asyncio.create_task(_look(watch))
+        self._look()
         while engine.health().state is State.LOADING and not setting.fragile:
             await asyncio.sleep(0.1)
         await clients.run(setting.clients, self._requests - setting.drained)
@@ -163,8 +169,12 @@ class World:
             watch.trace("drains")
             await last
         await self._end(engine)
-        looking.cancel()
+        self._looks.cancel()
         await guides.close()
+
+    def _look(self) -> None:
+        self.watch.check_ages()
+        self._looks = self._loop.call_later(LOOK_S, self._look)
 
     async def _end(self, engine: WatchedEngine) -> None:
         """Everything ends of itself, and nothing is left."""
@@ -180,12 +190,6 @@ class World:
         work = engine._in_flight
         if work._in_flight or work._lives or self.watch.requests:
             raise Violation("leaks: the front holds a request when all have ended")
-
-
-async def _look(watch: Watch) -> None:
-    while True:
-        await asyncio.sleep(30.0)
-        watch.check_ages()
 
 
 @contextmanager
