@@ -47,8 +47,9 @@ class Requests:
         n = 1 if random.random() < 0.8 else random.randint(2, 4)
         logprobs = random.choice([None, None, None, 0, 3])
         echo = random.random() < 0.08
+        max_tokens = 0 if echo and random.random() < 0.5 else random.choice([1, 1, 2, 2, 3, 4, 6, 16])
         stop = (self._letters(2).decode(),) if random.random() < 0.1 else ()
-        return self._request(prompts, random.choice([1, 1, 2, 2, 3, 4, 6, 16]) if not echo or random.random() < 0.5 else 0, n, logprobs, echo, stop)
+        return self._request(prompts, max_tokens, n, logprobs, echo, stop)
 
     def poison(self) -> CompletionRequest:
         """Always the same one: it kills the engine, or fails there."""
@@ -133,7 +134,8 @@ class Clients:
         else:
             self.watch.ends["refused"] += 1
             return
-        asking.set(given := [])
+        given: list[Asked] = []
+        asking.set(given)
         job.start()
         await self._read(job, request, given[0])
 

@@ -1,7 +1,7 @@
 """Asyncio in simulated time: whoever sleeps costs nothing, and a run depends on nothing but what it is given.
 
-A loop does what is ready, in order. When nothing is, the clock jumps to the next timer. Where an ordinary loop would wait for a socket there
-is nothing to wait for: if no timer is left either, everybody waits for somebody else, for ever, and that is said at once.
+A loop does what is ready, in order. When nothing is, the clock jumps to the next timer. Where an ordinary loop would wait for a socket
+there is nothing to wait for: if no timer is left either, everybody waits for somebody else, for ever, and that is said at once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class StuckError(Exception):
     """Nothing is ready and nothing ever will be: somebody was not woken."""
 
 
-class Violation(BaseException):  # noqa: N818
+class Violation(BaseException):
     """Something that is promised does not hold. No ``Exception``, so that no code under test can take it for one of its own."""
 
 

@@ -96,4 +96,5 @@ class Chance:
 
     def seconds(self, fault: Fault, least: float, most: float) -> float:
         """How long it lasts: short or long, each order of magnitude is as likely."""
-        return least * (most / least) ** self._streams[fault].random()
+        seconds: float = least * (most / least) ** self._streams[fault].random()
+        return seconds

@@ -218,8 +218,7 @@ class Watch:
             left = [one for one in self.requests if self.requests[one].told]
             _require(not left, "breaks off: told a part, and still there after the engine's death", *left)
         after = supervisor.state
-        allowed = STATES.get((before, kind), set()) if after is not before else {before, *STATES.get((before, kind), {before})}
-        _require(after in allowed, f"states: {before.value} became {after.value} by {kind}")
+        _require(after in STATES.get((before, kind), {before}), f"states: {before.value} became {after.value} by {kind}")
         if isinstance(message, Ready):
             self.was_ready = True
         if after is not before:
@@ -234,7 +233,8 @@ class Watch:
         """
         assert self.engine is not None
         counts = self.engine.health().counts
-        _require(all(now >= before for now, before in zip(counts, self._counts, strict=True)), "counts: one went down", counts, self._counts)
+        rising = all(now >= before for now, before in zip(counts, self._counts, strict=True))
+        _require(rising, "counts: one went down", counts, self._counts)
         self._counts = counts
 
     def check_ages(self) -> None:

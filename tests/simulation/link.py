@@ -6,8 +6,8 @@
                 <-take--- frames <-after a while--- what the turn said, each at its own time
 
 Inside runs the real worker. A turn is computed at once and its messages are stamped with the times at which a real one would have sent
-them; what comes meanwhile waits in the inbox until the next turn. What is promised of a connection holds here too: frames come in order, all
-that a process said before it died is heard before its death, and nothing after it was given up.
+them; what comes meanwhile waits in the inbox until the next turn. What is promised of a connection holds here too: frames come in order,
+all that a process said before it died is heard before its death, and nothing after it was given up.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import errno
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from random import Random
 from typing import Any
 
 from tests.simulation.clock import SimulatedLoop
 from tests.simulation.faults import Chance, Fault
 from tests.simulation.invariants import Watch
-from tests.simulation.scheduling import WatchedWorker
 from tests.simulation.model import CRASHES, RAISES, SimulatedModel
+from tests.simulation.scheduling import WatchedWorker
 
 from quintet.backends.native.core.loader import Loaded
 from quintet.backends.native.core.types import Batch
@@ -337,4 +337,3 @@ class SimulatedConnection:
     def _fail(self, why: Died | None) -> None:
         if self._open:
             self._lost(why)
-

@@ -1,4 +1,4 @@
-"""A model whose every number is a function of a sequence's own tokens, cheap enough to run millions of times; and what a sequence gives alone.
+"""A model whose every number is a function of a sequence's own tokens, cheap enough for millions of them; and what one gives alone.
 
 As attention does, ``SimulatedModel`` reads all earlier positions of a sequence where its block table says they lie: a page that was shared,
 copied, evicted or overwritten wrongly changes what comes next. ``alone`` computes the same from the tokens themselves, without engine,
@@ -141,7 +141,9 @@ def _echo(sequence: PreparedSequence) -> list[Told]:
     if sequence.logprobs is not None and len(tokens) > 1:
         sums = np.cumsum(_KEYS[tokens, np.arange(len(tokens))], dtype=np.uint64)
         scores[1:] = _scores(_logits(sums[:-1], tokens[:-1].astype(np.intp)), tokens[1:], sequence.logprobs)
-    told = [(int(token), PIECES[token], *scores[at], True, None, "") for at, token in enumerate(tokens)]
+    told: list[Told] = []
+    for token, (logprob, top) in zip(tokens.tolist(), scores, strict=True):
+        told.append((token, PIECES[token], logprob, top, True, None, ""))
     return told[sequence.echo_from :]
 
 

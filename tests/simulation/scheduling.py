@@ -1,8 +1,8 @@
 """What the scheduler promises, checked inside the real worker: no page, slot or row is lost, and no tenant is passed over.
 
-The fairness bound follows from the queue's rule (``schedule/waiting``): whoever is given a place goes behind all others, and who has nothing
-in the batch comes before those who have. So **while a tenant waits with nothing in the batch, each other tenant is given at most one place
-from the queue before it**, whatever any of them asks for. What waits in the queue also gets its place: nobody is passed over by waiting.
+The fairness bound follows from the queue's rule (``schedule/waiting``): whoever is given a place goes behind all others, and who has
+nothing in the batch comes before those who have. So **while a tenant waits with nothing in the batch, each other tenant is given at most
+one place from the queue before it**, whatever any of them asks for.
 """
 
 from __future__ import annotations
