@@ -15,11 +15,15 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src"
 
-VALUES = frozenset({"request", "events", "errors", "thinking", "config"})
+VALUES = frozenset({"request", "events", "errors", "thinking", "config", "quota"})
 NATIVE = "backends.native"
 MAY_IMPORT: dict[str, set[str]] = {
-    "cli": {"cli", "logs", "server", "service", "engines", "dialects", "backends", "guides", "inputs", "text", "models"},
-    "server": {"server", "service", "engines", "dialects", "inputs", "backends.base", "executor"},
+    "cli": {"cli", "listen", "logs", "server", "ledger", "service", "engines", "dialects", "backends"}
+    | {"guides", "inputs", "keys", "text", "models"},
+    "listen": {"listen"},
+    "server": {"server", "ledger", "service", "engines", "dialects", "inputs", "keys", "backends.base", "executor"},
+    "ledger": {"ledger"},
+    "keys": {"keys"},
     "service": {"service", "engines", "inputs", "text", "backends.base"},
     "engines": {"engines", "inputs", "guides", "backends.base"},
     "dialects": {"dialects"},
@@ -51,7 +55,7 @@ The longest room that a module stands in counts. Rooms of the native engine go d
 IMPORTERS = {
     "click": ("cli/",),
     "rich": ("cli/",),
-    "uvicorn": ("cli/",),
+    "uvicorn": ("listen/",),
     "uvloop": ("cli/",),
     "prometheus_client": ("server/metrics.py",),
     "huggingface_hub": ("models/hub.py",),

@@ -17,9 +17,10 @@ class ServerConfig:
     """Read by ``server/``.
 
     Args:
-        host, port: where to listen; port 0 picks a free one.
         api_keys: accepted keys.
-        api_key_file: more of them, see ``server/auth.py``; with neither there is no authentication.
+        api_key_file: more of them, see ``keys/file.py``.
+        keys: a store of more of them, see ``keys/store.py``; with none of these there is no authentication.
+        trusted_proxy: who is believed about a client's address, see ``server/proxies.py``.
         max_body_bytes: larger bodies are refused with 413 before they are read.
         dialect: of the paths without a provider's prefix; ``auto`` = by the SDK's ``User-Agent``.
         strict: refuse fields that neither the provider has nor an extension is instead of warning.
@@ -27,10 +28,11 @@ class ServerConfig:
         max_per_key: most completions at once per API key; 0 = no limit.
         admin_key: for loading and unloading models; empty = nobody may.
         max_logprobs: most log-probabilities of an answer, see ``inputs/answer_size.py``.
+        allowed_hosts: what a request's ``Host`` may name, see ``server/hosts.py``.
+        cors_origins: web sites whose pages may send requests, see ``server/cors.py``.
+        admin_listener: metrics and administration are only where connections say that they came over the listener ``admin``.
     """
 
-    host: str = "127.0.0.1"
-    port: int = 8000
     api_keys: tuple[str, ...] = ()
     max_body_bytes: int = 2 * 1024 * 1024
     api_key_file: Path | None = None
@@ -39,7 +41,27 @@ class ServerConfig:
     timeout: float = 0.0
     max_per_key: int = 0
     admin_key: str = ""
+    keys: Path | None = None
+    trusted_proxy: tuple[str, ...] = ()
     max_logprobs: int = MAX_LOGPROBS
+    allowed_hosts: tuple[str, ...] = ("*",)
+    cors_origins: tuple[str, ...] = ()
+    admin_listener: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerConfig:
+    """Read by ``ledger/``.
+
+    Args:
+        file: where the rows are.
+        serve_when_full: serve requests whose row cannot be written now, as long as there is room in memory; else refuse them.
+        keep: seconds for which a request has a row of its own; after that it is part of a day's sums. 0 = for ever.
+    """
+
+    file: Path
+    serve_when_full: bool = False
+    keep: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

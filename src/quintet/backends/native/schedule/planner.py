@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from operator import itemgetter
 
 from quintet.backends.native.core.loader import PAGE
 from quintet.backends.native.core.types import U8
@@ -59,8 +58,14 @@ class Planner:
         if idle is None:
             return
         self._waiting.favour(idle)
-        largest, count = max(running.items(), key=itemgetter(1), default=("", 0))
-        if count > 1 and self._waiting.head() is self._stuck:  # a step long it had no place: only then somebody pays for it
+        if self._waiting.head() is self._stuck:  # a step long it had no place: only then somebody pays for it
+            self._take_a_place(running)
+
+    def _take_a_place(self, running: Counter[str]) -> None:
+        """From the tenant that has most for its weight, if it has several."""
+        shares = {seq.group.tenant: running[seq.group.tenant] / seq.group.weight for seq in self._running}
+        largest = max((tenant for tenant in shares if running[tenant] > 1), key=shares.__getitem__, default=None)
+        if largest is not None:
             self._queues.preempt(next(seq for seq in reversed(self._running) if seq.group.tenant == largest))
 
     # -- decode ----------------------------------------------------------------------------------------------------------------
@@ -70,7 +75,7 @@ class Planner:
         decoding = [
             seq
             for seq in self._running[:]  # preemption shortens the list, but only behind the sequence that needs a page
-            if seq.state is _DECODING and (kv.writable(seq) or self._make_room(seq, plan))
+            if seq.state is _DECODING and seq.held is None and (kv.writable(seq) or self._make_room(seq, plan))
         ]
         drafts = self._drafts(decoding)
         if not drafts:
@@ -79,6 +84,9 @@ class Planner:
         for seq, draft in zip(decoding, drafts, strict=False):
             tokens = [seq.generated[-1], *draft]
             plan.add(Segment(seq, _DECODE, seq.slot, seq.computed, tokens, len(tokens), len(tokens)))
+        for seq in self._running:
+            if seq.held is not None and not seq.late:
+                plan.add(Segment(seq, Kind.FORK, seq.slot, seq.computed, [], draws=1, origin=seq.held))
 
     def _drafts(self, decoding: list[Sequence]) -> list[list[int]]:
         """Tokens to compute after each one's next, as far as pages are to be had without taking one from anybody."""

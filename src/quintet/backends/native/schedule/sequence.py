@@ -71,7 +71,7 @@ class Group:
         start: the first of them that is echoed.
         echoed: prompt tokens emitted so far, to every member alike, or not to be emitted.
         salt: of the cached prefixes it may use, at most 64 bytes.
-        tenant: who asks; tenants take turns.
+        tenant: who asks; tenants take turns, in proportion to their ``weight``.
         submitted: when the request came.
         waited: from then to the first step that computed the prompt; 0 until that step.
         cached: prompt tokens that came from the prefix cache; ``None`` until that step.
@@ -92,6 +92,7 @@ class Group:
     start: int = 0
     end: int | None = None
     tenant: str = ""
+    weight: int = 1
 
     def __post_init__(self) -> None:
         self.echoed = self.start
@@ -137,6 +138,10 @@ class Sequence:
         grammar, thinking, matcher: what it must conform to and how it may think, if anything, and where it stands in that; made like
             the sampler.
         sampler: made for its first draw, and kept whatever happens to its pages.
+        held: the hidden row that it draws from as soon as its mask is there, uint8 [row_bytes]; its positions are computed.
+        late: it waits for that mask, and sits out.
+        slow: its masks take long: nobody waits for them, and nothing is drafted for it.
+        mask_s: processor time of its slow masks.
         drafter: made for its first draft.
         drafts: what became of its drafts.
     """
@@ -159,6 +164,10 @@ class Sequence:
     digests: list[bytes] = field(default_factory=list)
     sampler: Sampler | None = field(default=None, repr=False)
     matcher: Matcher | ThinkingBudget | None = field(default=None, repr=False)
+    held: U8 | None = field(default=None, repr=False)
+    late: bool = False
+    slow: bool = False
+    mask_s: float = 0.0
     drafter: Drafter | None = field(default=None, repr=False)
     drafts: DraftCounts = NO_DRAFTS
 
