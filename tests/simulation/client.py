@@ -26,17 +26,17 @@ class Requests:
     """Makes requests: prompts that begin alike and differ later, short and long, one sample and several, with all that the engine keeps.
 
     Args:
-        tenants: who asks.
+        tenants: who asks, and their weights.
     """
 
-    def __init__(self, random: Random, tenants: Sequence[str]) -> None:
+    def __init__(self, random: Random, tenants: Sequence[tuple[str, int]]) -> None:
         self._random, self._tenants = random, tenants
         self._pool = [self._letters(CONTEXT) for _ in range(random.randint(1, 6))]
         self._poisoned = random.choice([CRASHES, CRASHES, RAISES, NOT_FINITE])
         self._seed = 0
         self._poison = replace(self.make(), prompts=((*self._pool[0][:20], self._poisoned),), echo=False, max_tokens=4, token_ids=False)
 
-    def tenant(self) -> str:
+    def tenant(self) -> tuple[str, int]:
         """Who asks next: the first as often as all others together."""
         return self._tenants[0] if self._random.random() < 0.5 else self._random.choice(self._tenants)
 
@@ -121,10 +121,10 @@ class Clients:
             return
         self.left -= 1
         request = self.requests.poison() if self.chance.happens(Fault.POISON) else self.requests.make()
-        tenant = self.requests.tenant()
+        tenant, weight = self.requests.tenant()
         for wait in PATIENCE:
             try:
-                job = await self.service.prepare(request, tenant)
+                job = await self.service.prepare(request, tenant, weight)
                 break
             except BadRequest as refusal:
                 self.watch.ends[type(refusal).__name__] += 1

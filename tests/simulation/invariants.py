@@ -28,7 +28,7 @@ from quintet.backends.native.front.supervisor import DIED
 from quintet.backends.native.front.watchdog import LOAD_STALL_S
 from quintet.backends.native.schedule.emit import NUMERICAL
 from quintet.backends.native.wire.messages import Died, FromWorker, Ready, Started
-from quintet.backends.native.worker.worker import REJECTED
+from quintet.backends.native.worker.parts import REJECTED
 from quintet.errors import EngineFailed, Loading, RequestError, ServerError, TooManyRequests
 from quintet.events import Finish, TokenEvent
 from quintet.inputs.sequence import Prepared, PreparedSequence
@@ -106,7 +106,7 @@ class Watch:
         self.ends: Counter[str] = Counter()
         self.deaths = self.poisoned = 0
         self._dying = False
-        self._raised = False  # a step of this worker
+        self._raised = False  # a step of this worker, by chance
         self._started: set[int] = set()  # requests that this worker has begun with
         self._blame: Counter[tuple[PreparedSequence, ...]] = Counter()  # deaths over a request, by what it asks
         self._poisonings: list[float] = []
@@ -135,10 +135,10 @@ class Watch:
         self.trace(how)
         self.excuse(LOAD_STALL_S + 1.1 * self.engine._supervisor._watchdog.stall_s + RESTART_S)
 
-    def step_raised(self) -> None:
-        """A step has."""
-        self.trace("a step raises")
-        self._raised = True
+    def step_raised(self, by_chance: bool) -> None:
+        """A step has, for no request's sake, or over one that breaks any step."""
+        self.trace("a step raises", by_chance)
+        self._raised |= by_chance
 
     def poison(self) -> None:
         """A request kills the engine."""
@@ -280,7 +280,7 @@ class Watch:
         elif error == DIED:
             _require(self.engine is not None and self.engine._supervisor.state is State.DEAD, "dead: it is not", request_id)
         elif error == REJECTED:
-            _require(self._raised or asked.asks(RAISES), "step: none of its steps has failed", request_id)
+            _require(self._raised or asked.asks(RAISES), "step: another broke it", request_id)
         elif event.finish is Finish.ERROR:
             raise Violation(f"ends: request {request_id} with {error!r}")
         if error == NUMERICAL:

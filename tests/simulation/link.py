@@ -257,8 +257,9 @@ class Process:
         if (batch.tokens == CRASHES).any():
             machine.watch.poison()
             raise _KilledError
-        if (batch.tokens == RAISES).any() or chance.happens(Fault.FAIL_STEP):
-            machine.watch.step_raised()
+        poisoned = bool((batch.tokens == RAISES).any())
+        if poisoned or chance.happens(Fault.FAIL_STEP):
+            machine.watch.step_raised(not poisoned)
             raise RuntimeError("simulated")
 
     def _stumble(self, crash: Fault, hang: Fault) -> None:

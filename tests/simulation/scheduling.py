@@ -1,8 +1,8 @@
 """What the scheduler promises, checked inside the real worker: no page, slot or row is lost, and no tenant is passed over.
 
-The fairness bound follows from the queue's rule (``schedule/waiting``): whoever is given a place goes behind all others, and who has
-nothing in the batch comes before those who have. So **while a tenant waits with nothing in the batch, each other tenant is given at most
-one place from the queue before it**, whatever any of them asks for.
+The fairness bound follows from the queue's rule (``schedule/waiting``): whoever is given a place goes behind the others, as far as its
+weight has it, and who has nothing in the batch comes before those who have. So **while a tenant of weight w waits with nothing in the
+batch, another of weight v is given at most ⌈v / w⌉ places from the queue before it**, whatever any of them asks for.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ class WatchedQueue(WaitingQueue):
         running = {seq.group.tenant for seq in self.running}
         for tenant in [tenant for tenant in self._passed if tenant in running]:
             del self._passed[tenant]
-        waiting = [tenant for tenant in self.tenants if tenant not in running]
+        waiting = {tenant.name: tenant.weight for tenant in self._turns if tenant.name not in running}
         seq = super().pop()
         taken = seq.group.tenant
         self._passed.pop(taken, None)
-        for tenant in waiting:
+        for tenant, weight in waiting.items():
             if tenant != taken:
                 self._passed[tenant][taken] += 1
-                if self._passed[tenant][taken] > 1:
-                    raise Violation(f"fairness: {taken} was given two places while {tenant} waited with nothing in the batch")
+                if (places := self._passed[tenant][taken]) > -(-seq.group.weight // weight):
+                    raise Violation(f"fairness: {taken} was given {places} places while {tenant} waited with nothing in the batch")
         return seq
 
     def remove(self, seq: Sequence) -> None:

@@ -54,7 +54,7 @@ class Setting:
     """How a world is set up."""
 
     config: EngineConfig
-    tenants: tuple[str, ...]
+    tenants: tuple[tuple[str, int], ...]
     clients: int
     think_s: float
     step_s: float
@@ -74,7 +74,8 @@ class Setting:
             max_sequences=8,
             speculation=random.random() < 0.5,
         )
-        tenants = tuple(f"tenant {number}" for number in range(random.randint(1, 5))) if random.random() < 0.8 else ("",)
+        weights = random.choices([1, 1, 2, 4], k=random.randint(1, 5)) if random.random() < 0.5 else [1] * random.randint(1, 5)
+        tenants = tuple((f"tenant {number}", weight) for number, weight in enumerate(weights)) if random.random() < 0.8 else (("", 1),)
         step_s = 10 ** random.uniform(-3, -1)
         clients = random.choice([2, 8, 16, 24, 32])
         think_s = step_s * random.choice([0.3, 3, 30])
