@@ -120,8 +120,12 @@ def test_a_newcomer_takes_the_place_of_the_one_with_most_for_its_weight() -> Non
 def test_who_is_favoured_again_and_again_pays_for_each_of_its_turns() -> None:
     """A tenant whose requests end at once, of greater weight, beside one that holds its turn but finds no place."""
     queue = WaitingQueue()
-    for tenant, weight in (("busy", 1), ("quick", 2), ("patient", 1)):
-        queue.push(waiting(tenant, weight, len(tenant)))
+    for number, tenant in enumerate(("busy", "other")):
+        queue.push(waiting(tenant, 1, number))
+    queue.favour("other")
+    queue.pop()
+    for number, (tenant, weight) in enumerate((("patient", 1), ("quick", 2)), 10):
+        queue.push(waiting(tenant, weight, number))
     places = 0
     while True:
         queue.favour(next(tenant for tenant in queue.tenants if tenant != "busy"))

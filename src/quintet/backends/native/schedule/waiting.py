@@ -51,7 +51,7 @@ class WaitingQueue:
         return (tenant.name for tenant in self._turns)
 
     def favour(self, name: str) -> None:
-        """Give the turn to a tenant that waits. It counts like any of its turns, or one that is favoured again and again would be for ever."""
+        """Give the turn to a tenant that waits. It counts like any turn, or who is favoured again and again would keep the others waiting."""
         self._favoured = self._tenants[name]
 
     def push(self, seq: Sequence) -> None:
