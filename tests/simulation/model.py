@@ -7,7 +7,7 @@ scheduler, pages, chunks, cache or drafts. It is what every answer of a simulati
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -95,6 +95,9 @@ class SimulatedModel:
 
     def copy_page(self, source: int, target: int) -> None:
         self._pages[target] = self._pages[source]
+
+    def drop_pages(self, pages: Sequence[int]) -> None:
+        self._pages[list(pages)] = 0
 
 
 def _random_pages(count: int) -> npt.NDArray[np.uint64]:

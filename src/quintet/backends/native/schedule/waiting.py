@@ -51,7 +51,7 @@ class WaitingQueue:
         return (tenant.name for tenant in self._turns)
 
     def favour(self, name: str) -> None:
-        """Give the turn to a tenant that waits. It counts like any turn, or who is favoured again and again would keep the others waiting."""
+        """Give the turn to a tenant that waits. It counts like any turn: else who is favoured again and again would hold up the others."""
         self._favoured = self._tenants[name]
 
     def push(self, seq: Sequence) -> None:
