@@ -111,16 +111,17 @@ class Clients:
     async def _client(self) -> None:
         while self.left > 0:
             await asyncio.sleep(self.random.expovariate(1 / self.think_s))
-            if self.chance.happens(Fault.BURST):
-                await asyncio.gather(*(self._ask() for _ in range(self.random.randint(2, 20))))
+            if self.chance.happens(Fault.POISON):
+                await asyncio.gather(*(self._ask(self.requests.poison()) for _ in range(self.random.randint(1, 4))))
+            elif self.chance.happens(Fault.BURST):
+                await asyncio.gather(*(self._ask(self.requests.make()) for _ in range(self.random.randint(2, 20))))
             else:
-                await self._ask()
+                await self._ask(self.requests.make())
 
-    async def _ask(self) -> None:
+    async def _ask(self, request: CompletionRequest) -> None:
         if self.left <= 0:
             return
         self.left -= 1
-        request = self.requests.poison() if self.chance.happens(Fault.POISON) else self.requests.make()
         tenant, weight = self.requests.tenant()
         for wait in PATIENCE:
             try:
