@@ -20,7 +20,7 @@ NATIVE = "backends.native"
 MAY_IMPORT: dict[str, set[str]] = {
     "cli": {"cli", "logs", "server", "service", "engines", "dialects", "backends", "guides", "inputs", "text", "models"},
     "server": {"server", "service", "engines", "dialects", "inputs", "backends.base", "executor"},
-    "service": {"service", "engines", "inputs", "text", "backends.base"},
+    "service": {"service", "engines", "inputs", "text", "backends.base", "executor"},
     "engines": {"engines", "inputs", "guides", "backends.base"},
     "dialects": {"dialects"},
     "text": {"text"},

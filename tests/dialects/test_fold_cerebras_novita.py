@@ -21,6 +21,7 @@ from quintet.dialects.cerebras.dialect import Cerebras
 from quintet.dialects.novita.dialect import Novita
 from quintet.events import ChoiceDelta, ChoiceDone, Event, Finish, Finished, Timing, TokenEvent, Usage
 from quintet.text.choice import Choice
+from quintet.text.entries import Echo
 from quintet.text.stop import compile_stops
 
 IDENTITY = Identity("0", 1, "m", "fp")
@@ -38,10 +39,15 @@ def answers(draw: st.DrawFn, n: int, echo: bool, logprobs: int | None, include: 
     queues: list[list[Event]] = []
     for index in range(len(PROMPTS) * n):
         prompt = PROMPTS[index // n]
+        ids = list(prompt.encode()) or [0]
+        shown = Echo(prompt, ids if logprobs is not None else (), vocabulary) if echo else None
+        if shown is not None and logprobs is not None:
+            for at, one in enumerate(ids):
+                shown.add(token_event(draw, index, bytes([one]), logprobs, first=not at))
         choice = Choice(
             index,
-            prompt=prompt,
-            echo=echo,
+            start=len(prompt),
+            echo=shown,
             logprobs=entries or logprobs is not None,
             patterns=compile_stops(("stop", "ab")),
             include=include,
@@ -49,10 +55,6 @@ def answers(draw: st.DrawFn, n: int, echo: bool, logprobs: int | None, include: 
             pieces=vocabulary,
         )
         made: list[TokenEvent] = []
-        if echo and logprobs is not None:
-            ids = list(prompt.encode()) or [0]
-            made += [token_event(draw, index, bytes([one]), logprobs, first=not at) for at, one in enumerate(ids)]
-            made = [structs.replace(one, prompt=True) for one in made]
         made += [token_event(draw, index, piece, logprobs) for piece in draw(st.lists(pieces, min_size=1, max_size=6))]
         made[-1] = structs.replace(made[-1], finish=draw(st.sampled_from([Finish.EOS, Finish.LENGTH])))
         queues.append([])

@@ -118,7 +118,7 @@ class Completions:
             backend = await self._models.ready(call, served.entry)
             preparer = served.entry.preparer
             request = _resolved(await api.complete(parsed, preparer, call.caller.id), served.name, call.caller)
-            service = Service(backend, preparer, self._source.clock, self._config.max_logprobs)
+            service = Service(backend, preparer, self._source.clock, self._config.max_logprobs, self._executor)
             job = await service.prepare(request, call.caller.id)
         observer = Observer(self._telemetry.of(served.entry.name), request, call.arrived)
         identity = Identity(self._source.token(), int(self._source.now()), request.model, backend.capabilities.fingerprint)
