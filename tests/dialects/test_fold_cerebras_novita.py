@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 from tests.dialects.fold_clients import put_together
+from tests.dialects.folding import fold as fold_body
 
 from quintet.dialects.base import Dialect, Identity
 from quintet.dialects.cerebras.dialect import Cerebras
@@ -78,7 +79,7 @@ def stream_and_body(dialect: Dialect, body: dict[str, Any], events: list[Event],
     parsed = [dialect.parse(json.dumps(one).encode(), 7) for one in ({**body, **options, "stream": True}, body)]
     streaming, whole = (dialect.renderer(one.request, IDENTITY, one.options) for one in parsed)
     chunks = [chunk for event in events for chunk in streaming.feed(event)]
-    folded = whole.fold(events)
+    folded = fold_body(whole, events)
     assert all(chunk.isascii() and b"\n" not in chunk for chunk in [*chunks, folded])
     strict = partial(json.loads, parse_constant=lambda _: 1 / 0)
     return [strict(chunk) for chunk in chunks], strict(folded)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from quintet.events import ChoiceDelta, ChoiceDone, Finish, TokenEvent, TokenText
 from quintet.text.choice import Choice
-from quintet.text.entries import Echo
 from quintet.text.detokenize import Detokenizer, align, token_texts
+from quintet.text.entries import Echo
 from quintet.text.stop import StopMatcher, compile_stops
 
 PREFIXES = {

@@ -55,12 +55,16 @@ class Lists(msgspec.Struct, gc=False):
     text_offset: list[int] = []
     token_ids: list[int] = []
 
-    def add(self, token: TokenText) -> None:
-        self.tokens.append(token.text)
-        self.token_logprobs.append(shown_logprob(token) or 0.0)
-        self.top_logprobs.append(top_map(token) or {})
-        self.text_offset.append(token.offset)
-        self.token_ids.append(token.token)
+    @classmethod
+    def of(cls, tokens: Iterable[TokenText]) -> Lists:
+        made = cls()
+        for token in tokens:
+            made.tokens.append(token.text)
+            made.token_logprobs.append(shown_logprob(token) or 0.0)
+            made.top_logprobs.append(top_map(token) or {})
+            made.text_offset.append(token.offset)
+            made.token_ids.append(token.token)
+        return made
 
     def extend(self, other: Lists) -> None:
         self.tokens += other.tokens
@@ -216,15 +220,12 @@ class FireworksRenderer(ChunkRenderer[ChoiceBody, Completion]):
         last.error = error_body(broken(event)).error
         return last
 
-    def _logprobs(self, tokens: Iterable[TokenText]) -> Lists | Content | None:
+    def _logprobs(self, tokens: Sequence[TokenText]) -> Lists | Content | None:
         if self._options.shape is Shape.NONE:
             return None
         if self._options.shape is Shape.CONTENT:
-            return _content(tokens, self._options.top)
-        lists = Lists()
-        for token in tokens:
-            lists.add(token)
-        return lists
+            return self._entries(tokens, lambda some: _content(some, self._options.top))
+        return self._entries(tokens, Lists.of)
 
     def _ids(self, tokens: Iterable[TokenText]) -> list[int] | msgspec.UnsetType:
         return [token.token for token in tokens] if self._options.token_ids else msgspec.UNSET
