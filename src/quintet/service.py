@@ -59,11 +59,11 @@ class Service:
         self._max_logprobs = max_logprobs
         self._executor = executor
 
-    async def prepare(self, request: CompletionRequest, tenant: str = "") -> Job:
+    async def prepare(self, request: CompletionRequest, tenant: str = "", weight: int = 1) -> Job:
         """Check and tokenise; nothing is started, and the job may simply be dropped.
 
         Args:
-            tenant: who asks; see ``Prepared``.
+            tenant, weight: who asks, and what share is theirs; see ``Prepared``.
 
         Raises:
             BadRequest: more choices than the engine offers, a larger answer than is allowed, and all that the preparer refuses.
@@ -76,10 +76,10 @@ class Service:
         sequences = await self._preparer.prepare(specs, tenant)
         if self._max_logprobs is not None:
             require_answer_size(request, sequences, self._max_logprobs)
-        make = partial(Job, self._backend, Prepared(next(_ids), sequences, tenant), request, watch)
+        make = partial(Job, self._backend, Prepared(next(_ids), sequences, tenant, weight), request, watch)
         executor = self._executor if sum(map(len, request.prompts)) > INLINE_CHARS else None
         job = make() if executor is None else await executor.run(tenant, make)
-        self._backend.require_room(len(specs), tenant)  # others may have come meanwhile; nothing can between this and ``start``
+        job.require_room()  # others may have come meanwhile; nothing can between this and ``start``
         return job
 
 
@@ -122,8 +122,23 @@ class Job:
         accepted = min(self._drafts.accepted, completions)
         return Usage(prompts, completions, sum(self._cached.values()), reasoning, accepted, self._drafts.rejected)
 
+    @property
+    def most_tokens(self) -> int:
+        """What ``usage`` may come to at most: the prompts, and all that each choice may be long."""
+        sequences = self._prepared.sequences
+        prompts = sum(len(sequence.tokens) for sequence in sequences[:: self._candidates])
+        return prompts + sum(sequence.max_tokens for sequence in sequences)
+
+    def require_room(self) -> None:
+        """Nothing if the engine would take all of the job now. That holds until the event loop gets its turn.
+
+        Raises:
+            Loading, Overloaded, EngineFailed, TooManyRequests: it would not.
+        """
+        self._backend.require_room(len(self._choices), self._prepared.tenant)
+
     def start(self) -> None:
-        """Start the work; idempotent. If nothing was awaited since ``prepare``, the room that it found is still there."""
+        """Start the work; idempotent. If nothing was awaited since ``require_room`` or ``prepare``, there is still room."""
         if self._stream is None and not self._cancelled:
             self._watch.submit()
             self._stream = self._backend.submit(self._prepared)

@@ -9,6 +9,7 @@ import logging
 import os
 import shlex
 import socket
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -22,15 +23,17 @@ from quintet.cli.console import ConsoleReport, OptionError
 from quintet.cli.interrupt import end_within, on_stop, unless
 from quintet.cli.loading import ready
 from quintet.cli.protocol import Protocol
-from quintet.config import ServerConfig
+from quintet.config import LedgerConfig, ServerConfig
 from quintet.dialects.catalog import PROVIDERS
 from quintet.engines.entry import Model
 from quintet.engines.registry import Registry
 from quintet.errors import shorten
+from quintet.keys.sources import key_sources
+from quintet.ledger.ledger import Ledger
 from quintet.logs import FORMAT, Lines, LinesHandler
 from quintet.models.files import human
 from quintet.server.app import create_app
-from quintet.server.auth import read_key_file
+from quintet.server.proxies import Proxies
 from quintet.server.routing import AUTO
 from quintet.server.telemetry import ACCESS
 
@@ -49,6 +52,7 @@ class ServeOptions:
 
     Args:
         drain_timeout: most seconds from SIGTERM until the answers that still run are ended.
+        ledger: how to keep one; ``None`` = none is kept.
     """
 
     fleet: fleets.FleetOptions
@@ -56,6 +60,7 @@ class ServeOptions:
     no_api_key: bool
     log_level: str
     drain_timeout: float = DRAIN_S
+    ledger: LedgerConfig | None = None
 
 
 def serve(options: ServeOptions) -> int:
@@ -71,21 +76,38 @@ def serve(options: ServeOptions) -> int:
         raise OptionError(f"--dialect must be one of {', '.join((*PROVIDERS, AUTO))}, got {shorten(config.dialect)}.")
     if "" in options.fleet.names:
         raise OptionError("--served-model-name must not be empty.")
-    keys = len(config.api_keys) + (len(read_key_file(config.api_key_file)) if config.api_key_file else 0)
-    net.check_exposure(config.host, config.api_keys, options.no_api_key, keys)
+    keys = _count_keys(config)
+    net.check_exposure(config.host, config.api_keys, options.no_api_key, closed=keys is not None)
+    Proxies(config.trusted_proxy)  # a mistyped network is told before anything is loaded
     if config.admin_key:
         net.check_key(config.admin_key, "the admin key")
     with net.listen(config.host, config.port) as sock:
         with ConsoleReport() as report:
             fleet = fleets.plan(options.fleet, report)
         _log_to_stderr(options.log_level)
-        return uvloop.run(_serve(sock, fleet, options, access(config.host, keys)))
+        with _ledger(options.ledger) as ledger:
+            return uvloop.run(_serve(sock, fleet, options, ledger, access(config.host, keys)))
 
 
-async def _serve(sock: socket.socket, fleet: fleets.Fleet, options: ServeOptions, who: str) -> int:
+@contextlib.contextmanager
+def _ledger(config: LedgerConfig | None) -> Iterator[Ledger | None]:
+    """The ledger, if one is to be kept; its last rows are written at the end.
+
+    Raises:
+        LedgerError: it cannot be opened.
+    """
+    ledger = Ledger(config) if config else None
+    try:
+        yield ledger
+    finally:
+        if ledger is not None:
+            ledger.close()
+
+
+async def _serve(sock: socket.socket, fleet: fleets.Fleet, options: ServeOptions, ledger: Ledger | None, who: str) -> int:
     stop, at_once = on_stop()
     models = fleet.open()
-    server = _server(models, options.config)
+    server = _server(models, options.config, ledger)
     serving = asyncio.create_task(server.serve([sock]))
     try:
         if await unless(stop, _loaded(models)):
@@ -138,9 +160,9 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _server(models: Registry, config: ServerConfig) -> uvicorn.Server:
+def _server(models: Registry, config: ServerConfig, ledger: Ledger | None) -> uvicorn.Server:
     settings = uvicorn.Config(
-        create_app(models, config),
+        create_app(models, config, ledger=ledger),
         http=Protocol,
         ws="none",
         lifespan="on",
@@ -164,10 +186,22 @@ def _log_to_stderr(level: str) -> None:
         logging.getLogger("uvicorn").setLevel(logging.WARNING)  # its start and stop lines say less than the banner
 
 
-def access(host: str, keys: int) -> str:
+def _count_keys(config: ServerConfig) -> int | None:
+    """Those in force now; ``None`` = none is needed.
+
+    Raises:
+        KeyFileError: a file of keys is missing, unsafe or malformed.
+    """
+    sources = key_sources(config)
+    if not config.api_keys and not sources:
+        return None
+    return len(config.api_keys) + sum(key.live(time.time()) for source in sources for key in source.read())
+
+
+def access(host: str, keys: int | None) -> str:
     """Who may ask, for the banner; never a key itself."""
-    if keys:
-        return f"{keys} API key{'s' if keys > 1 else ''}"
+    if keys is not None:
+        return f"{keys} API key{'s' if keys != 1 else ''}"
     return f"no API key: {'this machine only' if net.is_loopback(host) else 'everybody who can reach it'}"
 
 

@@ -45,7 +45,10 @@ class Request:
         self.headers = Headers(list(scope["headers"]))
         self.receive = receive
         self.status = 0
+        self.ended = False
+        """The last byte was handed over."""
         self.always: list[tuple[str, str]] = []  # headers of the answer, whatever it will be
+        self.limits: Iterable[tuple[str, str]] = ()  # those that say where the caller's limits stand
         self._send = send
         given = self.headers.get("x-request-id", "")
         self.request_id = given if _REQUEST_ID.fullmatch(given) else fresh_id
@@ -74,13 +77,14 @@ class Request:
     async def start(self, status: int, media: str, headers: Iterable[tuple[str, str]] = ()) -> None:
         """Send the status line and headers."""
         self.status = status
-        lines = [("content-type", media), ("x-request-id", self.request_id), *self.always, *headers]
+        lines = [("content-type", media), ("x-request-id", self.request_id), *self.always, *self.limits, *headers]
         raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in lines]
         await self._send({"type": "http.response.start", "status": status, "headers": raw})
 
     async def write(self, data: bytes, last: bool = False) -> None:
         """Send a part of the body; waits while the client reads too slowly."""
         await self._send({"type": "http.response.body", "body": data, "more_body": not last})
+        self.ended = last
 
     async def forward(self, message: Message, more: Iterable[tuple[bytes, bytes]] = ()) -> None:
         """Send what was sent to another request, with more headers."""

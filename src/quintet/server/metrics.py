@@ -15,6 +15,8 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from quintet.backends.base import BATCH_TOKENS, Health
+from quintet.ledger.ledger import Ledger
+from quintet.ledger.stats import BOUNDS
 
 MEDIA = CONTENT_TYPE_PLAIN_0_0_4
 
@@ -41,11 +43,14 @@ class Telemetry:
     Args:
         models: their public names; their counters stand at zero from the start, so that rates can be taken.
         clock: seconds, monotonic.
+        ledger: told of too, if one is kept.
     """
 
-    def __init__(self, models: Iterable[str], clock: Callable[[], float]) -> None:
+    def __init__(self, models: Iterable[str], clock: Callable[[], float], ledger: Ledger | None = None) -> None:
         self._clock = clock
         self._registry = CollectorRegistry()
+        if ledger is not None:
+            self._registry.register(_Ledger(ledger))
         self._families = _Families(self._registry)
         self._models = {model: ModelMetrics(self._families, model, clock) for model in models}
         self._http = Counter("http_requests", "Answers.", ("method", "handler", "status"), registry=self._registry)
@@ -150,6 +155,7 @@ class _Engines(Collector):
         yield self._gauge("quintet:kv_cache_cached_pages", "Pages that nobody holds and that can be found again.", lambda h: h.pages.cached)
         yield self._shape()
         yield self._steps()
+        yield self._restarts()
         for name, help_, count in _COUNTS:
             family = CounterMetricFamily(name, help_, labels=_LABELS)
             for model, health in self._healths.items():
@@ -170,6 +176,17 @@ class _Engines(Collector):
             family.add_metric((model, _ENGINE, str(health.pages.size), str(health.pages.total)), 1)
         return family
 
+    def _restarts(self) -> Metric:
+        """All reasons from the start, so that rates can be taken."""
+        labels = (*_LABELS, "reason")
+        family = CounterMetricFamily(
+            "quintet:engine_restarts", "Times that an engine ended unasked, or could not be started.", labels=labels
+        )
+        for model, health in self._healths.items():
+            for reason in _REASONS:
+                family.add_metric((model, _ENGINE, reason), getattr(health.incidents, reason))
+        return family
+
     def _steps(self) -> Metric:
         family = HistogramMetricFamily("vllm:iteration_tokens_total", "Tokens computed in a step.", labels=_LABELS)
         bounds = [*map(floatToGoString, BATCH_TOKENS), "+Inf"]
@@ -178,9 +195,11 @@ class _Engines(Collector):
         return family
 
 
+_REASONS = ("crashed", "hung", "unstarted", "changed")
 _COUNTS: tuple[tuple[str, str, Callable[[Health], int]], ...] = (
     ("quintet:engine_steps", "Engine steps finished.", lambda h: h.counts.steps),
     ("quintet:prefill_tokens", "Tokens computed in prefill; neither cached ones nor those a sample shares.", lambda h: h.counts.prefilled),
+    ("quintet:requests_quarantined", "Requests refused as the cause of engines' ends.", lambda h: h.incidents.quarantined),
     ("vllm:num_preemptions", "Times that a sequence lost its pages to others.", lambda h: h.counts.preempted),
     ("vllm:prefix_cache_queries", "Prompt tokens looked for in the prefix cache.", lambda h: h.counts.queried),
     ("vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache.", lambda h: h.counts.found),
@@ -188,6 +207,23 @@ _COUNTS: tuple[tuple[str, str, Callable[[Health], int]], ...] = (
     ("vllm:spec_decode_num_draft_tokens", "Tokens drafted.", lambda h: h.counts.drafted),
     ("vllm:spec_decode_num_accepted_tokens", "Drafted tokens that were drawn too.", lambda h: h.counts.accepted),
 )
+
+
+class _Ledger(Collector):
+    """What the ledger counts of itself."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics, as they are now."""
+        stats = self._ledger.stats
+        yield CounterMetricFamily("quintet:ledger_rows_written", "Rows of ended requests that are on the disk.", stats.written)
+        yield CounterMetricFamily("quintet:ledger_requests_spooled", "Requests served while their row was only in memory.", stats.spooled)
+        yield CounterMetricFamily("quintet:ledger_requests_refused", "Requests refused as their row could not be written.", stats.refused)
+        yield GaugeMetricFamily("quintet:ledger_rows_spooled", "Rows only in memory as they cannot be written.", self._ledger.spooled)
+        buckets = list(zip([*map(floatToGoString, BOUNDS), "+Inf"], accumulate(stats.commits), strict=True))
+        yield HistogramMetricFamily("quintet:ledger_write_seconds", "Time of a commit.", buckets, stats.seconds)
 
 
 def _usage(health: Health) -> float:

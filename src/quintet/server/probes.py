@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 
 from quintet import __version__
 from quintet.backends.base import State
 from quintet.engines.entry import Entry
 from quintet.engines.registry import Registry
+from quintet.keys.key import Scope
+from quintet.server.auth import require_scope
 from quintet.server.call import Call, Endpoint
 from quintet.server.metrics import MEDIA, Telemetry
 
@@ -36,7 +39,8 @@ class Probes:
         await _tell(call, [*self._registry.entries.values()], {})
 
     async def models(self, call: Call) -> None:
-        """The same with the state of each model; ``?model=`` asks for one alone. Their names are not for everybody: it needs a key."""
+        """The same with the state of each model; ``?model=`` asks for one alone. Their names are not for every tenant."""
+        require_scope(call.caller, Scope.METRICS)
         name = call.http.argument("model")
         entries = [self._registry.find(name, call.provider.forms).entry] if name else [*self._registry.entries.values()]
         await _tell(call, entries, {"models": {entry.name: entry.status for entry in entries}})
@@ -51,7 +55,8 @@ class Probes:
         await call.http.reply(200, json.dumps({"version": __version__}).encode())
 
     async def metrics(self, call: Call) -> None:
-        """For Prometheus."""
+        """For Prometheus: everybody's counts, so not for every tenant."""
+        require_scope(call.caller, Scope.METRICS)
         healths = {name: entry.health() for name, entry in self._registry.entries.items()}
         await call.http.reply(200, self._telemetry.scrape(healths), media=MEDIA)
 
@@ -66,4 +71,5 @@ async def _tell(call: Call, entries: Sequence[Entry], more: Mapping[str, object]
         await call.http.reply(200, json.dumps({"status": "ok", **more}, separators=(",", ":")).encode())
         return
     progress = {"progress": round(ill.progress, 2)} if ill.state is State.LOADING else {}
-    await call.http.reply(503, json.dumps({"status": ill.state.value, **progress, **more}).encode(), [("retry-after", "1")])
+    later = [("retry-after", str(math.ceil(ill.retry_after)))]
+    await call.http.reply(503, json.dumps({"status": ill.state.value, **progress, **more}).encode(), later)

@@ -7,6 +7,8 @@
                          <-------------------------   Progress ... Progress, Ready
       Submit, Abort      ------------------------->
                          <-------------------------   Started, Stepped, Started, Stepped ...
+      Ping               ------------------------->   (to one without work)
+                         <-------------------------   Stepped
       Stop               ------------------------->
                          <-------------------------   Died
 
@@ -76,7 +78,7 @@ class Submit(Message, frozen=True):
 
     Args:
         at: seconds, on the clock that the worker uses too.
-        tenant: who asks; tenants take turns.
+        tenant: who asks; tenants take turns, in proportion to their ``weight``.
         prompts: each once, however many samples it has.
         samples: number of its prompt, and the rest of each sequence.
 
@@ -87,6 +89,7 @@ class Submit(Message, frozen=True):
     request_id: int
     at: float
     tenant: str
+    weight: int
     prompts: tuple[tuple[int, ...], ...]
     samples: tuple[tuple[int, PreparedSequence], ...]
 
@@ -95,7 +98,7 @@ class Submit(Message, frozen=True):
             raise ValueError("a prompt is missing")
 
     @classmethod
-    def of(cls, request_id: int, sequences: Sequence[PreparedSequence], at: float, tenant: str = "") -> Submit:
+    def of(cls, request_id: int, sequences: Sequence[PreparedSequence], at: float, tenant: str = "", weight: int = 1) -> Submit:
         """A request's sequences, with equal prompts put together."""
         numbers: dict[tuple[int, ...], int] = {}
         known: dict[int, int] = {}  # by identity: samples of a prompt hold the same object, and hashing it 128 times is slow
@@ -105,7 +108,7 @@ class Submit(Message, frozen=True):
             if id(tokens) not in known:
                 known[id(tokens)] = numbers.setdefault(tokens, len(numbers))
             samples.append((known[id(tokens)], replace(sequence, tokens=())))
-        return cls(request_id, at, tenant, tuple(numbers), tuple(samples))
+        return cls(request_id, at, tenant, weight, tuple(numbers), tuple(samples))
 
     def sequences(self) -> tuple[PreparedSequence, ...]:
         """The sequences as they were."""
@@ -117,6 +120,10 @@ class Abort(Message, frozen=True):
 
     request_id: int
     seq: int | None
+
+
+class Ping(Message, frozen=True):
+    """Say something: are you there?"""
 
 
 class Stop(Message, frozen=True):
@@ -212,7 +219,7 @@ Events = dict[int, list[TokenRow | EventRow]]
 
 
 class Stepped(Message, frozen=True):
-    """A step was finished (or work was ended without one).
+    """A step was finished (or work was ended without one, or the worker was asked).
 
     Args:
         running, waiting: sequences after it.
@@ -232,10 +239,12 @@ class Died(Message, frozen=True):
     Args:
         reason: one line; empty after ``Stop``.
         model: the model cannot be loaded, and the reason is for whoever named it; else it is a fault of ours, which the log has.
+        started: there was a worker.
     """
 
     reason: str = ""
     model: bool = False
+    started: bool = True
 
     @classmethod
     def of(cls, error: Exception) -> Died:
@@ -249,6 +258,6 @@ class Died(Message, frozen=True):
         return None if not self.reason else ModelError(self.reason) if self.model else EngineFailed(self.reason)
 
 
-ToWorker = Submit | Abort | Stop
+ToWorker = Submit | Abort | Ping | Stop
 ToProcess = Load | Vocabulary | ToWorker
 FromWorker = Progress | Ready | Started | Stepped | Died

@@ -25,6 +25,7 @@ from quintet.backends.native.wire.messages import (
     EventRow,
     Events,
     FromWorker,
+    Ping,
     Progress,
     Ready,
     Started,
@@ -158,7 +159,7 @@ class Worker:
         events: Events = {}
         while not self._inbox.empty() or not (scheduler.live or events):
             message = self._next()
-            if message is None:
+            if message is None or isinstance(message, Ping):  # answered by what is told below
                 break
             _merge(events, self._receive(message, scheduler))
         _merge(events, self._compiling.overdue())
@@ -201,7 +202,7 @@ class Worker:
 
     def _add(self, submit: Submit, scheduler: Scheduler) -> Events:
         try:
-            scheduler.add(submit.request_id, submit.sequences(), submit.at, submit.tenant)
+            scheduler.add(submit.request_id, submit.sequences(), submit.at, submit.tenant, submit.weight)
         except Overloaded as error:
             why = str(error)
             return {
