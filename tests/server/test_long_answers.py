@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.server.asgi import Answer, acall
 from tests.server.one import create_app
 from tests.server.scripted import ScriptedBackend
@@ -92,14 +94,26 @@ def portions(batch: Sequence[Event]) -> list[tuple[int, bool]]:
     return [(len(portion), long) for portion, long in _portions(batch)]
 
 
-def test_what_takes_long_is_rendered_by_itself_and_the_rest_together() -> None:
+def test_what_takes_long_is_rendered_by_itself_and_the_rest_together_as_far_as_it_is_not_much() -> None:
     def delta(count: int) -> ChoiceDelta:
         return ChoiceDelta(0, "", (TokenText(1, "", b"", None, (), 0),) * count)
 
-    few, many = delta(INLINE_ENTRIES), delta(INLINE_ENTRIES + 1)
+    few, many = delta(INLINE_ENTRIES // 4), delta(INLINE_ENTRIES)
     assert portions([few, few, ChoiceDone(0, Finish.STOP)]) == [(3, False)]
     assert portions([few, many, many, few, few]) == [(1, False), (1, True), (1, True), (2, False)]
     assert portions([many]) == [(1, True)]
+    assert portions([few] * 5 + [delta(0)]) == [(3, False), (3, False)]
+    assert portions([ChoiceDelta(index, "x") for index in range(128)]) == [(128, False)]
+
+
+@settings(max_examples=200)
+@given(st.lists(st.integers(0, 2 * INLINE_ENTRIES), max_size=40))
+def test_portions_are_the_batch_in_its_order_and_none_on_the_loop_is_large(sizes: list[int]) -> None:
+    one = TokenText(1, "", b"", None, (), 0)
+    batch = [ChoiceDelta(index, "", (one,) * size) for index, size in enumerate(sizes)]
+    made = [*_portions(batch)]
+    assert [event for portion, _ in made for event in portion] == batch
+    assert all(sum(len(event.tokens) + 1 for event in portion) <= INLINE_ENTRIES for portion, long in made if not long)  # type: ignore[union-attr]
 
 
 def test_a_long_stream_is_what_the_json_says() -> None:
