@@ -10,20 +10,14 @@ before.
 from __future__ import annotations
 
 import argparse
-import http.client
-import json
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-from bench.memory.echo_memory import MIB, family, field, url_of
+from bench.common.probe import Prober, ask, serving
+from bench.memory.echo_memory import MIB, family, field
 
 CONTEXT = 8192
 
@@ -50,51 +44,6 @@ CASES = {
     "together": Case("/together/v1/completions", 20, {"logprobs": 20}, words=True),
     "cerebras": Case("/cerebras/v1/completions", 20, {"logprobs": 20}),
 }
-
-
-class Prober(threading.Thread):
-    """Asks ``/livez`` over and over on a connection of its own."""
-
-    def __init__(self, address: str) -> None:
-        super().__init__(daemon=True)
-        self._address = address
-        self._over = threading.Event()
-        self.longest = 0.0
-
-    def run(self) -> None:
-        connection = http.client.HTTPConnection(self._address, timeout=600)
-        while not self._over.wait(0.005):
-            begin = time.monotonic()
-            connection.request("GET", "/livez")
-            connection.getresponse().read()
-            self.longest = max(self.longest, time.monotonic() - begin)
-
-    def stop(self) -> float:
-        """Seconds of the longest."""
-        self._over.set()
-        self.join()
-        return self.longest
-
-
-@contextmanager
-def serving(model: str, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A server of its own: its process and address."""
-    command = [sys.executable, "-m", "quintet", "serve", model, "--port", "0", "--log-level", "error", *options]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        try:
-            yield server, urlsplit(url_of(server)).netloc
-        finally:
-            server.terminate()
-
-
-def ask(address: str, path: str, body: dict[str, Any]) -> tuple[int, int]:
-    """Status and bytes of the answer, read piece by piece."""
-    connection = http.client.HTTPConnection(address, timeout=900)
-    connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
-    reply, size = connection.getresponse(), 0
-    while part := reply.read1(1 << 16):
-        size += len(part)
-    return reply.status, size
 
 
 def measure(model: str, name: str, entries: int, at_once: int, stream: bool) -> None:

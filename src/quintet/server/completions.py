@@ -37,8 +37,8 @@ _log = logging.getLogger(__name__)
 INLINE_BYTES = 64 * 1024
 """A larger body is parsed in a thread: what is sent by one client must not hold up the streams of all others."""
 
-INLINE_ENTRIES = 256
-"""More of a choice's log-probabilities at once are rendered in a thread."""
+INLINE_ENTRIES = 512
+"""More of a choice's log-probabilities at once are rendered in a thread; between so many of several choices others get their turn."""
 
 _BROKEN = "The server had an internal error."
 
@@ -224,6 +224,7 @@ class Completions:
         for portion, long in _portions(batch):
             if data:
                 await answer.write(data)
+                await asyncio.sleep(0)
             data = await self._run(run, long, partial(_render, run.renderer, portion))
         return data
 
@@ -281,6 +282,7 @@ class Completions:
             collected.failure = collected.failure or run.guard.failure(batch)
             for portion, long in _portions(batch) if collected.failure is None else ():
                 await self._run(run, long, partial(_add, run.renderer, portion))
+                await asyncio.sleep(0)
                 collected.entries += sum(len(event.tokens) for event in portion if isinstance(event, ChoiceDelta))
             collected.last = batch
         return collected
@@ -302,14 +304,17 @@ def _ends(batch: list[Event], guard: Guard) -> bool:
 
 
 def _portions(batch: Sequence[Event]) -> Iterator[tuple[Sequence[Event], bool]]:
-    """Events that are rendered in one go, and whether that takes long: the entries of an echoed prompt do."""
-    start = 0
+    """Events that are rendered in one go, and whether that takes long, as the entries of an echoed prompt do."""
+    start, entries = 0, 0
     for at, event in enumerate(batch):
-        if isinstance(event, ChoiceDelta) and len(event.tokens) > INLINE_ENTRIES:
-            if at > start:
-                yield batch[start:at], False
+        more = len(event.tokens) + 1 if isinstance(event, ChoiceDelta) else 1
+        if at > start and entries + more > INLINE_ENTRIES:
+            yield batch[start:at], False
+            start, entries = at, 0
+        entries += more
+        if more > INLINE_ENTRIES:
             yield batch[at : at + 1], True
-            start = at + 1
+            start, entries = at + 1, 0
     if start < len(batch):
         yield batch[start:], False
 

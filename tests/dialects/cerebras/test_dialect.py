@@ -198,7 +198,7 @@ def test_a_stream_that_breaks_ends_with_an_error_that_the_sdk_knows() -> None:
         (PromptTooLong("prompt", "is too long"), 400, "invalid_request_error", "prompt", "context_length_exceeded"),
         (NotAuthorized("no"), 401, "authentication_error", "", "invalid_api_key"),
         (ModelNotFound("no"), 404, "not_found_error", "model", "model_not_found"),
-        (TooManyRequests("no"), 429, "too_many_requests_error", "", "rate_limit_exceeded"),
+        (TooManyRequests("no"), 429, "too_many_requests_error", "quota", "rate_limit_exceeded"),
         (Overloaded("no"), 503, "service_unavailable_error", "", "overloaded"),
         (ValueError("a secret path"), 500, "server_error", "", "internal_error"),
     ],
