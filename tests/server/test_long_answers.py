@@ -30,6 +30,7 @@ PATHS = {
     "/together/v1/completions": {"logprobs": 5},
     "/cerebras/v1/completions": {"logprobs": 5},
 }
+SCOPE = {"type": "http", "method": "POST", "path": "/v1/completions"}
 LONG = "x" * (5 * INLINE_ENTRIES)
 
 
@@ -47,6 +48,29 @@ def test_a_long_body_comes_in_parts_of_a_choice_each_and_tells_its_length(path: 
     assert answer.header("content-length") == str(len(answer.body))
     assert len([part for part in answer.parts if len(part) > 10_000]) == 3
     assert len(answer.json()["choices"]) == 3
+
+
+def test_a_client_that_leaves_in_the_middle_of_a_long_body_gets_no_more_of_it() -> None:
+    """What is left is not even made."""
+
+    async def go() -> Answer:
+        answer, gone = Answer(), asyncio.Event()
+        body = iter([{"type": "http.request", "body": json.dumps({"prompt": LONG, "echo": True, "logprobs": 5, "n": 9}).encode()}])
+
+        async def receive() -> Any:
+            return next(body, None) or (await gone.wait() and {"type": "http.disconnect"})
+
+        async def send(message: Any) -> None:
+            answer.parts.append(message.get("body", b""))
+            if len(answer.parts[-1]) > 10_000:
+                gone.set()
+                await asyncio.sleep(0.001)
+
+        headers = [(b"content-type", b"application/json")]
+        await create_app(ScriptedBackend(context=10_000), ServerConfig())({**SCOPE, "headers": headers}, receive, send)
+        return answer
+
+    assert len([part for part in asyncio.run(go()).parts if len(part) > 10_000]) == 1
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -113,7 +137,8 @@ def test_portions_are_the_batch_in_its_order_and_none_on_the_loop_is_large(sizes
     batch = [ChoiceDelta(index, "", (one,) * size) for index, size in enumerate(sizes)]
     made = [*_portions(batch)]
     assert [event for portion, _ in made for event in portion] == batch
-    assert all(sum(len(event.tokens) + 1 for event in portion) <= INLINE_ENTRIES for portion, long in made if not long)  # type: ignore[union-attr]
+    inline = [[event for event in portion if isinstance(event, ChoiceDelta)] for portion, long in made if not long]
+    assert all(sum(len(event.tokens) + 1 for event in portion) <= INLINE_ENTRIES for portion in inline)
 
 
 def test_a_long_stream_is_what_the_json_says() -> None:

@@ -254,7 +254,8 @@ class Completions:
         await http.start(200, "application/json", [("content-length", str(size)), *headers])
         async for part in self._parts(run):
             await http.write(part)
-        await http.write(b"", last=True)
+        if not run.guard.gone:
+            await http.write(b"", last=True)
 
     async def _parts(self, run: _Run) -> AsyncIterator[bytes]:
         """Those of a long JSON body, while there is somebody to send them to."""
@@ -271,7 +272,8 @@ class Completions:
             elif collected.long:
                 async for part in self._parts(run):
                     await answer.write(part)
-                await answer.end(b"")
+                if not run.guard.gone:
+                    await answer.end(b"")
             elif not run.guard.gone:
                 await answer.end(b"".join(run.renderer.body()))
 
