@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,6 +22,12 @@ def url_of(server: subprocess.Popen[str]) -> str:
     found = re.search(r"http://\S+(?=/v1)", server.stdout.readline())
     assert found, "the server did not start"
     return found[0]
+
+
+def engine_of(pid: int) -> int:
+    """The process of a server's engine, or of its first."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").split()
+    return next(int(child) for child in children if "worker.child" in Path(f"/proc/{child}/cmdline").read_text(encoding="utf-8"))
 
 
 class Prober(threading.Thread):

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.common.probe import Prober, ask, serving
-from bench.memory.echo_memory import MIB, family, field
+from bench.common.probe import Prober, ask, engine_of, serving
+from bench.memory.echo_memory import MIB, field
 
 CONTEXT = 8192
 
@@ -54,7 +54,7 @@ def measure(model: str, name: str, entries: int, at_once: int, stream: bool) -> 
     body = {"prompt": prompt, "max_tokens": 1, "echo": True, "temperature": 0, "stream": stream, "n": n, **case.fields}
     with serving(model) as (server, address):
         ask(address, case.path, {**body, "prompt": "once" if case.words else [1000, 1007], "n": 1})
-        pids = family(server.pid)
+        pids = [server.pid, engine_of(server.pid)]
         before = [field(pid, "VmRSS") for pid in pids]
         for pid in pids:
             Path(f"/proc/{pid}/clear_refs").write_text("5", encoding="ascii")  # the peak counts from now
@@ -67,7 +67,7 @@ def measure(model: str, name: str, entries: int, at_once: int, stream: bool) -> 
         for client in clients:
             client.join()
         took, longest = time.monotonic() - begin, prober.stop()
-        front, engine = (field(pid, "VmHWM") for pid in pids[:2])
+        front, engine = (field(pid, "VmHWM") for pid in pids)
     asked = f"{name}, n {n}, {'stream' if stream else 'JSON'} x {at_once}: {sorted({status for status, _ in answers})}"
     sizes = f"front {front // MIB} MiB, engine +{(engine - before[1]) // MIB} MiB"
     sent = sum(size for _, size in answers) / MIB
