@@ -101,7 +101,8 @@ class Job:
         echoes = _echoes(request, prepared, texts, pieces)
         self._echoes = _by_first(echoes, prepared, self._candidates)
         self._choices = _choices(request, prepared, texts, echoes, pieces)
-        self._limits = _limits(request, len(self._choices))
+        rules = request.stop
+        self._limits = [LineLimit(rules.indent, rules.seconds) for _ in self._choices if rules.indent or rules.seconds]
         self._best_of = BestOf(self._candidates, request.n) if self._candidates > request.n else None
         self._scores = request.logprobs is not None
         self._running = len(self._choices)  # sequences whose terminal event has not come
@@ -387,12 +388,6 @@ def _choices(
         )
         for index, sequence in enumerate(prepared.sequences)
     ]
-
-
-def _limits(request: CompletionRequest, choices: int) -> list[LineLimit]:
-    """One for each choice; none if the request sets no such limit."""
-    rules = request.stop
-    return [LineLimit(rules.indent, rules.seconds) for _ in range(choices if rules.indent or rules.seconds else 0)]
 
 
 def _text(prompt: Prompt, pieces: Sequence[bytes]) -> str:
