@@ -83,6 +83,16 @@ def ends_a_request_and_keeps_it(_: Any) -> Any:
     return end
 
 
+def tells_the_last_event_again(real: Any) -> Any:
+    def push(self: InFlight, request_id: int, batch: Any) -> None:
+        stream = self._in_flight[request_id].stream
+        real(self, request_id, batch)
+        if batch[-1].finish:
+            stream.push(batch[-1:])
+
+    return push
+
+
 FAULTS: list[tuple[int, Any, str, Callable[[Any], Any], str]] = [
     (0, Queues, "preempt", keeps_a_page_of_what_is_preempted, "pages"),
     (0, KvCache, "writable", writes_to_a_shared_page, "bytes"),
@@ -90,7 +100,8 @@ FAULTS: list[tuple[int, Any, str, Callable[[Any], Any], str]] = [
     (0, InFlight, "down", goes_on_after_a_death_with_what_was_told_a_part, "breaks off"),
     (0, InFlight, "abort", forgets_an_abort, "aborted"),
     (7, InFlight, "up", does_not_tell_a_new_worker_what_there_is_to_do, "time"),
-    (7, InFlight, "_end", ends_a_request_and_keeps_it, "once"),
+    (0, InFlight, "_end", ends_a_request_and_keeps_it, "counts"),
+    (0, InFlight, "push", tells_the_last_event_again, "once"),
     (2, Suspects, "blocked", blocks_nobody, "quarantine"),
     (0, Statistics, "died", forgets_what_a_dead_worker_counted, "counts"),
     (0, Supervisor, "_died", is_ready_as_soon_as_it_is_started_again, "states"),
