@@ -5,6 +5,8 @@
 # make support         write the README's table of fields anew
 # make faults          write docs/faults.md anew: what may go wrong, and the tests that prove what is promised for it
 # make diagrams        write the diagram of a sequence's states anew
+# make lock            write requirements.lock anew: newest versions, with their hashes; needs the network
+# make audit           known vulnerabilities of what is locked; needs the network
 # make bench           set up, then the measurements                            (make bench ARGS="...")
 # make bench-serve     set up, then servers under load, ours and others         (make bench-serve ARGS="...")
 # make clean           remove .venv and what was built
@@ -27,7 +29,7 @@ BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
 NATIVE := CMakeLists.txt csrc/CMakeLists.txt $(wildcard csrc/*.cpp csrc/*.h csrc/*/*.cpp csrc/*/*.h)
 
-.PHONY: serve setup test check support faults diagrams bench bench-serve clean
+.PHONY: serve setup test check support faults diagrams lock audit bench bench-serve clean
 .PHONY: test-clients test-fuzz test-sampling test-schemas test-kills test-cancels test-repeats sanitize test-emulated neon
 .DEFAULT_GOAL := serve
 .DELETE_ON_ERROR:
@@ -97,14 +99,29 @@ clean:
 	rm -rf $(VENV) build dist
 
 # Everything the project needs. Begun and not ended (the stamp is missing): start from an empty environment.
-$(STAMPS)/deps: pyproject.toml scripts/requirements.py scripts/preflight.sh
+$(STAMPS)/deps: pyproject.toml requirements.lock scripts/requirements.py scripts/preflight.sh
 	@scripts/preflight.sh "$(PYTHON)"
 	@test -e $@ && $(BIN)/python -c '' || { echo "setting up $(VENV)"; "$(PYTHON)" -m venv --clear $(VENV); }
 	@mkdir -p $(STAMPS) && rm -f $(STAMPS)/*
 	@$(BIN)/python scripts/requirements.py >$(STAMPS)/requirements.txt
 	@echo "installing dependencies (the first time takes a minute or two)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $(STAMPS)/requirements.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $(STAMPS)/requirements.txt
+	@$(BIN)/python scripts/startup_files.py
 	@touch $@
+
+# The lock, made anew with the newest versions that pyproject.toml allows; uv resolves for all platforms at once, which pip does not.
+lock: $(STAMPS)/deps
+	@$(PYTHON) -m venv build/uv && build/uv/bin/python -m pip install --quiet --disable-pip-version-check uv
+	@$(BIN)/python scripts/requirements.py --wanted >$(STAMPS)/wanted.txt
+	@sed -n '/^#/p' requirements.lock >$(STAMPS)/requirements.lock
+	@build/uv/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate $(STAMPS)/wanted.txt >>$(STAMPS)/requirements.lock
+	@cp $(STAMPS)/requirements.lock requirements.lock
+
+# Known vulnerabilities of what is locked, by the Python Packaging Advisory Database; needs the network.
+audit: $(STAMPS)/deps
+	@$(PYTHON) -m venv build/audit && build/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit \
+		|| { echo "error: pip-audit cannot be had; make audit needs the network" >&2; exit 1; }
+	@build/audit/bin/pip-audit --strict --progress-spinner off --disable-pip --require-hashes --requirement requirements.lock
 
 $(STAMPS)/build: $(STAMPS)/deps $(NATIVE)
 	@scripts/preflight.sh "$(PYTHON)"
