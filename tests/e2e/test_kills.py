@@ -10,20 +10,28 @@ import subprocess
 import sys
 
 import pytest
-from tests.e2e.storm import CONFIG, PATIENCE_S, SIGNALS, Load, answer, engine, holdings, hurt, spec, told
+from tests.e2e.storm import CONFIG, PATIENCE_S, SIGNALS, STALL_S, Load, answer, engine, holdings, hurt, ready, spec, told
 from tests.e2e.test_serve_process import gone
 from tests.support.preparing import prepare
 
 from quintet.backends.base import State
 from quintet.backends.native.front.in_flight import INTERRUPTED, REFUSED
+from quintet.backends.native.front.restarts import pause
 from quintet.events import Finish
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deaths are many here, and the pauses that follow upon many are for ``test_in_flight``."""
+    monkeypatch.setattr("quintet.backends.native.front.supervisor.pause", lambda failures, _: pause(failures))
+
+
 KILLS = int(os.environ.get("QUINTET_TEST_KILLS", "20"))
 
 
-@pytest.mark.fault("C01", "C03")
+@pytest.mark.fault("C01", "C03", "D05")
 def test_a_storm_of_kills_loses_no_request_that_waits_and_leaves_nothing_behind(capsys: pytest.CaptureFixture[str]) -> None:
     """Every client gets an end, the same request gives the same bytes, and nothing leaks."""
     rng = random.Random(1)
@@ -111,7 +119,7 @@ def test_a_request_that_kills_the_engine_twice_is_refused_from_then_on_and_hurts
 
 @pytest.mark.fault("D12")
 def test_an_engine_that_dies_at_every_start_counts_as_dead_and_is_tried_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quintet.backends.native.front.supervisor.pause", lambda failures: 0.0 if failures < 4 else 0.2)
+    monkeypatch.setattr("quintet.backends.native.front.supervisor.pause", lambda failures, _: 0.0 if failures < 4 else 0.2)
 
     async def scenario() -> None:
         async with engine() as (made, link):
@@ -156,6 +164,26 @@ def test_a_thousand_cancels_at_random_moments_leave_nothing_running() -> None:
             assert told(await answer(made, spec("the same", 12, 3))) == expected
 
     asyncio.run(scenario())
+
+
+@pytest.mark.fault("C03")
+def test_an_idle_engine_that_stands_still_is_noticed_without_a_request() -> None:
+    async def scenario() -> None:
+        async with engine() as (made, link):
+            await asyncio.sleep(2 * STALL_S)
+            first = link.pid
+            assert first is not None
+            os.kill(first, signal.SIGSTOP)
+            states = set()
+            while link.pid == first:
+                states.add(made.health().state)
+                await asyncio.sleep(0.001)
+            assert State.STALLED in states
+            await ready(made)
+            assert (made.health().incidents.hung, made.health().incidents.crashed) == (1, 0)
+            assert (await answer(made, spec("x", 2)))[-1].finish is not Finish.ERROR
+
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
 
 
 @pytest.mark.fault("D04")

@@ -123,11 +123,13 @@ def test_while_it_drains_health_says_so_and_every_dialect_refuses_in_its_own_wor
         with pytest.raises(urllib.error.HTTPError) as caught, urllib.request.urlopen(f"{one.url}/health", timeout=PATIENCE_S):
             pass
         with caught.value as error:
-            assert (error.code, json.loads(error.read()), error.headers["retry-after"]) == (503, {"status": "draining"}, "1")
+            assert (error.code, json.loads(error.read())) == (503, {"status": "draining"})
+            assert 1 <= int(error.headers["retry-after"]) <= 60
         paths = ("/v1", "/fireworks/inference/v1", "/together/v1", "/cerebras/v1", "/novita/openai/v1")
         refusals = [refusal(one, f"{path}/completions") for path in paths]
         os.kill(engine, signal.SIGCONT)
-        assert [(status, retry) for status, retry, _ in refusals] == [(503, "1")] * len(paths)
+        assert [status for status, *_ in refusals] == [503] * len(paths)
+        assert all(1 <= int(retry) <= 60 for _, retry, _ in refusals)
         assert all("shutting down" in json.dumps(body) for *_, body in refusals)
         assert len({json.dumps(sorted(body)) for *_, body in refusals}) > 1, "the dialects' errors differ in form"
         stream.join(PATIENCE_S)

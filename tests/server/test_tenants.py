@@ -45,7 +45,7 @@ def test_a_key_that_floods_the_queue_gets_a_share_of_it_and_the_others_are_serve
             assert single.json()["usage"]["completion_tokens"] == 5
         assert Counter(answer.status for answer in answers) == {429: FLOOD - 520, 0: 520}, "half of 1,040, and none of it has ended"
         refused = next(answer for answer in answers if answer.status)
-        assert refused.header("retry-after") == "1"
+        assert 1 < int(refused.header("retry-after") or 0) <= 60, "a queue of a thousand long answers"
         assert "share of the queue" in refused.json()["error"]["message"]
         for task in flood:
             task.cancel()

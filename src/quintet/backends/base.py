@@ -57,6 +57,24 @@ class Counts(NamedTuple):
     accepted: int = 0
 
 
+class Incidents(NamedTuple):
+    """What went wrong with an engine; none of it ever goes down.
+
+    Args:
+        crashed: times that its process ended by itself, or was killed by others.
+        hung: times that it was killed because it got no further.
+        unstarted: times that no process could be had.
+        changed: times that a start found another model's file than the first.
+        quarantined: requests that were refused because they were taken for the cause.
+    """
+
+    crashed: int = 0
+    hung: int = 0
+    unstarted: int = 0
+    changed: int = 0
+    quarantined: int = 0
+
+
 class Pages(NamedTuple):
     """The KV cache now.
 
@@ -86,6 +104,7 @@ class Health:
         running: sequences in the batch.
         waiting: sequences in the queue.
         batches: steps by the number of tokens that they computed, see ``BATCH_TOKENS``.
+        retry_after: seconds after which it is worth asking again, where the state is not ``READY``.
     """
 
     state: State
@@ -95,10 +114,15 @@ class Health:
     counts: Counts = field(default_factory=Counts)
     pages: Pages = field(default_factory=Pages)
     batches: Sequence[int] = (0,) * (len(BATCH_TOKENS) + 1)
+    incidents: Incidents = field(default_factory=Incidents)
+    retry_after: float = 1.0
 
 
-def require_open(state: State) -> None:
+def require_open(state: State, retry_after: float = 1.0) -> None:
     """Refuse work in every state that takes none.
+
+    Args:
+        retry_after: seconds, for the client.
 
     Raises:
         Loading: the model is not ready.
@@ -106,11 +130,11 @@ def require_open(state: State) -> None:
         Overloaded: it takes nothing new any more.
     """
     if state is State.LOADING:
-        raise Loading("The model is still loading.")
+        raise Loading("The model is still loading.", retry_after)
     if state is State.DEAD:
         raise EngineFailed("The engine has failed.")
     if state in (State.DRAINING, State.CLOSED):
-        raise Overloaded("The server is shutting down.")
+        raise Overloaded("The server is shutting down.", retry_after)
 
 
 class Backend(Protocol):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from operator import add
 
-from quintet.backends.base import Backend, Counts, Health, Pages, State
+from quintet.backends.base import Backend, Counts, Health, Incidents, Pages, State
 from quintet.errors import EngineFailed, ModelError, Overloaded
 from quintet.guides.check import GuideCheck
 from quintet.inputs.prepare import Preparer
@@ -112,7 +112,7 @@ class Entry:
         """Of the engine, with what those before it have counted; ``CLOSED`` while there is none."""
         past, now = self._past, self.backend.health() if self.backend else Health(State.CLOSED, 0.0)
         counts, batches = Counts(*map(add, past.counts, now.counts)), tuple(map(add, past.batches, now.batches))
-        return replace(now, counts=counts, batches=batches)
+        return replace(now, counts=counts, batches=batches, incidents=Incidents(*map(add, past.incidents, now.incidents)))
 
     def start(self) -> Backend:
         """Begin to load; who started it watches over it."""

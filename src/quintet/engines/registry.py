@@ -111,7 +111,8 @@ class Registry:
         if (loading := self._changes.get(entry.name)) is not None:
             await asyncio.wait((loading,), timeout=self._patience)
             if not loading.done():
-                raise Loading(f"The model {entry.name} is still loading ({entry.health().progress:.0%}).")
+                health = entry.health()
+                raise Loading(f"The model {entry.name} is still loading ({health.progress:.0%}).", health.retry_after)
             if loading.cancelled():
                 raise Overloaded(_CLOSING)
             loading.result()

@@ -150,6 +150,7 @@ class _Engines(Collector):
         yield self._gauge("quintet:kv_cache_cached_pages", "Pages that nobody holds and that can be found again.", lambda h: h.pages.cached)
         yield self._shape()
         yield self._steps()
+        yield self._restarts()
         for name, help_, count in _COUNTS:
             family = CounterMetricFamily(name, help_, labels=_LABELS)
             for model, health in self._healths.items():
@@ -170,6 +171,17 @@ class _Engines(Collector):
             family.add_metric((model, _ENGINE, str(health.pages.size), str(health.pages.total)), 1)
         return family
 
+    def _restarts(self) -> Metric:
+        """All reasons from the start, so that rates can be taken."""
+        labels = (*_LABELS, "reason")
+        family = CounterMetricFamily(
+            "quintet:engine_restarts", "Times that an engine ended unasked, or could not be started.", labels=labels
+        )
+        for model, health in self._healths.items():
+            for reason in _REASONS:
+                family.add_metric((model, _ENGINE, reason), getattr(health.incidents, reason))
+        return family
+
     def _steps(self) -> Metric:
         family = HistogramMetricFamily("vllm:iteration_tokens_total", "Tokens computed in a step.", labels=_LABELS)
         bounds = [*map(floatToGoString, BATCH_TOKENS), "+Inf"]
@@ -178,9 +190,11 @@ class _Engines(Collector):
         return family
 
 
+_REASONS = ("crashed", "hung", "unstarted", "changed")
 _COUNTS: tuple[tuple[str, str, Callable[[Health], int]], ...] = (
     ("quintet:engine_steps", "Engine steps finished.", lambda h: h.counts.steps),
     ("quintet:prefill_tokens", "Tokens computed in prefill; neither cached ones nor those a sample shares.", lambda h: h.counts.prefilled),
+    ("quintet:requests_quarantined", "Requests refused as the cause of engines' ends.", lambda h: h.incidents.quarantined),
     ("vllm:num_preemptions", "Times that a sequence lost its pages to others.", lambda h: h.counts.preempted),
     ("vllm:prefix_cache_queries", "Prompt tokens looked for in the prefix cache.", lambda h: h.counts.queried),
     ("vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache.", lambda h: h.counts.found),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 
 from quintet import __version__
@@ -66,4 +67,5 @@ async def _tell(call: Call, entries: Sequence[Entry], more: Mapping[str, object]
         await call.http.reply(200, json.dumps({"status": "ok", **more}, separators=(",", ":")).encode())
         return
     progress = {"progress": round(ill.progress, 2)} if ill.state is State.LOADING else {}
-    await call.http.reply(503, json.dumps({"status": ill.state.value, **progress, **more}).encode(), [("retry-after", "1")])
+    later = [("retry-after", str(math.ceil(ill.retry_after)))]
+    await call.http.reply(503, json.dumps({"status": ill.state.value, **progress, **more}).encode(), later)

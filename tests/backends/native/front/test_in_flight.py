@@ -5,7 +5,18 @@ from __future__ import annotations
 import pytest
 
 from quintet.backends.native.front.in_flight import INTERRUPTED, REFUSED, UNSENDABLE, InFlight
-from quintet.backends.native.front.restarts import AT_ONCE, BLOCKED_S, GIVEN_UP, pause
+from quintet.backends.native.front.restarts import (
+    AT_ONCE,
+    BLAME,
+    BLOCKED_S,
+    GIVEN_UP,
+    MOST_SUSPECTS,
+    OFTEN,
+    WINDOW_S,
+    Deaths,
+    Suspects,
+    pause,
+)
 from quintet.backends.native.front.stream import Stream
 from quintet.backends.native.wire.messages import Abort, Submit
 from quintet.events import Finish, TokenEvent
@@ -30,10 +41,10 @@ class World:
             raise OverflowError
         self.told.append(message.request_id if isinstance(message, Submit) else (message.request_id, message.seq))
 
-    def add(self, request_id: int, what: int | None = None, count: int = 1) -> None:
+    def add(self, request_id: int, what: int | None = None, count: int = 1, tenant: str = "") -> None:
         sequence = PreparedSequence((request_id if what is None else what,), 5, Sampling(0.0, 1.0, 0), None, echo=False)
         self.streams[request_id] = Stream(count)
-        self.in_flight.add(Submit.of(request_id, (sequence,) * count, 0.0), self.streams[request_id])
+        self.in_flight.add(Submit.of(request_id, (sequence,) * count, 0.0, tenant), self.streams[request_id])
 
     def heard(self) -> list[int | tuple[int, int | None]]:
         heard, self.told = self.told, []
@@ -65,21 +76,74 @@ def test_what_waited_is_told_again_in_order_and_what_was_delivered_breaks_off() 
 
 
 @pytest.mark.fault("C10")
-def test_suspects_are_run_again_one_at_a_time_and_the_one_that_kills_again_is_refused() -> None:
+def test_suspects_are_run_again_first_one_at_a_time_and_the_one_that_kills_again_is_refused() -> None:
     world = World()
     for each in (1, 2, 3, 4):
         world.add(each)
     world.heard()
     world.crash(1, 2, 3)
-    assert world.heard() == [4, 1]
+    assert world.heard() == [1], "nothing beside it, whether suspected or not"
     world.in_flight.push(1, [GOING])
     assert world.heard() == [2], "the next one, as soon as this one has a token"
-    world.crash(4, 2)
+    world.crash(2)
     assert world.end(2) == (Finish.ERROR, REFUSED)
     assert world.end(1) == (Finish.ERROR, INTERRUPTED)
     assert world.heard() == [3]
+    world.add(5)
+    assert world.heard() == []
     world.in_flight.push(3, [DONE])
-    assert world.heard() == [4]
+    assert world.heard() == [4, 5]
+    assert world.in_flight.refused == 1
+
+
+def test_a_suspect_that_comes_later_waits_for_its_turn_beside_what_is_no_suspect() -> None:
+    world = World()
+    for each in (1, 2):
+        world.add(each, what=each)
+    world.in_flight.push(1, [GOING])
+    world.in_flight.push(2, [GOING])
+    world.crash(1, 2)
+    world.heard()
+    world.add(3)
+    for each in (4, 5):
+        world.add(each, what=each - 3)
+    world.add(6)
+    assert world.heard() == [3, 4, 6]
+    world.in_flight.push(4, [GOING])
+    assert world.heard() == [5]
+
+
+@pytest.mark.fault("C10")
+def test_what_kills_the_engine_twice_is_refused_whoever_sends_it() -> None:
+    world = World()
+    world.add(1, what=9, tenant="a")
+    world.add(2, tenant="b")
+    world.crash(1, 2)
+    world.crash(1)
+    assert world.end(1) == (Finish.ERROR, REFUSED)
+    world.in_flight.push(2, [DONE])
+    for request_id, tenant in ((3, "a"), (4, "b"), (5, "")):
+        world.add(request_id, what=9, tenant=tenant)
+        assert world.end(request_id) == (Finish.ERROR, REFUSED)
+    assert world.in_flight.refused == 4
+
+
+@pytest.mark.fault("C10")
+def test_nobody_can_have_a_harmless_request_of_others_refused_by_sending_it_beside_a_deadly_one() -> None:
+    world = World()
+    for deadly in (11, 12, 13):
+        world.add(deadly, tenant="bad")
+        world.add(deadly + 10, what=9, tenant="bad")
+        world.crash(deadly, deadly + 10)  # together, each time
+        for request_id in (deadly + 10, deadly):  # the client leaves before anybody could tell which it was
+            world.in_flight.abort(request_id, None)
+            if world.end(request_id) is None:
+                world.in_flight.push(request_id, [TokenEvent(0, -1, finish=Finish.ABORT)])
+    world.add(31, what=9, tenant="bad")
+    assert world.end(31) == (Finish.ERROR, REFUSED)
+    world.heard()
+    world.add(32, what=9, tenant="good")
+    assert (world.end(32), world.heard()) == (None, [32])
 
 
 def test_what_is_refused_stays_refused_for_a_while_under_any_number() -> None:
@@ -153,6 +217,24 @@ def test_what_cannot_be_sent_ends_and_holds_nobody_up() -> None:
     assert world.end(100) == (Finish.ERROR, UNSENDABLE)
     assert world.heard() == [2]
     assert world.in_flight.live == 1
+
+
+def test_what_is_known_of_suspects_is_bounded() -> None:
+    suspects = Suspects()
+    for number in range(2 * MOST_SUSPECTS):
+        suspects.blame({(number.to_bytes(4, "big"), ""): BLAME}, 0.0)
+    assert len(suspects) == MOST_SUSPECTS
+    assert not suspects.suspected(bytes(4), 0.0)
+    assert suspects.suspected((2 * MOST_SUSPECTS - 1).to_bytes(4, "big"), 0.0)
+
+
+def test_deaths_that_come_often_are_spread_out_though_each_start_succeeded_and_those_of_long_ago_are_forgotten() -> None:
+    deaths = Deaths()
+    pauses = [pause(0, deaths.add(60.0 * minute)) for minute in range(12)]
+    assert pauses[: OFTEN - 1] == [0.0] * (OFTEN - 1)
+    assert pauses == sorted(pauses)
+    assert 0 < pauses[OFTEN - 1] < pauses[-1] == 30.0
+    assert pause(0, deaths.add(60.0 * 11 + WINDOW_S)) == 0.0
 
 
 def test_failed_starts_are_spread_out_up_to_half_a_minute() -> None:

@@ -160,6 +160,6 @@ def test_a_process_that_cannot_be_started_is_told_and_leaves_nothing(run: Run, m
         monkeypatch.setattr(subprocess, "Popen", refuse)
         async with Link("") as link:
             await link.died.wait()
-            assert link.heard == [Died("the engine's process cannot be started: Cannot allocate memory.")]
+            assert link.heard == [Died("the engine's process cannot be started: Cannot allocate memory.", started=False)]
 
     run(scenario())

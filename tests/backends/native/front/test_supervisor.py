@@ -1,132 +1,28 @@
-"""A worker's lives: what its supervisor does at each of its messages, and when none comes. No event loop, no thread, no waiting."""
+"""A worker's lives: what its supervisor does at each of its messages."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
+from tests.backends.native.front.supervised import READY, World, all_of, ready
 
-from quintet.backends.base import Counts, Pages, State
-from quintet.backends.native.front.in_flight import INTERRUPTED, InFlight
-from quintet.backends.native.front.link import Link
-from quintet.backends.native.front.restarts import AT_ONCE, GIVEN_UP, pause
-from quintet.backends.native.front.stream import Stream
-from quintet.backends.native.front.supervisor import DIED, Supervisor
-from quintet.backends.native.front.watchdog import LOAD_STALL_S, SLOW_STEPS, STALL_S
+from quintet.backends.base import Incidents, Pages, State
+from quintet.backends.native.front.in_flight import INTERRUPTED
+from quintet.backends.native.front.restarts import AT_ONCE, GIVEN_UP, OFTEN, pause
+from quintet.backends.native.front.supervisor import DIED
 from quintet.backends.native.wire.messages import (
     Abort,
     Died,
     EventRow,
-    FromWorker,
     Progress,
     Ready,
     Started,
-    Stepped,
-    Submit,
     TokenRow,
-    ToWorker,
 )
-from quintet.backends.toy import ToyTokenizer
 from quintet.errors import EngineFailed, ModelError
-from quintet.events import Finish, TokenEvent
-from quintet.inputs.sequence import PreparedSequence
-from quintet.request import Sampling
-
-READY = Ready("toy", 100, 257, 5, 8, "fp")
-
-
-class FakeLink(Link):
-    """Notes what it is told, and says what the test says."""
-
-    def __init__(self, *, restarts: bool) -> None:
-        self.restarts = restarts
-        self.tokenizer = ToyTokenizer()
-        self.starts = self.kills = 0
-        self.sent: list[ToWorker] = []
-        self.closed = False
-        self.say: Callable[[FromWorker], None] = lambda _: None
-
-    def start(self, receive: Callable[[FromWorker], None]) -> None:
-        self.starts += 1
-        self.say = receive
-
-    def send(self, message: ToWorker) -> None:
-        self.sent.append(message)
-
-    def kill(self) -> None:
-        self.kills += 1
-        self.say(Died("the engine was killed."))
-
-    async def close(self) -> None:
-        self.closed = True
-
-
-class FakeTimer:
-    """Something that is called at a time."""
-
-    def __init__(self, at: float, call: Callable[[], None]) -> None:
-        self.at, self.call, self.cancelled = at, call, False
-
-    def cancel(self) -> None:
-        self.cancelled = True
-
-
-class World:
-    """A supervisor, its link, and time that passes when told."""
-
-    def __init__(self, *, restarts: bool = True) -> None:
-        self.now = 100.0
-        self.timers: list[FakeTimer] = []
-        self.link = FakeLink(restarts=restarts)
-        clock = lambda: self.now  # noqa: E731
-        work = InFlight(self.link.send, clock, lambda submit: bytes(submit.prompts[0]))
-        self.made = Supervisor(self.link, work, clock, self._later)
-
-    def _later(self, seconds: float, call: Callable[[], None]) -> FakeTimer:
-        self.timers.append(FakeTimer(self.now + seconds, call))
-        return self.timers[-1]
-
-    def wait(self, seconds: float) -> None:
-        """Time passes, and what is due happens when it is."""
-        end = self.now + seconds
-        while due := [timer for timer in self.timers if timer.at <= end and not timer.cancelled]:
-            first = min(due, key=lambda timer: timer.at)
-            self.timers.remove(first)
-            self.now = max(self.now, first.at)
-            first.call()
-        self.now = end
-
-    def run(self, request_id: int) -> Stream:
-        sequence = PreparedSequence((request_id,), 5, Sampling(0.0, 1.0, 0), None, echo=False)
-        stream = Stream(1)
-        self.made.run(Submit.of(request_id, (sequence,), self.now), stream)
-        return stream
-
-    def step(self, request_id: int, row: TokenRow | EventRow, steps: int = 1) -> None:
-        self.link.say(Stepped(1, 0, Counts(steps, 8 * steps), Pages(4, 16, 1), {request_id: [row]}))
-
-    def told(self) -> list[int]:
-        """Numbers of the requests that the link was told of since the last time."""
-        told = [message.request_id for message in self.link.sent if isinstance(message, Submit)]
-        self.link.sent.clear()
-        return told
-
-    @property
-    def state(self) -> State:
-        return self.made.health(draining=False).state
-
-
-def all_of(stream: Stream) -> list[TokenEvent]:
-    return [event for batch in stream._batches for event in batch]
-
-
-def ready(*, restarts: bool = True) -> World:
-    world = World(restarts=restarts)
-    world.link.say(READY)
-    return world
-
+from quintet.events import Finish
 
 # ---- what goes well
 
@@ -212,81 +108,44 @@ def test_starts_that_fail_are_spread_out_and_the_engine_given_up_and_one_that_su
     assert world.told() == [99]
 
 
+@pytest.mark.fault("C10")
+def test_crashes_that_come_long_after_readiness_are_spread_out_counted_and_told(caplog: pytest.LogCaptureFixture) -> None:
+    world = ready()
+    pauses = []
+    for crash in range(1, OFTEN + 4):
+        world.wait(120.0)
+        world.link.say(Died("the engine ended by SIGSEGV."))
+        before, starts = world.now, world.link.starts
+        while world.link.starts == starts:
+            assert world.state is State.LOADING
+            world.wait(0.25)
+        pauses.append(world.now - before)
+        world.link.say(READY)
+        assert (world.state, world.incidents.crashed) == (State.READY, crash)
+    assert pauses[OFTEN - 1 :] == [0.5, 1.0, 2.0, 4.0]
+    assert caplog.messages[-1].endswith("It is started again in 4 s, for it has ended 7 times in 30 minutes.")
+
+
+@pytest.mark.fault("D12")
+def test_a_process_that_cannot_be_had_is_tried_on_with_pauses_and_is_not_ready_meanwhile() -> None:
+    world = ready()
+    world.link.say(Died("the engine ended."))
+    world.wait(0)
+    for starts in range(2, 8):
+        assert world.link.starts == starts
+        world.link.say(Died("the engine's process cannot be started: Cannot allocate memory.", started=False))
+        assert world.state in (State.LOADING, State.DEAD)
+        world.wait(30.0)
+    world.link.say(READY)
+    assert (world.state, world.incidents) == (State.READY, Incidents(crashed=1, unstarted=6))
+
+
 def test_a_model_whose_file_has_changed_is_not_taken_for_the_one_that_clients_know() -> None:
     world = ready()
     world.link.say(Died("it ended."))
     world.wait(0)
     world.link.say(Ready("toy", 100, 257, 5, 8, "another"))
     assert (world.link.kills, world.state) == (1, State.LOADING)
-
-
-# ---- hangs
-
-
-@pytest.mark.fault("C03")
-def test_a_worker_that_finishes_no_step_while_work_waits_is_killed_and_an_idle_one_is_not() -> None:
-    world = ready()
-    world.wait(10 * STALL_S)
-    assert (world.state, world.link.kills) == (State.READY, 0)
-    world.run(1)
-    world.wait(STALL_S)
-    assert (world.state, world.link.kills) == (State.READY, 0)
-    world.wait(1.0)
-    assert world.link.kills == 1
-    world.link.say(READY)
-    assert world.told() == [1, 1]
-
-
-def test_a_step_now_and_then_is_progress() -> None:
-    world = ready()
-    world.run(1)
-    for steps in range(1, 20):
-        world.wait(STALL_S - 1)
-        world.step(1, TokenRow(0, 97), steps)
-    assert world.link.kills == 0
-
-
-@pytest.mark.fault("D10")
-def test_a_worker_whose_steps_take_long_is_given_longer_from_the_start_or_as_they_are_seen() -> None:
-    told, seen = World(), ready()
-    told.link.say(Ready("toy", 100, 257, 5, 8, "fp", step_s=STALL_S))
-    seen.run(1)
-    seen.wait(STALL_S - 1)
-    seen.step(1, TokenRow(0, 97))
-    for world, step_s in ((told, STALL_S), (seen, STALL_S - 1)):
-        world.run(2)
-        world.wait(SLOW_STEPS * step_s)
-        assert (world.state, world.link.kills) == (State.READY, 0)
-        world.wait(SLOW_STEPS)
-        assert world.link.kills == 1
-
-
-@pytest.mark.fault("D10")
-def test_a_process_that_stood_still_itself_does_not_blame_the_worker() -> None:
-    world = ready()
-    world.run(1)
-    world.wait(1.0)
-    world.now += 100 * STALL_S  # no timer ran meanwhile
-    assert world.state is State.STALLED, "what is known now"
-    world.wait(STALL_S)
-    assert world.link.kills == 0
-    world.wait(1.0)
-    assert world.link.kills == 1, "unless it goes on like that"
-
-
-def test_a_restart_that_says_nothing_is_killed_and_the_first_start_is_its_users_to_watch() -> None:
-    world = World()
-    world.run(1)
-    world.wait(10 * LOAD_STALL_S)
-    assert world.link.kills == 0
-    world = ready()
-    world.link.say(Died("it ended."))
-    world.wait(LOAD_STALL_S - 1)
-    world.link.say(Progress(0.5))
-    world.wait(LOAD_STALL_S - 1)
-    assert world.link.kills == 0
-    world.wait(2.0)
-    assert world.link.kills == 1
 
 
 # ---- the end

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from quintet.backends.base import Health, require_open
+from quintet.backends.base import Health, State, require_open
 from quintet.backends.native.core.loader import Loader
 from quintet.backends.native.front.in_flight import InFlight
 from quintet.backends.native.front.link import Link, ThreadLink
@@ -50,7 +50,7 @@ class Engine:
     ) -> None:
         link = model if isinstance(model, Link) else ThreadLink(model, config, clock)
         self._clock = clock
-        self._max_live = config.live_limit
+        self._max_live, self._max_running = config.live_limit, config.running_limit
         self._in_flight = InFlight(link.send, clock, digest)
         self._supervisor = Supervisor(link, self._in_flight, clock, stall_s=stall_s)
         self._draining = False
@@ -75,19 +75,19 @@ class Engine:
     @property
     def tokenizer(self) -> Tokenizer:
         """See ``Backend``."""
-        require_open(self._supervisor.seen(draining=self._draining))
+        self._require_open()
         tokenizer = self._supervisor.tokenizer
         assert tokenizer is not None, "it is there before the engine is ready"
         return tokenizer
 
     def require_room(self, count: int, tenant: str = "") -> None:
         """See ``Backend``."""
-        require_open(self._supervisor.seen(draining=self._draining))
+        self._require_open()
         room, own = self._max_live - self._in_flight.live - count, self._in_flight.live_of(tenant)
         if room < 0:
-            raise Overloaded("The queue is full; try again later.")
+            raise Overloaded("The queue is full; try again later.", self._queue_s(count))
         if tenant and own and own + count > room:  # one that leaves as much as it takes cannot shut the others out
-            raise TooManyRequests("This API key has its share of the queue; try again later.")
+            raise TooManyRequests("This API key has its share of the queue; try again later.", self._queue_s(count))
 
     def submit(self, prepared: Prepared) -> AsyncIterator[Sequence[TokenEvent]]:
         """See ``Backend``."""
@@ -106,8 +106,23 @@ class Engine:
     def drain(self) -> None:
         """See ``Backend``."""
         self._draining = True
+        self._supervisor.drain()
 
     async def close(self) -> None:
         """See ``Backend``."""
         self._draining = True
         await self._supervisor.close()
+
+    def _require_open(self) -> None:
+        """As ``require_open``, but for an engine that is dead and tried on: it may be back."""
+        state = self._supervisor.seen(draining=self._draining)
+        if state is State.READY:
+            return
+        seconds = self._supervisor.retry_after(1, draining=self._draining)
+        if state is State.DEAD and self._supervisor.tried_on:
+            raise Loading("The engine has failed, and is being started again.", seconds)
+        require_open(state, seconds)
+
+    def _queue_s(self, count: int) -> float:
+        """Seconds that the queue needs until it would be the turn of ``count`` sequences at its end."""
+        return self._supervisor.retry_after(self._in_flight.live + count - self._max_running, draining=False)

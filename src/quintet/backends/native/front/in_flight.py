@@ -44,8 +44,9 @@ class InFlightRequest:
 class InFlight:
     """All requests that have not ended.
 
-    After a death those that were being computed are suspects. They are run again one at a time, each until its first token, so
-    that a second death shows which of them it was.
+    After a death those that were being computed are suspects. The next engine runs them first, one at a time, each until its first token,
+    and everything else after them: so a second death shows which of them it was. One that comes later waits for its turn among
+    the suspects, beside what is no suspect.
 
     Args:
         send: tells the engine.
@@ -59,8 +60,14 @@ class InFlight:
         self._suspects = Suspects()
         self._held: deque[InFlightRequest] = deque()  # suspects that wait for their turn
         self._trial: InFlightRequest | None = None
+        self._alone = False  # the suspects of the last death have their turns, and everything else waits
+        self._first = 0  # of those held, how many of these are left
         self._up = False
         self._lives: Counter[str] = Counter()  # sequences that have not ended, by tenant
+        self.ended = 0
+        """Sequences that the engine has ended, in all."""
+        self.refused = 0
+        """Requests that were taken for the cause of deaths and not run, in all."""
 
     @property
     def live(self) -> int:
@@ -102,6 +109,7 @@ class InFlight:
         before = request.stream.open
         request.stream.push(batch)
         self._ended(request, before - request.stream.open)
+        self.ended += before - request.stream.open
         if not request.stream.open:
             del self._in_flight[request_id]
             if self._suspects and batch[-1].finish in (Finish.EOS, Finish.LENGTH):
@@ -112,19 +120,20 @@ class InFlight:
 
     def up(self) -> None:
         """An engine is ready: tell it what there is to do."""
-        self._up = True
+        self._up = self._alone = True
         for request in list(self._in_flight.values()):
             self._admit(request)
+        self._first = len(self._held)
         self._next()
 
     def down(self) -> None:
         """The engine is gone: end what it took with it, and keep what can be run again without anybody noticing."""
         computed = [request for request in self._in_flight.values() if request.computed]
         # In this order, so that of equal requests the one with more blame counts.
-        shares = {self._digest(request.submit): LESS_BLAME for request in computed if request.stream.delivered}
-        shares |= {self._digest(request.submit): BLAME for request in computed if not request.stream.delivered}
+        shares = {self._key(request): LESS_BLAME for request in computed if request.stream.delivered}
+        shares |= {self._key(request): BLAME for request in computed if not request.stream.delivered}
         self._suspects.blame(shares, self._clock())
-        self._up, self._trial = False, None
+        self._up, self._alone, self._trial, self._first = False, False, None, 0
         self._held.clear()
         for request in list(self._in_flight.values()):
             request.sent = request.computed = False
@@ -140,21 +149,37 @@ class InFlight:
 
     def _admit(self, request: InFlightRequest) -> None:
         """Send it now, or later, or never."""
-        if self._suspects and self._suspects.suspected(digest := self._digest(request.submit), self._clock()):
-            if self._suspects.blocked(digest, self._clock()):
+        if self._suspects and self._suspects.suspected((key := self._key(request))[0], self._clock()):
+            if self._suspects.blocked(*key, self._clock()):
+                self.refused += 1
                 self._end(request, Finish.ERROR, REFUSED)
             elif self._up:
                 self._held.append(request)
-        elif self._up:
+        elif self._up and not self._alone:
             self._send(request)
 
     def _next(self) -> None:
-        """The next suspect's turn, if it is."""
-        while self._up and self._trial is None and self._held:
-            request = self._held.popleft()
-            if request.stream.open:
+        """The next suspect's turn, if it is; everybody's, once those of the last death have had theirs."""
+        while self._up and self._trial is None:
+            if self._alone and not self._first:
+                self._alone = False
+                self._send_rest()
+            elif self._held:
+                self._first = max(0, self._first - 1)
+                request = self._held.popleft()
+                if request.stream.open:
+                    self._send(request)
+                    self._trial = request if request.sent else None
+            else:
+                return
+
+    def _send_rest(self) -> None:
+        for request in list(self._in_flight.values()):
+            if not request.sent and request not in self._held:
                 self._send(request)
-                self._trial = request if request.sent else None
+
+    def _key(self, request: InFlightRequest) -> tuple[bytes, str]:
+        return self._digest(request.submit), request.submit.tenant
 
     def _send(self, request: InFlightRequest) -> None:
         try:

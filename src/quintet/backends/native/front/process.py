@@ -56,8 +56,9 @@ class ProcessLink(Link):
         loop = asyncio.get_running_loop()
         try:
             self._child = child = Connection(self._module, self._take, self._lost)
-        except OSError as error:  # no process, no memory, no descriptor to be had now
-            loop.call_soon(receive, Died(f"the engine's process cannot be started: {error.strerror}."))
+        except (OSError, MemoryError) as error:  # no process, no memory, no descriptor to be had now
+            why = getattr(error, "strerror", None) or "out of memory"
+            loop.call_soon(receive, Died(f"the engine's process cannot be started: {why}.", started=False))
             return
         child.send(Load(self._source, self._config))
         if self.tokenizer is not None:

@@ -7,12 +7,14 @@
 
     state     Ready             Died                                                          close
     LOADING   READY, work up    never was ready: DEAD for good, everything ends               CLOSED, everything ends
-                                else: started again after pause(failures); GIVEN_UP: DEAD
-    READY     -                 LOADING, work down, started again                             CLOSED, everything ends
-    DEAD      READY             DEAD, everything ends, started again after pause(failures)    CLOSED
+                                else: started again after a pause; GIVEN_UP: DEAD
+    READY     -                 LOADING, work down, started again after a pause               CLOSED, everything ends
+    DEAD      READY             DEAD, everything ends, started again after a pause            CLOSED
     CLOSED    nothing is heard any more
 
-``STALLED`` is ``READY`` seen from outside while work waits and nothing moves; ``DRAINING`` is a matter of the verbs (``engine``).
+The first starts follow a death at once; how long others wait depends on how many starts in a row failed, and on how many deaths there were
+lately (``restarts``). ``STALLED`` is ``READY`` seen from outside while nothing moves, though work waits or the worker was asked;
+``DRAINING`` is a matter of the verbs (``engine``).
 
 At a death, what clients have seen decides (``in_flight``): a request of which a part was delivered breaks off, every other is run again,
 those that were being computed one at a time, for one of them may be the cause. A link that cannot restart its worker (a thread's) dies with
@@ -23,17 +25,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable
 from typing import Protocol
 
-from quintet.backends.base import Health, State
+from quintet.backends.base import Health, Incidents, State
 from quintet.backends.native.front.in_flight import InFlight
 from quintet.backends.native.front.link import Link
-from quintet.backends.native.front.restarts import GIVEN_UP, pause
+from quintet.backends.native.front.pace import Pace
+from quintet.backends.native.front.restarts import GIVEN_UP, OFTEN, WINDOW_S, Deaths, pause
 from quintet.backends.native.front.statistics import Statistics
 from quintet.backends.native.front.stream import Stream
 from quintet.backends.native.front.watchdog import LOAD_STALL_S, STALL_S, Watchdog
-from quintet.backends.native.wire.messages import Died, FromWorker, Progress, Ready, Started, Stepped, Submit
+from quintet.backends.native.wire.messages import Died, FromWorker, Ping, Progress, Ready, Started, Stepped, Submit
 from quintet.events import Finish
 from quintet.inputs.capabilities import EVERYTHING, Capabilities
 from quintet.inputs.tokenizer import Tokenizer
@@ -65,6 +69,7 @@ class Supervisor:
         clock: seconds, monotonic.
         later: calls something after some seconds, once.
         stall_s: see ``STALL_S``.
+        chance: see ``Pace``.
     """
 
     def __init__(
@@ -74,12 +79,18 @@ class Supervisor:
         clock: Callable[[], float],
         later: Callable[[float, Callable[[], None]], Timer] = call_later,
         stall_s: float = STALL_S,
+        chance: Callable[[], float] = random.random,
     ) -> None:
         self._link, self._work, self._clock, self._call_later = link, work, clock, later
         self._statistics = Statistics()
         self._watchdog = Watchdog(clock(), stall_s)
+        self._pace = Pace(clock(), chance)
+        self._deaths = Deaths()
         self._failures = 0  # starts in a row that did not reach readiness
+        self._killed = ""  # which of the ``Incidents`` the worker was killed for
+        self._incidents = Incidents()
         self._timers: dict[str, Timer] = {}
+        self._again = 0.0  # when the next start is, while it is waited for
         self.state = State.LOADING
         """Without ``STALLED`` and ``DRAINING``."""
         self.progress = 0.0
@@ -97,8 +108,19 @@ class Supervisor:
 
     @property
     def stalled(self) -> bool:
-        """Work waits, and the worker does not get on with it."""
-        return self.state is State.READY and self._work.live > 0 and self._watchdog.stalled(self._clock())
+        """The worker does not get on with its work, or does not answer."""
+        asked = self._work.live > 0 or self._watched
+        return self.state is State.READY and asked and self._watchdog.stalled(self._clock())
+
+    @property
+    def tried_on(self) -> bool:
+        """An engine that is dead is started again."""
+        return self._watched
+
+    @property
+    def _watched(self) -> bool:
+        """It can be started again. The first start is not watched."""
+        return self._link.restarts and self.capabilities is not None
 
     def health(self, *, draining: bool) -> Health:
         """What the worker does, and what it and those before it did.
@@ -106,13 +128,34 @@ class Supervisor:
         Args:
             draining: nothing else is taken.
         """
-        return self._statistics.health(self.seen(draining=draining), self.progress)
+        state = self.seen(draining=draining)
+        retry = self.retry_after(0, draining=draining) if state is not State.READY else 0.0
+        return self._statistics.health(state, self.progress, self._incidents._replace(quarantined=self._work.refused), retry)
 
     def seen(self, *, draining: bool) -> State:
         """The state as others see it, without counting up what was done: every request asks for it."""
         if draining and self.state is not State.CLOSED:
             return State.DRAINING
         return State.STALLED if self.stalled else self.state
+
+    def retry_after(self, ends: int, *, draining: bool) -> float:
+        """Seconds after which a client that is refused now is to come again.
+
+        Args:
+            ends: sequences that have to end before its turn, where the engine is ready.
+        """
+        now = self._clock()
+        if self.state is not State.READY:
+            seconds = self._pace.until_ready(now, self._again if "restart" in self._timers else None, self.progress)
+        elif draining:  # by then there is another server, or none
+            seconds = self._pace.until_done(self._work.live) + self._pace.load_s
+        else:
+            seconds = self._pace.until_done(ends)
+        return self._pace.told(seconds)
+
+    def drain(self) -> None:
+        """Nothing more will come; a worker that hangs is to hold up the end for less long."""
+        self._watchdog.hurry()
 
     def run(self, submit: Submit, stream: Stream) -> None:
         """Have a request computed, now or by the next worker; in ``DEAD`` and ``CLOSED`` it ends at once."""
@@ -121,9 +164,10 @@ class Supervisor:
         elif self.state is State.CLOSED:
             stream.end(Finish.ABORT)
         else:
-            if not self._work.live:  # an idle engine does not move
+            if not self._work.live and not self._watched:  # an idle engine that is not asked does not move
                 self._watchdog.moved(submit.at)
             self._work.add(submit, stream)
+            self._see()
             self._watch()
 
     async def close(self) -> None:
@@ -159,16 +203,21 @@ class Supervisor:
             pieces = self.capabilities.pieces
             for request_id, rows in message.events.items():
                 self._work.push(request_id, [row.event(pieces) for row in rows])
+        self._see()
+
+    def _see(self) -> None:
+        self._pace.see(self._clock(), self._work.ended, working=self._work.live > 0 and self.state is State.READY)
 
     def _ready(self, message: Ready) -> None:
         if self.capabilities is None:
             self.capabilities = _capabilities(message, self._link.tokenizer)
         elif self.capabilities.fingerprint != message.fingerprint:
             _log.error("the model's file has changed since it was loaded first; restart the server to use it")
-            self._link.kill()
+            self._kill("changed")
             return
         self.state, self.progress, self._failures = State.READY, 1.0, 0
         self._watchdog.ready(self._clock(), message.step_s)
+        self._pace.ready(self._clock())
         self._work.up()
         self._watch()
 
@@ -179,18 +228,24 @@ class Supervisor:
             self.state, self.failure = State.DEAD, message.error
             self._end_all(Finish.ERROR, DIED)
             return
-        wait = pause(self._failures)
-        _log.error("%s It is started again%s.", message.reason or "the engine ended.", f" in {wait:g} s" if wait else "")
+        self._count("unstarted" if not message.started else self._killed or "crashed")
+        self._killed = ""
+        deaths = self._deaths.add(self._clock())
+        wait = pause(self._failures, deaths)
+        often = f", for it has ended {deaths} times in {WINDOW_S / 60:.0f} minutes" if deaths >= OFTEN else ""
+        _log.error("%s It is started again%s%s.", message.reason or "the engine ended.", f" in {wait:g} s" if wait else "", often)
         self._work.down()
         if self._failures < GIVEN_UP:
             self.state, self.progress = State.LOADING, 0.0
         else:
             self.state = State.DEAD
             self._end_all(Finish.ERROR, DIED)
+        self._again = self._clock() + wait
         self._later("restart", wait, self._restart)
 
     def _restart(self) -> None:
         self._watchdog.moved(self._clock())
+        self._pace.begin(self._clock())
         self._link.start(self._take)
         self._watch()
 
@@ -199,11 +254,13 @@ class Supervisor:
         self._statistics.idle()
 
     def _watch(self) -> None:
-        """Look at a worker that can be started again, as long as there is work or it is being started. The first start is not watched."""
-        watched = self._link.restarts and self.capabilities is not None
-        if watched and "watch" not in self._timers and (self._work.live or self.state is not State.READY):
-            self._watchdog.watch(self._clock())
-            self._later("watch", self._watchdog.pause_s, self._look)
+        """Look at the worker again after a while, and ask one that has nothing to do."""
+        if self._watched and "watch" not in self._timers:
+            now, idle = self._clock(), self.state is State.READY and not self._work.live
+            if idle:
+                self._link.send(Ping())
+            self._watchdog.watch(now)
+            self._later("watch", self._watchdog.pause_s(idle=idle), self._look)
 
     def _look(self) -> None:
         now = self._clock()
@@ -211,10 +268,17 @@ class Supervisor:
         still = self._watchdog.still(now)
         loading = self.state is not State.READY and "restart" not in self._timers
         if self.stalled or (loading and still > LOAD_STALL_S):
-            _log.error("the engine has %s for %.1f s", "got no further in loading" if loading else "finished no step", still)
-            self._link.kill()
-        else:
-            self._watch()
+            what = "got no further in loading" if loading else "finished no step" if self._work.live else "not answered"
+            _log.error("the engine has %s for %.1f s", what, still)
+            self._kill("hung")
+        self._watch()
+
+    def _kill(self, why: str) -> None:
+        self._killed = why
+        self._link.kill()
+
+    def _count(self, what: str) -> None:
+        self._incidents = self._incidents._replace(**{what: getattr(self._incidents, what) + 1})
 
     def _later(self, name: str, seconds: float, call: Callable[[], None]) -> None:
         def run() -> None:

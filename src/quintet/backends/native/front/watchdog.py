@@ -1,17 +1,28 @@
-"""When a worker hangs: it is judged by its progress, never by an open port. Plain code over values."""
+"""When a worker hangs: it is judged by its progress, never by an open port. Plain code over values.
+
+One that has nothing to do is asked now and then, and its answer is progress too. How long it may be still follows its longest steps of the
+last minutes, and falls again when these are over: a machine that was busy once is not waited for ever after.
+"""
 
 from __future__ import annotations
 
 STALL_S = 10.0
-"""Work waits and no step finished for so long: the engine hangs."""
+"""Work waits and no step finished for so long, or a question went unanswered: the engine hangs."""
+
+DRAIN_STALL_S = 4.0
+"""The same while the server wants to end, which is to take five seconds where nothing moves any more."""
 
 SLOW_STEPS = 4
 """Or for so many of its longest steps, estimated or seen, if that is more: a large model on a small machine is slow, and not stuck."""
+
+RECENT_S = 60.0
+"""For how long a step's time counts, at least; at most twice as long."""
 
 LOAD_STALL_S = 30.0
 """A restart that says nothing for so long hangs too. The first start is its user's to watch."""
 
 _LOOKS = 20  # looks at a hang per stall time
+_QUESTIONS = 5  # questions to an idle worker per stall time; a look each
 
 
 class Watchdog:
@@ -23,13 +34,22 @@ class Watchdog:
     """
 
     def __init__(self, now: float, least_s: float = STALL_S) -> None:
-        self._moved = self._looked = now
-        self.stall_s = self._least_s = least_s
+        self._moved = self._looked = self._turned = now
+        self._least_s = least_s
+        self._estimate = self._longest = self._before = 0.0  # seconds of a step: told by the worker, seen lately, seen before that
 
     @property
-    def pause_s(self) -> float:
+    def stall_s(self) -> float:
+        """Seconds without progress that are too many."""
+        return max(self._least_s, SLOW_STEPS * max(self._estimate, self._longest, self._before))
+
+    def pause_s(self, *, idle: bool) -> float:
         """Seconds between two looks."""
-        return self.stall_s / _LOOKS
+        return self.stall_s / (_QUESTIONS if idle else _LOOKS)
+
+    def hurry(self) -> None:
+        """From now on ``DRAIN_STALL_S`` counts, if it is less."""
+        self._least_s = min(self._least_s, DRAIN_STALL_S)
 
     def moved(self, now: float) -> None:
         """Something happened, or from now on something should."""
@@ -37,13 +57,14 @@ class Watchdog:
 
     def stepped(self, now: float) -> None:
         """A step was finished, and has shown how long one may take."""
-        self.stall_s = max(self.stall_s, SLOW_STEPS * (now - self._moved))
+        self._turn(now)
+        self._longest = max(self._longest, now - self._moved)
         self._moved = now
 
     def ready(self, now: float, step_s: float) -> None:
         """A worker is ready, whose largest step may take ``step_s`` seconds; 0 = not measured."""
-        self.stall_s = max(self._least_s, SLOW_STEPS * step_s)
-        self._moved = now
+        self._estimate, self._longest, self._before = step_s, 0.0, 0.0
+        self._moved = self._turned = now
 
     def watch(self, now: float) -> None:
         """The next look is after ``pause_s``."""
@@ -51,6 +72,7 @@ class Watchdog:
 
     def look(self, now: float) -> None:
         """Look. One that is much too late tells that it is this process that stood still: what the worker sent meanwhile is unread."""
+        self._turn(now)
         if now - self._looked > self.stall_s / 2:
             self._moved = now
 
@@ -59,5 +81,11 @@ class Watchdog:
         return now - self._moved
 
     def stalled(self, now: float) -> bool:
-        """That is too long for a worker with something to do."""
+        """That is too long."""
         return self.still(now) > self.stall_s
+
+    def _turn(self, now: float) -> None:
+        """Forget what is too long ago."""
+        if now - self._turned >= RECENT_S:
+            self._before = self._longest if now - self._turned < 2 * RECENT_S else 0.0
+            self._longest, self._turned = 0.0, now

@@ -103,6 +103,12 @@ def _decoded(decoder: msgspec.msgpack.Decoder[T], data: bytes) -> T:
 
 
 def digest(submit: Submit) -> bytes:
-    """What a request asks for, whoever asks and whatever its seeds, as 16 bytes."""
-    samples = [(number, replace(sample, sampling=replace(sample.sampling, seed=0, seeded=False))) for number, sample in submit.samples]
-    return blake2b(_encoder.encode((submit.prompts, samples)), digest_size=16).digest()
+    """What a request asks for, whoever asks and whatever its seeds, as 32 bytes: everything that the engine computes with is in it.
+
+    The salt of the cached prefixes, which differs from one API key to the next, is not: it changes nothing that is computed. So many bytes
+    that nobody can make a request whose digest is another's.
+    """
+    samples = [
+        (number, replace(sample, salt=b"", sampling=replace(sample.sampling, seed=0, seeded=False))) for number, sample in submit.samples
+    ]
+    return blake2b(_encoder.encode((submit.prompts, samples)), digest_size=32).digest()

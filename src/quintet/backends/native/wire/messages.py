@@ -7,6 +7,8 @@
                          <-------------------------   Progress ... Progress, Ready
       Submit, Abort      ------------------------->
                          <-------------------------   Started, Stepped, Started, Stepped ...
+      Ping               ------------------------->   (to one without work)
+                         <-------------------------   Stepped
       Stop               ------------------------->
                          <-------------------------   Died
 
@@ -119,6 +121,10 @@ class Abort(Message, frozen=True):
     seq: int | None
 
 
+class Ping(Message, frozen=True):
+    """Say something: are you there?"""
+
+
 class Stop(Message, frozen=True):
     """Drop everything and end."""
 
@@ -212,7 +218,7 @@ Events = dict[int, list[TokenRow | EventRow]]
 
 
 class Stepped(Message, frozen=True):
-    """A step was finished (or work was ended without one).
+    """A step was finished (or work was ended without one, or the worker was asked).
 
     Args:
         running, waiting: sequences after it.
@@ -232,10 +238,12 @@ class Died(Message, frozen=True):
     Args:
         reason: one line; empty after ``Stop``.
         model: the model cannot be loaded, and the reason is for whoever named it; else it is a fault of ours, which the log has.
+        started: there was a worker.
     """
 
     reason: str = ""
     model: bool = False
+    started: bool = True
 
     @classmethod
     def of(cls, error: Exception) -> Died:
@@ -249,6 +257,6 @@ class Died(Message, frozen=True):
         return None if not self.reason else ModelError(self.reason) if self.model else EngineFailed(self.reason)
 
 
-ToWorker = Submit | Abort | Stop
+ToWorker = Submit | Abort | Ping | Stop
 ToProcess = Load | Vocabulary | ToWorker
 FromWorker = Progress | Ready | Started | Stepped | Died

@@ -21,7 +21,19 @@ from queue import SimpleQueue
 
 from quintet.backends.native.core.loader import Loaded, Loader
 from quintet.backends.native.wire import codec
-from quintet.backends.native.wire.messages import Abort, FromWorker, Load, ModelSource, Ready, Stop, Submit, ToProcess, ToWorker, Vocabulary
+from quintet.backends.native.wire.messages import (
+    Abort,
+    FromWorker,
+    Load,
+    ModelSource,
+    Ping,
+    Ready,
+    Stop,
+    Submit,
+    ToProcess,
+    ToWorker,
+    Vocabulary,
+)
 from quintet.backends.native.worker.compiling import Compiled
 from quintet.backends.native.worker.memory import trim
 from quintet.backends.native.worker.worker import Worker
@@ -74,7 +86,7 @@ class Child:
 
     def _receive(self, message: ToProcess) -> None:
         match message:
-            case Submit() | Abort() | Stop():
+            case Submit() | Abort() | Ping() | Stop():
                 self._inbox.put(message)
             case Load():
                 self._load.put(message)

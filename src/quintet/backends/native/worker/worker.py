@@ -25,6 +25,7 @@ from quintet.backends.native.wire.messages import (
     EventRow,
     Events,
     FromWorker,
+    Ping,
     Progress,
     Ready,
     Started,
@@ -158,7 +159,7 @@ class Worker:
         events: Events = {}
         while not self._inbox.empty() or not (scheduler.live or events):
             message = self._next()
-            if message is None:
+            if message is None or isinstance(message, Ping):  # answered by what is told below
                 break
             _merge(events, self._receive(message, scheduler))
         _merge(events, self._compiling.overdue())

@@ -1,0 +1,165 @@
+"""When a worker gets no further, or does not answer: it is killed, and what clients are told meanwhile."""
+
+from __future__ import annotations
+
+import pytest
+from tests.backends.native.front.supervised import READY, World, ready
+
+from quintet.backends.base import Incidents, State
+from quintet.backends.native.front.restarts import GIVEN_UP, pause
+from quintet.backends.native.front.watchdog import DRAIN_STALL_S, LOAD_STALL_S, RECENT_S, SLOW_STEPS, STALL_S
+from quintet.backends.native.wire.messages import (
+    Died,
+    EventRow,
+    Progress,
+    Ready,
+    TokenRow,
+)
+from quintet.events import Finish
+
+# ---- hangs
+
+
+@pytest.mark.fault("C03")
+def test_a_worker_that_finishes_no_step_while_work_waits_is_killed_and_an_idle_one_is_not() -> None:
+    world = ready()
+    world.wait(10 * STALL_S)
+    assert (world.state, world.link.kills) == (State.READY, 0)
+    world.run(1)
+    world.wait(STALL_S)
+    assert (world.state, world.link.kills) == (State.READY, 0)
+    world.wait(1.0)
+    assert world.link.kills == 1
+    world.link.say(READY)
+    assert world.told() == [1, 1]
+
+
+@pytest.mark.fault("C03")
+def test_a_worker_that_has_nothing_to_do_and_does_not_answer_is_killed_and_not_ready_meanwhile() -> None:
+    world = ready()
+    world.wait(100 * STALL_S)
+    assert (world.state, world.link.kills) == (State.READY, 0), "it answers"
+    world.link.deaf = True
+    states = set()
+    while not world.link.kills:
+        world.wait(0.25)
+        states.add(world.state)
+        assert world.now < 100 + 102 * STALL_S
+    assert states == {State.READY, State.STALLED, State.LOADING}
+    assert world.incidents == Incidents(hung=1)
+    world.link.deaf = False
+    world.link.say(READY)
+    world.wait(100 * STALL_S)
+    assert (world.state, world.link.kills) == (State.READY, 1)
+
+
+def test_a_long_step_is_forgotten_some_minutes_later() -> None:
+    """Else a machine that was busy once would never again notice a hang."""
+    world = ready()
+    world.run(1)
+    world.wait(STALL_S - 1)
+    world.step(1, TokenRow(0, 97))
+    for steps in range(2, 2 + int(2 * RECENT_S)):
+        world.wait(1.0)
+        world.step(1, TokenRow(0, 97), steps)
+    world.wait(STALL_S + 1)
+    assert world.link.kills == 1
+
+
+@pytest.mark.fault("D03")
+def test_while_it_drains_a_hang_is_noticed_within_the_five_seconds_that_an_end_may_take() -> None:
+    world = ready()
+    world.run(1)
+    world.made.drain()
+    world.wait(DRAIN_STALL_S)
+    assert world.link.kills == 0
+    world.wait(5.0 - DRAIN_STALL_S - 0.5)
+    assert world.link.kills == 1
+
+
+def test_a_step_now_and_then_is_progress() -> None:
+    world = ready()
+    world.run(1)
+    for steps in range(1, 20):
+        world.wait(STALL_S - 1)
+        world.step(1, TokenRow(0, 97), steps)
+    assert world.link.kills == 0
+
+
+@pytest.mark.fault("D10")
+def test_a_worker_whose_steps_take_long_is_given_longer_from_the_start_or_as_they_are_seen() -> None:
+    told, seen = World(), ready()
+    told.link.say(Ready("toy", 100, 257, 5, 8, "fp", step_s=STALL_S))
+    seen.run(1)
+    seen.wait(STALL_S - 1)
+    seen.step(1, TokenRow(0, 97))
+    for world, step_s in ((told, STALL_S), (seen, STALL_S - 1)):
+        world.run(2)
+        world.wait(SLOW_STEPS * step_s)
+        assert (world.state, world.link.kills) == (State.READY, 0)
+        world.wait(SLOW_STEPS)
+        assert world.link.kills == 1
+
+
+@pytest.mark.fault("D10")
+def test_a_process_that_stood_still_itself_does_not_blame_the_worker() -> None:
+    world = ready()
+    world.run(1)
+    world.wait(1.0)
+    world.now += 100 * STALL_S  # no timer ran meanwhile
+    assert world.state is State.STALLED, "what is known now"
+    world.wait(STALL_S)
+    assert world.link.kills == 0
+    world.wait(1.0)
+    assert world.link.kills == 1, "unless it goes on like that"
+
+
+def test_a_restart_that_says_nothing_is_killed_and_the_first_start_is_its_users_to_watch() -> None:
+    world = World()
+    world.run(1)
+    world.wait(10 * LOAD_STALL_S)
+    assert world.link.kills == 0
+    world = ready()
+    world.link.say(Died("it ended."))
+    world.wait(LOAD_STALL_S - 1)
+    world.link.say(Progress(0.5))
+    world.wait(LOAD_STALL_S - 1)
+    assert world.link.kills == 0
+    world.wait(2.0)
+    assert world.link.kills == 1
+
+
+# ---- when to come again
+
+
+@pytest.mark.fault("B18")
+def test_who_is_refused_is_told_how_long_the_queue_needs() -> None:
+    world = ready()
+    for request_id in range(1, 201):
+        world.run(request_id)
+    for request_id in range(1, 101):  # ten end in each second
+        world.wait(0.1)
+        world.step(request_id, EventRow(0, 98, finish=Finish.LENGTH), request_id)
+    assert world.retry(100) == pytest.approx(10.0, rel=0.05)
+    assert world.retry(0) == 1.0, "never at once"
+    assert world.retry(10_000) == 48.0, "nor later than clients wait"
+    assert world.retry(draining=True) == pytest.approx(10.0, rel=0.05), "the start was immediate here"
+
+
+def test_while_a_worker_is_started_clients_are_told_when_it_will_be_ready() -> None:
+    world = World()
+    world.wait(20.0)
+    world.link.say(Progress(0.5))
+    assert world.retry() == pytest.approx(20.0)
+    world.wait(20.0)
+    world.link.say(READY)
+    world.link.say(Died("it ended."))
+    world.wait(0)
+    world.wait(10.0)
+    assert world.retry() == pytest.approx(30.0), "of the 40 s that the last start took"
+    for _ in range(GIVEN_UP + 2):
+        world.link.say(Died("it ended."))
+        world.wait(pause(100))
+    world.link.say(Died("it ended."))
+    assert (world.state, world.made.tried_on) == (State.DEAD, True)
+    assert world.retry() == 48.0, "30 s until the next start, and 40 s for it"
