@@ -9,6 +9,8 @@
 # make audit           known vulnerabilities of what is locked; needs the network
 # make bench           set up, then the measurements                            (make bench ARGS="...")
 # make bench-serve     set up, then servers under load, ours and others         (make bench-serve ARGS="...")
+# make soak            set up, then a server for an hour at 70 % of what it can bear, a fault a minute (make soak ARGS="--hours 8")
+# make overload        set up, then a server for ten minutes at ten times that            (make overload ARGS="--seconds 60")
 # make clean           remove .venv and what was built
 #
 # Slow, or needing more than a compiler; the last three compare the native core's bits with a plain build's:
@@ -19,6 +21,8 @@
 # make test-kills      300 kills, crashes and stops of the engine's process under load (5 minutes)
 # make test-cancels    1,000 clients that leave at random moments (1 minute)
 # make test-repeats    20 prompts, 200 times each, under load: one answer each (10 minutes)
+# make test-nonces     6,000 requests under kills: none gets anything of another (5 minutes)
+# make nightly         all of these but the clients, with numbers for a whole night
 # make sanitize        under the address, undefined-behaviour and thread sanitizers
 # make test-emulated   the AVX-512 kernels under SIMDe's emulation (libsimde-dev)
 # make neon            the NEON kernels, cross-compiled, under qemu (g++-aarch64-linux-gnu, qemu-user)
@@ -29,8 +33,8 @@ BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
 NATIVE := CMakeLists.txt csrc/CMakeLists.txt $(wildcard csrc/*.cpp csrc/*.h csrc/*/*.cpp csrc/*/*.h)
 
-.PHONY: serve setup test check support faults diagrams lock audit bench bench-serve clean
-.PHONY: test-clients test-fuzz test-sampling test-schemas test-kills test-cancels test-repeats sanitize test-emulated neon
+.PHONY: serve setup test check support faults diagrams lock audit bench bench-serve soak overload clean
+.PHONY: test-clients test-fuzz test-sampling test-schemas test-kills test-cancels test-repeats test-nonces nightly sanitize test-emulated neon
 .DEFAULT_GOAL := serve
 .DELETE_ON_ERROR:
 # Stamps of one set-up build on each other, so a parallel make must not run ahead.
@@ -59,6 +63,17 @@ test-cancels: setup
 
 test-repeats: setup
 	@QUINTET_TEST_REPEATS=100 $(BIN)/python -m pytest --timeout 3600 tests/e2e/test_repeats.py $(ARGS)
+
+test-nonces: setup
+	@QUINTET_TEST_NONCES=6000 $(BIN)/python -m pytest --timeout 3600 tests/e2e/test_nonces.py $(ARGS)
+
+# The numbers of a release: 1,000 kills, 10,000 cancels, 20 prompts 10,000 times each, 100,000 nonces, 10,000 schemas, 100,000 cases of
+# sampling and 10 million hostile bodies. What is short comes first; one that fails does not keep the others from running.
+nightly: setup
+	@QUINTET_TEST_KILLS=1000 QUINTET_TEST_CANCELS=10000 QUINTET_SAMPLING_CASES=700 QUINTET_TEST_NONCES=100000 QUINTET_SCHEMAS=10000 \
+		QUINTET_TEST_REPEATS=5000 QUINTET_HOSTILE_BODIES=2000000 $(BIN)/python -m pytest --timeout 86400 \
+		tests/e2e/test_kills.py tests/e2e/test_cancels.py tests/backends/native/core/test_sampling_twin.py tests/e2e/test_nonces.py \
+		tests/e2e/test_random_schemas.py tests/server/test_hostile_bodies.py tests/e2e/test_repeats.py $(ARGS)
 
 test-fuzz: setup
 	@$(BIN)/python -m tests.clients schemathesis
@@ -91,6 +106,10 @@ bench: setup
 
 bench-serve: setup
 	@$(BIN)/python -m bench.serving.serve $(ARGS)
+
+# A server under load for long, looked at from outside.
+soak overload: setup
+	@$(BIN)/python -m bench.endurance.$@ $(ARGS)
 
 sanitize test-emulated neon:
 	@scripts/digest.sh $(@:test-%=%)

@@ -92,7 +92,6 @@ class Client(threading.Thread):
 
 
 @pytest.mark.fault("G06", "C12")
-@pytest.mark.timeout(7200)
 def test_no_answer_has_a_nonce_of_another_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The cache holds a few sequences, so that they are preempted; the engine is killed again and again; one in ten clients leaves."""
     model = write_tiny(tmp_path / "tiny.gguf", TinySpec("tiny"))
