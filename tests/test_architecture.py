@@ -18,15 +18,16 @@ SRC = ROOT / "src"
 VALUES = frozenset({"request", "events", "errors", "thinking", "config"})
 NATIVE = "backends.native"
 MAY_IMPORT: dict[str, set[str]] = {
-    "cli": {"cli", "logs", "server", "service", "engines", "dialects", "backends", "guides", "inputs", "text", "models"},
-    "server": {"server", "service", "engines", "dialects", "inputs", "backends.base"},
+    "cli": {"cli", "logs", "server", "ledger", "service", "engines", "dialects", "backends", "guides", "inputs", "text", "models"},
+    "server": {"server", "ledger", "service", "engines", "dialects", "inputs", "backends.base", "executor"},
+    "ledger": {"ledger"},
     "service": {"service", "engines", "inputs", "text", "backends.base"},
     "engines": {"engines", "inputs", "guides", "backends.base"},
     "dialects": {"dialects"},
     "text": {"text"},
     "models": {"models"},
     "guides": {"guides", "models.pieces"},
-    "inputs": {"inputs", "guides", "models.traits"},
+    "inputs": {"inputs", "guides", "models.traits", "executor"},
     "backends.base": {"inputs"},
     "backends.toy": {f"{NATIVE}.core", "inputs", "models"},
     f"{NATIVE}.front": {f"{NATIVE}.{room}" for room in ("front", "worker", "wire", "core")}
@@ -41,6 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "backends": set(),
     **{value: set() for value in VALUES},
     "logs": set(),
+    "executor": set(),
     "__main__": {"cli"},
     "__init__": set(),
 }

@@ -4,6 +4,7 @@
 #include <nanobind/stl/vector.h>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include "bindings/bindings.h"
 #include "model/model.h"
 
@@ -12,10 +13,45 @@ using namespace nanobind::literals;
 namespace quintet {
 namespace {
 
+template <class T> T choice(const nb::dict& d, const char* name, std::initializer_list<std::pair<const char*, T>> choices) {
+  const auto given = field<std::string>(d, name);
+  for (const auto& [word, value] : choices)
+    if (given == word) return value;
+  throw std::invalid_argument(std::string("unknown ") + name + " '" + given + "'");
+}
+
+RopeParams rope_from(const nb::dict& d) {
+  RopeParams r;
+  r.dim = field<int>(d, "dim");
+  r.base = field<double>(d, "base");
+  r.scaling = field<std::string>(d, "scaling");
+  r.factor = field<double>(d, "factor");
+  r.original_context = field<int>(d, "original_context");
+  r.attn_factor = field<double>(d, "attn_factor");
+  r.beta_fast = field<double>(d, "beta_fast");
+  r.beta_slow = field<double>(d, "beta_slow");
+  r.freq_factors = field<std::vector<float>>(d, "freq_factors");
+  return r;
+}
+
+LayerConfig layer_from(const nb::dict& d) {
+  LayerConfig l;
+  l.pre_norm = field<bool>(d, "pre_norm");
+  l.post_norm = field<bool>(d, "post_norm");
+  l.qk_norm = choice<QkNorm>(d, "qk_norm", {{"none", QkNorm::none}, {"head", QkNorm::head}, {"full", QkNorm::full}});
+  l.qkv_bias = field<bool>(d, "qkv_bias");
+  l.rope = field<int>(d, "rope");
+  l.window = field<int>(d, "window");
+  l.attn_scale = field<float>(d, "attn_scale");
+  l.attn_cap = field<float>(d, "attn_cap");
+  l.residual_scale = field<float>(d, "residual_scale");
+  l.activation = choice<Activation>(d, "activation", {{"silu", Activation::silu}, {"gelu", Activation::gelu}});
+  return l;
+}
+
 Config config_from(const nb::dict& d) {
   Config c;
   c.context = field<int>(d, "context");
-  c.layers = field<int>(d, "layers");
   c.hidden = field<int>(d, "hidden");
   c.heads = field<int>(d, "heads");
   c.kv_heads = field<int>(d, "kv_heads");
@@ -23,19 +59,13 @@ Config config_from(const nb::dict& d) {
   c.ffn = field<int>(d, "ffn");
   c.vocab = field<int>(d, "vocab");
   c.norm_eps = field<float>(d, "norm_eps");
-  c.qkv_bias = field<bool>(d, "qkv_bias");
   c.tied = field<bool>(d, "tied");
   c.interleaved = field<bool>(d, "interleaved");
-  RopeParams& r = c.rope;
-  r.dim = field<int>(d, "rope_dim");
-  r.base = field<double>(d, "rope_base");
-  r.scaling = field<std::string>(d, "rope_scaling");
-  r.factor = field<double>(d, "rope_factor");
-  r.original_context = field<int>(d, "rope_original_context");
-  r.attn_factor = field<double>(d, "rope_attn_factor");
-  r.beta_fast = field<double>(d, "rope_beta_fast");
-  r.beta_slow = field<double>(d, "rope_beta_slow");
-  r.freq_factors = field<std::vector<float>>(d, "rope_freq_factors");
+  c.embed_scale = field<float>(d, "embed_scale");
+  c.logit_scale = field<float>(d, "logit_scale");
+  c.logit_cap = field<float>(d, "logit_cap");
+  for (nb::handle rope : field<nb::list>(d, "ropes")) c.ropes.push_back(rope_from(nb::cast<nb::dict>(rope)));
+  for (nb::handle layer : field<nb::list>(d, "layers")) c.layers.push_back(layer_from(nb::cast<nb::dict>(layer)));
   return c;
 }
 

@@ -24,11 +24,13 @@ struct ActivationRow {
 
 // Rows that share keys and values: R query rows (R <= 4) of one KV head of one sequence.
 struct AttendArgs {
-  const float* const* q;     // R pointers to head_dim floats, rotated, already scaled by 1/sqrt(head_dim)
-  const int* position;       // R positions; row r sees tokens 0..position[r]
+  const float* const* q;     // R pointers to head_dim floats, rotated and scaled
+  const int* position;       // R positions; row r sees tokens first[r]..position[r]
+  const int* first;          // null: all from 0
   int rows;                  // R
   bool fetch;                // nobody has just read these pages: fetch them ahead
   int head_dim;              // multiple of 16
+  float cap;                 // as soft_cap on the scores; 0 = none
   const uint16_t* const* k;  // per page: [head_dim][16] fp16
   const uint16_t* const* v;  // per page: [16][head_dim] fp16
   float* scores;             // scratch, R * round_up(max position + 1, 16) floats
@@ -44,6 +46,8 @@ struct Kernels {
   void (*rms_norm)(const float* x, const float* weight, int n, float eps, float* out);
   void (*attend)(const AttendArgs& a);
   void (*silu_mul)(const float* gate, const float* up, int n, float* out);  // out = silu(gate) * up, n a multiple of 16
+  void (*gelu_mul)(const float* gate, const float* up, int n, float* out);  // out = gelu(gate) * up, in gelu's tanh form
+  void (*soft_cap)(float* x, float cap, int n);                             // x = cap * tanh(x / cap), n a multiple of 16
   void (*add)(float* x, const float* y, int n);                             // x += y
   void (*scale_row)(float* x, float s, int n);                              // x *= s
   void (*rope)(float* x, const float* cos, const float* sin, int dim);      // pairs (i, i + dim/2)

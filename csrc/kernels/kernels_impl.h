@@ -77,6 +77,30 @@ void silu_mul(const float* gate, const float* up, int n, float* out) {
   }
 }
 
+// gelu(g) = g / 2 * (1 + tanh(u)) = g / (1 + exp(-2 u)), u = sqrt(2 / pi) * (g + 0.044715 g^3)
+void gelu_mul(const float* gate, const float* up, int n, float* out) {
+  const F one = V::set1(1.0f), low = V::set1(-80.0f), zero = V::set1(0.0f);
+  for (int i = 0; i < n; i += 16) {
+    const F g = V::load(gate + i);
+    const F twice = V::mul(g, V::fma(V::mul(g, g), V::set1(2 * 0.7978845608f * 0.044715f), V::set1(2 * 0.7978845608f)));
+    // Kept within 80, where all is finite: beyond, the gate is 0 or itself to float's precision.
+    const F e = exp16(V::max(V::sub(zero, V::max(twice, low)), low));
+    V::store(out + i, V::mul(V::div(g, V::add(one, e)), V::load(up + i)));
+  }
+}
+
+// tanh(y) = (1 - e) / (1 + e), e = exp(-2 y)
+inline F capped(F x, F cap) {
+  const F one = V::set1(1.0f), low = V::set1(-80.0f);
+  const F y = V::max(V::div(x, cap), V::set1(-40.0f));
+  const F e = exp16(V::max(V::mul(y, V::set1(-2.0f)), low));
+  return V::mul(cap, V::div(V::sub(one, e), V::add(one, e)));
+}
+
+void soft_cap(float* x, float cap, int n) {
+  for (int i = 0; i < n; i += 16) V::store(x + i, capped(V::load(x + i), V::set1(cap)));
+}
+
 void add(float* x, const float* y, int n) {
   for (int i = 0; i < n; i += 16) V::store(x + i, V::add(V::load(x + i), V::load(y + i)));
 }
@@ -197,8 +221,8 @@ template <int... Sizes, class Pass> inline void in_passes(int m, Pass pass) {
 void attend(const AttendArgs& a);  // attend.h
 
 constexpr Kernels table(const char* name, decltype(Kernels::gemm_tile) gemm_tile) {
-  return {name,    gemm_tile, quantize_block,  quantize_row, rms_norm,          attend,      silu_mul, add, scale_row, rope,
-          to_half, row_max,   row_max_checked, row_sum_exp,  row_sum_exp_times, row_moments, row_exp};
+  return {name,      gemm_tile, quantize_block, quantize_row, rms_norm,        attend,      silu_mul,          gelu_mul,    soft_cap, add,
+          scale_row, rope,      to_half,        row_max,      row_max_checked, row_sum_exp, row_sum_exp_times, row_moments, row_exp};
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A decoder-only transformer as data: weights, KV pages, and one forward pass over a ragged batch.
+// A decoder-only transformer: weights, KV pages, and one forward pass over a ragged batch.
 //
 // What the numbers depend on: a row of the result is a fixed sequence of IEEE operations over the tokens of its own sequence up to that
 // row. The batch, the chunking, the pages' places and the number of threads decide only where and when it is computed.
@@ -11,20 +11,13 @@
 #include <vector>
 #include "kernels/kernels.h"
 #include "cpu.h"
+#include "model/config.h"
 #include "model/rope.h"
 
 namespace quintet {
 
 constexpr int kPage = 16;  // tokens per KV page = lanes of a register
-
-struct Config {
-  int context = 0, layers = 0, hidden = 0, heads = 0, kv_heads = 0, head_dim = 0, ffn = 0, vocab = 0;
-  float norm_eps = 0;
-  bool qkv_bias = false;
-  bool tied = false;         // the embedding is also the output matrix
-  bool interleaved = false;  // the file's q and k rows are in rope pairs (2i, 2i+1): reordered to (i, i + dim/2) when packed
-  RopeParams rope;
-};
+constexpr int kMaxHeadDim = 1024;
 
 struct Batch {
   const int32_t* tokens;   // [T]
@@ -68,38 +61,50 @@ class Model {
 
  private:
   struct Layer {
+    LayerConfig c;
     std::optional<Packed> q, k, v, o, gate, up, down;
-    std::vector<float> attn_norm, ffn_norm, q_bias, k_bias, v_bias;
+    std::vector<float> attn_norm, ffn_norm, post_attn_norm, post_ffn_norm, q_norm, k_norm, q_bias, k_bias, v_bias;
+    // What the layer adds must be normed or scaled before it is added.
+    bool by_branch() const { return c.post_norm || c.residual_scale != 1.0f; }
   };
   struct Unit {
     int segment, kv_head, head_from, head_to, row_from, row_to;  // rows: indexes into the live rows
   };
-  struct Pass;  // the buffers and views of one forward
+  struct Pass;  // the buffers and views of one forward: pass.h
 
+  // weights.cpp
   const Packed& output_matrix() const;
   std::optional<Packed>* matrix_slot(const std::string& name, int* rows, int* cols);
   std::vector<float>* vector_slot(const std::string& name, int* size);
   std::vector<int> rope_order(int heads) const;
   void pack_parallel(Packed& out, const std::string& type, const uint8_t* raw, const std::vector<int>& order);
-  void check(const Batch& b) const;
-  void prepare(Pass& p, const Batch& b) const;
+
   uint8_t* page(int index) const { return kv_->data() + page_bytes() * size_t(index); }
   uint16_t* keys(int layer, int page, int kv_head) const;
   uint16_t* values(int layer, int page, int kv_head) const { return keys(layer, page, kv_head) + config_.head_dim * kPage; }
+
+  // attention.cpp
   std::vector<Unit> attention_units(const std::vector<int>& segments) const;
+  void rotate_and_store(Pass& p, int layer, int row);
+  void attend(Pass& p, int layer, const Unit& unit, int thread);
+
+  // model.cpp
+  void check(const Batch& b) const;
+  void prepare(Pass& p, const Batch& b);
   void run_layers(Pass& p, Team::Walk& walk);
   template <class Row> void rows(Team::Walk& walk, int live, Row row);
   template <class Tile> void tiles(Team::Walk& walk, int count, Tile tile);
   void project_qkv(Pass& p, const Layer& layer, Team::Walk& walk);
-  void rotate_and_store(Pass& p, int layer, int row);
   void keep_wanted(Pass& p);
-  void attend(Pass& p, int layer, const Unit& unit, int thread);
   void feed_forward(Pass& p, const Layer& layer, int live, Team::Walk& walk);
+  void give(Pass& p, const Layer& layer, const Packed& w, const std::vector<uint8_t>& in, size_t in_row, int live, Team::Walk& walk);
+  void take_branch(Pass& p, const Layer& layer, const std::vector<float>& norm, int row);
+  void finish_logits(float* logits, int n) const;
 
   Config config_;
   const Kernels& k_;
   Team& team_;
-  RopeTable rope_;
+  std::vector<RopeTable> ropes_;
   Arena weights_;
   std::optional<Packed> embed_, output_;
   std::vector<float> output_norm_;

@@ -113,7 +113,7 @@ void check(const RopeParams& p, int positions) {
 RopeTable::RopeTable(const RopeParams& p, int positions) : half_(p.dim / 2), most_(positions) {
   check(p, positions);
   frequencies_ = frequencies(p);
-  scale_ = p.scaling == "yarn" ? p.attn_factor * (1 + 0.1 * log_d(p.factor)) : 1.0;
+  scale_ = p.scaling == "yarn" ? p.attn_factor * (1 + 0.1 * log_d(p.factor)) : p.attn_factor;
   cos_.reserve(size_t(positions) * size_t(half_));
   sin_.reserve(cos_.capacity());
 }

@@ -11,7 +11,8 @@ struct RopeParams {
   std::string scaling = "none";  // none, linear, yarn
   double factor = 1.0;           // context extension
   int original_context = 0;      // yarn: context the model was trained on
-  double attn_factor = 1.0, beta_fast = 32.0, beta_slow = 1.0;
+  double attn_factor = 1.0;      // on the rotated values
+  double beta_fast = 32.0, beta_slow = 1.0;
   std::vector<float> freq_factors;  // divisors per pair (llama 3); empty = 1
 };
 
@@ -22,6 +23,7 @@ class RopeTable {
   RopeTable(const RopeParams& p, int positions);
   // Fills the rows below `positions`, which the constructor allowed. No other thread may read meanwhile.
   void reach(int positions);
+  int dim() const { return 2 * half_; }
   const float* cos(int position) const { return cos_.data() + size_t(position) * size_t(half_); }
   const float* sin(int position) const { return sin_.data() + size_t(position) * size_t(half_); }
 

@@ -1,6 +1,7 @@
 // Model: taking tensors in, by name, and reserving KV memory.
 #include <algorithm>
 #include <stdexcept>
+#include <utility>
 #include "model/model.h"
 
 namespace quintet {
@@ -30,7 +31,7 @@ static int split_name(const std::string& name, int layers, std::string* rest) {
 std::optional<Packed>* Model::matrix_slot(const std::string& name, int* rows, int* cols) {
   const Config& c = config_;
   std::string part;
-  const int l = split_name(name, c.layers, &part);
+  const int l = split_name(name, int(layers_.size()), &part);
   auto slot = [&](std::optional<Packed>& p, int n, int k) {
     *rows = n;
     *cols = k;
@@ -56,25 +57,30 @@ std::optional<Packed>* Model::matrix_slot(const std::string& name, int* rows, in
 std::vector<float>* Model::vector_slot(const std::string& name, int* size) {
   const Config& c = config_;
   std::string part;
-  const int l = split_name(name, c.layers, &part);
+  const int l = split_name(name, int(layers_.size()), &part);
   auto slot = [&](std::vector<float>& v, int n) {
     *size = n;
     return &v;
   };
   if (l < 0) return part == "output_norm" ? slot(output_norm_, c.hidden) : nullptr;
   Layer& y = layers_[size_t(l)];
-  if (part == "attn_norm") return slot(y.attn_norm, c.hidden);
-  if (part == "ffn_norm") return slot(y.ffn_norm, c.hidden);
-  if (!c.qkv_bias) return nullptr;
-  if (part == "q_bias") return slot(y.q_bias, c.heads * c.head_dim);
-  if (part == "k_bias") return slot(y.k_bias, c.kv_heads * c.head_dim);
-  if (part == "v_bias") return slot(y.v_bias, c.kv_heads * c.head_dim);
+  const int q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim;
+  const bool pre = y.c.pre_norm, post = y.c.post_norm, qk = y.c.qk_norm != QkNorm::none, whole = y.c.qk_norm == QkNorm::full;
+  if (part == "attn_norm" && pre) return slot(y.attn_norm, c.hidden);
+  if (part == "ffn_norm" && pre) return slot(y.ffn_norm, c.hidden);
+  if (part == "post_attn_norm" && post) return slot(y.post_attn_norm, c.hidden);
+  if (part == "post_ffn_norm" && post) return slot(y.post_ffn_norm, c.hidden);
+  if (part == "q_norm" && qk) return slot(y.q_norm, whole ? q : c.head_dim);
+  if (part == "k_norm" && qk) return slot(y.k_norm, whole ? kv : c.head_dim);
+  if (part == "q_bias" && y.c.qkv_bias) return slot(y.q_bias, q);
+  if (part == "k_bias" && y.c.qkv_bias) return slot(y.k_bias, kv);
+  if (part == "v_bias" && y.c.qkv_bias) return slot(y.v_bias, kv);
   return nullptr;
 }
 
 // Source row of each packed row: pairs (2i, 2i+1) of the rotated dimensions become (i, i + dim/2).
 std::vector<int> Model::rope_order(int heads) const {
-  const int dim = config_.rope.dim, half = dim / 2;
+  const int dim = config_.ropes.empty() ? 0 : config_.ropes[0].dim, half = dim / 2;
   std::vector<int> order(size_t(heads) * size_t(config_.head_dim));
   for (int h = 0; h < heads; h++) {
     const int base = h * config_.head_dim;
@@ -125,9 +131,13 @@ void Model::finish() {
   need(!output_norm_.empty(), "output_norm");
   for (size_t l = 0; l < layers_.size(); l++) {
     const Layer& y = layers_[l];
-    const bool bias = !config_.qkv_bias || (!y.q_bias.empty() && !y.k_bias.empty() && !y.v_bias.empty());
-    need(y.q && y.k && y.v && y.o && y.gate && y.up && y.down && !y.attn_norm.empty() && !y.ffn_norm.empty() && bias,
-         "a tensor of layer " + std::to_string(l));
+    const bool pre = y.c.pre_norm, post = y.c.post_norm, qk = y.c.qk_norm != QkNorm::none, bias = y.c.qkv_bias;
+    const std::pair<bool, bool> norms[] = {{pre, !y.attn_norm.empty() && !y.ffn_norm.empty()},
+                                           {post, !y.post_attn_norm.empty() && !y.post_ffn_norm.empty()},
+                                           {qk, !y.q_norm.empty() && !y.k_norm.empty()},
+                                           {bias, !y.q_bias.empty() && !y.k_bias.empty() && !y.v_bias.empty()}};
+    const bool vectors = std::all_of(std::begin(norms), std::end(norms), [](auto& one) { return !one.first || one.second; });
+    need(y.q && y.k && y.v && y.o && y.gate && y.up && y.down && vectors, "a tensor of layer " + std::to_string(l));
   }
   if (!missing.empty()) fail("model: missing " + missing);
   finished_ = true;
@@ -146,7 +156,7 @@ size_t Model::weight_bytes() const {
 }
 
 size_t Model::page_bytes() const {
-  return size_t(config_.layers) * size_t(config_.kv_heads) * size_t(config_.head_dim) * kPage * 2 * sizeof(uint16_t);
+  return layers_.size() * size_t(config_.kv_heads) * size_t(config_.head_dim) * kPage * 2 * sizeof(uint16_t);
 }
 
 void Model::allocate(int pages) {

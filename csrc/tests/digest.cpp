@@ -84,7 +84,7 @@ void gemm(const Kernels& k, Results& out) {
 
 void rows(const Kernels& k, Results& out) {
   Random r;
-  Digest norm, silu, rope, half, reduce;
+  Digest norm, silu, gelu, cap, rope, half, reduce;
   for (int n : {32, 160, 576}) {
     const auto x = r.floats(size_t(n), 4.0f), w = r.floats(size_t(n), 1.0f);
     std::vector<float> y(static_cast<size_t>(n));
@@ -93,13 +93,17 @@ void rows(const Kernels& k, Results& out) {
     auto gate = r.floats(size_t(n), 120.0f);
     k.silu_mul(gate.data(), w.data(), n, y.data());
     silu.add(y);
+    k.gelu_mul(gate.data(), w.data(), n, y.data());
+    gelu.add(y);
+    k.soft_cap(gate.data(), 30.0f, n);
+    cap.add(gate);
     y = x;
     k.add(y.data(), w.data(), n);
     k.scale_row(y.data(), 0.3f, n);
     k.rope(y.data(), x.data(), w.data(), n == 160 ? 80 : n);
     rope.add(y);
     std::vector<uint16_t> h(static_cast<size_t>(n));
-    k.to_half(gate.data(), n, h.data());
+    k.to_half(x.data(), n, h.data());
     half.add(h);
   }
   for (int n : {1, 15, 16, 17, 1000}) {
@@ -113,6 +117,8 @@ void rows(const Kernels& k, Results& out) {
   }
   out["rms_norm"] = norm.h;
   out["silu_mul"] = silu.h;
+  out["gelu_mul"] = gelu.h;
+  out["soft_cap"] = cap.h;
   out["rope"] = rope.h;
   out["to_half"] = half.h;
   out["row sums"] = reduce.h;
@@ -121,7 +127,6 @@ void rows(const Kernels& k, Results& out) {
 Config small() {
   Config c;
   c.context = 128;
-  c.layers = 2;
   c.hidden = 96;
   c.heads = 6;
   c.kv_heads = 2;
@@ -129,14 +134,44 @@ Config small() {
   c.ffn = 160;
   c.vocab = 77;
   c.norm_eps = 1e-5f;
-  c.qkv_bias = true;
   c.tied = false;
   c.interleaved = true;
-  c.rope.dim = 40;
-  c.rope.base = 10000;
-  c.rope.scaling = "yarn";
-  c.rope.factor = 4;
-  c.rope.original_context = 32;
+  RopeParams rope;
+  rope.dim = 40;
+  rope.base = 10000;
+  rope.scaling = "yarn";
+  rope.factor = 4;
+  rope.original_context = 32;
+  c.ropes = {rope};
+  c.layers.resize(2);
+  for (LayerConfig& l : c.layers) l.qkv_bias = true;
+  return c;
+}
+
+// The same with all else that a layer may do: norms everywhere, windows, caps, scales, two rotations and none.
+Config elaborate() {
+  Config c = small();
+  RopeParams plain;
+  plain.dim = 40;
+  c.ropes.push_back(plain);
+  c.interleaved = false;
+  c.embed_scale = 9.8f;
+  c.logit_scale = 0.7f;
+  c.logit_cap = 30;
+  c.layers.resize(4);
+  for (size_t i = 0; i < c.layers.size(); i++) {
+    LayerConfig& l = c.layers[i];
+    l.qkv_bias = i == 0;
+    l.pre_norm = i != 2;
+    l.post_norm = i != 3;
+    l.qk_norm = i == 1 ? QkNorm::full : QkNorm::head;
+    l.rope = int(i) % 3 - 1;
+    l.window = i % 2 ? 0 : 21;
+    l.attn_scale = i == 1 ? 0.2f : 0.0f;
+    l.attn_cap = i < 2 ? 20.0f : 0.0f;
+    l.residual_scale = i == 3 ? 0.3f : 1.0f;
+    l.activation = i == 0 ? Activation::silu : Activation::gelu;
+  }
   return c;
 }
 
@@ -154,13 +189,22 @@ void fill(Model& m, const Config& c) {
   mat("embed", c.vocab, c.hidden, false);
   mat("output", c.vocab, c.hidden, false);
   vec("output_norm", c.hidden);
-  for (int l = 0; l < c.layers; l++) {
+  for (size_t l = 0; l < c.layers.size(); l++) {
     const std::string p = std::to_string(l) + ".";
-    vec(p + "attn_norm", c.hidden);
-    vec(p + "ffn_norm", c.hidden);
-    vec(p + "q_bias", q);
-    vec(p + "k_bias", kv);
-    vec(p + "v_bias", kv);
+    const LayerConfig& layer = c.layers[l];
+    for (const char* name : {"attn_norm", "ffn_norm"})
+      if (layer.pre_norm) vec(p + name, c.hidden);
+    for (const char* name : {"post_attn_norm", "post_ffn_norm"})
+      if (layer.post_norm) vec(p + name, c.hidden);
+    if (layer.qk_norm != QkNorm::none) {
+      vec(p + "q_norm", layer.qk_norm == QkNorm::full ? q : c.head_dim);
+      vec(p + "k_norm", layer.qk_norm == QkNorm::full ? kv : c.head_dim);
+    }
+    if (layer.qkv_bias) {
+      vec(p + "q_bias", q);
+      vec(p + "k_bias", kv);
+      vec(p + "v_bias", kv);
+    }
     mat(p + "q", q, c.hidden, true);
     mat(p + "k", kv, c.hidden, false);
     mat(p + "v", kv, c.hidden, true);
@@ -198,8 +242,7 @@ std::vector<Sampler> all_samplers(int vocab) {
 }
 
 // One sequence of 70 tokens: whole, and in chunks among others with other threads; both must give the same rows.
-void whole_model(const Kernels& k, Results& out) {
-  const Config c = small();
+void whole_model(const Kernels& k, const std::string& name, const Config& c, Results& out) {
   Random r;
   std::vector<int32_t> tokens, all;
   for (int i = 0; i < 70; i++) {
@@ -248,8 +291,8 @@ void whole_model(const Kernels& k, Results& out) {
         s.accept(id);
       }
     }
-    out[threads == 1 ? "model, whole" : "model, chunked, 3 threads"] = d.h;
-    out["scores and draws"] = draws.h;
+    out[name + (threads == 1 ? ", whole" : ", chunked, 3 threads")] = d.h;
+    out[name + ", scores and draws"] = draws.h;
     seen.push_back(hidden);
   }
   if (seen[0] != seen[1]) {
@@ -268,7 +311,8 @@ int main() {
     Results r;
     gemm(*k, r);
     rows(*k, r);
-    whole_model(*k, r);
+    whole_model(*k, "model", small(), r);
+    whole_model(*k, "elaborate model", elaborate(), r);
     if (first.empty()) first = r;
     for (const auto& [name, digest] : r)
       if (first[name] != digest) {

@@ -43,6 +43,21 @@ class ServerConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class LedgerConfig:
+    """Read by ``ledger/``.
+
+    Args:
+        file: where the rows are.
+        serve_when_full: serve requests whose row cannot be written now, as long as there is room in memory; else refuse them.
+        keep: seconds for which a request has a row of its own; after that it is part of a day's sums. 0 = for ever.
+    """
+
+    file: Path
+    serve_when_full: bool = False
+    keep: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class EngineConfig:
     """Read by ``backends/native/front/engine.py``.
 

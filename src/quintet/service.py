@@ -65,8 +65,9 @@ class Service:
         sequences = await self._preparer.prepare(specs, tenant)
         if self._max_logprobs is not None:
             require_answer_size(request, sequences, self._max_logprobs)
-        self._backend.require_room(len(specs), tenant)  # others may have come meanwhile; nothing can between this and ``start``
-        return Job(self._backend, Prepared(next(_ids), sequences, tenant), request, watch)
+        job = Job(self._backend, Prepared(next(_ids), sequences, tenant), request, watch)
+        job.require_room()  # others may have come meanwhile; nothing can between this and ``start``
+        return job
 
 
 class Job:
@@ -104,8 +105,16 @@ class Job:
         accepted = min(self._drafts.accepted, completions)
         return Usage(prompts, completions, sum(self._cached.values()), reasoning, accepted, self._drafts.rejected)
 
+    def require_room(self) -> None:
+        """Nothing if the engine would take all of the job now. That holds until the event loop gets its turn.
+
+        Raises:
+            Loading, Overloaded, EngineFailed, TooManyRequests: it would not.
+        """
+        self._backend.require_room(len(self._choices), self._prepared.tenant)
+
     def start(self) -> None:
-        """Start the work; idempotent. If nothing was awaited since ``prepare``, the room that it found is still there."""
+        """Start the work; idempotent. If nothing was awaited since ``require_room`` or ``prepare``, there is still room."""
         if self._stream is None and not self._cancelled:
             self._watch.submit()
             self._stream = self._backend.submit(self._prepared)

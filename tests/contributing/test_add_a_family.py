@@ -46,7 +46,7 @@ def test_with_its_value_it_is_read_and_computed_as_the_oracle_does(file: Path, m
     monkeypatch.setitem(FAMILIES, "parrot", PARROT)
     monkeypatch.setitem(forward.INTERLEAVED, "parrot", False)
     spec = open_model(file).spec
-    assert (spec.architecture, spec.rope.interleaved, spec.qkv_bias, len(spec.rope.freq_factors)) == ("parrot", False, False, 32)
+    assert (spec.architecture, spec.interleaved, spec.layers[0].qkv_bias, len(spec.ropes[0].freq_factors)) == ("parrot", False, False, 32)
     assert divergence(file) < BOUND * TINY.layers
 
 

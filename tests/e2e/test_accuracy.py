@@ -76,6 +76,33 @@ def rotated(change: Callable[[Rotation], Rotation]) -> Callable[[Reference], Non
     return apply
 
 
+def changed(**flags: object) -> Callable[[Reference], None]:
+    """An oracle of which some numbers are others."""
+
+    def apply(reference: Reference) -> None:
+        for name, value in flags.items():
+            assert getattr(reference, name) != value
+            setattr(reference, name, value)
+
+    return apply
+
+
+def without_norms(suffix: str) -> Callable[[Reference], None]:
+    def apply(reference: Reference) -> None:
+        tensor = reference.file.tensor
+        reference.file.tensor = lambda name: 0 * tensor(name) + 1 if name.endswith(suffix) else tensor(name)  # type: ignore[method-assign]
+
+    return apply
+
+
+def unstretched_everywhere(reference: Reference) -> None:
+    reference.rotation = reference.local_rotation
+
+
+def stretched_everywhere(reference: Reference) -> None:
+    reference.local_rotation = reference.rotation
+
+
 def plain_frequencies(base: float) -> Callable[[Rotation], Rotation]:
     return lambda old: replace(old, frequencies=base ** -(np.arange(len(old.frequencies)) / len(old.frequencies)))
 
@@ -88,6 +115,18 @@ MISTAKES = {
     "no YaRN frequencies": ("qwen2-yarn-q8", rotated(plain_frequencies(10000.0))),
     "no YaRN magnitude": ("qwen2-yarn-q8", rotated(lambda old: replace(old, scale=1.0))),
     "no frequency factors": ("llama-3-q8", rotated(plain_frequencies(500000.0))),
+    "no norm of q": ("qwen3-q8", without_norms("attn_q_norm.weight")),
+    "no norm of k over all heads": ("olmo2-q8", without_norms("attn_k_norm.weight")),
+    "no norm after a block": ("gemma2-q8", without_norms("post_ffw_norm.weight")),
+    "no window": ("gemma2-q8", changed(window=0)),
+    "a window that is one token wider": ("gemma2-q8", changed(window=10)),
+    "no cap on scores": ("gemma2-q8", changed(attn_cap=0.0)),
+    "no scale of the embedding": ("gemma-q8", changed(embed_scale=1.0)),
+    "no scale of the residuals": ("granite-q8", changed(residual_scale=1.0)),
+    "another scale of the scores": ("granite-q8", changed(attn_scale=32**-0.5)),
+    "local layers with the rotation of the others": ("gemma3-q8", stretched_everywhere),
+    "no YaRN in the other layers": ("olmo3-q8", unstretched_everywhere),
+    "LongRoPE's short factors": ("phi4-mini-q8", rotated(plain_frequencies(10000.0))),
     "another base": ("llama-wide-q8", rotated(plain_frequencies(11000.0))),
 }
 

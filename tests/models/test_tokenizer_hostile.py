@@ -8,6 +8,7 @@ import unicodedata
 from array import array
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from tests.tools import vocab_files
 from tests.tools.vocab_files import CHARACTERS, alphabet
 
+from quintet.models import tokenizer as models_tokenizer
 from quintet.models import unicode_classes as classes
 from quintet.models.gguf import read_metadata
 from quintet.models.metadata import Metadata
@@ -85,6 +87,46 @@ def test_repetition_does_not_change_what_a_long_run_becomes(folder: str) -> None
     tokens = tokenizer("qwen2", folder)
     for run in ("A", " ", "=", "-"):
         assert set(tokens.encode(run * SIZE)[10:-10]) <= set(tokens.encode(run * 1024))
+
+
+class Recorder:
+    """Stands before the library, and notes how long each word is that it is given while it holds the interpreter."""
+
+    def __init__(self, model: Any) -> None:
+        self.model, self.lengths = model, [0]
+
+    def tokenize(self, letters: str) -> Any:
+        self.lengths.append(len(letters))
+        return self.model.tokenize(letters)
+
+
+@pytest.mark.fault("B04")
+@pytest.mark.parametrize("name", ["qwen2", "smollm2"])
+def test_a_long_word_is_merged_without_holding_the_interpreter_and_to_the_same_tokens(
+    folder: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens = tokenizer(name, folder)
+    recorder = Recorder(tokens._encoder._model)  # type: ignore[attr-defined]
+    monkeypatch.setattr(tokens._encoder, "_model", recorder)
+    for text in hostile(4 * models_tokenizer.LONG_WORD).values():
+        monkeypatch.setattr(models_tokenizer, "LONG_WORD", 4096)
+        apart = tokens.encode(text)
+        assert max(recorder.lengths) <= models_tokenizer.LONG_WORD
+        monkeypatch.setattr(models_tokenizer, "LONG_WORD", 1 << 30)
+        assert apart == tokens.encode(text)
+        recorder.lengths = [0]
+
+
+@pytest.mark.fault("B01")
+@settings(max_examples=200, deadline=None)
+@given(text=st.lists(st.sampled_from([*CHARACTERS, *RUNS, "<|im_start|>", "\x04", "\x13", " " * 90, "="]), max_size=40).map("".join))
+@pytest.mark.parametrize("name", ["smollm2", "qwen2", "pieces", "tied"])
+def test_no_token_takes_more_of_a_text_than_the_longest_may(folder: str, name: str, text: str) -> None:
+    """What is refused by its bytes alone could not have fitted; SmolLM2 drops bytes that it has no token for."""
+    tokens = tokenizer(name, folder)
+    assert tokens.traits.longest is not None
+    kept = len(text.encode().translate(None, tokens.traits.dropped))
+    assert kept <= tokens.traits.longest * len(tokens.encode_inside(text))
 
 
 def slow_pieces(text: str, ids: dict[str, int], scores: list[float]) -> list[int]:

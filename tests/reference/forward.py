@@ -1,4 +1,4 @@
-"""The oracle: a plain float32 forward pass of a llama- or qwen2-family GGUF over its dequantised weights.
+"""The oracle: a plain float32 forward pass of a GGUF over its dequantised weights, for each family that the engine knows.
 
 No cache, no chunks, no quantised activations, no half-precision keys: what the file means, as exactly as is cheap. Norms, rotations and
 softmax are computed in float64; matrix products are BLAS float32.
@@ -18,8 +18,19 @@ from tests.reference.dequantize import F32, GGUFFile
 
 F64 = npt.NDArray[np.float64]
 
-INTERLEAVED = {"llama": True, "qwen2": False}
+INTERLEAVED = {
+    "llama": True, "granite": True, "smollm3": True,
+    "qwen2": False, "qwen3": False, "gemma": False, "gemma2": False, "gemma3": False, "olmo2": False, "phi3": False,
+}  # fmt: skip
 """Architecture -> whether rotary pairs are (2i, 2i+1), as its files have them; else (i, i + half)."""
+
+GLOBAL_EVERY = {"gemma2": 2, "gemma3": 6, "olmo2": 4}
+"""Architectures whose layers see a window, where the file names one, except the last of every so many."""
+
+UNROTATED_EVERY = {"smollm3": 4}
+"""Architectures in which the last of every so many layers does not rotate its heads."""
+
+GEMMAS = ("gemma", "gemma2", "gemma3")
 
 
 @dataclass(frozen=True)
@@ -62,13 +73,20 @@ def _yarn_frequencies(plain: F64, factor: float, base: float, file: GGUFFile) ->
     return np.asarray(plain * (1 - ramp) + plain / factor * ramp)
 
 
+def plain_rotation(file: GGUFFile, head_dim: int, base: float) -> Rotation:
+    """A rotary embedding that nothing stretches."""
+    dim = file.setting("rope.dimension_count", head_dim)
+    return Rotation(base ** (-np.arange(0, dim, 2, dtype=np.float64) / dim), 1.0, INTERLEAVED[file.architecture])
+
+
 def rotation(file: GGUFFile, head_dim: int) -> Rotation:
     """The file's rotary embedding."""
-    dim = file.setting("rope.dimension_count", head_dim)
     base = file.setting("rope.freq_base", 10000.0)
-    frequencies = base ** (-np.arange(0, dim, 2, dtype=np.float64) / dim)
-    if "rope_freqs.weight" in file:
-        frequencies = frequencies / file.tensor("rope_freqs.weight").astype(np.float64)
+    frequencies = plain_rotation(file, head_dim, base).frequencies
+    longer = file.setting("context_length") > file.setting("rope.scaling.original_context_length", file.setting("context_length"))
+    for name in ("rope_freqs.weight", f"rope_factors_{'long' if longer else 'short'}.weight"):
+        if name in file:
+            frequencies = frequencies / file.tensor(name).astype(np.float64)
     kind = file.setting("rope.scaling.type", "none")
     factor = file.setting("rope.scaling.factor", 1.0)
     scale = file.setting("rope.scaling.attn_factor", 1.0)
@@ -77,7 +95,7 @@ def rotation(file: GGUFFile, head_dim: int) -> Rotation:
     elif kind == "yarn":
         frequencies = _yarn_frequencies(frequencies, factor, base, file)
         scale *= 1 + 0.1 * np.log(factor)
-    elif kind != "none":
+    elif kind not in ("none", "longrope"):
         raise ValueError(f"unknown rope scaling {kind!r}")
     return Rotation(frequencies, scale, interleaved=INTERLEAVED[file.architecture])
 
@@ -87,15 +105,24 @@ def _norm(x: F32, weight: F32, epsilon: float) -> F32:
     return np.asarray(wide / np.sqrt(np.mean(wide * wide, axis=-1, keepdims=True) + epsilon) * weight, dtype=np.float32)
 
 
-def _attention(q: F32, k: F32, v: F32) -> F32:
-    """Causal attention: [T, H, C], [T, G, C], [T, G, C] -> [T, H * C]; query head h reads key/value head h // (H / G)."""
+def _capped(x: F64, cap: float) -> F64:
+    return np.asarray(cap * np.tanh(x / cap)) if cap else x
+
+
+def _attention(q: F32, k: F32, v: F32, scale: float, cap: float, window: int) -> F32:
+    """Causal attention: [T, H, C], [T, G, C], [T, G, C] -> [T, H * C]; query head h reads key/value head h // (H / G).
+
+    Args:
+        window: tokens that a token sees, itself the last; 0 = all before it.
+    """
     tokens, heads, head_dim = q.shape
-    future = np.triu(np.ones((tokens, tokens), dtype=bool), 1)
+    distance = np.arange(tokens)[:, None] - np.arange(tokens)
+    unseen = (distance < 0) | (distance >= (window or tokens))
     out = np.empty_like(q)
     for head in range(heads):
         shared = head // (heads // k.shape[1])
-        scores = (q[:, head] @ k[:, shared].T).astype(np.float64) / np.sqrt(head_dim)
-        scores[future] = -np.inf
+        scores = _capped((q[:, head] @ k[:, shared].T).astype(np.float64) * scale, cap)
+        scores[unseen] = -np.inf
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
         out[:, head] = (weights / weights.sum(axis=-1, keepdims=True)).astype(np.float32) @ v[:, shared]
     return out.reshape(tokens, heads * head_dim)
@@ -121,10 +148,26 @@ class Reference:
         self.head_dim: int = file.setting("attention.key_length", file.setting("embedding_length") // self.heads)
         self.epsilon: float = file.setting("attention.layer_norm_rms_epsilon")
         self.rotation = rotation(file, self.head_dim)
+        self.local_rotation = self._local_rotation()
+        width = file.setting("embedding_length")
+        self.embed_scale: float = np.sqrt(width) if file.architecture in GEMMAS else file.setting("embedding_scale", 1.0)
+        self.attn_scale: float = file.setting("attention.scale", 1 / np.sqrt(self.head_dim))
+        self.attn_cap: float = file.setting("attn_logit_softcapping", 0.0)
+        self.window: int = file.setting("attention.sliding_window", 0) if file.architecture in GLOBAL_EVERY else 0
+        self.residual_scale: float = file.setting("residual_scale", 1.0)
+
+    def _local_rotation(self) -> Rotation:
+        """Of the layers that see a window only: gemma3's and olmo3's are not stretched."""
+        if self.file.architecture == "gemma3":
+            return plain_rotation(self.file, self.head_dim, 10000.0)
+        if self.file.architecture == "olmo2":
+            return plain_rotation(self.file, self.head_dim, self.file.setting("rope.freq_base", 10000.0))
+        return self.rotation
 
     def hidden(self, sequences: Sequence[npt.NDArray[np.int32]]) -> list[F32]:
         """Final normed hidden states of independent sequences of ids [T]: one float32 [T, D] each."""
         xs = [self.file.rows("token_embd.weight", np.asarray(tokens, dtype=np.int64)) for tokens in sequences]
+        xs = [x * np.float32(self.embed_scale) for x in xs]
         for layer in range(self.layers):
             xs = self._layer(layer, xs)
         weight = self.file.tensor("output_norm.weight")
@@ -132,7 +175,8 @@ class Reference:
 
     def logits(self, hidden: F32) -> F32:
         """Output matrix over hidden rows: float32 [T, D] -> [T, V]."""
-        return self.rounded(hidden) @ self.output().T
+        plain = (self.rounded(hidden) @ self.output().T).astype(np.float64) / self.file.setting("logit_scale", 1.0)
+        return _capped(plain, self.file.setting("final_logit_softcapping", 0.0)).astype(np.float32)
 
     def __call__(self, tokens: npt.NDArray[np.int32]) -> F32:
         """Logits of one sequence: ids [T] -> float32 [T, V]."""
@@ -151,21 +195,52 @@ class Reference:
         return x
 
     def _layer(self, layer: int, xs: list[F32]) -> list[F32]:
-        weights = _Layer(self.file, layer)
-        return [x + self._feed_forward(weights, x) for x in (x + self._attend(weights, x) for x in xs)]
+        weights, scale = _Layer(self.file, layer), np.float32(self.residual_scale)
+        xs = [x + scale * self._normed(weights, "post_attention_norm", self._attend(weights, layer, x)) for x in xs]
+        return [x + scale * self._normed(weights, "post_ffw_norm", self._feed_forward(weights, x)) for x in xs]
 
-    def _attend(self, weights: _Layer, x: F32) -> F32:
-        normed = self.rounded(_norm(x, weights["attn_norm.weight"], self.epsilon))
-        q, k, v = (weights.project(f"attn_{name}", normed).reshape(len(x), -1, self.head_dim) for name in "qkv")
-        mixed = _attention(self.rotation(q), self.cached(self.rotation(k)), self.cached(v))
+    def _normed(self, weights: _Layer, name: str, x: F32) -> F32:
+        """What a norm makes of rows, or the rows if the model has no such norm."""
+        return _norm(x, weights[f"{name}.weight"], self.epsilon) if f"{name}.weight" in weights else x
+
+    def _attend(self, weights: _Layer, layer: int, x: F32) -> F32:
+        normed = self.rounded(self._normed(weights, "attn_norm", x))
+        q, k, v = self._qkv(weights, normed)
+        local = self.window and (layer + 1) % GLOBAL_EVERY[self.file.architecture] != 0
+        if (layer + 1) % UNROTATED_EVERY.get(self.file.architecture, self.layers + 1):
+            rotated = self.local_rotation if local else self.rotation
+            q, k = rotated(q), rotated(k)
+        window = self.window if local else 0
+        mixed = _attention(q, self.cached(k), self.cached(v), self.attn_scale, self.attn_cap, window)
         return weights.project("attn_output", self.rounded(mixed))
 
+    def _qkv(self, weights: _Layer, x: F32) -> list[F32]:
+        """Each [T, heads, C], normed where the model norms them: over all heads in olmo2, else over each."""
+        if "attn_qkv.weight" in weights:
+            wide, narrow = self.heads * self.head_dim, self.kv_heads * self.head_dim
+            parts = np.split(weights.project("attn_qkv", x), [wide, wide + narrow], axis=-1)
+        else:
+            parts = [weights.project(f"attn_{name}", x) for name in "qkv"]
+        heads = [part.reshape(len(x), -1, self.head_dim) for part in parts]
+        if self.file.architecture == "olmo2":
+            return [
+                self._normed(weights, f"attn_{name}_norm", part).reshape(len(x), -1, self.head_dim)
+                for name, part in zip("qkv", parts, strict=True)
+            ]
+        return [self._normed(weights, f"attn_{name}_norm", part) for name, part in zip("qkv", heads, strict=True)]
+
     def _feed_forward(self, weights: _Layer, x: F32) -> F32:
-        normed = self.rounded(_norm(x, weights["ffn_norm.weight"], self.epsilon))
-        gate = weights.project("ffn_gate", normed).astype(np.float64)
-        sigmoid = 0.5 * (1 + np.tanh(0.5 * gate))  # cannot overflow, as 1 / (1 + exp(-gate)) would
-        product = (gate * sigmoid * weights.project("ffn_up", normed)).astype(np.float32)
-        return weights.project("ffn_down", self.rounded(product))
+        normed = self.rounded(self._normed(weights, "ffn_norm", x))
+        if "ffn_gate.weight" in weights:
+            gate, up = weights.project("ffn_gate", normed), weights.project("ffn_up", normed)
+        else:
+            gate, up = np.split(weights.project("ffn_up", normed), 2, axis=-1)
+        gate = gate.astype(np.float64)
+        if self.file.architecture in GEMMAS:  # GELU in its tanh form
+            active = 0.5 * gate * (1 + np.tanh(np.sqrt(2 / np.pi) * (gate + 0.044715 * gate**3)))
+        else:
+            active = gate * 0.5 * (1 + np.tanh(0.5 * gate))  # cannot overflow, as 1 / (1 + exp(-gate)) would
+        return weights.project("ffn_down", self.rounded((active * up).astype(np.float32)))
 
 
 class _Layer:
@@ -175,6 +250,9 @@ class _Layer:
         self._file, self._prefix = file, f"blk.{layer}."
         self._known: dict[str, F32] = {}
 
+    def __contains__(self, name: str) -> bool:
+        return self._prefix + name in self._file
+
     def __getitem__(self, name: str) -> F32:
         if name not in self._known:
             self._known[name] = self._file.tensor(self._prefix + name)
@@ -182,4 +260,4 @@ class _Layer:
 
     def project(self, name: str, x: F32) -> F32:
         y = x @ self[f"{name}.weight"].T
-        return y + self[f"{name}.bias"] if f"{self._prefix}{name}.bias" in self._file else y
+        return y + self[f"{name}.bias"] if f"{name}.bias" in self else y

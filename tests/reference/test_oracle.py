@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.reference.divergence import diverge, log_softmax
-from tests.reference.forward import Reference
+from tests.reference.forward import GEMMAS, Reference
 from tests.reference.tiny_model import FLOAT_FAMILIES, RECORDED, RECORDED_ROWS, TinySpec, random_ids, write_tiny
 
 
@@ -19,8 +19,9 @@ def test_the_reference_is_llama_cpp_in_float32(spec: TinySpec, tmp_path: Path) -
     ids = random_ids(spec, max(RECORDED_ROWS) + 1)
     ours = Reference(write_tiny(tmp_path / "tiny.gguf", spec))(ids)[RECORDED_ROWS]
     assert ours.std() > 2
-    np.testing.assert_allclose(ours, theirs, atol=1e-3)
-    assert diverge(ids[RECORDED_ROWS], theirs, ours).mean_kl < 1e-8
+    table = spec.architecture in GEMMAS  # llama.cpp looks GELU up in a table of 16-bit floats
+    np.testing.assert_allclose(ours, theirs, atol=6e-3 if table else 1e-3)
+    assert diverge(ids[RECORDED_ROWS], theirs, ours).mean_kl < (1e-6 if table else 1e-8)
 
 
 def test_the_same_specification_writes_the_same_bytes(tmp_path: Path) -> None:

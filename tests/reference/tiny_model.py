@@ -30,6 +30,8 @@ class TinySpec:
         types: of the matrices, dealt round in the order they are written; a K type that does not fit the columns becomes Q8_0.
         rope: metadata under ``{architecture}.rope.``.
         freq_factors: write ``rope_freqs.weight``.
+        long_factors: write ``rope_factors_long.weight`` and ``rope_factors_short.weight``.
+        rotated: dimensions of a head; 0 = all.
         metadata: more values under ``{architecture}.``.
         thinks: two of its unused tokens are the tags of think blocks, control tokens that a chat template names.
     """
@@ -48,6 +50,9 @@ class TinySpec:
     types: tuple[Type, ...] = (Type.Q8_0,)
     rope: dict[str, Any] = field(default_factory=dict, hash=False)
     freq_factors: bool = False
+    long_factors: bool = False
+    rotated: int = 0
+    metadata: dict[str, Any] = field(default_factory=dict, hash=False)
     seed: int = 1
     thinks: bool = False
 
@@ -55,12 +60,29 @@ class TinySpec:
     def biased(self) -> bool:
         return self.architecture == "qwen2"
 
+    @property
+    def fused(self) -> bool:
+        return self.architecture == "phi3"
+
+    @property
+    def norms(self) -> tuple[str, ...]:
+        """Of a layer, each as wide as the model."""
+        before, after = ("attn_norm", "ffn_norm"), ("post_attention_norm", "post_ffw_norm")
+        return after if self.architecture == "olmo2" else (*before, *after) if self.architecture in ("gemma2", "gemma3") else before
+
+    @property
+    def qk_norms(self) -> tuple[int, int] | None:
+        """Widths of the norms of q and of k."""
+        if self.architecture == "olmo2":
+            return self.heads * self.head_dim, self.kv_heads * self.head_dim
+        return (self.head_dim, self.head_dim) if self.architecture in ("qwen3", "gemma3") else None
+
 
 LINEAR = {"scaling.type": "linear", "scaling.factor": 2.5}
 LLAMA_3 = {"freq_base": 500000.0}
 YARN = {"scaling.type": "yarn", "scaling.factor": 4.0, "scaling.original_context_length": 64}
 
-FAMILIES = (
+FAMILIES: tuple[TinySpec, ...] = (
     TinySpec("llama-tied", tied=True, types=PLAIN_TYPES),
     TinySpec("llama-untied", hidden=480, heads=6, kv_heads=2, head_dim=80, ffn=224, vocab=290, types=PLAIN_TYPES[::-1]),
     TinySpec("llama-linear", layers=3, hidden=96, heads=3, kv_heads=3, rope=LINEAR, types=PLAIN_TYPES),
@@ -72,6 +94,35 @@ FAMILIES = (
     TinySpec("llama-yarn", hidden=128, heads=4, kv_heads=4, rope={**YARN, "scaling.attn_factor": 0.9, "scaling.yarn_beta_fast": 16.0}),
 )
 """Every flag of a ``ModelSpec`` set and unset, odd sizes throughout."""
+
+_CAPS = {"attn_logit_softcapping": 5.0, "final_logit_softcapping": 8.0}
+_GRANITE = {"attention.scale": 0.11, "embedding_scale": 0.6, "residual_scale": 0.4, "logit_scale": 0.7}
+
+FAMILIES += (
+    TinySpec("qwen3", "qwen3", hidden=96, heads=5, kv_heads=1, head_dim=64, tied=True, rope={"freq_base": 1e6}, types=PLAIN_TYPES),
+    TinySpec("gemma", "gemma", hidden=96, heads=4, kv_heads=2, head_dim=48, tied=True, types=PLAIN_TYPES),
+    TinySpec(
+        "gemma2", "gemma2", layers=3, hidden=160, heads=4, kv_heads=2, head_dim=48, tied=True, types=PLAIN_TYPES,
+        metadata={"attention.sliding_window": 9, **_CAPS},
+    ),
+    TinySpec(
+        "gemma3", "gemma3", layers=7, hidden=96, heads=4, kv_heads=1, head_dim=32, ffn=192, tied=True, types=PLAIN_TYPES,
+        rope={"freq_base": 1e6, "scaling.type": "linear", "scaling.factor": 8.0}, metadata={"attention.sliding_window": 21},
+    ),
+    TinySpec("granite", "granite", hidden=160, heads=5, kv_heads=1, tied=True, types=PLAIN_TYPES, metadata=_GRANITE),
+    TinySpec("olmo2", "olmo2", hidden=128, heads=4, kv_heads=2, types=PLAIN_TYPES, rope={"freq_base": 5e5}),
+    TinySpec(
+        "olmo3", "olmo2", layers=5, hidden=96, heads=3, kv_heads=3, types=PLAIN_TYPES, rope={**YARN, "freq_base": 5e5},
+        metadata={"attention.sliding_window": 40},
+    ),
+    TinySpec("fused", "phi3", hidden=128, heads=4, kv_heads=2, types=PLAIN_TYPES, metadata={"attention.sliding_window": 64}),
+    TinySpec(
+        "phi4-mini", "phi3", hidden=192, heads=3, kv_heads=1, head_dim=64, rotated=48, long_factors=True, tied=True, types=(Type.Q8_0,),
+        rope={"scaling.type": "longrope", "scaling.original_context_length": 300, "scaling.attn_factor": 1.19},
+    ),
+    TinySpec("smollm3", "smollm3", layers=5, hidden=96, heads=3, kv_heads=1, tied=True, types=PLAIN_TYPES, rope={"freq_base": 5e6}),
+)  # fmt: skip
+"""Those that do more than llama: norms of q and k and after the blocks, windows, caps, scales, fused and partly rotated heads."""
 
 FLOAT_FAMILIES = tuple(replace(spec, types=(Type.F32,)) for spec in FAMILIES)
 RECORDED = Path(__file__).with_name("llama_cpp_tiny.npz")
@@ -112,16 +163,20 @@ def _matrices(spec: TinySpec) -> Iterator[tuple[str, int, int, float]]:
     """Name, rows, columns and gain of every matrix, in file order."""
     wide, narrow = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
     yield "token_embd", spec.vocab, spec.hidden, 3
+    parts: tuple[tuple[str, int, int, float], ...] = (
+        ("attn_q", wide, spec.hidden, 1.7),
+        ("attn_k", narrow, spec.hidden, 1.7),
+        ("attn_v", narrow, spec.hidden, 1),
+        ("attn_output", spec.hidden, wide, 2),
+        ("ffn_gate", spec.ffn, spec.hidden, 1.5),
+        ("ffn_up", spec.ffn, spec.hidden, 1.5),
+        ("ffn_down", spec.hidden, spec.ffn, 2),
+    )
+    if spec.fused:
+        fused = (("attn_qkv", wide + 2 * narrow, spec.hidden, 1.5), ("ffn_up", 2 * spec.ffn, spec.hidden, 1.5))
+        parts = (*fused, *(part for part in parts if part[0] in ("attn_output", "ffn_down")))
     for layer in range(spec.layers):
-        for name, rows, columns, gain in (
-            ("attn_q", wide, spec.hidden, 1.7),
-            ("attn_k", narrow, spec.hidden, 1.7),
-            ("attn_v", narrow, spec.hidden, 1),
-            ("attn_output", spec.hidden, wide, 2),
-            ("ffn_gate", spec.ffn, spec.hidden, 1.5),
-            ("ffn_up", spec.ffn, spec.hidden, 1.5),
-            ("ffn_down", spec.hidden, spec.ffn, 2),
-        ):
+        for name, rows, columns, gain in parts:
             yield f"blk.{layer}.{name}", rows, columns, gain
     if not spec.tied:
         yield "output", spec.vocab, spec.hidden, 3
@@ -138,10 +193,17 @@ def _add_tensors(writer: gguf.GGUFWriter, spec: TinySpec) -> None:
         writer.add_tensor(f"{name}.weight", data, raw_dtype=kind)
         if spec.biased and name.endswith(("attn_q", "attn_k", "attn_v")):
             writer.add_tensor(f"{name}.bias", normal(rows))
-    for name in ("output_norm", *(f"blk.{i}.{norm}" for i in range(spec.layers) for norm in ("attn_norm", "ffn_norm"))):
+    for name in ("output_norm", *(f"blk.{i}.{norm}" for i in range(spec.layers) for norm in spec.norms)):
         writer.add_tensor(f"{name}.weight", 1 + 0.3 * normal(spec.hidden))
+    for layer in range(spec.layers if spec.qk_norms else 0):
+        for name, width in zip("qk", spec.qk_norms or (), strict=True):
+            writer.add_tensor(f"blk.{layer}.attn_{name}_norm.weight", np.float32(1.3) + 0.3 * normal(width))
+    pairs = (spec.rotated or spec.head_dim) // 2
     if spec.freq_factors:
-        writer.add_tensor("rope_freqs.weight", np.linspace(1, 8, spec.head_dim // 2, dtype=np.float32))
+        writer.add_tensor("rope_freqs.weight", np.linspace(1, 8, pairs, dtype=np.float32))
+    if spec.long_factors:
+        writer.add_tensor("rope_factors_long.weight", np.linspace(1, 30, pairs, dtype=np.float32))
+        writer.add_tensor("rope_factors_short.weight", np.linspace(1, 2, pairs, dtype=np.float32))
 
 
 def _byte_characters() -> list[str]:
@@ -186,13 +248,13 @@ def write_tiny(path: Path, spec: TinySpec) -> Path:
     writer.add_head_count_kv(spec.kv_heads)
     writer.add_key_length(spec.head_dim)
     writer.add_value_length(spec.head_dim)
-    writer.add_rope_dimension_count(spec.head_dim)
+    writer.add_rope_dimension_count(spec.rotated or spec.head_dim)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_vocab_size(spec.vocab)
     writer.add_quantization_version(2)
     puts: dict[type, Callable[[str, Any], None]] = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}
-    for key, value in spec.rope.items():
-        puts[type(value)](f"{spec.architecture}.rope.{key}", value)
+    for key, value in {**{f"rope.{key}": value for key, value in spec.rope.items()}, **spec.metadata}.items():
+        puts[type(value)](f"{spec.architecture}.{key}", value)
     _add_tokenizer(writer, spec)
     _add_tensors(writer, spec)
     writer.write_header_to_file()

@@ -59,7 +59,7 @@ class ScriptedBackend:
     def require_room(self, count: int, tenant: str = "") -> None:
         require_open(self.state)
 
-    async def tokenize(self, text: str, add_special: bool, quoted: bool = False) -> list[int]:
+    async def tokenize(self, text: str, add_special: bool, quoted: bool = False, tenant: str = "") -> list[int]:
         return [EOS] * add_special + list(text.encode())
 
     async def prepare(self, specs: Sequence[SequenceSpec], tenant: str = "") -> tuple[PreparedSequence, ...]:

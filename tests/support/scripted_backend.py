@@ -74,7 +74,7 @@ class ScriptedBackend:
     def tokenizer(self) -> Tokenizer:
         return ToyTokenizer()
 
-    async def tokenize(self, text: str, add_special: bool, quoted: bool = False) -> Sequence[int]:
+    async def tokenize(self, text: str, add_special: bool, quoted: bool = False, tenant: str = "") -> Sequence[int]:
         return encode(text)
 
     live = 0

@@ -33,7 +33,7 @@ class ToyTokenizer:
     """
 
     def __init__(self, think: tuple[str, str] | None = None) -> None:
-        self.traits = Traits(think=ThinkTags(*think) if think else None)
+        self.traits = Traits(think=ThinkTags(*think) if think else None, longest=1)
 
     @property
     def pieces(self) -> Sequence[bytes]:

@@ -22,6 +22,7 @@ def _option(*names: str, **settings: Any) -> Callable[[_F], _F]:
 
 
 _model = click.argument("model", default="smollm2", required=False)
+_ledger = _option("--ledger", type=click.Path(path_type=Path), metavar="FILE", help="Keep a row for each completion in this file.")
 _offline = _option("--offline", is_flag=True, help="Use only what is on this machine.")
 _threads = _option("--threads", "-t", type=click.IntRange(0, 1024), default=0, help="Compute threads; 0 = one per available CPU.")
 _context = _option("--ctx-size", "-c", type=click.IntRange(0), default=0, help="Most tokens of prompt and completion; 0 = the model's own.")
@@ -73,6 +74,14 @@ app.command_class = configuration.Command
 )
 @_option("--max-waiting", type=click.IntRange(1), default=1024, help="Most choices that wait for their turn; beyond it requests get 503.")
 @_option("--max-per-key", type=click.IntRange(0), default=0, help="Most completions at once per API key; 0 = no limit.")
+@_ledger
+@_option(
+    "--ledger-full",
+    type=click.Choice(["refuse", "serve"]),
+    default="refuse",
+    help="What happens to requests while the ledger cannot be written: they get 503, or their rows wait in memory.",
+)
+@_option("--ledger-keep", metavar="TIME", default="0", help="Sum rows up by day after so long, e.g. 90d; 0 = never.")
 @_option(
     "--drain-timeout", type=click.FloatRange(0), metavar="SECONDS", default=30, help="Most time for running answers to end after SIGTERM."
 )
@@ -100,6 +109,9 @@ def serve(
     max_body: str,
     max_choices: int,
     max_waiting: int,
+    ledger: Path | None,
+    ledger_full: str,
+    ledger_keep: str,
     drain_timeout: float,
     speculation: str,
     think_tags: str | None,
@@ -111,7 +123,7 @@ def serve(
 
     MODEL is smollm2 (the default), a path to a .gguf file, or hf:user/repo[:QUANT or file]; NAME=MODEL gives it another name.
     """
-    from quintet.cli import console, engines, fleet, serve
+    from quintet.cli import console, engines, fleet, serve, usage
 
     if toy and (models, ctx_size, threads, kv_cache) != ((), 0, 0, DEFAULT_KV):
         raise console.OptionError("--toy has no weights and fixed sizes: it takes no MODEL, --ctx-size, --threads or --kv-cache.")
@@ -124,7 +136,8 @@ def serve(
     body = engines.parse_size(max_body, "--max-body")
     # An option that is not named above is the server's setting of that name.
     config = ServerConfig(api_keys=api_key, admin_key=admin_key or "", max_body_bytes=body, **server)
-    return serve.serve(serve.ServeOptions(served, config, no_api_key, log_level.lower(), drain_timeout))
+    kept = usage.ledger_config(ledger, ledger_full, ledger_keep)
+    return serve.serve(serve.ServeOptions(served, config, no_api_key, log_level.lower(), drain_timeout, kept))
 
 
 @app.command()
@@ -202,6 +215,21 @@ def show(model: str, *, ctx_size: int, offline: bool) -> None:
 
 
 @app.command()
+@_ledger
+@_option("--by", metavar="WORDS", default="key,model", help="Some of key, model, day, dialect and state, with commas; days are in UTC.")
+@_option("--since", metavar="DATE", help="Only what arrived then or later, e.g. 2026-11-30 or 2026-11-30T12:00 (UTC).")
+@_option("--until", metavar="DATE", help="Only what arrived before.")
+@_option("--key", metavar="ID", help="Of one key alone: the 8 hex digits of its id.")
+@_option("--format", "form", type=click.Choice(["table", "csv", "json"]), default="table", help="How it is printed.")
+@configuration.option
+def usage(*, ledger: Path | None, by: str, since: str | None, until: str | None, key: str | None, form: str) -> None:
+    """Sum up what a ledger holds, also while a server writes it."""
+    from quintet.cli import usage
+
+    usage.report(ledger, by, since, until, key, form)
+
+
+@app.command()
 @_option("--port", type=click.IntRange(1, 65535), default=8000, help="Port to check.")
 def doctor(*, port: int) -> int:
     """Check that this machine can run Quintet."""
@@ -210,5 +238,5 @@ def doctor(*, port: int) -> int:
     return doctor.doctor(port)
 
 
-configuration.connect(serve, run, pull, show)
+configuration.connect(serve, run, pull, show, usage)
 app.add_command(configuration.command(serve))

@@ -53,7 +53,7 @@ def describe(file: GgufFile) -> Description:
 
 def kv_per_token(spec: ModelSpec) -> int:
     """Bytes of keys and values of one token, all layers."""
-    return 2 * spec.layers * spec.kv_heads * spec.head_dim * _KV_BYTES
+    return 2 * len(spec.layers) * spec.kv_heads * spec.head_dim * _KV_BYTES
 
 
 def check_context(wanted: int, most: int) -> int:

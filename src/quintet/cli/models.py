@@ -50,7 +50,7 @@ def rows(model: StoredModel, about: Description, context: int) -> list[tuple[str
     """The lines of ``show``: (what, value)."""
     spec, kv = about.spec, about.kv_per_token * context
     mix = ", ".join(f"{name} {human(size)} in {count}" for name, count, size in about.mix)
-    shape = f"{spec.layers} layers, {spec.hidden} wide, {spec.heads} heads over {spec.kv_heads} key-value heads of {spec.head_dim}"
+    shape = f"{len(spec.layers)} layers, {spec.hidden} wide, {spec.heads} heads over {spec.kv_heads} key-value heads of {spec.head_dim}"
     return [
         ("model", model.reference + (f" ({spec.name})" if spec.name else "")),
         ("file", f"{model.path}, {human(model.size)}"),

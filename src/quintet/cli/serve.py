@@ -22,11 +22,12 @@ from quintet.cli.console import ConsoleReport, OptionError
 from quintet.cli.interrupt import end_within, on_stop, unless
 from quintet.cli.loading import ready
 from quintet.cli.protocol import Protocol
-from quintet.config import ServerConfig
+from quintet.config import LedgerConfig, ServerConfig
 from quintet.dialects.catalog import PROVIDERS
 from quintet.engines.entry import Model
 from quintet.engines.registry import Registry
 from quintet.errors import shorten
+from quintet.ledger.ledger import Ledger
 from quintet.logs import FORMAT, Lines, LinesHandler
 from quintet.models.files import human
 from quintet.server.app import create_app
@@ -49,6 +50,7 @@ class ServeOptions:
 
     Args:
         drain_timeout: most seconds from SIGTERM until the answers that still run are ended.
+        ledger: how to keep one; ``None`` = none is kept.
     """
 
     fleet: fleets.FleetOptions
@@ -56,6 +58,7 @@ class ServeOptions:
     no_api_key: bool
     log_level: str
     drain_timeout: float = DRAIN_S
+    ledger: LedgerConfig | None = None
 
 
 def serve(options: ServeOptions) -> int:
@@ -79,13 +82,29 @@ def serve(options: ServeOptions) -> int:
         with ConsoleReport() as report:
             fleet = fleets.plan(options.fleet, report)
         _log_to_stderr(options.log_level)
-        return uvloop.run(_serve(sock, fleet, options, access(config.host, keys)))
+        with _ledger(options.ledger) as ledger:
+            return uvloop.run(_serve(sock, fleet, options, ledger, access(config.host, keys)))
 
 
-async def _serve(sock: socket.socket, fleet: fleets.Fleet, options: ServeOptions, who: str) -> int:
+@contextlib.contextmanager
+def _ledger(config: LedgerConfig | None) -> Iterator[Ledger | None]:
+    """The ledger, if one is to be kept; its last rows are written at the end.
+
+    Raises:
+        LedgerError: it cannot be opened.
+    """
+    ledger = Ledger(config) if config else None
+    try:
+        yield ledger
+    finally:
+        if ledger is not None:
+            ledger.close()
+
+
+async def _serve(sock: socket.socket, fleet: fleets.Fleet, options: ServeOptions, ledger: Ledger | None, who: str) -> int:
     stop, at_once = on_stop()
     models = fleet.open()
-    server = _server(models, options.config)
+    server = _server(models, options.config, ledger)
     serving = asyncio.create_task(server.serve([sock]))
     try:
         if await unless(stop, _loaded(models)):
@@ -138,9 +157,9 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _server(models: Registry, config: ServerConfig) -> uvicorn.Server:
+def _server(models: Registry, config: ServerConfig, ledger: Ledger | None) -> uvicorn.Server:
     settings = uvicorn.Config(
-        create_app(models, config),
+        create_app(models, config, ledger=ledger),
         http=Protocol,
         ws="none",
         lifespan="on",

@@ -8,14 +8,16 @@ thread, guides checked elsewhere. It holds nothing for a request, so what it giv
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Protocol, TypeVar
 
 from quintet.errors import Unsupported
+from quintet.executor import FairExecutor
 from quintet.guides.check import GuideCheck
 from quintet.inputs.capabilities import Capabilities
 from quintet.inputs.infill import infill, texts_of
-from quintet.inputs.resolve import Known, resolve, texts, words
+from quintet.inputs.resolve import Known, require_fitting, resolve, texts, words
 from quintet.inputs.sequence import PreparedSequence, SequenceSpec
 from quintet.inputs.supported import fills_in, require_supported
 from quintet.inputs.think_tags import Tags, tags_of
@@ -23,7 +25,12 @@ from quintet.inputs.tokenizer import Tokenizer
 from quintet.request import Gap
 
 INLINE_CHARS = 4096
-"""Most characters tokenised on the event loop itself; that takes about as long as handing them to a thread."""
+"""Most characters tokenised, or ids checked, on the event loop itself; that takes about as long as handing them to a thread."""
+
+PORTION_CHARS = 1 << 16
+"""Most characters of several texts that are tokenised in one go, while others wait for their turn."""
+
+T = TypeVar("T")
 
 
 class Model(Protocol):
@@ -52,6 +59,7 @@ class Preparer:
         self._model = model
         self._guides = guides
         self._suffix_first = suffix_first
+        self._executor = FairExecutor()
         self._tags: tuple[Tokenizer, Tags | None] | None = None
 
     async def prepare(self, specs: Sequence[SequenceSpec], tenant: str = "") -> tuple[PreparedSequence, ...]:
@@ -70,22 +78,19 @@ class Preparer:
         """
         tokenizer, capabilities = self._model.tokenizer, self._model.capabilities
         require_supported(specs, capabilities)
-        wanted = texts(specs)
-        if sum(map(len, wanted)) > INLINE_CHARS:
-            encoded = await asyncio.to_thread(_encode, tokenizer, wanted)
-        else:
-            encoded = _encode(tokenizer, wanted)
+        require_fitting(specs, tokenizer.traits, capabilities.context)
         known = Known(
-            encoded=encoded,
-            inside={word: tokenizer.encode_inside(word) for word in words(specs)},
+            encoded=await self._encoded(tokenizer.encode, texts(specs), tenant),
+            inside=await self._encoded(tokenizer.encode_inside, words(specs), tenant),
             grammars=await self._guides.translate((spec.guide for spec in specs), tenant),
             separator=min(tokenizer.eos_ids, default=None),
             infill=infill(tokenizer, self._suffix_first),
             tags=self._tags_of(tokenizer),
         )
-        return resolve(specs, known, capabilities)
+        ids = sum(len(prompt) for prompt in {id(spec.prompt): spec.prompt for spec in specs}.values())
+        return await self._run(tenant, ids, lambda: resolve(specs, known, capabilities))
 
-    async def tokenize(self, text: str, add_special: bool, quoted: bool = False) -> Sequence[int]:
+    async def tokenize(self, text: str, add_special: bool, quoted: bool = False, tenant: str = "") -> Sequence[int]:
         """The token ids of a text; special-token texts are recognised.
 
         Args:
@@ -97,11 +102,11 @@ class Preparer:
         """
         tokenizer = self._model.tokenizer
         encode = tokenizer.encode_quoted if quoted else tokenizer.encode
-        ids = encode(text) if len(text) <= INLINE_CHARS else await asyncio.to_thread(encode, text)
+        ids = (await self._encoded(encode, [text], tenant))[text]
         before, after = (0, 0) if add_special or quoted else tokenizer.traits.added
         return ids[before : len(ids) - after]
 
-    async def fill(self, gap: Gap) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    async def fill(self, gap: Gap, tenant: str = "") -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The prompt of a gap, see ``Infill.fill``, and the tokens that end what fills it, as with ``suffix``.
 
         Raises:
@@ -116,10 +121,20 @@ class Preparer:
         ids: dict[str, Sequence[int]] = {}
         for text in texts_of(gap):
             # Source: only in what was typed last are special tokens' texts recognised; files are quoted.
-            ids[text] = await self.tokenize(text, add_special=False, quoted=True)
+            ids[text] = await self.tokenize(text, add_special=False, quoted=True, tenant=tenant)
             await asyncio.sleep(0)  # thousands of files must not hold up the streams of others
-        line = await self.tokenize(gap.line, add_special=False)
+        line = await self.tokenize(gap.line, add_special=False, tenant=tenant)
         return form.fill(gap, ids, line, about.context), form.stops
+
+    async def _encoded(self, encode: Callable[[str], list[int]], wanted: Sequence[str], tenant: str) -> dict[str, list[int]]:
+        """The ids of each text; between portions of them it may be another tenant's turn."""
+        ids: dict[str, list[int]] = {}
+        for portion in _portions(wanted):
+            ids |= await self._run(tenant, sum(map(len, portion)), partial(_encode, encode, portion))
+        return ids
+
+    async def _run(self, tenant: str, size: int, work: Callable[[], T]) -> T:
+        return work() if size <= INLINE_CHARS else await self._executor.run(tenant, work)
 
     def _tags_of(self, tokenizer: Tokenizer) -> Tags | None:
         """Found once for a tokenizer: the end tag is encoded from each of its characters on."""
@@ -128,5 +143,18 @@ class Preparer:
         return self._tags[1]
 
 
-def _encode(tokenizer: Tokenizer, wanted: Sequence[str]) -> dict[str, list[int]]:
-    return {text: tokenizer.encode(text) for text in wanted}
+def _encode(encode: Callable[[str], list[int]], wanted: Sequence[str]) -> dict[str, list[int]]:
+    return {text: encode(text) for text in wanted}
+
+
+def _portions(wanted: Sequence[str]) -> Iterator[list[str]]:
+    """The texts in their order, as many together as are not long, or one that is."""
+    portion: list[str] = []
+    size = 0
+    for text in wanted:
+        if portion and size + len(text) > PORTION_CHARS:
+            yield portion
+            portion, size = [], 0
+        portion.append(text)
+        size += len(text)
+    yield portion

@@ -13,6 +13,7 @@ from quintet.inputs.sampling import Limits, Resolved, resolve_sampling, word_for
 from quintet.inputs.sequence import PreparedSequence, SequenceSpec
 from quintet.inputs.supported import unsupported
 from quintet.inputs.think_tags import Tags
+from quintet.models.traits import Traits
 from quintet.request import Guide, Prompt, Sampling
 
 
@@ -25,6 +26,30 @@ def texts(specs: Sequence[SequenceSpec]) -> list[str]:
 def words(specs: Sequence[SequenceSpec]) -> list[str]:
     """The distinct texts that must be tokenised as they stand inside a longer one."""
     return list(dict.fromkeys(form for spec in specs for form in word_forms(spec.sampling)))
+
+
+def require_fitting(specs: Sequence[SequenceSpec], traits: Traits, context: int) -> None:
+    """Refuse by their bytes texts that cannot fit, before they are tokenised: no token is longer than the longest.
+
+    Raises:
+        PromptTooLong: there is such a text. A prompt is never cut to fit, whatever ``truncate`` says.
+    """
+    longest = traits.longest
+    if longest is None:
+        return
+    checked: set[str] = set()
+    for spec, prompt in zip(specs, _names(specs), strict=True):
+        for name, text in ((prompt, spec.prompt), ("suffix", spec.suffix)):
+            if isinstance(text, str) and text not in checked:
+                checked.add(text)
+                least = -(-_size(text, longest * context, traits.dropped) // longest)
+                if least > context:
+                    raise PromptTooLong(name, f"must have at most {context} tokens, the context", f"at least {least}")
+
+
+def _size(text: str, most: int, dropped: bytes) -> int:
+    """Bytes that become tokens, of a text that may have over ``most``; else 0."""
+    return len(text.encode("utf-8", "surrogatepass").translate(None, dropped)) if len(text) * 4 > most else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 from quintet.errors import ModelError, shorten
-from quintet.models.families import TensorInfo, expected_tensors, read_spec
+from quintet.models.layout import Place, TensorInfo, expected_tensors
 from quintet.models.metadata import LENGTH_BYTES, Metadata, StringArray, Value, quoted
+from quintet.models.reading import read_spec
 from quintet.models.spec import ModelSpec, RawTensor, Tensors
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def open_model(path: Path) -> GgufFile:
     if parts > 1:
         raise metadata.error("split.count", "must be 1: this is one part of a split model; merge the parts into one file", parts)
     spec = read_spec(metadata, infos, lambda name: reader.floats(name, infos[name]))
-    tensors = {ours: reader.tensor(theirs, infos[theirs]) for ours, theirs in expected_tensors(spec, metadata, infos).items()}
+    tensors = {ours: reader.tensor(place, infos[place.tensor]) for ours, place in expected_tensors(spec, metadata, infos).items()}
     return GgufFile(metadata, spec, tensors)
 
 
@@ -274,10 +275,12 @@ class _Reader:
             raise self.error(f"the type of tensor {quoted(name)}", "must be F32", info.type)
         return self.raw(info).cast("f")
 
-    def tensor(self, name: str, info: TensorInfo) -> RawTensor:
+    def tensor(self, place: Place, info: TensorInfo) -> RawTensor:
         if info.type not in TENSOR_TYPES:
-            raise self.error(f"the type of tensor {quoted(name)}", f"must be one of {' '.join(TENSOR_TYPES)}", info.type)
-        return RawTensor(info.type, info.rows, info.cols, self.raw(info))
+            raise self.error(f"the type of tensor {quoted(place.tensor)}", f"must be one of {' '.join(TENSOR_TYPES)}", info.type)
+        row = info.size // info.rows
+        rows = place.rows or 1
+        return RawTensor(info.type, rows, info.cols, self.raw(info)[place.start * row : (place.start + rows) * row])
 
 
 def file_name(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""What a model file says about its model, in our words: plain values, no tensors."""
+"""What a model file says about its model, in our words: plain values, no tensors. The core's own (csrc/model/config.h) follow them."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ class RopeSpec:
     """Rotary position embedding.
 
     Args:
-        dim: rotated dimensions per head.
+        dim: rotated dimensions per head, the first ones.
         base: theta.
-        interleaved: pairs are (2i, 2i+1) as in llama GGUF files, else (i, i + dim/2) as in qwen2 (NeoX).
         scaling: ``none``, ``linear`` or ``yarn``.
         factor: context extension factor (1 without scaling).
-        original_context: context the model was trained on, for ``yarn``.
-        freq_factors: per-pair divisors of the frequencies (llama 3's ``rope_freqs.weight``); empty = none.
+        original_context: context the model was trained on, for ``yarn`` and ``long_factors``.
+        attn_factor: on the rotated values; ``yarn`` adds its own.
+        freq_factors: per-pair divisors of the frequencies (llama 3's ``rope_freqs.weight``, LongRoPE's short ones); empty = none.
+        long_factors: LongRoPE's (Ding et al. 2024, arXiv 2402.13753) for an engine whose context is beyond ``original_context``; which
+            hold is never a matter of the position.
     """
 
     dim: int
     base: float
-    interleaved: bool
     scaling: str = "none"
     factor: float = 1.0
     original_context: int = 0
@@ -30,6 +31,36 @@ class RopeSpec:
     beta_fast: float = 32.0
     beta_slow: float = 1.0
     freq_factors: tuple[float, ...] = ()
+    long_factors: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSpec:
+    """What one layer does beside its products.
+
+    Args:
+        pre_norm: RMS norms of what goes into attention and into the feed-forward part.
+        post_norm: of what comes out of them, before it is added.
+        qk_norm: of q and k before the rotation: ``none``, ``head`` (each head by itself) or ``full`` (all heads as one vector).
+        qkv_bias: the q, k, v projections have biases.
+        rope: which of the model's rotations; -1 = heads are not rotated.
+        window: tokens that a token sees, itself the last; 0 = all before it.
+        attn_scale: on the products of q and k; 0 = 1 / sqrt(head_dim).
+        attn_cap: scores s become cap * tanh(s / cap); 0 = they stay.
+        residual_scale: on what attention and feed-forward part add.
+        activation: of the gate: ``silu``, or ``gelu`` in its tanh form.
+    """
+
+    pre_norm: bool = True
+    post_norm: bool = False
+    qk_norm: str = "none"
+    qkv_bias: bool = False
+    rope: int = 0
+    window: int = 0
+    attn_scale: float = 0.0
+    attn_cap: float = 0.0
+    residual_scale: float = 1.0
+    activation: str = "silu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +71,19 @@ class ModelSpec:
         architecture: GGUF ``general.architecture``, e.g. ``llama``, ``qwen2``.
         name: ``general.name``, for people.
         context: trained context length in tokens.
-        layers, hidden, heads, kv_heads, head_dim, ffn, vocab: sizes. ``vocab`` is the number of rows of the embedding.
+        hidden, heads, kv_heads, head_dim, ffn, vocab: sizes. ``vocab`` is the number of rows of the embedding.
         norm_eps: epsilon of the RMS norms.
-        qkv_bias: the q, k, v projections have biases.
         tied: the embedding matrix is also the output matrix.
+        interleaved: rotary pairs of the file's q and k are (2i, 2i+1) as in llama's, else (i, i + dim/2) (NeoX).
+        ropes: the rotations, which differ in all but ``dim``.
+        embed_scale: on the embedding's rows.
+        logit_scale: on the logits.
+        logit_cap: and then as ``LayerSpec.attn_cap``.
     """
 
     architecture: str
     name: str
     context: int
-    layers: int
     hidden: int
     heads: int
     kv_heads: int
@@ -57,14 +91,18 @@ class ModelSpec:
     ffn: int
     vocab: int
     norm_eps: float
-    qkv_bias: bool
     tied: bool
-    rope: RopeSpec
+    interleaved: bool
+    ropes: tuple[RopeSpec, ...]
+    layers: tuple[LayerSpec, ...]
+    embed_scale: float = 1.0
+    logit_scale: float = 1.0
+    logit_cap: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class RawTensor:
-    """A tensor as it lies in the file.
+    """A tensor, or rows of one, as they lie in the file.
 
     Args:
         type: GGML type name: ``F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q4_K Q5_K Q6_K``.
@@ -80,5 +118,4 @@ class RawTensor:
 
 
 Tensors = Mapping[str, RawTensor]
-"""By our own names: ``embed``, ``output`` (absent when tied), ``output_norm`` and, for each layer i, ``i.attn_norm i.q i.k i.v
-i.o i.ffn_norm i.gate i.up i.down`` plus ``i.q_bias i.k_bias i.v_bias`` with ``qkv_bias``."""
+"""By our own names: those of ``models/layout.py``."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import Protocol
 
+import tokenizers
 from tokenizers.models import BPE
 
 from quintet.errors import shorten
@@ -25,6 +27,11 @@ from quintet.models.vocabulary import (
     token_id,
 )
 from quintet.models.words import WordCache
+
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the library's threads: one text has no use for them
+
+LONG_WORD = 4096
+"""Letters. A longer word is merged without holding the interpreter, which takes a second for a million; a shorter one is not worth it."""
 
 
 class Encoder(Protocol):
@@ -148,18 +155,31 @@ def _byte_level(meta: Metadata, think: tuple[str, str] | None) -> Tokenizer:
         raise meta.error(PREFIX + "pre", f"must be one of the supported {', '.join(filter(None, PRETOKENIZERS))}", name)
     vocabulary = read_vocabulary(meta, think)
     encoder = _ByteLevel(meta, vocabulary, rules)
-    return _tokenizer(meta, vocabulary, encoder, byte_level_pieces(vocabulary), None, None, rules.add_bos)
+    longest = max(map(len, vocabulary.ids))  # each letter stands for a byte
+    made = _tokenizer(meta, vocabulary, encoder, byte_level_pieces(vocabulary), longest, bos=None, eos=None, add_bos=rules.add_bos)
+    made.traits = replace(made.traits, dropped=encoder.dropped)
+    return made
 
 
 def _sentence_piece(meta: Metadata, think: tuple[str, str] | None) -> Tokenizer:
     vocabulary = read_vocabulary(meta, think)
-    return _tokenizer(meta, vocabulary, SentencePiece(meta, vocabulary), sentence_pieces(vocabulary), 1, 2, True)
+    longest = max(len(text.encode()) for text in vocabulary.ids)
+    encoder = SentencePiece(meta, vocabulary)
+    return _tokenizer(meta, vocabulary, encoder, sentence_pieces(vocabulary), longest, bos=1, eos=2, add_bos=True)
 
 
 def _tokenizer(
-    meta: Metadata, vocabulary: Vocabulary, encoder: Encoder, pieces: Pieces, bos: int | None, eos: int | None, add_bos: bool
+    meta: Metadata,
+    vocabulary: Vocabulary,
+    encoder: Encoder,
+    pieces: Pieces,
+    longest: int,
+    *,
+    bos: int | None,
+    eos: int | None,
+    add_bos: bool,
 ) -> Tokenizer:
-    """``bos``, ``eos`` and ``add_bos`` are what the kind of tokenizer takes when the metadata does not say."""
+    """``longest``: most bytes of plain text in a token; ``bos``, ``eos`` and ``add_bos``: taken where the metadata does not say."""
     size = len(vocabulary.ids)
     bos_id, eos_id = token_id(meta, "bos_token_id", size), token_id(meta, "eos_token_id", size)
     if bos_id is None and bos is not None and bos < size:
@@ -175,10 +195,11 @@ def _tokenizer(
         if len(text) > MAX_LENGTH:
             raise meta.error(PREFIX + "tokens", f"must not have a special token of over {MAX_LENGTH} characters, but entry {token} is one")
     special = frozenset(token for _, token in specials)
+    strip = _strip_after(meta, vocabulary, special)
     return Tokenizer(
         encoder,
-        Specials(specials, _strip_after(meta, vocabulary, special)),
-        Specials(vocabulary.words, _strip_after(meta, vocabulary, special)),
+        Specials(specials, strip),
+        Specials(vocabulary.words, strip),
         pieces=pieces,
         eos_ids=vocabulary.eos_ids | ({eos_id} if eos_id is not None else set()),
         special=special,
@@ -186,7 +207,12 @@ def _tokenizer(
         eos_id=eos_id,
         add_bos=asks["bos"],
         add_eos=asks["eos"],
-        traits=Traits(fim=vocabulary.fim, think=vocabulary.think, roles=_roles(meta, vocabulary, bos_id, eos_id)),
+        traits=Traits(
+            fim=vocabulary.fim,
+            think=vocabulary.think,
+            roles=_roles(meta, vocabulary, bos_id, eos_id),
+            longest=None if strip else max((longest, *(len(text.encode()) for text, _ in specials))),
+        ),
     )
 
 
@@ -217,13 +243,19 @@ class _ByteLevel:
         self._alphabet = byte_alphabet()
         self._size = len(vocabulary.ids)
         self._model = _merger(meta, vocabulary, self._alphabet, rules.whole_words)
+        self._long = tokenizers.Tokenizer(self._model)
         self._encode = WordCache(self._word).encode
+        self.dropped = bytes(byte for byte, letter in enumerate(self._alphabet) if letter not in vocabulary.ids)
+        """Bytes without a token."""
 
     def encode(self, text: str, after_special: bool) -> list[int]:  # noqa: ARG002 - the protocol's
         return self._encode(self._split(text))
 
     def _word(self, word: str) -> tuple[int, ...]:
         letters = word.encode().decode("latin-1").translate(self._alphabet)
+        if len(letters) > LONG_WORD:  # of the library's calls only this one lets other threads run
+            (merged,) = self._long.encode_batch([letters], add_special_tokens=False)
+            return tuple(token for token in merged.ids if token < self._size)
         return tuple(token.id for token in self._model.tokenize(letters) if token.id < self._size)
 
 

@@ -52,9 +52,13 @@ class Traits:
     Args:
         added: how many tokens ``encode`` puts before and after a text.
         think: ``None`` = the model does not think.
+        longest: most bytes of a text that become one token; ``None`` = any number.
+        dropped: bytes of a text that become none.
     """
 
     added: tuple[int, int] = (0, 0)
     fim: Fim = Fim()
     think: ThinkTags | None = None
     roles: Roles = Roles()
+    longest: int | None = None
+    dropped: bytes = b""

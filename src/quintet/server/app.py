@@ -10,7 +10,10 @@ from quintet.config import ServerConfig
 from quintet.dialects.catalog import PROVIDERS
 from quintet.engines.registry import Registry
 from quintet.errors import BodyTooLarge, NotFound, QuintetError, SlowBody
+from quintet.executor import FairExecutor
+from quintet.ledger.ledger import Ledger
 from quintet.server import pages
+from quintet.server.accounts import Accounts
 from quintet.server.admin import Admin
 from quintet.server.asgi import ASGIApp, Receive, Scope, Send
 from quintet.server.auth import ANYBODY, Keys
@@ -34,32 +37,35 @@ KEEP_ALIVE = 15.0
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"})
 
 
-def create_app(models: Registry, config: ServerConfig, *, source: Source | None = None, keep_alive: float = KEEP_ALIVE) -> ASGIApp:
+def create_app(
+    models: Registry, config: ServerConfig, *, source: Source | None = None, keep_alive: float = KEEP_ALIVE, ledger: Ledger | None = None
+) -> ASGIApp:
     """The application that serves ``models``; it closes them when the server shuts down.
 
-    Run it with uvicorn's ``server_header=False``.
+    Run it with uvicorn's ``server_header=False``. The ``ledger``'s clock must be the source's.
 
     Raises:
         KeyFileError: the key file is missing, unsafe or malformed.
     """
-    return App(models, config, source or Source(), keep_alive)
+    return App(models, config, source or Source(), keep_alive, ledger)
 
 
 class App:
     """See ``create_app``."""
 
-    def __init__(self, registry: Registry, config: ServerConfig, source: Source, keep_alive: float) -> None:
+    def __init__(self, registry: Registry, config: ServerConfig, source: Source, keep_alive: float, ledger: Ledger | None) -> None:
         self._registry = registry
         self._source = source
         admin = (config.admin_key,) if config.admin_key else ()
         closed = config.api_keys or config.api_key_file  # else everybody is welcome, and the admin key opens only what is its own
         self._keys = Keys((*config.api_keys, *admin) if closed else (), config.api_key_file, source.clock)
-        self._telemetry = Telemetry(registry.entries, source.clock)
+        self._telemetry = Telemetry(registry.entries, source.clock, ledger)
         models = Models(registry, int(source.now()))
         probes = Probes(registry, self._telemetry)
-        completions = Completions(models, source, config, self._telemetry, keep_alive)
+        executor = FairExecutor()
+        completions = Completions(models, source, config, self._telemetry, Accounts(ledger), keep_alive, executor)
         once = Once(config.max_body_bytes, source.clock)
-        tokens = Tokens(models, config.max_body_bytes)
+        tokens = Tokens(models, config.max_body_bytes, executor)
         admins = Admin(registry, models, Keys(admin, None, source.clock) if admin else None, config)
         public = {**probes.public(), **pages.public()}
         self._public = frozenset(path.encode() for path in public)

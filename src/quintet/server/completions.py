@@ -17,8 +17,10 @@ from quintet.dialects.base import Format, Headers, Identity, Parsed, Renderer
 from quintet.engines.registry import Served
 from quintet.errors import BadRequest, QuintetError, TooManyRequests
 from quintet.events import ChoiceDone, Event, Failed, Finished
+from quintet.executor import FairExecutor
 from quintet.inputs.prepare import Preparer
 from quintet.request import CompletionRequest
+from quintet.server.accounts import Accounts
 from quintet.server.auth import Caller
 from quintet.server.bodies import as_json
 from quintet.server.call import Call
@@ -47,7 +49,7 @@ class Source:
     clock: Callable[[], float] = time.monotonic
 
 
-async def _as_parsed(parsed: Parsed, _: Preparer) -> CompletionRequest:
+async def _as_parsed(parsed: Parsed, _: Preparer, _tenant: str) -> CompletionRequest:
     return parsed.request
 
 
@@ -57,13 +59,13 @@ class CompletionApi:
 
     Args:
         title: whose page documents its fields.
-        complete: what is still to be done to a parsed request with its model's preparer.
+        complete: what is still to be done to a parsed request with its model's preparer, for a tenant.
         done: the last frame of a stream.
     """
 
     title: str
     format: Format
-    complete: Callable[[Parsed, Preparer], Awaitable[CompletionRequest]] = _as_parsed
+    complete: Callable[[Parsed, Preparer, str], Awaitable[CompletionRequest]] = _as_parsed
     done: bytes = DONE
 
 
@@ -85,14 +87,26 @@ class Completions:
 
     Args:
         keep_alive: seconds of silence after which something is sent.
+        executor: for what takes long.
     """
 
-    def __init__(self, models: Models, source: Source, config: ServerConfig, telemetry: Telemetry, keep_alive: float) -> None:
+    def __init__(
+        self,
+        models: Models,
+        source: Source,
+        config: ServerConfig,
+        telemetry: Telemetry,
+        accounts: Accounts,
+        keep_alive: float,
+        executor: FairExecutor,
+    ) -> None:
         self._models = models
         self._source = source
         self._config = config
         self._telemetry = telemetry
+        self._accounts = accounts
         self._keep_alive = keep_alive
+        self._executor = executor
         self._running: Counter[str] = Counter()  # completions per key
 
     async def __call__(self, call: Call) -> None:
@@ -112,20 +126,23 @@ class Completions:
         async with deadline.kept():
             backend = await self._models.ready(call, served.entry)
             preparer = served.entry.preparer
-            request = _resolved(await api.complete(parsed, preparer), served.name, call.caller)
+            request = _resolved(await api.complete(parsed, preparer, call.caller.id), served.name, call.caller)
             service = Service(backend, preparer, self._source.clock, self._config.max_logprobs)
             job = await service.prepare(request, call.caller.id)
-        observer = Observer(self._telemetry.of(served.entry.name), request, call.arrived)
         identity = Identity(self._source.token(), int(self._source.now()), request.model, backend.capabilities.fingerprint)
         renderer = api.format.renderer(request, identity, parsed.options)
-        try:
-            async with Guard(call.http.receive, job, deadline) as guard:
-                job.start()  # nothing was awaited since it was prepared: nobody else can have taken its place in the queue
-                run = _Run(call, job, renderer, observer, guard, tuple(_warnings(parsed)), api.done)
-                await (self._stream(run) if request.stream else self._json(run))
-        finally:
-            observer.ended(job.usage)
-            call.facts.update(model=served.entry.name, **observer.facts())
+        async with self._accounts.row(call, served.entry.name, request, identity, job) as account:
+            job.require_room()  # others may have come while the row was written; nothing can between this and ``start``
+            observer = Observer(self._telemetry.of(served.entry.name), request, call.arrived)
+            try:
+                async with Guard(call.http.receive, job, deadline) as guard:
+                    account.begin(observer, guard)
+                    job.start()
+                    run = _Run(call, job, renderer, observer, guard, tuple(_warnings(parsed)), api.done)
+                    await (self._stream(run) if request.stream else self._json(run))
+            finally:
+                observer.ended(job.usage)
+                call.facts.update(model=served.entry.name, **observer.facts())
 
     @contextlib.contextmanager
     def _slot(self, caller: Caller) -> Iterator[None]:
@@ -153,7 +170,7 @@ class Completions:
             return api.format.parse(as_json(body, http.headers, most), self._source.seed())
 
         small = len(body) <= INLINE_BYTES and "content-encoding" not in http.headers
-        parsed = parse() if small else await asyncio.to_thread(parse)
+        parsed = parse() if small else await self._executor.run(call.caller.id, parse)
         if parsed.ignored and self._config.strict:
             rule = f"is not a field of {api.title}'s page, and this server is strict"
             raise BadRequest(parsed.ignored[0], rule, code="unknown_parameter")

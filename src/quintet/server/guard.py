@@ -74,8 +74,8 @@ class Guard:
 
     @property
     def gone(self) -> bool:
-        """The client closed the connection."""
-        return self._watch.done()
+        """The client closed the connection before the block was left."""
+        return self._watch.done() and not self._watch.cancelled()
 
     def failure(self, events: list[Event]) -> QuintetError | None:
         """Why a request ended early though its client is still there: its time is up, it failed, or the server shuts down."""

@@ -45,6 +45,8 @@ class Request:
         self.headers = Headers(list(scope["headers"]))
         self.receive = receive
         self.status = 0
+        self.ended = False
+        """The last byte was handed over."""
         self.always: list[tuple[str, str]] = []  # headers of the answer, whatever it will be
         self._send = send
         given = self.headers.get("x-request-id", "")
@@ -81,6 +83,7 @@ class Request:
     async def write(self, data: bytes, last: bool = False) -> None:
         """Send a part of the body; waits while the client reads too slowly."""
         await self._send({"type": "http.response.body", "body": data, "more_body": not last})
+        self.ended = last
 
     async def forward(self, message: Message, more: Iterable[tuple[bytes, bytes]] = ()) -> None:
         """Send what was sent to another request, with more headers."""

@@ -30,8 +30,8 @@ class Infill:
             reply = error(failure)
             await call.http.reply(reply.status, reply.body, reply.headers)
 
-    async def _filled(self, parsed: Parsed, preparer: Preparer) -> CompletionRequest:
+    async def _filled(self, parsed: Parsed, preparer: Preparer, tenant: str) -> CompletionRequest:
         """The request with the gap's prompt."""
         assert isinstance(parsed.options, Options)
-        prompt, stops = await preparer.fill(parsed.options.gap)
+        prompt, stops = await preparer.fill(parsed.options.gap, tenant)
         return replace(parsed.request, prompts=(prompt,), sampling=replace(parsed.request.sampling, stop_token_ids=stops))

@@ -15,6 +15,8 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from quintet.backends.base import BATCH_TOKENS, Health
+from quintet.ledger.ledger import Ledger
+from quintet.ledger.stats import BOUNDS
 
 MEDIA = CONTENT_TYPE_PLAIN_0_0_4
 
@@ -41,11 +43,14 @@ class Telemetry:
     Args:
         models: their public names; their counters stand at zero from the start, so that rates can be taken.
         clock: seconds, monotonic.
+        ledger: told of too, if one is kept.
     """
 
-    def __init__(self, models: Iterable[str], clock: Callable[[], float]) -> None:
+    def __init__(self, models: Iterable[str], clock: Callable[[], float], ledger: Ledger | None = None) -> None:
         self._clock = clock
         self._registry = CollectorRegistry()
+        if ledger is not None:
+            self._registry.register(_Ledger(ledger))
         self._families = _Families(self._registry)
         self._models = {model: ModelMetrics(self._families, model, clock) for model in models}
         self._http = Counter("http_requests", "Answers.", ("method", "handler", "status"), registry=self._registry)
@@ -202,6 +207,23 @@ _COUNTS: tuple[tuple[str, str, Callable[[Health], int]], ...] = (
     ("vllm:spec_decode_num_draft_tokens", "Tokens drafted.", lambda h: h.counts.drafted),
     ("vllm:spec_decode_num_accepted_tokens", "Drafted tokens that were drawn too.", lambda h: h.counts.accepted),
 )
+
+
+class _Ledger(Collector):
+    """What the ledger counts of itself."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics, as they are now."""
+        stats = self._ledger.stats
+        yield CounterMetricFamily("quintet:ledger_rows_written", "Rows of ended requests that are on the disk.", stats.written)
+        yield CounterMetricFamily("quintet:ledger_requests_spooled", "Requests served while their row was only in memory.", stats.spooled)
+        yield CounterMetricFamily("quintet:ledger_requests_refused", "Requests refused as their row could not be written.", stats.refused)
+        yield GaugeMetricFamily("quintet:ledger_rows_spooled", "Rows only in memory as they cannot be written.", self._ledger.spooled)
+        buckets = list(zip([*map(floatToGoString, BOUNDS), "+Inf"], accumulate(stats.commits), strict=True))
+        yield HistogramMetricFamily("quintet:ledger_write_seconds", "Time of a commit.", buckets, stats.seconds)
 
 
 def _usage(health: Health) -> float:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
+from functools import partial
 
 from quintet.dialects.tokens import detokenized, parse_detokenize, parse_tokenize, tokenized, tokenizer_info
+from quintet.executor import FairExecutor
 from quintet.server.call import Call
 from quintet.server.models import Models
 
@@ -14,31 +15,36 @@ class Tokens:
 
     Args:
         max_body: bytes.
+        executor: for what takes long.
     """
 
-    def __init__(self, models: Models, max_body: int) -> None:
+    def __init__(self, models: Models, max_body: int, executor: FairExecutor) -> None:
         self._models = models
         self._max_body = max_body
+        self._executor = executor
 
     async def tokenize(self, call: Call) -> None:
         """``POST /tokenize``."""
         body = await call.http.body(self._max_body)
-        asked = await asyncio.to_thread(parse_tokenize, body)
+        tenant = call.caller.id
+        asked = await self._executor.run(tenant, partial(parse_tokenize, body))
         entry = self._models.find(asked.model, call.provider).entry
         with entry.held():
             backend = await self._models.ready(call, entry)
-            ids = await entry.preparer.tokenize(asked.text, asked.add_special)
+            ids = await entry.preparer.tokenize(asked.text, asked.add_special, tenant=tenant)
             about = backend.capabilities
-            await call.http.reply(200, await asyncio.to_thread(tokenized, asked, ids, about.pieces, about.context))
+            answer = await self._executor.run(tenant, partial(tokenized, asked, ids, about.pieces, about.context))
+            await call.http.reply(200, answer)
 
     async def detokenize(self, call: Call) -> None:
         """``POST /detokenize``."""
         body = await call.http.body(self._max_body)
-        model, ids = await asyncio.to_thread(parse_detokenize, body)
+        tenant = call.caller.id
+        model, ids = await self._executor.run(tenant, partial(parse_detokenize, body))
         entry = self._models.find(model, call.provider).entry
         with entry.held():
             about = (await self._models.ready(call, entry)).capabilities
-            await call.http.reply(200, await asyncio.to_thread(detokenized, ids, about.pieces))
+            await call.http.reply(200, await self._executor.run(tenant, partial(detokenized, ids, about.pieces)))
 
     async def info(self, call: Call) -> None:
         """``GET /tokenizer_info``; ``?model=`` names another model than the first."""

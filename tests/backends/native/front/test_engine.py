@@ -26,6 +26,7 @@ from quintet.events import Finish, TokenEvent
 from quintet.inputs.prepare import INLINE_CHARS
 from quintet.inputs.sequence import PreparedSequence, SequenceSpec
 from quintet.inputs.tokenizer import Tokenizer
+from quintet.models.traits import Traits
 from quintet.request import Prompt, Sampling
 
 PIECES = ToyTokenizer().pieces
@@ -268,6 +269,9 @@ def test_equal_texts_are_tokenised_once_and_long_ones_off_the_event_loop() -> No
     seen: list[tuple[int, str]] = []
 
     class Watched(ToyTokenizer):
+        def __init__(self) -> None:
+            self.traits = Traits()  # no text is too long by its bytes alone
+
         def encode(self, text: str) -> list[int]:
             seen.append((len(text), threading.current_thread().name))
             return [1]

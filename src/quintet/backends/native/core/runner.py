@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 
 import numpy as np
 
@@ -80,20 +81,9 @@ class NativeRunner:
 
 
 def _config(spec: ModelSpec, context: int) -> dict[str, object]:
-    """The spec in the names of csrc/model/model.h's ``Config``."""
-    rope = spec.rope
-    names = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "norm_eps", "qkv_bias", "tied")
-    return {
-        "context": context,
-        **{name: getattr(spec, name) for name in names},
-        "interleaved": rope.interleaved,
-        "rope_dim": rope.dim,
-        "rope_base": rope.base,
-        "rope_scaling": rope.scaling,
-        "rope_factor": rope.factor,
-        "rope_original_context": rope.original_context,
-        "rope_attn_factor": rope.attn_factor,
-        "rope_beta_fast": rope.beta_fast,
-        "rope_beta_slow": rope.beta_slow,
-        "rope_freq_factors": list(rope.freq_factors),
-    }
+    """The spec in the names of csrc/model/config.h."""
+    ropes = []
+    for rope in spec.ropes:
+        factors = rope.long_factors if rope.long_factors and context > rope.original_context else rope.freq_factors
+        ropes.append({**asdict(rope), "freq_factors": list(factors)})
+    return {**asdict(spec), "context": context, "ropes": ropes, "layers": [asdict(layer) for layer in spec.layers]}

@@ -1,0 +1,39 @@
+// A decoder-only transformer as data. Python's ModelSpec (models/spec.py) says the same of a file, name by name.
+#pragma once
+#include <vector>
+#include "model/rope.h"
+
+namespace quintet {
+
+enum class QkNorm { none, head, full };  // of q and k before the rotation: each head by itself, or all heads as one vector
+enum class Activation { silu, gelu };    // of the gate; gelu in its tanh form
+
+struct LayerConfig {
+  bool pre_norm = true;    // RMS norms of what goes into attention and feed-forward,
+  bool post_norm = false;  // and of what comes out, before it is added
+  QkNorm qk_norm = QkNorm::none;
+  bool qkv_bias = false;
+  int rope = 0;              // of Config::ropes; -1: heads are not rotated
+  int window = 0;            // tokens that a token sees, itself the last; 0 = all before it
+  float attn_scale = 0;      // on q times k; 0 = 1 / sqrt(head_dim)
+  float attn_cap = 0;        // scores s become cap * tanh(s / cap); 0 = they stay
+  float residual_scale = 1;  // on what attention and feed-forward add
+  Activation activation = Activation::silu;
+};
+
+struct Config {
+  int context = 0, hidden = 0, heads = 0, kv_heads = 0, head_dim = 0, ffn = 0, vocab = 0;
+  float norm_eps = 0;
+  bool tied = false;         // the embedding is also the output matrix
+  bool interleaved = false;  // the file's q and k rows are in rope pairs (2i, 2i+1): reordered to (i, i + dim/2) when packed
+  float embed_scale = 1;     // on the embedding's rows
+  float logit_scale = 1;     // on the logits,
+  float logit_cap = 0;       // and then as attn_cap
+  std::vector<RopeParams> ropes;
+  std::vector<LayerConfig> layers;
+};
+
+// `config`, which can be computed. Throws std::invalid_argument.
+const Config& checked(const Config& config);
+
+}  // namespace quintet

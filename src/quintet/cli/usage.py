@@ -1,0 +1,75 @@
+"""``quintet usage``, and the options that say how a ledger is kept."""
+
+from __future__ import annotations
+
+import re
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+from quintet.cli.console import OptionError
+from quintet.config import LedgerConfig
+from quintet.errors import shorten
+from quintet.ledger.report import FORMS, GROUPS, Query, usage
+
+_SECONDS = {"d": 86_400.0, "h": 3_600.0}
+
+
+def ledger_config(file: Path | None, full: str, keep: str) -> LedgerConfig | None:
+    """How to keep a ledger, if one is to be kept.
+
+    Raises:
+        OptionError: a malformed option, or one that means nothing without a ledger.
+    """
+    seconds = parse_keep(keep)
+    if file is None:
+        if full != "refuse" or seconds:
+            raise OptionError(f"--ledger-{'full' if full != 'refuse' else 'keep'} means nothing without --ledger FILE.")
+        return None
+    return LedgerConfig(file, full == "serve", seconds)
+
+
+def parse_keep(text: str) -> float:
+    """Seconds of a time such as ``90d`` or ``12h``; 0 = for ever.
+
+    Raises:
+        OptionError: not such a time.
+    """
+    if text.strip() == "0":
+        return 0.0
+    found = re.fullmatch(r"([1-9]\d{0,5})([dh])", text.strip(), re.ASCII)
+    if found is None:
+        raise OptionError(f"--ledger-keep must be a whole number with a unit d or h, such as 90d, or 0, got {shorten(text)}.")
+    return float(found[1]) * _SECONDS[found[2]]
+
+
+def report(file: Path | None, by: str, since: str | None, until: str | None, key: str | None, form: str) -> None:
+    """Print what was used.
+
+    Raises:
+        OptionError: a malformed option.
+        LedgerError: the ledger cannot be read.
+    """
+    if file is None:
+        raise OptionError("--ledger FILE must say which ledger.")
+    groups = tuple(part.strip() for part in by.split(",") if part.strip())
+    if not set(groups) <= set(GROUPS) or len(set(groups)) < len(groups):
+        raise OptionError(f"--by must be some of {', '.join(GROUPS)}, each once, with commas between them, got {shorten(by)}.")
+    if key is not None and not re.fullmatch("[0-9a-f]{8}", key):
+        raise OptionError(f"--key must be a key's id, the 8 hex digits that are in the log, got {shorten(key)}.")
+    first = parse_time(since, "--since") if since else 0.0
+    last = parse_time(until, "--until") if until else float("inf")
+    sys.stdout.write(FORMS[form](groups, usage(file, Query(groups, first, last, key))))
+
+
+def parse_time(text: str, option: str) -> float:
+    """Unix time of a date or a time, in UTC if it does not say otherwise.
+
+    Raises:
+        OptionError: neither.
+    """
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        raise OptionError(f"{option} must be a date such as 2026-11-30, or a time such as 2026-11-30T12:00, got {shorten(text)}.") from None
+    return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()

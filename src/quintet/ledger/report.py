@@ -1,0 +1,87 @@
+"""What was used, summed up: read from the file, also while a server writes."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from quintet.ledger.schema import LedgerError, read
+
+GROUPS = ("key", "model", "day", "dialect", "state")
+SUMS = ("requests", "prompt", "completion", "cached", "reasoning", "total")
+
+_ROWS = """
+    SELECT key, model, date(arrived, 'unixepoch') AS day, dialect, state, arrived, 1 AS requests, prompt, completion, cached, reasoning
+    FROM requests WHERE arrived >= :since AND arrived < :until
+    UNION ALL
+    SELECT key, model, day, dialect, state, CAST(strftime('%s', day) AS REAL) AS arrived, requests, prompt, completion, cached, reasoning
+    FROM totals WHERE CAST(strftime('%s', day) AS REAL) >= :since AND CAST(strftime('%s', day) AS REAL) < :until
+"""
+_SUMS = """coalesce(sum(requests), 0), coalesce(sum(prompt), 0), coalesce(sum(completion), 0), coalesce(sum(cached), 0),
+           coalesce(sum(reasoning), 0), coalesce(sum(prompt + completion), 0)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """Which requests, and how they are put together.
+
+    Args:
+        by: some of ``GROUPS``.
+        since, until: Unix times: arrived from the first on, and before the second. What is only kept by days counts where its day begins.
+        key: of this ``Caller.id`` alone.
+    """
+
+    by: tuple[str, ...]
+    since: float = 0.0
+    until: float = float("inf")
+    key: str | None = None
+
+
+def usage(file: Path, query: Query) -> list[tuple[str | int, ...]]:
+    """A row for each group, ordered: its words, then the sums. One moment of the file, whatever is being written.
+
+    Raises:
+        LedgerError: see ``schema.read``; or it cannot be read.
+    """
+    assert set(query.by) <= set(GROUPS)
+    groups = ", ".join(query.by)
+    columns = ", ".join((*query.by, _SUMS))
+    sql = f"SELECT {columns} FROM ({_ROWS}) WHERE :key IS NULL OR key = :key"  # noqa: S608  # columns are words of ours
+    if groups:
+        sql += f" GROUP BY {groups} ORDER BY {groups}"
+    connection = read(file)
+    try:
+        return connection.execute(sql, {"since": query.since, "until": query.until, "key": query.key}).fetchall()
+    except sqlite3.Error as error:
+        raise LedgerError(f"ledger {file}: {error}.") from None
+    finally:
+        connection.close()
+
+
+def as_table(by: Sequence[str], rows: Sequence[Sequence[str | int]]) -> str:
+    """For people."""
+    cells = [(*by, *SUMS), *(tuple(f"{cell:,}" if isinstance(cell, int) else cell or "-" for cell in row) for row in rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
+    aligned = [str.ljust if column < len(by) else str.rjust for column in range(len(widths))]
+    lines = ["  ".join(align(cell, width) for align, cell, width in zip(aligned, row, widths, strict=True)).rstrip() for row in cells]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def as_csv(by: Sequence[str], rows: Sequence[Sequence[str | int]]) -> str:
+    """RFC 4180, with a head."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([(*by, *SUMS), *rows])
+    return text.getvalue()
+
+
+def as_json(by: Sequence[str], rows: Sequence[Sequence[str | int]]) -> str:
+    """A list of objects."""
+    return json.dumps([dict(zip((*by, *SUMS), row, strict=True)) for row in rows], indent=2) + "\n"
+
+
+FORMS = {"table": as_table, "csv": as_csv, "json": as_json}

@@ -1,0 +1,124 @@
+"""The ledger's file: its tables, its version, and how it is opened."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+from pathlib import Path
+
+from quintet.errors import QuintetError
+from quintet.ledger.rows import Row
+
+APPLICATION = 0x514C4744
+"""What marks a SQLite file as a ledger."""
+
+BUSY_S = 5.0
+"""Most seconds that one process waits for another's write: of the server that hands over to this one."""
+
+STEPS = (
+    """
+    CREATE TABLE requests (
+      number INTEGER PRIMARY KEY, id TEXT NOT NULL, key TEXT NOT NULL, model TEXT NOT NULL, dialect TEXT NOT NULL, n INTEGER NOT NULL,
+      arrived REAL NOT NULL, first REAL, total REAL, prompt INTEGER NOT NULL, completion INTEGER NOT NULL, cached INTEGER NOT NULL,
+      reasoning INTEGER NOT NULL, state TEXT NOT NULL, finish TEXT NOT NULL, status INTEGER NOT NULL);
+    CREATE INDEX requests_arrived ON requests (arrived);
+    CREATE TABLE totals (
+      day TEXT NOT NULL, key TEXT NOT NULL, model TEXT NOT NULL, dialect TEXT NOT NULL, state TEXT NOT NULL, requests INTEGER NOT NULL,
+      prompt INTEGER NOT NULL, completion INTEGER NOT NULL, cached INTEGER NOT NULL, reasoning INTEGER NOT NULL,
+      PRIMARY KEY (day, key, model, dialect, state)) WITHOUT ROWID;
+    CREATE TABLE lives (life INTEGER PRIMARY KEY AUTOINCREMENT, seen REAL NOT NULL);
+    """,
+)
+"""What makes a file of each version out of one of the version before; a file's version is the number of steps that it has seen.
+
+A step only adds, with defaults: a server of the version before that still drains writes on into the same file.
+"""
+
+_ONE_ROW = f"({', '.join('?' * len(Row._fields))})"
+_INSERT = f"INSERT INTO requests ({', '.join(Row._fields)}) VALUES"
+_UPDATE = """ON CONFLICT (number) DO UPDATE SET
+  first = excluded.first, total = excluded.total, prompt = excluded.prompt, completion = excluded.completion, cached = excluded.cached,
+  reasoning = excluded.reasoning, state = excluded.state, finish = excluded.finish, status = excluded.status"""
+
+
+def upsert(count: int) -> str:
+    """The statement that writes so many rows as they stand now."""
+    return " ".join((_INSERT, ", ".join([_ONE_ROW] * count), _UPDATE))
+
+
+class LedgerError(QuintetError):
+    """The ledger's file cannot be used."""
+
+
+def connect(file: Path) -> sqlite3.Connection:
+    """A connection that writes, to a file of the newest version: it is made, or brought there. For one thread at a time.
+
+    What is committed is on the disk: a write-ahead log, synchronised at each commit.
+
+    Raises:
+        LedgerError: the file cannot be opened or written, is none of ours, is of a newer version, or is open to others.
+    """
+    try:
+        os.close(os.open(file, os.O_CREAT | os.O_RDWR, 0o600))  # SQLite gives the files beside it the same mode
+        if file.stat().st_mode & (stat.S_IROTH | stat.S_IWOTH | stat.S_IWGRP):
+            raise LedgerError(f"ledger {file} may be read by everybody or written by others; chmod 600 it.")
+        connection = sqlite3.connect(file, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        _upgrade(file, connection)
+    except OSError as error:
+        raise LedgerError(f"ledger {file}: {error.strerror}.") from None
+    except sqlite3.Error as error:
+        raise LedgerError(f"ledger {file}: {error}.") from None
+    return connection
+
+
+def read(file: Path) -> sqlite3.Connection:
+    """A connection that reads, also while a server writes.
+
+    Raises:
+        LedgerError: there is no such file, it is none of ours, or of a newer version.
+    """
+    if not file.is_file():
+        raise LedgerError(f"ledger {file}: there is no such file.")
+    try:
+        connection = sqlite3.connect(file, timeout=BUSY_S, isolation_level=None)
+        connection.execute("PRAGMA query_only = 1")  # not opened read-only: after a crash it is a reader that must look through the log
+        if version(file, connection) == 0:
+            raise LedgerError(f"ledger {file} is empty.")
+    except sqlite3.Error as error:
+        raise LedgerError(f"ledger {file}: {error}.") from None
+    return connection
+
+
+def version(file: Path, connection: sqlite3.Connection) -> int:
+    """How many of the steps the file has seen; 0 = it is empty.
+
+    Raises:
+        LedgerError: it is none of ours, or of a newer version.
+    """
+    mark, found = (int(connection.execute(f"PRAGMA {name}").fetchone()[0]) for name in ("application_id", "user_version"))
+    if mark != APPLICATION:
+        if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            raise LedgerError(f"ledger {file} is another program's database.")
+        return 0
+    if found > len(STEPS):
+        raise LedgerError(f"ledger {file} is of version {found}, and this Quintet knows versions up to {len(STEPS)}: use the newer one.")
+    return found
+
+
+def _upgrade(file: Path, connection: sqlite3.Connection) -> None:
+    if version(file, connection) == len(STEPS):
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        for step in STEPS[version(file, connection) :]:  # asked again: another process may have come first
+            for statement in filter(str.strip, step.split(";")):
+                connection.execute(statement)
+        connection.execute(f"PRAGMA application_id = {APPLICATION}")
+        connection.execute(f"PRAGMA user_version = {len(STEPS)}")
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise

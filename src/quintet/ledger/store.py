@@ -1,0 +1,150 @@
+"""Rows in SQLite. Everything here blocks, and is called by one thread at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from pathlib import Path
+
+from quintet.ledger import lives
+from quintet.ledger.rows import Row, State
+from quintet.ledger.schema import connect, upsert
+
+MOST_AT_ONCE = 256
+"""Rows of a statement, and of a step of the clean-up, which others wait for."""
+
+LIFE_BITS = 40
+"""A row's number is that of its process's life, and below it a count."""
+
+_EXPIRE = """
+    INSERT INTO totals (day, key, model, dialect, state, requests, prompt, completion, cached, reasoning)
+    SELECT date(arrived, 'unixepoch') AS day, key, model, dialect, state,
+      count(*), sum(prompt), sum(completion), sum(cached), sum(reasoning)
+    FROM requests WHERE number IN (SELECT number FROM old) GROUP BY day, key, model, dialect, state
+    ON CONFLICT (day, key, model, dialect, state) DO UPDATE SET
+      requests = requests + excluded.requests, prompt = prompt + excluded.prompt, completion = completion + excluded.completion,
+      cached = cached + excluded.cached, reasoning = reasoning + excluded.reasoning"""
+
+
+class Store:
+    """A ledger's file, open for writing.
+
+    Raises:
+        LedgerError: see ``schema.connect``.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._connection = connect(file)
+        self._connection.execute("CREATE TEMP TABLE old (number INTEGER PRIMARY KEY)")
+        self.life = 0
+        self._lock: lives.Life | None = None
+
+    def begin(self, now: float) -> int:
+        """Begin a life of this process; the first number of its rows. No two lives share one, whatever clocks say.
+
+        Raises:
+            sqlite3.Error, OSError: it cannot be written down.
+        """
+        with self._transaction():  # nobody else looks for the dead between the life and its lock
+            cursor = self._connection.execute("INSERT INTO lives (seen) VALUES (?)", (now,))
+            self.life = int(cursor.lastrowid or 0)
+            self._lock = lives.Life(self._file, self.life)
+        return self.life << LIFE_BITS
+
+    def write(self, rows: Mapping[int, Row | None]) -> None:
+        """Write rows as they stand now, all or none; ``None`` = there is none of this number. On the disk when it returns.
+
+        Up to ``MOST_AT_ONCE`` rows are one statement, and a transaction without more words: each further statement would mean that
+        this thread asks once more for the interpreter's lock while the event loop has it.
+
+        Raises:
+            sqlite3.Error: the disk is full or broken; nothing was written.
+        """
+        written = [row for row in rows.values() if row is not None]
+        with contextlib.nullcontext() if 0 < len(rows) == len(written) <= MOST_AT_ONCE else self._transaction():
+            for first in range(0, len(written), MOST_AT_ONCE):
+                part = written[first : first + MOST_AT_ONCE]
+                self._connection.execute(upsert(len(part)), [*chain.from_iterable(part)])
+            withdrawn = [(number,) for number, row in rows.items() if row is None]
+            self._connection.executemany("DELETE FROM requests WHERE number = ?", withdrawn)
+
+    def probe(self, now: float) -> None:
+        """Write something, to see whether that is possible.
+
+        Raises:
+            sqlite3.Error: it is not.
+        """
+        self._connection.execute("UPDATE lives SET seen = ? WHERE life = ?", (now, self.life))
+
+    def bury(self) -> int:
+        """Mark what ran in processes that have died as incomplete; the number of these rows.
+
+        Raises:
+            sqlite3.Error: it cannot be written.
+        """
+        with self._transaction():
+            others = [life for (life,) in self._connection.execute("SELECT life FROM lives WHERE life <> ?", (self.life,))]
+            dead = [life for life in others if lives.ended(self._file, life)]
+            count = sum(self._end(life) for life in dead)
+        for life in dead:
+            lives.forget(self._file, life)
+        return count
+
+    def expire(self, before: float) -> bool:
+        """Put some of the ended requests that arrived before a time together, by day (UTC); whether there may be more.
+
+        Raises:
+            sqlite3.Error: it cannot be written.
+        """
+        with self._transaction():
+            self._connection.execute("DELETE FROM old")
+            found = self._connection.execute(
+                "INSERT INTO old SELECT number FROM requests WHERE arrived < ? AND state <> ? LIMIT ?", (before, State.OPEN, MOST_AT_ONCE)
+            ).rowcount
+            if found:
+                self._connection.execute(_EXPIRE)
+                self._connection.execute("DELETE FROM requests WHERE number IN (SELECT number FROM old)")
+        return found == MOST_AT_ONCE
+
+    def spent(self, slots: float) -> list[tuple[str, float, int]]:
+        """Tokens of each key by time: (key, Unix time, tokens); of days that are summed up, at their beginning.
+
+        Args:
+            slots: seconds; times are rounded down to these.
+        """
+        return self._connection.execute(
+            """SELECT key, CAST(arrived / :slot AS INTEGER) * :slot AS time, sum(prompt + completion) FROM requests GROUP BY key, time
+               UNION ALL SELECT key, CAST(strftime('%s', day) AS REAL), sum(prompt + completion) FROM totals GROUP BY key, day""",
+            {"slot": slots},
+        ).fetchall()
+
+    def close(self) -> None:
+        """Let go of the file. Rows of this life that are still open will never be closed now."""
+        with contextlib.suppress(sqlite3.Error), self._transaction():  # else the next life finds them
+            self._end(self.life)
+        if self._lock is not None:
+            self._lock.end()
+        self._connection.close()
+
+    def _end(self, life: int) -> int:
+        first = life << LIFE_BITS
+        cursor = self._connection.execute(
+            "UPDATE requests SET state = ? WHERE number >= ? AND number < ? AND state = ?",
+            (State.INCOMPLETE, first, first + (1 << LIFE_BITS), State.OPEN),
+        )
+        self._connection.execute("DELETE FROM lives WHERE life = ?", (life,))
+        return cursor.rowcount
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._connection.execute("COMMIT")
+        except BaseException:
+            if self._connection.in_transaction:  # SQLite ends one by itself at some errors of the disk
+                self._connection.execute("ROLLBACK")
+            raise

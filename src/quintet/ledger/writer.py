@@ -1,0 +1,136 @@
+"""The thread that writes. What comes while it waits for the disk is written together: one synchronisation for all who wait for one.
+
+A row that could not be written stays in memory, and is tried again until it is; a newer state of it takes its place.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+from collections.abc import Callable
+
+from quintet.ledger.rows import Row, State
+from quintet.ledger.stats import Stats
+from quintet.ledger.store import Store
+
+_log = logging.getLogger(__name__)
+
+RETRY_S = 0.5
+"""Seconds until a disk that was full or broken is tried again."""
+
+TIDY_S = 60.0
+"""Seconds between two looks for rows that are too old, and for processes that have died."""
+
+Rows = dict[int, Row | None]
+"""By their numbers, as they stand; ``None`` = it must not be there."""
+
+
+class Writer:
+    """Writes rows in a thread of its own, soon after ``put``, or at ``wake``.
+
+    Args:
+        store: nobody else's from now on.
+        keep: seconds for which rows are kept; 0 = for ever.
+        now: Unix time; ``clock``: seconds, monotonic.
+        told: what became of rows that were put: the error, if they are still only in memory. Called in the thread.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        keep: float,
+        now: Callable[[], float],
+        clock: Callable[[], float],
+        told: Callable[[Rows, Exception | None], None],
+    ) -> None:
+        self._store, self._keep, self._now, self._clock, self._told = store, keep, now, clock, told
+        self.stats = Stats()
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._pending: Rows = {}
+        self._writing: Rows = {}  # taken from these, and not on the disk yet
+        self._failing = False
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="ledger", daemon=True)
+        self._thread.start()
+
+    @property
+    def failing(self) -> bool:
+        """The last try to write failed."""
+        return self._failing
+
+    @property
+    def waiting(self) -> int:
+        """Rows that are not on the disk as they stand."""
+        return len(self._pending) + len(self._writing)
+
+    def put(self, number: int, row: Row | None) -> None:
+        """Take a row over, to be written at the next ``wake`` or sooner."""
+        with self._lock:
+            self._pending[number] = row
+
+    def wake(self) -> None:
+        """Write now what there is."""
+        self._wake.set()
+
+    def close(self, seconds: float) -> None:
+        """Write all that there is, or give up after so long; then let go of the file."""
+        self._closing = True
+        self._wake.set()
+        self._thread.join(seconds)
+
+    def _run(self) -> None:
+        tidied = self._clock() - TIDY_S
+        while True:
+            due = tidied + TIDY_S - self._clock()
+            self._wake.wait(RETRY_S if self._failing else max(0.0, due))
+            self._wake.clear()
+            closing = self._closing  # before the rows are taken: what is put before ``close`` is among them
+            with self._lock:
+                self._writing, self._pending = self._pending, {}
+            self._write(self._writing)
+            if closing:
+                break
+            if not self._failing and tidied + TIDY_S <= self._clock() and not self._tidy():
+                tidied = self._clock()
+        if lost := sum(row is not None for row in self._pending.values()):
+            _log.error("ledger: %d rows could not be written and are lost", lost)
+        self._store.close()
+
+    def _write(self, rows: Rows) -> None:
+        if not rows and not self._failing:
+            return
+        begin = self._clock()
+        try:
+            if not any(rows.values()):
+                self._store.probe(self._now())  # else a disk that is still full would seem to have room
+            self._store.write(rows)
+        except sqlite3.Error as error:
+            with self._lock:
+                self._pending, self._writing = {**rows, **self._pending}, {}
+            if not self._failing:
+                _log.error("ledger: cannot write, %s; %d rows wait in memory", _name(error), len(self._pending))
+            self._failing = True
+            self._told(rows, error)
+            return
+        if self._failing:
+            _log.warning("ledger: it can be written again; %d rows were waiting", len(rows))
+        self._failing, self._writing = False, {}
+        self.stats.wrote(self._clock() - begin, sum(row is not None and row.state is not State.OPEN for row in rows.values()))
+        self._told(rows, None)
+
+    def _tidy(self) -> bool:
+        """A step of the clean-up; whether there is more to do."""
+        try:
+            if buried := self._store.bury():
+                _log.warning("ledger: %d requests of processes that died are incomplete", buried)
+            day = 86_400
+            return self._keep > 0 and self._store.expire((self._now() - self._keep) // day * day)
+        except sqlite3.Error as error:
+            _log.warning("ledger: the clean-up waits, %s", _name(error))
+            return False
+
+
+def _name(error: sqlite3.Error) -> str:
+    return f"{error} ({getattr(error, 'sqlite_errorname', 'SQLITE_ERROR')})"

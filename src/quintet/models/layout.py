@@ -1,0 +1,133 @@
+"""The tensors of a model file: what each is called there and here, and its shape. A file has exactly these."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from quintet.errors import ModelError, shorten
+from quintet.models.families import FAMILIES
+from quintet.models.metadata import Metadata, quoted
+from quintet.models.spec import LayerSpec, ModelSpec
+
+ROPE_FREQS = "rope_freqs.weight"
+ROPE_LONG, ROPE_SHORT = "rope_factors_long.weight", "rope_factors_short.weight"
+EMBEDDING, OUTPUT = "token_embd.weight", "output.weight"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """A tensor as the file's directory lists it.
+
+    Args:
+        type: GGML type name.
+        shape: as in the file: input features first.
+        offset: bytes from the start of tensor data.
+        size: bytes.
+    """
+
+    type: str
+    shape: tuple[int, ...]
+    offset: int
+    size: int
+
+    @property
+    def cols(self) -> int:
+        return self.shape[0]
+
+    @property
+    def rows(self) -> int:
+        return self.shape[1] if len(self.shape) > 1 else 1
+
+
+Infos = Mapping[str, TensorInfo]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one of our tensors is.
+
+    Args:
+        tensor: the file's name.
+        start: its first row there.
+        rows: how many; 0 = it is a vector.
+        cols: of each.
+    """
+
+    tensor: str
+    start: int
+    rows: int
+    cols: int
+
+
+def expected_tensors(spec: ModelSpec, meta: Metadata, infos: Infos) -> dict[str, Place]:
+    """Our name -> where it is, for exactly the tensors that the model has.
+
+    Raises:
+        ModelError: a tensor is missing, has another shape than the keys say, or is not part of what we implement.
+    """
+    places: dict[str, Place] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
+    for ours, place in _places(spec):
+        if place.tensor not in infos:
+            raise ModelError(
+                f"{meta.file}: tensor '{place.tensor}' is missing; a {spec.architecture} model of {len(spec.layers)} layers needs it."
+            )
+        places[ours] = place
+        shapes[place.tensor] = (place.cols, place.start + place.rows) if place.rows else (place.cols,)
+    for name, want in shapes.items():
+        if infos[name].shape != want:
+            raise ModelError(f"{meta.file}: the shape of tensor '{name}' must be {list(want)}, got {shorten(list(infos[name].shape))}.")
+    for name in infos.keys() - shapes.keys() - {ROPE_FREQS, ROPE_LONG, ROPE_SHORT}:
+        raise ModelError(f"{meta.file}: tensor {quoted(name)} is not part of a {spec.architecture} model as implemented here.")
+    return places
+
+
+def _places(spec: ModelSpec) -> Iterator[tuple[str, Place]]:
+    """Lazy: the number of layers is only a claim so far."""
+    yield "embed", Place(EMBEDDING, 0, spec.vocab, spec.hidden)
+    yield "output_norm", Place("output_norm.weight", 0, 0, spec.hidden)
+    if not spec.tied:
+        yield "output", Place(OUTPUT, 0, spec.vocab, spec.hidden)
+    for i, layer in enumerate(spec.layers):
+        for ours, place in _layer(spec, layer, f"blk.{i}."):
+            yield f"{i}.{ours}", place
+
+
+def _layer(spec: ModelSpec, layer: LayerSpec, prefix: str) -> Iterator[tuple[str, Place]]:
+    hidden, ffn, q, kv = spec.hidden, spec.ffn, spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
+
+    def vector(name: str, size: int) -> Place:
+        return Place(prefix + name, 0, 0, size)
+
+    def matrix(name: str, rows: int, cols: int, start: int = 0) -> Place:
+        return Place(f"{prefix}{name}.weight", start, rows, cols)
+
+    if layer.pre_norm:
+        yield "attn_norm", vector("attn_norm.weight", hidden)
+        yield "ffn_norm", vector("ffn_norm.weight", hidden)
+    if FAMILIES[spec.architecture].fused:
+        yield "q", matrix("attn_qkv", q, hidden)
+        yield "k", matrix("attn_qkv", kv, hidden, q)
+        yield "v", matrix("attn_qkv", kv, hidden, q + kv)
+        yield "gate", matrix("ffn_up", ffn, hidden)
+        yield "up", matrix("ffn_up", ffn, hidden, ffn)
+    else:
+        yield "q", matrix("attn_q", q, hidden)
+        yield "k", matrix("attn_k", kv, hidden)
+        yield "v", matrix("attn_v", kv, hidden)
+        yield "gate", matrix("ffn_gate", ffn, hidden)
+        yield "up", matrix("ffn_up", ffn, hidden)
+    yield "o", matrix("attn_output", hidden, q)
+    yield "down", matrix("ffn_down", hidden, ffn)
+    if layer.post_norm:
+        yield "post_attn_norm", vector("post_attention_norm.weight", hidden)
+        yield "post_ffn_norm", vector("post_ffw_norm.weight", hidden)
+    if layer.qk_norm != "none":
+        full = layer.qk_norm == "full"
+        yield "q_norm", vector("attn_q_norm.weight", q if full else spec.head_dim)
+        yield "k_norm", vector("attn_k_norm.weight", kv if full else spec.head_dim)
+    if layer.qkv_bias:
+        yield "q_bias", vector("attn_q.bias", q)
+        yield "k_bias", vector("attn_k.bias", kv)
+        yield "v_bias", vector("attn_v.bias", kv)

@@ -1,0 +1,135 @@
+"""Long texts: refused by their bytes where they cannot fit, tokenised off the event loop where they may, tenants in turn."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quintet.backends.toy import ToyTokenizer
+from quintet.errors import PromptTooLong
+from quintet.guides.check import GuideCheck
+from quintet.inputs.capabilities import EVERYTHING, Capabilities
+from quintet.inputs.prepare import INLINE_CHARS, PORTION_CHARS, Preparer
+from quintet.inputs.resolve import require_fitting
+from quintet.inputs.sequence import SequenceSpec
+from quintet.models.traits import Traits
+from quintet.request import Sampling
+
+CONTEXT = 4096
+
+
+def spec(prompt: str, **changes: Any) -> SequenceSpec:
+    return SequenceSpec(prompt, None, changes.pop("sampling", Sampling(0.0, 1.0, 0)), None, echo=False, **changes)
+
+
+class Watched(ToyTokenizer):
+    """Makes one token of any text, and tells of each where it did so."""
+
+    def __init__(self, **traits: Any) -> None:
+        self.traits = Traits(**traits)
+        self.seen: list[tuple[str, bool]] = []
+
+    def encode(self, text: str) -> list[int]:
+        self.seen.append((text, threading.current_thread() is threading.main_thread()))
+        return [1]
+
+    encode_inside = encode_quoted = encode
+
+
+def preparer(tokenizer: ToyTokenizer) -> Preparer:
+    about = Capabilities("m", CONTEXT, 257, [b""] * 257, max_logprobs=5, max_sequences=128, fingerprint="f", supported=EVERYTHING)
+    return Preparer(SimpleNamespace(tokenizer=tokenizer, capabilities=about), GuideCheck())
+
+
+@pytest.mark.fault("B01", "B04")
+@pytest.mark.parametrize(
+    ("specs", "param", "least"),
+    [
+        ([spec("x" * (CONTEXT * 8 + 1))], "prompt", CONTEXT + 1),
+        ([spec("a"), spec("\u65e5" * CONTEXT * 3)], "prompt[1]", CONTEXT * 9 // 8),
+        ([spec("a", suffix="x" * CONTEXT * 9)], "suffix", CONTEXT * 9 // 8),
+        ([spec("x" * CONTEXT * 9, truncate=True)], "prompt", CONTEXT * 9 // 8),
+    ],
+)
+def test_a_text_that_cannot_fit_is_refused_before_it_is_tokenised(specs: list[SequenceSpec], param: str, least: int) -> None:
+    """A prompt is never cut to fit: ``truncate`` lowers ``max_tokens`` alone."""
+    tokenizer = Watched(longest=8)
+    with pytest.raises(PromptTooLong) as refused:
+        asyncio.run(preparer(tokenizer).prepare(specs))
+    assert (refused.value.param, refused.value.got) == (param, f"at least {least}")
+    assert tokenizer.seen == []
+
+
+@pytest.mark.parametrize(
+    ("prompt", "traits"),
+    [
+        ("x" * CONTEXT * 8, {"longest": 8}),
+        ("\x04" * CONTEXT * 9, {"longest": 8, "dropped": b"\x03\x04"}),
+        ("x" * CONTEXT * 9, {}),
+    ],
+    ids=["the longest tokens fill the context", "bytes without a token", "a tokenizer that drops text"],
+)
+def test_what_might_fit_is_tokenised(prompt: str, traits: dict[str, Any]) -> None:
+    tokenizer = Watched(**traits)
+    asyncio.run(preparer(tokenizer).prepare([spec(prompt)]))
+    assert tokenizer.seen == [(prompt, False)]
+
+
+@given(texts=st.lists(st.text("a\x04\u65e5", max_size=200), min_size=1, max_size=4), longest=st.integers(1, 5), context=st.integers(1, 100))
+def test_a_text_is_refused_exactly_if_the_longest_tokens_cannot_hold_it(texts: list[str], longest: int, context: int) -> None:
+    fits = all(len(text.replace("\x04", "").encode()) <= longest * context for text in texts)
+    try:
+        require_fitting([spec(text) for text in texts], Traits(longest=longest, dropped=b"\x04"), context)
+    except PromptTooLong:
+        assert not fits
+    else:
+        assert fits
+
+
+@pytest.mark.fault("B04")
+def test_long_texts_are_tokenised_off_the_event_loop_wherever_they_stand() -> None:
+    """Prompts, suffixes, ``bad_words`` and ``/tokenize``; many short ones count like one long."""
+
+    async def scenario(made: Preparer) -> None:
+        await made.prepare([spec("x" * (INLINE_CHARS + 1))])
+        await made.prepare([spec("y" * (INLINE_CHARS - 10)), spec("z" * 11)])
+        await made.prepare([spec("a", sampling=Sampling(0.0, 1.0, 0, bad_words=("b" * INLINE_CHARS,)))])
+        await made.tokenize("t" * (INLINE_CHARS + 1), add_special=False)
+        await made.prepare([spec("short")])
+
+    tokenizer = Watched()
+    asyncio.run(scenario(preparer(tokenizer)))
+    on_the_loop = [text[:5] for text, main in tokenizer.seen if main]
+    assert on_the_loop == ["a", "short"]
+
+
+@pytest.mark.fault("B21")
+def test_one_with_many_long_texts_does_not_keep_another_waiting_for_all_of_them() -> None:
+    """A tenant's texts are cut into portions, and another's turn comes between two."""
+    tokenizer, go = Watched(), threading.Event()
+    encode = tokenizer.encode
+
+    def held(text: str) -> list[int]:
+        assert go.wait(60)
+        return encode(text)
+
+    tokenizer.encode = held  # type: ignore[method-assign]
+
+    async def scenario(made: Preparer) -> Sequence[object]:
+        many = [spec(f"{number}{'x' * PORTION_CHARS}") for number in range(6)]
+        tasks = [asyncio.create_task(made.prepare(many, "a"))]
+        await asyncio.sleep(0)
+        tasks.append(asyncio.create_task(made.prepare([spec("b" * PORTION_CHARS)], "b")))
+        await asyncio.sleep(0)
+        go.set()
+        return await asyncio.gather(*tasks)
+
+    asyncio.run(scenario(preparer(tokenizer)))
+    assert "".join(text[0] for text, _ in tokenizer.seen).index("b") <= 2

@@ -1,0 +1,275 @@
+"""The event loop's side: durable before work, noted meanwhile, closed; one commit for many; a disk that is full, broken or slow."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.ledger.files import rows_in
+
+from quintet.config import LedgerConfig
+from quintet.errors import Overloaded
+from quintet.events import Usage
+from quintet.ledger import ledger as module
+from quintet.ledger import writer
+from quintet.ledger.ledger import About, Entry, Ledger
+from quintet.ledger.rows import Row, State
+from quintet.ledger.store import Store
+from quintet.ledger.writer import Rows
+
+PATIENCE_S = 60
+USED = Usage(3, 4)
+
+
+class Disk:
+    """Stands before the store of every ledger made within ``disk``."""
+
+    def __init__(self) -> None:
+        self.error: str = ""
+        self.open = threading.Event()
+        self.open.set()
+        self.calls = 0
+        self.commits: list[int] = []
+
+    def __call__(self, store: Store, rows: Rows, write: Callable[[Store, Rows], None]) -> None:
+        self.calls += 1
+        self.open.wait()
+        if self.error:
+            raise sqlite3.OperationalError(self.error)
+        write(store, rows)
+        self.commits.append(len(rows))
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    made, write, probe = Disk(), Store.write, Store.probe
+    monkeypatch.setattr(Store, "write", lambda store, rows: made(store, rows, write))
+    monkeypatch.setattr(Store, "probe", lambda store, now: made(store, {}, lambda store, _: probe(store, now)))
+    monkeypatch.setattr(writer, "RETRY_S", 0.01)
+    return made
+
+
+@contextmanager
+def kept(file: Path, *, serve: bool = False, **clocks: Callable[[], float]) -> Iterator[Ledger]:
+    ledger = Ledger(LedgerConfig(file, serve), **clocks)
+    try:
+        yield ledger
+    finally:
+        ledger.close()
+
+
+def run(scenario: Callable[[Ledger], Awaitable[None]], file: Path, *, serve: bool = False, **clocks: Callable[[], float]) -> None:
+    async def whole() -> None:
+        with kept(file, serve=serve, **clocks) as ledger:
+            await asyncio.wait_for(scenario(ledger), PATIENCE_S)
+
+    asyncio.run(whole())
+
+
+async def opened(ledger: Ledger, name: str = "a", usage: Usage = USED, key: str = "") -> Entry:
+    return await ledger.open(About(name, key, "toy", "openai", 1, ledger.clock()), lambda: usage)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.005)
+
+
+def by_id(file: Path) -> dict[str, Row]:
+    return {row.id: row for row in rows_in(file).values() if row is not None}
+
+
+def test_a_row_is_on_the_disk_before_work_begins_and_closed_with_what_was_used(tmp_path: Path) -> None:
+    file = tmp_path / "ledger.db"
+
+    async def scenario(ledger: Ledger) -> None:
+        entry = await opened(ledger)
+        assert by_id(file)["a"][6:] == (by_id(file)["a"].arrived, None, None, 0, 0, 0, 0, State.OPEN, "", 0)
+        assert abs(by_id(file)["a"].arrived - time.time()) < PATIENCE_S
+        entry.close(State.COMPLETED, "stop", 200, 0.25)
+        await until(lambda: by_id(file)["a"].state is not State.OPEN)
+        row = by_id(file)["a"]
+        assert (row.prompt, row.completion, row.first, row.state, row.finish, row.status) == (3, 4, 0.25, State.COMPLETED, "stop", 200)
+        assert row.total is not None
+        assert ledger.stats.written == 1
+
+    run(scenario, file)
+
+
+def test_who_comes_while_the_disk_writes_is_written_together(tmp_path: Path, disk: Disk) -> None:
+    async def scenario(ledger: Ledger) -> None:
+        disk.open.clear()
+        first = asyncio.create_task(opened(ledger, "first"))
+        await until(lambda: disk.calls == 1)
+        others = [asyncio.create_task(opened(ledger, str(number))) for number in range(32)]
+        await asyncio.sleep(0)
+        disk.open.set()
+        for entry in await asyncio.gather(first, *others):
+            entry.close(State.COMPLETED, "stop", 200, None)
+        assert disk.commits == [1, 32]
+
+    run(scenario, tmp_path / "ledger.db")
+    assert disk.commits == [1, 32, 33]
+
+
+@pytest.mark.fault("J02")
+def test_of_a_request_that_runs_the_counts_are_noted_and_a_process_that_is_gone_leaves_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "NOTE_S", 0.01)
+    file = tmp_path / "ledger.db"
+
+    async def scenario(ledger: Ledger) -> None:
+        usage = Usage(7, 1)
+        await ledger.open(About("a", "k", "toy", "openai", 1, ledger.clock()), lambda: usage)
+        await until(lambda: by_id(file)["a"].completion == 1)
+        usage = Usage(7, 20, cached_tokens=5, reasoning_tokens=2)
+        await until(lambda: by_id(file)["a"].completion == 20)
+
+    run(scenario, file)
+    row = by_id(file)["a"]
+    assert (row.prompt, row.completion, row.cached, row.reasoning, row.state) == (7, 20, 5, 2, State.INCOMPLETE)
+
+
+def test_a_withdrawn_request_has_no_row(tmp_path: Path) -> None:
+    file = tmp_path / "ledger.db"
+
+    async def scenario(ledger: Ledger) -> None:
+        entry = await opened(ledger)
+        assert set(by_id(file)) == {"a"}
+        await entry.withdraw()
+        assert by_id(file) == {}
+
+    run(scenario, file)
+    assert by_id(file) == {}
+
+
+@pytest.mark.fault("D06")
+def test_a_full_disk_refuses_requests_before_they_cost_anything_and_ends_none_that_run(tmp_path: Path, disk: Disk) -> None:
+    file = tmp_path / "ledger.db"
+
+    async def scenario(ledger: Ledger) -> None:
+        running = await opened(ledger, "running")
+        disk.error = "database or disk is full"
+        for number in range(3):
+            with pytest.raises(Overloaded, match="cannot keep account"):
+                await opened(ledger, f"refused {number}")
+        running.close(State.COMPLETED, "stop", 200, None)
+        assert (ledger.stats.refused, ledger.stats.spooled, ledger.spooled) == (3, 0, 2)
+        disk.error = ""
+        await until(lambda: not ledger.spooled)
+        entry = await opened(ledger, "after")
+        entry.close(State.FAILED, "error", 500, None)
+
+    run(scenario, file)
+    assert {name: row.state for name, row in by_id(file).items()} == {"running": State.COMPLETED, "after": State.FAILED}
+
+
+@pytest.mark.fault("D06")
+@pytest.mark.parametrize("error", ["database or disk is full", "disk I/O error", "database is locked"])
+def test_where_it_may_serve_rows_wait_in_memory_up_to_a_bound_and_are_all_written_when_there_is_room(
+    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch, error: str
+) -> None:
+    monkeypatch.setattr(module, "MOST_SPOOLED", 20)
+    file = tmp_path / "ledger.db"
+
+    async def scenario(ledger: Ledger) -> None:
+        disk.error = error
+        entries = [await opened(ledger, str(number)) for number in range(20)]
+        assert ledger.spooled == 20
+        with pytest.raises(Overloaded):
+            for number in range(20, 30):
+                await opened(ledger, str(number))
+        for entry in entries:
+            entry.close(State.COMPLETED, "stop", 200, None)
+        assert (ledger.stats.spooled, ledger.stats.refused) == (21, 1)
+        disk.error = ""
+        await until(lambda: not ledger.spooled)
+        assert {name for name, row in by_id(file).items() if row.state is State.COMPLETED} == {str(number) for number in range(20)}
+
+    run(scenario, file, serve=True)
+    assert len(by_id(file)) == 21
+
+
+@pytest.mark.fault("D06")
+@pytest.mark.parametrize("serve", [False, True])
+def test_a_disk_that_does_not_answer_counts_as_full_after_a_while(
+    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch, serve: bool
+) -> None:
+    monkeypatch.setattr(module, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(module, "NOTE_S", 0.01)
+    file = tmp_path / "ledger.db"
+
+    async def scenario(ledger: Ledger) -> None:
+        disk.open.clear()
+        for name in ("a", "b"):
+            if serve:
+                (await opened(ledger, name)).close(State.COMPLETED, "stop", 200, None)
+            else:
+                with pytest.raises(Overloaded):
+                    await opened(ledger, name)
+        disk.open.set()
+        await until(lambda: not ledger.spooled)
+
+    run(scenario, file, serve=serve)
+    assert {name: row.state for name, row in by_id(file).items()} == ({"a": State.COMPLETED, "b": State.COMPLETED} if serve else {})
+
+
+def test_a_request_whose_client_leaves_while_its_row_is_written_has_none(tmp_path: Path, disk: Disk) -> None:
+    file = tmp_path / "ledger.db"
+
+    async def scenario(ledger: Ledger) -> None:
+        disk.open.clear()
+        task = asyncio.create_task(opened(ledger))
+        await asyncio.sleep(0.02)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        disk.open.set()
+
+    run(scenario, file)
+    assert by_id(file) == {}
+
+
+@pytest.mark.fault("D09")
+def test_durations_do_not_follow_a_clock_that_jumps_and_times_do(tmp_path: Path) -> None:
+    file = tmp_path / "ledger.db"
+    wall, steady = 1_000_000.0, 50.0
+
+    async def scenario(ledger: Ledger) -> None:
+        nonlocal wall, steady
+        for name, jump in (("back", -3600.0), ("forward", 90_000.0), ("frozen", 0.0)):
+            entry = await ledger.open(About(name, "k", "toy", "openai", 1, steady - 2.0), lambda: Usage(1, 1))
+            wall += jump
+            steady += 10.0
+            entry.close(State.COMPLETED, "stop", 200, 3.0)
+        await until(lambda: ledger.stats.written == 3)
+
+    run(scenario, file, now=lambda: wall, clock=lambda: steady)
+    rows = by_id(file)
+    assert {name: row.arrived for name, row in rows.items()} == {"back": 999_998.0, "forward": 996_398.0, "frozen": 1_086_398.0}
+    assert {(row.first, row.total) for row in rows.values()} == {(3.0, 12.0)}
+    assert len(rows) == 3, "numbers do not come from clocks"
+
+
+def test_what_a_key_has_spent_outlives_the_process(tmp_path: Path) -> None:
+    file = tmp_path / "ledger.db"
+    now = 10 * 86_400.0 + 7_200
+
+    async def spend(ledger: Ledger) -> None:
+        for key, tokens in (("aaaaaaaa", 5), ("aaaaaaaa", 6), ("bbbbbbbb", 7)):
+            (await opened(ledger, usage=Usage(1, tokens), key=key)).close(State.COMPLETED, "stop", 200, None)
+        assert ledger.spent("aaaaaaaa", now - 60) == 13
+
+    async def nothing(ledger: Ledger) -> None:
+        assert ledger.spent("aaaaaaaa", 0) == ledger.spent("aaaaaaaa", 10 * 86_400) == 13
+        assert ledger.spent("aaaaaaaa", now + 60) == 0
+        assert (ledger.spent("bbbbbbbb", 0), ledger.spent("cccccccc", 0)) == (8, 0)
+
+    run(spend, file, now=lambda: now)
+    run(nothing, file, now=lambda: now)

@@ -1,0 +1,78 @@
+"""Work off the event loop: one piece at a time, tenants in turn."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from quintet.executor import FairExecutor
+
+
+class Held:
+    """Work that takes until it is let go, and tells when it ran."""
+
+    def __init__(self) -> None:
+        self.order: list[str] = []
+        self.at_once = self.most = 0
+        self.go = threading.Event()
+        self.begun = threading.Event()
+
+    def work(self, name: str) -> Callable[[], str]:
+        def run() -> str:
+            self.at_once += 1
+            self.most = max(self.most, self.at_once)
+            self.begun.set()
+            assert self.go.wait(60)
+            self.order.append(name)
+            self.at_once -= 1
+            return name
+
+        return run
+
+
+@pytest.mark.fault("B21")
+def test_tenants_take_turns_however_many_pieces_one_of_them_has() -> None:
+    async def scenario() -> Held:
+        executor, held = FairExecutor(), Held()
+        names = [("a", f"a{number}") for number in range(5)] + [("b", "b0"), ("b", "b1"), ("c", "c0")]
+        tasks = [asyncio.create_task(executor.run(tenant, held.work(name))) for tenant, name in names]
+        await asyncio.to_thread(held.begun.wait)
+        held.go.set()
+        assert await asyncio.gather(*tasks) == [name for _, name in names]
+        return held
+
+    held = asyncio.run(scenario())
+    assert held.order == ["a0", "a1", "b0", "c0", "a2", "b1", "a3", "a4"]
+    assert held.most == 1
+
+
+def test_what_nobody_waits_for_any_more_is_not_run_and_what_it_waited_behind_goes_on() -> None:
+    async def scenario() -> list[str]:
+        executor, held = FairExecutor(), Held()
+        running, dropped, last = (asyncio.create_task(executor.run("a", held.work(name))) for name in ("first", "dropped", "last"))
+        await asyncio.to_thread(held.begun.wait)
+        dropped.cancel()
+        running.cancel()  # a thread cannot be stopped: the next piece waits for its end
+        await asyncio.wait({running, dropped})
+        assert not held.order
+        held.go.set()
+        await last
+        return held.order
+
+    assert asyncio.run(scenario()) == ["first", "last"]
+
+
+def test_an_error_is_its_callers_and_the_next_piece_runs() -> None:
+    def broken() -> None:
+        raise ValueError("no")
+
+    async def scenario() -> str:
+        executor = FairExecutor()
+        with pytest.raises(ValueError, match="no"):
+            await executor.run("a", broken)
+        return await executor.run("a", lambda: "yes")
+
+    assert asyncio.run(scenario()) == "yes"
