@@ -15,12 +15,13 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src"
 
-VALUES = frozenset({"request", "events", "errors", "thinking", "config"})
+VALUES = frozenset({"request", "events", "errors", "thinking", "config", "quota"})
 NATIVE = "backends.native"
 MAY_IMPORT: dict[str, set[str]] = {
-    "cli": {"cli", "logs", "server", "ledger", "service", "engines", "dialects", "backends", "guides", "inputs", "text", "models"},
-    "server": {"server", "ledger", "service", "engines", "dialects", "inputs", "backends.base", "executor"},
+    "cli": {"cli", "logs", "server", "ledger", "service", "engines", "dialects", "backends", "guides", "inputs", "keys", "text", "models"},
+    "server": {"server", "ledger", "service", "engines", "dialects", "inputs", "keys", "backends.base", "executor"},
     "ledger": {"ledger"},
+    "keys": {"keys"},
     "service": {"service", "engines", "inputs", "text", "backends.base"},
     "engines": {"engines", "inputs", "guides", "backends.base"},
     "dialects": {"dialects"},

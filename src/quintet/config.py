@@ -19,7 +19,9 @@ class ServerConfig:
     Args:
         host, port: where to listen; port 0 picks a free one.
         api_keys: accepted keys.
-        api_key_file: more of them, see ``server/auth.py``; with neither there is no authentication.
+        api_key_file: more of them, see ``keys/file.py``.
+        keys: a store of more of them, see ``keys/store.py``; with none of these there is no authentication.
+        trusted_proxy: who is believed about a client's address, see ``server/proxies.py``.
         max_body_bytes: larger bodies are refused with 413 before they are read.
         dialect: of the paths without a provider's prefix; ``auto`` = by the SDK's ``User-Agent``.
         strict: refuse fields that neither the provider has nor an extension is instead of warning.
@@ -39,6 +41,8 @@ class ServerConfig:
     timeout: float = 0.0
     max_per_key: int = 0
     admin_key: str = ""
+    keys: Path | None = None
+    trusted_proxy: tuple[str, ...] = ()
     max_logprobs: int = MAX_LOGPROBS
 
 

@@ -9,7 +9,9 @@
     │   │   └── Unsupported     a field this server or model does not offer
     │   ├── Unsatisfiable       what it asks for turned out, on the way, not to be possible
     │   ├── NotAuthorized       missing or wrong API key
+    │   ├── Forbidden           the key may not do this
     │   ├── ModelNotFound       no such model here
+    │   │   └── ModelNotAllowed none that the key may use
     │   ├── NotFound            no such route
     │   ├── MethodNotAllowed    right route, wrong method
     │   ├── BodyTooLarge        over the body limit
@@ -18,6 +20,7 @@
     │   ├── SlowBody            the body did not arrive in time (408)
     │   ├── IdempotencyConflict the key of another request (422), or of an answer that is gone (409)
     │   └── TooManyRequests     over this client's own limit (429)
+    │       └── OverLimit       over its key's limit on requests or tokens
     ├── ServerError             ours
     │   ├── Overloaded          the queue is full, or draining (503 + Retry-After)
     │   ├── Loading             the model is not ready yet (503 + Retry-After)
@@ -31,6 +34,10 @@ A dialect turns ``RequestError`` and ``ServerError`` into its provider's status 
 from __future__ import annotations
 
 from itertools import islice
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from quintet.quota import Meter
 
 
 class QuintetError(Exception):
@@ -79,8 +86,16 @@ class NotAuthorized(RequestError):
     """Missing or wrong API key."""
 
 
+class Forbidden(RequestError):
+    """The key is known, and may not do this."""
+
+
 class ModelNotFound(RequestError):
     """The model named in the request is not served here."""
+
+
+class ModelNotAllowed(ModelNotFound):
+    """The key may not use a model of this name, whether there is one or not."""
 
 
 class NotFound(RequestError):
@@ -145,6 +160,30 @@ class TooManyRequests(RequestError):
     def __init__(self, message: str, retry_after: float = 1.0) -> None:
         self.retry_after = retry_after
         super().__init__(message)
+
+
+class OverLimit(TooManyRequests):
+    """Over a limit of the key's on requests or tokens.
+
+    Args:
+        meter: the limit.
+        requested: how much of it the request needs at most.
+        wait: seconds until that much is left; ``None`` = however long one waits, it never will be.
+    """
+
+    def __init__(self, meter: Meter, requested: int, wait: float | None) -> None:
+        self.meter, self.requested, self.wait = meter, requested, wait
+        super().__init__(_over(meter, requested, wait), wait or 0.0)
+
+
+def _over(meter: Meter, requested: int, wait: float | None) -> str:
+    # In OpenAI's words: "Rate limit reached for ... on requests per min (RPM): Limit 3, Used 3, Requested 1. Please try again in 20s."
+    name = f"{meter.unit.value} per {meter.per}" if meter.per else f"{meter.unit.value} in all"
+    used = max(0, meter.limit - meter.remaining)
+    told = f"Rate limit reached on {name}: Limit {meter.limit}, Used {used}, Requested {requested}."
+    if wait is not None:
+        return f"{told} Please try again in {wait:.3g}s."
+    return f"{told} That is more than the limit ever allows." if requested > meter.limit else f"{told} The key's budget does not suffice."
 
 
 class ServerError(QuintetError):

@@ -48,11 +48,11 @@ class Service:
         self._clock = clock
         self._max_logprobs = max_logprobs
 
-    async def prepare(self, request: CompletionRequest, tenant: str = "") -> Job:
+    async def prepare(self, request: CompletionRequest, tenant: str = "", weight: int = 1) -> Job:
         """Check and tokenise; nothing is started, and the job may simply be dropped.
 
         Args:
-            tenant: who asks; see ``Prepared``.
+            tenant, weight: who asks, and what share is theirs; see ``Prepared``.
 
         Raises:
             BadRequest: more choices than the engine offers, a larger answer than is allowed, and all that the preparer refuses.
@@ -65,7 +65,7 @@ class Service:
         sequences = await self._preparer.prepare(specs, tenant)
         if self._max_logprobs is not None:
             require_answer_size(request, sequences, self._max_logprobs)
-        job = Job(self._backend, Prepared(next(_ids), sequences, tenant), request, watch)
+        job = Job(self._backend, Prepared(next(_ids), sequences, tenant, weight), request, watch)
         job.require_room()  # others may have come meanwhile; nothing can between this and ``start``
         return job
 
@@ -104,6 +104,13 @@ class Job:
         # Of a draft with which the text went beyond its stop string the part after it was accepted too, and is not in the completion.
         accepted = min(self._drafts.accepted, completions)
         return Usage(prompts, completions, sum(self._cached.values()), reasoning, accepted, self._drafts.rejected)
+
+    @property
+    def most_tokens(self) -> int:
+        """What ``usage`` may come to at most: the prompts, and all that each choice may be long."""
+        sequences = self._prepared.sequences
+        prompts = sum(len(sequence.tokens) for sequence in sequences[:: self._candidates])
+        return prompts + sum(sequence.max_tokens for sequence in sequences)
 
     def require_room(self) -> None:
         """Nothing if the engine would take all of the job now. That holds until the event loop gets its turn.

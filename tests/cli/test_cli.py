@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import click
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -73,7 +74,9 @@ def test_a_server_carries_nothing_that_only_its_engine_or_a_terminal_needs() -> 
 
 def test_the_page_of_the_command_names_every_command_and_option() -> None:
     page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
-    for name, command in app.commands.items():
+    groups = {name: group for name, group in app.commands.items() if isinstance(group, click.Group)}
+    parts = {f"{name} {part}": command for name, group in groups.items() for part, command in group.commands.items()}
+    for name, command in {**app.commands, **parts}.items():
         section = page.partition(f"quintet {name}")[2]
         assert section, name
         for option in (option for parameter in command.params for option in parameter.opts if option.startswith("--")):

@@ -50,7 +50,7 @@ def test_loopback_needs_no_key(host: str) -> None:
 @pytest.mark.fault("D14")
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "no.such.host.invalid", ""])
 def test_any_other_host_needs_a_key_or_plain_words(host: str) -> None:
-    with pytest.raises(net.ListenError, match="--api-key KEY or --api-key-file FILE, or --no-api-key"):
+    with pytest.raises(net.ListenError, match="--api-key KEY, --api-key-file FILE or --keys FILE, or --no-api-key"):
         net.check_exposure(host, (), no_key=False)
     net.check_exposure(host, ("secret",), no_key=False)
     net.check_exposure(host, (), no_key=True)
@@ -111,7 +111,8 @@ def test_the_banner_tells_every_model_and_what_waits_to_be_loaded() -> None:
 
 @pytest.mark.fault("G02")
 def test_the_banner_tells_who_may_ask_and_never_a_key() -> None:
-    assert serve.access("127.0.0.1", 0) == "no API key: this machine only"
-    assert serve.access("0.0.0.0", 0) == "no API key: everybody who can reach it"
+    assert serve.access("127.0.0.1", None) == "no API key: this machine only"
+    assert serve.access("0.0.0.0", None) == "no API key: everybody who can reach it"
     assert serve.access("0.0.0.0", 1) == "1 API key"
     assert serve.access("127.0.0.1", 2) == "2 API keys"
+    assert serve.access("127.0.0.1", 0) == "0 API keys"

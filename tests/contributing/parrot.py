@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from quintet.dialects.base import ErrorReply, Fault, Identity, Parsed, ServedModel, broken, check_choices, fault, sampling
+from quintet.dialects.base import ErrorReply, Fault, Headers, Identity, Parsed, ServedModel, broken, check_choices, fault, sampling
 from quintet.dialects.catalog import Provider
 from quintet.dialects.chunks import ChunkRenderer
 from quintet.dialects.extensions import Extensions
@@ -15,6 +15,7 @@ from quintet.dialects.fields import REQUIRED, Boolean, Field, Integer, Number, P
 from quintet.dialects.json_guard import decode_object
 from quintet.dialects.wire import Counts, encode
 from quintet.events import ChoiceDelta, ChoiceDone, Failed, Finish, Finished
+from quintet.quota import Meter
 from quintet.request import CompletionRequest, Prompt, StopRules
 
 # --- the page's fields, as data
@@ -105,6 +106,9 @@ class Parrot:
     def error(self, error: Exception) -> ErrorReply:
         known = fault(error)
         return ErrorReply(known.status, known.headers, encode(Squawk.of(known)))
+
+    def limits(self, meters: Sequence[Meter], _over: bool) -> Headers:
+        return tuple((f"parrot-{meter.unit.value}-left", str(meter.remaining)) for meter in meters)
 
     def models(self, served: Sequence[ServedModel]) -> bytes:
         return encode({"birds": [one.name for one in served]})

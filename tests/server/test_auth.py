@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 from tests.server.asgi import JSON, Answer, call
@@ -14,18 +12,9 @@ from tests.server.scripted import ScriptedBackend
 
 from quintet.config import ServerConfig
 from quintet.errors import NotAuthorized, TooManyRequests
+from quintet.keys.lockout import FAILURE_S, MOST_FAILURES
 from quintet.server.app import App
-from quintet.server.auth import (
-    FAILURE_S,
-    MOST_ADDRESSES,
-    MOST_FAILURES,
-    RELOAD_S,
-    Caller,
-    Failures,
-    KeyFileError,
-    Keys,
-    read_key_file,
-)
+from quintet.server.auth import Auth, Caller
 
 KEYS = ("sk-one", "sk-two")
 BODY = {"prompt": "a", "max_tokens": 1}
@@ -116,11 +105,6 @@ def test_nothing_is_computed_without_a_key() -> None:
     assert (backend.prepared, backend.submitted) == (0, 0)
 
 
-@pytest.mark.fault("F03")
-def test_memory_holds_no_key() -> None:
-    assert not any(key in repr(vars(Keys(KEYS, None, Clock()))) for key in KEYS)
-
-
 # Wrong keys
 
 
@@ -132,11 +116,15 @@ class Clock:
         return self.now
 
 
+def auth(*keys: str, admin: str = "", clock: Clock | None = None) -> Auth:
+    return Auth(keys, admin, (), clock or Clock(), lambda: 0.0)
+
+
 def headers(key: str) -> list[tuple[bytes, bytes]]:
     return [(b"authorization", f"Bearer {key}".encode())]
 
 
-def fail(keys: Keys, address: str, times: int) -> list[type]:
+def fail(keys: Auth, address: str, times: int) -> list[type]:
     kinds: list[type] = []
     for number in range(times):
         with pytest.raises((NotAuthorized, TooManyRequests)) as caught:
@@ -148,7 +136,7 @@ def fail(keys: Keys, address: str, times: int) -> list[type]:
 @pytest.mark.fault("F07")
 def test_after_too_many_wrong_keys_an_address_waits_even_with_a_right_guess_and_others_do_not() -> None:
     clock = Clock()
-    keys = Keys(KEYS, None, clock)
+    keys = auth(*KEYS, clock=clock)
     assert fail(keys, "a", MOST_FAILURES + 2) == [NotAuthorized] * MOST_FAILURES + [TooManyRequests] * 2
     with pytest.raises(TooManyRequests):
         keys.require(headers(KEYS[0]), "a")
@@ -159,26 +147,18 @@ def test_after_too_many_wrong_keys_an_address_waits_even_with_a_right_guess_and_
 
 @pytest.mark.fault("F07")
 def test_a_key_in_use_is_not_locked_out_by_a_neighbour_behind_the_same_address() -> None:
-    keys = Keys(KEYS, None, Clock())
+    keys = auth(*KEYS)
     keys.require(headers(KEYS[1]), "proxy")
     assert fail(keys, "proxy", 100)[-1] is TooManyRequests
     assert keys.require(headers(KEYS[1]), "proxy").id
 
 
 def test_a_request_without_a_key_is_no_guess() -> None:
-    keys = Keys(KEYS, None, Clock())
+    keys = auth(*KEYS)
     for _ in range(1000):
         with pytest.raises(NotAuthorized):
             keys.require([], "a")
     assert keys.require(headers(KEYS[0]), "a").id
-
-
-@pytest.mark.fault("F07")
-def test_the_memory_for_addresses_is_bounded() -> None:
-    failures = Failures(Clock())
-    for number in range(2 * MOST_ADDRESSES):
-        failures.require(str(number), None)
-    assert len(failures._records) == MOST_ADDRESSES
 
 
 def test_a_locked_out_client_is_told_when_to_come_back() -> None:
@@ -193,89 +173,9 @@ def test_a_locked_out_client_is_told_when_to_come_back() -> None:
 
 @pytest.mark.fault("G02")
 def test_each_key_has_its_own_salt_and_an_id_that_does_not_give_it_away() -> None:
-    keys = Keys(KEYS, None, Clock())
+    keys = auth(*KEYS)
     one, two = (keys.require(headers(key), "") for key in KEYS)
     assert one.id == hashlib.sha256(KEYS[0].encode()).hexdigest()[:8]
     assert len({one.salt, two.salt, one.id, two.id}) == 4
-    assert Keys(KEYS, None, Clock()).require(headers(KEYS[0]), "").salt != one.salt  # another process
-    assert Keys((), None, Clock()).require([], "") == Caller()
-
-
-# The key file
-
-
-def written(path: Path, text: str, mode: int = 0o600) -> Path:
-    path.write_text(text)
-    path.chmod(mode)
-    return path
-
-
-def test_a_key_file_holds_keys_plain_or_hashed_one_a_line_with_comments(tmp_path: Path) -> None:
-    digest = hashlib.sha256(b"sk-hashed").hexdigest()
-    file = written(tmp_path / "keys", f"# Ada\nsk-plain\n\n  # Bob\nsha256:{digest}\nsha256:{digest.upper()}\n")
-    keys = Keys((), file, Clock())
-    for key in ("sk-plain", "sk-hashed"):
-        assert keys.require(headers(key), "").id == hashlib.sha256(key.encode()).hexdigest()[:8]
-    for wrong in ("# Ada", "Ada", digest, f"sha256:{digest}", ""):
-        with pytest.raises(NotAuthorized):
-            keys.require(headers(wrong), "")
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("", "holds no API key"),
-        ("# only a comment\n", "holds no API key"),
-        ("sk-a\nsecret with spaces\n", "line 2"),
-        ("sha256:abc\n", "line 1"),
-        ("schl\u00fcssel\n", "must be ASCII"),
-    ],
-)
-def test_a_malformed_key_file_is_refused_without_telling_what_it_holds(tmp_path: Path, text: str, says: str) -> None:
-    with pytest.raises(KeyFileError, match=says) as caught:
-        read_key_file(written(tmp_path / "keys", text))
-    assert "secret" not in str(caught.value)
-    assert "abc" not in str(caught.value).replace(str(tmp_path), "")
-
-
-@pytest.mark.fault("D14")
-@pytest.mark.parametrize("mode", [0o644, 0o604, 0o606, 0o602, 0o620])
-def test_a_key_file_that_others_can_read_or_write_is_refused(tmp_path: Path, mode: int) -> None:
-    with pytest.raises(KeyFileError, match="chmod 600"):
-        read_key_file(written(tmp_path / "keys", "sk-a\n", mode))
-
-
-def test_a_key_file_that_is_none_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(KeyFileError, match="No such file"):
-        read_key_file(tmp_path / "none")
-    with pytest.raises(KeyFileError, match="is not a file"):
-        read_key_file(tmp_path)
-
-
-@pytest.mark.fault("F02")
-def test_a_revoked_key_stops_working_within_a_second_and_a_new_one_begins_to(tmp_path: Path) -> None:
-    clock = Clock()
-    file = written(tmp_path / "keys", "sk-old\nsk-stays\n")
-    keys = Keys(("sk-option",), file, clock)
-    keys.require(headers("sk-old"), "")
-    written(file, "sk-new-one\nsk-stays\n")
-    clock.now += RELOAD_S
-    with pytest.raises(NotAuthorized):
-        keys.require(headers("sk-old"), "")
-    for key in ("sk-new-one", "sk-stays", "sk-option"):
-        keys.require(headers(key), "")
-
-
-@pytest.mark.parametrize("spoil", [lambda file: file.chmod(0o644), lambda file: file.unlink(), lambda file: file.write_text("a b\n")])
-def test_a_key_file_that_goes_bad_opens_nothing_until_it_is_mended(tmp_path: Path, spoil: Callable[[Path], object]) -> None:
-    clock = Clock()
-    file = written(tmp_path / "keys", "sk-file\n")
-    keys = Keys(("sk-option",), file, clock)
-    spoil(file)
-    clock.now += RELOAD_S
-    with pytest.raises(NotAuthorized):
-        keys.require(headers("sk-file"), "")
-    keys.require(headers("sk-option"), "")
-    written(file, "sk-file\n")
-    clock.now += RELOAD_S
-    keys.require(headers("sk-file"), "")
+    assert auth(*KEYS).require(headers(KEYS[0]), "").salt != one.salt  # another process
+    assert auth().require([], "") == Caller()

@@ -10,6 +10,7 @@ import click
 
 from quintet import __version__
 from quintet.cli import configuration
+from quintet.cli.keys import keys
 from quintet.config import MAX_LOGPROBS, ServerConfig
 
 DEFAULT_KV = "1GiB"
@@ -49,6 +50,8 @@ app.command_class = configuration.Command
     metavar="FILE",
     help="Keys, one a line, plain or as sha256:HEX; read again when it changes.",
 )
+@_option("--keys", type=click.Path(path_type=Path), metavar="FILE", help="Store of keys with limits, made with quintet keys.")
+@_option("--trusted-proxy", metavar="NETWORK", multiple=True, help="Who is believed about a client's address, or unix; repeatable.")
 @_option("--no-api-key", is_flag=True, help="Listen beyond this machine without a key.")
 @_option("--dialect", default="openai", help="Of paths without a provider's prefix; auto = by the SDK's User-Agent.")
 @_option("--admin-key", show_envvar=True, help="Key for loading and unloading models over HTTP.")
@@ -238,5 +241,6 @@ def doctor(*, port: int) -> int:
     return doctor.doctor(port)
 
 
-configuration.connect(serve, run, pull, show, usage)
+configuration.connect(serve, run, pull, show, usage, *keys.commands.values())
+app.add_command(keys)
 app.add_command(configuration.command(serve))

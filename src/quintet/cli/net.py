@@ -36,25 +36,24 @@ def listen(host: str, port: int) -> socket.socket:
     return sock
 
 
-def check_exposure(host: str, keys: tuple[str, ...], no_key: bool, count: int | None = None) -> None:
+def check_exposure(host: str, keys: tuple[str, ...], no_key: bool, *, closed: bool = False) -> None:
     """Refuse to listen beyond this machine without a key, unless told so in so many words.
 
     Args:
         keys: those given as such.
-        count: of all keys, if there are others.
+        closed: a key is needed, though it may be none of these.
 
     Raises:
         ListenError: that, or a key that no request could carry.
     """
     for key in keys:
         check_key(key, "an API key")
-    some = len(keys) if count is None else count
-    if some and no_key:
-        raise ListenError("--no-api-key and an API key (--api-key, --api-key-file or QUINTET_API_KEY) contradict each other.")
-    if not some and not no_key and not is_loopback(host):
+    if (keys or closed) and no_key:
+        raise ListenError("--no-api-key and an API key (--api-key, --api-key-file, --keys or QUINTET_API_KEY) contradict each other.")
+    if not (keys or closed or no_key) and not is_loopback(host):
         raise ListenError(
             f"host {shorten(host)} is reachable from other machines and no API key is set: "
-            "add --api-key KEY or --api-key-file FILE, or --no-api-key to let everybody in."
+            "add --api-key KEY, --api-key-file FILE or --keys FILE, or --no-api-key to let everybody in."
         )
 
 

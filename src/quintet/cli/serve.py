@@ -9,6 +9,7 @@ import logging
 import os
 import shlex
 import socket
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -27,11 +28,12 @@ from quintet.dialects.catalog import PROVIDERS
 from quintet.engines.entry import Model
 from quintet.engines.registry import Registry
 from quintet.errors import shorten
+from quintet.keys.sources import key_sources
 from quintet.ledger.ledger import Ledger
 from quintet.logs import FORMAT, Lines, LinesHandler
 from quintet.models.files import human
 from quintet.server.app import create_app
-from quintet.server.auth import read_key_file
+from quintet.server.proxies import Proxies
 from quintet.server.routing import AUTO
 from quintet.server.telemetry import ACCESS
 
@@ -74,8 +76,9 @@ def serve(options: ServeOptions) -> int:
         raise OptionError(f"--dialect must be one of {', '.join((*PROVIDERS, AUTO))}, got {shorten(config.dialect)}.")
     if "" in options.fleet.names:
         raise OptionError("--served-model-name must not be empty.")
-    keys = len(config.api_keys) + (len(read_key_file(config.api_key_file)) if config.api_key_file else 0)
-    net.check_exposure(config.host, config.api_keys, options.no_api_key, keys)
+    keys = _count_keys(config)
+    net.check_exposure(config.host, config.api_keys, options.no_api_key, closed=keys is not None)
+    Proxies(config.trusted_proxy)  # a mistyped network is told before anything is loaded
     if config.admin_key:
         net.check_key(config.admin_key, "the admin key")
     with net.listen(config.host, config.port) as sock:
@@ -183,10 +186,22 @@ def _log_to_stderr(level: str) -> None:
         logging.getLogger("uvicorn").setLevel(logging.WARNING)  # its start and stop lines say less than the banner
 
 
-def access(host: str, keys: int) -> str:
+def _count_keys(config: ServerConfig) -> int | None:
+    """Those in force now; ``None`` = none is needed.
+
+    Raises:
+        KeyFileError: a file of keys is missing, unsafe or malformed.
+    """
+    sources = key_sources(config)
+    if not config.api_keys and not sources:
+        return None
+    return len(config.api_keys) + sum(key.live(time.time()) for source in sources for key in source.read())
+
+
+def access(host: str, keys: int | None) -> str:
     """Who may ask, for the banner; never a key itself."""
-    if keys:
-        return f"{keys} API key{'s' if keys > 1 else ''}"
+    if keys is not None:
+        return f"{keys} API key{'s' if keys != 1 else ''}"
     return f"no API key: {'this machine only' if net.is_loopback(host) else 'everybody who can reach it'}"
 
 

@@ -15,6 +15,7 @@ from quintet.errors import (
     BodyTooLarge,
     DeadlineExceeded,
     EngineFailed,
+    Forbidden,
     HeadTooLarge,
     IdempotencyConflict,
     Loading,
@@ -22,6 +23,7 @@ from quintet.errors import (
     ModelNotFound,
     NotAuthorized,
     NotFound,
+    OverLimit,
     Overloaded,
     QuintetError,
     RequestError,
@@ -32,6 +34,7 @@ from quintet.errors import (
     UnsupportedMedia,
 )
 from quintet.events import Blame, Event, Failed
+from quintet.quota import Meter
 from quintet.request import CompletionRequest, Sampling
 
 Headers = tuple[tuple[str, str], ...]
@@ -167,6 +170,14 @@ class Dialect(Format, Protocol):
         """Any exception; those that are not ours give a fixed text with status 500."""
         ...
 
+    def limits(self, meters: Sequence[Meter], over: bool, /) -> Headers:
+        """Headers that tell where the caller's limits stand, as far as the provider has any for them.
+
+        Args:
+            over: this answer says that one was exceeded.
+        """
+        ...
+
     def models(self, served: Sequence[ServedModel]) -> bytes:
         """The body of the models list."""
         ...
@@ -219,6 +230,7 @@ _CLIENT, _BUSY, _SERVER = "invalid_request_error", "service_unavailable_error", 
 _FAULTS: tuple[tuple[type[Exception], int, str, str], ...] = (
     (BadRequest, 400, _CLIENT, ""),
     (NotAuthorized, 401, "authentication_error", "invalid_api_key"),
+    (Forbidden, 403, "permission_error", "insufficient_permissions"),
     (ModelNotFound, 404, _CLIENT, "model_not_found"),
     (NotFound, 404, _CLIENT, "not_found"),
     (MethodNotAllowed, 405, _CLIENT, "method_not_allowed"),
@@ -272,8 +284,8 @@ def _headers(error: Exception) -> Headers:
         return (("www-authenticate", "Bearer"),)
     if isinstance(error, MethodNotAllowed):
         return (("allow", error.allow),)
-    if isinstance(error, DeadlineExceeded | IdempotencyConflict):
-        return (("x-should-retry", "false"),)  # the SDKs would try twice more on any other 5xx, each time as long, and on 409
+    if isinstance(error, DeadlineExceeded | IdempotencyConflict) or (isinstance(error, OverLimit) and error.wait is None):
+        return (("x-should-retry", "false"),)  # the SDKs would try twice more: on any other 5xx, each time as long, and on 409 and 429
     if isinstance(error, TooManyRequests | Overloaded):
         # Whole seconds for HTTP, and milliseconds, which the SDKs look at first; they ignore a zero.
         seconds = max(error.retry_after, 0.001)

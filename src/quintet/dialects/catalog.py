@@ -40,6 +40,7 @@ class Provider:
         packed: request bodies may be gzip-compressed, and MessagePack.
         warming: its SDK asks for ``tcp_warming`` when it is made.
         statuses: of errors that the other providers do not have, and what they mean.
+        counts_samples: a request with ``n`` samples counts as ``n`` requests.
         forms: what its clients make of a model's name, as regular expressions whose one group is the name.
         formats: the models list's in other forms: value of the parameter ``format`` -> what writes an entry.
     """
@@ -56,6 +57,7 @@ class Provider:
     warming: bool = False
     chunk: type[msgspec.Struct] | None = None
     statuses: Mapping[str, str] = field(default_factory=dict)
+    counts_samples: bool = False
     forms: tuple[str, ...] = ()
     formats: Mapping[str, Callable[[ServedModel], dict[str, object]]] = field(default_factory=dict)
 
@@ -91,6 +93,7 @@ _ALL = (
             *("/inference", "/inference/v1", "/inference/v1/v1"),
         ),
         ("Fireworks/", "AsyncFireworks/"),
+        counts_samples=True,
         forms=("accounts/[^/]+/models/(.+)", "(?:accounts/[^/]+/models/)?([^#]+)#.+", "accounts/[^/]+/deployments/([^/]+)"),
     ),
     Provider(
@@ -132,6 +135,7 @@ _ALL = (
             *("/v3/openai", "/v3/openai/v1"),
         ),
         (),
+        statuses={"403": "The key may not use this model."},
         forms=(_OF_ORGANISATION,),
     ),
 )

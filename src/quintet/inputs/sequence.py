@@ -79,8 +79,10 @@ class Prepared:
         request_id: ours, never the client's; unique for its engine, and used for ``abort``.
         sequences: in the order of the specs.
         tenant: who asks. Tenants take turns, and none can fill the queue; empty = anybody, with all of the queue to fill.
+        weight: the tenant's turns for every one of a tenant with weight 1.
     """
 
     request_id: int
     sequences: tuple[PreparedSequence, ...]
     tenant: str = ""
+    weight: int = 1

@@ -1,4 +1,4 @@
-"""``POST /models/load`` and ``/models/unload``, for who has the admin key."""
+"""``POST /models/load`` and ``/models/unload``, for admins."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from quintet.config import ServerConfig
 from quintet.dialects.admin import model_status, parse_model
 from quintet.engines.entry import Entry
 from quintet.engines.registry import Registry
-from quintet.errors import NotFound
-from quintet.server.auth import Keys
+from quintet.server.auth import Auth
 from quintet.server.call import Call
 from quintet.server.models import Models
 
@@ -16,13 +15,13 @@ class Admin:
     """Endpoints.
 
     Args:
-        keys: the admin's; ``None`` = there is none, and nobody may.
+        auth: tells who is an admin.
     """
 
-    def __init__(self, registry: Registry, models: Models, keys: Keys | None, config: ServerConfig) -> None:
+    def __init__(self, registry: Registry, models: Models, auth: Auth, config: ServerConfig) -> None:
         self._registry = registry
         self._models = models
-        self._keys = keys
+        self._auth = auth
         self._max_body = config.max_body_bytes
 
     async def load(self, call: Call) -> None:
@@ -39,11 +38,9 @@ class Admin:
         await _tell(call, entry)
 
     async def _asked(self, call: Call) -> Entry:
-        if self._keys is None:
-            raise NotFound("Models are loaded and unloaded over HTTP only where the server has an admin key; start it with --admin-key.")
-        self._keys.require(call.http.headers.raw, call.http.address)
+        self._auth.require_admin(call.caller, call.http.headers.raw, call.http.address)
         name = parse_model(await call.http.body(self._max_body))
-        return self._models.find(name, call.provider).entry
+        return self._models.find(name, call).entry
 
 
 async def _tell(call: Call, entry: Entry) -> None:

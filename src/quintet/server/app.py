@@ -11,20 +11,24 @@ from quintet.dialects.catalog import PROVIDERS
 from quintet.engines.registry import Registry
 from quintet.errors import BodyTooLarge, NotFound, QuintetError, SlowBody
 from quintet.executor import FairExecutor
+from quintet.keys.limits import Limiter, nothing_spent
+from quintet.keys.sources import key_sources
 from quintet.ledger.ledger import Ledger
 from quintet.server import pages
 from quintet.server.accounts import Accounts
 from quintet.server.admin import Admin
 from quintet.server.asgi import ASGIApp, Receive, Scope, Send
-from quintet.server.auth import ANYBODY, Keys
+from quintet.server.auth import ANYBODY, Auth
 from quintet.server.call import Call, Route
 from quintet.server.completions import Completions, Source
+from quintet.server.gate import Gate
 from quintet.server.http import ClientGoneError, Request
 from quintet.server.idempotency import Once
 from quintet.server.infill import Infill
 from quintet.server.metrics import OTHER, Telemetry
 from quintet.server.models import Models
 from quintet.server.probes import Probes
+from quintet.server.proxies import Proxies
 from quintet.server.routing import HEADER, Router, named
 from quintet.server.telemetry import log_access
 from quintet.server.tokens import Tokens
@@ -45,7 +49,8 @@ def create_app(
     Run it with uvicorn's ``server_header=False``. The ``ledger``'s clock must be the source's.
 
     Raises:
-        KeyFileError: the key file is missing, unsafe or malformed.
+        KeyFileError: a file of keys is missing, unsafe or malformed.
+        ProxyError: a trusted proxy is no network.
     """
     return App(models, config, source or Source(), keep_alive, ledger)
 
@@ -56,17 +61,17 @@ class App:
     def __init__(self, registry: Registry, config: ServerConfig, source: Source, keep_alive: float, ledger: Ledger | None) -> None:
         self._registry = registry
         self._source = source
-        admin = (config.admin_key,) if config.admin_key else ()
-        closed = config.api_keys or config.api_key_file  # else everybody is welcome, and the admin key opens only what is its own
-        self._keys = Keys((*config.api_keys, *admin) if closed else (), config.api_key_file, source.clock)
+        self._auth = Auth(config.api_keys, config.admin_key, key_sources(config), source.clock, source.now)
+        self._proxies = Proxies(config.trusted_proxy)
         self._telemetry = Telemetry(registry.entries, source.clock, ledger)
         models = Models(registry, int(source.now()))
         probes = Probes(registry, self._telemetry)
         executor = FairExecutor()
-        completions = Completions(models, source, config, self._telemetry, Accounts(ledger), keep_alive, executor)
+        gate = Gate(Limiter(config.max_per_key, source.clock, source.now, ledger.spent if ledger else nothing_spent))
+        completions = Completions(models, gate, source, config, self._telemetry, Accounts(ledger), keep_alive, executor)
         once = Once(config.max_body_bytes, source.clock)
         tokens = Tokens(models, config.max_body_bytes, executor)
-        admins = Admin(registry, models, Keys(admin, None, source.clock) if admin else None, config)
+        admins = Admin(registry, models, self._auth, config)
         public = {**probes.public(), **pages.public()}
         self._public = frozenset(path.encode() for path in public)
         plain = {**public, "/version": probes.version, "/metrics": probes.metrics, "/health/models": probes.models}
@@ -112,9 +117,10 @@ class App:
     def _admit(self, call: Call) -> Call:
         """Everything that is decided before the path is looked at: nobody learns without a key what exists."""
         request = call.http
+        request.address = self._proxies.client(request.address, request.headers.raw)
         request.always.append((HEADER, call.provider.name))
         # The raw path, so that no spelling of another path is public, and by name, so that every path to come needs a key.
-        caller = ANYBODY if request.raw_path in self._public else self._keys.require(request.headers.raw, request.address)
+        caller = ANYBODY if request.raw_path in self._public else self._auth.require(request.headers.raw, request.address)
         request.check_head()
         provider = named(request) or call.provider
         request.always[-1] = (HEADER, provider.name)

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import logging
 import secrets
 import time
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from quintet.config import ServerConfig
 from quintet.dialects.base import Format, Headers, Identity, Parsed, Renderer
 from quintet.engines.registry import Served
-from quintet.errors import BadRequest, QuintetError, TooManyRequests
+from quintet.errors import BadRequest, QuintetError
 from quintet.events import ChoiceDone, Event, Failed, Finished
 from quintet.executor import FairExecutor
 from quintet.inputs.prepare import Preparer
@@ -24,6 +22,7 @@ from quintet.server.accounts import Accounts
 from quintet.server.auth import Caller
 from quintet.server.bodies import as_json
 from quintet.server.call import Call
+from quintet.server.gate import Admission, Gate
 from quintet.server.guard import Deadline, Guard
 from quintet.server.metrics import Telemetry
 from quintet.server.models import Models
@@ -93,6 +92,7 @@ class Completions:
     def __init__(
         self,
         models: Models,
+        gate: Gate,
         source: Source,
         config: ServerConfig,
         telemetry: Telemetry,
@@ -101,13 +101,13 @@ class Completions:
         executor: FairExecutor,
     ) -> None:
         self._models = models
+        self._gate = gate
         self._source = source
         self._config = config
         self._telemetry = telemetry
         self._accounts = accounts
         self._keep_alive = keep_alive
         self._executor = executor
-        self._running: Counter[str] = Counter()  # completions per key
 
     async def __call__(self, call: Call) -> None:
         await self.answer(call, CompletionApi(call.provider.title, call.provider.dialect))
@@ -115,20 +115,24 @@ class Completions:
     async def answer(self, call: Call, api: CompletionApi) -> None:
         """Answer as ``api`` has it, which need not be the dialect's own."""
         deadline = Deadline(self._config.timeout, self._source.clock() - call.arrived)
-        with self._slot(call.caller):
+        with self._gate.admit(call) as admission:
             async with deadline.kept():
                 parsed = await self._parse(call, api)
-            served = self._models.find(parsed.request.model, call.provider)
+            admission.count(parsed.request)
+            served = self._models.find(parsed.request.model, call)
             with served.entry.held():
-                await self._complete(call, api, parsed, served, deadline)
+                await self._complete(call, api, parsed, served, deadline, admission)
 
-    async def _complete(self, call: Call, api: CompletionApi, parsed: Parsed, served: Served, deadline: Deadline) -> None:
+    async def _complete(
+        self, call: Call, api: CompletionApi, parsed: Parsed, served: Served, deadline: Deadline, admission: Admission
+    ) -> None:
         async with deadline.kept():
             backend = await self._models.ready(call, served.entry)
             preparer = served.entry.preparer
             request = _resolved(await api.complete(parsed, preparer, call.caller.id), served.name, call.caller)
             service = Service(backend, preparer, self._source.clock, self._config.max_logprobs)
-            job = await service.prepare(request, call.caller.id)
+            job = await service.prepare(request, call.caller.id, call.caller.key.priority)
+        admission.reserve(job)
         identity = Identity(self._source.token(), int(self._source.now()), request.model, backend.capabilities.fingerprint)
         renderer = api.format.renderer(request, identity, parsed.options)
         async with self._accounts.row(call, served.entry.name, request, identity, job) as account:
@@ -141,26 +145,9 @@ class Completions:
                     run = _Run(call, job, renderer, observer, guard, tuple(_warnings(parsed)), api.done)
                     await (self._stream(run) if request.stream else self._json(run))
             finally:
+                admission.settle(job)
                 observer.ended(job.usage)
                 call.facts.update(model=served.entry.name, **observer.facts())
-
-    @contextlib.contextmanager
-    def _slot(self, caller: Caller) -> Iterator[None]:
-        """One of the caller's completions at once.
-
-        Raises:
-            TooManyRequests: all are taken.
-        """
-        most = self._config.max_per_key
-        if most and self._running[caller.id] >= most:
-            raise TooManyRequests(f"At most {most} completions at once.")
-        self._running[caller.id] += 1
-        try:
-            yield
-        finally:
-            self._running[caller.id] -= 1
-            if not self._running[caller.id]:
-                del self._running[caller.id]
 
     async def _parse(self, call: Call, api: CompletionApi) -> Parsed:
         http, provider, most = call.http, call.provider, self._config.max_body_bytes

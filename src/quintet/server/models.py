@@ -7,11 +7,10 @@ from collections.abc import Callable
 
 from quintet.backends.base import Backend, State
 from quintet.dialects.base import ServedModel
-from quintet.dialects.catalog import Provider
 from quintet.dialects.wire import encode
 from quintet.engines.entry import Entry
 from quintet.engines.registry import Registry, Served
-from quintet.errors import BadRequest, shorten
+from quintet.errors import BadRequest, ModelNotAllowed, ModelNotFound, shorten
 from quintet.server.call import Call
 from quintet.server.guard import disconnected
 from quintet.server.http import ClientGoneError
@@ -27,13 +26,32 @@ class Models:
         self._registry = registry
         self._created = created
 
-    def find(self, name: str, provider: Provider) -> Served:
-        """What a request's model name means, the first model if it is empty; hold the entry as long as its engine is needed.
+    def find(self, name: str, call: Call) -> Served:
+        """What a request's model name means; hold the entry as long as its engine is needed. Without a name, the caller's first model.
 
         Raises:
             ModelNotFound: nothing.
+            ModelNotAllowed: nothing that the caller may use.
         """
-        return self._registry.find(name, provider.forms)
+        key = call.caller.key
+        if not key.models:
+            return self._registry.find(name, call.provider.forms)
+        own = self._names(call)
+        listed = ", ".join(own) or "none that is listed"
+        told = f"The model {shorten(name)} does not exist, or this key may not use it; it may use: {listed}."
+        if not name and not own:
+            raise ModelNotAllowed(told)
+        try:
+            served = self._registry.find(name or own[0], call.provider.forms)
+        except ModelNotFound:
+            raise ModelNotFound(told) from None  # and nothing of what there is for others
+        if not key.allows(served.name, served.entry.name):
+            raise ModelNotAllowed(told)
+        return served
+
+    def _names(self, call: Call) -> list[str]:
+        """Those of the list that the caller may use."""
+        return [name for name, model in self._registry.names.exact.items() if call.caller.key.allows(name, model)]
 
     async def ready(self, call: Call, entry: Entry) -> Backend:
         """The model's engine, after waiting until it is loaded if need be. The request's body has been read.
@@ -57,13 +75,13 @@ class Models:
 
     async def list(self, call: Call) -> None:
         """``GET /v1/models``."""
-        entries, write = [self._entry(name) for name in self._registry.names.exact], _format(call)
+        entries, write = [self._entry(name) for name in self._names(call)], _format(call)
         body = encode({"data": [write(entry) for entry in entries]}) if write else call.provider.dialect.models(entries)
         await call.http.reply(200, body)
 
     async def show(self, call: Call) -> None:
         """``GET /v1/models/{name}``; the name may hold slashes, which the SDKs send percent-encoded."""
-        entry, write = self._entry(self.find(call.tail, call.provider).name), _format(call)
+        entry, write = self._entry(self.find(call.tail, call).name), _format(call)
         await call.http.reply(200, encode(write(entry)) if write else call.provider.dialect.model(entry))
 
     def _entry(self, name: str) -> ServedModel:

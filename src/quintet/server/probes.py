@@ -10,6 +10,8 @@ from quintet import __version__
 from quintet.backends.base import State
 from quintet.engines.entry import Entry
 from quintet.engines.registry import Registry
+from quintet.keys.key import Scope
+from quintet.server.auth import require_scope
 from quintet.server.call import Call, Endpoint
 from quintet.server.metrics import MEDIA, Telemetry
 
@@ -37,7 +39,8 @@ class Probes:
         await _tell(call, [*self._registry.entries.values()], {})
 
     async def models(self, call: Call) -> None:
-        """The same with the state of each model; ``?model=`` asks for one alone. Their names are not for everybody: it needs a key."""
+        """The same with the state of each model; ``?model=`` asks for one alone. Their names are not for every tenant."""
+        require_scope(call.caller, Scope.METRICS)
         name = call.http.argument("model")
         entries = [self._registry.find(name, call.provider.forms).entry] if name else [*self._registry.entries.values()]
         await _tell(call, entries, {"models": {entry.name: entry.status for entry in entries}})
@@ -52,7 +55,8 @@ class Probes:
         await call.http.reply(200, json.dumps({"version": __version__}).encode())
 
     async def metrics(self, call: Call) -> None:
-        """For Prometheus."""
+        """For Prometheus: everybody's counts, so not for every tenant."""
+        require_scope(call.caller, Scope.METRICS)
         healths = {name: entry.health() for name, entry in self._registry.entries.items()}
         await call.http.reply(200, self._telemetry.scrape(healths), media=MEDIA)
 

@@ -28,7 +28,7 @@ class Tokens:
         body = await call.http.body(self._max_body)
         tenant = call.caller.id
         asked = await self._executor.run(tenant, partial(parse_tokenize, body))
-        entry = self._models.find(asked.model, call.provider).entry
+        entry = self._models.find(asked.model, call).entry
         with entry.held():
             backend = await self._models.ready(call, entry)
             ids = await entry.preparer.tokenize(asked.text, asked.add_special, tenant=tenant)
@@ -41,14 +41,14 @@ class Tokens:
         body = await call.http.body(self._max_body)
         tenant = call.caller.id
         model, ids = await self._executor.run(tenant, partial(parse_detokenize, body))
-        entry = self._models.find(model, call.provider).entry
+        entry = self._models.find(model, call).entry
         with entry.held():
             about = (await self._models.ready(call, entry)).capabilities
             await call.http.reply(200, await self._executor.run(tenant, partial(detokenized, ids, about.pieces)))
 
     async def info(self, call: Call) -> None:
         """``GET /tokenizer_info``; ``?model=`` names another model than the first."""
-        entry = self._models.find(call.http.argument("model"), call.provider).entry
+        entry = self._models.find(call.http.argument("model"), call).entry
         with entry.held():
             info = (await self._models.ready(call, entry)).tokenizer.traits.roles
         texts = {"eos_token": info.eos, "bos_token": info.bos, "pad_token": info.pad, "chat_template": info.chat_template}

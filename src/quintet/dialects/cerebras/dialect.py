@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from quintet.dialects.base import ErrorReply, Identity, Parsed, ServedModel, check_choices, fault, sampling
+from quintet.dialects.base import ErrorReply, Headers, Identity, Parsed, ServedModel, check_choices, sampling
+from quintet.dialects.cerebras import limits
 from quintet.dialects.cerebras.grammar import ROOTS, guide
 from quintet.dialects.cerebras.wire import CerebrasRenderer, error_body
 from quintet.dialects.extensions import Extensions
@@ -14,6 +15,7 @@ from quintet.dialects.fields import Boolean, Field, Integer, LogitBias, Number, 
 from quintet.dialects.json_guard import decode_object
 from quintet.dialects.wire import encode, model_object
 from quintet.errors import BadRequest
+from quintet.quota import Meter
 from quintet.request import CompletionRequest, Prompt, Sampling, StopRules
 
 MAX_CHOICES = 128
@@ -114,8 +116,11 @@ class Cerebras:
         return CerebrasRenderer(request, identity)
 
     def error(self, error: Exception) -> ErrorReply:
-        known = fault(error)
+        known = limits.worded(error)
         return ErrorReply(known.status, known.headers, encode(error_body(known)))
+
+    def limits(self, meters: Sequence[Meter], over: bool) -> Headers:
+        return limits.headers(meters, over)
 
     def models(self, served: Sequence[ServedModel]) -> bytes:
         return encode({"object": "list", "data": [model_object(one) for one in served]})

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from quintet.dialects.base import GREEDY_BELOW, ErrorReply, Identity, Parsed, ServedModel, fault, sampling
+from quintet.dialects.base import GREEDY_BELOW, ErrorReply, Headers, Identity, Parsed, ServedModel, fault, sampling
 from quintet.dialects.extensions import Extensions
 from quintet.dialects.fields import (
     REQUIRED,
@@ -24,11 +24,13 @@ from quintet.dialects.fields import (
     String,
     unknown,
 )
+from quintet.dialects.fireworks import limits
 from quintet.dialects.fireworks.kinds import EFFORTS, Effort, Grammar, Hint, Images, LogprobsChoice, Schema
 from quintet.dialects.fireworks.wire import FireworksRenderer, Options, Shape, error_body
 from quintet.dialects.json_guard import decode_object
 from quintet.dialects.wire import encode
 from quintet.errors import BadRequest, shorten
+from quintet.quota import Meter
 from quintet.request import CompletionRequest, Guide, GuideKind, Prompt, Reasoning, Sampling, StopRules
 
 MAX_CHOICES = 128
@@ -185,6 +187,9 @@ class Fireworks:
     def error(self, error: Exception) -> ErrorReply:
         known = fault(error)
         return ErrorReply(known.status, known.headers, encode(error_body(known)))
+
+    def limits(self, meters: Sequence[Meter], over: bool) -> Headers:
+        return limits.headers(meters, over)
 
     def models(self, served: Sequence[ServedModel]) -> bytes:
         return encode({"object": "list", "data": [_model_object(one) for one in served]})

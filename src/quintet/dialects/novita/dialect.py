@@ -9,13 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from quintet.dialects.base import GREEDY_BELOW, ErrorReply, Identity, Parsed, ServedModel, check_choices, fault, sampling
+from quintet.dialects.base import GREEDY_BELOW, ErrorReply, Headers, Identity, Parsed, ServedModel, check_choices, fault, sampling
 from quintet.dialects.extensions import Extensions
 from quintet.dialects.fields import REQUIRED, Boolean, Field, Integer, LogitBias, Number, Object, Positive, Prompts, Stop, String, unknown
 from quintet.dialects.json_guard import decode_object
 from quintet.dialects.novita.wire import NovitaRenderer, error_body
 from quintet.dialects.wire import encode
-from quintet.errors import BadRequest
+from quintet.errors import BadRequest, ModelNotAllowed
+from quintet.quota import Meter
 from quintet.request import CompletionRequest, Prompt, Sampling, StopRules
 
 MAX_CHOICES = 128
@@ -93,7 +94,13 @@ class Novita:
 
     def error(self, error: Exception) -> ErrorReply:
         known = fault(error)
+        # https://novita.ai/docs/guides/error: 403 is "Access denied due to insufficient permissions. Verify that your account associated
+        # with the API Key has permission to access the requested model".
+        known = replace(known, status=403, code="model_access_denied") if isinstance(error, ModelNotAllowed) else known
         return ErrorReply(known.status, known.headers, encode(error_body(known)))
+
+    def limits(self, _meters: Sequence[Meter], _over: bool) -> Headers:
+        return ()  # its pages name no headers, only the status: "the limit is due to TPM (tokens per minute) or RPM (requests per minute)"
 
     def models(self, served: Sequence[ServedModel]) -> bytes:
         return encode({"object": "list", "data": [_model_object(one) for one in served]})

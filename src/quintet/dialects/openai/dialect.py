@@ -9,14 +9,16 @@ from typing import Any
 
 import msgspec
 
-from quintet.dialects.base import ErrorReply, Identity, Parsed, ServedModel, broken, check_choices, fault, sampling
+from quintet.dialects.base import ErrorReply, Headers, Identity, Parsed, ServedModel, broken, check_choices, sampling
 from quintet.dialects.chunks import ChunkRenderer
 from quintet.dialects.extensions import Extensions
 from quintet.dialects.fields import Boolean, Field, Integer, LogitBias, Number, Object, Prompts, Status, Stop, String, unknown
 from quintet.dialects.json_guard import decode_object
+from quintet.dialects.openai import limits
 from quintet.dialects.wire import DetailedUsage, Logprobs, encode, error_body, model_object
 from quintet.errors import BadRequest
 from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finish, Finished
+from quintet.quota import Meter
 from quintet.request import CompletionRequest, Prompt, Sampling, StopRules
 
 MAX_CHOICES = 128
@@ -211,8 +213,11 @@ class OpenAI:
         return OpenAIRenderer(request, identity, obfuscate=options is True)
 
     def error(self, error: Exception) -> ErrorReply:
-        known = fault(error)
+        known = limits.worded(error)
         return ErrorReply(known.status, known.headers, encode(error_body(known)))
+
+    def limits(self, meters: Sequence[Meter], over: bool) -> Headers:
+        return limits.headers(meters, over)
 
     def models(self, served: Sequence[ServedModel]) -> bytes:
         return encode({"object": "list", "data": [model_object(one) for one in served]})

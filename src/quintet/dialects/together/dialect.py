@@ -6,13 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from quintet.dialects.base import GREEDY_BELOW, ErrorReply, Fault, Identity, Parsed, ServedModel, fault, sampling
+from quintet.dialects.base import GREEDY_BELOW, ErrorReply, Fault, Headers, Identity, Parsed, ServedModel, fault, sampling
 from quintet.dialects.extensions import Extensions
 from quintet.dialects.fields import REQUIRED, Boolean, Field, Integer, LogitBias, Number, Status, Stop, String, unknown
 from quintet.dialects.json_guard import decode_object
+from quintet.dialects.together import limits
 from quintet.dialects.together.wire import Options, TogetherRenderer
 from quintet.dialects.wire import encode, error_body
 from quintet.errors import PromptTooLong
+from quintet.quota import Meter
 from quintet.request import CompletionRequest, Sampling, StopRules
 
 MAX_TOKENS_UNSET = 512
@@ -92,6 +94,9 @@ class Together:
         known = _fault(error)
         return ErrorReply(known.status, known.headers, encode(error_body(known)))
 
+    def limits(self, meters: Sequence[Meter], over: bool) -> Headers:
+        return limits.headers(meters, over)
+
     def models(self, served: Sequence[ServedModel]) -> bytes:
         """A bare array: SDK 1.x and 2.x refuse anything else."""
         return encode([_model_object(one) for one in served])
@@ -133,7 +138,7 @@ def _sampling(raw: Mapping[str, object], fresh_seed: int) -> Sampling:
 
 
 def _fault(error: Exception) -> Fault:
-    known = fault(error)
+    known = limits.worded(fault(error), error)
     # https://docs.together.ai/docs/error-codes: 403 is "Bad Request: input token count + max_tokens parameter exceeds the context".
     return replace(known, status=403) if isinstance(error, PromptTooLong) else known
 

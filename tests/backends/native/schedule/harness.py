@@ -74,9 +74,9 @@ class Simulation:
         self.last_plan = Plan()
         self.now = 0.0  # one second per step
 
-    def add(self, request: int, *sequences: PreparedSequence, salt: bytes = b"", tenant: str = "") -> None:
+    def add(self, request: int, *sequences: PreparedSequence, salt: bytes = b"", tenant: str = "", weight: int = 1) -> None:
         """Queue a request."""
-        self.scheduler.add(request, [replace(sequence, salt=salt) for sequence in sequences], self.now, tenant)
+        self.scheduler.add(request, [replace(sequence, salt=salt) for sequence in sequences], self.now, tenant, weight)
         self.events |= {(request, index): [] for index in range(len(sequences))}
 
     def abort(self, request: int, index: int | None = None) -> None:

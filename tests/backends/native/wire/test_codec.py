@@ -62,9 +62,10 @@ def test_steps_come_out_as_they_went_in_every_field_of_their_events(sent: dict[i
 
 @given(ids, st.lists(sequences, max_size=4), st.floats(0, 1e9))
 def test_requests_come_out_as_they_went_in(request_id: int, asked: list[PreparedSequence], at: float) -> None:
-    message = codec.decode_to_worker(through(Submit.of(request_id, asked, at, "tenant")))
+    message = codec.decode_to_worker(through(Submit.of(request_id, asked, at, "tenant", 3)))
     assert isinstance(message, Submit)
-    assert (message.request_id, message.at, message.tenant, message.sequences()) == (request_id, at, "tenant", tuple(asked))
+    assert (message.request_id, message.at, message.tenant, message.weight) == (request_id, at, "tenant", 3)
+    assert message.sequences() == tuple(asked)
 
 
 SOURCE = ModelSource("a.gguf", 2, None, "a", "avx2")

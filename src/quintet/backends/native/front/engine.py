@@ -92,7 +92,8 @@ class Engine:
     def submit(self, prepared: Prepared) -> AsyncIterator[Sequence[TokenEvent]]:
         """See ``Backend``."""
         stream = Stream(len(prepared.sequences))
-        self._supervisor.run(Submit.of(prepared.request_id, prepared.sequences, self._clock(), prepared.tenant), stream)
+        who = prepared.tenant, prepared.weight
+        self._supervisor.run(Submit.of(prepared.request_id, prepared.sequences, self._clock(), *who), stream)
         return stream
 
     def abort(self, request_id: int, seq: int | None = None) -> None:

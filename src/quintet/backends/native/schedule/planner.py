@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from operator import itemgetter
 
 from quintet.backends.native.core.loader import PAGE
 from quintet.backends.native.core.types import U8
@@ -59,8 +58,14 @@ class Planner:
         if idle is None:
             return
         self._waiting.favour(idle)
-        largest, count = max(running.items(), key=itemgetter(1), default=("", 0))
-        if count > 1 and self._waiting.head() is self._stuck:  # a step long it had no place: only then somebody pays for it
+        if self._waiting.head() is self._stuck:  # a step long it had no place: only then somebody pays for it
+            self._take_a_place(running)
+
+    def _take_a_place(self, running: Counter[str]) -> None:
+        """From the tenant that has most for its weight, if it has several."""
+        shares = {seq.group.tenant: running[seq.group.tenant] / seq.group.weight for seq in self._running}
+        largest = max((tenant for tenant in shares if running[tenant] > 1), key=shares.__getitem__, default=None)
+        if largest is not None:
             self._queues.preempt(next(seq for seq in reversed(self._running) if seq.group.tenant == largest))
 
     # -- decode ----------------------------------------------------------------------------------------------------------------

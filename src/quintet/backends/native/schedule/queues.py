@@ -27,14 +27,14 @@ class Queues:
         self.live = 0
         self.preempted = 0
 
-    def add(self, request_id: int, prepared: Items[PreparedSequence], now: float, tenant: str) -> None:
+    def add(self, request_id: int, prepared: Items[PreparedSequence], now: float, tenant: str, weight: int) -> None:
         """Queue a tenant's request; see ``Scheduler.add``."""
         if self.live + len(prepared) > self._max_live:
             raise Overloaded("The queue is full; try again later.")
         groups: dict[tuple[object, ...], Group] = {}
         for index, spec in enumerate(prepared):
             key = (spec.tokens, spec.echo, spec.echo_from, spec.prompt_end, spec.logprobs, spec.max_tokens == 0, spec.salt)
-            group = groups.setdefault(key, _group(spec, now, tenant))
+            group = groups.setdefault(key, _group(spec, now, tenant, weight))
             group.members.append(_sequence(request_id, index, spec, group))
         self._requests[request_id] = {seq.index: seq for group in groups.values() for seq in group.members}
         self.live += len(prepared)
@@ -89,8 +89,10 @@ class Queues:
         _require(all(seq.group.leader in places for seq in forks), "a fork has nobody to follow")
 
 
-def _group(spec: PreparedSequence, now: float, tenant: str) -> Group:
-    return Group(spec.tokens, spec.echo, spec.logprobs, spec.salt, now, start=spec.echo_from, end=spec.prompt_end, tenant=tenant)
+def _group(spec: PreparedSequence, now: float, tenant: str, weight: int) -> Group:
+    group = Group(spec.tokens, spec.echo, spec.logprobs, spec.salt, now, start=spec.echo_from, end=spec.prompt_end)
+    group.tenant, group.weight = tenant, weight
+    return group
 
 
 def _sequence(request_id: int, index: int, spec: PreparedSequence, group: Group) -> Sequence:

@@ -20,8 +20,8 @@ What it holds to, and where a reader of vLLM would stumble:
 - Preemption is by recomputation, never by swapping: the newest running sequence gives its pages up and is computed again before anything
   of its tenant that waits. It draws at the same positions with the same seed, and no number depends on the batch, so clients cannot see it.
 - The oldest running sequence is never preempted and nobody overtakes the head of the queue for lack of pages, so everything ends.
-- Tenants take turns (``waiting``). One that waits with nothing in the batch comes before those that have something there, and gets the
-  place of a sequence of the one with most.
+- Tenants take turns, in proportion to their weights (``waiting``). One that waits with nothing in the batch comes before those that have
+  something there, and gets the place of a sequence of the one with most for its weight.
 
 Why, and what was measured: docs/decisions/0003-scheduling.md.
 """
@@ -87,13 +87,16 @@ class Scheduler:
         """What became of all drafts."""
         return self._applier.drafts
 
-    def add(self, request_id: int, prepared: Items[PreparedSequence], now: float, tenant: str = "") -> None:
+    def add(self, request_id: int, prepared: Items[PreparedSequence], now: float, tenant: str = "", weight: int = 1) -> None:
         """Queue a tenant's request, which came at ``now`` (seconds).
+
+        Args:
+            weight: the tenant's turns for every one of a tenant with weight 1.
 
         Raises:
             Overloaded: too many are live already; nothing was added.
         """
-        self._queues.add(request_id, prepared, now, tenant)
+        self._queues.add(request_id, prepared, now, tenant, weight)
 
     def abort(self, request_id: int, index: int | None = None) -> Events:
         """End one sequence of a request, or all; unknown and ended ones are ignored. Allowed between ``plan`` and ``apply`` too."""

@@ -71,7 +71,7 @@ class Group:
         start: the first of them that is echoed.
         echoed: prompt tokens emitted so far, to every member alike, or not to be emitted.
         salt: of the cached prefixes it may use, at most 64 bytes.
-        tenant: who asks; tenants take turns.
+        tenant: who asks; tenants take turns, in proportion to their ``weight``.
         submitted: when the request came.
         waited: from then to the first step that computed the prompt; 0 until that step.
         cached: prompt tokens that came from the prefix cache; ``None`` until that step.
@@ -92,6 +92,7 @@ class Group:
     start: int = 0
     end: int | None = None
     tenant: str = ""
+    weight: int = 1
 
     def __post_init__(self) -> None:
         self.echoed = self.start

@@ -1,33 +1,61 @@
-"""Sequences that wait for a slot: tenants take turns, then a tenant's requests, then these' sequences. Plain code over values."""
+"""Sequences that wait for a slot: tenants take turns, then a tenant's requests, then these' sequences. Plain code over values.
+
+Turns are fair queueing with a clock of its own (S. J. Golestani, "A Self-Clocked Fair Queueing Scheme", 1994): whoever comes to wait, or
+has had a turn and goes on waiting, gets the tag ``now + 1 / weight``, the least tag is next, and ``now`` is the tag of the last turn. So a
+tenant of weight 4 has four turns for each one of weight 1, and comes before it where both begin to wait. It keeps nobody waiting for ever:
+those who join later have greater tags as ``now`` grows. With equal weights it is a round robin.
+"""
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import OrderedDict, deque
 from collections.abc import Iterator
+from dataclasses import dataclass, field
+from operator import attrgetter
 
 from quintet.backends.native.schedule.sequence import Sequence
 
+_ROUND = 2520
+"""Stands for 1 in tags: divisible by 1 to 10, so that these weights are exact."""
+
+
+@dataclass(slots=True, eq=False)
+class _Tenant:
+    """One who waits, with the sequences of each of its requests."""
+
+    name: str
+    weight: int
+    tag: int = 0
+    requests: OrderedDict[int, deque[Sequence]] = field(default_factory=OrderedDict)
+
 
 class WaitingQueue:
-    """After a sequence was taken, its tenant goes behind the other tenants, and its request behind the tenant's others.
+    """After a sequence was taken, its tenant goes behind others as its weight has it, and its request behind the tenant's others.
 
     So neither a request with many sequences nor a tenant with many requests delays others for long.
     """
 
     def __init__(self) -> None:
-        self._tenants: OrderedDict[str, OrderedDict[int, deque[Sequence]]] = OrderedDict()
+        self._tenants: dict[str, _Tenant] = {}
+        self._turns: list[_Tenant] = []  # the same, by their tags; of equal ones who came first
+        self._now = 0
 
     def __iter__(self) -> Iterator[Sequence]:
-        return (seq for turns in self._tenants.values() for queue in turns.values() for seq in queue)
+        return (seq for tenant in self._turns for queue in tenant.requests.values() for seq in queue)
 
     @property
     def tenants(self) -> Iterator[str]:
         """Those who wait, in the order of their turns."""
-        return iter(self._tenants)
+        return (tenant.name for tenant in self._turns)
 
-    def favour(self, tenant: str) -> None:
+    def favour(self, name: str) -> None:
         """Give the turn to a tenant that waits."""
-        self._tenants.move_to_end(tenant, last=False)
+        tenant = self._tenants[name]
+        self._turns.remove(tenant)
+        if self._turns:
+            tenant.tag = min(tenant.tag, self._turns[0].tag)
+        self._turns.insert(0, tenant)
 
     def push(self, seq: Sequence) -> None:
         """Add behind the sequences of its request."""
@@ -36,31 +64,43 @@ class WaitingQueue:
     def push_front(self, seq: Sequence) -> None:
         """Add before everything of its tenant: it ran already, or continues work that was begun."""
         self._queue(seq).appendleft(seq)
-        self._tenants[seq.group.tenant].move_to_end(seq.request_id, last=False)
+        self._tenants[seq.group.tenant].requests.move_to_end(seq.request_id, last=False)
 
     def head(self) -> Sequence | None:
         """The sequence whose turn it is."""
-        return next(iter(next(iter(self._tenants.values())).values()))[0] if self._tenants else None
+        return next(iter(self._turns[0].requests.values()))[0] if self._turns else None
 
     def pop(self) -> Sequence:
-        """Take the head; the next turns of its request and tenant come after those of all others."""
-        tenant, turns = next(iter(self._tenants.items()))
-        request_id, queue = next(iter(turns.items()))
+        """Take the head; the next turns of its request and tenant come after those of others."""
+        tenant = self._turns.pop(0)
+        request_id, queue = next(iter(tenant.requests.items()))
+        tenant.requests.move_to_end(request_id)
+        self._now = max(self._now, tenant.tag)
+        self._line_up(tenant)
         seq = queue[0]
-        turns.move_to_end(request_id)
-        self._tenants.move_to_end(tenant)
         self.remove(seq)
         return seq
 
     def remove(self, seq: Sequence) -> None:
         """Take out a sequence that is in the queue."""
-        turns = self._tenants[seq.group.tenant]
-        queue = turns[seq.request_id]
+        tenant = self._tenants[seq.group.tenant]
+        queue = tenant.requests[seq.request_id]
         queue.remove(seq)
         if not queue:
-            del turns[seq.request_id]
-        if not turns:
-            del self._tenants[seq.group.tenant]
+            del tenant.requests[seq.request_id]
+        if not tenant.requests:
+            del self._tenants[tenant.name]
+            self._turns.remove(tenant)
 
     def _queue(self, seq: Sequence) -> deque[Sequence]:
-        return self._tenants.setdefault(seq.group.tenant, OrderedDict()).setdefault(seq.request_id, deque())
+        name = seq.group.tenant
+        tenant = self._tenants.get(name)
+        if tenant is None:
+            tenant = self._tenants[name] = _Tenant(name, seq.group.weight)
+            self._line_up(tenant)
+        tenant.weight = seq.group.weight  # as it is now, from its next turn on
+        return tenant.requests.setdefault(seq.request_id, deque())
+
+    def _line_up(self, tenant: _Tenant) -> None:
+        tenant.tag = self._now + _ROUND // tenant.weight
+        insort(self._turns, tenant, key=attrgetter("tag"))

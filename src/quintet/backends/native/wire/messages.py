@@ -78,7 +78,7 @@ class Submit(Message, frozen=True):
 
     Args:
         at: seconds, on the clock that the worker uses too.
-        tenant: who asks; tenants take turns.
+        tenant: who asks; tenants take turns, in proportion to their ``weight``.
         prompts: each once, however many samples it has.
         samples: number of its prompt, and the rest of each sequence.
 
@@ -89,6 +89,7 @@ class Submit(Message, frozen=True):
     request_id: int
     at: float
     tenant: str
+    weight: int
     prompts: tuple[tuple[int, ...], ...]
     samples: tuple[tuple[int, PreparedSequence], ...]
 
@@ -97,7 +98,7 @@ class Submit(Message, frozen=True):
             raise ValueError("a prompt is missing")
 
     @classmethod
-    def of(cls, request_id: int, sequences: Sequence[PreparedSequence], at: float, tenant: str = "") -> Submit:
+    def of(cls, request_id: int, sequences: Sequence[PreparedSequence], at: float, tenant: str = "", weight: int = 1) -> Submit:
         """A request's sequences, with equal prompts put together."""
         numbers: dict[tuple[int, ...], int] = {}
         known: dict[int, int] = {}  # by identity: samples of a prompt hold the same object, and hashing it 128 times is slow
@@ -107,7 +108,7 @@ class Submit(Message, frozen=True):
             if id(tokens) not in known:
                 known[id(tokens)] = numbers.setdefault(tokens, len(numbers))
             samples.append((known[id(tokens)], replace(sequence, tokens=())))
-        return cls(request_id, at, tenant, tuple(numbers), tuple(samples))
+        return cls(request_id, at, tenant, weight, tuple(numbers), tuple(samples))
 
     def sequences(self) -> tuple[PreparedSequence, ...]:
         """The sequences as they were."""

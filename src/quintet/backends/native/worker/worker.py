@@ -202,7 +202,7 @@ class Worker:
 
     def _add(self, submit: Submit, scheduler: Scheduler) -> Events:
         try:
-            scheduler.add(submit.request_id, submit.sequences(), submit.at, submit.tenant)
+            scheduler.add(submit.request_id, submit.sequences(), submit.at, submit.tenant, submit.weight)
         except Overloaded as error:
             why = str(error)
             return {

@@ -1,0 +1,181 @@
+"""``quintet keys``: the keys of a store, which servers with ``--keys`` read while it changes."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from quintet.cli import configuration
+from quintet.cli.console import OptionError
+from quintet.errors import shorten
+from quintet.keys.key import MOST_PRIORITY, Key, Scope
+from quintet.quota import Limits
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_SECONDS = {"m": 60.0, "h": 3600.0, "d": 86_400.0}
+_NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
+_NO_SCOPE, _NEVER = "none", "never"
+
+_LIMITS = {
+    "requests_per_minute": "Requests a minute.",
+    "requests_per_day": "Requests a day.",
+    "tokens_per_minute": "Tokens a minute, of prompts and completions.",
+    "tokens_per_day": "Tokens a day.",
+    "parallel": "Completions at once.",
+    "budget": "Tokens in all.",
+}
+
+
+@click.group()
+def keys() -> None:
+    """Keys with limits, for quintet serve --keys FILE. Every change counts within a second, without a restart."""
+
+
+keys.command_class = configuration.Command
+
+
+def _store(command: _F) -> _F:
+    """``--keys FILE``, by whatever way ``serve`` is told it."""
+    return click.option("--keys", required=True, type=click.Path(path_type=Path), metavar="FILE", help="The store.")(
+        configuration.option(command)
+    )
+
+
+def _rights(command: _F) -> _F:
+    """What a key may do and use; an option that is not given changes nothing."""
+    scopes = click.Choice([*(scope.value for scope in Scope), _NO_SCOPE])
+    made = [
+        click.option("--model", "models", metavar="PATTERN", multiple=True, help="Model it may use, * = any text; repeatable."),
+        click.option("--expires", metavar="WHEN", help="After 90m, 12h or 30d, on 2027-01-31 (UTC), or never."),
+        *(
+            click.option(f"--{name.replace('_', '-')}", name, type=click.IntRange(0, 2**53), metavar="N", help=f"{told} 0 = no limit.")
+            for name, told in _LIMITS.items()
+        ),
+        click.option(
+            "--priority", type=click.IntRange(1, MOST_PRIORITY), metavar="N", help=f"Its share where keys take turns, 1 to {MOST_PRIORITY}."
+        ),
+        click.option("--scope", "scopes", type=scopes, multiple=True, help="metrics: see everybody's counts; admin: all; repeatable."),
+    ]
+    for option in reversed(made):
+        command = option(command)
+    return command
+
+
+@keys.command()
+@click.argument("name")
+@_store
+@_rights
+def add(name: str, keys: Path, **rights: Any) -> None:
+    """Make a key and print it: now, and never again."""
+    from quintet.keys.store import KeyStore
+
+    if not _NAME.fullmatch(name):
+        raise OptionError(f"NAME must be 1 to 64 of A-Z a-z 0-9 . _ @ -, got {shorten(name)}.")
+    now = time.time()
+    secret = KeyStore(keys).add(_with(Key(b"", name, now), now, **rights))
+    sys.stdout.write(f"{secret}\n")
+
+
+@keys.command("set")
+@click.argument("key", metavar="NAME")
+@_store
+@_rights
+def set_(key: str, keys: Path, **rights: Any) -> None:
+    """Change what the key with this NAME, or id, may do and use."""
+    from quintet.keys.store import KeyStore
+
+    store = KeyStore(keys)
+    store.change(key, _with(store.find(key), time.time(), **rights))
+
+
+@keys.command()
+@click.argument("key", metavar="NAME")
+@_store
+def revoke(key: str, keys: Path) -> None:
+    """Take the key with this NAME, or id, out of force. Answers that run are finished."""
+    from quintet.keys.store import KeyStore
+
+    store = KeyStore(keys)
+    store.change(key, replace(store.find(key), revoked=time.time()))
+
+
+@keys.command("list")
+@_store
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def list_(keys: Path, *, as_json: bool) -> None:
+    """Print all keys, also those that are not in force any more; never the keys themselves."""
+    from quintet.keys.store import KeyStore
+
+    now = time.time()
+    found = [_told(key, now) for key in KeyStore(keys).read()]
+    if as_json:
+        sys.stdout.write(json.dumps(found, indent=2) + "\n")
+        return
+    rows = [("id", "name", "state", "expires", "models", "limits", "priority", "scopes"), *map(_row, found)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        sys.stdout.write("  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() + "\n")
+
+
+def parse_expiry(text: str, now: float) -> float | None:
+    """Unix time of ``90m``, ``12h`` or ``30d`` from ``now``, or of a date or time in ISO 8601, UTC if it does not say; ``never`` = None.
+
+    Raises:
+        OptionError: none of these, or past.
+    """
+    if text == _NEVER:
+        return None
+    if found := re.fullmatch(r"(\d+(?:\.\d+)?)([mhd])", text, re.ASCII):
+        return now + float(found[1]) * _SECONDS[found[2]]
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        rule = "must be a time such as 12h or 30d, a date such as 2027-01-31, or never"
+        raise OptionError(f"--expires {rule}, got {shorten(text)}.") from None
+    expires = (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+    if expires <= now:
+        raise OptionError(f"--expires must be in the future, got {shorten(text)}.")
+    return expires
+
+
+def _with(
+    key: Key, now: float, *, models: Sequence[str], expires: str | None, priority: int | None, scopes: Sequence[str], **limits: int | None
+) -> Key:
+    """``key`` with what was given."""
+    given = {name: value for name, value in limits.items() if value is not None}
+    return replace(
+        key,
+        models=(() if "*" in models else tuple(models)) if models else key.models,
+        expires=key.expires if expires is None else parse_expiry(expires, now),
+        priority=key.priority if priority is None else priority,
+        scopes=frozenset(Scope(word) for word in scopes if word != _NO_SCOPE) if scopes else key.scopes,
+        limits=replace(key.limits, **given),
+    )
+
+
+def _told(key: Key, now: float) -> dict[str, Any]:
+    state = "revoked" if key.revoked is not None else "in force" if key.live(now) else "expired"
+    limits = {field.name: value for field in fields(Limits) if (value := getattr(key.limits, field.name))}
+    times = {name: _time(at) for name, at in (("created", key.created), ("expires", key.expires), ("revoked", key.revoked))}
+    rights = {"models": list(key.models), "limits": limits, "priority": key.priority, "scopes": sorted(scope.value for scope in key.scopes)}
+    return {"id": key.id, "name": key.name, "state": state, **times, **rights}
+
+
+def _row(told: dict[str, Any]) -> tuple[str, ...]:
+    words = {name: name.replace("_", " ") for name in _LIMITS} | {"budget": "tokens in all"}
+    limits = ", ".join(f"{value} {words[name]}" for name, value in told["limits"].items())
+    lists = ", ".join(told["models"]) or "all", limits or "none", str(told["priority"]), ", ".join(told["scopes"])
+    return told["id"], told["name"], told["state"], told["expires"] or _NEVER, *lists
+
+
+def _time(at: float | None) -> str | None:
+    return None if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

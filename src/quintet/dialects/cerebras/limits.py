@@ -1,0 +1,55 @@
+"""Cerebras' rate limits. Page: https://inference-docs.cerebras.ai/support/rate-limits, quoted as "page" below."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from quintet.dialects.base import Fault, Headers, fault
+from quintet.dialects.limits import exhausted, over_time
+from quintet.quota import DAY, MINUTE, Meter, Unit
+
+# Page: only these two limits are in the headers, whatever others there are.
+_SHOWN = ((Unit.REQUESTS, DAY, "requests-day"), (Unit.TOKENS, MINUTE, "tokens-minute"))
+
+# Recorded: {"message": "Requests per minute limit exceeded - too many requests sent.", "type": "too_many_requests_error", "param": "quota",
+# "code": "request_quota_exceeded"} and "Tokens per minute limit exceeded - too many tokens processed.", "token_quota_exceeded".
+_CODES = {
+    Unit.REQUESTS: ("request_quota_exceeded", "too many requests sent"),
+    Unit.TOKENS: ("token_quota_exceeded", "too many tokens processed"),
+}
+
+
+def headers(meters: Sequence[Meter], over: bool) -> Headers:
+    """Page: ``x-ratelimit-limit-requests-day: 1000000000``, ``x-ratelimit-remaining-requests-day: 999997455``,
+    ``x-ratelimit-reset-requests-day: 33011.382867097855``, "Time (in seconds)", and the same of ``tokens-minute``.
+    """
+    del over
+    shown = [(name, one) for unit, window, name in _SHOWN if (one := over_time(meters, unit, window))]
+    return tuple(
+        (f"x-ratelimit-{what}-{name}", value)
+        for what, of in (("limit", _limit), ("remaining", _remaining), ("reset", _reset))
+        for name, value in ((name, of(one)) for name, one in shown)
+    )
+
+
+def worded(error: Exception) -> Fault:
+    """An error in Cerebras' words."""
+    known, meter = fault(error), exhausted(error)
+    if meter is None:
+        return replace(known, param="quota") if known.status == 429 else known
+    code, why = _CODES[meter.unit]
+    name = f"{meter.unit.value.capitalize()} per {meter.per} limit" if meter.per else f"{meter.unit.value.capitalize()} budget"
+    return replace(known, message=f"{name} exceeded - {why}.", param="quota", code=code)
+
+
+def _limit(meter: Meter) -> str:
+    return str(meter.limit)
+
+
+def _remaining(meter: Meter) -> str:
+    return str(meter.remaining)
+
+
+def _reset(meter: Meter) -> str:
+    return str(float(meter.reset))

@@ -1,0 +1,221 @@
+"""What keys have used, and whether they may use more. Plain code over values: no clock, time is an argument.
+
+Every limit is a leaky bucket. What was used drains away evenly, a whole limit in a window, so there is no instant at which a window ends
+and a double burst fits around. That is how the providers count where they say so (Cerebras: "We use the token bucketing algorithm for rate
+limiting, which means your capacity replenishes continuously rather than resetting at fixed intervals"), and what OpenAI's and Together's
+resets mean ("The time until the rate limit resets to its initial state").
+
+Tokens are not known before they are computed, so they are reserved, then settled::
+
+    open      a completion begins: a place among the key's parallel ones, and a request
+    count     more requests, where each sample counts as one
+    reserve   as many tokens as it can come to at most: held back, and not drained while it runs
+    settle    the held tokens are let go, those that were computed are used
+
+Each of these either takes all it asks for or nothing, without a moment in which others could come between: of 200 requests at once, with
+credit for 10, 10 are admitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from types import TracebackType
+
+from quintet.errors import OverLimit, TooManyRequests
+from quintet.keys.key import Key
+from quintet.quota import DAY, MINUTE, Limits, Meter, Unit
+
+Spent = Callable[[str, float], int]
+"""Tokens that a key (its id) has used since a Unix time, also before this process began."""
+
+_ROUNDING = 1e-6
+"""Far less than anything that is counted: what has drained for just as long as it should must not be missing by a last bit."""
+
+_ASK_AGAIN_S = 1.0
+"""Where a budget would suffice if what is held for others were let go, which may be soon."""
+
+
+class Bucket:
+    """A limit and what was used of it.
+
+    Args:
+        window: seconds in which a limit's worth drains away; 0 = it stays.
+        used: so far.
+    """
+
+    def __init__(self, unit: Unit, window: float, limit: int, now: float, used: float = 0.0) -> None:
+        self.unit, self.window, self.limit = unit, window, limit
+        self.held = 0
+        self._used, self._at = used, now
+
+    def use(self, amount: int, now: float) -> None:
+        """Count ``amount`` as used."""
+        self._used = self._drained(now) + amount
+        self._at = now
+
+    def left(self, now: float) -> float:
+        """What may be used now; below 0 where a limit was lowered, or more came than was held for it."""
+        return self.limit - self.held - self._drained(now)
+
+    def wait(self, amount: int, now: float) -> float | None:
+        """Seconds until ``amount`` is left, if nothing more is used; ``None`` = that never comes."""
+        missing = amount - self.left(now)
+        if missing <= _ROUNDING:
+            return 0.0
+        if self.window and amount <= self.limit:
+            return missing * self.window / self.limit
+        return _ASK_AGAIN_S if missing <= self.held and not self.window else None
+
+    def meter(self, now: float) -> Meter:
+        """Where it stands."""
+        left = self.left(now)
+        reset = (self.limit - left) * self.window / self.limit
+        return Meter(self.unit, self.window, self.limit, max(0, int(left + _ROUNDING)), reset)
+
+    def _drained(self, now: float) -> float:
+        return max(0.0, self._used - (now - self._at) * self.limit / self.window) if self.window else self._used
+
+
+class Account:
+    """What one key has used. Its limits may change while it is in use; what was used stays."""
+
+    def __init__(self) -> None:
+        self.running = 0
+        self.limits = Limits()
+        self.buckets: dict[tuple[Unit, float], Bucket] = {}
+
+    def of(self, unit: Unit) -> list[Bucket]:
+        """The buckets that count ``unit``."""
+        return [bucket for bucket in self.buckets.values() if bucket.unit is unit]
+
+
+class Limiter:
+    """The accounts of all keys.
+
+    Args:
+        parallel: completions at once of a key that has no such limit of its own; 0 = as many as it likes.
+        clock: seconds, monotonic: a jump of the wall clock moves no window.
+        now: Unix time in seconds; only to ask ``spent``.
+    """
+
+    def __init__(self, parallel: int, clock: Callable[[], float], now: Callable[[], float], spent: Spent) -> None:
+        self._parallel, self._clock, self._now, self._spent = parallel, clock, now, spent
+        self._accounts: dict[str, Account] = {}
+
+    def open(self, key: Key) -> Lease:
+        """Begin a completion. The lease is a context manager; leaving it gives back what it holds.
+
+        Raises:
+            OverLimit: there is no request left, or not one token.
+            TooManyRequests: as many run as may at once.
+        """
+        account = self._account(key)
+        most = key.limits.parallel or self._parallel
+        if most and account.running >= most:
+            raise TooManyRequests(f"At most {most} completions at once.")
+        lease = Lease(account, self._clock)
+        lease.check(Unit.TOKENS, 1)
+        lease.count(1)
+        account.running += 1
+        return lease
+
+    def meters(self, key: Key) -> list[Meter]:
+        """Where a key stands."""
+        now = self._clock()
+        return [bucket.meter(now) for bucket in self._account(key).buckets.values()]
+
+    def _account(self, key: Key) -> Account:
+        account = self._accounts.setdefault(key.id, Account())
+        if account.limits != key.limits:
+            self._adjust(account, key)
+        return account
+
+    def _adjust(self, account: Account, key: Key) -> None:
+        """Buckets as the key's limits are now. A new one for tokens begins with what the ledger knows, so a restart forgets nothing."""
+        limits, old = key.limits, account.buckets
+        account.limits, account.buckets = limits, {}
+        for unit, window, limit in _windows(limits):
+            bucket = old.get((unit, window))
+            if limit and bucket is None:
+                since = self._now() - window if window else key.created
+                lasting = unit is Unit.TOKENS and window != MINUTE
+                bucket = Bucket(unit, window, limit, self._clock(), self._spent(key.id, since) if lasting else 0)
+            if limit and bucket is not None:
+                bucket.use(0, self._clock())  # what has drained so far did so at the old rate
+                bucket.limit = limit
+                account.buckets[unit, window] = bucket
+
+
+class Lease:
+    """A completion under way. A context manager: its end lets go of what is held and frees its place."""
+
+    def __init__(self, account: Account, clock: Callable[[], float]) -> None:
+        self._account, self._clock = account, clock
+        self._held: list[tuple[Bucket, int]] = []
+
+    def __enter__(self) -> Lease:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._let_go()
+        self._account.running -= 1
+
+    def check(self, unit: Unit, amount: int) -> None:
+        """
+        Raises:
+            OverLimit: less than ``amount`` is left of a limit.
+        """
+        now = self._clock()
+        for bucket in self._account.of(unit):
+            wait = bucket.wait(amount, now)
+            if wait != 0.0:
+                raise OverLimit(bucket.meter(now), amount, wait)
+
+    def count(self, requests: int) -> None:
+        """Use requests.
+
+        Raises:
+            OverLimit: so many are not left; none is used.
+        """
+        self.check(Unit.REQUESTS, requests)
+        for bucket in self._account.of(Unit.REQUESTS):
+            bucket.use(requests, self._clock())
+
+    def reserve(self, tokens: int) -> None:
+        """Hold back as many tokens as it may come to.
+
+        Raises:
+            OverLimit: so many are not left; none is held.
+        """
+        self.check(Unit.TOKENS, tokens)
+        for bucket in self._account.of(Unit.TOKENS):
+            bucket.held += tokens
+            self._held.append((bucket, tokens))
+
+    def settle(self, tokens: int) -> None:
+        """Count the tokens that were computed instead of those that were held."""
+        self._let_go()
+        for bucket in self._account.of(Unit.TOKENS):
+            bucket.use(tokens, self._clock())
+
+    def _let_go(self) -> None:
+        for bucket, tokens in self._held:
+            bucket.held -= tokens
+        self._held.clear()
+
+
+def nothing_spent(key_id: str, since: float) -> int:
+    """Where nobody keeps a ledger."""
+    del key_id, since
+    return 0
+
+
+def _windows(limits: Limits) -> Iterable[tuple[Unit, float, int]]:
+    """Every limit over time: what it counts, its window, and how much."""
+    return (
+        (Unit.REQUESTS, MINUTE, limits.requests_per_minute),
+        (Unit.REQUESTS, DAY, limits.requests_per_day),
+        (Unit.TOKENS, MINUTE, limits.tokens_per_minute),
+        (Unit.TOKENS, DAY, limits.tokens_per_day),
+        (Unit.TOKENS, 0.0, limits.budget),
+    )

@@ -1,0 +1,188 @@
+"""The key store: a SQLite file that ``quintet keys`` writes and a server reads, at the same time.
+
+It holds digests, never keys. A server only reads, and only where the count of changes in the file's header says that there is something
+new. All values are bound parameters.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import Any
+
+from quintet.errors import shorten
+from quintet.keys.file import BusyError, KeyFileError, check_private, look
+from quintet.keys.key import Key, Scope
+from quintet.quota import Limits
+
+PREFIX = "quintet_"
+"""Of every generated key, so that people and secret scanners know one when they see it."""
+
+_SECRET_BYTES = 32
+_FORMAT = 0x51544B31  # "QTK1"
+_BUSY_S = 5.0  # a command waits so long for another one; a server does not wait
+# https://sqlite.org/fileformat.html, "File change counter": "a 4-byte big-endian integer at offset 24 that is incremented whenever the
+# database file is unlocked after having been modified".
+_CHANGES = slice(24, 28)
+
+_SCHEMA = f"""
+CREATE TABLE keys (
+  id TEXT PRIMARY KEY, digest BLOB NOT NULL, name TEXT NOT NULL, created REAL NOT NULL, expires REAL, revoked REAL,
+  models TEXT NOT NULL, priority INTEGER NOT NULL, scopes TEXT NOT NULL,
+  requests_per_minute INTEGER NOT NULL, requests_per_day INTEGER NOT NULL, tokens_per_minute INTEGER NOT NULL,
+  tokens_per_day INTEGER NOT NULL, parallel INTEGER NOT NULL, budget INTEGER NOT NULL
+);
+CREATE UNIQUE INDEX live_names ON keys (name) WHERE revoked IS NULL;
+PRAGMA application_id = {_FORMAT};
+"""
+_INSERT = """
+INSERT INTO keys VALUES (:id, :digest, :name, :created, :expires, :revoked, :models, :priority, :scopes,
+  :requests_per_minute, :requests_per_day, :tokens_per_minute, :tokens_per_day, :parallel, :budget)
+"""
+_UPDATE = """
+UPDATE keys SET name = :name, expires = :expires, revoked = :revoked, models = :models, priority = :priority, scopes = :scopes,
+  requests_per_minute = :requests_per_minute, requests_per_day = :requests_per_day, tokens_per_minute = :tokens_per_minute,
+  tokens_per_day = :tokens_per_day, parallel = :parallel, budget = :budget
+WHERE (name = :which OR id = :which) AND revoked IS NULL
+"""
+
+
+class UnknownKeyError(KeyFileError):
+    """No key of this name or id is in force."""
+
+
+class KeyStore:
+    """See the module."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    # -- the server's side
+
+    def stamp(self) -> tuple[int, ...]:
+        """Differs when the store has changed.
+
+        Raises:
+            KeyFileError: it cannot be read.
+        """
+        info = look(self.path)
+        with _told(self.path), self.path.open("rb", buffering=0) as file:
+            changes = int.from_bytes(file.read(_CHANGES.stop)[_CHANGES])
+        return info.st_ino, info.st_mode, info.st_size, changes
+
+    # -- both sides
+
+    def read(self) -> list[Key]:
+        """All keys, also those that are not in force any more, as they were made.
+
+        Raises:
+            BusyError: it is being changed.
+            KeyFileError: missing, readable by everybody, writable by others, or no key store.
+        """
+        check_private(self.path)
+        with _told(self.path), contextlib.closing(_connect(self.path, "ro", 0.0)) as reader:
+            return [_key(dict(row)) for row in reader.execute("SELECT * FROM keys ORDER BY created, rowid")]
+
+    # -- the command's side
+
+    def add(self, key: Key) -> str:
+        """Store a new key, with the name, limits and scopes of ``key``; the key itself, which nothing can tell again.
+
+        Raises:
+            KeyFileError: the file is not usable, or a key of this name is in force.
+        """
+        secret = PREFIX + secrets.token_urlsafe(_SECRET_BYTES)
+        made = replace(key, digest=hashlib.sha256(secret.encode()).digest())
+        with self._writing() as writer:
+            if writer.execute("SELECT 1 FROM keys WHERE name = ? AND revoked IS NULL", (key.name,)).fetchone():
+                raise KeyFileError(
+                    f"{self.path}: a key named {shorten(key.name)} is in force already; revoke it first, or choose another name"
+                )
+            writer.execute(_INSERT, _row(made))
+        return secret
+
+    def change(self, which: str, changed: Key) -> None:
+        """Give the key with this name or id all but the digest and the time of making of ``changed``.
+
+        Raises:
+            UnknownKeyError: none such is in force.
+        """
+        with self._writing() as writer:
+            found = writer.execute(_UPDATE, {**_row(changed), "which": which})
+            if found.rowcount == 0:
+                raise UnknownKeyError(f"{self.path}: no key {shorten(which)} is in force")
+
+    def find(self, which: str) -> Key:
+        """The key in force with this name or id.
+
+        Raises:
+            UnknownKeyError: there is none.
+        """
+        for key in self.read():
+            if key.revoked is None and which in (key.name, key.id):
+                return key
+        raise UnknownKeyError(f"{self.path}: no key {shorten(which)} is in force")
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        """A transaction; the file is made, for its owner alone, if it is not there."""
+        with _told(self.path), contextlib.closing(self._opened()) as writer:
+            writer.execute("BEGIN IMMEDIATE")
+            yield writer
+            writer.execute("COMMIT")
+
+    def _opened(self) -> sqlite3.Connection:
+        try:
+            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        except FileExistsError:
+            check_private(self.path)
+        writer = _connect(self.path, "rw", _BUSY_S)
+        if tuple(writer.execute("PRAGMA schema_version").fetchone()) == (0,):
+            writer.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
+        return writer
+
+
+def _connect(path: Path, mode: str, timeout: float) -> sqlite3.Connection:
+    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", timeout, uri=True, isolation_level=None)
+    connection.row_factory = sqlite3.Row
+    (kind,), (version,) = (connection.execute(f"PRAGMA {name}").fetchone() for name in ("application_id", "schema_version"))
+    if kind != _FORMAT and (version or mode == "ro"):
+        connection.close()
+        raise KeyFileError(f"{path} is not a key store; make one with quintet keys add")
+    return connection
+
+
+@contextlib.contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """SQLite's errors in one line of ours."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        # A command that was killed in the middle of a change leaves it to be undone by the next one, which whoever only reads must not do.
+        changing = error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_READONLY)
+        raise (BusyError if changing else KeyFileError)(f"{path}: {error}") from None
+    except sqlite3.Error as error:
+        raise KeyFileError(f"{path}: {error}") from None
+    except OSError as error:
+        raise KeyFileError(f"{path}: {error.strerror}") from None
+
+
+def _row(key: Key) -> dict[str, object]:
+    about = {"id": key.id, "digest": key.digest, "name": key.name, "created": key.created, "expires": key.expires, "revoked": key.revoked}
+    scopes = ",".join(sorted(scope.value for scope in key.scopes))
+    return {**about, "models": json.dumps(key.models), "priority": key.priority, "scopes": scopes, **asdict(key.limits)}
+
+
+def _key(row: dict[str, Any]) -> Key:
+    limits = Limits(**{field.name: row.pop(field.name) for field in fields(Limits)})
+    models, scopes = tuple(json.loads(row.pop("models"))), row.pop("scopes")
+    held = frozenset(Scope(word) for word in scopes.split(",") if word)
+    del row["id"]
+    return Key(models=models, scopes=held, limits=limits, generated=True, **row)

@@ -1,0 +1,204 @@
+"""What keys may use: exactly so much, whatever is asked for at once and whatever the clock on the wall does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quintet.errors import OverLimit, TooManyRequests
+from quintet.keys.key import Key
+from quintet.keys.limits import Lease, Limiter, Spent, nothing_spent
+from quintet.quota import DAY, MINUTE, Limits, Unit
+
+
+@dataclass
+class Clock:
+    now: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def made(clock: Clock | None = None, *, parallel: int = 0, spent: Spent = nothing_spent) -> Limiter:
+    return Limiter(parallel, clock or Clock(), lambda: 5e9, spent)
+
+
+def key(**limits: int) -> Key:
+    return Key(b"k" * 32, created=4e9, limits=Limits(**limits))
+
+
+def left(limiter: Limiter, of: Key) -> list[int]:
+    return [meter.remaining for meter in limiter.meters(of)]
+
+
+def test_requests_come_back_evenly_and_a_refusal_says_when() -> None:
+    clock = Clock()
+    limiter, alice = made(clock), key(requests_per_minute=3)
+    for _ in range(3):
+        with limiter.open(alice):
+            pass
+    with pytest.raises(OverLimit) as caught:
+        limiter.open(alice)
+    assert caught.value.retry_after == pytest.approx(20)
+    assert str(caught.value) == ("Rate limit reached on requests per minute: Limit 3, Used 3, Requested 1. Please try again in 20s.")
+    clock.now += 19.9
+    with pytest.raises(OverLimit):
+        limiter.open(alice)
+    clock.now += 0.1
+    limiter.open(alice)
+
+
+def test_tokens_are_held_while_a_completion_runs_and_settled_with_what_it_took() -> None:
+    clock = Clock()
+    limiter, alice = made(clock), key(tokens_per_minute=100)
+    lease = limiter.open(alice)
+    lease.reserve(80)
+    clock.now += 30  # what is held does not drain: it may still all be used
+    assert left(limiter, alice) == [20]
+    with pytest.raises(OverLimit):
+        limiter.open(alice).reserve(21)
+    lease.settle(10)
+    assert left(limiter, alice) == [90]
+    lease.__exit__(None, None, None)
+    assert left(limiter, alice) == [90]
+
+
+def test_what_fails_gives_back_what_it_held_and_its_place() -> None:
+    limiter, alice = made(), key(tokens_per_minute=100, parallel=1)
+    with pytest.raises(ZeroDivisionError), limiter.open(alice) as lease:
+        lease.reserve(100)
+        raise ZeroDivisionError
+    with limiter.open(alice) as lease, pytest.raises(TooManyRequests, match="At most 1 completions at once"):
+        limiter.open(alice)
+    limiter.open(alice).reserve(100)
+
+
+@pytest.mark.parametrize(("tokens", "hopeless"), [(100, False), (101, True)])
+def test_what_the_limit_never_allows_is_told_as_such(tokens: int, hopeless: bool) -> None:
+    limiter, alice = made(), key(tokens_per_minute=100)
+    limiter.open(alice).settle(50)
+    with pytest.raises(OverLimit) as caught:
+        limiter.open(alice).reserve(tokens)
+    assert (caught.value.wait is None) is hopeless
+
+
+def test_a_budget_never_comes_back_and_whoever_waits_for_what_is_held_may_ask_again() -> None:
+    clock = Clock()
+    limiter, alice = made(clock), key(budget=100)
+    lease = limiter.open(alice)
+    lease.reserve(60)
+    with pytest.raises(OverLimit) as caught:
+        limiter.open(alice).reserve(41)
+    assert caught.value.wait == 1
+    lease.settle(60)
+    clock.now += 1e9
+    with pytest.raises(OverLimit, match="budget does not suffice") as caught:
+        limiter.open(alice).reserve(41)
+    assert caught.value.wait is None
+
+
+def test_a_restart_forgets_neither_the_day_nor_the_budget() -> None:
+    asked: list[tuple[str, float]] = []
+
+    def spent(key_id: str, since: float) -> int:
+        asked.append((key_id, since))
+        return 70
+
+    limiter, alice = made(spent=spent), key(tokens_per_minute=1000, tokens_per_day=100, budget=80)
+    assert left(limiter, alice) == [1000, 30, 10]
+    assert asked == [(alice.id, 5e9 - DAY), (alice.id, alice.created)]
+
+
+def test_a_changed_limit_counts_at_once_and_what_was_used_stays_used() -> None:
+    clock = Clock()
+    limiter, alice = made(clock), key(requests_per_minute=10, tokens_per_minute=100)
+    lease = limiter.open(alice)
+    lease.reserve(40)
+    for _ in range(5):
+        limiter.open(alice)
+    assert left(limiter, alice) == [4, 60]
+    lower = replace(alice, limits=Limits(requests_per_minute=7, tokens_per_minute=50, requests_per_day=9))
+    assert left(limiter, lower) == [1, 9, 10]
+    lease.settle(45)
+    assert left(limiter, lower) == [1, 9, 5]
+    assert left(limiter, replace(alice, limits=Limits())) == []
+
+
+@pytest.mark.fault("D09")
+def test_a_jump_of_the_wall_clock_moves_no_window() -> None:
+    clock, wall = Clock(), Clock(5e9)
+    limiter, alice = Limiter(0, clock, wall, nothing_spent), key(requests_per_minute=2, requests_per_day=2)
+    for jump in (3600.0, -7200.0):
+        limiter.open(alice)
+        wall.now += jump
+    assert left(limiter, alice) == [0, 0]
+    assert [round(meter.reset) for meter in limiter.meters(alice)] == [MINUTE, DAY]
+
+
+@pytest.mark.fault("F08")
+@settings(max_examples=80, deadline=None)
+@given(st.data(), st.integers(1, 60), st.integers(1, 400), st.integers(0, 5))
+def test_no_order_of_events_lets_more_through_than_the_limits(data: st.DataObject, requests: int, tokens: int, parallel: int) -> None:
+    """Against a recount: in any minute at most two limits' worth, one that was saved up and one that drained; what is held counts too."""
+    clock = Clock()
+    limiter, alice = made(clock), key(requests_per_minute=requests, tokens_per_minute=tokens, parallel=parallel)
+    running: list[tuple[Lease, int]] = []
+    admitted: list[float] = []
+    used: list[tuple[float, int]] = []
+    for _ in range(data.draw(st.integers(1, 60))):
+        clock.now += data.draw(st.sampled_from([0.0, 0.0, 0.0, 0.5, 7.0, 61.0]))
+        ends = data.draw(st.booleans())
+        if running and ends:
+            lease, most = running.pop(data.draw(st.integers(0, len(running) - 1)))
+            took = data.draw(st.integers(0, most))
+            lease.settle(took)
+            lease.__exit__(None, None, None)
+            used.append((clock.now, took))
+            continue
+        try:
+            lease = limiter.open(alice)
+        except TooManyRequests:
+            continue
+        admitted.append(clock.now)
+        most = data.draw(st.integers(1, 200))
+        try:
+            lease.reserve(most)
+        except OverLimit:
+            lease.__exit__(None, None, None)
+            continue
+        running.append((lease, most))
+        assert not parallel or len(running) <= parallel
+        lately = sum(amount for at, amount in used if at > clock.now - MINUTE)
+        assert sum(most for _, most in running) <= tokens
+        assert sum(most for _, most in running) + lately <= 2 * tokens
+    for start in admitted:
+        assert sum(start <= at < start + MINUTE for at in admitted) <= 2 * requests
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 50), st.integers(1, 300))
+def test_of_any_number_at_once_as_many_get_in_as_there_is_credit_for(credit: int, asking: int) -> None:
+    requests, tokens = (key(requests_per_minute=credit), key(requests_per_day=credit)), 7 * credit
+    for limits in (*requests, key(tokens_per_minute=tokens), key(tokens_per_day=tokens), key(budget=tokens)):
+        limiter, admitted = made(), 0
+        for _ in range(asking):
+            try:
+                limiter.open(limits).reserve(7)
+                admitted += 1
+            except OverLimit as over:
+                assert over.meter.unit in Unit
+        assert admitted == min(credit, asking)
+
+
+def test_a_key_without_limits_has_none_and_the_servers_own_holds_for_it() -> None:
+    limiter, anybody = made(parallel=2), Key(b"")
+    leases = [limiter.open(anybody) for _ in range(2)]
+    with pytest.raises(TooManyRequests):
+        limiter.open(anybody)
+    leases[0].__exit__(None, None, None)
+    limiter.open(anybody).reserve(10**9)
+    assert limiter.meters(anybody) == []
+    assert limiter.open(key(parallel=5))

@@ -1,0 +1,217 @@
+"""Keys with limits over the whole stack: what is let in, what is said of it, and to whom what is shown."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.server.asgi import JSON, Answer, acall, call
+from tests.server.one import create_app
+from tests.server.scripted import ScriptedBackend
+
+from quintet.config import ServerConfig
+from quintet.dialects.catalog import PROVIDERS
+from quintet.keys.key import Key, Scope
+from quintet.keys.ring import LOOK_S
+from quintet.keys.store import KeyStore
+from quintet.quota import Limits
+from quintet.server.asgi import ASGIApp
+from quintet.server.completions import Source
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Tenant:
+    """A key in a store, and the server that reads it."""
+
+    store: KeyStore
+    secret: str
+    app: ASGIApp
+    clock: Clock
+    backend: ScriptedBackend
+
+    @property
+    def headers(self) -> list[tuple[str, str]]:
+        return [*JSON, ("authorization", f"Bearer {self.secret}")]
+
+    def ask(self, path: str = "/v1/completions", **body: Any) -> Answer:
+        return call(self.app, {"prompt": "abcd", "max_tokens": 3, **body}, path=path, headers=self.headers)
+
+    def get(self, path: str) -> Answer:
+        return call(self.app, method="GET", path=path, headers=self.headers)
+
+
+@contextmanager
+def tenant(folder: Path, key: Key | None = None, names: tuple[str, ...] = ("scripted",), **limits: Any) -> Iterator[Tenant]:
+    store, clock = KeyStore(folder / "keys.db"), Clock()
+    secret = store.add(replace(key or Key(b""), name="alice", limits=Limits(**limits)))
+    backend = ScriptedBackend(length=None)
+    app = create_app(backend, ServerConfig(keys=store.path), names, source=Source(clock=clock))
+    yield Tenant(store, secret, app, clock, backend)
+
+
+def limits_of(answer: Answer) -> dict[str, str]:
+    return {name: value for name, value in answer.headers if name.startswith(("x-ratelimit", "x-tokenlimit"))}
+
+
+def base(provider: str) -> str:
+    return f"{PROVIDERS[provider].bases[0]}/completions"
+
+
+# Exactly so much
+
+
+@pytest.mark.fault("F08", "B18")
+@pytest.mark.parametrize("limit", [{"requests_per_minute": 10}, {"requests_per_day": 10}, {"tokens_per_minute": 70}, {"budget": 70}])
+def test_of_200_requests_at_once_with_credit_for_10_as_many_are_answered(tmp_path: Path, limit: dict[str, Any]) -> None:
+    """Each needs 4 tokens of prompt and 3 at most of completion. Refused ones never reach the engine."""
+    with tenant(tmp_path, **limit) as alice:
+
+        async def flood() -> list[Answer]:
+            body = {"prompt": "abcd", "max_tokens": 3, "ignore_eos": True}
+            return await asyncio.gather(*(acall(alice.app, body, headers=alice.headers) for _ in range(200)))
+
+        answers = asyncio.run(flood())
+        assert Counter(answer.status for answer in answers) == {200: 10, 429: 190}
+        assert alice.backend.submitted == 10
+
+
+def test_tokens_that_were_held_and_not_computed_come_back(tmp_path: Path) -> None:
+    with tenant(tmp_path, tokens_per_minute=60) as alice:
+        first = alice.ask(max_tokens=50, stop=[" cat"])
+        assert first.json()["usage"]["total_tokens"] == 6
+        assert limits_of(first)["x-ratelimit-remaining-tokens"] == "6", "told while the completion runs: all that it may come to is held"
+        assert limits_of(alice.ask(max_tokens=1))["x-ratelimit-remaining-tokens"] == "49"
+
+
+@pytest.mark.parametrize("body", [{"n": "x"}, {"max_tokens": 10_000}, {"model": "none"}, {"stream": True}])
+def test_whatever_becomes_of_a_request_nothing_stays_held(tmp_path: Path, body: dict[str, Any]) -> None:
+    with tenant(tmp_path, tokens_per_minute=100, parallel=1) as alice:
+        alice.ask(**body)
+        used = 7 if body.get("stream") else 0
+        assert limits_of(alice.ask())["x-ratelimit-remaining-tokens"] == str(93 - used)
+
+
+def test_a_client_that_leaves_is_charged_what_was_computed_and_no_more(tmp_path: Path) -> None:
+    with tenant(tmp_path, tokens_per_minute=200, parallel=1) as alice:
+        alice.backend.pause = 0.02
+
+        async def leave() -> Answer:
+            await acall(alice.app, {"prompt": "abcd", "max_tokens": 50, "stream": True}, headers=alice.headers, leave_after=0.1)
+            alice.backend.pause = 0.0
+            return await acall(alice.app, {"prompt": "abcd", "max_tokens": 3}, headers=alice.headers)
+
+        left = int(limits_of(asyncio.run(leave()))["x-ratelimit-remaining-tokens"])
+        assert 200 - 54 - 7 < left < 200 - 4 - 7
+
+
+@pytest.mark.parametrize(("provider", "left"), [("fireworks", 15), ("openai", 19)])
+def test_samples_count_as_requests_where_the_provider_says_so(tmp_path: Path, provider: str, left: int) -> None:
+    with tenant(tmp_path, requests_per_minute=20) as alice:
+        assert limits_of(alice.ask(base(provider), n=5))["x-ratelimit-remaining-requests"] == str(left)
+
+
+@pytest.mark.fault("F02")
+def test_what_is_changed_in_the_store_counts_within_a_second_and_a_revoked_keys_answer_is_finished(tmp_path: Path) -> None:
+    with tenant(tmp_path) as alice:
+        assert alice.ask().status == 200
+        alice.store.change("alice", replace(alice.store.find("alice"), limits=Limits(requests_per_minute=1)))
+        alice.clock.now += LOOK_S
+        assert [alice.ask().status for _ in range(2)] == [200, 429]
+        alice.clock.now += 60
+        alice.backend.pause = 0.01
+
+        async def revoked_meanwhile() -> Answer:
+            running = asyncio.create_task(acall(alice.app, {"prompt": "a", "max_tokens": 8}, headers=alice.headers))
+            await asyncio.sleep(0.02)
+            alice.store.change("alice", replace(alice.store.find("alice"), revoked=1.0))
+            alice.clock.now += LOOK_S
+            assert (await acall(alice.app, {"prompt": "a"}, headers=alice.headers)).status == 401
+            return await running
+
+        assert asyncio.run(revoked_meanwhile()).status == 200
+
+
+# Models
+
+
+@pytest.mark.fault("F02")
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_a_model_that_a_key_may_not_use_is_not_there_for_it(tmp_path: Path, provider: str) -> None:
+    with tenant(tmp_path, Key(b"", models=("own*",)), ("shared", "own-one", "secret")) as alice:
+        root = PROVIDERS[provider].bases[0]
+        refused, unknown = alice.ask(base(provider), model="secret"), alice.ask(base(provider), model="nothing")
+        assert (refused.status, unknown.status) == (403 if provider == "novita" else 404, 404)
+        assert all(name not in unknown.body.decode() for name in ("secret", "shared"))
+        assert "shared" not in refused.body.decode()
+        assert alice.get(f"{root}/models/secret").status == refused.status
+        listed = alice.get(f"{root}/models").body.decode()
+        assert "own-one" in listed and "secret" not in listed and "shared" not in listed
+        named = alice.ask(base(provider)).json()
+        assert named["model"] == "own-one", "its first model is the one for requests that name none"
+
+
+@pytest.mark.parametrize("path", ["/tokenize", "/detokenize"])
+def test_a_models_tokenizer_is_not_there_either(tmp_path: Path, path: str) -> None:
+    with tenant(tmp_path, Key(b"", models=("own",)), ("shared", "own")) as alice:
+        body = {"model": "shared", "prompt": "a", "tokens": [1]}
+        assert call(alice.app, body, path=path, headers=alice.headers).status == 404
+        assert call(alice.app, {**body, "model": "own"}, path=path, headers=alice.headers).status == 200
+
+
+# Scopes
+
+
+@pytest.mark.fault("F05")
+@pytest.mark.parametrize(
+    ("scopes", "statuses"), [((), (403, 403, 403)), ((Scope.METRICS,), (200, 200, 403)), ((Scope.ADMIN,), (200, 200, 200))]
+)
+def test_everybodys_counts_and_models_are_shown_to_those_with_the_scope(
+    tmp_path: Path, scopes: tuple[Scope, ...], statuses: tuple[int, int, int]
+) -> None:
+    with tenant(tmp_path, Key(b"", scopes=frozenset(scopes))) as alice:
+        load = call(alice.app, {"model": "scripted"}, path="/v1/models/load", headers=alice.headers)
+        assert (alice.get("/metrics").status, alice.get("/health/models").status, load.status) == statuses
+        assert alice.get("/version").status == 200
+
+
+@pytest.mark.parametrize(
+    ("config", "status"), [({}, 200), ({"api_keys": ("sk",)}, 403), ({"api_keys": ("other",), "admin_key": "sk"}, 200)]
+)
+def test_a_server_without_keys_shows_its_metrics_and_one_with_keys_to_the_admin(config: dict[str, Any], status: int) -> None:
+    app = create_app(ScriptedBackend(), ServerConfig(**config))
+    for path in ("/metrics", "/health/models"):
+        assert call(app, method="GET", path=path, headers=[("authorization", "Bearer sk")]).status == status
+
+
+def test_a_store_without_keys_lets_nobody_in(tmp_path: Path) -> None:
+    with tenant(tmp_path) as alice:
+        alice.store.change("alice", replace(alice.store.find("alice"), revoked=1.0))
+        alice.clock.now += LOOK_S
+        assert call(alice.app, {"prompt": "a"}).status == 401
+
+
+# Where they come from
+
+
+@pytest.mark.fault("F07")
+def test_behind_a_trusted_proxy_a_guesser_locks_out_its_own_address_and_no_other() -> None:
+    app = create_app(ScriptedBackend(), ServerConfig(api_keys=("sk",), trusted_proxy=("127.0.0.0/8",)))
+
+    def ask(key: str, address: str) -> int:
+        return call(app, {"prompt": "a"}, headers=[*JSON, ("authorization", f"Bearer {key}"), ("x-forwarded-for", address)]).status
+
+    assert [ask(f"guess-{number}", "192.0.2.1") for number in range(22)][-1] == 429
+    assert [ask("sk", "192.0.2.1"), ask("sk", "192.0.2.2")] == [429, 200]
