@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import random
 import signal
 import sys
@@ -82,12 +83,13 @@ class Soak:
         while True:
             await asyncio.sleep(self._options.fault_every)
             begin, what = time.perf_counter(), (signal.SIGKILL, signal.SIGSEGV, signal.SIGSTOP, None)[turn % 4]
+            self.faults.append((begin, math.inf))  # it may outlast the soak
             if what is None:
                 await storm(self._server.target, 200, self._rng)
             else:
                 self.recoveries.append(await self._server.hurt(what))
                 say(f"{what.name}: ready after {self.recoveries[-1]:.1f} s")
-            self.faults.append((begin, time.perf_counter() + GRACE_S))
+            self.faults[-1] = (begin, time.perf_counter() + GRACE_S)
             self.answers[await canary(self._server.target)] += 1
             turn += 1
 
