@@ -18,7 +18,9 @@ SRC = ROOT / "src"
 VALUES = frozenset({"request", "events", "errors", "thinking", "config", "quota"})
 NATIVE = "backends.native"
 MAY_IMPORT: dict[str, set[str]] = {
-    "cli": {"cli", "logs", "server", "ledger", "service", "engines", "dialects", "backends", "guides", "inputs", "keys", "text", "models"},
+    "cli": {"cli", "listen", "logs", "server", "ledger", "service", "engines", "dialects", "backends"}
+    | {"guides", "inputs", "keys", "text", "models"},
+    "listen": {"listen"},
     "server": {"server", "ledger", "service", "engines", "dialects", "inputs", "keys", "backends.base", "executor"},
     "ledger": {"ledger"},
     "keys": {"keys"},
@@ -53,7 +55,7 @@ The longest room that a module stands in counts. Rooms of the native engine go d
 IMPORTERS = {
     "click": ("cli/",),
     "rich": ("cli/",),
-    "uvicorn": ("cli/",),
+    "uvicorn": ("listen/",),
     "uvloop": ("cli/",),
     "prometheus_client": ("server/metrics.py",),
     "huggingface_hub": ("models/hub.py",),

@@ -99,6 +99,7 @@ def parts(sequences: int, steps: int, logprobs: int | None) -> dict[str, float]:
         t0 = time.thread_time()
         plan = scheduler.plan(0.0)
         t1 = time.thread_time()
+        stepper.copy(plan.copies)
         results = stepper.run(plan)
         t2 = time.thread_time()
         scheduler.apply(plan, results)

@@ -17,7 +17,6 @@ class ServerConfig:
     """Read by ``server/``.
 
     Args:
-        host, port: where to listen; port 0 picks a free one.
         api_keys: accepted keys.
         api_key_file: more of them, see ``keys/file.py``.
         keys: a store of more of them, see ``keys/store.py``; with none of these there is no authentication.
@@ -29,10 +28,11 @@ class ServerConfig:
         max_per_key: most completions at once per API key; 0 = no limit.
         admin_key: for loading and unloading models; empty = nobody may.
         max_logprobs: most log-probabilities of an answer, see ``inputs/answer_size.py``.
+        allowed_hosts: what a request's ``Host`` may name, see ``server/hosts.py``.
+        cors_origins: web sites whose pages may send requests, see ``server/cors.py``.
+        admin_listener: metrics and administration are only where connections say that they came over the listener ``admin``.
     """
 
-    host: str = "127.0.0.1"
-    port: int = 8000
     api_keys: tuple[str, ...] = ()
     max_body_bytes: int = 2 * 1024 * 1024
     api_key_file: Path | None = None
@@ -44,6 +44,9 @@ class ServerConfig:
     keys: Path | None = None
     trusted_proxy: tuple[str, ...] = ()
     max_logprobs: int = MAX_LOGPROBS
+    allowed_hosts: tuple[str, ...] = ("*",)
+    cors_origins: tuple[str, ...] = ()
+    admin_listener: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@
     │   ├── ModelNotFound       no such model here
     │   │   └── ModelNotAllowed none that the key may use
     │   ├── NotFound            no such route
+    │   ├── WrongHost           meant for another host than this one
     │   ├── MethodNotAllowed    right route, wrong method
     │   ├── BodyTooLarge        over the body limit
     │   ├── UnsupportedMedia    wrong content type or encoding
@@ -100,6 +101,10 @@ class ModelNotAllowed(ModelNotFound):
 
 class NotFound(RequestError):
     """No such route."""
+
+
+class WrongHost(RequestError):
+    """The request's ``Host`` is none that this server answers to."""
 
 
 class MethodNotAllowed(RequestError):

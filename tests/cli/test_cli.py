@@ -21,13 +21,14 @@ from quintet import cli
 from quintet.backends.native.core.loader import PAGE, Loaded, Loader
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.worker.load import native_loader
-from quintet.cli import console, describe, doctor, engines, loading, net, run
+from quintet.cli import console, describe, doctor, engines, loading, run
 from quintet.cli.app import app
 from quintet.cli.interrupt import unless
 from quintet.config import EngineConfig
 from quintet.errors import EngineFailed, ModelError
 from quintet.events import Usage
 from quintet.inputs.tokenizer import Tokenizer
+from quintet.listen import sockets
 from quintet.models import bundled
 from quintet.models.gguf import open_model
 
@@ -318,7 +319,7 @@ def test_a_model_that_does_not_load_gives_the_loaders_reason() -> None:
 
 
 def test_doctor_passes_here_and_says_what_it_found(tmp_path: Path) -> None:
-    with net.listen("127.0.0.1", 0) as taken:
+    with sockets.listen("127.0.0.1", 0) as taken:
         done = quintet("doctor", "--port", str(taken.getsockname()[1]), QUINTET_CACHE=str(tmp_path))
     levels = {line.split()[1]: line.split()[0] for line in done.stdout.splitlines()}
     assert done.returncode == 0

@@ -11,6 +11,7 @@ from quintet.cli import engines, fleet, net, serve
 from quintet.config import EngineConfig
 from quintet.engines.entry import Model
 from quintet.engines.names import name_models
+from quintet.listen import sockets
 
 
 def plan(**changes: object) -> engines.Plan:
@@ -30,16 +31,16 @@ def models(*plans: engines.Plan, lazy: bool = False) -> fleet.Fleet:
 
 
 def test_a_busy_port_is_told_with_a_way_out() -> None:
-    with net.listen("127.0.0.1", 0) as taken:
+    with sockets.listen("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(net.ListenError, match=f"port {port} on 127.0.0.1 is in use .* --port 0"):
-            net.listen("127.0.0.1", port)
-    net.listen("127.0.0.1", port).close()
+        with pytest.raises(sockets.ListenError, match=f"port {port} on 127.0.0.1 is in use .* --port 0"):
+            sockets.listen("127.0.0.1", port)
+    sockets.listen("127.0.0.1", port).close()
 
 
 def test_an_unknown_host_is_told() -> None:
-    with pytest.raises(net.ListenError, match="cannot listen on host 'no.such.host.invalid'"):
-        net.listen("no.such.host.invalid", 0)
+    with pytest.raises(sockets.ListenError, match="cannot listen on host 'no.such.host.invalid'"):
+        sockets.listen("no.such.host.invalid", 0)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "localhost", "::1"])
@@ -50,7 +51,7 @@ def test_loopback_needs_no_key(host: str) -> None:
 @pytest.mark.fault("D14")
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "no.such.host.invalid", ""])
 def test_any_other_host_needs_a_key_or_plain_words(host: str) -> None:
-    with pytest.raises(net.ListenError, match="--api-key KEY, --api-key-file FILE or --keys FILE, or --no-api-key"):
+    with pytest.raises(sockets.ListenError, match="--api-key KEY, --api-key-file FILE or --keys FILE, or --no-api-key"):
         net.check_exposure(host, (), no_key=False)
     net.check_exposure(host, ("secret",), no_key=False)
     net.check_exposure(host, (), no_key=True)
@@ -58,24 +59,24 @@ def test_any_other_host_needs_a_key_or_plain_words(host: str) -> None:
 
 @pytest.mark.parametrize("key", ["", "two words", "schlüssel", "tab\t", "line\n"])
 def test_a_key_that_no_request_could_carry_is_refused_without_telling_it(key: str) -> None:
-    with pytest.raises(net.ListenError) as caught:
+    with pytest.raises(sockets.ListenError) as caught:
         net.check_exposure("127.0.0.1", ("good", key), no_key=False)
     assert not key or key not in str(caught.value)
 
 
 def test_a_key_and_no_key_contradict() -> None:
-    with pytest.raises(net.ListenError, match="contradict"):
+    with pytest.raises(sockets.ListenError, match="contradict"):
         net.check_exposure("127.0.0.1", ("key",), no_key=True)
 
 
 @pytest.mark.parametrize(("host", "shown"), [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "127.0.0.1"), ("::1", "[::1]"), ("::", "[::1]")])
 def test_the_url_can_be_pasted_whatever_the_address(host: str, shown: str) -> None:
     try:
-        sock = net.listen(host, 0)
-    except net.ListenError:
+        sock = sockets.listen(host, 0)
+    except sockets.ListenError:
         pytest.skip("no IPv6 here")
     with sock:
-        url = net.url(sock)
+        url = sockets.url(sock)
         assert url == f"http://{shown}:{sock.getsockname()[1]}"
         socket.create_connection((shown.strip("[]"), sock.getsockname()[1])).close()
 
@@ -111,8 +112,10 @@ def test_the_banner_tells_every_model_and_what_waits_to_be_loaded() -> None:
 
 @pytest.mark.fault("G02")
 def test_the_banner_tells_who_may_ask_and_never_a_key() -> None:
-    assert serve.access("127.0.0.1", None) == "no API key: this machine only"
-    assert serve.access("0.0.0.0", None) == "no API key: everybody who can reach it"
-    assert serve.access("0.0.0.0", 1) == "1 API key"
-    assert serve.access("127.0.0.1", 2) == "2 API keys"
-    assert serve.access("127.0.0.1", 0) == "0 API keys"
+    with sockets.listen("127.0.0.1", 0) as near, sockets.listen("0.0.0.0", 0) as far:
+        local, open_ = [sockets.Listener(near)], [sockets.Listener(near), sockets.Listener(far)]
+        assert serve.access(local, None) == "no API key: this machine only"
+        assert serve.access(open_, None) == "no API key: everybody who can reach it"
+        assert serve.access(open_, 1) == "1 API key"
+        assert serve.access(local, 2) == "2 API keys"
+        assert serve.access(local, 0) == "0 API keys"

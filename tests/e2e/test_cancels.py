@@ -50,7 +50,7 @@ async def leaves(one: Served, rng: random.Random) -> None:
     reader, writer = await asyncio.open_connection(host, int(port))
     content = body(rng)
     path = "/fireworks/inference/v1/completions" if b"response_format" in content else "/v1/completions"
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
     sent = head.encode() + content
     writer.write(sent)
     if b'"stream"' in content and rng.random() < 0.5:

@@ -85,7 +85,9 @@ def test_a_signal_ends_running_streams_with_a_last_word_and_frees_the_port() -> 
         host, port = one.url.removeprefix("http://").split(":")
         body = json.dumps({"prompt": "x", "max_tokens": 4000, "n": 16, "stream": True, "logit_bias": {}}).encode()
         with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as client:
-            head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+            head = (
+                f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+            )
             client.sendall(head.encode() + body)
             assert b"200 OK" in client.recv(4096)
             started = time.monotonic()

@@ -1,40 +1,55 @@
-"""A real uvicorn on a loopback port, in a thread of this process."""
+"""A real server on a loopback port, in a thread of this process."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import uvicorn
+import uvloop
 
-from quintet.cli.protocol import Protocol
+from quintet.listen.limits import MOST
+from quintet.listen.server import Server
+from quintet.listen.sockets import Listener
+from quintet.listen.tls import Tls
 from quintet.server.asgi import ASGIApp, Receive, Scope, Send
+
+PATIENCE_S = 60
 
 
 @contextmanager
-def serving(make: Callable[[], ASGIApp]) -> Iterator[int]:
+def serving(make: Callable[[], ASGIApp], most: int = MOST, tls: Tls | None = None, admin: socket.socket | None = None) -> Iterator[int]:
     """Serve until the block ends; gives the port. ``make`` is called on the server's event loop, where an engine wants to be made."""
     made: list[ASGIApp] = []
+    started, end = threading.Event(), threading.Event()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if not made:
             made.append(make())
         await made[0](scope, receive, send)
 
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        config = uvicorn.Config(app, http=Protocol, log_level="critical", server_header=False, timeout_graceful_shutdown=2)
-        server = uvicorn.Server(config)
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-        thread.start()
+    async def serve() -> None:
+        server = Server(app, [Listener(listener), *([Listener(admin, "admin")] if admin else [])], most, tls)
+        serving = asyncio.create_task(server.serve())
         while not server.started:
-            assert thread.is_alive()
-            time.sleep(0.01)
+            await asyncio.sleep(0.001)
+        started.set()
+        while not end.is_set():
+            await asyncio.sleep(0.01)
+        server.end()
+        await serving
+
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+    with socket.create_server(("127.0.0.1", 0), backlog=2048) as listener:
+        thread = threading.Thread(target=uvloop.run, args=(serve(),), daemon=True)
+        thread.start()
+        assert started.wait(PATIENCE_S)
         try:
             yield listener.getsockname()[1]
         finally:
-            server.should_exit = True
-            thread.join(20)
+            end.set()
+            thread.join(PATIENCE_S)
             assert not thread.is_alive()

@@ -86,7 +86,7 @@ def test_probes_are_open_and_tell_a_state_only(path: str) -> None:
 def test_nothing_else_is_open_of_all_that_is_routed() -> None:
     app = create_app(ScriptedBackend(), ServerConfig(api_keys=KEYS))
     assert isinstance(app, App)
-    routed = {base + path for base, path in app._router._table}
+    routed = {base + path for base, path in app._routers["public"]._table}
     assert {"/openai/v1/completions", "/v1/models/", "/metrics"} < routed
     opened = {path for path in routed if call(app, BODY, method="GET", path=path).status != 401}
     assert opened == set(PUBLIC)

@@ -12,8 +12,8 @@ from tests.server.live import serving
 from tests.server.one import create_app
 from tests.server.scripted import ScriptedBackend
 
-from quintet.cli import protocol
 from quintet.config import ServerConfig
+from quintet.listen import protocol
 
 BODY = b'{"prompt":"a","max_tokens":2}'
 HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"

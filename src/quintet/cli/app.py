@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -43,6 +44,14 @@ app.command_class = configuration.Command
 @click.argument("models", metavar="[MODEL]...", nargs=-1)
 @_option("--host", default="127.0.0.1", help="Address to listen on.")
 @_option("--port", type=click.IntRange(0, 65535), default=8000, help="Port to listen on; 0 = any free one.")
+@_option("--uds", type=click.Path(path_type=Path), metavar="PATH", help="Unix socket to listen on, in place of an address and a port.")
+@_option("--uds-mode", metavar="OCTAL", default="600", help="Who may use the Unix socket, as for chmod.")
+@_option("--admin-listen", metavar="HOST:PORT", help="Have metrics and administration there, and there alone.")
+@_option("--tls-cert", type=click.Path(path_type=Path), metavar="FILE", help="Certificate in PEM; read again when it changes.")
+@_option("--tls-key", type=click.Path(path_type=Path), metavar="FILE", help="Its private key in PEM.")
+@_option("--allowed-host", metavar="NAME", multiple=True, help="Name that a request's Host may have, *.NAME or *; repeatable.")
+@_option("--cors-origin", metavar="ORIGIN", multiple=True, help="Web site whose pages may send requests, or *; repeatable.")
+@_option("--max-connections", type=click.IntRange(1), help="Most connections at once; by default what the system's limit allows, to 8192.")
 @_option("--api-key", multiple=True, show_envvar=True, help="Key a request must carry; repeatable.")
 @_option(
     "--api-key-file",
@@ -126,7 +135,7 @@ def serve(
 
     MODEL is smollm2 (the default), a path to a .gguf file, or hf:user/repo[:QUANT or file]; NAME=MODEL gives it another name.
     """
-    from quintet.cli import console, engines, fleet, serve, usage
+    from quintet.cli import console, engines, fleet, net, serve, usage
 
     if toy and (models, ctx_size, threads, kv_cache) != ((), 0, 0, DEFAULT_KV):
         raise console.OptionError("--toy has no weights and fixed sizes: it takes no MODEL, --ctx-size, --threads or --kv-cache.")
@@ -137,10 +146,11 @@ def serve(
     idle = fleet.parse_seconds(idle_unload, "--idle-unload")
     served = fleet.FleetOptions(references, engine, served_model_name, alias, lazy, pin, idle)
     body = engines.parse_size(max_body, "--max-body")
-    # An option that is not named above is the server's setting of that name.
+    listen = net.ListenOptions(**{field.name: server.pop(field.name) for field in dataclasses.fields(net.ListenOptions)})
+    # An option that is neither one of these nor named above is the server's setting of that name.
     config = ServerConfig(api_keys=api_key, admin_key=admin_key or "", max_body_bytes=body, **server)
     kept = usage.ledger_config(ledger, ledger_full, ledger_keep)
-    return serve.serve(serve.ServeOptions(served, config, no_api_key, log_level.lower(), drain_timeout, kept))
+    return serve.serve(serve.ServeOptions(served, config, listen, no_api_key, log_level.lower(), drain_timeout, kept))
 
 
 @app.command()

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from quintet.cli import memory, net
+from quintet.cli import memory
 from quintet.cli.console import OptionError, stdout
+from quintet.listen import sockets
 from quintet.models import bundled
 from quintet.models.files import cache_dir, human, sha256
 
@@ -111,8 +112,8 @@ def model() -> Finding:
 def free_port(port: int) -> Finding:
     """The port that ``quintet serve`` would take."""
     try:
-        net.listen("127.0.0.1", port).close()
-    except net.ListenError as error:
+        sockets.listen("127.0.0.1", port).close()
+    except sockets.ListenError as error:
         return Finding("warn", "port", str(error))
     return Finding("ok", "port", f"{port} on 127.0.0.1 is free")
 

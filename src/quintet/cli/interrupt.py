@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 INTERRUPTED = 130
@@ -36,6 +36,25 @@ def on_stop() -> tuple[asyncio.Event, asyncio.Event]:
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, heard, number)
     return stop, at_once
+
+
+def on_renewal(reload: Callable[[], None], stop: asyncio.Event) -> asyncio.Event:
+    """An event of the running loop that SIGUSR2 sets: another process is to take over.
+
+    SIGHUP calls ``reload``; but where it tells that the terminal was closed from which this process was started, it sets ``stop``.
+    """
+    renew = asyncio.Event()
+    terminal = os.isatty(0)
+
+    def hung_up() -> None:
+        if terminal and not os.isatty(0):
+            stop.set()
+        else:
+            reload()
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, renew.set)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hung_up)
+    return renew
 
 
 async def unless(event: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:

@@ -2,38 +2,115 @@
 
 from __future__ import annotations
 
-import errno
-import ipaddress
+import contextlib
+import os
+import re
 import socket
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-from quintet.errors import QuintetError, shorten
+from quintet.cli.console import OptionError
+from quintet.errors import shorten
+from quintet.listen.sockets import ADMIN, PUBLIC, Inherited, Listener, ListenError, inherited, is_loopback, listen, listen_unix
+from quintet.listen.tls import Tls
+from quintet.server.cors import is_origin
+from quintet.server.hosts import ANY, is_host
 
-_BACKLOG = 2048
+HOST, PORT = "127.0.0.1", 8000
 
 
-class ListenError(QuintetError):
-    """The server cannot, or must not, listen there."""
+@dataclass(frozen=True, slots=True)
+class ListenOptions:
+    """Where to listen, unless whoever starts this process has done so, and for whom; named as the options of ``quintet serve``.
 
-
-def listen(host: str, port: int) -> socket.socket:
-    """A listening TCP socket; port 0 takes any free one.
-
-    Raises:
-        ListenError: unknown host, busy or forbidden port; one clear line.
+    Args:
+        uds: a Unix socket in place of ``host`` and ``port``.
+        uds_mode: who may use it, in octal, as for ``chmod``.
+        admin_listen: ``HOST:PORT`` for metrics and administration, which are then there alone.
+        tls_cert, tls_key: PEM files; both or none.
+        max_connections: ``None`` = as many as there are descriptors for.
+        allowed_host: what a ``Host`` may name beside this machine.
+        cors_origin: web sites whose pages may send requests.
     """
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    except socket.gaierror as error:
-        raise ListenError(f"cannot listen on host {shorten(host)}: {error.strerror}.") from error
-    sock = socket.socket(family, kind, protocol)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # restart at once, while old connections linger
-        sock.bind(address)
-        sock.listen(_BACKLOG)  # now, not later: two bound sockets can share a port until one listens
-    except OSError as error:
-        sock.close()
-        raise ListenError(_why(host, port, error)) from error
-    return sock
+
+    host: str = HOST
+    port: int = PORT
+    uds: Path | None = None
+    uds_mode: str = "600"
+    admin_listen: str | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    max_connections: int | None = None
+    allowed_host: tuple[str, ...] = ()
+    cors_origin: tuple[str, ...] = ()
+
+    def check(self) -> None:
+        """
+        Raises:
+            OptionError: options that contradict each other or are malformed.
+        """
+        if self.uds is not None and (self.host, self.port) != (HOST, PORT):
+            raise OptionError("--uds takes the place of --host and --port; leave them out.")
+        if not re.fullmatch("0?[0-7]{3}", self.uds_mode):
+            raise OptionError(f"--uds-mode must be three octal digits such as 660, got {shorten(self.uds_mode)}.")
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise OptionError("--tls-cert and --tls-key must be given together.")
+        if wrong := [name for name in self.allowed_host if not is_host(name)]:
+            raise OptionError(f"--allowed-host must be a name, *.NAME, an address or *, without a port, got {shorten(wrong[0])}.")
+        if wrong := [origin for origin in self.cors_origin if not is_origin(origin)]:
+            raise OptionError(f"--cors-origin must be an origin such as https://app.example.org, or *, got {shorten(wrong[0])}.")
+
+    def open(self) -> Inherited:
+        """The listening sockets: those that this process was started with, else those that the options tell of.
+
+        Raises:
+            ListenError: it cannot be listened there.
+            OptionError: a malformed ``--admin-listen``.
+        """
+        given = inherited(os.environ, os.getpid())
+        there = {one.name for one in given.listeners}
+        with contextlib.ExitStack() as undo:
+            opened = []
+            for name, wanted, opens in ((PUBLIC, True, self._public), (ADMIN, self.admin_listen is not None, self._admin)):
+                if wanted and name not in there:
+                    opened.append(Listener.owning(opens(), name))
+                    undo.callback(opened[-1].close)
+            undo.pop_all()
+        return replace(given, listeners=(*given.listeners, *opened))
+
+    def _public(self) -> socket.socket:
+        return listen(self.host, self.port) if self.uds is None else listen_unix(self.uds, int(self.uds_mode, 8))
+
+    def _admin(self) -> socket.socket:
+        return listen(*_host_and_port(self.admin_listen or ""), "--admin-listen")
+
+    def tls(self) -> Tls | None:
+        """
+        Raises:
+            ListenError: certificate and key are no good.
+        """
+        return None if self.tls_cert is None or self.tls_key is None else Tls(self.tls_cert, self.tls_key)
+
+
+def answered_hosts(listeners: Sequence[Listener], allowed: tuple[str, ...], *, keyless: bool) -> tuple[str, ...]:
+    """What a ``Host`` may name: see ``server/hosts.py``.
+
+    Where a key is needed, a page that made its name mean this machine has none, and gets nowhere; so there everything may be named, unless
+    it was said what.
+    """
+    if not keyless and not allowed:
+        return (ANY,)
+    own = {one.address for one in listeners if one.address}
+    names = {socket.gethostname()} if not all(one.local for one in listeners) else set()
+    return (*allowed, *sorted(own), *(name for name in sorted(names) if is_host(name)))
+
+
+def _host_and_port(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise OptionError(f"--admin-listen must be HOST:PORT, got {shorten(text)}.")
+    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def check_exposure(host: str, keys: tuple[str, ...], no_key: bool, *, closed: bool = False) -> None:
@@ -64,28 +141,3 @@ def check_key(key: str, what: str) -> None:
     """
     if not key or not key.isascii() or not key.isprintable() or " " in key:
         raise ListenError(f"{what} must be printable ASCII without spaces, and not empty.")
-
-
-def is_loopback(host: str) -> bool:
-    """Whether every address of ``host`` is this machine's own; an unknown host is not."""
-    try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except socket.gaierror:
-        return False
-    return all(ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback for *_, address in found)
-
-
-def url(sock: socket.socket) -> str:
-    """The address to paste; a wildcard address is reached on loopback."""
-    host, port = sock.getsockname()[:2]
-    if ipaddress.ip_address(host).is_unspecified:
-        host = "::1" if ":" in host else "127.0.0.1"
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def _why(host: str, port: int, error: OSError) -> str:
-    if error.errno == errno.EADDRINUSE:
-        return f"port {port} on {host} is in use by another program; choose another with --port, or --port 0 for any free one."
-    if error.errno == errno.EACCES:
-        return f"port {port} on {host} may not be used without privileges; choose one above 1023 with --port."
-    return f"cannot listen on {host} port {port}: {error.strerror}."

@@ -1,28 +1,23 @@
-"""``quintet serve``: listen, load, serve, drain on SIGTERM, and stop within two seconds on Ctrl-C."""
+"""``quintet serve``: options checked, sockets opened, models found; then its ``Life`` begins."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import logging
 import os
 import shlex
-import socket
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
-import uvicorn
 import uvloop
 
 from quintet import __version__
 from quintet.cli import engines, net
 from quintet.cli import fleet as fleets
 from quintet.cli.console import ConsoleReport, OptionError
-from quintet.cli.interrupt import end_within, on_stop, unless
-from quintet.cli.loading import ready
-from quintet.cli.protocol import Protocol
+from quintet.cli.life import Life
 from quintet.config import LedgerConfig, ServerConfig
 from quintet.dialects.catalog import PROVIDERS
 from quintet.engines.entry import Model
@@ -30,6 +25,9 @@ from quintet.engines.registry import Registry
 from quintet.errors import shorten
 from quintet.keys.sources import key_sources
 from quintet.ledger.ledger import Ledger
+from quintet.listen import limits
+from quintet.listen.server import Server
+from quintet.listen.sockets import ADMIN, PUBLIC, Listener, url
 from quintet.logs import FORMAT, Lines, LinesHandler
 from quintet.models.files import human
 from quintet.server.app import create_app
@@ -40,10 +38,6 @@ from quintet.server.telemetry import ACCESS
 _log = logging.getLogger(__name__)
 _LEVELS = ("error", "warning", "info", "debug")
 DRAIN_S = 30.0
-_POLL_S = 0.02
-_GRACE_S = 0.5  # for answers that are nearly done; then the engine ends the rest, and their clients see it
-_CUT_S = 1  # for those that still do not end
-_END_S = 1.2  # for everything after the grace; in all less than two seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +51,7 @@ class ServeOptions:
 
     fleet: fleets.FleetOptions
     config: ServerConfig
+    listen: net.ListenOptions
     no_api_key: bool
     log_level: str
     drain_timeout: float = DRAIN_S
@@ -77,16 +72,36 @@ def serve(options: ServeOptions) -> int:
     if "" in options.fleet.names:
         raise OptionError("--served-model-name must not be empty.")
     keys = _count_keys(config)
-    net.check_exposure(config.host, config.api_keys, options.no_api_key, closed=keys is not None)
     Proxies(config.trusted_proxy)  # a mistyped network is told before anything is loaded
+    options.listen.check()
     if config.admin_key:
         net.check_key(config.admin_key, "the admin key")
-    with net.listen(config.host, config.port) as sock:
+    most = limits.most_connections(options.listen.max_connections, limits.raise_descriptors())
+    tls = options.listen.tls()
+    given = options.listen.open()
+    try:
+        for one in given.listeners:
+            net.check_exposure(one.address or net.HOST, config.api_keys, options.no_api_key, closed=keys is not None)
         with ConsoleReport() as report:
             fleet = fleets.plan(options.fleet, report)
         _log_to_stderr(options.log_level)
+        config = replace(
+            config,
+            allowed_hosts=net.answered_hosts(given.listeners, options.listen.allowed_host, keyless=keys is None),
+            cors_origins=options.listen.cors_origin,
+            admin_listener=any(one.name == ADMIN for one in given.listeners),
+        )
+        where = url(next(one.sock for one in given.listeners if one.name == PUBLIC), "http" if tls is None else "https")
+        said = banner(fleet, where, access(given.listeners, keys), whole=os.isatty(1))
         with _ledger(options.ledger) as ledger:
-            return uvloop.run(_serve(sock, fleet, options, ledger, access(config.host, keys)))
+
+            def server(models: Registry) -> Server:
+                return Server(create_app(models, config, ledger=ledger), given.listeners, most, tls)
+
+            return uvloop.run(Life(fleet, server, given, tls, said, options.drain_timeout).run())
+    finally:
+        for one in given.listeners:
+            one.close()
 
 
 @contextlib.contextmanager
@@ -102,77 +117,6 @@ def _ledger(config: LedgerConfig | None) -> Iterator[Ledger | None]:
     finally:
         if ledger is not None:
             ledger.close()
-
-
-async def _serve(sock: socket.socket, fleet: fleets.Fleet, options: ServeOptions, ledger: Ledger | None, who: str) -> int:
-    stop, at_once = on_stop()
-    models = fleet.open()
-    server = _server(models, options.config, ledger)
-    serving = asyncio.create_task(server.serve([sock]))
-    try:
-        if await unless(stop, _loaded(models)):
-            Lines(1).write(banner(fleet, net.url(sock), who, whole=os.isatty(1)))  # whether anybody reads it or not
-            await unless(stop, _ended(serving))
-            await unless(at_once, _drained(server, models, options.drain_timeout))
-        return 0
-    finally:
-        await _shut_down(server, serving, models)
-
-
-async def _ended(serving: asyncio.Task[None]) -> None:
-    await asyncio.shield(serving)
-
-
-async def _loaded(models: Registry) -> None:
-    """Wait for what is loaded at the start; all of it at the same time.
-
-    Raises:
-        ModelError, EngineFailed: one cannot be.
-    """
-    for entry in models.entries.values():
-        if entry.backend is not None:
-            await ready(entry.backend, entry.name)
-
-
-async def _drained(server: uvicorn.Server, models: Registry, seconds: float) -> None:
-    """Refuse new work, still answering that, until what there is is done, or time is up."""
-    models.drain()
-    try:
-        async with asyncio.timeout(seconds):
-            while models.live or server.server_state.tasks:
-                await asyncio.sleep(_POLL_S)
-    except TimeoutError:
-        _log.warning("%d choices are not done after %g s of draining; they are ended", models.live, seconds)
-
-
-async def _shut_down(server: uvicorn.Server, serving: asyncio.Task[None], models: Registry) -> None:
-    """Refuse new work, let answers end that are nearly done, then end the others."""
-    server.should_exit = True
-    await asyncio.wait((serving,), timeout=_GRACE_S)
-    await end_within(_END_S, 0, models.close(), serving)
-
-
-class _Server(uvicorn.Server):
-    """Signals are ours: uvicorn would raise them again at the end, which kills the process in the middle of its clean-up."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-def _server(models: Registry, config: ServerConfig, ledger: Ledger | None) -> uvicorn.Server:
-    settings = uvicorn.Config(
-        create_app(models, config, ledger=ledger),
-        http=Protocol,
-        ws="none",
-        lifespan="on",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        timeout_graceful_shutdown=_CUT_S,
-    )
-    return _Server(settings)
 
 
 def _log_to_stderr(level: str) -> None:
@@ -198,11 +142,11 @@ def _count_keys(config: ServerConfig) -> int | None:
     return len(config.api_keys) + sum(key.live(time.time()) for source in sources for key in source.read())
 
 
-def access(host: str, keys: int | None) -> str:
+def access(listeners: Sequence[Listener], keys: int | None) -> str:
     """Who may ask, for the banner; never a key itself."""
     if keys is not None:
         return f"{keys} API key{'s' if keys != 1 else ''}"
-    return f"no API key: {'this machine only' if net.is_loopback(host) else 'everybody who can reach it'}"
+    return f"no API key: {'this machine only' if all(one.local for one in listeners) else 'everybody who can reach it'}"
 
 
 def banner(fleet: fleets.Fleet, url: str, access: str, *, whole: bool) -> str:

@@ -32,6 +32,7 @@ from quintet.errors import (
     TooManyRequests,
     Unsatisfiable,
     UnsupportedMedia,
+    WrongHost,
 )
 from quintet.events import Blame, Event, Failed
 from quintet.quota import Meter
@@ -234,6 +235,7 @@ _FAULTS: tuple[tuple[type[Exception], int, str, str], ...] = (
     (ModelNotFound, 404, _CLIENT, "model_not_found"),
     (NotFound, 404, _CLIENT, "not_found"),
     (MethodNotAllowed, 405, _CLIENT, "method_not_allowed"),
+    (WrongHost, 421, _CLIENT, "wrong_host"),
     (BodyTooLarge, 413, _CLIENT, "body_too_large"),
     (UnsupportedMedia, 415, _CLIENT, "unsupported_media_type"),
     (SlowBody, 408, _CLIENT, "request_timeout"),

@@ -42,6 +42,7 @@ _STATUSES = {
     "413": "The body is too large.",
     "414": "The URL is too long.",
     "415": "The body is not of a type, character set or encoding that is read.",
+    "421": "The `Host` is none that this server answers to.",
     "429": "Over this key's own limit; see the header `retry-after`.",
     "431": "The headers are too many or too long.",
     "500": "The server, or its engine, failed.",

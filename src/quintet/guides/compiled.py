@@ -1,26 +1,79 @@
-"""Compiled guides, kept for the requests to come; compiled in a thread, beside the steps of the engine."""
+"""Compiled guides, kept for the requests to come within a bound on their bytes; compiled in a thread, beside the steps of the engine.
+
+A guide's text says little of what it takes: some kilobytes of schema are megabytes of grammar, and its lexer grows with each mask, for
+states are made when they are met. The library does not tell its size. So the heap is looked at before and after whatever makes a
+guide grow, and the difference is the guide's::
+
+    compile(grammar)  |  mask, mask, ...          bytes = what the heap grew by meanwhile, at least what guides of such a text take
+    ------------------+--------------------
+    the others of the process allocate too: what they take is charged to the guide, which then goes a little too early
+
+What was used last stays; a guide that a sequence follows is never dropped. Should all that are followed exceed twice the bound, those that
+grew largest are not followed any further.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from weakref import WeakSet
 
+from quintet.guides import heap
 from quintet.guides.matcher import Compiler, Matcher
 
-CACHE_BYTES = 64 << 20
-"""Bound on the text of the guides whose compiled form is kept."""
+CACHE_BYTES = 256 << 20
+"""Bound on the compiled guides that are kept: a hundred of 32 KB, or two thousand small ones."""
+
+SHARE = 64
+"""One that has more than this part of the bound is large: as many can run at once."""
+
+LEAST_BYTES = 64 << 10
+BYTES_PER_CHARACTER = 80
+"""What a guide takes at least, where the heap was not seen to grow: as others were freeing, or where nobody knows. Measured: 80 to 100
+times the text of schemas of 2 to 32 KB, 80 KB of small ones, and 30 KB of a regular expression."""
+
+TRIM_BYTES = 32 << 20
+"""When so much was dropped the heap's free pages are given back."""
+
+
+@dataclass(slots=True, eq=False)
+class _Kept:
+    """A compiled guide.
+
+    Args:
+        grown: bytes that the heap grew by.
+        least: what it takes at least.
+        users: matchers of sequences that follow it; they share what grows.
+    """
+
+    matcher: Matcher
+    grown: int
+    least: int
+    users: WeakSet[Matcher] = field(default_factory=WeakSet)
+
+    @property
+    def bytes(self) -> int:
+        return max(self.grown, self.least)
 
 
 class Guides:
-    """Compiles guides, in a thread of its own, and keeps the compiled ones."""
+    """Compiles guides, in a thread of its own, and keeps the compiled ones. Used by the worker's thread and by those that make masks."""
 
     def __init__(self, compiler: Compiler) -> None:
         self.compiler = compiler
-        self._kept: OrderedDict[str, Matcher] = OrderedDict()
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()  # used last, last
+        self._bytes = self._dropped = 0
         self._pool: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
+
+    @property
+    def bytes(self) -> int:
+        """Of all that are kept."""
+        return self._bytes
 
     def ready(self, grammar: str) -> bool:
         """``matcher`` would not have to compile."""
@@ -38,8 +91,39 @@ class Guides:
             self._pool = None
 
     def matcher(self, grammar: str) -> Matcher:
-        """A matcher at the start of a guide."""
-        return self._compiled(grammar).copy()
+        """A matcher at the start of a guide, which stays as long as there is one."""
+        kept = self._compiled(grammar)
+        with self._lock:
+            made = kept.matcher.copy()
+            kept.users.add(made)
+            if grammar not in self._kept:  # dropped just now
+                self._add(grammar, kept)
+            return made
+
+    def forget(self, grammar: str) -> None:
+        """Compile it anew for the next: a limit was met in what its followers share, and that stays."""
+        with self._lock:
+            kept = self._kept.pop(grammar, None)
+            self._bytes -= kept.bytes if kept else 0
+
+    @contextlib.contextmanager
+    def growing(self, grammar: str) -> Iterator[bool]:
+        """Masks of a guide are being made: what it grows by is charged to it.
+
+        Gives:
+            Whether there is room for that. If not, it is one of the largest, and all that is followed takes far too much.
+        """
+        kept = self._kept.get(grammar)
+        crowded = kept is not None and self._bytes > 2 * CACHE_BYTES and kept.bytes > CACHE_BYTES // SHARE
+        before = heap.in_use()
+        try:
+            yield not crowded
+        finally:
+            grown = heap.in_use() - before
+            with self._lock:
+                if kept is not None and self._kept.get(grammar) is kept:
+                    self._charge(kept, grown)
+                    self._drop(grammar)
 
     def _compile(self, grammars: Sequence[str], then: Callable[[], None]) -> None:
         try:
@@ -48,14 +132,43 @@ class Guides:
         finally:
             then()
 
-    def _compiled(self, grammar: str) -> Matcher:
+    def _compiled(self, grammar: str) -> _Kept:
         with self._lock:
             if grammar in self._kept:
                 self._kept.move_to_end(grammar)
                 return self._kept[grammar]
+        before = heap.in_use()
         compiled = self.compiler.compile(grammar)  # unlocked: others only want to look
+        grown = heap.in_use() - before
         with self._lock:
-            self._kept[grammar] = compiled
-            while len(self._kept) > 1 and sum(map(len, self._kept)) > CACHE_BYTES:
-                self._kept.popitem(last=False)
-            return compiled
+            if grammar not in self._kept:
+                self._add(grammar, _Kept(compiled, grown, LEAST_BYTES + BYTES_PER_CHARACTER * len(grammar)))
+            kept = self._kept[grammar]
+            self._drop(grammar)
+        self._give_back()
+        return kept
+
+    def _add(self, grammar: str, kept: _Kept) -> None:
+        self._kept[grammar] = kept
+        self._bytes += kept.bytes
+
+    def _charge(self, kept: _Kept, grown: int) -> None:
+        before = kept.bytes
+        kept.grown += grown
+        self._bytes += kept.bytes - before
+
+    def _drop(self, new: str) -> None:
+        """The one that was not used for longest, while they take too much."""
+        if self._bytes <= CACHE_BYTES:
+            return
+        for grammar in [grammar for grammar, kept in self._kept.items() if not kept.users and grammar != new]:
+            if self._bytes <= CACHE_BYTES:
+                return
+            size = self._kept.pop(grammar).bytes
+            self._bytes -= size
+            self._dropped += size
+
+    def _give_back(self) -> None:
+        if self._dropped >= TRIM_BYTES:
+            self._dropped = 0
+            heap.give_back()

@@ -28,6 +28,8 @@ def _limits() -> LLParserLimits:
 
     return LLParserLimits(
         max_items_in_row=10_000,  # 2,000 by default, which an object with 500 optional properties exceeds
+        step_max_items=20_000,  # 50,000 by default, with which a mask of an ambiguous grammar takes a second; the time grows as the square
+        max_lexer_states=50_000,  # 250,000 by default, which are 160 MB; a text of 5,000 characters at most needs 20,000
         verbose_errors=False,  # else errors hold dumps of the parser
     )
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
 from quintet.config import ServerConfig
 from quintet.dialects.catalog import PROVIDERS
 from quintet.engines.registry import Registry
-from quintet.errors import BodyTooLarge, NotFound, QuintetError, SlowBody
+from quintet.errors import BodyTooLarge, NotFound, Overloaded, QuintetError, SlowBody
 from quintet.executor import FairExecutor
 from quintet.keys.limits import Limiter, nothing_spent
 from quintet.keys.sources import key_sources
@@ -19,10 +20,12 @@ from quintet.server.accounts import Accounts
 from quintet.server.admin import Admin
 from quintet.server.asgi import ASGIApp, Receive, Scope, Send
 from quintet.server.auth import ANYBODY, Auth
-from quintet.server.call import Call, Route
+from quintet.server.call import Call, Endpoint, Route
 from quintet.server.completions import Completions, Source
+from quintet.server.cors import Cors
 from quintet.server.gate import Gate
-from quintet.server.http import ClientGoneError, Request
+from quintet.server.hosts import Hosts
+from quintet.server.http import ADMIN, PUBLIC, ClientGoneError, Request
 from quintet.server.idempotency import Once
 from quintet.server.infill import Infill
 from quintet.server.metrics import OTHER, Telemetry
@@ -72,23 +75,31 @@ class App:
         once = Once(config.max_body_bytes, source.clock)
         tokens = Tokens(models, config.max_body_bytes, executor)
         admins = Admin(registry, models, self._auth, config)
+        self._hosts, self._cors = Hosts(config.allowed_hosts), Cors(config.cors_origins)
         public = {**probes.public(), **pages.public()}
+        self._probes = frozenset(path.encode() for path in probes.public())
         self._public = frozenset(path.encode() for path in public)
-        plain = {**public, "/version": probes.version, "/metrics": probes.metrics, "/health/models": probes.models}
+        plain = {**public, "/version": probes.version}
+        inside = {"/metrics": probes.metrics, "/health/models": probes.models}
         warming = frozenset(name for name, provider in PROVIDERS.items() if provider.warming)
         resources = {
             "/completions": Route("/completions", {"POST": once.of(completions)}),
             "/infill": Route("/infill", {"POST": once.of(Infill(completions))}),
             "/models": Route("/models", {"GET": models.list}),
             "/models/": Route("/models/{name}", {"GET": models.show}),
-            "/models/load": Route("/models/load", {"POST": admins.load}),
-            "/models/unload": Route("/models/unload", {"POST": admins.unload}),
             "/tokenize": Route("/tokenize", {"POST": tokens.tokenize}),
             "/detokenize": Route("/detokenize", {"POST": tokens.detokenize}),
             "/tokenizer_info": Route("/tokenizer_info", {"GET": tokens.info}),
             "/tcp_warming": Route("/tcp_warming", {"GET": probes.warm}, warming),
         }
-        self._router = Router({path: Route(path, {"GET": endpoint}) for path, endpoint in plain.items()}, resources, config.dialect)
+        administration = {
+            "/models/load": Route("/models/load", {"POST": admins.load}),
+            "/models/unload": Route("/models/unload", {"POST": admins.unload}),
+        }
+        shared = {path: resources[path] for path in ("/models", "/models/")}
+        both = _router({**plain, **inside}, {**resources, **administration}, config)
+        apart = {PUBLIC: _router(plain, resources, config), ADMIN: _router({**plain, **inside}, {**shared, **administration}, config)}
+        self._routers = apart if config.admin_listener else {PUBLIC: both}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -100,9 +111,15 @@ class App:
 
     async def _http(self, request: Request) -> None:
         arrived = self._source.clock()
-        match = self._router.match(request)
+        match = self._routers[request.listener].match(request)
         call = Call(request, match.provider, match.route, match.tail, arrived)
+        request.always += (*self._cors.headers(request), (HEADER, match.provider.name))
         try:
+            self._open(request)
+            preflight = self._cors.preflight(request)
+            if preflight is not None:
+                await request.reply(200, b"", preflight, "text/plain")
+                return
             call = self._admit(call)
             await _handle(call)
         except ClientGoneError:
@@ -114,11 +131,21 @@ class App:
         finally:
             self._note(call)
 
+    def _open(self, request: Request) -> None:
+        """What needs to be known of neither path nor key.
+
+        Raises:
+            WrongHost: meant for another.
+            Overloaded: over a connection too many, and no probe.
+        """
+        self._hosts.require(request.headers)
+        if request.crowded and request.raw_path not in self._probes:
+            raise Overloaded("The server has as many connections as it takes.")
+
     def _admit(self, call: Call) -> Call:
         """Everything that is decided before the path is looked at: nobody learns without a key what exists."""
         request = call.http
         request.address = self._proxies.client(request.address, request.headers.raw)
-        request.always.append((HEADER, call.provider.name))
         # The raw path, so that no spelling of another path is public, and by name, so that every path to come needs a key.
         caller = ANYBODY if request.raw_path in self._public else self._auth.require(request.headers.raw, request.address)
         request.check_head()
@@ -169,3 +196,7 @@ async def _handle(call: Call) -> None:
     if route is None or not (route.dialects is None or call.provider.name in route.dialects):
         raise NotFound("There is nothing at this path; completions are at POST /v1/completions.")
     await route.endpoint(call.http.method)(call)
+
+
+def _router(plain: Mapping[str, Endpoint], resources: Mapping[str, Route], config: ServerConfig) -> Router:
+    return Router({path: Route(path, {"GET": endpoint}) for path, endpoint in plain.items()}, resources, config.dialect)

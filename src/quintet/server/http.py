@@ -21,6 +21,9 @@ MOST_URL = 8 * 1024
 MOST_HEADERS = 100
 MOST_HEADER_BYTES = 32 * 1024
 
+PUBLIC, ADMIN = "public", "admin"
+"""Names of the sockets that connections come over."""
+
 BODY_S = 30.0
 """Seconds in which a body must have arrived."""
 
@@ -42,6 +45,9 @@ class Request:
         self.raw_path: bytes = scope.get("raw_path") or self.path.encode()
         self.query: bytes = scope.get("query_string", b"")
         self.address: str = (scope.get("client") or ("",))[0]
+        facts = scope.get("state", {})
+        self.listener: str = facts.get("listener", PUBLIC)
+        self.crowded: bool = facts.get("crowded", False)  # the connection is one too many: it is there for the probes
         self.headers = Headers(list(scope["headers"]))
         self.receive = receive
         self.status = 0

@@ -83,14 +83,14 @@ def test_masks_follow_a_draft_as_far_as_it_keeps_to_the_guide() -> None:
     masks = Masks(Guides(COMPILER), len(PIECES))
     pending = masks.begin([decoding(other, [5, 5, 5]), decoding(seq, [97, *b"abxe"])])
     assert pending is not None
-    masked = pending.result()
+    masked = pending()
     rows = [bytes(token for token in range(256) if row[token // 32] >> np.uint32(token % 32) & 1) for row in masked.bits]
     assert rows[3:6] == [b"a", b"b", b"cd"]
     assert all(len(row) == 256 for row in [*rows[:3], *rows[6:]]), "no guide, or nothing is drawn there"
     assert masked.ends == [5]
     seq.generated += b"ab"
     again = masks.begin([decoding(seq, [98])])
-    assert again is not None and set(np.flatnonzero(np.unpackbits(again.result().bits.view(np.uint8), bitorder="little"))) == {*b"cd"}
+    assert again is not None and set(np.flatnonzero(np.unpackbits(again().bits.view(np.uint8), bitorder="little"))) == {*b"cd"}
 
 
 def test_a_guide_that_cannot_go_on_allows_nothing() -> None:
@@ -98,7 +98,7 @@ def test_a_guide_that_cannot_go_on_allows_nothing() -> None:
     seq.generated += b"x"
     pending = Masks(Guides(COMPILER), len(PIECES)).begin([decoding(seq, [120, 97])])
     assert pending is not None
-    masked = pending.result()
+    masked = pending()
     assert not masked.bits[0].any()
     assert masked.ends == []
 

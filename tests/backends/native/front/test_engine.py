@@ -16,9 +16,8 @@ from quintet.backends.native.core.types import U8, Batch
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.front.link import ThreadLink
 from quintet.backends.native.schedule.scheduler import Scheduler
-from quintet.backends.native.wire.messages import Died, FromWorker, Stepped, Stop, Submit, ToWorker
-from quintet.backends.native.worker.compiling import Compiled
-from quintet.backends.native.worker.worker import Worker
+from quintet.backends.native.wire.messages import Died, FromWorker, Stepped, Stop, Submit
+from quintet.backends.native.worker.worker import Heard, Worker
 from quintet.backends.toy import VOCAB, ToyRunner, ToyTokenizer
 from quintet.config import EngineConfig
 from quintet.errors import EngineFailed, Loading, ModelError, Overloaded
@@ -204,7 +203,7 @@ def test_a_rejected_batch_ends_its_sequences_and_the_engine_goes_on(caplog: pyte
         assert engine.health().state is State.READY
 
     play(scenario, loader(Allergic()))
-    assert "a step of 1 sequences failed" in caplog.text
+    assert "a step of 1 sequences of one request failed" in caplog.text
 
 
 @pytest.mark.fault("C07")
@@ -313,7 +312,7 @@ def test_the_event_loop_is_woken_once_per_step_however_many_sequences_run() -> N
 def test_the_worker_itself_refuses_what_is_beyond_the_limit_and_goes_on() -> None:
     """Only a fault on the other side can send so much; one terminal event each, all the same."""
     sequence = PreparedSequence((1, 2, 3), 2, Sampling(0.0, 1.0, 0), None, echo=False)
-    inbox: SimpleQueue[ToWorker | Compiled] = SimpleQueue()
+    inbox: SimpleQueue[Heard] = SimpleQueue()
     for message in (Submit.of(1, (sequence,) * 17, 0.0), Submit.of(2, (sequence,), 0.0)):
         inbox.put(message)
     sent: list[FromWorker] = []

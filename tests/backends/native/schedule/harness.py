@@ -88,6 +88,7 @@ class Simulation:
         self.now += 1.0
         plan = self.last_plan = self.scheduler.plan(self.now)
         self.check_plan(plan)
+        self.stepper.copy(plan.copies)
         results = self.stepper.run(plan)
         for request, index in aborts_between:
             self.abort(request, index)

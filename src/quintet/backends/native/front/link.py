@@ -15,7 +15,7 @@ from quintet.config import EngineConfig
 from quintet.inputs.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from quintet.backends.native.worker.compiling import Compiled
+    from quintet.backends.native.worker.worker import Heard
 
 _JOIN_S = 10.0  # a step cannot be interrupted; one that takes longer is left to the end of the process
 
@@ -57,7 +57,7 @@ class ThreadLink(Link):
 
     def __init__(self, loader: Loader[Tokenizer], config: EngineConfig, clock: Callable[[], float]) -> None:
         self._loader, self._config, self._clock = loader, config, clock
-        self._inbox: SimpleQueue[ToWorker | Compiled] = SimpleQueue()
+        self._inbox: SimpleQueue[Heard] = SimpleQueue()
         self.thread: threading.Thread | None = None
 
     def start(self, receive: Callable[[FromWorker], None]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quintet.backends.native.core.loader import PAGE
-from quintet.backends.native.core.types import Outcome, Scores
+from quintet.backends.native.core.types import U8, Outcome, Scores
 from quintet.backends.native.schedule.emit import NUMERICAL, REFUSED, Emitter
 from quintet.backends.native.schedule.kv import KvCache
 from quintet.backends.native.schedule.plan import Kind, Plan, Results, Segment
@@ -34,7 +34,9 @@ class Applier:
                 self._apply_prefill(segment, next(scores) if segment.score else None, results, row - 1, events)
         row = 0
         for segment in plan.segments:
-            if segment.draws:
+            if segment in results.held:
+                self._hold(segment, results.held[segment])
+            elif segment.draws:
                 self._apply_draws(segment, row, results, events)
                 row += segment.draws
         return events
@@ -78,6 +80,22 @@ class Applier:
         if segment.draws > 1 and seq.state is _DECODING:
             self._kv.trim(seq)
 
+    def _hold(self, segment: Segment, row: U8) -> None:
+        """A sequence sits out: what it computed stays, but for what was drafted."""
+        seq = segment.seq
+        if seq.state is not _DECODING:
+            return
+        if segment.kind is _DECODE:
+            self._computed(seq)
+        if segment.draws > 1:
+            self._kv.trim(seq)
+        seq.held, seq.late = row, True
+
+    def _computed(self, seq: Sequence) -> None:
+        seq.computed += 1
+        if seq.computed % PAGE == 0:
+            self._kv.publish(seq)
+
     def _count_draft(self, seq: Sequence, tokens: list[int]) -> None:
         """``tokens`` were drawn from a sequence's rows: one more than was accepted."""
         drawn = len(tokens) - tokens.count(Outcome.NOT_DRAWN)
@@ -86,9 +104,8 @@ class Applier:
 
     def _apply_draw(self, seq: Sequence, row: int, results: Results, events: Events, *, computed: bool) -> None:
         if computed:
-            seq.computed += 1
-            if seq.computed % PAGE == 0:
-                self._kv.publish(seq)
+            self._computed(seq)
+        seq.held = None
         token = results.tokens[row]
         if token < 0:
             self.end(seq, Finish.ERROR, events, *REFUSED[Outcome(token)])

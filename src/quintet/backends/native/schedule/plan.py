@@ -23,7 +23,7 @@ class Kind(enum.Enum):
 
     DECODE = "decode"  # computes its last token, and those drafted after it, and draws from each of these rows
     PREFILL = "prefill"  # computes some of its tokens, echoes some of its prompt, or both; draws when that completes it
-    FORK = "fork"  # computes nothing: it draws from a row of its prompt that another sequence computed
+    FORK = "fork"  # computes nothing: it draws from a row that is there, of its prompt as another computed it, or one held for its mask
 
 
 _DECODE, _PREFILL = Kind.DECODE, Kind.PREFILL  # a member of an enum takes a microsecond to look up in Python 3.11
@@ -134,6 +134,16 @@ class Plan:
         """Every sequence that takes part."""
         return [segment.seq for segment in self.segments]
 
+    def halves(self) -> tuple[Plan, Plan] | None:
+        """The same in two parts, each with whole requests, in order; ``None`` if there is only one. Pages are copied already."""
+        requests = list(dict.fromkeys(seq.request_id for seq in self.sequences))
+        if len(requests) < 2:
+            return None
+        first, parts = set(requests[: len(requests) // 2]), (Plan(), Plan())
+        for segment in self.segments:
+            parts[segment.seq.request_id not in first].add(segment)
+        return parts
+
     def flatten(self) -> Flat:
         """As the model takes it; once per step."""
         decodes = all(segment.kind is _DECODE for segment in self.segments)  # nearly every step: each row is wanted, and drawn from
@@ -183,6 +193,7 @@ class Results:
         logprobs: of these tokens; ``None`` where log-probabilities are off.
         tops: the most likely tokens there; empty where none are asked for.
         scores: one for each segment with ``score``; ``None`` where the logits were not finite.
+        held: segments that drew nothing, as their masks are late, and the hidden row of each to draw from, uint8 [row_bytes].
     """
 
     hidden: U8
@@ -190,3 +201,4 @@ class Results:
     logprobs: list[float | None]
     tops: list[Top]
     scores: list[Scores | None]
+    held: dict[Segment, U8] = field(default_factory=dict)

@@ -75,7 +75,7 @@ class Planner:
         decoding = [
             seq
             for seq in self._running[:]  # preemption shortens the list, but only behind the sequence that needs a page
-            if seq.state is _DECODING and (kv.writable(seq) or self._make_room(seq, plan))
+            if seq.state is _DECODING and seq.held is None and (kv.writable(seq) or self._make_room(seq, plan))
         ]
         drafts = self._drafts(decoding)
         if not drafts:
@@ -84,6 +84,9 @@ class Planner:
         for seq, draft in zip(decoding, drafts, strict=False):
             tokens = [seq.generated[-1], *draft]
             plan.add(Segment(seq, _DECODE, seq.slot, seq.computed, tokens, len(tokens), len(tokens)))
+        for seq in self._running:
+            if seq.held is not None and not seq.late:
+                plan.add(Segment(seq, Kind.FORK, seq.slot, seq.computed, [], draws=1, origin=seq.held))
 
     def _drafts(self, decoding: list[Sequence]) -> list[list[int]]:
         """Tokens to compute after each one's next, as far as pages are to be had without taking one from anybody."""

@@ -49,6 +49,7 @@ class Queues:
         """A running sequence gives its pages up; it is computed again before anything of its tenant that waits."""
         self.running.remove(seq)
         self._kv.release(seq)
+        seq.held, seq.late = None, False  # its last row is computed again, with the others
         seq.advance(Action.PREEMPT)
         self.preempted += 1
         self.waiting.push_front(seq)
@@ -64,6 +65,7 @@ class Queues:
         else:
             self.waiting.remove(seq)
         seq.advance(Action.END)
+        seq.matcher = seq.sampler = seq.drafter = seq.held = None  # now, and not when its group is collected: guides are large
         self.live -= 1
         siblings = self._requests[seq.request_id]
         del siblings[seq.index]

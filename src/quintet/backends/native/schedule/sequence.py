@@ -138,6 +138,10 @@ class Sequence:
         grammar, thinking, matcher: what it must conform to and how it may think, if anything, and where it stands in that; made like
             the sampler.
         sampler: made for its first draw, and kept whatever happens to its pages.
+        held: the hidden row that it draws from as soon as its mask is there, uint8 [row_bytes]; its positions are computed.
+        late: it waits for that mask, and sits out.
+        slow: its masks take long: nobody waits for them, and nothing is drafted for it.
+        mask_s: processor time of its slow masks.
         drafter: made for its first draft.
         drafts: what became of its drafts.
     """
@@ -160,6 +164,10 @@ class Sequence:
     digests: list[bytes] = field(default_factory=list)
     sampler: Sampler | None = field(default=None, repr=False)
     matcher: Matcher | ThinkingBudget | None = field(default=None, repr=False)
+    held: U8 | None = field(default=None, repr=False)
+    late: bool = False
+    slow: bool = False
+    mask_s: float = 0.0
     drafter: Drafter | None = field(default=None, repr=False)
     drafts: DraftCounts = NO_DRAFTS
 

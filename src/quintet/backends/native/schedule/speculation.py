@@ -55,7 +55,7 @@ class Speculation:
         return drafts if any(drafts) else []
 
     def _draft(self, seq: Sequence, most: int, sequences: int) -> list[int]:
-        if most <= 0:
+        if most <= 0 or seq.slow:
             return []
         drafter = seq.drafter = seq.drafter or Drafter(seq.group.prompt)
         draft = drafter.draft(seq.generated, most, sequences, lambda: self._jump(seq))

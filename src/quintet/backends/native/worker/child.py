@@ -31,12 +31,10 @@ from quintet.backends.native.wire.messages import (
     Stop,
     Submit,
     ToProcess,
-    ToWorker,
     Vocabulary,
 )
-from quintet.backends.native.worker.compiling import Compiled
 from quintet.backends.native.worker.memory import trim
-from quintet.backends.native.worker.worker import Worker
+from quintet.backends.native.worker.worker import Heard, Worker
 from quintet.logs import FORMAT, Lines, LinesHandler
 from quintet.models.pieces import Pieces
 
@@ -62,7 +60,7 @@ class Child:
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._splitter = codec.Splitter()
-        self._inbox: SimpleQueue[ToWorker | Compiled] = SimpleQueue()
+        self._inbox: SimpleQueue[Heard] = SimpleQueue()
         self._load: SimpleQueue[Load] = SimpleQueue()
         self._vocabulary: SimpleQueue[Vocabulary] = SimpleQueue()
 

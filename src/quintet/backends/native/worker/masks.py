@@ -1,18 +1,89 @@
-"""Which tokens the guides of a step's sequences allow, computed in a thread beside the forward pass."""
+"""Which tokens the guides of a step's sequences allow, computed in threads beside the forward pass.
+
+A mask takes hundredths of a millisecond. Of an ambiguous grammar it may take a large part of a second, and it cannot be broken off. So a
+step waits for its masks for ``WAIT_S`` and draws without those that are late::
+
+    quick lane  | A | B | C, which takes long ............  its thread is left to it, with the lowest priority; a new one makes D's
+    step        | forward pass | A, B, D draw |  A, B, D draw |  A, B, C, D draw
+    slow lane                                             | C's next | E's next | C's next      one thread for all of them
+
+A row that was late is kept, its sequence sits out the steps until its mask is there, and draws from it then. From its first
+late mask on a sequence is *slow*: nobody waits for it, and nothing is drafted for it. What it draws is the same, only later. Slow masks of
+more than ``TOTAL_S`` of processor time, or one that does not come, end the sequence.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
 from collections.abc import Sequence as Items
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 import numpy as np
 
 from quintet.backends.native.draft.thinking_budget import ThinkingBudget
 from quintet.backends.native.schedule.plan import Segment
-from quintet.backends.native.schedule.sequence import Sequence
+from quintet.backends.native.schedule.sequence import Sequence, State
 from quintet.guides.compiled import Guides
 from quintet.guides.matcher import U32, Matcher
+
+WAIT_S = 0.05
+"""What a step waits for masks after its forward pass: with that, less than a gap that a reader sees."""
+
+SLOW_S = 0.02
+"""Processor time of a mask that counts."""
+
+TOTAL_S = 10.0
+"""Most processor time of a sequence's slow masks."""
+
+HANG_S = 20.0
+"""A mask that does not come for so long will not come."""
+
+Follower = Matcher | ThinkingBudget
+
+
+class MaskError(RuntimeError):
+    """The library broke while it made a mask."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """A late mask is there: what the worker tells itself, from the thread that made it."""
+
+    seq: Sequence
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    """The masks of one sequence's rows.
+
+    Args:
+        draft: what the rows after the first one follow.
+        bits: uint32 [rows, words]; ones where it is not filled.
+        filled: rows that the guide allows something at; 0 = it cannot go on.
+        follower: of the sequence, at the first row.
+        begun: when, in seconds.
+        thread: the system's number of the one that it runs in.
+        late: somebody wants to be told when it is done.
+    """
+
+    seq: Sequence
+    draft: list[int]
+    bits: U32
+    follower: Follower | None
+    filled: int = 0
+    cpu_s: float = 0.0
+    begun: float = 0.0
+    thread: int = 0
+    late: bool = False
+    done: bool = False
+    error: MaskError | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,67 +93,196 @@ class Masked:
     Args:
         bits: uint32 [R, ceil(V/32)]; all ones where there is no guide, all zeros where one cannot go on.
         ends: rows after which a sequence cannot go on as drafted.
+        late: segments whose masks are not there, and that draw nothing in this step.
     """
 
     bits: U32
     ends: list[int]
+    late: frozenset[Segment] = frozenset()
+
+    def of(self, rows: list[int]) -> Masked:
+        """Of some rows only, whole sequences' in order."""
+        return Masked(self.bits[rows], [rows.index(end) for end in self.ends])
 
 
 class Masks:
-    """Keeps the sequences' followers.
+    """Makes the masks of a step; used in the worker's thread.
 
     Args:
         vocab: width of the logits.
+        wake: called in another thread with a sequence that sat out and can draw now: tell the worker.
     """
 
-    def __init__(self, guides: Guides, vocab: int) -> None:
+    def __init__(self, guides: Guides, vocab: int, wake: Callable[[Sequence], None] = lambda _: None) -> None:
         self._guides = guides
         self._words = -(-vocab // 32)
-        self._pool: ThreadPoolExecutor | None = None
+        self._wake = wake
+        self._quick, self._slow = _Lane("quintet-masks", self._make), _Lane("quintet-slow-masks", self._make, lowest=True)
+        self._late: dict[Sequence, _Job] = {}
 
-    def begin(self, drawing: Items[Segment]) -> Future[Masked] | None:
-        """Start on the masks of the sequences that will draw, which must not change meanwhile; ``None`` if none has a guide."""
-        if not any(segment.seq.guided for segment in drawing):
+    def begin(self, drawing: Items[Segment]) -> Callable[[], Masked] | None:
+        """Start on the masks of the sequences that will draw, which must not change meanwhile; ``None`` if none has a guide.
+
+        Returns:
+            Waits for them, and must be called. Raises ``MaskError``.
+        """
+        guided = [segment for segment in drawing if segment.seq.guided]
+        if not guided:
             return None
-        self._pool = self._pool or ThreadPoolExecutor(1, "quintet-masks")
-        return self._pool.submit(self._fill, drawing)
+        self._late = {seq: job for seq, job in self._late.items() if seq.state is not State.DONE}
+        jobs = {segment: self._late.get(segment.seq) or self._job(segment) for segment in guided}
+        new = [job for job in jobs.values() if job.seq not in self._late]
+        self._quick.put([job for job in new if not job.seq.slow])
+        self._slow.put([job for job in new if job.seq.slow])
+        return lambda: self._masked(drawing, jobs)
 
-    def _fill(self, drawing: Items[Segment]) -> Masked:
-        masked = Masked(np.full((sum(segment.draws for segment in drawing), self._words), 0xFFFFFFFF, np.uint32), [])
+    def give_up(self) -> None:
+        """Sequences whose masks do not come cannot go on; those behind them can."""
+        now = time.monotonic()
+        for job in self._late.values():
+            if not job.done and job.begun and now - job.begun > HANG_S:
+                job.filled, job.done = 0, True
+                self._slow.leave(job)
+                self._wake(job.seq)
+
+    def _job(self, segment: Segment) -> _Job:
+        seq = segment.seq
+        bits = np.full((segment.draws, self._words), 0xFFFFFFFF, np.uint32)
+        return _Job(seq, segment.draft, bits, seq.matcher, late=seq.slow)
+
+    def _masked(self, drawing: Items[Segment], jobs: dict[Segment, _Job]) -> Masked:
+        self._quick.wait(WAIT_S)
+        for job in jobs.values():
+            job.late = True
+        late = {segment: job for segment, job in jobs.items() if not job.done}  # one that comes after this will wake its sequence
+        self._late |= {job.seq: job for job in late.values()}
+        for job in self._late.values():
+            if job.thread and not (job.done or job.seq.slow):
+                job.seq.slow = True
+                self._quick.leave(job)
+        masked = Masked(np.full((sum(segment.draws for segment in drawing), self._words), 0xFFFFFFFF, np.uint32), [], frozenset(late))
         first = 0
         for segment in drawing:
-            rows = masked.bits[first : first + segment.draws]
-            if segment.seq.guided:
-                filled = self._rows(segment.seq, segment.draft, rows)
-                rows[filled:] = 0xFFFFFFFF
-                if not filled:
-                    rows[0] = 0
-                elif filled < segment.draws:
-                    masked.ends.append(first + filled - 1)
+            if segment in jobs and segment not in late:
+                self._take(jobs[segment], segment, masked, first)
             first += segment.draws
         return masked
 
-    def _rows(self, seq: Sequence, draft: Items[int], masks: U32) -> int:
-        """Masks of the next token and of those after it, as far as the draft keeps to the guide; returns how many."""
-        if not self._row(seq, masks[0]) or seq.matcher is None:
+    def _take(self, job: _Job, segment: Segment, masked: Masked, first: int) -> None:
+        """Put a sequence's masks where its rows are, and its follower where it belongs."""
+        seq = job.seq
+        self._late.pop(seq, None)
+        if job.error is not None:
+            raise job.error
+        seq.matcher = job.follower
+        if job.cpu_s > SLOW_S:
+            seq.slow, seq.mask_s = True, seq.mask_s + job.cpu_s
+        filled = job.filled if job.draft == segment.draft else min(job.filled, 1)
+        masked.bits[first : first + filled] = job.bits[:filled]
+        if not filled:
+            masked.bits[first] = 0
+        elif filled < segment.draws:
+            masked.ends.append(first + filled - 1)
+
+    # -- in the lanes' threads -------------------------------------------------------------------------------------------------
+
+    def _make(self, job: _Job) -> None:
+        spent = time.thread_time()
+        try:
+            filled = self._filled(job)
+        except BaseException as fault:  # a panic of the library is no ``Exception``
+            job.error = MaskError(f"a mask could not be made: {fault!r}")
+            filled = 0
+        job.cpu_s = time.thread_time() - spent
+        if not job.done:  # it was not given up meanwhile
+            job.filled, job.done = filled, True
+            if job.late:
+                self._wake(job.seq)
+
+    def _filled(self, job: _Job) -> int:
+        seq = job.seq
+        if seq.mask_s > TOTAL_S:
             return 0
-        ahead = seq.matcher.copy() if draft else seq.matcher  # what a wrong draft does to it, even to exceed a limit, is forgotten
-        for row, token in enumerate(draft):
+        with self._guides.growing(seq.grammar) as room:
+            if not room:
+                return 0
+            job.follower = job.follower or self._follower(seq)
+            filled = self._rows(job, job.follower)
+            if job.follower.error:  # of what all of the guide share, it may be, and another's: again from the beginning
+                self._guides.forget(seq.grammar)
+                job.follower = self._follower(seq)
+                filled = self._rows(job, job.follower)
+            return filled
+
+    def _rows(self, job: _Job, follower: Follower) -> int:
+        """Masks of the next token and of those after it, as far as the draft keeps to the guide; returns how many."""
+        seq, masks = job.seq, job.bits
+        if not (all(follower.consume(token) for token in seq.generated[follower.consumed :]) and follower.fill(masks[0])):
+            return 0
+        ahead = follower.copy() if job.draft else follower  # what a wrong draft does to it, even to exceed a limit, is forgotten
+        for row, token in enumerate(job.draft):
             allowed = masks[row, token // 32] >> np.uint32(token % 32) & 1
             if not (allowed and ahead.consume(token) and ahead.fill(masks[row + 1])):
                 return row + 1
-        return len(draft) + 1
+        return len(job.draft) + 1
 
-    def _row(self, seq: Sequence, mask: U32) -> bool:
-        matcher = seq.matcher
-        if matcher is None:
-            matcher = seq.matcher = self._matcher(seq)
-        return all(matcher.consume(token) for token in seq.generated[matcher.consumed :]) and matcher.fill(mask)
-
-    def _matcher(self, seq: Sequence) -> Matcher | ThinkingBudget:
+    def _follower(self, seq: Sequence) -> Follower:
         rest = self._guides.matcher(seq.grammar) if seq.grammar else None
         if seq.thinking is not None:
             compiler = self._guides.compiler
             return ThinkingBudget(seq.thinking, compiler.pieces, compiler.eos_ids, rest)
         assert rest is not None, "asked of a guided sequence only"
         return rest
+
+
+class _Lane:
+    """A thread that does jobs in turn, and can be left to one of them.
+
+    Args:
+        lowest: it runs when nothing else wants to.
+    """
+
+    def __init__(self, name: str, make: Callable[[_Job], None], *, lowest: bool = False) -> None:
+        self._name, self._make, self._lowest = name, make, lowest
+        self._jobs: deque[_Job] = deque()
+        self._pool: ThreadPoolExecutor | None = None
+        self._last: Future[None] | None = None
+
+    def put(self, jobs: list[_Job]) -> None:
+        if jobs:
+            self._jobs.extend(jobs)
+            self._pool = self._pool or ThreadPoolExecutor(1, self._name)
+            self._last = self._pool.submit(self._run, self._jobs)
+
+    def wait(self, seconds: float) -> None:
+        """Until all jobs are done, or for so long."""
+        if self._last is not None:
+            wait((self._last,), seconds)
+
+    def leave(self, job: _Job) -> None:
+        """The job keeps its thread, which ends with it; a new one does the others."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False)
+        _lower(job.thread)
+        rest = deque[_Job]()
+        with contextlib.suppress(IndexError):
+            while True:
+                rest.append(self._jobs.popleft())  # each is done by whoever took it
+        self._jobs, self._pool, self._last = deque(), None, None
+        self.put(list(rest))
+
+    def _run(self, jobs: deque[_Job]) -> None:
+        if self._lowest:
+            _lower(threading.get_native_id())
+        with contextlib.suppress(IndexError):
+            while True:
+                job = jobs.popleft()
+                job.begun, job.thread = time.monotonic(), threading.get_native_id()
+                self._make(job)
+
+
+def _lower(thread: int) -> None:
+    """Give a thread the lowest priority. Linux has one for each thread; nobody can take that back."""
+    if sys.platform == "linux" and thread:
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, thread, 19)

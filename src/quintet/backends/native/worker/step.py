@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Items
-from concurrent.futures import Future
 
 import numpy as np
 
@@ -29,21 +29,24 @@ class Stepper:
         self._masks = masks
         self._nothing: U8 = np.zeros((0, runner.row_bytes), np.uint8)
 
+    def copy(self, pages: Iterable[tuple[int, int]]) -> None:
+        """Copy a plan's pages, ``(source, target)``; once, before it runs, whole or in parts."""
+        for source, target in pages:
+            self._runner.copy_page(source, target)
+
     def run(self, plan: Plan) -> Results:
-        """Do what the plan says.
+        """Do what the plan says, after ``copy``.
 
         Raises:
-            Exception: whatever the runner raised; nothing of the plan may be applied then.
+            Exception: whatever was raised; nothing of the plan may be applied then, but it may be run again.
         """
-        for source, target in plan.copies:
-            self._runner.copy_page(source, target)
         flat = plan.flatten()
         masks = self._masks.begin(flat.drawing) if self._masks else None
         try:
             hidden = self._forward(flat) if flat.tokens else self._nothing
         except Exception:
             if masks:
-                masks.exception()  # waits: the sequences may change now
+                masks()  # waits: the sequences may change now
             raise
         for view, first in flat.stores:
             view[:, :-ROOM], view[:, -ROOM:] = hidden[first : first + len(view)], 0
@@ -65,17 +68,36 @@ class Stepper:
             )
         )
 
-    def _draw(self, flat: Flat, results: Results, pending: Future[Masked] | None) -> None:
-        logits, draws = self._logits(flat, results.hidden), [segment.seq for segment in flat.drawing]
-        masked = pending.result() if pending else None
-        drafted = _drafted(flat.drawing) if len(flat.origins) > len(draws) else None
+    def _draw(self, flat: Flat, results: Results, pending: Callable[[], Masked] | None) -> None:
+        logits, drawing = self._logits(flat, results.hidden), flat.drawing
+        masked = pending() if pending else None
+        if masked and masked.late:
+            rows = self._hold(flat, masked, results)
+            if not rows:
+                return
+            logits, drawing, masked = logits[rows], [segment for segment in drawing if segment not in masked.late], masked.of(rows)
+        draws = [segment.seq for segment in drawing]
+        drafted = _drafted(drawing) if len(logits) > len(draws) else None
         if drafted and masked:
             drafted.tokens[masked.ends] = -1
         samplers, positions = [self._sampler(seq) for seq in draws], np.array([seq.length for seq in draws], np.uint64)
         tokens = self._samplers.draw(logits, samplers, positions, masked.bits if masked else None, drafted)
         results.tokens = tokens.tolist()
-        owners = draws if drafted is None else [segment.seq for segment in flat.drawing for _ in range(segment.draws)]
+        owners = draws if drafted is None else [segment.seq for segment in drawing for _ in range(segment.draws)]
         self._score_draws(owners, logits, tokens, results)
+
+    def _hold(self, flat: Flat, masked: Masked, results: Results) -> list[int]:
+        """Keep the rows that cannot be drawn from yet; returns which of all can."""
+        rows, first, computed = list[int](), 0, len(results.hidden)
+        for segment in flat.drawing:
+            own = range(first, first + segment.draws)
+            first += segment.draws
+            if segment in masked.late:
+                origin = flat.origins[own[0]]
+                results.held[segment] = (results.hidden[origin] if origin < computed else flat.saved[origin - computed]).copy()
+            else:
+                rows += own
+        return rows
 
     def _score_draws(self, owners: Items[Sequence], logits: F32, tokens: I32, results: Results) -> None:
         """Log-probabilities of the tokens drawn from each row, for those sequences that want them."""

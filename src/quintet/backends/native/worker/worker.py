@@ -35,7 +35,8 @@ from quintet.backends.native.wire.messages import (
     ToWorker,
 )
 from quintet.backends.native.worker.compiling import Compiled, Compiling
-from quintet.backends.native.worker.masks import Masks
+from quintet.backends.native.worker.masks import Filled, Masks
+from quintet.backends.native.worker.parts import run
 from quintet.backends.native.worker.step import Stepper
 from quintet.config import EngineConfig
 from quintet.errors import ModelError, Overloaded
@@ -50,12 +51,12 @@ _log = logging.getLogger(__name__)
 MAX_LOGPROBS = 20
 """vLLM's default ``max_logprobs``; the widest of the five providers' ranges is below it."""
 
-REJECTED = "The engine could not process this request."
-"""Client-safe reason of a sequence whose step failed."""
-
-
 BEAT_S = 1.0
-"""While there is nothing to step but guides are compiled, that is said so often: the engine waits, and does not hang."""
+"""While there is nothing to step but guides are compiled, or masks made, that is said so often: the engine waits, and does not hang."""
+
+
+Heard = ToWorker | Compiled | Filled
+"""What comes to the worker: from the front, and from its own threads."""
 
 
 class _StoppedError(Exception):
@@ -65,7 +66,7 @@ class _StoppedError(Exception):
 class Worker:
     """Runs until ``Stop``, or until something breaks that is nobody's request.
 
-    A step that fails ends the sequences that took part in it, and the loop goes on.
+    A step that fails ends the request that it fails for, and the loop goes on.
 
     Args:
         clock: seconds, monotonic; used only to tell how long a request waited, or its guides take.
@@ -79,7 +80,7 @@ class Worker:
         loader: Loader[Vocabulary],
         config: EngineConfig,
         clock: Callable[[], float],
-        inbox: SimpleQueue[ToWorker | Compiled],
+        inbox: SimpleQueue[Heard],
         send: Callable[[FromWorker], None],
         *,
         supervised: bool = False,
@@ -91,6 +92,7 @@ class Worker:
         self._send = send
         self._supervised = supervised
         self._computed: set[int] = set()  # requests of the last step
+        self._idle = False  # everybody in the batch waits for a mask
         self._steps = self._tokens = self._prefilled = 0
 
     def run(self) -> None:
@@ -140,7 +142,8 @@ class Worker:
         widest, most = min(MAX_LOGPROBS, vocab), min(config.max_sequences, config.live_limit)
         self._send(Ready(loaded.name, context, vocab, widest, most, loaded.fingerprint, step_s))
         samplers = NativeSamplers(loaded.cpu or Cpu(), pieces, eos_ids)
-        return scheduler, Stepper(runner, tables, samplers, Masks(guides, vocab))
+        self._masks = Masks(guides, vocab, lambda seq: self._inbox.put(Filled(seq)))
+        return scheduler, Stepper(runner, tables, samplers, self._masks)
 
     def _progress(self, share: float) -> None:
         if not self._inbox.empty():  # while loading nothing but Stop can come
@@ -157,20 +160,22 @@ class Worker:
 
     def _turn(self, scheduler: Scheduler, stepper: Stepper) -> None:
         events: Events = {}
-        while not self._inbox.empty() or not (scheduler.live or events):
-            message = self._next()
+        while not self._inbox.empty() or not (scheduler.live or events) or self._idle:
+            self._idle = False
+            message = self._next(scheduler)
             if message is None or isinstance(message, Ping):  # answered by what is told below
                 break
             _merge(events, self._receive(message, scheduler))
         _merge(events, self._compiling.overdue())
+        self._masks.give_up()
         if scheduler.live:
             _merge(events, self._step(scheduler, stepper))
         self._tell(scheduler, events)
 
-    def _next(self) -> ToWorker | Compiled | None:
-        """The next message; ``None``: nothing came, and guides are still being compiled."""
+    def _next(self, scheduler: Scheduler) -> Heard | None:
+        """The next message; ``None``: nothing came, and guides are still being compiled, or masks made."""
         try:
-            return self._inbox.get(timeout=BEAT_S if self._compiling else None)
+            return self._inbox.get(timeout=BEAT_S if self._compiling or scheduler.live else None)
         except Empty:
             return None
 
@@ -179,7 +184,7 @@ class Worker:
         counts = Counts(self._steps, self._tokens, self._prefilled, *of, done.made, done.accepted + done.rejected, done.accepted)
         self._send(Stepped(scheduler.running, scheduler.live - scheduler.running, counts, self._pool.state, events))
 
-    def _receive(self, message: ToWorker | Compiled, scheduler: Scheduler) -> Events:
+    def _receive(self, message: Heard, scheduler: Scheduler) -> Events:
         match message:
             case Submit():
                 if not self._compiling.begin(message):
@@ -196,6 +201,8 @@ class Worker:
             case Abort(request_id, seq):
                 ended = self._compiling.abort(request_id, seq)
                 return scheduler.abort(request_id, seq) if ended is None else ended
+            case Filled(seq):
+                seq.late = False
             case Stop():
                 raise _StoppedError
         return {}
@@ -217,17 +224,16 @@ class Worker:
         plan = scheduler.plan(begin)
         if self._supervised:
             self._announce(plan)
+        self._idle = not plan.segments
         try:
-            results = stepper.run(plan)
-        except Exception:
-            _log.exception("a step of %d sequences failed", len(plan.sequences))
-            return scheduler.fail(plan, REJECTED)
+            stepper.copy(plan.copies)
+            events = run(plan, scheduler, stepper)
         finally:
-            self._steps += 1
+            self._steps += not self._idle
             self._tokens += plan.tokens
             self._prefilled += plan.prefilled
         scheduler.learn(plan.tokens, self._clock() - begin)
-        return scheduler.apply(plan, results)
+        return events
 
     def _announce(self, plan: Plan) -> None:
         computed = {seq.request_id for seq in plan.sequences}

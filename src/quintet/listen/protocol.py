@@ -9,9 +9,15 @@ What arrives is handed to the parser in pieces that end where a request may end,
 from __future__ import annotations
 
 import asyncio
+import math
+import re
+from collections.abc import Callable, Coroutine
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+import uvicorn
+from uvicorn._types import ASGISendEvent
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
 
 HEAD_S = 10.0
 """Seconds from a connection's opening, or a further request's first byte, to the end of the head."""
@@ -25,9 +31,15 @@ FRAMING_BYTES = 16 * 1024
 AHEAD_BYTES = 64 * 1024
 """Bytes of further requests that are taken before their turn; below it a client's leaving is still noticed at once."""
 
+WRITE_BYTES = 64 * 1024
+"""Bytes of an answer that wait for their client before the application is asked to wait too."""
+
 LINGER_S = 10.0
 LINGER_BYTES = 64 * 1024 * 1024
 """How long, and for how many bytes, a client may go on sending what nobody reads, so that it sees the answer and not a reset."""
+
+CROWDED_HEAD_S = 1.0
+"""The same for a connection over the limit of their number, so that a few places for them suffice."""
 
 STUCK_S = 30.0
 """Seconds for which a client may leave what it was sent unread, once the buffers towards it are full."""
@@ -35,6 +47,8 @@ STUCK_S = 30.0
 _END = b"\r\n\r\n"
 """What a head and a chunked body end with, and have inside at most by chance."""
 _OVERLAP = len(_END) - 1
+
+_HOST = re.compile(rb"[A-Za-z0-9._~%!$&'()*+,;=:\[\]-]*")  # RFC 3986, 3.2.2 and a port
 
 
 class Connection(asyncio.Transport):
@@ -81,7 +95,8 @@ class Connection(asyncio.Transport):
             self._inner.close()
             return
         self._linger = self._loop.call_later(LINGER_S, self._inner.abort)
-        self._inner.write_eof()
+        if self._inner.can_write_eof():  # TLS has no half of an end
+            self._inner.write_eof()
         self._inner.resume_reading()
 
     def abort(self) -> None:
@@ -103,10 +118,24 @@ class Protocol(HttpToolsProtocol):
     - Trailers are dropped: a header that comes after the body was not seen by who let the request in.
     - An answer that starts before its request has ended ends the connection, unless the rest is of known size, bounded, and comes soon.
     - A client that does not read is cut off, which ends its work; until then the application is not asked for more.
+
+    Args:
+        facts: what the application is told of the connection.
+        lost: called when it is over.
     """
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        state: ServerState,
+        facts: dict[str, Any],
+        lost: Callable[[Protocol], None] = lambda _: None,
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, state, facts, loop or asyncio.get_running_loop())
+        self._lost = lost
+        self._head_s = HEAD_S
+        self._made = self._last = False
         self._connection: Connection = None  # type: ignore[assignment]
         self._head_timer: asyncio.TimerHandle | None = None
         self._stuck_timer: asyncio.TimerHandle | None = None
@@ -119,11 +148,16 @@ class Protocol(HttpToolsProtocol):
         self._keep_alive = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self._made = True
+        transport.set_write_buffer_limits(high=WRITE_BYTES)
         self._connection = Connection(transport, self.loop)
         super().connection_made(self._connection)
         self._start_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._lost(self)
+        if not self._made:
+            return
         self._end_head()
         self._end_stuck()
         self._end_rest()
@@ -135,6 +169,16 @@ class Protocol(HttpToolsProtocol):
         super().shutdown()
         if self._connection.lingers:
             self._connection.close()
+
+    def hurry(self) -> None:
+        """One request, and little time for it."""
+        self._last, self._head_s = True, CROWDED_HEAD_S
+
+    def leave(self) -> None:
+        """What is being asked, or else the next request, is the last; its answer says so."""
+        self._last, self._keep_alive = True, False
+        if not self._idle and not self.cycle.response_started:
+            self.cycle.keep_alive = False
 
     # What arrives
 
@@ -185,7 +229,7 @@ class Protocol(HttpToolsProtocol):
         if self._head_timer is not None:
             self._head_bytes += size
             if self._head_bytes > HEAD_BYTES:
-                self._refuse(b"431 Request Header Fields Too Large")
+                self._refuse(b"431 Request Header Fields Too Large" if self.headers else b"414 URI Too Long")
         elif self._connection.unread:
             self._framing = 0 if self._content else self._framing + size
             if self._framing > FRAMING_BYTES:
@@ -208,13 +252,16 @@ class Protocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._end_head()
-        self._require_version_and_host()
+        self._require_framing()
+        self._require_host()
         super().on_headers_complete()
         fields = dict(self.headers)  # the parser has refused two lengths, and a length with chunks
         self._left = 0 if b"transfer-encoding" in fields else int(fields.get(b"content-length", b"0"))
+        if self.parser.get_http_version() == "1.0":
+            self.cycle.send = _until_closed(self.cycle)  # type: ignore[method-assign, assignment]
         self._framing = 0
-        self._keep_alive = self.cycle.keep_alive
-        if b"transfer-encoding" in fields or self._left > LINGER_BYTES or self.expect_100_continue:
+        self._keep_alive = self.cycle.keep_alive and not self._last
+        if self._last or b"transfer-encoding" in fields or self._left > LINGER_BYTES or self.expect_100_continue:
             self.cycle.keep_alive = False  # until all of the request is there
 
     def on_body(self, body: bytes) -> None:
@@ -229,19 +276,38 @@ class Protocol(HttpToolsProtocol):
             self.cycle.keep_alive = self._keep_alive
         super().on_message_complete()
 
-    def _require_version_and_host(self) -> None:
+    def _require_framing(self) -> None:
         """
         Raises:
             ValueError: refused; the parser stops.
         """
         version = self.parser.get_http_version()
-        hosts = sum(name == b"host" for name, _ in self.headers)
+        codings = [value.lower() for name, value in self.headers if name == b"transfer-encoding"]
         if version not in ("1.0", "1.1"):
             self._refuse(b"505 HTTP Version Not Supported")
             raise ValueError(version)
-        if hosts > 1 or (not hosts and version == "1.1"):
+        if codings and version == "1.0":  # RFC 9112, 6.1: "MUST treat the message as if the framing is faulty"
+            self._refuse(b"400 Bad Request")
+            raise ValueError(version)
+        if codings not in ([], [b"chunked"]):  # RFC 9112, 6.1: "a transfer coding it does not understand SHOULD respond with 501"
+            self._refuse(b"501 Not Implemented")
+            raise ValueError(codings)
+
+    def _require_host(self) -> None:
+        """That of an absolute URL takes the place of the header: "MUST ignore the received Host header field" (RFC 9112, 3.2.2).
+
+        Raises:
+            ValueError: refused; the parser stops.
+        """
+        hosts = [value for name, value in self.headers if name == b"host"]
+        missing = not hosts and self.parser.get_http_version() == "1.1"
+        if missing or len(hosts) > 1 or not all(_HOST.fullmatch(host) for host in hosts):
             self._refuse(b"400 Bad Request")
             raise ValueError(hosts)
+        if not self.url.startswith((b"/", b"*")):
+            named = self.url.partition(b"://")[2]
+            authority = re.split(rb"[/?#]", named, maxsplit=1)[0]
+            self.headers[:] = [*(pair for pair in self.headers if pair[0] != b"host"), (b"host", authority)]
 
     # What is sent
 
@@ -281,7 +347,7 @@ class Protocol(HttpToolsProtocol):
 
     def _start_head(self) -> None:
         self._head_bytes = 0
-        self._head_timer = self.loop.call_later(HEAD_S, self._refuse, b"408 Request Timeout")
+        self._head_timer = self.loop.call_later(self._head_s, self._refuse, b"408 Request Timeout")
 
     def _end_head(self) -> None:
         if self._head_timer is not None:
@@ -308,3 +374,18 @@ class Protocol(HttpToolsProtocol):
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         self.transport.close()
+
+
+def _until_closed(cycle: RequestResponseCycle) -> Callable[[ASGISendEvent], Coroutine[Any, Any, None]]:
+    """To HTTP/1.0, which has no chunks, an answer of unknown length goes as it is, and ends with the connection (RFC 9112, 6.3)."""
+    send = cycle.send
+
+    async def plain(message: ASGISendEvent) -> None:
+        if message["type"] == "http.response.start":
+            if not any(name.lower() == b"content-length" for name, _ in message.get("headers", ())):
+                cycle.chunked_encoding, cycle.expected_content_length = False, math.inf  # type: ignore[assignment]
+        elif message["type"] == "http.response.body" and not message.get("more_body") and cycle.expected_content_length == math.inf:
+            cycle.expected_content_length = len(message.get("body", b""))
+        await send(message)
+
+    return plain

@@ -1,0 +1,44 @@
+"""A step that fails is run again in parts, so that only the request which breaks it ends.
+
+A step is one pass over many requests, and what one of them holds may break it: a control, a guide, a page. Which one it was is found by
+halving, as ``git bisect`` does::
+
+    A B C D fails  ->  A B runs, C D fails  ->  C fails and ends, D runs
+
+That the others' bytes are what they would have been follows from how a step is made: nothing of it is applied before all of it was
+computed; keys and values are written where the plan says, so that computing them again writes the same over them; no number depends
+on what else is in the batch. Only samplers may have gone ahead, with drafts: they are made again of the tokens that were applied.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from quintet.backends.native.schedule.plan import Plan
+from quintet.backends.native.schedule.scheduler import Scheduler
+from quintet.backends.native.wire.messages import Events
+from quintet.backends.native.worker.step import Stepper
+
+_log = logging.getLogger(__name__)
+
+REJECTED = "The engine could not process this request."
+"""Client-safe reason of a request that broke its step."""
+
+
+def run(plan: Plan, scheduler: Scheduler, stepper: Stepper) -> Events:
+    """Run a plan and take in what came of it, but for the requests with which it cannot be run: these end."""
+    try:
+        results = stepper.run(plan)
+    except Exception:
+        for seq in plan.sequences:
+            seq.sampler = None
+        parts = plan.halves()
+        if parts is None:
+            _log.exception("a step of %d sequences of one request failed", len(plan.segments))
+            return scheduler.fail(plan, REJECTED)
+        _log.warning("a step of %d sequences failed; it is run again in parts", len(plan.segments))
+        events: Events = {}
+        for part in parts:
+            events |= run(part, scheduler, stepper)
+        return events
+    return scheduler.apply(plan, results)

@@ -1,0 +1,135 @@
+"""A server's life: load, serve, and one of its ends: drained on SIGTERM, within two seconds on Ctrl-C, or replaced on SIGUSR2."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from quintet.cli.fleet import Fleet
+from quintet.cli.interrupt import end_within, on_renewal, on_stop, unless
+from quintet.cli.loading import ready
+from quintet.engines.registry import Registry
+from quintet.listen import handover
+from quintet.listen.server import Server
+from quintet.listen.sockets import Inherited
+from quintet.listen.tls import Tls
+from quintet.logs import Lines
+
+_log = logging.getLogger(__name__)
+
+_POLL_S = 0.02
+_GRACE_S = 0.5  # for answers that are nearly done; then the engine ends the rest, and their clients see it
+_END_S = 1.2  # for everything after the grace; in all less than two seconds
+
+
+class Life:
+    """
+    Args:
+        server: makes one that serves the models.
+        given: the sockets, and who is to be told that they are served.
+        banner: said on stdout when it serves.
+        drain: most seconds until answers that still run are ended.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        server: Callable[[Registry], Server],
+        given: Inherited,
+        tls: Tls | None,
+        banner: str,
+        drain: float,
+    ) -> None:
+        self._fleet, self._make, self._given, self._tls = fleet, server, given, tls
+        self._banner, self._drain = banner, drain
+        self._replaced = False
+
+    async def run(self) -> int:
+        """The exit code."""
+        stop, at_once = on_stop()
+        self._renew = on_renewal(self._reload, stop)
+        self._models = self._fleet.open()
+        self._server = self._make(self._models)
+        self._serving = asyncio.create_task(self._server.serve())
+        try:
+            if await unless(stop, _loaded(self._models)):
+                Lines(1).write(self._banner)  # whether anybody reads it or not
+                if self._given.ready is not None:
+                    handover.announce(self._given.ready)
+                await unless(stop, self._until_replaced())
+                await unless(at_once, self._left() if self._replaced else self._drained())
+            return 0
+        finally:
+            await self._shut_down()
+
+    def _reload(self) -> None:
+        if self._tls is not None:
+            self._tls.reload()
+
+    async def _until_replaced(self) -> None:
+        while not self._replaced and not await unless(self._renew, self._ended()):
+            self._renew.clear()
+            self._replaced = await self._has_successor()
+
+    async def _ended(self) -> None:
+        await asyncio.shield(self._serving)
+
+    async def _has_successor(self) -> bool:
+        """Start one, and wait until it serves, or does not come up."""
+        try:
+            successor = handover.Successor(self._given.listeners)
+        except OSError as error:
+            _log.error("hand-over: no process can be started: %s; this one serves on", error.strerror)
+            return False
+        _log.warning("hand-over: process %d is started", successor.pid)
+        serves = False
+        try:
+            serves = await successor.ready()
+        finally:
+            if not serves:
+                await successor.give_up()
+        if serves:
+            _log.warning("hand-over: process %d serves; this one ends", successor.pid)
+        else:
+            _log.error("hand-over: process %d did not come up; this one serves on", successor.pid)
+        return serves
+
+    async def _left(self) -> None:
+        """Answer those who are connected; everybody else is the new process's."""
+        self._server.leave()
+        for one in self._given.listeners:
+            one.give()
+        try:
+            async with asyncio.timeout(self._drain):
+                while self._server.connections:
+                    await asyncio.sleep(_POLL_S)
+        except TimeoutError:
+            _log.warning("%d connections are not done %g s after the hand-over; they are ended", self._server.connections, self._drain)
+
+    async def _drained(self) -> None:
+        """Refuse new work, still answering that, until what there is is done, or time is up."""
+        self._models.drain()
+        try:
+            async with asyncio.timeout(self._drain):
+                while self._models.live or self._server.answering:
+                    await asyncio.sleep(_POLL_S)
+        except TimeoutError:
+            _log.warning("%d choices are not done after %g s of draining; they are ended", self._models.live, self._drain)
+
+    async def _shut_down(self) -> None:
+        """Refuse new work, let answers end that are nearly done, then end the others."""
+        self._server.end()
+        await asyncio.wait((self._serving,), timeout=_GRACE_S)
+        await end_within(_END_S, 0, self._models.close(), self._serving)
+
+
+async def _loaded(models: Registry) -> None:
+    """Wait for what is loaded at the start; all of it at the same time.
+
+    Raises:
+        ModelError, EngineFailed: one cannot be.
+    """
+    for entry in models.entries.values():
+        if entry.backend is not None:
+            await ready(entry.backend, entry.name)

@@ -1,0 +1,87 @@
+"""A new process takes the place of this one on the same sockets, without a request lost.
+
+::
+
+    old                                      new
+    SIGUSR2: starts new with its sockets ──► loads its models; meanwhile old serves on
+    takes no more connections            ◄── ready: takes connections
+    answers what it has, ends
+
+The sockets are one and the same, so whoever connects in between waits in their backlog for one of the two. The new process gets them as
+systemd would give them (``sockets.inherited``), and with them, under the name ``ready``, a pipe on which it says that it is; the pipe's
+end without a word says that it failed, and the old one serves on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+from quintet.listen.sockets import FIRST, READY, Listener
+
+_SHELL = ("/bin/sh", "-c", 'export LISTEN_PID=$$; exec "$0" "$@"')
+"""Tells the new process its own number, which is that of the shell before it."""
+
+
+class Successor:
+    """A process that was started to take over, with this process's command line and environment.
+
+    Args:
+        listeners: that it gets; when it is ready they are its own, and closed here by ``Listener.give``.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+
+    def __init__(self, listeners: Sequence[Listener], command: Sequence[str] | None = None) -> None:
+        self._ready, told = os.pipe()
+        names = [*(each.name for each in listeners), READY]
+        environment = {**os.environ, "LISTEN_FDS": str(len(names)), "LISTEN_FDNAMES": ":".join(names)}
+        # First out of the way of each other, then to the places where they are looked for.
+        places = [fcntl.fcntl(one, fcntl.F_DUPFD_CLOEXEC, FIRST + len(names)) for one in (*(e.sock.fileno() for e in listeners), told)]
+        os.close(told)
+        actions = [(os.POSIX_SPAWN_DUP2, place, FIRST + at) for at, place in enumerate(places)]
+        words = command or (sys.executable, *sys.orig_argv[1:])
+        try:
+            self.pid = os.posix_spawn(_SHELL[0], [*_SHELL, *words], environment, file_actions=actions)
+        except OSError:
+            os.close(self._ready)
+            raise
+        finally:
+            for place in places:
+                os.close(place)
+
+    async def ready(self) -> bool:
+        """Whether it came up; waits for as long as it loads."""
+        loop = asyncio.get_running_loop()
+        said: asyncio.Future[bool] = loop.create_future()
+
+        def heard() -> None:
+            loop.remove_reader(self._ready)
+            said.set_result(bool(os.read(self._ready, 1)))
+
+        loop.add_reader(self._ready, heard)
+        try:
+            return await said
+        finally:
+            loop.remove_reader(self._ready)
+            os.close(self._ready)
+
+    async def give_up(self) -> None:
+        """End it, if it is there, and wait until it is gone."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGTERM)
+        with contextlib.suppress(ChildProcessError):
+            await asyncio.to_thread(os.waitpid, self.pid, 0)
+
+
+def announce(ready: int) -> None:
+    """Tell the process before this one that this one serves."""
+    with contextlib.suppress(OSError):  # it is gone
+        os.write(ready, b"1")
+    os.close(ready)

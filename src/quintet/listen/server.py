@@ -1,0 +1,114 @@
+"""The HTTP server: listeners, their connections, and how they end.
+
+uvicorn's part is the ASGI cycle of a connection, the clock of the ``date`` header, and the order of a shutdown; it is given no socket.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+import uvicorn
+
+from quintet.listen.accept import Acceptor
+from quintet.listen.limits import SPARE
+from quintet.listen.protocol import Protocol
+from quintet.listen.sockets import PUBLIC, Listener
+from quintet.listen.tls import Tls
+
+_CUT_S = 1  # for answers that still do not end
+
+
+class Server:
+    """Serves ``app`` on ``listeners`` until it is told to end.
+
+    Args:
+        app: an ASGI application. ``scope["state"]`` tells it the ``listener`` that a connection came over, and whether it is ``crowded``.
+        tls: for the public listeners; the others are plain.
+        most: connections, beside ``SPARE`` more that are ``crowded``.
+    """
+
+    def __init__(self, app: object, listeners: Sequence[Listener], most: int, tls: Tls | None = None) -> None:
+        self._listeners, self._most, self._tls = listeners, most, tls
+        self._acceptors: list[Acceptor] = []
+        self._connections: set[Protocol] = set()  # those included whose TLS has only begun
+        settings = uvicorn.Config(
+            app,  # type: ignore[arg-type]
+            http=Protocol,
+            ws="none",
+            lifespan="auto",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_graceful_shutdown=_CUT_S,
+        )
+        self._inner = _Inner(settings, self._accept)
+
+    @property
+    def started(self) -> bool:
+        """Connections are taken."""
+        return self._inner.started
+
+    @property
+    def answering(self) -> bool:
+        """A request is being answered."""
+        return bool(self._inner.server_state.tasks)
+
+    @property
+    def connections(self) -> int:
+        """How many there are."""
+        return len(self._connections)
+
+    async def serve(self) -> None:
+        """Until ``end``, and until what was being answered is, or is cut off."""
+        await self._inner.serve(sockets=[])
+
+    def end(self) -> None:
+        """Take no more connections, and no more requests."""
+        self._stop()
+        self._inner.should_exit = True
+
+    def leave(self) -> None:
+        """Take no more connections; those that there are may send a request each, and are told that it was the last."""
+        self._stop()
+        for connection in self._connections:
+            connection.leave()
+
+    def _accept(self) -> None:
+        for each in self._listeners:
+            tls = self._tls if each.name == PUBLIC else None
+            self._acceptors.append(Acceptor(each, tls, self._room, partial(self._connection, each.name)))
+
+    def _room(self) -> bool:
+        return self.connections < self._most + SPARE
+
+    def _connection(self, listener: str) -> Protocol:
+        facts = {"listener": listener, "crowded": self.connections >= self._most}
+        one = Protocol(self._inner.config, self._inner.server_state, facts, lost=self._connections.discard)
+        self._connections.add(one)
+        if facts["crowded"]:
+            one.hurry()
+        return one
+
+    def _stop(self) -> None:
+        for acceptor in self._acceptors:
+            acceptor.stop()
+
+
+class _Inner(uvicorn.Server):
+    """uvicorn's server without sockets and signals: these would be raised again at the end, in the middle of the clean-up."""
+
+    def __init__(self, config: uvicorn.Config, accept: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._accept = accept
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._accept()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield

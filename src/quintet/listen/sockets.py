@@ -1,0 +1,233 @@
+"""Listening sockets: made here, or handed over by whoever started the process, in the form that systemd gives them.
+
+``LISTEN_FDS`` sockets begin at descriptor 3, and ``LISTEN_FDNAMES`` names them (sd_listen_fds(3)). One that is named ``admin`` is the
+admin listener; the others, whatever their names, are public.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import ipaddress
+import itertools
+import os
+import socket
+import stat
+from collections.abc import Iterator, MutableMapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from quintet.errors import QuintetError, shorten
+
+PUBLIC, ADMIN = "public", "admin"
+
+READY = "ready"
+"""What a pipe is called that is among them: see ``handover.py``."""
+
+FIRST = 3
+"""The descriptor of the first socket that is handed over."""
+
+_BACKLOG = 2048
+_SEND_BYTES = 128 * 1024
+"""Of an answer, what the system may hold for a client that does not read (Linux doubles it for its own needs)."""
+
+
+class ListenError(QuintetError):
+    """The server cannot, or must not, listen there."""
+
+
+@dataclass(slots=True)
+class Listener:
+    """A listening socket.
+
+    Args:
+        name: ``PUBLIC`` or ``ADMIN``.
+        file: of a Unix socket that is ours, with its inode: removed when it is not used any more.
+    """
+
+    sock: socket.socket
+    name: str = PUBLIC
+    file: tuple[Path, int] | None = None
+
+    @classmethod
+    def owning(cls, sock: socket.socket, name: str = PUBLIC) -> Listener:
+        """One whose file, if it has one, goes with it."""
+        if sock.family != socket.AF_UNIX:
+            return cls(sock, name)
+        path = Path(sock.getsockname())
+        return cls(sock, name, (path, path.lstat().st_ino))
+
+    @property
+    def local(self) -> bool:
+        """Only this machine can reach it."""
+        return self.sock.family == socket.AF_UNIX or ipaddress.ip_address(self.address).is_loopback
+
+    @property
+    def address(self) -> str:
+        """The IP address; empty for a Unix socket."""
+        return "" if self.sock.family == socket.AF_UNIX else str(self.sock.getsockname()[0]).partition("%")[0]
+
+    def close(self) -> None:
+        """Listen no more, and leave no file."""
+        self.sock.close()
+        if self.file is not None:
+            path, inode = self.file
+            with contextlib.suppress(OSError):
+                if path.lstat().st_ino == inode:  # else it is another's by now
+                    path.unlink()
+
+    def give(self) -> None:
+        """Listen no more; whoever has the same socket goes on, and the file is theirs."""
+        self.file = None
+        self.sock.close()
+
+
+def listen(host: str, port: int, option: str = "--port") -> socket.socket:
+    """A listening TCP socket; port 0 takes any free one.
+
+    Args:
+        option: that says where, for the error.
+
+    Raises:
+        ListenError: unknown host, busy or forbidden port; one clear line.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    except socket.gaierror as error:
+        raise ListenError(f"cannot listen on host {shorten(host)}: {error.strerror}.") from error
+    sock = socket.socket(family, kind, protocol)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # restart at once, while old connections linger
+        sock.bind(address)
+        _listen(sock)
+    except OSError as error:
+        sock.close()
+        raise ListenError(_why(host, port, option, error)) from error
+    return sock
+
+
+def listen_unix(path: Path, mode: int) -> socket.socket:
+    """A listening Unix socket, which only those can use that ``mode`` lets write to it.
+
+    A socket that a process left behind is replaced. Two that start at once cannot both do so: the folder is locked meanwhile.
+
+    Raises:
+        ListenError: it is in use, or something else is there, or it cannot be made.
+    """
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with _locked(path.parent):
+            _remove_stale(path)
+            before = os.umask(0o777)  # nobody gets in before the mode is right
+            try:
+                sock.bind(str(path))
+            finally:
+                os.umask(before)
+            path.chmod(mode)
+            _listen(sock)
+    except OSError as error:
+        sock.close()
+        raise ListenError(f"cannot listen on {path}: {error.strerror or error}.") from error
+    except ListenError:
+        sock.close()
+        raise
+    return sock
+
+
+@dataclass(frozen=True, slots=True)
+class Inherited:
+    """What this process was started with.
+
+    Args:
+        ready: where to say that this process serves, to one that it takes the place of.
+    """
+
+    listeners: tuple[Listener, ...] = ()
+    ready: int | None = None
+
+
+def inherited(environment: MutableMapping[str, str], pid: int) -> Inherited:
+    """The sockets that this process was given, unless they are meant for another; the ``environment`` tells of them no more.
+
+    Raises:
+        ListenError: one of them is no socket.
+    """
+    meant, count, names = (environment.pop(name, "") for name in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"))
+    if meant != str(pid) or not count.isdigit():
+        return Inherited()
+    descriptors = range(FIRST, FIRST + int(count))
+    for each in descriptors:
+        os.set_inheritable(each, False)  # not for the engines
+    named = list(itertools.zip_longest(descriptors, names.split(":")[: len(descriptors)], fillvalue=""))
+    ready = next((int(each) for each, name in named if name == READY), None)
+    make = Listener if ready is None else Listener.owning  # systemd removes what it made
+    socks = [(_taken(int(each)), ADMIN if name == ADMIN else PUBLIC) for each, name in named if name != READY]
+    return Inherited(tuple(make(sock, name) for sock, name in socks), ready)
+
+
+def _taken(descriptor: int) -> socket.socket:
+    try:
+        return socket.socket(fileno=descriptor)
+    except OSError as error:
+        raise ListenError(f"descriptor {descriptor}, which LISTEN_FDS tells of, is no socket: {error.strerror}.") from error
+
+
+def is_loopback(host: str) -> bool:
+    """Whether every address of ``host`` is this machine's own; an unknown host is not."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except socket.gaierror:
+        return False
+    return all(ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback for *_, address in found)
+
+
+def url(sock: socket.socket, scheme: str = "http") -> str:
+    """The address to paste; a wildcard address is reached on loopback."""
+    if sock.family == socket.AF_UNIX:
+        return f"{scheme}+unix:{sock.getsockname()}:"
+    host, port = sock.getsockname()[:2]
+    if ipaddress.ip_address(host).is_unspecified:
+        host = "::1" if ":" in host else "127.0.0.1"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+def _listen(sock: socket.socket) -> None:
+    """Now, not later: two bound sockets can share a port until one listens."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)  # connections have it from here
+    sock.listen(_BACKLOG)
+
+
+def _remove_stale(path: Path) -> None:
+    try:
+        info = path.lstat()
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(info.st_mode):
+        raise ListenError(f"{path} is there and is no socket; choose another path with --uds.")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink()
+            return
+    raise ListenError(f"{path} is in use by another program; choose another with --uds.")
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _why(host: str, port: int, option: str, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        free = ", or --port 0 for any free one" if option == "--port" else ""
+        return f"port {port} on {host} is in use by another program; choose another with {option}{free}."
+    if error.errno == errno.EACCES:
+        return f"port {port} on {host} may not be used without privileges; choose one above 1023 with {option}."
+    return f"cannot listen on {host} port {port}: {error.strerror}."

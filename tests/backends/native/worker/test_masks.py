@@ -1,0 +1,184 @@
+"""Masks that take long, or never come, or break: the others' steps go on, and what is drawn in the end is what would have been."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.backends.native.worker.test_guided import JSON, WORDS, collect, run, running, spec
+from tests.support.preparing import prepare
+
+from quintet.backends.base import State
+from quintet.backends.native.worker import masks, worker
+from quintet.backends.native.worker.parts import REJECTED
+from quintet.events import Blame, Finish, TokenEvent
+from quintet.guides import matcher
+from quintet.guides.matcher import U32, Matcher
+from quintet.request import Guide, GuideKind
+
+HEAVY = Guide(GuideKind.REGEX, "(heavy|hefty) stuff", "grammar")
+
+
+@pytest.fixture
+def heavy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Heavy]:
+    made = Heavy(monkeypatch)
+    yield made
+    made.go.set()
+
+
+class Heavy:
+    """Masks of what mentions ``heavy`` are made when they are allowed to, or do what else they are told."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun, self.go = threading.Event(), threading.Event()
+        self.fault: BaseException | None = None
+        self.threads: set[int] = set()
+        compile_, copy, fill = matcher.Compiler.compile, Matcher.copy, Matcher.fill
+        mine: set[int] = set()
+        kept: list[Matcher] = []  # or their ids would be given again
+
+        def compiled(compiler: Any, grammar: str) -> Matcher:
+            found = compile_(compiler, grammar)
+            if "heavy" in grammar:
+                kept.append(found)
+                mine.add(id(found))
+            return found
+
+        def copied(one: Matcher) -> Matcher:
+            made = copy(one)
+            if id(one) in mine:
+                kept.append(made)
+                mine.add(id(made))
+            return made
+
+        def filled(one: Matcher, mask: U32) -> bool:
+            if id(one) in mine:
+                self.begun.set()
+                self.threads.add(threading.get_ident())
+                assert self.go.wait(120)
+                if self.fault is not None:
+                    raise self.fault
+            return fill(one, mask)
+
+        monkeypatch.setattr(matcher.Compiler, "compile", compiled)
+        monkeypatch.setattr(Matcher, "copy", copied)
+        monkeypatch.setattr(Matcher, "fill", filled)
+        monkeypatch.setattr(worker, "BEAT_S", 0.005)
+
+
+@pytest.mark.fault("B10")
+def test_a_mask_that_takes_long_holds_nobody_up(heavy: Heavy) -> None:
+    """Its sequence sits out as many steps as others take, guided and not; then it gives what it gives alone."""
+
+    async def go() -> None:
+        async with running() as engine, asyncio.timeout(120):
+            others = [spec(seed, guide, max_tokens=40) for seed in range(3) for guide in (None, WORDS)]
+            heavy.go.set()
+            alone = await run(engine, [spec(guide=HEAVY)])
+            beside = await run(engine, others)
+            heavy.go.clear()
+            work = asyncio.create_task(run(engine, [spec(guide=HEAVY)]))
+            await asyncio.to_thread(heavy.begun.wait, 120)
+            for _ in range(2):
+                assert await run(engine, others) == beside
+            assert not work.done() and engine.health().state is State.READY
+            heavy.go.set()
+            assert await work == alone and alone[0][1] is Finish.EOS
+
+    asyncio.run(go())
+
+
+@pytest.mark.fault("B10")
+@pytest.mark.parametrize("seed", range(6))
+def test_bytes_do_not_depend_on_when_a_mask_comes(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No step waits for any, each comes when it likes; samples of one prompt, thinking apart, in pages for a few, preempted meanwhile."""
+    rng, fill = random.Random(seed), Matcher.fill
+    specs = [spec(one, guide, max_tokens=60, logprobs=2) for guide in (JSON, WORDS, None) for one in range(4)]
+    specs += [spec(one, JSON, max_tokens=40, echo=True, logprobs=1, prompt="other: ") for one in range(2)]
+
+    def told(events: list[list[TokenEvent]]) -> list[Any]:
+        return [[(one.token, one.logprob, one.top, one.finish, one.error) for one in each] for each in events]
+
+    async def given(**config: Any) -> list[Any]:
+        async with running(**config) as engine, asyncio.timeout(120):
+            return told(await collect(engine, await prepare(engine, specs)))
+
+    expected = asyncio.run(given())
+
+    def filled(one: Matcher, mask: U32) -> bool:
+        time.sleep(rng.choice((0, 0, 0.0005, 0.003)))
+        return fill(one, mask)
+
+    monkeypatch.setattr(Matcher, "fill", filled)
+    monkeypatch.setattr(masks, "WAIT_S", 0.0)
+    assert asyncio.run(given(kv_bytes=64 * rng.choice((36, 60, 4096)))) == expected
+
+
+@pytest.mark.fault("B10")
+def test_masks_that_take_too_much_in_all_end_their_sequence_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(masks, "SLOW_S", 0.0)
+    monkeypatch.setattr(masks, "TOTAL_S", 0.0)
+
+    async def go() -> None:
+        async with running() as engine, asyncio.timeout(120):
+            bound, free = await collect(engine, await prepare(engine, [spec(), spec(guide=None, max_tokens=20)]))
+            assert (bound[-1].finish, bound[-1].blame) == (Finish.ERROR, Blame.REQUEST) and "too complex" in bound[-1].error
+            assert free[-1].finish in (Finish.EOS, Finish.LENGTH)
+
+    asyncio.run(go())
+
+
+@pytest.mark.fault("B10")
+def test_a_mask_that_never_comes_ends_its_sequence_and_those_behind_it_go_on(heavy: Heavy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(masks, "HANG_S", 0.1)
+
+    async def go() -> None:
+        async with running() as engine, asyncio.timeout(120):
+            for _ in range(2):
+                ((event,),) = await collect(engine, await prepare(engine, [spec(guide=HEAVY)]))
+                assert (event.finish, event.blame) == (Finish.ERROR, Blame.REQUEST) and "too complex" in event.error
+            assert (await run(engine, [spec(guide=WORDS, max_tokens=90)]))[0][0]
+            assert engine.live == 0 and engine.health().state is State.READY
+
+    asyncio.run(go())
+
+
+@pytest.mark.fault("B10")
+def test_a_request_that_is_called_off_while_its_mask_is_made_ends_at_once(heavy: Heavy) -> None:
+    async def go() -> None:
+        async with running() as engine, asyncio.timeout(120):
+            prepared = await prepare(engine, [spec(guide=HEAVY), spec(1, guide=HEAVY)])
+            stream = engine.submit(prepared)
+            await asyncio.to_thread(heavy.begun.wait, 120)
+            engine.abort(prepared.request_id)
+            assert [event.finish async for batch in stream for event in batch] == [Finish.ABORT] * 2
+            heavy.go.set()
+            assert (await run(engine, [spec(guide=HEAVY)]))[0][1] is Finish.EOS
+
+    asyncio.run(go())
+
+
+class Panic(BaseException):
+    """What a panic of the library becomes: no ``Exception``."""
+
+
+@pytest.mark.fault("C08")
+@pytest.mark.parametrize("fault", [RuntimeError("secret"), Panic("secret"), MemoryError()])
+def test_a_guide_that_throws_ends_its_request_only(heavy: Heavy, fault: BaseException) -> None:
+    async def go() -> None:
+        async with running() as engine, asyncio.timeout(120):
+            others = [spec(seed, guide, max_tokens=40) for seed in range(2) for guide in (None, WORDS)]
+            beside = await run(engine, others)
+            heavy.fault = fault
+            heavy.go.set()
+            both = await asyncio.gather(run(engine, others), collect(engine, await prepare(engine, [spec(guide=HEAVY)])))
+            ((event,),) = both[1]
+            assert (event.finish, event.error, event.blame) == (Finish.ERROR, REJECTED, Blame.SERVER)
+            assert both[0] == beside and await run(engine, others) == beside
+
+    asyncio.run(go())
