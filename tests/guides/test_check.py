@@ -123,7 +123,6 @@ def test_nobody_waits_for_slow_ones_for_long(monkeypatch: pytest.MonkeyPatch) ->
     run(body)
 
 
-@pytest.mark.fault("B10", "B11")
 @pytest.mark.fault("B10")
 def test_one_tenants_slow_guides_are_in_the_way_of_its_own_only() -> None:
     """Who floods is told so; another's guide is the next to be checked, and the third's the one after that."""
@@ -214,6 +213,7 @@ def test_the_start_of_the_process_is_not_charged_to_the_guides_that_wait(monkeyp
     run(body)
 
 
+@pytest.mark.fault("B10", "B11")
 def test_a_guide_that_ends_its_process_is_too_complex_and_the_next_is_checked() -> None:
     async def body(check: GuideCheck) -> None:
         for _ in range(2):

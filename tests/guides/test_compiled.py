@@ -136,9 +136,7 @@ def test_where_all_are_followed_the_large_ones_are_not_followed_further(small: i
         assert large and guides.bytes <= small
 
 
-@pytest.mark.fault("B09", "C08")
-def test_a_limit_that_one_met_in_a_guide_is_not_the_next_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What followers of a guide share remembers its error for good; it is made anew."""
+def test_what_is_forgotten_is_made_anew_and_its_followers_go_on() -> None:
     guides, grammar, mask = Guides(COMPILER), regex(7), np.zeros(WORDS, np.uint32)
     first = guides.matcher(grammar)
     guides.forget(grammar)

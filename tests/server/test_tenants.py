@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from tests.server.asgi import JSON, Answer, acall
@@ -13,6 +14,8 @@ from quintet.backends.base import State
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.toy import EOS, toy_loader
 from quintet.config import EngineConfig, ServerConfig
+from quintet.keys.key import Key
+from quintet.keys.store import KeyStore
 
 FLOOD = 1000
 CONFIG = EngineConfig(kv_bytes=4 << 20, max_running=16, max_waiting=1024)
@@ -52,6 +55,34 @@ def test_a_key_that_floods_the_queue_gets_a_share_of_it_and_the_others_are_serve
         await asyncio.gather(*flood, return_exceptions=True)
         while engine.live:
             await asyncio.sleep(0.001)
+        await engine.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.fault("B21")
+def test_a_key_of_higher_priority_gets_more_of_the_batch_and_the_other_goes_on(tmp_path: Path) -> None:
+    """Both have 60 answers waiting from the start, with room for five at once: when the heavier has its 60 the other has about 15."""
+
+    async def scenario() -> None:
+        engine = Engine(toy_loader(), EngineConfig(kv_bytes=4 << 20, max_running=5, max_waiting=1024))
+        while engine.health().state is not State.READY:
+            await asyncio.sleep(0.001)
+        store = KeyStore(tmp_path / "keys.db")
+        light, heavy = (store.add(Key(b"", name, priority=priority)) for name, priority in (("light", 1), ("heavy", 4)))
+        app = create_app(engine, ServerConfig(keys=store.path), ("toy",))
+        done: Counter[str] = Counter()
+
+        async def ask(key: str, number: int) -> None:
+            answer = await acall(app, body(number, 30), headers=[*JSON, ("authorization", f"Bearer {key}")])
+            assert answer.status == 200
+            done[key] += 1
+
+        tasks = [asyncio.create_task(ask(key, number)) for number in range(60) for key in (light, heavy)]
+        while done[heavy] < 60:
+            await asyncio.sleep(0.001)
+        assert 5 <= done[light] <= 30
+        await asyncio.gather(*tasks)
         await engine.close()
 
     asyncio.run(scenario())

@@ -80,14 +80,14 @@ class Guides:
         return grammar in self._kept
 
     def start(self, grammars: Sequence[str], then: Callable[[], None]) -> None:
-        """Compile in the background, after what was started before; ``then`` is called from there, whatever came of it."""
+        """Compile in the background; ``then`` is called from there, whatever came of it."""
         self._pool = self._pool or ThreadPoolExecutor(1, "quintet-guides")
         self._pool.submit(self._compile, grammars, then)
 
     def restart(self) -> None:
-        """Leave what is being compiled to itself, for it cannot be stopped, and forget what was to be compiled after it."""
+        """Leave what is being compiled to itself, for it cannot be stopped."""
         if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool.shutdown(wait=False)
             self._pool = None
 
     def matcher(self, grammar: str) -> Matcher:

@@ -32,16 +32,17 @@ _BUSY_S = 5.0  # a command waits so long for another one; a server does not wait
 # database file is unlocked after having been modified".
 _CHANGES = slice(24, 28)
 
-_SCHEMA = f"""
+_SCHEMA = (
+    """
 CREATE TABLE keys (
   id TEXT PRIMARY KEY, digest BLOB NOT NULL, name TEXT NOT NULL, created REAL NOT NULL, expires REAL, revoked REAL,
   models TEXT NOT NULL, priority INTEGER NOT NULL, scopes TEXT NOT NULL,
   requests_per_minute INTEGER NOT NULL, requests_per_day INTEGER NOT NULL, tokens_per_minute INTEGER NOT NULL,
   tokens_per_day INTEGER NOT NULL, parallel INTEGER NOT NULL, budget INTEGER NOT NULL
-);
-CREATE UNIQUE INDEX live_names ON keys (name) WHERE revoked IS NULL;
-PRAGMA application_id = {_FORMAT};
-"""
+)""",
+    "CREATE UNIQUE INDEX live_names ON keys (name) WHERE revoked IS NULL",
+    f"PRAGMA application_id = {_FORMAT}",
+)
 _INSERT = """
 INSERT INTO keys VALUES (:id, :digest, :name, :created, :expires, :revoked, :models, :priority, :scopes,
   :requests_per_minute, :requests_per_day, :tokens_per_minute, :tokens_per_day, :parallel, :budget)
@@ -133,30 +134,33 @@ class KeyStore:
     @contextlib.contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
         """A transaction; the file is made, for its owner alone, if it is not there."""
-        with _told(self.path), contextlib.closing(self._opened()) as writer:
-            writer.execute("BEGIN IMMEDIATE")
-            yield writer
-            writer.execute("COMMIT")
-
-    def _opened(self) -> sqlite3.Connection:
-        try:
-            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-        except FileExistsError:
-            check_private(self.path)
-        writer = _connect(self.path, "rw", _BUSY_S)
-        if tuple(writer.execute("PRAGMA schema_version").fetchone()) == (0,):
-            writer.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
-        return writer
+        with _told(self.path):
+            try:
+                os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+            except FileExistsError:
+                check_private(self.path)
+            with contextlib.closing(_connect(self.path, "rw", _BUSY_S)) as writer:
+                writer.execute("BEGIN IMMEDIATE")
+                if _pragma(writer, "schema_version") == 0:
+                    for statement in _SCHEMA:
+                        writer.execute(statement)
+                yield writer
+                writer.execute("COMMIT")
 
 
 def _connect(path: Path, mode: str, timeout: float) -> sqlite3.Connection:
     connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", timeout, uri=True, isolation_level=None)
     connection.row_factory = sqlite3.Row
-    (kind,), (version,) = (connection.execute(f"PRAGMA {name}").fetchone() for name in ("application_id", "schema_version"))
-    if kind != _FORMAT and (version or mode == "ro"):
+    empty = _pragma(connection, "schema_version") == 0  # asked first: what is made meanwhile has both
+    if (empty and mode == "ro") or (not empty and _pragma(connection, "application_id") != _FORMAT):
         connection.close()
         raise KeyFileError(f"{path} is not a key store; make one with quintet keys add")
     return connection
+
+
+def _pragma(connection: sqlite3.Connection, name: str) -> int:
+    (value,) = connection.execute(f"PRAGMA {name}").fetchone()
+    return int(value)
 
 
 @contextlib.contextmanager

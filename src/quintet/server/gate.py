@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
+from quintet.dialects.base import Headers
 from quintet.errors import OverLimit
 from quintet.keys.limits import Lease, Limiter
 from quintet.request import CompletionRequest
@@ -26,31 +27,25 @@ class Gate:
             OverLimit, TooManyRequests: see ``Limiter.open``, and what the admission's methods raise inside.
         """
         over = False
+
+        def headers() -> Headers:
+            meters = self._limiter.meters(call.caller.key)
+            return call.provider.dialect.limits(meters, over) if meters else ()
+
+        call.http.limits = headers
         try:
             with self._limiter.open(call.caller.key) as lease:
-                self._tell(call, over)
-                yield Admission(call, lease, self)
+                yield Admission(call, lease)
         except OverLimit:
             over = True
             raise
-        finally:
-            if not call.http.started:
-                self._tell(call, over)
-
-    def tell(self, call: Call) -> None:
-        """Have the answer's headers say where the key stands now."""
-        self._tell(call, False)
-
-    def _tell(self, call: Call, over: bool) -> None:
-        if meters := self._limiter.meters(call.caller.key):
-            call.http.limits = call.provider.dialect.limits(meters, over)
 
 
 class Admission:
     """A completion that was let in."""
 
-    def __init__(self, call: Call, lease: Lease, gate: Gate) -> None:
-        self._call, self._lease, self._gate = call, lease, gate
+    def __init__(self, call: Call, lease: Lease) -> None:
+        self._call, self._lease = call, lease
 
     def count(self, request: CompletionRequest) -> None:
         """Count its samples, where the provider does.
@@ -69,7 +64,6 @@ class Admission:
             OverLimit: more than the key has left.
         """
         self._lease.reserve(job.most_tokens)
-        self._gate.tell(self._call)
 
     def settle(self, job: Job) -> None:
         """Count what was computed instead."""

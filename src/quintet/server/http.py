@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from urllib.parse import parse_qs
 
 from quintet.errors import HeadTooLarge, SlowBody
@@ -54,7 +54,7 @@ class Request:
         self.ended = False
         """The last byte was handed over."""
         self.always: list[tuple[str, str]] = []  # headers of the answer, whatever it will be
-        self.limits: Iterable[tuple[str, str]] = ()  # those that say where the caller's limits stand
+        self.limits: Callable[[], Iterable[tuple[str, str]]] = tuple  # those that say where the caller's limits stand when it begins
         self._send = send
         given = self.headers.get("x-request-id", "")
         self.request_id = given if _REQUEST_ID.fullmatch(given) else fresh_id
@@ -83,7 +83,7 @@ class Request:
     async def start(self, status: int, media: str, headers: Iterable[tuple[str, str]] = ()) -> None:
         """Send the status line and headers."""
         self.status = status
-        lines = [("content-type", media), ("x-request-id", self.request_id), *self.always, *self.limits, *headers]
+        lines = [("content-type", media), ("x-request-id", self.request_id), *self.always, *self.limits(), *headers]
         raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in lines]
         await self._send({"type": "http.response.start", "status": status, "headers": raw})
 

@@ -158,3 +158,31 @@ def test_a_compiler_that_breaks_ends_the_request_only(monkeypatch: pytest.Monkey
             assert text(await answer(engine, None))
 
     asyncio.run(go())
+
+
+@pytest.mark.fault("B10")
+def test_one_tenants_guides_are_in_the_way_of_its_own_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twenty of its wait to be compiled; another's is the next but one."""
+    compiler, compile_, order = Compiler(monkeypatch), Guides._compiled, list[str]()
+
+    def compiled(guides: Guides, grammar: str) -> Any:
+        found = compile_(guides, grammar)
+        order.append(grammar.partition("/")[2].partition("/")[0])
+        return found
+
+    monkeypatch.setattr(Guides, "_compile", lambda guides, grammars, then: [compiled(guides, one) for one in grammars] and then())
+
+    async def go() -> None:
+        async with running(Clock()) as engine, asyncio.timeout(120):
+            flood = [Guide(GuideKind.REGEX, f"slow{at}", "grammar") for at in range(20)]
+            prepared = [await prepare(engine, [spec(guide)], "flood") for guide in flood]
+            other = await prepare(engine, [spec(QUICK)], "other")
+            streams = [engine.submit(one) for one in [*prepared, other]]
+            await asyncio.to_thread(compiler.begun.wait, 120)
+            await pass_by(engine, Clock(), 1)
+            compiler.go.set()
+            for stream in streams:
+                assert [event async for batch in stream for event in batch]
+            assert order.index("quick") <= 2 and len(order) == 21
+
+    asyncio.run(go())

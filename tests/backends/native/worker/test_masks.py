@@ -182,3 +182,24 @@ def test_a_guide_that_throws_ends_its_request_only(heavy: Heavy, fault: BaseExce
             assert both[0] == beside and await run(engine, others) == beside
 
     asyncio.run(go())
+
+
+@pytest.mark.fault("C08")
+def test_a_limit_that_one_request_meets_in_a_guide_is_no_other_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both follow the same guide, which remembers its states, and its errors: the long text meets the limit, the short one does not."""
+    from llguidance import LLParserLimits
+
+    monkeypatch.setattr(matcher, "_limits", lambda: LLParserLimits(max_lexer_states=100, verbose_errors=False))
+    letters = Guide(GuideKind.REGEX, "[a-z]{1,200}", "grammar")
+    short, long = spec(guide=letters, max_tokens=20), spec(guide=letters, max_tokens=200)
+
+    async def go() -> None:
+        async with running() as engine, asyncio.timeout(120):
+            alone = await run(engine, [short])
+            assert alone[0][1] is Finish.LENGTH
+            for _ in range(2):
+                assert (await run(engine, [long]))[0][1] is Finish.ERROR
+                assert await run(engine, [short]) == alone
+            assert (await run(engine, [long, short]))[1] == alone[0]
+
+    asyncio.run(go())

@@ -1,7 +1,11 @@
-"""Requests that wait for their guides, compiled beside the steps, one after the other. None can hold up the others for long."""
+"""Requests that wait for their guides, compiled beside the steps, one after the other. None can hold up the others for long.
+
+Tenants take turns: one with many guides to compile stands in its own way.
+"""
 
 from __future__ import annotations
 
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -48,7 +52,9 @@ class Compiling:
 
     def __init__(self, guides: Guides, clock: Callable[[], float], then: Callable[[int], None]) -> None:
         self._guides, self._clock, self._then = guides, clock, then
-        self._waiting: dict[int, _Waiting] = {}  # in order; the first is being compiled
+        self._waiting: dict[int, _Waiting] = {}  # in order
+        self._turns: OrderedDict[str, deque[int]] = OrderedDict()  # those not begun, by tenant; the first is next
+        self._current: int | None = None  # is being compiled
         self._since = 0.0  # when that began
 
     def __len__(self) -> int:
@@ -59,10 +65,10 @@ class Compiling:
         new = {sample.grammar for _, sample in submit.samples if sample.grammar and not self._guides.ready(sample.grammar)}
         if not new:
             return False
-        if not self._waiting:
-            self._since = self._clock()
-        waiting = self._waiting[submit.request_id] = _Waiting(submit, sorted(new))
-        self._start(waiting)
+        self._waiting[submit.request_id] = _Waiting(submit, sorted(new))
+        self._turns.setdefault(submit.tenant, deque()).append(submit.request_id)
+        if self._current is None:
+            self._next()
         return True
 
     def abort(self, request_id: int, seq: int | None) -> Events | None:
@@ -82,7 +88,7 @@ class Compiling:
         waiting = self._waiting.pop(request_id, None)
         if waiting is None:  # given up
             return None, [], {}
-        self._since = self._clock()
+        self._next()
         if waiting.ended:
             return None, [], {}
         if not all(map(self._guides.ready, waiting.grammars)):
@@ -91,18 +97,23 @@ class Compiling:
 
     def overdue(self) -> Events:
         """Give a request up whose guides take too long; the others' are compiled without it."""
-        if not self._waiting or self._clock() - self._since <= COMPILE_S:
+        if self._current is None or self._clock() - self._since <= COMPILE_S:
             return {}
-        self._since = self._clock()
-        first = self._waiting.pop(next(iter(self._waiting)))
+        given_up = self._waiting.pop(self._current)
         self._guides.restart()
-        for waiting in self._waiting.values():
-            self._start(waiting)
-        return {} if first.ended else _end(first.submit, Finish.ERROR, TOO_SLOW, Blame.LOAD)
+        self._next()
+        return {} if given_up.ended else _end(given_up.submit, Finish.ERROR, TOO_SLOW, Blame.LOAD)
 
-    def _start(self, waiting: _Waiting) -> None:
-        request_id = waiting.submit.request_id
-        self._guides.start(waiting.grammars, lambda: self._then(request_id))
+    def _next(self) -> None:
+        """Begin the next of the tenant whose turn it is."""
+        self._current, self._since = None, self._clock()
+        if not self._turns:
+            return
+        tenant, line = self._turns.popitem(last=False)
+        request_id = self._current = line.popleft()
+        if line:
+            self._turns[tenant] = line  # at the end
+        self._guides.start(self._waiting[request_id].grammars, lambda: self._then(request_id))
 
 
 def _end(submit: Submit, finish: Finish, error: str = "", blame: Blame = Blame.SERVER) -> Events:

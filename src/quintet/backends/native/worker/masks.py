@@ -3,7 +3,7 @@
 A mask takes hundredths of a millisecond. Of an ambiguous grammar it may take a large part of a second, and it cannot be broken off. So a
 step waits for its masks for ``WAIT_S`` and draws without those that are late::
 
-    quick lane  | A | B | C, which takes long ............  its thread is left to it, with the lowest priority; a new one makes D's
+    quick lane  | A | B | C, which takes long ............  its thread is left to it, with a low priority; a new one makes D's
     step        | forward pass | A, B, D draw |  A, B, D draw |  A, B, C, D draw
     slow lane                                             | C's next | E's next | C's next      one thread for all of them
 
@@ -44,6 +44,9 @@ TOTAL_S = 10.0
 
 HANG_S = 20.0
 """A mask that does not come for so long will not come."""
+
+NICE = 10
+"""Of the threads that make slow masks: a tenth of what others get. Not less, as they hold the interpreter's lock now and then."""
 
 Follower = Matcher | ThinkingBudget
 
@@ -117,7 +120,7 @@ class Masks:
         self._guides = guides
         self._words = -(-vocab // 32)
         self._wake = wake
-        self._quick, self._slow = _Lane("quintet-masks", self._make), _Lane("quintet-slow-masks", self._make, lowest=True)
+        self._quick, self._slow = _Lane("quintet-masks", self._make), _Lane("quintet-slow-masks", self._make, low=True)
         self._late: dict[Sequence, _Job] = {}
 
     def begin(self, drawing: Items[Segment]) -> Callable[[], Masked] | None:
@@ -239,11 +242,11 @@ class _Lane:
     """A thread that does jobs in turn, and can be left to one of them.
 
     Args:
-        lowest: it runs when nothing else wants to.
+        low: of low priority.
     """
 
-    def __init__(self, name: str, make: Callable[[_Job], None], *, lowest: bool = False) -> None:
-        self._name, self._make, self._lowest = name, make, lowest
+    def __init__(self, name: str, make: Callable[[_Job], None], *, low: bool = False) -> None:
+        self._name, self._make, self._low = name, make, low
         self._jobs: deque[_Job] = deque()
         self._pool: ThreadPoolExecutor | None = None
         self._last: Future[None] | None = None
@@ -272,7 +275,7 @@ class _Lane:
         self.put(list(rest))
 
     def _run(self, jobs: deque[_Job]) -> None:
-        if self._lowest:
+        if self._low:
             _lower(threading.get_native_id())
         with contextlib.suppress(IndexError):
             while True:
@@ -282,7 +285,7 @@ class _Lane:
 
 
 def _lower(thread: int) -> None:
-    """Give a thread the lowest priority. Linux has one for each thread; nobody can take that back."""
+    """Let a thread run less than others. Linux has a priority for each; nobody can take that back."""
     if sys.platform == "linux" and thread:
         with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, thread, 19)
+            os.setpriority(os.PRIO_PROCESS, thread, NICE)
