@@ -14,6 +14,7 @@ from pathlib import Path
 KNOWN = {
     "_editable_skbc_quintet.pth": "our own sources, by scikit-build-core",
     "distutils-precedence.pth": "setuptools, which venv brings before Python 3.12",
+    "_virtualenv.pth": "virtualenv, where that made the environment",
 }
 
 
