@@ -1,5 +1,6 @@
 #include "memory.h"
 #include <sys/mman.h>
+#include <unistd.h>
 #include <algorithm>
 #include <limits>
 #include <new>
@@ -25,6 +26,13 @@ Region::Region(Region&& other) noexcept
 
 Region::~Region() {
   if (mapping_) munmap(mapping_, mapped_);
+}
+
+void Region::drop(size_t from, size_t to) {
+  const auto page = size_t(sysconf(_SC_PAGESIZE));  // data_ begins with one
+  from = (from + page - 1) / page * page;
+  to = to / page * page;
+  if (from < to) madvise(data_ + from, to - from, MADV_DONTNEED);
 }
 
 uint8_t* Arena::take(size_t size) {

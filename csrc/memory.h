@@ -17,6 +17,8 @@ class Region {
 
   uint8_t* data() const { return data_; }
   size_t size() const { return size_; }
+  // Give the whole system pages between two offsets back; they are zero when they are next looked at.
+  void drop(size_t from, size_t to);
 
  private:
   void* mapping_;

@@ -18,7 +18,7 @@ SRC = ROOT / "src"
 VALUES = frozenset({"request", "events", "errors", "thinking", "config", "quota"})
 NATIVE = "backends.native"
 MAY_IMPORT: dict[str, set[str]] = {
-    "cli": {"cli", "listen", "logs", "server", "ledger", "service", "engines", "dialects", "backends"}
+    "cli": {"cli", "listen", "logs", "machine", "children", "server", "ledger", "service", "engines", "dialects", "backends"}
     | {"guides", "inputs", "keys", "text", "models"},
     "listen": {"listen"},
     "server": {"server", "ledger", "service", "engines", "dialects", "inputs", "keys", "backends.base", "executor"},
@@ -29,14 +29,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "dialects": {"dialects"},
     "text": {"text"},
     "models": {"models"},
-    "guides": {"guides", "models.pieces"},
+    "guides": {"guides", "models.pieces", "children"},
     "inputs": {"inputs", "guides", "models.traits", "executor"},
     "backends.base": {"inputs"},
     "backends.toy": {f"{NATIVE}.core", "inputs", "models"},
     f"{NATIVE}.front": {f"{NATIVE}.{room}" for room in ("front", "worker", "wire", "core")}
-    | {"backends.base", "inputs", "guides", "models.pieces"},
+    | {"backends.base", "inputs", "guides", "models.pieces", "children", "machine"},
     f"{NATIVE}.worker": {f"{NATIVE}.{room}" for room in ("worker", "schedule", "wire", "draft", "core")}
-    | {"backends.base", "backends.toy", "inputs", "guides", "logs", "models"},
+    | {"backends.base", "backends.toy", "inputs", "guides", "logs", "models", "children"},
     f"{NATIVE}.schedule": {f"{NATIVE}.{room}" for room in ("schedule", "wire", "draft", "core")} | {"backends.base", "inputs", "guides"},
     f"{NATIVE}.wire": {f"{NATIVE}.wire", f"{NATIVE}.core", "backends.base", "inputs"},
     f"{NATIVE}.draft": {f"{NATIVE}.draft", "guides"},
@@ -45,6 +45,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "backends": set(),
     **{value: set() for value in VALUES},
     "logs": set(),
+    "machine": set(),
+    "children": set(),
     "executor": set(),
     "__main__": {"cli"},
     "__init__": set(),

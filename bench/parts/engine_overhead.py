@@ -67,6 +67,9 @@ class NoModel:
     def copy_page(self, source: int, target: int) -> None:
         """Nothing to copy."""
 
+    def drop_pages(self, pages: Sequence[int]) -> None:
+        """Nothing to drop."""
+
 
 def no_draw(_: NativeSamplers, logits: F32, *_more: object) -> I32:
     return np.zeros(len(logits), np.int32)

@@ -154,6 +154,8 @@ NB_MODULE(_core, m) {
           "allocate", [](PyModel& p, int pages) { p.model().allocate(pages); }, "pages"_a)
       .def(
           "copy_page", [](PyModel& p, int source, int target) { p.model().copy_page(source, target); }, "source"_a, "target"_a)
+      .def(
+          "drop_pages", [](PyModel& p, In<int32_t, 1> pages) { p.model().drop_pages(pages.data(), pages.size()); }, "pages"_a)
       .def("forward", &PyModel::forward, "tokens"_a, "lengths"_a, "starts"_a, "tables"_a, "rows"_a)
       .def("logits", &PyModel::logits, "rows"_a)
       .def("logits_of", &PyModel::logits_of, "rows"_a, "tokens"_a)

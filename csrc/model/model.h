@@ -48,6 +48,8 @@ class Model {
   // Reserve KV memory; pages become resident when first written. Once.
   void allocate(int pages);
   void copy_page(int source, int target);
+  // Give the memory of `count` pages back, in ascending order; they hold zeros until they are written again.
+  void drop_pages(const int32_t* pages, size_t count);
 
   // Throws std::invalid_argument, before anything is computed, for any id, length or index out of range. `out`: R rows of row_bytes().
   void forward(const Batch& batch, uint8_t* out);

@@ -171,6 +171,15 @@ void Model::copy_page(int source, int target) {
   if (source != target) std::copy_n(page(source), page_bytes(), page(target));
 }
 
+void Model::drop_pages(const int32_t* pages, size_t count) {
+  for (size_t i = 0; i < count; i++)
+    if (pages[i] < 0 || pages[i] >= pages_ || (i && pages[i] <= pages[i - 1])) fail("model: pages out of range or order");
+  for (size_t first = 0, last; first < count; first = last) {  // neighbours together: a page need not be whole system pages
+    for (last = first + 1; last < count && pages[last] == pages[last - 1] + 1;) last++;
+    kv_->drop(page_bytes() * size_t(pages[first]), page_bytes() * size_t(pages[last - 1] + 1));
+  }
+}
+
 uint16_t* Model::keys(int layer, int page, int kv_head) const {
   const size_t block = size_t(config_.head_dim) * kPage * 2;  // one head's keys and values of a page
   const size_t index = size_t(layer) * size_t(config_.kv_heads) + size_t(kv_head);

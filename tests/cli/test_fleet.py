@@ -9,7 +9,8 @@ import pytest
 from tests.reference.tiny_model import TinySpec, write_tiny
 from tests.support.report import Notes
 
-from quintet.cli import console, describe, engines, fleet, memory
+from quintet import machine
+from quintet.cli import console, describe, engines, fleet
 from quintet.errors import ModelError
 from quintet.models.gguf import open_model
 
@@ -73,7 +74,7 @@ def test_lazy_models_wait_and_pinned_ones_do_not() -> None:
 
 def test_what_is_loaded_at_the_start_must_fit_the_machine(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     weights = describe.describe(open_model(tiny)).weights
-    monkeypatch.setattr(memory, "total", lambda: (1 << 24) + weights)
+    monkeypatch.setattr(machine, "memory_total", lambda: (1 << 24) + weights)
     planned(str(tiny), kv_bytes=1 << 24)
     planned(str(tiny), f"b={tiny}", kv_bytes=1 << 24, lazy=True)
     with pytest.raises(console.OptionError, match="--kv-cache and the weights need .*, which is more than this machine's memory"):

@@ -27,10 +27,14 @@ PATIENCE_S = 120
 
 
 class Served:
-    """A running ``quintet serve`` and its one-line banner."""
+    """A running ``quintet serve`` and its one-line banner.
 
-    def __init__(self, *words: str, **environment: str) -> None:
-        command = [sys.executable, "-m", "quintet", "serve", "--port", "0", *words]
+    Args:
+        code: Python that runs the command, in place of the module.
+    """
+
+    def __init__(self, *words: str, code: str = "", **environment: str) -> None:
+        command = [sys.executable, *(("-c", code) if code else ("-m", "quintet")), "serve", "--port", "0", *words]
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment}, start_new_session=True
         )
@@ -57,8 +61,8 @@ class Served:
 
 
 @contextlib.contextmanager
-def served(*words: str, **environment: str) -> Iterator[Served]:
-    one = Served(*words, **environment)
+def served(*words: str, code: str = "", **environment: str) -> Iterator[Served]:
+    one = Served(*words, code=code, **environment)
     try:
         yield one
     finally:

@@ -24,8 +24,24 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 
 def engine_of(one: Served) -> int:
-    (child,) = (path for path in Path("/proc").glob("[0-9]*") if _parent(path) == one.process.pid)
-    return int(child.name)
+    return child_of(one, b"worker.child")
+
+
+def child_of(one: Served, module: bytes) -> int:
+    (child,) = children_of(one.process.pid, module)
+    return child
+
+
+def children_of(pid: int, module: bytes) -> list[int]:
+    """Children of a process, by a word of what they run."""
+    return [int(path.name) for path in Path("/proc").glob("[0-9]*") if _parent(path) == pid and module in _command(path)]
+
+
+def _command(path: Path) -> bytes:
+    try:
+        return (path / "cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def _parent(path: Path) -> int:
@@ -111,12 +127,10 @@ def refusal(one: Served, path: str) -> tuple[int, str, dict[str, object]]:
 
 @pytest.mark.fault("D01", "D15")
 def test_while_it_drains_health_says_so_and_every_dialect_refuses_in_its_own_words() -> None:
-    """The engine stands still meanwhile, so that the drain cannot be over too soon."""
+    """There is more to do than can be done meanwhile, so that the drain is not over too soon."""
     with served("--toy", "--drain-timeout", "300") as one:
-        engine = engine_of(one)
-        stream = Streaming(one, 600)
-        assert stream.begun.wait(PATIENCE_S)
-        os.kill(engine, signal.SIGSTOP)
+        streams = [Streaming(one) for _ in range(60)]
+        assert streams[0].begun.wait(PATIENCE_S)
         one.process.send_signal(signal.SIGTERM)
         while health(one) == 200:
             time.sleep(0.005)
@@ -127,14 +141,14 @@ def test_while_it_drains_health_says_so_and_every_dialect_refuses_in_its_own_wor
             assert 1 <= int(error.headers["retry-after"]) <= 60
         paths = ("/v1", "/fireworks/inference/v1", "/together/v1", "/cerebras/v1", "/novita/openai/v1")
         refusals = [refusal(one, f"{path}/completions") for path in paths]
-        os.kill(engine, signal.SIGCONT)
+        one.process.send_signal(signal.SIGTERM)
         assert [status for status, *_ in refusals] == [503] * len(paths)
         assert all(1 <= int(retry) <= 60 for _, retry, _ in refusals)
         assert all("shutting down" in json.dumps(body) for *_, body in refusals)
         assert len({json.dumps(sorted(body)) for *_, body in refusals}) > 1, "the dialects' errors differ in form"
-        stream.join(PATIENCE_S)
-        assert stream.text.rstrip().endswith(b"data: [DONE]")
         assert one.process.wait(PATIENCE_S) == 0
+        for stream in streams:
+            stream.join(PATIENCE_S)
 
 
 def health_or_gone(one: Served) -> int:
@@ -162,6 +176,35 @@ def test_a_drain_that_is_cut_short_ends_within_seconds(how: str) -> None:
         assert one.process.wait(PATIENCE_S) == 0
         stream.join(PATIENCE_S)
         assert gone(engine)
+
+
+@pytest.mark.fault("D03")
+@pytest.mark.parametrize("what", ["idle", "at work"])
+def test_a_server_whose_engine_stands_still_ends_without_waiting_for_all_of_the_drain(what: str) -> None:
+    with served("--toy", "--drain-timeout", "300") as one:
+        engine = engine_of(one)
+        if what == "at work":
+            assert Streaming(one).begun.wait(PATIENCE_S)
+        os.kill(engine, signal.SIGSTOP)
+        assert one.end(signal.SIGTERM)[0] == 0
+        assert gone(engine)
+
+
+@pytest.mark.fault("D03")
+def test_a_server_that_loads_ends_though_its_engine_says_nothing(tmp_path: Path) -> None:
+    path = write_tiny(tmp_path / "tiny.gguf", TinySpec("tiny"))
+    command = [sys.executable, "-m", "quintet", "serve", "--port", "0", str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            while not (engines := children_of(process.pid, b"worker.child")):
+                time.sleep(0.001)
+            os.kill(engines[0], signal.SIGSTOP)
+            process.send_signal(signal.SIGTERM)
+            out, _ = process.communicate(timeout=PATIENCE_S)
+            assert (process.returncode, out) == (0, b"")
+            assert gone(engines[0])
+        finally:
+            process.kill()
 
 
 @pytest.mark.fault("C01", "E05")

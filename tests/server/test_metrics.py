@@ -17,7 +17,15 @@ from quintet.server.metrics import MOST_SERIES, OTHER, Telemetry
 
 RECORDED = Path(__file__).with_name("metrics.prom")
 HEALTH = Health(
-    State.READY, 1.0, 3, 2, Counts(7, 90, 50, 1, 40, 30, 2, 12, 8), Pages(20, 16, 5, 8), (0, 4, 0, 3, *(0,) * 10), Incidents(1, 2, 0, 0, 3)
+    State.READY,
+    1.0,
+    3,
+    2,
+    Counts(7, 90, 50, 1, 40, 30, 2, 12, 8),
+    Pages(20, 16, 5, 8),
+    (0, 4, 0, 3, *(0,) * 10),
+    Incidents(1, 2, 0, 0, 3, 4, 5),
+    memory=0.25,
 )
 
 Series = dict[tuple[str, frozenset[tuple[str, str | float]]], float]

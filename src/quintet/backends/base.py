@@ -66,6 +66,8 @@ class Incidents(NamedTuple):
         unstarted: times that no process could be had.
         changed: times that a start found another model's file than the first.
         quarantined: requests that were refused because they were taken for the cause.
+        shed: times that it gave back what it keeps, for want of memory.
+        short: requests that were refused for want of memory.
     """
 
     crashed: int = 0
@@ -73,6 +75,8 @@ class Incidents(NamedTuple):
     unstarted: int = 0
     changed: int = 0
     quarantined: int = 0
+    shed: int = 0
+    short: int = 0
 
 
 class Pages(NamedTuple):
@@ -105,6 +109,7 @@ class Health:
         waiting: sequences in the queue.
         batches: steps by the number of tokens that they computed, see ``BATCH_TOKENS``.
         retry_after: seconds after which it is worth asking again, where the state is not ``READY``.
+        memory: share in use of the memory that the machine, or the container, has; 0 = not looked at.
     """
 
     state: State
@@ -116,6 +121,7 @@ class Health:
     batches: Sequence[int] = (0,) * (len(BATCH_TOKENS) + 1)
     incidents: Incidents = field(default_factory=Incidents)
     retry_after: float = 1.0
+    memory: float = 0.0
 
 
 def require_open(state: State, retry_after: float = 1.0) -> None:

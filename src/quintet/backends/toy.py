@@ -126,6 +126,9 @@ class ToyRunner:
         """Copy one page's token ids."""
         self._pages[target] = self._pages[source]
 
+    def drop_pages(self, pages: Sequence[int]) -> None:
+        """They are a few bytes each."""
+
     def _validate(self, batch: Batch, ends: npt.NDArray[np.int32]) -> None:
         count, used = len(batch.tokens), -(-ends // PAGE)
         _require(bool((batch.lengths >= 1).all()) and int(batch.lengths.sum()) == count, "lengths must be at least 1 and sum to the tokens")

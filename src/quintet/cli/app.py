@@ -97,6 +97,13 @@ app.command_class = configuration.Command
 @_option(
     "--drain-timeout", type=click.FloatRange(0), metavar="SECONDS", default=30, help="Most time for running answers to end after SIGTERM."
 )
+@_option(
+    "--watchdog",
+    type=click.FloatRange(0),
+    metavar="SECONDS",
+    default=30,
+    help="End a server that stands still for so long, to be started again; 0 = never.",
+)
 @_option("--speculation", type=click.Choice(["auto", "off"]), default="auto", help="Draft tokens where few completions run.")
 @_option("--think-tags", metavar="START,END", help="What the model writes around its thinking; by default what its file tells.")
 @_option("--spm-infill", is_flag=True, help="Fill in the middle with the suffix before the prefix, which some models prefer.")
@@ -125,6 +132,7 @@ def serve(
     ledger_full: str,
     ledger_keep: str,
     drain_timeout: float,
+    watchdog: float,
     speculation: str,
     think_tags: str | None,
     spm_infill: bool,
@@ -150,7 +158,7 @@ def serve(
     # An option that is neither one of these nor named above is the server's setting of that name.
     config = ServerConfig(api_keys=api_key, admin_key=admin_key or "", max_body_bytes=body, **server)
     kept = usage.ledger_config(ledger, ledger_full, ledger_keep)
-    return serve.serve(serve.ServeOptions(served, config, listen, no_api_key, log_level.lower(), drain_timeout, kept))
+    return serve.serve(serve.ServeOptions(served, config, listen, no_api_key, log_level.lower(), drain_timeout, watchdog, kept))
 
 
 @app.command()

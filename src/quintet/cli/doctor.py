@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from quintet.cli import memory
+from quintet import machine
 from quintet.cli.console import OptionError, stdout
 from quintet.listen import sockets
 from quintet.models import bundled
@@ -34,7 +34,7 @@ class Finding:
 
 def doctor(port: int) -> int:
     """Print every finding; 1 if one of them is a failure, else 0."""
-    checks: tuple[Callable[[], Finding], ...] = (python, packages, core, ram, cache, model, lambda: free_port(port))
+    checks: tuple[Callable[[], Finding], ...] = (python, packages, core, cpus, ram, cache, model, lambda: free_port(port))
     findings = [check() for check in checks]
     for one in findings:
         stdout().print(f"[{_STYLE[one.level]}]{one.level:4}[/]  {one.what:8}  ", end="")
@@ -79,9 +79,17 @@ def core() -> Finding:
 
 def ram() -> Finding:
     """RAM: all and free."""
-    free = memory.available()
+    free, limited = machine.memory_available(), machine.memory_limit() is not None
     level = "warn" if free < _LOW_MEMORY else "ok"
-    return Finding(level, "memory", f"{human(free)} free of {human(memory.total())}")
+    of = f", the container's limit; the machine has {human(machine.ram())}" if limited else ""
+    return Finding(level, "memory", f"{human(free)} free of {human(machine.memory_total())}{of}")
+
+
+def cpus() -> Finding:
+    """CPUs: those that computing may use, and a container's share of their time."""
+    quota = machine.cpu_quota()
+    of = f": the container may have the time of {quota:g}, and there are {os.cpu_count()}" if quota is not None else ""
+    return Finding("ok", "threads", f"{machine.cpus()}{of}")
 
 
 def cache() -> Finding:

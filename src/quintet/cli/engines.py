@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from quintet import machine
 from quintet.backends.base import Backend
 from quintet.backends.native.core.cpu import isas
 from quintet.backends.native.core.loader import PAGE, Loader
@@ -14,7 +15,6 @@ from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.front.process import ProcessLink
 from quintet.backends.native.wire.messages import ModelSource
 from quintet.backends.native.worker.load import load_tokenizer, native_loader
-from quintet.cli import memory
 from quintet.cli.console import OptionError
 from quintet.cli.describe import check_context, describe
 from quintet.config import EngineConfig
@@ -92,8 +92,13 @@ def parse_tags(text: str | None) -> tuple[str, str] | None:
 
 
 def thread_count(wanted: int) -> int:
-    """``wanted``, or one per CPU this process may use."""
-    return wanted or (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    """``wanted``, or one per CPU this process may use, and no more than a container's quota is for."""
+    return wanted or machine.cpus()
+
+
+def memory_words() -> str:
+    """Whose memory ``machine.memory_total`` is, and how much."""
+    return f"{'this machine' if machine.memory_limit() is None else 'this container'}'s memory, {human(machine.memory_total())}"
 
 
 def chosen_isa() -> str:
@@ -175,8 +180,8 @@ def plan(options: EngineOptions, report: Report) -> Plan:
     """
     if options.model == TOY:
         return _toy(options)
-    if options.kv_bytes > memory.total():
-        raise OptionError(f"--kv-cache of {human(options.kv_bytes)} is more than this machine's memory, {human(memory.total())}.")
+    if options.kv_bytes > machine.memory_total():
+        raise OptionError(f"--kv-cache of {human(options.kv_bytes)} is more than {memory_words()}.")
     model = store.resolve(options.model, report, offline=options.offline)
     about = describe(open_model(model.path))
     kv_tokens = options.kv_bytes // (about.kv_per_token * PAGE) * PAGE

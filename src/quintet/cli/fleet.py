@@ -6,7 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from quintet.cli import engines, memory, references
+from quintet import machine
+from quintet.cli import engines, references
 from quintet.cli.console import OptionError
 from quintet.engines.entry import Model
 from quintet.engines.names import Names, name_models
@@ -55,7 +56,7 @@ class Fleet:
 
     def open(self) -> Registry:
         """Begin to load those that are not lazy; call it on the event loop that will serve."""
-        return Registry(self.models, self.names, idle=self.idle, free=memory.available)
+        return Registry(self.models, self.names, idle=self.idle, free=machine.memory_available)
 
 
 def parse_seconds(text: str, option: str) -> float:
@@ -127,7 +128,5 @@ def _alias(text: str) -> tuple[str, str]:
 def _check_memory(models: Sequence[Model]) -> None:
     """What is loaded at the start must fit the machine; what is loaded later is weighed then."""
     need = sum(one.weights + one.kv for one in models if not one.lazy)
-    if need > memory.total():
-        raise OptionError(
-            f"--kv-cache and the weights need {human(need)}, which is more than this machine's memory, {human(memory.total())}."
-        )
+    if need > machine.memory_total():
+        raise OptionError(f"--kv-cache and the weights need {human(need)}, which is more than {engines.memory_words()}.")

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 
 from quintet.cli.fleet import Fleet
+from quintet.cli.heart import Heart, notify, reloading
 from quintet.cli.interrupt import end_within, on_renewal, on_stop, unless
 from quintet.cli.loading import ready
 from quintet.engines.registry import Registry
@@ -30,6 +31,7 @@ class Life:
         given: the sockets, and who is to be told that they are served.
         banner: said on stdout when it serves.
         drain: most seconds until answers that still run are ended.
+        watchdog: see ``Heart``.
     """
 
     def __init__(
@@ -40,13 +42,18 @@ class Life:
         tls: Tls | None,
         banner: str,
         drain: float,
+        watchdog: float,
     ) -> None:
         self._fleet, self._make, self._given, self._tls = fleet, server, given, tls
-        self._banner, self._drain = banner, drain
+        self._banner, self._drain, self._watchdog = banner, drain, watchdog
         self._replaced = False
 
     async def run(self) -> int:
         """The exit code."""
+        with Heart(self._watchdog):
+            return await self._run()
+
+    async def _run(self) -> int:
         stop, at_once = on_stop()
         self._renew = on_renewal(self._reload, stop)
         self._models = self._fleet.open()
@@ -57,15 +64,20 @@ class Life:
                 Lines(1).write(self._banner)  # whether anybody reads it or not
                 if self._given.ready is not None:
                     handover.announce(self._given.ready)
+                notify(READY=1)
                 await unless(stop, self._until_replaced())
+                if not self._replaced:  # else the service goes on
+                    notify(STOPPING=1)
                 await unless(at_once, self._left() if self._replaced else self._drained())
             return 0
         finally:
             await self._shut_down()
 
     def _reload(self) -> None:
+        reloading()
         if self._tls is not None:
             self._tls.reload()
+        notify(READY=1)
 
     async def _until_replaced(self) -> None:
         while not self._replaced and not await unless(self._renew, self._ended()):
@@ -91,6 +103,7 @@ class Life:
                 await successor.give_up()
         if serves:
             _log.warning("hand-over: process %d serves; this one ends", successor.pid)
+            notify(MAINPID=successor.pid)
         else:
             _log.error("hand-over: process %d did not come up; this one serves on", successor.pid)
         return serves

@@ -13,10 +13,12 @@ from dataclasses import dataclass, replace
 
 import uvloop
 
-from quintet import __version__
+from quintet import __version__, machine
+from quintet.children import keep_private
 from quintet.cli import engines, net
 from quintet.cli import fleet as fleets
 from quintet.cli.console import ConsoleReport, OptionError
+from quintet.cli.heart import WATCHDOG_S
 from quintet.cli.life import Life
 from quintet.config import LedgerConfig, ServerConfig
 from quintet.dialects.catalog import PROVIDERS
@@ -46,6 +48,7 @@ class ServeOptions:
 
     Args:
         drain_timeout: most seconds from SIGTERM until the answers that still run are ended.
+        watchdog: see ``Heart``.
         ledger: how to keep one; ``None`` = none is kept.
     """
 
@@ -55,6 +58,7 @@ class ServeOptions:
     no_api_key: bool
     log_level: str
     drain_timeout: float = DRAIN_S
+    watchdog: float = WATCHDOG_S
     ledger: LedgerConfig | None = None
 
 
@@ -71,6 +75,7 @@ def serve(options: ServeOptions) -> int:
         raise OptionError(f"--dialect must be one of {', '.join((*PROVIDERS, AUTO))}, got {shorten(config.dialect)}.")
     if "" in options.fleet.names:
         raise OptionError("--served-model-name must not be empty.")
+    keep_private()
     keys = _count_keys(config)
     Proxies(config.trusted_proxy)  # a mistyped network is told before anything is loaded
     options.listen.check()
@@ -98,7 +103,7 @@ def serve(options: ServeOptions) -> int:
             def server(models: Registry) -> Server:
                 return Server(create_app(models, config, ledger=ledger), given.listeners, most, tls)
 
-            return uvloop.run(Life(fleet, server, given, tls, said, options.drain_timeout).run())
+            return uvloop.run(Life(fleet, server, given, tls, said, options.drain_timeout, options.watchdog).run())
     finally:
         for one in given.listeners:
             one.close()
@@ -153,8 +158,11 @@ def banner(fleet: fleets.Fleet, url: str, access: str, *, whole: bool) -> str:
     """What is served and where: a block with a command to paste for people, one line for logs."""
     name, threads = fleet.names.default.name, max(plan.threads for plan in fleet.plans)
     models = [_model(plan, model) for plan, model in zip(fleet.plans, fleet.models, strict=True)]
-    computing = f"{fleet.plans[0].isa}, {threads} thread{'s' if threads > 1 else ''}"
-    cache = " + ".join(f"{human(plan.config.kv_bytes)} for {plan.kv_tokens} tokens" for plan in fleet.plans)
+    quota, limit = machine.cpu_quota(), machine.memory_limit()
+    share = f" (a container with the time of {quota:g} CPUs)" if quota is not None else ""
+    computing = f"{fleet.plans[0].isa}, {threads} thread{'s' if threads > 1 else ''}{share}"
+    of = f" (a container with {human(limit)})" if limit is not None else ""
+    cache = " + ".join(f"{human(plan.config.kv_bytes)} for {plan.kv_tokens} tokens" for plan in fleet.plans) + of
     if not whole:
         return f"quintet {__version__}: {', '.join(models)} at {url}/v1, {computing}, KV cache {cache}, {access}\n"
     key = "" if access.startswith("no") else ' -H "Authorization: Bearer $QUINTET_API_KEY"'

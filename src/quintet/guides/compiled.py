@@ -125,6 +125,12 @@ class Guides:
                     self._charge(kept, grown)
                     self._drop(grammar)
 
+    def shed(self) -> None:
+        """Keep only what sequences follow."""
+        with self._lock:
+            for grammar in [grammar for grammar, kept in self._kept.items() if not kept.users]:
+                self._bytes -= self._kept.pop(grammar).bytes
+
     def _compile(self, grammars: Sequence[str], then: Callable[[], None]) -> None:
         try:
             for grammar in grammars:

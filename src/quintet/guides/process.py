@@ -13,6 +13,7 @@ import signal
 import socket
 import threading
 
+from quintet import children
 from quintet.guides.protocol import READY, REFUSED, STARTED, TAKEN, TOO_COMPLEX, WALL_S, GuideError
 from quintet.guides.translate import translate, verify
 from quintet.request import GuideKind
@@ -31,7 +32,7 @@ def main() -> None:
     """Serve until the other end is closed, or is silent for ``IDLE_S``."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's ^C is for the server
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    children.keep_private()
     verify(GuideKind.REGEX, translate(GuideKind.REGEX, "a"))  # loads what each of them needs
     with socket.socket(fileno=0) as control:
         control.sendall(READY)

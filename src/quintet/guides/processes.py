@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import subprocess
 import sys
 
+from quintet import children
 from quintet.errors import EngineFailed, Overloaded
 from quintet.guides.protocol import READY, STARTED, WALL_S
 
@@ -70,7 +70,7 @@ class Processes:
     def _started(self) -> socket.socket:
         control, theirs = socket.socketpair()
         control.setblocking(False)
-        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}  # numpy's threads would not survive a fork
+        environment = children.environment(OPENBLAS_NUM_THREADS="1")  # numpy's threads would not survive a fork
         with theirs:
             self._process = subprocess.Popen((sys.executable, *_MODULE), stdin=theirs.fileno(), stderr=subprocess.DEVNULL, env=environment)
         return control

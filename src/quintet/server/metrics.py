@@ -153,6 +153,7 @@ class _Engines(Collector):
         yield self._gauge("vllm:num_requests_waiting", "Sequences in the queue.", lambda health: health.waiting)
         yield self._gauge("vllm:kv_cache_usage_perc", "Share of the KV cache's pages that sequences hold; 1 = all.", _usage)
         yield self._gauge("quintet:kv_cache_cached_pages", "Pages that nobody holds and that can be found again.", lambda h: h.pages.cached)
+        yield self._gauge("quintet:memory_usage_perc", "Share of the memory of the machine or container that is in use; 1 = all.", _memory)
         yield self._shape()
         yield self._steps()
         yield self._restarts()
@@ -200,6 +201,8 @@ _COUNTS: tuple[tuple[str, str, Callable[[Health], int]], ...] = (
     ("quintet:engine_steps", "Engine steps finished.", lambda h: h.counts.steps),
     ("quintet:prefill_tokens", "Tokens computed in prefill; neither cached ones nor those a sample shares.", lambda h: h.counts.prefilled),
     ("quintet:requests_quarantined", "Requests refused as the cause of engines' ends.", lambda h: h.incidents.quarantined),
+    ("quintet:caches_shed", "Times that an engine gave back what it keeps, for want of memory.", lambda h: h.incidents.shed),
+    ("quintet:requests_short_of_memory", "Requests refused for want of memory.", lambda h: h.incidents.short),
     ("vllm:num_preemptions", "Times that a sequence lost its pages to others.", lambda h: h.counts.preempted),
     ("vllm:prefix_cache_queries", "Prompt tokens looked for in the prefix cache.", lambda h: h.counts.queried),
     ("vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache.", lambda h: h.counts.found),
@@ -224,6 +227,10 @@ class _Ledger(Collector):
         yield GaugeMetricFamily("quintet:ledger_rows_spooled", "Rows only in memory as they cannot be written.", self._ledger.spooled)
         buckets = list(zip([*map(floatToGoString, BOUNDS), "+Inf"], accumulate(stats.commits), strict=True))
         yield HistogramMetricFamily("quintet:ledger_write_seconds", "Time of a commit.", buckets, stats.seconds)
+
+
+def _memory(health: Health) -> float:
+    return health.memory
 
 
 def _usage(health: Health) -> float:

@@ -77,7 +77,8 @@ class World:
         self.link = FakeLink(restarts=restarts)
         clock = lambda: self.now  # noqa: E731
         work = InFlight(self.link.send, clock, lambda submit: bytes(submit.prompts[0]))
-        self.made = Supervisor(self.link, work, clock, self._later, chance=lambda: 0.0)
+        self.memory = (1 << 40, 1 << 40)  # available, and all there is
+        self.made = Supervisor(self.link, work, clock, self._later, chance=lambda: 0.0, memory=lambda: self.memory)
 
     def _later(self, seconds: float, call: Callable[[], None]) -> FakeTimer:
         self.timers.append(FakeTimer(self.now + seconds, call))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
 import numpy as np
@@ -78,6 +78,9 @@ class NativeRunner:
 
     def copy_page(self, source: int, target: int) -> None:
         self._model.copy_page(source, target)
+
+    def drop_pages(self, pages: Sequence[int]) -> None:
+        self._model.drop_pages(np.array(sorted(pages), np.int32))
 
 
 def _config(spec: ModelSpec, context: int) -> dict[str, object]:

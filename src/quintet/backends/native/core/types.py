@@ -92,6 +92,10 @@ class Runner(Protocol):
         """Copy one page's keys and values (copy on write)."""
         ...
 
+    def drop_pages(self, pages: Sequence[int]) -> None:
+        """Give the memory of these pages back to the system, as far as that can be; they may be used again, and hold nothing."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Scores:

@@ -23,6 +23,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 
+from quintet import children
 from quintet.backends.native.wire import codec
 from quintet.backends.native.wire.messages import Died, FromWorker, Message
 
@@ -168,5 +169,6 @@ def _spawn(module: Sequence[str], theirs: socket.socket) -> subprocess.Popen[byt
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         pass_fds=(theirs.fileno(),),
+        env=children.environment(),
         process_group=0,  # Ctrl-C in a terminal is for the parent, which decides
     )

@@ -8,9 +8,11 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 
+from quintet import machine
 from quintet.backends.base import Health, State, require_open
 from quintet.backends.native.core.loader import Loader
 from quintet.backends.native.front.in_flight import InFlight
@@ -38,6 +40,7 @@ class Engine:
         model: how to reach a worker; or how to load a model, for a worker in a thread.
         clock: seconds, monotonic.
         stall_s: see ``STALL_S``.
+        chance, memory: see ``Supervisor``.
     """
 
     def __init__(
@@ -47,12 +50,14 @@ class Engine:
         *,
         clock: Callable[[], float] = time.monotonic,
         stall_s: float = STALL_S,
+        chance: Callable[[], float] = random.random,
+        memory: Callable[[], tuple[int, int]] = machine.memory,
     ) -> None:
         link = model if isinstance(model, Link) else ThreadLink(model, config, clock)
         self._clock = clock
         self._max_live, self._max_running = config.live_limit, config.running_limit
         self._in_flight = InFlight(link.send, clock, digest)
-        self._supervisor = Supervisor(link, self._in_flight, clock, stall_s=stall_s)
+        self._supervisor = Supervisor(link, self._in_flight, clock, stall_s=stall_s, chance=chance, memory=memory)
         self._draining = False
 
     @property
@@ -83,6 +88,8 @@ class Engine:
     def require_room(self, count: int, tenant: str = "") -> None:
         """See ``Backend``."""
         self._require_open()
+        if self._supervisor.short_of_memory():
+            raise Overloaded("The server is short of memory; try again later.", self._queue_s(count))
         room, own = self._max_live - self._in_flight.live - count, self._in_flight.live_of(tenant)
         if room < 0:
             raise Overloaded("The queue is full; try again later.", self._queue_s(count))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from operator import add
 
-from quintet.backends.base import BATCH_TOKENS, Counts, Health, Incidents, Pages, State
+from quintet.backends.base import BATCH_TOKENS, Counts, Health, Pages, State
 from quintet.backends.native.wire.messages import Stepped
 
 
@@ -36,10 +36,9 @@ class Statistics:
         """Everything was ended."""
         self._running = self._waiting = 0
 
-    def health(self, state: State, progress: float, incidents: Incidents, retry_after: float) -> Health:
+    def health(self, state: State, progress: float) -> Health:
         """All of it, with what the supervisor knows."""
-        counts, batches = self._sum(), tuple(self._batches)
-        return Health(state, progress, self._running, self._waiting, counts, self._pages, batches, incidents, retry_after)
+        return Health(state, progress, self._running, self._waiting, self._sum(), self._pages, tuple(self._batches))
 
     def _sum(self) -> Counts:
         return Counts(*map(add, self._past, self._counts))

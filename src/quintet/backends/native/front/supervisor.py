@@ -27,17 +27,20 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
+from quintet import machine
 from quintet.backends.base import Health, Incidents, State
 from quintet.backends.native.front.in_flight import InFlight
 from quintet.backends.native.front.link import Link
 from quintet.backends.native.front.pace import Pace
+from quintet.backends.native.front.pressure import Pressure
 from quintet.backends.native.front.restarts import GIVEN_UP, OFTEN, WINDOW_S, Deaths, pause
 from quintet.backends.native.front.statistics import Statistics
 from quintet.backends.native.front.stream import Stream
 from quintet.backends.native.front.watchdog import LOAD_STALL_S, STALL_S, Watchdog
-from quintet.backends.native.wire.messages import Died, FromWorker, Ping, Progress, Ready, Started, Stepped, Submit
+from quintet.backends.native.wire.messages import Died, FromWorker, Ping, Progress, Ready, Shed, Started, Stepped, Submit
 from quintet.events import Finish
 from quintet.inputs.capabilities import EVERYTHING, Capabilities
 from quintet.inputs.tokenizer import Tokenizer
@@ -70,6 +73,7 @@ class Supervisor:
         later: calls something after some seconds, once.
         stall_s: see ``STALL_S``.
         chance: see ``Pace``.
+        memory: see ``Pressure``.
     """
 
     def __init__(
@@ -80,11 +84,13 @@ class Supervisor:
         later: Callable[[float, Callable[[], None]], Timer] = call_later,
         stall_s: float = STALL_S,
         chance: Callable[[], float] = random.random,
+        memory: Callable[[], tuple[int, int]] = machine.memory,
     ) -> None:
         self._link, self._work, self._clock, self._call_later = link, work, clock, later
         self._statistics = Statistics()
         self._watchdog = Watchdog(clock(), stall_s)
         self._pace = Pace(clock(), chance)
+        self._pressure = Pressure(memory)
         self._deaths = Deaths()
         self._failures = 0  # starts in a row that did not reach readiness
         self._killed = ""  # which of the ``Incidents`` the worker was killed for
@@ -130,7 +136,9 @@ class Supervisor:
         """
         state = self.seen(draining=draining)
         retry = self.retry_after(0, draining=draining) if state is not State.READY else 0.0
-        return self._statistics.health(state, self.progress, self._incidents._replace(quarantined=self._work.refused), retry)
+        incidents = self._incidents._replace(quarantined=self._work.refused)
+        health = self._statistics.health(state, self.progress)
+        return replace(health, incidents=incidents, retry_after=retry, memory=self._pressure.usage)
 
     def seen(self, *, draining: bool) -> State:
         """The state as others see it, without counting up what was done: every request asks for it."""
@@ -152,6 +160,12 @@ class Supervisor:
         else:
             seconds = self._pace.until_done(ends)
         return self._pace.told(seconds)
+
+    def short_of_memory(self) -> bool:
+        """Nothing new is taken now; who asks is one who is refused."""
+        if self._pressure.short:
+            self._count("short")
+        return self._pressure.short
 
     def drain(self) -> None:
         """Nothing more will come; a worker that hangs is to hold up the end for less long."""
@@ -271,6 +285,10 @@ class Supervisor:
             what = "got no further in loading" if loading else "finished no step" if self._work.live else "not answered"
             _log.error("the engine has %s for %.1f s", what, still)
             self._kill("hung")
+        elif self.state is State.READY and self._pressure.look(now):
+            _log.warning("memory runs short (%.0f %% is in use): the engine gives back what it keeps", 100 * self._pressure.usage)
+            self._count("shed")
+            self._link.send(Shed())
         self._watch()
 
     def _kill(self, why: str) -> None:

@@ -148,6 +148,14 @@ class PagePool:
         """Forget a page's hidden rows (they are incomplete)."""
         self._rows.pop(page, None)
 
+    def shed(self) -> list[int]:
+        """Forget everything that could be found again; the pages that nobody holds now, whose memory is of no use to anybody."""
+        for page in self._idle:
+            self._forget(page)
+        self._free += self._idle
+        self._idle.clear()
+        return list(self._free)
+
     def check(self, holders: Iterable[Sequence[int]]) -> None:
         """Verify every invariant against all lists of held pages.
 

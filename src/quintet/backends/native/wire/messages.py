@@ -7,6 +7,7 @@
                          <-------------------------   Progress ... Progress, Ready
       Submit, Abort      ------------------------->
                          <-------------------------   Started, Stepped, Started, Stepped ...
+      Shed               ------------------------->   (when memory runs short)
       Ping               ------------------------->   (to one without work)
                          <-------------------------   Stepped
       Stop               ------------------------->
@@ -124,6 +125,10 @@ class Abort(Message, frozen=True):
 
 class Ping(Message, frozen=True):
     """Say something: are you there?"""
+
+
+class Shed(Message, frozen=True):
+    """Give back what memory can be spared: what is kept for requests to come."""
 
 
 class Stop(Message, frozen=True):
@@ -258,6 +263,6 @@ class Died(Message, frozen=True):
         return None if not self.reason else ModelError(self.reason) if self.model else EngineFailed(self.reason)
 
 
-ToWorker = Submit | Abort | Ping | Stop
+ToWorker = Submit | Abort | Shed | Ping | Stop
 ToProcess = Load | Vocabulary | ToWorker
 FromWorker = Progress | Ready | Started | Stepped | Died

@@ -7,7 +7,6 @@ the end of the socket ends it too. Of signals it takes only those that cannot be
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import logging
 import os
 import signal
@@ -28,6 +27,7 @@ from quintet.backends.native.wire.messages import (
     ModelSource,
     Ping,
     Ready,
+    Shed,
     Stop,
     Submit,
     ToProcess,
@@ -35,6 +35,7 @@ from quintet.backends.native.wire.messages import (
 )
 from quintet.backends.native.worker.memory import trim
 from quintet.backends.native.worker.worker import Heard, Worker
+from quintet.children import keep_private, prctl
 from quintet.logs import FORMAT, Lines, LinesHandler
 from quintet.models.pieces import Pieces
 
@@ -84,7 +85,7 @@ class Child:
 
     def _receive(self, message: ToProcess) -> None:
         match message:
-            case Submit() | Abort() | Ping() | Stop():
+            case Submit() | Abort() | Shed() | Ping() | Stop():
                 self._inbox.put(message)
             case Load():
                 self._load.put(message)
@@ -121,7 +122,7 @@ def loader_of(source: ModelSource, table: Callable[[], TokenTable]) -> Loader[To
 def die_with(parent: int) -> None:
     """Have the kernel kill this process when its parent dies; at once if it is dead already."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(0)
 
@@ -131,6 +132,7 @@ def main(loader_of: Callable[[ModelSource, Callable[[], TokenTable]], Loader[Tok
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # a terminal or a service manager may send them to all
         signal.signal(number, signal.SIG_IGN)
     die_with(int(sys.argv[2]))
+    keep_private()
     logging.basicConfig(level=sys.argv[3], handlers=[LinesHandler(Lines(2), FORMAT)])
     sock = socket.socket(fileno=int(sys.argv[1]))
     sock.settimeout(None)

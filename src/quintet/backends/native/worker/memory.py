@@ -1,4 +1,4 @@
-"""Memory that was needed for loading only goes back to the system."""
+"""Memory that is not needed any more goes back to the system."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from quintet.guides import heap
 
 
 def trim() -> None:
-    """Give free heap pages back, and keep what is there now out of the collector's rounds: it stays for good."""
+    """Give back what only loading needed, and keep what is there now out of the collector's rounds: it stays for good."""
     gc.collect()
     gc.freeze()
     heap.give_back()

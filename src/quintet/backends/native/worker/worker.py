@@ -28,6 +28,7 @@ from quintet.backends.native.wire.messages import (
     Ping,
     Progress,
     Ready,
+    Shed,
     Started,
     Stepped,
     Stop,
@@ -41,6 +42,7 @@ from quintet.backends.native.worker.step import Stepper
 from quintet.config import EngineConfig
 from quintet.errors import ModelError, Overloaded
 from quintet.events import Blame, Finish
+from quintet.guides import heap
 from quintet.guides.compiled import Guides
 from quintet.guides.matcher import Compiler
 from quintet.inputs.tokenizer import Vocabulary
@@ -133,7 +135,7 @@ class Worker:
         tables = BlockTables(config.running_limit, -(-context // PAGE))
         guides = Guides(Compiler(pieces, eos_ids, vocab))
         self._compiling = Compiling(guides, self._clock, lambda request_id: self._inbox.put(Compiled(request_id)))
-        self._pool = PagePool(pages)
+        self._pool, self._runner, self._guides = PagePool(pages), runner, guides
         speculation = Speculation(eos_ids, guides.compiler) if config.speculation else None
         scheduler = Scheduler(config, KvCache(self._pool, tables, runner.row_bytes), Emitter(eos_ids), speculation)
         self._tell(scheduler, {})
@@ -163,7 +165,9 @@ class Worker:
         while not self._inbox.empty() or not (scheduler.live or events) or self._idle:
             self._idle = False
             message = self._next(scheduler)
-            if message is None or isinstance(message, Ping):  # answered by what is told below
+            if isinstance(message, Shed):
+                self._shed()
+            if message is None or isinstance(message, Ping | Shed):  # answered by what is told below
                 break
             _merge(events, self._receive(message, scheduler))
         _merge(events, self._compiling.overdue())
@@ -234,6 +238,13 @@ class Worker:
             self._prefilled += plan.prefilled
         scheduler.learn(plan.tokens, self._clock() - begin)
         return events
+
+    def _shed(self) -> None:
+        """Give back the memory of what is kept for requests to come."""
+        self._runner.drop_pages(self._pool.shed())
+        if not self._compiling:  # else some of them are about to be used
+            self._guides.shed()
+        heap.give_back()
 
     def _announce(self, plan: Plan) -> None:
         computed = {seq.request_id for seq in plan.sequences}

@@ -1,0 +1,38 @@
+"""What processes of ours know of each other's secrets, and what they leave behind: no keys in a child, no prompts in a core file."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import sys
+
+_NAMES = frozenset({"HOME", "LANG", "LANGUAGE", "PATH", "QUINTET_ISA", "TMPDIR", "TZ", "VIRTUAL_ENV", "GLIBC_TUNABLES"})
+_BEGINNINGS = ("LC_", "LD_", "DYLD_", "MALLOC_", "PYTHON", "ASAN_", "LSAN_", "TSAN_", "UBSAN_", "COVERAGE_")
+_PR_SET_DUMPABLE = 4
+
+
+def environment(**more: str) -> dict[str, str]:
+    """What a child gets of this process's environment: what an interpreter and its libraries need to run, and nothing that is not known.
+
+    API keys, tokens of hubs and clouds, and the service manager's socket are not for a process that computes.
+
+    Args:
+        more: set as well.
+    """
+    return {name: value for name, value in os.environ.items() if name in _NAMES or name.startswith(_BEGINNINGS)} | more
+
+
+def keep_private() -> None:
+    """No core file of this process, whoever asks for one, and no look into its memory or environment for others of the same user.
+
+    A limit of 0 is not enough: a core that goes to a program (``|`` in ``core_pattern``) has none. Both end with ``exec``.
+    """
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if sys.platform == "linux":
+        prctl(_PR_SET_DUMPABLE, 0)
+
+
+def prctl(option: int, value: int) -> None:
+    """Linux's; what the kernel refuses is left as it is."""
+    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
