@@ -14,15 +14,16 @@
 # make clean           remove .venv and what was built
 #
 # Slow, or needing more than a compiler; the last three compare the native core's bits with a plain build's:
+# make nightly         most of these with the numbers of a release (many hours)
+# make test-nonces     6,000 requests under kills: none gets anything of another (5 minutes)
 # make test-clients    unmodified SDKs and tools, in environments that pip and npm fill (make test-clients ARGS="llm litellm")
 # make test-fuzz       100,000 hostile requests per dialect, and schemathesis over its OpenAPI document (15 minutes)
 # make test-sampling   over 10,000 random cases of sampling against its numpy twin (2 minutes)
 # make test-schemas    2,000 random JSON schemas, each generated to the end on the bundled model (10 minutes)
 # make test-kills      300 kills, crashes and stops of the engine's process under load (5 minutes)
+# make test-ledger     the server killed 100 times under load, its ledger's writer at 500 points (10 minutes)
 # make test-cancels    1,000 clients that leave at random moments (1 minute)
 # make test-repeats    20 prompts, 200 times each, under load: one answer each (10 minutes)
-# make test-nonces     6,000 requests under kills: none gets anything of another (5 minutes)
-# make nightly         all of these but the clients, with numbers for a whole night
 # make sanitize        under the address, undefined-behaviour and thread sanitizers
 # make test-emulated   the AVX-512 kernels under SIMDe's emulation (libsimde-dev)
 # make neon            the NEON kernels, cross-compiled, under qemu (g++-aarch64-linux-gnu, qemu-user)
@@ -33,8 +34,8 @@ BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
 NATIVE := CMakeLists.txt csrc/CMakeLists.txt $(wildcard csrc/*.cpp csrc/*.h csrc/*/*.cpp csrc/*/*.h)
 
-.PHONY: serve setup test check support faults diagrams lock audit bench bench-serve soak overload clean
-.PHONY: test-clients test-fuzz test-sampling test-schemas test-kills test-cancels test-repeats test-nonces nightly sanitize test-emulated neon
+.PHONY: serve setup test check support faults diagrams bench bench-serve clean
+.PHONY: test-clients test-fuzz test-sampling test-schemas test-kills test-ledger test-cancels test-repeats sanitize test-emulated neon
 .DEFAULT_GOAL := serve
 .DELETE_ON_ERROR:
 # Stamps of one set-up build on each other, so a parallel make must not run ahead.
@@ -49,21 +50,6 @@ setup: $(STAMPS)/build
 test: setup
 	@$(BIN)/python -m pytest $(ARGS)
 
-test-sampling: setup
-	@QUINTET_SAMPLING_CASES=70 $(BIN)/python -m pytest --timeout 1800 tests/backends/native/core/test_sampling_twin.py $(ARGS)
-
-test-schemas: setup
-	@QUINTET_SCHEMAS=2000 $(BIN)/python -m pytest --timeout 3600 tests/e2e/test_random_schemas.py $(ARGS)
-
-test-kills: setup
-	@QUINTET_TEST_KILLS=300 $(BIN)/python -m pytest --timeout 1800 tests/e2e/test_kills.py $(ARGS)
-
-test-cancels: setup
-	@QUINTET_TEST_CANCELS=1000 $(BIN)/python -m pytest --timeout 1800 tests/e2e/test_cancels.py $(ARGS)
-
-test-repeats: setup
-	@QUINTET_TEST_REPEATS=100 $(BIN)/python -m pytest --timeout 3600 tests/e2e/test_repeats.py $(ARGS)
-
 test-nonces: setup
 	@QUINTET_TEST_NONCES=6000 $(BIN)/python -m pytest --timeout 3600 tests/e2e/test_nonces.py $(ARGS)
 
@@ -74,6 +60,25 @@ nightly: setup
 		QUINTET_TEST_REPEATS=5000 QUINTET_HOSTILE_BODIES=2000000 $(BIN)/python -m pytest --timeout 86400 \
 		tests/e2e/test_kills.py tests/e2e/test_cancels.py tests/backends/native/core/test_sampling_twin.py tests/e2e/test_nonces.py \
 		tests/e2e/test_random_schemas.py tests/server/test_hostile_bodies.py tests/e2e/test_repeats.py $(ARGS)
+
+test-sampling: setup
+	@QUINTET_SAMPLING_CASES=70 $(BIN)/python -m pytest --timeout 1800 tests/backends/native/core/test_sampling_twin.py $(ARGS)
+
+test-schemas: setup
+	@QUINTET_SCHEMAS=2000 $(BIN)/python -m pytest --timeout 3600 tests/e2e/test_random_schemas.py $(ARGS)
+
+test-kills: setup
+	@QUINTET_TEST_KILLS=300 $(BIN)/python -m pytest --timeout 1800 tests/e2e/test_kills.py $(ARGS)
+
+test-ledger: setup
+	@QUINTET_TEST_LEDGER_KILLS=100 QUINTET_TEST_LEDGER_POINTS=500 $(BIN)/python -m pytest --timeout 3600 tests/e2e/test_ledger_kills.py \
+		tests/ledger/test_crashes.py $(ARGS)
+
+test-cancels: setup
+	@QUINTET_TEST_CANCELS=1000 $(BIN)/python -m pytest --timeout 1800 tests/e2e/test_cancels.py $(ARGS)
+
+test-repeats: setup
+	@QUINTET_TEST_REPEATS=100 $(BIN)/python -m pytest --timeout 3600 tests/e2e/test_repeats.py $(ARGS)
 
 test-fuzz: setup
 	@$(BIN)/python -m tests.clients schemathesis
@@ -106,6 +111,8 @@ bench: setup
 
 bench-serve: setup
 	@$(BIN)/python -m bench.serving.serve $(ARGS)
+
+.PHONY: lock audit soak overload test-nonces nightly
 
 # A server under load for long, looked at from outside.
 soak overload: setup

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -95,3 +97,37 @@ def test_the_sdk_does_not_try_again_what_no_waiting_helps(tmp_path: Path) -> Non
         assert caught.value.code == "insufficient_quota"
         assert caught.value.request.headers["x-stainless-retry-count"] == "0"
         assert client.completions.create(model="toy", prompt="a", max_tokens=9)
+
+
+@pytest.mark.fault("F08")
+def test_with_a_ledger_a_restart_forgets_neither_the_day_nor_the_budget(tmp_path: Path) -> None:
+    """Seven tokens a request: three of them are all that a budget of 25 and a day of 24 allow."""
+    store = tmp_path / "keys.db"
+    alice, bob = keys(store, "add", "alice", "--budget", "25"), keys(store, "add", "bob", "--tokens-per-day", "24")
+    words = ("--toy", "--keys", str(store), "--ledger", str(tmp_path / "ledger.db"))
+    with served(*words) as one:
+        assert [status(one.url, key) for key in (alice, bob) * 2] == [200] * 4
+        one.end(signal.SIGTERM)
+    with served(*words) as one:
+        assert [status(one.url, key) for key in (alice, bob) * 2] == [200, 200, 429, 429]
+
+
+@pytest.mark.fault("F07")
+def test_over_a_unix_socket_a_trusted_proxy_says_who_guesses(tmp_path: Path) -> None:
+    path = tmp_path / "q.sock"
+
+    def ask(key: str, address: str) -> int:
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(path))
+            head = f"GET /v1/models HTTP/1.0\r\nhost: localhost\r\nx-forwarded-for: {address}\r\nauthorization: Bearer {key}\r\n\r\n"
+            client.sendall(head.encode())
+            return int(client.recv(100).split()[1])
+
+    words = ["serve", "--toy", "--uds", str(path), "--trusted-proxy", "unix", "--api-key", "sk-chosen"]
+    with subprocess.Popen([sys.executable, "-m", "quintet", *words], stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None and "1 API key" in server.stdout.readline()
+            assert [ask(f"guess-{number}", "192.0.2.1") for number in range(40)][-1] == 429
+            assert [ask("guess", "192.0.2.2"), ask("sk-chosen", "192.0.2.2")] == [401, 200]
+        finally:
+            server.terminate()

@@ -178,6 +178,32 @@ def test_no_order_of_events_lets_more_through_than_the_limits(data: st.DataObjec
         assert sum(start <= at < start + MINUTE for at in admitted) <= 2 * requests
 
 
+@pytest.mark.fault("F08")
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 90), st.integers(0, 90), st.booleans()), max_size=40))
+def test_the_balance_is_exact_when_all_have_ended(asked: list[tuple[int, int, bool]]) -> None:
+    """Each reserves, some go on beside others, some fail; nothing drains, as no time passes."""
+    limiter, alice, used = made(), key(tokens_per_day=300, budget=200), 0
+    running: list[tuple[Lease, int]] = []
+    for most, took, ends in asked:
+        lease = limiter.open(alice) if min(left(limiter, alice)) else None
+        if lease is None:
+            break
+        try:
+            lease.reserve(most)
+            running.append((lease, min(most, took)))
+        except OverLimit:
+            lease.__exit__(None, None, None)
+        if ends and running:
+            first, amount = running.pop(0)
+            first.settle(amount)
+            first.__exit__(None, None, None)
+            used += amount
+    for lease, _ in running:
+        lease.__exit__(None, None, None)
+    assert left(limiter, alice) == [300 - used, 200 - used]
+
+
 @settings(max_examples=30, deadline=None)
 @given(st.integers(1, 50), st.integers(1, 300))
 def test_of_any_number_at_once_as_many_get_in_as_there_is_credit_for(credit: int, asking: int) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import enum
-import re
 from dataclasses import dataclass
-from functools import cache
 
 from quintet.quota import NO_LIMITS, Limits
 
@@ -50,10 +48,6 @@ class Key:
         """It opens anything at ``now`` (Unix time)."""
         return self.revoked is None and (self.expires is None or now < self.expires)
 
-    def allows(self, *names: str) -> bool:
-        """It may use a model, of which these are names."""
-        return not self.models or any(_pattern(pattern).fullmatch(name) for pattern in self.models for name in names)
-
     def may(self, scope: Scope) -> bool:
         """It has a scope, or the one that holds all others."""
         return scope in self.scopes or Scope.ADMIN in self.scopes
@@ -61,8 +55,3 @@ class Key:
 
 NOBODY = Key(b"", scopes=frozenset({Scope.METRICS}))
 """Whoever asks where no key is needed."""
-
-
-@cache
-def _pattern(text: str) -> re.Pattern[str]:
-    return re.compile(".*".join(map(re.escape, text.split("*"))), re.DOTALL)

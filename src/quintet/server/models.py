@@ -9,8 +9,10 @@ from quintet.backends.base import Backend, State
 from quintet.dialects.base import ServedModel
 from quintet.dialects.wire import encode
 from quintet.engines.entry import Entry
+from quintet.engines.names import matches
 from quintet.engines.registry import Registry, Served
 from quintet.errors import BadRequest, ModelNotAllowed, ModelNotFound, shorten
+from quintet.keys.key import Key
 from quintet.server.call import Call
 from quintet.server.guard import disconnected
 from quintet.server.http import ClientGoneError
@@ -45,13 +47,13 @@ class Models:
             served = self._registry.find(name or own[0], call.provider.forms)
         except ModelNotFound:
             raise ModelNotFound(told) from None  # and nothing of what there is for others
-        if not key.allows(served.name, served.entry.name):
+        if not _allowed(key, served.name, served.entry.name):
             raise ModelNotAllowed(told)
         return served
 
     def _names(self, call: Call) -> list[str]:
         """Those of the list that the caller may use."""
-        return [name for name, model in self._registry.names.exact.items() if call.caller.key.allows(name, model)]
+        return [name for name, model in self._registry.names.exact.items() if _allowed(call.caller.key, name, model)]
 
     async def ready(self, call: Call, entry: Entry) -> Backend:
         """The model's engine, after waiting until it is loaded if need be. The request's body has been read.
@@ -88,6 +90,11 @@ class Models:
         entry = self._registry.find(name).entry
         there = entry.backend is not None and entry.health().state in (State.READY, State.STALLED)
         return ServedModel(name, self._created, entry.backend.capabilities.context if there and entry.backend else None)
+
+
+def _allowed(key: Key, *names: str) -> bool:
+    """A key may use a model, of which these are names."""
+    return not key.models or any(matches(pattern, name) for pattern in key.models for name in names)
 
 
 def _format(call: Call) -> Callable[[ServedModel], dict[str, object]] | None:
