@@ -37,6 +37,7 @@ def test_the_end_belongs_to_the_last_token_that_has_bytes() -> None:
     assert token_texts([]) == []
 
 
+@pytest.mark.fault("A21")
 def test_control_tokens_written_out_in_a_prompt_take_the_text_between_their_neighbours() -> None:
     """BOS is not in the text at all; the control token just before the next text takes what is unclaimed."""
     texts = ["", "", "user", "\n", "Is it i?", "", "\n"]
