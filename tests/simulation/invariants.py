@@ -153,8 +153,7 @@ class Watch:
     def submitting(self, prepared: Prepared) -> None:
         """The engine is about to be given a request."""
         count = len(prepared.sequences)
-        known: dict[PreparedSequence, list[Told]] = {}
-        expected = [known.get(one) or known.setdefault(one, alone(one)) for one in prepared.sequences]
+        expected = _expected(prepared.sequences)
         asked = Asked(prepared, self._due(self._bound_s), self._loop.time() + AT_LAST_S, expected, [0] * count, set(range(count)))
         self.requests[prepared.request_id] = asked
         asking.get().append(asked)
@@ -191,7 +190,7 @@ class Watch:
         self.trace("told", request_id, *((event.seq, event.token, event.finish and event.finish.value) for event in batch))
         before = asked.told
         for event in batch:
-            _require(event.seq in asked.open, "once: an event after the end", request_id, event.seq)
+            _require(event.seq in asked.open or event.prompt, "once: an event after the end", request_id, event.seq)
             self._check(asked, event, before)
             if event.finish:
                 asked.open.discard(event.seq)
@@ -292,6 +291,17 @@ class Watch:
 
     def _due(self, seconds: float) -> float:
         return max(self._loop.time(), self._slow) + seconds - self._excused
+
+
+def _expected(sequences: Sequence[PreparedSequence]) -> list[list[Told]]:
+    """What each is told. A prompt that several have is told once, as the first one's, even if that has ended."""
+    told, firsts = [alone(one) for one in sequences], set()
+    for number, one in enumerate(sequences):
+        prompt = one.tokens, one.echo_from, one.logprobs, one.salt
+        if prompt in firsts:
+            told[number] = [event for event in told[number] if not event[4]]
+        firsts.add(prompt)
+    return told
 
 
 class WatchedStream(Stream):
