@@ -36,14 +36,16 @@ def memory_total(root: Path = ROOT) -> int:
 
 def memory_available(root: Path = ROOT) -> int:
     """Bytes a new program may take without swapping; all of it where the system does not say. Cached files count as free."""
-    free = [max(0, limit - used) for limit, used in _memory(root)]
+    return memory(root)[0]
+
+
+def memory(root: Path = ROOT) -> tuple[int, int]:
+    """``memory_available`` and ``memory_total``, in one look, which takes a third of a millisecond."""
+    groups = list(_memory(root))
+    total = min((limit for limit, _ in groups), default=ram())
+    free = [max(0, limit - used) for limit, used in groups]
     free += [int(line.split()[1]) * 1024 for line in _lines(root / "proc/meminfo") if line.startswith("MemAvailable:")]
-    return min(free, default=memory_total(root))
-
-
-def memory() -> tuple[int, int]:
-    """Bytes that are available, and all there are."""
-    return memory_available(), memory_total()
+    return min(free, default=total), min(total, ram())
 
 
 def cpu_quota(root: Path = ROOT) -> float | None:

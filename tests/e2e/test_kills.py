@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from tests.e2e.storm import CONFIG, PATIENCE_S, SIGNALS, STALL_S, Load, answer, engine, holdings, hurt, ready, spec, told
@@ -113,6 +114,22 @@ def test_a_request_that_kills_the_engine_twice_is_refused_from_then_on_and_hurts
             assert (end.finish, end.error) == (Finish.ERROR, REFUSED)
             assert made.health().counts.steps == before
             assert (await answer(made, spec("other 0", 3)))[-1].finish is not Finish.ERROR
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.fault("C10")
+def test_what_killed_an_engine_that_did_nothing_else_is_refused_to_other_keys_too() -> None:
+    async def scenario() -> None:
+        async with engine(("-c", DEADLY)) as (made, _):
+            assert (await answer(made, spec("a Z", 3, seed=1)))[-1].error == REFUSED
+            await ready(made)
+            before = made.health().counts.steps
+            theirs = await prepare(made, [spec("a Z", 3, seed=2)])
+            theirs = replace(theirs, tenant="another", sequences=tuple(replace(one, salt=b"another's") for one in theirs.sequences))
+            (end,) = [event async for batch in made.submit(theirs) for event in batch]
+            assert (end.finish, end.error, made.health().counts.steps) == (Finish.ERROR, REFUSED, before)
+            assert (made.health().incidents.crashed, made.health().incidents.quarantined) == (2, 2)
 
     asyncio.run(scenario())
 

@@ -11,7 +11,7 @@ from tests.backends.native.front.test_engine import answer, loader, play, spec, 
 from quintet.backends.base import State
 from quintet.backends.native.core.types import U8, Batch
 from quintet.backends.native.front.engine import Engine
-from quintet.backends.native.front.pressure import AGAIN_S, KEEP, TAKE, TAKE_AGAIN, Pressure
+from quintet.backends.native.front.pressure import AGAIN_S, KEEP, LOOK_S, TAKE, TAKE_AGAIN, Pressure
 from quintet.backends.native.wire.messages import Shed
 from quintet.backends.toy import ToyRunner
 from quintet.events import Finish
@@ -37,8 +37,9 @@ def test_one_who_refuses_takes_again_only_when_there_is_clearly_more() -> None:
     free = [4, 5, 6, 7, 6]
     pressure = Pressure(lambda: (free.pop(0), 100))
     shorts = []
-    for now in range(5):
-        pressure.look(float(now))
+    for look in range(5):
+        for part in (0.0, 0.5, 1.0):  # more often than need be
+            pressure.look(LOOK_S * look + part)
         shorts.append(pressure.short)
     assert shorts == [True, True, True, False, False]
     assert pressure.usage == pytest.approx(0.94)
@@ -60,11 +61,11 @@ def test_an_engine_is_told_to_give_back_now_and_then_and_refuses_only_when_that_
     assert caplog.messages[-1] == "memory runs short (93 % is in use): the engine gives back what it keeps"
     world.memory = (4 * GIB // 100, GIB)
     world.run(1)
-    world.wait(2.0)
+    world.wait(2 * LOOK_S)
     assert world.made.short_of_memory()
     assert world.told() == [1], "what was taken runs"
     world.memory = (GIB // 2, GIB)
-    world.wait(2.0)
+    world.wait(2 * LOOK_S)
     assert not world.made.short_of_memory()
     health = world.made.health(draining=False)
     assert (health.incidents.shed >= 4, health.incidents.short, health.memory) == (True, 1, 0.5)

@@ -15,6 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+LOOK_S = 2.0
+"""Between two looks: they read some files of the system."""
+
 AGAIN_S = 10.0
 """What is kept anew meanwhile is given back no sooner."""
 
@@ -41,19 +44,22 @@ class Pressure:
     """What is to be done now.
 
     Args:
-        memory: bytes that can still be had, and all there are; asked at each look.
+        memory: bytes that can still be had, and all there are.
     """
 
     def __init__(self, memory: Callable[[], tuple[int, int]]) -> None:
         self._memory = memory
-        self._shed_at = float("-inf")
+        self._looked = self._shed_at = float("-inf")
         self.short = False
         """Nothing new is taken."""
         self.usage = 0.0
         """Share of the memory that is in use."""
 
     def look(self, now: float) -> bool:
-        """Look, at ``now`` (seconds); True: what is kept is to be given back."""
+        """Look, at ``now`` (seconds), if it is time; True: what is kept is to be given back."""
+        if now - self._looked < LOOK_S:
+            return False
+        self._looked = now
         free, total = self._memory()
         self.usage = 1 - free / total
         self.short = (TAKE_AGAIN if self.short else TAKE).reached(free, total)

@@ -273,8 +273,9 @@ class Supervisor:
             now, idle = self._clock(), self.state is State.READY and not self._work.live
             if idle:
                 self._link.send(Ping())
-            self._watchdog.watch(now)
-            self._later("watch", self._watchdog.pause_s(idle=idle), self._look)
+            wait = self._watchdog.pause_s(idle=idle)
+            self._watchdog.watch(now, wait)
+            self._later("watch", wait, self._look)
 
     def _look(self) -> None:
         now = self._clock()

@@ -9,8 +9,8 @@ from __future__ import annotations
 STALL_S = 10.0
 """Work waits and no step finished for so long, or a question went unanswered: the engine hangs."""
 
-DRAIN_STALL_S = 4.0
-"""The same while the server wants to end, which is to take five seconds where nothing moves any more."""
+DRAIN_STALL_S = 3.0
+"""The same while the server wants to end: that is to take no more than five seconds, with what comes after, where nothing moves."""
 
 SLOW_STEPS = 4
 """Or for so many of its longest steps, estimated or seen, if that is more: a large model on a small machine is slow, and not stuck."""
@@ -34,7 +34,7 @@ class Watchdog:
     """
 
     def __init__(self, now: float, least_s: float = STALL_S) -> None:
-        self._moved = self._looked = self._turned = now
+        self._moved = self._due = self._turned = now
         self._least_s = least_s
         self._estimate = self._longest = self._before = 0.0  # seconds of a step: told by the worker, seen lately, seen before that
 
@@ -66,14 +66,14 @@ class Watchdog:
         self._estimate, self._longest, self._before = step_s, 0.0, 0.0
         self._moved = self._turned = now
 
-    def watch(self, now: float) -> None:
-        """The next look is after ``pause_s``."""
-        self._looked = now
+    def watch(self, now: float, pause_s: float) -> None:
+        """The next look is to be so much later."""
+        self._due = now + pause_s
 
     def look(self, now: float) -> None:
         """Look. One that is much too late tells that it is this process that stood still: what the worker sent meanwhile is unread."""
         self._turn(now)
-        if now - self._looked > self.stall_s / 2:
+        if now - self._due > self.stall_s / 2:
             self._moved = now
 
     def still(self, now: float) -> float:
