@@ -15,8 +15,8 @@ from tests.server.scripted import ScriptedBackend
 from quintet.config import ServerConfig
 
 SOURCES = Path(__file__).parents[2] / "src" / "quintet"
-DATED = {"server/completions.py"}
-"""Files that ask for the date: ``created``, and the lines of the log."""
+DATED = {"server/completions.py", "ledger/ledger.py", "cli/keys.py", "cli/serve.py"}
+"""Files that ask for the date: ``created``, and the lines of the log; the rows of the ledger; when keys were made, and whether they expire."""
 
 
 @pytest.mark.fault("D09")
