@@ -15,6 +15,7 @@
 # make test-sampling   over 10,000 random cases of sampling against its numpy twin (2 minutes)
 # make test-schemas    2,000 random JSON schemas, each generated to the end on the bundled model (10 minutes)
 # make test-kills      300 kills, crashes and stops of the engine's process under load (5 minutes)
+# make test-ledger     the server killed 100 times under load, its ledger's writer at 500 points (10 minutes)
 # make test-cancels    1,000 clients that leave at random moments (1 minute)
 # make test-repeats    20 prompts, 200 times each, under load: one answer each (10 minutes)
 # make sanitize        under the address, undefined-behaviour and thread sanitizers
@@ -28,7 +29,7 @@ STAMPS := $(VENV)/stamps
 NATIVE := CMakeLists.txt csrc/CMakeLists.txt $(wildcard csrc/*.cpp csrc/*.h csrc/*/*.cpp csrc/*/*.h)
 
 .PHONY: serve setup test check support faults diagrams bench bench-serve clean
-.PHONY: test-clients test-fuzz test-sampling test-schemas test-kills test-cancels test-repeats sanitize test-emulated neon
+.PHONY: test-clients test-fuzz test-sampling test-schemas test-kills test-ledger test-cancels test-repeats sanitize test-emulated neon
 .DEFAULT_GOAL := serve
 .DELETE_ON_ERROR:
 # Stamps of one set-up build on each other, so a parallel make must not run ahead.
@@ -51,6 +52,10 @@ test-schemas: setup
 
 test-kills: setup
 	@QUINTET_TEST_KILLS=300 $(BIN)/python -m pytest --timeout 1800 tests/e2e/test_kills.py $(ARGS)
+
+test-ledger: setup
+	@QUINTET_TEST_LEDGER_KILLS=100 QUINTET_TEST_LEDGER_POINTS=500 $(BIN)/python -m pytest --timeout 3600 tests/e2e/test_ledger_kills.py \
+		tests/ledger/test_crashes.py $(ARGS)
 
 test-cancels: setup
 	@QUINTET_TEST_CANCELS=1000 $(BIN)/python -m pytest --timeout 1800 tests/e2e/test_cancels.py $(ARGS)

@@ -34,6 +34,17 @@ RopeParams rope_from(const nb::dict& d) {
   return r;
 }
 
+ExpertConfig experts_from(const nb::dict& d) {
+  ExpertConfig e;
+  e.count = field<int>(d, "count");
+  e.used = field<int>(d, "used");
+  e.ffn = field<int>(d, "ffn");
+  e.shared = field<int>(d, "shared");
+  e.normalise = field<bool>(d, "normalise");
+  e.scale = field<float>(d, "scale");
+  return e;
+}
+
 LayerConfig layer_from(const nb::dict& d) {
   LayerConfig l;
   l.pre_norm = field<bool>(d, "pre_norm");
@@ -46,6 +57,7 @@ LayerConfig layer_from(const nb::dict& d) {
   l.attn_cap = field<float>(d, "attn_cap");
   l.residual_scale = field<float>(d, "residual_scale");
   l.activation = choice<Activation>(d, "activation", {{"silu", Activation::silu}, {"gelu", Activation::gelu}});
+  if (!d["experts"].is_none()) l.experts = experts_from(field<nb::dict>(d, "experts"));
   return l;
 }
 

@@ -49,6 +49,8 @@ struct Kernels {
   void (*gelu_mul)(const float* gate, const float* up, int n, float* out);  // out = gelu(gate) * up, in gelu's tanh form
   void (*soft_cap)(float* x, float cap, int n);                             // x = cap * tanh(x / cap), n a multiple of 16
   void (*add)(float* x, const float* y, int n);                             // x += y
+  void (*add_scaled)(float* x, const float* y, float s, int n);             // x += s * y
+  float (*dot)(const float* x, const float* y, int n);                      // sum of x * y
   void (*scale_row)(float* x, float s, int n);                              // x *= s
   void (*rope)(float* x, const float* cos, const float* sin, int dim);      // pairs (i, i + dim/2)
   void (*to_half)(const float* x, int n, uint16_t* out);

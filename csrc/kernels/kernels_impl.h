@@ -105,6 +105,16 @@ void add(float* x, const float* y, int n) {
   for (int i = 0; i < n; i += 16) V::store(x + i, V::add(V::load(x + i), V::load(y + i)));
 }
 
+void add_scaled(float* x, const float* y, float s, int n) {
+  for (int i = 0; i < n; i += 16) V::store(x + i, V::fma(V::set1(s), V::load(y + i), V::load(x + i)));
+}
+
+float dot(const float* x, const float* y, int n) {
+  F sum = V::set1(0.0f);
+  for (int i = 0; i < n; i += 16) sum = V::fma(V::load(x + i), V::load(y + i), sum);
+  return V::hsum(sum);
+}
+
 void scale_row(float* x, float s, int n) {
   for (int i = 0; i < n; i += 16) V::store(x + i, V::mul(V::load(x + i), V::set1(s)));
 }
@@ -221,8 +231,10 @@ template <int... Sizes, class Pass> inline void in_passes(int m, Pass pass) {
 void attend(const AttendArgs& a);  // attend.h
 
 constexpr Kernels table(const char* name, decltype(Kernels::gemm_tile) gemm_tile) {
-  return {name,      gemm_tile, quantize_block, quantize_row, rms_norm,        attend,      silu_mul,          gelu_mul,    soft_cap, add,
-          scale_row, rope,      to_half,        row_max,      row_max_checked, row_sum_exp, row_sum_exp_times, row_moments, row_exp};
+  return {
+      name,       gemm_tile, quantize_block, quantize_row, rms_norm, attend,  silu_mul,        gelu_mul,    soft_cap,          add,
+      add_scaled, dot,       scale_row,      rope,         to_half,  row_max, row_max_checked, row_sum_exp, row_sum_exp_times, row_moments,
+      row_exp};
 }
 
 }  // namespace

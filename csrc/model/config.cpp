@@ -1,4 +1,5 @@
 #include "model/config.h"
+#include <algorithm>
 #include <cmath>
 #include <stdexcept>
 #include "model/model.h"
@@ -14,7 +15,17 @@ bool within(int v, int max) { return v > 0 && v <= max; }
 
 bool sane(float v) { return std::isfinite(v) && v >= 0; }
 
+void check(const ExpertConfig& e) {
+  require(within(e.count, 4096) && within(e.used, std::min(e.count, kMaxUsed)) && within(e.ffn, 1 << 22) && e.ffn % 32 == 0,
+          "model: a number or width of experts is out of range");
+  require(e.shared >= 0 && e.shared <= 1 << 22 && e.shared % 32 == 0 && sane(e.scale), "model: a shared expert is out of range");
+}
+
 void check(const LayerConfig& l, const Config& c) {
+  if (l.experts.count) {
+    check(l.experts);
+    require(int64_t(l.experts.count) * std::max(l.experts.ffn, c.hidden) < 1 << 30, "model: experts of too many rows");
+  }
   require(l.rope >= -1 && l.rope < int(c.ropes.size()), "model: a layer's rotation is not there");
   require(l.window >= 0, "model: a window is out of range");
   require(sane(l.attn_scale) && sane(l.attn_cap) && sane(l.residual_scale), "model: a factor is out of range");

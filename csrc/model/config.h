@@ -8,6 +8,14 @@ namespace quintet {
 enum class QkNorm { none, head, full };  // of q and k before the rotation: each head by itself, or all heads as one vector
 enum class Activation { silu, gelu };    // of the gate; gelu in its tanh form
 
+// A feed-forward part of which each row takes a few: those with the largest softmax of a product with the row.
+struct ExpertConfig {
+  int count = 0, used = 0, ffn = 0;  // count 0: there are none
+  int shared = 0;                    // width of one more, which every row takes
+  bool normalise = true;             // the weights of those that are used sum to 1
+  float scale = 1;                   // on the weights
+};
+
 struct LayerConfig {
   bool pre_norm = true;    // RMS norms of what goes into attention and feed-forward,
   bool post_norm = false;  // and of what comes out, before it is added
@@ -19,6 +27,7 @@ struct LayerConfig {
   float attn_cap = 0;        // scores s become cap * tanh(s / cap); 0 = they stay
   float residual_scale = 1;  // on what attention and feed-forward add
   Activation activation = Activation::silu;
+  ExpertConfig experts;
 };
 
 struct Config {

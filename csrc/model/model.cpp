@@ -23,9 +23,7 @@ namespace {
 
 // Rows that one phase of the feed-forward handles at a time: its scratch stays in the first-level cache.
 constexpr int kRowBlock = 32;
-// Row-wise work below this many floats is done before a second thread has heard of it.
-constexpr int kSerialFloats = 2048;
-constexpr int kPhasesPerLayer = 10;
+constexpr int kPhasesPerLayer = 16;
 
 template <class T> void grow(std::vector<T>& v, size_t n) {
   if (v.size() < n) v.resize(n);
@@ -65,22 +63,6 @@ void Model::check(const Batch& b) const {
     if (b.rows[i] < 0 || b.rows[i] >= b.total) fail("forward: a row out of range");
 }
 
-// A phase of a matrix product's tiles, a few to a unit: enough units to balance the threads, few enough that claiming costs nothing.
-template <class Tile> void Model::tiles(Team::Walk& walk, int count, Tile tile) {
-  const int chunk = std::max(1, count / (6 * team_.size()));
-  walk.phase((count + chunk - 1) / chunk, [&](int u) {
-    for (int t = u * chunk; t < std::min(count, (u + 1) * chunk); t++) tile(t);
-  });
-}
-
-// A phase of row-wise work; a little of it is done by one thread, as dividing it would cost more.
-template <class Row> void Model::rows(Team::Walk& walk, int live, Row row) {
-  const int chunk = live * config_.hidden <= kSerialFloats ? live : std::clamp(live / team_.size(), 1, 4);
-  walk.phase((live + chunk - 1) / chunk, [&](int u) {
-    for (int r = u * chunk; r < std::min(live, (u + 1) * chunk); r++) row(r);
-  });
-}
-
 void Model::project_qkv(Pass& p, const Layer& layer, Team::Walk& walk) {
   const int q = layer.q->tiles(), k = layer.k->tiles(), v = layer.v->tiles();
   tiles(walk, q + k + v, [&](int u) {
@@ -90,23 +72,28 @@ void Model::project_qkv(Pass& p, const Layer& layer, Team::Walk& walk) {
   });
 }
 
-// gate and up for 32 columns at a time, act(gate) * up, quantised at once: the product never goes to memory as floats.
-void Model::feed_forward(Pass& p, const Layer& layer, int live, Team::Walk& walk) {
-  float* gate = p.threads[size_t(walk.thread)].scratch.data();
+// gate and up for 32 columns and rows [from, to), act(gate) * up, quantised at once: the product never goes to memory as floats.
+void Model::gated_block(Pass& p, const Layer& layer, const Gated& part, int block, int from, int to, int thread) const {
+  float* gate = p.threads[size_t(thread)].scratch.data();
   float* up = gate + kRowBlock * 32;
-  tiles(walk, config_.ffn / 32, [&](int u) {
-    for (int r0 = 0; r0 < live; r0 += kRowBlock) {
-      const int n = std::min(kRowBlock, live - r0);
-      const uint8_t* in = p.in.data() + size_t(r0) * p.in_row;
-      for (int t = 0; t < 2; t++) {
-        k_.gemm_tile(*layer.gate, 2 * u + t, in, p.in_row, n, gate + 16 * t, 32, false);
-        k_.gemm_tile(*layer.up, 2 * u + t, in, p.in_row, n, up + 16 * t, 32, false);
-      }
-      if (layer.c.activation == Activation::gelu) k_.gelu_mul(gate, up, 32 * n, gate);
-      else k_.silu_mul(gate, up, 32 * n, gate);
-      for (int r = 0; r < n; r++) k_.quantize_block(gate + 32 * r, config_.ffn, u, p.ffn.data() + size_t(r0 + r) * p.ffn_row);
+  for (int r0 = from; r0 < to; r0 += kRowBlock) {
+    const int n = std::min(kRowBlock, to - r0);
+    const uint8_t* in = part.in.data() + size_t(r0) * p.in_row;
+    for (int t = 0; t < 2; t++) {
+      k_.gemm_tile(part.gate, part.first_tile + 2 * block + t, in, p.in_row, n, gate + 16 * t, 32, false);
+      k_.gemm_tile(part.up, part.first_tile + 2 * block + t, in, p.in_row, n, up + 16 * t, 32, false);
     }
-  });
+    if (layer.c.activation == Activation::gelu) k_.gelu_mul(gate, up, 32 * n, gate);
+    else k_.silu_mul(gate, up, 32 * n, gate);
+    for (int r = 0; r < n; r++) k_.quantize_block(gate + 32 * r, part.ffn, block, part.out.data() + size_t(r0 + r) * part.out_row);
+  }
+}
+
+void Model::feed_forward(Pass& p, const Layer& layer, int live, Team::Walk& walk) {
+  const int ffn = layer.dense_ffn(config_);
+  const Gated part{*layer.gate, *layer.up, 0, ffn, p.in, p.ffn, activation_row_bytes(ffn)};
+  tiles(walk, ffn / 32, [&](int block) { gated_block(p, layer, part, block, 0, live, walk.thread); });
+  give(p, layer.ffn_by_branch(), *layer.down, p.ffn, part.out_row, live, walk);
 }
 
 // The last layer's keys and values are stored: from here on only the wanted rows matter.
@@ -122,10 +109,9 @@ void Model::keep_wanted(Pass& p) {
 }
 
 // What a layer adds to the rows: at once, or into the branch, to be normed or scaled first.
-void Model::give(Pass& p, const Layer& layer, const Packed& w, const std::vector<uint8_t>& in, size_t in_row, int live, Team::Walk& walk) {
-  float* to = layer.by_branch() ? p.branch.data() : p.x.data();
-  tiles(walk, w.tiles(),
-        [&](int t) { k_.gemm_tile(w, t, in.data(), in_row, live, to + 16 * t, size_t(config_.hidden), !layer.by_branch()); });
+void Model::give(Pass& p, bool by_branch, const Packed& w, const std::vector<uint8_t>& in, size_t in_row, int live, Team::Walk& walk) {
+  float* to = by_branch ? p.branch.data() : p.x.data();
+  tiles(walk, w.tiles(), [&](int t) { k_.gemm_tile(w, t, in.data(), in_row, live, to + 16 * t, size_t(config_.hidden), !by_branch); });
 }
 
 void Model::take_branch(Pass& p, const Layer& layer, const std::vector<float>& norm, int r) {
@@ -146,6 +132,7 @@ void Model::run_layers(Pass& p, Team::Walk& walk) {
     float* normed = weight.empty() ? row : p.threads[size_t(thread)].scratch.data();
     if (!weight.empty()) k_.rms_norm(row, weight.data(), c.hidden, c.norm_eps, normed);
     k_.quantize_row(normed, c.hidden, p.in.data() + size_t(r) * p.in_row);
+    return normed;
   };
   rows(walk, live, [&](int r) {
     float* row = p.x.data() + size_t(r) * size_t(c.hidden);
@@ -167,18 +154,35 @@ void Model::run_layers(Pass& p, Team::Walk& walk) {
     walk.phase(int(units.size()), [&](int u) { attend(p, l, units[size_t(u)], thread); });
     rows(walk, live,
          [&](int r) { k_.quantize_row(p.attended.data() + size_t(r) * size_t(width), width, p.heads.data() + size_t(r) * p.heads_row); });
-    give(p, layer, *layer.o, p.heads, p.heads_row, live, walk);
+    give(p, layer.attn_by_branch(), *layer.o, p.heads, p.heads_row, live, walk);
     rows(walk, live, [&](int r) {
-      if (layer.by_branch()) take_branch(p, layer, layer.post_attn_norm, r);
-      enter(layer.ffn_norm, r);
+      if (layer.attn_by_branch()) take_branch(p, layer, layer.post_attn_norm, r);
+      const float* normed = enter(layer.ffn_norm, r);
+      if (layer.c.experts.count) route(p, layer, normed, r, thread);
     });
-    feed_forward(p, layer, live, walk);
-    give(p, layer, *layer.down, p.ffn, p.ffn_row, live, walk);
+    if (layer.c.experts.count) run_experts(p, l, live, walk);
+    if (layer.dense_ffn(c)) feed_forward(p, layer, live, walk);
     rows(walk, live, [&](int r) {
-      if (layer.by_branch()) take_branch(p, layer, layer.post_ffn_norm, r);
+      if (layer.c.experts.count) combine(p, layer, r);
+      if (layer.ffn_by_branch()) take_branch(p, layer, layer.post_ffn_norm, r);
       enter(last ? output_norm_ : layers_[size_t(l) + 1].attn_norm, r);
     });
   }
+}
+
+// What only some layers need, for t rows.
+void Model::reserve(Pass& p, const Layer& layer, size_t t) const {
+  const ExpertConfig& e = layer.c.experts;
+  const size_t hidden = size_t(config_.hidden), pairs = t * size_t(e.used);
+  if (layer.ffn_by_branch()) grow(p.branch, t * hidden);
+  grow(p.ffn, t * activation_row_bytes(layer.dense_ffn(config_)));
+  grow(p.chosen, pairs);
+  grow(p.slots, pairs);
+  grow(p.weights, pairs);
+  grow(p.expert_in, pairs * p.in_row);
+  grow(p.expert_ffn, pairs * activation_row_bytes(e.ffn));
+  grow(p.expert_out, pairs * hidden);
+  for (Pass::Own& own : p.threads) grow(own.scores, size_t(e.count + 15));
 }
 
 // Every buffer is sized here, so that nothing can fail once the threads run.
@@ -189,14 +193,14 @@ void Model::prepare(Pass& p, const Batch& b) {
   p.qkv_width = (c.heads + 2 * c.kv_heads) * c.head_dim;
   p.in_row = activation_row_bytes(c.hidden);
   p.heads_row = activation_row_bytes(c.heads * c.head_dim);
-  p.ffn_row = activation_row_bytes(c.ffn);
   grow(p.x, t * size_t(c.hidden));
-  if (std::any_of(layers_.begin(), layers_.end(), [](const Layer& l) { return l.by_branch(); })) grow(p.branch, t * size_t(c.hidden));
+  p.threads.resize(size_t(team_.size()));
+  p.groups.resize(layers_.size());
+  for (const Layer& layer : layers_) reserve(p, layer, t);
   grow(p.qkv, t * size_t(p.qkv_width));
   grow(p.attended, t * size_t(c.heads * c.head_dim));
   grow(p.in, t * p.in_row);
   grow(p.heads, t * p.heads_row);
-  grow(p.ffn, t * p.ffn_row);
   p.row_segment.clear();
   p.row_position.clear();
   size_t pages = 0;
@@ -207,7 +211,6 @@ void Model::prepare(Pass& p, const Batch& b) {
     }
     pages = std::max(pages, size_t(p.row_position.back()) / kPage + 1);
   }
-  p.threads.resize(size_t(team_.size()));
   for (auto& own : p.threads) {
     grow(own.scratch, std::max({size_t(c.hidden), size_t(kRowBlock) * 64, 4 * pages * kPage}));
     grow(own.keys, pages);

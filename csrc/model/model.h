@@ -18,6 +18,7 @@ namespace quintet {
 
 constexpr int kPage = 16;  // tokens per KV page = lanes of a register
 constexpr int kMaxHeadDim = 1024;
+constexpr int kMaxUsed = 64;  // experts of a row
 
 struct Batch {
   const int32_t* tokens;   // [T]
@@ -65,12 +66,25 @@ class Model {
   struct Layer {
     LayerConfig c;
     std::optional<Packed> q, k, v, o, gate, up, down;
+    std::optional<Packed> gate_exps, up_exps, down_exps;  // of all experts, one after the other
+    std::vector<float> router;                            // [experts, hidden]
     std::vector<float> attn_norm, ffn_norm, post_attn_norm, post_ffn_norm, q_norm, k_norm, q_bias, k_bias, v_bias;
-    // What the layer adds must be normed or scaled before it is added.
-    bool by_branch() const { return c.post_norm || c.residual_scale != 1.0f; }
+    // What the blocks add must be normed, scaled or summed before it is added.
+    bool attn_by_branch() const { return c.post_norm || c.residual_scale != 1.0f; }
+    bool ffn_by_branch() const { return attn_by_branch() || c.experts.count; }
+    // Width of the part that every row takes.
+    int dense_ffn(const Config& all) const { return c.experts.count ? c.experts.shared : all.ffn; }
   };
   struct Unit {
     int segment, kv_head, head_from, head_to, row_from, row_to;  // rows: indexes into the live rows
+  };
+  // A gated part as rows of matrices that may hold several, and where its rows come from and go to.
+  struct Gated {
+    const Packed &gate, &up;
+    int first_tile, ffn;
+    const std::vector<uint8_t>& in;
+    std::vector<uint8_t>& out;
+    size_t out_row;
   };
   struct Pass;  // the buffers and views of one forward: pass.h
 
@@ -90,16 +104,24 @@ class Model {
   void rotate_and_store(Pass& p, int layer, int row);
   void attend(Pass& p, int layer, const Unit& unit, int thread);
 
+  // experts.cpp
+  void route(Pass& p, const Layer& layer, const float* row, int r, int thread) const;
+  void group(Pass& p, int layer, int live) const;
+  void run_experts(Pass& p, int layer, int live, Team::Walk& walk);
+  void combine(Pass& p, const Layer& layer, int r) const;
+
   // model.cpp
   void check(const Batch& b) const;
   void prepare(Pass& p, const Batch& b);
+  void reserve(Pass& p, const Layer& layer, size_t t) const;
   void run_layers(Pass& p, Team::Walk& walk);
   template <class Row> void rows(Team::Walk& walk, int live, Row row);
   template <class Tile> void tiles(Team::Walk& walk, int count, Tile tile);
   void project_qkv(Pass& p, const Layer& layer, Team::Walk& walk);
   void keep_wanted(Pass& p);
   void feed_forward(Pass& p, const Layer& layer, int live, Team::Walk& walk);
-  void give(Pass& p, const Layer& layer, const Packed& w, const std::vector<uint8_t>& in, size_t in_row, int live, Team::Walk& walk);
+  void gated_block(Pass& p, const Layer& layer, const Gated& part, int block, int from, int to, int thread) const;
+  void give(Pass& p, bool by_branch, const Packed& w, const std::vector<uint8_t>& in, size_t in_row, int live, Team::Walk& walk);
   void take_branch(Pass& p, const Layer& layer, const std::vector<float>& norm, int row);
   void finish_logits(float* logits, int n) const;
 

@@ -1,9 +1,13 @@
-// The buffers and views of one forward pass; kept from one to the next.
+// One forward pass: its buffers and views, kept from one to the next, and how its phases are divided.
 #pragma once
+#include <algorithm>
 #include <vector>
 #include "model/model.h"
 
 namespace quintet {
+
+// Row-wise work below this many floats is done before a second thread has heard of it.
+constexpr int kSerialFloats = 2048;
 
 struct Model::Pass {
   const Batch* batch = nullptr;
@@ -14,12 +18,37 @@ struct Model::Pass {
   std::vector<float> qkv, attended;            // [T, heads + 2 kv_heads, head_dim], [T, heads, head_dim]
   std::vector<uint8_t> in, heads, ffn;         // quantised rows: normed x, attended, gate * up
   struct Own {
-    std::vector<float> scratch;
+    std::vector<float> scratch, scores;
     std::vector<const uint16_t*> keys, values;
   };
+  struct Group {
+    int expert, from, to;  // slots
+  };
+  std::vector<int> chosen, slots;              // [T, used]: experts, and where each pair of row and expert is computed
+  std::vector<float> weights;                  // [T, used]
+  std::vector<std::vector<Group>> groups;      // per layer
+  std::vector<int> next_slot;                  // scratch of grouping
+  std::vector<uint8_t> expert_in, expert_ffn;  // per slot
+  std::vector<float> expert_out;
   std::vector<Own> threads;  // each thread's own
-  size_t in_row = 0, heads_row = 0, ffn_row = 0;
+  size_t in_row = 0, heads_row = 0;
   int qkv_width = 0;
 };
+
+// A phase of a matrix product's tiles, a few to a unit: enough units to balance the threads, few enough that claiming costs nothing.
+template <class Tile> void Model::tiles(Team::Walk& walk, int count, Tile tile) {
+  const int chunk = std::max(1, count / (6 * team_.size()));
+  walk.phase((count + chunk - 1) / chunk, [&](int u) {
+    for (int t = u * chunk; t < std::min(count, (u + 1) * chunk); t++) tile(t);
+  });
+}
+
+// A phase of row-wise work; a little of it is done by one thread, as dividing it would cost more.
+template <class Row> void Model::rows(Team::Walk& walk, int live, Row row) {
+  const int chunk = live * config_.hidden <= kSerialFloats ? live : std::clamp(live / team_.size(), 1, 4);
+  walk.phase((live + chunk - 1) / chunk, [&](int u) {
+    for (int r = u * chunk; r < std::min(live, (u + 1) * chunk); r++) row(r);
+  });
+}
 
 }  // namespace quintet

@@ -48,9 +48,13 @@ std::optional<Packed>* Model::matrix_slot(const std::string& name, int* rows, in
   if (part == "k") return slot(y.k, kv, c.hidden);
   if (part == "v") return slot(y.v, kv, c.hidden);
   if (part == "o") return slot(y.o, c.hidden, q);
-  if (part == "gate") return slot(y.gate, c.ffn, c.hidden);
-  if (part == "up") return slot(y.up, c.ffn, c.hidden);
-  if (part == "down") return slot(y.down, c.hidden, c.ffn);
+  const int dense = y.dense_ffn(c), count = y.c.experts.count, ffn = y.c.experts.ffn;
+  if (part == "gate" && dense) return slot(y.gate, dense, c.hidden);
+  if (part == "up" && dense) return slot(y.up, dense, c.hidden);
+  if (part == "down" && dense) return slot(y.down, c.hidden, dense);
+  if (part == "gate_exps" && count) return slot(y.gate_exps, count * ffn, c.hidden);
+  if (part == "up_exps" && count) return slot(y.up_exps, count * ffn, c.hidden);
+  if (part == "down_exps" && count) return slot(y.down_exps, count * c.hidden, ffn);
   return nullptr;
 }
 
@@ -72,6 +76,7 @@ std::vector<float>* Model::vector_slot(const std::string& name, int* size) {
   if (part == "post_ffn_norm" && post) return slot(y.post_ffn_norm, c.hidden);
   if (part == "q_norm" && qk) return slot(y.q_norm, whole ? q : c.head_dim);
   if (part == "k_norm" && qk) return slot(y.k_norm, whole ? kv : c.head_dim);
+  if (part == "router" && y.c.experts.count) return slot(y.router, y.c.experts.count * c.hidden);
   if (part == "q_bias" && y.c.qkv_bias) return slot(y.q_bias, q);
   if (part == "k_bias" && y.c.qkv_bias) return slot(y.k_bias, kv);
   if (part == "v_bias" && y.c.qkv_bias) return slot(y.v_bias, kv);
@@ -109,7 +114,7 @@ void Model::set(const std::string& name, const std::string& type, int rows, int 
   }
   auto* vec = vector_slot(name, &n);
   if (!vec) fail("model: unknown " + tensor);
-  if (rows != 1 || cols != n) fail(tensor + ": wrong shape");
+  if (int64_t(rows) * cols != n || (rows != 1 && !name.ends_with(".router"))) fail(tensor + ": wrong shape");
   std::vector<float> values(static_cast<size_t>(n));
   dequantize_row(type, raw, 0, n, values.data());
   if (rotated) {
@@ -135,9 +140,12 @@ void Model::finish() {
     const std::pair<bool, bool> norms[] = {{pre, !y.attn_norm.empty() && !y.ffn_norm.empty()},
                                            {post, !y.post_attn_norm.empty() && !y.post_ffn_norm.empty()},
                                            {qk, !y.q_norm.empty() && !y.k_norm.empty()},
+                                           {y.c.experts.count, !y.router.empty()},
                                            {bias, !y.q_bias.empty() && !y.k_bias.empty() && !y.v_bias.empty()}};
     const bool vectors = std::all_of(std::begin(norms), std::end(norms), [](auto& one) { return !one.first || one.second; });
-    need(y.q && y.k && y.v && y.o && y.gate && y.up && y.down && vectors, "a tensor of layer " + std::to_string(l));
+    const bool dense = !y.dense_ffn(config_) || (y.gate && y.up && y.down);
+    const bool experts = !y.c.experts.count || (y.gate_exps && y.up_exps && y.down_exps);
+    need(y.q && y.k && y.v && y.o && dense && experts && vectors, "a tensor of layer " + std::to_string(l));
   }
   if (!missing.empty()) fail("model: missing " + missing);
   finished_ = true;
@@ -151,7 +159,7 @@ size_t Model::weight_bytes() const {
   add(embed_);
   add(output_);
   for (const Layer& y : layers_)
-    for (const auto* p : {&y.q, &y.k, &y.v, &y.o, &y.gate, &y.up, &y.down}) add(*p);
+    for (const auto* p : {&y.q, &y.k, &y.v, &y.o, &y.gate, &y.up, &y.down, &y.gate_exps, &y.up_exps, &y.down_exps}) add(*p);
   return sum;
 }
 

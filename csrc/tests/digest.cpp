@@ -171,6 +171,7 @@ Config elaborate() {
     l.attn_cap = i < 2 ? 20.0f : 0.0f;
     l.residual_scale = i == 3 ? 0.3f : 1.0f;
     l.activation = i == 0 ? Activation::silu : Activation::gelu;
+    if (i >= 2) l.experts = {.count = 7, .used = 2, .ffn = 64, .shared = i == 2 ? 32 : 0, .normalise = i == 2, .scale = 1.5f};
   }
   return c;
 }
@@ -209,9 +210,18 @@ void fill(Model& m, const Config& c) {
     mat(p + "k", kv, c.hidden, false);
     mat(p + "v", kv, c.hidden, true);
     mat(p + "o", c.hidden, q, true);
-    mat(p + "gate", c.ffn, c.hidden, true);
-    mat(p + "up", c.ffn, c.hidden, false);
-    mat(p + "down", c.hidden, c.ffn, true);
+    const ExpertConfig& e = layer.experts;
+    if (const int ffn = e.count ? e.shared : c.ffn) {
+      mat(p + "gate", ffn, c.hidden, true);
+      mat(p + "up", ffn, c.hidden, false);
+      mat(p + "down", c.hidden, ffn, true);
+    }
+    if (e.count) {
+      mat(p + "router", e.count, c.hidden, false);
+      mat(p + "gate_exps", e.count * e.ffn, c.hidden, true);
+      mat(p + "up_exps", e.count * e.ffn, c.hidden, false);
+      mat(p + "down_exps", e.count * c.hidden, e.ffn, true);
+    }
   }
   m.finish();
 }

@@ -62,6 +62,7 @@ class TokenEvent(msgspec.Struct, frozen=True, gc=False):
         error: with ``finish=ERROR``: a fixed, client-safe sentence.
         drafts: set on the sequence's terminal event.
         blame: with ``finish=ERROR``.
+        computed: set on a terminal event that carries no token: tokens of the prompt that were computed, or cached, by then.
     """
 
     seq: int
@@ -76,6 +77,7 @@ class TokenEvent(msgspec.Struct, frozen=True, gc=False):
     waited: float = 0.0
     drafts: DraftCounts = NO_DRAFTS
     blame: Blame = Blame.SERVER
+    computed: int = 0
 
     def without_scores(self) -> TokenEvent:
         """The same without log-probabilities."""

@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import itertools
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
@@ -29,6 +31,9 @@ _log = logging.getLogger(__name__)
 
 _SEEDS = 2**64
 _ids = itertools.count(1)  # of requests, in whichever engine: a client's own names mean nothing there
+
+SETTLE_S = 1.0
+"""Seconds that an engine may take to say what became of work that was called off."""
 
 _BROKEN = "The engine stopped before the request was complete."
 
@@ -84,6 +89,7 @@ class Job:
         self._scores = request.logprobs is not None
         self._running = len(self._choices)  # sequences whose terminal event has not come
         self._cached: dict[int, int] = {}
+        self._computed: dict[int, int] = {}  # tokens of prompts that gave none
         self._drafts = NO_DRAFTS
         self._stream: AsyncIterator[Sequence[TokenEvent]] | None = None
         self._read = False  # someone iterates over the events
@@ -92,13 +98,13 @@ class Job:
 
     @property
     def usage(self) -> Usage:
-        """Tokens so far, valid at any time.
+        """Tokens so far, valid at any time; of work that was called off final once it is ``settled``.
 
-        A prompt counts once, and as cached only what no sample of it had to compute. Completion tokens go up to and include the
-        one that ended the choice, be it the end-of-sequence token or the one that completed a stop string; those of ``best_of``
-        candidates that are not returned count too (OpenAI's page: it "can quickly consume your token quota").
+        A prompt counts once, as far as it was computed, and as cached only what no sample of it had to compute. Completion tokens go
+        up to and include the one that ended the choice, be it the end-of-sequence token or the one that completed a stop string; those
+        of ``best_of`` candidates that are not returned count too (OpenAI's page: it "can quickly consume your token quota").
         """
-        prompts = sum(len(sequence.tokens) for sequence in self._prepared.sequences[:: self._candidates])
+        prompts = sum(map(self._prompt_tokens, range(len(self._choices) // self._candidates)))
         completions = sum(choice.completion_tokens for choice in self._choices)
         reasoning = sum(choice.reasoning_tokens for choice in self._choices)
         # Of a draft with which the text went beyond its stop string the part after it was accepted too, and is not in the completion.
@@ -111,6 +117,12 @@ class Job:
         sequences = self._prepared.sequences
         prompts = sum(len(sequence.tokens) for sequence in sequences[:: self._candidates])
         return prompts + sum(sequence.max_tokens for sequence in sequences)
+
+    def _prompt_tokens(self, prompt: int) -> int:
+        first = prompt * self._candidates
+        if any(choice.completion_tokens for choice in self._choices[first : first + self._candidates]):
+            return len(self._prepared.sequences[first].tokens)
+        return self._computed.get(prompt, 0)
 
     def require_room(self) -> None:
         """Nothing if the engine would take all of the job now. That holds until the event loop gets its turn.
@@ -157,6 +169,15 @@ class Job:
         if self._stream is not None:
             self._stop()
 
+    async def settled(self) -> None:
+        """Wait until the engine says what became of work that was called off: a step, and no longer than ``SETTLE_S``."""
+        if self._stream is None or not self._running:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SETTLE_S):
+                async for batch in self._stream:
+                    self._step(batch)
+
     def _step(self, batch: Sequence[TokenEvent]) -> list[Event]:
         events: list[Event] = []
         for event in batch:
@@ -190,6 +211,9 @@ class Job:
     def _count_end(self, event: TokenEvent) -> None:
         self._running -= 1
         prompt = event.seq // self._candidates
+        called_off = event.finish in (Finish.ABORT, Finish.ERROR)
+        computed = event.computed if called_off else len(self._prepared.sequences[event.seq].tokens)
+        self._computed[prompt] = max(computed, self._computed.get(prompt, 0))
         self._drafts = self._drafts.plus(event.drafts)
         self._cached[prompt] = min(event.cached_tokens, self._cached.get(prompt, event.cached_tokens))
 

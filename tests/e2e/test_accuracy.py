@@ -27,6 +27,8 @@ LENGTH = 256
 
 ROUNDING = 1e-2
 """Mean KL to the plain oracle that the stated roundings may cost each layer of a tiny model."""
+ROUTING = 4e-2
+"""The same with experts: of two that are nearly as likely, a row that is rounded may take the other."""
 REMAINDER = 2e-3
 """Mean KL to the oracle that rounds like the engine."""
 
@@ -44,7 +46,8 @@ def engine_logits(load_runner: LoadRunner, path: Path, ids: accuracy.Ids) -> acc
 @pytest.mark.parametrize("spec", [*FAMILIES, *SINGLE_TYPES], ids=lambda spec: spec.name)
 def test_every_family_flag_and_tensor_type_is_close_to_the_reference(spec: TinySpec, tiny_path: TinyPath, load_runner: LoadRunner) -> None:
     ids = random_ids(spec, LENGTH)
-    assert diverge(ids, Reference(tiny_path(spec))(ids), engine_logits(load_runner, tiny_path(spec), ids)).mean_kl < ROUNDING * spec.layers
+    bound = (ROUTING if spec.experts[0] else ROUNDING) * spec.layers
+    assert diverge(ids, Reference(tiny_path(spec))(ids), engine_logits(load_runner, tiny_path(spec), ids)).mean_kl < bound
 
 
 @pytest.mark.parametrize("spec", EXACT, ids=lambda spec: spec.name)
@@ -83,6 +86,14 @@ def changed(**flags: object) -> Callable[[Reference], None]:
         for name, value in flags.items():
             assert getattr(reference, name) != value
             setattr(reference, name, value)
+
+    return apply
+
+
+def with_setting(key: str, value: object) -> Callable[[Reference], None]:
+    def apply(reference: Reference) -> None:
+        setting = reference.file.setting
+        reference.file.setting = lambda name, default=None: value if name == key else setting(name, default)  # type: ignore[method-assign,assignment]
 
     return apply
 
@@ -127,6 +138,9 @@ MISTAKES = {
     "local layers with the rotation of the others": ("gemma3-q8", stretched_everywhere),
     "no YaRN in the other layers": ("olmo3-q8", unstretched_everywhere),
     "LongRoPE's short factors": ("phi4-mini-q8", rotated(plain_frequencies(10000.0))),
+    "one expert fewer": ("qwen3moe-q8", with_setting("expert_used_count", 3)),
+    "two experts fewer": ("olmoe-q8", with_setting("expert_used_count", 1)),
+    "no expert for all": ("granitemoe-q8", without_norms("ffn_down_shexp.weight")),
     "another base": ("llama-wide-q8", rotated(plain_frequencies(11000.0))),
 }
 

@@ -19,6 +19,7 @@ from quintet.events import Usage
 from quintet.ledger import ledger as module
 from quintet.ledger import writer
 from quintet.ledger.ledger import About, Entry, Ledger
+from quintet.ledger.report import Query, usage
 from quintet.ledger.rows import Row, State
 from quintet.ledger.store import Store
 from quintet.ledger.writer import Rows
@@ -56,24 +57,26 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 
 @contextmanager
-def kept(file: Path, *, serve: bool = False, **clocks: Callable[[], float]) -> Iterator[Ledger]:
-    ledger = Ledger(LedgerConfig(file, serve), **clocks)
+def kept(file: Path, *, serve: bool = False, keep: float = 0.0, **clocks: Callable[[], float]) -> Iterator[Ledger]:
+    ledger = Ledger(LedgerConfig(file, serve, keep), **clocks)
     try:
         yield ledger
     finally:
         ledger.close()
 
 
-def run(scenario: Callable[[Ledger], Awaitable[None]], file: Path, *, serve: bool = False, **clocks: Callable[[], float]) -> None:
+def run(
+    scenario: Callable[[Ledger], Awaitable[None]], file: Path, *, serve: bool = False, keep: float = 0.0, **clocks: Callable[[], float]
+) -> None:
     async def whole() -> None:
-        with kept(file, serve=serve, **clocks) as ledger:
+        with kept(file, serve=serve, keep=keep, **clocks) as ledger:
             await asyncio.wait_for(scenario(ledger), PATIENCE_S)
 
     asyncio.run(whole())
 
 
-async def opened(ledger: Ledger, name: str = "a", usage: Usage = USED, key: str = "") -> Entry:
-    return await ledger.open(About(name, key, "toy", "openai", 1, ledger.clock()), lambda: usage)
+async def opened(ledger: Ledger, name: str = "a", used: Usage = USED, key: str = "") -> Entry:
+    return await ledger.open(About(name, key, "toy", "openai", 1, ledger.clock()), lambda: used)
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -126,10 +129,10 @@ def test_of_a_request_that_runs_the_counts_are_noted_and_a_process_that_is_gone_
     file = tmp_path / "ledger.db"
 
     async def scenario(ledger: Ledger) -> None:
-        usage = Usage(7, 1)
-        await ledger.open(About("a", "k", "toy", "openai", 1, ledger.clock()), lambda: usage)
+        used = Usage(7, 1)
+        await ledger.open(About("a", "k", "toy", "openai", 1, ledger.clock()), lambda: used)
         await until(lambda: by_id(file)["a"].completion == 1)
-        usage = Usage(7, 20, cached_tokens=5, reasoning_tokens=2)
+        used = Usage(7, 20, cached_tokens=5, reasoning_tokens=2)
         await until(lambda: by_id(file)["a"].completion == 20)
 
     run(scenario, file)
@@ -263,7 +266,7 @@ def test_what_a_key_has_spent_outlives_the_process(tmp_path: Path) -> None:
 
     async def spend(ledger: Ledger) -> None:
         for key, tokens in (("aaaaaaaa", 5), ("aaaaaaaa", 6), ("bbbbbbbb", 7)):
-            (await opened(ledger, usage=Usage(1, tokens), key=key)).close(State.COMPLETED, "stop", 200, None)
+            (await opened(ledger, used=Usage(1, tokens), key=key)).close(State.COMPLETED, "stop", 200, None)
         assert ledger.spent("aaaaaaaa", now - 60) == 13
 
     async def nothing(ledger: Ledger) -> None:
@@ -273,3 +276,33 @@ def test_what_a_key_has_spent_outlives_the_process(tmp_path: Path) -> None:
 
     run(spend, file, now=lambda: now)
     run(nothing, file, now=lambda: now)
+
+    async def later(ledger: Ledger) -> None:
+        assert ledger.spent("aaaaaaaa", now) == 13, "by days, since it is long ago"
+        assert ledger.spent("aaaaaaaa", 11 * 86_400) == 0
+
+    run(later, file, now=lambda: now + 30 * 86_400)
+
+
+@pytest.mark.fault("J06")
+def test_rows_of_days_that_are_too_old_are_summed_up_and_a_clock_over_midnight_changes_no_sum(tmp_path: Path) -> None:
+    file, day = tmp_path / "ledger.db", 86_400.0
+    wall = 100 * day + 80_000
+
+    async def scenario(ledger: Ledger) -> None:
+        nonlocal wall
+        for number in range(300):
+            (await opened(ledger, str(number), key="aaaaaaaa")).close(State.COMPLETED, "stop", 200, None)
+            wall += 1000 if number % 7 else -3000  # over midnight, back and again
+
+    run(scenario, file, now=lambda: wall)
+    before = usage(file, Query(("day", "key")))
+    assert len(before) > 2
+    last = max(row.arrived for row in rows_in(file).values() if row)
+
+    async def tidied(_: Ledger) -> None:
+        await until(lambda: not rows_in(file) or min(row.arrived for row in rows_in(file).values() if row) >= last // day * day)
+
+    run(tidied, file, keep=90 * day, now=lambda: last + 90 * day)
+    assert 0 < len(rows_in(file)) < 300
+    assert usage(file, Query(("day", "key"))) == before

@@ -117,7 +117,7 @@ class Books(RuleBasedStateMachine):
     @invariant()
     def what_was_spent_is_the_sum_of_all(self) -> None:
         spent: Counter[str] = Counter()
-        for key, _, tokens in self.store.spent(60):
+        for key, _, tokens in self.store.spent(2 * DAY, 60, DAY):
             spent[key] += tokens
         own = Counter({row.key: 0 for row in self.rows.values()})
         for row in self.rows.values():

@@ -106,7 +106,7 @@ def test_every_family_opens_with_the_sizes_it_was_written_with(tmp_path: Path, t
     assert (spec.ffn, spec.vocab, spec.tied) == (tiny.ffn, tiny.vocab, tiny.tied)
     assert spec.norm_eps == pytest.approx(1e-5)
     assert {layer.qkv_bias for layer in spec.layers} == {tiny.architecture == "qwen2"}
-    assert spec.interleaved == (tiny.architecture in ("llama", "granite", "smollm3"))
+    assert spec.interleaved == (tiny.architecture in ("llama", "granite", "granitemoe", "smollm3"))
     rope = spec.ropes[0]
     assert rope.dim == (tiny.rotated or tiny.head_dim)
     assert rope.base == tiny.rope.get("freq_base", 10000.0)
@@ -125,6 +125,9 @@ def test_tensors_are_the_bytes_that_the_library_reads(tmp_path: Path, tiny: Tiny
     names = {"embed": "token_embd", "output": "output", "output_norm": "output_norm"}
     layer = {"o": "attn_output", "gate": "ffn_gate", "up": "ffn_up", "down": "ffn_down", "q": "attn_q", "k": "attn_k", "v": "attn_v"}
     layer |= {"post_attn_norm": "post_attention_norm", "post_ffn_norm": "post_ffw_norm", "q_norm": "attn_q_norm", "k_norm": "attn_k_norm"}
+    layer |= {"router": "ffn_gate_inp", **{f"{name}_exps": f"ffn_{name}_exps" for name in ("gate", "up", "down")}}
+    if tiny.experts[0]:
+        layer |= {name: f"ffn_{name}_shexp" for name in ("gate", "up", "down")}
     if tiny.fused:
         layer |= {"q": "attn_qkv", "k": "attn_qkv", "v": "attn_qkv", "gate": "ffn_up"}
     found: dict[str, bytes] = {}  # what is read of each, one after the other
@@ -198,7 +201,11 @@ BAD_KEYS: list[tuple[dict[str, Any], str]] = [
     ({"llama.rope.scaling.type": "longrope"}, "'llama.rope.scaling.type' must be one of none, linear, yarn"),
     ({"llama.vocab_size": 6}, "'llama.vocab_size' must count as many tokens as 'token_embd.weight' has rows, 5, got 6"),
     ({"tokenizer.ggml.tokens": ["a"]}, "'tokenizer.ggml.tokens' must count as many tokens as 'token_embd.weight' has rows, 5, got 1"),
-    ({"llama.expert_count": 8}, "'llama.expert_count' asks for something that is not implemented, got 8"),
+    ({"llama.expert_count": 8}, "'llama.expert_used_count' is missing"),
+    ({"llama.expert_count": 8, "llama.expert_used_count": 9}, "'llama.expert_used_count' must be an integer from 1 to 8, got 9"),
+    ({"llama.expert_count": 5000}, "'llama.expert_count' must be an integer from 0 to 4096, got 5000"),
+    ({"llama.expert_count": 8, "llama.expert_used_count": 2}, "tensor 'blk.0.ffn_gate_inp.weight' is missing"),
+    ({"llama.expert_gating_func": 2}, "'llama.expert_gating_func' asks for something that is not implemented, got 2"),
     ({"llama.attention.sliding_window": 4096}, "'llama.attention.sliding_window' asks for something that is not implemented, got 4096"),
     ({"llama.attn_logit_softcapping": 50.0}, "'llama.attn_logit_softcapping' asks for something that is not implemented, got 50.0"),
     ({"llama.attention.max_alibi_bias": 8.0}, "'llama.attention.max_alibi_bias' asks for something that is not implemented"),
@@ -216,7 +223,7 @@ def test_a_wrong_key_is_refused_by_name_and_value(tmp_path: Path, keys: dict[str
 
 def test_another_architecture_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "m.gguf", architecture="mamba")
-    assert "'general.architecture' must be one of the supported llama, qwen2, qwen3, gemma" in refused(path)
+    assert "'general.architecture' must be one of the supported llama, qwen2, qwen3" in refused(path)
 
 
 @pytest.mark.parametrize(

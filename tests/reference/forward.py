@@ -19,8 +19,9 @@ from tests.reference.dequantize import F32, GGUFFile
 F64 = npt.NDArray[np.float64]
 
 INTERLEAVED = {
-    "llama": True, "granite": True, "smollm3": True,
+    "llama": True, "granite": True, "granitemoe": True, "smollm3": True,
     "qwen2": False, "qwen3": False, "gemma": False, "gemma2": False, "gemma3": False, "olmo2": False, "phi3": False,
+    "qwen3moe": False, "olmoe": False,
 }  # fmt: skip
 """Architecture -> whether rotary pairs are (2i, 2i+1), as its files have them; else (i, i + half)."""
 
@@ -222,7 +223,7 @@ class Reference:
         else:
             parts = [weights.project(f"attn_{name}", x) for name in "qkv"]
         heads = [part.reshape(len(x), -1, self.head_dim) for part in parts]
-        if self.file.architecture == "olmo2":
+        if self.file.architecture in ("olmo2", "olmoe"):
             return [
                 self._normed(weights, f"attn_{name}_norm", part).reshape(len(x), -1, self.head_dim)
                 for name, part in zip("qkv", parts, strict=True)
@@ -230,17 +231,40 @@ class Reference:
         return [self._normed(weights, f"attn_{name}_norm", part) for name, part in zip("qkv", heads, strict=True)]
 
     def _feed_forward(self, weights: _Layer, x: F32) -> F32:
-        normed = self.rounded(self._normed(weights, "ffn_norm", x))
+        normed = self._normed(weights, "ffn_norm", x)
+        if "ffn_gate_inp.weight" in weights:
+            return self._experts(weights, normed)
+        normed = self.rounded(normed)
         if "ffn_gate.weight" in weights:
             gate, up = weights.project("ffn_gate", normed), weights.project("ffn_up", normed)
         else:
             gate, up = np.split(weights.project("ffn_up", normed), 2, axis=-1)
-        gate = gate.astype(np.float64)
+        return weights.project("ffn_down", self.rounded(self._gated(gate, up)))
+
+    def _gated(self, gate: F32, up: F32) -> F32:
+        wide = gate.astype(np.float64)
         if self.file.architecture in GEMMAS:  # GELU in its tanh form
-            active = 0.5 * gate * (1 + np.tanh(np.sqrt(2 / np.pi) * (gate + 0.044715 * gate**3)))
+            active = 0.5 * wide * (1 + np.tanh(np.sqrt(2 / np.pi) * (wide + 0.044715 * wide**3)))
         else:
-            active = gate * 0.5 * (1 + np.tanh(0.5 * gate))  # cannot overflow, as 1 / (1 + exp(-gate)) would
-        return weights.project("ffn_down", self.rounded((active * up).astype(np.float32)))
+            active = wide * 0.5 * (1 + np.tanh(0.5 * wide))  # cannot overflow, as 1 / (1 + exp(-gate)) would
+        return np.asarray(active * up, dtype=np.float32)
+
+    def _experts(self, weights: _Layer, x: F32) -> F32:
+        """Each token takes the experts that the router finds likeliest, and the one for all if there is one."""
+        scores = x.astype(np.float64) @ weights["ffn_gate_inp.weight"].T
+        shares = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        shares /= shares.sum(axis=-1, keepdims=True)
+        used = np.argsort(-shares, axis=-1, kind="stable")[:, : self.file.setting("expert_used_count")]
+        seen, out = self.rounded(x), np.zeros_like(x)
+        for token, chosen in enumerate(used):
+            taken = shares[token, chosen] / (1 if self.file.architecture == "olmoe" else shares[token, chosen].sum())
+            for expert, share in zip(chosen, taken, strict=True):
+                gate, up = (weights[f"ffn_{name}_exps.weight"][expert] @ seen[token] for name in ("gate", "up"))
+                out[token] += np.float32(share) * (weights["ffn_down_exps.weight"][expert] @ self.rounded(self._gated(gate, up)))
+        if "ffn_up_shexp.weight" in weights:
+            gate, up = weights.project("ffn_gate_shexp", seen), weights.project("ffn_up_shexp", seen)
+            out += weights.project("ffn_down_shexp", self.rounded(self._gated(gate, up)))
+        return out
 
 
 class _Layer:

@@ -33,6 +33,7 @@ class TinySpec:
         long_factors: write ``rope_factors_long.weight`` and ``rope_factors_short.weight``.
         rotated: dimensions of a head; 0 = all.
         metadata: more values under ``{architecture}.``.
+        experts: their number, how many a token takes, the width of each and that of the one that all take; a number of 0 = none.
         thinks: two of its unused tokens are the tags of think blocks, control tokens that a chat template names.
     """
 
@@ -53,6 +54,7 @@ class TinySpec:
     long_factors: bool = False
     rotated: int = 0
     metadata: dict[str, Any] = field(default_factory=dict, hash=False)
+    experts: tuple[int, int, int, int] = (0, 0, 0, 0)
     seed: int = 1
     thinks: bool = False
 
@@ -73,9 +75,9 @@ class TinySpec:
     @property
     def qk_norms(self) -> tuple[int, int] | None:
         """Widths of the norms of q and of k."""
-        if self.architecture == "olmo2":
+        if self.architecture in ("olmo2", "olmoe"):
             return self.heads * self.head_dim, self.kv_heads * self.head_dim
-        return (self.head_dim, self.head_dim) if self.architecture in ("qwen3", "gemma3") else None
+        return (self.head_dim, self.head_dim) if self.architecture in ("qwen3", "qwen3moe", "gemma3") else None
 
 
 LINEAR = {"scaling.type": "linear", "scaling.factor": 2.5}
@@ -119,6 +121,13 @@ FAMILIES += (
     TinySpec(
         "phi4-mini", "phi3", hidden=192, heads=3, kv_heads=1, head_dim=64, rotated=48, long_factors=True, tied=True, types=(Type.Q8_0,),
         rope={"scaling.type": "longrope", "scaling.original_context_length": 300, "scaling.attn_factor": 1.19},
+    ),
+    TinySpec("mixtral", hidden=96, heads=3, kv_heads=3, ffn=96, types=PLAIN_TYPES, experts=(6, 2, 96, 0)),
+    TinySpec("qwen3moe", "qwen3moe", hidden=128, heads=3, kv_heads=1, head_dim=64, types=PLAIN_TYPES, experts=(40, 4, 64, 0)),
+    TinySpec("olmoe", "olmoe", hidden=128, heads=4, kv_heads=4, ffn=64, types=PLAIN_TYPES, experts=(9, 3, 64, 0)),
+    TinySpec(
+        "granitemoe", "granitemoe", hidden=160, heads=5, kv_heads=1, ffn=96, tied=True, types=PLAIN_TYPES, metadata=_GRANITE,
+        experts=(5, 2, 96, 160),
     ),
     TinySpec("smollm3", "smollm3", layers=5, hidden=96, heads=3, kv_heads=1, tied=True, types=PLAIN_TYPES, rope={"freq_base": 5e6}),
 )  # fmt: skip
@@ -175,6 +184,8 @@ def _matrices(spec: TinySpec) -> Iterator[tuple[str, int, int, float]]:
     if spec.fused:
         fused = (("attn_qkv", wide + 2 * narrow, spec.hidden, 1.5), ("ffn_up", 2 * spec.ffn, spec.hidden, 1.5))
         parts = (*fused, *(part for part in parts if part[0] in ("attn_output", "ffn_down")))
+    if spec.experts[0]:
+        parts = parts[:4]
     for layer in range(spec.layers):
         for name, rows, columns, gain in parts:
             yield f"blk.{layer}.{name}", rows, columns, gain
@@ -193,6 +204,17 @@ def _add_tensors(writer: gguf.GGUFWriter, spec: TinySpec) -> None:
         writer.add_tensor(f"{name}.weight", data, raw_dtype=kind)
         if spec.biased and name.endswith(("attn_q", "attn_k", "attn_v")):
             writer.add_tensor(f"{name}.bias", normal(rows))
+    count, _, ffn, shared = spec.experts
+    parts = (("gate", False, 1.5), ("up", False, 1.5), ("down", True, 2))
+    for layer in range(spec.layers if count else 0):
+        writer.add_tensor(f"blk.{layer}.ffn_gate_inp.weight", normal(count, spec.hidden) * np.float32(8 / spec.hidden**0.5))
+        for many, width in ((True, ffn), (False, shared)) if shared else ((True, ffn),):
+            for index, (name, out, gain) in enumerate(parts):
+                rows, columns = (spec.hidden, width) if out else (width, spec.hidden)
+                values = normal(rows * (count if many else 1), columns) * np.float32(gain / columns**0.5)
+                data, kind = _encode(spec.types[index % len(spec.types)], values, rng)
+                data = data.reshape(count, rows, -1) if many else data
+                writer.add_tensor(f"blk.{layer}.ffn_{name}_{'exps' if many else 'shexp'}.weight", data, raw_dtype=kind)
     for name in ("output_norm", *(f"blk.{i}.{norm}" for i in range(spec.layers) for norm in spec.norms)):
         writer.add_tensor(f"{name}.weight", 1 + 0.3 * normal(spec.hidden))
     for layer in range(spec.layers if spec.qk_norms else 0):
@@ -253,6 +275,11 @@ def write_tiny(path: Path, spec: TinySpec) -> Path:
     writer.add_vocab_size(spec.vocab)
     writer.add_quantization_version(2)
     puts: dict[type, Callable[[str, Any], None]] = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}
+    if spec.experts[0]:
+        writer.add_expert_count(spec.experts[0])
+        writer.add_expert_used_count(spec.experts[1])
+        writer.add_expert_feed_forward_length(spec.experts[2])
+        writer.add_expert_shared_feed_forward_length(spec.experts[3])
     for key, value in {**{f"rope.{key}": value for key, value in spec.rope.items()}, **spec.metadata}.items():
         puts[type(value)](f"{spec.architecture}.{key}", value)
     _add_tokenizer(writer, spec)

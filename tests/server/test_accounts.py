@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import random
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from quintet.server.asgi import ASGIApp
 from quintet.server.completions import Source
 
 PATIENCE_S = 60
+TOY = EngineConfig(kv_bytes=1 << 22, speculation=False)
 LONG = {"prompt": "abcd", "max_tokens": 4000, "logit_bias": {str(EOS): -100}}
 
 
@@ -40,7 +42,7 @@ class Kept:
 
     app: ASGIApp
     file: Path
-    ledger: Ledger
+    engine: Any
 
     async def rows(self, count: int) -> list[Row]:
         """All rows, once so many are closed."""
@@ -57,17 +59,25 @@ class Kept:
         return {sample.name: sample.value for family in families for sample in family.samples if sample.name.startswith("quintet:ledger")}
 
 
-def run(file: Path, scenario: Callable[[Kept], Awaitable[None]], backend: Any = None, *, serve: bool = False, **config: Any) -> list[Row]:
+def run(
+    file: Path,
+    scenario: Callable[[Kept], Awaitable[None]],
+    backend: Any = None,
+    *,
+    serve: bool = False,
+    engine: EngineConfig = TOY,
+    **config: Any,
+) -> list[Row]:
     """All rows of the file at the end."""
 
     @asynccontextmanager
     async def kept() -> AsyncIterator[Kept]:
         ids = itertools.count()
         source = Source(token=lambda: f"id{next(ids)}")
-        async with ready(backend or Engine(toy_loader(), EngineConfig(kv_bytes=1 << 22, speculation=False))) as engine:
+        async with ready(backend or Engine(toy_loader(), engine)) as made:
             ledger = Ledger(LedgerConfig(file, serve))
             try:
-                yield Kept(create_app(engine, ServerConfig(**config), ("m", "alias"), source=source, ledger=ledger), file, ledger)
+                yield Kept(create_app(made, ServerConfig(**config), ("m", "alias"), source=source, ledger=ledger), file, made)
             finally:
                 ledger.close()
 
@@ -145,6 +155,30 @@ def test_a_client_that_leaves_is_cancelled_with_the_tokens_that_were_computed(tm
     assert row.prompt == 4
     assert row.completion > 0
     assert backend.steps - row.completion in (0, 1), "one may have been on its way"
+
+
+@pytest.mark.fault("E06")
+@pytest.mark.parametrize("stream", [False, True])
+def test_of_a_prompt_that_is_given_up_what_was_computed_counts_and_one_that_waits_costs_nothing(tmp_path: Path, stream: bool) -> None:
+    """Clients leave at random moments of long prompts; the recount is the engine's own."""
+    chunk, rng = 16, random.Random(6)
+
+    async def scenario(one: Kept) -> None:
+        blocking = asyncio.create_task(acall(one.app, {**LONG, "max_tokens": 300}))
+        await asyncio.sleep(0.01)
+        await acall(one.app, {**LONG, "prompt": "waits", "stream": stream}, leave_after=0.01)
+        await blocking
+        waited = next(row for row in await one.rows(2) if row.state is State.CANCELLED)
+        assert (waited.prompt, waited.completion) == (0, 0)
+        for number in range(12):
+            before = one.engine.health().counts.prefilled
+            body = {"prompt": chr(65 + number) * 3500, "max_tokens": 3, "stream": stream}
+            await acall(one.app, body, leave_after=rng.choice((0.001, 0.01, 0.03, 0.1, PATIENCE_S)))
+            row = (await one.rows(number + 3))[-1]
+            assert 0 <= one.engine.health().counts.prefilled - before - row.prompt <= chunk, "one step may have been on its way"
+            assert row.prompt == 3500 or row.state is State.CANCELLED
+
+    run(tmp_path / "ledger.db", scenario, engine=replace(TOY, batch_tokens=chunk, max_running=1))
 
 
 @pytest.mark.fault("E07")

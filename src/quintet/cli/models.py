@@ -7,6 +7,7 @@ from quintet.cli.describe import Description, check_context, describe
 from quintet.models import store
 from quintet.models.files import StoredModel, cache_dir, human
 from quintet.models.gguf import open_model
+from quintet.models.spec import ModelSpec
 
 
 def pull(reference: str, *, offline: bool, quiet: bool) -> None:
@@ -56,9 +57,17 @@ def rows(model: StoredModel, about: Description, context: int) -> list[tuple[str
         ("file", f"{model.path}, {human(model.size)}"),
         ("architecture", spec.architecture),
         ("parameters", f"{about.parameters / 1e6:.1f} M"),
-        ("shape", f"{shape}, {spec.ffn} in the feed-forward part"),
+        ("shape", f"{shape}, {_feed_forward(spec)}"),
         ("vocabulary", f"{spec.vocab} tokens{', output tied to the embedding' if spec.tied else ''}"),
         ("context", f"{spec.context} tokens"),
         ("quantisation", f"{about.quant}: {mix} tensors"),
         ("memory", f"about {human(about.weights + kv)}: weights {human(about.weights)}, KV cache {human(kv)} for {context} tokens"),
     ]
+
+
+def _feed_forward(spec: ModelSpec) -> str:
+    experts = spec.layers[0].experts
+    if experts is None:
+        return f"{spec.ffn} in the feed-forward part"
+    shared = f" and one of {experts.shared} for all" if experts.shared else ""
+    return f"{experts.used} of {experts.count} experts of {experts.ffn}{shared}"

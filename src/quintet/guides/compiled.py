@@ -36,6 +36,13 @@ BYTES_PER_CHARACTER = 80
 """What a guide takes at least, where the heap was not seen to grow: as others were freeing, or where nobody knows. Measured: 80 to 100
 times the text of schemas of 2 to 32 KB, 80 KB of small ones, and 30 KB of a regular expression."""
 
+EXACT, EVERY = 64, 32
+"""To look at the heap takes longer than most masks where much of it is free (70 µs). A guide grows by its first masks most of all:
+these are looked at, and of the later ones each of so many, which stands for all."""
+
+MOST_BYTES = 256 << 10
+"""Most that is believed of a mask which stands for others: more is what other threads took or freed meanwhile."""
+
 TRIM_BYTES = 32 << 20
 """When so much was dropped the heap's free pages are given back."""
 
@@ -48,16 +55,23 @@ class _Kept:
         grown: bytes that the heap grew by.
         least: what it takes at least.
         users: matchers of sequences that follow it; they share what grows.
+        masks: how many were made.
     """
 
     matcher: Matcher
     grown: int
     least: int
     users: WeakSet[Matcher] = field(default_factory=WeakSet)
+    masks: int = 0
 
     @property
     def bytes(self) -> int:
         return max(self.grown, self.least)
+
+    def looked_at(self) -> bool:
+        """The next mask's growth is."""
+        self.masks += 1
+        return self.masks <= EXACT or self.masks % EVERY == 0
 
 
 class Guides:
@@ -115,13 +129,16 @@ class Guides:
         """
         kept = self._kept.get(grammar)
         crowded = kept is not None and self._bytes > 2 * CACHE_BYTES and kept.bytes > CACHE_BYTES // SHARE
+        if kept is None or not kept.looked_at():
+            yield not crowded
+            return
         before = heap.in_use()
         try:
             yield not crowded
         finally:
             grown = heap.in_use() - before
             with self._lock:
-                if kept is not None and self._kept.get(grammar) is kept:
+                if self._kept.get(grammar) is kept:
                     self._charge(kept, grown)
                     self._drop(grammar)
 
@@ -160,7 +177,7 @@ class Guides:
 
     def _charge(self, kept: _Kept, grown: int) -> None:
         before = kept.bytes
-        kept.grown += grown
+        kept.grown += grown if kept.masks <= EXACT else EVERY * max(-MOST_BYTES, min(grown, MOST_BYTES))
         self._bytes += kept.bytes - before
 
     def _drop(self, new: str) -> None:

@@ -14,7 +14,7 @@ from quintet.errors import Overloaded
 from quintet.events import Usage
 from quintet.ledger.rows import Row, State
 from quintet.ledger.schema import LedgerError
-from quintet.ledger.spending import SLOT, Spending
+from quintet.ledger.spending import DAY, SLOT, Spending
 from quintet.ledger.stats import Stats
 from quintet.ledger.store import Store
 from quintet.ledger.writer import Rows, Writer
@@ -101,8 +101,8 @@ class Ledger:
         store = Store(config.file)
         try:
             self._numbers = itertools.count(store.begin(now()))
-            self._spending = Spending()
-            for key, when, tokens in store.spent(SLOT):
+            self._spending = Spending(now())
+            for key, when, tokens in store.spent(self._spending.fine, SLOT, DAY):
                 self._spending.add(key, when, tokens)
         except (sqlite3.Error, OSError) as error:
             raise LedgerError(f"ledger {config.file}: {error}.") from None

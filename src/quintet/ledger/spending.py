@@ -13,12 +13,21 @@ FINE_DAYS = 2
 
 
 class Spending:
-    """Sums of tokens."""
+    """Sums of tokens.
 
-    def __init__(self) -> None:
+    Args:
+        now: Unix time.
+    """
+
+    def __init__(self, now: float) -> None:
         self._days: defaultdict[str, Counter[int]] = defaultdict(Counter)  # key -> day -> tokens
         self._slots: defaultdict[str, Counter[int]] = defaultdict(Counter)  # the same by minutes, of the newest days
-        self._newest = 0
+        self._newest = int(now // DAY)
+
+    @property
+    def fine(self) -> float:
+        """The time from which on sums are by minutes."""
+        return float((self._newest - FINE_DAYS + 1) * DAY)
 
     def add(self, key: str, time: float, tokens: int) -> None:
         """Tokens of a request that arrived at a Unix time."""
@@ -42,6 +51,6 @@ class Spending:
         return sum(tokens for one, tokens in self._slots.get(key, Counter()).items() if one >= slot)
 
     def _forget(self) -> None:
-        first = (self._newest - FINE_DAYS + 1) * (DAY // SLOT)
+        first = self.fine // SLOT
         for key, slots in self._slots.items():
             self._slots[key] = Counter({slot: tokens for slot, tokens in slots.items() if slot >= first})

@@ -109,16 +109,19 @@ class Store:
                 self._connection.execute("DELETE FROM requests WHERE number IN (SELECT number FROM old)")
         return found == MOST_AT_ONCE
 
-    def spent(self, slots: float) -> list[tuple[str, float, int]]:
-        """Tokens of each key by time: (key, Unix time, tokens); of days that are summed up, at their beginning.
+    def spent(self, fine: float, slot: float, day: float) -> list[tuple[str, float, int]]:
+        """Tokens of each key by time: (key, Unix time, tokens), the time rounded down to a ``slot`` from ``fine`` on, to a ``day`` before.
 
         Args:
-            slots: seconds; times are rounded down to these.
+            fine: the beginning of a day.
+            slot, day: seconds.
         """
         return self._connection.execute(
-            """SELECT key, CAST(arrived / :slot AS INTEGER) * :slot AS time, sum(prompt + completion) FROM requests GROUP BY key, time
+            """SELECT key, CASE WHEN arrived >= :fine THEN CAST(arrived / :slot AS INTEGER) * :slot
+                                ELSE CAST(arrived / :day AS INTEGER) * :day END AS time, sum(prompt + completion)
+               FROM requests GROUP BY key, time
                UNION ALL SELECT key, CAST(strftime('%s', day) AS REAL), sum(prompt + completion) FROM totals GROUP BY key, day""",
-            {"slot": slots},
+            {"fine": fine, "slot": slot, "day": day},
         ).fetchall()
 
     def close(self) -> None:

@@ -38,6 +38,21 @@ class Windows:
 
 
 @dataclass(frozen=True, slots=True)
+class Experts:
+    """What is fixed about experts, where the file has any.
+
+    Args:
+        normalise: see ``ExpertSpec``.
+        own_width: the file says their width, ``expert_feed_forward_length``; else it is that of a dense model.
+        always: there is no model of the architecture without them.
+    """
+
+    normalise: bool = True
+    own_width: bool = False
+    always: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Family:
     """What is fixed for an architecture.
 
@@ -48,6 +63,7 @@ class Family:
         freq_factors: a ``rope_freqs.weight`` tensor may be there.
         long_rope: ``rope_factors_long.weight`` and ``rope_factors_short.weight`` may be there.
         windows: layers with a window.
+        experts: its models have them, or may.
         unrotated: layers whose heads are not rotated.
         embed_by_width: the embedding is scaled by sqrt(hidden).
         scale_by_width: at so many layers the products of q and k are scaled by 1 / sqrt(hidden / heads).
@@ -62,6 +78,7 @@ class Family:
     freq_factors: bool = False
     long_rope: bool = False
     windows: Windows | None = None
+    experts: Experts | None = None
     unrotated: Some | None = None
     embed_by_width: bool = False
     scale_by_width: int = 0
@@ -75,9 +92,10 @@ _CAPS = frozenset({"attn_logit_softcapping", "final_logit_softcapping"})
 _SCALES = frozenset({"attention.scale", "embedding_scale", "residual_scale", "logit_scale", "rope.scaling.finetuned"})
 
 FAMILIES = {
-    "llama": Family(interleaved=True, qkv_bias=None, freq_factors=True),
+    "llama": Family(interleaved=True, qkv_bias=None, freq_factors=True, experts=Experts(always=False)),  # with them it is Mixtral
     "qwen2": Family(qkv_bias=True),
     "qwen3": Family(layer=LayerSpec(qk_norm="head")),
+    "qwen3moe": Family(layer=LayerSpec(qk_norm="head"), experts=Experts(own_width=True)),
     "gemma": Family(layer=_GEMMA, embed_by_width=True),
     "gemma2": Family(
         layer=LayerSpec(activation="gelu", post_norm=True),
@@ -94,6 +112,8 @@ FAMILIES = {
         reads=frozenset({"final_logit_softcapping"}),
     ),
     "granite": Family(interleaved=True, freq_factors=True, reads=_SCALES),
+    "granitemoe": Family(interleaved=True, freq_factors=True, reads=_SCALES, experts=Experts()),
+    "olmoe": Family(layer=LayerSpec(qk_norm="full"), experts=Experts(normalise=False)),
     # Post-norms only; the third generation is the same architecture with windows, and its stretched rotation is that of the other layers.
     "olmo2": Family(layer=LayerSpec(pre_norm=False, post_norm=True, qk_norm="full"), windows=Windows(Some(4, 0, 3), scaled=False)),
     # llama.cpp's graph leaves the window out too: converters write it for models that were trained without one.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from quintet.errors import ModelError, shorten
 from quintet.models.families import FAMILIES
 from quintet.models.metadata import Metadata, quoted
-from quintet.models.spec import LayerSpec, ModelSpec
+from quintet.models.spec import ExpertSpec, LayerSpec, ModelSpec
 
 ROPE_FREQS = "rope_freqs.weight"
 ROPE_LONG, ROPE_SHORT = "rope_factors_long.weight", "rope_factors_short.weight"
@@ -37,7 +38,8 @@ class TensorInfo:
 
     @property
     def rows(self) -> int:
-        return self.shape[1] if len(self.shape) > 1 else 1
+        """Of all matrices, if it holds several."""
+        return math.prod(self.shape[1:])
 
 
 Infos = Mapping[str, TensorInfo]
@@ -52,12 +54,21 @@ class Place:
         start: its first row there.
         rows: how many; 0 = it is a vector.
         cols: of each.
+        experts: matrices of so many experts, one after the other; ``rows`` are those of all; 0 = it is one matrix.
     """
 
     tensor: str
     start: int
     rows: int
     cols: int
+    experts: int = 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the file's tensor, if nothing is in it after this."""
+        if self.experts:
+            return self.cols, self.rows // self.experts, self.experts
+        return (self.cols, self.start + self.rows) if self.rows else (self.cols,)
 
 
 def expected_tensors(spec: ModelSpec, meta: Metadata, infos: Infos) -> dict[str, Place]:
@@ -74,7 +85,7 @@ def expected_tensors(spec: ModelSpec, meta: Metadata, infos: Infos) -> dict[str,
                 f"{meta.file}: tensor '{place.tensor}' is missing; a {spec.architecture} model of {len(spec.layers)} layers needs it."
             )
         places[ours] = place
-        shapes[place.tensor] = (place.cols, place.start + place.rows) if place.rows else (place.cols,)
+        shapes[place.tensor] = place.shape
     for name, want in shapes.items():
         if infos[name].shape != want:
             raise ModelError(f"{meta.file}: the shape of tensor '{name}' must be {list(want)}, got {shorten(list(infos[name].shape))}.")
@@ -110,16 +121,21 @@ def _layer(spec: ModelSpec, layer: LayerSpec, prefix: str) -> Iterator[tuple[str
         yield "q", matrix("attn_qkv", q, hidden)
         yield "k", matrix("attn_qkv", kv, hidden, q)
         yield "v", matrix("attn_qkv", kv, hidden, q + kv)
-        yield "gate", matrix("ffn_up", ffn, hidden)
-        yield "up", matrix("ffn_up", ffn, hidden, ffn)
     else:
         yield "q", matrix("attn_q", q, hidden)
         yield "k", matrix("attn_k", kv, hidden)
         yield "v", matrix("attn_v", kv, hidden)
+    yield "o", matrix("attn_output", hidden, q)
+    if layer.experts:
+        yield from _experts(layer.experts, hidden, prefix)
+    elif FAMILIES[spec.architecture].fused:
+        yield "gate", matrix("ffn_up", ffn, hidden)
+        yield "up", matrix("ffn_up", ffn, hidden, ffn)
+        yield "down", matrix("ffn_down", hidden, ffn)
+    else:
         yield "gate", matrix("ffn_gate", ffn, hidden)
         yield "up", matrix("ffn_up", ffn, hidden)
-    yield "o", matrix("attn_output", hidden, q)
-    yield "down", matrix("ffn_down", hidden, ffn)
+        yield "down", matrix("ffn_down", hidden, ffn)
     if layer.post_norm:
         yield "post_attn_norm", vector("post_attention_norm.weight", hidden)
         yield "post_ffn_norm", vector("post_ffw_norm.weight", hidden)
@@ -131,3 +147,15 @@ def _layer(spec: ModelSpec, layer: LayerSpec, prefix: str) -> Iterator[tuple[str
         yield "q_bias", vector("attn_q.bias", q)
         yield "k_bias", vector("attn_k.bias", kv)
         yield "v_bias", vector("attn_v.bias", kv)
+
+
+def _experts(experts: ExpertSpec, hidden: int, prefix: str) -> Iterator[tuple[str, Place]]:
+    count, ffn, shared = experts.count, experts.ffn, experts.shared
+    yield "router", Place(f"{prefix}ffn_gate_inp.weight", 0, count, hidden)
+    yield "gate_exps", Place(f"{prefix}ffn_gate_exps.weight", 0, count * ffn, hidden, count)
+    yield "up_exps", Place(f"{prefix}ffn_up_exps.weight", 0, count * ffn, hidden, count)
+    yield "down_exps", Place(f"{prefix}ffn_down_exps.weight", 0, count * hidden, ffn, count)
+    if shared:
+        yield "gate", Place(f"{prefix}ffn_gate_shexp.weight", 0, shared, hidden)
+        yield "up", Place(f"{prefix}ffn_up_shexp.weight", 0, shared, hidden)
+        yield "down", Place(f"{prefix}ffn_down_shexp.weight", 0, hidden, shared)

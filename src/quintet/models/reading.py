@@ -10,12 +10,14 @@ from quintet.errors import ModelError, shorten
 from quintet.models.families import FAMILIES, Family
 from quintet.models.layout import EMBEDDING, OUTPUT, ROPE_FREQS, ROPE_LONG, ROPE_SHORT, Infos
 from quintet.models.metadata import Metadata
-from quintet.models.spec import LayerSpec, ModelSpec, RopeSpec
+from quintet.models.spec import ExpertSpec, LayerSpec, ModelSpec, RopeSpec
 
 TOKENS_KEY = "tokenizer.ggml.tokens"
 WINDOW, PATTERN, LOCAL_BASE = "attention.sliding_window", "attention.sliding_window_pattern", "rope.freq_base_swa"
 
 MAX_LAYERS = 1024
+MAX_USED = 64
+"""Experts of a token that the core can take."""
 
 SIZES = {"context": "context_length", "hidden": "embedding_length", "ffn": "feed_forward_length"}
 
@@ -45,6 +47,10 @@ READ = {
 NEUTRAL: Mapping[str, tuple[float, ...]] = {
     "expert_count": (0,),
     "expert_used_count": (0,),
+    "expert_gating_func": (0, 1),  # softmax
+    "expert_weights_scale": (0.0, 1.0),
+    "expert_group_count": (0, 1),
+    "expert_group_used_count": (0, 1),
     WINDOW: (0,),
     "attention.causal": (True,),
     "attention.max_alibi_bias": (0.0,),
@@ -63,6 +69,9 @@ NEUTRAL: Mapping[str, tuple[float, ...]] = {
     "rope.scaling.alpha": (0.0,),
 }
 """Keys that ask for something we do not do, and the values that ask for nothing after all."""
+
+EXPERTS = {"expert_count", "expert_used_count", "expert_feed_forward_length", "expert_shared_feed_forward_length"}
+"""Keys that are understood in families that have experts."""
 
 Floats = Callable[[str], Sequence[float]]
 
@@ -86,7 +95,9 @@ def read_spec(meta: Metadata, infos: Infos, floats: Floats) -> ModelSpec:
 
 
 def _refuse_unimplemented(meta: Metadata, prefix: str, family: Family) -> None:
-    understood = READ | family.reads | family.ignored | ({WINDOW, PATTERN, LOCAL_BASE} if family.windows else set())
+    understood = READ | family.reads | family.ignored
+    understood |= {WINDOW, PATTERN, LOCAL_BASE} if family.windows else set()
+    understood |= EXPERTS if family.experts else set()
     for key in meta:
         name = key.removeprefix(prefix)
         if name == key or name in understood:
@@ -148,6 +159,7 @@ class _Reading:
             attn_scale=1 / math.sqrt(self._sizes["hidden"] // self._heads) if by_width else self._factor("attention.scale", 0.0),
             attn_cap=self._factor("attn_logit_softcapping", 0.0),
             residual_scale=self._factor("residual_scale", 1.0),
+            experts=self._experts(),
             # Granite's files say by this key that the model was trained without a rotation.
             rope=-1 if "rope.scaling.finetuned" in family.reads and not meta.flag(self._key("rope.scaling.finetuned"), True) else 0,
         )
@@ -158,6 +170,20 @@ class _Reading:
         layers = [windowed if i in seen else usual for i in range(self._count)]
         layers = [replace(layer, rope=-1) if family.unrotated and i in family.unrotated else layer for i, layer in enumerate(layers)]
         return tuple(layers), (rope,) if local == rope else (rope, local)
+
+    def _experts(self) -> ExpertSpec | None:
+        meta, ways = self._meta, self._family.experts
+        if ways is None:
+            return None
+        count = meta.integer(self._key("expert_count"), None if ways.always else 0, low=int(ways.always), high=4096)
+        if not count:
+            return None
+        used = meta.integer(self._key("expert_used_count"), high=min(count, MAX_USED))
+        width = self._sizes["ffn"]
+        if ways.own_width:
+            width = meta.integer(self._key("expert_feed_forward_length"), high=1 << 22)
+        shared = meta.integer(self._key("expert_shared_feed_forward_length"), 0, low=0, high=1 << 22)
+        return ExpertSpec(count, used, width, shared, ways.normalise)
 
     def _windowed(self) -> frozenset[int]:
         """The layers with a window: every so many, or as the file lists them."""

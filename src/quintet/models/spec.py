@@ -35,6 +35,27 @@ class RopeSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertSpec:
+    """A feed-forward part of which each token takes a few experts: those with the largest softmax of a product with its row.
+
+    Args:
+        count: experts.
+        used: taken by each token.
+        ffn: width of one.
+        shared: width of one more, which every token takes; 0 = there is none.
+        normalise: the weights of those that are taken sum to 1.
+        scale: on the weights.
+    """
+
+    count: int
+    used: int
+    ffn: int
+    shared: int = 0
+    normalise: bool = True
+    scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class LayerSpec:
     """What one layer does beside its products.
 
@@ -49,6 +70,7 @@ class LayerSpec:
         attn_cap: scores s become cap * tanh(s / cap); 0 = they stay.
         residual_scale: on what attention and feed-forward part add.
         activation: of the gate: ``silu``, or ``gelu`` in its tanh form.
+        experts: ``None`` = one feed-forward part for all.
     """
 
     pre_norm: bool = True
@@ -61,6 +83,7 @@ class LayerSpec:
     attn_cap: float = 0.0
     residual_scale: float = 1.0
     activation: str = "silu"
+    experts: ExpertSpec | None = None
 
 
 @dataclass(frozen=True, slots=True)

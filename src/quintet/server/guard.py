@@ -49,7 +49,10 @@ class Deadline:
 
 
 class Guard:
-    """Watches over a job inside an ``async with``; leaving the block ends the work in any case. A job that is complete is left alone."""
+    """Watches over a job inside an ``async with``; leaving the block ends the work in any case, and its usage is final then.
+
+    A job that is complete is left alone.
+    """
 
     def __init__(self, receive: Receive, job: Job, deadline: Deadline) -> None:
         self._receive = receive
@@ -71,6 +74,7 @@ class Guard:
         self._job.cancel()
         self._watch.cancel()
         await asyncio.wait({self._watch})
+        await self._job.settled()
 
     @property
     def gone(self) -> bool:

@@ -52,6 +52,7 @@ class Applier:
         seq, group = segment.seq, segment.seq.group
         if seq.state is State.PREFILL:
             seq.computed += len(segment.tokens)
+            group.reached = max(group.reached, min(seq.computed, len(group.prompt)))
             self._kv.publish(seq)
         if segment.score and scores is None:
             for member in group.live:

@@ -52,7 +52,7 @@ class Emitter:
         group = seq.group
         waited = 0.0 if seq.generated or group.echoed > group.start else group.waited
         cached = group.cached or 0
-        row = EventRow(seq.index, -1, finish=finish, cached_tokens=cached, error=error, waited=waited, drafts=seq.drafts, blame=blame)
+        row = EventRow(seq.index, -1, None, (), False, finish, cached, error, waited, seq.drafts, blame, max(cached, group.reached))
         events.setdefault(seq.request_id, []).append(row)
 
     def echo(self, group: Group, count: int, scores: Scores | None, events: Events) -> None:

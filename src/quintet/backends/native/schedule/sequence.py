@@ -75,6 +75,7 @@ class Group:
         submitted: when the request came.
         waited: from then to the first step that computed the prompt; 0 until that step.
         cached: prompt tokens that came from the prefix cache; ``None`` until that step.
+        reached: prompt tokens that have been computed at least once, or cached.
     """
 
     prompt: tuple[int, ...]
@@ -92,6 +93,7 @@ class Group:
     start: int = 0
     end: int | None = None
     tenant: str = ""
+    reached: int = 0
     weight: int = 1
 
     def __post_init__(self) -> None:

@@ -195,6 +195,7 @@ class EventRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     waited: float = 0.0
     drafts: DraftCounts = NO_DRAFTS
     blame: Blame = Blame.SERVER
+    computed: int = 0
 
     def event(self, pieces: Sequence[bytes]) -> TokenEvent:
         """With the token's bytes. One that ends its sequence has none, whatever it is elsewhere: ``stop_token_ids`` may name any.
@@ -216,6 +217,7 @@ class EventRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
             self.waited,
             self.drafts,
             self.blame,
+            self.computed,
         )
 
 

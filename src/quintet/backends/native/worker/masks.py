@@ -8,7 +8,7 @@ step waits for its masks for ``WAIT_S`` and draws without those that are late::
     slow lane                                             | C's next | E's next | C's next      one thread for all of them
 
 A row that was late is kept, its sequence sits out the steps until its mask is there, and draws from it then. From its first
-late mask on a sequence is *slow*: nobody waits for it, and nothing is drafted for it. What it draws is the same, only later. Slow masks of
+slow mask on nobody waits for it, and nothing is drafted for it. What it draws is the same, only later. Slow masks of
 more than ``TOTAL_S`` of processor time, or one that does not come, end the sequence.
 """
 
@@ -68,7 +68,7 @@ class _Job:
 
     Args:
         draft: what the rows after the first one follow.
-        bits: uint32 [rows, words]; ones where it is not filled.
+        bits: uint32 [rows, words] of the step that it was begun in; ones where it is not filled.
         filled: rows that the guide allows something at; 0 = it cannot go on.
         follower: of the sequence, at the first row.
         begun: when, in seconds.
@@ -129,15 +129,21 @@ class Masks:
         Returns:
             Waits for them, and must be called. Raises ``MaskError``.
         """
-        guided = [segment for segment in drawing if segment.seq.guided]
-        if not guided:
+        if not any(segment.seq.guided for segment in drawing):
             return None
         self._late = {seq: job for seq, job in self._late.items() if seq.state is not State.DONE}
-        jobs = {segment: self._late.get(segment.seq) or self._job(segment) for segment in guided}
+        masked = Masked(np.full((sum(segment.draws for segment in drawing), self._words), 0xFFFFFFFF, np.uint32), [])
+        jobs: dict[Segment, _Job] = {}
+        first = 0
+        for segment in drawing:
+            seq, rows = segment.seq, masked.bits[first : first + segment.draws]
+            if seq.guided:
+                jobs[segment] = self._late.get(seq) or _Job(seq, segment.draft, rows, seq.matcher, late=seq.slow)
+            first += segment.draws
         new = [job for job in jobs.values() if job.seq not in self._late]
         self._quick.put([job for job in new if not job.seq.slow])
         self._slow.put([job for job in new if job.seq.slow])
-        return lambda: self._masked(drawing, jobs)
+        return lambda: self._finish(drawing, jobs, masked)
 
     def give_up(self) -> None:
         """Sequences whose masks do not come cannot go on; those behind them can."""
@@ -148,12 +154,7 @@ class Masks:
                 self._slow.leave(job)
                 self._wake(job.seq)
 
-    def _job(self, segment: Segment) -> _Job:
-        seq = segment.seq
-        bits = np.full((segment.draws, self._words), 0xFFFFFFFF, np.uint32)
-        return _Job(seq, segment.draft, bits, seq.matcher, late=seq.slow)
-
-    def _masked(self, drawing: Items[Segment], jobs: dict[Segment, _Job]) -> Masked:
+    def _finish(self, drawing: Items[Segment], jobs: dict[Segment, _Job], masked: Masked) -> Masked:
         self._quick.wait(WAIT_S)
         for job in jobs.values():
             job.late = True
@@ -163,13 +164,12 @@ class Masks:
             if job.thread and not (job.done or job.seq.slow):
                 job.seq.slow = True
                 self._quick.leave(job)
-        masked = Masked(np.full((sum(segment.draws for segment in drawing), self._words), 0xFFFFFFFF, np.uint32), [], frozenset(late))
         first = 0
         for segment in drawing:
             if segment in jobs and segment not in late:
                 self._take(jobs[segment], segment, masked, first)
             first += segment.draws
-        return masked
+        return Masked(masked.bits, masked.ends, frozenset(late)) if late else masked
 
     def _take(self, job: _Job, segment: Segment, masked: Masked, first: int) -> None:
         """Put a sequence's masks where its rows are, and its follower where it belongs."""
@@ -178,10 +178,11 @@ class Masks:
         if job.error is not None:
             raise job.error
         seq.matcher = job.follower
-        if job.cpu_s > SLOW_S:
-            seq.slow, seq.mask_s = True, seq.mask_s + job.cpu_s
+        seq.mask_s += job.cpu_s if job.cpu_s > SLOW_S else 0.0
+        seq.slow = seq.mask_s > 0  # and not where only the machine was busy
         filled = job.filled if job.draft == segment.draft else min(job.filled, 1)
-        masked.bits[first : first + filled] = job.bits[:filled]
+        if job.bits.base is not masked.bits:  # it was late
+            masked.bits[first : first + filled] = job.bits[:filled]
         if not filled:
             masked.bits[first] = 0
         elif filled < segment.draws:
@@ -190,13 +191,11 @@ class Masks:
     # -- in the lanes' threads -------------------------------------------------------------------------------------------------
 
     def _make(self, job: _Job) -> None:
-        spent = time.thread_time()
         try:
             filled = self._filled(job)
         except BaseException as fault:  # a panic of the library is no ``Exception``
             job.error = MaskError(f"a mask could not be made: {fault!r}")
             filled = 0
-        job.cpu_s = time.thread_time() - spent
         if not job.done:  # it was not given up meanwhile
             job.filled, job.done = filled, True
             if job.late:
@@ -210,11 +209,13 @@ class Masks:
             if not room:
                 return 0
             job.follower = job.follower or self._follower(seq)
+            begin = time.thread_time()
             filled = self._rows(job, job.follower)
             if job.follower.error:  # of what all of the guide share, it may be, and another's: again from the beginning
                 self._guides.forget(seq.grammar)
                 job.follower = self._follower(seq)
                 filled = self._rows(job, job.follower)
+            job.cpu_s = time.thread_time() - begin
             return filled
 
     def _rows(self, job: _Job, follower: Follower) -> int:

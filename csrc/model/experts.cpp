@@ -1,0 +1,89 @@
+// Model: a feed-forward part of many experts, of which each row takes a few.
+//
+//   route    per row: softmax of router * norm(x) over all experts; the largest `used`, ties to the lowest id
+//   group    the (row, expert) pairs sorted by expert: pair i is slot i
+//   gather   slot <- quantised row
+//   compute  per expert that any row takes: ffn = q8(act(in * Wgate) * (in * Wup)), out = ffn * Wdown, for all its slots at once
+//   combine  per row: its slots, weighted, in the order of their ranks
+//
+// An expert's weights are read once a step, and those that no row takes are never touched. A row's sums do not depend on who else took
+// the same experts: the product is per row, and the order of the ranks is the row's own.
+#include <algorithm>
+#include <cstring>
+#include "model/model.h"
+#include "model/pass.h"
+
+namespace quintet {
+
+void Model::route(Pass& p, const Layer& layer, const float* row, int r, int thread) const {
+  const ExpertConfig& e = layer.c.experts;
+  float* scores = p.threads[size_t(thread)].scores.data();
+  for (int i = 0; i < e.count; i++) scores[i] = k_.dot(layer.router.data() + size_t(i) * size_t(config_.hidden), row, config_.hidden);
+  const float max = k_.row_max(scores, e.count), sum = k_.row_sum_exp(scores, e.count, max, 1.0f);
+  k_.row_exp(scores, e.count, max, 1.0f, scores);
+  int* chosen = p.chosen.data() + size_t(r) * size_t(e.used);
+  float* weights = p.weights.data() + size_t(r) * size_t(e.used);
+  float total = 0;
+  for (int rank = 0; rank < e.used; rank++) {
+    int best = -1;
+    for (int i = 0; i < e.count; i++)
+      if (std::find(chosen, chosen + rank, i) == chosen + rank && (best < 0 || scores[i] > scores[best])) best = i;
+    chosen[rank] = best;
+    weights[rank] = scores[best] / sum;
+    total += weights[rank];
+  }
+  for (int rank = 0; rank < e.used; rank++) weights[rank] = (e.normalise ? weights[rank] / total : weights[rank]) * e.scale;
+}
+
+void Model::group(Pass& p, int l, int live) const {
+  const ExpertConfig& e = layers_[size_t(l)].c.experts;
+  const size_t pairs = size_t(live) * size_t(e.used);
+  std::vector<int>& next = p.next_slot;
+  next.assign(size_t(e.count) + 1, 0);
+  for (size_t i = 0; i < pairs; i++) next[size_t(p.chosen[i]) + 1]++;
+  std::vector<Pass::Group>& groups = p.groups[size_t(l)];
+  groups.clear();
+  for (int expert = 0; expert < e.count; expert++) {
+    const int from = next[size_t(expert)], to = from + next[size_t(expert) + 1];
+    if (to > from) groups.push_back({expert, from, to});
+    next[size_t(expert) + 1] = to;
+  }
+  for (size_t i = 0; i < pairs; i++) p.slots[i] = next[size_t(p.chosen[i])]++;
+}
+
+void Model::run_experts(Pass& p, int l, int live, Team::Walk& walk) {
+  const Layer& layer = layers_[size_t(l)];
+  const ExpertConfig& e = layer.c.experts;
+  const size_t hidden = size_t(config_.hidden), ffn_row = activation_row_bytes(e.ffn);
+  walk.phase(1, [&](int) { group(p, l, live); });
+  rows(walk, live, [&](int r) {
+    for (int rank = 0; rank < e.used; rank++) {
+      const size_t slot = size_t(p.slots[size_t(r) * size_t(e.used) + size_t(rank)]);
+      std::memcpy(p.expert_in.data() + slot * p.in_row, p.in.data() + size_t(r) * p.in_row, p.in_row);
+    }
+  });
+  const std::vector<Pass::Group>& groups = p.groups[size_t(l)];  // of this layer alone: a thread may come when others are layers ahead
+  const int blocks = e.ffn / 32, tiles_out = config_.hidden / 16;
+  tiles(walk, int(groups.size()) * blocks, [&](int u) {
+    const Pass::Group& g = groups[size_t(u / blocks)];
+    const Gated part{*layer.gate_exps, *layer.up_exps, g.expert * e.ffn / 16, e.ffn, p.expert_in, p.expert_ffn, ffn_row};
+    gated_block(p, layer, part, u % blocks, g.from, g.to, walk.thread);
+  });
+  tiles(walk, int(groups.size()) * tiles_out, [&](int u) {
+    const Pass::Group& g = groups[size_t(u / tiles_out)];
+    const int tile = u % tiles_out;
+    k_.gemm_tile(*layer.down_exps, g.expert * tiles_out + tile, p.expert_ffn.data() + size_t(g.from) * ffn_row, ffn_row, g.to - g.from,
+                 p.expert_out.data() + size_t(g.from) * hidden + 16 * size_t(tile), hidden, false);
+  });
+}
+
+void Model::combine(Pass& p, const Layer& layer, int r) const {
+  const ExpertConfig& e = layer.c.experts;
+  const size_t hidden = size_t(config_.hidden), first = size_t(r) * size_t(e.used);
+  float* branch = p.branch.data() + size_t(r) * hidden;
+  if (!e.shared) std::fill_n(branch, hidden, 0.0f);
+  for (size_t i = first; i < first + size_t(e.used); i++)
+    k_.add_scaled(branch, p.expert_out.data() + size_t(p.slots[i]) * hidden, p.weights[i], config_.hidden);
+}
+
+}  // namespace quintet

@@ -1,0 +1,25 @@
+"""A file of each family, as a person meets it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.reference.tiny_model import FAMILIES, TinySpec, write_tiny
+
+from quintet.cli.app import app
+
+
+@pytest.mark.parametrize("spec", FAMILIES, ids=lambda spec: spec.name)
+def test_a_model_of_every_family_is_shown_and_completes_a_prompt(
+    spec: TinySpec, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(write_tiny(tmp_path / f"{spec.name}.gguf", spec))
+    assert app(["show", file], standalone_mode=False) in (None, 0)
+    assert f"architecture  {spec.architecture}" in capsys.readouterr().out
+    words = ["run", file, "the end", "-n", "8", "--seed", "1", "--kv-cache", "8MiB", "--threads", "1"]
+    texts = []
+    for _ in range(2):
+        assert app(words, standalone_mode=False) in (None, 0)
+        texts.append(capsys.readouterr().out)
+    assert texts[0] and texts[0] == texts[1]
