@@ -110,6 +110,13 @@ def test_the_banner_tells_every_model_and_what_waits_to_be_loaded() -> None:
     assert '"model": "smollm2"' in text
 
 
+def test_the_banner_of_a_unix_socket_can_be_pasted_too() -> None:
+    line = serve.banner(models(plan()), "http://localhost", access="no API key", whole=False, path="/run/q.sock")
+    assert " at http://localhost/v1 on /run/q.sock, " in line
+    text = serve.banner(models(plan()), "http://localhost", access="no API key", whole=True, path="/run/a b.sock")
+    assert "curl --unix-socket '/run/a b.sock' http://localhost/v1/completions " in text
+
+
 @pytest.mark.fault("G02")
 def test_the_banner_tells_who_may_ask_and_never_a_key() -> None:
     with sockets.listen("127.0.0.1", 0) as near, sockets.listen("0.0.0.0", 0) as far:

@@ -13,7 +13,7 @@ import uvloop
 
 from quintet.listen.limits import MOST
 from quintet.listen.server import Server
-from quintet.listen.sockets import Listener
+from quintet.listen.sockets import Listener, listen
 from quintet.listen.tls import Tls
 from quintet.server.asgi import ASGIApp, Receive, Scope, Send
 
@@ -34,8 +34,7 @@ def serving(make: Callable[[], ASGIApp], most: int = MOST, tls: Tls | None = Non
     async def serve() -> None:
         server = Server(app, [Listener(listener), *([Listener(admin, "admin")] if admin else [])], most, tls)
         serving = asyncio.create_task(server.serve())
-        while not server.started:
-            await asyncio.sleep(0.001)
+        server.open()
         started.set()
         while not end.is_set():
             await asyncio.sleep(0.01)
@@ -43,7 +42,7 @@ def serving(make: Callable[[], ASGIApp], most: int = MOST, tls: Tls | None = Non
         await serving
 
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
-    with socket.create_server(("127.0.0.1", 0), backlog=2048) as listener:
+    with listen("127.0.0.1", 0) as listener:
         thread = threading.Thread(target=uvloop.run, args=(serve(),), daemon=True)
         thread.start()
         assert started.wait(PATIENCE_S)

@@ -23,8 +23,10 @@ from uvicorn.protocols.http import flow_control, httptools_impl
 from uvicorn.server import ServerState
 
 from quintet.config import ServerConfig
-from quintet.listen import protocol
-from quintet.listen.protocol import Connection, Protocol
+from quintet.listen import linger
+from quintet.listen.crowd import Crowd
+from quintet.listen.linger import Connection
+from quintet.listen.protocol import Protocol
 from quintet.server.asgi import Receive, Scope, Send
 
 GET = b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n"
@@ -102,7 +104,7 @@ def test_no_request_is_begun_while_the_answers_before_it_are_not_read(begun: lis
 
 @pytest.mark.fault("E02")
 def test_an_answer_before_the_end_of_its_request_ends_the_connection(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "LINGER_BYTES", 100_000)
+    monkeypatch.setattr(linger, "LINGER_BYTES", 100_000)
     for head in (b"transfer-encoding: chunked\r\n\r\n", b"content-length: 100000000000\r\n\r\n"):
         with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
             client.sendall(HEAD + head)
@@ -128,7 +130,7 @@ def test_who_sends_all_of_a_body_that_is_too_large_still_reads_why_it_was_refuse
 
 
 def test_a_client_that_stays_after_a_refusal_is_left_in_the_end(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "LINGER_S", 0.3)
+    monkeypatch.setattr(linger, "LINGER_S", 0.3)
     for framing in (b"content-length: 1000000\r\n\r\n", b"transfer-encoding: chunked\r\n\r\n100000\r\n"):
         with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
             client.sendall(HEAD + framing)
@@ -212,7 +214,7 @@ async def conversation(pieces: Sequence[bytes], begun: list[float]) -> bytes:
     """What is answered to bytes that arrive in ``pieces``, with time between them for nothing, or for an answer."""
     wire = Wire()
     config = uvicorn.Config(echo, http=Protocol, log_config=None)
-    one = Protocol(config, ServerState(), {})
+    one = Protocol(config, ServerState(), {}, Crowd(1, time.monotonic))
     one.connection_made(wire)
     begun.clear()
     for n, piece in enumerate(pieces):
@@ -296,10 +298,10 @@ def test_everything_of_uvicorns_that_is_relied_on_is_there() -> None:
     loop = asyncio.new_event_loop()
     theirs = httptools_impl.HttpToolsProtocol(config, ServerState(), {}, loop)
     theirs.on_message_begin()
-    ours = set(vars(Protocol(config, ServerState(), {}, loop=loop))) - set(vars(theirs)) | set(vars(Protocol))
+    ours = set(vars(Protocol(config, ServerState(), {}, Crowd(1, time.monotonic), loop))) - set(vars(theirs)) | set(vars(Protocol))
     overridden = {name for name in vars(Protocol) if not name.startswith("_") and inspect.isfunction(vars(Protocol)[name])}
     assert {name for name in attributes(Protocol, "self") - ours if not hasattr(theirs, name)} == set()
-    assert {name for name in overridden if not hasattr(httptools_impl.HttpToolsProtocol, name)} == {"hurry", "leave"}
+    assert {name for name in overridden if not hasattr(httptools_impl.HttpToolsProtocol, name)} == {"give_way", "hurry", "leave"}
     cycle = httptools_impl.RequestResponseCycle(
         *({"method": "GET"}, Wire(), None, None, None, False, [], asyncio.Event(), False, True, loop.stop)  # type: ignore[arg-type]
     )

@@ -59,8 +59,12 @@ class Life:
         self._models = self._fleet.open()
         self._server = self._make(self._models)
         self._serving = asyncio.create_task(self._server.serve())
+        if not self._given.waits:
+            self._server.open()  # told that the models are loading
         try:
             if await unless(stop, _loaded(self._models)):
+                if self._given.waits:
+                    self._server.open()
                 Lines(1).write(self._banner)  # whether anybody reads it or not
                 if self._given.ready is not None:
                     handover.announce(self._given.ready)

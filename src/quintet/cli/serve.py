@@ -96,8 +96,9 @@ def serve(options: ServeOptions) -> int:
             cors_origins=options.listen.cors_origin,
             admin_listener=any(one.name == ADMIN for one in given.listeners),
         )
-        where = url(next(one.sock for one in given.listeners if one.name == PUBLIC), "http" if tls is None else "https")
-        said = banner(fleet, where, access(given.listeners, keys), whole=os.isatty(1))
+        public = next(one for one in given.listeners if one.name == PUBLIC)
+        where = url(public.sock, "http" if tls is None else "https")
+        said = banner(fleet, where, access(given.listeners, keys), whole=os.isatty(1), path=public.path)
         with _ledger(options.ledger) as ledger:
 
             def server(models: Registry) -> Server:
@@ -154,8 +155,12 @@ def access(listeners: Sequence[Listener], keys: int | None) -> str:
     return f"no API key: {'this machine only' if all(one.local for one in listeners) else 'everybody who can reach it'}"
 
 
-def banner(fleet: fleets.Fleet, url: str, access: str, *, whole: bool) -> str:
-    """What is served and where: a block with a command to paste for people, one line for logs."""
+def banner(fleet: fleets.Fleet, url: str, access: str, *, whole: bool, path: str = "") -> str:
+    """What is served and where: a block with a command to paste for people, one line for logs.
+
+    Args:
+        path: of the Unix socket; empty = it is none.
+    """
     name, threads = fleet.names.default.name, max(plan.threads for plan in fleet.plans)
     models = [_model(plan, model) for plan, model in zip(fleet.plans, fleet.models, strict=True)]
     quota, limit = machine.cpu_quota(), machine.memory_limit()
@@ -163,20 +168,21 @@ def banner(fleet: fleets.Fleet, url: str, access: str, *, whole: bool) -> str:
     computing = f"{fleet.plans[0].isa}, {threads} thread{'s' if threads > 1 else ''}{share}"
     of = f" (a container with {human(limit)})" if limit is not None else ""
     cache = " + ".join(f"{human(plan.config.kv_bytes)} for {plan.kv_tokens} tokens" for plan in fleet.plans) + of
+    on, over = (f" on {path}", f"--unix-socket {shlex.quote(path)} ") if path else ("", "")
     if not whole:
-        return f"quintet {__version__}: {', '.join(models)} at {url}/v1, {computing}, KV cache {cache}, {access}\n"
+        return f"quintet {__version__}: {', '.join(models)} at {url}/v1{on}, {computing}, KV cache {cache}, {access}\n"
     key = "" if access.startswith("no") else ' -H "Authorization: Bearer $QUINTET_API_KEY"'
     body = json.dumps({"model": name, "prompt": "The sky is", "max_tokens": 32})
     listed = "\n           ".join(models)
     return f"""
-  Quintet {__version__}   {url}/v1
+  Quintet {__version__}   {url}/v1{on}
 
   model    {listed}
   engine   native, {computing}
   memory   KV cache {cache}
   access   {access}
 
-  curl {url}/v1/completions -H "Content-Type: application/json"{key} \\
+  curl {over}{url}/v1/completions -H "Content-Type: application/json"{key} \\
     -d {shlex.quote(body)}
 
   Ctrl-C stops.

@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 PAUSE_S = 0.05
 """How long nobody is taken when there is no room; time enough for some to leave."""
 
-HANDSHAKE_S = 10.0
+HANDSHAKE_S = 5.0
 _AT_ONCE = 64  # then others have their turn on the event loop
 _NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 

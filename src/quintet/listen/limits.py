@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import resource
 
+from quintet.listen.crowd import SPARE
 from quintet.listen.sockets import ListenError
-
-SPARE = 64
-"""Connections over the limit that are taken all the same, each for one request: a probe is answered, anything else refused."""
 
 KEPT = 128
 """Descriptors that no connection gets: for engines, the guides' process and a socket for each guide that is tried, logs and files."""

@@ -19,6 +19,10 @@ from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from quintet.listen import linger
+from quintet.listen.crowd import HURRY_S, Crowd
+from quintet.listen.linger import Connection
+
 HEAD_S = 10.0
 """Seconds from a connection's opening, or a further request's first byte, to the end of the head."""
 
@@ -34,13 +38,6 @@ AHEAD_BYTES = 64 * 1024
 WRITE_BYTES = 64 * 1024
 """Bytes of an answer that wait for their client before the application is asked to wait too."""
 
-LINGER_S = 10.0
-LINGER_BYTES = 64 * 1024 * 1024
-"""How long, and for how many bytes, a client may go on sending what nobody reads, so that it sees the answer and not a reset."""
-
-CROWDED_HEAD_S = 1.0
-"""The same for a connection over the limit of their number, so that a few places for them suffice."""
-
 STUCK_S = 30.0
 """Seconds for which a client may leave what it was sent unread, once the buffers towards it are full."""
 
@@ -49,65 +46,6 @@ _END = b"\r\n\r\n"
 _OVERLAP = len(_END) - 1
 
 _HOST = re.compile(rb"[A-Za-z0-9._~%!$&'()*+,;=:\[\]-]*")  # RFC 3986, 3.2.2 and a port
-
-
-class Connection(asyncio.Transport):
-    """A transport that closes in two steps while a request is still arriving: nothing more is said, then nothing more is heard.
-
-    Closed at once, with bytes unread, it would reset the connection, and the client might lose the answer.
-    """
-
-    def __init__(self, inner: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__()
-        self._inner, self._loop = inner, loop
-        self._linger: asyncio.TimerHandle | None = None
-        self._wasted = 0
-        self.unread = False  # a request has begun to arrive, and not ended
-        self.full = False  # nothing more is read, whatever uvicorn says
-
-    @property
-    def lingers(self) -> bool:
-        return self._linger is not None
-
-    def waste(self, size: int) -> None:
-        """Bytes came that nobody reads."""
-        self._wasted += size
-        if self._wasted > LINGER_BYTES:
-            self._inner.abort()
-
-    def end(self) -> None:
-        """The connection is lost."""
-        if self._linger is not None:
-            self._linger.cancel()
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return self._inner.get_extra_info(name, default)
-
-    def is_closing(self) -> bool:
-        return self.lingers or self._inner.is_closing()
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        if not self.lingers:
-            self._inner.write(data)
-
-    def close(self) -> None:
-        if not self.unread or self.is_closing():
-            self._inner.close()
-            return
-        self._linger = self._loop.call_later(LINGER_S, self._inner.abort)
-        if self._inner.can_write_eof():  # TLS has no half of an end
-            self._inner.write_eof()
-        self._inner.resume_reading()
-
-    def abort(self) -> None:
-        self._inner.abort()
-
-    def pause_reading(self) -> None:
-        self._inner.pause_reading()
-
-    def resume_reading(self) -> None:
-        if not self.full and not self._inner.is_closing():
-            self._inner.resume_reading()
 
 
 class Protocol(HttpToolsProtocol):
@@ -121,7 +59,7 @@ class Protocol(HttpToolsProtocol):
 
     Args:
         facts: what the application is told of the connection.
-        lost: called when it is over.
+        crowd: is told when it waits, works and is over.
     """
 
     def __init__(
@@ -129,11 +67,11 @@ class Protocol(HttpToolsProtocol):
         config: uvicorn.Config,
         state: ServerState,
         facts: dict[str, Any],
-        lost: Callable[[Protocol], None] = lambda _: None,
+        crowd: Crowd[Protocol],
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, state, facts, loop or asyncio.get_running_loop())
-        self._lost = lost
+        self._crowd = crowd
         self._head_s = HEAD_S
         self._made = self._last = False
         self._connection: Connection = None  # type: ignore[assignment]
@@ -155,7 +93,7 @@ class Protocol(HttpToolsProtocol):
         self._start_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._lost(self)
+        self._crowd.left(self)
         if not self._made:
             return
         self._end_head()
@@ -172,13 +110,22 @@ class Protocol(HttpToolsProtocol):
 
     def hurry(self) -> None:
         """One request, and little time for it."""
-        self._last, self._head_s = True, CROWDED_HEAD_S
+        self._last, self._head_s = True, HURRY_S
 
     def leave(self) -> None:
         """What is being asked, or else the next request, is the last; its answer says so."""
         self._last, self._keep_alive = True, False
         if not self._idle and not self.cycle.response_started:
             self.cycle.keep_alive = False
+
+    def give_way(self) -> None:
+        """Close: it waits for a request, and others for its place."""
+        if not self._made:
+            return
+        self._connection.unread = False  # at once: its descriptor is wanted
+        if self._head_timer is not None and self._head_bytes:
+            self._refuse(b"408 Request Timeout")
+        self.transport.close()
 
     # What arrives
 
@@ -252,6 +199,7 @@ class Protocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._end_head()
+        self._crowd.works(self)
         self._require_framing()
         self._require_host()
         super().on_headers_complete()
@@ -261,7 +209,7 @@ class Protocol(HttpToolsProtocol):
             self.cycle.send = _until_closed(self.cycle)  # type: ignore[method-assign, assignment]
         self._framing = 0
         self._keep_alive = self.cycle.keep_alive and not self._last
-        if self._last or b"transfer-encoding" in fields or self._left > LINGER_BYTES or self.expect_100_continue:
+        if self._last or b"transfer-encoding" in fields or self._left > linger.LINGER_BYTES or self.expect_100_continue:
             self.cycle.keep_alive = False  # until all of the request is there
 
     def on_body(self, body: bytes) -> None:
@@ -286,11 +234,9 @@ class Protocol(HttpToolsProtocol):
         if version not in ("1.0", "1.1"):
             self._refuse(b"505 HTTP Version Not Supported")
             raise ValueError(version)
-        if codings and version == "1.0":  # RFC 9112, 6.1: "MUST treat the message as if the framing is faulty"
+        # RFC 9112, 6.1: in HTTP/1.0 "MUST treat the message as if the framing is faulty"; any other coding would be read in two ways
+        if codings and (version == "1.0" or codings != [b"chunked"]):
             self._refuse(b"400 Bad Request")
-            raise ValueError(version)
-        if codings not in ([], [b"chunked"]):  # RFC 9112, 6.1: "a transfer coding it does not understand SHOULD respond with 501"
-            self._refuse(b"501 Not Implemented")
             raise ValueError(codings)
 
     def _require_host(self) -> None:
@@ -313,8 +259,9 @@ class Protocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        self._crowd.waits(self)
         if self._connection.unread and not self.transport.is_closing():
-            self._rest_timer = self.loop.call_later(LINGER_S, self.transport.abort)
+            self._rest_timer = self.loop.call_later(linger.LINGER_S, self.transport.abort)
         self._go_on()
 
     def pause_writing(self) -> None:

@@ -6,14 +6,14 @@ uvicorn's part is the ASGI cycle of a connection, the clock of the ``date`` head
 from __future__ import annotations
 
 import contextlib
-import socket
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import uvicorn
 
 from quintet.listen.accept import Acceptor
-from quintet.listen.limits import SPARE
+from quintet.listen.crowd import Crowd
 from quintet.listen.protocol import Protocol
 from quintet.listen.sockets import PUBLIC, Listener
 from quintet.listen.tls import Tls
@@ -27,13 +27,13 @@ class Server:
     Args:
         app: an ASGI application. ``scope["state"]`` tells it the ``listener`` that a connection came over, and whether it is ``crowded``.
         tls: for the public listeners; the others are plain.
-        most: connections, beside ``SPARE`` more that are ``crowded``.
+        most: connections; see ``Crowd``.
     """
 
     def __init__(self, app: object, listeners: Sequence[Listener], most: int, tls: Tls | None = None) -> None:
-        self._listeners, self._most, self._tls = listeners, most, tls
+        self._listeners, self._tls = listeners, tls
+        self._crowd: Crowd[Protocol] = Crowd(most, time.monotonic)
         self._acceptors: list[Acceptor] = []
-        self._connections: set[Protocol] = set()  # those included whose TLS has only begun
         settings = uvicorn.Config(
             app,  # type: ignore[arg-type]
             http=Protocol,
@@ -45,12 +45,7 @@ class Server:
             proxy_headers=False,
             timeout_graceful_shutdown=_CUT_S,
         )
-        self._inner = _Inner(settings, self._accept)
-
-    @property
-    def started(self) -> bool:
-        """Connections are taken."""
-        return self._inner.started
+        self._inner = _Inner(settings)
 
     @property
     def answering(self) -> bool:
@@ -60,11 +55,17 @@ class Server:
     @property
     def connections(self) -> int:
         """How many there are."""
-        return len(self._connections)
+        return len(self._crowd)
 
     async def serve(self) -> None:
-        """Until ``end``, and until what was being answered is, or is cut off."""
+        """Answer whoever is connected, until ``end``, and until what was being answered is, or is cut off."""
         await self._inner.serve(sockets=[])
+
+    def open(self) -> None:
+        """Take connections; until then those who connect wait."""
+        for each in self._listeners:
+            tls = self._tls if each.name == PUBLIC else None
+            self._acceptors.append(Acceptor(each, tls, self._crowd.has_room, partial(self._connection, each.name)))
 
     def end(self) -> None:
         """Take no more connections, and no more requests."""
@@ -74,21 +75,13 @@ class Server:
     def leave(self) -> None:
         """Take no more connections; those that there are may send a request each, and are told that it was the last."""
         self._stop()
-        for connection in self._connections:
+        for connection in self._crowd:
             connection.leave()
 
-    def _accept(self) -> None:
-        for each in self._listeners:
-            tls = self._tls if each.name == PUBLIC else None
-            self._acceptors.append(Acceptor(each, tls, self._room, partial(self._connection, each.name)))
-
-    def _room(self) -> bool:
-        return self.connections < self._most + SPARE
-
     def _connection(self, listener: str) -> Protocol:
-        facts = {"listener": listener, "crowded": self.connections >= self._most}
-        one = Protocol(self._inner.config, self._inner.server_state, facts, lost=self._connections.discard)
-        self._connections.add(one)
+        facts = {"listener": listener, "crowded": self._crowd.is_full()}
+        one = Protocol(self._inner.config, self._inner.server_state, facts, self._crowd)
+        self._crowd.joined(one)
         if facts["crowded"]:
             one.hurry()
         return one
@@ -100,14 +93,6 @@ class Server:
 
 class _Inner(uvicorn.Server):
     """uvicorn's server without sockets and signals: these would be raised again at the end, in the middle of the clean-up."""
-
-    def __init__(self, config: uvicorn.Config, accept: Callable[[], None]) -> None:
-        super().__init__(config)
-        self._accept = accept
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self._accept()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -68,6 +68,11 @@ class Listener:
         """The IP address; empty for a Unix socket."""
         return "" if self.sock.family == socket.AF_UNIX else str(self.sock.getsockname()[0]).partition("%")[0]
 
+    @property
+    def path(self) -> str:
+        """Of a Unix socket; empty for an IP address."""
+        return str(self.sock.getsockname()) if self.sock.family == socket.AF_UNIX else ""
+
     def close(self) -> None:
         """Listen no more, and leave no file."""
         self.sock.close()
@@ -141,10 +146,12 @@ class Inherited:
 
     Args:
         ready: where to say that this process serves, to one that it takes the place of.
+        waits: they were listened on before this process began, so whoever connects meanwhile is to wait for it, not to be refused.
     """
 
     listeners: tuple[Listener, ...] = ()
     ready: int | None = None
+    waits: bool = False
 
 
 def inherited(environment: MutableMapping[str, str], pid: int) -> Inherited:
@@ -163,7 +170,7 @@ def inherited(environment: MutableMapping[str, str], pid: int) -> Inherited:
     ready = next((int(each) for each, name in named if name == READY), None)
     make = Listener if ready is None else Listener.owning  # systemd removes what it made
     socks = [(_taken(int(each)), ADMIN if name == ADMIN else PUBLIC) for each, name in named if name != READY]
-    return Inherited(tuple(make(sock, name) for sock, name in socks), ready)
+    return Inherited(tuple(make(sock, name) for sock, name in socks), ready, waits=True)
 
 
 def _taken(descriptor: int) -> socket.socket:
@@ -183,9 +190,9 @@ def is_loopback(host: str) -> bool:
 
 
 def url(sock: socket.socket, scheme: str = "http") -> str:
-    """The address to paste; a wildcard address is reached on loopback."""
+    """The address to paste; a wildcard address is reached on loopback, and over a Unix socket the host is of no account."""
     if sock.family == socket.AF_UNIX:
-        return f"{scheme}+unix:{sock.getsockname()}:"
+        return f"{scheme}://localhost"
     host, port = sock.getsockname()[:2]
     if ipaddress.ip_address(host).is_unspecified:
         host = "::1" if ":" in host else "127.0.0.1"
