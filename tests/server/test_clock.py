@@ -16,7 +16,7 @@ from quintet.config import ServerConfig
 
 SOURCES = Path(__file__).parents[2] / "src" / "quintet"
 DATED = {"server/completions.py", "ledger/ledger.py", "cli/keys.py", "cli/serve.py"}
-"""Files that ask for the date: ``created`` and the lines of the log; the ledger's rows; when keys were made and whether they expire."""
+"""Files that ask for the date: ``created``, the lines of the log and the rows of the ledger; when a key begins and ends to count."""
 
 
 @pytest.mark.fault("D09")
