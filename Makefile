@@ -24,6 +24,7 @@
 # make test-ledger     the server killed 100 times under load, its ledger's writer at 500 points (10 minutes)
 # make test-cancels    1,000 clients that leave at random moments (1 minute)
 # make test-repeats    20 prompts, 200 times each, under load: one answer each (10 minutes)
+# make test-simulation  a million requests in simulated worlds where everything goes wrong, from a new seed (20 minutes)
 # make sanitize        under the address, undefined-behaviour and thread sanitizers
 # make test-emulated   the AVX-512 kernels under SIMDe's emulation (libsimde-dev)
 # make neon            the NEON kernels, cross-compiled, under qemu (g++-aarch64-linux-gnu, qemu-user)
@@ -35,7 +36,7 @@ STAMPS := $(VENV)/stamps
 NATIVE := CMakeLists.txt csrc/CMakeLists.txt $(wildcard csrc/*.cpp csrc/*.h csrc/*/*.cpp csrc/*/*.h)
 
 .PHONY: serve setup test check support faults diagrams bench bench-serve clean
-.PHONY: test-clients test-fuzz test-sampling test-schemas test-kills test-ledger test-cancels test-repeats sanitize test-emulated neon
+.PHONY: test-clients test-fuzz test-sampling test-schemas test-kills test-ledger test-cancels test-repeats test-simulation sanitize test-emulated neon
 .DEFAULT_GOAL := serve
 .DELETE_ON_ERROR:
 # Stamps of one set-up build on each other, so a parallel make must not run ahead.
@@ -79,6 +80,9 @@ test-cancels: setup
 
 test-repeats: setup
 	@QUINTET_TEST_REPEATS=100 $(BIN)/python -m pytest --timeout 3600 tests/e2e/test_repeats.py $(ARGS)
+
+test-simulation: setup
+	@QUINTET_SIMULATED_REQUESTS=1000000 QUINTET_SIMULATION_SEED=$$(date +%s) $(BIN)/python -m pytest tests/simulation $(ARGS)
 
 test-fuzz: setup
 	@$(BIN)/python -m tests.clients schemathesis
