@@ -5,11 +5,17 @@
 # make support         write the README's table of fields anew
 # make faults          write docs/faults.md anew: what may go wrong, and the tests that prove what is promised for it
 # make diagrams        write the diagram of a sequence's states anew
+# make lock            write requirements.lock anew: newest versions, with their hashes; needs the network
+# make audit           known vulnerabilities of what is locked; needs the network
 # make bench           set up, then the measurements                            (make bench ARGS="...")
 # make bench-serve     set up, then servers under load, ours and others         (make bench-serve ARGS="...")
+# make soak            set up, then a server for an hour at 70 % of what it can bear, a fault a minute (make soak ARGS="--hours 8")
+# make overload        set up, then a server for ten minutes at ten times that            (make overload ARGS="--seconds 60")
 # make clean           remove .venv and what was built
 #
 # Slow, or needing more than a compiler; the last three compare the native core's bits with a plain build's:
+# make nightly         most of these with the numbers of a release (many hours)
+# make test-nonces     6,000 requests under kills: none gets anything of another (5 minutes)
 # make test-clients    unmodified SDKs and tools, in environments that pip and npm fill (make test-clients ARGS="llm litellm")
 # make test-fuzz       100,000 hostile requests per dialect, and schemathesis over its OpenAPI document (15 minutes)
 # make test-sampling   over 10,000 random cases of sampling against its numpy twin (2 minutes)
@@ -18,6 +24,7 @@
 # make test-ledger     the server killed 100 times under load, its ledger's writer at 500 points (10 minutes)
 # make test-cancels    1,000 clients that leave at random moments (1 minute)
 # make test-repeats    20 prompts, 200 times each, under load: one answer each (10 minutes)
+# make test-simulation  a million requests in simulated worlds where everything goes wrong, from a new seed (20 minutes)
 # make sanitize        under the address, undefined-behaviour and thread sanitizers
 # make test-emulated   the AVX-512 kernels under SIMDe's emulation (libsimde-dev)
 # make neon            the NEON kernels, cross-compiled, under qemu (g++-aarch64-linux-gnu, qemu-user)
@@ -29,7 +36,7 @@ STAMPS := $(VENV)/stamps
 NATIVE := CMakeLists.txt csrc/CMakeLists.txt $(wildcard csrc/*.cpp csrc/*.h csrc/*/*.cpp csrc/*/*.h)
 
 .PHONY: serve setup test check support faults diagrams bench bench-serve clean
-.PHONY: test-clients test-fuzz test-sampling test-schemas test-kills test-ledger test-cancels test-repeats sanitize test-emulated neon
+.PHONY: test-clients test-fuzz test-sampling test-schemas test-kills test-ledger test-cancels test-repeats test-simulation sanitize test-emulated neon
 .DEFAULT_GOAL := serve
 .DELETE_ON_ERROR:
 # Stamps of one set-up build on each other, so a parallel make must not run ahead.
@@ -43,6 +50,17 @@ setup: $(STAMPS)/build
 
 test: setup
 	@$(BIN)/python -m pytest $(ARGS)
+
+test-nonces: setup
+	@QUINTET_TEST_NONCES=6000 $(BIN)/python -m pytest --timeout 3600 tests/e2e/test_nonces.py $(ARGS)
+
+# The numbers of a release: 1,000 kills, 10,000 cancels, 20 prompts 10,000 times each, 100,000 nonces, 10,000 schemas, 100,000 cases of
+# sampling and 10 million hostile bodies. What is short comes first; one that fails does not keep the others from running.
+nightly: setup
+	@QUINTET_TEST_KILLS=1000 QUINTET_TEST_CANCELS=10000 QUINTET_SAMPLING_CASES=700 QUINTET_TEST_NONCES=100000 QUINTET_SCHEMAS=10000 \
+		QUINTET_TEST_REPEATS=5000 QUINTET_HOSTILE_BODIES=2000000 $(BIN)/python -m pytest --timeout 86400 \
+		tests/e2e/test_kills.py tests/e2e/test_cancels.py tests/backends/native/core/test_sampling_twin.py tests/e2e/test_nonces.py \
+		tests/e2e/test_random_schemas.py tests/server/test_hostile_bodies.py tests/e2e/test_repeats.py $(ARGS)
 
 test-sampling: setup
 	@QUINTET_SAMPLING_CASES=70 $(BIN)/python -m pytest --timeout 1800 tests/backends/native/core/test_sampling_twin.py $(ARGS)
@@ -62,6 +80,9 @@ test-cancels: setup
 
 test-repeats: setup
 	@QUINTET_TEST_REPEATS=100 $(BIN)/python -m pytest --timeout 3600 tests/e2e/test_repeats.py $(ARGS)
+
+test-simulation: setup
+	@QUINTET_SIMULATED_REQUESTS=1000000 QUINTET_SIMULATION_SEED=$$(date +%s) $(BIN)/python -m pytest tests/simulation $(ARGS)
 
 test-fuzz: setup
 	@$(BIN)/python -m tests.clients schemathesis
@@ -95,6 +116,12 @@ bench: setup
 bench-serve: setup
 	@$(BIN)/python -m bench.serving.serve $(ARGS)
 
+.PHONY: lock audit soak overload test-nonces nightly
+
+# A server under load for long, looked at from outside.
+soak overload: setup
+	@$(BIN)/python -m bench.endurance.$@ $(ARGS)
+
 sanitize test-emulated neon:
 	@scripts/digest.sh $(@:test-%=%)
 
@@ -102,14 +129,29 @@ clean:
 	rm -rf $(VENV) build dist
 
 # Everything the project needs. Begun and not ended (the stamp is missing): start from an empty environment.
-$(STAMPS)/deps: pyproject.toml scripts/requirements.py scripts/preflight.sh
+$(STAMPS)/deps: pyproject.toml requirements.lock scripts/requirements.py scripts/preflight.sh
 	@scripts/preflight.sh "$(PYTHON)"
 	@test -e $@ && $(BIN)/python -c '' || { echo "setting up $(VENV)"; "$(PYTHON)" -m venv --clear $(VENV); }
 	@mkdir -p $(STAMPS) && rm -f $(STAMPS)/*
 	@$(BIN)/python scripts/requirements.py >$(STAMPS)/requirements.txt
 	@echo "installing dependencies (the first time takes a minute or two)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $(STAMPS)/requirements.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $(STAMPS)/requirements.txt
+	@$(BIN)/python scripts/startup_files.py
 	@touch $@
+
+# The lock, made anew with the newest versions that pyproject.toml allows; uv resolves for all platforms at once, which pip does not.
+lock: $(STAMPS)/deps
+	@$(PYTHON) -m venv build/uv && build/uv/bin/python -m pip install --quiet --disable-pip-version-check uv
+	@$(BIN)/python scripts/requirements.py --wanted >$(STAMPS)/wanted.txt
+	@sed -n '/^#/p' requirements.lock >$(STAMPS)/requirements.lock
+	@build/uv/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate $(STAMPS)/wanted.txt >>$(STAMPS)/requirements.lock
+	@cp $(STAMPS)/requirements.lock requirements.lock
+
+# Known vulnerabilities of what is locked, by the Python Packaging Advisory Database; needs the network.
+audit: $(STAMPS)/deps
+	@$(PYTHON) -m venv build/audit && build/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit \
+		|| { echo "error: pip-audit cannot be had; make audit needs the network" >&2; exit 1; }
+	@build/audit/bin/pip-audit --strict --progress-spinner off --disable-pip --require-hashes --requirement requirements.lock
 
 $(STAMPS)/build: $(STAMPS)/deps $(NATIVE)
 	@scripts/preflight.sh "$(PYTHON)"

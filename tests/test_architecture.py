@@ -24,7 +24,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "server": {"server", "ledger", "service", "engines", "dialects", "inputs", "keys", "backends.base", "executor"},
     "ledger": {"ledger"},
     "keys": {"keys"},
-    "service": {"service", "engines", "inputs", "text", "backends.base"},
+    "service": {"service", "engines", "inputs", "text", "backends.base", "executor"},
     "engines": {"engines", "inputs", "guides", "backends.base"},
     "dialects": {"dialects"},
     "text": {"text"},

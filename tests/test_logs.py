@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import logging
 import os
 import sys
@@ -113,3 +115,25 @@ def test_an_exception_is_told_by_kind_and_place_and_never_by_its_words() -> None
     assert said.startswith("it broke\n") and "KeyError\nraised while handling:\n" in said and said.endswith("ValueError\n")
     assert "in inner" in said and "test_logs.py" in said
     assert secret not in said
+
+
+@pytest.mark.fault("G01")
+def test_of_a_task_that_nobody_waits_for_the_values_at_hand_are_not_shown(caplog: pytest.LogCaptureFixture) -> None:
+    async def go() -> None:
+        async def broken() -> None:
+            raise ValueError("a secret")
+
+        task = asyncio.create_task(broken())
+        await asyncio.wait([task])
+        del task
+        gc.collect()
+
+    asyncio.run(go())
+    (record,) = (record for record in caplog.records if record.name == "asyncio")
+    assert "a secret" in record.getMessage(), "else there is nothing to hide"
+    record.exc_text = None  # pytest's own handler has kept its form of it
+    with pipe() as (reader, writer):
+        LinesHandler(Lines(writer)).handle(record)
+        said = drained(reader).decode()
+    assert said.startswith("Task exception was never retrieved\n") and said.endswith("ValueError\n")
+    assert "a secret" not in said.replace('raise ValueError("a secret")', "")

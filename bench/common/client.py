@@ -134,6 +134,8 @@ class Exchange(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         trace = self._trace
+        if trace.end:  # it was given up
+            return
         trace.end = time.perf_counter()
         if trace.status != 200:
             trace.error = f"status {trace.status}: {trace.body[:300].decode(errors='replace')}"
@@ -166,13 +168,16 @@ class Target:
         return f"{head}Content-Length: {len(payload)}\r\n\r\n".encode() + payload
 
     async def send(self, request: bytes, trace: Trace) -> None:
-        """Send a request and read the answer to its end; a failure is in the trace, never raised."""
+        """Send a request and read the answer to its end; a failure is in the trace, never raised. Cancelled, it cuts the connection."""
         loop, at = asyncio.get_running_loop(), urlsplit(self.url)
         done = asyncio.Event()
         try:
             async with asyncio.timeout(self.timeout):
-                await loop.create_connection(lambda: Exchange(request, trace, done.set), at.hostname or "", at.port or 80)
-                await done.wait()
+                transport, _ = await loop.create_connection(lambda: Exchange(request, trace, done.set), at.hostname or "", at.port or 80)
+                try:
+                    await done.wait()
+                finally:
+                    transport.abort()
         except TimeoutError:
             trace.error, trace.end = f"not ended after {self.timeout:g} s", time.perf_counter()
         except OSError as error:

@@ -10,20 +10,14 @@ before.
 from __future__ import annotations
 
 import argparse
-import http.client
-import json
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-from bench.memory.echo_memory import MIB, family, field, url_of
+from bench.common.probe import Prober, ask, engine_of, serving
+from bench.memory.echo_memory import MIB, field
 
 CONTEXT = 8192
 
@@ -52,51 +46,6 @@ CASES = {
 }
 
 
-class Prober(threading.Thread):
-    """Asks ``/livez`` over and over on a connection of its own."""
-
-    def __init__(self, address: str) -> None:
-        super().__init__(daemon=True)
-        self._address = address
-        self._over = threading.Event()
-        self.longest = 0.0
-
-    def run(self) -> None:
-        connection = http.client.HTTPConnection(self._address, timeout=600)
-        while not self._over.wait(0.005):
-            begin = time.monotonic()
-            connection.request("GET", "/livez")
-            connection.getresponse().read()
-            self.longest = max(self.longest, time.monotonic() - begin)
-
-    def stop(self) -> float:
-        """Seconds of the longest."""
-        self._over.set()
-        self.join()
-        return self.longest
-
-
-@contextmanager
-def serving(model: str, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A server of its own: its process and address."""
-    command = [sys.executable, "-m", "quintet", "serve", model, "--port", "0", "--log-level", "error", *options]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        try:
-            yield server, urlsplit(url_of(server)).netloc
-        finally:
-            server.terminate()
-
-
-def ask(address: str, path: str, body: dict[str, Any]) -> tuple[int, int]:
-    """Status and bytes of the answer, read piece by piece."""
-    connection = http.client.HTTPConnection(address, timeout=900)
-    connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
-    reply, size = connection.getresponse(), 0
-    while part := reply.read1(1 << 16):
-        size += len(part)
-    return reply.status, size
-
-
 def measure(model: str, name: str, entries: int, at_once: int, stream: bool) -> None:
     """Print a line."""
     case = CASES[name]
@@ -105,7 +54,7 @@ def measure(model: str, name: str, entries: int, at_once: int, stream: bool) -> 
     body = {"prompt": prompt, "max_tokens": 1, "echo": True, "temperature": 0, "stream": stream, "n": n, **case.fields}
     with serving(model) as (server, address):
         ask(address, case.path, {**body, "prompt": "once" if case.words else [1000, 1007], "n": 1})
-        pids = family(server.pid)
+        pids = [server.pid, engine_of(server.pid)]
         before = [field(pid, "VmRSS") for pid in pids]
         for pid in pids:
             Path(f"/proc/{pid}/clear_refs").write_text("5", encoding="ascii")  # the peak counts from now
@@ -118,7 +67,7 @@ def measure(model: str, name: str, entries: int, at_once: int, stream: bool) -> 
         for client in clients:
             client.join()
         took, longest = time.monotonic() - begin, prober.stop()
-        front, engine = (field(pid, "VmHWM") for pid in pids[:2])
+        front, engine = (field(pid, "VmHWM") for pid in pids)
     asked = f"{name}, n {n}, {'stream' if stream else 'JSON'} x {at_once}: {sorted({status for status, _ in answers})}"
     sizes = f"front {front // MIB} MiB, engine +{(engine - before[1]) // MIB} MiB"
     sent = sum(size for _, size in answers) / MIB

@@ -17,6 +17,8 @@ import time
 import urllib.request
 from pathlib import Path
 
+from bench.common.probe import url_of
+
 MIB = 1 << 20
 LIMIT = 300
 
@@ -26,14 +28,6 @@ def field(pid: int, name: str) -> int:
     found = re.search(rf"{name}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(encoding="utf-8"))
     assert found
     return int(found[1]) * 1024
-
-
-def url_of(server: subprocess.Popen[str]) -> str:
-    """Where a server that has just been started listens, from its first line."""
-    assert server.stdout is not None
-    found = re.search(r"http://\S+(?=/v1)", server.stdout.readline())
-    assert found, "the server did not start"
-    return found[0]
 
 
 def family(pid: int) -> list[int]:

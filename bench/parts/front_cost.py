@@ -10,11 +10,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 from statistics import median
+
+from bench.common.probe import engine_of, url_of
 
 TICK = os.sysconf("SC_CLK_TCK")
 
@@ -47,15 +48,12 @@ def main() -> None:
     command = [sys.executable, "-m", "quintet", "serve", "--toy", "--port", "0", "--log-level", "error"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
-            assert server.stdout is not None
-            url = re.search(r"http://\S+(?=/v1)", server.stdout.readline())
-            assert url, "the server did not start"
-            children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text(encoding="utf-8").split()
-            engine = next(int(child) for child in children if b"worker.child" in Path(f"/proc/{child}/cmdline").read_bytes())
+            url = url_of(server)
+            engine = engine_of(server.pid)
             rounds = []
             for _ in range(args.rounds):
                 before = cpu(server.pid), cpu(engine)
-                tokens = load(url[0], args) / 1000
+                tokens = load(url, args) / 1000
                 rounds.append(((cpu(server.pid) - before[0]) / tokens, (cpu(engine) - before[1]) / tokens))
         finally:
             server.terminate()

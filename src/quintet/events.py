@@ -55,7 +55,7 @@ class TokenEvent(msgspec.Struct, frozen=True, gc=False):
         logprob: the model's own natural-log probability, before bias, penalties and temperature;
             ``None`` for the first prompt token (nothing precedes it) and when log-probabilities are off.
         top: the most likely ``(token id, logprob)`` at this position, best first; empty when not asked for.
-        prompt: this is a token of the prompt (echo), not a generated one.
+        prompt: this is a token of the prompt (echo), not a generated one; ``seq`` is the first of the sequences that have this prompt.
         finish: set on the last event of the sequence, exactly once.
         cached_tokens: set on the sequence's terminal event: prompt tokens that came from the prefix cache.
         waited: set on the sequence's first event: seconds between submission and the first step that computed it.

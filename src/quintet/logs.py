@@ -72,7 +72,7 @@ Raised = tuple[type[BaseException], BaseException, TracebackType | None] | tuple
 
 
 class Discreet(logging.Formatter):
-    """Tells of an exception what it is and where it came from, and not what it says: that may quote a prompt."""
+    """Tells of an exception what it is and where it came from, and not what it says or has at hand: that may be a prompt."""
 
     def formatException(self, ei: Raised) -> str:  # noqa: N802  # logging's name
         """See ``logging``."""
@@ -82,6 +82,12 @@ class Discreet(logging.Formatter):
             told.append("".join(traceback.format_tb(error.__traceback__)) + type(error).__qualname__)
             error = error.__cause__ or error.__context__
         return "\nraised while handling:\n".join(told)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # logging's name
+        """See ``logging``."""
+        if record.name == "asyncio":  # after its first line it shows the values that were at hand
+            record.message = record.message.partition("\n")[0]
+        return super().formatMessage(record)
 
 
 class LinesHandler(logging.Handler):

@@ -12,18 +12,20 @@ import itertools
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from quintet.backends.base import Backend
 from quintet.errors import BadRequest
 from quintet.events import NO_DRAFTS, Blame, Event, Failed, Finish, Finished, Timing, TokenEvent, Usage
+from quintet.executor import FairExecutor
 from quintet.inputs.answer_size import require_answer_size
 from quintet.inputs.capabilities import Capabilities
-from quintet.inputs.prepare import Preparer
+from quintet.inputs.prepare import INLINE_CHARS, Preparer
 from quintet.inputs.sequence import Prepared, PreparedSequence, SequenceSpec
 from quintet.request import CompletionRequest, Prompt
 from quintet.text.best_of import BestOf
 from quintet.text.choice import Choice
-from quintet.text.detokenize import align, token_texts
+from quintet.text.entries import Echo
 from quintet.text.lines import LineLimit
 from quintet.text.stop import compile_stops
 
@@ -45,13 +47,22 @@ class Service:
         preparer: for the same backend.
         clock: seconds, monotonic.
         max_logprobs: most of an answer; ``None`` = any number.
+        executor: for what takes long; ``None`` = it may be done here and now.
     """
 
-    def __init__(self, backend: Backend, preparer: Preparer, clock: Callable[[], float], max_logprobs: int | None = None) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        preparer: Preparer,
+        clock: Callable[[], float],
+        max_logprobs: int | None = None,
+        executor: FairExecutor | None = None,
+    ) -> None:
         self._backend = backend
         self._preparer = preparer
         self._clock = clock
         self._max_logprobs = max_logprobs
+        self._executor = executor
 
     async def prepare(self, request: CompletionRequest, tenant: str = "", weight: int = 1) -> Job:
         """Check and tokenise; nothing is started, and the job may simply be dropped.
@@ -70,7 +81,9 @@ class Service:
         sequences = await self._preparer.prepare(specs, tenant)
         if self._max_logprobs is not None:
             require_answer_size(request, sequences, self._max_logprobs)
-        job = Job(self._backend, Prepared(next(_ids), sequences, tenant, weight), request, watch)
+        make = partial(Job, self._backend, Prepared(next(_ids), sequences, tenant, weight), request, watch)
+        executor = self._executor if sum(map(len, request.prompts)) > INLINE_CHARS else None
+        job = make() if executor is None else await executor.run(tenant, make)
         job.require_room()  # others may have come meanwhile; nothing can between this and ``start``
         return job
 
@@ -82,9 +95,14 @@ class Job:
         self._backend = backend
         self._prepared = prepared
         self._watch = watch
-        self._choices = _choices(request, prepared, backend.capabilities.pieces)
         self._candidates = _candidates(request)
-        self._limits = _limits(request, len(self._choices))
+        pieces = backend.capabilities.pieces
+        texts = [_text(prompt, pieces) if request.echo or _entries(request) else "" for prompt in request.prompts]
+        echoes = _echoes(request, prepared, texts, pieces)
+        self._echoes = _by_first(echoes, prepared, self._candidates)
+        self._choices = _choices(request, prepared, texts, echoes, pieces)
+        rules = request.stop
+        self._limits = [LineLimit(rules.indent, rules.seconds) for _ in self._choices if rules.indent or rules.seconds]
         self._best_of = BestOf(self._candidates, request.n) if self._candidates > request.n else None
         self._scores = request.logprobs is not None
         self._running = len(self._choices)  # sequences whose terminal event has not come
@@ -181,6 +199,10 @@ class Job:
     def _step(self, batch: Sequence[TokenEvent]) -> list[Event]:
         events: list[Event] = []
         for event in batch:
+            if event.prompt:
+                self._add_echo(event)
+                continue
+            self._echoes.pop(event.seq, None)  # it is complete, and its samples have it
             if event.finish is not None:
                 self._count_end(event)
             choice = self._choices[event.seq]
@@ -197,6 +219,14 @@ class Job:
             events.append(Finished(self.usage, self._watch.timing()))
         return events
 
+    def _add_echo(self, event: TokenEvent) -> None:
+        for echo in self._echoes.get(event.seq, ()):
+            echo.add(self._shown(event))
+
+    def _shown(self, event: TokenEvent) -> TokenEvent:
+        """The ranking of ``best_of`` needs log-probabilities that the client need not have asked for."""
+        return event if self._scores or event.logprob is None else event.without_scores()
+
     def _feed(self, event: TokenEvent) -> Sequence[Event]:
         choice = self._choices[event.seq]
         if self._limits:
@@ -204,9 +234,7 @@ class Job:
             return [*new, choice.end()] if ended else new
         if self._best_of is None:
             return choice.feed(event)
-        # The ranking needs log-probabilities that the client need not have asked for.
-        shown = event if self._scores or event.logprob is None else event.without_scores()
-        return self._best_of.feed(event, choice.feed(shown))
+        return self._best_of.feed(event, choice.feed(self._shown(event)))
 
     def _count_end(self, event: TokenEvent) -> None:
         self._running -= 1
@@ -313,18 +341,42 @@ def _entries(request: CompletionRequest) -> bool:
     return request.logprobs is not None or request.token_ids
 
 
-def _choices(request: CompletionRequest, prepared: Prepared, pieces: Sequence[bytes]) -> list[Choice]:
+def _echoes(request: CompletionRequest, prepared: Prepared, texts: Sequence[str], pieces: Sequence[bytes]) -> list[Echo]:
+    """What is shown of each prompt; none if nothing is."""
+    if not request.echo or request.echo_last == 0:
+        return []
+    firsts = prepared.sequences[:: _candidates(request)]
+    return [_echo(request, sequence, text, pieces) for sequence, text in zip(firsts, texts, strict=True)]
+
+
+def _echo(request: CompletionRequest, sequence: PreparedSequence, text: str, pieces: Sequence[bytes]) -> Echo:
+    own = sequence.tokens[: sequence.prompt_end]
+    if request.echo_last is None:
+        return Echo(text, own[sequence.echo_from :] if sequence.echo else (), pieces)
+    return Echo(text, own, pieces, skip=len(own) - min(request.echo_last, len(own) - sequence.echo_from))
+
+
+def _by_first(echoes: Sequence[Echo], prepared: Prepared, candidates: int) -> dict[int, list[Echo]]:
+    """By the sequence whose events have their tokens: the first of those with equal ones."""
+    firsts: dict[tuple[object, ...], int] = {}
+    found: dict[int, list[Echo]] = {}
+    for number, echo in enumerate(echoes):
+        seq = number * candidates
+        sequence = prepared.sequences[seq]
+        first = firsts.setdefault((sequence.tokens, sequence.echo_from, sequence.prompt_end), seq)
+        found.setdefault(first, []).append(echo)
+    return found
+
+
+def _choices(
+    request: CompletionRequest, prepared: Prepared, texts: Sequence[str], echoes: Sequence[Echo], pieces: Sequence[bytes]
+) -> list[Choice]:
     patterns, samples, entries = compile_stops(request.stop.strings), _candidates(request), _entries(request)
-    needs_text = request.echo or entries
-    texts = [_text(prompt, pieces) if needs_text else "" for prompt in request.prompts]
-    firsts = prepared.sequences[::samples]
-    spans = [_last_texts(request, sequence, text, pieces) for sequence, text in zip(firsts, texts, strict=True)]
     return [
         Choice(
             index,
-            prompt=texts[index // samples],
-            echo=request.echo and request.echo_last != 0,
-            last=spans[index // samples],
+            start=len(texts[index // samples]),
+            echo=echoes[index // samples] if echoes else None,
             logprobs=entries,
             patterns=patterns,
             include=request.stop.include,
@@ -336,21 +388,6 @@ def _choices(request: CompletionRequest, prepared: Prepared, pieces: Sequence[by
         )
         for index, sequence in enumerate(prepared.sequences)
     ]
-
-
-def _limits(request: CompletionRequest, choices: int) -> list[LineLimit]:
-    """One for each choice; none if the request sets no such limit."""
-    rules = request.stop
-    return [LineLimit(rules.indent, rules.seconds) for _ in range(choices if rules.indent or rules.seconds else 0)]
-
-
-def _last_texts(request: CompletionRequest, sequence: PreparedSequence, text: str, pieces: Sequence[bytes]) -> tuple[str, ...] | None:
-    """The texts of the last ``echo_last`` tokens of a prompt; ``None`` = of all of them."""
-    if not request.echo or not request.echo_last:
-        return None
-    own = sequence.tokens[: sequence.prompt_end]
-    count = min(request.echo_last, len(own) - sequence.echo_from)
-    return tuple(align(token_texts(pieces[token] for token in own), text)[len(own) - count :])
 
 
 def _text(prompt: Prompt, pieces: Sequence[bytes]) -> str:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.dialects.fold_clients import put_together
+from tests.dialects.folding import fold as fold_body
 
 from quintet.dialects.base import Dialect, Identity
 from quintet.dialects.openai.dialect import OpenAI
@@ -42,7 +43,7 @@ def check(dialect: Dialect, logprobs: bool, events: list[Event]) -> None:
     request = dataclasses.replace(request, logprobs=4 if logprobs else None)
     streaming = dialect.renderer(request, IDENTITY)
     chunks = [chunk for event in events for chunk in streaming.feed(event)]
-    body = dialect.renderer(dataclasses.replace(request, stream=False, include_usage=False), IDENTITY).fold(events)
+    body = fold_body(dialect.renderer(dataclasses.replace(request, stream=False, include_usage=False), IDENTITY), events)
     assert all(chunk.isascii() and b"\n" not in chunk for chunk in [*chunks, body])
     assert put_together(json.loads(chunk) for chunk in chunks) == json.loads(body)
 
@@ -59,7 +60,7 @@ def test_openai_json_is_the_fold_of_its_stream(made: tuple[bool, list[Event]]) -
 def test_every_log_probability_is_a_json_number_and_the_likeliest_is_told_by_equality(made: tuple[bool, list[Event]]) -> None:
     _, events = made
     renderer = OpenAI().renderer(dataclasses.replace(OpenAI().parse(b"{}", 7).request, logprobs=4), IDENTITY)
-    found = [choice["logprobs"] for choice in json.loads(renderer.fold(events), parse_constant=lambda _: 1 / 0)["choices"]]
+    found = [choice["logprobs"] for choice in json.loads(fold_body(renderer, events), parse_constant=lambda _: 1 / 0)["choices"]]
     given_ = [[t for e in events if isinstance(e, ChoiceDelta) and e.index == index for t in e.tokens] for index in range(len(found))]
     for lists, entries in zip(found, given_, strict=True):
         assert {len(lists[name]) for name in LISTS} == {len(entries)}

@@ -15,12 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 from tests.dialects.fold_clients import put_together
+from tests.dialects.folding import fold as fold_body
 
 from quintet.dialects.base import Dialect, Identity
 from quintet.dialects.cerebras.dialect import Cerebras
 from quintet.dialects.novita.dialect import Novita
 from quintet.events import ChoiceDelta, ChoiceDone, Event, Finish, Finished, Timing, TokenEvent, Usage
 from quintet.text.choice import Choice
+from quintet.text.entries import Echo
 from quintet.text.stop import compile_stops
 
 IDENTITY = Identity("0", 1, "m", "fp")
@@ -38,10 +40,15 @@ def answers(draw: st.DrawFn, n: int, echo: bool, logprobs: int | None, include: 
     queues: list[list[Event]] = []
     for index in range(len(PROMPTS) * n):
         prompt = PROMPTS[index // n]
+        ids = list(prompt.encode()) or [0]
+        shown = Echo(prompt, ids if logprobs is not None else (), vocabulary) if echo else None
+        if shown is not None and logprobs is not None:
+            for at, one in enumerate(ids):
+                shown.add(token_event(draw, index, bytes([one]), logprobs, first=not at))
         choice = Choice(
             index,
-            prompt=prompt,
-            echo=echo,
+            start=len(prompt),
+            echo=shown,
             logprobs=entries or logprobs is not None,
             patterns=compile_stops(("stop", "ab")),
             include=include,
@@ -49,10 +56,6 @@ def answers(draw: st.DrawFn, n: int, echo: bool, logprobs: int | None, include: 
             pieces=vocabulary,
         )
         made: list[TokenEvent] = []
-        if echo and logprobs is not None:
-            ids = list(prompt.encode()) or [0]
-            made += [token_event(draw, index, bytes([one]), logprobs, first=not at) for at, one in enumerate(ids)]
-            made = [structs.replace(one, prompt=True) for one in made]
         made += [token_event(draw, index, piece, logprobs) for piece in draw(st.lists(pieces, min_size=1, max_size=6))]
         made[-1] = structs.replace(made[-1], finish=draw(st.sampled_from([Finish.EOS, Finish.LENGTH])))
         queues.append([])
@@ -76,7 +79,7 @@ def stream_and_body(dialect: Dialect, body: dict[str, Any], events: list[Event],
     parsed = [dialect.parse(json.dumps(one).encode(), 7) for one in ({**body, **options, "stream": True}, body)]
     streaming, whole = (dialect.renderer(one.request, IDENTITY, one.options) for one in parsed)
     chunks = [chunk for event in events for chunk in streaming.feed(event)]
-    folded = whole.fold(events)
+    folded = fold_body(whole, events)
     assert all(chunk.isascii() and b"\n" not in chunk for chunk in [*chunks, folded])
     strict = partial(json.loads, parse_constant=lambda _: 1 / 0)
     return [strict(chunk) for chunk in chunks], strict(folded)

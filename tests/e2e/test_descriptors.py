@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 FILES = 252
 ROOM = FILES - 192  # fewer than run at once, so that each has begun
-MANY = int(os.environ.get("QUINTET_TEST_CONNECTIONS", "300"))
+MANY = int(os.environ.get("QUINTET_TEST_IDLE_SOCKETS", "300"))
 """Connections, twice: more than the server's process may have. 2,000 is the fault table's number."""
 
 STREAM = b'{"prompt":"x","max_tokens":4000,"stream":true,"ignore_eos":true}'

@@ -16,6 +16,8 @@ import pytest
 from tests.e2e.test_serve_command import PATIENCE_S, Served, served
 from tests.support.processes import family
 
+from quintet import __version__
+
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 
@@ -104,8 +106,8 @@ def test_no_answer_tells_what_program_it_is_from(one: Served, method: str, path:
     got, headers, content = ask(one, method, path, body)
     assert got == status
     assert headers.keys() <= PLAIN
-    told = content.decode().lower()
-    assert [word for word in ("uvicorn", "python/", "traceback", "/src/", "site-packages", str(Path.home())) if word in told] == []
+    told, words = content.decode().lower(), ("uvicorn", "python/", "traceback", "/src/", "site-packages", str(Path.home()), __version__)
+    assert [word for word in words if word in told] == []
 
 
 @pytest.fixture

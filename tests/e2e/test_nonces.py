@@ -92,14 +92,13 @@ class Client(threading.Thread):
 
 
 @pytest.mark.fault("G06", "C12")
-@pytest.mark.timeout(7200)
 def test_no_answer_has_a_nonce_of_another_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The cache holds a few sequences, so that they are preempted; the engine is killed again and again; one in ten clients leaves."""
     model = write_tiny(tmp_path / "tiny.gguf", TinySpec("tiny"))
     with served(str(model), "--log-level", "error", "--ctx-size", "256", "--kv-cache", "128KiB") as one:
         clients = [Client(one, number, NONCES // CLIENTS) for number in range(CLIENTS)]
         kills = 0
-        while any(client.is_alive() for client in clients):
+        while any(client.is_alive() for client in clients) and kills < NONCES // 20:
             time.sleep(0.5)
             until_ready(one)
             for engine in engines(one.process.pid):

@@ -61,16 +61,18 @@ def requests(one: Served) -> list[tuple[int, bytes]]:
     return found
 
 
-@pytest.mark.fault("G01", "G02", "G04")
+@pytest.mark.fault("G01", "G02", "G04", "G11")
 @pytest.mark.parametrize("level", ["debug", "info"])
 def test_no_secret_of_a_client_is_anywhere_but_in_its_answer(level: str, tmp_path: Path) -> None:
-    """Searched: the whole log, metrics, every file that was written, command lines of all processes, and each answer for any key."""
+    """Searched: the log, metrics, every file that was written, the ledger, command lines of all processes, and each answer for any key."""
     (tmp_path / "keys").write_text(f"{KEY}\n{OTHER}\n")
     (tmp_path / "keys").chmod(0o600)
     folders = {name: str(tmp_path / name.lower()) for name in ("TMPDIR", "HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME", "XDG_DATA_HOME")}
     for folder in folders.values():
         Path(folder).mkdir()
-    with served("--toy", "--log-level", level, "--api-key-file", str(tmp_path / "keys"), **folders) as one:
+    with served(
+        "--toy", "--log-level", level, "--api-key-file", str(tmp_path / "keys"), "--ledger", str(tmp_path / "ledger"), **folders
+    ) as one:
         answers = requests(one)
         told = [get(one, path)[1] for path in ("/metrics", "/health", "/health/models", "/version", "/v1/models", "/openapi.json", "/docs")]
         told += map(command, family(one.process.pid))
@@ -82,6 +84,7 @@ def test_no_secret_of_a_client_is_anywhere_but_in_its_answer(level: str, tmp_pat
         code, log = one.end(signal.SIGTERM)
     assert code == 0
     assert {status for status, _ in answers} >= {200, 400, 401, 404}
+    assert (tmp_path / "ledger").exists()
     written = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path.name != "keys"]
     everywhere = b"\n".join([log.encode(), *told, *written])
     assert [place for place, canary in CANARY.items() if canary.encode() in everywhere] == []

@@ -71,6 +71,7 @@ def served(*words: str, code: str = "", **environment: str) -> Iterator[Served]:
         one.process.communicate()
 
 
+@pytest.mark.fault("D03")
 def test_it_serves_tells_where_and_ends_cleanly_on_either_signal() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         with served("--toy") as one:

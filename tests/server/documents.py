@@ -29,7 +29,7 @@ class Completions:
 
 @cache
 def completions(dialect: str) -> Completions:
-    root = document(PROVIDERS[dialect], "0")
+    root = document(PROVIDERS[dialect])
     operation = root["paths"]["/completions"]["post"]
     event = operation["responses"]["200"]["content"]["text/event-stream"]["itemSchema"]
     errors = {status: _json(made) for status, made in operation["responses"].items() if status != "200"}

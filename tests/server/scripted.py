@@ -82,7 +82,8 @@ class ScriptedBackend:
 
     async def submit(self, prepared: Prepared) -> AsyncIterator[Sequence[TokenEvent]]:
         self.submitted += 1
-        playing = {seq: self._play(seq, one) for seq, one in enumerate(prepared.sequences)}
+        firsts = {one.tokens: seq for seq, one in reversed([*enumerate(prepared.sequences)])}
+        playing = {seq: self._play(seq, one, first=firsts[one.tokens] == seq) for seq, one in enumerate(prepared.sequences)}
         step = 0
         while playing:
             await asyncio.sleep(self.pause)
@@ -101,8 +102,10 @@ class ScriptedBackend:
                 del playing[seq]
                 yield [TokenEvent(seq, -1, finish=Finish.ABORT)]
 
-    def _play(self, seq: int, one: PreparedSequence) -> Iterator[list[TokenEvent]]:
-        echo = [self._event(seq, at, token, one, prompt=True) for at, token in enumerate(one.tokens) if one.echo and at >= one.echo_from]
+    def _play(self, seq: int, one: PreparedSequence, first: bool) -> Iterator[list[TokenEvent]]:
+        """``first``: of those with this prompt."""
+        shown = first and one.echo
+        echo = [self._event(seq, at, token, one, prompt=True) for at, token in enumerate(one.tokens) if shown and at >= one.echo_from]
         if one.max_tokens == 0:
             yield [*echo, TokenEvent(seq, -1, finish=Finish.LENGTH)]
             return

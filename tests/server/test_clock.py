@@ -15,8 +15,8 @@ from tests.server.scripted import ScriptedBackend
 from quintet.config import ServerConfig
 
 SOURCES = Path(__file__).parents[2] / "src" / "quintet"
-DATED = {"server/completions.py"}
-"""Files that ask for the date: ``created``, and the lines of the log."""
+DATED = {"server/completions.py", "ledger/ledger.py", "cli/keys.py", "cli/serve.py"}
+"""Files that ask for the date: ``created``, the lines of the log and the rows of the ledger; when a key begins and ends to count."""
 
 
 @pytest.mark.fault("D09")

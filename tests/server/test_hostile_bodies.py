@@ -230,7 +230,7 @@ class Campaign:
 
 
 @pytest.mark.fault("A01", "A02", "A06", "A10", "A26", "B02", "G04")
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(max(3600, COUNT // 100))
 @pytest.mark.parametrize("dialect", PROVIDERS)
 def test_hostile_requests_get_the_documented_answer_and_harm_nobody(dialect: str, capsys: pytest.CaptureFixture[str]) -> None:
     campaign, began = Campaign(dialect), time.monotonic()

@@ -63,6 +63,7 @@ class ScriptedBackend:
     request_id: int = 0
     aborts: list[tuple[int, int | None]] = field(default_factory=list)
     running: dict[int, Running] = field(default_factory=dict)
+    echo: list[TokenEvent] = field(default_factory=list)
     closed_iterators: int = 0
 
     @property
@@ -99,12 +100,13 @@ class ScriptedBackend:
         self.submitted += 1
         self.request_id = prepared.request_id
         self.running = {seq: Running(seq, self._plan(seq, item)) for seq, item in enumerate(prepared.sequences)}
+        firsts = {item.tokens: seq for seq, item in reversed([*enumerate(prepared.sequences)]) if item.echo}
+        self.echo = [event for tokens, seq in firsts.items() for event in self._echo(seq, tokens, prepared.sequences[seq].logprobs)]
         return self._steps()
 
     def _plan(self, seq: int, item: PreparedSequence) -> list[TokenEvent]:
         script = self.scripts[seq % len(self.scripts)]
         logprob = None if item.logprobs is None else script.logprob
-        prompt = [TokenEvent(seq, token, PIECES[token], logprob if at else None, prompt=True) for at, token in enumerate(item.tokens)]
         events = [TokenEvent(seq, byte, bytes([byte]), logprob) for byte in script.text]
         if script.finish is Finish.EOS:
             events.append(TokenEvent(seq, EOS, b"", logprob))
@@ -112,8 +114,14 @@ class ScriptedBackend:
             events.append(TokenEvent(seq, -1))
         error = "The engine failed." if script.finish is Finish.ERROR else ""
         events[-1] = replace(events[-1], finish=script.finish, cached_tokens=script.cached, error=error, drafts=script.drafts)
-        events = [*(prompt if item.echo else []), *events]
-        return [replace(events[0], waited=script.waited), *events[1:]]
+        return [replace(events[0], waited=0.0 if item.echo else script.waited), *events[1:]]
+
+    def _echo(self, seq: int, tokens: Sequence[int], logprobs: int | None) -> list[TokenEvent]:
+        """A prompt's tokens, for all its samples."""
+        script = self.scripts[seq % len(self.scripts)]
+        logprob = None if logprobs is None else script.logprob
+        made = [TokenEvent(seq, token, PIECES[token], logprob if at else None, prompt=True) for at, token in enumerate(tokens)]
+        return [replace(made[0], waited=script.waited), *made[1:]]
 
     async def _steps(self) -> AsyncIterator[Sequence[TokenEvent]]:
         steps = 0
@@ -130,7 +138,11 @@ class ScriptedBackend:
             self.closed_iterators += 1
 
     def _step(self) -> list[TokenEvent]:
-        batch: list[TokenEvent] = []
+        if self.echo:
+            count = self.rng.choice((1, 2, 5))
+            batch, self.echo = self.echo[:count], self.echo[count:]
+            return batch
+        batch = []
         for item in self.rng.sample(list(self.running.values()), len(self.running)):
             if item.aborted_in == 0:
                 script = self.scripts[item.seq % len(self.scripts)]

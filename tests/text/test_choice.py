@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+import pytest
+
 from quintet.events import ChoiceDelta, ChoiceDone, Finish, TokenEvent, TokenText
 from quintet.text.choice import Choice
+from quintet.text.entries import Echo
 from quintet.text.stop import compile_stops
 
 PIECES = [b"<eos>"[:0], b"a", b"b", b"ab", b"ab", b"\xe2", b"\x82\xac", b"\x82\xacx", b"<", b">c", b"a<"]
@@ -17,8 +20,21 @@ def token(token: int, logprob: float | None = -1.0, finish: Finish | None = None
     return TokenEvent(0, token, PIECES[token], logprob, finish=finish, **rest)  # type: ignore[arg-type]
 
 
-def choice(stops: Iterable[str] = (), *, prompt: str = "", echo: bool = False, logprobs: bool = True, include: bool = False) -> Choice:
-    return Choice(0, prompt=prompt, echo=echo, logprobs=logprobs, patterns=compile_stops(stops), include=include, seed=9, pieces=PIECES)
+def choice(
+    stops: Iterable[str] = (), *, prompt: str = "", echo: Iterable[TokenEvent] | None = None, logprobs: bool = True, include: bool = False
+) -> Choice:
+    """``echo``: the prompt is shown, with these tokens."""
+    shown = None if echo is None else echoed(prompt, list(echo))
+    rest = {"logprobs": logprobs, "patterns": compile_stops(stops), "include": include, "seed": 9, "pieces": PIECES}
+    return Choice(0, start=len(prompt), echo=shown, **rest)  # type: ignore[arg-type]
+
+
+def echoed(prompt: str, events: Iterable[TokenEvent], tokens: Iterable[int] | None = None) -> Echo:
+    """With ``tokens`` the prompt has these, of which not all have come."""
+    made = Echo(prompt, [event.token for event in events] if tokens is None else list(tokens), PIECES)
+    for event in events:
+        made.add(event)
+    return made
 
 
 def feed(to: Choice, events: Iterable[TokenEvent]) -> list[ChoiceDelta | ChoiceDone]:
@@ -37,8 +53,8 @@ def shown(out: list[ChoiceDelta | ChoiceDone]) -> list[tuple[int, str, int]]:
 def test_end_of_sequence_as_the_only_token_keeps_its_slot() -> None:
     """lm-eval asks for one token and slices the arrays by the prompt's length: a missing slot loses the last scored token."""
     asked = [token(A, None, prompt=True), token(B, -2.0, prompt=True)]
-    ended = choice(prompt="ab", echo=True)
-    out = feed(ended, [*asked, token(EOS, -0.25, Finish.EOS, top=((EOS, -0.25),))])
+    ended = choice(prompt="ab", echo=asked)
+    out = feed(ended, [token(EOS, -0.25, Finish.EOS, top=((EOS, -0.25),))])
     assert shown(out) == [(A, "a", 0), (B, "b", 1), (EOS, "", 2)]
     assert [entry.logprob for entry in entries(out)] == [None, -2.0, -0.25]
     assert [entry.top for entry in entries(out)] == [(), ((B, "b", -2.0),), ((EOS, "", -0.25),)]
@@ -47,8 +63,8 @@ def test_end_of_sequence_as_the_only_token_keeps_its_slot() -> None:
 
 
 def test_nothing_precedes_the_first_prompt_token() -> None:
-    first = choice(prompt="a", echo=True)
-    (delta, done) = feed(first, [token(A, None, prompt=True), TokenEvent(0, -1, finish=Finish.LENGTH)])
+    first = choice(prompt="a", echo=[token(A, None, prompt=True)])
+    (delta, done) = feed(first, [TokenEvent(0, -1, finish=Finish.LENGTH)])
     assert delta == ChoiceDelta(0, "a", (TokenText(A, "a", b"a", None, (), 0),))
     assert done == ChoiceDone(0, Finish.LENGTH, "", 9)
     assert first.completion_tokens == 0
@@ -59,12 +75,12 @@ def test_no_tokens_at_all_is_no_delta() -> None:
 
 
 def test_a_text_prompt_comes_back_exactly_as_sent_without_prompt_tokens() -> None:
-    out = feed(choice(prompt="<|im_start|> e\u0301", echo=True, logprobs=False), [token(A), token(B, finish=Finish.LENGTH)])
+    out = feed(choice(prompt="<|im_start|> e\u0301", echo=[], logprobs=False), [token(A), token(B, finish=Finish.LENGTH)])
     assert out[:-1] == [ChoiceDelta(0, "<|im_start|> e\u0301"), ChoiceDelta(0, "a"), ChoiceDelta(0, "b")]
 
 
 def test_a_prompt_of_control_tokens_only_still_has_its_delta() -> None:
-    out = feed(choice(prompt="", echo=True), [token(EOS, None, prompt=True), token(A, finish=Finish.LENGTH)])
+    out = feed(choice(prompt="", echo=[token(EOS, None, prompt=True)]), [token(A, finish=Finish.LENGTH)])
     assert isinstance(out[0], ChoiceDelta)
     assert (out[0].text, len(out[0].tokens)) == ("", 1)
     assert shown(out) == [(EOS, "", 0), (A, "a", 0)]
@@ -133,7 +149,7 @@ def test_a_stop_on_the_last_allowed_token_is_a_stop() -> None:
 
 def test_a_stop_does_not_match_in_the_prompt_nor_across_its_border() -> None:
     asked = [token(A, None, prompt=True), token(AB, prompt=True), token(A, prompt=True)]
-    out = feed(choice(["ab"], prompt="aaba", echo=True), [*asked, token(B), token(B, finish=Finish.LENGTH)])
+    out = feed(choice(["ab"], prompt="aaba", echo=asked), [token(B), token(B, finish=Finish.LENGTH)])
     assert shown(out)[3:] == [(B, "b", 4), (B, "b", 5)]
     assert out[-1] == ChoiceDone(0, Finish.LENGTH, "", 9)
 
@@ -165,5 +181,21 @@ def test_an_aborted_choice_gives_what_it_held_back() -> None:
 
 def test_a_prompt_whose_tokens_did_not_all_come_is_still_whole() -> None:
     """Aborted in the middle of the prompt."""
-    out = feed(choice(prompt="aab", echo=True), [token(A, None, prompt=True), TokenEvent(0, -1, finish=Finish.ABORT)])
-    assert (out[0].text, shown(out)) == ("aab", [(A, "aab", 0)])  # type: ignore[union-attr]
+    made = echoed("aab", [token(A, None, prompt=True)], tokens=[A, A, B])
+    assert (made.text, [(one.token, one.text, one.offset) for one in made.tokens]) == ("aab", [(A, "aab", 0)])
+
+
+def test_only_the_last_tokens_of_a_prompt_are_shown_from_where_they_begin() -> None:
+    made = Echo("aabab", [A, AB, AB], PIECES, skip=1)
+    for event in (token(AB), token(AB)):
+        made.add(event)
+    assert (made.text, [(one.text, one.offset) for one in made.tokens]) == ("abab", [("ab", 1), ("ab", 3)])
+
+
+@pytest.mark.fault("B06")
+def test_all_samples_of_a_prompt_have_the_same_entries_and_not_copies_of_them() -> None:
+    shown_once = echoed("ab", [token(A, None, prompt=True), token(B, prompt=True)])
+    rest = {"logprobs": True, "patterns": (), "include": False, "seed": 9, "pieces": PIECES}
+    samples = [Choice(index, start=2, echo=shown_once, **rest) for index in range(3)]  # type: ignore[arg-type]
+    deltas = [sample.feed(token(A, finish=Finish.LENGTH))[0] for sample in samples]
+    assert len({id(delta.tokens) for delta in deltas if isinstance(delta, ChoiceDelta)}) == 1

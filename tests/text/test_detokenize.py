@@ -37,15 +37,16 @@ def test_the_end_belongs_to_the_last_token_that_has_bytes() -> None:
     assert token_texts([]) == []
 
 
+@pytest.mark.fault("A21")
 def test_control_tokens_written_out_in_a_prompt_take_the_text_between_their_neighbours() -> None:
     """BOS is not in the text at all; the control token just before the next text takes what is unclaimed."""
     texts = ["", "", "user", "\n", "Is it i?", "", "\n"]
     prompt = "<|im_start|>user\nIs it i?<|im_end|>\n"
-    assert align(texts, prompt) == ["", "<|im_start|>", "user", "\n", "Is it i?", "<|im_end|>", "\n"]
+    assert list(align(texts, prompt)) == ["", "<|im_start|>", "user", "\n", "Is it i?", "<|im_end|>", "\n"]
 
 
 def test_a_short_token_is_not_found_inside_the_control_token_before_it() -> None:
-    assert align(["", "im", " a", "", "\n"], "<|im_start|>im a<|im_end|>\n") == ["<|im_start|>", "im", " a", "<|im_end|>", "\n"]
+    assert list(align(["", "im", " a", "", "\n"], "<|im_start|>im a<|im_end|>\n")) == ["<|im_start|>", "im", " a", "<|im_end|>", "\n"]
 
 
 @pytest.mark.parametrize(
@@ -58,19 +59,19 @@ def test_a_short_token_is_not_found_inside_the_control_token_before_it() -> None
     ],
 )
 def test_the_space_that_sentencepiece_adds_is_not_looked_for_later(texts: list[str], spans: list[str]) -> None:
-    assert align(texts, "".join(spans)) == spans
+    assert list(align(texts, "".join(spans))) == spans
 
 
 def test_a_normalised_token_takes_what_the_next_one_leaves() -> None:
-    assert align(["caf", "é", " au"], "cafe\u0301 au") == ["caf", "e\u0301", " au"]
+    assert list(align(["caf", "é", " au"], "cafe\u0301 au")) == ["caf", "e\u0301", " au"]
 
 
 def test_what_is_left_belongs_to_the_last_token() -> None:
-    assert align(["a"], "ab") == ["ab"]
-    assert align(["", "a", ""], "a<eos>") == ["", "a", "<eos>"]
+    assert list(align(["a"], "ab")) == ["ab"]
+    assert list(align(["", "a", ""], "a<eos>")) == ["", "a", "<eos>"]
 
 
 def test_aligning_a_long_prompt_that_never_matches_ends() -> None:
     """A search is bounded, so that the whole is linear in the prompt."""
-    spans = align(["x"] * 100_000, "y" * 400_000)
+    spans = list(align(["x"] * 100_000, "y" * 400_000))
     assert spans[-1] == "y" * 400_000

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from quintet.events import ChoiceDelta, ChoiceDone, Finish, TokenEvent, TokenText
 from quintet.text.choice import Choice
 from quintet.text.detokenize import Detokenizer, align, token_texts
+from quintet.text.entries import Echo
 from quintet.text.stop import StopMatcher, compile_stops
 
 PREFIXES = {
@@ -80,7 +81,7 @@ def test_token_texts_join_to_the_text(whole: bytes, data: st.DataObject) -> None
 @settings(deadline=None)
 @given(st.lists(st.text("ab<", max_size=3), min_size=1, max_size=12), st.text("ab<", max_size=30))
 def test_aligned_spans_always_join_to_the_prompt(texts: list[str], whole: str) -> None:
-    spans = align(texts, whole)
+    spans = list(align(texts, whole))
     assert len(spans) == len(texts)
     assert "".join(spans) == whole
 
@@ -148,10 +149,9 @@ class Run:
         return [token for delta in self.deltas for token in delta.tokens]
 
 
-def run(events: list[TokenEvent], stops: list[str], include: bool, logprobs: bool, prompt: str = "", echo: bool = False) -> Run:
-    choice = Choice(
-        7, prompt=prompt, echo=echo, logprobs=logprobs, patterns=compile_stops(stops), include=include, seed=3, pieces=[b"x"] * 300
-    )
+def run(events: list[TokenEvent], stops: list[str], include: bool, logprobs: bool, prompt: str = "", echo: Echo | None = None) -> Run:
+    rest = {"logprobs": logprobs, "patterns": compile_stops(stops), "include": include, "seed": 3, "pieces": [b"x"] * 300}
+    choice = Choice(7, start=len(prompt), echo=echo, **rest)  # type: ignore[arg-type]
     out: list[ChoiceDelta | ChoiceDone] = []
     for event in events:
         out += choice.feed(event)
@@ -254,13 +254,15 @@ def test_echo_puts_the_prompt_in_front_and_changes_nothing_else(before: bytes, w
     """The prompt is the first delta, alone, with all its tokens; stops are not looked for in it; offsets are the same without it."""
     prompt = before.decode("utf-8", "replace")
     pieces = [b"", *splits(data, before)]  # a BOS has no bytes
-    asked = [TokenEvent(0, 200 + index % 50, piece, -1.0 if index else None, prompt=True) for index, piece in enumerate(pieces)]
+    echo = Echo(prompt, range(len(pieces)), pieces)
+    for index, piece in enumerate(pieces):
+        echo.add(TokenEvent(0, index, piece, -1.0 if index else None, prompt=True))
     events = sequence(splits(data, whole), Finish.EOS)
     plain = run(events, stops, False, True, prompt=prompt)
-    echoed = run([*asked, *events], stops, False, True, prompt=prompt, echo=True)
+    echoed = run(events, stops, False, True, prompt=prompt, echo=echo)
     first, *rest = echoed.deltas
     assert (first.text, rest, echoed.done, echoed.counted) == (prompt, plain.deltas, plain.done, plain.counted)
     assert [token.raw for token in first.tokens] == pieces
     assert "".join(token.text for token in first.tokens) == prompt
     assert all(prompt[token.offset :].startswith(token.text) for token in first.tokens)
-    assert run(events, stops, False, False, prompt=prompt, echo=True).text == echoed.text
+    assert run(events, stops, False, False, prompt=prompt, echo=Echo(prompt, (), ())).text == echoed.text

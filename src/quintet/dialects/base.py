@@ -6,7 +6,7 @@ A new provider is one module with a table of ``Field``s and an object that satis
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -130,12 +130,16 @@ class Renderer(Protocol):
         """
         ...
 
-    def fold(self, events: Iterable[Event]) -> bytes:
-        """The JSON body of a request whose events are complete and end with ``Finished``."""
+    def add(self, event: Event) -> None:
+        """Put an event into the JSON body, in place of ``feed``."""
+        ...
+
+    def body(self) -> Iterator[bytes]:
+        """The JSON body, in parts, once all events were added, of which the last is ``Finished``; the same each time."""
         ...
 
     def headers(self, events: Sequence[Event], /) -> Headers:
-        """Response headers that go with that JSON body; a stream's headers are sent before there is anything to say."""
+        """Response headers that go with that JSON body, of its last events; a stream's are sent before there is anything to say."""
         ...
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, Protocol, Self, TypeVar
 
+from msgspec import Raw
+
 from quintet.dialects.base import Headers
+from quintet.dialects.columns import STRETCH, S, filled, growing, written
 from quintet.dialects.wire import encode
-from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finished
+from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finished, TokenText
 from quintet.request import CompletionRequest
 
 
@@ -49,29 +52,35 @@ class ChunkRenderer(ABC, Generic[ChoiceT, ChunkT]):
         self._running = set(range(len(request.prompts) * request.n))
         self._end_alone = end_alone
         self._held: ChoiceT | None = None
+        self._bodies: dict[int, ChoiceT] = {}
+        self._texts: dict[int, list[str]] = {}
+        self._last: ChunkT | None = None
+        self._shared: tuple[Sequence[TokenText], Any] = (), None  # tokens of an echo, and what was made of them
 
     def feed(self, event: Event) -> list[bytes]:
         if isinstance(event, Failed):
             return [encode(self._broken(event))]
         return [encode(chunk) for chunk in self._chunks(event)]
 
-    def fold(self, events: Iterable[Event]) -> bytes:
-        choices: dict[int, ChoiceT] = {}
-        texts: dict[int, list[str]] = {}
-        last = self._body([])
-        for event in events:
-            for last in self._chunks(event):
-                for piece in last.choices:
-                    body = choices.setdefault(piece.index, piece)
-                    if body is not piece:
-                        body.finish_reason = piece.finish_reason or body.finish_reason
-                        body.extend(piece)
-                    if isinstance(piece.text, str):
-                        texts.setdefault(piece.index, []).append(piece.text)
-        for index, parts in texts.items():
-            choices[index].text = "".join(parts)
-        last.choices = [body for _, body in sorted(choices.items())]
-        return encode(last)
+    def add(self, event: Event) -> None:
+        for last in self._chunks(event):
+            self._last = last
+            for piece in last.choices:
+                body = self._bodies.get(piece.index)
+                if body is None:
+                    self._bodies[piece.index] = growing(piece)
+                else:
+                    body.finish_reason = piece.finish_reason or body.finish_reason
+                    body.extend(piece)
+                if isinstance(piece.text, str):
+                    self._texts.setdefault(piece.index, []).append(piece.text)
+
+    def body(self) -> Iterator[bytes]:
+        assert self._last is not None
+        for index, parts in self._texts.items():
+            # Encoded by itself, for what encodes text that is not ASCII looks at all that is around it.
+            self._bodies[index].text = Raw(encode("".join(parts)))
+        return filled(self._last, (body for _, body in sorted(self._bodies.items())))
 
     def headers(self, _events: Sequence[Event]) -> Headers:
         return ()
@@ -93,6 +102,15 @@ class ChunkRenderer(ABC, Generic[ChoiceT, ChunkT]):
                 return [last]
             case Failed(message):
                 raise ValueError(f"a failed request has no body: {message}")
+
+    def _entries(self, tokens: Sequence[TokenText], write: Callable[[Sequence[TokenText]], S]) -> S:
+        """What ``write`` makes of tokens; of many at once, as an echoed prompt has them, as JSON, and once for all its samples."""
+        if len(tokens) <= STRETCH:
+            return write(tokens)
+        if self._shared[0] is not tokens:
+            self._shared = tokens, written([write(tokens[at : at + STRETCH]) for at in range(0, len(tokens), STRETCH)])
+        made: S = self._shared[1]
+        return made
 
     @abstractmethod
     def _body(self, choices: list[ChoiceT]) -> ChunkT:

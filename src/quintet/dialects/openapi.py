@@ -53,7 +53,11 @@ _STATUSES = {
 _TOKEN_IDS: Json = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": MAX_TOKEN_ID}}
 
 
-def document(provider: Provider, version: str) -> Json:
+_API = "1"
+"""The API's version, as in ``/v1``. The program's own is told with a key only."""
+
+
+def document(provider: Provider) -> Json:
     """The OpenAPI 3.2 document of one provider's paths."""
     components: dict[str, Json] = {}
     body = _of_hint(provider.body, components)
@@ -62,7 +66,7 @@ def document(provider: Provider, version: str) -> Json:
     errors = {status: {"description": text, "content": error} for status, text in sorted({**_STATUSES, **provider.statuses}.items())}
     return {
         "openapi": "3.2.0",
-        "info": {"title": f"Quintet: {provider.title} completions", "version": version, "description": f"Follows {provider.page}"},
+        "info": {"title": f"Quintet: {provider.title} completions", "version": _API, "description": f"Follows {provider.page}"},
         "servers": [{"url": provider.bases[0]}, {"url": "/v1", "description": "With the header X-Completions-Dialect or --dialect."}],
         "security": [{}, {"key": []}],
         "paths": {
@@ -201,13 +205,13 @@ table{border-collapse:collapse;width:100%}td,th{border:1px solid #8888;padding:.
 code{font-family:ui-monospace,monospace}nav a{margin-right:1rem}"""
 
 
-def page(version: str) -> str:
+def page() -> str:
     """One HTML page about all dialects, which needs nothing from anywhere else."""
     parts = [
         "<!doctype html>",
         '<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">',
-        f"<title>Quintet {html.escape(version)}</title><style>{_STYLE}</style></head><body>",
-        f"<h1>Quintet {html.escape(version)}</h1>",
+        f"<title>Quintet</title><style>{_STYLE}</style></head><body>",
+        "<h1>Quintet</h1>",
         "<p>The same model in five dialects. Choose one by path, by the header <code>X-Completions-Dialect</code>, "
         "or with <code>--dialect</code> for the paths without a prefix.</p><nav>",
         *(f'<a href="#{name}">{html.escape(provider.title)}</a>' for name, provider in PROVIDERS.items()),

@@ -40,14 +40,18 @@ class Logprobs(msgspec.Struct, gc=False):
     text_offset: list[int]
 
     @classmethod
-    def of(cls, tokens: Iterable[TokenText]) -> Logprobs:
-        """Entries of tokens; offsets are the canonical ones, from the start of the prompt text."""
+    def of(cls, tokens: Iterable[TokenText], start: int = 0) -> Logprobs:
+        """Entries of tokens.
+
+        Args:
+            start: offsets count from there, in characters from the start of the prompt text.
+        """
         made = cls([], [], [], [])
         for token in tokens:
             made.tokens.append(token.text)
             made.token_logprobs.append(shown_logprob(token))
             made.top_logprobs.append(top_map(token))
-            made.text_offset.append(token.offset)
+            made.text_offset.append(token.offset - start)
         return made
 
     def extend(self, other: Logprobs) -> None:

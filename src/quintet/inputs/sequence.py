@@ -20,7 +20,7 @@ class SequenceSpec:
         max_tokens: ``None`` = to the end of the context.
         sampling: with the seed of *this* choice.
         logprobs: alternatives per token; ``None`` = no log-probabilities.
-        echo: the prompt's tokens come first as events with ``prompt=True`` (with log-probabilities if asked for).
+        echo: the prompt's tokens come first as events with ``prompt=True`` (with log-probabilities if asked for), once for all samples.
         echo_last: only so many of its last tokens; ``None`` = all.
         suffix: text after the completion: the prompt becomes the model's fill-in-the-middle form.
         truncate: lower ``max_tokens`` to what fits the context instead of refusing.

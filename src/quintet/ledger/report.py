@@ -47,8 +47,10 @@ def usage(file: Path, query: Query) -> list[tuple[str | int, ...]]:
 
     Raises:
         LedgerError: see ``schema.read``; or it cannot be read.
+        ValueError: it is grouped by something that is no group: these words become part of a statement.
     """
-    assert set(query.by) <= set(GROUPS)
+    if unknown := set(query.by) - set(GROUPS):
+        raise ValueError(f"usage is grouped by some of {', '.join(GROUPS)}, got {', '.join(sorted(unknown))}")
     groups = ", ".join(query.by)
     columns = ", ".join((*query.by, _SUMS))
     sql = f"SELECT {columns} FROM ({_ROWS}) WHERE :key IS NULL OR key = :key"  # noqa: S608  # columns are words of ours

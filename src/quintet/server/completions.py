@@ -7,14 +7,16 @@ import dataclasses
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 from quintet.config import ServerConfig
 from quintet.dialects.base import Format, Headers, Identity, Parsed, Renderer
 from quintet.engines.registry import Served
 from quintet.errors import BadRequest, QuintetError
-from quintet.events import ChoiceDone, Event, Failed, Finished
+from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finished
 from quintet.executor import FairExecutor
 from quintet.inputs.prepare import Preparer
 from quintet.request import CompletionRequest
@@ -35,7 +37,12 @@ _log = logging.getLogger(__name__)
 INLINE_BYTES = 64 * 1024
 """A larger body is parsed in a thread: what is sent by one client must not hold up the streams of all others."""
 
+INLINE_ENTRIES = 512
+"""More of a choice's log-probabilities at once are rendered in a thread; between so many of several choices others get their turn."""
+
 _BROKEN = "The server had an internal error."
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +86,26 @@ class _Run:
     guard: Guard
     headers: Headers
     done: bytes
+
+
+@dataclass(slots=True)
+class _Collected:
+    """What came of a request that is answered with JSON, beside what its renderer was given.
+
+    Args:
+        failure: why there is no answer.
+        entries: tokens with log-probabilities.
+        last: the last events.
+    """
+
+    failure: QuintetError | None = None
+    entries: int = 0
+    last: Sequence[Event] = ()
+
+    @property
+    def long(self) -> bool:
+        """The body is better written in parts."""
+        return self.entries > INLINE_ENTRIES
 
 
 class Completions:
@@ -130,7 +157,7 @@ class Completions:
             backend = await self._models.ready(call, served.entry)
             preparer = served.entry.preparer
             request = _resolved(await api.complete(parsed, preparer, call.caller.id), served.name, call.caller)
-            service = Service(backend, preparer, self._source.clock, self._config.max_logprobs)
+            service = Service(backend, preparer, self._source.clock, self._config.max_logprobs, self._executor)
             job = await service.prepare(request, call.caller.id, call.caller.key.priority)
         admission.reserve(job)
         identity = Identity(self._source.token(), int(self._source.now()), request.model, backend.capabilities.fingerprint)
@@ -175,59 +202,98 @@ class Completions:
                 batch = await first
                 run.observer.saw(batch)
                 while not _ends(batch, run.guard) and not run.guard.gone:
-                    await answer.write(_render(run.renderer, batch))
+                    await answer.write(await self._write_all_but_last(run, batch, answer))
                     batch = await anext(batches)
                     run.observer.saw(batch)
-                broken = run.guard.failure(batch)
-                last = _render(run.renderer, batch) + run.done if broken is None else _broken(run.renderer, batch, broken)
-                failure: Exception | None = broken
+                failure: Exception | None = run.guard.failure(batch)
+                events = batch if failure is None else _broken(batch, failure)
+                last = await self._write_all_but_last(run, events, answer)
             except Exception as error:
                 _log.exception("request %s broke in its stream", run.call.http.request_id)
                 failure, last = error, frames(run.renderer.feed(Failed(_BROKEN)))
             if run.guard.gone:
                 return
             if failure is None:
-                await answer.end(last)
+                await answer.end(last + run.done)
             else:
                 await answer.write(last)  # and no end: the client gets to know it even if it does not know the frame
 
+    async def _write_all_but_last(self, run: _Run, batch: Sequence[Event], answer: SlowAnswer) -> bytes:
+        """The last piece of the body for an engine step, which is the only one if the step made nothing long."""
+        data = b""
+        for portion, long in _portions(batch):
+            if data:
+                await answer.write(data)
+                await asyncio.sleep(0)
+            data = await self._run(run, long, partial(_render, run.renderer, portion))
+        return data
+
+    async def _run(self, run: _Run, long: bool, work: Callable[[], T]) -> T:
+        return await self._executor.run(run.call.caller.id, work) if long else work()
+
     async def _json(self, run: _Run) -> None:
-        collecting = asyncio.create_task(_collect(run))
+        collecting = asyncio.create_task(self._collect(run))
         try:
             await asyncio.wait({collecting}, timeout=self._keep_alive)
             if not collecting.done():
                 await self._slow_json(run, collecting)
             elif not run.guard.gone:
-                events = collecting.result()
-                _raise(run.guard.failure(events))
-                await run.call.http.reply(200, run.renderer.fold(events), [*run.headers, *run.renderer.headers(events)])
+                collected = collecting.result()
+                _raise(collected.failure)
+                await self._reply(run, collected)
         finally:
             collecting.cancel()
             await asyncio.wait({collecting})
 
-    async def _slow_json(self, run: _Run, collecting: asyncio.Task[list[Event]]) -> None:
+    async def _reply(self, run: _Run, collected: _Collected) -> None:
+        http, headers = run.call.http, [*run.headers, *run.renderer.headers(collected.last)]
+        if not collected.long:
+            await http.reply(200, b"".join(run.renderer.body()), headers)
+            return
+        size = await self._run(run, True, lambda: sum(map(len, run.renderer.body())))  # made twice, so as not to be held at once
+        await http.start(200, "application/json", [("content-length", str(size)), *headers])
+        async for part in self._parts(run):
+            await http.write(part)
+        if not run.guard.gone:
+            await http.write(b"", last=True)
+
+    async def _parts(self, run: _Run) -> AsyncIterator[bytes]:
+        """Those of a long JSON body, while there is somebody to send them to."""
+        parts = run.renderer.body()
+        while not run.guard.gone and (part := await self._run(run, True, partial(next, parts, b""))):
+            yield part
+
+    async def _slow_json(self, run: _Run, collecting: asyncio.Task[_Collected]) -> None:
         """White space keeps the client waiting. The status is out by then: what fails now can only break the answer off."""
         async with SlowAnswer(run.call.http, JSON, run.headers, self._keep_alive) as answer:
-            events = await collecting
-            failure = run.guard.failure(events)
-            if failure is not None:
-                _log.warning("request %s broke off: %s", run.call.http.request_id, failure)
+            collected = await collecting
+            if collected.failure is not None:
+                _log.warning("request %s broke off: %s", run.call.http.request_id, collected.failure)
+            elif collected.long:
+                async for part in self._parts(run):
+                    await answer.write(part)
+                if not run.guard.gone:
+                    await answer.end(b"")
             elif not run.guard.gone:
-                await answer.end(run.renderer.fold(events))
+                await answer.end(b"".join(run.renderer.body()))
+
+    async def _collect(self, run: _Run) -> _Collected:
+        collected = _Collected()
+        async for batch in run.job.events():
+            run.observer.saw(batch)
+            collected.failure = collected.failure or run.guard.failure(batch)
+            for portion, long in _portions(batch) if collected.failure is None else ():
+                await self._run(run, long, partial(_add, run.renderer, portion))
+                await asyncio.sleep(0)
+                collected.entries += sum(len(event.tokens) for event in portion if isinstance(event, ChoiceDelta))
+            collected.last = batch
+        return collected
 
 
 def _resolved(request: CompletionRequest, model: str, caller: Caller) -> CompletionRequest:
     """With the model's name, and a salt that no two keys share: what one has cached must not show in another's timing."""
     salt = f"{caller.salt}/{request.cache_salt}" if caller.salt else request.cache_salt
     return dataclasses.replace(request, model=model, cache_salt=salt)
-
-
-async def _collect(run: _Run) -> list[Event]:
-    events: list[Event] = []
-    async for batch in run.job.events():
-        run.observer.saw(batch)
-        events += batch
-    return events
 
 
 def _raise(failure: QuintetError | None) -> None:
@@ -239,16 +305,36 @@ def _ends(batch: list[Event], guard: Guard) -> bool:
     return isinstance(batch[-1], Finished | Failed) or guard.failure(batch) is not None
 
 
-def _render(renderer: Renderer, batch: Sequence[Event]) -> bytes:
-    """One piece of the body for all that an engine step made."""
-    return frames([chunk for event in batch for chunk in renderer.feed(event)])
+def _portions(batch: Sequence[Event]) -> Iterator[tuple[Sequence[Event], bool]]:
+    """Events that are rendered in one go, and whether that takes long, as the entries of an echoed prompt do."""
+    start, entries = 0, 0
+    for at, event in enumerate(batch):
+        more = len(event.tokens) + 1 if isinstance(event, ChoiceDelta) else 1
+        if at > start and entries + more > INLINE_ENTRIES:
+            yield batch[start:at], False
+            start, entries = at, 0
+        entries += more
+        if more > INLINE_ENTRIES:
+            yield batch[at : at + 1], True
+            start, entries = at + 1, 0
+    if start < len(batch):
+        yield batch[start:], False
 
 
-def _broken(renderer: Renderer, batch: Sequence[Event], failure: QuintetError) -> bytes:
+def _render(renderer: Renderer, events: Sequence[Event]) -> bytes:
+    return frames([chunk for event in events for chunk in renderer.feed(event)])
+
+
+def _add(renderer: Renderer, events: Sequence[Event]) -> None:
+    for event in events:
+        renderer.add(event)
+
+
+def _broken(batch: Sequence[Event], failure: Exception) -> list[Event]:
     """A stream that broke ends with an error object and, so that nobody takes it for complete, without ``[DONE]``."""
     whole = [event for event in batch if not isinstance(event, Failed | Finished | ChoiceDone)]
     why = next((event for event in batch if isinstance(event, Failed)), Failed(str(failure)))
-    return _render(renderer, [*whole, why])
+    return [*whole, why]
 
 
 def _warnings(parsed: Parsed) -> list[tuple[str, str]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import cache
 
-from quintet import __version__
 from quintet.dialects.catalog import PROVIDERS
 from quintet.dialects.openapi import document, page
 from quintet.dialects.wire import encode
@@ -32,9 +31,9 @@ async def _openapi(call: Call) -> None:
 
 @cache
 def _page() -> bytes:
-    return page(__version__).encode()
+    return page().encode()
 
 
 @cache
 def _document(name: str) -> bytes:
-    return encode(document(PROVIDERS[name], __version__))
+    return encode(document(PROVIDERS[name]))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 
 from quintet.events import ChoiceDelta, ChoiceDone, TokenEvent
 
@@ -48,9 +49,19 @@ class BestOf:
         for rank, seq in enumerate(ranked):
             held = self._held.pop(seq)
             if rank < self._n:
-                best += [replace(event, index=prompt * self._n + rank) for event in held]
+                best += [replace(event, index=prompt * self._n + rank) for event in _joined(held)]
         return best
 
     def _mean(self, seq: int) -> float:
         total, count = self._sums.get(seq, (0.0, 1))
         return total / count
+
+
+def _joined(held: Sequence[ChoiceDelta | ChoiceDone]) -> Sequence[ChoiceDelta | ChoiceDone]:
+    """A candidate's events with all its deltas in one but the first, which may be the prompt; nobody has waited for any of them."""
+    first, *rest = held
+    deltas = [event for event in rest if isinstance(event, ChoiceDelta)]
+    if len(deltas) < 2:
+        return held
+    text, tokens = "".join([delta.text for delta in deltas]), tuple(chain.from_iterable([delta.tokens for delta in deltas]))
+    return [first, ChoiceDelta(deltas[0].index, text, tokens), rest[-1]]

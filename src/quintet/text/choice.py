@@ -2,7 +2,7 @@
 
 What a client can rely on:
 
-- With ``echo`` the first delta is the prompt (or the texts of its last tokens), whole and alone. A text prompt comes back exactly as it
+- With an echo the first delta is the prompt (or the texts of its last tokens), whole and alone. A text prompt comes back exactly as it
   was sent; a prompt of token ids comes back as its pieces decoded, so control tokens, which have no bytes, show no text but keep their
   log-probability entry.
 - The prompt and the generated text are decoded, and stop strings looked for, each on its own: nothing spans the border.
@@ -20,7 +20,8 @@ from collections import deque
 from collections.abc import Sequence
 
 from quintet.events import ChoiceDelta, ChoiceDone, Finish, TokenEvent, TokenText
-from quintet.text.detokenize import Detokenizer, align, token_texts
+from quintet.text.detokenize import Detokenizer
+from quintet.text.entries import Echo, Entries
 from quintet.text.stop import Pattern, StopMatcher
 from quintet.thinking import ThinkCounter, Thinking
 
@@ -30,11 +31,10 @@ class Choice:
 
     Args:
         index: the choice's number in the request.
-        prompt: the prompt's text; only looked at with ``echo`` or ``logprobs``.
-        echo: start with the prompt. With ``logprobs`` its tokens must come first, as events with ``prompt=True``.
+        start: characters of the prompt's text, from which ``offset`` counts on.
+        echo: start with it; all its entries have been added by the time of the first event.
         logprobs: fill ``ChoiceDelta.tokens``.
         patterns, include: stop strings, see ``StopMatcher``.
-        last: echo only the prompt's last tokens, which have these texts; with ``logprobs`` only they come as events.
         min_tokens: a stop string that completes before so many tokens does not end the choice.
         seed: reported in ``ChoiceDone``.
         pieces: bytes of each token id, for the texts of alternatives.
@@ -46,14 +46,13 @@ class Choice:
         self,
         index: int,
         *,
-        prompt: str,
-        echo: bool,
+        start: int,
+        echo: Echo | None,
         logprobs: bool,
         patterns: Sequence[Pattern],
         include: bool,
         seed: int,
         pieces: Sequence[bytes],
-        last: Sequence[str] | None = None,
         min_tokens: int = 0,
         thinking: Thinking | None = None,
         prompt_ids: tuple[int, ...] | None = None,
@@ -63,16 +62,12 @@ class Choice:
         self._thinking = ThinkCounter(thinking) if thinking else None
         self._index = index
         self._seed = seed
-        self._prompt = prompt if last is None else "".join(last)
-        self._last = last
         self._echo = echo
         self._prompt_ids = prompt_ids
         self._min_tokens = min_tokens
-        self._prompt_events: list[TokenEvent] = []
         self._detokenizer = Detokenizer()
         self._matcher = StopMatcher(patterns, include)
-        self._entries = _Entries(len(prompt) - (len(self._prompt) if echo else 0), pieces)
-        self._ledger = _Ledger(self._entries) if logprobs else None
+        self._ledger = _Ledger(Entries(start, pieces)) if logprobs else None
 
     @property
     def reasoning_tokens(self) -> int:
@@ -80,15 +75,11 @@ class Choice:
         return self._thinking.tokens if self._thinking else 0
 
     def feed(self, event: TokenEvent) -> list[ChoiceDelta | ChoiceDone]:
-        """What the event makes final. Nothing may be fed once ``done``."""
+        """What an event that is not the prompt's makes final. Nothing may be fed once ``done``."""
         out: list[ChoiceDelta | ChoiceDone] = []
-        if event.prompt:
-            self._prompt_events.append(event)
-            if event.finish is None:
-                return out
-        if self._echo or self._prompt_ids is not None:
+        if self._echo is not None or self._prompt_ids is not None:
             out.append(self._prompt_delta())
-            self._echo, self._prompt_ids = False, None
+            self._echo, self._prompt_ids = None, None
         text, stop = self._advance(event)
         if delta := self._release(text, cut=stop is not None):
             out.append(delta)
@@ -105,7 +96,7 @@ class Choice:
     def _advance(self, event: TokenEvent) -> tuple[str, str | None]:
         """Text that the event makes final, and the stop string if one completed."""
         text, stop = "", None
-        if event.token >= 0 and not event.prompt:
+        if event.token >= 0:
             self.completion_tokens += 1
             if self._thinking and event.finish is not Finish.EOS:
                 self._thinking.feed(event.piece)
@@ -139,49 +130,18 @@ class Choice:
         return ChoiceDelta(self._index, "".join(token.text for token in tokens), tokens) if tokens else None
 
     def _prompt_delta(self) -> ChoiceDelta:
-        if self._ledger is None or not self._prompt_events:
-            return ChoiceDelta(self._index, self._prompt if self._echo else "", (), self._prompt_ids)
-        texts = self._last
-        if texts is None:
-            texts = align(token_texts(event.piece for event in self._prompt_events), self._prompt)
-        tokens = tuple(self._entries.add(event, text) for event, text in zip(self._prompt_events, texts, strict=True))
-        self._prompt_events.clear()
-        return ChoiceDelta(self._index, self._prompt, tokens, self._prompt_ids)
+        text, tokens = ("", ()) if self._echo is None else (self._echo.text, self._echo.tokens)
+        return ChoiceDelta(self._index, text, tokens, self._prompt_ids)
 
     def _end(self, finish: Finish, stop: str = "") -> ChoiceDone:
         self.done = True
         return ChoiceDone(self._index, finish, stop, self._seed)
 
 
-class _Entries:
-    """Makes the log-probability entries of a choice, one after the other."""
-
-    def __init__(self, offset: int, pieces: Sequence[bytes]) -> None:
-        self._offset = offset
-        self._pieces = pieces
-
-    def add(self, event: TokenEvent, text: str) -> TokenText:
-        """The entry of the next token, whose text as returned is ``text``."""
-        entry = TokenText(event.token, text, event.piece, event.logprob, self._top(event, text), self._offset)
-        self._offset += len(text)
-        return entry
-
-    def _top(self, event: TokenEvent, text: str) -> tuple[tuple[int, str, float], ...]:
-        """The alternatives, the sampled token among them under the text and the log-probability of its own entry."""
-        if event.logprob is None:
-            return ()
-        own = (event.token, text, event.logprob)
-        top = [own if token == event.token else (token, self._alone(token), logprob) for token, logprob in event.top]
-        return tuple(top) if own in top else (*top, own)
-
-    def _alone(self, token: int) -> str:
-        return self._pieces[token].decode("utf-8", "replace")
-
-
 class _Ledger:
     """Tokens in order that wait for their text to be released."""
 
-    def __init__(self, entries: _Entries) -> None:
+    def __init__(self, entries: Entries) -> None:
         self._entries = entries
         self._waiting: deque[tuple[TokenEvent, str]] = deque()
         self._unfinished = 0  # tokens at the end that share a character whose bytes are not all there

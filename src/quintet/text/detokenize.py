@@ -6,7 +6,7 @@ token that completes the character carries all of it. So the texts of a run of t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 # The first continuation byte is narrower than 80..BF after these leads (Unicode 15, table 3-7): overlong forms, surrogates
 # and values past U+10FFFF can be refused at once, and must be, for we hold back only what may still become a character.
@@ -82,28 +82,24 @@ def token_texts(pieces: Iterable[bytes]) -> list[str]:
     return texts
 
 
-def align(texts: Sequence[str], whole: str) -> list[str]:
+def align(texts: Sequence[str], whole: str) -> Iterator[str]:
     """Spread ``whole`` over the (one or more) tokens it was tokenised to; the results always join to ``whole``.
 
     The tokens' own ``texts`` need not join to it: a control token written out in a prompt has no text of its own, SentencePiece puts a
     space before the first word, a tokenizer may normalise. Each token takes its own text where that comes next; text that no token
     claims goes to the token before it, and a token whose text does not come within ``_GAP`` characters takes what the next one leaves.
     """
-    spans: list[str] = []
+    before: str | None = None
     at = 0
     for index, text in enumerate(texts):
         place = _locate(texts, index, whole, at) if text else None
-        if place is None:
-            spans.append("")
-            continue
-        start, end = place
-        if spans:
-            spans[-1] += whole[at:start]
+        start, end = place or (at, at)
+        if before is not None:
+            yield before + whole[at:start]
             at = start
-        spans.append(whole[at:end])
+        before = whole[at:end]
         at = end
-    spans[-1] += whole[at:]
-    return spans
+    yield (before or "") + whole[at:]
 
 
 def _locate(texts: Sequence[str], index: int, whole: str, at: int) -> tuple[int, int] | None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.dialects.folding import fold as fold_body
 
 from quintet.dialects.base import Identity, ServedModel
 from quintet.dialects.cerebras.dialect import Cerebras
@@ -120,7 +121,7 @@ def test_fields_of_other_dialects_are_unknown() -> None:
 def render(request: CompletionRequest, events: list[Event]) -> tuple[list[Any], Any]:
     streaming = Cerebras().renderer(request, IDENTITY)
     chunks = [json.loads(chunk) for event in events for chunk in streaming.feed(event)]
-    return chunks, json.loads(Cerebras().renderer(replace(request, stream=False), IDENTITY).fold(events))
+    return chunks, json.loads(fold_body(Cerebras().renderer(replace(request, stream=False), IDENTITY), events))
 
 
 def test_raw_tokens_take_the_place_of_text() -> None:
@@ -197,7 +198,7 @@ def test_a_stream_that_breaks_ends_with_an_error_that_the_sdk_knows() -> None:
         (PromptTooLong("prompt", "is too long"), 400, "invalid_request_error", "prompt", "context_length_exceeded"),
         (NotAuthorized("no"), 401, "authentication_error", "", "invalid_api_key"),
         (ModelNotFound("no"), 404, "not_found_error", "model", "model_not_found"),
-        (TooManyRequests("no"), 429, "too_many_requests_error", "", "rate_limit_exceeded"),
+        (TooManyRequests("no"), 429, "too_many_requests_error", "quota", "rate_limit_exceeded"),
         (Overloaded("no"), 503, "service_unavailable_error", "", "overloaded"),
         (ValueError("a secret path"), 500, "server_error", "", "internal_error"),
     ],

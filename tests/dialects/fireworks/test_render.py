@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.dialects.folding import fold as fold_body
 
 from quintet.dialects.base import Identity, ServedModel
 from quintet.dialects.fireworks.dialect import Fireworks
@@ -50,7 +51,7 @@ EVENTS: list[Event] = [
 
 
 def fold(options: Options, request: CompletionRequest = REQUEST, events: list[Event] = EVENTS) -> dict[str, Any]:
-    return json.loads(FireworksRenderer(request, IDENTITY, options).fold(events))  # type: ignore[no-any-return]
+    return json.loads(fold_body(FireworksRenderer(request, IDENTITY, options), events))  # type: ignore[no-any-return]
 
 
 def stream(options: Options, events: list[Event] = EVENTS, request: CompletionRequest = REQUEST) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.dialects.folding import fold as fold_body
 
 from quintet.dialects.base import Identity
 from quintet.dialects.openai.dialect import OpenAI
@@ -55,7 +56,7 @@ def test_it_is_on_by_default_and_off_on_request_and_never_in_json_or_errors() ->
     assert b'"obfuscation"' in chunks([delta], stream_options={"include_usage": True})[0]
     assert b'"obfuscation"' not in chunks([delta], stream_options={"include_obfuscation": False})[0]
     assert b'"obfuscation"' not in chunks([Failed("x")])[0]
-    body = OpenAI().renderer(OpenAI().parse(b'{"stream":false}', 7).request, IDENTITY).fold([delta, Finished(Usage(1, 1))])
+    body = fold_body(OpenAI().renderer(OpenAI().parse(b'{"stream":false}', 7).request, IDENTITY), [delta, Finished(Usage(1, 1))])
     assert b'"obfuscation"' not in body
 
 

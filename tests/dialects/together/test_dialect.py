@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from tests.dialects.folding import fold as fold_body
 from tests.dialects.requests import MINIMAL
 
 from quintet.dialects.base import Identity, Parsed, ServedModel
@@ -154,4 +155,4 @@ def test_the_renderer_takes_only_its_own_options_and_whole_answers() -> None:
     with pytest.raises(TypeError):
         Together().renderer(DEFAULTS, IDENTITY, None)
     with pytest.raises(ValueError, match="do not end"):
-        Together().renderer(DEFAULTS, IDENTITY, Options(None)).fold([])
+        fold_body(Together().renderer(DEFAULTS, IDENTITY, Options(None)), [])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 from msgspec import UNSET, UnsetType
 
@@ -124,10 +126,13 @@ class CerebrasRenderer(ChunkRenderer[ChoiceBody, Completion]):
         # Page, text_offset: "Number of characters since the prompt.", and its example starts at 0. An echoed prompt is part of the text,
         # and there they count from its start: in either case an offset is a place in the choice's text.
         start = self._starts.setdefault(index, tokens[0].offset) if tokens else 0
-        made = Logprobs.of(tokens)
-        # Page, logprobs: "When set to 0, log probabilities are enabled but it does not return `top_logprobs`."
-        tops = made.top_logprobs if self._logprobs else UNSET
-        return Lists([offset - start for offset in made.text_offset], made.token_logprobs, made.tokens, tops)
+
+        def write(some: Sequence[TokenText]) -> Lists:
+            made = Logprobs.of(some, start)
+            # Page, logprobs: "When set to 0, log probabilities are enabled but it does not return `top_logprobs`."
+            return Lists(made.text_offset, made.token_logprobs, made.tokens, made.top_logprobs if self._logprobs else UNSET)
+
+        return self._entries(tokens, write)
 
     def _body(self, choices: list[ChoiceBody]) -> Completion:
         about = self._identity

@@ -10,6 +10,7 @@ import msgspec
 
 from quintet.dialects.base import Fault, Headers, Identity, broken
 from quintet.dialects.chunks import ChunkRenderer
+from quintet.dialects.columns import Column
 from quintet.dialects.wire import FLOOR, Counts, shown_logprob, top_map
 from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finish, Finished, Timing, TokenText
 from quintet.request import CompletionRequest
@@ -55,12 +56,16 @@ class Lists(msgspec.Struct, gc=False):
     text_offset: list[int] = []
     token_ids: list[int] = []
 
-    def add(self, token: TokenText) -> None:
-        self.tokens.append(token.text)
-        self.token_logprobs.append(shown_logprob(token) or 0.0)
-        self.top_logprobs.append(top_map(token) or {})
-        self.text_offset.append(token.offset)
-        self.token_ids.append(token.token)
+    @classmethod
+    def of(cls, tokens: Iterable[TokenText]) -> Lists:
+        made = cls()
+        for token in tokens:
+            made.tokens.append(token.text)
+            made.token_logprobs.append(shown_logprob(token) or 0.0)
+            made.top_logprobs.append(top_map(token) or {})
+            made.text_offset.append(token.offset)
+            made.token_ids.append(token.token)
+        return made
 
     def extend(self, other: Lists) -> None:
         self.tokens += other.tokens
@@ -155,12 +160,12 @@ class Completion(msgspec.Struct, gc=False):
 
 @dataclass(slots=True)
 class _Seen:
-    """What has been written of a choice."""
+    """What has been written of a choice, for its raw output at the end."""
 
-    texts: list[str] = field(default_factory=list)
-    ids: list[int] = field(default_factory=list)
     prompt_ids: list[int] = field(default_factory=list)
-    tokens: list[TokenText] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    ids: list[int] = field(default_factory=Column)
+    content: list[Entry] = field(default_factory=Column)
 
 
 class FireworksRenderer(ChunkRenderer[ChoiceBody, Completion]):
@@ -188,7 +193,9 @@ class FireworksRenderer(ChunkRenderer[ChoiceBody, Completion]):
             return self._prompt_pieces(delta)
         if seen := self._seen.get(delta.index):
             seen.texts.append(delta.text)
-            seen.tokens += delta.tokens
+            seen.ids += [token.token for token in delta.tokens]
+            if self._options.shape is not Shape.NONE:
+                seen.content += _content(delta.tokens, self._options.top).content
         return [ChoiceBody(delta.text, delta.index, self._logprobs(delta.tokens), token_ids=self._ids(delta.tokens))]
 
     def _end(self, done: ChoiceDone) -> ChoiceBody:
@@ -216,15 +223,12 @@ class FireworksRenderer(ChunkRenderer[ChoiceBody, Completion]):
         last.error = error_body(broken(event)).error
         return last
 
-    def _logprobs(self, tokens: Iterable[TokenText]) -> Lists | Content | None:
+    def _logprobs(self, tokens: Sequence[TokenText]) -> Lists | Content | None:
         if self._options.shape is Shape.NONE:
             return None
         if self._options.shape is Shape.CONTENT:
-            return _content(tokens, self._options.top)
-        lists = Lists()
-        for token in tokens:
-            lists.add(token)
-        return lists
+            return self._entries(tokens, lambda some: _content(some, self._options.top))
+        return self._entries(tokens, Lists.of)
 
     def _ids(self, tokens: Iterable[TokenText]) -> list[int] | msgspec.UnsetType:
         return [token.token for token in tokens] if self._options.token_ids else msgspec.UNSET
@@ -238,8 +242,8 @@ class FireworksRenderer(ChunkRenderer[ChoiceBody, Completion]):
             prompt_fragments=[prompt] if isinstance(prompt, str) else list(prompt),
             prompt_token_ids=seen.prompt_ids,
             completion="".join(seen.texts),
-            completion_token_ids=[token.token for token in seen.tokens],
-            completion_logprobs=None if self._options.shape is Shape.NONE else _content(seen.tokens, self._options.top),
+            completion_token_ids=seen.ids,
+            completion_logprobs=None if self._options.shape is Shape.NONE else Content(seen.content),
             grammar=None if guide is None else guide.text,
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from quintet.dialects.base import ErrorReply, Headers, Identity, failed, fault
@@ -43,6 +43,7 @@ class InfillRenderer:
         self._identity = identity
         self._options = options
         self._choices = [_Choice() for _ in range(request.n)]
+        self._finished: Finished | None = None
 
     def feed(self, event: Event) -> list[bytes]:
         match event:
@@ -57,20 +58,23 @@ class InfillRenderer:
                 return [encode(self._shown(self._end(index, event))) for index in range(len(self._choices))]
         return []
 
-    def fold(self, events: Iterable[Event]) -> bytes:
-        for event in events:
-            match event:
-                case ChoiceDelta():
-                    self._add(event)
-                case ChoiceDone():
-                    self._choices[event.index].done = event
-                case Finished():
-                    ends = [self._shown(self._end(index, event)) for index in range(len(self._choices))]
-                    # Source: "if single request, return single object instead of array".
-                    return encode(ends[0] if len(ends) == 1 else ends)
-                case Failed(message):
-                    raise ValueError(f"a failed request has no body: {message}")
-        raise ValueError("the events do not end with Finished")
+    def add(self, event: Event) -> None:
+        match event:
+            case ChoiceDelta():
+                self._add(event)
+            case ChoiceDone():
+                self._choices[event.index].done = event
+            case Finished():
+                self._finished = event
+            case Failed(message):
+                raise ValueError(f"a failed request has no body: {message}")
+
+    def body(self) -> Iterator[bytes]:
+        if self._finished is None:
+            raise ValueError("the events do not end with Finished")
+        ends = [self._shown(self._end(index, self._finished)) for index in range(len(self._choices))]
+        # Source: "if single request, return single object instead of array".
+        yield encode(ends[0] if len(ends) == 1 else ends)
 
     def headers(self, _events: Sequence[Event]) -> Headers:
         return ()

@@ -83,9 +83,7 @@ class NovitaRenderer(ChunkRenderer[ChoiceBody, Completion]):
             return None
         # Page, text_offset: "Array of integers representing text offsets." Of the choice's text, as there is no `echo` here.
         start = self._starts.setdefault(index, tokens[0].offset) if tokens else 0
-        made = Logprobs.of(tokens)
-        made.text_offset = [offset - start for offset in made.text_offset]
-        return made
+        return self._entries(tokens, lambda some: Logprobs.of(some, start))
 
     def _body(self, choices: list[ChoiceBody]) -> Completion:
         about = self._identity

@@ -178,7 +178,7 @@ class OpenAIRenderer(ChunkRenderer[ChoiceBody, Completion]):
         return chunks if self._padding is None or isinstance(event, Failed) else [self._padding.pad(chunk) for chunk in chunks]
 
     def _pieces(self, delta: ChoiceDelta) -> list[ChoiceBody]:
-        return [ChoiceBody(delta.text, delta.index, Logprobs.of(delta.tokens) if self._logprobs else None, None)]
+        return [ChoiceBody(delta.text, delta.index, self._entries(delta.tokens, Logprobs.of) if self._logprobs else None, None)]
 
     def _end(self, done: ChoiceDone) -> ChoiceBody:
         # As the live API does, an empty chunk; its lists of log-probabilities are empty too.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
 from quintet.dialects.base import Headers, Identity, broken
+from quintet.dialects.columns import STRETCH, filled, growing
 from quintet.dialects.wire import Counts, encode, error_body, shown_logprob, top_map
 from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finish, Finished, TokenText
 from quintet.request import CompletionRequest
@@ -49,6 +50,13 @@ class Lists(msgspec.Struct, gc=False):
             made.token_logprobs.append(shown_logprob(token))
             made.merge_top(top_map(token) if alternatives else None)
         return made
+
+    def extend(self, other: Lists) -> None:
+        """Append the entries of later tokens."""
+        self.token_ids += other.token_ids
+        self.tokens += other.tokens
+        self.token_logprobs += other.token_logprobs
+        self.merge_top(other.top_logprobs)
 
     def merge_top(self, more: dict[str, float] | None) -> None:
         """Add the alternatives of later tokens."""
@@ -134,8 +142,8 @@ class Chunk(msgspec.Struct, gc=False):
 class _Folded:
     """A choice put together again from its events."""
 
+    lists: Lists | None
     texts: list[str] = field(default_factory=list)
-    tokens: list[TokenText] = field(default_factory=list)
 
 
 class TogetherRenderer:
@@ -153,6 +161,9 @@ class TogetherRenderer:
         self._prompt: list[PromptBody] | None = None  # goes with the first chunk
         self._waiting: dict[int, Chunk] = {}  # a choice's newest chunk, if it may be its last
         self._held: Chunk | None = None  # the very last chunk
+        self._bodies: dict[int, _Folded] = {}
+        self._done: dict[int, ChoiceBody] = {}
+        self._finished: Finished | None = None
 
     def feed(self, event: Event) -> list[bytes]:
         if isinstance(event, Failed):
@@ -162,31 +173,32 @@ class TogetherRenderer:
             chunks[0].prompt, self._prompt = self._prompt, None
         return [encode(chunk) for chunk in chunks]
 
-    def fold(self, events: Iterable[Event]) -> bytes:
-        choices: dict[int, _Folded] = {}
-        done: dict[int, ChoiceBody] = {}
-        prompt: list[PromptBody] = []
+    def add(self, event: Event) -> None:
+        match event:
+            case ChoiceDelta(index, text, tokens):
+                if self._is_echo(index):
+                    self._prompt = self._prompt or [self._prompt_body(event)]
+                    return
+                choice = self._folded(index)
+                choice.texts.append(text)
+                if choice.lists is not None:
+                    choice.lists.extend(Lists.of(tokens, self._alternatives))
+            case ChoiceDone(index, finish):
+                choice = self._folded(index)
+                self._done[index] = ChoiceBody("".join(choice.texts), index, event.seed, _FINISH[finish], choice.lists)
+                choice.texts.clear()
+            case Finished():
+                self._finished = event
+            case Failed(message):
+                raise ValueError(f"a failed request has no body: {message}")
+
+    def body(self) -> Iterator[bytes]:
+        if self._finished is None:
+            raise ValueError("the events do not end with Finished")
         about = self._identity
-        for event in events:
-            match event:
-                case ChoiceDelta(index, text, tokens):
-                    if self._is_echo(index):
-                        prompt = prompt or [self._prompt_body(event)]
-                        continue
-                    choice = choices.setdefault(index, _Folded())
-                    choice.texts.append(text)
-                    choice.tokens += tokens
-                case ChoiceDone(index, finish):
-                    choice = choices.setdefault(index, _Folded())
-                    lists = self._of(choice.tokens)
-                    done[index] = ChoiceBody("".join(choice.texts), index, event.seed, _FINISH[finish], lists)
-                case Finished():
-                    bodies = [body for _, body in sorted(done.items())]
-                    usage = Counts.of(event.usage)
-                    return encode(Completion(about.id, "text.completion", about.created, about.model, prompt, bodies, usage))
-                case Failed(message):
-                    raise ValueError(f"a failed request has no body: {message}")
-        raise ValueError("the events do not end with Finished")
+        usage = Counts.of(self._finished.usage)
+        whole = Completion(about.id, "text.completion", about.created, about.model, self._prompt or [], [], usage)
+        return filled(whole, (body for _, body in sorted(self._done.items())))
 
     def headers(self, _events: Sequence[Event]) -> Headers:
         return ()
@@ -249,10 +261,17 @@ class TogetherRenderer:
         return chunk
 
     def _prompt_body(self, delta: ChoiceDelta) -> PromptBody:
-        return PromptBody(delta.text, self._of(delta.tokens))
+        lists = self._empty()
+        if lists is not None:
+            for at in range(0, len(delta.tokens), STRETCH):
+                lists.extend(Lists.of(delta.tokens[at : at + STRETCH], self._alternatives))
+        return PromptBody(delta.text, lists)
 
-    def _of(self, tokens: Iterable[TokenText]) -> Lists | None:
-        return Lists.of(tokens, self._alternatives) if self._lists else None
+    def _folded(self, index: int) -> _Folded:
+        return self._bodies.setdefault(index, _Folded(self._empty()))
+
+    def _empty(self) -> Lists | None:
+        return growing(Lists.of((), self._alternatives)) if self._lists else None
 
     def _chunk(self, token: Token, choices: list[ChunkChoice]) -> Chunk:
         about = self._identity

@@ -181,6 +181,17 @@ def test_one_death_over_many_equal_requests_counts_once() -> None:
     assert [world.end(each) for each in (1, 2, 3)] == [None] * 3
 
 
+def test_one_death_over_equal_requests_of_several_tenants_counts_once() -> None:
+    """It was said to have failed twice, and was refused to everybody, after a single death."""
+    world = World()
+    world.add(1, what=1, tenant="one")
+    world.add(2, what=1, tenant="other")
+    world.crash(1, 2)
+    assert (world.end(1), world.end(2)) == (None, None)
+    world.crash(1)
+    assert world.end(1) == world.end(2) == (Finish.ERROR, REFUSED)
+
+
 def test_an_abort_is_kept_for_the_next_engine_and_ends_at_once_what_waits_here() -> None:
     world = World()
     world.add(1, count=2)

@@ -71,6 +71,7 @@ class Simulation:
         self.scheduler = Scheduler(self.config, KvCache(self.pool, tables, self.runner.row_bytes), emitter, speculation)
         self.stepper = Stepper(self.runner, tables, samplers)
         self.events: dict[tuple[int, int], list[TokenEvent]] = {}
+        self.alike: dict[tuple[int, int], list[int]] = {}  # the samples of a prompt, which have its echo in common
         self.last_plan = Plan()
         self.now = 0.0  # one second per step
 
@@ -78,6 +79,9 @@ class Simulation:
         """Queue a request."""
         self.scheduler.add(request, [replace(sequence, salt=salt) for sequence in sequences], self.now, tenant, weight)
         self.events |= {(request, index): [] for index in range(len(sequences))}
+        keys = [(one.tokens, one.echo, one.echo_from, one.prompt_end, one.logprobs, one.max_tokens == 0) for one in sequences]
+        for index, key in enumerate(keys):
+            self.alike[request, index] = [other for other, its in enumerate(keys) if its == key]
 
     def abort(self, request: int, index: int | None = None) -> None:
         """End one sequence or a whole request."""
@@ -118,9 +122,12 @@ class Simulation:
     def _take(self, events: Events) -> None:
         for request, batch in events.items():
             for event in (row.event(PIECES) for row in batch):
-                queue = self.events[request, event.seq]
-                assert not queue or queue[-1].finish is None, "an event after the terminal one"
-                queue.append(event)
+                for seq in self.alike[request, event.seq] if event.prompt else [event.seq]:
+                    queue = self.events[request, seq]
+                    if event.prompt and queue and queue[-1].finish is not None:
+                        continue  # it is still for the other samples
+                    assert not queue or queue[-1].finish is None, "an event after the terminal one"
+                    queue.append(event)
 
 
 def run_all(simulation: Simulation) -> int:

@@ -115,3 +115,22 @@ def test_a_newcomer_takes_the_place_of_the_one_with_most_for_its_weight() -> Non
     assert simulation.scheduler.preempted == 1
     assert not any(event.finish for number in range(4) for event in simulation.events[number, 0])
     assert len(simulation.events[5, 0]) < len(simulation.events[3, 0]), "two of weight 1 is more than four of weight 4"
+
+
+def test_who_is_favoured_again_and_again_pays_for_each_of_its_turns() -> None:
+    """A tenant whose requests end at once, of greater weight, beside one that holds its turn but finds no place."""
+    queue = WaitingQueue()
+    for number, tenant in enumerate(("busy", "other")):
+        queue.push(waiting(tenant, 1, number))
+    queue.favour("other")
+    queue.pop()
+    for number, (tenant, weight) in enumerate((("patient", 1), ("quick", 2)), 10):
+        queue.push(waiting(tenant, weight, number))
+    places = 0
+    while True:
+        queue.favour(next(tenant for tenant in queue.tenants if tenant != "busy"))
+        if queue.pop().group.tenant == "patient":
+            break
+        places += 1
+        assert places <= 2
+        queue.push(waiting("quick", 2, 100 + places))

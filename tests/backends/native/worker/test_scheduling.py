@@ -9,7 +9,9 @@ import pytest
 from tests.backends.native.schedule.harness import Simulation, alone, assert_as_alone, prepared, run_all, told
 
 from quintet.backends.native.schedule.chunks import ECHO_BURST
+from quintet.backends.native.schedule.plan import Plan, Results
 from quintet.backends.native.schedule.sequence import TRANSITIONS, Action, Group, IllegalTransitionError, Sequence, State
+from quintet.backends.native.wire.messages import EventRow, Events
 from quintet.backends.toy import ToyRunner
 from quintet.errors import Overloaded
 from quintet.events import Finish
@@ -240,17 +242,25 @@ def test_nobody_overtakes_the_head_of_the_queue_for_lack_of_pages() -> None:
     assert started[0] < started[1] <= started[2]
 
 
-def test_an_echo_of_many_samples_is_spread_over_steps() -> None:
+@pytest.mark.fault("B06")
+def test_an_echo_is_told_once_for_all_samples_and_spread_over_steps() -> None:
     simulation = Simulation(batch_tokens=4096, max_running=4)
     samples = [prepared(TEXT * 9, 1, echo=True, seed=seed) for seed in range(40)]
     simulation.add(0, *samples)
-    before = 0
-    while simulation.scheduler.live:
-        simulation.step()
-        now = sum(map(len, simulation.events.values()))
-        assert now - before <= ECHO_BURST + simulation.config.max_running
-        before = now
-    assert_as_alone(simulation.events[0, 39], samples[39])
+    told: list[int] = []
+    take = simulation.scheduler.apply
+
+    def apply(plan: Plan, results: Results) -> Events:
+        events = take(plan, results)
+        told.append(sum(row.prompt for row in events.get(0, ()) if isinstance(row, EventRow)))
+        return events
+
+    simulation.scheduler.apply = apply  # type: ignore[method-assign]
+    simulation.finish()
+    assert sum(told) == len(TEXT * 9)
+    assert max(told) <= ECHO_BURST
+    for index in (0, 39):
+        assert_as_alone(simulation.events[0, index], samples[index])
 
 
 # ---- faults

@@ -58,11 +58,13 @@ class _Suspect:
     Args:
         at: seconds, of the last time.
         blame: by tenant.
+        total: of all tenants together.
         guilty: whoever sends it, it is the cause: it was the only one that was being computed.
     """
 
     at: float
     blame: dict[str, float] = field(default_factory=dict)
+    total: float = 0.0
     guilty: bool = False
 
 
@@ -86,14 +88,18 @@ class Suspects:
         Args:
             shares: by digest and tenant.
         """
-        alone = len({digest for digest, _ in shares}) == 1
+        worst: dict[bytes, float] = {}  # one death counts once, however many tenants had sent the same
         for (digest, tenant), share in shares.items():
             suspect = self._of(digest, now) or _Suspect(now)
             self._suspects.pop(digest, None)
             self._suspects[digest] = suspect
             suspect.at = now
             suspect.blame[tenant] = suspect.blame.get(tenant, 0.0) + share
-            suspect.guilty |= alone and sum(suspect.blame.values()) >= BLOCKED_AT
+            worst[digest] = max(share, worst.get(digest, 0.0))
+        for digest, share in worst.items():
+            suspect = self._suspects[digest]
+            suspect.total += share
+            suspect.guilty |= len(worst) == 1 and suspect.total >= BLOCKED_AT
         while len(self._suspects) > MOST_SUSPECTS:
             del self._suspects[next(iter(self._suspects))]
 

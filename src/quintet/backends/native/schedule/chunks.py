@@ -6,8 +6,8 @@ from quintet.backends.native.schedule.kv import KvCache
 from quintet.backends.native.schedule.plan import Kind, ScoreJob, Segment
 from quintet.backends.native.schedule.sequence import Group, Sequence
 
-ECHO_BURST = 4096
-"""Most prompt tokens that one group emits in a step, over all its members: an echo of 128 samples must not delay others."""
+ECHO_BURST = 256
+"""Most prompt tokens that one group emits in a step: who takes them in must not be held up, not even by many groups."""
 
 
 def prefill(seq: Sequence, share: int, kv: KvCache) -> Segment:
@@ -43,7 +43,5 @@ def _add_scores(segment: Segment, kv: KvCache) -> None:
 
 def _echo_count(group: Group, reached: int, share: int) -> int:
     """Prompt tokens to echo once ``reached`` positions are computed; a log-probability needs the row before its token."""
-    left, burst = group.echo_left, max(1, ECHO_BURST // len(group.members))
-    if group.scoring:
-        return max(0, min(left, reached + 1 - group.echoed, share, burst))
-    return min(left, burst)
+    left = min(group.echo_left, ECHO_BURST)
+    return max(0, min(left, reached + 1 - group.echoed, share)) if group.scoring else left

@@ -56,7 +56,7 @@ class Emitter:
         events.setdefault(seq.request_id, []).append(row)
 
     def echo(self, group: Group, count: int, scores: Scores | None, events: Events) -> None:
-        """Emit the group's next ``count`` prompt tokens to each member; ``scores`` is of all of them but the prompt's first."""
+        """Emit the group's next ``count`` prompt tokens, once for all members; ``scores`` is of all of them but the prompt's first."""
         start = group.echoed
         group.echoed = start + count
         if not count:
@@ -69,11 +69,12 @@ class Emitter:
             logprobs[count - scored :] = scores.chosen.tolist()
             tops[count - scored :] = tops_of(scores, group.logprobs or 0)
         waits = [group.waited if start == group.start else 0.0] + [0.0] * (count - 1)
-        rows = list(zip(tokens, logprobs, tops, waits, strict=True))
-        for member in group.live:
-            queue = events.setdefault(member.request_id, [])
-            for token, logprob, top, waited in rows:
-                queue.append(EventRow(member.index, token, logprob, top, True, waited=waited))
+        if group.live:
+            first = group.members[0]
+            rows = zip(tokens, logprobs, tops, waits, strict=True)
+            events.setdefault(first.request_id, []).extend(
+                EventRow(first.index, token, logprob, top, True, waited=waited) for token, logprob, top, waited in rows
+            )
 
 
 def tops_of(scores: Scores, count: int) -> list[Top]:

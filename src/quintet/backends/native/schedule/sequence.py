@@ -69,7 +69,7 @@ class Group:
         forks: members that wait for the leader, outside the queue.
         end: the prompt's tokens before this one may be echoed; ``None`` = all.
         start: the first of them that is echoed.
-        echoed: prompt tokens emitted so far, to every member alike, or not to be emitted.
+        echoed: prompt tokens emitted so far, for every member alike, or not to be emitted.
         salt: of the cached prefixes it may use, at most 64 bytes.
         tenant: who asks; tenants take turns, in proportion to their ``weight``.
         submitted: when the request came.

@@ -39,6 +39,7 @@ class WaitingQueue:
     def __init__(self) -> None:
         self._tenants: dict[str, _Tenant] = {}
         self._turns: list[_Tenant] = []  # the same, by their tags; of equal ones who came first
+        self._favoured: _Tenant | None = None  # it comes before them all
         self._now = 0
 
     def __iter__(self) -> Iterator[Sequence]:
@@ -46,16 +47,12 @@ class WaitingQueue:
 
     @property
     def tenants(self) -> Iterator[str]:
-        """Those who wait, in the order of their turns."""
+        """Those who wait, in the order of their tags."""
         return (tenant.name for tenant in self._turns)
 
     def favour(self, name: str) -> None:
-        """Give the turn to a tenant that waits."""
-        tenant = self._tenants[name]
-        self._turns.remove(tenant)
-        if self._turns:
-            tenant.tag = min(tenant.tag, self._turns[0].tag)
-        self._turns.insert(0, tenant)
+        """Give the turn to a tenant that waits. It counts like any turn: else who is favoured again and again would hold up the others."""
+        self._favoured = self._tenants[name]
 
     def push(self, seq: Sequence) -> None:
         """Add behind the sequences of its request."""
@@ -68,11 +65,13 @@ class WaitingQueue:
 
     def head(self) -> Sequence | None:
         """The sequence whose turn it is."""
-        return next(iter(self._turns[0].requests.values()))[0] if self._turns else None
+        return next(iter(self._next().requests.values()))[0] if self._turns else None
 
     def pop(self) -> Sequence:
         """Take the head; the next turns of its request and tenant come after those of others."""
-        tenant = self._turns.pop(0)
+        tenant = self._next()
+        self._favoured = None
+        self._turns.remove(tenant)
         request_id, queue = next(iter(tenant.requests.items()))
         tenant.requests.move_to_end(request_id)
         self._now = max(self._now, tenant.tag)
@@ -91,6 +90,10 @@ class WaitingQueue:
         if not tenant.requests:
             del self._tenants[tenant.name]
             self._turns.remove(tenant)
+            self._favoured = None if self._favoured is tenant else self._favoured
+
+    def _next(self) -> _Tenant:
+        return self._favoured or self._turns[0]
 
     def _queue(self, seq: Sequence) -> deque[Sequence]:
         name = seq.group.tenant

@@ -1,0 +1,87 @@
+"""Long answers: lists that are turned into JSON as they grow, and a body in parts.
+
+A JSON answer with log-probabilities is a few lists of up to a million entries. As objects they would take a kilobyte for each token,
+and encoding all of them in one go would hold everybody up. So an entry is an object only until its stretch of the list is full; then
+the stretch is JSON, which goes into the body as it is. What all samples of a prompt have in common, its echo, is one piece of JSON in all
+their lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol, Self, TypeVar
+
+import msgspec
+
+from quintet.dialects.wire import encode
+
+T = TypeVar("T")
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+class HasChoices(Protocol):
+    """A body."""
+
+    choices: Any
+
+
+STRETCH = 256
+"""Entries that are encoded at a time: a millisecond or two, with twenty alternatives each."""
+
+HOLE = msgspec.Raw(b"\0")
+"""Stands in encoded JSON for what goes there later; no text has such a byte in it."""
+
+
+class Column(list[T]):
+    """A list that only grows, to be encoded at the end: each full stretch of it is kept as JSON, which takes a tenth of the memory."""
+
+    def __init__(self, items: Sequence[T] = ()) -> None:
+        super().__init__()
+        self._written = 0  # items that are JSON already, each of a stretch
+        self += items
+
+    def __iadd__(self, items: Iterable[T]) -> Self:  # type: ignore[override, misc]
+        items = items if isinstance(items, list) else list(items)
+        if items and type(items[0]) is msgspec.Raw:  # written already; several columns may share it
+            self._write()
+            self.extend(items)
+            self._written = len(self)
+        else:
+            self.extend(items)
+            if len(self) - self._written >= STRETCH:
+                self._write()
+        return self
+
+    def _write(self) -> None:
+        if tail := self[self._written :]:
+            self[self._written :] = [_items(tail)]
+            self._written += 1
+
+
+def _items(values: Sequence[object]) -> Any:
+    """A list's JSON without its brackets: in a list it stands for the items."""
+    return msgspec.Raw(encode(values)[1:-1])
+
+
+def written(parts: Sequence[S]) -> S:
+    """Structs of lists, put together to one whose lists are JSON already."""
+    first = parts[0]
+    lists = [name for name in first.__struct_fields__ if isinstance(getattr(first, name), list)]
+    return msgspec.structs.replace(first, **{name: [_items(getattr(part, name)) for part in parts] for name in lists})
+
+
+def growing(made: S) -> S:
+    """A struct with a ``Column`` for each of its lists, and those of structs in it, to which others' can be added."""
+    fields = [(name, getattr(made, name)) for name in made.__struct_fields__]
+    lists = {name: Column(value) for name, value in fields if isinstance(value, list)}
+    return msgspec.structs.replace(made, **lists, **{name: growing(value) for name, value in fields if isinstance(value, msgspec.Struct)})
+
+
+def filled(whole: HasChoices, choices: Iterable[object]) -> Iterator[bytes]:
+    """The JSON of a body with these choices, in parts: each is as large as a choice."""
+    whole.choices = [HOLE]
+    head, tail = encode(whole).split(bytes(HOLE))
+    yield head
+    for number, choice in enumerate(choices):
+        yield b"," * (number > 0) + encode(choice)
+    yield tail

@@ -1,0 +1,111 @@
+"""``quintet keys``: what each command does to a store, and what it says of a mistake."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from quintet.cli.app import app
+from quintet.cli.console import OptionError
+from quintet.cli.keys import parse_expiry
+from quintet.errors import QuintetError
+from quintet.keys.key import Key, Scope
+from quintet.keys.store import PREFIX, KeyStore
+from quintet.quota import Limits
+
+RIGHTS = ["--model", "smol*", "--model", "coder", "--requests-per-minute", "3", "--budget", "9", "--priority", "4", "--scope", "admin"]
+
+
+def run(store: Path, command: str, *words: str, **environment: str) -> str:
+    """What it prints."""
+    done = CliRunner(env=environment).invoke(app, ["keys", command, "--keys", str(store), *words], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def alice(store: Path) -> Key:
+    return KeyStore(store).find("alice")
+
+
+def test_a_key_has_what_it_was_given_and_what_is_not_given_again_stays(tmp_path: Path) -> None:
+    store = tmp_path / "keys.db"
+    assert run(store, "add", "alice", *RIGHTS).startswith(PREFIX)
+    made = alice(store)
+    assert (made.models, made.limits) == (("smol*", "coder"), Limits(requests_per_minute=3, budget=9))
+    assert (made.priority, made.scopes, made.expires) == (4, frozenset({Scope.ADMIN}), None)
+    run(store, "set", "alice", "--tokens-per-day", "7", "--budget", "0")
+    assert alice(store).limits == Limits(requests_per_minute=3, tokens_per_day=7)
+    run(store, "set", made.id, "--model", "*", "--scope", "none", "--expires", "1h")
+    changed = alice(store)
+    assert (changed.models, changed.scopes, changed.priority) == ((), frozenset(), 4)
+    assert changed.expires is not None and changed.digest == made.digest
+    run(store, "set", "alice", "--expires", "never")
+    assert alice(store).expires is None
+
+
+def test_the_list_tells_of_every_key_and_never_a_key(tmp_path: Path) -> None:
+    store = tmp_path / "keys.db"
+    secrets = [run(store, "add", name, *more).strip() for name, more in (("alice", RIGHTS), ("bob", ()), ("eve", ()))]
+    run(store, "revoke", "bob")
+    listed: list[dict[str, Any]] = json.loads(run(store, "list", "--json"))
+    assert [(one["name"], one["state"]) for one in listed] == [("alice", "in force"), ("bob", "revoked"), ("eve", "in force")]
+    assert listed[0]["limits"] == {"requests_per_minute": 3, "budget": 9}
+    table = run(store, "list")
+    assert "3 requests per minute, 9 tokens in all" in table and "smol*, coder" in table
+    assert not any(secret in table + json.dumps(listed) for secret in secrets)
+
+
+def test_the_store_can_be_named_as_the_servers_setting_is(tmp_path: Path) -> None:
+    store, file = tmp_path / "keys.db", tmp_path / "quintet.toml"
+    file.write_text('keys = "keys.db"\n')
+    for words, environment in ((["--config", str(file)], {}), ([], {"QUINTET_KEYS": str(store)})):
+        name = f"key-{len(words)}"
+        done = CliRunner(env=environment).invoke(app, ["keys", "add", *words, name], catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        assert KeyStore(store).find(name)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["add", "two words"], "NAME must be 1 to 64 of"),
+        (["add", "a" * 65], "NAME must be 1 to 64 of"),
+        (["add", "bob", "--expires", "soon"], "--expires must be a time such as 12h or 30d"),
+        (["add", "bob", "--expires", "2001-01-01"], "--expires must be in the future"),
+        (["add", "alice"], "a key named 'alice' is in force already"),
+        (["set", "bob", "--budget", "1"], "no key 'bob' is in force"),
+        (["revoke", "bob"], "no key 'bob' is in force"),
+    ],
+)
+def test_a_mistake_is_told_in_one_line_and_changes_nothing(tmp_path: Path, words: list[str], said: str) -> None:
+    store = tmp_path / "keys.db"
+    run(store, "add", "alice")
+    before = store.read_bytes()
+    with pytest.raises(QuintetError, match=said):
+        run(store, *words)
+    assert store.read_bytes() == before
+
+
+@pytest.mark.parametrize("words", [["--budget", "-1"], ["--priority", "0"], ["--priority", "11"], ["--scope", "root"], ["--parallel", "x"]])
+def test_a_value_out_of_its_range_is_a_mistyped_option(tmp_path: Path, words: list[str]) -> None:
+    done = CliRunner().invoke(app, ["keys", "add", "bob", "--keys", str(tmp_path / "keys.db"), *words])
+    assert done.exit_code == 2
+    assert words[0] in done.output
+
+
+def test_an_expiry_is_a_span_a_date_or_never() -> None:
+    now = datetime(2026, 11, 22, 12, tzinfo=UTC).timestamp()
+    spans = {"90m": 5400, "12h": 43_200, "1.5d": 129_600}
+    assert {text: (parse_expiry(text, now) or 0) - now for text in spans} == spans
+    dates = {"2027-01-31": "2027-01-31T00:00Z", "2027-01-31T12:30": "2027-01-31T12:30Z", "2027-01-31T14:30+02:00": "2027-01-31T12:30Z"}
+    for text, meant in dates.items():
+        assert parse_expiry(text, now) == datetime.fromisoformat(meant).timestamp()
+    assert parse_expiry("never", now) is None
+    for wrong in ("", "30", "30w", "-1d", "tomorrow", "2026-11-22"):
+        with pytest.raises(OptionError):
+            parse_expiry(wrong, now)

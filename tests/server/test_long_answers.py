@@ -1,0 +1,152 @@
+"""Answers with many log-probabilities: rendered off the event loop a stretch at a time, sent in parts, the same as any other."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.server.asgi import Answer, acall
+from tests.server.one import create_app
+from tests.server.scripted import ScriptedBackend
+
+from quintet.config import ServerConfig
+from quintet.dialects import columns, wire
+from quintet.dialects.columns import STRETCH
+from quintet.dialects.fireworks import wire as fireworks
+from quintet.dialects.together import wire as together
+from quintet.events import ChoiceDelta, ChoiceDone, Event, Finish, TokenText
+from quintet.server.completions import INLINE_ENTRIES, _portions
+
+pytestmark = pytest.mark.fault("B06")
+PATHS = {
+    "/openai/v1/completions": {"logprobs": 5},
+    "/fireworks/inference/v1/completions": {"logprobs": True, "top_logprobs": 5},
+    "/together/v1/completions": {"logprobs": 5},
+    "/cerebras/v1/completions": {"logprobs": 5},
+}
+SCOPE = {"type": "http", "method": "POST", "path": "/v1/completions"}
+LONG = "x" * (5 * INLINE_ENTRIES)
+
+
+def ask(path: str, **fields: Any) -> Answer:
+    async def go() -> Answer:
+        app = create_app(ScriptedBackend(context=10_000), ServerConfig())
+        return await acall(app, {"prompt": LONG, "max_tokens": 2, "echo": True, "n": 3, **PATHS[path], **fields}, path=path)
+
+    return asyncio.run(go())
+
+
+@pytest.mark.parametrize("path", [path for path in PATHS if path != "/together/v1/completions"])
+def test_a_long_body_comes_in_parts_of_a_choice_each_and_tells_its_length(path: str) -> None:
+    answer = ask(path)
+    assert answer.header("content-length") == str(len(answer.body))
+    assert len([part for part in answer.parts if len(part) > 10_000]) == 3
+    assert len(answer.json()["choices"]) == 3
+
+
+def test_a_client_that_leaves_in_the_middle_of_a_long_body_gets_no_more_of_it() -> None:
+    """What is left is not even made."""
+
+    async def go() -> Answer:
+        answer, gone = Answer(), asyncio.Event()
+        body = iter([{"type": "http.request", "body": json.dumps({"prompt": LONG, "echo": True, "logprobs": 5, "n": 9}).encode()}])
+
+        async def receive() -> Any:
+            return next(body, None) or (await gone.wait() and {"type": "http.disconnect"})
+
+        async def send(message: Any) -> None:
+            answer.parts.append(message.get("body", b""))
+            if len(answer.parts[-1]) > 10_000:
+                gone.set()
+                await asyncio.sleep(0.001)
+
+        headers = [(b"content-type", b"application/json")]
+        await create_app(ScriptedBackend(context=10_000), ServerConfig())({**SCOPE, "headers": headers}, receive, send)
+        return answer
+
+    assert len([part for part in asyncio.run(go()).parts if len(part) > 10_000]) == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", PATHS)
+def test_only_a_few_entries_at_once_are_rendered_on_the_event_loop(path: str, stream: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each turn of the loop renders what an engine step made for a choice; an echo is rendered in a thread, and once for its samples."""
+    rendered = {True: 0, False: 0}
+
+    map_of, entry_of = wire.top_map, fireworks._entry
+
+    def count() -> None:
+        rendered[threading.current_thread() is threading.main_thread()] += 1
+
+    def top_map(token: TokenText) -> dict[str, float] | None:
+        count()
+        return map_of(token)
+
+    def entry(token: TokenText, top: int) -> fireworks.Entry:
+        count()
+        return entry_of(token, top)
+
+    for module in (wire, fireworks, together):
+        monkeypatch.setattr(module, "top_map", top_map)
+    monkeypatch.setattr(fireworks, "_entry", entry)
+    assert ask(path, stream=stream).status == 200
+    assert rendered[True] <= 3 * 2
+    assert rendered[False] == len(LONG)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_no_call_of_the_encoder_takes_more_than_a_stretch(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds the interpreter while it works, in whichever thread."""
+    seen: list[int] = []
+
+    def measured(value: object) -> bytes:
+        seen.append(len(value) if isinstance(value, list) else 0)
+        return wire.encode(value)
+
+    monkeypatch.setattr(columns, "encode", measured)
+    ask(path)
+    assert max(seen) <= STRETCH
+
+
+def portions(batch: Sequence[Event]) -> list[tuple[int, bool]]:
+    return [(len(portion), long) for portion, long in _portions(batch)]
+
+
+def test_what_takes_long_is_rendered_by_itself_and_the_rest_together_as_far_as_it_is_not_much() -> None:
+    def delta(count: int) -> ChoiceDelta:
+        return ChoiceDelta(0, "", (TokenText(1, "", b"", None, (), 0),) * count)
+
+    few, many = delta(INLINE_ENTRIES // 4), delta(INLINE_ENTRIES)
+    assert portions([few, few, ChoiceDone(0, Finish.STOP)]) == [(3, False)]
+    assert portions([few, many, many, few, few]) == [(1, False), (1, True), (1, True), (2, False)]
+    assert portions([many]) == [(1, True)]
+    assert portions([few] * 5 + [delta(0)]) == [(3, False), (3, False)]
+    assert portions([ChoiceDelta(index, "x") for index in range(128)]) == [(128, False)]
+
+
+@settings(max_examples=200)
+@given(st.lists(st.integers(0, 2 * INLINE_ENTRIES), max_size=40))
+def test_portions_are_the_batch_in_its_order_and_none_on_the_loop_is_large(sizes: list[int]) -> None:
+    one = TokenText(1, "", b"", None, (), 0)
+    batch = [ChoiceDelta(index, "", (one,) * size) for index, size in enumerate(sizes)]
+    made = [*_portions(batch)]
+    assert [event for portion, _ in made for event in portion] == batch
+    inline = [[event for event in portion if isinstance(event, ChoiceDelta)] for portion, long in made if not long]
+    assert all(sum(len(event.tokens) + 1 for event in portion) <= INLINE_ENTRIES for portion in inline)
+
+
+def test_a_long_stream_is_what_the_json_says() -> None:
+    frames = ask("/openai/v1/completions", stream=True).body.split(b"\n\n")
+    chunks = [json.loads(frame[6:]) for frame in frames if frame.startswith(b"data: {")]
+    whole = ask("/openai/v1/completions").json()
+    for choice in whole["choices"]:
+        mine = [one for chunk in chunks for one in chunk["choices"] if one["index"] == choice["index"]]
+        assert "".join(one["text"] for one in mine) == choice["text"]
+        for name, values in choice["logprobs"].items():
+            assert [value for one in mine for value in one["logprobs"][name]] == values

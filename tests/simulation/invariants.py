@@ -1,0 +1,345 @@
+"""What is promised to whoever asks, and of the engine as a whole, checked at every event of a simulation as it happens.
+
+- A request ends exactly once, in a time that is bounded, for the reason that there is; nothing comes after its end.
+- What was called off is not gone on with.
+- What it is told is what it would be told alone (``model.alone``), event for event, to its end or as far as it got.
+- At a death, what was told a part breaks off with an error, and what was told nothing is run again, unless it is taken for the cause.
+- Nobody is taken for the cause of a death who was not being computed at two of them.
+- The engine's state changes only as the supervisor's table says, and counts never go down.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tests.simulation.clock import SimulatedLoop, Violation
+from tests.simulation.model import CRASHES, RAISES, Told, alone
+
+from quintet.backends.base import Counts, State
+from quintet.backends.native.front.engine import Engine
+from quintet.backends.native.front.in_flight import INTERRUPTED, REFUSED
+from quintet.backends.native.front.stream import Stream
+from quintet.backends.native.front.supervisor import DIED
+from quintet.backends.native.front.watchdog import LOAD_STALL_S
+from quintet.backends.native.schedule.emit import NUMERICAL
+from quintet.backends.native.wire.messages import Died, FromWorker, Ready, Started
+from quintet.backends.native.worker.parts import REJECTED
+from quintet.errors import EngineFailed, Loading, RequestError, ServerError, TooManyRequests
+from quintet.events import Finish, TokenEvent
+from quintet.inputs.sequence import Prepared, PreparedSequence
+
+STATES = {
+    (State.LOADING, "Ready"): {State.READY},
+    (State.LOADING, "Died"): {State.LOADING, State.DEAD},
+    (State.READY, "Died"): {State.LOADING},
+    (State.DEAD, "Ready"): {State.READY},
+    (State.DEAD, "Died"): {State.DEAD},
+}
+"""The supervisor's table: what each message may make of the state. Any other changes nothing."""
+
+asking: ContextVar[list[Asked]] = ContextVar("asking")
+"""What whoever asks has been given by the engine: a client finds its own requests here, whatever lies between it and the engine."""
+
+RESTART_S = 60.0
+"""Most that a death costs: the longest pause before a start, and one that goes well."""
+
+AT_LAST_S = 7200.0
+"""Whatever goes wrong, and for however long: no request takes longer."""
+
+MOST_POISONED = 4
+"""Deaths that one request may cause before it is refused: two if it was told nothing before, else each counts half."""
+
+
+@dataclass(slots=True)
+class Asked:
+    """A request that the engine was given, and what came of it.
+
+    Args:
+        due, at_last: when it must have ended: all excuses since then later, and whatever the excuses.
+        expected: all events of each of its sequences, alone.
+        at: of each sequence, the next event.
+        open: its sequences that have not ended.
+        called_off: sequences that its client aborted, ``None`` = all of it; until when, and all excuses later, they may go on.
+    """
+
+    prepared: Prepared
+    due: float
+    at_last: float
+    expected: list[list[Told]]
+    at: list[int]
+    open: set[int]
+    called_off: dict[int | None, float] = field(default_factory=dict)
+    told: bool = False
+
+    @property
+    def what(self) -> tuple[PreparedSequence, ...]:
+        """What it asks for, whoever asks and whatever the seeds."""
+        return tuple(replace(one, salt=b"", sampling=replace(one.sampling, seed=0, seeded=False)) for one in self.prepared.sequences)
+
+    def asks(self, token: int) -> bool:
+        """It has this token in a prompt."""
+        return any(token in one.tokens for one in self.prepared.sequences)
+
+
+class Watch:
+    """Sees everything, and keeps a trace of it.
+
+    Args:
+        bound_s: seconds in which a request ends where nothing goes wrong.
+        abort_s: in which nothing more comes of what was called off.
+        most_live: sequences that the engine takes.
+    """
+
+    def __init__(self, loop: SimulatedLoop, bound_s: float, abort_s: float, most_live: int) -> None:
+        self._loop = loop
+        self._bound_s, self._abort_s, self.most_live = bound_s, abort_s, most_live
+        self.engine: Engine | None = None
+        self.was_ready = False
+        self.closing = False
+        self.lines: list[tuple[Any, ...]] = []
+        self.requests: dict[int, Asked] = {}  # those that have not ended
+        self.ends: Counter[str] = Counter()
+        self.deaths = self.poisoned = 0
+        self._dying = False
+        self._raised = False  # a step of this worker, by chance
+        self._started: set[int] = set()  # requests that this worker has begun with
+        self._blame: Counter[tuple[PreparedSequence, ...]] = Counter()  # deaths over a request, by what it asks
+        self._poisonings: list[float] = []
+        self._excused = 0.0  # seconds, in all
+        self._slow = 0.0  # until when what has gone wrong lasts
+        self._counts = Counts()
+
+    # ---- told by what is simulated
+
+    def trace(self, *what: Any) -> None:
+        """Something happened."""
+        self.lines.append((round(self._loop.time(), 6), *what))
+
+    def excuse(self, seconds: float) -> None:
+        """Something that has gone wrong may cost everybody so long."""
+        self._excused += seconds
+        self._slow = max(self._slow, self._loop.time()) + seconds
+
+    def died(self) -> None:
+        """Something that has gone wrong may cost a life of the engine."""
+        self.excuse(RESTART_S)
+
+    def hangs(self, how: str) -> None:
+        """The engine's process gets no further, until that is noticed."""
+        assert self.engine is not None
+        self.trace(how)
+        self.excuse(LOAD_STALL_S + 1.1 * self.engine._supervisor._watchdog.stall_s + RESTART_S)
+
+    def step_raised(self, by_chance: bool) -> None:
+        """A step has, for no request's sake, or over one that breaks any step."""
+        self.trace("a step raises", by_chance)
+        self._raised |= by_chance
+
+    def poison(self) -> None:
+        """A request kills the engine."""
+        self.trace("crashes over poison")
+        self.died()
+        self.poisoned += 1
+        self._poisonings = [at for at in self._poisonings if self._loop.time() - at < 600] + [self._loop.time()]
+        _require(len(self._poisonings) <= MOST_POISONED, f"quarantine: one request has killed the engine {len(self._poisonings)} times")
+
+    # ---- told by requests
+
+    def submitting(self, prepared: Prepared) -> None:
+        """The engine is about to be given a request."""
+        count = len(prepared.sequences)
+        expected = _expected(prepared.sequences)
+        asked = Asked(prepared, self._due(self._bound_s), self._loop.time() + AT_LAST_S, expected, [0] * count, set(range(count)))
+        self.requests[prepared.request_id] = asked
+        asking.get().append(asked)
+        self.trace("submitted", prepared.request_id, count, prepared.tenant)
+
+    def refusing(self, refusal: Exception, count: int, tenant: str) -> None:
+        """The engine takes no request."""
+        assert self.engine is not None
+        state, live = self.engine._supervisor.seen(draining=self.engine._draining), sum(len(one.open) for one in self.requests.values())
+        own = sum(len(one.open) for one in self.requests.values() if one.prepared.tenant == tenant)
+        _require(live == self.engine.live, "counts: as many are live", live, self.engine.live)
+        match refusal:
+            case Loading():
+                holds = state in (State.LOADING, State.DEAD)
+            case EngineFailed():
+                holds = state is State.DEAD
+            case TooManyRequests():
+                holds = own > 0 and live + own + 2 * count > self.most_live  # it would not leave as much as it takes
+            case _:
+                holds = live + count > self.most_live or state in (State.DRAINING, State.CLOSED)
+        _require(holds, f"refused: {refusal}", state.value, live, own, count)
+
+    def aborting(self, request_id: int, seq: int | None) -> None:
+        """A client calls something off."""
+        if asked := self.requests.get(request_id):
+            asked.called_off.setdefault(seq, self._due(self._abort_s))
+            self.trace("called off", request_id, seq)
+
+    def told(self, request_id: int, batch: Sequence[TokenEvent]) -> None:
+        """A request is given events."""
+        asked = self.requests.get(request_id)
+        _require(asked is not None, "once: events of a request that has ended", request_id)
+        assert asked is not None
+        self.trace("told", request_id, *((event.seq, event.token, event.finish and event.finish.value) for event in batch))
+        before = asked.told
+        for event in batch:
+            _require(event.seq in asked.open or event.prompt, "once: an event after the end", request_id, event.seq)
+            self._check(asked, event, before)
+            if event.finish:
+                asked.open.discard(event.seq)
+                self.ends[event.error or event.finish.value] += 1
+        asked.told = True
+        if not asked.open:
+            self._check_age(asked)
+            del self.requests[request_id]
+
+    # ---- told by the link
+
+    def hears(self, message: FromWorker, take: Callable[[FromWorker], None]) -> None:
+        """The front is told something."""
+        assert self.engine is not None
+        supervisor = self.engine._supervisor
+        before, kind = supervisor.state, type(message).__name__
+        if isinstance(message, Started):
+            self._started |= set(message.requests)
+        if isinstance(message, Died):
+            self._death(message)
+        take(message)
+        self._dying = False
+        if isinstance(message, Died):
+            left = [one for one in self.requests if self.requests[one].told]
+            _require(not left, "breaks off: told a part, and still there after the engine's death", *left)
+        after = supervisor.state
+        _require(after in STATES.get((before, kind), {before}), f"states: {before.value} became {after.value} by {kind}")
+        if isinstance(message, Ready):
+            self.was_ready = True
+        if after is not before:
+            self.trace("state", after.value)
+        if isinstance(message, Died | Ready) or len(self.lines) % 16 == 0:
+            self.check_counts()
+
+    def check_counts(self) -> None:
+        """
+        Raises:
+            Violation: one has gone down.
+        """
+        assert self.engine is not None
+        counts = self.engine.health().counts
+        rising = all(now >= before for now, before in zip(counts, self._counts, strict=True))
+        _require(rising, "counts: one went down", counts, self._counts)
+        self._counts = counts
+
+    def check_ages(self) -> None:
+        """
+        Raises:
+            Violation: a request has not ended in time.
+        """
+        for asked in self.requests.values():
+            self._check_age(asked)
+
+    # ---- rules
+
+    def _death(self, message: Died) -> None:
+        self.trace("died", message.reason)
+        self.deaths += 1
+        self._dying = True
+        self._blame.update({self.requests[request_id].what for request_id in self._started & self.requests.keys()})
+        self._started.clear()
+        self._raised = False
+
+    def _check(self, asked: Asked, event: TokenEvent, before: bool) -> None:
+        request_id, expected, at = asked.prepared.request_id, asked.expected[event.seq], asked.at[event.seq]
+        told = (event.token, event.piece, event.logprob, event.top, event.prompt, event.finish, event.error)
+        if at < len(expected) and told == expected[at]:
+            asked.at[event.seq] += 1
+            until = min((at for seq, at in asked.called_off.items() if seq in (None, event.seq)), default=math.inf)
+            _require(self._loop.time() <= until + self._excused, "aborted: it goes on", request_id, event.seq)
+            return
+        self._require_cause(asked, event, before)
+        natural = event.finish in (None, Finish.EOS, Finish.LENGTH)
+        _require(not natural, "bytes: not what it is told alone", request_id, event.seq, at, told, expected[at : at + 1])
+
+    def _require_cause(self, asked: Asked, event: TokenEvent, before: bool) -> None:
+        """An end that the sequence alone does not come to has its reason."""
+        request_id, error = asked.prepared.request_id, event.error
+        if event.finish is Finish.ABORT:
+            _require(bool(asked.called_off.keys() & {None, event.seq}) or self.closing, "aborted: nobody has called it off", request_id)
+        elif error == INTERRUPTED:
+            _require(self._dying and before, "breaks off: without a death, or told nothing", request_id)
+        elif error == REFUSED:
+            _require(self._blame[asked.what] >= 2, "quarantine: not computed at two deaths", request_id)
+            _require(asked.asks(CRASHES) or self.deaths > self.poisoned, "quarantine: refused for what another has done", request_id)
+        elif error == DIED:
+            _require(self.engine is not None and self.engine._supervisor.state is State.DEAD, "dead: it is not", request_id)
+        elif error == REJECTED:
+            _require(self._raised or asked.asks(RAISES), "step: another broke it", request_id)
+        elif event.finish is Finish.ERROR:
+            raise Violation(f"ends: request {request_id} with {error!r}")
+        if error == NUMERICAL:
+            raise Violation(f"ends: request {request_id} has finite numbers")
+
+    def _check_age(self, asked: Asked) -> None:
+        late = self._loop.time() - min(asked.due + self._excused, asked.at_last)
+        _require(late <= 0, f"time: {late:.1f} s over what it may take", asked.prepared.request_id)
+
+    def _due(self, seconds: float) -> float:
+        return max(self._loop.time(), self._slow) + seconds - self._excused
+
+
+def _expected(sequences: Sequence[PreparedSequence]) -> list[list[Told]]:
+    """What each is told. A prompt that several have is told once, as the first one's, even if that has ended."""
+    told, firsts = [alone(one) for one in sequences], set()
+    for number, one in enumerate(sequences):
+        prompt = one.tokens, one.echo_from, one.logprobs, one.salt
+        if prompt in firsts:
+            told[number] = [event for event in told[number] if not event[4]]
+        firsts.add(prompt)
+    return told
+
+
+class WatchedStream(Stream):
+    """See ``Stream``, whose place it takes."""
+
+    def __init__(self, watch: Watch, count: int) -> None:
+        super().__init__(count)
+        self._watch = watch
+        self._request = next(reversed(watch.requests))  # the one that is being submitted
+
+    def push(self, events: Sequence[TokenEvent]) -> None:
+        self._watch.told(self._request, events)
+        super().push(events)
+
+
+class WatchedEngine(Engine):
+    """An engine whose requests are known to the watch."""
+
+    def __init__(self, watch: Watch, *args: Any, **more: Any) -> None:
+        self._watch = watch
+        super().__init__(*args, **more)
+
+    def require_room(self, count: int, tenant: str = "") -> None:
+        try:
+            super().require_room(count, tenant)
+        except (RequestError, ServerError) as refusal:
+            self._watch.refusing(refusal, count, tenant)
+            raise
+
+    def submit(self, prepared: Prepared) -> Any:
+        self._watch.submitting(prepared)
+        return super().submit(prepared)
+
+    def abort(self, request_id: int, seq: int | None = None) -> None:
+        self._watch.aborting(request_id, seq)
+        super().abort(request_id, seq)
+
+
+def _require(holds: bool, otherwise: str, *about: object) -> None:
+    if not holds:
+        raise Violation(f"{otherwise} {about if about else ''}".rstrip())

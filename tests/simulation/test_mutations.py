@@ -1,0 +1,118 @@
+"""The simulation can fail: faults put into the code under test, each of which breaks a promise that some invariant watches over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from tests.simulation.run import Case, promise
+
+from quintet.backends.native.front.in_flight import InFlight
+from quintet.backends.native.front.restarts import Suspects
+from quintet.backends.native.front.statistics import Statistics
+from quintet.backends.native.front.supervisor import Supervisor
+from quintet.backends.native.schedule.kv import KvCache
+from quintet.backends.native.schedule.queues import Queues
+from quintet.backends.native.schedule.waiting import WaitingQueue
+
+WORLDS = 25
+"""In so many a fault must be found."""
+
+
+def keeps_a_page_of_what_is_preempted(real: Any) -> Any:
+    def preempt(self: Queues, seq: Any) -> None:
+        self._kv.pool.share(seq.page)
+        real(self, seq)
+
+    return preempt
+
+
+def goes_on_after_a_death_with_what_was_told_a_part(real: Any) -> Any:
+    def down(self: InFlight) -> None:
+        for request in self._in_flight.values():
+            request.stream.delivered = False
+        real(self)
+
+    return down
+
+
+def forgets_an_abort(_: Any) -> Any:
+    return lambda self, request_id, seq: None
+
+
+def gives_a_tenant_its_turn_again(_: Any) -> Any:
+    def pop(self: WaitingQueue) -> Any:
+        seq = self.head()
+        self.remove(seq)  # type: ignore[arg-type]
+        return seq
+
+    return pop
+
+
+def writes_to_a_shared_page(_: Any) -> Any:
+    return lambda self, seq: seq.computed % 16 != 0
+
+
+def forgets_what_a_dead_worker_counted(_: Any) -> Any:
+    return lambda self: self.idle()
+
+
+def blocks_nobody(_: Any) -> Any:
+    return lambda self, *about: False
+
+
+def does_not_tell_a_new_worker_what_there_is_to_do(_: Any) -> Any:
+    return lambda self: setattr(self, "_up", True)
+
+
+def is_ready_as_soon_as_it_is_started_again(real: Any) -> Any:
+    def died(self: Supervisor, message: Any) -> None:
+        state = self.state
+        real(self, message)
+        self.state = state
+
+    return died
+
+
+def ends_a_request_and_keeps_it(_: Any) -> Any:
+    def end(self: InFlight, request: Any, finish: Any, error: str = "") -> None:
+        request.stream.end(finish, error)
+
+    return end
+
+
+def tells_the_last_event_again(real: Any) -> Any:
+    def push(self: InFlight, request_id: int, batch: Any) -> None:
+        stream = self._in_flight[request_id].stream
+        real(self, request_id, batch)
+        if batch[-1].finish:
+            stream.push(batch[-1:])
+
+    return push
+
+
+FAULTS: list[tuple[int, Any, str, Callable[[Any], Any], str]] = [
+    (0, Queues, "preempt", keeps_a_page_of_what_is_preempted, "pages"),
+    (0, KvCache, "writable", writes_to_a_shared_page, "bytes"),
+    (0, WaitingQueue, "pop", gives_a_tenant_its_turn_again, "fairness"),
+    (0, InFlight, "down", goes_on_after_a_death_with_what_was_told_a_part, "breaks off"),
+    (0, InFlight, "abort", forgets_an_abort, "aborted"),
+    (7, InFlight, "up", does_not_tell_a_new_worker_what_there_is_to_do, "time"),
+    (0, InFlight, "_end", ends_a_request_and_keeps_it, "counts"),
+    (0, InFlight, "push", tells_the_last_event_again, "once"),
+    (2, Suspects, "blocked", blocks_nobody, "quarantine"),
+    (0, Statistics, "died", forgets_what_a_dead_worker_counted, "counts"),
+    (0, Supervisor, "_died", is_ready_as_soon_as_it_is_started_again, "states"),
+]
+"""The first seed that shows it, the code, what is wrong with it, and the promise."""
+
+
+@pytest.mark.parametrize(("seed", "where", "what", "fault", "broken"), FAULTS, ids=[fault.__name__ for *_, fault, _ in FAULTS])
+def test_a_fault_in_the_code_is_found_by_the_promise_it_breaks(
+    seed: int, where: Any, what: str, fault: Callable[[Any], Any], broken: str
+) -> None:
+    with patch.object(where, what, fault(getattr(where, what))):
+        found = (promise(Case(seed + number))[0].split(":")[0] for number in range(WORLDS))
+        assert broken in found

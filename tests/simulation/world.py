@@ -1,0 +1,216 @@
+"""One simulated world: a server's engine, its clients and all that goes wrong between them, out of one seed.
+
+What is real: the service, the preparer, the engine's verbs, requests in flight, supervisor, watchdog, link, codec, worker, scheduler, page
+table, prefix cache, drafts, stepper and samplers. What is simulated: time (``clock``), the process and the socket to it (``link``), the
+model's arithmetic (``model``) and who asks (``client``). Nothing else is random: the same seed is the same world, to the last event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import gc
+import itertools
+import logging
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+from unittest.mock import patch
+
+from tests.simulation.client import Clients, Requests
+from tests.simulation.clock import SimulatedLoop, StuckError, Violation
+from tests.simulation.faults import Chance, Fault
+from tests.simulation.invariants import Watch, WatchedEngine, WatchedStream
+from tests.simulation.link import Machine, SimulatedConnection
+from tests.simulation.model import CONTEXT, TOKENIZER
+from tests.simulation.scheduling import WatchedQueue
+
+from quintet import service as service_module
+from quintet.backends.base import State
+from quintet.backends.native.core.loader import PAGE
+from quintet.backends.native.front import engine as engine_module
+from quintet.backends.native.front import process as process_module
+from quintet.backends.native.front.process import ProcessLink
+from quintet.backends.native.schedule import queues as queues_module
+from quintet.backends.native.wire.messages import FromWorker, ModelSource
+from quintet.config import EngineConfig
+from quintet.guides.check import GuideCheck
+from quintet.inputs.prepare import Preparer
+from quintet.service import Service
+
+REQUESTS = 200
+"""Of one world: enough for much to go wrong at once, and few enough to read."""
+
+
+LOOK_S = 10.0
+"""Simulated seconds between two looks at who waits for too long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """How a world is set up."""
+
+    config: EngineConfig
+    tenants: tuple[tuple[str, int], ...]
+    clients: int
+    think_s: float
+    step_s: float
+    token_s: float
+    drained: int
+    fragile: bool
+
+    @classmethod
+    def draw(cls, random: Random) -> Setting:
+        """Small machines and large ones, in every combination."""
+        pages = random.choice([CONTEXT // PAGE, 16, 24, 40, 100, 300])
+        config = EngineConfig(
+            kv_bytes=pages * PAGE * 8,
+            batch_tokens=random.choice([16, 24, 32, 64, 128]),
+            max_running=random.choice([1, 2, 4, 8, 16, 16]),
+            max_waiting=random.choice([2, 8, 32, 64]),
+            max_sequences=8,
+            speculation=random.random() < 0.5,
+        )
+        weights = random.choices([1, 1, 2, 4], k=random.randint(1, 5)) if random.random() < 0.5 else [1] * random.randint(1, 5)
+        tenants = tuple((f"tenant {number}", weight) for number, weight in enumerate(weights)) if random.random() < 0.8 else (("", 1),)
+        step_s = 10 ** random.uniform(-3, -1)
+        clients = random.choice([2, 8, 16, 24, 32])
+        think_s = step_s * random.choice([0.3, 3, 30])
+        return cls(config, tenants, clients, think_s, step_s, step_s / 50, random.choice([0, 0, 20]), random.random() < 0.02)
+
+    @property
+    def bound_s(self) -> float:
+        """Seconds in which a request ends where nothing goes wrong: all that the queue holds, each to its end, one after the other."""
+        steps = (self.config.live_limit + 1) * 2 * CONTEXT
+        return 10 + steps * (self.step_s + self.token_s * self.config.batch_tokens)
+
+    @property
+    def abort_s(self) -> float:
+        """Seconds in which nothing more comes of what was called off: the step that runs, the next, and the way there and back."""
+        return 3 * (self.step_s + self.token_s * self.config.batch_tokens) + 0.01
+
+
+class WatchedLink(ProcessLink):
+    """A link whose messages are looked at."""
+
+    def __init__(self, watch: Watch, config: EngineConfig) -> None:
+        super().__init__(ModelSource("", 1, None, "simulated"), lambda: TOKENIZER, config)
+        self._watch = watch
+
+    def start(self, receive: Callable[[FromWorker], None]) -> None:
+        super().start(lambda message: self._watch.hears(message, receive))
+
+
+class World:
+    """A world that has not begun.
+
+    Args:
+        requests: that are asked.
+        without, only: see ``Chance``.
+    """
+
+    def __init__(self, seed: int, requests: int = REQUESTS, without: Collection[Fault] = (), only: Collection[Fault] | None = None) -> None:
+        self.seed, self._requests = seed, requests
+        self.chance = Chance(seed, without, only)
+        self.setting = Setting.draw(self.chance.stream("setting"))
+        self._loop = SimulatedLoop()
+        self.watch = Watch(self._loop, self.setting.bound_s, self.setting.abort_s, self.setting.config.live_limit)
+
+    @property
+    def ends(self) -> Counter[str]:
+        """How requests and sequences have ended."""
+        return self.watch.ends
+
+    @property
+    def seconds(self) -> float:
+        """Simulated."""
+        return self._loop.time()
+
+    def run(self) -> None:
+        """To the end.
+
+        Raises:
+            Violation: a promise is broken.
+        """
+        setting = self.setting
+        machine = Machine(
+            self._loop, self.chance, self.watch, self.chance.stream("links"), setting.step_s, setting.token_s, setting.fragile
+        )
+        with _simulated(machine):
+            try:
+                self._loop.run(self._main())
+            except StuckError as error:
+                raise Violation(f"time: {error}") from error
+
+    async def _main(self) -> None:
+        setting, watch, loop = self.setting, self.watch, self._loop
+        watch.engine = engine = WatchedEngine(watch, WatchedLink(watch, setting.config), setting.config, clock=loop.time)
+        guides = GuideCheck()
+        clients = Clients(
+            loop,
+            self.chance,
+            watch,
+            engine,
+            Service(engine, Preparer(engine, guides), loop.time),
+            Requests(self.chance.stream("requests"), setting.tenants),
+            self.chance.stream("clients"),
+            setting.think_s,
+        )
+        self._look()
+        while engine.health().state is State.LOADING and not setting.fragile:
+            await asyncio.sleep(0.1)
+        await clients.run(setting.clients, self._requests - setting.drained)
+        if setting.drained:
+            last = asyncio.create_task(clients.run(setting.clients, setting.drained))
+            await asyncio.sleep(setting.step_s * 10)
+            engine.drain()
+            watch.trace("drains")
+            await last
+        await self._end(engine)
+        self._looks.cancel()
+        await guides.close()
+
+    def _look(self) -> None:
+        self.watch.check_ages()
+        self._looks = self._loop.call_later(LOOK_S, self._look)
+
+    async def _end(self, engine: WatchedEngine) -> None:
+        """Everything ends of itself, and nothing is left."""
+        while engine.live:
+            await asyncio.sleep(1.0)
+        self.watch.check_counts()
+        child = engine._supervisor._link._child  # type: ignore[attr-defined]
+        if child is not None and child.process.worker is not None:
+            child.process.worker.check()
+        await asyncio.sleep(1.0)
+        self.watch.closing = True
+        await engine.close()
+        work = engine._in_flight
+        if work._in_flight or work._lives or self.watch.requests:
+            raise Violation("leaks: the front holds a request when all have ended")
+
+
+@contextmanager
+def _simulated(machine: Machine) -> Iterator[None]:
+    """The simulated parts stand in the places of the real ones."""
+    places: list[tuple[Any, str, Any]] = [
+        (process_module, "Connection", functools.partial(SimulatedConnection, machine)),
+        (engine_module, "Stream", functools.partial(WatchedStream, machine.watch)),
+        (queues_module, "WaitingQueue", WatchedQueue),
+        (service_module, "_ids", itertools.count(1)),
+    ]
+    collects, level = gc.isenabled(), logging.root.manager.disable
+    gc.disable()
+    logging.disable(logging.CRITICAL)  # what goes wrong is no news here
+    try:
+        with ExitStack() as stack:
+            for module, name, made in places:
+                stack.enter_context(patch.object(module, name, made))
+            yield
+    finally:
+        logging.disable(level)
+        if collects:
+            gc.enable()
