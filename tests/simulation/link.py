@@ -248,7 +248,8 @@ class Process:
     def _compute(self, batch: Batch) -> None:
         """Time passes with each step, and it may go wrong."""
         machine, chance = self._machine, self._machine.chance
-        self._spent += machine.step_s + machine.token_s * len(batch.tokens)
+        seconds = machine.step_s + machine.token_s * len(batch.tokens)
+        self._spent += seconds
         if chance.happens(Fault.SLOW_STEP):
             self._spent += machine.lasts(Fault.SLOW_STEP, 0.1, 30.0)
         if not machine.may_fail:
@@ -260,6 +261,7 @@ class Process:
         poisoned = bool((batch.tokens == RAISES).any())
         if poisoned or chance.happens(Fault.FAIL_STEP):
             machine.watch.step_raised(not poisoned)
+            machine.watch.excuse(2 * seconds)  # it is run again, in two parts
             raise RuntimeError("simulated")
 
     def _stumble(self, crash: Fault, hang: Fault) -> None:
