@@ -24,7 +24,7 @@
 # make test-ledger     the server killed 100 times under load, its ledger's writer at 500 points (10 minutes)
 # make test-cancels    1,000 clients that leave at random moments (1 minute)
 # make test-repeats    20 prompts, 200 times each, under load: one answer each (10 minutes)
-# make test-simulation  a million requests in simulated worlds where everything goes wrong, from a new seed (20 minutes)
+# make test-simulation  a million requests in simulated worlds where everything goes wrong, from a new seed (30 minutes)
 # make sanitize        under the address, undefined-behaviour and thread sanitizers
 # make test-emulated   the AVX-512 kernels under SIMDe's emulation (libsimde-dev)
 # make neon            the NEON kernels, cross-compiled, under qemu (g++-aarch64-linux-gnu, qemu-user)
