@@ -23,13 +23,3 @@ def patience() -> Iterator[None]:
         patched.setattr(processes, "WALL_S", 120.0)
         patched.setattr(processes, "_GIVE_UP_S", 120.0)
         yield
-
-
-@pytest.fixture(autouse=True, scope="session")
-def openness() -> Iterator[None]:
-    """What a server does to keep its own process private cannot be undone: not to the one that runs the tests."""
-    from quintet.cli import serve
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(serve, "keep_private", lambda: None)
-        yield
