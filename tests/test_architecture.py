@@ -29,7 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "dialects": {"dialects"},
     "text": {"text"},
     "models": {"models"},
-    "guides": {"guides", "models.pieces", "children"},
+    "guides": {"guides", "models.pieces", "children", "turns"},
     "inputs": {"inputs", "guides", "models.traits", "executor"},
     "backends.base": {"inputs"},
     "backends.toy": {f"{NATIVE}.core", "inputs", "models"},
@@ -47,7 +47,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "logs": set(),
     "machine": set(),
     "children": set(),
-    "executor": set(),
+    "executor": {"turns"},
+    "turns": set(),
     "__main__": {"cli"},
     "__init__": set(),
 }

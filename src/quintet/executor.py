@@ -7,9 +7,10 @@ because one who sends a hundred long texts must not keep another's waiting for a
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
+
+from quintet.turns import Turns
 
 T = TypeVar("T")
 
@@ -18,36 +19,11 @@ class FairExecutor:
     """Runs functions in a thread, for whoever awaits them. Used on one event loop."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, deque[tuple[Callable[[], Any], asyncio.Future[Any]]]] = {}  # by tenant, the next one's turn first
-        self._busy = False
+        self._turns = Turns(1)
 
     async def run(self, tenant: str, work: Callable[[], T]) -> T:
         """What ``work`` returns or raises. Whoever is cancelled while it waits does not have it run."""
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(tenant, deque()).append((work, future))
-        self._next()
-        return await future
-
-    def _next(self) -> None:
-        while not self._busy and self._waiting:
-            tenant, queue = next(iter(self._waiting.items()))
-            work, future = queue.popleft()
-            del self._waiting[tenant]
-            if queue:
-                self._waiting[tenant] = queue  # behind the others
-            if not future.done():
-                self._busy = True
-                running = asyncio.get_running_loop().run_in_executor(None, work)
-                running.add_done_callback(lambda done, future=future: self._done(done, future))  # type: ignore[misc]
-
-    def _done(self, running: asyncio.Future[Any], future: asyncio.Future[Any]) -> None:
-        self._busy = False
-        error = None if running.cancelled() else running.exception()
-        if not future.done():
-            if running.cancelled():
-                future.cancel()
-            elif error is not None:
-                future.set_exception(error)
-            else:
-                future.set_result(running.result())
-        self._next()
+        await self._turns.acquire(tenant)
+        running = asyncio.get_running_loop().run_in_executor(None, work)
+        running.add_done_callback(lambda _: self._turns.release())  # a thread cannot be called off: the turn lasts until it is done
+        return await asyncio.shield(running)

@@ -7,12 +7,10 @@ import os
 import secrets
 import signal
 import sys
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 import pytest
-from tests.e2e.test_serve_command import PATIENCE_S, Served, served
+from tests.e2e.test_serve_command import Served, served
 from tests.e2e.test_serve_process import gone, until_ready
 from tests.support.processes import command, engines, family
 
@@ -24,13 +22,7 @@ KEY, OTHER = CANARY["key"], CANARY["other"]
 
 
 def get(one: Served, path: str, key: str = KEY) -> tuple[int, bytes]:
-    request = urllib.request.Request(f"{one.url}{path}", headers={"Authorization": f"Bearer {key}"})
-    try:
-        with urllib.request.urlopen(request, timeout=PATIENCE_S) as reply:
-            return reply.status, reply.read()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read()
+    return one.send(path, None, {"Authorization": f"Bearer {key}"})
 
 
 def requests(one: Served) -> list[tuple[int, bytes]]:

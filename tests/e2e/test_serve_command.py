@@ -45,7 +45,11 @@ class Served:
 
     def post(self, body: object, **headers: str) -> tuple[int, bytes]:
         headers["Content-Type"] = "application/json"
-        request = urllib.request.Request(f"{self.url}/v1/completions", json.dumps(body).encode(), headers)
+        return self.send("/v1/completions", json.dumps(body).encode(), headers)
+
+    def send(self, path: str, body: bytes | None, headers: dict[str, str]) -> tuple[int, bytes]:
+        """POST a body, or GET without one; the status and what came."""
+        request = urllib.request.Request(f"{self.url}{path}", body, headers)
         try:
             with urllib.request.urlopen(request, timeout=PATIENCE_S) as reply:
                 return reply.status, reply.read()

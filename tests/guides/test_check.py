@@ -17,8 +17,8 @@ from quintet.guides import check as guide_check
 from quintet.guides import processes
 from quintet.guides.check import AT_ONCE, MAX_WAITING, GuideCheck
 from quintet.guides.protocol import STARTED
-from quintet.guides.turns import Turns
 from quintet.request import Guide, GuideKind
+from quintet.turns import Turns
 
 GOOD, BAD = Guide(GuideKind.REGEX, "a+", "f"), Guide(GuideKind.REGEX, "(", "f")
 SLOW = "root ::= " + " | ".join(f'"a{i}"' for i in range(20_000))

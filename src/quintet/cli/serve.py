@@ -9,7 +9,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import uvloop
@@ -101,7 +101,7 @@ def serve(options: ServeOptions) -> int:
         public = next(one for one in given.listeners if one.name == PUBLIC)
         where = url(public.sock, "http" if tls is None else "https")
         said = banner(fleet, where, access(given.listeners, keys), whole=os.isatty(1), path=public.path)
-        with _ledger(options.ledger) as ledger:
+        with contextlib.closing(Ledger(options.ledger)) if options.ledger else contextlib.nullcontext() as ledger:
 
             def server(models: Registry) -> Server:
                 return Server(create_app(models, config, ledger=ledger), given.listeners, most, tls)
@@ -111,21 +111,6 @@ def serve(options: ServeOptions) -> int:
     finally:
         for one in given.listeners:
             one.close()
-
-
-@contextlib.contextmanager
-def _ledger(config: LedgerConfig | None) -> Iterator[Ledger | None]:
-    """The ledger, if one is to be kept; its last rows are written at the end.
-
-    Raises:
-        LedgerError: it cannot be opened.
-    """
-    ledger = Ledger(config) if config else None
-    try:
-        yield ledger
-    finally:
-        if ledger is not None:
-            ledger.close()
 
 
 def _log_to_stderr(level: str) -> None:

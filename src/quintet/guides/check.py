@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from quintet.errors import BadRequest, Overloaded, TooManyRequests
 from quintet.guides.processes import Processes
 from quintet.guides.protocol import REFUSED, TAKEN, TOO_COMPLEX, GuideError
-from quintet.guides.turns import Turns
 from quintet.request import Guide, GuideKind
+from quintet.turns import Turns
 
 MAX_BYTES = 256 * 1024
 """Longest guide; the largest schemas that people use are a tenth of it."""
