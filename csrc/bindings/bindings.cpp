@@ -41,7 +41,6 @@ ExpertConfig experts_from(const nb::dict& d) {
   e.ffn = field<int>(d, "ffn");
   e.shared = field<int>(d, "shared");
   e.normalise = field<bool>(d, "normalise");
-  e.scale = field<float>(d, "scale");
   return e;
 }
 

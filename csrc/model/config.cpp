@@ -18,7 +18,7 @@ bool sane(float v) { return std::isfinite(v) && v >= 0; }
 void check(const ExpertConfig& e) {
   require(within(e.count, 4096) && within(e.used, std::min(e.count, kMaxUsed)) && within(e.ffn, 1 << 22) && e.ffn % 32 == 0,
           "model: a number or width of experts is out of range");
-  require(e.shared >= 0 && e.shared <= 1 << 22 && e.shared % 32 == 0 && sane(e.scale), "model: a shared expert is out of range");
+  require(e.shared >= 0 && e.shared <= 1 << 22 && e.shared % 32 == 0, "model: a shared expert is out of range");
 }
 
 void check(const LayerConfig& l, const Config& c) {

@@ -13,7 +13,6 @@ struct ExpertConfig {
   int count = 0, used = 0, ffn = 0;  // count 0: there are none
   int shared = 0;                    // width of one more, which every row takes
   bool normalise = true;             // the weights of those that are used sum to 1
-  float scale = 1;                   // on the weights
 };
 
 struct LayerConfig {

@@ -32,7 +32,8 @@ void Model::route(Pass& p, const Layer& layer, const float* row, int r, int thre
     weights[rank] = scores[best] / sum;
     total += weights[rank];
   }
-  for (int rank = 0; rank < e.used; rank++) weights[rank] = (e.normalise ? weights[rank] / total : weights[rank]) * e.scale;
+  if (e.normalise)
+    for (int rank = 0; rank < e.used; rank++) weights[rank] /= total;
 }
 
 void Model::group(Pass& p, int l, int live) const {

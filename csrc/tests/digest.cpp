@@ -171,7 +171,7 @@ Config elaborate() {
     l.attn_cap = i < 2 ? 20.0f : 0.0f;
     l.residual_scale = i == 3 ? 0.3f : 1.0f;
     l.activation = i == 0 ? Activation::silu : Activation::gelu;
-    if (i >= 2) l.experts = {.count = 7, .used = 2, .ffn = 64, .shared = i == 2 ? 32 : 0, .normalise = i == 2, .scale = 1.5f};
+    if (i >= 2) l.experts = {.count = 7, .used = 2, .ffn = 64, .shared = i == 2 ? 32 : 0, .normalise = i == 2};
   }
   return c;
 }

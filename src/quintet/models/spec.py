@@ -44,7 +44,6 @@ class ExpertSpec:
         ffn: width of one.
         shared: width of one more, which every token takes; 0 = there is none.
         normalise: the weights of those that are taken sum to 1.
-        scale: on the weights.
     """
 
     count: int
@@ -52,7 +51,6 @@ class ExpertSpec:
     ffn: int
     shared: int = 0
     normalise: bool = True
-    scale: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
