@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstdint>
 #include <cstring>
+#include "kernels/codes.h"
 #include "kernels/half.h"
 
 namespace quintet {
@@ -27,6 +28,21 @@ struct Q8Block {
   uint16_t d;
 };
 
+// Of a block of 32: value = d*q - m.
+struct Scales {
+  float d, m;
+};
+
+// One block of 32 values of one row in one of the formats of codes.h: a code each, and scales and minima for all or for 16 each.
+struct Lane {
+  uint8_t q[32];
+  uint16_t d[2], m[2];
+  void set(int part, Scales s) {
+    d[part] = float_to_half_bits(s.d);
+    m[part] = float_to_half_bits(-s.m);
+  }
+};
+
 // A block as what it says before anything is rounded: value i = d[i / 16] * q[i], the product exact.
 struct Integers {
   int8_t q[32];
@@ -34,8 +50,8 @@ struct Integers {
 };
 
 // A GGML type: `values` per stored block of `bytes`. A type has decode(), which reads the 32 values of block b of a row as the reference
-// implementation does, or read(), which gives integers that stand for the same; if its integers are kept, it has load() as well, or says
-// `scales = 1`: both of d are equal. A row's blocks are addressed in 32s.
+// implementation does, or read(), which gives integers that stand for the same. If its integers are kept, it names the format they are `packed`
+// in, and has lane() if they are not those of read(); or it has load(), and so says q4 or q8. A row's blocks are addressed in 32s.
 struct F32 {
   static constexpr int values = 1, bytes = 4;
   static void decode(const uint8_t* row, int b, float* out) {
@@ -62,6 +78,12 @@ struct BF16 {
 struct Codes {
   uint8_t q[32];
 };
+
+Lane with_codes(const Codes& c) {
+  Lane out;
+  std::memcpy(out.q, c.q, sizeof out.q);
+  return out;
+}
 
 Codes nibbles(const uint8_t* p) {
   Codes c;
@@ -163,6 +185,14 @@ struct Q5_0 {
 
 struct Q5_1 {
   static constexpr int values = 32, bytes = 24;
+  static constexpr Format packed = Format::q5;
+  static Lane lane(const uint8_t* row, int b) {
+    const uint8_t* p = row + size_t(b) * bytes;
+    Lane out = with_codes(with_fifth_bits(nibbles(p + 8), p + 4));
+    out.d[0] = load16(p);
+    out.m[0] = load16(p + 2);
+    return out;
+  }
   static void decode(const uint8_t* row, int b, float* out) {
     const uint8_t* p = row + size_t(b) * bytes;
     scale_codes(with_fifth_bits(nibbles(p + 8), p + 4), 0, load_half(p), load_half(p + 2), out);

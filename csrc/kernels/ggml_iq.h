@@ -30,7 +30,8 @@ Integers with_scale(float d) { return {{}, {d, d}}; }
 
 // Per block of 32: 4 numbers of a grid of 256, then 4 x 7 signs and a scale in a word.
 struct IQ2_XXS {
-  static constexpr int values = 256, bytes = 66, scales = 1;
+  static constexpr int values = 256, bytes = 66;
+  static constexpr Format packed = Format::q8;
   static Integers read(const uint8_t* row, int b) {
     const uint8_t *p = row + size_t(b / 8) * bytes, *block = p + 2 + 8 * (b % 8);
     const uint32_t word = load32(block + 4);
@@ -46,6 +47,7 @@ struct IQ2_XXS {
 // Per block of 32: 4 words of 9 bits of grid and 7 signs; at the end of all a byte with the scales of both its halves.
 struct IQ2_XS {
   static constexpr int values = 256, bytes = 74;
+  static constexpr Format packed = Format::q8h;
   static Integers read(const uint8_t* row, int b) {
     const uint8_t* p = row + size_t(b / 8) * bytes;
     const int j = b % 8, scales = p[66 + j];
@@ -63,6 +65,7 @@ struct IQ2_XS {
 // 32 bytes of low bits of the grid, 32 of signs, then for each block of 32 a byte of high bits and one of scales.
 struct IQ2_S {
   static constexpr int values = 256, bytes = 82;
+  static constexpr Format packed = Format::q8h;
   static Integers read(const uint8_t* row, int b) {
     const uint8_t* p = row + size_t(b / 8) * bytes;
     const int j = b % 8, scales = p[74 + j];
@@ -78,7 +81,8 @@ struct IQ2_S {
 
 // 64 numbers of a grid of 256, then for each block of 32 a word of 4 x 7 signs and a scale.
 struct IQ3_XXS {
-  static constexpr int values = 256, bytes = 98, scales = 1;
+  static constexpr int values = 256, bytes = 98;
+  static constexpr Format packed = Format::q8;
   static Integers read(const uint8_t* row, int b) {
     const uint8_t* p = row + size_t(b / 8) * bytes;
     const int j = b % 8;
@@ -92,7 +96,8 @@ struct IQ3_XXS {
 
 // 64 bytes of low bits of the grid, 8 of ninth bits, 32 of signs, 4 of scales.
 struct IQ3_S {
-  static constexpr int values = 256, bytes = 110, scales = 1;
+  static constexpr int values = 256, bytes = 110;
+  static constexpr Format packed = Format::q8;
   static Integers read(const uint8_t* row, int b) {
     const uint8_t* p = row + size_t(b / 8) * bytes;
     const int j = b % 8, scale = p[106 + j / 2] >> 4 * (j % 2) & 15;
@@ -108,7 +113,8 @@ constexpr int8_t kMore[] = {-7, 1, 9, 0}, kLess[] = {-9, -1, 7, 0};
 
 // 32 bytes of low bits of the grid; for each block of 32 a word of 4 x 3 high bits, a scale, and the eighth's sign.
 struct IQ1_S {
-  static constexpr int values = 256, bytes = 50, scales = 1;
+  static constexpr int values = 256, bytes = 50;
+  static constexpr Format packed = Format::q8;
   static Integers read(const uint8_t* row, int b) {
     const uint8_t* p = row + size_t(b / 8) * bytes;
     const int j = b % 8, word = load16(p + 34 + 2 * j);
@@ -123,6 +129,7 @@ struct IQ1_S {
 // nibbles are d.
 struct IQ1_M {
   static constexpr int values = 256, bytes = 56;
+  static constexpr Format packed = Format::q6;
   static Integers read(const uint8_t* row, int b) {
     const uint8_t* p = row + size_t(b / 8) * bytes;
     const int j = b % 8;
@@ -139,9 +146,6 @@ struct IQ1_M {
   }
 };
 
-constexpr int8_t kUneven[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
-constexpr int8_t kE2m1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};  // twice what they stand for
-
 // `count` bytes: the low nibbles are the first values.
 void look_up(const uint8_t* nibbles, int count, const int8_t* table, int8_t* q) {
   for (int i = 0; i < count; i++) {
@@ -150,8 +154,18 @@ void look_up(const uint8_t* nibbles, int count, const int8_t* table, int8_t* q) 
   }
 }
 
+// 16 bytes of nibbles as they are, and a scale.
+Lane nibbles_lane(const uint8_t* p, float d) {
+  Lane out;
+  std::memcpy(out.q, nibbles(p).q, sizeof out.q);
+  out.d[0] = float_to_half_bits(d);
+  return out;
+}
+
 struct IQ4_NL {
-  static constexpr int values = 32, bytes = 18, scales = 1;
+  static constexpr int values = 32, bytes = 18;
+  static constexpr Format packed = Format::q4u;
+  static Lane lane(const uint8_t* row, int b) { return nibbles_lane(row + size_t(b) * bytes + 2, load_half(row + size_t(b) * bytes)); }
   static Integers read(const uint8_t* row, int b) {
     const uint8_t* p = row + size_t(b) * bytes;
     Integers out = with_scale(load_half(p));
@@ -162,12 +176,16 @@ struct IQ4_NL {
 
 // A word of the high bits of 8 scales, 4 bytes of the low ones, then 16 bytes for each block of 32.
 struct IQ4_XS {
-  static constexpr int values = 256, bytes = 136, scales = 1;
+  static constexpr int values = 256, bytes = 136;
+  static constexpr Format packed = Format::q4u;
+  static const uint8_t* at(const uint8_t* row, int b) { return row + size_t(b / 8) * bytes; }
+  static float scale(const uint8_t* p, int j) {
+    return load_half(p) * float(((p[4 + j / 2] >> 4 * (j % 2) & 15) | (load16(p + 2) >> 2 * j & 3) << 4) - 32);
+  }
+  static Lane lane(const uint8_t* row, int b) { return nibbles_lane(at(row, b) + 8 + 16 * (b % 8), scale(at(row, b), b % 8)); }
   static Integers read(const uint8_t* row, int b) {
-    const uint8_t* p = row + size_t(b / 8) * bytes;
-    const int j = b % 8, scale = (p[4 + j / 2] >> 4 * (j % 2) & 15) | (load16(p + 2) >> 2 * j & 3) << 4;
-    Integers out = with_scale(load_half(p) * float(scale - 32));
-    look_up(p + 8 + 16 * j, 16, kUneven, out.q);
+    Integers out = with_scale(scale(at(row, b), b % 8));
+    look_up(at(row, b) + 8 + 16 * (b % 8), 16, kUneven, out.q);
     return out;
   }
 };
@@ -175,11 +193,13 @@ struct IQ4_XS {
 // The scale is a power of two, of which fp16 has those from 2^-24 to 2^15: a block whose values are below 2^-20 may become zero, and one
 // whose values go beyond 2^19 infinite.
 struct MXFP4 {
-  static constexpr int values = 32, bytes = 17, scales = 1;
+  static constexpr int values = 32, bytes = 17;
+  static constexpr Format packed = Format::q4e;
+  static float scale(uint8_t e) { return std::bit_cast<float>(e < 2 ? 0x00200000u << e : uint32_t(e - 1) << 23); }  // 2^(e - 128)
+  static Lane lane(const uint8_t* row, int b) { return nibbles_lane(row + size_t(b) * bytes + 1, scale(row[size_t(b) * bytes])); }
   static Integers read(const uint8_t* row, int b) {
     const uint8_t* p = row + size_t(b) * bytes;
-    const uint32_t half_power = p[0] < 2 ? 0x00200000u << p[0] : uint32_t(p[0] - 1) << 23;  // 2^(e - 128)
-    Integers out = with_scale(std::bit_cast<float>(half_power));
+    Integers out = with_scale(scale(p[0]));
     look_up(p + 1, 16, kE2m1, out.q);
     return out;
   }
@@ -188,6 +208,7 @@ struct MXFP4 {
 // Per 16 values a scale of 4 bits of exponent and 3 of mantissa, all four before the nibbles; half of it, as the codes are twice theirs.
 struct NVFP4 {
   static constexpr int values = 64, bytes = 36;
+  static constexpr Format packed = Format::q6;
   static float scale(uint8_t e4m3) {
     if (e4m3 == 0x7f) return 0.0f;
     const int exponent = e4m3 >> 3 & 15, mantissa = e4m3 & 7;

@@ -8,13 +8,21 @@ namespace {
 // 16 bytes of 4-bit scales and minima, one for each 16 values; 64 of bit pairs; d, m.
 struct Q2_K {
   static constexpr int values = 256, bytes = 84;
+  static constexpr Format packed = Format::q4h;
+  static Codes codes(const uint8_t* p, int j) { return bit_pairs(p + 16 + 32 * (j / 4), j % 4); }
+  static Scales scales(const uint8_t* p, int n) { return {load_half(p + 80) * float(p[n] & 15), load_half(p + 82) * float(p[n] >> 4)}; }
+  static Lane lane(const uint8_t* row, int b) {
+    const uint8_t* p = row + size_t(b / 8) * bytes;
+    Lane out = with_codes(codes(p, b % 8));
+    for (int h = 0; h < 2; h++) out.set(h, scales(p, b % 8 * 2 + h));
+    return out;
+  }
   static void decode(const uint8_t* row, int b, float* out) {
     const uint8_t* p = row + size_t(b / 8) * bytes;
-    const int j = b % 8;
-    const Codes c = bit_pairs(p + 16 + 32 * (j / 4), j % 4);
+    const Codes c = codes(p, b % 8);
     for (int i = 0; i < kBlock; i++) {
-      const int scales = p[2 * j + i / 16];
-      out[i] = load_half(p + 80) * float(scales & 15) * float(c.q[i]) - load_half(p + 82) * float(scales >> 4);
+      const Scales s = scales(p, b % 8 * 2 + i / 16);
+      out[i] = s.d * float(c.q[i]) - s.m;
     }
   }
 };
@@ -22,6 +30,7 @@ struct Q2_K {
 // 32 bytes of high bits, which are 0 where 4 is to be taken off; 64 of bit pairs; 16 scales of 6 bits in 12 bytes; d.
 struct Q3_K {
   static constexpr int values = 256, bytes = 110;
+  static constexpr Format packed = Format::q6;
   static int scale(const uint8_t* s, int n) { return ((n < 8 ? s[n] & 15 : s[n - 8] >> 4) | (s[8 + n % 4] >> 2 * (n / 4) & 3) << 4) - 32; }
   static Integers read(const uint8_t* row, int b) {
     const uint8_t* p = row + size_t(b / 8) * bytes;
@@ -34,10 +43,7 @@ struct Q3_K {
   }
 };
 
-// Q4_K and Q5_K: 256 values in 8 blocks of 32, each with a 6-bit scale and a 6-bit minimum, packed into 12 bytes.
-struct Scales {
-  float d, m;  // value = d*q - m
-};
+// Q4_K and Q5_K: each block of 32 has a 6-bit scale and a 6-bit minimum, packed into 12 bytes.
 Scales k_scales(const uint8_t* p, int j) {
   const uint8_t* s = p + 4;
   const int scale = j < 4 ? s[j] & 63 : (s[j + 4] & 15) | (s[j - 4] >> 6) << 4;
@@ -66,15 +72,23 @@ struct Q4_K {
 
 struct Q5_K {
   static constexpr int values = 256, bytes = 176;
+  static constexpr Format packed = Format::q5;
+  static Codes codes(const uint8_t* p, int j) { return half_bytes(p + 48 + 32 * (j / 2), j % 2) | where_bit(p + 16, j, 16); }
+  static Lane lane(const uint8_t* row, int b) {
+    const uint8_t* p = row + size_t(b / 8) * bytes;
+    Lane out = with_codes(codes(p, b % 8));
+    out.set(0, k_scales(p, b % 8));
+    return out;
+  }
   static void decode(const uint8_t* row, int b, float* out) {
     const uint8_t* p = row + size_t(b / 8) * bytes;
-    const int j = b % 8;
-    const Scales s = k_scales(p, j);
-    scale_codes(half_bytes(p + 48 + 32 * (j / 2), j % 2) | where_bit(p + 16, j, 16), 0, s.d, -s.m, out);
+    const Scales s = k_scales(p, b % 8);
+    scale_codes(codes(p, b % 8), 0, s.d, -s.m, out);
   }
 };
 
 struct Q6_K {
+  static constexpr Format packed = Format::q6;
   static constexpr int values = 256, bytes = 210;  // 128 bytes of low nibbles, 64 of high bit pairs, 16 signed scales, d
   static Integers read(const uint8_t* row, int b) {
     const uint8_t* p = row + size_t(b / 8) * bytes;

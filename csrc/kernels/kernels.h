@@ -8,18 +8,23 @@
 namespace quintet {
 
 // Activations of M rows x K features, quantised per row and block of 32: value = scale * q, scale = amax/127.
-// Layout per row: K bytes of q, then K/32 floats of scale, K/32 floats of scale * sum(q) (for q4's minimum) and K/32 int32 of sum(q)
-// (for products of unsigned bytes).
+// Layout per row: K bytes of q, then K/32 floats of scale, K/32 floats of scale * sum(q) (for minima) and K/32 sums of q
+// (for products of unsigned bytes, and for the minima of formats with one per 16).
 inline size_t activation_row_bytes(int k) { return size_t(k) + size_t(k / 32) * 12; }
+
+struct Sums {
+  int16_t all, first;  // of the block's 32, and of the first 16
+  int half(int i) const { return i ? all - first : first; }
+};
 
 struct ActivationRow {
   const uint8_t* q;
   const float* scale;
   const float* minimum;
-  const int32_t* sum;
+  const Sums* sum;
   ActivationRow(const uint8_t* row, int k)
       : q(row), scale(reinterpret_cast<const float*>(row + k)), minimum(scale + k / 32),
-        sum(reinterpret_cast<const int32_t*>(minimum + k / 32)) {}
+        sum(reinterpret_cast<const Sums*>(minimum + k / 32)) {}
 };
 
 // Rows that share keys and values: R query rows (R <= 4) of one KV head of one sequence.

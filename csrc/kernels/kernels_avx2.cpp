@@ -2,32 +2,12 @@
 // eight products of a 4-bit and an 8-bit number in q4 (8 * 2 * 15 * 127 = 30480), two of 7-bit magnitudes in q8 (2 * 127 * 127 = 32258).
 #include "kernels/vec_avx2.h"
 #include "kernels/attend.h"
+#include "kernels/codes_avx2.h"
 #include "kernels/kernels_impl.h"
 #include "kernels/prefetch.h"
 
 namespace quintet {
 namespace {
-
-inline __m256i broadcast4(const uint8_t* p) {
-  int32_t v;
-  std::memcpy(&v, p, 4);
-  return _mm256_set1_epi32(v);
-}
-inline __m256i load32(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
-inline __m256 load8_half(const uint16_t* p) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
-
-// Keeps a running sum in its register: left alone, g++ turns the sums into trees whose leaves it spills (2.2 times slower).
-inline void pin(__m256i& v) { asm("" : "+x"(v)); }
-
-// -q where `negative` is all ones. vpsignb would do, but it shares the multipliers' ports.
-inline __m256i with_sign(__m256i q, __m256i negative) { return _mm256_sub_epi8(_mm256_xor_si256(q, negative), negative); }
-
-template <int R> struct Rows {
-  const uint8_t* x;
-  size_t stride;
-  int k;
-  ActivationRow operator[](int r) const { return ActivationRow(x + size_t(r) * stride, k); }
-};
 
 // Both kernels multiply R rows by the tile's two halves at a time: each activation broadcast serves two products and each weight load R, so
 // that the two loads a cycle do not become the limit; the 16-bit or 32-bit sums of one block live in 2R registers.
@@ -100,7 +80,8 @@ template <int R, bool Fetch> void rows(const Packed& w, int tile, const uint8_t*
   for (int r = 0; r < R; r++) f[r][0] = f[r][1] = _mm256_setzero_ps();
   const Rows<R> in{x, x_stride, w.cols};
   if (w.format == Format::q4) tile_q4<R, Fetch>(w, w.tile(tile), in, f);
-  else tile_q8<R, Fetch>(w, w.tile(tile), in, f);
+  else if (w.format == Format::q8) tile_q8<R, Fetch>(w, w.tile(tile), in, f);
+  else tile_of_codes<R, Fetch>(w, w.tile(tile), in, f);
   for (int r = 0; r < R; r++) {
     float* out = y + size_t(r) * y_stride;
     const V::F sum = {f[r][0], f[r][1]};

@@ -1,26 +1,12 @@
 // AVX-512 with VNNI: one register is the 16 columns of a tile, one instruction multiplies 64 pairs of bytes.
 #include "kernels/vec_avx512.h"
 #include "kernels/attend.h"
+#include "kernels/codes_avx512.h"
 #include "kernels/kernels_impl.h"
 #include "kernels/prefetch.h"
 
 namespace quintet {
 namespace {
-
-inline __m512i broadcast4(const uint8_t* p) {
-  int32_t v;
-  std::memcpy(&v, p, 4);
-  return _mm512_set1_epi32(v);
-}
-
-inline __m512i load64(const uint8_t* p) { return _mm512_loadu_si512(reinterpret_cast<const void*>(p)); }
-
-template <int R> struct Rows {
-  const uint8_t* x;
-  size_t stride;
-  int k;
-  ActivationRow operator[](int r) const { return ActivationRow(x + size_t(r) * stride, k); }
-};
 
 template <int R, bool Fetch> inline void tile_q4(const Packed& w, const uint8_t* tile, const Rows<R>& x, __m512 (&f)[R]) {
   const __m512i low = _mm512_set1_epi8(15);
@@ -54,7 +40,7 @@ template <int R, bool Fetch> inline void tile_q8(const Packed& w, const uint8_t*
   for (int b = 0; b < w.blocks(); b++) {
     if (Fetch) fetch_next<9>(w, tile, b);
     __m512i acc[R];
-    for (int r = 0; r < R; r++) acc[r] = _mm512_set1_epi32(-128 * x[r].sum[b]);
+    for (int r = 0; r < R; r++) acc[r] = _mm512_set1_epi32(-128 * x[r].sum[b].all);
 #pragma GCC unroll 8
     for (int g = 0; g < 8; g++) {
       const __m512i v = _mm512_xor_si512(load64(tile + size_t(512) * size_t(b) + 64 * g), flip);
@@ -71,7 +57,8 @@ template <int R, bool Fetch> void rows(const Packed& w, int tile, const uint8_t*
   for (int r = 0; r < R; r++) f[r] = _mm512_setzero_ps();
   const Rows<R> in{x, x_stride, w.cols};
   if (w.format == Format::q4) tile_q4<R, Fetch>(w, w.tile(tile), in, f);
-  else tile_q8<R, Fetch>(w, w.tile(tile), in, f);
+  else if (w.format == Format::q8) tile_q8<R, Fetch>(w, w.tile(tile), in, f);
+  else tile_of_codes<R, Fetch>(w, w.tile(tile), in, f);
   for (int r = 0; r < R; r++) {
     float* out = y + size_t(r) * y_stride;
     V::store(out, accumulate ? V::add(V::load(out), f[r]) : f[r]);

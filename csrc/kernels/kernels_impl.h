@@ -45,12 +45,13 @@ void quantize_block(const float* x, int k, int block, uint8_t* row) {
   const float inverse = amax > 1e-35f ? 127.0f / amax : 0.0f;
   const F id = V::set1(inverse);
   int8_t* q = reinterpret_cast<int8_t*>(row) + 32 * block;
-  const int32_t sum = V::store_i8(q, V::mul(a, id)) + V::store_i8(q + 16, V::mul(b, id));
+  const int32_t first = V::store_i8(q, V::mul(a, id)), sum = first + V::store_i8(q + 16, V::mul(b, id));
+  const Sums sums = {int16_t(sum), int16_t(first)};
   const int blocks = k / 32;
   float* scales = reinterpret_cast<float*>(row + k);
   scales[block] = scale;
   scales[blocks + block] = scale * float(sum);
-  std::memcpy(scales + 2 * blocks + block, &sum, 4);
+  std::memcpy(scales + 2 * blocks + block, &sums, 4);
 }
 
 void quantize_row(const float* x, int k, uint8_t* row) {

@@ -1,24 +1,11 @@
 // ARMv8.2-A with dot product: four columns per register, sixteen byte products per instruction and lane group.
 #include "kernels/vec_neon.h"
 #include "kernels/attend.h"
+#include "kernels/codes_neon.h"
 #include "kernels/kernels_impl.h"
 
 namespace quintet {
 namespace {
-
-template <int R> struct Rows {
-  const uint8_t* x;
-  size_t stride;
-  int k;
-  ActivationRow operator[](int r) const { return ActivationRow(x + size_t(r) * stride, k); }
-};
-
-inline int8x16_t broadcast4(const uint8_t* p) {
-  int32_t v;
-  std::memcpy(&v, p, 4);
-  return vreinterpretq_s8_s32(vdupq_n_s32(v));
-}
-inline float32x4_t load4_half(const uint16_t* p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
 
 // Four columns (`part` of 4) of a q4 tile.
 template <int R> inline void part_q4(const Packed& w, const uint8_t* tile, int part, const Rows<R>& x, float32x4_t (&f)[R]) {
@@ -63,7 +50,8 @@ template <int R> void rows(const Packed& w, int tile, const uint8_t* x, size_t x
     float32x4_t f[R];
     for (int r = 0; r < R; r++) f[r] = vdupq_n_f32(0.0f);
     if (w.format == Format::q4) part_q4<R>(w, w.tile(tile), part, in, f);
-    else part_q8<R>(w, w.tile(tile), part, in, f);
+    else if (w.format == Format::q8) part_q8<R>(w, w.tile(tile), part, in, f);
+    else part_of_codes<R>(w, w.tile(tile), part, in, f);
     for (int r = 0; r < R; r++) {
       float* out = y + size_t(r) * y_stride + 4 * part;
       vst1q_f32(out, accumulate ? vaddq_f32(vld1q_f32(out), f[r]) : f[r]);

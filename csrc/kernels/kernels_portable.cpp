@@ -1,6 +1,7 @@
 // Portable C++: the definition of the numbers, and the fallback on any CPU.
 #include "kernels/vec_portable.h"
 #include "kernels/attend.h"
+#include "kernels/codes_portable.h"
 #include "kernels/kernels_impl.h"
 
 namespace quintet {
@@ -53,7 +54,9 @@ void gemm_row(const Packed& w, const uint8_t* tile, const uint8_t* x, float* f) 
 void gemm_tile(const Packed& w, int tile, const uint8_t* x, size_t x_stride, int m, float* y, size_t y_stride, bool accumulate) {
   for (int r = 0; r < m; r++) {
     float f[16] = {};
-    gemm_row(w, w.tile(tile), x + size_t(r) * x_stride, f);
+    const uint8_t* row = x + size_t(r) * x_stride;
+    if (is_coded(w.format)) codes_row(w, w.tile(tile), ActivationRow(row, w.cols), f);
+    else gemm_row(w, w.tile(tile), row, f);
     float* out = y + size_t(r) * y_stride;
     for (int lane = 0; lane < 16; lane++) out[lane] = accumulate ? out[lane] + f[lane] : f[lane];
   }

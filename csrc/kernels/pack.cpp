@@ -12,6 +12,7 @@
 #include "kernels/ggml_iq.h"
 #include "kernels/ggml_k.h"
 #include "kernels/half.h"
+#include "kernels/pack_codes.h"
 
 namespace quintet {
 namespace {
@@ -42,7 +43,11 @@ void quantize(const float* x, Q8Block& out) {
 
 template <class T> constexpr bool is_q4 = requires(Q4Block b) { T::load(nullptr, 0, b); };
 template <class T> constexpr bool keeps_q8 = requires(Q8Block b) { T::load(nullptr, 0, b); };
-template <class T> constexpr bool one_scale = requires { T::scales; };
+template <class T> constexpr Format format_of() {
+  if constexpr (is_q4<T>) return Format::q4;
+  else if constexpr (requires { T::packed; }) return T::packed;
+  else return Format::q8;
+}
 
 // `rows`: the `count` source rows that are the lanes of this tile.
 template <class T> void pack_tile_q4(const uint8_t* const* rows, int count, int blocks, uint8_t* tile) {
@@ -60,7 +65,7 @@ template <class T> void pack_tile_q4(const uint8_t* const* rows, int count, int 
 template <class T> void load_q8(const uint8_t* row, int b, Q8Block& block) {
   if constexpr (keeps_q8<T>) {
     T::load(row, b, block);
-  } else if constexpr (one_scale<T>) {
+  } else if constexpr (has_integers<T>) {
     const Integers v = T::read(row, b);
     std::memcpy(block.q, v.q, sizeof block.q);
     block.d = float_to_half_bits(v.d[0]);
@@ -106,8 +111,10 @@ struct Type {
 };
 
 template <class T> constexpr Type type_of(const char* name) {
-  if constexpr (is_q4<T>) return {name, T::values, T::bytes, Format::q4, pack_tile_q4<T>, dequantize<T>};
-  else return {name, T::values, T::bytes, Format::q8, pack_tile_q8<T>, dequantize<T>};
+  constexpr Format format = format_of<T>();
+  if constexpr (format == Format::q4) return {name, T::values, T::bytes, format, pack_tile_q4<T>, dequantize<T>};
+  else if constexpr (format == Format::q8) return {name, T::values, T::bytes, format, pack_tile_q8<T>, dequantize<T>};
+  else return {name, T::values, T::bytes, format, pack_tile_codes<T>, dequantize<T>};
 }
 
 constexpr Type kTypes[] = {
@@ -155,7 +162,8 @@ Packed pack_empty(const std::string& type, int rows, int cols, Arena& arena) {
   require(cols % kBlock == 0, "columns of a packed matrix must be a multiple of 32, got " + std::to_string(cols));
   Packed out{find_type(type, cols).format, rows, cols, 0, nullptr};
   const size_t blocks = size_t(out.blocks());
-  out.tile_bytes = out.format == Format::q4 ? blocks * kQ4Bytes : (blocks * (kQ8Bytes + 2 * kLanes) + 63) / 64 * 64;
+  if (is_coded(out.format)) out.tile_bytes = coding(out.format).tile(blocks);
+  else out.tile_bytes = out.format == Format::q4 ? blocks * kQ4Bytes : (blocks * (kQ8Bytes + 2 * kLanes) + 63) / 64 * 64;
   out.data = arena.take(out.bytes());
   return out;
 }
@@ -185,6 +193,7 @@ void dequantize_row(const std::string& type, const uint8_t* raw, int row, int co
 void unpack_row(const Packed& w, int row, float* out) {
   const uint8_t* tile = w.tile(row / kLanes);
   const int lane = row % kLanes;
+  if (is_coded(w.format)) return unpack_codes(w, tile, lane, out);
   const uint8_t* scales = tile + kQ8Bytes * size_t(w.blocks());
   for (int b = 0; b < w.blocks(); b++, out += kBlock) {
     Q4Block q4;

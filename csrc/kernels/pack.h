@@ -1,4 +1,4 @@
-// Weights: GGUF tensor types -> the two internal formats that the kernels read.
+// Weights: GGUF tensor types -> the internal formats that the kernels read.
 //
 // A packed matrix of N output features x K input features (K a multiple of 32) is a sequence of tiles of 16 output columns; a
 // tile is a sequence of K/32 blocks. The 16 columns are the 16 lanes of a register, so no kernel ever sums across lanes.
@@ -8,6 +8,14 @@
 //                           m[16]     fp16 minimum per lane
 // q8, 512 bytes per block:  q[8][64]  group g, byte 4*lane+i = w[lane][4g+i], signed, never -128
 //     and after the K/32 blocks of a tile: d[K/32][16] fp16 scales, value = d*q; the tile is padded to a multiple of 64 bytes.
+//
+// The others (codes.h) put the nibbles of q4, or the bytes of q8, together with other bits and scales:
+// q4h, 384 bytes per block: q[4][64], d[2][16] and m[2][16]: scale and minimum for each 16 values
+// q5,  384 bytes per block: q[4][64], h[64] byte 4*lane+i: bit g = fifth bit of w[lane][4g+i], d[16], m[16]
+// q6,  448 bytes per block: q[4][64], h[2][64] half, byte 4*lane+i: bits 2g, 2g+1 = fifth and sixth bit of w[lane][16*half+4g+i], d[2][16];
+//                           value = d*(q - 32)
+// q8h, 576 bytes per block: q[8][64], d[2][16]
+// q4u, q4e, 256 bytes per block: q[4][64], scales after the blocks as in q8; value = d*table[q]: IQ4's uneven steps, FP4's numbers
 //
 // Rows past N in the last tile are zero (q=0, d=0, m=0).
 #pragma once
@@ -19,7 +27,7 @@
 
 namespace quintet {
 
-enum class Format { q4, q8 };
+enum class Format { q4, q8, q4h, q5, q6, q8h, q4u, q4e };
 
 struct Packed {
   Format format;

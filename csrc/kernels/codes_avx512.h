@@ -1,0 +1,83 @@
+// The other formats of codes with AVX-512-VNNI, as tile_q4 and tile_q8 in kernels_avx512.cpp are: all codes as unsigned bytes, and what they are
+// too large by taken off by way of the sum of the activations, from which an accumulator starts.
+#pragma once
+#include "kernels/codes.h"
+#include "kernels/prefetch.h"
+#include "kernels/rows_avx512.h"
+
+namespace quintet {
+namespace {
+
+template <Format F> constexpr int kTooLarge = coding(F).offset + (F == Format::q8h || coding(F).table ? 128 : 0);
+
+// Codes of the values 16 * half + 4 * g .. + 3 of each lane.
+template <Format F> inline __m512i codes_of(const uint8_t* block, int half, int g, __m512i table) {
+  if constexpr (F == Format::q8h) return _mm512_xor_si512(load64(block + 256 * half + 64 * g), _mm512_set1_epi8(char(0x80)));
+  const __m512i nibble = _mm512_set1_epi8(15), v = load64(block + 64 * g);
+  const __m512i low = _mm512_and_si512(half ? _mm512_srli_epi16(v, 4) : v, nibble);
+  if constexpr (coding(F).table != nullptr) return _mm512_shuffle_epi8(table, low);
+  if constexpr (!coding(F).high) return low;
+  constexpr int width = F == Format::q5 ? 1 : 2;
+  const __m512i bits = load64(block + 256 + (width - 1) * 64 * half), mask = _mm512_set1_epi8(char(((1 << width) - 1) << 4));
+  const int at = width * g + (width == 1 ? 4 * half : 0);  // of the lowest of them, which belongs at 4
+  const __m512i moved = at < 4 ? _mm512_slli_epi16(bits, unsigned(4 - at)) : _mm512_srli_epi16(bits, unsigned(at - 4));
+  return _mm512_or_si512(low, _mm512_and_si512(moved, mask));
+}
+
+// The table's values as bytes that are 128 too large, in each quarter of a register.
+template <Format F> inline __m512i table_of() {
+  if constexpr (coding(F).table != nullptr) {
+    const __m128i t = _mm_loadu_si128(reinterpret_cast<const __m128i*>(coding(F).table));
+    return _mm512_broadcast_i32x4(_mm_xor_si128(t, _mm_set1_epi8(char(0x80))));
+  }
+  return _mm512_setzero_si512();
+}
+
+template <Format F, int R, bool Fetch> inline void tile_codes(const Packed& w, const uint8_t* tile, const Rows<R>& x, __m512 (&f)[R]) {
+  constexpr Coding c = coding(F);
+  constexpr int lines = int((c.block() + (c.apart ? 32 : 0) + 63) / 64);
+  const __m512i table = table_of<F>();
+  const uint16_t* apart = reinterpret_cast<const uint16_t*>(tile + c.block() * size_t(w.blocks()));
+  for (int b = 0; b < w.blocks(); b++) {
+    const uint8_t* block = tile + c.block() * size_t(b);
+    const uint16_t* scales = c.apart ? apart + 16 * b : reinterpret_cast<const uint16_t*>(block + c.scale_at());
+    if (Fetch) fetch_next<lines>(w, tile, b);
+    __m512i acc[R];
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; half++) {
+      if (half == 0 || c.scales == 2)
+        for (int r = 0; r < R; r++)
+          acc[r] = kTooLarge<F> ? _mm512_set1_epi32(-kTooLarge<F> * (c.scales == 2 ? x[r].sum[b].half(half) : x[r].sum[b].all))
+                                : _mm512_setzero_si512();
+#pragma GCC unroll 4
+      for (int g = 0; g < 4; g++) {
+        const __m512i v = codes_of<F>(block, half, g, table);
+        for (int r = 0; r < R; r++) acc[r] = _mm512_dpbusd_epi32(acc[r], v, broadcast4(x[r].q + 32 * b + 16 * half + 4 * g));
+      }
+      if (half == 0 && c.scales == 1) continue;
+      const uint16_t* s = scales + 16 * (c.scales == 2 ? half : 0);
+      const __m512 d = V::load_half(s);
+      for (int r = 0; r < R; r++) {
+        f[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(acc[r]), _mm512_mul_ps(d, _mm512_set1_ps(x[r].scale[b])), f[r]);
+        if (c.minima) {
+          const float minimum = c.scales == 2 ? x[r].scale[b] * float(x[r].sum[b].half(half)) : x[r].minimum[b];
+          f[r] = _mm512_fmadd_ps(V::load_half(s + 16 * c.scales), _mm512_set1_ps(minimum), f[r]);
+        }
+      }
+    }
+  }
+}
+
+template <int R, bool Fetch> inline void tile_of_codes(const Packed& w, const uint8_t* tile, const Rows<R>& x, __m512 (&f)[R]) {
+  switch (w.format) {
+    case Format::q4h: return tile_codes<Format::q4h, R, Fetch>(w, tile, x, f);
+    case Format::q5: return tile_codes<Format::q5, R, Fetch>(w, tile, x, f);
+    case Format::q6: return tile_codes<Format::q6, R, Fetch>(w, tile, x, f);
+    case Format::q8h: return tile_codes<Format::q8h, R, Fetch>(w, tile, x, f);
+    case Format::q4u: return tile_codes<Format::q4u, R, Fetch>(w, tile, x, f);
+    default: return tile_codes<Format::q4e, R, Fetch>(w, tile, x, f);
+  }
+}
+
+}  // namespace
+}  // namespace quintet

@@ -1,0 +1,25 @@
+// What all products with AVX-512 read: rows of activations, and 64 bytes of a tile.
+#pragma once
+#include "kernels/vec_avx512.h"
+#include "kernels/kernels_impl.h"
+
+namespace quintet {
+namespace {
+
+inline __m512i broadcast4(const uint8_t* p) {
+  int32_t v;
+  std::memcpy(&v, p, 4);
+  return _mm512_set1_epi32(v);
+}
+
+inline __m512i load64(const uint8_t* p) { return _mm512_loadu_si512(reinterpret_cast<const void*>(p)); }
+
+template <int R> struct Rows {
+  const uint8_t* x;
+  size_t stride;
+  int k;
+  ActivationRow operator[](int r) const { return ActivationRow(x + size_t(r) * stride, k); }
+};
+
+}  // namespace
+}  // namespace quintet
