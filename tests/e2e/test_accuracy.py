@@ -130,7 +130,7 @@ def plain_frequencies(base: float) -> Callable[[Rotation], Rotation]:
 def a_ramp_between_whole_pairs(reference: Reference) -> None:
     architecture, reference.file.architecture = reference.file.architecture, "qwen2"
     setting = reference.file.setting
-    reference.file.setting = lambda name, default=None: reference.file.value(f"gpt-oss.{name}", default)  # type: ignore[method-assign]
+    reference.file.setting = lambda key, default=None: reference.file.value(f"gpt-oss.{key}", default)  # type: ignore[method-assign]
     reference.rotation = reference.local_rotation = rotation(reference.file, reference.head_dim)
     reference.file.architecture, reference.file.setting = architecture, setting  # type: ignore[method-assign]
 

@@ -303,5 +303,5 @@ class _Layer:
 
     def expert(self, name: str, index: int, x: F32) -> F32:
         """One row through one expert's matrix."""
-        y = self[f"{name}.weight"][index] @ x
+        y: F32 = self[f"{name}.weight"][index] @ x
         return y + self[f"{name}.bias"][index] if f"{name}.bias" in self else y
