@@ -43,6 +43,11 @@ class StoredModel:
     size: int
 
 
+def parts(path: Path) -> tuple[Path, ...]:
+    """All files that a model is made of, in their order."""
+    return (path,)
+
+
 def cache_dir() -> Path:
     """``$QUINTET_CACHE``, else ``quintet/models`` in the XDG cache."""
     if own := os.environ.get("QUINTET_CACHE"):
@@ -50,6 +55,11 @@ def cache_dir() -> Path:
     xdg = os.environ.get("XDG_CACHE_HOME", "")
     base = Path(xdg) if Path(xdg).is_absolute() else Path.home() / ".cache"  # the XDG rule: a relative value is ignored
     return base / "quintet" / "models"
+
+
+def pack_dir() -> Path:
+    """Where engines keep packed weights."""
+    return cache_dir() / "packs"
 
 
 def sha256(path: Path) -> str:
