@@ -53,6 +53,7 @@ NB_MODULE(_core_testing, m) {
   using namespace quintet;
   nb::module_::import_("quintet._core");  // its types
   m.def("dequantize", &dequantize, "type"_a, "rows"_a, "cols"_a, "raw"_a);
+  m.def("tensor_types", &tensor_types);
   m.def("pack_roundtrip", &pack_roundtrip, "type"_a, "rows"_a, "cols"_a, "raw"_a, "row_order"_a = std::vector<int>{});
   m.def(
       "checksum_portable", [](In<uint8_t, 1> data) { return checksum_portable(data.data(), data.size()); }, "data"_a);
