@@ -10,6 +10,7 @@ import pytest
 from tests.e2e.paged import step, whole
 
 from quintet.backends.native.core.loader import PackCache
+from quintet.backends.native.core.runner import NativeRunner
 from quintet.backends.native.worker import weights
 
 LIMIT = 1 << 30
@@ -21,9 +22,9 @@ class Loads:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
         self.packed = self.hashed = 0
         self._log = caplog
-        pack, read = weights.NativeRunner.pack, weights.Digest._read
+        pack, read = NativeRunner.pack, weights.Digest._read
 
-        def count_pack(runner: weights.NativeRunner, *args: object) -> None:
+        def count_pack(runner: NativeRunner, *args: object) -> None:
             self.packed += 1
             pack(runner, *args)  # type: ignore[arg-type]
 
@@ -31,7 +32,7 @@ class Loads:
             self.hashed += 1
             read(digest)
 
-        monkeypatch.setattr(weights.NativeRunner, "pack", count_pack)
+        monkeypatch.setattr(NativeRunner, "pack", count_pack)
         monkeypatch.setattr(weights.Digest, "_read", count_read)
 
     def load(self, path: Path, packs: PackCache | None) -> tuple[bytes, str]:

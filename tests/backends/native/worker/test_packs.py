@@ -16,9 +16,12 @@ import pytest
 from tests.backends.native.worker.pack_loads import LIMIT, Loads, pack_of
 from tests.reference.tiny_model import FAMILIES, TinySpec, write_tiny
 
+from quintet.backends.native.core.cpu import Cpu
 from quintet.backends.native.core.loader import PackCache
 from quintet.backends.native.core.packed import huge_copy
-from quintet.backends.native.worker import packing, packs, weights
+from quintet.backends.native.core.runner import NativeRunner
+from quintet.backends.native.core.types import U8
+from quintet.backends.native.worker import packing, packs
 
 
 @pytest.mark.parametrize("spec", FAMILIES, ids=lambda spec: spec.name)
@@ -44,8 +47,13 @@ def test_a_pack_is_written_in_parts_of_bounded_size(model: Path, cache: PackCach
 def test_what_the_system_maps_by_small_pages_is_copied(
     model: Path, cache: PackCache, loads: Loads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    copies = []
-    monkeypatch.setattr(packing, "huge_copy", lambda cpu, data: copies.append(data.size) or huge_copy(cpu, data))
+    copies: list[int] = []
+
+    def copy(cpu: Cpu, data: U8) -> U8:
+        copies.append(data.size)
+        return huge_copy(cpu, data)
+
+    monkeypatch.setattr(packing, "huge_copy", copy)
     for share, expected in ((0.0, 2), (1.0, 0)):
         copies.clear()
         monkeypatch.setattr(packing, "on_huge_pages", lambda data, share=share: share)
@@ -96,13 +104,13 @@ def test_a_file_whose_bytes_have_changed_is_packed_anew(model: Path, tmp_path: P
 def test_a_file_that_changes_while_it_is_packed_leaves_no_pack(
     model: Path, cache: PackCache, loads: Loads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pack = weights.NativeRunner.pack
+    pack = NativeRunner.pack
 
-    def touching(runner: weights.NativeRunner, *args: object) -> None:
+    def touching(runner: NativeRunner, *args: object) -> None:
         pack(runner, *args)  # type: ignore[arg-type]
         os.utime(model, ns=(1, time.time_ns()))
 
-    monkeypatch.setattr(weights.NativeRunner, "pack", touching)
+    monkeypatch.setattr(NativeRunner, "pack", touching)
     loads.load(model, cache)
     assert list(Path(cache.folder).iterdir()) == []
 
@@ -138,7 +146,8 @@ def test_where_packs_cannot_be_kept_the_model_runs_without(
 
 
 def test_a_disk_that_is_full_leaves_nothing_behind(model: Path, cache: PackCache, loads: Loads, monkeypatch: pytest.MonkeyPatch) -> None:
-    want, write, written = loads.load(model, None), os.pwritev, []
+    want, write = loads.load(model, None), os.pwritev
+    written: list[object] = []
 
     def full(*args: object) -> int:
         if written:
