@@ -71,7 +71,10 @@ template <Format F, int R, bool Fetch> inline void tile_codes(const Packed& w, c
 #pragma GCC unroll 2
       for (int half = 0; half < 2; half++) {
         if (half == 0 || c.scales == 2)
-          for (int r = 0; r < R; r++) acc[r] = c.offset ? _mm256_set1_epi32(-c.offset * x[r].sum[b].half(half)) : _mm256_setzero_si256();
+          for (int r = 0; r < R; r++) {
+            if (!c.offset) acc[r] = _mm256_setzero_si256();
+            else acc[r] = half ? times_sums<-c.offset, c.offset>(x[r].sum[b]) : times_sums<0, -c.offset>(x[r].sum[b]);
+          }
         add_half<F, R>(block + 32 * t, half, x.x + 32 * b, x.stride, table, acc);
         if (half == 0 && c.scales == 1) continue;
         const uint16_t* s = scales + 16 * (c.scales == 2 ? half : 0) + 8 * t;
@@ -79,9 +82,13 @@ template <Format F, int R, bool Fetch> inline void tile_codes(const Packed& w, c
         for (int r = 0; r < R; r++) {
           const ActivationRow row = x[r];
           f[r][t] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(acc[r]), _mm256_mul_ps(d, _mm256_set1_ps(row.scale[b])), f[r][t]);
-          if (c.minima) {
-            const float minimum = c.scales == 2 ? row.scale[b] * float(row.sum[b].half(half)) : row.minimum[b];
-            f[r][t] = _mm256_fmadd_ps(load8_half(s + 16 * c.scales), _mm256_set1_ps(minimum), f[r][t]);
+          if (!c.minima) continue;
+          const __m256 m = load8_half(s + 16 * c.scales);
+          if (c.scales == 1) {
+            f[r][t] = _mm256_fmadd_ps(m, _mm256_set1_ps(row.minimum[b]), f[r][t]);
+          } else {
+            const __m256i sum = half ? times_sums<1, -1>(row.sum[b]) : times_sums<0, 1>(row.sum[b]);
+            f[r][t] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum), _mm256_mul_ps(m, _mm256_set1_ps(row.scale[b])), f[r][t]);
           }
         }
       }

@@ -21,7 +21,7 @@ template <Format F> inline __m512i codes_of(const uint8_t* block, int half, int 
   const __m512i bits = load64(block + 256 + (width - 1) * 64 * half), mask = _mm512_set1_epi8(char(((1 << width) - 1) << 4));
   const int at = width * g + (width == 1 ? 4 * half : 0);  // of the lowest of them, which belongs at 4
   const __m512i moved = at < 4 ? _mm512_slli_epi16(bits, unsigned(4 - at)) : _mm512_srli_epi16(bits, unsigned(at - 4));
-  return _mm512_or_si512(low, _mm512_and_si512(moved, mask));
+  return _mm512_ternarylogic_epi32(low, moved, mask, 0xf8);  // low | (moved & mask)
 }
 
 // The table's values as bytes that are 128 too large, in each quarter of a register.
@@ -46,9 +46,11 @@ template <Format F, int R, bool Fetch> inline void tile_codes(const Packed& w, c
 #pragma GCC unroll 2
     for (int half = 0; half < 2; half++) {
       if (half == 0 || c.scales == 2)
-        for (int r = 0; r < R; r++)
-          acc[r] = kTooLarge<F> ? _mm512_set1_epi32(-kTooLarge<F> * (c.scales == 2 ? x[r].sum[b].half(half) : x[r].sum[b].all))
-                                : _mm512_setzero_si512();
+        for (int r = 0; r < R; r++) {
+          if (!kTooLarge<F>) acc[r] = _mm512_setzero_si512();
+          else if (c.scales == 1) acc[r] = times_sums<-kTooLarge<F>, 0>(x[r].sum[b]);
+          else acc[r] = half ? times_sums<-kTooLarge<F>, kTooLarge<F>>(x[r].sum[b]) : times_sums<0, -kTooLarge<F>>(x[r].sum[b]);
+        }
 #pragma GCC unroll 4
       for (int g = 0; g < 4; g++) {
         const __m512i v = codes_of<F>(block, half, g, table);
@@ -59,9 +61,13 @@ template <Format F, int R, bool Fetch> inline void tile_codes(const Packed& w, c
       const __m512 d = V::load_half(s);
       for (int r = 0; r < R; r++) {
         f[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(acc[r]), _mm512_mul_ps(d, _mm512_set1_ps(x[r].scale[b])), f[r]);
-        if (c.minima) {
-          const float minimum = c.scales == 2 ? x[r].scale[b] * float(x[r].sum[b].half(half)) : x[r].minimum[b];
-          f[r] = _mm512_fmadd_ps(V::load_half(s + 16 * c.scales), _mm512_set1_ps(minimum), f[r]);
+        if (!c.minima) continue;
+        const __m512 m = V::load_half(s + 16 * c.scales);
+        if (c.scales == 1) {
+          f[r] = _mm512_fmadd_ps(m, _mm512_set1_ps(x[r].minimum[b]), f[r]);
+        } else {
+          const __m512i sum = half ? times_sums<1, -1>(x[r].sum[b]) : times_sums<0, 1>(x[r].sum[b]);
+          f[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_mul_ps(m, _mm512_set1_ps(x[r].scale[b])), f[r]);
         }
       }
     }

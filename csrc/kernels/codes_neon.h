@@ -39,10 +39,10 @@ template <Format F, int R> inline void part_codes(const Packed& w, const uint8_t
       const float32x4_t d = load4_half(s);
       for (int r = 0; r < R; r++) {
         f[r] = vfmaq_f32(f[r], vcvtq_f32_s32(acc[r]), vmulq_f32(d, vdupq_n_f32(x[r].scale[b])));
-        if (c.minima) {
-          const float minimum = c.scales == 2 ? x[r].scale[b] * float(x[r].sum[b].half(half)) : x[r].minimum[b];
-          f[r] = vfmaq_f32(f[r], load4_half(s + 16 * c.scales), vdupq_n_f32(minimum));
-        }
+        if (!c.minima) continue;
+        const float32x4_t m = load4_half(s + 16 * c.scales);
+        if (c.scales == 1) f[r] = vfmaq_f32(f[r], m, vdupq_n_f32(x[r].minimum[b]));
+        else f[r] = vfmaq_f32(f[r], vdupq_n_f32(float(x[r].sum[b].half(half))), vmulq_f32(m, vdupq_n_f32(x[r].scale[b])));
       }
     }
   }

@@ -20,10 +20,10 @@ inline void codes_row(const Packed& w, const uint8_t* tile, const ActivationRow&
         for (int i = part * each; i < (part + 1) * each; i++) sum += value_of(c, block, lane, i) * q[32 * b + i];
         const uint16_t* s = scales + 16 * part + lane;
         f[lane] = std::fma(float(sum), half_to_float(*s) * x.scale[b], f[lane]);
-        if (c.minima) {
-          const float minimum = c.scales == 2 ? x.scale[b] * float(x.sum[b].half(part)) : x.minimum[b];
-          f[lane] = std::fma(half_to_float(s[16 * c.scales]), minimum, f[lane]);
-        }
+        if (!c.minima) continue;
+        const float m = half_to_float(s[16 * c.scales]);
+        if (c.scales == 1) f[lane] = std::fma(m, x.minimum[b], f[lane]);
+        else f[lane] = std::fma(float(x.sum[b].half(part)), m * x.scale[b], f[lane]);
       }
   }
 }

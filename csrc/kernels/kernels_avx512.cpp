@@ -40,7 +40,7 @@ template <int R, bool Fetch> inline void tile_q8(const Packed& w, const uint8_t*
   for (int b = 0; b < w.blocks(); b++) {
     if (Fetch) fetch_next<9>(w, tile, b);
     __m512i acc[R];
-    for (int r = 0; r < R; r++) acc[r] = _mm512_set1_epi32(-128 * x[r].sum[b].all);
+    for (int r = 0; r < R; r++) acc[r] = times_sums<-128, 0>(x[r].sum[b]);
 #pragma GCC unroll 8
     for (int g = 0; g < 8; g++) {
       const __m512i v = _mm512_xor_si512(load64(tile + size_t(512) * size_t(b) + 64 * g), flip);

@@ -20,6 +20,13 @@ inline void pin(__m256i& v) { asm("" : "+x"(v)); }
 // -q where `negative` is all ones. vpsignb would do, but it shares the multipliers' ports.
 inline __m256i with_sign(__m256i q, __m256i negative) { return _mm256_sub_epi8(_mm256_xor_si256(q, negative), negative); }
 
+// `all` times the sum of a block's activations plus `first` times that of its first 16, in every lane.
+template <int all, int first> inline __m256i times_sums(const Sums& sums) {
+  int32_t pair;
+  std::memcpy(&pair, &sums, 4);
+  return _mm256_madd_epi16(_mm256_set1_epi32(pair), _mm256_set1_epi32(int32_t(uint32_t(uint16_t(first)) << 16 | uint16_t(all))));
+}
+
 template <int R> struct Rows {
   const uint8_t* x;
   size_t stride;

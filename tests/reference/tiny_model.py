@@ -21,6 +21,8 @@ from tests.reference.dequantize import dequantize
 PLAIN_TYPES = (Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.Q8_0, Type.F16, Type.BF16, Type.F32)
 K_TYPES = (Type.Q4_K, Type.Q5_K, Type.Q6_K)
 """Blocks of 256 columns."""
+ALL_FORMATS = (*K_TYPES, Type.Q2_K, Type.IQ2_XS, Type.IQ4_NL, Type.MXFP4, Type.Q4_0)
+"""With Q8_0, a type of each format that the engine packs integers in."""
 SMALL_TYPES = (
     Type.Q1_0, Type.Q2_K, Type.Q3_K, Type.IQ1_S, Type.IQ1_M, Type.IQ2_XXS, Type.IQ2_XS, Type.IQ2_S, Type.IQ3_XXS, Type.IQ3_S, Type.IQ4_NL,
     Type.IQ4_XS, Type.NVFP4,
@@ -102,7 +104,7 @@ FAMILIES: tuple[TinySpec, ...] = (
     TinySpec("llama-tied", tied=True, types=PLAIN_TYPES),
     TinySpec("llama-untied", hidden=480, heads=6, kv_heads=2, head_dim=80, ffn=224, vocab=290, types=PLAIN_TYPES[::-1]),
     TinySpec("llama-linear", layers=3, hidden=96, heads=3, kv_heads=3, rope=LINEAR, types=PLAIN_TYPES),
-    TinySpec("llama-3", hidden=256, heads=4, kv_heads=2, head_dim=64, freq_factors=True, rope=LLAMA_3, types=(*K_TYPES, Type.Q4_0)),
+    TinySpec("llama-3", hidden=256, heads=4, kv_heads=2, head_dim=64, freq_factors=True, rope=LLAMA_3, types=ALL_FORMATS),
     TinySpec("llama-wide", hidden=256, head_dim=128, ffn=512, types=(*K_TYPES, Type.Q4_1)),
     TinySpec("qwen2-tied", "qwen2", hidden=768, heads=6, head_dim=128, ffn=512, tied=True, rope={"freq_base": 1e6}, types=K_TYPES),
     TinySpec("qwen2-untied", "qwen2", hidden=480, heads=6, kv_heads=2, head_dim=80, vocab=301, types=PLAIN_TYPES),

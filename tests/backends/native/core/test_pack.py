@@ -59,13 +59,13 @@ LAYOUTS = {
 TYPES = list(LAYOUTS)
 FLOATS = ["F32", "F16", "BF16"]
 KEPT = ["Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q4_K"]
-"""Types whose integers are kept as they are, with a scale and a minimum that ``kept_scales`` tells."""
-EXACT = ["Q4_0", "Q4_1", "Q5_0", "Q8_0", "IQ4_NL", "TQ1_0", "TQ2_0", "MXFP4", "Q1_0"]
+"""Types of which ``kept_scales`` tells the scale and the minimum that are kept."""
+EXACT = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "TQ1_0", "TQ2_0", "MXFP4", "NVFP4", "Q1_0"]
 """Types whose scale is an fp16 number, or one of a few that fp16 has."""
-SCALED = ["IQ4_NL", "TQ1_0", "TQ2_0", "MXFP4", "Q1_0", "IQ1_S", "IQ2_XXS", "IQ3_XXS", "IQ3_S", "IQ4_XS"]
+MINIMA = {"Q2_K": (15, 3, 15), "Q4_K": (63, 15, 63), "Q5_K": (63, 31, 63)}
+"""Types whose scale and minimum are integers times an fp16 number: their largest scale, code and minimum."""
+SCALED = [name for name in TYPES if name not in (*KEPT, *MINIMA, *FLOATS, "Q5_1")]
 """Types whose integers are kept with a scale that is rounded to fp16."""
-REQUANTISED = [name for name in TYPES if name not in KEPT + SCALED]
-"""The others, quantised to 8 bits."""
 LARGEST_SCALE = np.float32(65504)
 
 rows_and_blocks = st.tuples(st.integers(1, 40), st.integers(1, 3))
@@ -224,16 +224,23 @@ def test_packing_loses_nothing_of_types_whose_scale_fp16_holds(name: str, shape:
     np.testing.assert_array_equal(_core_testing.pack_roundtrip(name, rows, cols, raw), oracle(name, raw, rows))
 
 
+def rounding_of_minima(name: str, raw: U8) -> npt.NDArray[np.float64]:
+    """How far a value may be from the oracle's if its block's scale and minimum are rounded to fp16 [blocks of 32, 1]."""
+    layout, (scale, code, minimum) = LAYOUTS[name], MINIMA[name]
+    blocks = raw.reshape(-1, layout.size)
+    d, m = (blocks[:, at : at + 2].copy().view(np.float16).astype(np.float64) for at in layout.halves)
+    largest = np.abs(d) * scale * code + np.abs(m) * minimum
+    return np.asarray(np.repeat(largest, layout.values // 32, axis=0) * 2**-11 + (code + 1) * 2**-25)
+
+
+@pytest.mark.parametrize("name", MINIMA)
 @given(shape=rows_and_blocks, seed=seeds)
 @settings(max_examples=20, deadline=None)
-def test_q4_k_is_within_the_rounding_of_its_scale_and_minimum(shape: tuple[int, int], seed: int) -> None:
-    rows, cols = shape[0], columns("Q4_K", shape[1])
-    raw = weights("Q4_K", rows, cols, seed)
-    packed = _core_testing.pack_roundtrip("Q4_K", rows, cols, raw)
-    assert_kept("Q4_K", raw, packed)
-    fields = raw.reshape(-1, 144)[:, :4].copy().view(np.float16).astype(np.float64)
-    largest = np.repeat(np.abs(fields) @ np.array([[63.0 * 15], [63.0]]), 8, axis=0)
-    assert (np.abs(blocks_of(packed) - blocks_of(oracle("Q4_K", raw, rows))) <= largest * 2**-11 + 16 * 2**-25).all()
+def test_types_with_minima_are_within_the_rounding_of_scale_and_minimum(name: str, shape: tuple[int, int], seed: int) -> None:
+    rows, cols = shape[0], columns(name, shape[1])
+    raw = weights(name, rows, cols, seed)
+    packed = _core_testing.pack_roundtrip(name, rows, cols, raw)
+    assert (np.abs(blocks_of(packed) - blocks_of(oracle(name, raw, rows))) <= rounding_of_minima(name, raw)).all()
 
 
 @pytest.mark.parametrize("name", SCALED)
@@ -265,10 +272,10 @@ def test_the_reader_and_the_core_know_the_same_types() -> None:
     assert list(TENSOR_TYPES) == _core_testing.tensor_types() == TYPES
 
 
-@pytest.mark.parametrize("name", REQUANTISED)
+@pytest.mark.parametrize("name", FLOATS)
 @given(shape=rows_and_blocks, seed=seeds)
 @settings(max_examples=15, deadline=None)
-def test_the_other_types_are_within_half_a_step_of_the_blocks_scale(name: str, shape: tuple[int, int], seed: int) -> None:
+def test_float_types_are_within_half_a_step_of_the_blocks_scale(name: str, shape: tuple[int, int], seed: int) -> None:
     rows, cols = shape[0], columns(name, shape[1])
     raw = weights(name, rows, cols, seed)
     assert_requantised(oracle(name, raw, rows), _core_testing.pack_roundtrip(name, rows, cols, raw))
@@ -299,6 +306,14 @@ def test_hostile_bytes_give_what_is_documented(name: str, shape: tuple[int, int]
         assert_kept(name, raw, packed)
     elif name in SCALED:
         assert_scaled(values, packed)
+    elif name == "Q5_1":
+        np.testing.assert_array_equal(packed, values)
+    elif name in MINIMA:
+        before, after = blocks_of(values), blocks_of(packed)
+        with np.errstate(all="ignore"):
+            bound = rounding_of_minima(name, raw)
+            assert ((np.abs(after - before) <= bound) | ~np.isfinite(after) & ~(bound < LARGEST_SCALE * 2**-11)).all()
+        assert not np.isfinite(after[~np.isfinite(before)]).any()
     else:
         assert_requantised(values, packed)
 
