@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import mmap
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,3 +95,37 @@ def file_errors(path: Path) -> Iterator[None]:
         if error.errno == errno.ENOSPC:
             raise ModelError(f"the disk is full: {path} could not be written; free some space and try again.") from error
         raise ModelError(f"cannot use {path}: {error.strerror or error}.") from error
+
+
+def file_name(path: Path) -> str:
+    """The file's name, on one line whatever it is."""
+    return path.name if path.name.isprintable() else ascii(path.name)
+
+
+class Map:
+    """A file of a model, mapped into memory for reading; it stays mapped as long as a view of it is there.
+
+    Args:
+        least: bytes below which it cannot be a model's.
+
+    Raises:
+        ModelError: not a regular file, not readable, or too short.
+    """
+
+    def __init__(self, path: Path, least: int) -> None:
+        name = file_name(path)
+        try:
+            with path.open("rb") as file:
+                status = os.fstat(file.fileno())
+                if not stat.S_ISREG(status.st_mode):
+                    raise ModelError(f"{name}: is not a regular file.")
+                if status.st_size < least:
+                    raise ModelError(f"{name}: has only {status.st_size} bytes: it is no model file, or a download was cut short.")
+                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except OSError as error:
+            raise ModelError(f"{name}: cannot be read: {error.strerror or error}.") from error
+        self.view = memoryview(self._map)
+
+    def forget(self) -> None:
+        """Take what was read out of this process's memory; it is read from the system's cache, or the disk, when asked for again."""
+        self._map.madvise(mmap.MADV_DONTNEED)

@@ -10,7 +10,7 @@ from pathlib import Path
 from quintet.backends.native.core.cpu import Cpu
 from quintet.backends.native.core.runner import NativeRunner
 from quintet.errors import ModelError
-from quintet.models.gguf import open_model
+from quintet.models.opening import open_model
 
 NUMERICS = "1"
 """Raised whenever the same weights and tokens may give other bits than before; part of ``system_fingerprint``."""
@@ -31,12 +31,22 @@ def load_weights(path: Path, threads: int, context: int | None, isa: str, progre
     limit = min(context or file.spec.context, file.spec.context)
     try:
         runner = NativeRunner(file.spec, limit, Cpu(isa, threads))
-        runner.take(file.tensors, progress)
+        runner.take(file.tensors, _forgetting(file.forget, progress))
     except MemoryError:
         raise ModelError(f"{path.name}: there is not enough memory for its weights.") from None
     except ValueError as error:
         raise ModelError(f"{path.name}: {error}") from error
     return runner, f"fp_{digest.result()[:10]}"
+
+
+def _forgetting(forget: Callable[[], None], progress: Callable[[float], None]) -> Callable[[float], None]:
+    """``progress`` that also lets what was packed go: the process holds what it makes of a file, not the file as well."""
+
+    def told(share: float) -> None:
+        forget()
+        progress(share)
+
+    return told
 
 
 class _Digest:
