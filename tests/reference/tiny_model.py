@@ -258,9 +258,9 @@ def random_ids(spec: TinySpec, length: int, seed: int = 1) -> npt.NDArray[np.int
     return np.random.RandomState(seed).randint(0, spec.vocab, length).astype(np.int32)
 
 
-def write_tiny(path: Path, spec: TinySpec) -> Path:
-    """Write the model and return ``path``."""
-    writer = gguf.GGUFWriter(path, spec.architecture)
+def write_tiny(path: Path, spec: TinySpec, split: int = 0) -> Path:
+    """Write the model and return ``path``; or, with ``split``, files of at most so many tensors, and return the first."""
+    writer = gguf.GGUFWriter(path, spec.architecture, split_max_tensors=split)
     writer.add_name(spec.name)
     writer.add_context_length(spec.context)
     writer.add_block_count(spec.layers)
@@ -288,4 +288,4 @@ def write_tiny(path: Path, spec: TinySpec) -> Path:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return path
+    return min(path.parent.glob(f"{path.stem}-00001-of-*.gguf")) if split else path

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 from quintet.errors import ModelError, shorten
-from quintet.models.files import Map, file_name
+from quintet.models.files import Map, file_name, split_parts
 from quintet.models.layout import Place, TensorInfo, expected_tensors
-from quintet.models.metadata import LENGTH_BYTES, Metadata, StringArray, Value, quoted
-from quintet.models.opened import ModelFile
-from quintet.models.reading import read_spec
+from quintet.models.metadata import LENGTH_BYTES, Metadata, StringArray, Value, quoted, show
+from quintet.models.opened import ModelFile, forgetting
+from quintet.models.reading import ARCHITECTURE, read_spec
 from quintet.models.spec import RawTensor
 
 if TYPE_CHECKING:
@@ -65,28 +65,62 @@ SCALARS: dict[GGUFValueType, Literal["B", "b", "H", "h", "I", "i", "f", "?", "Q"
 
 
 def open_model(path: Path) -> ModelFile:
-    """Open a GGUF file of a supported architecture.
+    """Open a GGUF file of a supported architecture, or all files of a model that is split, of which ``path`` is one.
 
     Raises:
-        ModelError: not readable, not GGUF, damaged, split, or asking for something this server does not implement.
+        ModelError: not readable, not GGUF, damaged, not whole, or asking for something this server does not implement.
     """
-    reader = _Reader(path)
-    metadata, infos = reader.header()
-    parts = metadata.integer("split.count", 1, low=0)
-    if parts > 1:
-        raise metadata.error("split.count", "must be 1: this is one part of a split model; merge the parts into one file", parts)
-    spec = read_spec(metadata, infos, lambda name: reader.floats(name, infos[name]))
-    tensors = {ours: reader.tensor(place, infos[place.tensor]) for ours, place in expected_tensors(spec, metadata, infos).items()}
-    return ModelFile(metadata, spec, tensors, reader.map.forget)
+    metadata, infos, readers = _join(files := [_Reader(part) for part in split_parts(path)])
+    spec = read_spec(metadata, infos, lambda name: readers[name].floats(name, infos[name]))
+    places = expected_tensors(spec, metadata, infos)
+    tensors = {ours: readers[place.tensor].tensor(place, infos[place.tensor]) for ours, place in places.items()}
+    return ModelFile(metadata, spec, tensors, forgetting([file.map for file in files]))
 
 
 def read_metadata(path: Path) -> Metadata:
-    """Only the key-value pairs of a GGUF file (a vocabulary file has no tensors).
+    """Only the key-value pairs of a GGUF file (a vocabulary file has no tensors); of a split model's, the first part's.
 
     Raises:
         ModelError: not readable, not GGUF, or damaged.
     """
-    return _Reader(path).header()[0]
+    return _Reader(split_parts(path)[0]).header()[0]
+
+
+def _join(readers: Sequence[_Reader]) -> tuple[Metadata, Mapping[str, TensorInfo], Mapping[str, _Reader]]:
+    """The metadata of the first part, which has all of it, and every part's tensors with the reader of each.
+
+    Raises:
+        ModelError: also if the files are not the parts of one model, each once and in their order.
+    """
+    metadata, infos = readers[0].header()
+    total = _check_part(metadata, 0, len(readers))
+    found = dict.fromkeys(infos, readers[0])
+    for number, reader in enumerate(readers[1:], 1):
+        own, more = reader.header()
+        for key, want in (("split.tensors.count", total), (ARCHITECTURE, metadata.get(ARCHITECTURE))):
+            if key in own and own.get(key) != want:
+                raise own.error(key, f"must be {show(want)}, as in {metadata.file}: this is a part of another model", own.get(key))
+        _check_part(own, number, len(readers))
+        if twice := sorted(more.keys() & infos.keys()):
+            raise reader.error(f"tensor {quoted(twice[0])}", f"is in {found[twice[0]].file} as well")
+        infos |= more
+        found |= dict.fromkeys(more, reader)
+    if len(readers) > 1 and total != len(infos):
+        raise metadata.error("split.tensors.count", f"must be {len(infos)}, the number of tensors in all parts", total)
+    return metadata, infos, found
+
+
+def _check_part(metadata: Metadata, number: int, count: int) -> int:
+    """The tensors of all parts, as the one of this number (from 0) has it; 0 if the model is not split."""
+    if count == 1:
+        said = metadata.integer("split.count", 1, low=0)
+        if said > 1:
+            raise metadata.error("split.count", f"asks for files that are named NAME-00001-of-{said:05}.gguf and so on", said)
+        return 0
+    for key, want in (("split.count", count), ("split.no", number)):
+        if metadata.integer(key, low=0) != want:
+            raise metadata.error(key, f"must be {want}, as the file's name says", metadata.get(key))
+    return metadata.integer("split.tensors.count", low=0)
 
 
 class _Reader:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from quintet.models.files import Map
 from quintet.models.metadata import Metadata
 from quintet.models.spec import ModelSpec, Tensors
 
@@ -24,3 +25,13 @@ class ModelFile:
     spec: ModelSpec
     tensors: Tensors
     forget: Callable[[], None]
+
+
+def forgetting(maps: Sequence[Map]) -> Callable[[], None]:
+    """``ModelFile.forget`` over these files."""
+
+    def forget() -> None:
+        for map_ in maps:
+            map_.forget()
+
+    return forget

@@ -14,7 +14,7 @@ from quintet.models.folder.names import Assembled, Spelling, assemble
 from quintet.models.folder.safetensors import StoredTensor, read_tensors
 from quintet.models.layout import Place, TensorInfo, expected_tensors
 from quintet.models.metadata import quoted
-from quintet.models.opened import ModelFile
+from quintet.models.opened import ModelFile, forgetting
 from quintet.models.reading import read_spec
 from quintet.models.spec import RawTensor
 
@@ -38,11 +38,7 @@ def open_folder(folder: Path) -> ModelFile:
             raise ModelError(f"{path.name}: tensor {quoted(name)} is in {stored[name].file} too.")
         stored |= found
 
-    def forget() -> None:
-        for map_ in maps:
-            map_.forget()
-
-    return _model(outline, stored, forget)
+    return _model(outline, stored, forgetting(maps))
 
 
 def _model(outline: Outline, stored: dict[str, StoredTensor], forget: Callable[[], None]) -> ModelFile:
