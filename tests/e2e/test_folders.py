@@ -49,7 +49,9 @@ def test_a_folder_computes_the_bits_of_its_gguf_file(spec: TinySpec, tiny_path: 
 
 
 @pytest.mark.parametrize("name", ["mixtral-floats", "olmoe-floats"])
-def test_experts_in_one_tensor_are_those_that_come_one_by_one(name: str, tiny_path: TinyPath, load_runner: LoadRunner, tmp_path: Path) -> None:
+def test_experts_in_one_tensor_are_those_that_come_one_by_one(
+    name: str, tiny_path: TinyPath, load_runner: LoadRunner, tmp_path: Path
+) -> None:
     spec = next(replace(spec, name=f"{name}-fused", types=(Type.F16,)) for spec in PAIRED if spec.name == name)
     path = tiny_path(spec)
     ids = random_ids(spec, LENGTH)

@@ -27,9 +27,7 @@ INTERLEAVED = ("llama", "granite", "granitemoe", "smollm3")
 GEMMAS = ("gemma", "gemma2", "gemma3")
 BOTH_NORMS = ("gemma2", "gemma3")
 SMOLLM_STEPS = [{"type": "Digits", "individual_digits": True}, {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}]
-QWEN_PATTERN = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
+QWEN_PATTERN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 QWEN_STEPS = [
     {"type": "Split", "pattern": {"Regex": QWEN_PATTERN}, "behavior": "Isolated", "invert": False},
     {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False},
@@ -202,8 +200,8 @@ def _tensors(source: Source, fused: bool) -> Sequence[tuple[str, Raw]]:
         else:
             _, layer, part, what = name.split(".")
             found.append((f"model.layers.{layer}.{_part(source, part)}.{what}", _changed(source, name)))
-    for layer in range(source.setting("block_count") if source.setting("expert_count") else 0):
-        found += _layer_experts(source, layer, fused)
+    for index in range(source.setting("block_count") if source.setting("expert_count") else 0):
+        found += _layer_experts(source, index, fused)
     return found
 
 

@@ -44,9 +44,8 @@ def _local(text: str) -> StoredModel:
     path = Path(text).expanduser()
     if not text or (not is_reference(text) and not path.exists()):
         hint = f" Did you mean {hub.PREFIX}{text}?" if text.count("/") == 1 and text[0] not in "./~" else ""
-        raise ModelError(
-            f"unknown model {shorten(text)}: give {bundled.NAME}, a path to a .gguf file or a folder, or {hub.PREFIX}user/repo[:QUANT].{hint}"
-        )
+        known = f"{bundled.NAME}, a path to a .gguf file or a folder, or {hub.PREFIX}user/repo[:QUANT]"
+        raise ModelError(f"unknown model {shorten(text)}: give {known}.{hint}")
     if path.name == "config.json" or path.suffix == ".safetensors":
         raise ModelError(f"{path} is one file of a model: give the folder that it is in.")
     return local_model(str(path), path)

@@ -13,7 +13,7 @@ from quintet.models.folder.documents import Settings
 from quintet.models.folder.kinds import KINDS, Kind
 from quintet.models.folder.ropes import read_rotation
 from quintet.models.metadata import Metadata, Value
-from quintet.models.reading import MAX_LAYERS, PATTERN, WINDOW
+from quintet.models.reading import MAX_LAYERS, MAX_USED, PATTERN, WINDOW
 from quintet.models.spec import ModelSpec
 
 FILE = "config.json"
@@ -82,7 +82,7 @@ class Outline:
     Args:
         metadata: GGUF's keys.
         divisors: what tensors of GGUF would hold that a folder does not have, by their names.
-        layers, experts: how many; 0 experts = there are none.
+        layers, vocab, experts: how many; 0 experts = there are none.
         tied: the output matrix is the embedding, whether it is in the files or not.
         windows: of each layer, where the family's architecture has no keys for them; empty = it has, or there are none.
         unrotated: layers without a rotation, where the file lists them; ``None`` = it does not.
@@ -94,6 +94,7 @@ class Outline:
     metadata: Metadata
     divisors: Mapping[str, tuple[float, ...]]
     layers: int
+    vocab: int
     experts: int
     tied: bool
     windows: tuple[int, ...]
@@ -160,10 +161,13 @@ class _Reading:
         config, kind = self._config, self._kind
         head_dim = self._head_dim()
         keys: dict[str, Any] = {theirs: config.integer(ours) for ours, theirs in SIZES.items()}
+        kv_heads = config.integer("num_key_value_heads", self._heads, high=1 << 16)
+        if self._heads % kv_heads:
+            raise config.error("num_key_value_heads", f"must divide the {self._heads} attention heads", kv_heads)
         keys |= {
             "block_count": self._layers,
             "attention.head_count": self._heads,
-            "attention.head_count_kv": config.integer("num_key_value_heads", self._heads, high=1 << 16),
+            "attention.head_count_kv": kv_heads,
             "attention.key_length": head_dim,
             "attention.value_length": head_dim,
             "attention.layer_norm_rms_epsilon": config.real("rms_norm_eps", 1e-6),
@@ -185,13 +189,18 @@ class _Reading:
         values: dict[str, Value] = {"general.architecture": kind.architecture}
         values |= {f"{kind.architecture}.{key}": value for key, value in keys.items()}
         metadata = Metadata(FILE, values)
-        return Outline(kind, metadata, rotation.divisors, self._layers, experts, tied, windows, unrotated, scale, normalise)
+        return Outline(
+            kind, metadata, rotation.divisors, self._layers, keys["vocab_size"], experts, tied, windows, unrotated, scale, normalise
+        )
 
     def _head_dim(self) -> int:
         config, hidden = self._config, self._config.integer("hidden_size")
         if "head_dim" not in config and hidden % self._heads:
             raise config.error("num_attention_heads", f"must divide the hidden_size {hidden}", self._heads)
-        return config.integer("head_dim", max(1, hidden // self._heads), high=1 << 16)
+        found = config.integer("head_dim", max(1, hidden // self._heads), high=1 << 16)
+        if found % 2:
+            raise config.error("head_dim", "must be even", found)
+        return found
 
     def _experts(self, keys: dict[str, Any]) -> int:
         """How many there are; their keys are put into ``keys``."""
@@ -204,7 +213,9 @@ class _Reading:
         keys["expert_count"] = config.integer(name, high=4096)
         for ours, theirs in EXPERTS.items():
             if ours in reads:
-                keys[theirs] = config.integer(ours, 0 if ours.startswith("shared") else None, low=0)
+                high = min(keys["expert_count"], MAX_USED) if ours == "num_experts_per_tok" else 1 << 22
+                shared = ours.startswith("shared")
+                keys[theirs] = config.integer(ours, 0 if shared else None, low=0 if shared else 1, high=high)
         return int(keys["expert_count"])
 
     def _unrotated(self) -> frozenset[int] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from quintet.errors import ModelError
@@ -12,7 +12,7 @@ from quintet.models.folder.documents import read_document
 from quintet.models.folder.files import CONFIG, weights
 from quintet.models.folder.names import Assembled, Spelling, assemble
 from quintet.models.folder.safetensors import StoredTensor, read_tensors
-from quintet.models.layout import Place, TensorInfo, expected_tensors
+from quintet.models.layout import EMBEDDING, Place, TensorInfo, expected_tensors
 from quintet.models.metadata import quoted
 from quintet.models.opened import ModelFile, forgetting
 from quintet.models.reading import read_spec
@@ -46,9 +46,18 @@ def _model(outline: Outline, stored: dict[str, StoredTensor], forget: Callable[[
     infos = {name: one.info for name, one in assembled.items()}
     infos |= {name: TensorInfo("F32", (len(values),), 0, 4 * len(values)) for name, values in outline.divisors.items()}
     meta, spelling = outline.metadata, Spelling(outline.kind, stored)
+    _check_embedding(outline, infos, spelling)
     spec = outline.refine(read_spec(meta, infos, lambda name: outline.divisors[name]))
     places = expected_tensors(spec, meta, infos, spelling)
     return ModelFile(meta, spec, {ours: _raw(place, assembled[place.tensor]) for ours, place in places.items()}, forget)
+
+
+def _check_embedding(outline: Outline, infos: Mapping[str, TensorInfo], spelling: Spelling) -> None:
+    name, info = spelling.name(EMBEDDING), infos.get(EMBEDDING)
+    if info is None:
+        raise ModelError(f"{CONFIG}: tensor {quoted(name)} is missing; every model needs it.")
+    if info.rows != outline.vocab:
+        raise ModelError(f"{CONFIG}: 'vocab_size' must be {info.rows}, the number of rows of tensor {quoted(name)}, got {outline.vocab}.")
 
 
 def _raw(place: Place, tensor: Assembled) -> RawTensor:

@@ -102,7 +102,7 @@ class _Directory:
         type_, shape = entry["dtype"], entry["shape"]
         if not _counts(shape) or not 1 <= len(shape) <= MAX_DIMENSIONS or 0 in shape:
             raise self.error(name, f"must have a shape of 1 to {MAX_DIMENSIONS} counts from 1 up", shape)
-        if type_ not in TYPES:
+        if not isinstance(type_, str) or type_ not in TYPES:
             hint = "use the repository of the model that is not quantised, or a GGUF file"
             raise self.error(name, f"must be one of {' '.join(TYPES)} to be read ({hint})", type_)
         start, end = place

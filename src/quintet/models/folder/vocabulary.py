@@ -81,7 +81,7 @@ class _Reading:
             raise ModelError(f"{folder}: has no {TOKENIZER}: other forms of tokenizers are not read.")
         config = read_document(folder / CONFIG)
         outline = read_outline(config)
-        self._size = outline.metadata.integer(f"{outline.kind.architecture}.vocab_size")
+        self._size = outline.vocab
         self._sources = [config, config.get(outline.kind.section) or {}] if outline.kind.section else [config]
         self._generation = _optional(folder / GENERATION)
         self._settings = _optional(folder / TOKENIZER_CONFIG)
