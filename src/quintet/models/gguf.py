@@ -42,7 +42,11 @@ else:
 VERSIONS = (2, 3)
 MIN_SIZE = 24
 """Bytes of a file of nothing: magic number, version and two counts."""
-TENSOR_TYPES = ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
+TENSOR_TYPES = (
+    "F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K",
+    "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ4_NL", "IQ4_XS", "TQ1_0", "TQ2_0", "MXFP4", "NVFP4", "Q1_0",
+)  # fmt: skip
+"""What the native core reads (``csrc/kernels/pack.cpp``): all that files hold. The others of GGML are formats of sums, or whole numbers."""
 MAX_KEYS = 1 << 16
 MAX_TENSORS = 1 << 16
 MAX_STRING = 1 << 24
