@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from quintet.backends.native.core.loader import Loaded, Loader
+from quintet.backends.native.core.loader import Loaded, Loader, PackCache
 from quintet.inputs.tokenizer import Tokenizer
 from quintet.models.folder.tokenizer import build_folder_tokenizer
 from quintet.models.gguf import read_metadata
@@ -24,7 +24,9 @@ def load_tokenizer(path: Path, think: tuple[str, str] | None = None) -> Tokenize
     return build_folder_tokenizer(path, think) if path.is_dir() else build_tokenizer(read_metadata(path), think)
 
 
-def native_loader(path: Path, threads: int, context: int | None = None, name: str = "", isa: str = "") -> Loader[Tokenizer]:
+def native_loader(
+    path: Path, threads: int, context: int | None = None, name: str = "", isa: str = "", packs: PackCache | None = None
+) -> Loader[Tokenizer]:
     """How to load ``path`` for ``threads`` threads; the arguments are those of ``load_weights``.
 
     Args:
@@ -34,7 +36,7 @@ def native_loader(path: Path, threads: int, context: int | None = None, name: st
     def load(progress: Callable[[float], None]) -> Loaded[Tokenizer]:
         from quintet.backends.native.worker.weights import load_weights  # only where the weights are: a front needs the tokenizer alone
 
-        runner, fingerprint = load_weights(path, threads, context, isa, progress)
+        runner, fingerprint = load_weights(path, threads, context, isa, progress, packs)
         return Loaded(runner, load_tokenizer(path), name or (path.name if path.is_dir() else path.stem), fingerprint, runner.cpu)
 
     return load
