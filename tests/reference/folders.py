@@ -23,6 +23,8 @@ Raw = tuple[str, tuple[int, ...], bytes]
 MODEL_TYPES = {"qwen3moe": "qwen3_moe", "gemma3": "gemma3_text", "granitemoe": "granitemoeshared"}
 """Architecture -> model type, where they differ."""
 
+UNWRITTEN = ("gpt-oss", "mistral3", "starcoder2")
+"""Architectures whose folders are not written here."""
 INTERLEAVED = ("llama", "granite", "granitemoe", "smollm3")
 GEMMAS = ("gemma", "gemma2", "gemma3")
 BOTH_NORMS = ("gemma2", "gemma3")
