@@ -8,6 +8,7 @@ import numpy.typing as npt
 from quintet._core import Cpu, Sampler
 
 def dequantize(type: str, rows: int, cols: int, raw: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]: ...  # noqa: A002 - the C++ name
+def tensor_types() -> list[str]: ...
 def pack_roundtrip(
     type: str,  # noqa: A002 - the C++ name
     rows: int,
@@ -15,6 +16,7 @@ def pack_roundtrip(
     raw: npt.NDArray[np.uint8],
     row_order: Sequence[int] = ...,
 ) -> npt.NDArray[np.float32]: ...
+def checksum_portable(data: npt.NDArray[np.uint8]) -> int: ...
 def uniform(seed: int, position: int, word: int) -> float: ...
 def distribution(
     cpu: Cpu, sampler: Sampler, logits: npt.NDArray[np.float32], position: int, masks: npt.NDArray[np.uint32] | None

@@ -16,10 +16,17 @@ import gguf
 import numpy as np
 import numpy.typing as npt
 from gguf import GGMLQuantizationType as Type
+from tests.reference.dequantize import dequantize
 
 PLAIN_TYPES = (Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.Q8_0, Type.F16, Type.BF16, Type.F32)
 K_TYPES = (Type.Q4_K, Type.Q5_K, Type.Q6_K)
 """Blocks of 256 columns."""
+SMALL_TYPES = (
+    Type.Q1_0, Type.Q2_K, Type.Q3_K, Type.IQ1_S, Type.IQ1_M, Type.IQ2_XXS, Type.IQ2_XS, Type.IQ2_S, Type.IQ3_XXS, Type.IQ3_S, Type.IQ4_NL,
+    Type.IQ4_XS, Type.NVFP4,
+)  # fmt: skip
+"""Others that the ``gguf`` package can only read."""
+FEW_VALUED_TYPES = (Type.TQ1_0, Type.TQ2_0, Type.MXFP4)
 
 
 @dataclass(frozen=True)
@@ -27,7 +34,7 @@ class TinySpec:
     """A model file to write.
 
     Args:
-        types: of the matrices, dealt round in the order they are written; a K type that does not fit the columns becomes Q8_0.
+        types: of the matrices, dealt round in the order they are written; a type whose blocks do not fit the columns becomes Q8_0.
         rope: metadata under ``{architecture}.rope.``.
         freq_factors: write ``rope_freqs.weight``.
         long_factors: write ``rope_factors_long.weight`` and ``rope_factors_short.weight``.
@@ -60,7 +67,12 @@ class TinySpec:
 
     @property
     def biased(self) -> bool:
-        return self.architecture == "qwen2"
+        return self.architecture in ("qwen2", "gpt-oss")
+
+    @property
+    def sinks(self) -> bool:
+        """And biases wherever there is a matrix."""
+        return self.architecture == "gpt-oss"
 
     @property
     def fused(self) -> bool:
@@ -70,6 +82,8 @@ class TinySpec:
     def norms(self) -> tuple[str, ...]:
         """Of a layer, each as wide as the model."""
         before, after = ("attn_norm", "ffn_norm"), ("post_attention_norm", "post_ffw_norm")
+        if self.architecture == "gpt-oss":
+            return "attn_norm", "post_attention_norm"
         return after if self.architecture == "olmo2" else (*before, *after) if self.architecture in ("gemma2", "gemma3") else before
 
     @property
@@ -129,6 +143,12 @@ FAMILIES += (
         "granitemoe", "granitemoe", hidden=160, heads=5, kv_heads=1, ffn=96, tied=True, types=PLAIN_TYPES, metadata=_GRANITE,
         experts=(5, 2, 96, 160),
     ),
+    TinySpec(
+        "gpt-oss", "gpt-oss", layers=3, hidden=96, heads=4, kv_heads=2, head_dim=48, types=PLAIN_TYPES,
+        # The ramp ends a hair below pair 5, so that llama.cpp, which rounds it up, has the same one.
+        rope={**YARN, "freq_base": 150000.0, "scaling.yarn_beta_slow": 0.850469}, metadata={"attention.sliding_window": 17},
+        experts=(7, 3, 64, 0),
+    ),
     TinySpec("smollm3", "smollm3", layers=5, hidden=96, heads=3, kv_heads=1, tied=True, types=PLAIN_TYPES, rope={"freq_base": 5e6}),
 )  # fmt: skip
 """Those that do more than llama: norms of q and k and after the blocks, windows, caps, scales, fused and partly rotated heads."""
@@ -140,32 +160,46 @@ RECORDED_ROWS = [0, 1, 100, 511]
 
 SINGLE_TYPES = tuple(
     TinySpec(f"all-{kind.name}", layers=1, hidden=256, heads=4, kv_heads=2, head_dim=64, ffn=512, types=(kind,))
-    for kind in (*PLAIN_TYPES, *K_TYPES)
+    for kind in (*PLAIN_TYPES, *K_TYPES, *SMALL_TYPES, *FEW_VALUED_TYPES)
 )
 """One model per tensor type, so that a failure names the type."""
 
 
-def _random_k_blocks(kind: Type, values: npt.NDArray[np.float32], rng: np.random.RandomState) -> npt.NDArray[np.uint8]:
-    """Random valid blocks in the shape and with the spread of ``values`` [N, K] (the ``gguf`` package can only read these types)."""
+_CENTRES = {Type.Q2_K: 1.5, Type.Q4_K: 7.5, Type.Q5_K: 15.5}
+"""Minimum that puts the middle code at 0, of types that have one."""
+_SCALES = {Type.Q4_K: 0, Type.Q5_K: 0, Type.Q2_K: 80, Type.Q3_K: 108, Type.Q6_K: 208}
+"""Where a block's fp16 scale is, and its minimum's after it; 0 in the types that are not here."""
+
+
+def _random_blocks(kind: Type, values: npt.NDArray[np.float32], rng: np.random.RandomState) -> npt.NDArray[np.uint8]:
+    """Random valid blocks in the shape and with the spread of ``values`` [N, K]."""
     block, size = gguf.GGML_QUANT_SIZES[kind]
     raw = rng.randint(0, 256, (values.shape[0], values.shape[1] // block, size), dtype=np.uint8)
-    centre = {Type.Q4_K: 7.5, Type.Q5_K: 15.5}.get(kind)  # minimum that puts the middle code at 0
+    centre = _CENTRES.get(kind)
     scale = rng.uniform(0.5, 1.5, raw.shape[:2]).astype(np.float32)
 
     def put(factor: float) -> npt.NDArray[np.uint8]:
         fields = scale * factor if centre is None else np.stack([scale, scale * centre], axis=-1) * factor
-        where = slice(-2, None) if centre is None else slice(0, 4)
-        raw[..., where] = np.ascontiguousarray(fields, dtype=np.float16).view(np.uint8).reshape(*raw.shape[:2], -1)
+        halves = np.ascontiguousarray(fields, dtype=np.float16)
+        if kind == Type.IQ1_M:  # its fp16 is the highest nibbles of four words
+            nibbles = (halves.view(np.uint16)[..., None] >> np.array([0, 4, 8, 12], np.uint16)).astype(np.uint8) & 15
+            raw[..., 49::2] = raw[..., 49::2] & 15 | nibbles << 4
+        elif kind == Type.NVFP4:  # four scales of 4 bits of exponent and 3 of mantissa
+            raw[..., :4] = np.clip(np.rint(8 * (np.log2(scale * factor) + 8)), 1, 126).astype(np.uint8)[..., None]
+        else:
+            at = _SCALES.get(kind, 0)
+            raw[..., at : at + (2 if centre is None else 4)] = halves.view(np.uint8).reshape(*raw.shape[:2], -1)
         return raw.reshape(values.shape[0], -1)
 
-    spread = float(gguf.quants.dequantize(put(1e-3), kind).std()) / 1e-3
+    small = 2**-5 if kind == Type.NVFP4 else 1e-3
+    spread = float(dequantize(put(small), kind).std()) / small
     return put(float(values.std()) / spread)
 
 
 def _encode(kind: Type, values: npt.NDArray[np.float32], rng: np.random.RandomState) -> tuple[npt.NDArray[Any], Type]:
-    if kind in K_TYPES:
-        return (_random_k_blocks(kind, values, rng), kind) if values.shape[1] % 256 == 0 else _encode(Type.Q8_0, values, rng)
-    return gguf.quants.quantize(values, kind), kind
+    if values.shape[1] % gguf.GGML_QUANT_SIZES[kind][0]:
+        return _encode(Type.Q8_0, values, rng)
+    return _random_blocks(kind, values, rng) if kind in K_TYPES + SMALL_TYPES else gguf.quants.quantize(values, kind), kind
 
 
 def _matrices(spec: TinySpec) -> Iterator[tuple[str, int, int, float]]:
@@ -202,9 +236,14 @@ def _add_tensors(writer: gguf.GGUFWriter, spec: TinySpec) -> None:
     for index, (name, rows, columns, gain) in enumerate(_matrices(spec)):
         data, kind = _encode(spec.types[index % len(spec.types)], normal(rows, columns) * np.float32(gain / columns**0.5), rng)
         writer.add_tensor(f"{name}.weight", data, raw_dtype=kind)
-        if spec.biased and name.endswith(("attn_q", "attn_k", "attn_v")):
+        if spec.biased and name.endswith(("attn_q", "attn_k", "attn_v") + (("attn_output",) if spec.sinks else ())):
             writer.add_tensor(f"{name}.bias", normal(rows))
     count, _, ffn, shared = spec.experts
+    for layer in range(spec.layers if spec.sinks else 0):
+        writer.add_tensor(f"blk.{layer}.attn_sinks.weight", 2 * normal(spec.heads))
+        for name, width, spread in (("gate", ffn, 4), ("up", ffn, 4), ("down", spec.hidden, 1)):  # so that some are clamped
+            writer.add_tensor(f"blk.{layer}.ffn_{name}_exps.bias", np.float32(spread) * normal(count, width))
+        writer.add_tensor(f"blk.{layer}.ffn_gate_inp.bias", normal(count))
     parts = (("gate", False, 1.5), ("up", False, 1.5), ("down", True, 2))
     for layer in range(spec.layers if count else 0):
         writer.add_tensor(f"blk.{layer}.ffn_gate_inp.weight", normal(count, spec.hidden) * np.float32(8 / spec.hidden**0.5))
@@ -235,7 +274,8 @@ def _byte_characters() -> list[str]:
     return [chr(byte if byte in printable else next(others)) for byte in range(256)]
 
 
-def _add_tokenizer(writer: gguf.GGUFWriter, spec: TinySpec) -> None:
+def add_tokenizer(writer: gguf.GGUFWriter, spec: TinySpec) -> None:
+    """A byte-level vocabulary of as many tokens as the model has, most of them unused."""
     merges = ["t h", "th e", "i n", "a n", "Ġ a", "e r"]
     tokens = [*_byte_characters(), *(merge.replace(" ", "") for merge in merges), "<|endoftext|>"]
     unused = [f"<unused{i}>" for i in range(spec.vocab - len(tokens))]
@@ -282,7 +322,7 @@ def write_tiny(path: Path, spec: TinySpec, split: int = 0) -> Path:
         writer.add_expert_shared_feed_forward_length(spec.experts[3])
     for key, value in {**{f"rope.{key}": value for key, value in spec.rope.items()}, **spec.metadata}.items():
         puts[type(value)](f"{spec.architecture}.{key}", value)
-    _add_tokenizer(writer, spec)
+    add_tokenizer(writer, spec)
     _add_tensors(writer, spec)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

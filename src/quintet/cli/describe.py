@@ -6,12 +6,14 @@ from collections import Counter
 from dataclasses import dataclass
 
 from quintet.errors import ModelError
-from quintet.models.gguf import GgufFile
+from quintet.models.opened import ModelFile
 from quintet.models.spec import ModelSpec
 
 _FILE_TYPES = {
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1",
-    14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K", 32: "BF16",
+    10: "Q2_K", 11: "Q3_K_S", 12: "Q3_K_M", 13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K",
+    19: "IQ2_XXS", 20: "IQ2_XS", 21: "Q2_K_S", 22: "IQ3_XS", 23: "IQ3_XXS", 24: "IQ1_S", 25: "IQ4_NL", 26: "IQ3_S", 27: "IQ3_M",
+    28: "IQ2_S", 29: "IQ2_M", 30: "IQ4_XS", 31: "IQ1_M", 32: "BF16", 36: "TQ1_0", 37: "TQ2_0", 38: "MXFP4", 39: "NVFP4", 40: "Q1_0",
 }  # fmt: skip
 """GGUF's ``general.file_type``: what the maker of the file called its mix of tensor types."""
 
@@ -38,12 +40,12 @@ class Description:
     kv_per_token: int
 
 
-def describe(file: GgufFile) -> Description:
+def describe(file: ModelFile) -> Description:
     """The figures of an open model file."""
     sizes: Counter[str] = Counter()
     counts: Counter[str] = Counter()
     for tensor in file.tensors.values():
-        sizes[tensor.type] += tensor.data.nbytes
+        sizes[tensor.type] += tensor.size
         counts[tensor.type] += 1
     mix = tuple((name, counts[name], size) for name, size in sizes.most_common())
     quant = _FILE_TYPES.get(file.metadata.integer("general.file_type", -1, low=-1), mix[0][0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from quintet.errors import ModelError, shorten
 from quintet.models.families import FAMILIES
@@ -71,26 +72,54 @@ class Place:
         return (self.cols, self.start + self.rows) if self.rows else (self.cols,)
 
 
-def expected_tensors(spec: ModelSpec, meta: Metadata, infos: Infos) -> dict[str, Place]:
+class Spelling(Protocol):
+    """What tensors are called, and how their shapes are written, where they are not in a GGUF file."""
+
+    def name(self, ours: str) -> str:
+        """Of GGUF's ``ours``."""
+        ...
+
+    def shape(self, ours: str, shape: tuple[int, ...]) -> list[int]:
+        """Of that tensor, if GGUF's is ``shape``."""
+        ...
+
+
+class _Own:
+    """GGUF's own."""
+
+    def name(self, ours: str) -> str:
+        return ours
+
+    def shape(self, ours: str, shape: tuple[int, ...]) -> list[int]:  # noqa: ARG002 - the protocol's
+        return list(shape)
+
+
+def expected_tensors(spec: ModelSpec, meta: Metadata, infos: Infos, spelling: Spelling | None = None) -> dict[str, Place]:
     """Our name -> where it is, for exactly the tensors that the model has.
+
+    Args:
+        spelling: for messages; ``None`` = GGUF's.
 
     Raises:
         ModelError: a tensor is missing, has another shape than the keys say, or is not part of what we implement.
     """
+    spelled = spelling or _Own()
     places: dict[str, Place] = {}
     shapes: dict[str, tuple[int, ...]] = {}
     for ours, place in _places(spec):
         if place.tensor not in infos:
-            raise ModelError(
-                f"{meta.file}: tensor '{place.tensor}' is missing; a {spec.architecture} model of {len(spec.layers)} layers needs it."
-            )
+            need = f"a {spec.architecture} model of {len(spec.layers)} layers needs it"
+            raise ModelError(f"{meta.file}: tensor {quoted(spelled.name(place.tensor))} is missing; {need}.")
         places[ours] = place
         shapes[place.tensor] = place.shape
     for name, want in shapes.items():
         if infos[name].shape != want:
-            raise ModelError(f"{meta.file}: the shape of tensor '{name}' must be {list(want)}, got {shorten(list(infos[name].shape))}.")
+            shape, got = spelled.shape(name, want), shorten(spelled.shape(name, infos[name].shape))
+            raise ModelError(f"{meta.file}: the shape of tensor {quoted(spelled.name(name))} must be {shape}, got {got}.")
     for name in infos.keys() - shapes.keys() - {ROPE_FREQS, ROPE_LONG, ROPE_SHORT}:
-        raise ModelError(f"{meta.file}: tensor {quoted(name)} is not part of a {spec.architecture} model as implemented here.")
+        raise ModelError(
+            f"{meta.file}: tensor {quoted(spelled.name(name))} is not part of a {spec.architecture} model as implemented here."
+        )
     return places
 
 
@@ -116,7 +145,7 @@ def _layer(spec: ModelSpec, layer: LayerSpec, prefix: str) -> Iterator[tuple[str
 
     if layer.pre_norm:
         yield "attn_norm", vector("attn_norm.weight", hidden)
-        yield "ffn_norm", vector("ffn_norm.weight", hidden)
+        yield "ffn_norm", vector(f"{FAMILIES[spec.architecture].ffn_norm}.weight", hidden)
     if FAMILIES[spec.architecture].fused:
         yield "q", matrix("attn_qkv", q, hidden)
         yield "k", matrix("attn_qkv", kv, hidden, q)
@@ -128,6 +157,8 @@ def _layer(spec: ModelSpec, layer: LayerSpec, prefix: str) -> Iterator[tuple[str
     yield "o", matrix("attn_output", hidden, q)
     if layer.experts:
         yield from _experts(layer.experts, hidden, prefix)
+        if layer.ffn_bias:
+            yield from _experts_biases(layer.experts, hidden, prefix)
     elif FAMILIES[spec.architecture].fused:
         yield "gate", matrix("ffn_up", ffn, hidden)
         yield "up", matrix("ffn_up", ffn, hidden, ffn)
@@ -147,6 +178,10 @@ def _layer(spec: ModelSpec, layer: LayerSpec, prefix: str) -> Iterator[tuple[str
         yield "q_bias", vector("attn_q.bias", q)
         yield "k_bias", vector("attn_k.bias", kv)
         yield "v_bias", vector("attn_v.bias", kv)
+    if layer.o_bias:
+        yield "o_bias", vector("attn_output.bias", hidden)
+    if layer.sinks:
+        yield "sinks", vector("attn_sinks.weight", spec.heads)
 
 
 def _experts(experts: ExpertSpec, hidden: int, prefix: str) -> Iterator[tuple[str, Place]]:
@@ -159,3 +194,11 @@ def _experts(experts: ExpertSpec, hidden: int, prefix: str) -> Iterator[tuple[st
         yield "gate", Place(f"{prefix}ffn_gate_shexp.weight", 0, shared, hidden)
         yield "up", Place(f"{prefix}ffn_up_shexp.weight", 0, shared, hidden)
         yield "down", Place(f"{prefix}ffn_down_shexp.weight", 0, hidden, shared)
+
+
+def _experts_biases(experts: ExpertSpec, hidden: int, prefix: str) -> Iterator[tuple[str, Place]]:
+    count, ffn = experts.count, experts.ffn
+    yield "router_bias", Place(f"{prefix}ffn_gate_inp.bias", 0, 0, count)
+    yield "gate_exps_bias", Place(f"{prefix}ffn_gate_exps.bias", 0, count, ffn)
+    yield "up_exps_bias", Place(f"{prefix}ffn_up_exps.bias", 0, count, ffn)
+    yield "down_exps_bias", Place(f"{prefix}ffn_down_exps.bias", 0, count, hidden)
