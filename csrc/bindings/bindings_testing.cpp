@@ -52,6 +52,7 @@ NB_MODULE(_core_testing, m) {
   using namespace quintet;
   nb::module_::import_("quintet._core");  // its types
   m.def("dequantize", &dequantize, "type"_a, "rows"_a, "cols"_a, "raw"_a);
+  m.def("tensor_types", &tensor_types);
   m.def("pack_roundtrip", &pack_roundtrip, "type"_a, "rows"_a, "cols"_a, "raw"_a, "row_order"_a = std::vector<int>{});
   m.def("uniform", &uniform_of, "seed"_a, "position"_a, "word"_a);
   m.def("distribution", &distribution_of, "cpu"_a, "sampler"_a, "logits"_a, "position"_a, "masks"_a.none());

@@ -10,6 +10,7 @@ from pathlib import Path
 from quintet.backends.native.core.cpu import Cpu
 from quintet.backends.native.core.runner import NativeRunner
 from quintet.errors import ModelError
+from quintet.models.files import parts
 from quintet.models.gguf import open_model
 
 NUMERICS = "1"
@@ -40,7 +41,7 @@ def load_weights(path: Path, threads: int, context: int | None, isa: str, progre
 
 
 class _Digest:
-    """Hash of the weights file and of the numerics version, computed beside the packing."""
+    """Hash of the weights' files and of the numerics version, computed beside the packing."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -52,9 +53,10 @@ class _Digest:
     def _read(self) -> None:
         buffer = bytearray(1 << 20)
         try:
-            with self._path.open("rb", buffering=0) as file:
-                while size := file.readinto(buffer):
-                    self._hash.update(memoryview(buffer)[:size])
+            for part in parts(self._path):
+                with part.open("rb", buffering=0) as file:
+                    while size := file.readinto(buffer):
+                        self._hash.update(memoryview(buffer)[:size])
         except OSError as error:
             self._error = error
 
