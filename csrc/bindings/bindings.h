@@ -32,6 +32,7 @@ template <class T> T field(const nb::dict& d, const char* name) {
   return nb::cast<T>(d[name]);
 }
 
+void bind_packs(nb::module_& m);
 void bind_sampling(nb::module_& m, nb::class_<Cpu>& cpu);
 
 }  // namespace quintet

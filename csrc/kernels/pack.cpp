@@ -150,12 +150,17 @@ size_t raw_bytes(const std::string& type, int rows, int cols) {
   return t.row_bytes(cols) * size_t(rows);
 }
 
-Packed pack_empty(const std::string& type, int rows, int cols, Arena& arena) {
+Packed packed_shape(const std::string& type, int rows, int cols) {
   raw_bytes(type, rows, cols);  // checks the shape
   require(cols % kBlock == 0, "columns of a packed matrix must be a multiple of 32, got " + std::to_string(cols));
   Packed out{find_type(type, cols).format, rows, cols, 0, nullptr};
   const size_t blocks = size_t(out.blocks());
   out.tile_bytes = out.format == Format::q4 ? blocks * kQ4Bytes : (blocks * (kQ8Bytes + 2 * kLanes) + 63) / 64 * 64;
+  return out;
+}
+
+Packed pack_empty(const std::string& type, int rows, int cols, Arena& arena) {
+  Packed out = packed_shape(type, rows, cols);
   out.data = arena.take(out.bytes());
   return out;
 }

@@ -10,6 +10,8 @@
 //     and after the K/32 blocks of a tile: d[K/32][16] fp16 scales, value = d*q; the tile is padded to a multiple of 64 bytes.
 //
 // Rows past N in the last tile are zero (q=0, d=0, m=0).
+//
+// Files keep these tiles (packs, docs/decisions/0025). So whoever changes a layout above, or which format a type gets, raises kLayout.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -19,13 +21,15 @@
 
 namespace quintet {
 
+constexpr int kLayout = 1;
+
 enum class Format { q4, q8 };
 
 struct Packed {
   Format format;
   int rows, cols;     // N, K as given
   size_t tile_bytes;  // stride between tiles of 16 columns
-  uint8_t* data;      // the arena's
+  uint8_t* data;      // the arena's, or given
   int tiles() const { return (rows + 15) / 16; }
   int blocks() const { return cols / 32; }
   size_t bytes() const { return tile_bytes * size_t(tiles()); }
@@ -43,6 +47,7 @@ size_t raw_bytes(const std::string& type, int rows, int cols);
 // A type's integers are kept if a block of 32 has one scale and fits a format: then all is exact but what rounding to fp16 changes in the
 // scale and minimum (of types that compute them: K, IQ but IQ4_NL). The rest (floats, Q5_1, and types with a scale per 16) is quantised to 8
 // bits per block of 32 by the block's largest magnitude. Tiles [tile0, tile1) only, so that callers can split the work.
+Packed packed_shape(const std::string& type, int rows, int cols);  // without its data
 Packed pack_empty(const std::string& type, int rows, int cols, Arena& arena);
 void pack_tiles(Packed& out, const std::string& type, const uint8_t* raw, const std::vector<int>& row_order, int tile0, int tile1);
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from quintet import _core
 from quintet.backends.native.core.cpu import Cpu
 from quintet.backends.native.core.types import F32, I32, U8, Batch
-from quintet.models.spec import ModelSpec, Tensors
+from quintet.models.spec import ModelSpec, RawTensor, Tensors
 
 
 class NativeRunner:
@@ -59,9 +59,33 @@ class NativeRunner:
         total = sum(tensor.data.nbytes for tensor in tensors.values())
         done = 0
         for name, tensor in tensors.items():
-            self._model.set(name, tensor.type, tensor.rows, tensor.cols, tensor.data)
+            self.pack(name, tensor)
             done += tensor.data.nbytes
             progress(done / total)
+        self._model.finish()
+
+    def pack(self, name: str, tensor: RawTensor) -> None:
+        """Pack one tensor. A runner that is given some of them computes nothing, and ``packed`` has them.
+
+        Raises:
+            ValueError: a tensor that the model does not have.
+        """
+        self._model.set(name, tensor.type, tensor.rows, tensor.cols, tensor.data)
+
+    def packed(self, name: str) -> U8:
+        """What was made of a tensor: a view, which keeps this runner's memory."""
+        return self._model.packed(name)
+
+    def give(self, tensors: Tensors, packed: Mapping[str, U8]) -> None:
+        """In place of ``take``: every tensor as it was packed before. Matrices are used where they lie.
+
+        Raises:
+            ValueError: a tensor that the model does not have, or lacks, or that is not what its type and shape are packed into.
+        """
+        for name, tensor in tensors.items():
+            if name not in packed:
+                raise ValueError(f"tensor '{name}' is missing")
+            self._model.give(name, tensor.type, tensor.rows, tensor.cols, packed[name])
         self._model.finish()
 
     def allocate(self, pages: int) -> None:
