@@ -75,6 +75,7 @@ Config config_from(const nb::dict& d) {
   c.embed_scale = field<float>(d, "embed_scale");
   c.logit_scale = field<float>(d, "logit_scale");
   c.logit_cap = field<float>(d, "logit_cap");
+  c.floats = floats_from(field<std::string>(d, "quantize"));
   for (nb::handle rope : field<nb::list>(d, "ropes")) c.ropes.push_back(rope_from(nb::cast<nb::dict>(rope)));
   for (nb::handle layer : field<nb::list>(d, "layers")) c.layers.push_back(layer_from(nb::cast<nb::dict>(layer)));
   return c;
@@ -157,6 +158,12 @@ NB_MODULE(_core, m) {
   nb::class_<Cpu> cpu(m, "Cpu");
   cpu.def(nb::init<const std::string&, int>(), "isa"_a = "", "threads"_a = 1).def_prop_ro("isa", [](Cpu& c) { return c.kernels.name; });
   bind_sampling(m, cpu);
+  m.def(
+      "packed_bytes",
+      [](const std::string& type, int rows, int cols, const std::string& quantize) {
+        return packed_bytes(type, rows, cols, floats_from(quantize));
+      },
+      "type"_a, "rows"_a, "cols"_a, "quantize"_a);
   nb::class_<PyModel>(m, "Model")
       .def(nb::init<const nb::dict&, std::shared_ptr<Cpu>>(), "config"_a, "cpu"_a)
       .def("set", &PyModel::set, "name"_a, "type"_a, "rows"_a, "cols"_a, "data"_a)

@@ -11,6 +11,7 @@
 #include <stdexcept>
 #include "kernels/ggml.h"
 #include "kernels/half.h"
+#include "kernels/pack_floats.h"
 
 namespace quintet {
 namespace {
@@ -96,6 +97,9 @@ struct Type {
   Format format;
   void (*pack_tile)(const uint8_t* const* rows, int count, int blocks, uint8_t* tile);
   void (*dequantize)(const uint8_t* row, int cols, float* out);
+  DecodeBlock decode = nullptr;  // of a float type,
+  Format kept = Format::q8;      // and the format that holds its values as they are
+  Format packed_as(Floats floats) const { return !decode || floats == Floats::q8 ? format : floats == Floats::q4 ? Format::q4 : kept; }
   size_t row_bytes(int cols) const { return size_t(cols / values) * size_t(bytes); }
 };
 
@@ -104,8 +108,15 @@ template <class T> constexpr Type type_of(const char* name) {
   else return {name, T::values, T::bytes, Format::q8, pack_tile_q8<T>, dequantize<T>};
 }
 
+template <class T> constexpr Type float_type(const char* name, Format kept) {
+  return {name, T::values, T::bytes, Format::q8, pack_tile_q8<T>, dequantize<T>, T::decode, kept};
+}
+
 constexpr Type kTypes[] = {
-    type_of<F32>("F32"),   type_of<F16>("F16"),   type_of<BF16>("BF16"), type_of<Q4_0>("Q4_0"),
+    float_type<F32>("F32", Format::f32),
+    float_type<F16>("F16", Format::f16),
+    float_type<BF16>("BF16", Format::bf16),
+    type_of<Q4_0>("Q4_0"),
     type_of<Q4_1>("Q4_1"), type_of<Q5_0>("Q5_0"), type_of<Q5_1>("Q5_1"), type_of<Q8_0>("Q8_0"),
     type_of<Q4_K>("Q4_K"), type_of<Q5_K>("Q5_K"), type_of<Q6_K>("Q6_K"),
 };
@@ -133,19 +144,33 @@ size_t raw_bytes(const std::string& type, int rows, int cols) {
   return t.row_bytes(cols) * size_t(rows);
 }
 
-Packed pack_empty(const std::string& type, int rows, int cols, Arena& arena) {
+namespace {
+
+// Without its data.
+Packed shape_of(const std::string& type, int rows, int cols, Floats floats) {
   raw_bytes(type, rows, cols);  // checks the shape
   require(cols % kBlock == 0, "columns of a packed matrix must be a multiple of 32, got " + std::to_string(cols));
-  Packed out{find_type(type, cols).format, rows, cols, 0, nullptr};
+  Packed out{find_type(type, cols).packed_as(floats), rows, cols, 0, nullptr};
   const size_t blocks = size_t(out.blocks());
-  out.tile_bytes = out.format == Format::q4 ? blocks * kQ4Bytes : (blocks * (kQ8Bytes + 2 * kLanes) + 63) / 64 * 64;
+  if (is_float(out.format)) out.tile_bytes = float_tile_bytes(out.format, cols);
+  else out.tile_bytes = out.format == Format::q4 ? blocks * kQ4Bytes : (blocks * (kQ8Bytes + 2 * kLanes) + 63) / 64 * 64;
+  return out;
+}
+
+}  // namespace
+
+size_t packed_bytes(const std::string& type, int rows, int cols, Floats floats) { return shape_of(type, rows, cols, floats).bytes(); }
+
+Packed pack_empty(const std::string& type, int rows, int cols, Floats floats, Arena& arena) {
+  Packed out = shape_of(type, rows, cols, floats);
   out.data = arena.take(out.bytes());
   return out;
 }
 
 void pack_tiles(Packed& out, const std::string& type, const uint8_t* raw, const std::vector<int>& row_order, int tile0, int tile1) {
   const Type& t = find_type(type, out.cols);
-  require(t.format == out.format, "type " + type + " does not have the format of the packed matrix");
+  require(t.format == out.format || (t.decode && (out.format == Format::q4 || out.format == t.kept)),
+          "type " + type + " does not have the format of the packed matrix");
   require(row_order.empty() || row_order.size() == size_t(out.rows), "row_order must name every row");
   require(0 <= tile0 && tile0 <= tile1 && tile1 <= out.tiles(), "tiles must lie within the packed matrix");
   for (int tile = tile0; tile < tile1; tile++) {
@@ -156,7 +181,10 @@ void pack_tiles(Packed& out, const std::string& type, const uint8_t* raw, const 
       require(0 <= source && source < out.rows, "row_order must hold row numbers, got " + std::to_string(source));
       rows[lane] = raw + t.row_bytes(out.cols) * size_t(source);
     }
-    t.pack_tile(rows, count, out.blocks(), out.data + out.tile_bytes * size_t(tile));
+    uint8_t* to = out.data + out.tile_bytes * size_t(tile);
+    if (is_float(out.format)) pack_tile_floats(out.format, rows, count, out.cols, to);
+    else if (t.format == out.format) t.pack_tile(rows, count, out.blocks(), to);
+    else pack_tile_to_q4(t.decode, rows, count, out.blocks(), to);
   }
 }
 
@@ -166,6 +194,7 @@ void dequantize_row(const std::string& type, const uint8_t* raw, int row, int co
 }
 
 void unpack_row(const Packed& w, int row, float* out) {
+  if (is_float(w.format)) return unpack_float_row(w, row, out);
   const uint8_t* tile = w.tile(row / kLanes);
   const int lane = row % kLanes;
   const uint8_t* scales = tile + kQ8Bytes * size_t(w.blocks());

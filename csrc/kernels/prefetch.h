@@ -26,7 +26,7 @@ template <int lines> inline void fetch_next(const Packed& w, const uint8_t* tile
 }
 
 // Whether the hardware fetches its tiles by itself, as long as each is read only once.
-inline bool streams(const Packed& w) { return w.format == Format::q4; }
+inline bool streams(const Packed& w) { return w.format != Format::q8; }
 
 }  // namespace
 }  // namespace quintet

@@ -1,6 +1,7 @@
 // A decoder-only transformer as data. Python's ModelSpec (models/spec.py) says the same of a file, name by name.
 #pragma once
 #include <vector>
+#include "kernels/pack.h"
 #include "model/rope.h"
 
 namespace quintet {
@@ -37,6 +38,7 @@ struct Config {
   float embed_scale = 1;     // on the embedding's rows
   float logit_scale = 1;     // on the logits,
   float logit_cap = 0;       // and then as attn_cap
+  Floats floats = Floats::q8;  // what becomes of float matrices; kept: all are, and activations stay floats
   std::vector<RopeParams> ropes;
   std::vector<LayerConfig> layers;
 };

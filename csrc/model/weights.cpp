@@ -108,7 +108,8 @@ void Model::set(const std::string& name, const std::string& type, int rows, int 
   if (auto* slot = matrix_slot(name, &n, &k)) {
     if (rows != n || cols != k) fail(tensor + ": wrong shape");
     if (*slot) fail(tensor + ": given twice");
-    *slot = pack_empty(type, rows, cols, weights_);
+    *slot = pack_empty(type, rows, cols, config_.floats, weights_);
+    if (keeps_floats() && !is_float((*slot)->format)) fail(tensor + ": floats are kept only where all matrices are floats, got " + type);
     pack_parallel(**slot, type, raw, rotated ? rope_order(n / config_.head_dim) : std::vector<int>{});
     return;
   }

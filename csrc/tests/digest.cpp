@@ -61,12 +61,12 @@ std::vector<uint8_t> raw_q4_1(Random& r, int rows, int cols) {
 }
 
 void gemm(const Kernels& k, Results& out) {
+  const int n = 40, cols = 96, stride = 48;
   for (const char* type : {"Q4_1", "F32"}) {
     Random r;
-    const int n = 40, cols = 96, stride = 48;
     const auto raw = type[0] == 'F' ? raw_f32(r.floats(size_t(n) * cols, 0.3f)) : raw_q4_1(r, n, cols);
     Arena arena;
-    Packed w = pack_empty(type, n, cols, arena);
+    Packed w = pack_empty(type, n, cols, Floats::q8, arena);
     pack_tiles(w, type, raw.data(), {}, 0, w.tiles());
     Digest d;
     for (int m = 1; m <= 11; m++) {

@@ -8,6 +8,7 @@ import numpy.typing as npt
 OUTCOMES: dict[str, int]
 
 def isas() -> list[str]: ...
+def packed_bytes(type: str, rows: int, cols: int, quantize: str) -> int: ...  # noqa: A002 - the C++ name
 
 class Cpu:
     def __init__(self, isa: str = ..., threads: int = ...) -> None: ...

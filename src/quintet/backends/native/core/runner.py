@@ -10,6 +10,7 @@ import numpy as np
 from quintet import _core
 from quintet.backends.native.core.cpu import Cpu
 from quintet.backends.native.core.types import F32, I32, U8, Batch
+from quintet.config import Quantize
 from quintet.models.spec import ModelSpec, Tensors
 
 
@@ -18,14 +19,15 @@ class NativeRunner:
 
     Args:
         context: most tokens of a sequence.
+        quantize: what becomes of float matrices; ``none`` takes a model of nothing else.
 
     Raises:
         ValueError: sizes the kernels cannot take.
     """
 
-    def __init__(self, spec: ModelSpec, context: int, cpu: Cpu) -> None:
+    def __init__(self, spec: ModelSpec, context: int, cpu: Cpu, quantize: Quantize = "q8") -> None:
         self.cpu = cpu
-        self._model = _core.Model(_config(spec, context), cpu)
+        self._model = _core.Model(_config(spec, context, quantize), cpu)
         self._spec = spec
         self._context = context
 
@@ -83,10 +85,11 @@ class NativeRunner:
         self._model.drop_pages(np.array(sorted(pages), np.int32))
 
 
-def _config(spec: ModelSpec, context: int) -> dict[str, object]:
+def _config(spec: ModelSpec, context: int, quantize: Quantize) -> dict[str, object]:
     """The spec in the names of csrc/model/config.h."""
     ropes = []
     for rope in spec.ropes:
         factors = rope.long_factors if rope.long_factors and context > rope.original_context else rope.freq_factors
         ropes.append({**asdict(rope), "freq_factors": list(factors)})
-    return {**asdict(spec), "context": context, "ropes": ropes, "layers": [asdict(layer) for layer in spec.layers]}
+    layers = [asdict(layer) for layer in spec.layers]
+    return {**asdict(spec), "context": context, "ropes": ropes, "layers": layers, "quantize": quantize}

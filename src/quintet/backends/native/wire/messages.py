@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from quintet.backends.base import Counts, Pages
-from quintet.config import EngineConfig
+from quintet.config import EngineConfig, Quantize
 from quintet.errors import EngineFailed, ModelError
 from quintet.events import NO_DRAFTS, Blame, DraftCounts, Finish, TokenEvent
 from quintet.inputs.sequence import PreparedSequence
@@ -45,7 +45,7 @@ class ModelSource:
 
     Args:
         path: of a GGUF file; empty = the toy.
-        threads, context, isa: see ``weights.load_weights``.
+        threads, context, isa, quantize: see ``weights.load_weights``.
     """
 
     path: str
@@ -53,6 +53,7 @@ class ModelSource:
     context: int | None
     name: str
     isa: str = ""
+    quantize: Quantize = "q8"
 
 
 class Load(Message, frozen=True):

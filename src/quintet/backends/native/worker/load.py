@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from quintet.backends.native.core.loader import Loaded, Loader
+from quintet.config import Quantize
 from quintet.models.gguf import read_metadata
 from quintet.models.tokenizer import Tokenizer, build_tokenizer
 
@@ -22,7 +23,9 @@ def load_tokenizer(path: Path, think: tuple[str, str] | None = None) -> Tokenize
     return build_tokenizer(read_metadata(path), think)
 
 
-def native_loader(path: Path, threads: int, context: int | None = None, name: str = "", isa: str = "") -> Loader[Tokenizer]:
+def native_loader(
+    path: Path, threads: int, context: int | None = None, name: str = "", isa: str = "", quantize: Quantize = "q8"
+) -> Loader[Tokenizer]:
     """How to load ``path`` for ``threads`` threads; the arguments are those of ``load_weights``.
 
     Args:
@@ -32,7 +35,7 @@ def native_loader(path: Path, threads: int, context: int | None = None, name: st
     def load(progress: Callable[[float], None]) -> Loaded[Tokenizer]:
         from quintet.backends.native.worker.weights import load_weights  # only where the weights are: a front needs the tokenizer alone
 
-        runner, fingerprint = load_weights(path, threads, context, isa, progress)
+        runner, fingerprint = load_weights(path, threads, context, isa, progress, quantize)
         return Loaded(runner, load_tokenizer(path), name or path.stem, fingerprint, runner.cpu)
 
     return load
