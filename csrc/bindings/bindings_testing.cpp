@@ -18,7 +18,7 @@ Out<float, 2> dequantize(const std::string& type, int rows, int cols, In<uint8_t
 }
 
 Out<float, 2> pack_roundtrip(const std::string& type, int rows, int cols, In<uint8_t, 1> raw, const std::vector<int>& row_order,
-                            const std::string& quantize) {
+                             const std::string& quantize) {
   require(rows > 0 && cols > 0 && raw_bytes(type, rows, cols) == raw.size(), "pack: length does not match type and shape");
   require(row_order.empty() || int(row_order.size()) == rows, "pack: one source row per row");
   for (int r : row_order) require(r >= 0 && r < rows, "pack: source row out of range");
@@ -70,8 +70,7 @@ NB_MODULE(_core_testing, m) {
   using namespace quintet;
   nb::module_::import_("quintet._core");  // its types
   m.def("dequantize", &dequantize, "type"_a, "rows"_a, "cols"_a, "raw"_a);
-  m.def("pack_roundtrip", &pack_roundtrip, "type"_a, "rows"_a, "cols"_a, "raw"_a, "row_order"_a = std::vector<int>{},
-        "quantize"_a = "q8");
+  m.def("pack_roundtrip", &pack_roundtrip, "type"_a, "rows"_a, "cols"_a, "raw"_a, "row_order"_a = std::vector<int>{}, "quantize"_a = "q8");
   m.def("product", &product, "cpu"_a, "type"_a, "rows"_a, "cols"_a, "raw"_a, "x"_a);
   m.def("uniform", &uniform_of, "seed"_a, "position"_a, "word"_a);
   m.def("distribution", &distribution_of, "cpu"_a, "sampler"_a, "logits"_a, "position"_a, "masks"_a.none());

@@ -117,8 +117,13 @@ constexpr Type kTypes[] = {
     float_type<F16>("F16", Format::f16),
     float_type<BF16>("BF16", Format::bf16),
     type_of<Q4_0>("Q4_0"),
-    type_of<Q4_1>("Q4_1"), type_of<Q5_0>("Q5_0"), type_of<Q5_1>("Q5_1"), type_of<Q8_0>("Q8_0"),
-    type_of<Q4_K>("Q4_K"), type_of<Q5_K>("Q5_K"), type_of<Q6_K>("Q6_K"),
+    type_of<Q4_1>("Q4_1"),
+    type_of<Q5_0>("Q5_0"),
+    type_of<Q5_1>("Q5_1"),
+    type_of<Q8_0>("Q8_0"),
+    type_of<Q4_K>("Q4_K"),
+    type_of<Q5_K>("Q5_K"),
+    type_of<Q6_K>("Q6_K"),
 };
 
 const Type& find_type(const std::string& name, int cols) {

@@ -30,12 +30,12 @@ template <class Op> Lanes each(Op op) {
   return r;
 }
 
-// value = d * q + m
+// value = d * q + m, and the sum of squared errors
 struct Line {
-  Lanes d, m;
+  Lanes d, m, error;
 };
 
-// Rounded to nearest even by adding 1.5 * 2^23, between 0 and 15. An inverse that is not finite comes with x = m.
+// Rounded to nearest even by adding 1.5 * 2^23, between 0 and 15; 0 if it is no number.
 inline float code_of(float x, float m, float inverse) {
   const float q = (x - m) * inverse + 0x1.8p23f - 0x1.8p23f;
   return q > float(kTop) ? float(kTop) : q > 0.0f ? q : 0.0f;
@@ -43,52 +43,53 @@ inline float code_of(float x, float m, float inverse) {
 
 inline float inverse_of(float d) { return d > 0.0f ? 1.0f / d : 0.0f; }
 
-// The line with the least sum of squared errors for the codes that `codes` gives the values, where one is determined; else `codes` itself.
-Line fitted(const Lanes (&x)[kBlock], const Line& codes) {
-  Lanes q1{}, q2{}, x1{}, xq{};
-  const Lanes inverse = each([&](int l) { return inverse_of(codes.d.v[l]); });
+// The line with the least sum of squared errors for the codes that another line gives the values; where the codes determine none, NaN.
+// Values count from `base`, which keeps the sums small.
+Line fitted(const Lanes (&x)[kBlock], const Lanes& base, const Lanes& d, const Lanes& m) {
+  Lanes q1{}, q2{}, x1{}, x2{}, xq{};
+  const Lanes inverse = each([&](int l) { return inverse_of(d.v[l]); });
   for (const Lanes& value : x) {
     for (int l = 0; l < kLanes; l++) {
-      const float q = code_of(value.v[l], codes.m.v[l], inverse.v[l]);
+      const float q = code_of(value.v[l], m.v[l], inverse.v[l]), v = value.v[l] - base.v[l];
       q1.v[l] += q;
       q2.v[l] += q * q;
-      x1.v[l] += value.v[l];
-      xq.v[l] += value.v[l] * q;
+      x1.v[l] += v;
+      x2.v[l] += v * v;
+      xq.v[l] += v * q;
     }
   }
   Line line;
   for (int l = 0; l < kLanes; l++) {
-    const float n = float(kBlock), determinant = n * q2.v[l] - q1.v[l] * q1.v[l];  // exact: integers below 2^24
-    const float d = (n * xq.v[l] - x1.v[l] * q1.v[l]) / determinant;
-    const bool sound = determinant > 0.0f && d > 0.0f;
-    line.d.v[l] = sound ? d : codes.d.v[l];
-    line.m.v[l] = sound ? (x1.v[l] - d * q1.v[l]) / n : codes.m.v[l];
+    constexpr float n = float(kBlock);
+    const float slope = (n * xq.v[l] - x1.v[l] * q1.v[l]) / (n * q2.v[l] - q1.v[l] * q1.v[l]);
+    const float least = (x1.v[l] - slope * q1.v[l]) / n;
+    line.d.v[l] = slope;
+    line.m.v[l] = least + base.v[l];
+    line.error.v[l] = x2.v[l] - slope * xq.v[l] - least * x1.v[l];
   }
   return line;
 }
 
-// What the file will hold: fp16, and so what the codes are chosen for.
-Line stored(const Line& line) {
-  return {each([&](int l) { return half_bits_to_float(float_to_half_bits(line.d.v[l])); }),
-          each([&](int l) { return half_bits_to_float(float_to_half_bits(line.m.v[l])); })};
-}
-
-Lanes errors(const Lanes (&x)[kBlock], const Line& line) {
+Lanes errors(const Lanes (&x)[kBlock], const Lanes& d, const Lanes& m) {
   Lanes sum{};
-  const Lanes inverse = each([&](int l) { return inverse_of(line.d.v[l]); });
+  const Lanes inverse = each([&](int l) { return inverse_of(d.v[l]); });
   for (const Lanes& value : x) {
     for (int l = 0; l < kLanes; l++) {
-      const float q = code_of(value.v[l], line.m.v[l], inverse.v[l]);
-      const float error = line.d.v[l] * q + line.m.v[l] - value.v[l];
+      const float error = d.v[l] * code_of(value.v[l], m.v[l], inverse.v[l]) + m.v[l] - value.v[l];
       sum.v[l] += error * error;
     }
   }
   return sum;
 }
 
-// From the line through the least and the largest value, and from flatter and steeper ones: codes, the line that fits them best, and once more.
-// Values at the ends are few: a line that leaves them out may be nearer to all others.
-constexpr float kSteps[] = {15.0f, 13.6f, 14.0f, 14.4f, 14.7f, 15.3f, 15.6f, 16.0f, 16.5f, 17.0f, 17.6f, 18.3f, 19.0f, 20.0f, 21.0f};
+Lanes rounded(const Lanes& x) {
+  return each([&](int l) { return half_bits_to_float(float_to_half_bits(x.v[l])); });
+}
+
+// From the line through the least and the largest value, and from flatter and steeper ones: codes, and the line that fits them best. Values at
+// the ends are few: a line that leaves them out may be nearer to all others. The best of them is fitted twice more, as its codes change, and
+// what is left of it in fp16 counts against the first line.
+constexpr float kSteps[] = {13.5f, 14.2f, 14.8f, 15.4f, 16.0f, 16.7f, 17.5f, 18.5f, 20.0f};
 
 Line searched(const Lanes (&x)[kBlock]) {
   Lanes low = x[0], high = x[0];
@@ -98,26 +99,28 @@ Line searched(const Lanes (&x)[kBlock]) {
       high.v[l] = value.v[l] > high.v[l] ? value.v[l] : high.v[l];
     }
   }
-  Line best;
-  Lanes least = each([](int) { return std::numeric_limits<float>::infinity(); });
+  Line best{each([&](int l) { return (high.v[l] - low.v[l]) / float(kTop); }), low, {}};
+  Line line{rounded(best.d), rounded(low), {}};
+  line.error = errors(x, line.d, line.m);
+  best.error = each([](int) { return std::numeric_limits<float>::infinity(); });
+  auto keep_better = [](Line& of, const Line& other) {
+    for (int l = 0; l < kLanes; l++) {
+      const bool better = other.error.v[l] < of.error.v[l] && other.d.v[l] > 0.0f;
+      of.d.v[l] = better ? other.d.v[l] : of.d.v[l];
+      of.m.v[l] = better ? other.m.v[l] : of.m.v[l];
+      of.error.v[l] = better ? other.error.v[l] : of.error.v[l];
+    }
+  };
   for (const float steps : kSteps) {
-    Line line;
-    for (int l = 0; l < kLanes; l++) {
-      const float d = (high.v[l] - low.v[l]) / steps;
-      line.d.v[l] = d;
-      line.m.v[l] = low.v[l] + (high.v[l] - low.v[l] - d * float(kTop)) / 2.0f;
-    }
-    if (steps != kSteps[0]) line = fitted(x, fitted(x, line));
-    line = stored(line);
-    const Lanes error = errors(x, line);
-    for (int l = 0; l < kLanes; l++) {
-      const bool better = error.v[l] < least.v[l];
-      best.d.v[l] = better ? line.d.v[l] : best.d.v[l];
-      best.m.v[l] = better ? line.m.v[l] : best.m.v[l];
-      least.v[l] = better ? error.v[l] : least.v[l];
-    }
+    const Lanes d = each([&](int l) { return (high.v[l] - low.v[l]) / steps; });
+    const Lanes m = each([&](int l) { return low.v[l] + (high.v[l] - low.v[l] - d.v[l] * float(kTop)) / 2.0f; });
+    keep_better(best, fitted(x, low, d, m));
   }
-  return best;
+  for (int again = 0; again < 2; again++) keep_better(best, fitted(x, low, best.d, best.m));
+  best.d = rounded(best.d), best.m = rounded(best.m);
+  best.error = errors(x, best.d, best.m);
+  keep_better(line, best);
+  return line;
 }
 
 void pack_block_q4(const Lanes (&x)[kBlock], int count, uint8_t* block) {
@@ -152,7 +155,8 @@ void unpack_float_row(const Packed& w, int row, float* out) {
   for (int k = 0; k < w.cols; k++) {
     uint32_t bits = 0;
     std::memcpy(&bits, tile + size * place(w.format, k, row % kLanes), size);
-    out[k] = w.format == Format::f16 ? half_bits_to_float(uint16_t(bits)) : std::bit_cast<float>(w.format == Format::bf16 ? bits << 16 : bits);
+    out[k] =
+        w.format == Format::f16 ? half_bits_to_float(uint16_t(bits)) : std::bit_cast<float>(w.format == Format::bf16 ? bits << 16 : bits);
   }
 }
 

@@ -7,7 +7,7 @@
 //                                           x += ffn * Wdown
 //   out = q8(norm(x))                       of the wanted rows alone, which are all that the last layer attends for
 //
-// In a model of kept floats (Config::floats) q8 is left out: rows stay floats. What of this a layer has is its LayerConfig (config.h). Where what is added is normed or scaled first, it goes by way of a branch.
+// With float activations q8 is left out: rows stay floats. What of this a layer has is its LayerConfig (config.h). Where what is added is normed or scaled first, it goes by way of a branch.
 //
 // A row meets other rows nowhere but in its own sequence's pages: all else is per row, in an order that neither the batch nor the number of
 // threads decides. So a number depends on the tokens before it and on nothing else: docs/decisions/0002-numbers-that-do-not-depend-on-the-batch.md
@@ -64,12 +64,12 @@ void Model::check(const Batch& b) const {
 }
 
 void Model::put_row(const float* x, int k, uint8_t* row) const {
-  if (keeps_floats()) std::memcpy(row, x, row_of(k));
+  if (config_.float_activations) std::memcpy(row, x, row_of(k));
   else k_.quantize_row(x, k, row);
 }
 
 void Model::put_block(const float* x, int k, int block, uint8_t* row) const {
-  if (keeps_floats()) std::memcpy(row + size_t(block) * 32 * sizeof(float), x, 32 * sizeof(float));
+  if (config_.float_activations) std::memcpy(row + size_t(block) * 32 * sizeof(float), x, 32 * sizeof(float));
   else k_.quantize_block(x, k, block, row);
 }
 
@@ -162,7 +162,8 @@ void Model::run_layers(Pass& p, Team::Walk& walk) {
     }
     const std::vector<Unit>& units = last ? p.last_units : p.units;
     walk.phase(int(units.size()), [&](int u) { attend(p, l, units[size_t(u)], thread); });
-    rows(walk, live, [&](int r) { put_row(p.attended.data() + size_t(r) * size_t(width), width, p.heads.data() + size_t(r) * p.heads_row); });
+    rows(walk, live,
+         [&](int r) { put_row(p.attended.data() + size_t(r) * size_t(width), width, p.heads.data() + size_t(r) * p.heads_row); });
     give(p, layer.attn_by_branch(), *layer.o, p.heads, p.heads_row, live, walk);
     rows(walk, live, [&](int r) {
       if (layer.attn_by_branch()) take_branch(p, layer, layer.post_attn_norm, r);

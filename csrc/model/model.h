@@ -38,8 +38,9 @@ class Model {
   Model(const Config& config, Cpu& cpu);
   ~Model();  // where Pass is known
 
-  // Give one tensor, in the file's own type. Checks name, shape and length; throws std::invalid_argument.
-  void set(const std::string& name, const std::string& type, int rows, int cols, const uint8_t* raw, size_t size);
+  // Give one tensor, in the file's own type. Checks name, shape and length; throws std::invalid_argument. `floats`: what becomes of it if it is
+  // a matrix of a float type.
+  void set(const std::string& name, const std::string& type, int rows, int cols, const uint8_t* raw, size_t size, Floats floats);
   // All tensors are there; throws std::invalid_argument naming the missing ones.
   void finish();
 
@@ -96,8 +97,7 @@ class Model {
   void pack_parallel(Packed& out, const std::string& type, const uint8_t* raw, const std::vector<int>& order);
 
   // A row of k activations as the products read it: quantised, or floats.
-  bool keeps_floats() const { return config_.floats == Floats::kept; }
-  size_t row_of(int k) const { return keeps_floats() ? size_t(k) * sizeof(float) : activation_row_bytes(k); }
+  size_t row_of(int k) const { return config_.float_activations ? size_t(k) * sizeof(float) : activation_row_bytes(k); }
   void put_row(const float* x, int k, uint8_t* row) const;
   void put_block(const float* x, int k, int block, uint8_t* row) const;
 

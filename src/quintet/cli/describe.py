@@ -12,7 +12,7 @@ from quintet.backends.native.core.packed import packed_bytes
 from quintet.config import Quantize
 from quintet.errors import ModelError
 from quintet.models.gguf import GgufFile
-from quintet.models.quantize import check, matrices, words
+from quintet.models.quantize import matrices, settled, words
 from quintet.models.spec import ModelSpec, Tensors
 
 _FILE_TYPES = {
@@ -52,7 +52,7 @@ def describe(file: GgufFile, quantize: Quantize = "q8") -> Description:
     Raises:
         ModelError: ``quantize`` is not for this model.
     """
-    check(file.metadata.file, file.tensors, quantize)
+    choice = settled(file.metadata.file, file.tensors, quantize)
     sizes: Counter[str] = Counter()
     counts: Counter[str] = Counter()
     for tensor in file.tensors.values():
@@ -61,13 +61,13 @@ def describe(file: GgufFile, quantize: Quantize = "q8") -> Description:
     mix = tuple((name, counts[name], size) for name, size in sizes.most_common())
     quant = _FILE_TYPES.get(file.metadata.integer("general.file_type", -1, low=-1), mix[0][0])
     parameters = sum(tensor.rows * tensor.cols for tensor in file.tensors.values())
-    return Description(file.spec, quant, mix, parameters, weights_bytes(file.tensors, quantize), kv_per_token(file.spec), choices(file))
+    return Description(file.spec, quant, mix, parameters, weights_bytes(file.tensors, choice), kv_per_token(file.spec), choices(file))
 
 
 def weights_bytes(tensors: Tensors, quantize: Quantize) -> int:
     """Bytes of all tensors in memory."""
     packed = matrices(tensors)
-    return packed_bytes(packed, quantize) + sum(4 * one.rows * one.cols for name, one in tensors.items() if name not in packed)
+    return packed_bytes(tensors, quantize) + sum(4 * one.rows * one.cols for name, one in tensors.items() if name not in packed)
 
 
 def choices(file: GgufFile) -> dict[Quantize, int]:
@@ -75,8 +75,7 @@ def choices(file: GgufFile) -> dict[Quantize, int]:
     found: dict[Quantize, int] = {}
     for choice in get_args(Quantize):
         with contextlib.suppress(ModelError):
-            check("", file.tensors, choice)
-            found[choice] = weights_bytes(file.tensors, choice)
+            found[choice] = weights_bytes(file.tensors, settled("", file.tensors, choice))
     return found if words(file.tensors, "q8") else {}
 
 

@@ -25,7 +25,7 @@ from quintet.inputs.tokenizer import Tokenizer
 from quintet.models import store
 from quintet.models.files import Report, human
 from quintet.models.gguf import open_model
-from quintet.models.quantize import check, words
+from quintet.models.quantize import settled, words
 
 TOY = "toy"
 """The reference of a deterministic model without weights."""
@@ -225,7 +225,7 @@ def _config(options: EngineOptions, kv_bytes: int) -> EngineConfig:
 def _toy(options: EngineOptions) -> Plan:
     from quintet.backends import toy
 
-    check(TOY, {}, options.quantize)
+    settled(TOY, {}, options.quantize)
     config = _config(options, _TOY_KV_BYTES)
     kv_tokens = _TOY_KV_BYTES // 4
     source = ModelSource("", 1, None, TOY)

@@ -1,6 +1,7 @@
 """What becomes of a model's float matrices when it is loaded: ``--quantize``.
 
-Quantised matrices stay what they are. With ``none`` activations are floats too, for the whole model: all its matrices must be floats.
+Quantised matrices stay what they are. With ``q4`` the output matrix has 8 bits: it gains much (``bench/quality/floats.py``), and is a small
+part of a large model. With ``none`` activations are floats too, for the whole model: all its matrices must be floats.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ def matrices(tensors: Tensors) -> Mapping[str, RawTensor]:
     return {name: tensor for name, tensor in tensors.items() if name.rpartition(".")[2] in _MATRICES}
 
 
-def check(name: str, tensors: Tensors, quantize: Quantize) -> None:
-    """That ``quantize`` can be done, and does something.
+def settled(name: str, tensors: Tensors, quantize: Quantize) -> Quantize:
+    """``quantize`` as it holds for a model; the default where it makes no difference.
 
     Raises:
         ModelError: ``q4`` of a model without float matrices, or ``none`` of one with both kinds.
@@ -38,11 +39,13 @@ def check(name: str, tensors: Tensors, quantize: Quantize) -> None:
         raise ModelError(
             f"{name}: --quantize none needs a model whose matrices are all floats; its are {' and '.join([*floats, *others])}."
         )
+    return quantize if floats else "q8"
 
 
-def changes_bits(tensors: Tensors, quantize: Quantize) -> bool:
-    """Whether the model's numbers are others than with the default."""
-    return quantize != "q8" and bool(_types(tensors)[0])
+def of(name: str, tensors: Tensors, quantize: Quantize) -> Quantize:
+    """What becomes of one matrix, by our name."""
+    is_output = name == ("output" if "output" in tensors else "embed")
+    return "q8" if quantize == "q4" and is_output else quantize
 
 
 def words(tensors: Tensors, quantize: Quantize) -> str:

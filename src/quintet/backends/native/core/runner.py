@@ -11,6 +11,7 @@ from quintet import _core
 from quintet.backends.native.core.cpu import Cpu
 from quintet.backends.native.core.types import F32, I32, U8, Batch
 from quintet.config import Quantize
+from quintet.models.quantize import of
 from quintet.models.spec import ModelSpec, Tensors
 
 
@@ -30,6 +31,7 @@ class NativeRunner:
         self._model = _core.Model(_config(spec, context, quantize), cpu)
         self._spec = spec
         self._context = context
+        self._quantize = quantize
 
     @property
     def vocab(self) -> int:
@@ -61,7 +63,7 @@ class NativeRunner:
         total = sum(tensor.data.nbytes for tensor in tensors.values())
         done = 0
         for name, tensor in tensors.items():
-            self._model.set(name, tensor.type, tensor.rows, tensor.cols, tensor.data)
+            self._model.set(name, tensor.type, tensor.rows, tensor.cols, tensor.data, of(name, tensors, self._quantize))
             done += tensor.data.nbytes
             progress(done / total)
         self._model.finish()
@@ -92,4 +94,4 @@ def _config(spec: ModelSpec, context: int, quantize: Quantize) -> dict[str, obje
         factors = rope.long_factors if rope.long_factors and context > rope.original_context else rope.freq_factors
         ropes.append({**asdict(rope), "freq_factors": list(factors)})
     layers = [asdict(layer) for layer in spec.layers]
-    return {**asdict(spec), "context": context, "ropes": ropes, "layers": layers, "quantize": quantize}
+    return {**asdict(spec), "context": context, "ropes": ropes, "layers": layers, "float_activations": quantize == "none"}

@@ -12,7 +12,7 @@ from quintet.backends.native.core.runner import NativeRunner
 from quintet.config import Quantize
 from quintet.errors import ModelError
 from quintet.models.gguf import open_model
-from quintet.models.quantize import changes_bits, check
+from quintet.models.quantize import settled
 
 NUMERICS = "1"
 """Raised whenever the same weights and tokens may give other bits than before; part of ``system_fingerprint``."""
@@ -33,12 +33,12 @@ def load_weights(
     """
     digest = _Digest(path)
     file = open_model(path)
-    check(path.name, file.tensors, quantize)
-    if changes_bits(file.tensors, quantize):
-        digest.add(f"quantize {quantize}")
+    choice = settled(path.name, file.tensors, quantize)
+    if choice != "q8":
+        digest.add(f"quantize {choice}")
     limit = min(context or file.spec.context, file.spec.context)
     try:
-        runner = NativeRunner(file.spec, limit, Cpu(isa, threads), quantize)
+        runner = NativeRunner(file.spec, limit, Cpu(isa, threads), choice)
         runner.take(file.tensors, progress)
     except MemoryError:
         raise ModelError(f"{path.name}: there is not enough memory for its weights.") from None
