@@ -70,6 +70,7 @@ NB_MODULE(_core_testing, m) {
   using namespace quintet;
   nb::module_::import_("quintet._core");  // its types
   m.def("dequantize", &dequantize, "type"_a, "rows"_a, "cols"_a, "raw"_a);
+  m.def("tensor_types", &tensor_types);
   m.def("pack_roundtrip", &pack_roundtrip, "type"_a, "rows"_a, "cols"_a, "raw"_a, "row_order"_a = std::vector<int>{}, "quantize"_a = "q8");
   m.def("product", &product, "cpu"_a, "type"_a, "rows"_a, "cols"_a, "raw"_a, "x"_a);
   m.def("uniform", &uniform_of, "seed"_a, "position"_a, "word"_a);

@@ -27,8 +27,15 @@ struct Q8Block {
   uint16_t d;
 };
 
-// A GGML type: `values` per stored block of `bytes`. Every type has decode(), which reads the 32 values of block b of a row as the
-// reference implementation does; a type whose integers are kept has load() as well. A row's blocks are addressed in 32s.
+// A block as what it says before anything is rounded: value i = d[i / 16] * q[i], the product exact.
+struct Integers {
+  int8_t q[32];
+  float d[2];
+};
+
+// A GGML type: `values` per stored block of `bytes`. A type has decode(), which reads the 32 values of block b of a row as the reference
+// implementation does, or read(), which gives integers that stand for the same; if its integers are kept, it has load() as well, or says
+// `scales = 1`: both of d are equal. A row's blocks are addressed in 32s.
 struct F32 {
   static constexpr int values = 1, bytes = 4;
   static void decode(const uint8_t* row, int b, float* out) {
@@ -83,6 +90,13 @@ Codes half_bytes(const uint8_t* p, bool high) {
     for (int i = 0; i < kBlock; i++) c.q[i] = p[i] >> 4;
   else
     for (int i = 0; i < kBlock; i++) c.q[i] = p[i] & 15;
+  return c;
+}
+
+// Bits 2n and 2n + 1 of 32 bytes.
+Codes bit_pairs(const uint8_t* p, int n) {
+  Codes c;
+  for (int i = 0; i < kBlock; i++) c.q[i] = uint8_t(p[i] >> 2 * n & 3);
   return c;
 }
 
@@ -169,59 +183,86 @@ struct Q8_0 {
   }
 };
 
-// Q4_K and Q5_K: 256 values in 8 blocks of 32, each with a 6-bit scale and a 6-bit minimum, packed into 12 bytes.
-struct Scales {
-  float d, m;  // value = d*q - m
-};
-Scales k_scales(const uint8_t* p, int j) {
-  const uint8_t* s = p + 4;
-  const int scale = j < 4 ? s[j] & 63 : (s[j + 4] & 15) | (s[j - 4] >> 6) << 4;
-  const int minimum = j < 4 ? s[j + 4] & 63 : s[j + 4] >> 4 | (s[j] >> 6) << 4;
-  return {load_half(p) * float(scale), load_half(p + 2) * float(minimum)};
+// Types of two or three values, all with one scale per stored block. Packed with a minimum of -d.
+Q4Block around_zero(const Codes& c, uint16_t d) {
+  Q4Block out;
+  for (int i = 0; i < 16; i++) out.q[i] = uint8_t(c.q[i] | c.q[16 + i] << 4);
+  out.d = d;
+  out.m = uint16_t(d ^ 0x8000);
+  return out;
 }
 
-struct Q4_K {
-  static constexpr int values = 256, bytes = 144;
-  // 32 bytes hold two blocks: the even one in the low nibbles, the odd one in the high nibbles.
-  static Codes codes(const uint8_t* p, int j) { return half_bytes(p + 16 + 32 * (j / 2), j % 2); }
+// d*(q - 1), q in 0..2 (a file may hold 3), four to a byte.
+struct TQ2_0 {
+  static constexpr int values = 256, bytes = 66;
+  static Codes codes(const uint8_t* p, int j) { return bit_pairs(p + 32 * (j / 4), j % 4); }
   static void load(const uint8_t* row, int b, Q4Block& out) {
     const uint8_t* p = row + size_t(b / 8) * bytes;
-    const Codes c = codes(p, b % 8);
-    for (int i = 0; i < 16; i++) out.q[i] = uint8_t(c.q[i] | c.q[16 + i] << 4);
-    const Scales s = k_scales(p, b % 8);
-    out.d = float_to_half_bits(s.d);
-    out.m = float_to_half_bits(-s.m);
+    out = around_zero(codes(p, b % 8), load16(p + 64));
   }
   static void decode(const uint8_t* row, int b, float* out) {
     const uint8_t* p = row + size_t(b / 8) * bytes;
-    const Scales s = k_scales(p, b % 8);
-    scale_codes(codes(p, b % 8), 0, s.d, -s.m, out);
+    scale_codes(codes(p, b % 8), 1, load_half(p + 64), -0.0f, out);
   }
 };
 
-struct Q5_K {
-  static constexpr int values = 256, bytes = 176;
+// The same with five to a byte: the byte is a fraction of 256 whose digits to base 3 they are. 32 bytes with the values 32 apart, 16 bytes
+// with the values 16 apart, and 4 with four values, 4 apart.
+struct TQ1_0 {
+  static constexpr int values = 256, bytes = 54;
+  static uint8_t digit(uint8_t fraction, int n) {
+    constexpr uint8_t powers[] = {1, 3, 9, 27, 81};
+    return uint8_t(uint8_t(fraction * powers[n]) * 3 >> 8);
+  }
+  static Codes codes(const uint8_t* p, int j) {
+    Codes c;
+    for (int i = 0; i < kBlock; i++) {
+      const int at = 16 * (2 * j - 10) + i;  // among those that are 16 apart, if not negative
+      if (j < 5) c.q[i] = digit(p[i], j);
+      else if (at < 80) c.q[i] = digit(p[32 + at % 16], at / 16);
+      else c.q[i] = digit(p[48 + at % 4], (at - 80) / 4);
+    }
+    return c;
+  }
+  static void load(const uint8_t* row, int b, Q4Block& out) {
+    const uint8_t* p = row + size_t(b / 8) * bytes;
+    out = around_zero(codes(p, b % 8), load16(p + 52));
+  }
   static void decode(const uint8_t* row, int b, float* out) {
     const uint8_t* p = row + size_t(b / 8) * bytes;
-    const int j = b % 8;
-    const Scales s = k_scales(p, j);
-    scale_codes(half_bytes(p + 48 + 32 * (j / 2), j % 2) | where_bit(p + 16, j, 16), 0, s.d, -s.m, out);
+    scale_codes(codes(p, b % 8), 1, load_half(p + 52), -0.0f, out);
   }
 };
 
-struct Q6_K {
-  static constexpr int values = 256, bytes = 210;  // 128 bytes of low nibbles, 64 of high bit pairs, 16 signed scales, d
+// d or -d: a bit each, here a code of 2 or 0.
+struct Q1_0 {
+  static constexpr int values = 128, bytes = 18;
+  static Codes codes(const uint8_t* p) {
+    Codes c;
+    for (int i = 0; i < kBlock; i++) c.q[i] = uint8_t((p[i / 8] >> i % 8 & 1) * 2);
+    return c;
+  }
+  static void load(const uint8_t* row, int b, Q4Block& out) {
+    const uint8_t* p = row + size_t(b / 4) * bytes;
+    out = around_zero(codes(p + 2 + 4 * (b % 4)), load16(p));
+  }
   static void decode(const uint8_t* row, int b, float* out) {
-    const uint8_t* p = row + size_t(b / 8) * bytes;
-    const int half = b % 8 / 4, j = b % 4;
-    const uint8_t* high = p + 128 + 32 * half;
-    const Codes c = half_bytes(p + 64 * half + 32 * (j % 2), j / 2) | where_bit(high, 2 * j, 16) | where_bit(high, 2 * j + 1, 32);
-    const uint8_t* scales = p + 192 + 8 * half + 2 * j;
-    const float d = load_half(p + 208), first = d * float(int8_t(scales[0])), second = d * float(int8_t(scales[1]));
-    for (int i = 0; i < 16; i++) out[i] = first * float(int(c.q[i]) - 32);
-    for (int i = 16; i < 32; i++) out[i] = second * float(int(c.q[i]) - 32);
+    const uint8_t* p = row + size_t(b / 4) * bytes;
+    scale_codes(codes(p + 2 + 4 * (b % 4)), 1, load_half(p), -0.0f, out);
   }
 };
+
+template <class T> constexpr bool has_integers = requires { T::read(nullptr, 0); };
+
+// The 32 values of block b of a row, as the reference implementation gives them.
+template <class T> void decode(const uint8_t* row, int b, float* out) {
+  if constexpr (has_integers<T>) {
+    const Integers v = T::read(row, b);
+    for (int i = 0; i < kBlock; i++) out[i] = v.d[i / 16] * float(v.q[i]);
+  } else {
+    T::decode(row, b, out);
+  }
+}
 
 }  // namespace
 }  // namespace quintet

@@ -1,15 +1,16 @@
 // GGUF tensor types, read block by block (ggml.h), written as tiles.
 //
-// Non-finite input is never undefined behaviour and never hidden. A scale or minimum that is copied (Q4_0, Q4_1, Q4_K, Q5_0, Q8_0)
-// keeps its infinity or NaN, and one that fp16 cannot hold becomes infinity. A block that is quantised here (the other types) and holds
-// a NaN, an infinity or a magnitude above 127 * 65504 gets d = NaN, so all 32 values unpack to NaN.
+// Non-finite input is never undefined behaviour and never hidden. A scale or minimum that is kept keeps its infinity or NaN, and one
+// that fp16 cannot hold becomes infinity. A block that is quantised here and holds a NaN, an infinity or a magnitude above 127 * 65504
+// gets d = NaN, so all 32 values unpack to NaN.
 // A Q8_0 value of -128, which no quantiser writes, is packed as -127: kernels rely on the symmetric range.
 #include "kernels/pack.h"
 #include <algorithm>
 #include <bit>
 #include <cstring>
 #include <stdexcept>
-#include "kernels/ggml.h"
+#include "kernels/ggml_iq.h"
+#include "kernels/ggml_k.h"
 #include "kernels/half.h"
 #include "kernels/pack_floats.h"
 
@@ -42,6 +43,10 @@ void quantize(const float* x, Q8Block& out) {
 
 template <class T> constexpr bool is_q4 = requires(Q4Block b) { T::load(nullptr, 0, b); };
 template <class T> constexpr bool keeps_q8 = requires(Q8Block b) { T::load(nullptr, 0, b); };
+template <class T> constexpr bool one_scale = requires { T::scales; };
+template <class T> constexpr Format kept_as = Format::f32;
+template <> constexpr Format kept_as<F16> = Format::f16;
+template <> constexpr Format kept_as<BF16> = Format::bf16;
 
 // `rows`: the `count` source rows that are the lanes of this tile.
 template <class T> void pack_tile_q4(const uint8_t* const* rows, int count, int blocks, uint8_t* tile) {
@@ -59,9 +64,13 @@ template <class T> void pack_tile_q4(const uint8_t* const* rows, int count, int 
 template <class T> void load_q8(const uint8_t* row, int b, Q8Block& block) {
   if constexpr (keeps_q8<T>) {
     T::load(row, b, block);
+  } else if constexpr (one_scale<T>) {
+    const Integers v = T::read(row, b);
+    std::memcpy(block.q, v.q, sizeof block.q);
+    block.d = float_to_half_bits(v.d[0]);
   } else {
     float values[kBlock];
-    T::decode(row, b, values);
+    decode<T>(row, b, values);
     quantize(values, block);
   }
 }
@@ -81,7 +90,7 @@ template <class T> void pack_tile_q8(const uint8_t* const* rows, int count, int 
 // Only the float types may have a last block that is not whole; it is read through a copy, never past the row's end.
 template <class T> void dequantize(const uint8_t* row, int cols, float* out) {
   const int whole = cols / kBlock, rest = cols % kBlock;
-  for (int b = 0; b < whole; b++) T::decode(row, b, out + size_t(b) * kBlock);
+  for (int b = 0; b < whole; b++) decode<T>(row, b, out + size_t(b) * kBlock);
   if constexpr (T::values == 1) {
     uint8_t padded[kBlock * T::bytes] = {};
     float values[kBlock];
@@ -104,26 +113,18 @@ struct Type {
 };
 
 template <class T> constexpr Type type_of(const char* name) {
-  if constexpr (is_q4<T>) return {name, T::values, T::bytes, Format::q4, pack_tile_q4<T>, dequantize<T>};
+  if constexpr (T::values == 1) return {name, T::values, T::bytes, Format::q8, pack_tile_q8<T>, dequantize<T>, T::decode, kept_as<T>};
+  else if constexpr (is_q4<T>) return {name, T::values, T::bytes, Format::q4, pack_tile_q4<T>, dequantize<T>};
   else return {name, T::values, T::bytes, Format::q8, pack_tile_q8<T>, dequantize<T>};
 }
 
-template <class T> constexpr Type float_type(const char* name, Format kept) {
-  return {name, T::values, T::bytes, Format::q8, pack_tile_q8<T>, dequantize<T>, T::decode, kept};
-}
-
 constexpr Type kTypes[] = {
-    float_type<F32>("F32", Format::f32),
-    float_type<F16>("F16", Format::f16),
-    float_type<BF16>("BF16", Format::bf16),
-    type_of<Q4_0>("Q4_0"),
-    type_of<Q4_1>("Q4_1"),
-    type_of<Q5_0>("Q5_0"),
-    type_of<Q5_1>("Q5_1"),
-    type_of<Q8_0>("Q8_0"),
-    type_of<Q4_K>("Q4_K"),
-    type_of<Q5_K>("Q5_K"),
-    type_of<Q6_K>("Q6_K"),
+    type_of<F32>("F32"),         type_of<F16>("F16"),       type_of<BF16>("BF16"),   type_of<Q4_0>("Q4_0"),       type_of<Q4_1>("Q4_1"),
+    type_of<Q5_0>("Q5_0"),       type_of<Q5_1>("Q5_1"),     type_of<Q8_0>("Q8_0"),   type_of<Q2_K>("Q2_K"),       type_of<Q3_K>("Q3_K"),
+    type_of<Q4_K>("Q4_K"),       type_of<Q5_K>("Q5_K"),     type_of<Q6_K>("Q6_K"),   type_of<IQ1_S>("IQ1_S"),     type_of<IQ1_M>("IQ1_M"),
+    type_of<IQ2_XXS>("IQ2_XXS"), type_of<IQ2_XS>("IQ2_XS"), type_of<IQ2_S>("IQ2_S"), type_of<IQ3_XXS>("IQ3_XXS"), type_of<IQ3_S>("IQ3_S"),
+    type_of<IQ4_NL>("IQ4_NL"),   type_of<IQ4_XS>("IQ4_XS"), type_of<TQ1_0>("TQ1_0"), type_of<TQ2_0>("TQ2_0"),     type_of<MXFP4>("MXFP4"),
+    type_of<NVFP4>("NVFP4"),     type_of<Q1_0>("Q1_0"),
 };
 
 const Type& find_type(const std::string& name, int cols) {
@@ -134,7 +135,9 @@ const Type& find_type(const std::string& name, int cols) {
                                   ", got " + std::to_string(cols));
     return type;
   }
-  throw std::invalid_argument("tensor type must be one of F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q4_K Q5_K Q6_K, got '" + name + "'");
+  std::string names;
+  for (const std::string& known : tensor_types()) names += " " + known;
+  throw std::invalid_argument("tensor type must be one of" + names + ", got '" + name + "'");
 }
 
 void require(bool holds, const std::string& rule) {
@@ -142,6 +145,12 @@ void require(bool holds, const std::string& rule) {
 }
 
 }  // namespace
+
+std::vector<std::string> tensor_types() {
+  std::vector<std::string> names;
+  for (const Type& type : kTypes) names.emplace_back(type.name);
+  return names;
+}
 
 size_t raw_bytes(const std::string& type, int rows, int cols) {
   const Type& t = find_type(type, cols);

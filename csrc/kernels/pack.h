@@ -40,13 +40,17 @@ struct Packed {
   const uint8_t* tile(int t) const { return data + tile_bytes * size_t(t); }
 };
 
+// The GGML types that can be read, by name.
+std::vector<std::string> tensor_types();
+
 // Bytes that `rows` x `cols` of GGML type `type` occupy in a file; throws std::invalid_argument for an unknown type or a
 // cols that its block size does not divide.
 size_t raw_bytes(const std::string& type, int rows, int cols);
 
 // Pack a matrix. `row_order` (empty = identity) maps the packed row n to the source row, so that a loader can permute heads.
-// Exact for Q4_0, Q4_1, Q8_0; Q4_K exact up to fp16 rounding of the block's scale and minimum; the rest is quantised to 8 bits
-// per block of 32 by the block's largest magnitude, unless `floats` says otherwise of a float type. Tiles [tile0, tile1) only, so that
+// A type's integers are kept if a block of 32 has one scale and fits a format: then all is exact but what rounding to fp16 changes in the
+// scale and minimum (of types that compute them: K, IQ but IQ4_NL). The rest (floats, Q5_1, and types with a scale per 16) is quantised to 8
+// bits per block of 32 by the block's largest magnitude, unless `floats` says otherwise of a float type. Tiles [tile0, tile1) only, so that
 // callers can split the work.
 Packed pack_empty(const std::string& type, int rows, int cols, Floats floats, Arena& arena);
 void pack_tiles(Packed& out, const std::string& type, const uint8_t* raw, const std::vector<int>& row_order, int tile0, int tile1);

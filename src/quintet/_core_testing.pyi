@@ -8,6 +8,7 @@ import numpy.typing as npt
 from quintet._core import Cpu, Sampler
 
 def dequantize(type: str, rows: int, cols: int, raw: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]: ...  # noqa: A002 - the C++ name
+def tensor_types() -> list[str]: ...
 def pack_roundtrip(
     type: str,  # noqa: A002 - the C++ name
     rows: int,

@@ -26,6 +26,7 @@ class Blame(enum.Enum):
     """Whose fault a failure is, and so what its client should do."""
 
     SERVER = "server"  # the engine broke
+    NUMBERS = "numbers"  # the same: the model's values are not finite, for this request or for all
     REQUEST = "request"  # it asks for what cannot be: sent again, it fails again
     LOAD = "load"  # there is too much to do: sent again later, it may succeed
 

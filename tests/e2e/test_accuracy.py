@@ -1,8 +1,8 @@
 """The engine's predictions against a float32 numpy forward pass over the same weights.
 
-Bounds: the engine states its roundings (8-bit activations, 16-bit keys and values; matrices of other types than Q4_0, Q4_1, Q5_0 and Q8_0
-are repacked). On the bundled model they may cost what llama.cpp's cost. On the tiny models, whose random weights amplify them, a bound is
-about twice what was measured, and the controls show that any mistake in a flag is far outside it.
+Bounds: the engine states its roundings (8-bit activations, 16-bit keys and values; matrices of types that have no scale of their own for
+each 32 weights are repacked). On the bundled model they may cost what llama.cpp's cost. On the tiny models, whose random weights amplify
+them, a bound is about twice what was measured, and the controls show that any mistake in a flag is far outside it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ ROUTING = 4e-2
 REMAINDER = 2e-3
 """Mean KL to the oracle that rounds like the engine."""
 
-EXACT_TYPES = (Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q8_0)
+EXACT_TYPES = (
+    Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q8_0, Type.Q1_0, Type.TQ1_0, Type.TQ2_0, Type.MXFP4, Type.IQ4_NL, Type.IQ4_XS,
+    Type.IQ1_S, Type.IQ2_XXS, Type.IQ3_XXS, Type.IQ3_S,
+)  # fmt: skip
 EXACT = [*(replace(spec, name=f"{spec.name}-q8", types=(Type.Q8_0,)) for spec in FAMILIES)]
 EXACT += [spec for spec in SINGLE_TYPES if spec.types[0] in EXACT_TYPES]
 """Models whose weights the engine keeps as they are."""

@@ -18,6 +18,8 @@ from tests.support.preparing import prepare
 from quintet.backends.base import State
 from quintet.backends.native.front.in_flight import INTERRUPTED, REFUSED
 from quintet.backends.native.front.restarts import pause
+from quintet.backends.native.front.soundness import UNSOUND_AT
+from quintet.backends.native.schedule.emit import NUMERICAL
 from quintet.events import Finish
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -224,3 +226,51 @@ asyncio.run(main())
             os.kill(child, 0)
             parent.kill()
         assert gone(child), "an orphan"
+
+
+BROKEN = """
+import numpy as np
+from quintet.backends import toy
+from quintet.backends.native.worker import child
+from quintet.backends.native.core.loader import Loaded
+class Broken(toy.ToyRunner):
+    broken = {always}
+    def forward(self, batch):
+        self.broken |= bool((batch.tokens == ord("Z")).any())
+        return super().forward(batch)
+    def logits(self, rows):
+        logits = super().logits(rows)
+        return np.full_like(logits, np.nan) if self.broken else logits
+child.main(lambda source, table: lambda progress: Loaded(Broken(), table(), "toy", "fp"))
+"""
+"""Its memory is broken from some moment on, and whole in the next process; or it never is."""
+
+
+@pytest.mark.fault("C09")
+def test_an_engine_whose_memory_broke_is_started_again_and_answers_as_before() -> None:
+    async def scenario() -> None:
+        async with engine(("-c", BROKEN.format(always=False))) as (made, link):
+            expected, first = told(await answer(made, spec("the same", 5))), link.pid
+            for prompt in ("a Z", "b", "b", "c", "the same"):
+                (end,) = await answer(made, spec(prompt, 5))
+                assert (end.finish, end.error) == (Finish.ERROR, NUMERICAL)
+            await ready(made)
+            assert told(await answer(made, spec("the same", 5))) == expected
+            assert (link.pid != first, made.health().state, made.health().incidents.unsound) == (True, State.READY, 1)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.fault("C09")
+def test_an_engine_whose_every_start_is_broken_is_reported_and_started_again_no_more() -> None:
+    async def scenario() -> None:
+        async with engine(("-c", BROKEN.format(always=True))) as (made, link):
+            for prompt in range(UNSOUND_AT):
+                await answer(made, spec(f"{prompt}"))
+            await ready(made)
+            second = link.pid
+            for prompt in range(2 * UNSOUND_AT):
+                await answer(made, spec(f"{prompt}"))
+            assert (link.pid, made.health().state, made.health().incidents.unsound) == (second, State.UNSOUND, 1)
+
+    asyncio.run(scenario())

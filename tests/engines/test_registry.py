@@ -16,7 +16,9 @@ from quintet.engines.entry import Entry, Model, Phase
 from quintet.engines.names import name_models
 from quintet.engines.registry import Registry, first_enough
 from quintet.errors import BadRequest, EngineFailed, Loading, ModelError, ModelNotFound, Overloaded
+from quintet.executor import FairExecutor
 from quintet.guides.check import GuideCheck
+from quintet.inputs.prepare import Preparer
 
 PATIENCE_S = 30
 """For what must happen; nothing is expected to take so long."""
@@ -336,10 +338,27 @@ def test_live_counts_every_model_and_a_name_finds_its_entry() -> None:
     run(test)
 
 
+def test_what_takes_long_is_run_by_one_for_all_models_and_the_server() -> None:
+    """Two threads that compute would take the interpreter from the event loop twice as often."""
+
+    async def test() -> None:
+        given: list[FairExecutor] = []
+
+        def preparer(engine: Any, guides: GuideCheck, executor: FairExecutor) -> Preparer:
+            given.append(executor)
+            return Preparer(engine, guides, executor)
+
+        models = Registry([Model(name, Shop().start, preparer=preparer) for name in "ab"], name_models([("a",), ("b",)]))
+        assert [id(one) for one in given] == [id(models.executor)] * 2
+        await models.close()
+
+    run(test)
+
+
 def test_what_engines_have_counted_outlives_them() -> None:
     async def test() -> None:
         shop = Shop()
-        entry = Entry(Model("a", shop.start), GuideCheck(), lambda: 0.0)
+        entry = Entry(Model("a", shop.start), GuideCheck(), FairExecutor(), lambda: 0.0)
         for at in (1, 2):
             await entry.load()
             shop.made[-1].steps = 5

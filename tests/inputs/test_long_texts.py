@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from quintet.backends.toy import ToyTokenizer
 from quintet.errors import PromptTooLong
+from quintet.executor import FairExecutor
 from quintet.guides.check import GuideCheck
 from quintet.inputs.capabilities import EVERYTHING, Capabilities
 from quintet.inputs.prepare import INLINE_CHARS, PORTION_CHARS, Preparer
@@ -45,7 +46,7 @@ class Watched(ToyTokenizer):
 
 def preparer(tokenizer: ToyTokenizer) -> Preparer:
     about = Capabilities("m", CONTEXT, 257, [b""] * 257, max_logprobs=5, max_sequences=128, fingerprint="f", supported=EVERYTHING)
-    return Preparer(SimpleNamespace(tokenizer=tokenizer, capabilities=about), GuideCheck())
+    return Preparer(SimpleNamespace(tokenizer=tokenizer, capabilities=about), GuideCheck(), FairExecutor())
 
 
 @pytest.mark.fault("B01", "B04")

@@ -27,7 +27,7 @@ from quintet.errors import Unsupported
 from quintet.events import ChoiceDelta, ChoiceDone, Finish, Finished
 from quintet.inputs.tokenizer import Tokenizer
 from quintet.request import CompletionRequest, Guide, GuideKind, Reasoning, Sampling, StopRules
-from quintet.service import Service
+from quintet.service.service import Service
 
 TAGS = ("t", "he")
 ASK = CompletionRequest(

@@ -212,7 +212,7 @@ BAD_KEYS: list[tuple[dict[str, Any], str]] = [
     ({"llama.attention.causal": False}, "'llama.attention.causal' asks for something that is not implemented, got False"),
     ({"llama.some_new_thing": [1]}, "'llama.some_new_thing' asks for something that is not implemented, got an array of 1"),
     ({"general.alignment": 24}, "'general.alignment' must be a power of two, got 24"),
-    ({"split.count": 3}, "'split.count' must be 1: this is one part of a split model"),
+    ({"split.count": 3}, "'split.count' asks for files that are named NAME-00001-of-00003.gguf and so on, got 3"),
 ]
 
 

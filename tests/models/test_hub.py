@@ -9,6 +9,7 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import huggingface_hub
 import pytest
@@ -30,8 +31,9 @@ class FakeHub:
     files: dict[str, bytes] = field(default_factory=dict)
     promised: dict[str, str] = field(default_factory=dict)
     failure: Exception | None = None
-    download_failure: Exception | None = None
+    download_failure: tuple[str, Exception] | None = None
     asked: list[str] = field(default_factory=list)
+    sent: list[str] = field(default_factory=list)
 
     def model_info(self, repo: str, *, files_metadata: bool) -> SimpleNamespace:
         assert files_metadata
@@ -40,9 +42,16 @@ class FakeHub:
             raise self.failure
         return SimpleNamespace(siblings=[self._sibling(name) for name in self.files])
 
-    def hf_hub_download(self, repo: str, name: str, *, cache_dir: Path) -> str:
-        if self.download_failure:
-            raise self.download_failure
+    def hf_hub_download(self, repo: str, name: str, *, cache_dir: Path, tqdm_class: Any) -> str:
+        """As the library does it: what is there is not fetched, and a bar is made and driven for what is."""
+        if self.download_failure and self.download_failure[0] in ("", name):
+            raise self.download_failure[1]
+        there = cache_dir / f"models--{repo.replace('/', '--')}" / "snapshots" / REVISION / name
+        if there.exists() and there.read_bytes() == self.files[name]:
+            return str(there)
+        self.sent.append(name)
+        with tqdm_class(unit="B", unit_scale=True, total=len(self.files[name]), initial=0, desc=name) as bar:
+            bar.update(len(self.files[name]))
         return str(self.put(repo, name, self.files[name], Path(cache_dir)))
 
     def put(self, repo: str, name: str, content: bytes, cache: Path | None = None) -> Path:
@@ -87,6 +96,8 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHub:
         (["a-UD-Q4_K_XL.gguf", "a-Q8_0.gguf"], "UD-Q4_K_XL", "a-UD-Q4_K_XL.gguf"),
         (["mmproj-Q4_K_M.gguf", "z-Q8_0.gguf"], "", "z-Q8_0.gguf"),
         (["one.gguf", "sub/two.gguf"], "sub/two.gguf", "sub/two.gguf"),
+        (["a-Q8_0-00002-of-00002.gguf", "a-Q8_0-00001-of-00002.gguf"], "Q8_0", "a-Q8_0-00001-of-00002.gguf"),
+        (["Q4_K_M/a-00001-of-00002.gguf", "Q4_K_M/a-00002-of-00002.gguf", "Q8_0/a.gguf"], "", "Q4_K_M/a-00001-of-00002.gguf"),
     ],
 )
 def test_the_file_a_reference_means(names: list[str], want: str, chosen: str) -> None:
@@ -98,8 +109,7 @@ def test_the_file_a_reference_means(names: list[str], want: str, chosen: str) ->
     [
         (["model.safetensors"], "", "holds no .gguf file"),
         (["a-Q8_0.gguf"], "Q4_0", "has no file for 'Q4_0'; it has: a-Q8_0.gguf"),
-        (["a-Q8_0-00001-of-00003.gguf", "a-Q8_0-00002-of-00003.gguf"], "Q8_0", "split model"),
-        (["a-Q4_K_M-00001-of-00002.gguf"], "", "split model"),
+        (["a-Q8_0-00001-of-00002.gguf", "a-Q8_0-00002-of-00002.gguf"], "Q2_K", "'Q2_K'; it has: a-Q8_0-00001-of-00002.gguf."),
     ],
 )
 def test_no_fitting_file_is_refused_with_the_reason(names: list[str], want: str, said: str) -> None:
@@ -199,10 +209,70 @@ def test_what_the_hub_or_the_network_says_becomes_one_clear_line(fake: FakeHub, 
     ],
 )
 def test_a_download_that_breaks_off_becomes_one_clear_line(fake: FakeHub, failure: Exception, said: str) -> None:
-    fake.download_failure = failure
+    fake.download_failure = ("", failure)
     with pytest.raises(ModelError) as caught:
         store.resolve("hf:user/repo", Notes())
     assert said in str(caught.value)
+
+
+# --- split models
+
+FIRST, SECOND, THIRD = (f"Q5_K_M/m-0000{i}-of-00003.gguf" for i in (1, 2, 3))
+
+
+@pytest.fixture
+def split(fake: FakeHub) -> FakeHub:
+    fake.files |= {name: GGUF + name.encode() for name in (FIRST, SECOND, THIRD)}
+    return fake
+
+
+@pytest.mark.parametrize("want", ["Q5_K_M", FIRST, THIRD])
+def test_all_parts_of_a_split_model_are_fetched_with_one_progress(split: FakeHub, want: str) -> None:
+    notes = Notes()
+    found = store.resolve(f"hf:user/repo:{want}", notes)
+    size, total = len(GGUF + FIRST.encode()), 3 * len(GGUF + FIRST.encode())
+    assert (found.reference, found.name, found.path.name, found.size) == (f"hf:user/repo:{FIRST}", "m", Path(FIRST).name, total)
+    assert split.sent == [FIRST, SECOND, THIRD]
+    assert [path.read_bytes() for path in files.parts(found.path)] == [split.files[name] for name in (FIRST, SECOND, THIRD)]
+    assert notes.lines == [
+        f"fetching hf:user/repo:{FIRST} and 2 more: 31 kB, to {split.cache}",
+        f"hf:user/repo:{FIRST} is ready, SHA-256 checked",
+    ]
+    assert notes.seen == [(done * size, total) for done in (0, 1, 1, 2, 2, 3)]
+    assert store.resolve(f"hf:user/repo:{want}", notes) == found
+    assert split.asked == ["user/repo"]
+
+
+def test_a_fetch_that_broke_off_goes_on_with_the_parts_that_are_missing(split: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until then the model is neither listed nor used."""
+    monkeypatch.setenv("QUINTET_CACHE", str(split.cache / "none"))
+    split.download_failure = (SECOND, ConnectionError("connection reset"))
+    with pytest.raises(ModelError, match="cannot be fetched from the hub: connection reset"):
+        store.resolve("hf:user/repo:Q5_K_M", Notes())
+    assert (split.sent, store.stored()) == ([FIRST], [])
+    with pytest.raises(ModelError, match="is not in the cache and offline mode is on"):
+        store.resolve("hf:user/repo:Q5_K_M", Notes(), offline=True)
+    split.download_failure, notes = None, Notes()
+    found = store.resolve("hf:user/repo:Q5_K_M", notes)
+    assert split.sent == [FIRST, SECOND, THIRD]
+    assert notes.lines[0] == f"fetching hf:user/repo:{SECOND} and 1 more: 21 kB, to {split.cache}"
+    assert store.stored() == [found]
+
+
+def test_a_part_with_the_wrong_hash_is_removed_and_the_others_stay(split: FakeHub) -> None:
+    split.promised[SECOND] = "0" * 64
+    with pytest.raises(ModelError, match="the downloaded Q5_K_M/m-00002-of-00003.gguf has the wrong SHA-256 hash"):
+        store.resolve("hf:user/repo:Q5_K_M", Notes())
+    del split.promised[SECOND]
+    store.resolve("hf:user/repo:Q5_K_M", Notes())
+    assert split.sent == [FIRST, SECOND, SECOND, THIRD]
+
+
+def test_a_repository_that_lacks_a_part_is_refused_before_the_download(split: FakeHub) -> None:
+    del split.files[SECOND]
+    with pytest.raises(ModelError, match=f"hf:user/repo:{FIRST} is split, and the repository lacks {SECOND}"):
+        store.resolve("hf:user/repo:Q5_K_M", Notes())
+    assert split.sent == []
 
 
 # --- the cache

@@ -1,4 +1,4 @@
-"""A GGUF file as metadata and float32 matrices, read with the ``gguf`` package only."""
+"""A GGUF file as metadata and float32 matrices, read with the ``gguf`` package only (but for Q1_0)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 F32 = npt.NDArray[np.float32]
+
+
+def dequantize(data: npt.NDArray[Any], kind: gguf.GGMLQuantizationType) -> F32:
+    """The values of rows of a tensor type: float32 [rows, columns]; Q1_0, a sign and a scale per 128, is none of the package's."""
+    if kind == gguf.GGMLQuantizationType.Q1_0:
+        blocks = np.ascontiguousarray(data).reshape(-1, 18)
+        signs = np.unpackbits(blocks[:, 2:], axis=1, bitorder="little").astype(np.float32) * 2 - 1
+        return (signs * blocks[:, :2].copy().view(np.float16).astype(np.float32)).reshape(*data.shape[:-1], -1)
+    return np.asarray(gguf.quants.dequantize(data, kind), dtype=np.float32)
 
 
 class GGUFFile:
@@ -42,10 +51,9 @@ class GGUFFile:
     def tensor(self, name: str) -> F32:
         """The dequantised tensor, float32, row-major: [rows, columns] or [columns]."""
         found = self._tensors[name]
-        values = gguf.quants.dequantize(found.data, found.tensor_type)
-        return np.asarray(values, dtype=np.float32).reshape(tuple(int(n) for n in reversed(found.shape)))
+        return dequantize(found.data, found.tensor_type).reshape(tuple(int(n) for n in reversed(found.shape)))
 
     def rows(self, name: str, indexes: npt.NDArray[np.int64]) -> F32:
         """Some rows of a dequantised matrix: float32 [len(indexes), columns]."""
         found = self._tensors[name]
-        return np.asarray(gguf.quants.dequantize(found.data[indexes], found.tensor_type), dtype=np.float32)
+        return dequantize(found.data[indexes], found.tensor_type)

@@ -16,10 +16,17 @@ import gguf
 import numpy as np
 import numpy.typing as npt
 from gguf import GGMLQuantizationType as Type
+from tests.reference.dequantize import dequantize
 
 PLAIN_TYPES = (Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.Q8_0, Type.F16, Type.BF16, Type.F32)
 K_TYPES = (Type.Q4_K, Type.Q5_K, Type.Q6_K)
 """Blocks of 256 columns."""
+SMALL_TYPES = (
+    Type.Q1_0, Type.Q2_K, Type.Q3_K, Type.IQ1_S, Type.IQ1_M, Type.IQ2_XXS, Type.IQ2_XS, Type.IQ2_S, Type.IQ3_XXS, Type.IQ3_S, Type.IQ4_NL,
+    Type.IQ4_XS, Type.NVFP4,
+)  # fmt: skip
+"""Others that the ``gguf`` package can only read."""
+FEW_VALUED_TYPES = (Type.TQ1_0, Type.TQ2_0, Type.MXFP4)
 
 
 @dataclass(frozen=True)
@@ -27,7 +34,7 @@ class TinySpec:
     """A model file to write.
 
     Args:
-        types: of the matrices, dealt round in the order they are written; a K type that does not fit the columns becomes Q8_0.
+        types: of the matrices, dealt round in the order they are written; a type whose blocks do not fit the columns becomes Q8_0.
         rope: metadata under ``{architecture}.rope.``.
         freq_factors: write ``rope_freqs.weight``.
         long_factors: write ``rope_factors_long.weight`` and ``rope_factors_short.weight``.
@@ -140,32 +147,46 @@ RECORDED_ROWS = [0, 1, 100, 511]
 
 SINGLE_TYPES = tuple(
     TinySpec(f"all-{kind.name}", layers=1, hidden=256, heads=4, kv_heads=2, head_dim=64, ffn=512, types=(kind,))
-    for kind in (*PLAIN_TYPES, *K_TYPES)
+    for kind in (*PLAIN_TYPES, *K_TYPES, *SMALL_TYPES, *FEW_VALUED_TYPES)
 )
 """One model per tensor type, so that a failure names the type."""
 
 
-def _random_k_blocks(kind: Type, values: npt.NDArray[np.float32], rng: np.random.RandomState) -> npt.NDArray[np.uint8]:
-    """Random valid blocks in the shape and with the spread of ``values`` [N, K] (the ``gguf`` package can only read these types)."""
+_CENTRES = {Type.Q2_K: 1.5, Type.Q4_K: 7.5, Type.Q5_K: 15.5}
+"""Minimum that puts the middle code at 0, of types that have one."""
+_SCALES = {Type.Q4_K: 0, Type.Q5_K: 0, Type.Q2_K: 80, Type.Q3_K: 108, Type.Q6_K: 208}
+"""Where a block's fp16 scale is, and its minimum's after it; 0 in the types that are not here."""
+
+
+def _random_blocks(kind: Type, values: npt.NDArray[np.float32], rng: np.random.RandomState) -> npt.NDArray[np.uint8]:
+    """Random valid blocks in the shape and with the spread of ``values`` [N, K]."""
     block, size = gguf.GGML_QUANT_SIZES[kind]
     raw = rng.randint(0, 256, (values.shape[0], values.shape[1] // block, size), dtype=np.uint8)
-    centre = {Type.Q4_K: 7.5, Type.Q5_K: 15.5}.get(kind)  # minimum that puts the middle code at 0
+    centre = _CENTRES.get(kind)
     scale = rng.uniform(0.5, 1.5, raw.shape[:2]).astype(np.float32)
 
     def put(factor: float) -> npt.NDArray[np.uint8]:
         fields = scale * factor if centre is None else np.stack([scale, scale * centre], axis=-1) * factor
-        where = slice(-2, None) if centre is None else slice(0, 4)
-        raw[..., where] = np.ascontiguousarray(fields, dtype=np.float16).view(np.uint8).reshape(*raw.shape[:2], -1)
+        halves = np.ascontiguousarray(fields, dtype=np.float16)
+        if kind == Type.IQ1_M:  # its fp16 is the highest nibbles of four words
+            nibbles = (halves.view(np.uint16)[..., None] >> np.array([0, 4, 8, 12], np.uint16)).astype(np.uint8) & 15
+            raw[..., 49::2] = raw[..., 49::2] & 15 | nibbles << 4
+        elif kind == Type.NVFP4:  # four scales of 4 bits of exponent and 3 of mantissa
+            raw[..., :4] = np.clip(np.rint(8 * (np.log2(scale * factor) + 8)), 1, 126).astype(np.uint8)[..., None]
+        else:
+            at = _SCALES.get(kind, 0)
+            raw[..., at : at + (2 if centre is None else 4)] = halves.view(np.uint8).reshape(*raw.shape[:2], -1)
         return raw.reshape(values.shape[0], -1)
 
-    spread = float(gguf.quants.dequantize(put(1e-3), kind).std()) / 1e-3
+    small = 2**-5 if kind == Type.NVFP4 else 1e-3
+    spread = float(dequantize(put(small), kind).std()) / small
     return put(float(values.std()) / spread)
 
 
 def _encode(kind: Type, values: npt.NDArray[np.float32], rng: np.random.RandomState) -> tuple[npt.NDArray[Any], Type]:
-    if kind in K_TYPES:
-        return (_random_k_blocks(kind, values, rng), kind) if values.shape[1] % 256 == 0 else _encode(Type.Q8_0, values, rng)
-    return gguf.quants.quantize(values, kind), kind
+    if values.shape[1] % gguf.GGML_QUANT_SIZES[kind][0]:
+        return _encode(Type.Q8_0, values, rng)
+    return _random_blocks(kind, values, rng) if kind in K_TYPES + SMALL_TYPES else gguf.quants.quantize(values, kind), kind
 
 
 def _matrices(spec: TinySpec) -> Iterator[tuple[str, int, int, float]]:
@@ -258,9 +279,9 @@ def random_ids(spec: TinySpec, length: int, seed: int = 1) -> npt.NDArray[np.int
     return np.random.RandomState(seed).randint(0, spec.vocab, length).astype(np.int32)
 
 
-def write_tiny(path: Path, spec: TinySpec) -> Path:
-    """Write the model and return ``path``."""
-    writer = gguf.GGUFWriter(path, spec.architecture)
+def write_tiny(path: Path, spec: TinySpec, split: int = 0) -> Path:
+    """Write the model and return ``path``; or, with ``split``, files of at most so many tensors, and return the first."""
+    writer = gguf.GGUFWriter(path, spec.architecture, split_max_tensors=split)
     writer.add_name(spec.name)
     writer.add_context_length(spec.context)
     writer.add_block_count(spec.layers)
@@ -288,4 +309,4 @@ def write_tiny(path: Path, spec: TinySpec) -> Path:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return path
+    return min(path.parent.glob(f"{path.stem}-00001-of-*.gguf")) if split else path

@@ -20,9 +20,11 @@ from tests.ledger.files import rows_in
 from tests.server.asgi import JSON, Answer, acall
 from tests.server.one import create_app
 from tests.server.scripted import ScriptedBackend
+from tests.server.test_infill_route import FimTokenizer
 
+from quintet.backends.native.core.loader import Loaded
 from quintet.backends.native.front.engine import Engine
-from quintet.backends.toy import EOS, toy_loader
+from quintet.backends.toy import EOS, ToyRunner, ToyTokenizer
 from quintet.config import EngineConfig, LedgerConfig, ServerConfig
 from quintet.errors import Overloaded, TooManyRequests
 from quintet.ledger.ledger import Ledger
@@ -66,6 +68,7 @@ def run(
     *,
     serve: bool = False,
     engine: EngineConfig = TOY,
+    tokenizer: ToyTokenizer | None = None,
     **config: Any,
 ) -> list[Row]:
     """All rows of the file at the end."""
@@ -74,7 +77,7 @@ def run(
     async def kept() -> AsyncIterator[Kept]:
         ids = itertools.count()
         source = Source(token=lambda: f"id{next(ids)}")
-        async with ready(backend or Engine(toy_loader(), engine)) as made:
+        async with ready(backend or Engine(lambda _: Loaded(ToyRunner(), tokenizer or ToyTokenizer(), "toy", "f"), engine)) as made:
             ledger = Ledger(LedgerConfig(file, serve))
             try:
                 yield Kept(create_app(made, ServerConfig(**config), ("m", "alias"), source=source, ledger=ledger), file, made)
@@ -121,6 +124,21 @@ def test_each_kind_of_completion_has_a_row_with_the_usage_that_its_client_was_to
     assert (row.prompt, row.completion, row.n, row.model, row.dialect, row.state, row.finish, row.status) == expected
     assert row.total is not None
     assert row.first is None or 0 <= row.first <= row.total
+
+
+def test_what_is_filled_in_has_a_row_with_the_usage_that_the_editor_was_told(tmp_path: Path) -> None:
+    body = {"input_prefix": "def f(\n", "input_suffix": "\n", "prompt": "    a", "n_predict": 5, "logit_bias": [[EOS, -100]], "seed": 1}
+
+    async def scenario(one: Kept) -> None:
+        whole, stream = await acall(one.app, body, path="/infill"), await acall(one.app, {**body, "stream": True}, path="/infill")
+        assert (whole.status, stream.status) == (200, 200)
+        told = whole.json()
+        first, second = sorted(await one.rows(2))
+        assert (first.prompt, first.completion) == (told["tokens_evaluated"], told["tokens_predicted"])
+        assert (second.prompt, second.completion) == (first.prompt, 5)
+
+    rows = run(tmp_path / "ledger.db", scenario, tokenizer=FimTokenizer())
+    assert [(row.model, row.n, row.state, row.finish, row.status) for row in rows] == [("m", 1, State.COMPLETED, "length", 200)] * 2
 
 
 def test_what_is_refused_has_no_row(tmp_path: Path) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import time
+from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from tests.server.asgi import JSON, Answer, call
@@ -12,6 +15,8 @@ from tests.server.scripted import ScriptedBackend
 
 from quintet.config import ServerConfig
 from quintet.errors import NotAuthorized, TooManyRequests
+from quintet.keys.file import KeyFile
+from quintet.keys.key import Key
 from quintet.keys.lockout import FAILURE_S, MOST_FAILURES
 from quintet.server.app import App
 from quintet.server.auth import Auth, Caller
@@ -179,3 +184,23 @@ def test_each_key_has_its_own_salt_and_an_id_that_does_not_give_it_away() -> Non
     assert len({one.salt, two.salt, one.id, two.id}) == 4
     assert auth(*KEYS).require(headers(KEYS[0]), "").salt != one.salt  # another process
     assert auth().require([], "") == Caller()
+
+
+def test_a_servers_keys_are_read_once_counted_and_put_in_force(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, reads, read = tmp_path / "keys", Counter[str](), KeyFile.read
+    file.write_text("one\ntwo\n")
+    file.chmod(0o600)
+
+    def counted(self: KeyFile) -> list[Key]:
+        reads["read"] += 1
+        return read(self)
+
+    monkeypatch.setattr(KeyFile, "read", counted)
+    config = ServerConfig(api_keys=("three",), api_key_file=file, admin_key="admin")
+    auth = Auth.of(config, time.monotonic, time.time)
+    app = create_app(ScriptedBackend(), config, auth=auth)
+    assert (auth.keys, reads.total()) == (3, 1), "the admin's is none to ask for completions with"
+    for key, status in (("two", 200), ("three", 200), ("admin", 200), ("four", 401)):
+        assert call(app, {"prompt": "a"}, headers=[*JSON, ("authorization", f"Bearer {key}")]).status == status
+    assert Auth.of(ServerConfig(), time.monotonic, time.time).keys is None
+    assert Auth.of(ServerConfig(api_keys=("a",), admin_key="a"), time.monotonic, time.time).keys == 1

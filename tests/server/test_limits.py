@@ -144,6 +144,29 @@ def test_what_is_changed_in_the_store_counts_within_a_second_and_a_revoked_keys_
         assert asyncio.run(revoked_meanwhile()).status == 200
 
 
+@pytest.mark.fault("E11")
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_a_request_with_an_idempotency_key_is_told_of_its_limits_as_one_without(tmp_path: Path, provider: str, stream: bool) -> None:
+    """Answered twice, over the limit, and refused for what it asks, each with all headers that tell of limits, and when to come again."""
+
+    def told(folder: str, key: bool) -> list[tuple[int, dict[str, str]]]:
+        (tmp_path / folder).mkdir()
+        with tenant(tmp_path / folder, requests_per_minute=3, tokens_per_minute=100) as alice:
+
+            def ask(number: int, **body: Any) -> Answer:
+                headers = [*alice.headers, *([("idempotency-key", f"order-{number}")] if key else [])]
+                asked = {"model": "scripted", "prompt": "abcd", "max_tokens": 3, "stream": stream, **body}
+                return call(alice.app, asked, path=base(provider), headers=headers)
+
+            answers = [ask(0), ask(1, temperature="warm"), ask(2), ask(3)]
+            return [(one.status, {**limits_of(one), "retry-after": one.header("retry-after") or ""}) for one in answers]
+
+    plain = told("without", False)
+    assert [status for status, _ in plain] == [200, 400, 200, 429]
+    assert told("with", True) == plain
+
+
 # Models
 
 

@@ -117,6 +117,7 @@ def test_hostile_requests_make_no_new_series() -> None:
         (State.LOADING, 503, 200),
         (State.READY, 200, 200),
         (State.STALLED, 503, 200),
+        (State.UNSOUND, 503, 200),
         (State.DRAINING, 503, 200),
         (State.DEAD, 503, 503),
         (State.CLOSED, 503, 200),

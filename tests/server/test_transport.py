@@ -25,7 +25,8 @@ from quintet.request import CompletionRequest
 from quintet.server.asgi import Headers
 from quintet.server.bodies import as_json
 from quintet.server.guard import Deadline
-from quintet.service import Job, Service
+from quintet.service.job import Job
+from quintet.service.service import Service
 
 ASK = {"prompt": "a", "max_tokens": 3}
 

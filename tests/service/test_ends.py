@@ -13,7 +13,7 @@ from tests.support.preparing import service
 from tests.support.scripted_backend import Script, ScriptedBackend, collect, done, request, serve, texts
 
 from quintet.events import ChoiceDone, Event, Failed, Finish, Finished, Usage
-from quintet.service import Job
+from quintet.service.job import Job
 
 TERMINALS = [Finish.EOS, Finish.LENGTH, Finish.ERROR, Finish.ABORT]
 

@@ -16,7 +16,8 @@ from tests.simulation.model import CONTEXT, CRASHES, LETTERS, NOT_FINITE, RAISES
 from quintet.errors import BadRequest, EngineFailed, Overloaded, TooManyRequests
 from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finish, Finished
 from quintet.request import CompletionRequest, Sampling, StopRules
-from quintet.service import Job, Service
+from quintet.service.job import Job
+from quintet.service.service import Service
 
 PATIENCE = (0.2, 1.0, 4.0, 16.0, 64.0)
 """Seconds that a client waits after each refusal, before it gives up."""

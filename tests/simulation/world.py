@@ -28,7 +28,6 @@ from tests.simulation.link import Machine, SimulatedConnection
 from tests.simulation.model import CONTEXT, TOKENIZER
 from tests.simulation.scheduling import WatchedQueue
 
-from quintet import service as service_module
 from quintet.backends.base import State
 from quintet.backends.native.core.loader import PAGE
 from quintet.backends.native.front import engine as engine_module
@@ -37,9 +36,11 @@ from quintet.backends.native.front.process import ProcessLink
 from quintet.backends.native.schedule import queues as queues_module
 from quintet.backends.native.wire.messages import FromWorker, ModelSource
 from quintet.config import EngineConfig
+from quintet.executor import FairExecutor
 from quintet.guides.check import GuideCheck
 from quintet.inputs.prepare import Preparer
-from quintet.service import Service
+from quintet.service import service
+from quintet.service.service import Service
 
 REQUESTS = 200
 """Of one world: enough for much to go wrong at once, and few enough to read."""
@@ -154,7 +155,7 @@ class World:
             self.chance,
             watch,
             engine,
-            Service(engine, Preparer(engine, guides), loop.time),
+            Service(engine, Preparer(engine, guides, FairExecutor()), loop.time),
             Requests(self.chance.stream("requests"), setting.tenants),
             self.chance.stream("clients"),
             setting.think_s,
@@ -200,7 +201,7 @@ def _simulated(machine: Machine) -> Iterator[None]:
         (process_module, "Connection", functools.partial(SimulatedConnection, machine)),
         (engine_module, "Stream", functools.partial(WatchedStream, machine.watch)),
         (queues_module, "WaitingQueue", WatchedQueue),
-        (service_module, "_ids", itertools.count(1)),
+        (service, "_ids", itertools.count(1)),
     ]
     collects, level = gc.isenabled(), logging.root.manager.disable
     gc.disable()

@@ -8,10 +8,11 @@ from typing import cast
 from weakref import WeakKeyDictionary, proxy
 
 from quintet.backends.base import Backend
+from quintet.executor import FairExecutor
 from quintet.guides.check import GuideCheck
 from quintet.inputs.prepare import Preparer
 from quintet.inputs.sequence import Prepared, SequenceSpec
-from quintet.service import Service
+from quintet.service.service import Service
 
 _ids = itertools.count(1 << 20)  # a service of the same engine counts from 1
 
@@ -19,14 +20,14 @@ _ids = itertools.count(1 << 20)  # a service of the same engine counts from 1
 _preparers: WeakKeyDictionary[Backend, Preparer] = WeakKeyDictionary()
 
 
-def preparer_of(backend: Backend, _guides: GuideCheck | None = None) -> Preparer:
+def preparer_of(backend: Backend, _guides: GuideCheck | None = None, _executor: FairExecutor | None = None) -> Preparer:
     """The same for the same engine, with a place to check guides that is closed with it; a double that prepares by its own script is its
     own."""
     if hasattr(backend, "prepare"):
         return cast("Preparer", backend)
     if backend not in _preparers:
         guides, close = GuideCheck(), backend.close
-        made = Preparer(cast("Backend", proxy(backend)), guides)
+        made = Preparer(cast("Backend", proxy(backend)), guides, FairExecutor())
 
         async def close_both() -> None:
             await close()

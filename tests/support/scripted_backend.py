@@ -19,7 +19,7 @@ from quintet.inputs.sequence import Prepared, PreparedSequence, SequenceSpec
 from quintet.inputs.supported import require_supported
 from quintet.inputs.tokenizer import Tokenizer
 from quintet.request import CompletionRequest, Prompt, Sampling, StopRules
-from quintet.service import Job
+from quintet.service.job import Job
 
 EOS = 256
 PIECES = [*(bytes([byte]) for byte in range(256)), b""]

@@ -29,6 +29,7 @@ class State(enum.Enum):
     LOADING = "loading"
     READY = "ready"
     STALLED = "stalled"  # work waits and no step finished lately
+    UNSOUND = "unsound"  # work is taken, and nothing that is computed is a number
     DRAINING = "draining"  # what was taken is finished, and nothing else is taken
     DEAD = "dead"
     CLOSED = "closed"
@@ -65,6 +66,7 @@ class Incidents(NamedTuple):
         hung: times that it was killed because it got no further.
         unstarted: times that no process could be had.
         changed: times that a start found another model's file than the first.
+        unsound: times that it was ended because nothing that it computed was a number.
         quarantined: requests that were refused because they were taken for the cause.
         shed: times that it gave back what it keeps, for want of memory.
         short: requests that were refused for want of memory.
@@ -74,6 +76,7 @@ class Incidents(NamedTuple):
     hung: int = 0
     unstarted: int = 0
     changed: int = 0
+    unsound: int = 0
     quarantined: int = 0
     shed: int = 0
     short: int = 0

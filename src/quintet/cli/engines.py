@@ -19,6 +19,7 @@ from quintet.cli.console import OptionError
 from quintet.cli.describe import check_context, describe
 from quintet.config import EngineConfig, Quantize
 from quintet.errors import ModelError, shorten
+from quintet.executor import FairExecutor
 from quintet.guides.check import GuideCheck
 from quintet.inputs.prepare import Preparer
 from quintet.inputs.tokenizer import Tokenizer
@@ -153,9 +154,9 @@ class Plan:
         """Likewise in a process of its own, which is started again when it dies or hangs."""
         return Engine(ProcessLink(self.source, self._tokenizer, self.config), self.config)
 
-    def preparer(self, engine: Backend, guides: GuideCheck) -> Preparer:
+    def preparer(self, engine: Backend, guides: GuideCheck, executor: FairExecutor) -> Preparer:
         """What prepares the requests of such an engine."""
-        return Preparer(engine, guides, suffix_first=self.suffix_first)
+        return Preparer(engine, guides, executor, suffix_first=self.suffix_first)
 
     def _loader(self) -> Loader[Tokenizer]:
         of = self.source

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
 
 from quintet.backends.base import Backend, State
+from quintet.engines.entry import settled
 from quintet.errors import EngineFailed, ModelError
-
-_POLL_S = 0.02
 
 
 async def ready(engine: Backend, name: str) -> None:
@@ -21,9 +19,7 @@ async def ready(engine: Backend, name: str) -> None:
         EngineFailed: anything else went wrong; the log has it.
     """
     with _bar(f"loading {name}") as show:
-        while (health := engine.health()).state is State.LOADING:
-            show(health.progress)
-            await asyncio.sleep(_POLL_S)
+        health = await settled(engine, show)
     failure = engine.failure
     if isinstance(failure, ModelError):
         raise failure

@@ -6,7 +6,7 @@ from quintet.cli.console import ConsoleReport, stdout
 from quintet.cli.describe import Description, check_context, describe
 from quintet.config import Quantize
 from quintet.models import store
-from quintet.models.files import StoredModel, cache_dir, human
+from quintet.models.files import StoredModel, cache_dir, human, parts
 from quintet.models.gguf import open_model
 from quintet.models.spec import ModelSpec
 
@@ -50,12 +50,12 @@ def show(reference: str, ctx_size: int, quantize: Quantize, *, offline: bool) ->
 
 def rows(model: StoredModel, about: Description, context: int) -> list[tuple[str, str]]:
     """The lines of ``show``: (what, value)."""
-    spec, kv = about.spec, about.kv_per_token * context
+    spec, kv, files = about.spec, about.kv_per_token * context, len(parts(model.path))
     mix = ", ".join(f"{name} {human(size)} in {count}" for name, count, size in about.mix)
     shape = f"{len(spec.layers)} layers, {spec.hidden} wide, {spec.heads} heads over {spec.kv_heads} key-value heads of {spec.head_dim}"
     return [
         ("model", model.reference + (f" ({spec.name})" if spec.name else "")),
-        ("file", f"{model.path}, {human(model.size)}"),
+        ("file", f"{model.path}, {human(model.size)}{f' in {files} files' if files > 1 else ''}"),
         ("architecture", spec.architecture),
         ("parameters", f"{about.parameters / 1e6:.1f} M"),
         ("shape", f"{shape}, {_feed_forward(spec)}"),

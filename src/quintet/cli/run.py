@@ -16,10 +16,12 @@ from quintet.cli.interrupt import INTERRUPTED, end_within, on_interrupt, unless
 from quintet.cli.loading import ready
 from quintet.errors import EngineFailed
 from quintet.events import ChoiceDelta, Failed, Usage
+from quintet.executor import FairExecutor
 from quintet.guides.check import GuideCheck
 from quintet.models import store
 from quintet.request import CompletionRequest, Sampling, StopRules
-from quintet.service import Job, Service
+from quintet.service.job import Job
+from quintet.service.service import Service
 
 _CLOSE_S = 1.0
 
@@ -102,7 +104,7 @@ async def _run(plan: engines.Plan, options: RunOptions) -> int:
     interrupted = on_interrupt()
     backend = plan.start()
     guides = GuideCheck()
-    preparer = plan.preparer(backend, guides)
+    preparer = plan.preparer(backend, guides, FairExecutor())
     try:
         if not await unless(interrupted, ready(backend, plan.name)):
             return INTERRUPTED

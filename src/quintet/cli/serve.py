@@ -26,7 +26,6 @@ from quintet.dialects.catalog import PROVIDERS
 from quintet.engines.entry import Model
 from quintet.engines.registry import Registry
 from quintet.errors import shorten
-from quintet.keys.sources import key_sources
 from quintet.ledger.ledger import Ledger
 from quintet.listen import limits
 from quintet.listen.server import Server
@@ -34,6 +33,7 @@ from quintet.listen.sockets import ADMIN, PUBLIC, Listener, url
 from quintet.logs import FORMAT, Lines, LinesHandler
 from quintet.models.files import human
 from quintet.server.app import create_app
+from quintet.server.auth import Auth
 from quintet.server.proxies import Proxies
 from quintet.server.routing import AUTO
 from quintet.server.telemetry import ACCESS
@@ -78,7 +78,8 @@ def serve(options: ServeOptions) -> int:
     if "" in options.fleet.names:
         raise OptionError("--served-model-name must not be empty.")
     keep_private()
-    keys = _count_keys(config)
+    auth = Auth.of(config, time.monotonic, time.time)
+    keys = auth.keys
     Proxies(config.trusted_proxy)  # a mistyped network is told before anything is loaded
     options.listen.check()
     if config.admin_key:
@@ -104,7 +105,7 @@ def serve(options: ServeOptions) -> int:
         with contextlib.closing(Ledger(options.ledger)) if options.ledger else contextlib.nullcontext() as ledger:
 
             def server(models: Registry) -> Server:
-                return Server(create_app(models, config, ledger=ledger), given.listeners, most, tls)
+                return Server(create_app(models, config, ledger=ledger, auth=auth), given.listeners, most, tls)
 
             sys.setswitchinterval(_SWITCH_S)
             return uvloop.run(Life(fleet, server, given, tls, said, options.drain_timeout, options.watchdog).run())
@@ -122,18 +123,6 @@ def _log_to_stderr(level: str) -> None:
     logging.getLogger("uvicorn.error").addFilter(lambda record: "without completing response" not in record.msg)
     if level == "info":
         logging.getLogger("uvicorn").setLevel(logging.WARNING)  # its start and stop lines say less than the banner
-
-
-def _count_keys(config: ServerConfig) -> int | None:
-    """Those in force now; ``None`` = none is needed.
-
-    Raises:
-        KeyFileError: a file of keys is missing, unsafe or malformed.
-    """
-    sources = key_sources(config)
-    if not config.api_keys and not sources:
-        return None
-    return len(config.api_keys) + sum(key.live(time.time()) for source in sources for key in source.read())
 
 
 def access(listeners: Sequence[Listener], keys: int | None) -> str:

@@ -11,14 +11,15 @@ from operator import add
 
 from quintet.backends.base import Backend, Counts, Health, Incidents, Pages, State
 from quintet.errors import EngineFailed, ModelError, Overloaded
+from quintet.executor import FairExecutor
 from quintet.guides.check import GuideCheck
 from quintet.inputs.prepare import Preparer
 
 POLL_S = 0.02
 
 
-PreparerOf = Callable[[Backend, GuideCheck], Preparer]
-"""What prepares the requests of an engine; guides are checked in one place for all."""
+PreparerOf = Callable[[Backend, GuideCheck, FairExecutor], Preparer]
+"""What prepares the requests of an engine; guides are checked, and long texts tokenised, in one place for all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +53,29 @@ class Phase(enum.Enum):
     UNLOADING = "unloading"
 
 
+async def settled(backend: Backend, show: Callable[[float], None] = lambda _: None) -> Health:
+    """Wait until an engine is loaded, or is not going to be.
+
+    Args:
+        show: told of the share that is done.
+    """
+    while (health := backend.health()).state is State.LOADING:
+        show(health.progress)
+        await asyncio.sleep(POLL_S)
+    return health
+
+
 class Entry:
     """A model and its engine.
 
     Args:
-        guides: where guides are checked, of all models.
+        guides, executor: see ``Preparer``.
         clock: seconds, monotonic.
     """
 
-    def __init__(self, model: Model, guides: GuideCheck, clock: Callable[[], float]) -> None:
+    def __init__(self, model: Model, guides: GuideCheck, executor: FairExecutor, clock: Callable[[], float]) -> None:
         self.model = model
-        self._guides = guides
+        self._guides, self._executor = guides, executor
         self.phase = Phase.UNLOADED
         self.backend: Backend | None = None
         self._preparer: Preparer | None = None
@@ -117,7 +130,7 @@ class Entry:
     def start(self) -> Backend:
         """Begin to load; who started it watches over it."""
         self.backend, self.phase = self.model.start(), Phase.LOADED
-        self._preparer = self.model.preparer(self.backend, self._guides)
+        self._preparer = self.model.preparer(self.backend, self._guides, self._executor)
         return self.backend
 
     async def load(self) -> None:
@@ -129,8 +142,7 @@ class Entry:
         """
         backend = self.start()
         self.phase = Phase.LOADING
-        while (health := backend.health()).state is State.LOADING:
-            await asyncio.sleep(POLL_S)
+        health = await settled(backend)
         if health.state is State.READY:
             self.phase, self.used = Phase.LOADED, self._clock()
             return

@@ -13,6 +13,7 @@ from quintet.backends.base import Backend
 from quintet.engines.entry import POLL_S, Entry, Model, Phase
 from quintet.engines.names import Names
 from quintet.errors import BadRequest, Loading, ModelNotFound, Overloaded, shorten
+from quintet.executor import FairExecutor
 from quintet.guides.check import GuideCheck
 
 PATIENCE_S = 15.0
@@ -66,7 +67,9 @@ class Registry:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._guides = GuideCheck()
-        self.entries = {model.name: Entry(model, self._guides, clock) for model in models}
+        self.executor = FairExecutor()
+        """For all that takes long: two threads that compute would each hold the event loop up."""
+        self.entries = {model.name: Entry(model, self._guides, self.executor, clock) for model in models}
         self.names = names
         self._idle, self._free, self._patience, self._clock = idle, free, patience, clock
         self._changes: dict[str, asyncio.Task[None]] = {}

@@ -52,14 +52,15 @@ class Preparer:
 
     Args:
         guides: where guides are checked, of all models.
+        executor: for what takes long, of all models.
         suffix_first: a prompt to be filled in the middle has the suffix before the prefix.
     """
 
-    def __init__(self, model: Model, guides: GuideCheck, *, suffix_first: bool = False) -> None:
+    def __init__(self, model: Model, guides: GuideCheck, executor: FairExecutor, *, suffix_first: bool = False) -> None:
         self._model = model
         self._guides = guides
         self._suffix_first = suffix_first
-        self._executor = FairExecutor()
+        self._executor = executor
         self._tags: tuple[Tokenizer, Tags | None] | None = None
 
     async def prepare(self, specs: Sequence[SequenceSpec], tenant: str = "") -> tuple[PreparedSequence, ...]:

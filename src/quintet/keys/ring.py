@@ -71,6 +71,12 @@ class KeyRing:
         stored, key = self._entries.get(mac, (b"", None))
         return key if key is not None and hmac.compare_digest(mac, stored) and key.live(self._now()) else None
 
+    @property
+    def live(self) -> int:
+        """How many are in force now."""
+        now = self._now()
+        return sum(key.live(now) for _, key in self._entries.values())
+
     def salt(self, key: Key) -> str:
         """A word known to this process only, different for each key."""
         return self._mac(b"salt" + key.digest).hex()

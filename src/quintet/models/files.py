@@ -6,6 +6,7 @@ import contextlib
 import errno
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Protocol
 
 from quintet.errors import ModelError
+
+_PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})(\.gguf)", re.IGNORECASE)
 
 
 class Report(Protocol):
@@ -29,18 +32,50 @@ class Report(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StoredModel:
-    """A model file on this machine.
+    """A model on this machine.
 
     Args:
         reference: what brings it back: ``smollm2``, ``hf:user/repo:file`` or the path.
         name: the name it is served under unless the user says another.
-        size: bytes of the file.
+        path: of its file, the first of its ``parts``.
+        size: bytes of all of them.
     """
 
     reference: str
     name: str
     path: Path
     size: int
+
+
+def parts(path: Path) -> tuple[Path, ...]:
+    """All files that a model is made of, in their order: one, or those that it is split into, whichever of them ``path`` is."""
+    return tuple(path.with_name(name) for name in part_names(path.name))
+
+
+def part_names(name: str) -> tuple[str, ...]:
+    """The same of a file's name, folders before it or not. Parts are known by their names alone, which llama.cpp's splitter and
+    converter give them: ``model-00001-of-00003.gguf``."""
+    found = _PART.fullmatch(name)
+    if not found or not 1 <= int(found[2]) <= int(found[3]):
+        return (name,)
+    stem, _, count, suffix = found.groups()
+    return tuple(f"{stem}-{i + 1:05}-of-{count}{suffix}" for i in range(int(count)))
+
+
+def local_model(reference: str, path: Path) -> StoredModel:
+    """The model that ``path`` is, or is a part of. Its name is its file's, without what numbers the parts.
+
+    Raises:
+        ModelError: a file is missing or cannot be reached.
+    """
+    files, size = parts(path), 0
+    for file in files:
+        with file_errors(file):
+            if len(files) > 1 and not file.exists():
+                raise ModelError(f"{file} is missing: a model that is split into {len(files)} files needs all of them, in one folder.")
+            size += file.stat().st_size
+    numbered = _PART.fullmatch(path.name)
+    return StoredModel(reference, numbered[1] if numbered else path.stem, files[0], size)
 
 
 def cache_dir() -> Path:

@@ -12,7 +12,7 @@ import os
 import stat
 import struct
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -20,9 +20,10 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 from quintet.errors import ModelError, shorten
+from quintet.models.files import parts
 from quintet.models.layout import Place, TensorInfo, expected_tensors
-from quintet.models.metadata import LENGTH_BYTES, Metadata, StringArray, Value, quoted
-from quintet.models.reading import read_spec
+from quintet.models.metadata import LENGTH_BYTES, Metadata, StringArray, Value, quoted, show
+from quintet.models.reading import ARCHITECTURE, read_spec
 from quintet.models.spec import ModelSpec, RawTensor, Tensors
 
 if TYPE_CHECKING:
@@ -42,7 +43,11 @@ else:
     GGMLQuantizationType, GGUFValueType = _tables.GGMLQuantizationType, _tables.GGUFValueType
 
 VERSIONS = (2, 3)
-TENSOR_TYPES = ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
+TENSOR_TYPES = (
+    "F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K",
+    "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ4_NL", "IQ4_XS", "TQ1_0", "TQ2_0", "MXFP4", "NVFP4", "Q1_0",
+)  # fmt: skip
+"""What the native core reads (``csrc/kernels/pack.cpp``): all that files hold. The others of GGML are formats of sums, or whole numbers."""
 MAX_KEYS = 1 << 16
 MAX_TENSORS = 1 << 16
 MAX_STRING = 1 << 24
@@ -80,28 +85,62 @@ class GgufFile:
 
 
 def open_model(path: Path) -> GgufFile:
-    """Open a GGUF file of a supported architecture.
+    """Open a GGUF file of a supported architecture, or all files of a model that is split, of which ``path`` is one.
 
     Raises:
-        ModelError: not readable, not GGUF, damaged, split, or asking for something this server does not implement.
+        ModelError: not readable, not GGUF, damaged, not whole, or asking for something this server does not implement.
     """
-    reader = _Reader(path)
-    metadata, infos = reader.header()
-    parts = metadata.integer("split.count", 1, low=0)
-    if parts > 1:
-        raise metadata.error("split.count", "must be 1: this is one part of a split model; merge the parts into one file", parts)
-    spec = read_spec(metadata, infos, lambda name: reader.floats(name, infos[name]))
-    tensors = {ours: reader.tensor(place, infos[place.tensor]) for ours, place in expected_tensors(spec, metadata, infos).items()}
+    metadata, infos, readers = _join([_Reader(part) for part in parts(path)])
+    spec = read_spec(metadata, infos, lambda name: readers[name].floats(name, infos[name]))
+    places = expected_tensors(spec, metadata, infos)
+    tensors = {ours: readers[place.tensor].tensor(place, infos[place.tensor]) for ours, place in places.items()}
     return GgufFile(metadata, spec, tensors)
 
 
 def read_metadata(path: Path) -> Metadata:
-    """Only the key-value pairs of a GGUF file (a vocabulary file has no tensors).
+    """Only the key-value pairs of a GGUF file (a vocabulary file has no tensors); of a split model's, the first part's.
 
     Raises:
         ModelError: not readable, not GGUF, or damaged.
     """
-    return _Reader(path).header()[0]
+    return _Reader(parts(path)[0]).header()[0]
+
+
+def _join(readers: Sequence[_Reader]) -> tuple[Metadata, Mapping[str, TensorInfo], Mapping[str, _Reader]]:
+    """The metadata of the first part, which has all of it, and every part's tensors with the reader of each.
+
+    Raises:
+        ModelError: also if the files are not the parts of one model, each once and in their order.
+    """
+    metadata, infos = readers[0].header()
+    total = _check_part(metadata, 0, len(readers))
+    found = dict.fromkeys(infos, readers[0])
+    for number, reader in enumerate(readers[1:], 1):
+        own, more = reader.header()
+        for key, want in (("split.tensors.count", total), (ARCHITECTURE, metadata.get(ARCHITECTURE))):
+            if key in own and own.get(key) != want:
+                raise own.error(key, f"must be {show(want)}, as in {metadata.file}: this is a part of another model", own.get(key))
+        _check_part(own, number, len(readers))
+        if twice := sorted(more.keys() & infos.keys()):
+            raise reader.error(f"tensor {quoted(twice[0])}", f"is in {found[twice[0]].file} as well")
+        infos |= more
+        found |= dict.fromkeys(more, reader)
+    if len(readers) > 1 and total != len(infos):
+        raise metadata.error("split.tensors.count", f"must be {len(infos)}, the number of tensors in all parts", total)
+    return metadata, infos, found
+
+
+def _check_part(metadata: Metadata, number: int, count: int) -> int:
+    """The tensors of all parts, as the one of this number (from 0) has it; 0 if the model is not split."""
+    if count == 1:
+        said = metadata.integer("split.count", 1, low=0)
+        if said > 1:
+            raise metadata.error("split.count", f"asks for files that are named NAME-00001-of-{said:05}.gguf and so on", said)
+        return 0
+    for key, want in (("split.count", count), ("split.no", number)):
+        if metadata.integer(key, low=0) != want:
+            raise metadata.error(key, f"must be {want}, as the file's name says", metadata.get(key))
+    return metadata.integer("split.tensors.count", low=0)
 
 
 class _Reader:

@@ -8,26 +8,25 @@ from __future__ import annotations
 
 import contextlib
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quintet.errors import ModelError, shorten
-from quintet.models.files import Report, StoredModel, check_space, file_errors, human, sha256
+from quintet.models.files import Report, StoredModel, check_space, file_errors, human, local_model, part_names, sha256
 
 if TYPE_CHECKING:
     from huggingface_hub import CachedRepoInfo
 
 PREFIX = "hf:"
 DEFAULT_QUANT = "Q4_K_M"
-_SPLIT = re.compile(r"-\d{5}-of-\d{5}\.gguf$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class HubReference:
-    """``hf:user/repo[:want]``; ``want`` is a quantisation such as ``Q8_0`` or a file's name, empty = the default."""
+    """``hf:user/repo[:want]``; ``want`` is a quantisation such as ``Q8_0`` or a file's name, of a split model the first's, empty = the
+    default."""
 
     repo: str
     want: str
@@ -48,13 +47,13 @@ class RemoteFile:
 
 
 def resolve(text: str, report: Report, *, offline: bool, refresh: bool) -> StoredModel:
-    """The file for ``hf:user/repo[:QUANT or file]``, downloaded if it is not in the hub's cache.
+    """The model for ``hf:user/repo[:QUANT or file]``, downloaded if it is not in the hub's cache: one file, or all that it is split into.
 
     Args:
         refresh: ask the hub even if a fitting file is here.
 
     Raises:
-        ModelError: malformed reference, no fitting file, split file, hub, network or disk trouble.
+        ModelError: malformed reference, no fitting file, hub, network or disk trouble.
     """
     reference = parse(text)
     here = _cached(reference.repo)
@@ -79,37 +78,35 @@ def parse(text: str) -> HubReference:
     repo, _, want = text.removeprefix(PREFIX).partition(":")
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", repo, re.ASCII):
         raise ModelError(f"malformed model reference {shorten(text)}: write hf:user/repo, hf:user/repo:QUANT or hf:user/repo:file.gguf.")
-    return HubReference(repo, want)
+    return HubReference(repo, part_names(want)[0])
 
 
 def pick(names: Sequence[str], reference: HubReference) -> str:
-    """Choose the ``.gguf`` file a reference means among a repository's file names.
+    """Choose the ``.gguf`` file a reference means among a repository's file names; of a split model the first.
 
     Asked for: that file, or the first whose name has that quantisation as a word, whatever its case. Not asked: ``Q4_K_M``, else
     the first. Vision projectors (``mmproj``) are never chosen unasked.
 
     Raises:
-        ModelError: nothing fits, or the fitting model is split over several files.
+        ModelError: nothing fits.
     """
-    models = sorted(name for name in names if name.lower().endswith(".gguf") and "mmproj" not in name.lower())
+    models = sorted({part_names(name)[0] for name in names if name.lower().endswith(".gguf") and "mmproj" not in name.lower()})
     if not models:
         raise ModelError(f"{PREFIX}{reference.repo} holds no .gguf file; Quintet runs GGUF models only.")
     chosen = _match(names, reference.want) if reference.want else _match(models, DEFAULT_QUANT) or models[0]
     if not chosen:
         there = ", ".join(models[:12]) + (", …" if len(models) > 12 else "")
         raise ModelError(f"{PREFIX}{reference.repo} has no file for {shorten(reference.want)}; it has: {there}.")
-    if _SPLIT.search(chosen):
-        raise ModelError(f"{PREFIX}{reference.repo}:{chosen} is one part of a split model; Quintet reads single-file models only.")
-    return chosen
+    return part_names(chosen)[0]
 
 
 def stored() -> list[StoredModel]:
-    """Every whole ``.gguf`` file in the hub's cache."""
+    """Every whole ``.gguf`` model in the hub's cache."""
     return [
         _stored(repo.repo_id, name, path)
         for repo in _repos()
-        for name, path in _files(repo).items()
-        if not _SPLIT.search(name) and "mmproj" not in name.lower()
+        for name, path in _files(repo, whole=True).items()
+        if "mmproj" not in name.lower()
     ]
 
 
@@ -122,7 +119,7 @@ def _match(names: Sequence[str], want: str) -> str:
 
 
 def _stored(repo: str, name: str, path: Path) -> StoredModel:
-    return StoredModel(f"{PREFIX}{repo}:{name}", Path(name).stem, path, path.stat().st_size)
+    return local_model(f"{PREFIX}{repo}:{name}", path)
 
 
 def _offline_mode() -> bool:
@@ -147,38 +144,90 @@ def _repos() -> list[CachedRepoInfo]:
         return []
 
 
-def _files(repo: CachedRepoInfo) -> Mapping[str, Path]:
-    """The repository's cached ``.gguf`` files by their path in it; of several revisions the newest."""
+def _files(repo: CachedRepoInfo, *, whole: bool) -> Mapping[str, Path]:
+    """The repository's cached ``.gguf`` files by their path in it; of several revisions the newest.
+
+    Args:
+        whole: only those of whole models, and of a split one only the first.
+    """
     found: dict[str, Path] = {}
     for revision in sorted(repo.revisions, key=lambda one: one.last_modified):
-        for file in revision.files:
-            if file.file_name.lower().endswith(".gguf") and file.file_path.is_file():
-                found[file.file_path.relative_to(revision.snapshot_path).as_posix()] = file.file_path
+        files = (file.file_path for file in revision.files if file.file_name.lower().endswith(".gguf") and file.file_path.is_file())
+        here = {path.relative_to(revision.snapshot_path).as_posix(): path for path in files}
+        for name, path in here.items():
+            names = part_names(name)
+            if not whole or (name == names[0] and here.keys() >= set(names)):
+                found[name] = path
     return found
 
 
-def _cached(repo_id: str) -> Mapping[str, Path]:
-    return next((_files(repo) for repo in _repos() if repo.repo_id == repo_id), {})
+def _cached(repo_id: str, *, whole: bool = True) -> Mapping[str, Path]:
+    return next((_files(repo, whole=whole) for repo in _repos() if repo.repo_id == repo_id), {})
 
 
 def _fetch(reference: HubReference, report: Report) -> StoredModel:
     from huggingface_hub import hf_hub_download
-    from huggingface_hub.utils.tqdm import disable_progress_bars
 
     remote = _remote_files(reference)
-    file = remote[pick(list(remote), reference)]
-    before = _cached(reference.repo).get(file.name)
-    if before is None:
-        report.note(f"fetching {PREFIX}{reference.repo}:{file.name}: {human(file.size)}, to {_cache()}")
-        check_space(_cache(), file.size)
-    if not sys.stderr.isatty():
-        disable_progress_bars()
-    with file_errors(_cache()), _hub_errors(reference):
-        path = Path(hf_hub_download(reference.repo, file.name, cache_dir=_cache()))
-    if path != before:
-        _check(path, file)
-        report.note(f"{PREFIX}{reference.repo}:{file.name} is ready{', SHA-256 checked' if file.sha256 else ''}")
-    return _stored(reference.repo, file.name, path)
+    first, *others = part_names(pick(list(remote), reference))
+    name = f"{PREFIX}{reference.repo}:{first}"
+    if lacking := [part for part in (first, *others) if part not in remote]:
+        raise ModelError(f"{name} is split, and the repository lacks {lacking[0]}.")
+    files = [remote[part] for part in (first, *others)]
+    before = _cached(reference.repo, whole=False)
+    if missing := [file for file in files if file.name not in before]:
+        need = sum(file.size for file in missing)
+        rest = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        report.note(f"fetching {PREFIX}{reference.repo}:{missing[0].name}{rest}: {human(need)}, to {_cache()}")
+        check_space(_cache(), need)
+    done, total, fresh = 0, sum(file.size for file in files), []
+    for file in files:
+        with file_errors(_cache()), _hub_errors(reference):
+            path = Path(hf_hub_download(reference.repo, file.name, cache_dir=_cache(), tqdm_class=_bar(report, done, total)))
+        done += file.size
+        if path != before.get(file.name):
+            _check(path, file)
+            fresh.append(file)
+    if fresh:
+        report.note(f"{name} is ready{', SHA-256 checked' if all(file.sha256 for file in fresh) else ''}")
+    return _stored(reference.repo, first, path.with_name(Path(first).name))
+
+
+def _bar(report: Report, before: int, total: int) -> type:
+    """What the hub library takes for a progress bar's class: it tells of one file's bytes as of those of all files.
+
+    Args:
+        before: bytes of the files before it.
+        total: of all of them.
+    """
+
+    class Bar:
+        def __init__(self, *, initial: int = 0, **_: object) -> None:
+            self._done = before
+            self.update(initial)
+
+        def __enter__(self) -> Bar:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def update(self, size: float) -> None:
+            self._done += int(size)
+            report.progress(min(self._done, total), total)
+
+        def update_transfer(self, size: float) -> None:
+            """Bytes off the network, which may be fewer than those that they become; only these count."""
+
+        def set_postfix_str(self, text: str, *, refresh: bool) -> None:
+            """How fast it is, which the report finds out itself."""
+
+        set_transfer_postfix_str = set_postfix_str
+
+        def close(self) -> None:
+            pass
+
+    return Bar
 
 
 def _remote_files(reference: HubReference) -> dict[str, RemoteFile]:

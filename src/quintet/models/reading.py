@@ -12,6 +12,7 @@ from quintet.models.layout import EMBEDDING, OUTPUT, ROPE_FREQS, ROPE_LONG, ROPE
 from quintet.models.metadata import Metadata
 from quintet.models.spec import ExpertSpec, LayerSpec, ModelSpec, RopeSpec
 
+ARCHITECTURE = "general.architecture"
 TOKENS_KEY = "tokenizer.ggml.tokens"
 WINDOW, PATTERN, LOCAL_BASE = "attention.sliding_window", "attention.sliding_window_pattern", "rope.freq_base_swa"
 
@@ -86,10 +87,10 @@ def read_spec(meta: Metadata, infos: Infos, floats: Floats) -> ModelSpec:
     Raises:
         ModelError: a key is missing, mistyped or contradictory, or asks for something that is not implemented.
     """
-    arch = meta.text("general.architecture")
+    arch = meta.text(ARCHITECTURE)
     family = FAMILIES.get(arch)
     if family is None:
-        raise meta.error("general.architecture", f"must be one of the supported {', '.join(FAMILIES)}", arch)
+        raise meta.error(ARCHITECTURE, f"must be one of the supported {', '.join(FAMILIES)}", arch)
     _refuse_unimplemented(meta, f"{arch}.", family)
     return _Reading(meta, infos, floats, arch, family).spec()
 

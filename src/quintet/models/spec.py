@@ -126,7 +126,7 @@ class RawTensor:
     """A tensor, or rows of one, as they lie in the file.
 
     Args:
-        type: GGML type name: ``F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q4_K Q5_K Q6_K``.
+        type: GGML type name, of ``models.gguf.TENSOR_TYPES``.
         rows: output features N (1 for a vector).
         cols: input features K, contiguous.
         data: the raw bytes, a view into the memory-mapped file; length checked against type, rows and cols.

@@ -1,4 +1,4 @@
-"""From a model reference to a file on this machine.
+"""From a model reference to its files on this machine.
 
 A reference is ``smollm2`` (the bundled model), a path to a ``.gguf`` file, or ``hf:user/repo[:QUANT or file]``.
 """
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from quintet.errors import ModelError, shorten
 from quintet.models import bundled, hub
-from quintet.models.files import Report, StoredModel, file_errors
+from quintet.models.files import Report, StoredModel, local_model
 
 
 def is_reference(text: str) -> bool:
@@ -46,5 +46,4 @@ def _local(text: str) -> StoredModel:
         raise ModelError(
             f"unknown model {shorten(text)}: give {bundled.NAME}, a path to a .gguf file, or {hub.PREFIX}user/repo[:QUANT].{hint}"
         )
-    with file_errors(path):
-        return StoredModel(str(path), path.stem, path, path.stat().st_size)
+    return local_model(str(path), path)

@@ -13,7 +13,7 @@ from quintet.server.call import Call
 from quintet.server.guard import Guard
 from quintet.server.http import ClientGoneError
 from quintet.server.telemetry import Observer
-from quintet.service import Job
+from quintet.service.job import Job
 
 _CLIENT_LEFT = 499
 _BROKEN = 500

@@ -11,9 +11,7 @@ from quintet.config import ServerConfig
 from quintet.dialects.catalog import PROVIDERS
 from quintet.engines.registry import Registry
 from quintet.errors import BodyTooLarge, NotFound, Overloaded, QuintetError, SlowBody
-from quintet.executor import FairExecutor
 from quintet.keys.limits import Limiter, nothing_spent
-from quintet.keys.sources import key_sources
 from quintet.ledger.ledger import Ledger
 from quintet.server import pages
 from quintet.server.accounts import Accounts
@@ -45,31 +43,40 @@ METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS",
 
 
 def create_app(
-    models: Registry, config: ServerConfig, *, source: Source | None = None, keep_alive: float = KEEP_ALIVE, ledger: Ledger | None = None
+    models: Registry,
+    config: ServerConfig,
+    *,
+    source: Source | None = None,
+    keep_alive: float = KEEP_ALIVE,
+    ledger: Ledger | None = None,
+    auth: Auth | None = None,
 ) -> ASGIApp:
     """The application that serves ``models``; it closes them when the server shuts down.
 
-    Run it with uvicorn's ``server_header=False``. The ``ledger``'s clock must be the source's.
+    Run it with uvicorn's ``server_header=False``. The clock of ``ledger`` and ``auth``, if they are given, must be the source's.
 
     Raises:
         KeyFileError: a file of keys is missing, unsafe or malformed.
         ProxyError: a trusted proxy is no network.
     """
-    return App(models, config, source or Source(), keep_alive, ledger)
+    source = source or Source()
+    return App(models, config, source, keep_alive, ledger, auth or Auth.of(config, source.clock, source.now))
 
 
 class App:
     """See ``create_app``."""
 
-    def __init__(self, registry: Registry, config: ServerConfig, source: Source, keep_alive: float, ledger: Ledger | None) -> None:
+    def __init__(
+        self, registry: Registry, config: ServerConfig, source: Source, keep_alive: float, ledger: Ledger | None, auth: Auth
+    ) -> None:
         self._registry = registry
         self._source = source
-        self._auth = Auth(config.api_keys, config.admin_key, key_sources(config), source.clock, source.now)
+        self._auth = auth
         self._proxies = Proxies(config.trusted_proxy)
         self._telemetry = Telemetry(registry.entries, source.clock, ledger)
         models = Models(registry, int(source.now()))
         probes = Probes(registry, self._telemetry)
-        executor = FairExecutor()
+        executor = registry.executor
         gate = Gate(Limiter(config.max_per_key, source.clock, source.now, ledger.spent if ledger else nothing_spent))
         completions = Completions(models, gate, source, config, self._telemetry, Accounts(ledger), keep_alive, executor)
         once = Once(config.max_body_bytes, source.clock)

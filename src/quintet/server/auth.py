@@ -6,10 +6,12 @@ import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from quintet.config import ServerConfig
 from quintet.errors import Forbidden, NotAuthorized, NotFound
 from quintet.keys.key import NOBODY, Key, Scope
 from quintet.keys.lockout import Lockout
 from quintet.keys.ring import KeyRing, KeySource
+from quintet.keys.sources import key_sources
 
 _SCHEME = b"bearer "
 _REFUSAL = "Missing or wrong API key; send it as 'Authorization: Bearer KEY'."
@@ -62,6 +64,21 @@ class Auth:
         admins = [_chosen(admin, Scope.ADMIN)] if admin else []
         self._ring = KeyRing((*given, *admins), sources, clock, now)
         self._lockout = Lockout(clock)
+        self._beside = len({key.digest for key in admins} - {key.digest for key in given})
+
+    @classmethod
+    def of(cls, config: ServerConfig, clock: Callable[[], float], now: Callable[[], float]) -> Auth:
+        """As a server's settings have it.
+
+        Raises:
+            KeyFileError: a file of keys is missing, unsafe or malformed.
+        """
+        return cls(config.api_keys, config.admin_key, key_sources(config), clock, now)
+
+    @property
+    def keys(self) -> int | None:
+        """Those in force now, without the admin's; ``None`` = none is needed."""
+        return None if self._open else self._ring.live - self._beside
 
     def require(self, headers: RawHeaders, address: str) -> Caller:
         """Check raw ASGI headers; without keys everybody is welcome.

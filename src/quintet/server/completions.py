@@ -30,7 +30,8 @@ from quintet.server.metrics import Telemetry
 from quintet.server.models import Models
 from quintet.server.sse import DONE, EVENTS, JSON, SlowAnswer, frames
 from quintet.server.telemetry import Observer
-from quintet.service import Job, Service
+from quintet.service.job import Job
+from quintet.service.service import Service
 
 _log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from quintet.errors import OverLimit
 from quintet.keys.limits import Lease, Limiter
 from quintet.request import CompletionRequest
 from quintet.server.call import Call
-from quintet.service import Job
+from quintet.service.job import Job
 
 
 class Gate:

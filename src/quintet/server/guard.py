@@ -11,7 +11,7 @@ from quintet.dialects.base import failed
 from quintet.errors import DeadlineExceeded, Overloaded, QuintetError
 from quintet.events import ChoiceDone, Event, Failed, Finish
 from quintet.server.asgi import Receive
-from quintet.service import Job
+from quintet.service.job import Job
 
 
 class Deadline:

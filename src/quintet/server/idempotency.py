@@ -169,6 +169,7 @@ class Recording:
         finally:
             leaving.cancel()
         if self._failure is not None:
+            http.limits = self.http.limits  # the refusal goes out on the client's own request
             raise self._failure
 
     def trim(self, most: int) -> None:

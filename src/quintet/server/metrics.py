@@ -14,7 +14,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from quintet.backends.base import BATCH_TOKENS, Health
+from quintet.backends.base import BATCH_TOKENS, Health, State
 from quintet.ledger.ledger import Ledger
 from quintet.ledger.stats import BOUNDS
 
@@ -149,6 +149,7 @@ class _Engines(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The metrics, as they are now."""
+        yield self._gauge("quintet:engine_ready", "1 while the engine takes work and makes sound progress; else 0.", _ready)
         yield self._gauge("vllm:num_requests_running", "Sequences in the batch.", lambda health: health.running)
         yield self._gauge("vllm:num_requests_waiting", "Sequences in the queue.", lambda health: health.waiting)
         yield self._gauge("vllm:kv_cache_usage_perc", "Share of the KV cache's pages that sequences hold; 1 = all.", _usage)
@@ -196,7 +197,7 @@ class _Engines(Collector):
         return family
 
 
-_REASONS = ("crashed", "hung", "unstarted", "changed")
+_REASONS = ("crashed", "hung", "unstarted", "changed", "unsound")
 _COUNTS: tuple[tuple[str, str, Callable[[Health], int]], ...] = (
     ("quintet:engine_steps", "Engine steps finished.", lambda h: h.counts.steps),
     ("quintet:prefill_tokens", "Tokens computed in prefill; neither cached ones nor those a sample shares.", lambda h: h.counts.prefilled),
@@ -227,6 +228,10 @@ class _Ledger(Collector):
         yield GaugeMetricFamily("quintet:ledger_rows_spooled", "Rows only in memory as they cannot be written.", self._ledger.spooled)
         buckets = list(zip([*map(floatToGoString, BOUNDS), "+Inf"], accumulate(stats.commits), strict=True))
         yield HistogramMetricFamily("quintet:ledger_write_seconds", "Time of a commit.", buckets, stats.seconds)
+
+
+def _ready(health: Health) -> float:
+    return float(health.state is State.READY)
 
 
 def _memory(health: Health) -> float:

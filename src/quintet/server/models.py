@@ -88,7 +88,7 @@ class Models:
 
     def _entry(self, name: str) -> ServedModel:
         entry = self._registry.find(name).entry
-        there = entry.backend is not None and entry.health().state in (State.READY, State.STALLED)
+        there = entry.backend is not None and entry.health().state in (State.READY, State.STALLED, State.UNSOUND)
         return ServedModel(name, self._created, entry.backend.capabilities.context if there and entry.backend else None)
 
 

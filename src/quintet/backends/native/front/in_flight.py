@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from quintet.backends.native.front.restarts import BLAME, LESS_BLAME, Suspects
+from quintet.backends.native.front.soundness import Soundness
 from quintet.backends.native.wire.messages import Abort, Submit
 from quintet.events import Finish, TokenEvent
 
@@ -64,6 +65,7 @@ class InFlight:
         self._first = 0  # of those held, how many of these are left
         self._up = False
         self._lives: Counter[str] = Counter()  # sequences that have not ended, by tenant
+        self.soundness = Soundness()
         self.ended = 0
         """Sequences that the engine has ended, in all."""
         self.refused = 0
@@ -110,6 +112,8 @@ class InFlight:
         request.stream.push(batch)
         self._ended(request, before - request.stream.open)
         self.ended += before - request.stream.open
+        if batch[-1].finish is Finish.ERROR or self.soundness.doubted:
+            self.soundness.see(request.submit.prompts, batch)
         if not request.stream.open:
             del self._in_flight[request_id]
             if self._suspects and batch[-1].finish in (Finish.EOS, Finish.LENGTH):
@@ -126,13 +130,19 @@ class InFlight:
         self._first = len(self._held)
         self._next()
 
-    def down(self) -> None:
-        """The engine is gone: end what it took with it, and keep what can be run again without anybody noticing."""
+    def down(self, *, unsound: bool = False) -> None:
+        """The engine is gone: end what it took with it, and keep what can be run again without anybody noticing.
+
+        Args:
+            unsound: it was ended for that; else what it was computing may be the cause.
+        """
         computed = [request for request in self._in_flight.values() if request.computed]
         # In this order, so that of equal requests the one with more blame counts.
         shares = {self._key(request): LESS_BLAME for request in computed if request.stream.delivered}
         shares |= {self._key(request): BLAME for request in computed if not request.stream.delivered}
-        self._suspects.blame(shares, self._clock())
+        self.soundness.restarted(unsound=unsound)
+        if not unsound:
+            self._suspects.blame(shares, self._clock())
         self._up, self._alone, self._trial, self._first = False, False, None, 0
         self._held.clear()
         for request in list(self._in_flight.values()):

@@ -14,7 +14,8 @@
 
 The first starts follow a death at once; how long others wait depends on how many starts in a row failed, and on how many deaths there were
 lately (``restarts``). ``STALLED`` is ``READY`` seen from outside while nothing moves, though work waits or the worker was asked;
-``DRAINING`` is a matter of the verbs (``engine``).
+``UNSOUND`` while nothing that it computes is a number, and a new start has not helped (``soundness``); ``DRAINING`` is a matter of the
+verbs (``engine``).
 
 At a death, what clients have seen decides (``in_flight``): a request of which a part was delivered breaks off, every other is run again,
 those that were being computed one at a time, for one of them may be the cause. A link that cannot restart its worker (a thread's) dies with
@@ -37,6 +38,7 @@ from quintet.backends.native.front.link import Link
 from quintet.backends.native.front.pace import Pace
 from quintet.backends.native.front.pressure import Pressure
 from quintet.backends.native.front.restarts import GIVEN_UP, OFTEN, WINDOW_S, Deaths, pause
+from quintet.backends.native.front.soundness import UNSOUND_AT
 from quintet.backends.native.front.statistics import Statistics
 from quintet.backends.native.front.stream import Stream
 from quintet.backends.native.front.watchdog import LOAD_STALL_S, STALL_S, Watchdog
@@ -95,6 +97,7 @@ class Supervisor:
         self._failures = 0  # starts in a row that did not reach readiness
         self._killed = ""  # which of the ``Incidents`` the worker was killed for
         self._incidents = Incidents()
+        self._unsound = False  # as was told last
         self._timers: dict[str, Timer] = {}
         self._again = 0.0  # when the next start is, while it is waited for
         self.state = State.LOADING
@@ -144,7 +147,9 @@ class Supervisor:
         """The state as others see it, without counting up what was done: every request asks for it."""
         if draining and self.state is not State.CLOSED:
             return State.DRAINING
-        return State.STALLED if self.stalled else self.state
+        if self.stalled:
+            return State.STALLED
+        return State.UNSOUND if self.state is State.READY and self._work.soundness.unsound else self.state
 
     def retry_after(self, ends: int, *, draining: bool) -> float:
         """Seconds after which a client that is refused now is to come again.
@@ -217,7 +222,23 @@ class Supervisor:
             pieces = self.capabilities.pieces
             for request_id, rows in message.events.items():
                 self._work.push(request_id, [row.event(pieces) for row in rows])
+            self._judge()
         self._see()
+
+    def _judge(self) -> None:
+        """Whether what was computed are numbers: a worker that has lost them is started again, once until it has them again."""
+        soundness = self._work.soundness
+        if soundness.unsound is self._unsound:
+            return
+        self._unsound = soundness.unsound
+        if not self._unsound:
+            _log.warning("the engine computes finite values again")
+        elif self._link.restarts and not soundness.renewed:
+            _log.error("%d different prompts in a row gave values that are not finite: the engine's memory may be broken.", UNSOUND_AT)
+            self._unsound = False
+            self._kill("unsound")
+        else:
+            _log.error("%d different prompts in a row gave values that are not finite; the engine is unsound.", UNSOUND_AT)
 
     def _see(self) -> None:
         self._pace.see(self._clock(), self._work.ended, working=self._work.live > 0 and self.state is State.READY)
@@ -243,12 +264,12 @@ class Supervisor:
             self._end_all(Finish.ERROR, DIED)
             return
         self._count("unstarted" if not message.started else self._killed or "crashed")
-        self._killed = ""
+        unsound, self._killed = self._killed == "unsound", ""
         deaths = self._deaths.add(self._clock())
         wait = pause(self._failures, deaths)
         often = f", for it has ended {deaths} times in {WINDOW_S / 60:.0f} minutes" if deaths >= OFTEN else ""
         _log.error("%s It is started again%s%s.", message.reason or "the engine ended.", f" in {wait:g} s" if wait else "", often)
-        self._work.down()
+        self._work.down(unsound=unsound)
         if self._failures < GIVEN_UP:
             self.state, self.progress = State.LOADING, 0.0
         else:

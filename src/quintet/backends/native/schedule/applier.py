@@ -56,7 +56,7 @@ class Applier:
             self._kv.publish(seq)
         if segment.score and scores is None:
             for member in group.live:
-                self.end(member, Finish.ERROR, events, NUMERICAL)
+                self.end(member, Finish.ERROR, events, NUMERICAL, Blame.NUMBERS)
             return
         self._emit.echo(group, segment.echo, scores, events)
         if segment.completes and not seq.max_tokens:

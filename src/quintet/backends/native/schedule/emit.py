@@ -12,7 +12,7 @@ NUMERICAL = "The model produced values that are not finite."
 """Client-safe reason of a sequence that ended because its logits were NaN or infinite."""
 
 REFUSED = {
-    Outcome.NOT_FINITE: (NUMERICAL, Blame.SERVER),
+    Outcome.NOT_FINITE: (NUMERICAL, Blame.NUMBERS),
     Outcome.NOTHING_LEFT: ("The request's own controls ban every token that could come next.", Blame.REQUEST),
     Outcome.NO_WAY_ON: ("The guide is too complex to be followed to its end.", Blame.REQUEST),
 }

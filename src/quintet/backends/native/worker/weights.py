@@ -11,6 +11,7 @@ from quintet.backends.native.core.cpu import Cpu
 from quintet.backends.native.core.runner import NativeRunner
 from quintet.config import Quantize
 from quintet.errors import ModelError
+from quintet.models.files import parts
 from quintet.models.gguf import open_model
 from quintet.models.quantize import settled
 
@@ -48,7 +49,7 @@ def load_weights(
 
 
 class _Digest:
-    """Hash of the weights file and of what else decides the bits, computed beside the packing."""
+    """Hash of the weights' files and of what else decides the bits, computed beside the packing."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -65,9 +66,10 @@ class _Digest:
     def _read(self) -> None:
         buffer = bytearray(1 << 20)
         try:
-            with self._path.open("rb", buffering=0) as file:
-                while size := file.readinto(buffer):
-                    self._hash.update(memoryview(buffer)[:size])
+            for part in parts(self._path):
+                with part.open("rb", buffering=0) as file:
+                    while size := file.readinto(buffer):
+                        self._hash.update(memoryview(buffer)[:size])
         except OSError as error:
             self._error = error
 

@@ -1,0 +1,197 @@
+"""A request under way: its work is started, what comes back is joined and counted, and what nobody wants any more is stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+
+from quintet.backends.base import Backend
+from quintet.events import NO_DRAFTS, Blame, Event, Failed, Finish, Finished, TokenEvent, Usage
+from quintet.inputs.sequence import Prepared
+from quintet.request import CompletionRequest
+from quintet.service.fan_out import by_first, candidates_of, choices_of, echoes_of, text_of, wants_entries
+from quintet.service.watch import Watch
+from quintet.text.best_of import BestOf
+from quintet.text.lines import LineLimit
+
+_log = logging.getLogger(__name__)
+
+SETTLE_S = 1.0
+"""Seconds that an engine may take to say what became of work that was called off."""
+
+_BROKEN = "The engine stopped before the request was complete."
+
+
+class Job:
+    """A prepared request: iterate over ``events()`` once."""
+
+    def __init__(self, backend: Backend, prepared: Prepared, request: CompletionRequest, watch: Watch) -> None:
+        self._backend = backend
+        self._prepared = prepared
+        self._watch = watch
+        self._candidates = candidates_of(request)
+        pieces = backend.capabilities.pieces
+        texts = [text_of(prompt, pieces) if request.echo or wants_entries(request) else "" for prompt in request.prompts]
+        echoes = echoes_of(request, prepared, texts, pieces)
+        self._echoes = by_first(echoes, prepared, self._candidates)
+        self._choices = choices_of(request, prepared, texts, echoes, pieces)
+        rules = request.stop
+        self._limits = [LineLimit(rules.indent, rules.seconds) for _ in self._choices if rules.indent or rules.seconds]
+        self._best_of = BestOf(self._candidates, request.n) if self._candidates > request.n else None
+        self._scores = request.logprobs is not None
+        self._running = len(self._choices)  # sequences whose terminal event has not come
+        self._cached: dict[int, int] = {}
+        self._computed: dict[int, int] = {}  # tokens of prompts that gave none
+        self._drafts = NO_DRAFTS
+        self._stream: AsyncIterator[Sequence[TokenEvent]] | None = None
+        self._read = False  # someone iterates over the events
+        self._ended = False
+        self._cancelled = False
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens so far, valid at any time; of work that was called off final once it is ``settled``.
+
+        A prompt counts once, as far as it was computed, and as cached only what no sample of it had to compute. Completion tokens go
+        up to and include the one that ended the choice, be it the end-of-sequence token or the one that completed a stop string; those
+        of ``best_of`` candidates that are not returned count too (OpenAI's page: it "can quickly consume your token quota").
+        """
+        prompts = sum(map(self._prompt_tokens, range(len(self._choices) // self._candidates)))
+        completions = sum(choice.completion_tokens for choice in self._choices)
+        reasoning = sum(choice.reasoning_tokens for choice in self._choices)
+        # Of a draft with which the text went beyond its stop string the part after it was accepted too, and is not in the completion.
+        accepted = min(self._drafts.accepted, completions)
+        return Usage(prompts, completions, sum(self._cached.values()), reasoning, accepted, self._drafts.rejected)
+
+    @property
+    def most_tokens(self) -> int:
+        """What ``usage`` may come to at most: the prompts, and all that each choice may be long."""
+        sequences = self._prepared.sequences
+        prompts = sum(len(sequence.tokens) for sequence in sequences[:: self._candidates])
+        return prompts + sum(sequence.max_tokens for sequence in sequences)
+
+    def _prompt_tokens(self, prompt: int) -> int:
+        first = prompt * self._candidates
+        if any(choice.completion_tokens for choice in self._choices[first : first + self._candidates]):
+            return len(self._prepared.sequences[first].tokens)
+        return self._computed.get(prompt, 0)
+
+    def require_room(self) -> None:
+        """Nothing if the engine would take all of the job now. That holds until the event loop gets its turn.
+
+        Raises:
+            Loading, Overloaded, EngineFailed, TooManyRequests: it would not.
+        """
+        self._backend.require_room(len(self._choices), self._prepared.tenant)
+
+    def start(self) -> None:
+        """Start the work; idempotent. If nothing was awaited since ``require_room`` or ``prepare``, there is still room."""
+        if self._stream is None and not self._cancelled:
+            self._watch.submit()
+            self._stream = self._backend.submit(self._prepared)
+
+    async def events(self) -> AsyncGenerator[list[Event], None]:
+        """Start the work, if it has not begun, and give its events, those of an engine step together; never an empty list."""
+        if self._read:
+            raise RuntimeError("a job runs once")
+        self._read = True
+        self.start()
+        if self._stream is None:
+            yield self._never_ran()
+            return
+        try:
+            async for batch in self._stream:
+                self._watch.saw(batch)
+                if events := self._step(batch):
+                    yield events
+                if self._ended:
+                    return
+            yield self._fail(_BROKEN)
+        except Exception:  # a broken backend, or a fault of ours: the client is still owed an end
+            _log.exception("request %d broke", self._prepared.request_id)
+            yield self._fail(_BROKEN)
+        finally:
+            self._stop()
+            if isinstance(self._stream, AsyncGenerator):
+                await self._stream.aclose()
+
+    def cancel(self) -> None:
+        """Stop all work; idempotent. Choices that still run end with ``Finish.ABORT``, if anyone still reads ``events()``."""
+        self._cancelled = True
+        if self._stream is not None:
+            self._stop()
+
+    async def settled(self) -> None:
+        """Wait until the engine says what became of work that was called off: a step, and no longer than ``SETTLE_S``."""
+        if self._stream is None or not self._running:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SETTLE_S):
+                async for batch in self._stream:
+                    self._step(batch)
+
+    def _step(self, batch: Sequence[TokenEvent]) -> list[Event]:
+        events: list[Event] = []
+        for event in batch:
+            if event.prompt:
+                self._add_echo(event)
+                continue
+            self._echoes.pop(event.seq, None)  # it is complete, and its samples have it
+            if event.finish is not None:
+                self._count_end(event)
+            choice = self._choices[event.seq]
+            if choice.done:
+                continue  # a stop string ended it; these tokens were on their way
+            if event.finish is Finish.ERROR:
+                return events + self._fail(event.error or _BROKEN, event.blame)
+            new = self._feed(event)
+            events += new
+            if event.finish is None and self._choices[event.seq].done:
+                self._backend.abort(self._prepared.request_id, event.seq)
+        if not self._running:
+            self._ended = True
+            events.append(Finished(self.usage, self._watch.timing()))
+        return events
+
+    def _add_echo(self, event: TokenEvent) -> None:
+        for echo in self._echoes.get(event.seq, ()):
+            echo.add(self._shown(event))
+
+    def _shown(self, event: TokenEvent) -> TokenEvent:
+        """The ranking of ``best_of`` needs log-probabilities that the client need not have asked for."""
+        return event if self._scores or event.logprob is None else event.without_scores()
+
+    def _feed(self, event: TokenEvent) -> Sequence[Event]:
+        choice = self._choices[event.seq]
+        if self._limits:
+            new, ended = self._limits[event.seq].feed(choice.feed(event), self._watch.generating)
+            return [*new, choice.end()] if ended else new
+        if self._best_of is None:
+            return choice.feed(event)
+        return self._best_of.feed(event, choice.feed(self._shown(event)))
+
+    def _count_end(self, event: TokenEvent) -> None:
+        self._running -= 1
+        prompt = event.seq // self._candidates
+        called_off = event.finish in (Finish.ABORT, Finish.ERROR)
+        computed = event.computed if called_off else len(self._prepared.sequences[event.seq].tokens)
+        self._computed[prompt] = max(computed, self._computed.get(prompt, 0))
+        self._drafts = self._drafts.plus(event.drafts)
+        self._cached[prompt] = min(event.cached_tokens, self._cached.get(prompt, event.cached_tokens))
+
+    def _fail(self, message: str, blame: Blame = Blame.SERVER) -> list[Event]:
+        self._ended = True
+        return [Failed(message, blame)]
+
+    def _never_ran(self) -> list[Event]:
+        events: list[Event] = []
+        for seq in range(len(self._choices)):
+            events += self._feed(TokenEvent(seq, -1, finish=Finish.ABORT))
+        return [*events, Finished(self.usage, self._watch.timing())]
+
+    def _stop(self) -> None:
+        """Abort what runs; a request whose sequences have all ended is left alone."""
+        if self._running:
+            self._backend.abort(self._prepared.request_id)

@@ -1,0 +1,67 @@
+"""Makes jobs of requests, after everything that can be refused was."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from functools import partial
+
+from quintet.backends.base import Backend
+from quintet.executor import FairExecutor
+from quintet.inputs.answer_size import require_answer_size
+from quintet.inputs.prepare import INLINE_CHARS, Preparer
+from quintet.inputs.sequence import Prepared
+from quintet.request import CompletionRequest
+from quintet.service.fan_out import require_choices, specs_of
+from quintet.service.job import Job
+from quintet.service.watch import Watch
+
+_ids = itertools.count(1)  # of requests, in whichever engine: a client's own names mean nothing there
+
+
+class Service:
+    """Runs completion requests on one backend.
+
+    Args:
+        preparer: for the same backend.
+        clock: seconds, monotonic.
+        max_logprobs: most of an answer; ``None`` = any number.
+        executor: for what takes long; ``None`` = it may be done here and now.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        preparer: Preparer,
+        clock: Callable[[], float],
+        max_logprobs: int | None = None,
+        executor: FairExecutor | None = None,
+    ) -> None:
+        self._backend = backend
+        self._preparer = preparer
+        self._clock = clock
+        self._max_logprobs = max_logprobs
+        self._executor = executor
+
+    async def prepare(self, request: CompletionRequest, tenant: str = "", weight: int = 1) -> Job:
+        """Check and tokenise; nothing is started, and the job may simply be dropped.
+
+        Args:
+            tenant, weight: who asks, and what share is theirs; see ``Prepared``.
+
+        Raises:
+            BadRequest: more choices than the engine offers, a larger answer than is allowed, and all that the preparer refuses.
+            Loading, Overloaded, EngineFailed, TooManyRequests: the engine takes no work now, or none of this tenant.
+        """
+        watch = Watch(self._clock)
+        self._backend.require_room(1, tenant)  # where not even one sequence fits, nothing need be tokenised
+        require_choices(request, self._backend.capabilities)
+        specs = specs_of(request)
+        sequences = await self._preparer.prepare(specs, tenant)
+        if self._max_logprobs is not None:
+            require_answer_size(request, sequences, self._max_logprobs)
+        make = partial(Job, self._backend, Prepared(next(_ids), sequences, tenant, weight), request, watch)
+        executor = self._executor if sum(map(len, request.prompts)) > INLINE_CHARS else None
+        job = make() if executor is None else await executor.run(tenant, make)
+        job.require_room()  # others may have come meanwhile; nothing can between this and ``start``
+        return job
