@@ -36,11 +36,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     f"{NATIVE}.front": {f"{NATIVE}.{room}" for room in ("front", "worker", "wire", "core")}
     | {"backends.base", "inputs", "guides", "models.pieces", "children", "machine"},
     f"{NATIVE}.worker": {f"{NATIVE}.{room}" for room in ("worker", "schedule", "wire", "draft", "core")}
-    | {"backends.base", "backends.toy", "inputs", "guides", "logs", "models", "children"},
+    | {"backends.base", "backends.toy", "inputs", "guides", "logs", "models", "children", "machine"},
     f"{NATIVE}.schedule": {f"{NATIVE}.{room}" for room in ("schedule", "wire", "draft", "core")} | {"backends.base", "inputs", "guides"},
     f"{NATIVE}.wire": {f"{NATIVE}.wire", f"{NATIVE}.core", "backends.base", "inputs"},
     f"{NATIVE}.draft": {f"{NATIVE}.draft", "guides"},
-    f"{NATIVE}.core": {f"{NATIVE}.core", "inputs.tokenizer", "models.spec", "models.quantize"},
+    f"{NATIVE}.core": {f"{NATIVE}.core", "inputs.tokenizer", "models.spec"},
     NATIVE: set(),
     "backends": set(),
     **{value: set() for value in VALUES},
@@ -67,7 +67,13 @@ IMPORTERS = {
     "sentencepiece": ("models/spm.py",),
     "llguidance": ("guides/matcher.py",),
     "quintet._core": ("backends/native/core/",),
-    "msgspec": ("dialects/", "server/", "backends/native/wire/", *(f"{name}.py" for name in VALUES)),
+    "msgspec": (
+        "dialects/",
+        "server/",
+        "backends/native/wire/",
+        "backends/native/worker/pack_directory.py",
+        *(f"{name}.py" for name in VALUES),
+    ),
     "numpy": ("backends/", "guides/"),
 }
 """Foreign library -> where in ``quintet`` it may be imported. A library not named here may be imported nowhere."""

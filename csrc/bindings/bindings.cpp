@@ -81,6 +81,8 @@ Config config_from(const nb::dict& d) {
   return c;
 }
 
+using View = nb::ndarray<nb::numpy, const uint8_t, nb::ndim<1>>;
+
 // A model and the buffer of logits that its callers read; one caller at a time, checked.
 class PyModel {
   using Buffer = std::shared_ptr<std::vector<float>>;
@@ -92,6 +94,14 @@ class PyModel {
     nb::gil_scoped_release release;
     const std::lock_guard lock(cpu_->turn);
     model_.set(name, type, rows, cols, data.data(), data.size(), floats_from(quantize));
+  }
+
+  // A view of what the model keeps; it must not outlive the model.
+  std::span<const uint8_t> packed(const std::string& name) { return model_.packed(name); }
+
+  void give(const std::string& name, const std::string& type, int rows, int cols, In<uint8_t, 1> data, const std::string& quantize) {
+    model_.give(name, type, rows, cols, data.data(), data.size(), floats_from(quantize));
+    given_.push_back(std::move(data));
   }
 
   Out<uint8_t, 2> forward(In<int32_t, 1> tokens, In<int32_t, 1> lengths, In<int32_t, 1> starts, In<int32_t, 2> tables,
@@ -140,6 +150,7 @@ class PyModel {
 
  private:
   std::shared_ptr<Cpu> cpu_;
+  std::vector<In<uint8_t, 1>> given_;  // what the model reads, and others own
   Model model_;
   Buffer logits_ = std::make_shared<std::vector<float>>();
 };
@@ -157,16 +168,19 @@ NB_MODULE(_core, m) {
   });
   nb::class_<Cpu> cpu(m, "Cpu");
   cpu.def(nb::init<const std::string&, int>(), "isa"_a = "", "threads"_a = 1).def_prop_ro("isa", [](Cpu& c) { return c.kernels.name; });
+  bind_packs(m);
   bind_sampling(m, cpu);
-  m.def(
-      "packed_bytes",
-      [](const std::string& type, int rows, int cols, const std::string& quantize) {
-        return packed_bytes(type, rows, cols, floats_from(quantize));
-      },
-      "type"_a, "rows"_a, "cols"_a, "quantize"_a);
   nb::class_<PyModel>(m, "Model")
       .def(nb::init<const nb::dict&, std::shared_ptr<Cpu>>(), "config"_a, "cpu"_a)
       .def("set", &PyModel::set, "name"_a, "type"_a, "rows"_a, "cols"_a, "data"_a, "quantize"_a)
+      .def(
+          "packed",
+          [](nb::handle_t<PyModel> self, const std::string& name) {
+            const auto found = nb::cast<PyModel&>(self).packed(name);
+            return View(found.data(), {found.size()}, self);
+          },
+          "name"_a)
+      .def("give", &PyModel::give, "name"_a, "type"_a, "rows"_a, "cols"_a, "data"_a, "quantize"_a)
       .def("finish", [](PyModel& p) { p.model().finish(); })
       .def(
           "allocate", [](PyModel& p, int pages) { p.model().allocate(pages); }, "pages"_a)

@@ -39,6 +39,7 @@ inline Floats floats_from(const std::string& quantize) {
   return quantize == "q8" ? Floats::q8 : quantize == "q4" ? Floats::q4 : Floats::kept;
 }
 
+void bind_packs(nb::module_& m);
 void bind_sampling(nb::module_& m, nb::class_<Cpu>& cpu);
 
 }  // namespace quintet

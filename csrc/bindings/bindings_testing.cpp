@@ -2,6 +2,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 #include "bindings/bindings_sampling.h"
+#include "checksum.h"
 #include "cpu.h"
 #include "kernels/pack.h"
 
@@ -73,6 +74,7 @@ NB_MODULE(_core_testing, m) {
   m.def("tensor_types", &tensor_types);
   m.def("pack_roundtrip", &pack_roundtrip, "type"_a, "rows"_a, "cols"_a, "raw"_a, "row_order"_a = std::vector<int>{}, "quantize"_a = "q8");
   m.def("product", &product, "cpu"_a, "type"_a, "rows"_a, "cols"_a, "raw"_a, "x"_a);
+  m.def("checksum_portable", [](In<uint8_t, 1> data) { return checksum_portable(data.data(), data.size()); }, "data"_a);
   m.def("uniform", &uniform_of, "seed"_a, "position"_a, "word"_a);
   m.def("distribution", &distribution_of, "cpu"_a, "sampler"_a, "logits"_a, "position"_a, "masks"_a.none());
   m.def("surprise_bound", [](const PySampler& s) { return s.sampler.surprise_bound(); }, "sampler"_a);

@@ -158,10 +158,7 @@ size_t raw_bytes(const std::string& type, int rows, int cols) {
   return t.row_bytes(cols) * size_t(rows);
 }
 
-namespace {
-
-// Without its data.
-Packed shape_of(const std::string& type, int rows, int cols, Floats floats) {
+Packed packed_shape(const std::string& type, int rows, int cols, Floats floats) {
   raw_bytes(type, rows, cols);  // checks the shape
   require(cols % kBlock == 0, "columns of a packed matrix must be a multiple of 32, got " + std::to_string(cols));
   Packed out{find_type(type, cols).packed_as(floats), rows, cols, 0, nullptr};
@@ -171,12 +168,8 @@ Packed shape_of(const std::string& type, int rows, int cols, Floats floats) {
   return out;
 }
 
-}  // namespace
-
-size_t packed_bytes(const std::string& type, int rows, int cols, Floats floats) { return shape_of(type, rows, cols, floats).bytes(); }
-
 Packed pack_empty(const std::string& type, int rows, int cols, Floats floats, Arena& arena) {
-  Packed out = shape_of(type, rows, cols, floats);
+  Packed out = packed_shape(type, rows, cols, floats);
   out.data = arena.take(out.bytes());
   return out;
 }

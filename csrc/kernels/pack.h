@@ -12,6 +12,8 @@
 // bf16, likewise 8: w[k/2][lane][k%2], so that a register of pairs is two of floats after a shift and a mask
 //
 // Rows past N in the last tile are zero (q=0, d=0, m=0).
+//
+// Files keep these tiles (packs, docs/decisions/0025). So whoever changes a layout above, or which format a type gets, raises kLayout.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -20,6 +22,8 @@
 #include "memory.h"
 
 namespace quintet {
+
+constexpr int kLayout = 1;
 
 enum class Format { q4, q8, f32, f16, bf16 };
 
@@ -33,7 +37,7 @@ struct Packed {
   Format format;
   int rows, cols;     // N, K as given
   size_t tile_bytes;  // stride between tiles of 16 columns
-  uint8_t* data;      // the arena's
+  uint8_t* data;      // the arena's, or given
   int tiles() const { return (rows + 15) / 16; }
   int blocks() const { return cols / 32; }
   size_t bytes() const { return tile_bytes * size_t(tiles()); }
@@ -52,14 +56,12 @@ size_t raw_bytes(const std::string& type, int rows, int cols);
 // scale and minimum (of types that compute them: K, IQ but IQ4_NL). The rest (floats, Q5_1, and types with a scale per 16) is quantised to 8
 // bits per block of 32 by the block's largest magnitude, unless `floats` says otherwise of a float type. Tiles [tile0, tile1) only, so that
 // callers can split the work.
+Packed packed_shape(const std::string& type, int rows, int cols, Floats floats);  // without its data
 Packed pack_empty(const std::string& type, int rows, int cols, Floats floats, Arena& arena);
 void pack_tiles(Packed& out, const std::string& type, const uint8_t* raw, const std::vector<int>& row_order, int tile0, int tile1);
 
 // Dequantise one row of the raw tensor to float (the reference used by packing and by vectors such as norms and biases).
 void dequantize_row(const std::string& type, const uint8_t* raw, int row, int cols, float* out);
-
-// Bytes that such a matrix takes when it is packed.
-size_t packed_bytes(const std::string& type, int rows, int cols, Floats floats);
 
 // One row of a packed matrix back to float (embedding look-up).
 void unpack_row(const Packed& w, int row, float* out);

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 #include "kernels/kernels.h"
@@ -41,6 +42,11 @@ class Model {
   // Give one tensor, in the file's own type. Checks name, shape and length; throws std::invalid_argument. `floats`: what becomes of it if it is
   // a matrix of a float type.
   void set(const std::string& name, const std::string& type, int rows, int cols, const uint8_t* raw, size_t size, Floats floats);
+  // What `set` made of a tensor: a matrix's tiles, a vector's floats; valid until the model goes. Throws std::invalid_argument.
+  std::span<const uint8_t> packed(const std::string& name);
+  // In place of `set`: the tensor as another model of these bits has packed it. Tiles are not copied: they must outlive the model, and
+  // begin at a multiple of 64. Checks what `set` does.
+  void give(const std::string& name, const std::string& type, int rows, int cols, const uint8_t* data, size_t size, Floats floats);
   // All tensors are there; throws std::invalid_argument naming the missing ones.
   void finish();
 

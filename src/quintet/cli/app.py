@@ -28,6 +28,10 @@ _ledger = _option("--ledger", type=click.Path(path_type=Path), metavar="FILE", h
 _offline = _option("--offline", is_flag=True, help="Use only what is on this machine.")
 _threads = _option("--threads", "-t", type=click.IntRange(0, 1024), default=0, help="Compute threads; 0 = one per available CPU.")
 _context = _option("--ctx-size", "-c", type=click.IntRange(0), default=0, help="Most tokens of prompt and completion; 0 = the model's own.")
+_pack_cache = _option(
+    "--pack-cache/--no-pack-cache", default=True, help="Keep packed weights in the cache folder: a model is ready sooner the next time."
+)
+_pack_size = _option("--pack-cache-size", metavar="SIZE", default="20GiB", help="Most bytes of them; what was not used for longest goes.")
 _kv_cache = _option("--kv-cache", metavar="SIZE", default=DEFAULT_KV, help="Memory for the KV cache, e.g. 512MiB or 2GiB.")
 
 
@@ -82,6 +86,8 @@ app.command_class = configuration.Command
 @_threads
 @_kv_cache
 @_quantize
+@_pack_cache
+@_pack_size
 @_option("--toy", is_flag=True, help="Serve a deterministic toy model that needs no weights.")
 @_offline
 @_option("--timeout", type=click.FloatRange(0), metavar="SECONDS", default=0, help="Most time for one completion; 0 = no limit.")
@@ -133,6 +139,8 @@ def serve(
     threads: int,
     kv_cache: str,
     quantize: Quantize,
+    pack_cache: bool,
+    pack_cache_size: str,
     toy: bool,
     offline: bool,
     max_body: str,
@@ -161,7 +169,8 @@ def serve(
         )
     kv_bytes, tags = engines.parse_size(kv_cache), engines.parse_tags(think_tags)
     sizes = ctx_size, threads, kv_bytes, offline, max_choices, max_waiting
-    engine = engines.EngineOptions("", *sizes, tags, spm_infill, speculation == "auto", quantize)
+    packs = engines.pack_bytes(pack_cache, pack_cache_size)
+    engine = engines.EngineOptions("", *sizes, tags, spm_infill, speculation == "auto", packs, quantize)
     references = (engines.TOY,) if toy else models or ("smollm2",)
     idle = fleet.parse_seconds(idle_unload, "--idle-unload")
     served = fleet.FleetOptions(references, engine, served_model_name, alias, lazy, pin, idle)
@@ -184,6 +193,8 @@ def serve(
 @_threads
 @_kv_cache
 @_quantize
+@_pack_cache
+@_pack_size
 @_offline
 @configuration.option
 def run(
@@ -198,6 +209,8 @@ def run(
     threads: int,
     kv_cache: str,
     quantize: Quantize,
+    pack_cache: bool,
+    pack_cache_size: str,
     offline: bool,
 ) -> int:
     """Complete a prompt here in the terminal.
@@ -208,7 +221,9 @@ def run(
     from quintet.cli import engines, run
 
     model, prompt = run.model_and_prompt(list(words))
-    engine = engines.EngineOptions(model, ctx_size, threads, engines.parse_size(kv_cache), offline, quantize=quantize)
+    packs = engines.pack_bytes(pack_cache, pack_cache_size)
+    sizes = ctx_size, threads, engines.parse_size(kv_cache)
+    engine = engines.EngineOptions(model, *sizes, offline, pack_bytes=packs, quantize=quantize)
     drawn = run.draw_seed() if seed is None else seed
     return run.run(engine, run.RunOptions(prompt, max_tokens, temperature, top_p, drawn, stop))
 

@@ -12,7 +12,7 @@ from quintet.backends.native.core.packed import packed_bytes
 from quintet.config import Quantize
 from quintet.errors import ModelError
 from quintet.models.gguf import GgufFile
-from quintet.models.quantize import matrices, settled, words
+from quintet.models.quantize import chosen, settled, words
 from quintet.models.spec import ModelSpec, Tensors
 
 _FILE_TYPES = {
@@ -67,9 +67,8 @@ def describe(file: GgufFile, quantize: Quantize = "q8") -> Description:
 
 
 def weights_bytes(tensors: Tensors, quantize: Quantize) -> int:
-    """Bytes of all tensors in memory."""
-    packed = matrices(tensors)
-    return packed_bytes(tensors, quantize) + sum(4 * one.rows * one.cols for name, one in tensors.items() if name not in packed)
+    """Bytes of all tensors in memory, by a ``settled`` choice."""
+    return sum(map(packed_bytes, chosen(tensors, quantize).values()))
 
 
 def choices(file: GgufFile) -> dict[Quantize, int]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from quintet import machine
 from quintet.backends.base import Backend
 from quintet.backends.native.core.cpu import isas
-from quintet.backends.native.core.loader import PAGE, Loader
+from quintet.backends.native.core.loader import PAGE, Loader, PackCache
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.front.process import ProcessLink
 from quintet.backends.native.wire.messages import ModelSource
@@ -24,7 +24,7 @@ from quintet.guides.check import GuideCheck
 from quintet.inputs.prepare import Preparer
 from quintet.inputs.tokenizer import Tokenizer
 from quintet.models import store
-from quintet.models.files import Report, human
+from quintet.models.files import Report, human, pack_dir
 from quintet.models.gguf import open_model
 from quintet.models.quantize import settled, words
 
@@ -51,6 +51,7 @@ class EngineOptions:
         think_tags: what the model writes around its thinking; ``None`` = what its file tells.
         suffix_first: see ``Preparer``.
         speculation: see ``EngineConfig``.
+        pack_bytes: most bytes of kept packed weights; 0 = none are kept.
         quantize: what becomes of float matrices.
     """
 
@@ -64,6 +65,7 @@ class EngineOptions:
     think_tags: tuple[str, str] | None = None
     suffix_first: bool = False
     speculation: bool = True
+    pack_bytes: int = 0
     quantize: Quantize = "q8"
 
 
@@ -78,6 +80,16 @@ def parse_size(text: str, option: str = "--kv-cache") -> int:
     if found is None or unit not in _UNITS or float(found[1]) == 0:
         raise OptionError(f"{option} must be a number above 0 with a unit such as MiB or GB, got {shorten(text)}.")
     return int(float(found[1]) * _UNITS[unit])
+
+
+def pack_bytes(wanted: bool, size: str) -> int:
+    """Most bytes of kept packed weights, of ``--pack-cache`` and ``--pack-cache-size``; 0 = none are kept.
+
+    Raises:
+        OptionError: not a size.
+    """
+    most = parse_size(size, "--pack-cache-size")
+    return most if wanted else 0
 
 
 def parse_tags(text: str | None) -> tuple[str, str] | None:
@@ -161,7 +173,7 @@ class Plan:
     def _loader(self) -> Loader[Tokenizer]:
         of = self.source
         if of.path:
-            return native_loader(Path(of.path), of.threads, of.context, of.name, quantize=of.quantize)
+            return native_loader(Path(of.path), of.threads, of.context, of.name, of.isa, of.packs, of.quantize)
         from quintet.backends import toy  # computes with numpy, which a server's front does not carry otherwise
 
         return toy.toy_loader()
@@ -194,7 +206,8 @@ def plan(options: EngineOptions, report: Report) -> Plan:
     kv_tokens = options.kv_bytes // (about.kv_per_token * PAGE) * PAGE
     context = _fit(check_context(options.ctx_size, about.spec.context), about.spec.context, kv_tokens)
     threads = thread_count(options.threads)
-    source = ModelSource(str(model.path), threads, context, model.name, quantize=options.quantize)
+    packs = PackCache(str(pack_dir()), options.pack_bytes) if options.pack_bytes else None
+    source = ModelSource(str(model.path), threads, context, model.name, packs=packs, quantize=options.quantize)
     config = _config(options, options.kv_bytes)
     sizes = context, about.spec.context, chosen_isa(), threads, kv_tokens
     return Plan(model.name, about.quant, *sizes, source, config, options.think_tags, about.weights, options.suffix_first)

@@ -87,6 +87,11 @@ def cache_dir() -> Path:
     return base / "quintet" / "models"
 
 
+def pack_dir() -> Path:
+    """Where engines keep packed weights."""
+    return cache_dir() / "packs"
+
+
 def sha256(path: Path) -> str:
     """Hex digest of the whole file."""
     with path.open("rb") as file:

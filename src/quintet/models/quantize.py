@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 
 from quintet.config import Quantize
 from quintet.errors import ModelError
@@ -16,13 +17,13 @@ from quintet.models.spec import RawTensor, Tensors
 FLOATS = frozenset({"F32", "F16", "BF16"})
 """The tensor types that are quantised on load, or kept."""
 
-_MATRICES = frozenset({"embed", "output", "q", "k", "v", "o", "gate", "up", "down", "gate_exps", "up_exps", "down_exps"})
+_PARTS = frozenset({"embed", "output", "q", "k", "v", "o", "gate", "up", "down", "gate_exps", "up_exps", "down_exps"})
 _BECOME = {"q8": "quantised to 8 bits on load", "q4": "quantised to 4 bits on load", "none": "kept as they are, with float32 activations"}
 
 
-def matrices(tensors: Tensors) -> Mapping[str, RawTensor]:
+def _matrices(tensors: Tensors) -> Mapping[str, RawTensor]:
     """The tensors that are packed; the others (norms, biases, routers) are kept in float32 by any choice."""
-    return {name: tensor for name, tensor in tensors.items() if name.rpartition(".")[2] in _MATRICES}
+    return {name: tensor for name, tensor in tensors.items() if name.rpartition(".")[2] in _PARTS}
 
 
 def settled(name: str, tensors: Tensors, quantize: Quantize) -> Quantize:
@@ -36,16 +37,19 @@ def settled(name: str, tensors: Tensors, quantize: Quantize) -> Quantize:
         has = f"its matrices are {' and '.join(others)}" if others else "it has none"
         raise ModelError(f"{name}: --quantize q4 is for float weights (F32, F16, BF16), but {has}.")
     if quantize == "none" and floats and others:
-        raise ModelError(
-            f"{name}: --quantize none needs a model whose matrices are all floats; its are {' and '.join([*floats, *others])}."
-        )
+        have = " and ".join([*floats, *others])
+        raise ModelError(f"{name}: --quantize none needs a model whose matrices are all floats; they are {have}.")
     return quantize if floats else "q8"
 
 
-def of(name: str, tensors: Tensors, quantize: Quantize) -> Quantize:
-    """What becomes of one matrix, by our name."""
-    is_output = name == ("output" if "output" in tensors else "embed")
-    return "q8" if quantize == "q4" and is_output else quantize
+def chosen(tensors: Tensors, quantize: Quantize) -> Tensors:
+    """The tensors, each with what becomes of it by a ``settled`` choice."""
+    output = "output" if "output" in tensors else "embed"
+    packed = _matrices(tensors)
+    return {
+        name: replace(one, quantize=quantize) if name in packed and (quantize, name) != ("q4", output) else one
+        for name, one in tensors.items()
+    }
 
 
 def words(tensors: Tensors, quantize: Quantize) -> str:
@@ -61,7 +65,7 @@ def words(tensors: Tensors, quantize: Quantize) -> str:
 def _types(tensors: Tensors) -> tuple[list[str], list[str]]:
     """Float types of its matrices, and other types; most bytes first."""
     sizes: Counter[str] = Counter()
-    for tensor in matrices(tensors).values():
+    for tensor in _matrices(tensors).values():
         sizes[tensor.type] += tensor.data.nbytes
     names = [name for name, _ in sizes.most_common()]
     return [name for name in names if name in FLOATS], [name for name in names if name not in FLOATS]

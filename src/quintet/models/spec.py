@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from quintet.config import Quantize
+
 
 @dataclass(frozen=True, slots=True)
 class RopeSpec:
@@ -129,6 +131,7 @@ class RawTensor:
         type: GGML type name, of ``models.gguf.TENSOR_TYPES``.
         rows: output features N (1 for a vector).
         cols: input features K, contiguous.
+        quantize: what becomes of it in memory if it is a matrix of a float type, see ``models/quantize.py``.
         data: the raw bytes, a view into the memory-mapped file; length checked against type, rows and cols.
     """
 
@@ -136,6 +139,7 @@ class RawTensor:
     rows: int
     cols: int
     data: memoryview
+    quantize: Quantize = "q8"
 
 
 Tensors = Mapping[str, RawTensor]

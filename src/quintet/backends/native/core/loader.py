@@ -23,6 +23,19 @@ PAGE = 16
 
 
 @dataclass(frozen=True, slots=True)
+class PackCache:
+    """Where packed weights are kept.
+
+    Args:
+        folder: of ours alone.
+        limit: most bytes of all packs in it.
+    """
+
+    folder: str
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
 class Loaded(Generic[V]):
     """A model ready to step.
 

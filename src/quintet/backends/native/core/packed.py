@@ -1,18 +1,46 @@
-"""How much memory a model's tensors take."""
+"""What packs need of the compiled core beside the model: sizes, checksums, and memory on huge pages."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+
 from quintet import _core
-from quintet.config import Quantize
-from quintet.models.quantize import matrices, of
-from quintet.models.spec import Tensors
+from quintet.backends.native.core.cpu import Cpu
+from quintet.backends.native.core.types import U8, U32
+from quintet.models.spec import RawTensor
+
+LAYOUT: int = _core.LAYOUT
+"""Version of the tiles that a matrix is packed into; see csrc/kernels/pack.h."""
+
+_BLOCK = 32
 
 
-def packed_bytes(tensors: Tensors, quantize: Quantize) -> int:
-    """Bytes of a model's packed matrices, as ``NativeRunner.weight_bytes`` has it.
+def packed_bytes(tensor: RawTensor) -> int:
+    """Bytes that a tensor takes when it is packed. Vectors are kept as floats."""
+    if tensor.rows == 1 or tensor.cols % _BLOCK:
+        return 4 * tensor.rows * tensor.cols
+    return _core.packed_bytes(tensor.type, tensor.rows, tensor.cols, tensor.quantize)
+
+
+def checksums(cpu: Cpu, data: U8, pieces: Sequence[tuple[int, int]]) -> U32:
+    """Of each piece ``data[start : start + size]``, what csrc/checksum.h says; computed by all threads.
+
+    Args:
+        pieces: start and size.
 
     Raises:
-        ValueError: a shape that cannot be packed.
+        ValueError: a piece is not within the data.
     """
-    packed = matrices(tensors)
-    return sum(_core.packed_bytes(one.type, one.rows, one.cols, of(name, tensors, quantize)) for name, one in packed.items())
+    starts, sizes = np.array(pieces, np.int64).reshape(-1, 2).T
+    return _core.checksums(cpu, data, np.ascontiguousarray(starts), np.ascontiguousarray(sizes))
+
+
+def huge_copy(cpu: Cpu, data: U8) -> U8:
+    """A copy on huge pages, as far as the system grants them; made by all threads.
+
+    Raises:
+        MemoryError: there is no room for it.
+    """
+    return _core.huge_copy(cpu, data)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 
 import numpy as np
@@ -10,9 +10,7 @@ import numpy as np
 from quintet import _core
 from quintet.backends.native.core.cpu import Cpu
 from quintet.backends.native.core.types import F32, I32, U8, Batch
-from quintet.config import Quantize
-from quintet.models.quantize import of
-from quintet.models.spec import ModelSpec, Tensors
+from quintet.models.spec import ModelSpec, RawTensor, Tensors
 
 
 class NativeRunner:
@@ -20,18 +18,17 @@ class NativeRunner:
 
     Args:
         context: most tokens of a sequence.
-        quantize: what becomes of float matrices; ``none`` takes a model of nothing else.
+        float_activations: for a model whose matrices are all kept floats.
 
     Raises:
         ValueError: sizes the kernels cannot take.
     """
 
-    def __init__(self, spec: ModelSpec, context: int, cpu: Cpu, quantize: Quantize = "q8") -> None:
+    def __init__(self, spec: ModelSpec, context: int, cpu: Cpu, *, float_activations: bool = False) -> None:
         self.cpu = cpu
-        self._model = _core.Model(_config(spec, context, quantize), cpu)
+        self._model = _core.Model({**_config(spec, context), "float_activations": float_activations}, cpu)
         self._spec = spec
         self._context = context
-        self._quantize = quantize
 
     @property
     def vocab(self) -> int:
@@ -63,9 +60,33 @@ class NativeRunner:
         total = sum(tensor.data.nbytes for tensor in tensors.values())
         done = 0
         for name, tensor in tensors.items():
-            self._model.set(name, tensor.type, tensor.rows, tensor.cols, tensor.data, of(name, tensors, self._quantize))
+            self.pack(name, tensor)
             done += tensor.data.nbytes
             progress(done / total)
+        self._model.finish()
+
+    def pack(self, name: str, tensor: RawTensor) -> None:
+        """Pack one tensor. A runner that is given some of them computes nothing, and ``packed`` has them.
+
+        Raises:
+            ValueError: a tensor that the model does not have.
+        """
+        self._model.set(name, tensor.type, tensor.rows, tensor.cols, tensor.data, tensor.quantize)
+
+    def packed(self, name: str) -> U8:
+        """What was made of a tensor: a view, which keeps this runner's memory."""
+        return self._model.packed(name)
+
+    def give(self, tensors: Tensors, packed: Mapping[str, U8]) -> None:
+        """In place of ``take``: every tensor as it was packed before. Matrices are used where they lie.
+
+        Raises:
+            ValueError: a tensor that the model does not have, or lacks, or that is not what its type and shape are packed into.
+        """
+        for name, tensor in tensors.items():
+            if name not in packed:
+                raise ValueError(f"tensor '{name}' is missing")
+            self._model.give(name, tensor.type, tensor.rows, tensor.cols, packed[name], tensor.quantize)
         self._model.finish()
 
     def allocate(self, pages: int) -> None:
@@ -87,11 +108,10 @@ class NativeRunner:
         self._model.drop_pages(np.array(sorted(pages), np.int32))
 
 
-def _config(spec: ModelSpec, context: int, quantize: Quantize) -> dict[str, object]:
+def _config(spec: ModelSpec, context: int) -> dict[str, object]:
     """The spec in the names of csrc/model/config.h."""
     ropes = []
     for rope in spec.ropes:
         factors = rope.long_factors if rope.long_factors and context > rope.original_context else rope.freq_factors
         ropes.append({**asdict(rope), "freq_factors": list(factors)})
-    layers = [asdict(layer) for layer in spec.layers]
-    return {**asdict(spec), "context": context, "ropes": ropes, "layers": layers, "float_activations": quantize == "none"}
+    return {**asdict(spec), "context": context, "ropes": ropes, "layers": [asdict(layer) for layer in spec.layers]}

@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from quintet.backends.base import Counts, Pages
+from quintet.backends.native.core.loader import PackCache
 from quintet.config import EngineConfig, Quantize
 from quintet.errors import EngineFailed, ModelError
 from quintet.events import NO_DRAFTS, Blame, DraftCounts, Finish, TokenEvent
@@ -45,7 +46,7 @@ class ModelSource:
 
     Args:
         path: of a GGUF file; empty = the toy.
-        threads, context, isa, quantize: see ``weights.load_weights``.
+        threads, context, isa, packs, quantize: see ``weights.load_weights``.
     """
 
     path: str
@@ -53,6 +54,7 @@ class ModelSource:
     context: int | None
     name: str
     isa: str = ""
+    packs: PackCache | None = None
     quantize: Quantize = "q8"
 
 

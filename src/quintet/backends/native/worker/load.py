@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from quintet.backends.native.core.loader import Loaded, Loader
+from quintet.backends.native.core.loader import Loaded, Loader, PackCache
 from quintet.config import Quantize
 from quintet.models.gguf import read_metadata
 from quintet.models.tokenizer import Tokenizer, build_tokenizer
@@ -24,7 +24,13 @@ def load_tokenizer(path: Path, think: tuple[str, str] | None = None) -> Tokenize
 
 
 def native_loader(
-    path: Path, threads: int, context: int | None = None, name: str = "", isa: str = "", quantize: Quantize = "q8"
+    path: Path,
+    threads: int,
+    context: int | None = None,
+    name: str = "",
+    isa: str = "",
+    packs: PackCache | None = None,
+    quantize: Quantize = "q8",
 ) -> Loader[Tokenizer]:
     """How to load ``path`` for ``threads`` threads; the arguments are those of ``load_weights``.
 
@@ -35,7 +41,7 @@ def native_loader(
     def load(progress: Callable[[float], None]) -> Loaded[Tokenizer]:
         from quintet.backends.native.worker.weights import load_weights  # only where the weights are: a front needs the tokenizer alone
 
-        runner, fingerprint = load_weights(path, threads, context, isa, progress, quantize)
+        runner, fingerprint = load_weights(path, threads, context, isa, progress, packs, quantize)
         return Loaded(runner, load_tokenizer(path), name or path.stem, fingerprint, runner.cpu)
 
     return load

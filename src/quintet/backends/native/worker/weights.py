@@ -1,72 +1,130 @@
-"""A GGUF file -> a runner with its weights packed. Imports no tokenizer: a process that only computes needs none."""
+"""A model's files -> a runner with its weights packed. Imports no tokenizer: a process that only computes needs none."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from quintet import machine
 from quintet.backends.native.core.cpu import Cpu
+from quintet.backends.native.core.loader import PackCache
+from quintet.backends.native.core.packed import LAYOUT, packed_bytes
 from quintet.backends.native.core.runner import NativeRunner
+from quintet.backends.native.worker.pack_directory import Kind
+from quintet.backends.native.worker.packing import Packing
+from quintet.backends.native.worker.packs import Packs
 from quintet.config import Quantize
 from quintet.errors import ModelError
-from quintet.models.files import parts
+from quintet.models.files import human, parts
 from quintet.models.gguf import open_model
-from quintet.models.quantize import settled
+from quintet.models.quantize import chosen, settled
+from quintet.models.spec import Tensors
 
 NUMERICS = "1"
 """Raised whenever the same weights and tokens may give other bits than before; part of ``system_fingerprint``."""
 
+_SLOW = (
+    "the weights of %s, %s, are larger than the free memory, %s: they are read from the disk as they are needed; "
+    "expect a token to take up to %.0f s on a disk of 1 GB/s"
+)
+_log = logging.getLogger(__name__)
+
 
 def load_weights(
-    path: Path, threads: int, context: int | None, isa: str, progress: Callable[[float], None], quantize: Quantize = "q8"
+    path: Path,
+    threads: int,
+    context: int | None,
+    isa: str,
+    progress: Callable[[float], None],
+    packs: PackCache | None = None,
+    quantize: Quantize = "q8",
 ) -> tuple[NativeRunner, str]:
     """The runner and the fingerprint (``fp_`` and hex digits) of weights, tokenizer and numerics.
 
     Args:
         context: most tokens of a sequence; ``None`` or more than the model was trained on = what it was trained on.
         isa: force an instruction set (see ``cpu.isas``); empty = ``QUINTET_ISA``, else the best.
+        packs: where packed weights are kept; ``None`` = they are not.
         quantize: what becomes of float matrices.
 
     Raises:
         ModelError: the file is unusable, or not what ``quantize`` is for, or the memory does not hold its weights.
     """
-    digest = _Digest(path)
-    file = open_model(path)
+    file, files = open_model(path), parts(path)
     choice = settled(path.name, file.tensors, quantize)
-    if choice != "q8":
-        digest.add(f"quantize {choice}")
-    limit = min(context or file.spec.context, file.spec.context)
+    tensors = chosen(file.tensors, choice)
+    limit, cpu = min(context or file.spec.context, file.spec.context), Cpu(isa, threads)
+
+    def empty() -> NativeRunner:
+        return NativeRunner(file.spec, limit, cpu, float_activations=choice == "none")
+
     try:
-        runner = NativeRunner(file.spec, limit, Cpu(isa, threads), choice)
-        runner.take(file.tensors, progress)
+        found = _by_pack(packs, choice, files, tensors, cpu, empty, progress) if packs else "--no-pack-cache"
+        runner, digest = _in_memory(found, choice, files, tensors, empty, progress) if isinstance(found, str) else found
     except MemoryError:
         raise ModelError(f"{path.name}: there is not enough memory for its weights.") from None
     except ValueError as error:
         raise ModelError(f"{path.name}: {error}") from error
-    return runner, f"fp_{digest.result()[:10]}"
+    return runner, f"fp_{digest[:10]}"
 
 
-class _Digest:
-    """Hash of the weights' files and of what else decides the bits, computed beside the packing."""
+def _by_pack(
+    packs: PackCache,
+    choice: Quantize,
+    files: Sequence[Path],
+    tensors: Tensors,
+    cpu: Cpu,
+    empty: Callable[[], NativeRunner],
+    progress: Callable[[float], None],
+) -> tuple[NativeRunner, str] | str:
+    """The runner and the digest; or why there can be no pack."""
+    try:
+        with contextlib.closing(Packs(Path(packs.folder), packs.limit)) as folder:
+            packing = Packing(folder, Kind(NUMERICS, LAYOUT, choice), files, tensors, cpu, empty, lambda: Digest(files, choice).result)
+            if packing.need > (free := machine.memory_available()):
+                _log.warning(_SLOW, files[0].name, human(packing.need), human(free), packing.need / 1e9)
+            return packing.load(progress)
+    except OSError as error:
+        why = f"{error.strerror or error}"
+        _log.warning("the packed weights of %s are not kept: %s", files[0].name, why)
+        return f"they cannot be kept on the disk: {why}"
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._hash = hashlib.sha256(f"quintet numerics {NUMERICS}\n".encode())
-        self._added = ""
+
+def _in_memory(
+    why: str,
+    choice: Quantize,
+    files: Sequence[Path],
+    tensors: Tensors,
+    empty: Callable[[], NativeRunner],
+    progress: Callable[[float], None],
+) -> tuple[NativeRunner, str]:
+    need, free = sum(map(packed_bytes, tensors.values())), machine.memory_available()
+    if need > free:
+        raise ModelError(f"{files[0].name}: the weights need {human(need)} of memory, {human(free)} are free, and {why}.")
+    digest, runner = Digest(files, choice), empty()
+    runner.take(tensors, progress)
+    return runner, digest.result()
+
+
+class Digest:
+    """Hash of a model's files, of the numerics version and of what becomes of floats, computed beside the packing."""
+
+    def __init__(self, files: Sequence[Path], choice: Quantize) -> None:
+        self._files = files
+        how = "" if choice == "q8" else f"quantize {choice}\n"
+        self._hash = hashlib.sha256(f"quintet numerics {NUMERICS}\n{how}".encode())
         self._error: OSError | None = None
         self._thread = threading.Thread(target=self._read, name="fingerprint", daemon=True)
         self._thread.start()
 
-    def add(self, what: str) -> None:
-        """Another thing that decides the bits, beside file and numerics version."""
-        self._added += f"{what}\n"
-
     def _read(self) -> None:
         buffer = bytearray(1 << 20)
         try:
-            for part in parts(self._path):
+            for part in self._files:
                 with part.open("rb", buffering=0) as file:
                     while size := file.readinto(buffer):
                         self._hash.update(memoryview(buffer)[:size])
@@ -76,6 +134,5 @@ class _Digest:
     def result(self) -> str:
         self._thread.join()
         if self._error is not None:
-            raise ModelError(f"{self._path}: {self._error.strerror}")
-        self._hash.update(self._added.encode())
+            raise ModelError(f"{self._files[0]}: {self._error.strerror}")
         return self._hash.hexdigest()
