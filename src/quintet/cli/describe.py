@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import get_args
 
-from quintet.backends.native.core.packed import packed_bytes
+from quintet.backends.native.core.sizes import packed_bytes
 from quintet.config import Quantize
 from quintet.errors import ModelError
 from quintet.models.gguf import GgufFile

@@ -12,8 +12,9 @@ from pathlib import Path
 from quintet import machine
 from quintet.backends.native.core.cpu import Cpu
 from quintet.backends.native.core.loader import PackCache
-from quintet.backends.native.core.packed import LAYOUT, packed_bytes
+from quintet.backends.native.core.packed import LAYOUT
 from quintet.backends.native.core.runner import NativeRunner
+from quintet.backends.native.core.sizes import packed_bytes
 from quintet.backends.native.worker.pack_directory import Kind
 from quintet.backends.native.worker.packing import Packing
 from quintet.backends.native.worker.packs import Packs
