@@ -11,7 +11,7 @@ from typing import get_args
 from quintet.backends.native.core.sizes import packed_bytes
 from quintet.config import Quantize
 from quintet.errors import ModelError
-from quintet.models.gguf import GgufFile
+from quintet.models.opened import ModelFile
 from quintet.models.quantize import chosen, settled, words
 from quintet.models.spec import ModelSpec, Tensors
 
@@ -48,7 +48,7 @@ class Description:
     choices: Mapping[Quantize, int]
 
 
-def describe(file: GgufFile, quantize: Quantize = "q8") -> Description:
+def describe(file: ModelFile, quantize: Quantize = "q8") -> Description:
     """The figures of an open model file.
 
     Raises:
@@ -58,7 +58,7 @@ def describe(file: GgufFile, quantize: Quantize = "q8") -> Description:
     sizes: Counter[str] = Counter()
     counts: Counter[str] = Counter()
     for tensor in file.tensors.values():
-        sizes[tensor.type] += tensor.data.nbytes
+        sizes[tensor.type] += tensor.size
         counts[tensor.type] += 1
     mix = tuple((name, counts[name], size) for name, size in sizes.most_common())
     quant = _FILE_TYPES.get(file.metadata.integer("general.file_type", -1, low=-1), mix[0][0])
@@ -71,7 +71,7 @@ def weights_bytes(tensors: Tensors, quantize: Quantize) -> int:
     return sum(map(packed_bytes, chosen(tensors, quantize).values()))
 
 
-def choices(file: GgufFile) -> dict[Quantize, int]:
+def choices(file: ModelFile) -> dict[Quantize, int]:
     """``--quantize`` -> ``weights_bytes``, for those that the model allows; empty if it is all the same."""
     found: dict[Quantize, int] = {}
     for choice in get_args(Quantize):

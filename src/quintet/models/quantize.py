@@ -66,6 +66,6 @@ def _types(tensors: Tensors) -> tuple[list[str], list[str]]:
     """Float types of its matrices, and other types; most bytes first."""
     sizes: Counter[str] = Counter()
     for tensor in _matrices(tensors).values():
-        sizes[tensor.type] += tensor.data.nbytes
+        sizes[tensor.type] += tensor.size
     names = [name for name, _ in sizes.most_common()]
     return [name for name in names if name in FLOATS], [name for name in names if name not in FLOATS]

@@ -7,6 +7,7 @@ import hashlib
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from quintet import machine
@@ -21,7 +22,7 @@ from quintet.backends.native.worker.packs import Packs
 from quintet.config import Quantize
 from quintet.errors import ModelError
 from quintet.models.files import human, parts
-from quintet.models.gguf import open_model
+from quintet.models.opening import open_model
 from quintet.models.quantize import chosen, settled
 from quintet.models.spec import Tensors
 
@@ -57,15 +58,16 @@ def load_weights(
     """
     file, files = open_model(path), parts(path)
     choice = settled(path.name, file.tensors, quantize)
-    tensors = chosen(file.tensors, choice)
     limit, cpu = min(context or file.spec.context, file.spec.context), Cpu(isa, threads)
 
     def empty() -> NativeRunner:
         return NativeRunner(file.spec, limit, cpu, float_activations=choice == "none")
 
+    source = _Source(path.name, choice, files, chosen(file.tensors, choice), empty)
     try:
-        found = _by_pack(packs, choice, files, tensors, cpu, empty, progress) if packs else "--no-pack-cache"
-        runner, digest = _in_memory(found, choice, files, tensors, empty, progress) if isinstance(found, str) else found
+        told = _forgetting(file.forget, progress)
+        found = _by_pack(packs, source, cpu, told) if packs else "--no-pack-cache"
+        runner, digest = _in_memory(found, source, told) if isinstance(found, str) else found
     except MemoryError:
         raise ModelError(f"{path.name}: there is not enough memory for its weights.") from None
     except ValueError as error:
@@ -73,41 +75,56 @@ def load_weights(
     return runner, f"fp_{digest[:10]}"
 
 
-def _by_pack(
-    packs: PackCache,
-    choice: Quantize,
-    files: Sequence[Path],
-    tensors: Tensors,
-    cpu: Cpu,
-    empty: Callable[[], NativeRunner],
-    progress: Callable[[float], None],
-) -> tuple[NativeRunner, str] | str:
+def _forgetting(forget: Callable[[], None], progress: Callable[[float], None]) -> Callable[[float], None]:
+    """``progress`` that also lets what was packed go: the process holds what it makes of a file, not the file as well."""
+
+    def told(share: float) -> None:
+        forget()
+        progress(share)
+
+    return told
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """What is loaded.
+
+    Args:
+        choice: what becomes of float matrices.
+        runner: makes one without weights.
+    """
+
+    name: str
+    choice: Quantize
+    files: Sequence[Path]
+    tensors: Tensors
+    runner: Callable[[], NativeRunner]
+
+    def digest(self) -> Digest:
+        return Digest(self.files, self.choice)
+
+
+def _by_pack(packs: PackCache, of: _Source, cpu: Cpu, progress: Callable[[float], None]) -> tuple[NativeRunner, str] | str:
     """The runner and the digest; or why there can be no pack."""
     try:
         with contextlib.closing(Packs(Path(packs.folder), packs.limit)) as folder:
-            packing = Packing(folder, Kind(NUMERICS, LAYOUT, choice), files, tensors, cpu, empty, lambda: Digest(files, choice).result)
+            kind = Kind(NUMERICS, LAYOUT, of.choice)
+            packing = Packing(folder, kind, of.files, of.tensors, cpu, of.runner, lambda: of.digest().result)
             if packing.need > (free := machine.memory_available()):
-                _log.warning(_SLOW, files[0].name, human(packing.need), human(free), packing.need / 1e9)
+                _log.warning(_SLOW, of.name, human(packing.need), human(free), packing.need / 1e9)
             return packing.load(progress)
     except OSError as error:
         why = f"{error.strerror or error}"
-        _log.warning("the packed weights of %s are not kept: %s", files[0].name, why)
+        _log.warning("the packed weights of %s are not kept: %s", of.name, why)
         return f"they cannot be kept on the disk: {why}"
 
 
-def _in_memory(
-    why: str,
-    choice: Quantize,
-    files: Sequence[Path],
-    tensors: Tensors,
-    empty: Callable[[], NativeRunner],
-    progress: Callable[[float], None],
-) -> tuple[NativeRunner, str]:
-    need, free = sum(map(packed_bytes, tensors.values())), machine.memory_available()
+def _in_memory(why: str, of: _Source, progress: Callable[[float], None]) -> tuple[NativeRunner, str]:
+    need, free = sum(map(packed_bytes, of.tensors.values())), machine.memory_available()
     if need > free:
-        raise ModelError(f"{files[0].name}: the weights need {human(need)} of memory, {human(free)} are free, and {why}.")
-    digest, runner = Digest(files, choice), empty()
-    runner.take(tensors, progress)
+        raise ModelError(f"{of.name}: the weights need {human(need)} of memory, {human(free)} are free, and {why}.")
+    digest, runner = of.digest(), of.runner()
+    runner.take(of.tensors, progress)
     return runner, digest.result()
 
 
