@@ -30,6 +30,7 @@ RopeParams rope_from(const nb::dict& d) {
   r.attn_factor = field<double>(d, "attn_factor");
   r.beta_fast = field<double>(d, "beta_fast");
   r.beta_slow = field<double>(d, "beta_slow");
+  r.truncate = field<bool>(d, "truncate");
   r.freq_factors = field<std::vector<float>>(d, "freq_factors");
   return r;
 }
@@ -50,12 +51,16 @@ LayerConfig layer_from(const nb::dict& d) {
   l.post_norm = field<bool>(d, "post_norm");
   l.qk_norm = choice<QkNorm>(d, "qk_norm", {{"none", QkNorm::none}, {"head", QkNorm::head}, {"full", QkNorm::full}});
   l.qkv_bias = field<bool>(d, "qkv_bias");
+  l.o_bias = field<bool>(d, "o_bias");
+  l.ffn_bias = field<bool>(d, "ffn_bias");
+  l.sinks = field<bool>(d, "sinks");
   l.rope = field<int>(d, "rope");
   l.window = field<int>(d, "window");
   l.attn_scale = field<float>(d, "attn_scale");
   l.attn_cap = field<float>(d, "attn_cap");
   l.residual_scale = field<float>(d, "residual_scale");
-  l.activation = choice<Activation>(d, "activation", {{"silu", Activation::silu}, {"gelu", Activation::gelu}});
+  l.activation =
+      choice<Activation>(d, "activation", {{"silu", Activation::silu}, {"gelu", Activation::gelu}, {"swiglu_oai", Activation::swiglu_oai}});
   if (!d["experts"].is_none()) l.experts = experts_from(field<nb::dict>(d, "experts"));
   return l;
 }

@@ -45,14 +45,16 @@ template <int R, int P, bool Fetch> inline void all_scores(const AttendArgs& a, 
   for (; page < pages; page++) page_scores<R, 1, Fetch>(a, page, pages, stride);
 }
 
-// Softmax numerators in place of the scores; returns 1 / sum. Pages in order, lanes that the row does not see are exactly 0.
-inline float softmax(float* s, int first, int position, float cap) {
+// Softmax numerators in place of the scores; returns 1 / sum. Pages in order, lanes that the row does not see are exactly 0. A sink is one
+// score more, not capped, which comes before all pages, in lane 0.
+inline float softmax(float* s, int first, int position, float cap, const float* sink) {
   const int padded = (position + 16) / 16 * 16;
   if (cap != 0.0f) soft_cap(s, cap, padded);
   for (int t = 0; t < first; t++) s[t] = -std::numeric_limits<float>::infinity();
   for (int t = position + 1; t < padded; t++) s[t] = -std::numeric_limits<float>::infinity();
-  const F m = V::set1(row_max(s, padded));
-  F sum = V::set1(0.0f);
+  const float max = row_max(s, padded);
+  const F m = V::set1(sink && *sink > max ? *sink : max);
+  F sum = sink ? exp16(V::sub(load_tail(sink, 1), m)) : V::set1(0.0f);
   for (int t = 0; t < padded; t += 16) {
     const F e = exp16(V::sub(V::load(s + t), m));
     V::store(s + t, e);
@@ -112,7 +114,8 @@ template <int R, int P, int B> void attend_rows(const AttendArgs& a) {
   if (a.fetch) all_scores<R, P, true>(a, pages, stride);
   else all_scores<R, P, false>(a, pages, stride);
   float inverse[R];
-  for (int r = 0; r < R; r++) inverse[r] = softmax(a.scores + r * stride, a.first ? a.first[r] : 0, a.position[r], a.cap);
+  for (int r = 0; r < R; r++)
+    inverse[r] = softmax(a.scores + r * stride, a.first ? a.first[r] : 0, a.position[r], a.cap, a.sink ? a.sink + r : nullptr);
   int d = 0;
   for (; d + 16 * B <= a.head_dim; d += 16 * B) weigh<R, B>(a, inverse, d, common, pages, stride);
   for (; d < a.head_dim; d += 16) weigh<R, 1>(a, inverse, d, common, pages, stride);

@@ -89,6 +89,17 @@ void gelu_mul(const float* gate, const float* up, int n, float* out) {
   }
 }
 
+// gpt-oss's: min(g, 7) * sigmoid(1.702 * min(g, 7)) * (u + 1), u from -7 to 7. As in ggml, what goes beyond is cut off.
+void swiglu_oai_mul(const float* gate, const float* up, int n, float* out) {
+  const F one = V::set1(1.0f), zero = V::set1(0.0f), low = V::set1(-80.0f), least = V::set1(-7.0f);
+  for (int i = 0; i < n; i += 16) {
+    const F minus = V::max(V::sub(zero, V::load(gate + i)), least);  // -min(g, 7)
+    const F e = exp16(V::sub(zero, V::max(V::mul(minus, V::set1(-1.702f)), low)));
+    const F u = V::sub(zero, V::max(V::sub(zero, V::max(V::load(up + i), least)), least));
+    V::store(out + i, V::mul(V::div(V::sub(zero, minus), V::add(one, e)), V::add(u, one)));
+  }
+}
+
 // tanh(y) = (1 - e) / (1 + e), e = exp(-2 y)
 inline F capped(F x, F cap) {
   const F one = V::set1(1.0f), low = V::set1(-80.0f);
@@ -231,10 +242,10 @@ template <int... Sizes, class Pass> inline void in_passes(int m, Pass pass) {
 void attend(const AttendArgs& a);  // attend.h
 
 constexpr Kernels table(const char* name, decltype(Kernels::gemm_tile) gemm_tile) {
-  return {
-      name,       gemm_tile, quantize_block, quantize_row, rms_norm, attend,  silu_mul,        gelu_mul,    soft_cap,          add,
-      add_scaled, dot,       scale_row,      rope,         to_half,  row_max, row_max_checked, row_sum_exp, row_sum_exp_times, row_moments,
-      row_exp};
+  return {name,        gemm_tile,         quantize_block, quantize_row, rms_norm, attend,
+          silu_mul,    gelu_mul,          swiglu_oai_mul, soft_cap,     add,      add_scaled,
+          dot,         scale_row,         rope,           to_half,      row_max,  row_max_checked,
+          row_sum_exp, row_sum_exp_times, row_moments,    row_exp};
 }
 
 }  // namespace

@@ -79,18 +79,20 @@ void Model::attend(Pass& p, int l, const Unit& u, int thread) {
   const float* q[4];
   float* out[4];
   int position[4], first[4];
+  float sink[4];
   int n = 0;
   bool fresh = true;
   auto flush = [&] {
     if (n)
-      k_.attend({q, position, c.window ? first : nullptr, n, fresh, dim, c.attn_cap, own.keys.data(), own.values.data(), own.scratch.data(),
-                 out});
+      k_.attend({q, position, c.window ? first : nullptr, n, fresh, dim, c.attn_cap, c.sinks ? sink : nullptr, own.keys.data(),
+                 own.values.data(), own.scratch.data(), out});
     n = 0, fresh = false;
   };
   for (int r = u.row_from; r < u.row_to; r++) {
     for (int h = u.head_from; h < u.head_to; h++) {
       q[n] = p.qkv.data() + size_t(r) * size_t(p.qkv_width) + h * dim;
       out[n] = p.attended.data() + (size_t(r) * size_t(config_.heads) + size_t(h)) * size_t(dim);
+      if (c.sinks) sink[n] = layers_[size_t(l)].sinks[size_t(h)];
       position[n] = p.row_position[size_t(r)] - skipped * kPage;
       first[n++] = first_seen(r) - skipped * kPage;
       if (n == 4) flush();

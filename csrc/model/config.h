@@ -6,7 +6,8 @@
 namespace quintet {
 
 enum class QkNorm { none, head, full };  // of q and k before the rotation: each head by itself, or all heads as one vector
-enum class Activation { silu, gelu };    // of the gate; gelu in its tanh form
+// Of the gate: gelu in its tanh form; swiglu_oai is gpt-oss's silu of clamped values (kernels_impl.h).
+enum class Activation { silu, gelu, swiglu_oai };
 
 // A feed-forward part of which each row takes a few: those with the largest softmax of a product with the row.
 struct ExpertConfig {
@@ -19,7 +20,10 @@ struct LayerConfig {
   bool pre_norm = true;    // RMS norms of what goes into attention and feed-forward,
   bool post_norm = false;  // and of what comes out, before it is added
   QkNorm qk_norm = QkNorm::none;
-  bool qkv_bias = false;
+  bool qkv_bias = false;     // after the products of q, k and v;
+  bool o_bias = false;       // of attention's output;
+  bool ffn_bias = false;     // of the feed-forward part, and of the choice of experts
+  bool sinks = false;        // each head's softmax has one learned logit more, which nothing is weighed by
   int rope = 0;              // of Config::ropes; -1: heads are not rotated
   int window = 0;            // tokens that a token sees, itself the last; 0 = all before it
   float attn_scale = 0;      // on q times k; 0 = 1 / sqrt(head_dim)

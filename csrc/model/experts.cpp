@@ -19,6 +19,8 @@ void Model::route(Pass& p, const Layer& layer, const float* row, int r, int thre
   const ExpertConfig& e = layer.c.experts;
   float* scores = p.threads[size_t(thread)].scores.data();
   for (int i = 0; i < e.count; i++) scores[i] = k_.dot(layer.router.data() + size_t(i) * size_t(config_.hidden), row, config_.hidden);
+  if (layer.c.ffn_bias)
+    for (int i = 0; i < e.count; i++) scores[i] += layer.router_bias[size_t(i)];
   const float max = k_.row_max(scores, e.count), sum = k_.row_sum_exp(scores, e.count, max, 1.0f);
   k_.row_exp(scores, e.count, max, 1.0f, scores);
   int* chosen = p.chosen.data() + size_t(r) * size_t(e.used);
@@ -67,7 +69,8 @@ void Model::run_experts(Pass& p, int l, int live, Team::Walk& walk) {
   const int blocks = e.ffn / 32, tiles_out = config_.hidden / 16;
   tiles(walk, int(groups.size()) * blocks, [&](int u) {
     const Pass::Group& g = groups[size_t(u / blocks)];
-    const Gated part{*layer.gate_exps, *layer.up_exps, g.expert * e.ffn / 16, e.ffn, p.expert_in, p.expert_ffn, ffn_row};
+    const Gated part{*layer.gate_exps, *layer.up_exps, layer.gate_exps_bias, layer.up_exps_bias, g.expert * e.ffn / 16, e.ffn, p.expert_in,
+                     p.expert_ffn,     ffn_row};
     gated_block(p, layer, part, u % blocks, g.from, g.to, walk.thread);
   });
   tiles(walk, int(groups.size()) * tiles_out, [&](int u) {
@@ -83,8 +86,11 @@ void Model::combine(Pass& p, const Layer& layer, int r) const {
   const size_t hidden = size_t(config_.hidden), first = size_t(r) * size_t(e.used);
   float* branch = p.branch.data() + size_t(r) * hidden;
   if (!e.shared) std::fill_n(branch, hidden, 0.0f);
-  for (size_t i = first; i < first + size_t(e.used); i++)
-    k_.add_scaled(branch, p.expert_out.data() + size_t(p.slots[i]) * hidden, p.weights[i], config_.hidden);
+  for (size_t i = first; i < first + size_t(e.used); i++) {
+    float* out = p.expert_out.data() + size_t(p.slots[i]) * hidden;
+    if (layer.c.ffn_bias) k_.add(out, layer.down_exps_bias.data() + size_t(p.chosen[i]) * hidden, config_.hidden);
+    k_.add_scaled(branch, out, p.weights[i], config_.hidden);
+  }
 }
 
 }  // namespace quintet

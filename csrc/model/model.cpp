@@ -83,15 +83,23 @@ void Model::gated_block(Pass& p, const Layer& layer, const Gated& part, int bloc
       k_.gemm_tile(part.gate, part.first_tile + 2 * block + t, in, p.in_row, n, gate + 16 * t, 32, false);
       k_.gemm_tile(part.up, part.first_tile + 2 * block + t, in, p.in_row, n, up + 16 * t, 32, false);
     }
-    if (layer.c.activation == Activation::gelu) k_.gelu_mul(gate, up, 32 * n, gate);
-    else k_.silu_mul(gate, up, 32 * n, gate);
+    if (layer.c.ffn_bias) {
+      const size_t first = 16 * size_t(part.first_tile) + 32 * size_t(block);
+      for (int r = 0; r < n; r++) k_.add(gate + 32 * r, part.gate_bias.data() + first, 32);
+      for (int r = 0; r < n; r++) k_.add(up + 32 * r, part.up_bias.data() + first, 32);
+    }
+    switch (layer.c.activation) {
+      case Activation::silu: k_.silu_mul(gate, up, 32 * n, gate); break;
+      case Activation::gelu: k_.gelu_mul(gate, up, 32 * n, gate); break;
+      case Activation::swiglu_oai: k_.swiglu_oai_mul(gate, up, 32 * n, gate); break;
+    }
     for (int r = 0; r < n; r++) k_.quantize_block(gate + 32 * r, part.ffn, block, part.out.data() + size_t(r0 + r) * part.out_row);
   }
 }
 
 void Model::feed_forward(Pass& p, const Layer& layer, int live, Team::Walk& walk) {
   const int ffn = layer.dense_ffn(config_);
-  const Gated part{*layer.gate, *layer.up, 0, ffn, p.in, p.ffn, activation_row_bytes(ffn)};
+  const Gated part{*layer.gate, *layer.up, layer.gate_bias, layer.up_bias, 0, ffn, p.in, p.ffn, activation_row_bytes(ffn)};
   tiles(walk, ffn / 32, [&](int block) { gated_block(p, layer, part, block, 0, live, walk.thread); });
   give(p, layer.ffn_by_branch(), *layer.down, p.ffn, part.out_row, live, walk);
 }
@@ -108,18 +116,21 @@ void Model::keep_wanted(Pass& p) {
   }
 }
 
-// What a layer adds to the rows: at once, or into the branch, to be normed or scaled first.
+// What a layer adds to the rows: at once, or into the branch, to be normed or scaled first; `take` ends it.
 void Model::give(Pass& p, bool by_branch, const Packed& w, const std::vector<uint8_t>& in, size_t in_row, int live, Team::Walk& walk) {
   float* to = by_branch ? p.branch.data() : p.x.data();
   tiles(walk, w.tiles(), [&](int t) { k_.gemm_tile(w, t, in.data(), in_row, live, to + 16 * t, size_t(config_.hidden), !by_branch); });
 }
 
-void Model::take_branch(Pass& p, const Layer& layer, const std::vector<float>& norm, int r) {
+void Model::take(Pass& p, const Layer& layer, bool by_branch, const std::vector<float>& bias, const std::vector<float>& norm, int r) {
   const Config& c = config_;
   float* branch = p.branch.data() + size_t(r) * size_t(c.hidden);
+  float* x = p.x.data() + size_t(r) * size_t(c.hidden);
+  if (!bias.empty()) k_.add(by_branch ? branch : x, bias.data(), c.hidden);
+  if (!by_branch) return;
   if (layer.c.post_norm) k_.rms_norm(branch, norm.data(), c.hidden, c.norm_eps, branch);
   if (layer.c.residual_scale != 1.0f) k_.scale_row(branch, layer.c.residual_scale, c.hidden);
-  k_.add(p.x.data() + size_t(r) * size_t(c.hidden), branch, c.hidden);
+  k_.add(x, branch, c.hidden);
 }
 
 void Model::run_layers(Pass& p, Team::Walk& walk) {
@@ -156,7 +167,7 @@ void Model::run_layers(Pass& p, Team::Walk& walk) {
          [&](int r) { k_.quantize_row(p.attended.data() + size_t(r) * size_t(width), width, p.heads.data() + size_t(r) * p.heads_row); });
     give(p, layer.attn_by_branch(), *layer.o, p.heads, p.heads_row, live, walk);
     rows(walk, live, [&](int r) {
-      if (layer.attn_by_branch()) take_branch(p, layer, layer.post_attn_norm, r);
+      take(p, layer, layer.attn_by_branch(), layer.o_bias, layer.post_attn_norm, r);
       const float* normed = enter(layer.ffn_norm, r);
       if (layer.c.experts.count) route(p, layer, normed, r, thread);
     });
@@ -164,7 +175,7 @@ void Model::run_layers(Pass& p, Team::Walk& walk) {
     if (layer.dense_ffn(c)) feed_forward(p, layer, live, walk);
     rows(walk, live, [&](int r) {
       if (layer.c.experts.count) combine(p, layer, r);
-      if (layer.ffn_by_branch()) take_branch(p, layer, layer.post_ffn_norm, r);
+      take(p, layer, layer.ffn_by_branch(), layer.down_bias, layer.post_ffn_norm, r);
       enter(last ? output_norm_ : layers_[size_t(l) + 1].attn_norm, r);
     });
   }

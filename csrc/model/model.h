@@ -74,7 +74,9 @@ class Model {
     std::optional<Packed> q, k, v, o, gate, up, down;
     std::optional<Packed> gate_exps, up_exps, down_exps;  // of all experts, one after the other
     std::vector<float> router;                            // [experts, hidden]
-    std::vector<float> attn_norm, ffn_norm, post_attn_norm, post_ffn_norm, q_norm, k_norm, q_bias, k_bias, v_bias;
+    std::vector<float> attn_norm, ffn_norm, post_attn_norm, post_ffn_norm, q_norm, k_norm, q_bias, k_bias, v_bias, o_bias, sinks;
+    std::vector<float> gate_bias, up_bias, down_bias;                              // of the part that every row takes,
+    std::vector<float> router_bias, gate_exps_bias, up_exps_bias, down_exps_bias;  // and of the experts
     // What the blocks add must be normed, scaled or summed before it is added.
     bool attn_by_branch() const { return c.post_norm || c.residual_scale != 1.0f; }
     bool ffn_by_branch() const { return attn_by_branch() || c.experts.count; }
@@ -87,6 +89,7 @@ class Model {
   // A gated part as rows of matrices that may hold several, and where its rows come from and go to.
   struct Gated {
     const Packed &gate, &up;
+    const std::vector<float>&gate_bias, &up_bias;
     int first_tile, ffn;
     const std::vector<uint8_t>& in;
     std::vector<uint8_t>& out;
@@ -128,7 +131,7 @@ class Model {
   void feed_forward(Pass& p, const Layer& layer, int live, Team::Walk& walk);
   void gated_block(Pass& p, const Layer& layer, const Gated& part, int block, int from, int to, int thread) const;
   void give(Pass& p, bool by_branch, const Packed& w, const std::vector<uint8_t>& in, size_t in_row, int live, Team::Walk& walk);
-  void take_branch(Pass& p, const Layer& layer, const std::vector<float>& norm, int row);
+  void take(Pass& p, const Layer& layer, bool by_branch, const std::vector<float>& bias, const std::vector<float>& norm, int row);
   void finish_logits(float* logits, int n) const;
 
   Config config_;

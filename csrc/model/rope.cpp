@@ -74,8 +74,9 @@ struct Yarn {
   double low, high;
   explicit Yarn(const RopeParams& p) {
     auto pair_turning = [&](double turns) { return p.dim * log_d(p.original_context / (turns * 2 * kPi)) / (2 * log_d(p.base)); };
-    low = std::fmax(0.0, std::floor(pair_turning(p.beta_fast)));
-    high = std::fmin(p.dim - 1.0, std::ceil(pair_turning(p.beta_slow)));
+    const double first = pair_turning(p.beta_fast), last = pair_turning(p.beta_slow);
+    low = std::fmax(0.0, p.truncate ? std::floor(first) : first);
+    high = std::fmin(p.dim - 1.0, p.truncate ? std::ceil(last) : last);
   }
   double extrapolated(int pair) const { return 1 - std::fmin(1.0, std::fmax(0.0, (pair - low) / std::fmax(0.001, high - low))); }
 };

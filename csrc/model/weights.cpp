@@ -70,16 +70,27 @@ std::vector<float>* Model::vector_slot(const std::string& name, int* size) {
   Layer& y = layers_[size_t(l)];
   const int q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim;
   const bool pre = y.c.pre_norm, post = y.c.post_norm, qk = y.c.qk_norm != QkNorm::none, whole = y.c.qk_norm == QkNorm::full;
+  const int count = y.c.experts.count, ffn = y.c.experts.ffn, dense = y.c.ffn_bias ? y.dense_ffn(c) : 0;
   if (part == "attn_norm" && pre) return slot(y.attn_norm, c.hidden);
   if (part == "ffn_norm" && pre) return slot(y.ffn_norm, c.hidden);
   if (part == "post_attn_norm" && post) return slot(y.post_attn_norm, c.hidden);
   if (part == "post_ffn_norm" && post) return slot(y.post_ffn_norm, c.hidden);
   if (part == "q_norm" && qk) return slot(y.q_norm, whole ? q : c.head_dim);
   if (part == "k_norm" && qk) return slot(y.k_norm, whole ? kv : c.head_dim);
-  if (part == "router" && y.c.experts.count) return slot(y.router, y.c.experts.count * c.hidden);
+  if (part == "router" && count) return slot(y.router, count * c.hidden);
   if (part == "q_bias" && y.c.qkv_bias) return slot(y.q_bias, q);
   if (part == "k_bias" && y.c.qkv_bias) return slot(y.k_bias, kv);
   if (part == "v_bias" && y.c.qkv_bias) return slot(y.v_bias, kv);
+  if (part == "o_bias" && y.c.o_bias) return slot(y.o_bias, c.hidden);
+  if (part == "sinks" && y.c.sinks) return slot(y.sinks, c.heads);
+  if (part == "gate_bias" && dense) return slot(y.gate_bias, dense);
+  if (part == "up_bias" && dense) return slot(y.up_bias, dense);
+  if (part == "down_bias" && dense) return slot(y.down_bias, c.hidden);
+  if (!y.c.ffn_bias || !count) return nullptr;
+  if (part == "router_bias") return slot(y.router_bias, count);
+  if (part == "gate_exps_bias") return slot(y.gate_exps_bias, count * ffn);
+  if (part == "up_exps_bias") return slot(y.up_exps_bias, count * ffn);
+  if (part == "down_exps_bias") return slot(y.down_exps_bias, count * c.hidden);
   return nullptr;
 }
 
@@ -114,7 +125,8 @@ void Model::set(const std::string& name, const std::string& type, int rows, int 
   }
   auto* vec = vector_slot(name, &n);
   if (!vec) fail("model: unknown " + tensor);
-  if (int64_t(rows) * cols != n || (rows != 1 && !name.ends_with(".router"))) fail(tensor + ": wrong shape");
+  if (int64_t(rows) * cols != n || (rows != 1 && !name.ends_with(".router") && !name.ends_with("_exps_bias")))
+    fail(tensor + ": wrong shape");
   std::vector<float> values(static_cast<size_t>(n));
   dequantize_row(type, raw, 0, n, values.data());
   if (rotated) {
@@ -137,10 +149,16 @@ void Model::finish() {
   for (size_t l = 0; l < layers_.size(); l++) {
     const Layer& y = layers_[l];
     const bool pre = y.c.pre_norm, post = y.c.post_norm, qk = y.c.qk_norm != QkNorm::none, bias = y.c.qkv_bias;
+    const bool dense_bias = y.c.ffn_bias && y.dense_ffn(config_), experts_bias = y.c.ffn_bias && y.c.experts.count;
+    const bool biases = !y.router_bias.empty() && !y.gate_exps_bias.empty() && !y.up_exps_bias.empty() && !y.down_exps_bias.empty();
     const std::pair<bool, bool> norms[] = {{pre, !y.attn_norm.empty() && !y.ffn_norm.empty()},
                                            {post, !y.post_attn_norm.empty() && !y.post_ffn_norm.empty()},
                                            {qk, !y.q_norm.empty() && !y.k_norm.empty()},
                                            {y.c.experts.count, !y.router.empty()},
+                                           {y.c.o_bias, !y.o_bias.empty()},
+                                           {y.c.sinks, !y.sinks.empty()},
+                                           {dense_bias, !y.gate_bias.empty() && !y.up_bias.empty() && !y.down_bias.empty()},
+                                           {experts_bias, biases},
                                            {bias, !y.q_bias.empty() && !y.k_bias.empty() && !y.v_bias.empty()}};
     const bool vectors = std::all_of(std::begin(norms), std::end(norms), [](auto& one) { return !one.first || one.second; });
     const bool dense = !y.dense_ffn(config_) || (y.gate && y.up && y.down);

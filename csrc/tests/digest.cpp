@@ -84,7 +84,7 @@ void gemm(const Kernels& k, Results& out) {
 
 void rows(const Kernels& k, Results& out) {
   Random r;
-  Digest norm, silu, gelu, cap, rope, half, reduce;
+  Digest norm, silu, gelu, oai, cap, rope, half, reduce;
   for (int n : {32, 160, 576}) {
     const auto x = r.floats(size_t(n), 4.0f), w = r.floats(size_t(n), 1.0f);
     std::vector<float> y(static_cast<size_t>(n));
@@ -95,6 +95,8 @@ void rows(const Kernels& k, Results& out) {
     silu.add(y);
     k.gelu_mul(gate.data(), w.data(), n, y.data());
     gelu.add(y);
+    k.swiglu_oai_mul(x.data(), gate.data(), n, y.data());
+    oai.add(y);
     k.soft_cap(gate.data(), 30.0f, n);
     cap.add(gate);
     y = x;
@@ -118,6 +120,7 @@ void rows(const Kernels& k, Results& out) {
   out["rms_norm"] = norm.h;
   out["silu_mul"] = silu.h;
   out["gelu_mul"] = gelu.h;
+  out["swiglu_oai_mul"] = oai.h;
   out["soft_cap"] = cap.h;
   out["rope"] = rope.h;
   out["to_half"] = half.h;
@@ -170,7 +173,10 @@ Config elaborate() {
     l.attn_scale = i == 1 ? 0.2f : 0.0f;
     l.attn_cap = i < 2 ? 20.0f : 0.0f;
     l.residual_scale = i == 3 ? 0.3f : 1.0f;
-    l.activation = i == 0 ? Activation::silu : Activation::gelu;
+    l.activation = i == 0 ? Activation::silu : i == 3 ? Activation::swiglu_oai : Activation::gelu;
+    l.o_bias = i == 2;
+    l.ffn_bias = i == 0 || i == 3;
+    l.sinks = i > 1;
     if (i >= 2) l.experts = {.count = 7, .used = 2, .ffn = 64, .shared = i == 2 ? 32 : 0, .normalise = i == 2};
   }
   return c;
@@ -206,6 +212,8 @@ void fill(Model& m, const Config& c) {
       vec(p + "k_bias", kv);
       vec(p + "v_bias", kv);
     }
+    if (layer.o_bias) vec(p + "o_bias", c.hidden);
+    if (layer.sinks) vec(p + "sinks", c.heads);
     mat(p + "q", q, c.hidden, true);
     mat(p + "k", kv, c.hidden, false);
     mat(p + "v", kv, c.hidden, true);
@@ -215,12 +223,23 @@ void fill(Model& m, const Config& c) {
       mat(p + "gate", ffn, c.hidden, true);
       mat(p + "up", ffn, c.hidden, false);
       mat(p + "down", c.hidden, ffn, true);
+      if (layer.ffn_bias) {
+        vec(p + "gate_bias", ffn);
+        vec(p + "up_bias", ffn);
+        vec(p + "down_bias", c.hidden);
+      }
     }
     if (e.count) {
       mat(p + "router", e.count, c.hidden, false);
       mat(p + "gate_exps", e.count * e.ffn, c.hidden, true);
       mat(p + "up_exps", e.count * e.ffn, c.hidden, false);
       mat(p + "down_exps", e.count * c.hidden, e.ffn, true);
+      if (layer.ffn_bias) {
+        vec(p + "router_bias", e.count);
+        vec(p + "gate_exps_bias", e.count * e.ffn);
+        vec(p + "up_exps_bias", e.count * e.ffn);
+        vec(p + "down_exps_bias", e.count * c.hidden);
+      }
     }
   }
   m.finish();

@@ -16,9 +16,9 @@ import pytest
 from gguf import GGMLQuantizationType as Type
 from tests.e2e.paged import CONTEXT, LoadRunner, Run, logits_of, pages_for, run_alone, whole
 from tests.reference.divergence import diverge
-from tests.reference.forward import Reference, Rotation
+from tests.reference.forward import Reference, Rotation, rotation
 from tests.reference.rounded import RoundedReference
-from tests.reference.tiny_model import FAMILIES, SINGLE_TYPES, TinySpec, random_ids
+from tests.reference.tiny_model import FAMILIES, SINGLE_TYPES, YARN, TinySpec, random_ids
 
 from bench.quality import accuracy
 
@@ -38,6 +38,7 @@ EXACT_TYPES = (
 )  # fmt: skip
 EXACT = [*(replace(spec, name=f"{spec.name}-q8", types=(Type.Q8_0,)) for spec in FAMILIES)]
 EXACT += [spec for spec in SINGLE_TYPES if spec.types[0] in EXACT_TYPES]
+EXACT += [replace(spec, name="gpt-oss-ramp-q8", rope=YARN) for spec in EXACT if spec.name == "gpt-oss-q8"]
 """Models whose weights the engine keeps as they are."""
 
 
@@ -70,9 +71,17 @@ def test_far_positions_are_as_close_as_near_ones(name: str, tiny_path: TinyPath,
     assert diverge(ids[far], RoundedReference(tiny_path(spec))(ids)[far], ours).mean_kl < REMAINDER
 
 
-def without_biases(reference: Reference) -> None:
+def without_biases(suffix: str) -> Callable[[Reference], None]:
+    def apply(reference: Reference) -> None:
+        tensor = reference.file.tensor
+        reference.file.tensor = lambda name: 0 * tensor(name) if name.endswith(suffix) else tensor(name)  # type: ignore[method-assign]
+
+    return apply
+
+
+def without_sinks(reference: Reference) -> None:
     tensor = reference.file.tensor
-    reference.file.tensor = lambda name: 0 * tensor(name) if name.endswith(".bias") else tensor(name)  # type: ignore[method-assign]
+    reference.file.tensor = lambda name: tensor(name) - (1e3 if name.endswith("sinks.weight") else 0)  # type: ignore[method-assign]
 
 
 def rotated(change: Callable[[Rotation], Rotation]) -> Callable[[Reference], None]:
@@ -121,10 +130,18 @@ def plain_frequencies(base: float) -> Callable[[Rotation], Rotation]:
     return lambda old: replace(old, frequencies=base ** -(np.arange(len(old.frequencies)) / len(old.frequencies)))
 
 
+def a_ramp_between_whole_pairs(reference: Reference) -> None:
+    architecture, reference.file.architecture = reference.file.architecture, "qwen2"
+    setting = reference.file.setting
+    reference.file.setting = lambda key, default=None: reference.file.value(f"gpt-oss.{key}", default)  # type: ignore[method-assign]
+    reference.rotation = reference.local_rotation = rotation(reference.file, reference.head_dim)
+    reference.file.architecture, reference.file.setting = architecture, setting  # type: ignore[method-assign]
+
+
 MISTAKES = {
     "pairs of the other kind": ("llama-tied-q8", rotated(lambda old: replace(old, interleaved=not old.interleaved))),
     "pairs of the other kind, NeoX": ("qwen2-untied-q8", rotated(lambda old: replace(old, interleaved=not old.interleaved))),
-    "no bias": ("qwen2-tied-q8", without_biases),
+    "no bias": ("qwen2-tied-q8", without_biases(".bias")),
     "no linear scaling": ("llama-linear-q8", rotated(plain_frequencies(10000.0))),
     "no YaRN frequencies": ("qwen2-yarn-q8", rotated(plain_frequencies(10000.0))),
     "no YaRN magnitude": ("qwen2-yarn-q8", rotated(lambda old: replace(old, scale=1.0))),
@@ -144,6 +161,14 @@ MISTAKES = {
     "one expert fewer": ("qwen3moe-q8", with_setting("expert_used_count", 3)),
     "two experts fewer": ("olmoe-q8", with_setting("expert_used_count", 1)),
     "no expert for all": ("granitemoe-q8", without_norms("ffn_down_shexp.weight")),
+    "a YaRN ramp between whole pairs": ("gpt-oss-ramp-q8", a_ramp_between_whole_pairs),
+    "no sinks": ("gpt-oss-q8", without_sinks),
+    "no bias of attention's output": ("gpt-oss-q8", without_biases("attn_output.bias")),
+    "no bias of the experts' output": ("gpt-oss-q8", without_biases("ffn_down_exps.bias")),
+    "no bias of the experts' gates": ("gpt-oss-q8", without_biases("ffn_gate_exps.bias")),
+    "no bias of the choice of experts": ("gpt-oss-q8", without_biases("ffn_gate_inp.bias")),
+    "a wider clamp": ("gpt-oss-q8", changed(limit=9.0)),
+    "a window in no layer": ("gpt-oss-q8", changed(window=0)),
     "another base": ("llama-wide-q8", rotated(plain_frequencies(11000.0))),
 }
 

@@ -40,6 +40,11 @@ BOTH = {"<think>": CONTROL, "</think>": CONTROL}
         ({"<think>": CONTROL}, "", None),
         ({"</think>": NORMAL}, "...</think>...", None),
         (BOTH, "", ThinkTags("<think>", "</think>", 258)),
+        (
+            {"<|channel|>": CONTROL, "<|message|>": CONTROL, "<|end|>": CONTROL, "<|return|>": CONTROL, "<|call|>": CONTROL},
+            "{{ '<|start|>assistant<|channel|>analysis<|message|>' + message.thinking + '<|end|>' }}",
+            ThinkTags("<|channel|>analysis<|message|>", "<|end|>", 259),
+        ),
         (BOTH, "<think> </think>", ThinkTags("<think>", "</think>", 258)),
         ({}, "{%- set content = content.split('</think>') %}<think>\n", ThinkTags("<think>", "</think>")),
         ({"[THINK]": CONTROL, "[/THINK]": CONTROL}, "", ThinkTags("[THINK]", "[/THINK]", 258)),

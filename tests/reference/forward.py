@@ -21,11 +21,11 @@ F64 = npt.NDArray[np.float64]
 INTERLEAVED = {
     "llama": True, "granite": True, "granitemoe": True, "smollm3": True,
     "qwen2": False, "qwen3": False, "gemma": False, "gemma2": False, "gemma3": False, "olmo2": False, "phi3": False,
-    "qwen3moe": False, "olmoe": False,
+    "qwen3moe": False, "olmoe": False, "gpt-oss": False,
 }  # fmt: skip
 """Architecture -> whether rotary pairs are (2i, 2i+1), as its files have them; else (i, i + half)."""
 
-GLOBAL_EVERY = {"gemma2": 2, "gemma3": 6, "olmo2": 4}
+GLOBAL_EVERY = {"gemma2": 2, "gemma3": 6, "olmo2": 4, "gpt-oss": 2}
 """Architectures whose layers see a window, where the file names one, except the last of every so many."""
 
 UNROTATED_EVERY = {"smollm3": 4}
@@ -68,8 +68,10 @@ def _yarn_frequencies(plain: F64, factor: float, base: float, file: GGUFFile) ->
     def pair_of(rotations: float) -> float:
         return float(dim * np.log(original / (rotations * 2 * np.pi)) / (2 * np.log(base)))
 
-    low = max(0.0, np.floor(pair_of(file.setting("rope.scaling.yarn_beta_fast", 32.0))))
-    high = min(dim - 1.0, np.ceil(pair_of(file.setting("rope.scaling.yarn_beta_slow", 1.0))))
+    first, last = pair_of(file.setting("rope.scaling.yarn_beta_fast", 32.0)), pair_of(file.setting("rope.scaling.yarn_beta_slow", 1.0))
+    if file.architecture != "gpt-oss":  # its config.json says truncate: false
+        first, last = np.floor(first), np.ceil(last)
+    low, high = max(0.0, first), min(dim - 1.0, last)
     ramp = np.clip((np.arange(len(plain)) - low) / max(0.001, high - low), 0, 1)
     return np.asarray(plain * (1 - ramp) + plain / factor * ramp)
 
@@ -110,11 +112,12 @@ def _capped(x: F64, cap: float) -> F64:
     return np.asarray(cap * np.tanh(x / cap)) if cap else x
 
 
-def _attention(q: F32, k: F32, v: F32, scale: float, cap: float, window: int) -> F32:
+def _attention(q: F32, k: F32, v: F32, scale: float, cap: float, window: int, sinks: F32 | None = None) -> F32:
     """Causal attention: [T, H, C], [T, G, C], [T, G, C] -> [T, H * C]; query head h reads key/value head h // (H / G).
 
     Args:
         window: tokens that a token sees, itself the last; 0 = all before it.
+        sinks: a score more for each head, which takes part in the softmax and weighs nothing.
     """
     tokens, heads, head_dim = q.shape
     distance = np.arange(tokens)[:, None] - np.arange(tokens)
@@ -124,8 +127,10 @@ def _attention(q: F32, k: F32, v: F32, scale: float, cap: float, window: int) ->
         shared = head // (heads // k.shape[1])
         scores = _capped((q[:, head] @ k[:, shared].T).astype(np.float64) * scale, cap)
         scores[unseen] = -np.inf
+        if sinks is not None:
+            scores = np.concatenate([scores, np.full((tokens, 1), sinks[head])], axis=-1)
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-        out[:, head] = (weights / weights.sum(axis=-1, keepdims=True)).astype(np.float32) @ v[:, shared]
+        out[:, head] = (weights / weights.sum(axis=-1, keepdims=True)).astype(np.float32)[:, :tokens] @ v[:, shared]
     return out.reshape(tokens, heads * head_dim)
 
 
@@ -155,6 +160,7 @@ class Reference:
         self.attn_scale: float = file.setting("attention.scale", 1 / np.sqrt(self.head_dim))
         self.attn_cap: float = file.setting("attn_logit_softcapping", 0.0)
         self.window: int = file.setting("attention.sliding_window", 0) if file.architecture in GLOBAL_EVERY else 0
+        self.limit = 7.0
         self.residual_scale: float = file.setting("residual_scale", 1.0)
 
     def _local_rotation(self) -> Rotation:
@@ -197,6 +203,9 @@ class Reference:
 
     def _layer(self, layer: int, xs: list[F32]) -> list[F32]:
         weights, scale = _Layer(self.file, layer), np.float32(self.residual_scale)
+        if self.file.architecture == "gpt-oss":  # whose norm of that name is the one before its experts
+            xs = [x + self._attend(weights, layer, x) for x in xs]
+            return [x + self._experts(weights, self._normed(weights, "post_attention_norm", x)) for x in xs]
         xs = [x + scale * self._normed(weights, "post_attention_norm", self._attend(weights, layer, x)) for x in xs]
         return [x + scale * self._normed(weights, "post_ffw_norm", self._feed_forward(weights, x)) for x in xs]
 
@@ -212,7 +221,8 @@ class Reference:
             rotated = self.local_rotation if local else self.rotation
             q, k = rotated(q), rotated(k)
         window = self.window if local else 0
-        mixed = _attention(q, self.cached(k), self.cached(v), self.attn_scale, self.attn_cap, window)
+        sinks = weights["attn_sinks.weight"] if self.file.architecture == "gpt-oss" else None
+        mixed = _attention(q, self.cached(k), self.cached(v), self.attn_scale, self.attn_cap, window, sinks)
         return weights.project("attn_output", self.rounded(mixed))
 
     def _qkv(self, weights: _Layer, x: F32) -> list[F32]:
@@ -243,6 +253,9 @@ class Reference:
 
     def _gated(self, gate: F32, up: F32) -> F32:
         wide = gate.astype(np.float64)
+        if self.file.architecture == "gpt-oss":
+            wide, limit = np.minimum(wide, self.limit), self.limit
+            return np.asarray(wide / (1 + np.exp(-1.702 * wide)) * (np.clip(up, -limit, limit) + 1), dtype=np.float32)
         if self.file.architecture in GEMMAS:  # GELU in its tanh form
             active = 0.5 * wide * (1 + np.tanh(np.sqrt(2 / np.pi) * (wide + 0.044715 * wide**3)))
         else:
@@ -252,6 +265,8 @@ class Reference:
     def _experts(self, weights: _Layer, x: F32) -> F32:
         """Each token takes the experts that the router finds likeliest, and the one for all if there is one."""
         scores = x.astype(np.float64) @ weights["ffn_gate_inp.weight"].T
+        if "ffn_gate_inp.bias" in weights:
+            scores = scores + weights["ffn_gate_inp.bias"]
         shares = np.exp(scores - scores.max(axis=-1, keepdims=True))
         shares /= shares.sum(axis=-1, keepdims=True)
         used = np.argsort(-shares, axis=-1, kind="stable")[:, : self.file.setting("expert_used_count")]
@@ -259,8 +274,8 @@ class Reference:
         for token, chosen in enumerate(used):
             taken = shares[token, chosen] / (1 if self.file.architecture == "olmoe" else shares[token, chosen].sum())
             for expert, share in zip(chosen, taken, strict=True):
-                gate, up = (weights[f"ffn_{name}_exps.weight"][expert] @ seen[token] for name in ("gate", "up"))
-                out[token] += np.float32(share) * (weights["ffn_down_exps.weight"][expert] @ self.rounded(self._gated(gate, up)))
+                gate, up = (weights.expert(f"ffn_{name}_exps", expert, seen[token]) for name in ("gate", "up"))
+                out[token] += np.float32(share) * weights.expert("ffn_down_exps", expert, self.rounded(self._gated(gate, up)))
         if "ffn_up_shexp.weight" in weights:
             gate, up = weights.project("ffn_gate_shexp", seen), weights.project("ffn_up_shexp", seen)
             out += weights.project("ffn_down_shexp", self.rounded(self._gated(gate, up)))
@@ -285,3 +300,8 @@ class _Layer:
     def project(self, name: str, x: F32) -> F32:
         y = x @ self[f"{name}.weight"].T
         return y + self[f"{name}.bias"] if f"{name}.bias" in self else y
+
+    def expert(self, name: str, index: int, x: F32) -> F32:
+        """One row through one expert's matrix."""
+        y: F32 = self[f"{name}.weight"][index] @ x
+        return y + self[f"{name}.bias"][index] if f"{name}.bias" in self else y

@@ -67,7 +67,12 @@ class TinySpec:
 
     @property
     def biased(self) -> bool:
-        return self.architecture == "qwen2"
+        return self.architecture in ("qwen2", "gpt-oss")
+
+    @property
+    def sinks(self) -> bool:
+        """And biases wherever there is a matrix."""
+        return self.architecture == "gpt-oss"
 
     @property
     def fused(self) -> bool:
@@ -77,6 +82,8 @@ class TinySpec:
     def norms(self) -> tuple[str, ...]:
         """Of a layer, each as wide as the model."""
         before, after = ("attn_norm", "ffn_norm"), ("post_attention_norm", "post_ffw_norm")
+        if self.architecture == "gpt-oss":
+            return "attn_norm", "post_attention_norm"
         return after if self.architecture == "olmo2" else (*before, *after) if self.architecture in ("gemma2", "gemma3") else before
 
     @property
@@ -135,6 +142,12 @@ FAMILIES += (
     TinySpec(
         "granitemoe", "granitemoe", hidden=160, heads=5, kv_heads=1, ffn=96, tied=True, types=PLAIN_TYPES, metadata=_GRANITE,
         experts=(5, 2, 96, 160),
+    ),
+    TinySpec(
+        "gpt-oss", "gpt-oss", layers=3, hidden=96, heads=4, kv_heads=2, head_dim=48, types=PLAIN_TYPES,
+        # The ramp ends a hair below pair 5, so that llama.cpp, which rounds it up, has the same one.
+        rope={**YARN, "freq_base": 150000.0, "scaling.yarn_beta_slow": 0.850469}, metadata={"attention.sliding_window": 17},
+        experts=(7, 3, 64, 0),
     ),
     TinySpec("smollm3", "smollm3", layers=5, hidden=96, heads=3, kv_heads=1, tied=True, types=PLAIN_TYPES, rope={"freq_base": 5e6}),
 )  # fmt: skip
@@ -223,9 +236,14 @@ def _add_tensors(writer: gguf.GGUFWriter, spec: TinySpec) -> None:
     for index, (name, rows, columns, gain) in enumerate(_matrices(spec)):
         data, kind = _encode(spec.types[index % len(spec.types)], normal(rows, columns) * np.float32(gain / columns**0.5), rng)
         writer.add_tensor(f"{name}.weight", data, raw_dtype=kind)
-        if spec.biased and name.endswith(("attn_q", "attn_k", "attn_v")):
+        if spec.biased and name.endswith(("attn_q", "attn_k", "attn_v") + (("attn_output",) if spec.sinks else ())):
             writer.add_tensor(f"{name}.bias", normal(rows))
     count, _, ffn, shared = spec.experts
+    for layer in range(spec.layers if spec.sinks else 0):
+        writer.add_tensor(f"blk.{layer}.attn_sinks.weight", 2 * normal(spec.heads))
+        for name, width, spread in (("gate", ffn, 4), ("up", ffn, 4), ("down", spec.hidden, 1)):  # so that some are clamped
+            writer.add_tensor(f"blk.{layer}.ffn_{name}_exps.bias", np.float32(spread) * normal(count, width))
+        writer.add_tensor(f"blk.{layer}.ffn_gate_inp.bias", normal(count))
     parts = (("gate", False, 1.5), ("up", False, 1.5), ("down", True, 2))
     for layer in range(spec.layers if count else 0):
         writer.add_tensor(f"blk.{layer}.ffn_gate_inp.weight", normal(count, spec.hidden) * np.float32(8 / spec.hidden**0.5))

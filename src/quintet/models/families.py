@@ -61,6 +61,7 @@ class Family:
         layer: what every layer is, but for what is below and what the file says.
         qkv_bias: ``True``: always there; ``None``: if the file has them.
         freq_factors: a ``rope_freqs.weight`` tensor may be there.
+        truncate: see ``RopeSpec``.
         long_rope: ``rope_factors_long.weight`` and ``rope_factors_short.weight`` may be there.
         windows: layers with a window.
         experts: its models have them, or may.
@@ -68,6 +69,7 @@ class Family:
         embed_by_width: the embedding is scaled by sqrt(hidden).
         scale_by_width: at so many layers the products of q and k are scaled by 1 / sqrt(hidden / heads).
         fused: ``attn_qkv`` holds q, k and v, and ``ffn_up`` gate and up, one after the other.
+        ffn_norm: what its files call the norm before the feed-forward part.
         reads: further keys that the architecture means something by: of ``reading.FACTORS``.
         ignored: keys that its files have and that mean nothing.
     """
@@ -76,6 +78,7 @@ class Family:
     layer: LayerSpec = field(default_factory=LayerSpec)
     qkv_bias: bool | None = False
     freq_factors: bool = False
+    truncate: bool = True
     long_rope: bool = False
     windows: Windows | None = None
     experts: Experts | None = None
@@ -83,6 +86,7 @@ class Family:
     embed_by_width: bool = False
     scale_by_width: int = 0
     fused: bool = False
+    ffn_norm: str = "ffn_norm"
     reads: frozenset[str] = frozenset()
     ignored: frozenset[str] = frozenset()
 
@@ -118,5 +122,15 @@ FAMILIES = {
     "olmo2": Family(layer=LayerSpec(pre_norm=False, post_norm=True, qk_norm="full"), windows=Windows(Some(4, 0, 3), scaled=False)),
     # llama.cpp's graph leaves the window out too: converters write it for models that were trained without one.
     "phi3": Family(long_rope=True, fused=True, ignored=frozenset({"attention.sliding_window"})),
+    # Softmax over those experts alone that are taken is the same as normalising what they have of all. YaRN's ramp is not rounded, as in
+    # its config.json and in transformers; llama.cpp's always is.
+    "gpt-oss": Family(
+        layer=LayerSpec(activation="swiglu_oai", o_bias=True, ffn_bias=True, sinks=True),
+        qkv_bias=True,
+        truncate=False,
+        windows=Windows(Some(2, 0, 1)),
+        experts=Experts(own_width=True),
+        ffn_norm="post_attention_norm",
+    ),
     "smollm3": Family(interleaved=True, unrotated=Some(4, 3, 4)),
 }

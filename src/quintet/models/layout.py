@@ -116,7 +116,7 @@ def _layer(spec: ModelSpec, layer: LayerSpec, prefix: str) -> Iterator[tuple[str
 
     if layer.pre_norm:
         yield "attn_norm", vector("attn_norm.weight", hidden)
-        yield "ffn_norm", vector("ffn_norm.weight", hidden)
+        yield "ffn_norm", vector(f"{FAMILIES[spec.architecture].ffn_norm}.weight", hidden)
     if FAMILIES[spec.architecture].fused:
         yield "q", matrix("attn_qkv", q, hidden)
         yield "k", matrix("attn_qkv", kv, hidden, q)
@@ -128,6 +128,8 @@ def _layer(spec: ModelSpec, layer: LayerSpec, prefix: str) -> Iterator[tuple[str
     yield "o", matrix("attn_output", hidden, q)
     if layer.experts:
         yield from _experts(layer.experts, hidden, prefix)
+        if layer.ffn_bias:
+            yield from _experts_biases(layer.experts, hidden, prefix)
     elif FAMILIES[spec.architecture].fused:
         yield "gate", matrix("ffn_up", ffn, hidden)
         yield "up", matrix("ffn_up", ffn, hidden, ffn)
@@ -147,6 +149,10 @@ def _layer(spec: ModelSpec, layer: LayerSpec, prefix: str) -> Iterator[tuple[str
         yield "q_bias", vector("attn_q.bias", q)
         yield "k_bias", vector("attn_k.bias", kv)
         yield "v_bias", vector("attn_v.bias", kv)
+    if layer.o_bias:
+        yield "o_bias", vector("attn_output.bias", hidden)
+    if layer.sinks:
+        yield "sinks", vector("attn_sinks.weight", spec.heads)
 
 
 def _experts(experts: ExpertSpec, hidden: int, prefix: str) -> Iterator[tuple[str, Place]]:
@@ -159,3 +165,11 @@ def _experts(experts: ExpertSpec, hidden: int, prefix: str) -> Iterator[tuple[st
         yield "gate", Place(f"{prefix}ffn_gate_shexp.weight", 0, shared, hidden)
         yield "up", Place(f"{prefix}ffn_up_shexp.weight", 0, shared, hidden)
         yield "down", Place(f"{prefix}ffn_down_shexp.weight", 0, hidden, shared)
+
+
+def _experts_biases(experts: ExpertSpec, hidden: int, prefix: str) -> Iterator[tuple[str, Place]]:
+    count, ffn = experts.count, experts.ffn
+    yield "router_bias", Place(f"{prefix}ffn_gate_inp.bias", 0, 0, count)
+    yield "gate_exps_bias", Place(f"{prefix}ffn_gate_exps.bias", 0, count, ffn)
+    yield "up_exps_bias", Place(f"{prefix}ffn_up_exps.bias", 0, count, ffn)
+    yield "down_exps_bias", Place(f"{prefix}ffn_down_exps.bias", 0, count, hidden)

@@ -248,6 +248,7 @@ class _Reading:
             attn_factor=meta.real(self._key("rope.scaling.attn_factor"), 1.0),
             beta_fast=meta.real(self._key("rope.scaling.yarn_beta_fast"), 32.0),
             beta_slow=meta.real(self._key("rope.scaling.yarn_beta_slow"), 1.0),
+            truncate=self._family.truncate,
             **self._factors(dim),
         )
 

@@ -17,6 +17,7 @@ class RopeSpec:
         factor: context extension factor (1 without scaling).
         original_context: context the model was trained on, for ``yarn`` and ``long_factors``.
         attn_factor: on the rotated values; ``yarn`` adds its own.
+        truncate: ``yarn``'s ramp between kept and interpolated pairs begins and ends at whole ones.
         freq_factors: per-pair divisors of the frequencies (llama 3's ``rope_freqs.weight``, LongRoPE's short ones); empty = none.
         long_factors: LongRoPE's (Ding et al. 2024, arXiv 2402.13753) for an engine whose context is beyond ``original_context``; which
             hold is never a matter of the position.
@@ -30,6 +31,7 @@ class RopeSpec:
     attn_factor: float = 1.0
     beta_fast: float = 32.0
     beta_slow: float = 1.0
+    truncate: bool = True
     freq_factors: tuple[float, ...] = ()
     long_factors: tuple[float, ...] = ()
 
@@ -62,12 +64,15 @@ class LayerSpec:
         post_norm: of what comes out of them, before it is added.
         qk_norm: of q and k before the rotation: ``none``, ``head`` (each head by itself) or ``full`` (all heads as one vector).
         qkv_bias: the q, k, v projections have biases.
+        o_bias: and attention's output.
+        ffn_bias: and the matrices of the feed-forward part, with the one that chooses experts.
+        sinks: each head's softmax has a learned logit more, which nothing is weighed by.
         rope: which of the model's rotations; -1 = heads are not rotated.
         window: tokens that a token sees, itself the last; 0 = all before it.
         attn_scale: on the products of q and k; 0 = 1 / sqrt(head_dim).
         attn_cap: scores s become cap * tanh(s / cap); 0 = they stay.
         residual_scale: on what attention and feed-forward part add.
-        activation: of the gate: ``silu``, or ``gelu`` in its tanh form.
+        activation: of the gate: ``silu``, ``gelu`` in its tanh form, or ``swiglu_oai``: gpt-oss's silu of clamped values.
         experts: ``None`` = one feed-forward part for all.
     """
 
@@ -75,6 +80,9 @@ class LayerSpec:
     post_norm: bool = False
     qk_norm: str = "none"
     qkv_bias: bool = False
+    o_bias: bool = False
+    ffn_bias: bool = False
+    sinks: bool = False
     rope: int = 0
     window: int = 0
     attn_scale: float = 0.0

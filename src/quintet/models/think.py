@@ -11,6 +11,7 @@ KNOWN = (
     ("<seed:think>", "</seed:think>"),  # Seed-OSS
     ("\u25c1think\u25b7", "\u25c1/think\u25b7"),  # Kimi VL
     ("<|START_THINKING|>", "<|END_THINKING|>"),  # Command A
+    ("<|channel|>analysis<|message|>", "<|end|>"),  # gpt-oss: a message of its own
 )
 
 
