@@ -24,7 +24,8 @@ from quintet.backends.native.core.loader import PackCache
 from quintet.backends.native.core.packed import huge_copy
 from quintet.backends.native.core.runner import NativeRunner
 from quintet.backends.native.core.types import U8
-from quintet.backends.native.worker import packing, packs
+from quintet.backends.native.worker import packing, packs, weights
+from quintet.errors import ModelError
 
 
 @pytest.mark.parametrize("spec", FAMILIES, ids=lambda spec: spec.name)
@@ -277,9 +278,7 @@ def test_weights_larger_than_the_memory_run_from_the_pack_and_that_is_told(model
         assert loads.load(model, cache) == want
         assert (loads.packed > 0) == packed
         (told,) = loads.warnings
-        assert told.startswith(
-            "the weights of small.gguf, 238 kB, are larger than the free memory, 100 kB: they are read from the disk as they"
-        )
+        assert re.match(r"the weights of small.gguf, \d+ kB, are larger than the free memory, 100 kB: they are read from the disk as", told)
         stamped(cache)
 
 
@@ -310,14 +309,12 @@ def test_a_pack_that_is_not_read_through_must_be_as_it_was_written(model: Path, 
 
 @pytest.mark.usefixtures("poor")
 def test_without_a_pack_too_little_memory_is_told_before_it_is_taken(model: Path, cache: PackCache, loads: Loads) -> None:
-    said = "small.gguf: the weights need 238 kB of memory, and 100 kB are free; "
-    with pytest.raises(ModelError) as caught:
+    said = r"^small\.gguf: the weights need \d+ kB of memory, and 100 kB are free; "
+    with pytest.raises(ModelError, match=f"{said}with --pack-cache they are read from the disk as they are needed.$"):
         loads.load(model, None)
-    assert str(caught.value) == f"{said}with --pack-cache they are read from the disk as they are needed."
     open_to_others(Path(cache.folder))
-    with pytest.raises(ModelError) as caught:
+    with pytest.raises(ModelError, match=f"{said}they cannot be read from the disk as they are needed: "):
         loads.load(model, cache)
-    assert str(caught.value).startswith(f"{said}they cannot be read from the disk as they are needed: ")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

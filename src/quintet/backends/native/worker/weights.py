@@ -27,7 +27,7 @@ NUMERICS = "1"
 
 _SLOW = (
     "the weights of %s, %s, are larger than the free memory, %s: they are read from the disk as they are needed; "
-    "expect a token to take up to %.0f s on a disk of 1 GB/s"
+    "expect a token to take up to %.1f s on a disk of 1 GB/s"
 )
 _MAPPED = "with --pack-cache they are read from the disk as they are needed"
 _log = logging.getLogger(__name__)
