@@ -216,7 +216,7 @@ class Reference:
     def _attend(self, weights: _Layer, layer: int, x: F32) -> F32:
         normed = self.rounded(self._normed(weights, "attn_norm", x))
         q, k, v = self._qkv(weights, normed)
-        local = self.window and (layer + 1) % GLOBAL_EVERY[self.file.architecture] != 0
+        local = self.window and (layer + 1) % GLOBAL_EVERY.get(self.file.architecture, self.layers + 1) != 0
         if (layer + 1) % UNROTATED_EVERY.get(self.file.architecture, self.layers + 1):
             rotated = self.local_rotation if local else self.rotation
             q, k = rotated(q), rotated(k)
