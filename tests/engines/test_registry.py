@@ -268,12 +268,9 @@ def test_what_was_idle_longest_makes_room() -> None:
 
 
 def test_weights_that_are_mapped_need_no_room_but_what_is_idle_makes_some() -> None:
-    """What is mapped is told as free, whoever uses it."""
-
     async def test() -> None:
-        shops = {name: Shop() for name in "abc"}
-        room = 1_200_000
-        models = registry(shops, weights=500_000, mapped=True, free=lambda: room)
+        room = 1_200_000  # what is mapped is told as free, whoever uses it
+        models = registry({name: Shop() for name in "abc"}, weights=500_000, mapped=True, free=lambda: room)
         for name in "abc":  # with c there are 1.5 MB of them
             await asked(models, name)
         assert [entry.status for entry in models.entries.values()] == ["unloaded", "ready", "ready"]
