@@ -31,8 +31,9 @@ NUMERICS = "1"
 
 _SLOW = (
     "the weights of %s, %s, are larger than the free memory, %s: they are read from the disk as they are needed; "
-    "expect a token to take up to %.0f s on a disk of 1 GB/s"
+    "expect a token to take up to %.1f s on a disk of 1 GB/s"
 )
+_MAPPED = "with --pack-cache they are read from the disk as they are needed"
 _log = logging.getLogger(__name__)
 
 
@@ -66,7 +67,7 @@ def load_weights(
     source = _Source(path.name, choice, files, chosen(file.tensors, choice), empty)
     try:
         told = _forgetting(file.forget, progress)
-        found = _by_pack(packs, source, cpu, told) if packs else "--no-pack-cache"
+        found = _by_pack(packs, source, cpu, told) if packs else _MAPPED
         runner, digest = _in_memory(found, source, told) if isinstance(found, str) else found
     except MemoryError:
         raise ModelError(f"{path.name}: there is not enough memory for its weights.") from None
@@ -116,13 +117,13 @@ def _by_pack(packs: PackCache, of: _Source, cpu: Cpu, progress: Callable[[float]
     except OSError as error:
         why = f"{error.strerror or error}"
         _log.warning("the packed weights of %s are not kept: %s", of.name, why)
-        return f"they cannot be kept on the disk: {why}"
+        return f"they cannot be read from the disk as they are needed: {why}"
 
 
 def _in_memory(why: str, of: _Source, progress: Callable[[float], None]) -> tuple[NativeRunner, str]:
     need, free = sum(map(packed_bytes, of.tensors.values())), machine.memory_available()
     if need > free:
-        raise ModelError(f"{of.name}: the weights need {human(need)} of memory, {human(free)} are free, and {why}.")
+        raise ModelError(f"{of.name}: the weights need {human(need)} of memory, and {human(free)} are free; {why}.")
     digest, runner = of.digest(), of.runner()
     runner.take(of.tensors, progress)
     return runner, digest.result()
