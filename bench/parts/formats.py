@@ -20,7 +20,8 @@ from gguf import GGMLQuantizationType as Type
 from tests.reference.tiny_model import TinySpec, write_tiny
 
 from quintet.backends.native.core.loader import PAGE
-from quintet.backends.native.core.types import Batch, Runner
+from quintet.backends.native.core.runner import NativeRunner
+from quintet.backends.native.core.types import Batch
 from quintet.backends.native.worker.load import native_loader
 
 TYPES = ("Q8_0", "Q4_1", "Q5_0", "Q5_K", "Q6_K", "Q3_K", "Q2_K", "IQ2_XS", "IQ4_NL", "MXFP4")
@@ -30,17 +31,18 @@ STEPS = {"decode 1": (1, 1), "decode 8": (8, 1), "decode 32": (32, 1), "prefill 
 START = 16
 
 
-def load(name: str, layers: int) -> Runner:
+def load(name: str, layers: int) -> NativeRunner:
     """A model of that type, with room for all of ``STEPS``."""
     spec = TinySpec(name, layers=layers, hidden=2048, heads=16, kv_heads=4, head_dim=128, ffn=6144, vocab=512, types=(Type[name],))
     with tempfile.TemporaryDirectory() as folder:
         path = write_tiny(Path(folder) / "model.gguf", spec)
         runner = native_loader(path, 1, 1024)(lambda _share: None).runner
+    assert isinstance(runner, NativeRunner)
     runner.allocate(2 * 32)
     return runner
 
 
-def step(runner: Runner, sequences: int, count: int) -> float:
+def step(runner: NativeRunner, sequences: int, count: int) -> float:
     """Seconds of one step."""
     pages = (START + count + PAGE - 1) // PAGE
     tables = np.arange(sequences * pages, dtype=np.int32).reshape(sequences, pages)

@@ -22,7 +22,7 @@ struct Coding {
 constexpr int8_t kUneven[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};  // IQ4's
 constexpr int8_t kE2m1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};  // FP4's, twice what they stand for
 
-constexpr bool is_coded(Format f) { return f != Format::q4 && f != Format::q8; }
+inline bool is_coded(Format f) { return f != Format::q4 && f != Format::q8 && !is_float(f); }
 
 constexpr Coding coding(Format f) {
   switch (f) {

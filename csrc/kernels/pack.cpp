@@ -13,6 +13,7 @@
 #include "kernels/ggml_k.h"
 #include "kernels/half.h"
 #include "kernels/pack_codes.h"
+#include "kernels/pack_floats.h"
 
 namespace quintet {
 namespace {
@@ -48,6 +49,9 @@ template <class T> constexpr Format format_of() {
   else if constexpr (requires { T::packed; }) return T::packed;
   else return Format::q8;
 }
+template <class T> constexpr Format kept_as = Format::f32;
+template <> constexpr Format kept_as<F16> = Format::f16;
+template <> constexpr Format kept_as<BF16> = Format::bf16;
 
 // `rows`: the `count` source rows that are the lanes of this tile.
 template <class T> void pack_tile_q4(const uint8_t* const* rows, int count, int blocks, uint8_t* tile) {
@@ -107,12 +111,16 @@ struct Type {
   Format format;
   void (*pack_tile)(const uint8_t* const* rows, int count, int blocks, uint8_t* tile);
   void (*dequantize)(const uint8_t* row, int cols, float* out);
+  DecodeBlock decode = nullptr;  // of a float type,
+  Format kept = Format::q8;      // and the format that holds its values as they are
+  Format packed_as(Floats floats) const { return !decode || floats == Floats::q8 ? format : floats == Floats::q4 ? Format::q4 : kept; }
   size_t row_bytes(int cols) const { return size_t(cols / values) * size_t(bytes); }
 };
 
 template <class T> constexpr Type type_of(const char* name) {
   constexpr Format format = format_of<T>();
-  if constexpr (format == Format::q4) return {name, T::values, T::bytes, format, pack_tile_q4<T>, dequantize<T>};
+  if constexpr (T::values == 1) return {name, T::values, T::bytes, Format::q8, pack_tile_q8<T>, dequantize<T>, T::decode, kept_as<T>};
+  else if constexpr (format == Format::q4) return {name, T::values, T::bytes, format, pack_tile_q4<T>, dequantize<T>};
   else if constexpr (format == Format::q8) return {name, T::values, T::bytes, format, pack_tile_q8<T>, dequantize<T>};
   else return {name, T::values, T::bytes, format, pack_tile_codes<T>, dequantize<T>};
 }
@@ -157,25 +165,27 @@ size_t raw_bytes(const std::string& type, int rows, int cols) {
   return t.row_bytes(cols) * size_t(rows);
 }
 
-Packed packed_shape(const std::string& type, int rows, int cols) {
+Packed packed_shape(const std::string& type, int rows, int cols, Floats floats) {
   raw_bytes(type, rows, cols);  // checks the shape
   require(cols % kBlock == 0, "columns of a packed matrix must be a multiple of 32, got " + std::to_string(cols));
-  Packed out{find_type(type, cols).format, rows, cols, 0, nullptr};
+  Packed out{find_type(type, cols).packed_as(floats), rows, cols, 0, nullptr};
   const size_t blocks = size_t(out.blocks());
-  if (is_coded(out.format)) out.tile_bytes = coding(out.format).tile(blocks);
+  if (is_float(out.format)) out.tile_bytes = float_tile_bytes(out.format, cols);
+  else if (is_coded(out.format)) out.tile_bytes = coding(out.format).tile(blocks);
   else out.tile_bytes = out.format == Format::q4 ? blocks * kQ4Bytes : (blocks * (kQ8Bytes + 2 * kLanes) + 63) / 64 * 64;
   return out;
 }
 
-Packed pack_empty(const std::string& type, int rows, int cols, Arena& arena) {
-  Packed out = packed_shape(type, rows, cols);
+Packed pack_empty(const std::string& type, int rows, int cols, Floats floats, Arena& arena) {
+  Packed out = packed_shape(type, rows, cols, floats);
   out.data = arena.take(out.bytes());
   return out;
 }
 
 void pack_tiles(Packed& out, const std::string& type, const uint8_t* raw, const std::vector<int>& row_order, int tile0, int tile1) {
   const Type& t = find_type(type, out.cols);
-  require(t.format == out.format, "type " + type + " does not have the format of the packed matrix");
+  require(t.format == out.format || (t.decode && (out.format == Format::q4 || out.format == t.kept)),
+          "type " + type + " does not have the format of the packed matrix");
   require(row_order.empty() || row_order.size() == size_t(out.rows), "row_order must name every row");
   require(0 <= tile0 && tile0 <= tile1 && tile1 <= out.tiles(), "tiles must lie within the packed matrix");
   for (int tile = tile0; tile < tile1; tile++) {
@@ -186,7 +196,10 @@ void pack_tiles(Packed& out, const std::string& type, const uint8_t* raw, const 
       require(0 <= source && source < out.rows, "row_order must hold row numbers, got " + std::to_string(source));
       rows[lane] = raw + t.row_bytes(out.cols) * size_t(source);
     }
-    t.pack_tile(rows, count, out.blocks(), out.data + out.tile_bytes * size_t(tile));
+    uint8_t* to = out.data + out.tile_bytes * size_t(tile);
+    if (is_float(out.format)) pack_tile_floats(out.format, rows, count, out.cols, to);
+    else if (t.format == out.format) t.pack_tile(rows, count, out.blocks(), to);
+    else pack_tile_to_q4(t.decode, rows, count, out.blocks(), to);
   }
 }
 
@@ -196,6 +209,7 @@ void dequantize_row(const std::string& type, const uint8_t* raw, int row, int co
 }
 
 void unpack_row(const Packed& w, int row, float* out) {
+  if (is_float(w.format)) return unpack_float_row(w, row, out);
   const uint8_t* tile = w.tile(row / kLanes);
   const int lane = row % kLanes;
   if (is_coded(w.format)) return unpack_codes(w, tile, lane, out);

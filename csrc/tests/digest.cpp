@@ -8,37 +8,11 @@
 #include <string>
 #include "model/model.h"
 #include "sampling/sample.h"
+#include "tests/digest_codes.h"
 
 using namespace quintet;
 
 namespace {
-
-struct Random {  // splitmix64
-  uint64_t state = 42;
-  uint64_t next() {
-    uint64_t z = (state += 0x9e3779b97f4a7c15ULL);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
-    return z ^ (z >> 31);
-  }
-  int below(int n) { return int(next() % uint64_t(n)); }
-  float real(float scale) { return (float(next() >> 40) / 8388608.0f - 1.0f) * scale; }  // exact
-  std::vector<float> floats(size_t n, float scale) {
-    std::vector<float> v(n);
-    for (auto& x : v) x = real(scale);
-    return v;
-  }
-};
-
-struct Digest {  // FNV-1a
-  uint64_t h = 1469598103934665603ULL;
-  void add(const void* p, size_t n) {
-    for (size_t i = 0; i < n; i++) h = (h ^ static_cast<const uint8_t*>(p)[i]) * 1099511628211ULL;
-  }
-  template <class T> void add(const std::vector<T>& v) { add(v.data(), v.size() * sizeof(T)); }
-};
-
-using Results = std::map<std::string, uint64_t>;
 
 std::vector<uint8_t> raw_f32(const std::vector<float>& v) {
   std::vector<uint8_t> raw(v.size() * 4);
@@ -60,13 +34,46 @@ std::vector<uint8_t> raw_q4_1(Random& r, int rows, int cols) {
   return raw;
 }
 
+// The upper half of small floats: a bfloat16, and as an fp16 likewise a number around 1.
+std::vector<uint8_t> raw_halves(Random& r, size_t n) {
+  std::vector<uint8_t> raw;
+  for (size_t i = 0; i < n; i++) {
+    const float x = r.real(0.2f);
+    uint32_t bits;
+    std::memcpy(&bits, &x, 4);
+    raw.push_back(uint8_t(bits >> 16));
+    raw.push_back(uint8_t(bits >> 24));
+  }
+  return raw;
+}
+
+// Weights that are kept, in each of the float types: whole and odd numbers of rows side by side.
+void float_gemm(const Kernels& k, Results& out) {
+  const int n = 40, cols = 96, stride = 48;
+  for (const char* type : {"F32", "F16", "BF16"}) {
+    Random r;
+    const auto raw = std::string(type) == "F32" ? raw_f32(r.floats(size_t(n) * cols, 0.3f)) : raw_halves(r, size_t(n) * cols);
+    Arena arena;
+    Packed w = pack_empty(type, n, cols, Floats::kept, arena);
+    pack_tiles(w, type, raw.data(), {}, 0, w.tiles());
+    Digest d;
+    for (int m = 1; m <= 27; m++) {
+      const auto x = raw_f32(r.floats(size_t(m) * cols, 3.0f));
+      auto y = r.floats(size_t(m) * stride, 1.0f);
+      for (int t = 0; t < w.tiles(); t++) k.gemm_tile(w, t, x.data(), size_t(cols) * 4, m, y.data() + 16 * t, stride, m % 2 == 0);
+      d.add(y);
+    }
+    out[std::string("gemm of kept ") + type] = d.h;
+  }
+}
+
 void gemm(const Kernels& k, Results& out) {
+  const int n = 40, cols = 96, stride = 48;
   for (const char* type : {"Q4_1", "F32"}) {
     Random r;
-    const int n = 40, cols = 96, stride = 48;
     const auto raw = type[0] == 'F' ? raw_f32(r.floats(size_t(n) * cols, 0.3f)) : raw_q4_1(r, n, cols);
     Arena arena;
-    Packed w = pack_empty(type, n, cols, arena);
+    Packed w = pack_empty(type, n, cols, Floats::q8, arena);
     pack_tiles(w, type, raw.data(), {}, 0, w.tiles());
     Digest d;
     for (int m = 1; m <= 11; m++) {
@@ -79,55 +86,6 @@ void gemm(const Kernels& k, Results& out) {
       d.add(y);
     }
     out[std::string("gemm ") + type] = d.h;
-  }
-}
-
-// A type of each format of codes.h, with random blocks: `halves` are the offsets of a block's fp16 numbers.
-struct Coded {
-  const char *type, *format;
-  int values, bytes;
-  std::vector<int> halves;
-};
-const Coded kCoded[] = {{"Q2_K", "q4h", 256, 84, {80, 82}}, {"Q5_1", "q5", 32, 24, {0, 2}}, {"Q6_K", "q6", 256, 210, {208}},
-                        {"IQ2_XS", "q8h", 256, 74, {0}},    {"IQ4_NL", "q4u", 32, 18, {0}}, {"MXFP4", "q4e", 32, 17, {}}};
-
-std::vector<uint8_t> raw_coded(Random& r, const Coded& c, int rows, int cols) {
-  std::vector<uint8_t> raw;
-  for (int i = 0; i < rows * cols / c.values; i++) {
-    const size_t block = raw.size();
-    for (int b = 0; b < c.bytes; b++) raw.push_back(uint8_t(r.next()));
-    for (int at : c.halves) {
-      const uint16_t h = float_to_half(r.real(0.02f));
-      std::memcpy(&raw[block + size_t(at)], &h, 2);
-    }
-    if (c.halves.empty()) raw[block] = uint8_t(110 + r.below(20));  // an exponent
-  }
-  return raw;
-}
-
-void codes(const Kernels& k, Results& out) {
-  for (const Coded& c : kCoded) {
-    Random r;
-    const int n = 40, cols = 512, stride = 48;
-    const auto raw = raw_coded(r, c, n, cols);
-    Arena arena;
-    Packed w = pack_empty(c.type, n, cols, arena);
-    pack_tiles(w, c.type, raw.data(), {}, 0, w.tiles());
-    Digest d;
-    d.add(w.data, w.bytes());
-    for (int m = 1; m <= 11; m++) {
-      const size_t row = activation_row_bytes(cols);
-      std::vector<uint8_t> x(row * size_t(m));
-      for (int i = 0; i < m; i++) {
-        std::vector<float> values = r.floats(size_t(cols), i == 2 ? 1e-37f : 3.0f);
-        if (i == 3) std::fill(values.begin(), values.end(), -2.0f);  // the largest sums
-        k.quantize_row(values.data(), cols, x.data() + row * size_t(i));
-      }
-      auto y = r.floats(size_t(m) * stride, 1.0f);
-      for (int t = 0; t < w.tiles(); t++) k.gemm_tile(w, t, x.data(), row, m, y.data() + 16 * t, stride, m % 2 == 0);
-      d.add(y);
-    }
-    out[std::string("gemm ") + c.format] = d.h;
   }
 }
 
@@ -233,13 +191,15 @@ Config elaborate() {
 
 void fill(Model& m, const Config& c) {
   Random r;
+  const Floats floats = c.float_activations ? Floats::kept : Floats::q8;
   auto vec = [&](const std::string& name, int n) {
     const auto raw = raw_f32(r.floats(size_t(n), 1.0f));
-    m.set(name, "F32", 1, n, raw.data(), raw.size());
+    m.set(name, "F32", 1, n, raw.data(), raw.size(), floats);
   };
   auto mat = [&](const std::string& name, int n, int k, bool q4) {
-    const auto raw = q4 ? raw_q4_1(r, n, k) : raw_f32(r.floats(size_t(n) * size_t(k), 0.2f));
-    m.set(name, q4 ? "Q4_1" : "F32", n, k, raw.data(), raw.size());
+    const bool half = q4 && c.float_activations;
+    const auto raw = half ? raw_halves(r, size_t(n) * size_t(k)) : q4 ? raw_q4_1(r, n, k) : raw_f32(r.floats(size_t(n) * size_t(k), 0.2f));
+    m.set(name, half ? r.below(2) ? "BF16" : "F16" : q4 ? "Q4_1" : "F32", n, k, raw.data(), raw.size(), floats);
   };
   const int q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim;
   mat("embed", c.vocab, c.hidden, false);
@@ -389,9 +349,13 @@ int main() {
     Results r;
     gemm(*k, r);
     codes(*k, r);
+    float_gemm(*k, r);
     rows(*k, r);
     whole_model(*k, "model", small(), r);
     whole_model(*k, "elaborate model", elaborate(), r);
+    Config floats = elaborate();
+    floats.float_activations = true;
+    whole_model(*k, "model of floats", floats, r);
     if (first.empty()) first = r;
     for (const auto& [name, digest] : r)
       if (first[name] != digest) {
