@@ -38,7 +38,6 @@ class FolderTokenizer:
 
     def __init__(self, files: Files, vocabulary: Vocabulary) -> None:
         document = files.document
-        self._files = files
         byte_level = "ByteLevel" in {step.get("type") for step in (*_steps(document, "pre_tokenizer"), *_steps(document, "decoder"))}
         self.pieces = _pieces(vocabulary, byte_level)
         self.eos_ids = vocabulary.eos_ids | files.ends
@@ -83,14 +82,9 @@ class FolderTokenizer:
         """
         return _encode(self._quoted, text)
 
-    def _around(self, whole: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:
-        """Ids before and after every text: as tokenizer_config.json asks, else as tokenizer.json's last step does it."""
-        if self._files.adds is not None:
-            keys = [f"{PREFIX}{name}_token_id" for name in ("bos", "eos")]
-            before, after = (
-                [self._files.metadata.integer(key, low=0)] if asked else [] for key, asked in zip(keys, self._files.adds, strict=True)
-            )
-            return before, after
+    @staticmethod
+    def _around(whole: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:
+        """Ids before and after every text, as tokenizer.json's last step puts them there. transformers heeds no other file for this."""
         without, found = whole.encode("a", add_special_tokens=False).ids, whole.encode("a", add_special_tokens=True).ids
         for start in range(len(found) - len(without) + 1):
             if found[start : start + len(without)] == without:
