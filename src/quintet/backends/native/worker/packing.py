@@ -113,7 +113,7 @@ class Packing:
         of, fits = pack.directory, self._fits()
         if not fits and not pack.stamped:
             raise UnusableError("was not written to its end, or was changed since")
-        data = mapped(pack.file, of.end, at_once=False)
+        data = mapped(pack.file, of.end, whole=fits)
         if fits:
             self._verify(of, data)
         runner = self._give(of, data, fits=fits)
@@ -146,7 +146,7 @@ class Packing:
             of = Directory(self._kind, digest(), sources, settled, stamp, tuple(tensors))
             write(draft.file, of)
             fits = self._fits()
-            runner = self._give(of, mapped(draft.file, of.end, at_once=fits), fits=fits)
+            runner = self._give(of, mapped(draft.file, of.end, whole=fits), fits=fits)
             if self._sources() == sources:  # else nobody knows what was packed
                 draft.keep(self._name(of.digest))
                 self._settle(draft.file, of)

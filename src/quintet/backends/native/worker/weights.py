@@ -27,8 +27,9 @@ NUMERICS = "1"
 
 _SLOW = (
     "the weights of %s, %s, are larger than the free memory, %s: they are read from the disk as they are needed; "
-    "expect a token to take up to %.0f s on a disk of 1 GB/s"
+    "expect a token to take up to %.1f s on a disk of 1 GB/s"
 )
+_MAPPED = "with --pack-cache they are read from the disk as they are needed"
 _log = logging.getLogger(__name__)
 
 
@@ -53,7 +54,7 @@ def load_weights(
 
     try:
         told = _forgetting(file.forget, progress)
-        found = _by_pack(packs, path.name, files, file.tensors, cpu, empty, told) if packs else "--no-pack-cache"
+        found = _by_pack(packs, path.name, files, file.tensors, cpu, empty, told) if packs else _MAPPED
         runner, digest = _in_memory(found, path.name, files, file.tensors, empty, told) if isinstance(found, str) else found
     except MemoryError:
         raise ModelError(f"{path.name}: there is not enough memory for its weights.") from None
@@ -91,7 +92,7 @@ def _by_pack(
     except OSError as error:
         why = f"{error.strerror or error}"
         _log.warning("the packed weights of %s are not kept: %s", name, why)
-        return f"they cannot be kept on the disk: {why}"
+        return f"they cannot be read from the disk as they are needed: {why}"
 
 
 def _in_memory(
@@ -99,7 +100,7 @@ def _in_memory(
 ) -> tuple[NativeRunner, str]:
     need, free = sum(map(packed_bytes, tensors.values())), machine.memory_available()
     if need > free:
-        raise ModelError(f"{name}: the weights need {human(need)} of memory, {human(free)} are free, and {why}.")
+        raise ModelError(f"{name}: the weights need {human(need)} of memory, and {human(free)} are free; {why}.")
     digest, runner = Digest(files), empty()
     runner.take(tensors, progress)
     return runner, digest.result()
