@@ -13,8 +13,9 @@ from pathlib import Path
 
 from quintet import machine
 from quintet.backends.native.core.cpu import Cpu
-from quintet.backends.native.core.packed import checksums, huge_copy, packed_bytes
+from quintet.backends.native.core.packed import checksums, huge_copy
 from quintet.backends.native.core.runner import NativeRunner
+from quintet.backends.native.core.sizes import packed_bytes
 from quintet.backends.native.core.types import U8
 from quintet.backends.native.worker.mapping import mapped, on_huge_pages
 from quintet.backends.native.worker.pack_directory import (
