@@ -42,7 +42,7 @@ class Row:
     Args:
         models: for example.
         gguf: the file's ``general.architecture``.
-        folder: the folder's ``model_type``, one or several.
+        folder: the folder's ``model_type``.
         tiny: of the recorded models, those of the family; the first one's KL is shown.
         fim: models that fill in the middle.
         think: models that think.
@@ -51,7 +51,7 @@ class Row:
 
     models: str
     gguf: str
-    folder: str
+    folder: tuple[str, ...]
     tiny: tuple[str, ...]
     fim: str = ""
     think: str = ""
@@ -61,43 +61,49 @@ class Row:
 _R1 = "DeepSeek R1's distillates"
 
 ROWS = (
-    Row("Llama 2 and 3, SmolLM2, TinyLlama", "llama", "llama", ("llama", "llama-tied"), "Code Llama", _R1, "SmolLM2-135M"),
-    Row("Mistral, Nemo", "llama", "mistral", ("mistral-nemo", "mistral"), "", "Magistral"),
-    Row("Mixtral", "llama", "mixtral", ("mixtral",)),
-    Row("Ministral 3", "mistral3", "ministral3", ("ministral3",), "", "its reasoning models"),
-    Row("Qwen2.5 and its coders", "qwen2", "qwen2", ("qwen2",), "Qwen2.5-Coder", f"QwQ, {_R1}", "Qwen2.5-Coder 0.5B, 1.5B"),
-    Row("Qwen3", "qwen3", "qwen3", ("qwen3",), "", "yes"),
-    Row("Qwen3-30B-A3B and its coder", "qwen3moe", "qwen3_moe", ("qwen3_moe",), "Qwen3-Coder", "yes"),
-    Row("Gemma, CodeGemma", "gemma", "gemma", ("gemma",), "CodeGemma"),
-    Row("Gemma 2", "gemma2", "gemma2", ("gemma2",)),
-    Row("Gemma 3 (its text)", "gemma3", "gemma3_text, gemma3", ("gemma3_text",)),
-    Row("Phi 3, 3.5 and 4", "phi3", "phi3", ("phi4", "phi3"), "", "Phi 4 reasoning"),
-    Row("Granite 3", "granite", "granite", ("granite",), "yes", "Granite 3.2 and 3.3"),
-    Row("Granite 3's with experts", "granitemoe", "granitemoe, granitemoeshared", ("granitemoeshared", "granitemoe")),
-    Row("OLMo 2", "olmo2", "olmo2", ("olmo2",)),
-    Row("OLMo 3", "olmo2", "olmo3", ("olmo3",), "", "OLMo 3 Think"),
-    Row("OLMoE", "olmoe", "olmoe", ("olmoe",)),
-    Row("gpt-oss", "gpt-oss", "gpt_oss", ("gpt_oss",), "", "yes: channels"),
-    Row("StarCoder2", "starcoder2", "starcoder2", ("starcoder2",), "yes"),
-    Row("SmolLM3", "smollm3", "smollm3", ("smollm3",), "", "yes"),
+    Row("Llama 2 and 3, SmolLM2, TinyLlama", "llama", ("llama",), ("llama", "llama-tied"), "Code Llama", _R1, "SmolLM2-135M"),
+    Row("Mistral, Nemo", "llama", ("mistral",), ("mistral-nemo", "mistral"), "", "Magistral"),
+    Row("Mixtral", "llama", ("mixtral",), ("mixtral",)),
+    Row("Ministral 3", "mistral3", ("ministral3",), ("ministral3",), "", "its reasoning models"),
+    Row("Qwen2.5 and its coders", "qwen2", ("qwen2",), ("qwen2",), "Qwen2.5-Coder", f"QwQ, {_R1}"),
+    Row("Qwen3", "qwen3", ("qwen3",), ("qwen3",), "", "yes"),
+    Row("Qwen3-30B-A3B and its coder", "qwen3moe", ("qwen3_moe",), ("qwen3_moe",), "Qwen3-Coder", "yes"),
+    Row("Gemma, CodeGemma", "gemma", ("gemma",), ("gemma",), "CodeGemma"),
+    Row("Gemma 2", "gemma2", ("gemma2",), ("gemma2",)),
+    Row("Gemma 3 (its text)", "gemma3", ("gemma3_text", "gemma3"), ("gemma3_text",)),
+    Row("Phi 3, 3.5 and 4", "phi3", ("phi3",), ("phi4", "phi3"), "", "Phi 4 reasoning"),
+    Row("Granite 3", "granite", ("granite",), ("granite",), "Granite 3.3", "Granite 3.3"),
+    Row("Granite 3's with experts", "granitemoe", ("granitemoe", "granitemoeshared"), ("granitemoeshared", "granitemoe")),
+    Row("OLMo 2", "olmo2", ("olmo2",), ("olmo2",)),
+    Row("OLMo 3", "olmo2", ("olmo3",), ("olmo3",), "", "OLMo 3 Think"),
+    Row("OLMoE", "olmoe", ("olmoe",), ("olmoe",)),
+    Row("gpt-oss", "gpt-oss", ("gpt_oss",), ("gpt_oss",), "", "yes: channels"),
+    Row("StarCoder2", "starcoder2", ("starcoder2",), ("starcoder2",), "yes"),
+    Row("SmolLM3", "smollm3", ("smollm3",), ("smollm3",), "", "yes"),
 )
 
 
 def table(kl: dict[str, dict[str, float]]) -> str:
-    """The README's table as Markdown.
+    """The README's table as Markdown: a row for each that can be read.
 
     Args:
         kl: engine -> tiny model -> mean KL.
     """
+    from quintet.models.families import FAMILIES  # not there in llama.cpp's environment
+    from quintet.models.folder.kinds import KINDS
+
     lines = [
         "| models, for example | GGUF | folder | FIM | think | checked against | KL | llama.cpp's |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for row in ROWS:
-        against = "transformers, llama.cpp" + (f"; perplexity of {row.files}" if row.files else "")
-        figures = [f"{kl[engine][row.tiny[0]]:.1e}" if row.tiny[0] in kl.get(engine, {}) else "-" for engine in (OURS, PEER)]
-        names = [", ".join(f"`{name}`" for name in names.split(", ")) for names in (row.gguf, row.folder)]
-        lines.append("| " + " | ".join([row.models, *names, row.fim or "-", row.think or "-", against, *figures]) + " |")
+        if row.gguf in FAMILIES:
+            folders = ", ".join(f"`{name}`" for name in row.folder if name in KINDS) or "no"
+            against = "transformers, llama.cpp" + (f"; perplexity of {row.files}" if row.files else "")
+            figures = [f"{kl[engine][row.tiny[0]]:.1e}" if row.tiny[0] in kl.get(engine, {}) else "-" for engine in (OURS, PEER)]
+            lines.append(
+                "| " + " | ".join([row.models, f"`{row.gguf}`", folders, row.fim or "-", row.think or "-", against, *figures]) + " |"
+            )
     return "\n".join(lines) + "\n"
 
 
@@ -117,6 +123,8 @@ def measure(load: Callable[[Path], accuracy.Engine]) -> dict[str, float]:
     """The mean KL of an engine with each tiny model."""
     found: dict[str, float] = {}
     for name, tiny in transformers_tiny.models().items():
+        if as_gguf.ARCHITECTURES[tiny.config["model_type"]] not in forward.INTERLEAVED:
+            continue
         ids = np.random.RandomState(1).randint(0, tiny.config["vocab_size"], TOKENS).astype(np.int32)
         with tempfile.TemporaryDirectory() as folder:
             path = as_gguf.write_gguf(Path(folder) / "tiny.gguf", as_converted(tiny), Type.Q8_0)

@@ -13,13 +13,14 @@ from pathlib import Path
 
 import gguf
 import pytest
+from gguf import GGUFValueType
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.reference.tiny_model import FAMILIES, TinySpec, write_tiny
 
 from quintet.errors import ModelError
 from quintet.models.families import FAMILIES as READABLE
-from quintet.models.gguf import GGUFValueType, open_model
+from quintet.models.gguf import open_model
 from quintet.models.reading import EXPERTS, LOCAL_BASE, PATTERN, READ, WINDOW
 
 EXAMPLES = int(os.environ.get("QUINTET_FUZZ", "100"))

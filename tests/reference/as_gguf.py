@@ -64,11 +64,16 @@ FLOATS = ("epsilon", "softcapping", "scale")
 """Ends of the keys whose values are floats even if they look like integers."""
 
 
+def has_file(tiny: TinyModel) -> bool:
+    """Whether a GGUF file can say all that the config does: llama.cpp's llama has no windows."""
+    return not (tiny.config.get("sliding_window") and ARCHITECTURES[tiny.config["model_type"]] == "llama")
+
+
 def write_gguf(path: Path, tiny: TinyModel, kind: Type = Type.F32) -> Path:
     """Write the model with matrices of type ``kind``, and return ``path``."""
     architecture = ARCHITECTURES[tiny.config["model_type"]]
     writer = gguf.GGUFWriter(path, architecture)
-    writer.add_name(tiny.name)
+    writer.add_name("tiny")  # llama.cpp takes a name that tells of Phi 3 for a vocabulary of its
     for key, value in keys(tiny.config).items():
         put = {float: writer.add_float32, int: writer.add_uint32, str: writer.add_string}[type(value)]
         put(f"{architecture}.{key}", value)  # type: ignore[operator]
@@ -89,6 +94,8 @@ def keys(config: dict[str, Any]) -> dict[str, int | float | str]:
     found = {gguf_name: config[name] for name, gguf_name in KEYS.items() if config.get(name) is not None}
     found = {key: float(value) if key.endswith(FLOATS) else value for key, value in found.items()}
     head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    if ARCHITECTURES[config["model_type"]] == "llama":
+        found.pop("attention.sliding_window", None)
     if config["model_type"] == "gpt_oss":
         found["expert_feed_forward_length"] = config["intermediate_size"]
     if config.get("head_dim"):

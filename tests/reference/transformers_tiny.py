@@ -124,7 +124,7 @@ def _in_codes(values: npt.NDArray[np.float64]) -> F32:
     codes = np.clip(np.rint(np.ldexp(blocks, 7 - exponent)), -127, 127)
     largest = np.abs(blocks).argmax(axis=-1)[..., None]
     np.put_along_axis(codes, largest, np.copysign(127, np.take_along_axis(blocks, largest, axis=-1)), axis=-1)
-    return np.ldexp(codes, exponent - 7).astype(np.float32).reshape(values.shape)
+    return np.asarray(np.ldexp(codes, exponent - 7), dtype=np.float32).reshape(values.shape)
 
 
 def _top_halves(values: F32) -> npt.NDArray[np.uint16]:
