@@ -64,7 +64,7 @@ ROWS = (
     Row("Llama 2 and 3, SmolLM2, TinyLlama", "llama", ("llama",), ("llama", "llama-tied"), "Code Llama", _R1, "SmolLM2-135M"),
     Row("Mistral, Nemo", "llama", ("mistral",), ("mistral-nemo", "mistral"), "", "Magistral"),
     Row("Mixtral", "llama", ("mixtral",), ("mixtral",)),
-    Row("Ministral 3", "mistral3", ("ministral3",), ("ministral3",), "", "its reasoning models"),
+    Row("Ministral 3", "mistral3", ("ministral3", "mistral3"), ("ministral3",), "", "its reasoning models"),
     Row("Qwen2.5 and its coders", "qwen2", ("qwen2",), ("qwen2",), "Qwen2.5-Coder", f"QwQ, {_R1}"),
     Row("Qwen3", "qwen3", ("qwen3",), ("qwen3",), "", "yes"),
     Row("Qwen3-30B-A3B and its coder", "qwen3moe", ("qwen3_moe",), ("qwen3_moe",), "Qwen3-Coder", "yes"),
