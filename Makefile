@@ -64,7 +64,8 @@ nightly: setup
 		$(BIN)/python -m pytest --timeout 86400 \
 		tests/e2e/test_kills.py tests/e2e/test_cancels.py tests/backends/native/core/test_sampling_twin.py tests/e2e/test_nonces.py \
 		tests/e2e/test_random_schemas.py tests/server/test_hostile_bodies.py tests/e2e/test_repeats.py tests/simulation tests/ledger/test_crashes.py \
-		tests/e2e/test_ledger_kills.py tests/e2e/test_handover.py tests/models/test_gguf.py tests/models/test_hostile_families.py $(ARGS)
+		tests/e2e/test_ledger_kills.py tests/e2e/test_handover.py tests/models/test_gguf.py tests/models/test_hostile_families.py \
+		tests/models/folder/test_hostile_folders.py $(ARGS)
 
 test-sampling: setup
 	@QUINTET_SAMPLING_CASES=70 $(BIN)/python -m pytest --timeout 1800 tests/backends/native/core/test_sampling_twin.py $(ARGS)

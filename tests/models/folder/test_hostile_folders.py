@@ -129,7 +129,11 @@ def test_a_number_that_is_a_word_is_refused_by_its_key(name: str, whole: Whole, 
 def whole_of_use(config: dict[str, Any]) -> set[str]:
     """Keys of a config that say how a model is computed, rather than how it was made or what its tokens mean."""
     made = ("dropout", "_pdrop", "_token_id", "initializer_range", "router_aux_loss_coef", "router_jitter_noise", "pretraining_tp")
-    return {key for key in config if not key.endswith(made) and key[0] != "_"} - {"max_window_layers", "no_rope_layer_interval", "decoder_sparse_step"}
+    return {key for key in config if not key.endswith(made) and key[0] != "_"} - {
+        "max_window_layers",
+        "no_rope_layer_interval",
+        "decoder_sparse_step",
+    }
 
 
 @pytest.mark.fault("F12")
