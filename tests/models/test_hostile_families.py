@@ -16,8 +16,10 @@ import pytest
 from gguf import GGUFValueType
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.reference.tiny_model import FAMILIES, TinySpec, write_tiny
+from tests.e2e.paged import logits_of, run_alone, whole
+from tests.reference.tiny_model import FAMILIES, TinySpec, random_ids, write_tiny
 
+from quintet.backends.native.worker.load import native_loader
 from quintet.errors import ModelError
 from quintet.models.families import FAMILIES as READABLE
 from quintet.models.gguf import open_model
@@ -180,6 +182,34 @@ def test_keys_with_other_values_open_or_are_refused_in_one_line(
     changes = data.draw(st.dictionaries(names, st.one_of(NUMBERS, NUMBERS, ARRAYS, WORDS, st.none()), min_size=1, max_size=3))
     path = parts.write(fresh(), changes)
     said_in_one_line(opened(path), path)
+
+
+EXTREMES = [
+    *(scalar(GGUFValueType.FLOAT32, "f", x) for x in (0.0, 1e-38, 1e-20, 7.5, 1e20, 3e38)),
+    *(scalar(GGUFValueType.FLOAT64, "d", x) for x in (5e-324, 1e300)),
+    *(scalar(GGUFValueType.UINT64, "Q", n) for n in (1, 2, 3, 64, 1 << 16, 1 << 27, (1 << 31) - 1, 1 << 31)),
+]
+
+
+@pytest.mark.fault("F12")
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(data=st.data())
+def test_what_opens_with_other_values_is_run_without_harm(
+    data: st.DataObject, parts_of: Callable[[TinySpec], Parts], fresh: Callable[[], Path]
+) -> None:
+    """The numbers mean nothing any more, but they come, from memory that is the model's."""
+    spec = data.draw(st.sampled_from(FAMILIES))
+    keys = st.sampled_from([key for key in understood(spec) if not key.endswith("context_length") or "original" in key])
+    path = parts_of(spec).write(fresh(), data.draw(st.dictionaries(keys, st.sampled_from(EXTREMES), min_size=1, max_size=2)))
+    try:
+        runner = native_loader(path, 1, 64)(lambda _: None).runner
+    except ModelError:
+        return
+    finally:
+        path.unlink()
+    runner.allocate(2)
+    ids = random_ids(spec, 20)
+    assert logits_of(runner, run_alone(runner, whole(ids))).shape == (20, spec.vocab)
 
 
 PATCHES = st.one_of(
