@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from gguf import GGMLQuantizationType as Type
+from tests.reference.folders import write_folder
 from tests.reference.tiny_model import FAMILIES, TinySpec, write_tiny
 
 from quintet.cli.app import app
@@ -23,3 +25,18 @@ def test_a_model_of_every_family_is_shown_and_completes_a_prompt(
         assert app(words, standalone_mode=False) in (None, 0)
         texts.append(capsys.readouterr().out)
     assert texts[0] and texts[0] == texts[1]
+
+
+def test_a_folder_is_shown_and_writes_what_its_gguf_file_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = write_tiny(tmp_path / "tiny.gguf", TinySpec("tiny", types=(Type.BF16,)))
+    folder = write_folder(tmp_path / "tiny-folder", file, shards=2)
+    assert app(["show", str(folder)], standalone_mode=False) in (None, 0)
+    assert f"{folder}, 1.1 MB in 6 files" in capsys.readouterr().out
+    texts = []
+    for model in (str(folder), f"{folder}/", str(file)):
+        assert app(["run", model, "the end", "-n", "8", "--seed", "1", "--kv-cache", "8MiB", "--threads", "1"], standalone_mode=False) in (
+            None,
+            0,
+        )
+        texts.append(capsys.readouterr().out)
+    assert texts[0] and texts[0] == texts[1] == texts[2]
