@@ -30,6 +30,7 @@ RopeParams rope_from(const nb::dict& d) {
   r.attn_factor = field<double>(d, "attn_factor");
   r.beta_fast = field<double>(d, "beta_fast");
   r.beta_slow = field<double>(d, "beta_slow");
+  r.log_multiplier = field<double>(d, "log_multiplier");
   r.truncate = field<bool>(d, "truncate");
   r.freq_factors = field<std::vector<float>>(d, "freq_factors");
   return r;
@@ -57,6 +58,8 @@ LayerConfig layer_from(const nb::dict& d) {
   l.rope = field<int>(d, "rope");
   l.window = field<int>(d, "window");
   l.attn_scale = field<float>(d, "attn_scale");
+  l.temperature = field<float>(d, "temperature");
+  l.temperature_length = field<int>(d, "temperature_length");
   l.attn_cap = field<float>(d, "attn_cap");
   l.residual_scale = field<float>(d, "residual_scale");
   l.activation =

@@ -28,6 +28,7 @@ void check(const LayerConfig& l, const Config& c) {
   }
   require(l.rope >= -1 && l.rope < int(c.ropes.size()), "model: a layer's rotation is not there");
   require(l.window >= 0, "model: a window is out of range");
+  require(sane(l.temperature) && (l.temperature == 0.0f || l.temperature_length > 0), "model: an attention temperature is out of range");
   require(sane(l.attn_scale) && sane(l.attn_cap) && sane(l.residual_scale), "model: a factor is out of range");
 }
 

@@ -27,6 +27,8 @@ struct LayerConfig {
   int rope = 0;              // of Config::ropes; -1: heads are not rotated
   int window = 0;            // tokens that a token sees, itself the last; 0 = all before it
   float attn_scale = 0;      // on q times k; 0 = 1 / sqrt(head_dim)
+  float temperature = 0;     // and from position p on, on q: 1 + temperature * ln(1 + floor(p / temperature_length)); 0 = nothing
+  int temperature_length = 0;
   float attn_cap = 0;        // scores s become cap * tanh(s / cap); 0 = they stay
   float residual_scale = 1;  // on what attention and feed-forward add
   Activation activation = Activation::silu;

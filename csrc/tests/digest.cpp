@@ -156,6 +156,8 @@ Config elaborate() {
   Config c = small();
   RopeParams plain;
   plain.dim = 40;
+  c.ropes[0].log_multiplier = 0.6;
+  c.ropes[0].truncate = false;
   c.ropes.push_back(plain);
   c.interleaved = false;
   c.embed_scale = 9.8f;
@@ -171,6 +173,8 @@ Config elaborate() {
     l.rope = int(i) % 3 - 1;
     l.window = i % 2 ? 0 : 21;
     l.attn_scale = i == 1 ? 0.2f : 0.0f;
+    l.temperature = i == 1 ? 0.3f : 0.0f;
+    l.temperature_length = 16;
     l.attn_cap = i < 2 ? 20.0f : 0.0f;
     l.residual_scale = i == 3 ? 0.3f : 1.0f;
     l.activation = i == 0 ? Activation::silu : i == 3 ? Activation::swiglu_oai : Activation::gelu;

@@ -166,6 +166,9 @@ MISTAKES = {
     "no bias of the choice of experts": ("gpt-oss-q8", without_biases("ffn_gate_inp.bias")),
     "a wider clamp": ("gpt-oss-q8", changed(limit=9.0)),
     "a window in no layer": ("gpt-oss-q8", changed(window=0)),
+    "no temperature": ("mistral3-q8", changed(temperature=0.0)),
+    "a temperature of another length": ("mistral3-q8", changed(temperature_length=128)),
+    "YaRN's whole magnitude": ("mistral3-q8", rotated(lambda old: replace(old, scale=1 + 0.1 * np.log(4)))),
     "another base": ("llama-wide-q8", rotated(plain_frequencies(11000.0))),
 }
 

@@ -19,7 +19,7 @@ from tests.reference.dequantize import F32, GGUFFile
 F64 = npt.NDArray[np.float64]
 
 INTERLEAVED = {
-    "llama": True, "granite": True, "granitemoe": True, "smollm3": True,
+    "llama": True, "mistral3": True, "granite": True, "granitemoe": True, "smollm3": True,
     "qwen2": False, "qwen3": False, "gemma": False, "gemma2": False, "gemma3": False, "olmo2": False, "phi3": False,
     "qwen3moe": False, "olmoe": False, "gpt-oss": False,
 }  # fmt: skip
@@ -97,7 +97,7 @@ def rotation(file: GGUFFile, head_dim: int) -> Rotation:
         frequencies = frequencies / factor
     elif kind == "yarn":
         frequencies = _yarn_frequencies(frequencies, factor, base, file)
-        scale *= 1 + 0.1 * np.log(factor)
+        scale *= (1 + 0.1 * np.log(factor)) / (1 + 0.1 * file.setting("rope.scaling.yarn_log_multiplier", 0.0) * np.log(factor))
     elif kind not in ("none", "longrope"):
         raise ValueError(f"unknown rope scaling {kind!r}")
     return Rotation(frequencies, scale, interleaved=INTERLEAVED[file.architecture])
@@ -158,6 +158,8 @@ class Reference:
         width = file.setting("embedding_length")
         self.embed_scale: float = np.sqrt(width) if file.architecture in GEMMAS else file.setting("embedding_scale", 1.0)
         self.attn_scale: float = file.setting("attention.scale", 1 / np.sqrt(self.head_dim))
+        self.temperature: float = file.setting("attention.temperature_scale", 0.0)
+        self.temperature_length: int = file.setting("rope.scaling.original_context_length", file.setting("context_length"))
         self.attn_cap: float = file.setting("attn_logit_softcapping", 0.0)
         self.window: int = file.setting("attention.sliding_window", 0) if file.architecture in GLOBAL_EVERY else 0
         self.limit = 7.0
@@ -220,6 +222,9 @@ class Reference:
         if (layer + 1) % UNROTATED_EVERY.get(self.file.architecture, self.layers + 1):
             rotated = self.local_rotation if local else self.rotation
             q, k = rotated(q), rotated(k)
+        if self.temperature:
+            times = 1 + self.temperature * np.log(1 + np.arange(len(x)) // self.temperature_length)
+            q = np.asarray(q * times[:, None, None], dtype=np.float32)
         window = self.window if local else 0
         sinks = weights["attn_sinks.weight"] if self.file.architecture == "gpt-oss" else None
         mixed = _attention(q, self.cached(k), self.cached(v), self.attn_scale, self.attn_cap, window, sinks)

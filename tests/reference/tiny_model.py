@@ -142,6 +142,10 @@ FAMILIES += (
         rope={**YARN, "freq_base": 150000.0, "scaling.yarn_beta_slow": 0.850469}, metadata={"attention.sliding_window": 17},
         experts=(7, 3, 64, 0),
     ),
+    TinySpec(
+        "mistral3", "mistral3", hidden=96, heads=4, kv_heads=2, head_dim=48, tied=True, types=PLAIN_TYPES,
+        rope={**YARN, "freq_base": 1e6, "scaling.yarn_log_multiplier": 0.7}, metadata={"attention.temperature_scale": 0.4},
+    ),
     TinySpec("smollm3", "smollm3", layers=5, hidden=96, heads=3, kv_heads=1, tied=True, types=PLAIN_TYPES, rope={"freq_base": 5e6}),
 )  # fmt: skip
 """Those that do more than llama: norms of q and k and after the blocks, windows, caps, scales, fused and partly rotated heads."""

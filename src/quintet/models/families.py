@@ -95,8 +95,11 @@ _GEMMA = LayerSpec(activation="gelu")
 _CAPS = frozenset({"attn_logit_softcapping", "final_logit_softcapping"})
 _SCALES = frozenset({"attention.scale", "embedding_scale", "residual_scale", "logit_scale", "rope.scaling.finetuned"})
 
+_LONGER = frozenset({"rope.scaling.yarn_log_multiplier", "attention.temperature_scale", "attention.temperature_length"})
+
 FAMILIES = {
     "llama": Family(interleaved=True, qkv_bias=None, freq_factors=True, experts=Experts(always=False)),  # with them it is Mixtral
+    "mistral3": Family(interleaved=True, qkv_bias=None, freq_factors=True, experts=Experts(always=False), reads=_LONGER),
     "qwen2": Family(qkv_bias=True),
     "qwen3": Family(layer=LayerSpec(qk_norm="head")),
     "qwen3moe": Family(layer=LayerSpec(qk_norm="head"), experts=Experts(own_width=True)),

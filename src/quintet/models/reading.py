@@ -158,6 +158,8 @@ class _Reading:
             family.layer,
             qkv_bias=bias,
             attn_scale=1 / math.sqrt(self._sizes["hidden"] // self._heads) if by_width else self._factor("attention.scale", 0.0),
+            temperature=self._factor("attention.temperature_scale", 0.0),
+            temperature_length=meta.integer(self._key("attention.temperature_length"), rope.original_context),
             attn_cap=self._factor("attn_logit_softcapping", 0.0),
             residual_scale=self._factor("residual_scale", 1.0),
             experts=self._experts(),
@@ -248,6 +250,7 @@ class _Reading:
             attn_factor=meta.real(self._key("rope.scaling.attn_factor"), 1.0),
             beta_fast=meta.real(self._key("rope.scaling.yarn_beta_fast"), 32.0),
             beta_slow=meta.real(self._key("rope.scaling.yarn_beta_slow"), 1.0),
+            log_multiplier=self._factor("rope.scaling.yarn_log_multiplier", 0.0),
             truncate=self._family.truncate,
             **self._factors(dim),
         )

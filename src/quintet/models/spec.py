@@ -17,6 +17,7 @@ class RopeSpec:
         factor: context extension factor (1 without scaling).
         original_context: context the model was trained on, for ``yarn`` and ``long_factors``.
         attn_factor: on the rotated values; ``yarn`` adds its own.
+        log_multiplier: ``yarn``'s own factor is divided by what it would be with this times the logarithm of ``factor``; with 1 there is none.
         truncate: ``yarn``'s ramp between kept and interpolated pairs begins and ends at whole ones.
         freq_factors: per-pair divisors of the frequencies (llama 3's ``rope_freqs.weight``, LongRoPE's short ones); empty = none.
         long_factors: LongRoPE's (Ding et al. 2024, arXiv 2402.13753) for an engine whose context is beyond ``original_context``; which
@@ -31,6 +32,7 @@ class RopeSpec:
     attn_factor: float = 1.0
     beta_fast: float = 32.0
     beta_slow: float = 1.0
+    log_multiplier: float = 0.0
     truncate: bool = True
     freq_factors: tuple[float, ...] = ()
     long_factors: tuple[float, ...] = ()
@@ -70,6 +72,7 @@ class LayerSpec:
         rope: which of the model's rotations; -1 = heads are not rotated.
         window: tokens that a token sees, itself the last; 0 = all before it.
         attn_scale: on the products of q and k; 0 = 1 / sqrt(head_dim).
+        temperature, temperature_length: and at position p by 1 + temperature * ln(1 + floor(p / length)); 0 = it is not.
         attn_cap: scores s become cap * tanh(s / cap); 0 = they stay.
         residual_scale: on what attention and feed-forward part add.
         activation: of the gate: ``silu``, ``gelu`` in its tanh form, or ``swiglu_oai``: gpt-oss's silu of clamped values.
@@ -86,6 +89,8 @@ class LayerSpec:
     rope: int = 0
     window: int = 0
     attn_scale: float = 0.0
+    temperature: float = 0.0
+    temperature_length: int = 0
     attn_cap: float = 0.0
     residual_scale: float = 1.0
     activation: str = "silu"
