@@ -54,6 +54,7 @@ LayerConfig layer_from(const nb::dict& d) {
   l.qkv_bias = field<bool>(d, "qkv_bias");
   l.o_bias = field<bool>(d, "o_bias");
   l.ffn_bias = field<bool>(d, "ffn_bias");
+  l.gated = field<bool>(d, "gated");
   l.sinks = field<bool>(d, "sinks");
   l.rope = field<int>(d, "rope");
   l.window = field<int>(d, "window");
@@ -78,6 +79,7 @@ Config config_from(const nb::dict& d) {
   c.ffn = field<int>(d, "ffn");
   c.vocab = field<int>(d, "vocab");
   c.norm_eps = field<float>(d, "norm_eps");
+  c.layer_norm = field<bool>(d, "layer_norm");
   c.tied = field<bool>(d, "tied");
   c.interleaved = field<bool>(d, "interleaved");
   c.embed_scale = field<float>(d, "embed_scale");

@@ -24,6 +24,7 @@ void check(const ExpertConfig& e) {
 void check(const LayerConfig& l, const Config& c) {
   if (l.experts.count) {
     check(l.experts);
+    require(l.gated, "model: experts without gates");
     require(int64_t(l.experts.count) * std::max(l.experts.ffn, c.hidden) < 1 << 30, "model: experts of too many rows");
   }
   require(l.rope >= -1 && l.rope < int(c.ropes.size()), "model: a layer's rotation is not there");

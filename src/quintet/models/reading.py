@@ -14,6 +14,7 @@ from quintet.models.spec import ExpertSpec, LayerSpec, ModelSpec, RopeSpec
 
 ARCHITECTURE = "general.architecture"
 TOKENS_KEY = "tokenizer.ggml.tokens"
+RMS_EPSILON, EPSILON = "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"
 WINDOW, PATTERN, LOCAL_BASE = "attention.sliding_window", "attention.sliding_window_pattern", "rope.freq_base_swa"
 
 MAX_LAYERS = 1024
@@ -30,7 +31,6 @@ READ = {
     "attention.head_count_kv",
     "attention.key_length",
     "attention.value_length",
-    "attention.layer_norm_rms_epsilon",
     "rope.dimension_count",
     "rope.freq_base",
     "rope.scale_linear",
@@ -98,6 +98,7 @@ def read_spec(meta: Metadata, infos: Infos, floats: Floats) -> ModelSpec:
 def _refuse_unimplemented(meta: Metadata, prefix: str, family: Family) -> None:
     understood = READ | family.reads | family.ignored
     understood |= {WINDOW, PATTERN, LOCAL_BASE} if family.windows else set()
+    understood.add(EPSILON if family.layer_norm else RMS_EPSILON)
     understood |= EXPERTS if family.experts else set()
     for key in meta:
         name = key.removeprefix(prefix)
@@ -134,7 +135,8 @@ class _Reading:
             kv_heads=self._kv_heads,
             head_dim=self._head_dim,
             vocab=self._vocab(),
-            norm_eps=meta.real(self._key("attention.layer_norm_rms_epsilon")),
+            norm_eps=meta.real(self._key(EPSILON if self._family.layer_norm else RMS_EPSILON)),
+            layer_norm=self._family.layer_norm,
             tied=OUTPUT not in self._infos,
             interleaved=self._family.interleaved,
             ropes=ropes,

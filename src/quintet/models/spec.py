@@ -68,6 +68,7 @@ class LayerSpec:
         qkv_bias: the q, k, v projections have biases.
         o_bias: and attention's output.
         ffn_bias: and the matrices of the feed-forward part, with the one that chooses experts.
+        gated: the feed-forward part is activation(gate) * up, else activation(up).
         sinks: each head's softmax has a learned logit more, which nothing is weighed by.
         rope: which of the model's rotations; -1 = heads are not rotated.
         window: tokens that a token sees, itself the last; 0 = all before it.
@@ -85,6 +86,7 @@ class LayerSpec:
     qkv_bias: bool = False
     o_bias: bool = False
     ffn_bias: bool = False
+    gated: bool = True
     sinks: bool = False
     rope: int = 0
     window: int = 0
@@ -106,7 +108,8 @@ class ModelSpec:
         name: ``general.name``, for people.
         context: trained context length in tokens.
         hidden, heads, kv_heads, head_dim, ffn, vocab: sizes. ``vocab`` is the number of rows of the embedding.
-        norm_eps: epsilon of the RMS norms.
+        norm_eps: epsilon of the norms.
+        layer_norm: norms before blocks and of the output are LayerNorms with biases, else RMS norms.
         tied: the embedding matrix is also the output matrix.
         interleaved: rotary pairs of the file's q and k are (2i, 2i+1) as in llama's, else (i, i + dim/2) (NeoX).
         ropes: the rotations, which differ in all but ``dim``.
@@ -130,6 +133,7 @@ class ModelSpec:
     ropes: tuple[RopeSpec, ...]
     layers: tuple[LayerSpec, ...]
     embed_scale: float = 1.0
+    layer_norm: bool = False
     logit_scale: float = 1.0
     logit_cap: float = 0.0
 
