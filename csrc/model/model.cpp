@@ -36,6 +36,8 @@ void fail(const char* what) { throw std::invalid_argument(what); }
 Model::Model(const Config& config, Cpu& cpu) : config_(checked(config)), k_(cpu.kernels), team_(cpu.team) {
   for (const RopeParams& r : config_.ropes) ropes_.emplace_back(r, config_.context);
   for (const LayerConfig& c : config_.layers) layers_.push_back({.c = c});
+  auto window = [](const LayerConfig& c) { return c.window; };
+  if (std::ranges::all_of(config_.layers, window)) reach_ = std::ranges::max(config_.layers, {}, window).window;
 }
 
 Model::~Model() = default;
@@ -49,9 +51,9 @@ void Model::check(const Batch& b) const {
     if (b.lengths[s] <= 0) fail("forward: a segment without tokens");
     sum += b.lengths[s];
     if (b.starts[s] < 0 || int64_t(b.starts[s]) + b.lengths[s] > config_.context) fail("forward: a position past the context");
-    const int used = (b.starts[s] + b.lengths[s] + kPage - 1) / kPage;
+    const int used = (b.starts[s] + b.lengths[s] + kPage - 1) / kPage, seen = reach_ ? std::max(0, b.starts[s] - reach_ + 1) / kPage : 0;
     if (used > b.table_width) fail("forward: a block table that is too short");
-    for (int i = 0; i < used; i++) {
+    for (int i = seen; i < used; i++) {  // no layer looks at those before
       const int page = b.tables[size_t(s) * size_t(b.table_width) + size_t(i)];
       if (page < 0 || page >= pages_) fail("forward: a page out of range");
     }

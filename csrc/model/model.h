@@ -140,6 +140,7 @@ class Model {
   std::vector<Layer> layers_;
   std::optional<Region> kv_;
   int pages_ = 0;
+  int reach_ = 0;  // tokens that a token sees in any layer; 0: in one it sees all before it
   std::unique_ptr<Pass> pass_;
   bool finished_ = false;
 };
