@@ -38,6 +38,11 @@ class NativeRunner:
         return self._context
 
     @property
+    def window(self) -> int:
+        windows = [layer.window for layer in self._spec.layers]
+        return max(windows) if all(windows) else 0
+
+    @property
     def page_bytes(self) -> int:
         return self._model.page_bytes
 

@@ -129,7 +129,8 @@ class Worker:
             runner.allocate(pages)
         except MemoryError:
             raise ModelError(f"there is not enough memory for a KV cache of {config.kv_bytes} bytes; lower --kv-cache.") from None
-        context = min(runner.context, pages * PAGE)
+        fits = runner.window and pages * PAGE >= runner.window + 2 * PAGE  # of a longer sequence pages are let go as it goes on
+        context = runner.context if fits else min(runner.context, pages * PAGE)
         vocab, eos_ids = runner.vocab, tokenizer.eos_ids
         pieces = Pieces.of(tokenizer.pieces, vocab)  # logits may be wider than the tokenizer; such ids are valid and have no text
         tables = BlockTables(config.running_limit, -(-context // PAGE))
@@ -137,7 +138,8 @@ class Worker:
         self._compiling = Compiling(guides, self._clock, lambda request_id: self._inbox.put(Compiled(request_id)))
         self._pool, self._runner, self._guides = PagePool(pages), runner, guides
         speculation = Speculation(eos_ids, guides.compiler) if config.speculation else None
-        scheduler = Scheduler(config, KvCache(self._pool, tables, runner.row_bytes), Emitter(eos_ids), speculation)
+        kv = KvCache(self._pool, tables, runner.row_bytes, runner.window, config.batch_tokens)
+        scheduler = Scheduler(config, kv, Emitter(eos_ids), speculation)
         self._tell(scheduler, {})
         step_s = self._try(runner) if self._supervised else 0.0
         scheduler.learn(config.batch_tokens, step_s)
