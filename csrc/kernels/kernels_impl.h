@@ -255,10 +255,9 @@ template <int... Sizes, class Pass> inline void in_passes(int m, Pass pass) {
 void attend(const AttendArgs& a);  // attend.h
 
 constexpr Kernels table(const char* name, decltype(Kernels::gemm_tile) gemm_tile) {
-  return {name,        gemm_tile,         quantize_block, quantize_row, rms_norm, layer_norm, attend,
-          silu_mul,    gelu_mul,          swiglu_oai_mul, soft_cap,     add,      add_scaled,
-          dot,         scale_row,         rope,           to_half,      row_max,  row_max_checked,
-          row_sum_exp, row_sum_exp_times, row_moments,    row_exp};
+  return {name,     gemm_tile,      quantize_block,  quantize_row, rms_norm,          layer_norm,  attend,    silu_mul,
+          gelu_mul, swiglu_oai_mul, soft_cap,        add,          add_scaled,        dot,         scale_row, rope,
+          to_half,  row_max,        row_max_checked, row_sum_exp,  row_sum_exp_times, row_moments, row_exp};
 }
 
 }  // namespace

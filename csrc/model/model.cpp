@@ -105,7 +105,8 @@ void Model::gated_block(Pass& p, const Layer& layer, const Gated& part, int bloc
 
 void Model::feed_forward(Pass& p, const Layer& layer, int live, Team::Walk& walk) {
   const int ffn = layer.dense_ffn(config_);
-  const Gated part{layer.gate ? &*layer.gate : nullptr, *layer.up, layer.gate_bias, layer.up_bias, 0, ffn, p.in, p.ffn, activation_row_bytes(ffn)};
+  const Gated part{
+      layer.gate ? &*layer.gate : nullptr, *layer.up, layer.gate_bias, layer.up_bias, 0, ffn, p.in, p.ffn, activation_row_bytes(ffn)};
   tiles(walk, ffn / 32, [&](int block) { gated_block(p, layer, part, block, 0, live, walk.thread); });
   give(p, layer.ffn_by_branch(), *layer.down, p.ffn, part.out_row, live, walk);
 }

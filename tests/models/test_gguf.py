@@ -106,7 +106,7 @@ def test_every_family_opens_with_the_sizes_it_was_written_with(tmp_path: Path, t
     assert (spec.ffn, spec.vocab, spec.tied) == (tiny.ffn, tiny.vocab, tiny.tied)
     assert spec.norm_eps == pytest.approx(1e-5)
     assert {layer.qkv_bias for layer in spec.layers} == {tiny.biased}
-    assert spec.interleaved == (tiny.architecture in ("llama", "granite", "granitemoe", "smollm3"))
+    assert spec.interleaved == (tiny.architecture in ("llama", "mistral3", "granite", "granitemoe", "smollm3"))
     rope = spec.ropes[0]
     assert rope.dim == (tiny.rotated or tiny.head_dim)
     assert rope.base == tiny.rope.get("freq_base", 10000.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from quintet.cli.console import ConsoleReport, stdout
 from quintet.cli.describe import Description, check_context, describe
+from quintet.config import EngineConfig
 from quintet.models import store
 from quintet.models.files import StoredModel, cache_dir, human, parts
 from quintet.models.gguf import open_model
@@ -49,7 +50,8 @@ def show(reference: str, ctx_size: int, *, offline: bool) -> None:
 
 def rows(model: StoredModel, about: Description, context: int) -> list[tuple[str, str]]:
     """The lines of ``show``: (what, value)."""
-    spec, kv, files = about.spec, about.kv_per_token * context, len(parts(model.path))
+    spec, files = about.spec, len(parts(model.path))
+    kv = about.kv_per_token * min(context, spec.window + EngineConfig().batch_tokens if spec.window else context)
     mix = ", ".join(f"{name} {human(size)} in {count}" for name, count, size in about.mix)
     shape = f"{len(spec.layers)} layers, {spec.hidden} wide, {spec.heads} heads over {spec.kv_heads} key-value heads of {spec.head_dim}"
     return [

@@ -17,7 +17,7 @@ class RopeSpec:
         factor: context extension factor (1 without scaling).
         original_context: context the model was trained on, for ``yarn`` and ``long_factors``.
         attn_factor: on the rotated values; ``yarn`` adds its own.
-        log_multiplier: ``yarn``'s own factor is divided by what it would be with this times the logarithm of ``factor``; with 1 there is none.
+        log_multiplier: ``yarn``'s own factor is divided by what it would be with this times the logarithm of ``factor``; 1 = there is none.
         truncate: ``yarn``'s ramp between kept and interpolated pairs begins and ends at whole ones.
         freq_factors: per-pair divisors of the frequencies (llama 3's ``rope_freqs.weight``, LongRoPE's short ones); empty = none.
         long_factors: LongRoPE's (Ding et al. 2024, arXiv 2402.13753) for an engine whose context is beyond ``original_context``; which
@@ -136,6 +136,12 @@ class ModelSpec:
     layer_norm: bool = False
     logit_scale: float = 1.0
     logit_cap: float = 0.0
+
+    @property
+    def window(self) -> int:
+        """Tokens that a token sees in any layer, itself the last; 0 = there is a layer in which it sees all before it."""
+        windows = [layer.window for layer in self.layers]
+        return max(windows) if all(windows) else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,8 +39,7 @@ class NativeRunner:
 
     @property
     def window(self) -> int:
-        windows = [layer.window for layer in self._spec.layers]
-        return max(windows) if all(windows) else 0
+        return self._spec.window
 
     @property
     def page_bytes(self) -> int:

@@ -47,7 +47,7 @@ class KvCache:
         self._most = min(pool.total, -(-(window + step) // PAGE) + 1) if window else pool.total  # pages of a sequence at once
 
     def match(self, seq: Sequence) -> list[int]:
-        """Cached pages with the sequence's first tokens, ``GONE`` where none is needed; at least one token is left to compute if it will draw.
+        """Cached pages with the sequence's first tokens, ``GONE`` where none is needed; one that will draw has a token left to compute.
 
         Changes nothing but memoised digests; valid until the pool changes. While prompt log-probabilities are wanted, only pages
         with hidden rows match.
@@ -99,7 +99,7 @@ class KvCache:
         return self._new(seq, matched) + idle
 
     def admit(self, seq: Sequence, matched: list[int]) -> None:
-        """Open the sequence's table over its cached pages and new ones for all tokens so far, as far as it may hold them. Ask ``cost`` first."""
+        """Open the sequence's table over its cached pages and new ones for all tokens so far, or those it may hold. Ask ``cost`` first."""
         new = self._new(seq, matched)
         self._share(matched)
         self._open(seq, [*matched, *(self.pool.take() for _ in range(new))], len(matched) * PAGE)

@@ -110,7 +110,7 @@ class PagePool:
         self._references[page] += 1
 
     def release(self, pages: Sequence[int]) -> None:
-        """Let go of ``pages`` in order of position, but for those that are ``GONE``; of those that become idle, the last is evicted first."""
+        """Let go of ``pages`` in order of position, but for ``GONE`` ones; of those that become idle, the last is evicted first."""
         for page in reversed(pages):
             if page == GONE:
                 continue

@@ -10,7 +10,7 @@ import numpy as np
 
 from quintet.backends.base import Counts
 from quintet.backends.native.core.cpu import Cpu
-from quintet.backends.native.core.loader import PAGE, Loader
+from quintet.backends.native.core.loader import PAGE, Loader, longest
 from quintet.backends.native.core.samplers import NativeSamplers
 from quintet.backends.native.core.types import Batch, Runner
 from quintet.backends.native.schedule.emit import Emitter
@@ -129,8 +129,7 @@ class Worker:
             runner.allocate(pages)
         except MemoryError:
             raise ModelError(f"there is not enough memory for a KV cache of {config.kv_bytes} bytes; lower --kv-cache.") from None
-        fits = runner.window and pages * PAGE >= runner.window + 2 * PAGE  # of a longer sequence pages are let go as it goes on
-        context = runner.context if fits else min(runner.context, pages * PAGE)
+        context = longest(runner.context, pages * PAGE, runner.window)
         vocab, eos_ids = runner.vocab, tokenizer.eos_ids
         pieces = Pieces.of(tokenizer.pieces, vocab)  # logits may be wider than the tokenizer; such ids are valid and have no text
         tables = BlockTables(config.running_limit, -(-context // PAGE))
