@@ -63,7 +63,7 @@ IMPORTERS = {
     "prometheus_client": ("server/metrics.py",),
     "huggingface_hub": ("models/hub.py",),
     "gguf": ("models/gguf.py",),
-    "tokenizers": ("models/tokenizer.py",),
+    "tokenizers": ("models/tokenizer.py", "models/folder/tokenizer.py"),
     "sentencepiece": ("models/spm.py",),
     "llguidance": ("guides/matcher.py",),
     "quintet._core": ("backends/native/core/",),

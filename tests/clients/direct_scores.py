@@ -19,8 +19,8 @@ from quintet.backends.native.core.cpu import Cpu
 from quintet.backends.native.core.samplers import NativeSamplers
 from quintet.backends.native.core.types import Runner
 from quintet.backends.native.worker.load import load_tokenizer, native_loader
+from quintet.inputs.tokenizer import Tokenizer
 from quintet.models import store
-from quintet.models.tokenizer import Tokenizer
 
 DATA = Path(__file__).parent / "data"
 CONTEXT = 512

@@ -14,7 +14,7 @@ from quintet.cli.console import OptionError
 from quintet.cli.engines import parse_tags
 from quintet.errors import ModelError
 from quintet.inputs.think_tags import Tags, tags_of
-from quintet.models.tokenizer import Tokenizer
+from quintet.inputs.tokenizer import Tokenizer
 from quintet.models.traits import ThinkTags
 
 BYTES = [*alphabet(), "zz"]

@@ -26,7 +26,7 @@ INTERLEAVED = {
 """Architecture -> whether rotary pairs are (2i, 2i+1), as its files have them; else (i, i + half)."""
 
 GLOBAL_EVERY = {"gemma2": 2, "gemma3": 6, "olmo2": 4, "gpt-oss": 2, "starcoder2": 0}
-"""Architectures whose layers see a window, where the file names one, except the last of every so many; of 0 none is excepted."""
+"""Architectures whose layers see a window, where the file names one, except the last of every so many; of 0 all do."""
 
 UNROTATED_EVERY = {"smollm3": 4}
 """Architectures in which the last of every so many layers does not rotate its heads."""
@@ -230,8 +230,8 @@ class Reference:
     def _attend(self, weights: _Layer, layer: int, x: F32) -> F32:
         normed = self.rounded(self._normed(weights, "attn_norm", x))
         q, k, v = self._qkv(weights, normed)
-        every = GLOBAL_EVERY.get(self.file.architecture, 1)
-        local = self.window and (not every or (layer + 1) % every != 0)
+        every = GLOBAL_EVERY.get(self.file.architecture) or self.layers + 1
+        local = self.window and (layer + 1) % every != 0
         if (layer + 1) % UNROTATED_EVERY.get(self.file.architecture, self.layers + 1):
             rotated = self.local_rotation if local else self.rotation
             q, k = rotated(q), rotated(k)

@@ -290,7 +290,8 @@ def _byte_characters() -> list[str]:
     return [chr(byte if byte in printable else next(others)) for byte in range(256)]
 
 
-def _add_tokenizer(writer: gguf.GGUFWriter, spec: TinySpec) -> None:
+def add_tokenizer(writer: gguf.GGUFWriter, spec: TinySpec) -> None:
+    """A byte-level vocabulary of as many tokens as the model has, most of them unused."""
     merges = ["t h", "th e", "i n", "a n", "Ġ a", "e r"]
     tokens = [*_byte_characters(), *(merge.replace(" ", "") for merge in merges), "<|endoftext|>"]
     unused = [f"<unused{i}>" for i in range(spec.vocab - len(tokens))]
@@ -337,7 +338,7 @@ def write_tiny(path: Path, spec: TinySpec, split: int = 0) -> Path:
         writer.add_expert_shared_feed_forward_length(spec.experts[3])
     for key, value in {**{f"rope.{key}": value for key, value in spec.rope.items()}, **spec.metadata}.items():
         puts[type(value)](f"{spec.architecture}.{key}", value)
-    _add_tokenizer(writer, spec)
+    add_tokenizer(writer, spec)
     _add_tensors(writer, spec)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

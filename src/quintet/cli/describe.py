@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from quintet.errors import ModelError
-from quintet.models.gguf import GgufFile
+from quintet.models.opened import ModelFile
 from quintet.models.spec import ModelSpec
 
 _FILE_TYPES = {
@@ -40,12 +40,12 @@ class Description:
     kv_per_token: int
 
 
-def describe(file: GgufFile) -> Description:
+def describe(file: ModelFile) -> Description:
     """The figures of an open model file."""
     sizes: Counter[str] = Counter()
     counts: Counter[str] = Counter()
     for tensor in file.tensors.values():
-        sizes[tensor.type] += tensor.data.nbytes
+        sizes[tensor.type] += tensor.size
         counts[tensor.type] += 1
     mix = tuple((name, counts[name], size) for name, size in sizes.most_common())
     quant = _FILE_TYPES.get(file.metadata.integer("general.file_type", -1, low=-1), mix[0][0])

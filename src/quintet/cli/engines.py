@@ -25,7 +25,7 @@ from quintet.inputs.prepare import Preparer
 from quintet.inputs.tokenizer import Tokenizer
 from quintet.models import store
 from quintet.models.files import Report, human, pack_dir
-from quintet.models.gguf import open_model
+from quintet.models.opening import open_model
 
 TOY = "toy"
 """The reference of a deterministic model without weights."""

@@ -7,7 +7,7 @@ from quintet.cli.describe import Description, check_context, describe
 from quintet.config import EngineConfig
 from quintet.models import store
 from quintet.models.files import StoredModel, cache_dir, human, parts
-from quintet.models.gguf import open_model
+from quintet.models.opening import open_model
 from quintet.models.spec import ModelSpec
 
 

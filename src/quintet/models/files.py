@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import mmap
 import os
 import re
 import shutil
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +39,7 @@ class StoredModel:
     Args:
         reference: what brings it back: ``smollm2``, ``hf:user/repo:file`` or the path.
         name: the name it is served under unless the user says another.
-        path: of its file, the first of its ``parts``.
+        path: of its folder, or of its file, the first of its ``parts``.
         size: bytes of all of them.
     """
 
@@ -48,7 +50,20 @@ class StoredModel:
 
 
 def parts(path: Path) -> tuple[Path, ...]:
-    """All files that a model is made of, in their order: one, or those that it is split into, whichever of them ``path`` is."""
+    """All files that a model is made of, in their order: a folder's, or those of ``split_parts``.
+
+    Raises:
+        ModelError: ``path`` is a folder, but not a model's.
+    """
+    if not path.is_dir():
+        return split_parts(path)
+    from quintet.models.folder.files import parts as parts_of_folder  # which builds on this module
+
+    return parts_of_folder(path)
+
+
+def split_parts(path: Path) -> tuple[Path, ...]:
+    """A model's file, or those that it is split into, whichever of them ``path`` is."""
     return tuple(path.with_name(name) for name in part_names(path.name))
 
 
@@ -63,17 +78,20 @@ def part_names(name: str) -> tuple[str, ...]:
 
 
 def local_model(reference: str, path: Path) -> StoredModel:
-    """The model that ``path`` is, or is a part of. Its name is its file's, without what numbers the parts.
+    """The model that ``path`` is, or is a part of. Its name is its folder's or file's, without what numbers the parts.
 
     Raises:
         ModelError: a file is missing or cannot be reached.
     """
+    folder = path.is_dir()
     files, size = parts(path), 0
     for file in files:
         with file_errors(file):
             if len(files) > 1 and not file.exists():
                 raise ModelError(f"{file} is missing: a model that is split into {len(files)} files needs all of them, in one folder.")
             size += file.stat().st_size
+    if folder:
+        return StoredModel(reference, path.resolve().name, path, size)
     numbered = _PART.fullmatch(path.name)
     return StoredModel(reference, numbered[1] if numbered else path.stem, files[0], size)
 
@@ -133,3 +151,37 @@ def file_errors(path: Path) -> Iterator[None]:
         if error.errno == errno.ENOSPC:
             raise ModelError(f"the disk is full: {path} could not be written; free some space and try again.") from error
         raise ModelError(f"cannot use {path}: {error.strerror or error}.") from error
+
+
+def file_name(path: Path) -> str:
+    """The file's name, on one line whatever it is."""
+    return path.name if path.name.isprintable() else ascii(path.name)
+
+
+class Map:
+    """A file of a model, mapped into memory for reading; it stays mapped as long as a view of it is there.
+
+    Args:
+        least: bytes below which it cannot be a model's.
+
+    Raises:
+        ModelError: not a regular file, not readable, or too short.
+    """
+
+    def __init__(self, path: Path, least: int) -> None:
+        name = file_name(path)
+        try:
+            with path.open("rb") as file:
+                status = os.fstat(file.fileno())
+                if not stat.S_ISREG(status.st_mode):
+                    raise ModelError(f"{name}: is not a regular file.")
+                if status.st_size < least:
+                    raise ModelError(f"{name}: has only {status.st_size} bytes: it is no model file, or a download was cut short.")
+                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except OSError as error:
+            raise ModelError(f"{name}: cannot be read: {error.strerror or error}.") from error
+        self.view = memoryview(self._map)
+
+    def forget(self) -> None:
+        """Take what was read out of this process's memory; it is read from the system's cache, or the disk, when asked for again."""
+        self._map.madvise(mmap.MADV_DONTNEED)

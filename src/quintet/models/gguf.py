@@ -7,24 +7,21 @@ before anything is read or allocated, and whatever is wrong becomes a ``ModelErr
 
 from __future__ import annotations
 
-import mmap
-import os
-import stat
 import struct
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 from quintet.errors import ModelError, shorten
-from quintet.models.files import parts
+from quintet.models.files import Map, file_name, split_parts
 from quintet.models.layout import Place, TensorInfo, expected_tensors
 from quintet.models.metadata import LENGTH_BYTES, Metadata, StringArray, Value, quoted, show
+from quintet.models.opened import ModelFile, forgetting
 from quintet.models.reading import ARCHITECTURE, read_spec
-from quintet.models.spec import ModelSpec, RawTensor, Tensors
+from quintet.models.spec import RawTensor
 
 if TYPE_CHECKING:
     from gguf.constants import GGML_QUANT_SIZES, GGUF_DEFAULT_ALIGNMENT, GGUF_MAGIC, GGMLQuantizationType, GGUFValueType
@@ -43,6 +40,8 @@ else:
     GGMLQuantizationType, GGUFValueType = _tables.GGMLQuantizationType, _tables.GGUFValueType
 
 VERSIONS = (2, 3)
+MIN_SIZE = 24
+"""Bytes of a file of nothing: magic number, version and two counts."""
 TENSOR_TYPES = (
     "F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K",
     "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ4_NL", "IQ4_XS", "TQ1_0", "TQ2_0", "MXFP4", "NVFP4", "Q1_0",
@@ -69,32 +68,17 @@ SCALARS: dict[GGUFValueType, Literal["B", "b", "H", "h", "I", "i", "f", "?", "Q"
 }
 
 
-@dataclass(frozen=True, slots=True)
-class GgufFile:
-    """An open model file. Its tensors are views into the memory map, which lives as long as any of them.
-
-    Args:
-        metadata: all key-value pairs, the tokenizer's among them.
-        spec: what the model is.
-        tensors: under our own names, every shape and length checked against ``spec``.
-    """
-
-    metadata: Metadata
-    spec: ModelSpec
-    tensors: Tensors
-
-
-def open_model(path: Path) -> GgufFile:
+def open_model(path: Path) -> ModelFile:
     """Open a GGUF file of a supported architecture, or all files of a model that is split, of which ``path`` is one.
 
     Raises:
         ModelError: not readable, not GGUF, damaged, not whole, or asking for something this server does not implement.
     """
-    metadata, infos, readers = _join([_Reader(part) for part in parts(path)])
+    metadata, infos, readers = _join(files := [_Reader(part) for part in split_parts(path)])
     spec = read_spec(metadata, infos, lambda name: readers[name].floats(name, infos[name]))
     places = expected_tensors(spec, metadata, infos)
     tensors = {ours: readers[place.tensor].tensor(place, infos[place.tensor]) for ours, place in places.items()}
-    return GgufFile(metadata, spec, tensors)
+    return ModelFile(metadata, spec, tensors, forgetting([file.map for file in files]))
 
 
 def read_metadata(path: Path) -> Metadata:
@@ -103,7 +87,7 @@ def read_metadata(path: Path) -> Metadata:
     Raises:
         ModelError: not readable, not GGUF, or damaged.
     """
-    return _Reader(parts(path)[0]).header()[0]
+    return _Reader(split_parts(path)[0]).header()[0]
 
 
 def _join(readers: Sequence[_Reader]) -> tuple[Metadata, Mapping[str, TensorInfo], Mapping[str, _Reader]]:
@@ -148,9 +132,9 @@ class _Reader:
 
     def __init__(self, path: Path) -> None:
         self.file = file_name(path)
-        self.map = _map(path)
-        self.view = memoryview(self.map)
-        self.size = len(self.map)
+        self.map = Map(path, MIN_SIZE)
+        self.view = self.map.view
+        self.size = len(self.view)
         self.at = 0
         self.data_start = 0
 
@@ -319,23 +303,4 @@ class _Reader:
             raise self.error(f"the type of tensor {quoted(place.tensor)}", f"must be one of {' '.join(TENSOR_TYPES)}", info.type)
         row = info.size // info.rows
         rows = place.rows or 1
-        return RawTensor(info.type, rows, info.cols, self.raw(info)[place.start * row : (place.start + rows) * row])
-
-
-def file_name(path: Path) -> str:
-    """The file's name, on one line whatever it is."""
-    return path.name if path.name.isprintable() else ascii(path.name)
-
-
-def _map(path: Path) -> mmap.mmap:
-    name = file_name(path)
-    try:
-        with path.open("rb") as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise ModelError(f"{name}: is not a regular file.")
-            if status.st_size < 24:
-                raise ModelError(f"{name}: has only {status.st_size} bytes: it is not a GGUF file, or a download was cut short.")
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except OSError as error:
-        raise ModelError(f"{name}: cannot be read: {error.strerror or error}.") from error
+        return RawTensor(info.type, rows, info.cols, (self.raw(info)[place.start * row : (place.start + rows) * row],))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from quintet.errors import ModelError, shorten
 from quintet.models.families import FAMILIES
@@ -71,26 +72,54 @@ class Place:
         return (self.cols, self.start + self.rows) if self.rows else (self.cols,)
 
 
-def expected_tensors(spec: ModelSpec, meta: Metadata, infos: Infos) -> dict[str, Place]:
+class Spelling(Protocol):
+    """What tensors are called, and how their shapes are written, where they are not in a GGUF file."""
+
+    def name(self, ours: str) -> str:
+        """Of GGUF's ``ours``."""
+        ...
+
+    def shape(self, ours: str, shape: tuple[int, ...]) -> list[int]:
+        """Of that tensor, if GGUF's is ``shape``."""
+        ...
+
+
+class _Own:
+    """GGUF's own."""
+
+    def name(self, ours: str) -> str:
+        return ours
+
+    def shape(self, ours: str, shape: tuple[int, ...]) -> list[int]:  # noqa: ARG002 - the protocol's
+        return list(shape)
+
+
+def expected_tensors(spec: ModelSpec, meta: Metadata, infos: Infos, spelling: Spelling | None = None) -> dict[str, Place]:
     """Our name -> where it is, for exactly the tensors that the model has.
+
+    Args:
+        spelling: for messages; ``None`` = GGUF's.
 
     Raises:
         ModelError: a tensor is missing, has another shape than the keys say, or is not part of what we implement.
     """
+    spelled = spelling or _Own()
     places: dict[str, Place] = {}
     shapes: dict[str, tuple[int, ...]] = {}
     for ours, place in _places(spec):
         if place.tensor not in infos:
-            raise ModelError(
-                f"{meta.file}: tensor '{place.tensor}' is missing; a {spec.architecture} model of {len(spec.layers)} layers needs it."
-            )
+            need = f"a {spec.architecture} model of {len(spec.layers)} layers needs it"
+            raise ModelError(f"{meta.file}: tensor {quoted(spelled.name(place.tensor))} is missing; {need}.")
         places[ours] = place
         shapes[place.tensor] = place.shape
     for name, want in shapes.items():
         if infos[name].shape != want:
-            raise ModelError(f"{meta.file}: the shape of tensor '{name}' must be {list(want)}, got {shorten(list(infos[name].shape))}.")
+            shape, got = spelled.shape(name, want), shorten(spelled.shape(name, infos[name].shape))
+            raise ModelError(f"{meta.file}: the shape of tensor {quoted(spelled.name(name))} must be {shape}, got {got}.")
     for name in infos.keys() - shapes.keys() - {ROPE_FREQS, ROPE_LONG, ROPE_SHORT}:
-        raise ModelError(f"{meta.file}: tensor {quoted(name)} is not part of a {spec.architecture} model as implemented here.")
+        raise ModelError(
+            f"{meta.file}: tensor {quoted(spelled.name(name))} is not part of a {spec.architecture} model as implemented here."
+        )
     return places
 
 

@@ -152,13 +152,23 @@ class RawTensor:
         type: GGML type name, of ``models.gguf.TENSOR_TYPES``.
         rows: output features N (1 for a vector).
         cols: input features K, contiguous.
-        data: the raw bytes, a view into the memory-mapped file; length checked against type, rows and cols.
+        pieces: the raw bytes, one after the other: views into memory-mapped files; length checked against type, rows and cols.
     """
 
     type: str
     rows: int
     cols: int
-    data: memoryview
+    pieces: tuple[memoryview, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return sum(piece.nbytes for piece in self.pieces)
+
+    @property
+    def data(self) -> memoryview:
+        """All bytes in one place: a copy if they are several pieces."""
+        return self.pieces[0] if len(self.pieces) == 1 else memoryview(b"".join(self.pieces))
 
 
 Tensors = Mapping[str, RawTensor]

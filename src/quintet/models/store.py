@@ -1,6 +1,7 @@
 """From a model reference to its files on this machine.
 
-A reference is ``smollm2`` (the bundled model), a path to a ``.gguf`` file, or ``hf:user/repo[:QUANT or file]``.
+A reference is ``smollm2`` (the bundled model), a path to a ``.gguf`` file or to a folder of Hugging Face, or ``hf:user/repo[:QUANT or
+file]``.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from quintet.models.files import Report, StoredModel, local_model
 
 def is_reference(text: str) -> bool:
     """Whether ``text`` is written as a model reference; decided by its form alone, never by what lies on the disk."""
-    return text == bundled.NAME or text.startswith(hub.PREFIX) or text.lower().endswith(".gguf")
+    return text == bundled.NAME or text.startswith(hub.PREFIX) or text.lower().endswith((".gguf", "/"))
 
 
 def resolve(text: str, report: Report, *, offline: bool = False, refresh: bool = False) -> StoredModel:
@@ -43,7 +44,8 @@ def _local(text: str) -> StoredModel:
     path = Path(text).expanduser()
     if not text or (not is_reference(text) and not path.exists()):
         hint = f" Did you mean {hub.PREFIX}{text}?" if text.count("/") == 1 and text[0] not in "./~" else ""
-        raise ModelError(
-            f"unknown model {shorten(text)}: give {bundled.NAME}, a path to a .gguf file, or {hub.PREFIX}user/repo[:QUANT].{hint}"
-        )
+        known = f"{bundled.NAME}, a path to a .gguf file or a folder, or {hub.PREFIX}user/repo[:QUANT]"
+        raise ModelError(f"unknown model {shorten(text)}: give {known}.{hint}")
+    if path.name == "config.json" or path.suffix == ".safetensors":
+        raise ModelError(f"{path} is one file of a model: give the folder that it is in.")
     return local_model(str(path), path)

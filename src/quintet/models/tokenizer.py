@@ -102,10 +102,7 @@ class Tokenizer:
         return self._encode(text, self._words, after_special=True)
 
     def _encode(self, text: str, specials: Specials, after_special: bool) -> list[int]:
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise ValueError(f"character {error.start} is a lone surrogate, U+{ord(text[error.start]):04X}") from None
+        require_unicode(text)
         ids: list[int] = []
         for part in specials.cut(text):
             if isinstance(part, int):
@@ -136,16 +133,47 @@ def build_tokenizer(meta: Metadata, think: tuple[str, str] | None = None) -> Tok
         made = _sentence_piece(meta, think)
     else:
         raise meta.error(PREFIX + "model", "must be one of the supported gpt2 (byte-level BPE), llama (SentencePiece)", model)
-    tags = made.traits.think
-    if tags is not None and not _writable(made, tags.end):
-        if think:
-            raise meta.error(PREFIX + "tokens", "has no tokens to write the end of a think block with", tags.end)
-        made.traits = replace(made.traits, think=None)
+    made.traits = settle_think(made, meta, think)
     return made
 
 
-def _writable(tokenizer: Tokenizer, text: str) -> bool:
-    return b"".join(tokenizer.pieces[token] for token in tokenizer.encode_inside(text)) == text.encode()
+class Writer(Protocol):
+    """Writes text inside a longer one."""
+
+    @property
+    def pieces(self) -> Pieces: ...
+    @property
+    def traits(self) -> Traits: ...
+    def encode_inside(self, text: str) -> list[int]: ...
+
+
+def settle_think(tokenizer: Writer, meta: Metadata, think: tuple[str, str] | None) -> Traits:
+    """Its traits, without think tags whose end its vocabulary cannot write.
+
+    Args:
+        think: those that were asked for.
+
+    Raises:
+        ModelError: these cannot be written.
+    """
+    tags = tokenizer.traits.think
+    if tags is None or b"".join(tokenizer.pieces[token] for token in tokenizer.encode_inside(tags.end)) == tags.end.encode():
+        return tokenizer.traits
+    if think:
+        raise meta.error(PREFIX + "tokens", "has no tokens to write the end of a think block with", tags.end)
+    return replace(tokenizer.traits, think=None)
+
+
+def require_unicode(text: str) -> None:
+    """What an engine can tokenise.
+
+    Raises:
+        ValueError: the text holds a lone surrogate, so it is not Unicode text.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"character {error.start} is a lone surrogate, U+{ord(text[error.start]):04X}") from None
 
 
 def _byte_level(meta: Metadata, think: tuple[str, str] | None) -> Tokenizer:

@@ -60,11 +60,11 @@ class NativeRunner:
         Raises:
             ValueError: a tensor that the model does not have, or lacks.
         """
-        total = sum(tensor.data.nbytes for tensor in tensors.values())
+        total = sum(tensor.size for tensor in tensors.values())
         done = 0
         for name, tensor in tensors.items():
             self.pack(name, tensor)
-            done += tensor.data.nbytes
+            done += tensor.size
             progress(done / total)
         self._model.finish()
 

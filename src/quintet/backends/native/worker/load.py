@@ -1,4 +1,4 @@
-"""A GGUF file -> everything an engine in this process needs of it."""
+"""A model file or folder -> everything an engine in this process needs of it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from quintet.backends.native.core.loader import Loaded, Loader, PackCache
+from quintet.inputs.tokenizer import Tokenizer
+from quintet.models.folder.tokenizer import build_folder_tokenizer
 from quintet.models.gguf import read_metadata
-from quintet.models.tokenizer import Tokenizer, build_tokenizer
+from quintet.models.tokenizer import build_tokenizer
 
 
 def load_tokenizer(path: Path, think: tuple[str, str] | None = None) -> Tokenizer:
@@ -19,7 +21,7 @@ def load_tokenizer(path: Path, think: tuple[str, str] | None = None) -> Tokenize
     Raises:
         ModelError: the file is unusable, or asks for a tokenizer that is not implemented.
     """
-    return build_tokenizer(read_metadata(path), think)
+    return build_folder_tokenizer(path, think) if path.is_dir() else build_tokenizer(read_metadata(path), think)
 
 
 def native_loader(
@@ -28,13 +30,13 @@ def native_loader(
     """How to load ``path`` for ``threads`` threads; the arguments are those of ``load_weights``.
 
     Args:
-        name: public model name; empty = the file's stem.
+        name: public model name; empty = the file's stem, or the folder's name.
     """
 
     def load(progress: Callable[[float], None]) -> Loaded[Tokenizer]:
         from quintet.backends.native.worker.weights import load_weights  # only where the weights are: a front needs the tokenizer alone
 
         runner, fingerprint = load_weights(path, threads, context, isa, progress, packs)
-        return Loaded(runner, load_tokenizer(path), name or path.stem, fingerprint, runner.cpu)
+        return Loaded(runner, load_tokenizer(path), name or (path.name if path.is_dir() else path.stem), fingerprint, runner.cpu)
 
     return load

@@ -19,7 +19,7 @@ from quintet.backends.native.worker.packing import Packing
 from quintet.backends.native.worker.packs import Packs
 from quintet.errors import ModelError
 from quintet.models.files import human, parts
-from quintet.models.gguf import open_model
+from quintet.models.opening import open_model
 from quintet.models.spec import Tensors
 
 NUMERICS = "1"
@@ -52,8 +52,9 @@ def load_weights(
         return NativeRunner(file.spec, limit, cpu)
 
     try:
-        found = _by_pack(packs, files, file.tensors, cpu, empty, progress) if packs else "--no-pack-cache"
-        runner, digest = _in_memory(found, files, file.tensors, empty, progress) if isinstance(found, str) else found
+        told = _forgetting(file.forget, progress)
+        found = _by_pack(packs, path.name, files, file.tensors, cpu, empty, told) if packs else "--no-pack-cache"
+        runner, digest = _in_memory(found, path.name, files, file.tensors, empty, told) if isinstance(found, str) else found
     except MemoryError:
         raise ModelError(f"{path.name}: there is not enough memory for its weights.") from None
     except ValueError as error:
@@ -61,8 +62,19 @@ def load_weights(
     return runner, f"fp_{digest[:10]}"
 
 
+def _forgetting(forget: Callable[[], None], progress: Callable[[float], None]) -> Callable[[float], None]:
+    """``progress`` that also lets what was packed go: the process holds what it makes of a file, not the file as well."""
+
+    def told(share: float) -> None:
+        forget()
+        progress(share)
+
+    return told
+
+
 def _by_pack(
     packs: PackCache,
+    name: str,
     files: Sequence[Path],
     tensors: Tensors,
     cpu: Cpu,
@@ -74,20 +86,20 @@ def _by_pack(
         with contextlib.closing(Packs(Path(packs.folder), packs.limit)) as folder:
             packing = Packing(folder, Kind(NUMERICS, LAYOUT, "q8"), files, tensors, cpu, empty, lambda: Digest(files).result)
             if packing.need > (free := machine.memory_available()):
-                _log.warning(_SLOW, files[0].name, human(packing.need), human(free), packing.need / 1e9)
+                _log.warning(_SLOW, name, human(packing.need), human(free), packing.need / 1e9)
             return packing.load(progress)
     except OSError as error:
         why = f"{error.strerror or error}"
-        _log.warning("the packed weights of %s are not kept: %s", files[0].name, why)
+        _log.warning("the packed weights of %s are not kept: %s", name, why)
         return f"they cannot be kept on the disk: {why}"
 
 
 def _in_memory(
-    why: str, files: Sequence[Path], tensors: Tensors, empty: Callable[[], NativeRunner], progress: Callable[[float], None]
+    why: str, name: str, files: Sequence[Path], tensors: Tensors, empty: Callable[[], NativeRunner], progress: Callable[[float], None]
 ) -> tuple[NativeRunner, str]:
     need, free = sum(map(packed_bytes, tensors.values())), machine.memory_available()
     if need > free:
-        raise ModelError(f"{files[0].name}: the weights need {human(need)} of memory, {human(free)} are free, and {why}.")
+        raise ModelError(f"{name}: the weights need {human(need)} of memory, {human(free)} are free, and {why}.")
     digest, runner = Digest(files), empty()
     runner.take(tensors, progress)
     return runner, digest.result()

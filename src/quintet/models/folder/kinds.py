@@ -1,0 +1,225 @@
+"""Hugging Face's model types as data: which architecture each is, what its keys mean when they are missing, what its tensors are called.
+
+Facts are those of transformers' configuration and modelling files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+EACH = "{expert}"
+"""In a name: there is one such tensor for each expert."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a tensor of a GGUF file is in a folder.
+
+    Args:
+        name: there, below the layer's; with ``EACH``, the matrices of all experts are put one after the other.
+        half: it is the first (0) or the second (1) half of each matrix's rows; ``None`` = all of them.
+    """
+
+    name: str
+    half: Literal[0, 1] | None = None
+
+
+Names = Mapping[str, tuple[Source, ...]]
+"""GGUF's name, below ``blk.<layer>.`` -> where it may be; the first that is there counts."""
+
+
+def _names(names: Mapping[str, str]) -> dict[str, tuple[Source, ...]]:
+    return {ours: (Source(theirs),) for ours, theirs in names.items()}
+
+
+TOP = {"token_embd.weight": "embed_tokens.weight", "output_norm.weight": "norm.weight"}
+"""Below the model's own name."""
+
+_ATTENTION = _names(
+    {f"attn_{part}.{what}": f"self_attn.{part}_proj.{what}" for part in "qkv" for what in ("weight", "bias")}
+    | {"attn_output.weight": "self_attn.o_proj.weight"}
+    | {f"attn_{part}_norm.weight": f"self_attn.{part}_norm.weight" for part in "qk"}
+)
+_PRE_NORMS = _names({"attn_norm.weight": "input_layernorm.weight", "ffn_norm.weight": "post_attention_layernorm.weight"})
+_POST_NORMS = _names(
+    {"post_attention_norm.weight": "post_attention_layernorm.weight", "post_ffw_norm.weight": "post_feedforward_layernorm.weight"}
+)
+_ALL_NORMS = _POST_NORMS | _names({"attn_norm.weight": "input_layernorm.weight", "ffn_norm.weight": "pre_feedforward_layernorm.weight"})
+_DENSE = _names({f"ffn_{part}.weight": f"mlp.{part}_proj.weight" for part in ("gate", "up", "down")})
+_FUSED = _names(
+    {
+        "attn_qkv.weight": "self_attn.qkv_proj.weight",
+        "attn_output.weight": "self_attn.o_proj.weight",
+        "ffn_up.weight": "mlp.gate_up_proj.weight",
+        "ffn_down.weight": "mlp.down_proj.weight",
+    }
+)
+
+
+def _experts(block: str, router: str, gate: str, up: str, down: str) -> dict[str, tuple[Source, ...]]:
+    """One tensor for each expert, or, as newer files may have it, one for all, gate and up together."""
+    return {
+        "ffn_gate_inp.weight": (Source(f"{block}.{router}.weight"),),
+        "ffn_gate_exps.weight": (Source(f"{block}.experts.{EACH}.{gate}.weight"), Source(f"{block}.experts.gate_up_proj", 0)),
+        "ffn_up_exps.weight": (Source(f"{block}.experts.{EACH}.{up}.weight"), Source(f"{block}.experts.gate_up_proj", 1)),
+        "ffn_down_exps.weight": (Source(f"{block}.experts.{EACH}.{down}.weight"), Source(f"{block}.experts.down_proj")),
+    }
+
+
+_GRANITE_EXPERTS = {
+    "ffn_gate_inp.weight": (Source("block_sparse_moe.router.layer.weight"),),
+    "ffn_gate_exps.weight": (Source("block_sparse_moe.input_linear.weight", 0),),
+    "ffn_up_exps.weight": (Source("block_sparse_moe.input_linear.weight", 1),),
+    "ffn_down_exps.weight": (Source("block_sparse_moe.output_linear.weight"),),
+    "ffn_gate_shexp.weight": (Source("shared_mlp.input_linear.weight", 0),),
+    "ffn_up_shexp.weight": (Source("shared_mlp.input_linear.weight", 1),),
+    "ffn_down_shexp.weight": (Source("shared_mlp.output_linear.weight"),),
+}
+
+Windowed = Literal["none", "all", "asked", "late", "listed", "unrotated"]
+"""Layers that ``sliding_window`` is about: none (there is no such key), all, all or none as ``use_sliding_window`` asks, those from
+``max_window_layers`` on if it asks, those that ``layer_types`` lists, those without a rotation if it asks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A ``model_type``.
+
+    Args:
+        architecture: GGUF's.
+        names: of a layer's tensors.
+        defaults: what a missing key means, where that is not what it means for most.
+        reads: further keys that are understood, of ``config.FACTORS`` and ``config.EXPERTS``.
+        neutral: keys that ask for something that we do not do, with the values that ask for nothing after all.
+        windowed: see ``Windowed``.
+        period: of layers with a window, the last of every so many has none, where ``layer_types`` is missing.
+        local_rope: layers with a window rotate by their own theta, unscaled.
+        one_more: norms multiply by 1 + weight.
+        section: the key of the language model's configuration inside the whole's; empty = it is the whole.
+        prefixes: what tensors' names may begin with.
+        skipped: beginnings of names that are not the language model's.
+    """
+
+    architecture: str
+    names: Names = field(default_factory=lambda: _ATTENTION | _PRE_NORMS | _DENSE)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    reads: frozenset[str] = frozenset()
+    neutral: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    windowed: Windowed = "none"
+    period: int = 0
+    local_rope: bool = False
+    one_more: bool = False
+    section: str = ""
+    prefixes: tuple[str, ...] = ("model.",)
+    skipped: tuple[str, ...] = ()
+
+
+_GEMMA: dict[str, Any] = {"tie_word_embeddings": True, "hidden_activation": "gelu_pytorch_tanh", "head_dim": 256}
+_GRANITE = frozenset({"attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling"})
+_CAPS = frozenset({"query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping"})
+_OLMO = {"rms_norm_eps": 1e-5}
+_WINDOW_SIZE = {"sliding_window_size": (4096,)}  # of an older implementation; it says the same as ``sliding_window``
+
+_GEMMA3 = Kind(
+    "gemma3",
+    _ATTENTION | _ALL_NORMS | _DENSE,
+    {
+        **_GEMMA,
+        "vocab_size": 262208,
+        "hidden_size": 2304,
+        "intermediate_size": 9216,
+        "num_hidden_layers": 26,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "max_position_embeddings": 131072,
+        "query_pre_attn_scalar": 256,
+        "sliding_window": 4096,
+        "rope_theta": 1000000.0,
+        "rope_local_base_freq": 10000.0,
+    },
+    _CAPS,
+    windowed="listed",
+    period=6,
+    local_rope=True,
+    one_more=True,
+)
+
+KINDS: Mapping[str, Kind] = {
+    "llama": Kind("llama"),
+    "mistral": Kind("llama", windowed="all"),
+    "mixtral": Kind(
+        "llama",
+        _ATTENTION | _PRE_NORMS | _experts("block_sparse_moe", "gate", "w1", "w3", "w2"),
+        {"rms_norm_eps": 1e-5, "rope_theta": 1000000.0},
+        frozenset({"num_local_experts", "num_experts_per_tok"}),
+        windowed="all",
+    ),
+    "qwen2": Kind("qwen2", windowed="late"),
+    "qwen3": Kind("qwen3", defaults={"head_dim": 128}, windowed="late"),
+    "qwen3_moe": Kind(
+        "qwen3moe",
+        _ATTENTION | _PRE_NORMS | _experts("mlp", "gate", "gate_proj", "up_proj", "down_proj"),
+        {"norm_topk_prob": False},
+        frozenset({"num_experts", "num_local_experts", "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob"}),
+        {"decoder_sparse_step": (1,), "mlp_only_layers": ([],)},
+        windowed="asked",
+    ),
+    "gemma": Kind("gemma", defaults=_GEMMA, one_more=True),
+    "gemma2": Kind(
+        "gemma2",
+        _ATTENTION | _ALL_NORMS | _DENSE,
+        {
+            **_GEMMA,
+            "query_pre_attn_scalar": 256,
+            "sliding_window": 4096,
+            "attn_logit_softcapping": 50.0,
+            "final_logit_softcapping": 30.0,
+        },
+        _CAPS,
+        _WINDOW_SIZE,
+        windowed="listed",
+        period=2,
+        one_more=True,
+    ),
+    "gemma3_text": _GEMMA3,
+    "phi3": Kind(
+        "phi3",
+        _PRE_NORMS | _FUSED,
+        {"rms_norm_eps": 1e-5, "original_max_position_embeddings": 4096},
+        neutral={"lm_head_bias": (False,), "full_attn_mod": (1,), "interpolate_factor": (1,)},
+        windowed="all",
+    ),
+    "granite": Kind("granite", reads=_GRANITE),
+    "granitemoe": Kind(
+        "granitemoe", _ATTENTION | _PRE_NORMS | _GRANITE_EXPERTS, reads=_GRANITE | {"num_local_experts", "num_experts_per_tok"}
+    ),
+    "granitemoeshared": Kind(
+        "granitemoe",
+        _ATTENTION | _PRE_NORMS | _GRANITE_EXPERTS,
+        reads=_GRANITE | {"num_local_experts", "num_experts_per_tok", "shared_intermediate_size"},
+    ),
+    "olmo2": Kind("olmo2", _ATTENTION | _POST_NORMS | _DENSE, _OLMO),
+    "olmo3": Kind(
+        "olmo2", _ATTENTION | _POST_NORMS | _DENSE, {**_OLMO, "sliding_window": 4096}, windowed="listed", period=4, local_rope=True
+    ),
+    "olmoe": Kind(
+        "olmoe",
+        _ATTENTION | _PRE_NORMS | _experts("mlp", "gate", "gate_proj", "up_proj", "down_proj"),
+        {**_OLMO, "num_experts": 64, "num_experts_per_tok": 8, "norm_topk_prob": False},
+        frozenset({"num_experts", "num_experts_per_tok", "norm_topk_prob"}),
+        {"clip_qkv": ()},
+    ),
+    "smollm3": Kind(
+        "smollm3", defaults={"tie_word_embeddings": True, "no_rope_layer_interval": 4, "rope_theta": 2000000.0}, windowed="unrotated"
+    ),
+}
+
+_IMAGES = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector.")
+
+KINDS = {
+    **KINDS,
+    # What sees images, of which the language model alone is run.
+    "gemma3": replace(_GEMMA3, section="text_config", prefixes=("language_model.model.", "model.language_model."), skipped=_IMAGES),
+}

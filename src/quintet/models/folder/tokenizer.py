@@ -1,0 +1,222 @@
+"""Text to token ids as tokenizer.json says it, through ``tokenizers``, whose file it is: the ids of transformers' ``AutoTokenizer``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import AddedToken
+
+from quintet.errors import ModelError, shorten
+from quintet.models.folder.files import TOKENIZER
+from quintet.models.folder.vocabulary import Added, Files, read_files
+from quintet.models.metadata import Metadata
+from quintet.models.pieces import Pieces
+from quintet.models.tokenizer import require_unicode, settle_think
+from quintet.models.traits import Roles, Traits
+from quintet.models.vocabulary import (
+    PREFIX,
+    TEMPLATE,
+    TokenType,
+    Vocabulary,
+    byte_alphabet,
+    byte_level_pieces,
+    read_vocabulary,
+    sentence_pieces,
+)
+
+KEEPS_LENGTH = ("ByteLevel", "Split", "Digits", "Metaspace", "Sequence", "Replace", "Prepend")
+"""Steps before merging that drop nothing of a text, if they do as asked below."""
+
+
+class FolderTokenizer:
+    """The tokenizer of a folder; its members are those of ``Tokenizer``."""
+
+    def __init__(self, files: Files, vocabulary: Vocabulary) -> None:
+        document = files.document
+        self._files = files
+        byte_level = "ByteLevel" in {step.get("type") for step in (*_steps(document, "pre_tokenizer"), *_steps(document, "decoder"))}
+        self.pieces = _pieces(vocabulary, byte_level)
+        self.eos_ids = vocabulary.eos_ids | files.ends
+        added = [replace(one, special=vocabulary.types[one.id] is TokenType.CONTROL) for one in files.added]
+        whole = _load(document, files.added)
+        self._plain = _sharing(document, whole, added)
+        self._inside = _sharing(_without_prefix(document), whole, added)
+        self._quoted = _sharing(document, whole, added)
+        self._quoted.encode_special_tokens = True
+        roles = _roles(files.metadata, vocabulary)
+        self._before, self._after = self._around(whole)
+        self.traits = Traits(
+            added=(len(self._before), len(self._after)),
+            fim=vocabulary.fim,
+            think=vocabulary.think,
+            roles=roles,
+            longest=_longest(document, files.added, vocabulary),
+            dropped=_dropped(vocabulary) if byte_level else b"",
+        )
+
+    def encode(self, text: str) -> list[int]:
+        """Prompt text to ids: texts of special tokens are recognised, and what the files ask for is put before and after.
+
+        Raises:
+            ValueError: the text holds a lone surrogate, so it is not Unicode text.
+        """
+        return [*self._before, *_encode(self._plain, text), *self._after]
+
+    def encode_inside(self, text: str) -> list[int]:
+        """Ids of text that stands inside a longer one: neither BOS, EOS nor a space is added.
+
+        Raises:
+            ValueError: as for ``encode``.
+        """
+        return _encode(self._inside, text)
+
+    def encode_quoted(self, text: str) -> list[int]:
+        """Ids of text in which a control token's text is text like any other: neither BOS nor EOS is added.
+
+        Raises:
+            ValueError: as for ``encode``.
+        """
+        return _encode(self._quoted, text)
+
+    def _around(self, whole: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:
+        """Ids before and after every text: as tokenizer_config.json asks, else as tokenizer.json's last step does it."""
+        if self._files.adds is not None:
+            keys = [f"{PREFIX}{name}_token_id" for name in ("bos", "eos")]
+            before, after = (
+                [self._files.metadata.integer(key, low=0)] if asked else [] for key, asked in zip(keys, self._files.adds, strict=True)
+            )
+            return before, after
+        without, found = whole.encode("a", add_special_tokens=False).ids, whole.encode("a", add_special_tokens=True).ids
+        for start in range(len(found) - len(without) + 1):
+            if found[start : start + len(without)] == without:
+                return found[:start], found[start + len(without) :]
+        raise ModelError(f"{TOKENIZER}: 'post_processor' must put tokens before and after a text only.")
+
+
+def build_folder_tokenizer(folder: Path, think: tuple[str, str] | None = None) -> FolderTokenizer:
+    """The tokenizer of a folder.
+
+    Args:
+        think: the tags around the model's thinking; ``None`` = those that the files tell of.
+
+    Raises:
+        ModelError: a file is missing or damaged, or asks for something that is not implemented; or such a tag cannot be written with
+            the vocabulary.
+    """
+    files = read_files(folder)
+    made = FolderTokenizer(files, read_vocabulary(files.metadata, think))
+    made.traits = settle_think(made, files.metadata, think)
+    return made
+
+
+def _encode(library: tokenizers.Tokenizer, text: str) -> list[int]:
+    require_unicode(text)
+    found: list[int] = library.encode_batch_fast([text], add_special_tokens=False)[0].ids  # of its calls one that lets other threads run
+    return found
+
+
+def _load(document: dict[str, Any], added: tuple[Added, ...]) -> tokenizers.Tokenizer:
+    """The library's tokenizer of the file as it is, but for tokens that the model has no rows for.
+
+    Raises:
+        ModelError: the library refuses it, or counts otherwise than the file.
+    """
+    kept = {one.id for one in added}
+    entries = [entry for entry in document.get("added_tokens", []) if entry["id"] in kept]
+    model = document["model"]
+    if model.get("dropout"):
+        raise ModelError(f"{TOKENIZER}: 'dropout' must be null or 0: ids would be drawn by chance, got {shorten(model['dropout'])}.")
+    made = _parse({**document, "added_tokens": entries, "truncation": None, "padding": None})
+    for one in added:
+        if made.token_to_id(one.content) != one.id:
+            raise ModelError(
+                f"{TOKENIZER}: the id of added token {shorten(one.content)} must be {made.token_to_id(one.content)}, got {one.id}."
+            )
+    return made
+
+
+def _parse(document: dict[str, Any]) -> tokenizers.Tokenizer:
+    try:
+        return tokenizers.Tokenizer.from_str(json.dumps(document))
+    except Exception as error:  # the library raises bare ``Exception``
+        raise ModelError(f"{TOKENIZER}: is no tokenizer that can be read ({shorten(str(error), 160)}).") from None
+
+
+def _sharing(document: dict[str, Any], whole: tokenizers.Tokenizer, added: list[Added]) -> tokenizers.Tokenizer:
+    """Another tokenizer over the same vocabulary and merges, which are there once."""
+    empty = {"type": "BPE", "vocab": {}, "merges": []}
+    made = _parse({**document, "model": empty, "added_tokens": [], "post_processor": None, "truncation": None, "padding": None})
+    made.model = whole.model
+    flags = ("special", "single_word", "lstrip", "rstrip", "normalized")
+    made.add_tokens([AddedToken(one.content, **{name: getattr(one, name) for name in flags}) for one in added])
+    return made
+
+
+def _steps(document: dict[str, Any], part: str) -> Iterator[dict[str, Any]]:
+    """Each step of a part of the file, in order."""
+    left = [document.get(part)]
+    while left:
+        step = left.pop(0)
+        if isinstance(step, dict):
+            yield step
+            for key in ("pretokenizers", "normalizers", "decoders"):
+                if isinstance(step.get(key), list):
+                    left = [*step[key], *left]
+
+
+def _without_prefix(document: dict[str, Any]) -> dict[str, Any]:
+    """The file without what puts a space before a text."""
+
+    def edited(step: Any) -> Any:
+        if not isinstance(step, dict):
+            return step
+        made = dict(step)
+        if made.get("type") == "Metaspace":
+            made |= {"prepend_scheme": "never"}
+            made.pop("add_prefix_space", None)
+        elif "add_prefix_space" in made:
+            made["add_prefix_space"] = False
+        for key in ("pretokenizers", "normalizers"):
+            if isinstance(made.get(key), list):
+                made[key] = [edited(one) for one in made[key] if not (isinstance(one, dict) and one.get("type") == "Prepend")]
+        return made
+
+    normalizer = document.get("normalizer")
+    prepends = isinstance(normalizer, dict) and normalizer.get("type") == "Prepend"
+    return {**document, "normalizer": None if prepends else edited(normalizer), "pre_tokenizer": edited(document.get("pre_tokenizer"))}
+
+
+def _pieces(vocabulary: Vocabulary, byte_level: bool) -> Pieces:
+    if byte_level:
+        return byte_level_pieces(vocabulary)
+    # What the decoder writes for a space, it writes in added tokens too.
+    types: list[TokenType] = [TokenType.NORMAL if type_ is TokenType.USER_DEFINED else type_ for type_ in vocabulary.types]
+    return sentence_pieces(replace(vocabulary, types=types))
+
+
+def _roles(meta: Metadata, vocabulary: Vocabulary) -> Roles:
+    texts = list(vocabulary.ids)
+    keys = [f"{PREFIX}{name}_token_id" for name in ("eos", "bos", "padding")]
+    eos, bos, pad = (texts[meta.integer(key, low=0)] if key in meta else "" for key in keys)
+    return Roles(eos, bos, pad, meta.text(TEMPLATE, ""))
+
+
+def _longest(document: dict[str, Any], added: tuple[Added, ...], vocabulary: Vocabulary) -> int | None:
+    """Most bytes of a text that become one token; ``None`` = any number, or nobody knows."""
+    for step in (*_steps(document, "normalizer"), *_steps(document, "pre_tokenizer")):
+        spaces = step.get("type") == "Replace" and (step.get("pattern"), step.get("content")) != ({"String": " "}, "\u2581")
+        if step.get("type") not in KEEPS_LENGTH or step.get("behavior") == "Removed" or spaces:
+            return None
+    model = document["model"]
+    if any(one.lstrip or one.rstrip for one in added) or (model.get("unk_token") is not None and not model.get("byte_fallback")):
+        return None
+    return max(len(text.encode()) for text in vocabulary.ids)
+
+
+def _dropped(vocabulary: Vocabulary) -> bytes:
+    return bytes(byte for byte, letter in enumerate(byte_alphabet()) if letter not in vocabulary.ids)

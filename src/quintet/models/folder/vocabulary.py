@@ -1,0 +1,231 @@
+"""tokenizer.json and the files around it -> the vocabulary in GGUF's keys, so that roles of tokens are found one way."""
+
+from __future__ import annotations
+
+import re
+import struct
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from quintet.errors import ModelError, shorten
+from quintet.models.files import file_errors
+from quintet.models.folder.config import read_outline
+from quintet.models.folder.documents import read_document
+from quintet.models.folder.files import CONFIG, GENERATION, TEMPLATE, TOKENIZER, TOKENIZER_CONFIG
+from quintet.models.metadata import LENGTH_BYTES, Metadata, StringArray, Value, quoted
+from quintet.models.vocabulary import PREFIX, TokenType
+from quintet.models.vocabulary import TEMPLATE as TEMPLATE_KEY
+
+MAX_TOKENIZER = 1 << 26
+MAX_TEMPLATE = 1 << 20
+MAX_ADDED = 1 << 16
+ROLES = ("bos_token", "eos_token", "pad_token", "unk_token")
+FLAGS = ("special", "single_word", "lstrip", "rstrip", "normalized")
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """A token whose text is found before anything else.
+
+    Args:
+        special: it is one of the format's, no text of the model's.
+        single_word, lstrip, rstrip, normalized: see ``tokenizers.AddedToken``.
+    """
+
+    id: int
+    content: str
+    special: bool = False
+    single_word: bool = False
+    lstrip: bool = False
+    rstrip: bool = False
+    normalized: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """What a folder's files say about its tokenizer.
+
+    Args:
+        document: tokenizer.json's object.
+        added: its added tokens that the model has rows for, and those of the other files, by id.
+        metadata: GGUF's keys: tokens, their types, those with a role, the chat template.
+        ends: ids that end a generation.
+        adds: whether a BOS and an EOS are put to a text, where tokenizer_config.json says it; ``None`` = tokenizer.json does.
+    """
+
+    document: dict[str, Any]
+    added: tuple[Added, ...]
+    metadata: Metadata
+    ends: frozenset[int]
+    adds: tuple[bool, bool] | None
+
+
+def read_files(folder: Path) -> Files:
+    """Read them.
+
+    Raises:
+        ModelError: a file is missing, damaged or contradicts another.
+    """
+    return _Reading(folder).files()
+
+
+class _Reading:
+    """One folder's files."""
+
+    def __init__(self, folder: Path) -> None:
+        if not (folder / TOKENIZER).is_file():
+            raise ModelError(f"{folder}: has no {TOKENIZER}: other forms of tokenizers are not read.")
+        config = read_document(folder / CONFIG)
+        outline = read_outline(config)
+        self._size = outline.vocab
+        self._sources = [config, config.get(outline.kind.section) or {}] if outline.kind.section else [config]
+        self._generation = _optional(folder / GENERATION)
+        self._settings = _optional(folder / TOKENIZER_CONFIG)
+        self._template = _template(folder, self._settings)
+        self.document = read_document(folder / TOKENIZER, MAX_TOKENIZER)
+        self._model = self.document.get("model")
+
+    def files(self) -> Files:
+        texts = self._vocabulary()
+        listed = {one.id: one for one in self._added()}
+        for token, one in listed.items():
+            if token in texts and texts[token] != one.content:
+                raise _error(f"token {token} must be one text", f"{shorten(texts[token])} and {shorten(one.content)}")
+            if token < self._size:
+                texts[token] = one.content
+        ids = {text: token for token, text in texts.items()}
+        roles = {name: self._role(name, ids) for name in ROLES}
+        self._check_settings(texts)
+        for role in roles.values():
+            if role is not None and role not in listed and role in texts:
+                listed[role] = Added(role, texts[role], special=True)
+        added = tuple(one for token, one in sorted(listed.items()) if token < self._size)
+        values = self._values(texts, {one.id: one for one in added}, roles)
+        ends = frozenset(token for token in (*self._ends(), roles["eos_token"]) if token is not None)
+        return Files(self.document, added, Metadata(TOKENIZER, values), ends, self._adds())
+
+    def _vocabulary(self) -> dict[int, str]:
+        """Text of each id, without the added tokens."""
+        found = self._model.get("vocab") if isinstance(self._model, dict) else None
+        if not isinstance(self._model, dict) or self._model.get("type", "BPE") != "BPE" or not isinstance(found, dict) or not found:
+            type_ = self._model.get("type") if isinstance(self._model, dict) else None
+            raise _error("'model' must be of type BPE with a vocabulary; others are not implemented", shorten(type_))
+        texts: dict[int, str] = {}
+        for text, token in found.items():
+            if type(token) is not int or not 0 <= token < self._size:
+                raise _error(f"the id of token {quoted(text)} must be an integer below the model's vocab_size {self._size}", shorten(token))
+            if texts.setdefault(token, text) != text:
+                raise _error(f"token {token} must be one text", f"{shorten(texts[token])} and {shorten(text)}")
+        return texts
+
+    def _added(self) -> Iterator[Added]:
+        entries = self.document.get("added_tokens", [])
+        if not isinstance(entries, list) or len(entries) > MAX_ADDED:
+            raise _error(f"'added_tokens' must be a list of at most {MAX_ADDED}", shorten(entries))
+        for entry in entries:
+            flags = {name: entry.get(name, False) for name in FLAGS} if isinstance(entry, dict) else {"": None}
+            if not all(isinstance(flag, bool) for flag in flags.values()):
+                raise _error("'added_tokens' must hold objects with an id, a content and flags", shorten(entry))
+            token, content = entry.get("id"), entry.get("content")
+            if type(token) is not int or not 0 <= token < 1 << 31 or not isinstance(content, str) or not content:
+                raise _error("'added_tokens' must hold objects with an id and a content", shorten(entry))
+            yield Added(token, content, **flags)
+
+    def _role(self, name: str, ids: dict[str, int]) -> int | None:
+        """The id of a token that tokenizer_config.json names, or that the model's configuration does."""
+        found = self._settings.get(name)
+        text = found.get("content") if isinstance(found, dict) else found
+        if isinstance(text, str) and text in ids:
+            return ids[text]
+        if text is not None and not isinstance(text, str):
+            raise ModelError(f"{TOKENIZER_CONFIG}: {quoted(name)} must be a text, got {shorten(found)}.")
+        if name == "unk_token":
+            return None
+        token = next((source[f"{name}_id"] for source in self._sources if source.get(f"{name}_id") is not None), None)
+        return next(self._counts(CONFIG, f"{name}_id", token), None)
+
+    def _ends(self) -> Iterator[int]:
+        for file, source in ((GENERATION, self._generation), *((CONFIG, source) for source in self._sources)):
+            yield from self._counts(file, "eos_token_id", source.get("eos_token_id"))
+
+    def _counts(self, file: str, key: str, value: object) -> Iterator[int]:
+        """One id or several; -1 is nobody's."""
+        for token in value if isinstance(value, list) else [] if value is None else [value]:
+            if type(token) is not int or not -1 <= token < 1 << 31:
+                raise ModelError(f"{file}: {quoted(key)} must be a token's id, or a list of such, got {shorten(value)}.")
+            if 0 <= token < self._size:
+                yield token
+
+    def _check_settings(self, texts: dict[int, str]) -> None:
+        """tokenizer_config.json may tell of tokens once more; one that tokenizer.json does not have would be another's row."""
+        listed = self._settings.get("added_tokens_decoder", {})
+        for token, entry in listed.items() if isinstance(listed, dict) else ():
+            content = entry.get("content") if isinstance(entry, dict) else None
+            if not str(token).isdecimal() or (int(token) < self._size and texts.get(int(token)) != content):
+                rule = f"must tell of tokens as {TOKENIZER} does, but {quoted(token)} is {shorten(content)}"
+                raise ModelError(f"{TOKENIZER_CONFIG}: 'added_tokens_decoder' {rule}.")
+
+    def _adds(self) -> tuple[bool, bool] | None:
+        found = [self._settings.get(name) for name in ("add_bos_token", "add_eos_token")]
+        for name, flag in zip(("add_bos_token", "add_eos_token"), found, strict=True):
+            if not isinstance(flag, bool | None):
+                raise ModelError(f"{TOKENIZER_CONFIG}: {quoted(name)} must be true or false, got {shorten(flag)}.")
+        return None if found == [None, None] else (bool(found[0]), bool(found[1]))
+
+    def _values(self, texts: dict[int, str], added: dict[int, Added], roles: dict[str, int | None]) -> dict[str, Value]:
+        fallback = isinstance(self._model, dict) and self._model.get("byte_fallback") is True
+        rows, types = [], array("i")
+        for token in range(self._size):
+            text = texts.get(token)
+            rows.append(f"[PAD{token}]" if text is None else text)  # a row that nobody's text leads to, as converters name it
+            if text is None:
+                types.append(TokenType.UNUSED)
+            elif token in added:
+                types.append(TokenType.CONTROL if added[token].special else TokenType.USER_DEFINED)
+            else:
+                types.append(TokenType.BYTE if fallback and re.fullmatch("<0x[0-9A-Fa-f]{2}>", text) else TokenType.NORMAL)
+        values: dict[str, Value] = {PREFIX + "tokens": _strings(rows), PREFIX + "token_type": memoryview(types)}
+        keys = {"bos_token": "bos_token_id", "eos_token": "eos_token_id", "pad_token": "padding_token_id"}
+        values |= {PREFIX + keys[name]: token for name, token in roles.items() if name in keys and token is not None}
+        if self._template:
+            values[TEMPLATE_KEY] = self._template
+        return values
+
+
+def _error(rule: str, got: str) -> ModelError:
+    return ModelError(f"{TOKENIZER}: {rule}, got {got}.")
+
+
+def _optional(path: Path) -> dict[str, Any]:
+    return read_document(path) if path.is_file() else {}
+
+
+def _template(folder: Path, settings: dict[str, Any]) -> str:
+    """The chat template: a file of its own, or in tokenizer_config.json, where several have names."""
+    path = folder / TEMPLATE
+    if path.is_file():
+        with file_errors(path), path.open("rb") as file:
+            return file.read(MAX_TEMPLATE).decode("utf-8", "replace")
+    found = settings.get("chat_template")
+    if isinstance(found, list):
+        named = {one.get("name"): one.get("template") for one in found if isinstance(one, dict) and isinstance(one.get("name"), str)}
+        found = named.get("default")
+    return found if isinstance(found, str) else ""
+
+
+def _strings(texts: list[str]) -> StringArray:
+    """As they would lie in a GGUF file.
+
+    Raises:
+        ModelError: one is not Unicode text.
+    """
+    try:
+        raw = [text.encode() for text in texts]
+    except UnicodeEncodeError as error:
+        raise _error("tokens must be Unicode text", shorten(error.object)) from None
+    blob = b"".join(struct.pack("<Q", len(one)) + one for one in raw)
+    return StringArray(memoryview(blob), 0, array("q", accumulate(LENGTH_BYTES + len(one) for one in raw)))
