@@ -101,7 +101,6 @@ _LONGER = frozenset({"rope.scaling.yarn_log_multiplier", "attention.temperature_
 
 FAMILIES = {
     "llama": Family(interleaved=True, qkv_bias=None, freq_factors=True, experts=Experts(always=False)),  # with them it is Mixtral
-    "mistral3": Family(interleaved=True, qkv_bias=None, freq_factors=True, experts=Experts(always=False), reads=_LONGER),
     "qwen2": Family(qkv_bias=True),
     "qwen3": Family(layer=LayerSpec(qk_norm="head")),
     "qwen3moe": Family(layer=LayerSpec(qk_norm="head"), experts=Experts(own_width=True)),
@@ -127,6 +126,7 @@ FAMILIES = {
     "olmo2": Family(layer=LayerSpec(pre_norm=False, post_norm=True, qk_norm="full"), windows=Windows(Some(4, 0, 3), scaled=False)),
     # llama.cpp's graph leaves the window out too: converters write it for models that were trained without one.
     "phi3": Family(long_rope=True, fused=True, ignored=frozenset({"attention.sliding_window"})),
+    "mistral3": Family(interleaved=True, qkv_bias=None, freq_factors=True, experts=Experts(always=False), reads=_LONGER),
     # Trained with a window; where the file names it, it holds, as in transformers. llama.cpp has none.
     "starcoder2": Family(
         layer=LayerSpec(activation="gelu", gated=False, o_bias=True, ffn_bias=True),
