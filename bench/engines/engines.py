@@ -21,7 +21,7 @@ from bench.common.install import Store
 from bench.common.plan import MARK, Plan, column
 from bench.common.proc import PeerError, child, last_words, lines, output, say
 
-BUNDLED = "as bundled"
+BUNDLED = "as in the file"
 """Weights of the model file itself; other values are the ggml types it is requantised to."""
 Command = Sequence[str | Path]
 

@@ -13,8 +13,8 @@ class Work:
     """Work per token, without attention.
 
     Args:
-        bytes: weights read for one token decoded alone, as stored in the file.
-        layer_macs: multiply-adds of all layers' matrices.
+        bytes: weights read for one token decoded alone, as stored in the file; of experts those that it takes.
+        layer_macs: multiply-adds of all layers' matrices, likewise.
         head_macs: multiply-adds of the output matrix, which prefill runs for the last token only.
     """
 
@@ -25,11 +25,20 @@ class Work:
 
 def work(path: Path) -> Work:
     """Work per token of the model in a GGUF file."""
-    matrices = {tensor.name: tensor for tensor in GGUFReader(path).tensors if len(tensor.shape) == 2}
+    reader = GGUFReader(path)
+    count, used = (_experts(reader, key) for key in ("expert_count", "expert_used_count"))
+    matrices = {tensor.name: tensor for tensor in reader.tensors if len(tensor.shape) > 1}
     embedding = matrices.pop("token_embd.weight")
     head = matrices.pop("output.weight", embedding)  # tied: one matrix for both; the embedding is otherwise read one row a token
+    shares = {name: used / count if len(tensor.shape) == 3 else 1.0 for name, tensor in matrices.items()}
     return Work(
-        bytes=int(head.n_bytes) + sum(int(tensor.n_bytes) for tensor in matrices.values()),
-        layer_macs=sum(int(tensor.n_elements) for tensor in matrices.values()),
+        bytes=int(head.n_bytes) + round(sum(int(tensor.n_bytes) * shares[name] for name, tensor in matrices.items())),
+        layer_macs=round(sum(int(tensor.n_elements) * shares[name] for name, tensor in matrices.items())),
         head_macs=int(head.n_elements),
     )
+
+
+def _experts(reader: GGUFReader, key: str) -> int:
+    """A number of experts; 1 of a model that has none."""
+    field = reader.fields.get(f"{reader.fields['general.architecture'].contents()}.{key}")
+    return int(field.contents()) if field else 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
@@ -14,6 +14,8 @@ from bench.engines.model import Work
 
 REQUIRED = {"prefill": 1.4, "b1": 1.6, "b8": 2.2, "b32": 1.8}
 """By which factor ours must beat the best peer."""
+EXPERTS_REQUIRED = {"b1": 1.5, "b8": 1.5, "b32": 1.5}
+"""The same with a model of many experts."""
 
 
 @dataclass(slots=True)
@@ -54,6 +56,7 @@ class Report:
     machine: Machine
     work: Work
     rows: Sequence[Row]
+    required: Mapping[str, float]
 
     def markdown(self) -> str:
         """The whole report."""
@@ -79,9 +82,9 @@ class Report:
             f"{machine.cpu}, {machine.cores} cores ({machine.flags}); load average before the run "
             f"{', '.join(f'{load:.2f}' for load in machine.load_before)}."
             f"{' **The machine was busy: these figures are rough.**' if machine.load_before[0] > BUSY else ''}\n\n"
-            f"Tokens per second, median of {plan.rounds} interleaved rounds, {plan.threads} threads; prefill = {plan.prefill}-token "
-            f"prompt, bN = N sequences decoding {plan.steps} greedy steps from a context of {plan.context} (over HTTP: N streaming "
-            f"clients, {plan.http_tokens} tokens each); load in seconds (over HTTP: from process start to ready)."
+            f"Tokens per second of `{Path(plan.model).name}`, median of {plan.rounds} interleaved rounds, {plan.threads} threads; "
+            f"prefill = {plan.prefill}-token prompt, bN = N sequences decoding {plan.steps} greedy steps from a context of {plan.context} "
+            f"(over HTTP: N streaming clients, {plan.http_tokens} tokens each); load in seconds (over HTTP: from process start to ready)."
         )
 
     def _speeds(self) -> str:
@@ -102,7 +105,7 @@ class Report:
             for name in self.columns[:-1]:
                 figure, peer = row.figure(name), self.best_peer(name, http=row.http)
                 if figure and peer:
-                    needed = None if row.http else REQUIRED.get(name)
+                    needed = None if row.http else self.required.get(name)
                     found.append(Ratio(f"{row.name} / best peer", name, figure / peer[1], needed, f"{peer[0].name}, {peer[0].weights}"))
                 if figure and row.http and core and (whole := core.figure(name)):
                     needed = HTTP_SHARE if name != "prefill" else None

@@ -15,10 +15,12 @@ from bench.common.command import look_at_machine, model_path, parser_of, run_alo
 from bench.common.install import Store
 from bench.common.plan import Plan
 from bench.common.proc import PeerError, say
-from bench.engines.engines import Engine, engines
+from bench.engines.engines import BUNDLED, Engine, engines
 from bench.engines.model import work
-from bench.engines.report import Report, Row
+from bench.engines.random_experts import TYPES, Shape, random_model
+from bench.engines.report import EXPERTS_REQUIRED, REQUIRED, Report, Row
 
+EXPERTS = ("machine", "ours", "xllamacpp", "openvino")
 GROUPS = tuple(dict.fromkeys(engine.group for engine in engines(Plan("", 1), Store(Path()))))
 
 
@@ -27,13 +29,19 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser, parts = parser_of(__doc__), ("machine", *GROUPS)
     parser.add_argument("--rounds", type=int, help="times every engine is measured (default 3)")
     parser.add_argument("--quick", action="store_true", help="one short round: shows that all works, its figures are rough")
-    parser.add_argument("--only", type=some_of(parts), default=parts, help=f"some of: {','.join(parts)}")
-    return parser.parse_args(argv)
+    parser.add_argument("--experts", choices=TYPES, help="measure a random model of many experts in this tensor type, in place of --model")
+    parser.add_argument("--only", type=some_of(parts), help=f"some of: {','.join(parts)} (default all; with --experts {','.join(EXPERTS)})")
+    options = parser.parse_args(argv)
+    options.only = options.only or (EXPERTS if options.experts else parts)
+    return options
 
 
-def make_plan(options: argparse.Namespace) -> Plan:
+def make_plan(options: argparse.Namespace, store: Store) -> Plan:
     """Options -> settings."""
     model = model_path(options.model)
+    if options.experts:
+        model = str(random_model(store.root / "models", Shape(options.experts), Path(model)))
+        return Plan(model, options.threads, options.rounds or 3, steps=16 if options.quick else 48, batches=(1, 8, 32), http_tokens=48)
     if options.quick:
         return Plan(model, options.threads, options.rounds or 1, steps=16, batches=(1, 8, 32), clients=(1, 8), http_tokens=32, repeats=1)
     return Plan(model, options.threads, options.rounds or 3)
@@ -72,8 +80,10 @@ def measure(plan: Plan, wanted: Sequence[Engine], rows: dict[str, Row]) -> None:
 def run(options: argparse.Namespace, store: Store) -> int:
     """All of it; 130 if it was stopped, after the report of what there was."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that children end with us
-    plan, code = make_plan(options), 0
-    wanted = [engine for engine in engines(plan, store) if engine.group in options.only]
+    plan, code = make_plan(options, store), 0
+    wanted = [
+        engine for engine in engines(plan, store) if engine.group in options.only and (engine.weights == BUNDLED or not options.experts)
+    ]
     rows: dict[str, Row] = {}
     try:
         rows = prepare(wanted)
@@ -84,8 +94,9 @@ def run(options: argparse.Namespace, store: Store) -> int:
         code = 130
         if not any(row.samples for row in rows.values()):
             return code
-    report = Report(plan, machine, work(Path(plan.model)), list(rows.values()))
-    path = write(report.markdown(), report.to_json(), machine, options.results)
+    required = EXPERTS_REQUIRED if options.experts else REQUIRED
+    report = Report(plan, machine, work(Path(plan.model)), list(rows.values()), required)
+    path = write(report.markdown(), report.to_json(), machine, options.results, "experts-" if options.experts else "")
     print(report.markdown())
     say(f"written: {path} and {path.with_suffix('.json').name}")
     return code

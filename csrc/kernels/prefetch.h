@@ -25,7 +25,7 @@ template <int lines> inline void fetch_next(const Packed& w, const uint8_t* tile
   for (int i = 0; i < lines; i++) fetch(from + 64 * i);
 }
 
-// Whether the hardware fetches its tiles by itself, as long as each is read only once.
+// Whether the hardware, such as has no AVX-512, fetches its tiles by itself, as long as each is read only once.
 inline bool streams(const Packed& w) { return w.format == Format::q4; }
 
 }  // namespace

@@ -7,7 +7,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -198,6 +198,81 @@ def test_where_it_may_serve_rows_wait_in_memory_up_to_a_bound_and_are_all_writte
 
     run(scenario, file, serve=True)
     assert len(by_id(file)) == 21
+
+
+def delete(file: Path) -> None:
+    for each in file.parent.glob(f"{file.name}*"):
+        each.unlink()
+
+
+def move(file: Path) -> None:
+    file.rename(file.with_name("old.db"))
+
+
+@pytest.mark.fault("D06")
+@pytest.mark.parametrize("serve", [False, True])
+@pytest.mark.parametrize("lose", [Path.unlink, delete, move])
+def test_a_file_that_is_lost_while_it_is_open_is_noticed_and_the_next_has_all_that_runs_and_comes(
+    tmp_path: Path, disk: Disk, caplog: pytest.LogCaptureFixture, lose: Callable[[Path], None], serve: bool
+) -> None:
+    file = tmp_path / "ledger.db"
+
+    async def scenario(ledger: Ledger) -> None:
+        first = await opened(ledger, "ended before")
+        first.close(State.COMPLETED, "stop", 200, None)
+        running = await opened(ledger, "running")
+        lose(file)
+        if serve:
+            (await opened(ledger, "first after")).close(State.COMPLETED, "stop", 200, None)
+        else:
+            with pytest.raises(Overloaded, match="cannot keep account"):
+                await opened(ledger, "first after")
+        assert (ledger.stats.lost, ledger.stats.spooled, ledger.stats.refused) == (1, serve, not serve)
+        await until(lambda: not ledger.spooled)
+        assert by_id(file)["running"].state is State.OPEN, "known there before it ends: its process may be killed"
+        running.close(State.COMPLETED, "stop", 200, None)
+        (await opened(ledger, "next")).close(State.COMPLETED, "stop", 200, None)
+        assert ledger.stats.lost == 1
+
+    run(scenario, file, serve=serve)
+    assert {row.state for row in by_id(file).values()} == {State.COMPLETED}
+    assert by_id(file).keys() == {"running", "next", *(["first after"] if serve else [])}
+    assert sum("was deleted or replaced while it was open" in line for line in caplog.messages) == 1
+    with kept(file) as after:
+        assert after.spent("", 0.0) == 7 * len(by_id(file)), "it is a whole ledger, and the next process has numbers of its own"
+
+
+@pytest.mark.fault("D06")
+def test_what_is_put_in_its_place_and_is_no_ledger_is_left_alone_and_the_rows_wait(tmp_path: Path, disk: Disk) -> None:
+    file, foreign = tmp_path / "ledger.db", tmp_path / "foreign.db"
+    with closing(sqlite3.connect(foreign)) as connection:
+        connection.execute("CREATE TABLE mine (x)")
+    foreign.chmod(0o600)
+    before = foreign.read_bytes()
+
+    async def scenario(ledger: Ledger) -> None:
+        foreign.replace(file)
+        (await opened(ledger, "a")).close(State.COMPLETED, "stop", 200, None)
+        tries = disk.calls
+        await until(lambda: ledger.stats.lost == 1 and "another program's" in ledger._writer._failing)
+        assert (disk.calls, ledger.spooled, file.read_bytes()) == (tries, 1, before)
+        file.unlink()
+        await until(lambda: not ledger.spooled)
+
+    run(scenario, file, serve=True)
+    assert by_id(file).keys() == {"a"}
+
+
+@pytest.mark.fault("D06")
+def test_a_file_that_is_lost_while_nobody_asks_is_noticed_too(tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "TIDY_S", 0.05)
+    file = tmp_path / "ledger.db"
+
+    async def scenario(ledger: Ledger) -> None:
+        delete(file)
+        await until(lambda: ledger.stats.lost == 1 and file.exists() and not ledger._writer.failing)
+
+    run(scenario, file)
 
 
 @pytest.mark.fault("D06")

@@ -84,7 +84,7 @@ class Books(RuleBasedStateMachine):
         else:
             assert self.store._lock is not None
             self.store._connection.close()
-            self.store._lock._drop()
+            self.store._lock.drop()
         for number in self.live:
             self.rows[number] = self.rows[number]._replace(state=State.INCOMPLETE)
         ended, self.live = len(self.live), []
@@ -238,7 +238,7 @@ def test_two_processes_that_hand_over_have_rows_of_their_own_and_leave_each_othe
     assert other.bury() == one.bury() == 0
     assert one._lock is not None
     one._connection.close()
-    one._lock._drop()  # as the kernel does when it is killed
+    one._lock.drop()  # as the kernel does when it is killed
     assert other.bury() == 1
     assert {row.id: row.state for row in rows_in(file).values() if row} == {"a": State.INCOMPLETE, "b": State.OPEN}
     assert [path.name for path in tmp_path.glob("*life*")] == ["ledger.db-life2"]

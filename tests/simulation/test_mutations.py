@@ -30,10 +30,10 @@ def keeps_a_page_of_what_is_preempted(real: Any) -> Any:
 
 
 def goes_on_after_a_death_with_what_was_told_a_part(real: Any) -> Any:
-    def down(self: InFlight) -> None:
+    def down(self: InFlight, **how: bool) -> None:
         for request in self._in_flight.values():
             request.stream.delivered = False
-        real(self)
+        real(self, **how)
 
     return down
 

@@ -148,7 +148,9 @@ class World:
 
     async def _main(self) -> None:
         setting, watch, loop = self.setting, self.watch, self._loop
-        watch.engine = engine = WatchedEngine(watch, WatchedLink(watch, setting.config), setting.config, clock=loop.time)
+        watch.engine = engine = WatchedEngine(
+            watch, WatchedLink(watch, setting.config), setting.config, clock=loop.time, memory=lambda: (1 << 40, 1 << 40)
+        )
         guides = GuideCheck()
         clients = Clients(
             loop,

@@ -16,7 +16,7 @@ from quintet.ledger.rows import Row, State
 from quintet.ledger.schema import LedgerError
 from quintet.ledger.spending import DAY, SLOT, Spending
 from quintet.ledger.stats import Stats
-from quintet.ledger.store import Store
+from quintet.ledger.store import LostFileError, Store
 from quintet.ledger.writer import Rows, Writer
 
 NOTE_S = 1.0
@@ -213,6 +213,9 @@ class Ledger:
 
     def _settle(self, rows: Rows, error: Exception | None) -> None:
         self._stuck = False
+        if isinstance(error, LostFileError):  # in the next one, nothing is known of what runs
+            for number, entry in self._entries.items():
+                self._writer.put(number, entry.row)
         for number in self._waiting.keys() & rows.keys():
             self._release(self._waiting[number][0], error is None)
 

@@ -24,9 +24,10 @@ class Life:
     def end(self) -> None:
         """It writes no more."""
         self._path.unlink(missing_ok=True)
-        self._drop()
+        self.drop()
 
-    def _drop(self) -> None:
+    def drop(self) -> None:
+        """Leave what is at the path: it may be another's by now."""
         os.close(self._fd)
 
 

@@ -64,6 +64,7 @@ def connect(file: Path) -> sqlite3.Connection:
         if file.stat().st_mode & (stat.S_IROTH | stat.S_IWOTH | stat.S_IWGRP):
             raise LedgerError(f"ledger {file} may be read by everybody or written by others; chmod 600 it.")
         connection = sqlite3.connect(file, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+        version(file, connection)  # before anything of it is changed
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         _upgrade(file, connection)

@@ -17,6 +17,7 @@ class Stats:
         written: rows that were closed and are on the disk.
         spooled: requests that were served while their row was only in memory.
         refused: requests that were refused because their row could not be written.
+        lost: times that the file was found deleted, or replaced by another.
         seconds: of all commits together.
         commits: by ``BOUNDS``, and beyond the last.
     """
@@ -24,6 +25,7 @@ class Stats:
     written: int = 0
     spooled: int = 0
     refused: int = 0
+    lost: int = 0
     seconds: float = 0.0
     commits: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from quintet.ledger import lives
 from quintet.ledger.rows import Row, State
-from quintet.ledger.schema import connect, upsert
+from quintet.ledger.schema import LedgerError, connect, upsert
 
 MOST_AT_ONCE = 256
 """Rows of a statement, and of a step of the clean-up, which others wait for."""
@@ -28,6 +28,10 @@ _EXPIRE = """
       cached = cached + excluded.cached, reasoning = reasoning + excluded.reasoning"""
 
 
+class LostFileError(sqlite3.OperationalError):
+    """What is at the ledger's path is not the file that was opened: it was deleted or replaced."""
+
+
 class Store:
     """A ledger's file, open for writing.
 
@@ -37,9 +41,10 @@ class Store:
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._connection = connect(file)
-        self._connection.execute("CREATE TEMP TABLE old (number INTEGER PRIMARY KEY)")
+        self._opened: tuple[int, int] | None = None  # which file
+        self._open()
         self.life = 0
+        self._logged: tuple[int, int] | None = None  # the write-ahead log
         self._lock: lives.Life | None = None
 
     def begin(self, now: float) -> int:
@@ -52,6 +57,7 @@ class Store:
             cursor = self._connection.execute("INSERT INTO lives (seen) VALUES (?)", (now,))
             self.life = int(cursor.lastrowid or 0)
             self._lock = lives.Life(self._file, self.life)
+        self._logged = _identity(self._beside("-wal"))
         return self.life << LIFE_BITS
 
     def write(self, rows: Mapping[int, Row | None]) -> None:
@@ -78,6 +84,44 @@ class Store:
             sqlite3.Error: it is not.
         """
         self._connection.execute("UPDATE lives SET seen = ? WHERE life = ?", (now, self.life))
+
+    def require_there(self) -> None:
+        """
+        Raises:
+            LostFileError: who looks for the ledger will not find what was written.
+        """
+        if not self._there:
+            raise LostFileError(f"{self._file.name} was deleted or replaced while it was open")
+
+    def mend(self, now: float) -> None:
+        """If the file is lost, go on in the one that is there now, which is made if there is none, under the number of this life.
+
+        Raises:
+            sqlite3.Error: that is not possible, or its rows may have the numbers of ours.
+        """
+        if self._there:
+            return
+        self._opened = None
+        self._connection.close()
+        if _identity(self._beside("-wal")) == self._logged:  # SQLite would take it for the next file's
+            for suffix in ("-wal", "-shm"):
+                self._beside(suffix).unlink(missing_ok=True)
+        self._logged = None
+        if self._lock is not None:
+            self._lock.drop()
+            self._lock = None
+        try:
+            self._open()
+            with self._transaction():
+                self._connection.execute("INSERT INTO lives (life, seen) VALUES (?, ?)", (self.life, now))
+                self._lock = lives.Life(self._file, self.life)
+            self._logged = _identity(self._beside("-wal"))
+        except (LedgerError, OSError) as error:
+            self._opened = None
+            raise sqlite3.OperationalError(str(error)) from None
+        except sqlite3.Error:
+            self._opened = None
+            raise
 
     def bury(self) -> int:
         """Mark what ran in processes that have died as incomplete; the number of these rows.
@@ -132,6 +176,18 @@ class Store:
             self._lock.end()
         self._connection.close()
 
+    def _open(self) -> None:
+        self._connection = connect(self._file)
+        self._connection.execute("CREATE TEMP TABLE old (number INTEGER PRIMARY KEY)")
+        self._opened = _identity(self._file)
+
+    def _beside(self, suffix: str) -> Path:
+        return self._file.with_name(self._file.name + suffix)
+
+    @property
+    def _there(self) -> bool:
+        return self._opened is not None and _identity(self._file) == self._opened
+
     def _end(self, life: int) -> int:
         first = life << LIFE_BITS
         cursor = self._connection.execute(
@@ -151,3 +207,12 @@ class Store:
             if self._connection.in_transaction:  # SQLite ends one by itself at some errors of the disk
                 self._connection.execute("ROLLBACK")
             raise
+
+
+def _identity(file: Path) -> tuple[int, int] | None:
+    """Of what is at a path; ``None`` = nothing that can be looked at."""
+    try:
+        info = file.stat()
+    except OSError:
+        return None
+    return info.st_dev, info.st_ino

@@ -8,11 +8,11 @@ from __future__ import annotations
 import logging
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from quintet.ledger.rows import Row, State
 from quintet.ledger.stats import Stats
-from quintet.ledger.store import Store
+from quintet.ledger.store import LostFileError, Store
 
 _log = logging.getLogger(__name__)
 
@@ -50,15 +50,14 @@ class Writer:
         self._wake = threading.Event()
         self._pending: Rows = {}
         self._writing: Rows = {}  # taken from these, and not on the disk yet
-        self._failing = False
+        self._failing = ""  # why
         self._closing = False
-        self._thread = threading.Thread(target=self._run, name="ledger", daemon=True)
-        self._thread.start()
+        self._begin()
 
     @property
     def failing(self) -> bool:
         """The last try to write failed."""
-        return self._failing
+        return bool(self._failing)
 
     @property
     def waiting(self) -> int:
@@ -80,12 +79,12 @@ class Writer:
         self._wake.set()
         self._thread.join(seconds)
 
-    def _run(self) -> None:
+    def turns(self) -> Iterator[float]:
+        """The thread's body in pieces, for one who has no thread to give: seconds until the next is due, if nobody wakes it sooner."""
         tidied = self._clock() - TIDY_S
         while True:
             due = tidied + TIDY_S - self._clock()
-            self._wake.wait(RETRY_S if self._failing else max(0.0, due))
-            self._wake.clear()
+            yield RETRY_S if self._failing else max(0.0, due)
             closing = self._closing  # before the rows are taken: what is put before ``close`` is among them
             with self._lock:
                 self._writing, self._pending = self._pending, {}
@@ -98,27 +97,45 @@ class Writer:
             _log.error("ledger: %d rows could not be written and are lost", lost)
         self._store.close()
 
+    def _begin(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="ledger", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        for seconds in self.turns():
+            self._wake.wait(seconds)
+            self._wake.clear()
+
     def _write(self, rows: Rows) -> None:
-        if not rows and not self._failing:
-            return
         begin = self._clock()
         try:
-            if not any(rows.values()):
+            if self._failing:
+                self._store.mend(self._now())
+            if self._failing and not any(rows.values()):
                 self._store.probe(self._now())  # else a disk that is still full would seem to have room
-            self._store.write(rows)
+            if rows:
+                self._store.write(rows)
+            self._store.require_there()  # after the rows: those that went to a file which nobody will find are written again
         except sqlite3.Error as error:
-            with self._lock:
-                self._pending, self._writing = {**rows, **self._pending}, {}
-            if not self._failing:
-                _log.error("ledger: cannot write, %s; %d rows wait in memory", _name(error), len(self._pending))
-            self._failing = True
-            self._told(rows, error)
+            self._fail(rows, error)
             return
         if self._failing:
             _log.warning("ledger: it can be written again; %d rows were waiting", len(rows))
-        self._failing, self._writing = False, {}
+        elif not rows:
+            return
+        self._failing, self._writing = "", {}
         self.stats.wrote(self._clock() - begin, sum(row is not None and row.state is not State.OPEN for row in rows.values()))
         self._told(rows, None)
+
+    def _fail(self, rows: Rows, error: sqlite3.Error) -> None:
+        with self._lock:
+            self._pending, self._writing = {**rows, **self._pending}, {}
+        why = _name(error)
+        if why != self._failing:
+            _log.error("ledger: cannot write, %s; %d rows wait in memory", why, len(self._pending))
+        self.stats.lost += isinstance(error, LostFileError)
+        self._failing = why
+        self._told(rows, error)
 
     def _tidy(self) -> bool:
         """A step of the clean-up; whether there is more to do."""
@@ -133,4 +150,5 @@ class Writer:
 
 
 def _name(error: sqlite3.Error) -> str:
-    return f"{error} ({getattr(error, 'sqlite_errorname', 'SQLITE_ERROR')})"
+    code = getattr(error, "sqlite_errorname", "")
+    return f"{error} ({code})" if code else str(error)

@@ -225,6 +225,7 @@ class _Ledger(Collector):
         yield CounterMetricFamily("quintet:ledger_rows_written", "Rows of ended requests that are on the disk.", stats.written)
         yield CounterMetricFamily("quintet:ledger_requests_spooled", "Requests served while their row was only in memory.", stats.spooled)
         yield CounterMetricFamily("quintet:ledger_requests_refused", "Requests refused as their row could not be written.", stats.refused)
+        yield CounterMetricFamily("quintet:ledger_files_lost", "Times that the file was found deleted or replaced.", stats.lost)
         yield GaugeMetricFamily("quintet:ledger_rows_spooled", "Rows only in memory as they cannot be written.", self._ledger.spooled)
         buckets = list(zip([*map(floatToGoString, BOUNDS), "+Inf"], accumulate(stats.commits), strict=True))
         yield HistogramMetricFamily("quintet:ledger_write_seconds", "Time of a commit.", buckets, stats.seconds)
