@@ -128,8 +128,9 @@ def test_tensors_are_the_bytes_that_the_library_reads(tmp_path: Path, tiny: Tiny
     layer |= {"router": "ffn_gate_inp", **{f"{name}_exps": f"ffn_{name}_exps" for name in ("gate", "up", "down")}}
     if tiny.experts[0]:
         layer |= {name: f"ffn_{name}_shexp" for name in ("gate", "up", "down")}
-    if tiny.sinks:
-        layer |= {"sinks": "attn_sinks", "ffn_norm": "post_attention_norm"}
+    layer |= {"sinks": "attn_sinks"}
+    if tiny.norms[1] == "post_attention_norm":
+        layer["ffn_norm"] = "post_attention_norm"
     if tiny.fused:
         layer |= {"q": "attn_qkv", "k": "attn_qkv", "v": "attn_qkv", "gate": "ffn_up"}
     found: dict[str, bytes] = {}  # what is read of each, one after the other

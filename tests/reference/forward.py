@@ -21,7 +21,7 @@ F64 = npt.NDArray[np.float64]
 INTERLEAVED = {
     "llama": True, "mistral3": True, "granite": True, "granitemoe": True, "smollm3": True,
     "qwen2": False, "qwen3": False, "gemma": False, "gemma2": False, "gemma3": False, "olmo2": False, "phi3": False,
-    "qwen3moe": False, "olmoe": False, "gpt-oss": False, "starcoder2": False,
+    "qwen3moe": False, "olmoe": False, "gpt-oss": False, "starcoder2": False, "seed_oss": False,
 }  # fmt: skip
 """Architecture -> whether rotary pairs are (2i, 2i+1), as its files have them; else (i, i + half)."""
 
@@ -215,9 +215,9 @@ class Reference:
 
     def _layer(self, layer: int, xs: list[F32]) -> list[F32]:
         weights, scale = _Layer(self.file, layer), np.float32(self.residual_scale)
-        if self.file.architecture == "gpt-oss":  # whose norm of that name is the one before its experts
+        if self.file.architecture in ("gpt-oss", "seed_oss"):  # whose norm of that name is the one before the feed-forward part
             xs = [x + self._attend(weights, layer, x) for x in xs]
-            return [x + self._experts(weights, self._normed(weights, "post_attention_norm", x)) for x in xs]
+            return [x + self._feed_forward(weights, self._normed(weights, "post_attention_norm", x)) for x in xs]
         xs = [x + scale * self._normed(weights, "post_attention_norm", self._attend(weights, layer, x)) for x in xs]
         return [x + scale * self._normed(weights, "post_ffw_norm", self._feed_forward(weights, x)) for x in xs]
 

@@ -67,7 +67,7 @@ class TinySpec:
 
     @property
     def biased(self) -> bool:
-        return self.architecture in ("qwen2", "gpt-oss", "starcoder2")
+        return self.architecture in ("qwen2", "gpt-oss", "starcoder2", "seed_oss")
 
     @property
     def sinks(self) -> bool:
@@ -87,7 +87,7 @@ class TinySpec:
     def norms(self) -> tuple[str, ...]:
         """Of a layer, each as wide as the model."""
         before, after = ("attn_norm", "ffn_norm"), ("post_attention_norm", "post_ffw_norm")
-        if self.architecture == "gpt-oss":
+        if self.architecture in ("gpt-oss", "seed_oss"):
             return "attn_norm", "post_attention_norm"
         return after if self.architecture == "olmo2" else (*before, *after) if self.architecture in ("gemma2", "gemma3") else before
 
@@ -158,6 +158,7 @@ FAMILIES += (
         "mistral3", "mistral3", hidden=96, heads=4, kv_heads=2, head_dim=48, tied=True, types=PLAIN_TYPES,
         rope={**YARN, "freq_base": 1e6, "scaling.yarn_log_multiplier": 0.7}, metadata={"attention.temperature_scale": 0.4},
     ),
+    TinySpec("seed-oss", "seed_oss", hidden=96, heads=4, kv_heads=1, head_dim=48, types=PLAIN_TYPES, rope={"freq_base": 1e7}),
     TinySpec("starcoder2", "starcoder2", hidden=128, heads=4, kv_heads=2, tied=True, types=PLAIN_TYPES, rope={"freq_base": 1e5}),
     TinySpec("smollm3", "smollm3", layers=5, hidden=96, heads=3, kv_heads=1, tied=True, types=PLAIN_TYPES, rope={"freq_base": 5e6}),
 )  # fmt: skip

@@ -144,5 +144,6 @@ FAMILIES = {
         experts=Experts(own_width=True),
         ffn_norm="post_attention_norm",
     ),
+    "seed_oss": Family(qkv_bias=None, ffn_norm="post_attention_norm"),
     "smollm3": Family(interleaved=True, unrotated=Some(4, 3, 4)),
 }

@@ -234,6 +234,11 @@ KINDS: Mapping[str, Kind] = {
         neutral={"use_bias": (True,)},
         windowed="all",
     ),
+    "seed_oss": Kind(
+        "seed_oss",
+        _ATTENTION | _DENSE | _names({"attn_norm.weight": "input_layernorm.weight"}) | _POST_NORMS,
+        neutral={"attention_out_bias": (False,)},
+    ),
     "smollm3": Kind(
         "smollm3", defaults={"tie_word_embeddings": True, "no_rope_layer_interval": 4, "rope_theta": 2000000.0}, windowed="unrotated"
     ),
