@@ -66,7 +66,7 @@ def server(path: Path) -> Iterator[tuple[int, int]]:
             yield port, process.pid
 
 
-def await_ready(port: int, ended: Any, log: Path) -> None:
+def await_ready(port: int, ended: Any, log: Path, poll: float = _POLL_S) -> None:
     """Until ``/health`` says so."""
     deadline = time.monotonic() + READY_S
     while time.monotonic() < deadline:
@@ -77,7 +77,7 @@ def await_ready(port: int, ended: Any, log: Path) -> None:
                 return
         except OSError:
             pass
-        time.sleep(_POLL_S)
+        time.sleep(poll)
     raise PeerError(f"the server was not ready in {READY_S:g} s")
 
 

@@ -85,6 +85,7 @@ Config config_from(const nb::dict& d) {
   c.embed_scale = field<float>(d, "embed_scale");
   c.logit_scale = field<float>(d, "logit_scale");
   c.logit_cap = field<float>(d, "logit_cap");
+  c.float_activations = field<bool>(d, "float_activations");
   for (nb::handle rope : field<nb::list>(d, "ropes")) c.ropes.push_back(rope_from(nb::cast<nb::dict>(rope)));
   for (nb::handle layer : field<nb::list>(d, "layers")) c.layers.push_back(layer_from(nb::cast<nb::dict>(layer)));
   return c;
@@ -99,17 +100,17 @@ class PyModel {
  public:
   PyModel(const nb::dict& config, std::shared_ptr<Cpu> cpu) : cpu_(std::move(cpu)), model_(config_from(config), *cpu_) {}
 
-  void set(const std::string& name, const std::string& type, int rows, int cols, In<uint8_t, 1> data) {
+  void set(const std::string& name, const std::string& type, int rows, int cols, In<uint8_t, 1> data, const std::string& quantize) {
     nb::gil_scoped_release release;
     const std::lock_guard lock(cpu_->turn);
-    model_.set(name, type, rows, cols, data.data(), data.size());
+    model_.set(name, type, rows, cols, data.data(), data.size(), floats_from(quantize));
   }
 
   // A view of what the model keeps; it must not outlive the model.
   std::span<const uint8_t> packed(const std::string& name) { return model_.packed(name); }
 
-  void give(const std::string& name, const std::string& type, int rows, int cols, In<uint8_t, 1> data) {
-    model_.give(name, type, rows, cols, data.data(), data.size());
+  void give(const std::string& name, const std::string& type, int rows, int cols, In<uint8_t, 1> data, const std::string& quantize) {
+    model_.give(name, type, rows, cols, data.data(), data.size(), floats_from(quantize));
     given_.push_back(std::move(data));
   }
 
@@ -181,7 +182,7 @@ NB_MODULE(_core, m) {
   bind_sampling(m, cpu);
   nb::class_<PyModel>(m, "Model")
       .def(nb::init<const nb::dict&, std::shared_ptr<Cpu>>(), "config"_a, "cpu"_a)
-      .def("set", &PyModel::set, "name"_a, "type"_a, "rows"_a, "cols"_a, "data"_a)
+      .def("set", &PyModel::set, "name"_a, "type"_a, "rows"_a, "cols"_a, "data"_a, "quantize"_a)
       .def(
           "packed",
           [](nb::handle_t<PyModel> self, const std::string& name) {
@@ -189,7 +190,7 @@ NB_MODULE(_core, m) {
             return View(found.data(), {found.size()}, self);
           },
           "name"_a)
-      .def("give", &PyModel::give, "name"_a, "type"_a, "rows"_a, "cols"_a, "data"_a)
+      .def("give", &PyModel::give, "name"_a, "type"_a, "rows"_a, "cols"_a, "data"_a, "quantize"_a)
       .def("finish", [](PyModel& p) { p.model().finish(); })
       .def(
           "allocate", [](PyModel& p, int pages) { p.model().allocate(pages); }, "pages"_a)

@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <string>
 #include "cpu.h"
+#include "kernels/pack.h"
 
 namespace quintet {
 
@@ -30,6 +31,12 @@ inline void require(bool ok, const char* what) {
 template <class T> T field(const nb::dict& d, const char* name) {
   require(d.contains(name), (std::string("missing ") + name).c_str());
   return nb::cast<T>(d[name]);
+}
+
+// "q8", "q4" or "none".
+inline Floats floats_from(const std::string& quantize) {
+  require(quantize == "q8" || quantize == "q4" || quantize == "none", ("quantize must be q8, q4 or none, got '" + quantize + "'").c_str());
+  return quantize == "q8" ? Floats::q8 : quantize == "q4" ? Floats::q4 : Floats::kept;
 }
 
 void bind_packs(nb::module_& m);

@@ -52,8 +52,11 @@ Out<uint8_t, 1> huge_copy(Cpu& cpu, In<uint8_t, 1> data) {
 void bind_packs(nb::module_& m) {
   m.attr("LAYOUT") = kLayout;
   m.def(
-      "packed_bytes", [](const std::string& type, int rows, int cols) { return packed_shape(type, rows, cols).bytes(); }, "type"_a,
-      "rows"_a, "cols"_a);
+      "packed_bytes",
+      [](const std::string& type, int rows, int cols, const std::string& quantize) {
+        return packed_shape(type, rows, cols, floats_from(quantize)).bytes();
+      },
+      "type"_a, "rows"_a, "cols"_a, "quantize"_a);
   m.def("checksums", &checksums, "cpu"_a, "data"_a, "starts"_a, "sizes"_a);
   m.def("huge_copy", &huge_copy, "cpu"_a, "data"_a);
 }

@@ -18,15 +18,33 @@ Out<float, 2> dequantize(const std::string& type, int rows, int cols, In<uint8_t
   return out;
 }
 
-Out<float, 2> pack_roundtrip(const std::string& type, int rows, int cols, In<uint8_t, 1> raw, const std::vector<int>& row_order) {
+Out<float, 2> pack_roundtrip(const std::string& type, int rows, int cols, In<uint8_t, 1> raw, const std::vector<int>& row_order,
+                             const std::string& quantize) {
   require(rows > 0 && cols > 0 && raw_bytes(type, rows, cols) == raw.size(), "pack: length does not match type and shape");
   require(row_order.empty() || int(row_order.size()) == rows, "pack: one source row per row");
   for (int r : row_order) require(r >= 0 && r < rows, "pack: source row out of range");
   auto out = fresh<float, 2>({size_t(rows), size_t(cols)});
   Arena arena;
-  Packed w = pack_empty(type, rows, cols, arena);
+  Packed w = pack_empty(type, rows, cols, floats_from(quantize), arena);
   pack_tiles(w, type, raw.data(), row_order, 0, w.tiles());
   for (int r = 0; r < rows; r++) unpack_row(w, r, out.data() + size_t(r) * size_t(cols));
+  return out;
+}
+
+// x [M, K] times a float matrix [N, K] that is kept: [M, N], all rows in one call for each tile.
+Out<float, 2> product(Cpu& cpu, const std::string& type, int rows, int cols, In<uint8_t, 1> raw, In<float, 2> x) {
+  require(rows > 0 && cols > 0 && raw_bytes(type, rows, cols) == raw.size(), "product: length does not match type and shape");
+  require(x.shape(1) == size_t(cols), "product: rows of another width");
+  Arena arena;
+  Packed w = pack_empty(type, rows, cols, Floats::kept, arena);
+  require(is_float(w.format), "product: not a float type");
+  pack_tiles(w, type, raw.data(), {}, 0, w.tiles());
+  const size_t m = x.shape(0), stride = 16 * size_t(w.tiles());
+  std::vector<float> y(m * stride);
+  for (int t = 0; t < w.tiles(); t++)
+    cpu.kernels.gemm_tile(w, t, reinterpret_cast<const uint8_t*>(x.data()), size_t(cols) * 4, int(m), y.data() + 16 * t, stride, false);
+  auto out = fresh<float, 2>({m, size_t(rows)});
+  for (size_t r = 0; r < m; r++) std::copy_n(y.data() + r * stride, rows, out.data() + r * size_t(rows));
   return out;
 }
 
@@ -54,7 +72,8 @@ NB_MODULE(_core_testing, m) {
   nb::module_::import_("quintet._core");  // its types
   m.def("dequantize", &dequantize, "type"_a, "rows"_a, "cols"_a, "raw"_a);
   m.def("tensor_types", &tensor_types);
-  m.def("pack_roundtrip", &pack_roundtrip, "type"_a, "rows"_a, "cols"_a, "raw"_a, "row_order"_a = std::vector<int>{});
+  m.def("pack_roundtrip", &pack_roundtrip, "type"_a, "rows"_a, "cols"_a, "raw"_a, "row_order"_a = std::vector<int>{}, "quantize"_a = "q8");
+  m.def("product", &product, "cpu"_a, "type"_a, "rows"_a, "cols"_a, "raw"_a, "x"_a);
   m.def("checksum_portable", [](In<uint8_t, 1> data) { return checksum_portable(data.data(), data.size()); }, "data"_a);
   m.def("uniform", &uniform_of, "seed"_a, "position"_a, "word"_a);
   m.def("distribution", &distribution_of, "cpu"_a, "sampler"_a, "logits"_a, "position"_a, "masks"_a.none());

@@ -2,6 +2,7 @@
 // eight products of a 4-bit and an 8-bit number in q4 (8 * 2 * 15 * 127 = 30480), two of 7-bit magnitudes in q8 (2 * 127 * 127 = 32258).
 #include "kernels/vec_avx2.h"
 #include "kernels/attend.h"
+#include "kernels/float_product.h"
 #include "kernels/kernels_impl.h"
 #include "kernels/prefetch.h"
 
@@ -109,6 +110,7 @@ template <int R, bool Fetch> void rows(const Packed& w, int tile, const uint8_t*
 }
 
 void gemm_tile(const Packed& w, int tile, const uint8_t* x, size_t x_stride, int m, float* y, size_t y_stride, bool accumulate) {
+  if (is_float(w.format)) return float_tile<4, 2, 1>(w, tile, x, x_stride, m, y, y_stride, accumulate);
   in_passes<4, 2, 1>(m, [&]<int R>(int r, bool last) {
     const auto pass = last && (r > 0 || !streams(w)) ? rows<R, true> : rows<R, false>;
     pass(w, tile, x + size_t(r) * x_stride, x_stride, y + size_t(r) * y_stride, y_stride, accumulate);

@@ -1,6 +1,7 @@
 // ARMv8.2-A with dot product: four columns per register, sixteen byte products per instruction and lane group.
 #include "kernels/vec_neon.h"
 #include "kernels/attend.h"
+#include "kernels/float_product.h"
 #include "kernels/kernels_impl.h"
 
 namespace quintet {
@@ -72,6 +73,7 @@ template <int R> void rows(const Packed& w, int tile, const uint8_t* x, size_t x
 }
 
 void gemm_tile(const Packed& w, int tile, const uint8_t* x, size_t x_stride, int m, float* y, size_t y_stride, bool accumulate) {
+  if (is_float(w.format)) return float_tile<4, 1>(w, tile, x, x_stride, m, y, y_stride, accumulate);
   in_passes<4, 1>(
       m, [&]<int R>(int r, bool) { rows<R>(w, tile, x + size_t(r) * x_stride, x_stride, y + size_t(r) * y_stride, y_stride, accumulate); });
 }

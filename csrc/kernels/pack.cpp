@@ -12,6 +12,7 @@
 #include "kernels/ggml_iq.h"
 #include "kernels/ggml_k.h"
 #include "kernels/half.h"
+#include "kernels/pack_floats.h"
 
 namespace quintet {
 namespace {
@@ -43,6 +44,9 @@ void quantize(const float* x, Q8Block& out) {
 template <class T> constexpr bool is_q4 = requires(Q4Block b) { T::load(nullptr, 0, b); };
 template <class T> constexpr bool keeps_q8 = requires(Q8Block b) { T::load(nullptr, 0, b); };
 template <class T> constexpr bool one_scale = requires { T::scales; };
+template <class T> constexpr Format kept_as = Format::f32;
+template <> constexpr Format kept_as<F16> = Format::f16;
+template <> constexpr Format kept_as<BF16> = Format::bf16;
 
 // `rows`: the `count` source rows that are the lanes of this tile.
 template <class T> void pack_tile_q4(const uint8_t* const* rows, int count, int blocks, uint8_t* tile) {
@@ -102,11 +106,15 @@ struct Type {
   Format format;
   void (*pack_tile)(const uint8_t* const* rows, int count, int blocks, uint8_t* tile);
   void (*dequantize)(const uint8_t* row, int cols, float* out);
+  DecodeBlock decode = nullptr;  // of a float type,
+  Format kept = Format::q8;      // and the format that holds its values as they are
+  Format packed_as(Floats floats) const { return !decode || floats == Floats::q8 ? format : floats == Floats::q4 ? Format::q4 : kept; }
   size_t row_bytes(int cols) const { return size_t(cols / values) * size_t(bytes); }
 };
 
 template <class T> constexpr Type type_of(const char* name) {
-  if constexpr (is_q4<T>) return {name, T::values, T::bytes, Format::q4, pack_tile_q4<T>, dequantize<T>};
+  if constexpr (T::values == 1) return {name, T::values, T::bytes, Format::q8, pack_tile_q8<T>, dequantize<T>, T::decode, kept_as<T>};
+  else if constexpr (is_q4<T>) return {name, T::values, T::bytes, Format::q4, pack_tile_q4<T>, dequantize<T>};
   else return {name, T::values, T::bytes, Format::q8, pack_tile_q8<T>, dequantize<T>};
 }
 
@@ -150,24 +158,26 @@ size_t raw_bytes(const std::string& type, int rows, int cols) {
   return t.row_bytes(cols) * size_t(rows);
 }
 
-Packed packed_shape(const std::string& type, int rows, int cols) {
+Packed packed_shape(const std::string& type, int rows, int cols, Floats floats) {
   raw_bytes(type, rows, cols);  // checks the shape
   require(cols % kBlock == 0, "columns of a packed matrix must be a multiple of 32, got " + std::to_string(cols));
-  Packed out{find_type(type, cols).format, rows, cols, 0, nullptr};
+  Packed out{find_type(type, cols).packed_as(floats), rows, cols, 0, nullptr};
   const size_t blocks = size_t(out.blocks());
-  out.tile_bytes = out.format == Format::q4 ? blocks * kQ4Bytes : (blocks * (kQ8Bytes + 2 * kLanes) + 63) / 64 * 64;
+  if (is_float(out.format)) out.tile_bytes = float_tile_bytes(out.format, cols);
+  else out.tile_bytes = out.format == Format::q4 ? blocks * kQ4Bytes : (blocks * (kQ8Bytes + 2 * kLanes) + 63) / 64 * 64;
   return out;
 }
 
-Packed pack_empty(const std::string& type, int rows, int cols, Arena& arena) {
-  Packed out = packed_shape(type, rows, cols);
+Packed pack_empty(const std::string& type, int rows, int cols, Floats floats, Arena& arena) {
+  Packed out = packed_shape(type, rows, cols, floats);
   out.data = arena.take(out.bytes());
   return out;
 }
 
 void pack_tiles(Packed& out, const std::string& type, const uint8_t* raw, const std::vector<int>& row_order, int tile0, int tile1) {
   const Type& t = find_type(type, out.cols);
-  require(t.format == out.format, "type " + type + " does not have the format of the packed matrix");
+  require(t.format == out.format || (t.decode && (out.format == Format::q4 || out.format == t.kept)),
+          "type " + type + " does not have the format of the packed matrix");
   require(row_order.empty() || row_order.size() == size_t(out.rows), "row_order must name every row");
   require(0 <= tile0 && tile0 <= tile1 && tile1 <= out.tiles(), "tiles must lie within the packed matrix");
   for (int tile = tile0; tile < tile1; tile++) {
@@ -178,7 +188,10 @@ void pack_tiles(Packed& out, const std::string& type, const uint8_t* raw, const 
       require(0 <= source && source < out.rows, "row_order must hold row numbers, got " + std::to_string(source));
       rows[lane] = raw + t.row_bytes(out.cols) * size_t(source);
     }
-    t.pack_tile(rows, count, out.blocks(), out.data + out.tile_bytes * size_t(tile));
+    uint8_t* to = out.data + out.tile_bytes * size_t(tile);
+    if (is_float(out.format)) pack_tile_floats(out.format, rows, count, out.cols, to);
+    else if (t.format == out.format) t.pack_tile(rows, count, out.blocks(), to);
+    else pack_tile_to_q4(t.decode, rows, count, out.blocks(), to);
   }
 }
 
@@ -188,6 +201,7 @@ void dequantize_row(const std::string& type, const uint8_t* raw, int row, int co
 }
 
 void unpack_row(const Packed& w, int row, float* out) {
+  if (is_float(w.format)) return unpack_float_row(w, row, out);
   const uint8_t* tile = w.tile(row / kLanes);
   const int lane = row % kLanes;
   const uint8_t* scales = tile + kQ8Bytes * size_t(w.blocks());

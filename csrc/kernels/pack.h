@@ -1,4 +1,4 @@
-// Weights: GGUF tensor types -> the two internal formats that the kernels read.
+// Weights: GGUF tensor types -> the internal formats that the kernels read.
 //
 // A packed matrix of N output features x K input features (K a multiple of 32) is a sequence of tiles of 16 output columns; a
 // tile is a sequence of K/32 blocks. The 16 columns are the 16 lanes of a register, so no kernel ever sums across lanes.
@@ -8,6 +8,8 @@
 //                           m[16]     fp16 minimum per lane
 // q8, 512 bytes per block:  q[8][64]  group g, byte 4*lane+i = w[lane][4g+i], signed, never -128
 //     and after the K/32 blocks of a tile: d[K/32][16] fp16 scales, value = d*q; the tile is padded to a multiple of 64 bytes.
+// f32, f16, 16 or 8 lines of 64 bytes per 16 columns: w[k][lane]
+// bf16, likewise 8: w[k/2][lane][k%2], so that a register of pairs is two of floats after a shift and a mask
 //
 // Rows past N in the last tile are zero (q=0, d=0, m=0).
 //
@@ -23,7 +25,13 @@ namespace quintet {
 
 constexpr int kLayout = 1;
 
-enum class Format { q4, q8 };
+enum class Format { q4, q8, f32, f16, bf16 };
+
+// Kept exactly: their products take float activations (float_product.h).
+inline bool is_float(Format f) { return f == Format::f32 || f == Format::f16 || f == Format::bf16; }
+
+// What becomes of matrices of float types.
+enum class Floats { q8, q4, kept };
 
 struct Packed {
   Format format;
@@ -46,9 +54,10 @@ size_t raw_bytes(const std::string& type, int rows, int cols);
 // Pack a matrix. `row_order` (empty = identity) maps the packed row n to the source row, so that a loader can permute heads.
 // A type's integers are kept if a block of 32 has one scale and fits a format: then all is exact but what rounding to fp16 changes in the
 // scale and minimum (of types that compute them: K, IQ but IQ4_NL). The rest (floats, Q5_1, and types with a scale per 16) is quantised to 8
-// bits per block of 32 by the block's largest magnitude. Tiles [tile0, tile1) only, so that callers can split the work.
-Packed packed_shape(const std::string& type, int rows, int cols);  // without its data
-Packed pack_empty(const std::string& type, int rows, int cols, Arena& arena);
+// bits per block of 32 by the block's largest magnitude, unless `floats` says otherwise of a float type. Tiles [tile0, tile1) only, so that
+// callers can split the work.
+Packed packed_shape(const std::string& type, int rows, int cols, Floats floats);  // without its data
+Packed pack_empty(const std::string& type, int rows, int cols, Floats floats, Arena& arena);
 void pack_tiles(Packed& out, const std::string& type, const uint8_t* raw, const std::vector<int>& row_order, int tile0, int tile1);
 
 // Dequantise one row of the raw tensor to float (the reference used by packing and by vectors such as norms and biases).

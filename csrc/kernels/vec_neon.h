@@ -56,6 +56,14 @@ struct V {
   static F load_half(const uint16_t* p) {
     return map([&](int i) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p + 4 * i))); });
   }
+  // 16 pairs of bfloat16: the first of each, and the second.
+  static void load_bf16(const uint16_t* p, F& first, F& second) {
+    for (int i = 0; i < 4; i++) {
+      const uint32x4_t pairs = vreinterpretq_u32_u16(vld1q_u16(p + 8 * i));
+      first.v[i] = vreinterpretq_f32_u32(vshlq_n_u32(pairs, 16));
+      second.v[i] = vreinterpretq_f32_u32(vandq_u32(pairs, vdupq_n_u32(0xffff0000u)));
+    }
+  }
   static void store_half(uint16_t* p, F x) {
     for (int i = 0; i < 4; i++) vst1_u16(p + 4 * i, vreinterpret_u16_f16(vcvt_f16_f32(x.v[i])));
   }

@@ -1,5 +1,6 @@
 // 16 lanes in plain C++: the definition that the other instruction sets must equal bit for bit.
 #pragma once
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -66,6 +67,11 @@ struct V {
   }
   static F load_half(const uint16_t* p) {
     return map([&](int i) { return half_to_float(p[i]); });
+  }
+  // 16 pairs of bfloat16: the first of each, and the second.
+  static void load_bf16(const uint16_t* p, F& first, F& second) {
+    first = map([&](int i) { return std::bit_cast<float>(uint32_t(p[2 * i]) << 16); });
+    second = map([&](int i) { return std::bit_cast<float>(uint32_t(p[2 * i + 1]) << 16); });
   }
   static void store_half(uint16_t* p, const F& a) {
     for (int i = 0; i < 16; i++) p[i] = float_to_half(a.v[i]);

@@ -39,12 +39,13 @@ struct LayerConfig {
 struct Config {
   int context = 0, hidden = 0, heads = 0, kv_heads = 0, head_dim = 0, ffn = 0, vocab = 0;
   float norm_eps = 0;
-  bool layer_norm = false;   // norms before blocks and of the output are LayerNorms with biases, else RMS norms
-  bool tied = false;         // the embedding is also the output matrix
-  bool interleaved = false;  // the file's q and k rows are in rope pairs (2i, 2i+1): reordered to (i, i + dim/2) when packed
-  float embed_scale = 1;     // on the embedding's rows
-  float logit_scale = 1;     // on the logits,
-  float logit_cap = 0;       // and then as attn_cap
+  bool layer_norm = false;         // norms before blocks and of the output are LayerNorms with biases, else RMS norms
+  bool tied = false;               // the embedding is also the output matrix
+  bool interleaved = false;        // the file's q and k rows are in rope pairs (2i, 2i+1): reordered to (i, i + dim/2) when packed
+  float embed_scale = 1;           // on the embedding's rows
+  float logit_scale = 1;           // on the logits,
+  float logit_cap = 0;             // and then as attn_cap
+  bool float_activations = false;  // rows stay floats, for a model whose matrices are all kept floats
   std::vector<RopeParams> ropes;
   std::vector<LayerConfig> layers;
 };

@@ -2,7 +2,7 @@
 //
 //   route    per row: softmax of router * norm(x) over all experts; the largest `used`, ties to the lowest id
 //   group    the (row, expert) pairs sorted by expert: pair i is slot i
-//   gather   slot <- quantised row
+//   gather   slot <- row
 //   compute  per expert that any row takes: ffn = q8(act(in * Wgate) * (in * Wup)), out = ffn * Wdown, for all its slots at once
 //   combine  per row: its slots, weighted, in the order of their ranks
 //
@@ -57,7 +57,7 @@ void Model::group(Pass& p, int l, int live) const {
 void Model::run_experts(Pass& p, int l, int live, Team::Walk& walk) {
   const Layer& layer = layers_[size_t(l)];
   const ExpertConfig& e = layer.c.experts;
-  const size_t hidden = size_t(config_.hidden), ffn_row = activation_row_bytes(e.ffn);
+  const size_t hidden = size_t(config_.hidden), ffn_row = row_of(e.ffn);
   walk.phase(1, [&](int) { group(p, l, live); });
   rows(walk, live, [&](int r) {
     for (int rank = 0; rank < e.used; rank++) {

@@ -7,7 +7,7 @@
 //                                           x += ffn * Wdown
 //   out = q8(norm(x))                       of the wanted rows alone, which are all that the last layer attends for
 //
-// What of this a layer has is its LayerConfig (config.h). Where what is added is normed or scaled first, it goes by way of a branch.
+// With float activations q8 is left out: rows stay floats. What of this a layer has is its LayerConfig (config.h). Where what is added is normed or scaled first, it goes by way of a branch.
 //
 // A row meets other rows nowhere but in its own sequence's pages: all else is per row, in an order that neither the batch nor the number of
 // threads decides. So a number depends on the tokens before it and on nothing else: docs/decisions/0002-numbers-that-do-not-depend-on-the-batch.md
@@ -65,6 +65,16 @@ void Model::check(const Batch& b) const {
     if (b.rows[i] < 0 || b.rows[i] >= b.total) fail("forward: a row out of range");
 }
 
+void Model::put_row(const float* x, int k, uint8_t* row) const {
+  if (config_.float_activations) std::memcpy(row, x, row_of(k));
+  else k_.quantize_row(x, k, row);
+}
+
+void Model::put_block(const float* x, int k, int block, uint8_t* row) const {
+  if (config_.float_activations) std::memcpy(row + size_t(block) * 32 * sizeof(float), x, 32 * sizeof(float));
+  else k_.quantize_block(x, k, block, row);
+}
+
 void Model::project_qkv(Pass& p, const Layer& layer, Team::Walk& walk) {
   const int q = layer.q->tiles(), k = layer.k->tiles(), v = layer.v->tiles();
   tiles(walk, q + k + v, [&](int u) {
@@ -74,7 +84,7 @@ void Model::project_qkv(Pass& p, const Layer& layer, Team::Walk& walk) {
   });
 }
 
-// gate and up for 32 columns and rows [from, to), act(gate) * up, quantised at once: the product never goes to memory as floats.
+// gate and up for 32 columns and rows [from, to), act(gate) * up, put into rows at once.
 void Model::gated_block(Pass& p, const Layer& layer, const Gated& part, int block, int from, int to, int thread) const {
   float* gate = p.threads[size_t(thread)].scratch.data();
   float* up = gate + kRowBlock * 32;
@@ -99,14 +109,13 @@ void Model::gated_block(Pass& p, const Layer& layer, const Gated& part, int bloc
       case Activation::gelu: k_.gelu_mul(gate, up, 32 * n, gate); break;
       case Activation::swiglu_oai: k_.swiglu_oai_mul(gate, up, 32 * n, gate); break;
     }
-    for (int r = 0; r < n; r++) k_.quantize_block(gate + 32 * r, part.ffn, block, part.out.data() + size_t(r0 + r) * part.out_row);
+    for (int r = 0; r < n; r++) put_block(gate + 32 * r, part.ffn, block, part.out.data() + size_t(r0 + r) * part.out_row);
   }
 }
 
 void Model::feed_forward(Pass& p, const Layer& layer, int live, Team::Walk& walk) {
   const int ffn = layer.dense_ffn(config_);
-  const Gated part{
-      layer.gate ? &*layer.gate : nullptr, *layer.up, layer.gate_bias, layer.up_bias, 0, ffn, p.in, p.ffn, activation_row_bytes(ffn)};
+  const Gated part{layer.gate ? &*layer.gate : nullptr, *layer.up, layer.gate_bias, layer.up_bias, 0, ffn, p.in, p.ffn, row_of(ffn)};
   tiles(walk, ffn / 32, [&](int block) { gated_block(p, layer, part, block, 0, live, walk.thread); });
   give(p, layer.ffn_by_branch(), *layer.down, p.ffn, part.out_row, live, walk);
 }
@@ -150,7 +159,7 @@ void Model::run_layers(Pass& p, Team::Walk& walk) {
     float* normed = weight.empty() ? row : p.threads[size_t(thread)].scratch.data();
     if (!bias.empty()) k_.layer_norm(row, weight.data(), bias.data(), c.hidden, c.norm_eps, normed);
     else if (!weight.empty()) k_.rms_norm(row, weight.data(), c.hidden, c.norm_eps, normed);
-    k_.quantize_row(normed, c.hidden, p.in.data() + size_t(r) * p.in_row);
+    put_row(normed, c.hidden, p.in.data() + size_t(r) * p.in_row);
     return normed;
   };
   rows(walk, live, [&](int r) {
@@ -172,7 +181,7 @@ void Model::run_layers(Pass& p, Team::Walk& walk) {
     const std::vector<Unit>& units = last ? p.last_units : p.units;
     walk.phase(int(units.size()), [&](int u) { attend(p, l, units[size_t(u)], thread); });
     rows(walk, live,
-         [&](int r) { k_.quantize_row(p.attended.data() + size_t(r) * size_t(width), width, p.heads.data() + size_t(r) * p.heads_row); });
+         [&](int r) { put_row(p.attended.data() + size_t(r) * size_t(width), width, p.heads.data() + size_t(r) * p.heads_row); });
     give(p, layer.attn_by_branch(), *layer.o, p.heads, p.heads_row, live, walk);
     rows(walk, live, [&](int r) {
       take(p, layer, layer.attn_by_branch(), layer.o_bias, layer.post_attn_norm, r);
@@ -195,12 +204,12 @@ void Model::reserve(Pass& p, const Layer& layer, size_t t) const {
   const ExpertConfig& e = layer.c.experts;
   const size_t hidden = size_t(config_.hidden), pairs = t * size_t(e.used);
   if (layer.ffn_by_branch()) grow(p.branch, t * hidden);
-  grow(p.ffn, t * activation_row_bytes(layer.dense_ffn(config_)));
+  grow(p.ffn, t * row_of(layer.dense_ffn(config_)));
   grow(p.chosen, pairs);
   grow(p.slots, pairs);
   grow(p.weights, pairs);
   grow(p.expert_in, pairs * p.in_row);
-  grow(p.expert_ffn, pairs * activation_row_bytes(e.ffn));
+  grow(p.expert_ffn, pairs * row_of(e.ffn));
   grow(p.expert_out, pairs * hidden);
   for (Pass::Own& own : p.threads) grow(own.scores, size_t(e.count + 15));
 }
@@ -211,8 +220,8 @@ void Model::prepare(Pass& p, const Batch& b) {
   const size_t t = size_t(b.total);
   p.batch = &b;
   p.qkv_width = (c.heads + 2 * c.kv_heads) * c.head_dim;
-  p.in_row = activation_row_bytes(c.hidden);
-  p.heads_row = activation_row_bytes(c.heads * c.head_dim);
+  p.in_row = row_of(c.hidden);
+  p.heads_row = row_of(c.heads * c.head_dim);
   grow(p.x, t * size_t(c.hidden));
   p.threads.resize(size_t(team_.size()));
   p.groups.resize(layers_.size());

@@ -39,17 +39,18 @@ class Model {
   Model(const Config& config, Cpu& cpu);
   ~Model();  // where Pass is known
 
-  // Give one tensor, in the file's own type. Checks name, shape and length; throws std::invalid_argument.
-  void set(const std::string& name, const std::string& type, int rows, int cols, const uint8_t* raw, size_t size);
+  // Give one tensor, in the file's own type. Checks name, shape and length; throws std::invalid_argument. `floats`: what becomes of it if it is
+  // a matrix of a float type.
+  void set(const std::string& name, const std::string& type, int rows, int cols, const uint8_t* raw, size_t size, Floats floats);
   // What `set` made of a tensor: a matrix's tiles, a vector's floats; valid until the model goes. Throws std::invalid_argument.
   std::span<const uint8_t> packed(const std::string& name);
   // In place of `set`: the tensor as another model of these bits has packed it. Tiles are not copied: they must outlive the model, and
   // begin at a multiple of 64. Checks what `set` does.
-  void give(const std::string& name, const std::string& type, int rows, int cols, const uint8_t* data, size_t size);
+  void give(const std::string& name, const std::string& type, int rows, int cols, const uint8_t* data, size_t size, Floats floats);
   // All tensors are there; throws std::invalid_argument naming the missing ones.
   void finish();
 
-  size_t row_bytes() const { return activation_row_bytes(config_.hidden); }
+  size_t row_bytes() const { return row_of(config_.hidden); }
   size_t page_bytes() const;
   size_t weight_bytes() const;
   // Reserve KV memory; pages become resident when first written. Once.
@@ -60,7 +61,7 @@ class Model {
 
   // Throws std::invalid_argument, before anything is computed, for any id, length or index out of range. `out`: R rows of row_bytes().
   void forward(const Batch& batch, uint8_t* out);
-  // rows: n quantised hidden rows; out: n rows of vocab_stride() floats, of which the first vocab are logits.
+  // rows: n hidden rows as forward gives them; out: n rows of vocab_stride() floats, of which the first vocab are logits.
   void logits(const uint8_t* rows, int n, float* out);
   // The same of one token per row: out[i] is what logits() gives for tokens[i], from 0 to vocab - 1, in rows[i].
   void logits_of(const uint8_t* rows, int n, const int32_t* tokens, float* out);
@@ -105,6 +106,11 @@ class Model {
   std::vector<float>* vector_slot(const std::string& name, int* size);
   std::vector<int> rope_order(int heads) const;
   void pack_parallel(Packed& out, const std::string& type, const uint8_t* raw, const std::vector<int>& order);
+
+  // A row of k activations as the products read it: quantised, or floats.
+  size_t row_of(int k) const { return config_.float_activations ? size_t(k) * sizeof(float) : activation_row_bytes(k); }
+  void put_row(const float* x, int k, uint8_t* row) const;
+  void put_block(const float* x, int k, int block, uint8_t* row) const;
 
   uint8_t* page(int index) const { return kv_->data() + page_bytes() * size_t(index); }
   uint16_t* keys(int layer, int page, int kv_head) const;

@@ -20,13 +20,14 @@ std::span<const uint8_t> Model::packed(const std::string& name) {
   return {reinterpret_cast<const uint8_t*>(vec->data()), vec->size() * sizeof(float)};
 }
 
-void Model::give(const std::string& name, const std::string& type, int rows, int cols, const uint8_t* data, size_t size) {
+void Model::give(const std::string& name, const std::string& type, int rows, int cols, const uint8_t* data, size_t size, Floats floats) {
   int n = 0, k = 0;
   if (auto* slot = matrix_slot(name, &n, &k)) {
-    Packed shape = packed_shape(type, n, k);
+    Packed shape = packed_shape(type, n, k, floats);
     require(rows == n && cols == k && size == shape.bytes(), name, "wrong shape");
     require(reinterpret_cast<uintptr_t>(data) % 64 == 0, name, "not aligned");
     require(!*slot, name, "given twice");
+    require(config_.float_activations == is_float(shape.format), name, "floats are kept where all matrices are");
     shape.data = const_cast<uint8_t*>(data);  // nobody writes to a matrix that is packed
     *slot = shape;
     return;

@@ -16,7 +16,7 @@ struct Model::Pass {
   std::vector<Unit> units, last_units;         // attention of all rows, and of the wanted ones
   std::vector<float> x, branch;                // [T, hidden]: the rows, and what a layer adds to them
   std::vector<float> qkv, attended;            // [T, heads + 2 kv_heads, head_dim], [T, heads, head_dim]
-  std::vector<uint8_t> in, heads, ffn;         // quantised rows: normed x, attended, gate * up
+  std::vector<uint8_t> in, heads, ffn;         // rows for products: normed x, attended, gate * up
   struct Own {
     std::vector<float> scratch, scores;
     std::vector<const uint16_t*> keys, values;

@@ -113,7 +113,7 @@ void Model::pack_parallel(Packed& out, const std::string& type, const uint8_t* r
   team_.parallel(units, [&](int u) { pack_tiles(out, type, raw, order, u * chunk, std::min(tiles, (u + 1) * chunk)); });
 }
 
-void Model::set(const std::string& name, const std::string& type, int rows, int cols, const uint8_t* raw, size_t size) {
+void Model::set(const std::string& name, const std::string& type, int rows, int cols, const uint8_t* raw, size_t size, Floats floats) {
   const std::string tensor = "tensor '" + name + "'";
   if (rows <= 0 || cols <= 0 || raw_bytes(type, rows, cols) != size) fail(tensor + ": length does not match its type and shape");
   const bool rotated =
@@ -122,7 +122,8 @@ void Model::set(const std::string& name, const std::string& type, int rows, int 
   if (auto* slot = matrix_slot(name, &n, &k)) {
     if (rows != n || cols != k) fail(tensor + ": wrong shape");
     if (*slot) fail(tensor + ": given twice");
-    *slot = pack_empty(type, rows, cols, weights_);
+    *slot = pack_empty(type, rows, cols, floats, weights_);
+    if (config_.float_activations != is_float((*slot)->format)) fail(tensor + ": floats are kept where all matrices are, got " + type);
     pack_parallel(**slot, type, raw, rotated ? rope_order(n / config_.head_dim) : std::vector<int>{});
     return;
   }

@@ -60,13 +60,46 @@ std::vector<uint8_t> raw_q4_1(Random& r, int rows, int cols) {
   return raw;
 }
 
+// The upper half of small floats: a bfloat16, and as an fp16 likewise a number around 1.
+std::vector<uint8_t> raw_halves(Random& r, size_t n) {
+  std::vector<uint8_t> raw;
+  for (size_t i = 0; i < n; i++) {
+    const float x = r.real(0.2f);
+    uint32_t bits;
+    std::memcpy(&bits, &x, 4);
+    raw.push_back(uint8_t(bits >> 16));
+    raw.push_back(uint8_t(bits >> 24));
+  }
+  return raw;
+}
+
+// Weights that are kept, in each of the float types: whole and odd numbers of rows side by side.
+void float_gemm(const Kernels& k, Results& out) {
+  const int n = 40, cols = 96, stride = 48;
+  for (const char* type : {"F32", "F16", "BF16"}) {
+    Random r;
+    const auto raw = std::string(type) == "F32" ? raw_f32(r.floats(size_t(n) * cols, 0.3f)) : raw_halves(r, size_t(n) * cols);
+    Arena arena;
+    Packed w = pack_empty(type, n, cols, Floats::kept, arena);
+    pack_tiles(w, type, raw.data(), {}, 0, w.tiles());
+    Digest d;
+    for (int m = 1; m <= 27; m++) {
+      const auto x = raw_f32(r.floats(size_t(m) * cols, 3.0f));
+      auto y = r.floats(size_t(m) * stride, 1.0f);
+      for (int t = 0; t < w.tiles(); t++) k.gemm_tile(w, t, x.data(), size_t(cols) * 4, m, y.data() + 16 * t, stride, m % 2 == 0);
+      d.add(y);
+    }
+    out[std::string("gemm of kept ") + type] = d.h;
+  }
+}
+
 void gemm(const Kernels& k, Results& out) {
+  const int n = 40, cols = 96, stride = 48;
   for (const char* type : {"Q4_1", "F32"}) {
     Random r;
-    const int n = 40, cols = 96, stride = 48;
     const auto raw = type[0] == 'F' ? raw_f32(r.floats(size_t(n) * cols, 0.3f)) : raw_q4_1(r, n, cols);
     Arena arena;
-    Packed w = pack_empty(type, n, cols, arena);
+    Packed w = pack_empty(type, n, cols, Floats::q8, arena);
     pack_tiles(w, type, raw.data(), {}, 0, w.tiles());
     Digest d;
     for (int m = 1; m <= 11; m++) {
@@ -193,13 +226,15 @@ Config elaborate() {
 
 void fill(Model& m, const Config& c) {
   Random r;
+  const Floats floats = c.float_activations ? Floats::kept : Floats::q8;
   auto vec = [&](const std::string& name, int n) {
     const auto raw = raw_f32(r.floats(size_t(n), 1.0f));
-    m.set(name, "F32", 1, n, raw.data(), raw.size());
+    m.set(name, "F32", 1, n, raw.data(), raw.size(), floats);
   };
   auto mat = [&](const std::string& name, int n, int k, bool q4) {
-    const auto raw = q4 ? raw_q4_1(r, n, k) : raw_f32(r.floats(size_t(n) * size_t(k), 0.2f));
-    m.set(name, q4 ? "Q4_1" : "F32", n, k, raw.data(), raw.size());
+    const bool half = q4 && c.float_activations;
+    const auto raw = half ? raw_halves(r, size_t(n) * size_t(k)) : q4 ? raw_q4_1(r, n, k) : raw_f32(r.floats(size_t(n) * size_t(k), 0.2f));
+    m.set(name, half ? r.below(2) ? "BF16" : "F16" : q4 ? "Q4_1" : "F32", n, k, raw.data(), raw.size(), floats);
   };
   const int q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim;
   mat("embed", c.vocab, c.hidden, false);
@@ -351,9 +386,13 @@ int main() {
   for (const Kernels* k : all) {
     Results r;
     gemm(*k, r);
+    float_gemm(*k, r);
     rows(*k, r);
     whole_model(*k, "model", small(), r);
     whole_model(*k, "elaborate model", elaborate(), r);
+    Config floats = elaborate();
+    floats.float_activations = true;
+    whole_model(*k, "model of floats", floats, r);
     if (first.empty()) first = r;
     for (const auto& [name, digest] : r)
       if (first[name] != digest) {

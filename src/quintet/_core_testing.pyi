@@ -15,6 +15,15 @@ def pack_roundtrip(
     cols: int,
     raw: npt.NDArray[np.uint8],
     row_order: Sequence[int] = ...,
+    quantize: str = ...,
+) -> npt.NDArray[np.float32]: ...
+def product(
+    cpu: Cpu,
+    type: str,  # noqa: A002 - the C++ name
+    rows: int,
+    cols: int,
+    raw: npt.NDArray[np.uint8],
+    x: npt.NDArray[np.float32],
 ) -> npt.NDArray[np.float32]: ...
 def checksum_portable(data: npt.NDArray[np.uint8]) -> int: ...
 def uniform(seed: int, position: int, word: int) -> float: ...

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+Quantize = Literal["q8", "q4", "none"]
+"""What becomes of float matrices (F32, F16, BF16) when a model is loaded, see ``models/quantize.py``."""
 
 MAX_LOGPROBS = 2_000_000
 """An evaluation's batch fits: 128 prompts of 4,096 tokens, each with one alternative. At this bound the front stays below 500 MB."""

@@ -20,8 +20,8 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny(tmp_path_factory.mktemp("tiny") / "tiny.gguf", TinySpec("tiny"))
 
 
-def planned(*references: str, kv_bytes: int = 1 << 24, ctx_size: int = 0, **options: Any) -> fleet.Fleet:
-    engine = engines.EngineOptions("", ctx_size, 1, kv_bytes, offline=True)
+def planned(*references: str, kv_bytes: int = 1 << 24, ctx_size: int = 0, pack_bytes: int = 0, **options: Any) -> fleet.Fleet:
+    engine = engines.EngineOptions("", ctx_size, 1, kv_bytes, offline=True, pack_bytes=pack_bytes)
     return fleet.plan(fleet.FleetOptions(references, engine, **options), Notes())
 
 
@@ -78,6 +78,13 @@ def test_what_is_loaded_at_the_start_must_fit_the_machine(tiny: Path, monkeypatc
     planned(str(tiny), kv_bytes=1 << 24)
     planned(str(tiny), f"b={tiny}", kv_bytes=1 << 24, lazy=True)
     with pytest.raises(console.OptionError, match="--kv-cache and the weights need .*, which is more than this machine's memory"):
+        planned(str(tiny), f"b={tiny}", kv_bytes=1 << 24)
+
+
+def test_weights_that_are_mapped_need_not_fit_the_machine(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "memory_total", lambda: 1 << 24)
+    assert all(model.mapped for model in planned(str(tiny), f"b={tiny}", kv_bytes=1 << 24, pack_bytes=1 << 30).models)
+    with pytest.raises(console.OptionError, match="--kv-cache and the weights need"):
         planned(str(tiny), f"b={tiny}", kv_bytes=1 << 24)
 
 

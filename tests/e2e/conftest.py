@@ -13,6 +13,7 @@ from tests.support.bundled import bundled_path
 
 from quintet.backends.native.core.cpu import isas
 from quintet.backends.native.core.types import Runner
+from quintet.config import Quantize
 
 
 @pytest.fixture(scope="session")
@@ -30,13 +31,13 @@ def tiny_path(tmp_path_factory: pytest.TempPathFactory) -> Callable[[TinySpec], 
 
 @pytest.fixture(scope="session")
 def load_runner() -> LoadRunner:
-    """``load_runner(path, threads=1, isa=None)``: a runner with ``PAGES`` pages, loaded once; ``None`` = the best instruction set."""
+    """``load_runner(path, threads=1, isa=None, quantize="q8")``: a runner with ``PAGES`` pages, loaded once; ``None`` = the best set."""
     from quintet.backends.native.worker.load import native_loader
 
     @cache
-    def load(path: Path, threads: int, isa: str) -> Runner:
-        runner = native_loader(path, threads, CONTEXT, isa=isa)(lambda _: None).runner
+    def load(path: Path, threads: int, isa: str, quantize: Quantize) -> Runner:
+        runner = native_loader(path, threads, CONTEXT, isa=isa, quantize=quantize)(lambda _: None).runner
         runner.allocate(PAGES)
         return runner
 
-    return lambda path, threads=1, isa=None: load(path, threads, isa or isas()[0])
+    return lambda path, threads=1, isa=None, quantize="q8": load(path, threads, isa or isas()[0], quantize)

@@ -15,14 +15,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.e2e.paged import PAGES, Ids, LoadRunner, Run, assert_same_bits, logits_of, pages_for, run_alone, run_together, whole
-from tests.reference.tiny_model import FAMILIES, TinySpec
+from tests.reference.tiny_model import FAMILIES, KEPT_FLOATS, TinySpec
 
 from quintet.backends.native.core.cpu import isas
 from quintet.backends.native.core.loader import PAGE
 from quintet.backends.native.core.types import Runner
+from quintet.config import Quantize
 
 BUNDLED = "bundled"
 TINY = [spec.name for spec in FAMILIES]
+FLOATS = KEPT_FLOATS[0].name
+"""Loaded with ``--quantize none``."""
 
 
 @dataclass(frozen=True)
@@ -32,27 +35,29 @@ class Subject:
     Args:
         length: tokens of the sequence that is looked at, more than two pages.
         short: a length that even the portable kernels do quickly, more than one page.
+        quantize: what becomes of float weights.
     """
 
     path: Path
     load: LoadRunner
     length: int
     short: int
+    quantize: Quantize = "q8"
 
     def runner(self, threads: int = 1, isa: str | None = None) -> Runner:
-        return self.load(self.path, threads, isa)
+        return self.load(self.path, threads, isa, self.quantize)
 
     def tokens(self, length: int, seed: int = 1) -> Ids:
         return np.random.RandomState(seed).randint(0, self.runner().vocab, length).astype(np.int32)
 
 
 def tiny_subject(request: pytest.FixtureRequest, load_runner: LoadRunner) -> Subject:
-    spec = next(spec for spec in FAMILIES if spec.name == request.param)
+    spec = next(spec for spec in (*FAMILIES, *KEPT_FLOATS) if spec.name == request.param)
     tiny_path: Callable[[TinySpec], Path] = request.getfixturevalue("tiny_path")
-    return Subject(tiny_path(spec), load_runner, length=5 * PAGE + 9, short=3 * PAGE + 5)
+    return Subject(tiny_path(spec), load_runner, length=5 * PAGE + 9, short=3 * PAGE + 5, quantize="none" if spec in KEPT_FLOATS else "q8")
 
 
-@pytest.fixture(scope="module", params=[*TINY, BUNDLED])
+@pytest.fixture(scope="module", params=[*TINY, FLOATS, BUNDLED])
 def subject(request: pytest.FixtureRequest, load_runner: LoadRunner) -> Subject:
     if request.param == BUNDLED:
         return Subject(request.getfixturevalue("model_path"), load_runner, length=2 * PAGE + 9, short=PAGE + 3)

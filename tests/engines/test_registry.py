@@ -61,8 +61,10 @@ class Shop:
         return self.made[-1]
 
 
-def registry(shops: dict[str, Shop], *, lazy: bool = True, pinned: tuple[str, ...] = (), weights: int = 0, **settings: Any) -> Registry:
-    models = [Model(name, shop.start, weights, weights // 10, lazy, name in pinned) for name, shop in shops.items()]
+def registry(
+    shops: dict[str, Shop], *, lazy: bool = True, pinned: tuple[str, ...] = (), weights: int = 0, mapped: bool = False, **settings: Any
+) -> Registry:
+    models = [Model(name, shop.start, weights, weights // 10, lazy, name in pinned, mapped) for name, shop in shops.items()]
     return Registry(models, name_models([(name,) for name in shops]), **settings)
 
 
@@ -260,6 +262,24 @@ def test_what_was_idle_longest_makes_room() -> None:
         room = 60_000
         await asked(models, "a")
         assert [entry.status for entry in models.entries.values()] == ["ready", "unloaded", "ready"]
+        await models.close()
+
+    run(test)
+
+
+def test_weights_that_are_mapped_need_no_room_but_what_is_idle_makes_some() -> None:
+    async def test() -> None:
+        room = 1_200_000  # what is mapped is told as free, whoever uses it
+        models = registry({name: Shop() for name in "abc"}, weights=500_000, mapped=True, free=lambda: room)
+        for name in "abc":  # with c there are 1.5 MB of them
+            await asked(models, name)
+        assert [entry.status for entry in models.entries.values()] == ["unloaded", "ready", "ready"]
+        room = 100_000
+        await asked(models, "a")
+        assert [entry.status for entry in models.entries.values()] == ["ready", "unloaded", "unloaded"]
+        room = 40_000
+        with pytest.raises(Overloaded, match="The model b needs 1 MB of memory"):  # of which 50 kB are its keys' and values'
+            await asked(models, "b")
         await models.close()
 
     run(test)

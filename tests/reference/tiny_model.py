@@ -165,6 +165,12 @@ FAMILIES += (
 """Those that do more than llama: norms of q and k and after the blocks, windows, caps, scales, fused and partly rotated heads."""
 
 FLOAT_FAMILIES = tuple(replace(spec, types=(Type.F32,)) for spec in FAMILIES)
+KEPT_FLOATS = tuple(
+    replace(next(spec for spec in FAMILIES if spec.name == name), name=f"{name}-floats", types=(Type.F32, Type.F16, Type.BF16))
+    for name in ("qwen3moe", "gemma2", "qwen2-yarn", "granitemoe", "fused")
+)
+"""Models of all float types, to be loaded as they are."""
+
 RECORDED = Path(__file__).with_name("llama_cpp_tiny.npz")
 """Logits float32 [rows, V] of ``RECORDED_ROWS`` of each float family over ``random_ids``: ``bench.quality.accuracy_peers`` wrote it."""
 RECORDED_ROWS = [0, 1, 100, 511]

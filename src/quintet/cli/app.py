@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import click
 
 from quintet import __version__
 from quintet.cli import configuration
 from quintet.cli.keys import keys
-from quintet.config import MAX_LOGPROBS, ServerConfig
+from quintet.config import MAX_LOGPROBS, Quantize, ServerConfig
 
 DEFAULT_KV = "1GiB"
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -33,6 +33,14 @@ _pack_cache = _option(
 )
 _pack_size = _option("--pack-cache-size", metavar="SIZE", default="20GiB", help="Most bytes of them; what was not used for longest goes.")
 _kv_cache = _option("--kv-cache", metavar="SIZE", default=DEFAULT_KV, help="Memory for the KV cache, e.g. 512MiB or 2GiB.")
+
+
+_quantize = _option(
+    "--quantize",
+    type=click.Choice(get_args(Quantize)),
+    default="q8",
+    help="What becomes of float weights on load: 8 bits, 4 bits, or none = they are kept, and activations are floats too.",
+)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 140}, no_args_is_help=True)
@@ -77,6 +85,7 @@ app.command_class = configuration.Command
 @_context
 @_threads
 @_kv_cache
+@_quantize
 @_pack_cache
 @_pack_size
 @_option("--toy", is_flag=True, help="Serve a deterministic toy model that needs no weights.")
@@ -129,6 +138,7 @@ def serve(
     ctx_size: int,
     threads: int,
     kv_cache: str,
+    quantize: Quantize,
     pack_cache: bool,
     pack_cache_size: str,
     toy: bool,
@@ -153,12 +163,14 @@ def serve(
     """
     from quintet.cli import console, engines, fleet, net, serve, usage
 
-    if toy and (models, ctx_size, threads, kv_cache) != ((), 0, 0, DEFAULT_KV):
-        raise console.OptionError("--toy has no weights and fixed sizes: it takes no MODEL, --ctx-size, --threads or --kv-cache.")
+    if toy and (models, ctx_size, threads, kv_cache, quantize) != ((), 0, 0, DEFAULT_KV, "q8"):
+        raise console.OptionError(
+            "--toy has no weights and fixed sizes: it takes no MODEL, --ctx-size, --threads, --kv-cache or --quantize."
+        )
     kv_bytes, tags = engines.parse_size(kv_cache), engines.parse_tags(think_tags)
     sizes = ctx_size, threads, kv_bytes, offline, max_choices, max_waiting
     packs = engines.pack_bytes(pack_cache, pack_cache_size)
-    engine = engines.EngineOptions("", *sizes, tags, spm_infill, speculation == "auto", packs)
+    engine = engines.EngineOptions("", *sizes, tags, spm_infill, speculation == "auto", packs, quantize)
     references = (engines.TOY,) if toy else models or ("smollm2",)
     idle = fleet.parse_seconds(idle_unload, "--idle-unload")
     served = fleet.FleetOptions(references, engine, served_model_name, alias, lazy, pin, idle)
@@ -180,6 +192,7 @@ def serve(
 @_context
 @_threads
 @_kv_cache
+@_quantize
 @_pack_cache
 @_pack_size
 @_offline
@@ -195,6 +208,7 @@ def run(
     ctx_size: int,
     threads: int,
     kv_cache: str,
+    quantize: Quantize,
     pack_cache: bool,
     pack_cache_size: str,
     offline: bool,
@@ -208,7 +222,8 @@ def run(
 
     model, prompt = run.model_and_prompt(list(words))
     packs = engines.pack_bytes(pack_cache, pack_cache_size)
-    engine = engines.EngineOptions(model, ctx_size, threads, engines.parse_size(kv_cache), offline, pack_bytes=packs)
+    sizes = ctx_size, threads, engines.parse_size(kv_cache)
+    engine = engines.EngineOptions(model, *sizes, offline, pack_bytes=packs, quantize=quantize)
     drawn = run.draw_seed() if seed is None else seed
     return run.run(engine, run.RunOptions(prompt, max_tokens, temperature, top_p, drawn, stop))
 
@@ -238,15 +253,16 @@ def list_() -> None:
 @app.command()
 @_model
 @_context
+@_quantize
 @_offline
-def show(model: str, *, ctx_size: int, offline: bool) -> None:
+def show(model: str, *, ctx_size: int, quantize: Quantize, offline: bool) -> None:
     """Describe a model: sizes, quantisation, memory it needs.
 
     MODEL is smollm2 (the default), a path to a .gguf file, or hf:user/repo[:QUANT or file].
     """
     from quintet.cli import models
 
-    models.show(model, ctx_size, offline=offline)
+    models.show(model, ctx_size, quantize, offline=offline)
 
 
 @app.command()

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import get_args
 
+from quintet.backends.native.core.sizes import packed_bytes
+from quintet.config import Quantize
 from quintet.errors import ModelError
 from quintet.models.opened import ModelFile
-from quintet.models.spec import ModelSpec
+from quintet.models.quantize import chosen, settled, words
+from quintet.models.spec import ModelSpec, Tensors
 
 _FILE_TYPES = {
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1",
@@ -28,7 +34,8 @@ class Description:
         quant: what people call the file's mix of tensor types; without a known name, the type that holds most bytes.
         mix: (type, tensors, bytes), most bytes first.
         parameters: weights, biases and norms.
-        weights: bytes of all tensors.
+        weights: bytes of all tensors in memory.
+        choices: the same for each ``--quantize`` that the model allows, if it has float matrices.
         kv_per_token: bytes of keys and values of one token, all layers.
     """
 
@@ -38,10 +45,16 @@ class Description:
     parameters: int
     weights: int
     kv_per_token: int
+    choices: Mapping[Quantize, int]
 
 
-def describe(file: ModelFile) -> Description:
-    """The figures of an open model file."""
+def describe(file: ModelFile, quantize: Quantize = "q8") -> Description:
+    """The figures of an open model file.
+
+    Raises:
+        ModelError: ``quantize`` is not for this model.
+    """
+    choice = settled(file.metadata.file, file.tensors, quantize)
     sizes: Counter[str] = Counter()
     counts: Counter[str] = Counter()
     for tensor in file.tensors.values():
@@ -50,7 +63,21 @@ def describe(file: ModelFile) -> Description:
     mix = tuple((name, counts[name], size) for name, size in sizes.most_common())
     quant = _FILE_TYPES.get(file.metadata.integer("general.file_type", -1, low=-1), mix[0][0])
     parameters = sum(tensor.rows * tensor.cols for tensor in file.tensors.values())
-    return Description(file.spec, quant, mix, parameters, sizes.total(), kv_per_token(file.spec))
+    return Description(file.spec, quant, mix, parameters, weights_bytes(file.tensors, choice), kv_per_token(file.spec), choices(file))
+
+
+def weights_bytes(tensors: Tensors, quantize: Quantize) -> int:
+    """Bytes of all tensors in memory, by a ``settled`` choice."""
+    return sum(map(packed_bytes, chosen(tensors, quantize).values()))
+
+
+def choices(file: ModelFile) -> dict[Quantize, int]:
+    """``--quantize`` -> ``weights_bytes``, for those that the model allows; empty if it is all the same."""
+    found: dict[Quantize, int] = {}
+    for choice in get_args(Quantize):
+        with contextlib.suppress(ModelError):
+            found[choice] = weights_bytes(file.tensors, settled("", file.tensors, choice))
+    return found if words(file.tensors, "q8") else {}
 
 
 def kv_per_token(spec: ModelSpec) -> int:

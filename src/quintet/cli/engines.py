@@ -17,7 +17,7 @@ from quintet.backends.native.wire.messages import ModelSource
 from quintet.backends.native.worker.load import load_tokenizer, native_loader
 from quintet.cli.console import OptionError
 from quintet.cli.describe import check_context, describe
-from quintet.config import EngineConfig
+from quintet.config import EngineConfig, Quantize
 from quintet.errors import ModelError, shorten
 from quintet.executor import FairExecutor
 from quintet.guides.check import GuideCheck
@@ -26,6 +26,7 @@ from quintet.inputs.tokenizer import Tokenizer
 from quintet.models import store
 from quintet.models.files import Report, human, pack_dir
 from quintet.models.opening import open_model
+from quintet.models.quantize import settled, words
 
 TOY = "toy"
 """The reference of a deterministic model without weights."""
@@ -51,6 +52,7 @@ class EngineOptions:
         suffix_first: see ``Preparer``.
         speculation: see ``EngineConfig``.
         pack_bytes: most bytes of kept packed weights; 0 = none are kept.
+        quantize: what becomes of float matrices.
     """
 
     model: str
@@ -64,6 +66,7 @@ class EngineOptions:
     suffix_first: bool = False
     speculation: bool = True
     pack_bytes: int = 0
+    quantize: Quantize = "q8"
 
 
 def parse_size(text: str, option: str = "--kv-cache") -> int:
@@ -139,7 +142,7 @@ class Plan:
         isa: instruction set of the compute kernels.
         kv_tokens: tokens that the KV cache holds.
         think_tags, suffix_first: see ``EngineOptions``.
-        weights: bytes.
+        weights: bytes in memory.
     """
 
     name: str
@@ -170,7 +173,7 @@ class Plan:
     def _loader(self) -> Loader[Tokenizer]:
         of = self.source
         if of.path:
-            return native_loader(Path(of.path), of.threads, of.context, of.name, of.isa, of.packs)
+            return native_loader(Path(of.path), of.threads, of.context, of.name, of.isa, of.packs, of.quantize)
         from quintet.backends import toy  # computes with numpy, which a server's front does not carry otherwise
 
         return toy.toy_loader()
@@ -188,7 +191,7 @@ def plan(options: EngineOptions, report: Report) -> Plan:
     """Find the model, fetching it if need be, and check that what was asked for fits.
 
     Raises:
-        ModelError: the model cannot be had or read, or the context does not fit the model or the KV cache.
+        ModelError: the model cannot be had or read, ``quantize`` is not for it, or the context does not fit the model or the KV cache.
         OptionError: a KV cache that the machine cannot hold.
     """
     if options.model == TOY:
@@ -196,13 +199,16 @@ def plan(options: EngineOptions, report: Report) -> Plan:
     if options.kv_bytes > machine.memory_total():
         raise OptionError(f"--kv-cache of {human(options.kv_bytes)} is more than {memory_words()}.")
     model = store.resolve(options.model, report, offline=options.offline)
-    about = describe(open_model(model.path))
+    file = open_model(model.path)
+    about = describe(file, options.quantize)
+    if told := words(file.tensors, options.quantize):
+        report.note(f"{model.name}: {told}")
     kv_tokens = options.kv_bytes // (about.kv_per_token * PAGE) * PAGE
     most = longest(about.spec.context, kv_tokens, about.spec.window)
     context = _fit(check_context(options.ctx_size, about.spec.context), about.spec.context, kv_tokens, most)
     threads = thread_count(options.threads)
     packs = PackCache(str(pack_dir()), options.pack_bytes) if options.pack_bytes else None
-    source = ModelSource(str(model.path), threads, context, model.name, packs=packs)
+    source = ModelSource(str(model.path), threads, context, model.name, packs=packs, quantize=options.quantize)
     config = _config(options, options.kv_bytes)
     sizes = context, about.spec.context, chosen_isa(), threads, kv_tokens
     return Plan(model.name, about.quant, *sizes, source, config, options.think_tags, about.weights, options.suffix_first)
@@ -234,6 +240,7 @@ def _config(options: EngineOptions, kv_bytes: int) -> EngineConfig:
 def _toy(options: EngineOptions) -> Plan:
     from quintet.backends import toy
 
+    settled(TOY, {}, options.quantize)
     config = _config(options, _TOY_KV_BYTES)
     kv_tokens = _TOY_KV_BYTES // 4
     source = ModelSource("", 1, None, TOY)

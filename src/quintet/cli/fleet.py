@@ -94,6 +94,7 @@ def plan(options: FleetOptions, report: Report) -> Fleet:
             one.config.kv_bytes,
             lazy=options.lazy and first not in pinned,
             pinned=first in pinned,
+            mapped=one.source.packs is not None,
             preparer=one.preparer,
         )
         for first, one in zip(firsts, plans, strict=True)
@@ -126,7 +127,8 @@ def _alias(text: str) -> tuple[str, str]:
 
 
 def _check_memory(models: Sequence[Model]) -> None:
-    """What is loaded at the start must fit the machine; what is loaded later is weighed then."""
-    need = sum(one.weights + one.kv for one in models if not one.lazy)
+    """What is loaded at the start must fit the machine, but for weights that are mapped; what is loaded later is weighed then."""
+    need = sum(one.kv + (0 if one.mapped else one.weights) for one in models if not one.lazy)
     if need > machine.memory_total():
-        raise OptionError(f"--kv-cache and the weights need {human(need)}, which is more than {engines.memory_words()}.")
+        what = "--kv-cache needs" if all(one.mapped for one in models) else "--kv-cache and the weights need"
+        raise OptionError(f"{what} {human(need)}, which is more than {engines.memory_words()}.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quintet.cli.console import ConsoleReport, stdout
 from quintet.cli.describe import Description, check_context, describe
-from quintet.config import EngineConfig
+from quintet.config import EngineConfig, Quantize
 from quintet.models import store
 from quintet.models.files import StoredModel, cache_dir, human, parts
 from quintet.models.opening import open_model
@@ -34,15 +34,15 @@ def list_() -> None:
         stdout().print(f"no models in {cache_dir()} or the Hugging Face cache; `quintet pull` fetches the bundled one", markup=False)
 
 
-def show(reference: str, ctx_size: int, *, offline: bool) -> None:
+def show(reference: str, ctx_size: int, quantize: Quantize, *, offline: bool) -> None:
     """Print a model's description and the memory it needs for a context.
 
     Raises:
-        ModelError: as for ``pull``, or a context beyond the model's.
+        ModelError: as for ``pull``, or a context beyond the model's, or ``quantize`` is not for it.
     """
     with ConsoleReport() as report:
         model = store.resolve(reference, report, offline=offline)
-    about = describe(open_model(model.path))
+    about = describe(open_model(model.path), quantize)
     context = check_context(ctx_size, about.spec.context) or about.spec.context
     for name, text in rows(model, about, context):
         stdout().print(f"{name:13} {text}", markup=False)
@@ -64,6 +64,7 @@ def rows(model: StoredModel, about: Description, context: int) -> list[tuple[str
         ("context", f"{spec.context} tokens"),
         ("quantisation", f"{about.quant}: {mix} tensors"),
         ("memory", f"about {human(about.weights + kv)}: weights {human(about.weights)}, KV cache {human(kv)} for {context} tokens"),
+        *([("on load", ", ".join(f"--quantize {name}: {human(size)}" for name, size in about.choices.items()))] if about.choices else []),
     ]
 
 

@@ -32,6 +32,7 @@ class Model:
         weights, kv: bytes that it needs.
         lazy: it is loaded at its first request.
         pinned: once loaded it stays.
+        mapped: its weights are a file's memory: free when others need it, and read again. Where they do not fit, it runs, but slowly.
         preparer: for an engine that ``start`` made.
     """
 
@@ -41,6 +42,7 @@ class Model:
     kv: int = 0
     lazy: bool = False
     pinned: bool = False
+    mapped: bool = False
     preparer: PreparerOf = Preparer
 
 

@@ -184,11 +184,15 @@ class Registry:
         if self._free is None:
             return []
         loading = (one.model for one in self.entries.values() if one.phase is Phase.LOADING)  # not yet seen in what is free
-        free = self._free() - sum(model.weights + model.kv for model in loading)
+        left = self._free() - sum(model.kv if model.mapped else model.weights + model.kv for model in loading)
+        mapped = (one.model for one in self.entries.values() if one.phase is not Phase.UNLOADED and one.model.mapped)  # seen as free
+        free = left - sum(model.weights for model in mapped)
         may_go = [one for one in self.entries.values() if one.idle and (one.model.lazy or self._idle) and one.name not in self._changes]
         sizes = [(one, one.model.weights) for one in sorted(may_go, key=lambda one: one.used)]
         need = entry.model.weights + entry.model.kv
         victims = first_enough(need - free, sizes)
+        if victims is None and entry.model.mapped and entry.model.kv <= left:
+            return [one for one, _ in sizes]
         if victims is None:
             most = max(0, free) + sum(size for _, size in sizes)
             raise Overloaded(f"The model {entry.name} needs {need / MB:.0f} MB of memory, and {most / MB:.0f} MB can be had.", RETRY_S)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from quintet.config import Quantize
+
 
 @dataclass(frozen=True, slots=True)
 class RopeSpec:
@@ -153,12 +155,14 @@ class RawTensor:
         rows: output features N (1 for a vector).
         cols: input features K, contiguous.
         pieces: the raw bytes, one after the other: views into memory-mapped files; length checked against type, rows and cols.
+        quantize: what becomes of it in memory if it is a matrix of a float type, see ``models/quantize.py``.
     """
 
     type: str
     rows: int
     cols: int
     pieces: tuple[memoryview, ...]
+    quantize: Quantize = "q8"
 
     @property
     def size(self) -> int:

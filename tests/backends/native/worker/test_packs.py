@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,13 +16,16 @@ from pathlib import Path
 import pytest
 from tests.backends.native.worker.pack_loads import LIMIT, Loads, pack_of
 from tests.reference.tiny_model import FAMILIES, TinySpec, write_tiny
+from tests.support.bundled import bundled_path
 
+from quintet import machine
 from quintet.backends.native.core.cpu import Cpu
 from quintet.backends.native.core.loader import PackCache
 from quintet.backends.native.core.packed import huge_copy
 from quintet.backends.native.core.runner import NativeRunner
 from quintet.backends.native.core.types import U8
-from quintet.backends.native.worker import packing, packs
+from quintet.backends.native.worker import packing, packs, weights
+from quintet.errors import ModelError
 
 
 @pytest.mark.parametrize("spec", FAMILIES, ids=lambda spec: spec.name)
@@ -254,3 +258,85 @@ def test_a_pack_beyond_the_limit_is_not_kept(model: Path, cache: PackCache, load
     (warning,) = loads.warnings
     assert "--pack-cache-size is 1 kB" in warning
     assert list(Path(cache.folder).iterdir()) == []
+
+
+# --- weights that are larger than the memory
+
+
+@pytest.fixture
+def poor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with 100 kB of memory left."""
+    monkeypatch.setattr(machine, "memory_available", lambda: 100_000)
+
+
+@pytest.mark.usefixtures("poor")
+def test_weights_larger_than_the_memory_run_from_the_pack_and_that_is_told(model: Path, cache: PackCache, loads: Loads) -> None:
+    with pytest.MonkeyPatch.context() as rich:
+        rich.setattr(machine, "memory_available", lambda: 1 << 40)
+        want = loads.load(model, None)
+    for packed in (True, False):
+        assert loads.load(model, cache) == want
+        assert (loads.packed > 0) == packed
+        (told,) = loads.warnings
+        assert re.match(r"the weights of small.gguf, \d+ kB, are larger than the free memory, 100 kB: they are read from the disk as", told)
+        stamped(cache)
+
+
+def stamped(cache: PackCache) -> None:
+    """Wait until the pack is on the disk."""
+    pack = packs.Packs(Path(cache.folder), LIMIT)
+    for _ in range(1000):
+        found = pack.open(pack_of(cache).name)
+        os.close(found.file)
+        if found.stamped:
+            break
+        time.sleep(0.01)
+    pack.close()
+    assert found.stamped
+
+
+@pytest.mark.usefixtures("poor")
+def test_a_pack_that_is_not_read_through_must_be_as_it_was_written(model: Path, cache: PackCache, loads: Loads) -> None:
+    want = loads.load(model, cache)
+    stamped(cache)
+    data = bytearray(pack_of(cache).read_bytes())
+    data[(2 << 20) + 1000] ^= 1
+    pack_of(cache).write_bytes(data)
+    assert loads.load(model, cache) == want
+    assert loads.packed
+    assert any("was changed since" in line for line in loads.warnings)
+
+
+@pytest.mark.usefixtures("poor")
+def test_without_a_pack_too_little_memory_is_told_before_it_is_taken(model: Path, cache: PackCache, loads: Loads) -> None:
+    said = r"^small\.gguf: the weights need \d+ kB of memory, and 100 kB are free; "
+    with pytest.raises(ModelError, match=f"{said}with --pack-cache they are read from the disk as they are needed.$"):
+        loads.load(model, None)
+    open_to_others(Path(cache.folder))
+    with pytest.raises(ModelError, match=f"{said}they cannot be read from the disk as they are needed: "):
+        loads.load(model, cache)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_weights_by_way_of_a_pack_take_little_memory_of_the_processs_own(
+    cache: PackCache, loads: Loads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bundled model has 96 MB of weights, the largest tensor 32."""
+
+    def own() -> int:
+        found = re.search(r"^RssAnon:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
+        assert found
+        return int(found[1]) << 10
+
+    monkeypatch.setattr(packing, "PART", 8 << 20)
+    monkeypatch.setattr(packing, "on_huge_pages", lambda data: 1.0)
+    before, most = own(), 0
+
+    def see(share: float) -> None:
+        nonlocal most
+        most = max(most, own())
+
+    runner, _ = weights.load_weights(bundled_path(), 1, 64, "", see, cache)
+    assert runner.weight_bytes > 90 << 20
+    assert most - before < 56 << 20
+    assert own() - before < 16 << 20

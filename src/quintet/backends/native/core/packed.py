@@ -1,4 +1,4 @@
-"""What packs need of the compiled core beside the model: sizes, checksums, and memory on huge pages."""
+"""What packs need of the compiled core beside the model: checksums, and memory on huge pages."""
 
 from __future__ import annotations
 
@@ -9,19 +9,9 @@ import numpy as np
 from quintet import _core
 from quintet.backends.native.core.cpu import Cpu
 from quintet.backends.native.core.types import U8, U32
-from quintet.models.spec import RawTensor
 
 LAYOUT: int = _core.LAYOUT
 """Version of the tiles that a matrix is packed into; see csrc/kernels/pack.h."""
-
-_BLOCK = 32
-
-
-def packed_bytes(tensor: RawTensor) -> int:
-    """Bytes that a tensor takes when it is packed. Vectors are kept as floats."""
-    if tensor.rows == 1 or tensor.cols % _BLOCK:
-        return 4 * tensor.rows * tensor.cols
-    return _core.packed_bytes(tensor.type, tensor.rows, tensor.cols)
 
 
 def checksums(cpu: Cpu, data: U8, pieces: Sequence[tuple[int, int]]) -> U32:

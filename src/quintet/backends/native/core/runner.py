@@ -18,14 +18,15 @@ class NativeRunner:
 
     Args:
         context: most tokens of a sequence.
+        float_activations: for a model whose matrices are all kept floats.
 
     Raises:
         ValueError: sizes the kernels cannot take.
     """
 
-    def __init__(self, spec: ModelSpec, context: int, cpu: Cpu) -> None:
+    def __init__(self, spec: ModelSpec, context: int, cpu: Cpu, *, float_activations: bool = False) -> None:
         self.cpu = cpu
-        self._model = _core.Model(_config(spec, context), cpu)
+        self._model = _core.Model({**_config(spec, context), "float_activations": float_activations}, cpu)
         self._spec = spec
         self._context = context
 
@@ -74,7 +75,7 @@ class NativeRunner:
         Raises:
             ValueError: a tensor that the model does not have.
         """
-        self._model.set(name, tensor.type, tensor.rows, tensor.cols, tensor.data)
+        self._model.set(name, tensor.type, tensor.rows, tensor.cols, tensor.data, tensor.quantize)
 
     def packed(self, name: str) -> U8:
         """What was made of a tensor: a view, which keeps this runner's memory."""
@@ -89,7 +90,7 @@ class NativeRunner:
         for name, tensor in tensors.items():
             if name not in packed:
                 raise ValueError(f"tensor '{name}' is missing")
-            self._model.give(name, tensor.type, tensor.rows, tensor.cols, packed[name])
+            self._model.give(name, tensor.type, tensor.rows, tensor.cols, packed[name], tensor.quantize)
         self._model.finish()
 
     def allocate(self, pages: int) -> None:

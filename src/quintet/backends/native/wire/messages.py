@@ -27,7 +27,7 @@ import msgspec
 
 from quintet.backends.base import Counts, Pages
 from quintet.backends.native.core.loader import PackCache
-from quintet.config import EngineConfig
+from quintet.config import EngineConfig, Quantize
 from quintet.errors import EngineFailed, ModelError
 from quintet.events import NO_DRAFTS, Blame, DraftCounts, Finish, TokenEvent
 from quintet.inputs.sequence import PreparedSequence
@@ -46,7 +46,7 @@ class ModelSource:
 
     Args:
         path: of a GGUF file; empty = the toy.
-        threads, context, isa, packs: see ``weights.load_weights``.
+        threads, context, isa, packs, quantize: see ``weights.load_weights``.
     """
 
     path: str
@@ -55,6 +55,7 @@ class ModelSource:
     name: str
     isa: str = ""
     packs: PackCache | None = None
+    quantize: Quantize = "q8"
 
 
 class Load(Message, frozen=True):

@@ -113,7 +113,8 @@ def loader_of(source: ModelSource, table: Callable[[], TokenTable]) -> Loader[To
             return Loaded(loaded.runner, table(), source.name, loaded.fingerprint)
         from quintet.backends.native.worker.weights import load_weights
 
-        runner, fingerprint = load_weights(Path(source.path), source.threads, source.context, source.isa, progress, source.packs)
+        settings = source.threads, source.context, source.isa
+        runner, fingerprint = load_weights(Path(source.path), *settings, progress, source.packs, source.quantize)
         return Loaded(runner, table(), source.name, fingerprint, runner.cpu)
 
     return load

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from quintet.backends.native.core.loader import Loaded, Loader, PackCache
+from quintet.config import Quantize
 from quintet.inputs.tokenizer import Tokenizer
 from quintet.models.folder.tokenizer import build_folder_tokenizer
 from quintet.models.gguf import read_metadata
@@ -25,7 +26,13 @@ def load_tokenizer(path: Path, think: tuple[str, str] | None = None) -> Tokenize
 
 
 def native_loader(
-    path: Path, threads: int, context: int | None = None, name: str = "", isa: str = "", packs: PackCache | None = None
+    path: Path,
+    threads: int,
+    context: int | None = None,
+    name: str = "",
+    isa: str = "",
+    packs: PackCache | None = None,
+    quantize: Quantize = "q8",
 ) -> Loader[Tokenizer]:
     """How to load ``path`` for ``threads`` threads; the arguments are those of ``load_weights``.
 
@@ -36,7 +43,7 @@ def native_loader(
     def load(progress: Callable[[float], None]) -> Loaded[Tokenizer]:
         from quintet.backends.native.worker.weights import load_weights  # only where the weights are: a front needs the tokenizer alone
 
-        runner, fingerprint = load_weights(path, threads, context, isa, progress, packs)
+        runner, fingerprint = load_weights(path, threads, context, isa, progress, packs, quantize)
         return Loaded(runner, load_tokenizer(path), name or (path.name if path.is_dir() else path.stem), fingerprint, runner.cpu)
 
     return load

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from quintet import machine
 from quintet.backends.native.core.cpu import Cpu
-from quintet.backends.native.core.packed import checksums, huge_copy, packed_bytes
+from quintet.backends.native.core.packed import checksums, huge_copy
 from quintet.backends.native.core.runner import NativeRunner
+from quintet.backends.native.core.sizes import packed_bytes
 from quintet.backends.native.core.types import U8
 from quintet.backends.native.worker.mapping import mapped, on_huge_pages
 from quintet.backends.native.worker.pack_directory import (
@@ -113,7 +114,7 @@ class Packing:
         of, fits = pack.directory, self._fits()
         if not fits and not pack.stamped:
             raise UnusableError("was not written to its end, or was changed since")
-        data = mapped(pack.file, of.end, at_once=False)
+        data = mapped(pack.file, of.end, whole=fits)
         if fits:
             self._verify(of, data)
         runner = self._give(of, data, fits=fits)
@@ -146,7 +147,7 @@ class Packing:
             of = Directory(self._kind, digest(), sources, settled, stamp, tuple(tensors))
             write(draft.file, of)
             fits = self._fits()
-            runner = self._give(of, mapped(draft.file, of.end, at_once=fits), fits=fits)
+            runner = self._give(of, mapped(draft.file, of.end, whole=fits), fits=fits)
             if self._sources() == sources:  # else nobody knows what was packed
                 draft.keep(self._name(of.digest))
                 self._settle(draft.file, of)

@@ -7,19 +7,23 @@ import hashlib
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from quintet import machine
 from quintet.backends.native.core.cpu import Cpu
 from quintet.backends.native.core.loader import PackCache
-from quintet.backends.native.core.packed import LAYOUT, packed_bytes
+from quintet.backends.native.core.packed import LAYOUT
 from quintet.backends.native.core.runner import NativeRunner
+from quintet.backends.native.core.sizes import packed_bytes
 from quintet.backends.native.worker.pack_directory import Kind
 from quintet.backends.native.worker.packing import Packing
 from quintet.backends.native.worker.packs import Packs
+from quintet.config import Quantize
 from quintet.errors import ModelError
 from quintet.models.files import human, parts
 from quintet.models.opening import open_model
+from quintet.models.quantize import chosen, settled
 from quintet.models.spec import Tensors
 
 NUMERICS = "1"
@@ -27,13 +31,20 @@ NUMERICS = "1"
 
 _SLOW = (
     "the weights of %s, %s, are larger than the free memory, %s: they are read from the disk as they are needed; "
-    "expect a token to take up to %.0f s on a disk of 1 GB/s"
+    "expect a token to take up to %.1f s on a disk of 1 GB/s"
 )
+_MAPPED = "with --pack-cache they are read from the disk as they are needed"
 _log = logging.getLogger(__name__)
 
 
 def load_weights(
-    path: Path, threads: int, context: int | None, isa: str, progress: Callable[[float], None], packs: PackCache | None = None
+    path: Path,
+    threads: int,
+    context: int | None,
+    isa: str,
+    progress: Callable[[float], None],
+    packs: PackCache | None = None,
+    quantize: Quantize = "q8",
 ) -> tuple[NativeRunner, str]:
     """The runner and the fingerprint (``fp_`` and hex digits) of weights, tokenizer and numerics.
 
@@ -41,20 +52,23 @@ def load_weights(
         context: most tokens of a sequence; ``None`` or more than the model was trained on = what it was trained on.
         isa: force an instruction set (see ``cpu.isas``); empty = ``QUINTET_ISA``, else the best.
         packs: where packed weights are kept; ``None`` = they are not.
+        quantize: what becomes of float matrices.
 
     Raises:
-        ModelError: the file is unusable, or the memory does not hold its weights.
+        ModelError: the file is unusable, or not what ``quantize`` is for, or the memory does not hold its weights.
     """
     file, files = open_model(path), parts(path)
+    choice = settled(path.name, file.tensors, quantize)
     limit, cpu = min(context or file.spec.context, file.spec.context), Cpu(isa, threads)
 
     def empty() -> NativeRunner:
-        return NativeRunner(file.spec, limit, cpu)
+        return NativeRunner(file.spec, limit, cpu, float_activations=choice == "none")
 
+    source = _Source(path.name, choice, files, chosen(file.tensors, choice), empty)
     try:
         told = _forgetting(file.forget, progress)
-        found = _by_pack(packs, path.name, files, file.tensors, cpu, empty, told) if packs else "--no-pack-cache"
-        runner, digest = _in_memory(found, path.name, files, file.tensors, empty, told) if isinstance(found, str) else found
+        found = _by_pack(packs, source, cpu, told) if packs else _MAPPED
+        runner, digest = _in_memory(found, source, told) if isinstance(found, str) else found
     except MemoryError:
         raise ModelError(f"{path.name}: there is not enough memory for its weights.") from None
     except ValueError as error:
@@ -72,45 +86,56 @@ def _forgetting(forget: Callable[[], None], progress: Callable[[float], None]) -
     return told
 
 
-def _by_pack(
-    packs: PackCache,
-    name: str,
-    files: Sequence[Path],
-    tensors: Tensors,
-    cpu: Cpu,
-    empty: Callable[[], NativeRunner],
-    progress: Callable[[float], None],
-) -> tuple[NativeRunner, str] | str:
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """What is loaded.
+
+    Args:
+        choice: what becomes of float matrices.
+        runner: makes one without weights.
+    """
+
+    name: str
+    choice: Quantize
+    files: Sequence[Path]
+    tensors: Tensors
+    runner: Callable[[], NativeRunner]
+
+    def digest(self) -> Digest:
+        return Digest(self.files, self.choice)
+
+
+def _by_pack(packs: PackCache, of: _Source, cpu: Cpu, progress: Callable[[float], None]) -> tuple[NativeRunner, str] | str:
     """The runner and the digest; or why there can be no pack."""
     try:
         with contextlib.closing(Packs(Path(packs.folder), packs.limit)) as folder:
-            packing = Packing(folder, Kind(NUMERICS, LAYOUT, "q8"), files, tensors, cpu, empty, lambda: Digest(files).result)
+            kind = Kind(NUMERICS, LAYOUT, of.choice)
+            packing = Packing(folder, kind, of.files, of.tensors, cpu, of.runner, lambda: of.digest().result)
             if packing.need > (free := machine.memory_available()):
-                _log.warning(_SLOW, name, human(packing.need), human(free), packing.need / 1e9)
+                _log.warning(_SLOW, of.name, human(packing.need), human(free), packing.need / 1e9)
             return packing.load(progress)
     except OSError as error:
         why = f"{error.strerror or error}"
-        _log.warning("the packed weights of %s are not kept: %s", name, why)
-        return f"they cannot be kept on the disk: {why}"
+        _log.warning("the packed weights of %s are not kept: %s", of.name, why)
+        return f"they cannot be read from the disk as they are needed: {why}"
 
 
-def _in_memory(
-    why: str, name: str, files: Sequence[Path], tensors: Tensors, empty: Callable[[], NativeRunner], progress: Callable[[float], None]
-) -> tuple[NativeRunner, str]:
-    need, free = sum(map(packed_bytes, tensors.values())), machine.memory_available()
+def _in_memory(why: str, of: _Source, progress: Callable[[float], None]) -> tuple[NativeRunner, str]:
+    need, free = sum(map(packed_bytes, of.tensors.values())), machine.memory_available()
     if need > free:
-        raise ModelError(f"{name}: the weights need {human(need)} of memory, {human(free)} are free, and {why}.")
-    digest, runner = Digest(files), empty()
-    runner.take(tensors, progress)
+        raise ModelError(f"{of.name}: the weights need {human(need)} of memory, and {human(free)} are free; {why}.")
+    digest, runner = of.digest(), of.runner()
+    runner.take(of.tensors, progress)
     return runner, digest.result()
 
 
 class Digest:
-    """Hash of a model's files and of the numerics version, computed beside the packing."""
+    """Hash of a model's files, of the numerics version and of what becomes of floats, computed beside the packing."""
 
-    def __init__(self, files: Sequence[Path]) -> None:
+    def __init__(self, files: Sequence[Path], choice: Quantize) -> None:
         self._files = files
-        self._hash = hashlib.sha256(f"quintet numerics {NUMERICS}\n".encode())
+        how = "" if choice == "q8" else f"quantize {choice}\n"
+        self._hash = hashlib.sha256(f"quintet numerics {NUMERICS}\n{how}".encode())
         self._error: OSError | None = None
         self._thread = threading.Thread(target=self._read, name="fingerprint", daemon=True)
         self._thread.start()
