@@ -4,6 +4,7 @@ read by the real library; the offline errors are the real ones."""
 from __future__ import annotations
 
 import hashlib
+import json
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -13,12 +14,16 @@ from typing import Any
 
 import huggingface_hub
 import pytest
+from gguf import GGMLQuantizationType as Type
 from huggingface_hub import constants, errors
+from tests.reference.folders import write_folder
+from tests.reference.tiny_model import TinySpec, write_tiny
 from tests.support.report import GGUF, Notes
 
 from quintet.errors import ModelError
 from quintet.models import files, hub, store
 from quintet.models.hub import HubReference
+from quintet.models.opening import open_model
 
 REVISION = "a" * 40
 
@@ -68,7 +73,7 @@ class FakeHub:
 
     def _sibling(self, name: str) -> SimpleNamespace:
         digest = self.promised.get(name, hashlib.sha256(self.files[name]).hexdigest())
-        lfs = SimpleNamespace(sha256=digest) if name.endswith(".gguf") else None
+        lfs = SimpleNamespace(sha256=digest) if name.endswith((".gguf", ".safetensors")) else None
         return SimpleNamespace(rfilename=name, size=len(self.files[name]), lfs=lfs)
 
 
@@ -107,7 +112,9 @@ def test_the_file_a_reference_means(names: list[str], want: str, chosen: str) ->
 @pytest.mark.parametrize(
     ("names", "want", "said"),
     [
-        (["model.safetensors"], "", "holds no .gguf file"),
+        (["README.md"], "", "holds no .gguf file, and neither model.safetensors nor model.safetensors.index.json"),
+        (["pytorch_model.bin"], "", "holds no .gguf file; it has pickles, which are not opened, since they run code"),
+        (["model.safetensors"], "Q4_0", "holds no .gguf file for 'Q4_0'"),
         (["a-Q8_0.gguf"], "Q4_0", "has no file for 'Q4_0'; it has: a-Q8_0.gguf"),
         (["a-Q8_0-00001-of-00002.gguf", "a-Q8_0-00002-of-00002.gguf"], "Q2_K", "'Q2_K'; it has: a-Q8_0-00001-of-00002.gguf."),
     ],
@@ -273,6 +280,59 @@ def test_a_repository_that_lacks_a_part_is_refused_before_the_download(split: Fa
     with pytest.raises(ModelError, match=f"hf:user/repo:{FIRST} is split, and the repository lacks {SECOND}"):
         store.resolve("hf:user/repo:Q5_K_M", Notes())
     assert split.sent == []
+
+
+# --- folders of safetensors
+
+
+@pytest.fixture(params=[1, 2])
+def folder(request: pytest.FixtureRequest, fake: FakeHub, tmp_path: Path) -> Path:
+    """What the repository holds: a folder with one file of weights, or two and files that nobody asks for."""
+    made = write_folder(tmp_path / "folder", write_tiny(tmp_path / "tiny.gguf", TinySpec("tiny", types=(Type.BF16,))), shards=request.param)
+    fake.files = {path.name: path.read_bytes() for path in made.iterdir()}
+    fake.files |= {"README.md": b"hello", "original/consolidated.00.pth": b"x", "consolidated.safetensors": b"x"}
+    return made
+
+
+def test_a_repository_of_safetensors_is_fetched_as_a_folder(fake: FakeHub, folder: Path) -> None:
+    notes = Notes()
+    model = store.resolve("hf:user/repo", notes)
+    assert (model.reference, model.name) == ("hf:user/repo", "repo")
+    assert open_model(model.path).spec == open_model(folder).spec
+    assert sorted(fake.sent) == sorted(path.name for path in folder.iterdir())
+    assert model.size == sum(path.stat().st_size for path in folder.iterdir() if "index" not in path.name)
+    assert notes.lines[-1] == "hf:user/repo is ready, SHA-256 checked"
+    fake.failure = AssertionError("the hub is asked")
+    assert store.resolve("hf:user/repo", Notes()) == store.resolve("hf:user/repo", Notes(), offline=True) == model
+    assert [one.reference for one in hub.stored()] == ["hf:user/repo"]
+
+
+def test_a_folder_that_is_not_whole_is_fetched_again(fake: FakeHub, folder: Path) -> None:
+    model = store.resolve("hf:user/repo", Notes())
+    (lost, *_) = sorted(model.path.glob("model*.safetensors"))
+    lost.unlink()
+    assert hub.stored() == []
+    fake.sent.clear()
+    assert store.resolve("hf:user/repo", Notes()) == model
+    assert fake.sent == [lost.name]
+    assert folder.exists()
+
+
+def test_gguf_files_come_before_safetensors(fake: FakeHub, folder: Path) -> None:
+    fake.files["m-Q4_K_M.gguf"] = GGUF
+    assert store.resolve("hf:user/repo", Notes()).path.name == "m-Q4_K_M.gguf"
+    assert fake.sent == ["m-Q4_K_M.gguf"]
+    assert folder.exists()
+
+
+def test_weights_that_the_index_names_and_the_repository_lacks_are_named(fake: FakeHub, folder: Path) -> None:
+    lacking = sorted(name for name in fake.files if name.startswith("model") and name.endswith(".safetensors"))[-1]
+    index = {"weight_map": {"a": lacking}}
+    fake.files["model.safetensors.index.json"] = json.dumps(index).encode()
+    del fake.files[lacking]
+    with pytest.raises(ModelError, match=f"hf:user/repo lacks {lacking}, which its model.safetensors.index.json names"):
+        store.resolve("hf:user/repo", Notes())
+    assert folder.exists()
 
 
 # --- the cache

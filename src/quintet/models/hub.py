@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quintet.errors import ModelError, shorten
-from quintet.models.files import Report, StoredModel, check_space, file_errors, human, local_model, part_names, sha256
+from quintet.models.files import Report, StoredModel, check_space, file_errors, human, local_model, part_names, parts, sha256
+from quintet.models.folder.files import CONFIG, INDEX, SINGLE, SMALL, weights
 
 if TYPE_CHECKING:
     from huggingface_hub import CachedRepoInfo
@@ -47,7 +48,8 @@ class RemoteFile:
 
 
 def resolve(text: str, report: Report, *, offline: bool, refresh: bool) -> StoredModel:
-    """The model for ``hf:user/repo[:QUANT or file]``, downloaded if it is not in the hub's cache: one file, or all that it is split into.
+    """The model for ``hf:user/repo[:QUANT or file]``, downloaded if it is not in the hub's cache: one GGUF file, or all that it is split
+    into; of a repository without such files, what a folder is made of.
 
     Args:
         refresh: ask the hub even if a fitting file is here.
@@ -59,6 +61,8 @@ def resolve(text: str, report: Report, *, offline: bool, refresh: bool) -> Store
     here = _cached(reference.repo)
     offline = offline or _offline_mode()
     if not refresh or offline:
+        if not reference.want and not here and (folder := _folders().get(reference.repo)):
+            return _stored_folder(reference.repo, folder)
         if exact := _match(list(here), reference.want or DEFAULT_QUANT):
             return _stored(reference.repo, exact, here[exact])
         if offline:
@@ -92,7 +96,9 @@ def pick(names: Sequence[str], reference: HubReference) -> str:
     """
     models = sorted({part_names(name)[0] for name in names if name.lower().endswith(".gguf") and "mmproj" not in name.lower()})
     if not models:
-        raise ModelError(f"{PREFIX}{reference.repo} holds no .gguf file; Quintet runs GGUF models only.")
+        pickled = any(name.endswith((".bin", ".pth", ".pt")) for name in names)
+        rest = "; it has pickles, which are not opened, since they run code" if pickled else f", and neither {SINGLE} nor {INDEX}"
+        raise ModelError(f"{PREFIX}{reference.repo} holds no .gguf file{f' for {shorten(reference.want)}' if reference.want else rest}.")
     chosen = _match(names, reference.want) if reference.want else _match(models, DEFAULT_QUANT) or models[0]
     if not chosen:
         there = ", ".join(models[:12]) + (", …" if len(models) > 12 else "")
@@ -101,13 +107,10 @@ def pick(names: Sequence[str], reference: HubReference) -> str:
 
 
 def stored() -> list[StoredModel]:
-    """Every whole ``.gguf`` model in the hub's cache."""
-    return [
-        _stored(repo.repo_id, name, path)
-        for repo in _repos()
-        for name, path in _files(repo, whole=True).items()
-        if "mmproj" not in name.lower()
-    ]
+    """Every whole model in the hub's cache: ``.gguf`` files, and folders with safetensors."""
+    repos = _repos()
+    found = [_stored(repo.repo_id, name, path) for repo in repos for name, path in _ggufs(repo).items() if "mmproj" not in name.lower()]
+    return found + [_stored_folder(name, path) for name, path in _folders(repos).items()]
 
 
 def _match(names: Sequence[str], want: str) -> str:
@@ -120,6 +123,21 @@ def _match(names: Sequence[str], want: str) -> str:
 
 def _stored(repo: str, name: str, path: Path) -> StoredModel:
     return local_model(f"{PREFIX}{repo}:{name}", path)
+
+
+def _stored_folder(repo: str, path: Path) -> StoredModel:
+    return replace(local_model(f"{PREFIX}{repo}", path), name=repo.rpartition("/")[2])  # the folder's own is a revision's number
+
+
+def _folders(repos: Sequence[CachedRepoInfo] | None = None) -> dict[str, Path]:
+    """The snapshots in the cache that are whole models in safetensors, by repository; of several the newest."""
+    found: dict[str, Path] = {}
+    for repo in _repos() if repos is None else repos:
+        for revision in sorted(repo.revisions, key=lambda one: one.last_modified):
+            with contextlib.suppress(ModelError):
+                if all(path.is_file() for path in parts(revision.snapshot_path)):
+                    found[repo.repo_id] = revision.snapshot_path
+    return found
 
 
 def _offline_mode() -> bool:
@@ -144,53 +162,85 @@ def _repos() -> list[CachedRepoInfo]:
         return []
 
 
-def _files(repo: CachedRepoInfo, *, whole: bool) -> Mapping[str, Path]:
-    """The repository's cached ``.gguf`` files by their path in it; of several revisions the newest.
-
-    Args:
-        whole: only those of whole models, and of a split one only the first.
-    """
+def _ggufs(repo: CachedRepoInfo) -> Mapping[str, Path]:
+    """The repository's cached ``.gguf`` models by their path in it, of a split one the first file; of several revisions the newest."""
     found: dict[str, Path] = {}
-    for revision in sorted(repo.revisions, key=lambda one: one.last_modified):
-        files = (file.file_path for file in revision.files if file.file_name.lower().endswith(".gguf") and file.file_path.is_file())
-        here = {path.relative_to(revision.snapshot_path).as_posix(): path for path in files}
+    for here in _revisions(repo):
         for name, path in here.items():
             names = part_names(name)
-            if not whole or (name == names[0] and here.keys() >= set(names)):
+            if name.lower().endswith(".gguf") and name == names[0] and here.keys() >= set(names):
                 found[name] = path
     return found
 
 
-def _cached(repo_id: str, *, whole: bool = True) -> Mapping[str, Path]:
-    return next((_files(repo, whole=whole) for repo in _repos() if repo.repo_id == repo_id), {})
+def _revisions(repo: CachedRepoInfo) -> Iterator[dict[str, Path]]:
+    """The cached files of each revision by their path in it, the newest last."""
+    for revision in sorted(repo.revisions, key=lambda one: one.last_modified):
+        files = (file.file_path for file in revision.files if file.file_path.is_file())
+        yield {path.relative_to(revision.snapshot_path).as_posix(): path for path in files}
+
+
+def _cached(repo_id: str) -> Mapping[str, Path]:
+    return next((_ggufs(repo) for repo in _repos() if repo.repo_id == repo_id), {})
+
+
+def _fetched(repo_id: str) -> Mapping[str, Path]:
+    """Every file of a repository that is here."""
+    return {name: path for repo in _repos() if repo.repo_id == repo_id for here in _revisions(repo) for name, path in here.items()}
 
 
 def _fetch(reference: HubReference, report: Report) -> StoredModel:
-    from huggingface_hub import hf_hub_download
-
     remote = _remote_files(reference)
+    if not reference.want and not any(name.lower().endswith(".gguf") for name in remote) and {SINGLE, INDEX} & remote.keys():
+        return _fetch_folder(reference, remote, report)
     first, *others = part_names(pick(list(remote), reference))
     name = f"{PREFIX}{reference.repo}:{first}"
     if lacking := [part for part in (first, *others) if part not in remote]:
         raise ModelError(f"{name} is split, and the repository lacks {lacking[0]}.")
-    files = [remote[part] for part in (first, *others)]
-    before = _cached(reference.repo, whole=False)
+    folder = _download(reference, [remote[part] for part in (first, *others)], name, report)
+    return _stored(reference.repo, first, folder / Path(first).name)
+
+
+def _fetch_folder(reference: HubReference, remote: Mapping[str, RemoteFile], report: Report) -> StoredModel:
+    name = f"{PREFIX}{reference.repo}"
+    first = [remote[file] for file in (*SMALL, INDEX) if file in remote]
+    folder = _download(reference, first, f"{name}, its configuration and tokenizer,", report) if CONFIG in remote else None
+    if folder is None:
+        raise ModelError(f"{name} has no {CONFIG}: it is not a model's repository.")
+    names = [path.name for path in weights(folder)] if INDEX in remote else [SINGLE]
+    if lacking := [file for file in names if file not in remote]:
+        raise ModelError(f"{name} lacks {lacking[0]}, which its {INDEX} names.")
+    if _download(reference, [remote[file] for file in names], name, report) != folder:
+        raise ModelError(f"{name} was changed while it was fetched; try again.")
+    return _stored_folder(reference.repo, folder)
+
+
+def _download(reference: HubReference, files: Sequence[RemoteFile], name: str, report: Report) -> Path:
+    """Fetch those of the files that are not here, and check them; the folder of the first one.
+
+    Args:
+        name: of all of them, for people.
+    """
+    from huggingface_hub import hf_hub_download
+
+    before = _fetched(reference.repo)
     if missing := [file for file in files if file.name not in before]:
         need = sum(file.size for file in missing)
         rest = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         report.note(f"fetching {PREFIX}{reference.repo}:{missing[0].name}{rest}: {human(need)}, to {_cache()}")
         check_space(_cache(), need)
-    done, total, fresh = 0, sum(file.size for file in files), []
+    done, total, fresh, places = 0, sum(file.size for file in files), [], []
     for file in files:
         with file_errors(_cache()), _hub_errors(reference):
             path = Path(hf_hub_download(reference.repo, file.name, cache_dir=_cache(), tqdm_class=_bar(report, done, total)))
         done += file.size
+        places.append(path)
         if path != before.get(file.name):
             _check(path, file)
             fresh.append(file)
     if fresh:
         report.note(f"{name} is ready{', SHA-256 checked' if all(file.sha256 for file in fresh) else ''}")
-    return _stored(reference.repo, first, path.with_name(Path(first).name))
+    return places[0].parent
 
 
 def _bar(report: Report, before: int, total: int) -> type:

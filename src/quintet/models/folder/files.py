@@ -17,6 +17,7 @@ CONFIG, TOKENIZER, TOKENIZER_CONFIG, GENERATION, TEMPLATE = (
     "chat_template.jinja",
 )
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+SMALL = (CONFIG, GENERATION, TOKENIZER, TOKENIZER_CONFIG, TEMPLATE)
 MAX_INDEX = 1 << 25
 MAX_SHARDS = 4096
 
@@ -27,9 +28,8 @@ def parts(folder: Path) -> tuple[Path, ...]:
     Raises:
         ModelError: it is not a folder with a model in safetensors.
     """
-    small = [folder / name for name in (CONFIG, GENERATION, TOKENIZER, TOKENIZER_CONFIG, TEMPLATE)]
     with file_errors(folder):
-        return (*(path for path in small if path.is_file()), *weights(folder))
+        return (*(folder / name for name in SMALL if (folder / name).is_file()), *weights(folder))
 
 
 def weights(folder: Path) -> tuple[Path, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -38,12 +39,12 @@ class FolderTokenizer:
 
     def __init__(self, files: Files, vocabulary: Vocabulary) -> None:
         document = files.document
-        self._files = files
-        byte_level = "ByteLevel" in {step.get("type") for step in (*_steps(document, "pre_tokenizer"), *_steps(document, "decoder"))}
+        whole = _load(document, files.added)
+        steps = (*_steps(document, "pre_tokenizer"), *_steps(document, "decoder"))
+        byte_level = any(step.get("type") == "ByteLevel" for step in steps)
         self.pieces = _pieces(vocabulary, byte_level)
         self.eos_ids = vocabulary.eos_ids | files.ends
         added = [replace(one, special=vocabulary.types[one.id] is TokenType.CONTROL) for one in files.added]
-        whole = _load(document, files.added)
         self._plain = _sharing(document, whole, added)
         self._inside = _sharing(_without_prefix(document), whole, added)
         self._quoted = _sharing(document, whole, added)
@@ -83,15 +84,11 @@ class FolderTokenizer:
         """
         return _encode(self._quoted, text)
 
-    def _around(self, whole: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:
-        """Ids before and after every text: as tokenizer_config.json asks, else as tokenizer.json's last step does it."""
-        if self._files.adds is not None:
-            keys = [f"{PREFIX}{name}_token_id" for name in ("bos", "eos")]
-            before, after = (
-                [self._files.metadata.integer(key, low=0)] if asked else [] for key, asked in zip(keys, self._files.adds, strict=True)
-            )
-            return before, after
-        without, found = whole.encode("a", add_special_tokens=False).ids, whole.encode("a", add_special_tokens=True).ids
+    @staticmethod
+    def _around(whole: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:
+        """Ids before and after every text, as tokenizer.json's last step puts them there. transformers heeds no other file for this."""
+        with _one_line():
+            without, found = whole.encode("a", add_special_tokens=False).ids, whole.encode("a", add_special_tokens=True).ids
         for start in range(len(found) - len(without) + 1):
             if found[start : start + len(without)] == without:
                 return found[:start], found[start + len(without) :]
@@ -116,7 +113,10 @@ def build_folder_tokenizer(folder: Path, think: tuple[str, str] | None = None) -
 
 def _encode(library: tokenizers.Tokenizer, text: str) -> list[int]:
     require_unicode(text)
-    found: list[int] = library.encode_batch_fast([text], add_special_tokens=False)[0].ids  # of its calls one that lets other threads run
+    with _one_line():
+        found: list[int] = library.encode_batch_fast([text], add_special_tokens=False)[
+            0
+        ].ids  # of its calls one that lets other threads run
     return found
 
 
@@ -141,10 +141,23 @@ def _load(document: dict[str, Any], added: tuple[Added, ...]) -> tokenizers.Toke
 
 
 def _parse(document: dict[str, Any]) -> tokenizers.Tokenizer:
-    try:
+    with _one_line():
         return tokenizers.Tokenizer.from_str(json.dumps(document))
-    except Exception as error:  # the library raises bare ``Exception``
-        raise ModelError(f"{TOKENIZER}: is no tokenizer that can be read ({shorten(str(error), 160)}).") from None
+
+
+@contextlib.contextmanager
+def _one_line() -> Iterator[None]:
+    """Turn what the library raises, bare ``Exception`` and its panics, which are none, into one clear line.
+
+    Raises:
+        ModelError: instead of any of them.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise ModelError(f"{TOKENIZER}: is no tokenizer that can be used ({shorten(str(error), 160)}).") from None
 
 
 def _sharing(document: dict[str, Any], whole: tokenizers.Tokenizer, added: list[Added]) -> tokenizers.Tokenizer:

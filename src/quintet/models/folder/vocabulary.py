@@ -54,14 +54,12 @@ class Files:
         added: its added tokens that the model has rows for, and those of the other files, by id.
         metadata: GGUF's keys: tokens, their types, those with a role, the chat template.
         ends: ids that end a generation.
-        adds: whether a BOS and an EOS are put to a text, where tokenizer_config.json says it; ``None`` = tokenizer.json does.
     """
 
     document: dict[str, Any]
     added: tuple[Added, ...]
     metadata: Metadata
     ends: frozenset[int]
-    adds: tuple[bool, bool] | None
 
 
 def read_files(folder: Path) -> Files:
@@ -106,7 +104,7 @@ class _Reading:
         added = tuple(one for token, one in sorted(listed.items()) if token < self._size)
         values = self._values(texts, {one.id: one for one in added}, roles)
         ends = frozenset(token for token in (*self._ends(), roles["eos_token"]) if token is not None)
-        return Files(self.document, added, Metadata(TOKENIZER, values), ends, self._adds())
+        return Files(self.document, added, Metadata(TOKENIZER, values), ends)
 
     def _vocabulary(self) -> dict[int, str]:
         """Text of each id, without the added tokens."""
@@ -168,13 +166,6 @@ class _Reading:
             if not str(token).isdecimal() or (int(token) < self._size and texts.get(int(token)) != content):
                 rule = f"must tell of tokens as {TOKENIZER} does, but {quoted(token)} is {shorten(content)}"
                 raise ModelError(f"{TOKENIZER_CONFIG}: 'added_tokens_decoder' {rule}.")
-
-    def _adds(self) -> tuple[bool, bool] | None:
-        found = [self._settings.get(name) for name in ("add_bos_token", "add_eos_token")]
-        for name, flag in zip(("add_bos_token", "add_eos_token"), found, strict=True):
-            if not isinstance(flag, bool | None):
-                raise ModelError(f"{TOKENIZER_CONFIG}: {quoted(name)} must be true or false, got {shorten(flag)}.")
-        return None if found == [None, None] else (bool(found[0]), bool(found[1]))
 
     def _values(self, texts: dict[int, str], added: dict[int, Added], roles: dict[str, int | None]) -> dict[str, Value]:
         fallback = isinstance(self._model, dict) and self._model.get("byte_fallback") is True
