@@ -244,23 +244,21 @@ void fill(Model& m, const Config& c) {
   for (size_t l = 0; l < c.layers.size(); l++) {
     const std::string p = std::to_string(l) + ".";
     const LayerConfig& layer = c.layers[l];
-    for (const char* name : {"attn_norm", "ffn_norm"})
-      if (layer.pre_norm) vec(p + name, c.hidden);
-    for (const char* name : {"attn_norm_bias", "ffn_norm_bias"})
-      if (layer.pre_norm && c.layer_norm) vec(p + name, c.hidden);
-    for (const char* name : {"post_attn_norm", "post_ffn_norm"})
-      if (layer.post_norm) vec(p + name, c.hidden);
+    auto vecs = [&](bool there, int n, std::initializer_list<const char*> names) {
+      for (const char* name : names)
+        if (there) vec(p + name, n);
+    };
+    vecs(layer.pre_norm, c.hidden, {"attn_norm", "ffn_norm"});
+    vecs(layer.pre_norm && c.layer_norm, c.hidden, {"attn_norm_bias", "ffn_norm_bias"});
+    vecs(layer.post_norm, c.hidden, {"post_attn_norm", "post_ffn_norm"});
     if (layer.qk_norm != QkNorm::none) {
       vec(p + "q_norm", layer.qk_norm == QkNorm::full ? q : c.head_dim);
       vec(p + "k_norm", layer.qk_norm == QkNorm::full ? kv : c.head_dim);
     }
-    if (layer.qkv_bias) {
-      vec(p + "q_bias", q);
-      vec(p + "k_bias", kv);
-      vec(p + "v_bias", kv);
-    }
-    if (layer.o_bias) vec(p + "o_bias", c.hidden);
-    if (layer.sinks) vec(p + "sinks", c.heads);
+    vecs(layer.qkv_bias, q, {"q_bias"});
+    vecs(layer.qkv_bias, kv, {"k_bias", "v_bias"});
+    vecs(layer.o_bias, c.hidden, {"o_bias"});
+    vecs(layer.sinks, c.heads, {"sinks"});
     mat(p + "q", q, c.hidden, true);
     mat(p + "k", kv, c.hidden, false);
     mat(p + "v", kv, c.hidden, true);
@@ -270,23 +268,18 @@ void fill(Model& m, const Config& c) {
       if (layer.gated) mat(p + "gate", ffn, c.hidden, true);
       mat(p + "up", ffn, c.hidden, false);
       mat(p + "down", c.hidden, ffn, true);
-      if (layer.ffn_bias) {
-        if (layer.gated) vec(p + "gate_bias", ffn);
-        vec(p + "up_bias", ffn);
-        vec(p + "down_bias", c.hidden);
-      }
+      vecs(layer.ffn_bias && layer.gated, ffn, {"gate_bias"});
+      vecs(layer.ffn_bias, ffn, {"up_bias"});
+      vecs(layer.ffn_bias, c.hidden, {"down_bias"});
     }
     if (e.count) {
       mat(p + "router", e.count, c.hidden, false);
       mat(p + "gate_exps", e.count * e.ffn, c.hidden, true);
       mat(p + "up_exps", e.count * e.ffn, c.hidden, false);
       mat(p + "down_exps", e.count * c.hidden, e.ffn, true);
-      if (layer.ffn_bias) {
-        vec(p + "router_bias", e.count);
-        vec(p + "gate_exps_bias", e.count * e.ffn);
-        vec(p + "up_exps_bias", e.count * e.ffn);
-        vec(p + "down_exps_bias", e.count * c.hidden);
-      }
+      vecs(layer.ffn_bias, e.count, {"router_bias"});
+      vecs(layer.ffn_bias, e.count * e.ffn, {"gate_exps_bias", "up_exps_bias"});
+      vecs(layer.ffn_bias, e.count * c.hidden, {"down_exps_bias"});
     }
   }
   m.finish();
