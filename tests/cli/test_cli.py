@@ -323,7 +323,7 @@ def test_doctor_passes_here_and_says_what_it_found(tmp_path: Path) -> None:
         done = quintet("doctor", "--port", str(taken.getsockname()[1]), QUINTET_CACHE=str(tmp_path))
     levels = {line.split()[1]: line.split()[0] for line in done.stdout.splitlines()}
     assert done.returncode == 0
-    assert levels.keys() == {"python", "packages", "cpu", "threads", "memory", "cache", "model", "port"}
+    assert levels.keys() == {"python", "packages", "cpu", "threads", "memory", "cache", "packs", "model", "port"}
     assert (levels["python"], levels["model"], levels["port"]) == ("ok", "warn", "warn")
 
 

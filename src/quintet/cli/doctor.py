@@ -16,7 +16,7 @@ from quintet import machine
 from quintet.cli.console import OptionError, stdout
 from quintet.listen import sockets
 from quintet.models import bundled
-from quintet.models.files import cache_dir, human, sha256
+from quintet.models.files import cache_dir, human, kept_packs, pack_dir, sha256
 
 _STYLE = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 _CPU_FLAGS = ("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "asimddp", "asimdhp")
@@ -34,7 +34,7 @@ class Finding:
 
 def doctor(port: int) -> int:
     """Print every finding; 1 if one of them is a failure, else 0."""
-    checks: tuple[Callable[[], Finding], ...] = (python, packages, core, cpus, ram, cache, model, lambda: free_port(port))
+    checks: tuple[Callable[[], Finding], ...] = (python, packages, core, cpus, ram, cache, packed, model, lambda: free_port(port))
     findings = [check() for check in checks]
     for one in findings:
         stdout().print(f"[{_STYLE[one.level]}]{one.level:4}[/]  {one.what:8}  ", end="")
@@ -101,6 +101,12 @@ def cache() -> Finding:
     free = shutil.disk_usage(there).free
     level = "warn" if free < _LOW_MEMORY else "ok"
     return Finding(level, "cache", f"{folder}, {human(free)} free")
+
+
+def packed() -> Finding:
+    """Packed weights: how much there is, and where."""
+    count, size = kept_packs()
+    return Finding("ok", "packs", f"{count} in {pack_dir()}, {human(size)}; they may be removed at any time")
 
 
 def model() -> Finding:

@@ -6,7 +6,7 @@ from quintet.cli.console import ConsoleReport, stdout
 from quintet.cli.describe import Description, check_context, describe
 from quintet.config import EngineConfig, Quantize
 from quintet.models import store
-from quintet.models.files import StoredModel, cache_dir, human, parts
+from quintet.models.files import StoredModel, cache_dir, human, kept_packs, pack_dir, parts
 from quintet.models.opening import open_model
 from quintet.models.spec import ModelSpec
 
@@ -25,13 +25,16 @@ def pull(reference: str, *, offline: bool, quiet: bool) -> None:
 
 
 def list_() -> None:
-    """Print the models in the caches, one a line: reference, size, path."""
+    """Print the models in the caches, one a line: reference, size, path; and what their packed weights take."""
     models = store.stored()
     width = max((len(model.reference) for model in models), default=0)
     for model in models:
         stdout().print(f"{model.reference:{width}}  {human(model.size):>8}  {model.path}", markup=False)
     if not models:
         stdout().print(f"no models in {cache_dir()} or the Hugging Face cache; `quintet pull` fetches the bundled one", markup=False)
+    count, size = kept_packs()
+    if count:
+        stdout().print(f"packed weights of {count}: {human(size)} in {pack_dir()}, which may be removed at any time", markup=False)
 
 
 def show(reference: str, ctx_size: int, quantize: Quantize, *, offline: bool) -> None:

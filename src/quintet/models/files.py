@@ -110,6 +110,12 @@ def pack_dir() -> Path:
     return cache_dir() / "packs"
 
 
+def kept_packs() -> tuple[int, int]:
+    """How many models' packed weights are kept there, and their bytes."""
+    sizes = [file.lstat().st_size for file in pack_dir().glob("*.pack")]
+    return len(sizes), sum(sizes)
+
+
 def sha256(path: Path) -> str:
     """Hex digest of the whole file."""
     with path.open("rb") as file:
