@@ -47,15 +47,15 @@ struct Kernels {
   void (*rms_norm)(const float* x, const float* weight, int n, float eps, float* out);
   void (*layer_norm)(const float* x, const float* weight, const float* bias, int n, float eps, float* out);
   void (*attend)(const AttendArgs& a);
-  void (*silu_mul)(const float* gate, const float* up, int n, float* out);        // out = silu(gate) * up, n a multiple of 16
-  void (*gelu_mul)(const float* gate, const float* up, int n, float* out);        // out = gelu(gate) * up, in gelu's tanh form
-  void (*swiglu_oai_mul)(const float* gate, const float* up, int n, float* out);  // see there
-  void (*soft_cap)(float* x, float cap, int n);                                   // x = cap * tanh(x / cap), n a multiple of 16
-  void (*add)(float* x, const float* y, int n);                                   // x += y
-  void (*add_scaled)(float* x, const float* y, float s, int n);                   // x += s * y
-  float (*dot)(const float* x, const float* y, int n);                            // sum of x * y
-  void (*scale_row)(float* x, float s, int n);                                    // x *= s
-  void (*rope)(float* x, const float* cos, const float* sin, int dim);            // pairs (i, i + dim/2)
+  void (*silu_mul)(const float* gate, const float* up, int n, float* out);         // out = silu(gate) * up, n a multiple of 16
+  void (*gelu_mul)(const float* gate, const float* up, int n, float* out);         // out = gelu(gate) * up, in gelu's tanh form
+  void (*swiglu_oai_mul)(const float* gate, const float* up, int n, float* out);   // see there
+  void (*soft_cap)(float* x, float cap, int n);                                    // x = cap * tanh(x / cap), n a multiple of 16
+  void (*add)(float* x, const float* y, int n);                                    // x += y
+  void (*add_scaled)(float* x, const float* y, float s, int n);                    // x += s * y
+  void (*dots)(const float* matrix, int rows, const float* x, int n, float* out);  // out = matrix * x, n a multiple of 16
+  void (*scale_row)(float* x, float s, int n);                                     // x *= s
+  void (*rope)(float* x, const float* cos, const float* sin, int dim);             // pairs (i, i + dim/2)
   void (*to_half)(const float* x, int n, uint16_t* out);
   // Rows of logits; any n. The sum runs in 16 lanes and a fixed tree.
   float (*row_max)(const float* x, int n);

@@ -133,10 +133,27 @@ void add_scaled(float* x, const float* y, float s, int n) {
   for (int i = 0; i < n; i += 16) V::store(x + i, V::fma(V::set1(s), V::load(y + i), V::load(x + i)));
 }
 
-float dot(const float* x, const float* y, int n) {
-  F sum = V::set1(0.0f);
-  for (int i = 0; i < n; i += 16) sum = V::fma(V::load(x + i), V::load(y + i), sum);
-  return V::hsum(sum);
+// The rows of a product, a few at a time: pass<R>(first row, whether these are the last) for the Sizes R in order, the last of which is 1.
+template <int... Sizes, class Pass> inline void in_passes(int m, Pass pass) {
+  int r = 0;
+  auto all_of = [&]<int R>() {
+    for (; r + R <= m; r += R) pass.template operator()<R>(r, r + R == m);
+  };
+  (all_of.template operator()<Sizes>(), ...);
+}
+
+// Four rows at a time: one alone waits for each of its sums.
+void dots(const float* matrix, int rows, const float* x, int n, float* out) {
+  in_passes<4, 1>(rows, [&]<int R>(int row, bool) {
+    const float* from = matrix + size_t(row) * size_t(n);
+    F sum[R];
+    for (int r = 0; r < R; r++) sum[r] = V::set1(0.0f);
+    for (int i = 0; i < n; i += 16) {
+      const F v = V::load(x + i);
+      for (int r = 0; r < R; r++) sum[r] = V::fma(V::load(from + size_t(r) * size_t(n) + i), v, sum[r]);
+    }
+    for (int r = 0; r < R; r++) out[row + r] = V::hsum(sum[r]);
+  });
 }
 
 void scale_row(float* x, float s, int n) {
@@ -243,20 +260,11 @@ void row_exp(const float* x, int n, float max, float scale, float* out) {
   }
 }
 
-// The rows of a product, a few at a time: pass<R>(first row, whether these are the last) for the Sizes R in order, the last of which is 1.
-template <int... Sizes, class Pass> inline void in_passes(int m, Pass pass) {
-  int r = 0;
-  auto all_of = [&]<int R>() {
-    for (; r + R <= m; r += R) pass.template operator()<R>(r, r + R == m);
-  };
-  (all_of.template operator()<Sizes>(), ...);
-}
-
 void attend(const AttendArgs& a);  // attend.h
 
 constexpr Kernels table(const char* name, decltype(Kernels::gemm_tile) gemm_tile) {
   return {name,     gemm_tile,      quantize_block,  quantize_row, rms_norm,          layer_norm,  attend,    silu_mul,
-          gelu_mul, swiglu_oai_mul, soft_cap,        add,          add_scaled,        dot,         scale_row, rope,
+          gelu_mul, swiglu_oai_mul, soft_cap,        add,          add_scaled,        dots,        scale_row, rope,
           to_half,  row_max,        row_max_checked, row_sum_exp,  row_sum_exp_times, row_moments, row_exp};
 }
 

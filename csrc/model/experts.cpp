@@ -18,7 +18,7 @@ namespace quintet {
 void Model::route(Pass& p, const Layer& layer, const float* row, int r, int thread) const {
   const ExpertConfig& e = layer.c.experts;
   float* scores = p.threads[size_t(thread)].scores.data();
-  for (int i = 0; i < e.count; i++) scores[i] = k_.dot(layer.router.data() + size_t(i) * size_t(config_.hidden), row, config_.hidden);
+  k_.dots(layer.router.data(), e.count, row, config_.hidden, scores);
   if (layer.c.ffn_bias)
     for (int i = 0; i < e.count; i++) scores[i] += layer.router_bias[size_t(i)];
   const float max = k_.row_max(scores, e.count), sum = k_.row_sum_exp(scores, e.count, max, 1.0f);
@@ -27,12 +27,13 @@ void Model::route(Pass& p, const Layer& layer, const float* row, int r, int thre
   float* weights = p.weights.data() + size_t(r) * size_t(e.used);
   float total = 0;
   for (int rank = 0; rank < e.used; rank++) {
-    int best = -1;
-    for (int i = 0; i < e.count; i++)
-      if (std::find(chosen, chosen + rank, i) == chosen + rank && (best < 0 || scores[i] > scores[best])) best = i;
+    int best = 0;
+    for (int i = 1; i < e.count; i++)
+      if (scores[i] > scores[best]) best = i;
     chosen[rank] = best;
     weights[rank] = scores[best] / sum;
     total += weights[rank];
+    scores[best] = -1;  // all others are from 0 up
   }
   if (e.normalise)
     for (int rank = 0; rank < e.used; rank++) weights[rank] /= total;
