@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from gguf import GGMLQuantizationType as Type
+from tests.reference.folders import write_folder
 from tests.reference.tiny_model import FAMILIES, TinySpec, write_tiny
 
 from quintet.cli.app import app
@@ -43,3 +45,18 @@ def test_where_all_layers_have_windows_a_text_may_be_longer_than_the_cache(tmp_p
     plain = str(write_tiny(tmp_path / "p.gguf", replace(WINDOWED, metadata={})))
     with pytest.raises(PromptTooLong, match="the context is 192"):
         app(["run", plain, prompt, "-n", "200", "--kv-cache", "96KiB"], standalone_mode=False)
+
+
+def test_a_folder_is_shown_and_writes_what_its_gguf_file_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = write_tiny(tmp_path / "tiny.gguf", TinySpec("tiny", types=(Type.BF16,)))
+    folder = write_folder(tmp_path / "tiny-folder", file, shards=2)
+    assert app(["show", str(folder)], standalone_mode=False) in (None, 0)
+    assert f"{folder}, 1.1 MB in 6 files" in capsys.readouterr().out
+    texts = []
+    for model in (str(folder), f"{folder}/", str(file)):
+        assert app(["run", model, "the end", "-n", "8", "--seed", "1", "--kv-cache", "8MiB", "--threads", "1"], standalone_mode=False) in (
+            None,
+            0,
+        )
+        texts.append(capsys.readouterr().out)
+    assert texts[0] and texts[0] == texts[1] == texts[2]

@@ -159,7 +159,8 @@ def serve(
 ) -> int:
     """Serve models over HTTP; the first answers requests that name none.
 
-    MODEL is smollm2 (the default), a path to a .gguf file, or hf:user/repo[:QUANT or file]; NAME=MODEL gives it another name.
+    MODEL is smollm2 (the default), a path to a .gguf file or a Hugging Face folder, or hf:user/repo[:QUANT or file]; NAME=MODEL gives it
+    another name.
     """
     from quintet.cli import console, engines, fleet, net, serve, usage
 
@@ -215,8 +216,8 @@ def run(
 ) -> int:
     """Complete a prompt here in the terminal.
 
-    One argument is the prompt, unless it is written like a model (smollm2, hf:..., *.gguf); two are model and prompt. Without a prompt
-    it is read from standard input.
+    One argument is the prompt, unless it is written like a model (smollm2, hf:..., *.gguf, folder/); two are model and prompt. Without
+    a prompt it is read from standard input.
     """
     from quintet.cli import engines, run
 
@@ -235,7 +236,7 @@ def run(
 def pull(model: str, *, offline: bool, quiet: bool) -> None:
     """Fetch a model, or check that the one here is whole.
 
-    MODEL is smollm2 (the default), a path to a .gguf file, or hf:user/repo[:QUANT or file].
+    MODEL is smollm2 (the default), a path to a .gguf file or a Hugging Face folder, or hf:user/repo[:QUANT or file].
     """
     from quintet.cli import models
 
@@ -258,7 +259,7 @@ def list_() -> None:
 def show(model: str, *, ctx_size: int, quantize: Quantize, offline: bool) -> None:
     """Describe a model: sizes, quantisation, memory it needs.
 
-    MODEL is smollm2 (the default), a path to a .gguf file, or hf:user/repo[:QUANT or file].
+    MODEL is smollm2 (the default), a path to a .gguf file or a Hugging Face folder, or hf:user/repo[:QUANT or file].
     """
     from quintet.cli import models
 
