@@ -106,7 +106,7 @@ def test_every_family_opens_with_the_sizes_it_was_written_with(tmp_path: Path, t
     assert (spec.ffn, spec.vocab, spec.tied) == (tiny.ffn, tiny.vocab, tiny.tied)
     assert spec.norm_eps == pytest.approx(1e-5)
     assert {layer.qkv_bias for layer in spec.layers} == {tiny.biased}
-    assert spec.interleaved == (tiny.architecture in ("llama", "granite", "granitemoe", "smollm3"))
+    assert spec.interleaved == (tiny.architecture in ("llama", "mistral3", "granite", "granitemoe", "smollm3"))
     rope = spec.ropes[0]
     assert rope.dim == (tiny.rotated or tiny.head_dim)
     assert rope.base == tiny.rope.get("freq_base", 10000.0)
@@ -128,8 +128,9 @@ def test_tensors_are_the_bytes_that_the_library_reads(tmp_path: Path, tiny: Tiny
     layer |= {"router": "ffn_gate_inp", **{f"{name}_exps": f"ffn_{name}_exps" for name in ("gate", "up", "down")}}
     if tiny.experts[0]:
         layer |= {name: f"ffn_{name}_shexp" for name in ("gate", "up", "down")}
-    if tiny.sinks:
-        layer |= {"sinks": "attn_sinks", "ffn_norm": "post_attention_norm"}
+    layer |= {"sinks": "attn_sinks"}
+    if tiny.norms[1] == "post_attention_norm":
+        layer["ffn_norm"] = "post_attention_norm"
     if tiny.fused:
         layer |= {"q": "attn_qkv", "k": "attn_qkv", "v": "attn_qkv", "gate": "ffn_up"}
     found: dict[str, bytes] = {}  # what is read of each, one after the other
@@ -201,6 +202,7 @@ BAD_KEYS: list[tuple[dict[str, Any], str]] = [
     ({"llama.rope.freq_base": -1.0}, "'llama.rope.freq_base' must be a finite number above 0, got -1.0"),
     ({"llama.rope.dimension_count": 18}, "'llama.rope.dimension_count' must be even and at most the head dimension 16"),
     ({"llama.rope.scaling.type": "longrope"}, "'llama.rope.scaling.type' must be one of none, linear, yarn"),
+    ({"llama.rope.scaling.original_context_length": 1 << 31}, "must be an integer from 1 to 2147483647, got 2147483648"),
     ({"llama.vocab_size": 6}, "'llama.vocab_size' must count as many tokens as 'token_embd.weight' has rows, 5, got 6"),
     ({"tokenizer.ggml.tokens": ["a"]}, "'tokenizer.ggml.tokens' must count as many tokens as 'token_embd.weight' has rows, 5, got 1"),
     ({"llama.expert_count": 8}, "'llama.expert_used_count' is missing"),
