@@ -174,11 +174,16 @@ def check(request: CompletionRequest, asked: Asked, events: Sequence[Event]) -> 
         return
     for choice in range(len(asked.expected)):
         text = "".join(event.text for event in events if isinstance(event, ChoiceDelta) and event.index == choice)
-        whole = b"".join(told[1] for told in asked.expected[choice] if not told[4]).decode()
-        stop = min((at for at in (whole.find(one) for one in request.stop.strings) if at >= 0), default=None)
-        finish = asked.expected[choice][-1][5] if stop is None else Finish.STOP
+        whole, stop, finish = alone_of(request, asked, choice)
         if done[choice].finish is Finish.ABORT:
             if not whole.startswith(text):
                 raise Violation(f"client: choice {choice} begins {text!r}, and alone {whole!r}")
         elif (text, done[choice].finish) != (whole[:stop], finish):
             raise Violation(f"client: choice {choice} is {text!r}, and alone {whole[:stop]!r}")
+
+
+def alone_of(request: CompletionRequest, asked: Asked, choice: int) -> tuple[str, int | None, Finish | None]:
+    """What a choice is alone: all of its text, where its stop string cuts it, and how it ends."""
+    whole = b"".join(told[1] for told in asked.expected[choice] if not told[4]).decode()
+    stop = min((at for at in (whole.find(one) for one in request.stop.strings) if at >= 0), default=None)
+    return whole, stop, asked.expected[choice][-1][5] if stop is None else Finish.STOP

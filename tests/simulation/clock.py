@@ -76,6 +76,12 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.call_later(self.thread_s(), work)
         return future
 
+    def call_soon_threadsafe(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: Any = None
+    ) -> asyncio.Handle:
+        """There is one thread, and it is the loop's."""
+        return self.call_soon(callback, *args, context=context)
+
     def select(self, timeout: float | None) -> list[object]:
         """The base class has nothing to do for so long; ``None``: and no timer."""
         if timeout is None:

@@ -38,6 +38,9 @@ class Fault(enum.StrEnum):
     CALL_OFF = enum.auto()  # aborts one of its sequences
     POISON = enum.auto()  # asks for what kills the engine, or fails in it
     BURST = enum.auto()  # comes with many others at once
+    # the ledger's disk
+    DISK_FULL = enum.auto()
+    DISK_SLOW = enum.auto()
 
 
 CHANCES = {
@@ -60,6 +63,8 @@ CHANCES = {
     Fault.CALL_OFF: (0.02, 0.2),
     Fault.POISON: (0.002, 0.05),
     Fault.BURST: (0.02, 0.2),
+    Fault.DISK_FULL: (0.0005, 0.02),
+    Fault.DISK_SLOW: (0.001, 0.05),
 }
 """The least and the greatest chance of each at every point where it may come."""
 

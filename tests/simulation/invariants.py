@@ -104,7 +104,7 @@ class Watch:
         self.lines: list[tuple[Any, ...]] = []
         self.requests: dict[int, Asked] = {}  # those that have not ended
         self.ends: Counter[str] = Counter()
-        self.deaths = self.poisoned = 0
+        self.deaths = self.poisoned = self.given = 0
         self._dying = False
         self._raised = False  # a step of this worker, by chance
         self._started: set[int] = set()  # requests that this worker has begun with
@@ -153,6 +153,7 @@ class Watch:
     def submitting(self, prepared: Prepared) -> None:
         """The engine is about to be given a request."""
         count = len(prepared.sequences)
+        self.given += 1
         expected = _expected(prepared.sequences)
         asked = Asked(prepared, self._due(self._bound_s), self._loop.time() + AT_LAST_S, expected, [0] * count, set(range(count)))
         self.requests[prepared.request_id] = asked

@@ -16,6 +16,10 @@ from quintet.backends.native.front.supervisor import Supervisor
 from quintet.backends.native.schedule.kv import KvCache
 from quintet.backends.native.schedule.queues import Queues
 from quintet.backends.native.schedule.waiting import WaitingQueue
+from quintet.keys.limits import Lease
+from quintet.ledger.writer import Writer
+from quintet.server.accounts import Account
+from quintet.server.sse import SlowAnswer
 
 WORLDS = 25
 """In so many a fault must be found."""
@@ -93,6 +97,38 @@ def tells_the_last_event_again(real: Any) -> Any:
     return push
 
 
+def keeps_a_place_of_a_completion_that_has_ended(_: Any) -> Any:
+    return lambda self, *how: self._let_go()
+
+
+def keeps_tokens_that_were_held(_: Any) -> Any:
+    return lambda self: self._held.clear()
+
+
+def loses_rows_while_the_disk_is_full(real: Any) -> Any:
+    def fail(self: Writer, rows: Any, error: Any) -> None:
+        real(self, rows, error)
+        self._pending.clear()
+
+    return fail
+
+
+def leaves_a_row_open_when_a_client_leaves(real: Any) -> Any:
+    def close(self: Account, entry: Any, failure: Any) -> None:
+        if failure is None:
+            real(self, entry, failure)
+
+    return close
+
+
+def sends_the_end_twice(real: Any) -> Any:
+    async def end(self: SlowAnswer, data: bytes) -> None:
+        await real(self, data)
+        await real(self, b"")
+
+    return end
+
+
 FAULTS: list[tuple[int, Any, str, Callable[[Any], Any], str]] = [
     (0, Queues, "preempt", keeps_a_page_of_what_is_preempted, "pages"),
     (0, KvCache, "writable", writes_to_a_shared_page, "bytes"),
@@ -105,6 +141,11 @@ FAULTS: list[tuple[int, Any, str, Callable[[Any], Any], str]] = [
     (2, Suspects, "blocked", blocks_nobody, "quarantine"),
     (0, Statistics, "died", forgets_what_a_dead_worker_counted, "counts"),
     (0, Supervisor, "_died", is_ready_as_soon_as_it_is_started_again, "states"),
+    (4, Lease, "__exit__", keeps_a_place_of_a_completion_that_has_ended, "limits"),
+    (4, Lease, "_let_go", keeps_tokens_that_were_held, "limits"),
+    (33, Writer, "_fail", loses_rows_while_the_disk_is_full, "ledger"),
+    (4, Account, "close", leaves_a_row_open_when_a_client_leaves, "ledger"),
+    (4, SlowAnswer, "end", sends_the_end_twice, "http"),
 ]
 """The first seed that shows it, the code, what is wrong with it, and the promise."""
 

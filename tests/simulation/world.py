@@ -1,5 +1,7 @@
 """One simulated world: a server's engine, its clients and all that goes wrong between them, out of one seed.
 
+In every fourth world they ask over HTTP, the real application with keys, limits and a ledger (``served``, ``visitors``).
+
 What is real: the service, the preparer, the engine's verbs, requests in flight, supervisor, watchdog, link, codec, worker, scheduler, page
 table, prefix cache, drafts, stepper and samplers. What is simulated: time (``clock``), the process and the socket to it (``link``), the
 model's arithmetic (``model``) and who asks (``client``). Nothing else is random: the same seed is the same world, to the last event.
@@ -14,8 +16,9 @@ import itertools
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 from typing import Any
 from unittest.mock import patch
@@ -27,6 +30,8 @@ from tests.simulation.invariants import Watch, WatchedEngine, WatchedStream
 from tests.simulation.link import Machine, SimulatedConnection
 from tests.simulation.model import CONTEXT, TOKENIZER
 from tests.simulation.scheduling import WatchedQueue
+from tests.simulation.served import Served, Settings, simulated
+from tests.simulation.visitors import Visitors
 
 from quintet.backends.base import State
 from quintet.backends.native.core.loader import PAGE
@@ -62,6 +67,7 @@ class Setting:
     token_s: float
     drained: int
     fragile: bool
+    served: bool
 
     @classmethod
     def draw(cls, random: Random) -> Setting:
@@ -80,7 +86,17 @@ class Setting:
         step_s = 10 ** random.uniform(-3, -1)
         clients = random.choice([2, 8, 16, 24, 32])
         think_s = step_s * random.choice([0.3, 3, 30])
-        return cls(config, tenants, clients, think_s, step_s, step_s / 50, random.choice([0, 0, 20]), random.random() < 0.02)
+        return cls(
+            config,
+            tenants,
+            clients,
+            think_s,
+            step_s,
+            step_s / 50,
+            random.choice([0, 0, 20]),
+            random.random() < 0.02,
+            random.random() < 0.25,
+        )
 
     @property
     def bound_s(self) -> float:
@@ -140,39 +156,40 @@ class World:
         machine = Machine(
             self._loop, self.chance, self.watch, self.chance.stream("links"), setting.step_s, setting.token_s, setting.fragile
         )
-        with _simulated(machine):
+        with _simulated(machine), simulated(self._loop, self.chance, self.watch) if setting.served else nullcontext() as file:
             try:
-                self._loop.run(self._main())
+                self._loop.run(self._main(file))
             except StuckError as error:
                 raise Violation(f"time: {error}") from error
 
-    async def _main(self) -> None:
+    async def _main(self, file: Path | None) -> None:
+        """``file``: where the ledger may be, if there is a server."""
         setting, watch, loop = self.setting, self.watch, self._loop
         watch.engine = engine = WatchedEngine(
             watch, WatchedLink(watch, setting.config), setting.config, clock=loop.time, memory=lambda: (1 << 40, 1 << 40)
         )
-        guides = GuideCheck()
-        clients = Clients(
-            loop,
-            self.chance,
-            watch,
-            engine,
-            Service(engine, Preparer(engine, guides, FairExecutor()), loop.time),
-            Requests(self.chance.stream("requests"), setting.tenants),
-            self.chance.stream("clients"),
-            setting.think_s,
-        )
+        requests, random = Requests(self.chance.stream("requests"), setting.tenants), self.chance.stream("clients")
+        guides, clients, visitors = GuideCheck(), None, None
+        if file is None:
+            service = Service(engine, Preparer(engine, guides, FairExecutor()), loop.time)
+            clients = Clients(loop, self.chance, watch, engine, service, requests, random, setting.think_s)
+        else:
+            settings = Settings.draw(self.chance.stream("server"), setting.tenants, setting.bound_s)
+            served = Served(loop, engine, settings, self.chance.stream("seeds"), file)
+            visitors = Visitors(loop, self.chance, watch, served, requests, random, setting.think_s)
+        asking = clients or visitors
+        assert asking is not None
         self._look()
         while engine.health().state is State.LOADING and not setting.fragile:
             await asyncio.sleep(0.1)
-        await clients.run(setting.clients, self._requests - setting.drained)
+        await asking.run(setting.clients, self._requests - setting.drained)
         if setting.drained:
-            last = asyncio.create_task(clients.run(setting.clients, setting.drained))
+            last = asyncio.create_task(asking.run(setting.clients, setting.drained))
             await asyncio.sleep(setting.step_s * 10)
             engine.drain()
             watch.trace("drains")
             await last
-        await self._end(engine)
+        await self._end(engine, visitors)
         self._looks.cancel()
         await guides.close()
 
@@ -180,7 +197,7 @@ class World:
         self.watch.check_ages()
         self._looks = self._loop.call_later(LOOK_S, self._look)
 
-    async def _end(self, engine: WatchedEngine) -> None:
+    async def _end(self, engine: WatchedEngine, visitors: Visitors | None) -> None:
         """Everything ends of itself, and nothing is left."""
         while engine.live:
             await asyncio.sleep(1.0)
@@ -188,9 +205,13 @@ class World:
         child = engine._supervisor._link._child  # type: ignore[attr-defined]
         if child is not None and child.process.worker is not None:
             child.process.worker.check()
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(60.0 if visitors else 1.0)  # for what ends after its client has left
         self.watch.closing = True
         await engine.close()
+        if visitors is not None:
+            await visitors.served.registry.close()
+            visitors.served.ledger.close()
+            visitors.served.check(self.watch.given, visitors.whole)
         work = engine._in_flight
         if work._in_flight or work._lives or self.watch.requests:
             raise Violation("leaks: the front holds a request when all have ended")

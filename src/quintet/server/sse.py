@@ -73,11 +73,11 @@ class SlowAnswer:
 
     async def _keep_alive(self) -> None:
         while True:
-            silence = self._loop.time() - self._written
-            if silence >= self._interval:
+            due, now = self._written + self._interval, self._loop.time()
+            if now >= due:
                 await self.write(self._form.filler)
             else:
-                await asyncio.sleep(self._interval - silence)
+                await asyncio.sleep(due - now)
 
     async def _still(self) -> None:
         if self._beat is not None:
