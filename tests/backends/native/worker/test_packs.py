@@ -65,6 +65,30 @@ def test_what_the_system_maps_by_small_pages_is_copied(
         assert len(copies) == expected
 
 
+def test_a_pack_tells_how_far_it_is_read(model: Path, cache: PackCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packing, "PIECES", 4)
+    for _ in range(2):
+        told: list[float] = []
+        weights.load_weights(model, 1, 64, "", told.append, cache)
+        assert told == sorted(told)
+        assert len(told) >= 3
+        assert told[-1] == 1
+
+
+def test_a_disk_that_gives_back_other_bytes_than_were_written_is_not_used(
+    model: Path, cache: PackCache, loads: Loads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = os.pwritev
+
+    def broken(file: int, views: list[memoryview], at: int) -> int:
+        return write(file, [views[0][:-1], bytes([views[0][-1] ^ 1]), *views[1:]] if len(views) > 1 else views, at)
+
+    monkeypatch.setattr(os, "pwritev", broken)
+    assert loads.load(model, cache) == loads.load(model, None)
+    loads.load(model, cache)
+    assert loads.warnings == ["the packed weights of small.gguf are not kept: what was written there reads differently"]
+
+
 def test_files_and_folder_are_for_their_owner_alone(model: Path, cache: PackCache, loads: Loads) -> None:
     loads.load(model, cache)
     assert Path(cache.folder).stat().st_mode & 0o777 == 0o700

@@ -12,20 +12,17 @@ import numpy as np
 
 from quintet.backends.native.core.types import U8
 
-_POPULATE_READ = 22  # MADV_POPULATE_READ, Linux 5.14
-
 
 def mapped(file: int, size: int, *, whole: bool) -> U8:
     """The first ``size`` bytes of a file: read-only, shared with every process that maps it, and mapped as long as somebody looks at them.
 
     Args:
-        whole: all of it will be read, and stay: by huge pages. Else it comes in as it is read, and no more than that.
+        whole: all of it will be read, and stay: by huge pages. Else no more comes in than what is read.
     """
     pages = mmap.mmap(file, size, access=mmap.ACCESS_READ)
     if whole:
         with contextlib.suppress(AttributeError, OSError):  # what cannot be had is not needed
             pages.madvise(mmap.MADV_HUGEPAGE)
-            pages.madvise(_POPULATE_READ)
     return np.frombuffer(pages, np.uint8)
 
 

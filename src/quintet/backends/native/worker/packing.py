@@ -40,6 +40,9 @@ PART = 256 << 20
 MOST_IN_PART = 400
 """Tensors; the system takes so many pieces, and as many gaps, in one go."""
 
+PIECES = 128
+"""Pieces that are looked at before it is said how far that got."""
+
 HUGE = 0.9
 """Share of a mapping below which it is copied."""
 
@@ -82,7 +85,7 @@ class Packing:
         pack = self._find()
         if pack is not None:
             try:
-                return self._take(pack), pack.directory.digest
+                return self._take(pack, progress), pack.directory.digest
             except (UnusableError, ValueError) as error:
                 _log.warning("%s %s; the weights are packed again", self._packs.path / pack.name, error)
                 self._packs.drop(pack.name)
@@ -110,24 +113,27 @@ class Packing:
             self._packs.renew(pack, new)
         return pack
 
-    def _take(self, pack: Pack) -> NativeRunner:
+    def _take(self, pack: Pack, progress: Callable[[float], None]) -> NativeRunner:
         of, fits = pack.directory, self._fits()
         if not fits and not pack.stamped:
             raise UnusableError("was not written to its end, or was changed since")
         data = mapped(pack.file, of.end, whole=fits)
         if fits:
-            self._verify(of, data)
+            self._verify(of, data, progress)
         runner = self._give(of, data, fits=fits)
         self._packs.used(pack)
         if not pack.stamped:
             self._settle(pack.file, of)
         return runner
 
-    def _verify(self, of: Directory, data: U8) -> None:
+    def _verify(self, of: Directory, data: U8, progress: Callable[[float], None]) -> None:
+        """Some at a time: all may come from a slow disk, and a start of which nothing is heard for long is taken for one that hangs."""
         pieces = [piece for tensor in of.tensors for piece in _pieces(tensor.start, tensor.size)]
-        found = checksums(self._cpu, data, pieces)
-        if found.tolist() != [one for tensor in of.tensors for one in tensor.sums]:
-            raise UnusableError("is damaged")
+        sums = [one for tensor in of.tensors for one in tensor.sums]
+        for at in range(0, len(pieces), PIECES):
+            if checksums(self._cpu, data, pieces[at : at + PIECES]).tolist() != sums[at : at + PIECES]:
+                raise UnusableError("is damaged")
+            progress(min(1.0, (at + PIECES) / len(pieces)))
 
     def _give(self, of: Directory, data: U8, *, fits: bool) -> NativeRunner:
         if fits and on_huge_pages(data) < HUGE and 2 * of.size < machine.memory_available():
@@ -146,12 +152,21 @@ class Packing:
             stamp = time.time_ns() // STAMP_NS * STAMP_NS
             of = Directory(self._kind, digest(), sources, settled, stamp, tuple(tensors))
             write(draft.file, of)
-            fits = self._fits()
-            runner = self._give(of, mapped(draft.file, of.end, whole=fits), fits=fits)
+            runner = self._read_back(of, draft.file, progress)
             if self._sources() == sources:  # else nobody knows what was packed
                 draft.keep(self._name(of.digest))
                 self._settle(draft.file, of)
         return runner, of.digest
+
+    def _read_back(self, of: Directory, file: int, progress: Callable[[float], None]) -> NativeRunner:
+        fits = self._fits()
+        data = mapped(file, of.end, whole=fits)
+        try:
+            if fits:
+                self._verify(of, data, lambda _: progress(1.0))
+        except UnusableError:
+            raise OSError("what was written there reads differently") from None
+        return self._give(of, data, fits=fits)
 
     def _write_tensors(self, file: int, parts: Sequence[list[str]], progress: Callable[[float], None]) -> list[Tensor]:
         written: list[Tensor] = []
