@@ -32,12 +32,13 @@ CLEAR = 0.006
 KINDS = 20
 """Different tokens that a greedy text has at least: one token again and again would not see where it stands."""
 
-COMMON: dict[str, Any] = {"num_hidden_layers": 3, "vocab_size": 277, "max_position_embeddings": 2048, "rms_norm_eps": 1e-5}
+COMMON: dict[str, Any] = {"num_hidden_layers": 3, "vocab_size": 277, "max_position_embeddings": 2048}
 COMMON |= {"tie_word_embeddings": False, "bos_token_id": 263, "eos_token_id": 263, "pad_token_id": None}
 LLAMA_3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "rope_theta": 10000.0}
 CAPS = {"attn_logit_softcapping": 5.0, "final_logit_softcapping": 8.0}
 GRANITE = {"attention_multiplier": 0.11, "embedding_multiplier": 1.7, "residual_multiplier": 0.4, "logits_scaling": 0.7}
+MSCALE = {"rope_theta": 1000000.0, "mscale": 1.0, "mscale_all_dim": 0.7, "llama_4_scaling_beta": 0.4}
 LONG = {"rope_type": "longrope", "rope_theta": 10000.0, "partial_rotary_factor": 0.75}
 
 
@@ -101,6 +102,15 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "olmoe": ("olmoe", {**sizes(96, 3, 3, 64), "num_experts": 9, "num_experts_per_tok": 3, "norm_topk_prob": False}),
+    "gpt_oss": (
+        "gpt_oss",
+        {
+            **sizes(96, 4, 2, 64, 48), "num_local_experts": 7, "num_experts_per_tok": 3, "sliding_window": 17,
+            "rope_parameters": {**YARN, "rope_theta": 150000.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False},
+        },
+    ),
+    "ministral3": ("ministral3", {**sizes(96, 4, 2, 224, 48), "rope_parameters": {**YARN, **MSCALE}}),
+    "starcoder2": ("starcoder2", {**sizes(160, 5, 1, 352), "tie_word_embeddings": True, "sliding_window": 31}),
     "smollm3": ("smollm3", {**sizes(96, 3, 1, 224), "num_hidden_layers": 5, "tie_word_embeddings": True}),
 }  # fmt: skip
 """Of each model: the config's ``model_type`` and what it says beyond ``COMMON``."""
@@ -109,7 +119,8 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
 def record(name: str, folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """The model's entry of the record, and its answers."""
     kind, settings = CONFIGS[name]
-    config = transformers.AutoConfig.for_model(kind, **{**COMMON, **settings})
+    epsilon = "norm_epsilon" if kind == "starcoder2" else "rms_norm_eps"
+    config = transformers.AutoConfig.for_model(kind, **{**COMMON, epsilon: 1e-5, **settings})
     config.save_pretrained(folder)
     blank = transformers.AutoModelForCausalLM.from_config(config)
     blank.save_pretrained(folder)
@@ -168,13 +179,16 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             entries[name], found = record(name, Path(folder))
         arrays |= {f"{name}.{key}": value for key, value in found.items()}
-    entries = {name: entries[name] for name in CONFIGS if name in entries}
-    kept = {key: value for key, value in arrays.items() if key.rpartition(".")[0] in entries}
-    lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(entry)}" for name, entry in entries.items())
-    head = {"torch": torch.__version__, "transformers": transformers.__version__}
-    MODELS.write_text(f'{{"versions": {json.dumps(head)},\n"models": {{\n{lines}\n}}}}\n')
-    np.savez_compressed(ANSWERS, **kept)
+        keep(entries, arrays)
     print(f"{ANSWERS.stat().st_size + MODELS.stat().st_size} bytes", file=sys.stderr)
+
+
+def keep(entries: dict[str, Any], arrays: dict[str, Any]) -> None:
+    """Write the record, in the order of ``CONFIGS``."""
+    versions = {"torch": torch.__version__, "transformers": transformers.__version__}
+    lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(entries[name])}" for name in CONFIGS if name in entries)
+    MODELS.write_text(f'{{"versions": {json.dumps(versions)},\n"models": {{\n{lines}\n}}}}\n')
+    np.savez_compressed(ANSWERS, **{key: value for key, value in arrays.items() if key.rpartition(".")[0] in CONFIGS})
 
 
 if __name__ == "__main__":

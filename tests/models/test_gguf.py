@@ -201,6 +201,7 @@ BAD_KEYS: list[tuple[dict[str, Any], str]] = [
     ({"llama.rope.freq_base": -1.0}, "'llama.rope.freq_base' must be a finite number above 0, got -1.0"),
     ({"llama.rope.dimension_count": 18}, "'llama.rope.dimension_count' must be even and at most the head dimension 16"),
     ({"llama.rope.scaling.type": "longrope"}, "'llama.rope.scaling.type' must be one of none, linear, yarn"),
+    ({"llama.rope.scaling.original_context_length": 1 << 31}, "must be an integer from 1 to 2147483647, got 2147483648"),
     ({"llama.vocab_size": 6}, "'llama.vocab_size' must count as many tokens as 'token_embd.weight' has rows, 5, got 6"),
     ({"tokenizer.ggml.tokens": ["a"]}, "'tokenizer.ggml.tokens' must count as many tokens as 'token_embd.weight' has rows, 5, got 1"),
     ({"llama.expert_count": 8}, "'llama.expert_used_count' is missing"),

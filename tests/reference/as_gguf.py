@@ -20,10 +20,11 @@ ARCHITECTURES = {
     "llama": "llama", "mistral": "llama", "mixtral": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "qwen3_moe": "qwen3moe", "gemma": "gemma",
     "gemma2": "gemma2", "gemma3_text": "gemma3", "phi3": "phi3", "granite": "granite", "granitemoe": "granitemoe",
     "granitemoeshared": "granitemoe", "olmo2": "olmo2", "olmo3": "olmo2", "olmoe": "olmoe", "smollm3": "smollm3",
+    "gpt_oss": "gpt-oss", "ministral3": "mistral3", "starcoder2": "starcoder2",
 }  # fmt: skip
 """``model_type`` of a config.json -> GGUF's architecture."""
 
-INTERLEAVED = ("llama", "granite", "granitemoe", "smollm3")
+INTERLEAVED = ("llama", "mistral3", "granite", "granitemoe", "smollm3")
 """Architectures whose files have the two numbers of a rotated pair side by side, where transformers has them half a head apart."""
 
 NAMES = {
@@ -36,19 +37,21 @@ NAMES = {
     "block_sparse_moe.input_linear": "ffn_{}_exps", "block_sparse_moe.output_linear": "ffn_down_exps",
     "shared_mlp.input_linear": "ffn_{}_shexp", "shared_mlp.output_linear": "ffn_down_shexp",
     "gate_proj": "ffn_gate_exps", "up_proj": "ffn_up_exps", "down_proj": "ffn_down_exps",
+    "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down", "mlp.router": "ffn_gate_inp",
     "w1": "ffn_gate_exps", "w3": "ffn_up_exps", "w2": "ffn_down_exps",
 }  # fmt: skip
 """Names of modules, those of a layer without its prefix, those of an expert without both; ``{}``: gate and up, one after the other."""
 
 AROUND = {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm"}
 AROUND |= {"post_feedforward_layernorm": "post_ffw_norm"}
-"""The same of models with norms after attention and feed-forward part."""
+"""The same of models with norms after attention and feed-forward part, and of gpt-oss, where the first one has only the name."""
 
 KEYS = {
     "num_hidden_layers": "block_count", "hidden_size": "embedding_length", "intermediate_size": "feed_forward_length",
     "vocab_size": "vocab_size", "max_position_embeddings": "context_length", "num_attention_heads": "attention.head_count",
     "num_key_value_heads": "attention.head_count_kv",
-    "rms_norm_eps": "attention.layer_norm_rms_epsilon", "sliding_window": "attention.sliding_window",
+    "rms_norm_eps": "attention.layer_norm_rms_epsilon", "norm_epsilon": "attention.layer_norm_epsilon",
+    "sliding_window": "attention.sliding_window",
     "attn_logit_softcapping": "attn_logit_softcapping", "final_logit_softcapping": "final_logit_softcapping",
     "attention_multiplier": "attention.scale", "embedding_multiplier": "embedding_scale", "residual_multiplier": "residual_scale",
     "logits_scaling": "logit_scale", "num_local_experts": "expert_count", "num_experts": "expert_count",
@@ -57,21 +60,27 @@ KEYS = {
 }  # fmt: skip
 """What is said in one word on both sides, where a config says it."""
 
-FLOATS = ("layer_norm_rms_epsilon", "softcapping", "scale")
+FLOATS = ("epsilon", "softcapping", "scale")
 """Ends of the keys whose values are floats even if they look like integers."""
+
+
+def has_file(tiny: TinyModel) -> bool:
+    """Whether a GGUF file can say all that the config does: llama.cpp's llama has no windows."""
+    return not (tiny.config.get("sliding_window") and ARCHITECTURES[tiny.config["model_type"]] == "llama")
 
 
 def write_gguf(path: Path, tiny: TinyModel, kind: Type = Type.F32) -> Path:
     """Write the model with matrices of type ``kind``, and return ``path``."""
     architecture = ARCHITECTURES[tiny.config["model_type"]]
     writer = gguf.GGUFWriter(path, architecture)
-    writer.add_name(tiny.name)
+    writer.add_name("tiny")  # llama.cpp takes a name that tells of Phi 3 for a vocabulary of its
     for key, value in keys(tiny.config).items():
         put = {float: writer.add_float32, int: writer.add_uint32, str: writer.add_string}[type(value)]
         put(f"{architecture}.{key}", value)  # type: ignore[operator]
     add_tokenizer(writer, TinySpec(tiny.name, architecture, vocab=tiny.config["vocab_size"]))
     for name, values in tensors(tiny):
-        used = kind if values.ndim > 1 and "ffn_gate_inp" not in name else Type.F32
+        matrix = values.ndim > 1 and name.endswith("weight") and "ffn_gate_inp" not in name
+        used = kind if matrix else Type.F32
         writer.add_tensor(name, gguf.quants.quantize(values, used), raw_dtype=used)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -86,7 +95,9 @@ def keys(config: dict[str, Any]) -> dict[str, int | float | str]:
     found = {key: float(value) if key.endswith(FLOATS) else value for key, value in found.items()}
     head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     if ARCHITECTURES[config["model_type"]] == "llama":
-        found.pop("attention.sliding_window", None)  # llama.cpp has no windows in these
+        found.pop("attention.sliding_window", None)
+    if config["model_type"] == "gpt_oss":
+        found["expert_feed_forward_length"] = config["intermediate_size"]
     if config.get("head_dim"):
         found |= {"attention.key_length": head_dim, "attention.value_length": head_dim}
     return found | _rope_keys(config, config["rope_parameters"], head_dim)
@@ -101,6 +112,9 @@ def _rope_keys(config: dict[str, Any], rope: dict[str, Any], head_dim: int) -> d
         found["rope.scaling.type"] = kind
     if kind in ("linear", "yarn"):
         found["rope.scaling.factor"] = float(rope["factor"])
+    for name, key in (("mscale_all_dim", "rope.scaling.yarn_log_multiplier"), ("llama_4_scaling_beta", "attention.temperature_scale")):
+        if name in rope:
+            found[key] = float(rope[name])
     if kind in ("yarn", "longrope"):
         found["rope.scaling.original_context_length"] = original
     if kind == "longrope":
@@ -111,7 +125,7 @@ def _rope_keys(config: dict[str, Any], rope: dict[str, Any], head_dim: int) -> d
 def tensors(tiny: TinyModel) -> Iterator[tuple[str, F32]]:
     """Tensors by GGUF's names, experts' as one [E, rows, columns]."""
     architecture = ARCHITECTURES[tiny.config["model_type"]]
-    names = NAMES | AROUND if architecture in ("gemma2", "gemma3", "olmo2") else NAMES
+    names = NAMES | AROUND if architecture in ("gemma2", "gemma3", "olmo2", "gpt-oss") else NAMES
     experts: dict[str, list[F32]] = {}
     drawn = tiny.tensors()
     for name in sorted(drawn, key=_numbered):
@@ -119,6 +133,9 @@ def tensors(tiny: TinyModel) -> Iterator[tuple[str, F32]]:
         module, _, kind = name.rpartition(".")
         found = re.fullmatch(r"model\.layers\.(\d+)\.(?:.*\.experts\.(\d+)\.)?(.*)", module)
         layer, expert, module = found.groups() if found else (None, None, module)
+        if kind not in ("weight", "bias"):
+            yield from _named_otherwise(f"blk.{layer}.", kind, values)
+            continue
         target = f"{names[module]}.{kind}" if layer is None else f"blk.{layer}.{names[module]}.{kind}"
         if expert is not None:
             experts.setdefault(target, []).append(values)
@@ -130,6 +147,18 @@ def tensors(tiny: TinyModel) -> Iterator[tuple[str, F32]]:
     for target, matrices in experts.items():
         yield target, np.stack(matrices)
     yield from _rope_tensors(tiny.config["rope_parameters"], tiny.config)
+
+
+def _named_otherwise(prefix: str, kind: str, values: F32) -> Iterator[tuple[str, F32]]:
+    """gpt-oss: experts' matrices [E, columns, rows], those of gate and up row by row, and the sinks."""
+    if kind == "sinks":
+        yield f"{prefix}attn_sinks.weight", values
+        return
+    matrix, suffix = kind.removesuffix("_bias"), "bias" if kind.endswith("_bias") else "weight"
+    rows = values if suffix == "bias" else values.swapaxes(-1, -2)
+    parts = {"down": rows} if matrix == "down_proj" else {"gate": rows[:, ::2], "up": rows[:, 1::2]}
+    for part, own in parts.items():
+        yield f"{prefix}ffn_{part}_exps.{suffix}", np.ascontiguousarray(own)
 
 
 def _numbered(name: str) -> list[int | str]:

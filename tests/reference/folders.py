@@ -90,7 +90,7 @@ def write_folder(folder: Path, path: Path, *, shards: int = 1, fused: bool = Fal
     source = Source(path)
     config = {**_config(source), **(changes or {})}
     (folder / "config.json").write_text(json.dumps({key: value for key, value in config.items() if value is not None}))
-    _write_tokenizer(folder, source)
+    write_tokenizer(folder, source)
     tensors = dict(_tensors(source, fused))
     if shards == 1:
         write_safetensors(folder / "model.safetensors", tensors)
@@ -274,7 +274,8 @@ def _joined(first: Raw, second: Raw) -> Raw:
 # --- the tokenizer
 
 
-def _write_tokenizer(folder: Path, source: Source) -> None:
+def write_tokenizer(folder: Path, source: Source) -> None:
+    """tokenizer.json and what goes with it, of a GGUF file's byte-level vocabulary."""
     tokens, types = source.tokenizer("tokens"), source.tokenizer("token_type")
     merges = [merge.split(" ") for merge in source.tokenizer("merges")]
     vocabulary = {token: i for i, (token, type_) in enumerate(zip(tokens, types, strict=True)) if type_ == 1}

@@ -43,7 +43,7 @@ class Experts:
 
     Args:
         normalise: see ``ExpertSpec``.
-        own_width: the file says their width, ``expert_feed_forward_length``; else it is that of a dense model.
+        own_width: the file must say their width, ``expert_feed_forward_length``; elsewhere, if it does not, it is that of a dense model.
         always: there is no model of the architecture without them.
     """
 

@@ -88,7 +88,7 @@ class Metadata:
             raise self.error(key, "must be a boolean", value)
         return value
 
-    def integer(self, key: str, default: int | None = None, low: int = 1, high: int = 1 << 31) -> int:
+    def integer(self, key: str, default: int | None = None, low: int = 1, high: int = (1 << 31) - 1) -> int:
         """An integer in ``[low, high]``."""
         value = default if default is not None and key not in self else self.get(key)
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:

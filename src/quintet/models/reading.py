@@ -180,9 +180,7 @@ class _Reading:
         if not count:
             return None
         used = meta.integer(self._key("expert_used_count"), high=min(count, MAX_USED))
-        width = self._sizes["ffn"]
-        if ways.own_width:
-            width = meta.integer(self._key("expert_feed_forward_length"), high=1 << 22)
+        width = meta.integer(self._key("expert_feed_forward_length"), None if ways.own_width else self._sizes["ffn"], high=1 << 22)
         shared = meta.integer(self._key("expert_shared_feed_forward_length"), 0, low=0, high=1 << 22)
         return ExpertSpec(count, used, width, shared, ways.normalise)
 
