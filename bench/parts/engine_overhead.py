@@ -45,7 +45,7 @@ VOCAB, CONTEXT, ROW = 257, 8192, 16
 class NoModel:
     """A runner that computes nothing: every hidden row and every logit is 0."""
 
-    vocab, context, page_bytes, row_bytes = VOCAB, CONTEXT, 64, ROW
+    vocab, context, window, page_bytes, row_bytes = VOCAB, CONTEXT, 0, 64, ROW
 
     def __init__(self) -> None:
         self._rows = np.zeros((4096, ROW), np.uint8)

@@ -30,6 +30,7 @@ RopeParams rope_from(const nb::dict& d) {
   r.attn_factor = field<double>(d, "attn_factor");
   r.beta_fast = field<double>(d, "beta_fast");
   r.beta_slow = field<double>(d, "beta_slow");
+  r.log_multiplier = field<double>(d, "log_multiplier");
   r.truncate = field<bool>(d, "truncate");
   r.freq_factors = field<std::vector<float>>(d, "freq_factors");
   return r;
@@ -53,10 +54,13 @@ LayerConfig layer_from(const nb::dict& d) {
   l.qkv_bias = field<bool>(d, "qkv_bias");
   l.o_bias = field<bool>(d, "o_bias");
   l.ffn_bias = field<bool>(d, "ffn_bias");
+  l.gated = field<bool>(d, "gated");
   l.sinks = field<bool>(d, "sinks");
   l.rope = field<int>(d, "rope");
   l.window = field<int>(d, "window");
   l.attn_scale = field<float>(d, "attn_scale");
+  l.temperature = field<float>(d, "temperature");
+  l.temperature_length = field<int>(d, "temperature_length");
   l.attn_cap = field<float>(d, "attn_cap");
   l.residual_scale = field<float>(d, "residual_scale");
   l.activation =
@@ -75,6 +79,7 @@ Config config_from(const nb::dict& d) {
   c.ffn = field<int>(d, "ffn");
   c.vocab = field<int>(d, "vocab");
   c.norm_eps = field<float>(d, "norm_eps");
+  c.layer_norm = field<bool>(d, "layer_norm");
   c.tied = field<bool>(d, "tied");
   c.interleaved = field<bool>(d, "interleaved");
   c.embed_scale = field<float>(d, "embed_scale");

@@ -43,7 +43,7 @@ template <int... Sizes> inline void float_tile(const Packed& w, int tile, const 
                                                size_t y_stride, bool accumulate) {
   auto all = [&]<Format f>() {
     in_passes<Sizes...>(m, [&]<int R>(int r, bool last) {
-      const auto pass = last && r > 0 ? float_rows<R, f, true> : float_rows<R, f, false>;
+      const auto pass = last ? float_rows<R, f, true> : float_rows<R, f, false>;
       pass(w, tile, x + size_t(r) * x_stride, x_stride, y + size_t(r) * y_stride, y_stride, accumulate);
     });
   };

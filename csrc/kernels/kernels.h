@@ -45,6 +45,7 @@ struct Kernels {
   void (*quantize_block)(const float* x, int k, int block, uint8_t* row);  // 32 floats into block `block` of a row of k
   void (*quantize_row)(const float* x, int k, uint8_t* out);
   void (*rms_norm)(const float* x, const float* weight, int n, float eps, float* out);
+  void (*layer_norm)(const float* x, const float* weight, const float* bias, int n, float eps, float* out);
   void (*attend)(const AttendArgs& a);
   void (*silu_mul)(const float* gate, const float* up, int n, float* out);         // out = silu(gate) * up, n a multiple of 16
   void (*gelu_mul)(const float* gate, const float* up, int n, float* out);         // out = gelu(gate) * up, in gelu's tanh form

@@ -80,7 +80,7 @@ template <int R, bool Fetch> void rows(const Packed& w, int tile, const uint8_t*
 }
 
 void gemm_tile(const Packed& w, int tile, const uint8_t* x, size_t x_stride, int m, float* y, size_t y_stride, bool accumulate) {
-  if (is_float(w.format)) return float_tile<12, 8, 4, 2, 1>(w, tile, x, x_stride, m, y, y_stride, accumulate);
+  if (is_float(w.format)) return float_tile<8, 7, 6, 5, 4, 3, 2, 1>(w, tile, x, x_stride, m, y, y_stride, accumulate);
   // One pass for up to 8 rows, whatever their number: a step's rows of one expert are few. The last one fetches the next tile, also of 4 bits and
   // after a single pass: these CPUs do not see such tiles coming (docs/decisions/0026-experts.md).
   in_passes<8, 7, 6, 5, 4, 3, 2, 1>(m, [&]<int R>(int r, bool last) {

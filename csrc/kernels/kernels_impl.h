@@ -68,6 +68,19 @@ void rms_norm(const float* x, const float* weight, int n, float eps, float* out)
   for (int i = 0; i < n; i += 16) V::store(out + i, V::mul(V::mul(V::load(x + i), s), V::load(weight + i)));
 }
 
+void layer_norm(const float* x, const float* weight, const float* bias, int n, float eps, float* out) {
+  F sum = V::set1(0.0f), squares = sum;
+  for (int i = 0; i < n; i += 16) sum = V::add(sum, V::load(x + i));
+  const F mean = V::set1(V::hsum(sum) / float(n));
+  for (int i = 0; i < n; i += 16) {
+    const F d = V::sub(V::load(x + i), mean);
+    squares = V::fma(d, d, squares);
+  }
+  const F s = V::set1(1.0f / std::sqrt(V::hsum(squares) / float(n) + eps));
+  for (int i = 0; i < n; i += 16)
+    V::store(out + i, V::fma(V::mul(V::sub(V::load(x + i), mean), s), V::load(weight + i), V::load(bias + i)));
+}
+
 void silu_mul(const float* gate, const float* up, int n, float* out) {
   const F one = V::set1(1.0f), zero = V::set1(0.0f), low = V::set1(-80.0f);
   for (int i = 0; i < n; i += 16) {
@@ -250,10 +263,9 @@ void row_exp(const float* x, int n, float max, float scale, float* out) {
 void attend(const AttendArgs& a);  // attend.h
 
 constexpr Kernels table(const char* name, decltype(Kernels::gemm_tile) gemm_tile) {
-  return {name,        gemm_tile,         quantize_block, quantize_row, rms_norm, attend,
-          silu_mul,    gelu_mul,          swiglu_oai_mul, soft_cap,     add,      add_scaled,
-          dots,        scale_row,         rope,           to_half,      row_max,  row_max_checked,
-          row_sum_exp, row_sum_exp_times, row_moments,    row_exp};
+  return {name,     gemm_tile,      quantize_block,  quantize_row, rms_norm,          layer_norm,  attend,    silu_mul,
+          gelu_mul, swiglu_oai_mul, soft_cap,        add,          add_scaled,        dots,        scale_row, rope,
+          to_half,  row_max,        row_max_checked, row_sum_exp,  row_sum_exp_times, row_moments, row_exp};
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Model: what attention does beside the product: norms, rotation and storing of keys and values, and the rows' way over the pages.
 #include <algorithm>
 #include <cmath>
+#include "kernels/scalar_math.h"
 #include "model/model.h"
 #include "model/pass.h"
 
@@ -34,7 +35,9 @@ void Model::rotate_and_store(Pass& p, int l, int r) {
     const float* sin = rope.sin(position);
     for (int h = 0; h < c.heads + c.kv_heads; h++) k_.rope(q + h * c.head_dim, cos, sin, rope.dim());
   }
-  const float scale = layer.c.attn_scale != 0.0f ? layer.c.attn_scale : 1.0f / std::sqrt(float(c.head_dim));
+  float scale = layer.c.attn_scale != 0.0f ? layer.c.attn_scale : 1.0f / std::sqrt(float(c.head_dim));
+  if (layer.c.temperature != 0.0f)
+    scale = float(double(scale) * (1 + double(layer.c.temperature) * log_positive(1 + position / layer.c.temperature_length)));
   k_.scale_row(q, scale, c.heads * c.head_dim);
   uint16_t half[kMaxHeadDim];
   for (int h = 0; h < c.kv_heads; h++) {

@@ -24,10 +24,12 @@ void check(const ExpertConfig& e) {
 void check(const LayerConfig& l, const Config& c) {
   if (l.experts.count) {
     check(l.experts);
+    require(l.gated, "model: experts without gates");
     require(int64_t(l.experts.count) * std::max(l.experts.ffn, c.hidden) < 1 << 30, "model: experts of too many rows");
   }
   require(l.rope >= -1 && l.rope < int(c.ropes.size()), "model: a layer's rotation is not there");
   require(l.window >= 0, "model: a window is out of range");
+  require(sane(l.temperature) && (l.temperature == 0.0f || l.temperature_length > 0), "model: an attention temperature is out of range");
   require(sane(l.attn_scale) && sane(l.attn_cap) && sane(l.residual_scale), "model: a factor is out of range");
 }
 

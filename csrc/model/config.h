@@ -20,13 +20,16 @@ struct LayerConfig {
   bool pre_norm = true;    // RMS norms of what goes into attention and feed-forward,
   bool post_norm = false;  // and of what comes out, before it is added
   QkNorm qk_norm = QkNorm::none;
-  bool qkv_bias = false;     // after the products of q, k and v;
-  bool o_bias = false;       // of attention's output;
-  bool ffn_bias = false;     // of the feed-forward part, and of the choice of experts
-  bool sinks = false;        // each head's softmax has one learned logit more, which nothing is weighed by
-  int rope = 0;              // of Config::ropes; -1: heads are not rotated
-  int window = 0;            // tokens that a token sees, itself the last; 0 = all before it
-  float attn_scale = 0;      // on q times k; 0 = 1 / sqrt(head_dim)
+  bool qkv_bias = false;  // after the products of q, k and v;
+  bool o_bias = false;    // of attention's output;
+  bool ffn_bias = false;  // of the feed-forward part, and of the choice of experts
+  bool gated = true;      // the feed-forward part is act(gate) * up, else act(up)
+  bool sinks = false;     // each head's softmax has one learned logit more, which nothing is weighed by
+  int rope = 0;           // of Config::ropes; -1: heads are not rotated
+  int window = 0;         // tokens that a token sees, itself the last; 0 = all before it
+  float attn_scale = 0;   // on q times k; 0 = 1 / sqrt(head_dim)
+  float temperature = 0;  // and from position p on, on q: 1 + temperature * ln(1 + floor(p / temperature_length)); 0 = nothing
+  int temperature_length = 0;
   float attn_cap = 0;        // scores s become cap * tanh(s / cap); 0 = they stay
   float residual_scale = 1;  // on what attention and feed-forward add
   Activation activation = Activation::silu;
@@ -36,6 +39,7 @@ struct LayerConfig {
 struct Config {
   int context = 0, hidden = 0, heads = 0, kv_heads = 0, head_dim = 0, ffn = 0, vocab = 0;
   float norm_eps = 0;
+  bool layer_norm = false;         // norms before blocks and of the output are LayerNorms with biases, else RMS norms
   bool tied = false;               // the embedding is also the output matrix
   bool interleaved = false;        // the file's q and k rows are in rope pairs (2i, 2i+1): reordered to (i, i + dim/2) when packed
   float embed_scale = 1;           // on the embedding's rows

@@ -36,6 +36,8 @@ void fail(const char* what) { throw std::invalid_argument(what); }
 Model::Model(const Config& config, Cpu& cpu) : config_(checked(config)), k_(cpu.kernels), team_(cpu.team) {
   for (const RopeParams& r : config_.ropes) ropes_.emplace_back(r, config_.context);
   for (const LayerConfig& c : config_.layers) layers_.push_back({.c = c});
+  auto window = [](const LayerConfig& c) { return c.window; };
+  if (std::ranges::all_of(config_.layers, window)) reach_ = std::ranges::max(config_.layers, {}, window).window;
 }
 
 Model::~Model() = default;
@@ -49,9 +51,9 @@ void Model::check(const Batch& b) const {
     if (b.lengths[s] <= 0) fail("forward: a segment without tokens");
     sum += b.lengths[s];
     if (b.starts[s] < 0 || int64_t(b.starts[s]) + b.lengths[s] > config_.context) fail("forward: a position past the context");
-    const int used = (b.starts[s] + b.lengths[s] + kPage - 1) / kPage;
+    const int used = (b.starts[s] + b.lengths[s] + kPage - 1) / kPage, seen = reach_ ? std::max(0, b.starts[s] - reach_ + 1) / kPage : 0;
     if (used > b.table_width) fail("forward: a block table that is too short");
-    for (int i = 0; i < used; i++) {
+    for (int i = seen; i < used; i++) {  // no layer looks at those before
       const int page = b.tables[size_t(s) * size_t(b.table_width) + size_t(i)];
       if (page < 0 || page >= pages_) fail("forward: a page out of range");
     }
@@ -90,13 +92,17 @@ void Model::gated_block(Pass& p, const Layer& layer, const Gated& part, int bloc
     const int n = std::min(kRowBlock, to - r0);
     const uint8_t* in = part.in.data() + size_t(r0) * p.in_row;
     for (int t = 0; t < 2; t++) {
-      k_.gemm_tile(part.gate, part.first_tile + 2 * block + t, in, p.in_row, n, gate + 16 * t, 32, false);
+      if (part.gate) k_.gemm_tile(*part.gate, part.first_tile + 2 * block + t, in, p.in_row, n, gate + 16 * t, 32, false);
       k_.gemm_tile(part.up, part.first_tile + 2 * block + t, in, p.in_row, n, up + 16 * t, 32, false);
     }
     if (layer.c.ffn_bias) {
       const size_t first = 16 * size_t(part.first_tile) + 32 * size_t(block);
-      for (int r = 0; r < n; r++) k_.add(gate + 32 * r, part.gate_bias.data() + first, 32);
+      for (int r = 0; r < n && part.gate; r++) k_.add(gate + 32 * r, part.gate_bias.data() + first, 32);
       for (int r = 0; r < n; r++) k_.add(up + 32 * r, part.up_bias.data() + first, 32);
+    }
+    if (!part.gate) {  // times 1, which is exact
+      std::copy_n(up, 32 * n, gate);
+      std::fill_n(up, 32 * n, 1.0f);
     }
     switch (layer.c.activation) {
       case Activation::silu: k_.silu_mul(gate, up, 32 * n, gate); break;
@@ -109,7 +115,7 @@ void Model::gated_block(Pass& p, const Layer& layer, const Gated& part, int bloc
 
 void Model::feed_forward(Pass& p, const Layer& layer, int live, Team::Walk& walk) {
   const int ffn = layer.dense_ffn(config_);
-  const Gated part{*layer.gate, *layer.up, layer.gate_bias, layer.up_bias, 0, ffn, p.in, p.ffn, row_of(ffn)};
+  const Gated part{layer.gate ? &*layer.gate : nullptr, *layer.up, layer.gate_bias, layer.up_bias, 0, ffn, p.in, p.ffn, row_of(ffn)};
   tiles(walk, ffn / 32, [&](int block) { gated_block(p, layer, part, block, 0, live, walk.thread); });
   give(p, layer.ffn_by_branch(), *layer.down, p.ffn, part.out_row, live, walk);
 }
@@ -148,10 +154,11 @@ void Model::run_layers(Pass& p, Team::Walk& walk) {
   const int width = c.heads * c.head_dim, thread = walk.thread, count = int(layers_.size());
   int live = p.batch->total;
   // The rows as the next product takes them; a layer without norms before its blocks has no weight for it.
-  auto enter = [&](const std::vector<float>& weight, int r) {
+  auto enter = [&](const std::vector<float>& weight, const std::vector<float>& bias, int r) {
     float* row = p.x.data() + size_t(r) * size_t(c.hidden);
     float* normed = weight.empty() ? row : p.threads[size_t(thread)].scratch.data();
-    if (!weight.empty()) k_.rms_norm(row, weight.data(), c.hidden, c.norm_eps, normed);
+    if (!bias.empty()) k_.layer_norm(row, weight.data(), bias.data(), c.hidden, c.norm_eps, normed);
+    else if (!weight.empty()) k_.rms_norm(row, weight.data(), c.hidden, c.norm_eps, normed);
     put_row(normed, c.hidden, p.in.data() + size_t(r) * p.in_row);
     return normed;
   };
@@ -159,7 +166,7 @@ void Model::run_layers(Pass& p, Team::Walk& walk) {
     float* row = p.x.data() + size_t(r) * size_t(c.hidden);
     unpack_row(*embed_, p.batch->tokens[r], row);
     if (c.embed_scale != 1.0f) k_.scale_row(row, c.embed_scale, c.hidden);
-    enter(layers_[0].attn_norm, r);
+    enter(layers_[0].attn_norm, layers_[0].attn_norm_bias, r);
   });
   for (int l = 0; l < count; l++) {
     const Layer& layer = layers_[size_t(l)];
@@ -178,7 +185,7 @@ void Model::run_layers(Pass& p, Team::Walk& walk) {
     give(p, layer.attn_by_branch(), *layer.o, p.heads, p.heads_row, live, walk);
     rows(walk, live, [&](int r) {
       take(p, layer, layer.attn_by_branch(), layer.o_bias, layer.post_attn_norm, r);
-      const float* normed = enter(layer.ffn_norm, r);
+      const float* normed = enter(layer.ffn_norm, layer.ffn_norm_bias, r);
       if (layer.c.experts.count) route(p, layer, normed, r, thread);
     });
     if (layer.c.experts.count) run_experts(p, l, live, walk);
@@ -186,7 +193,8 @@ void Model::run_layers(Pass& p, Team::Walk& walk) {
     rows(walk, live, [&](int r) {
       if (layer.c.experts.count) combine(p, layer, r);
       take(p, layer, layer.ffn_by_branch(), layer.down_bias, layer.post_ffn_norm, r);
-      enter(last ? output_norm_ : layers_[size_t(l) + 1].attn_norm, r);
+      if (last) enter(output_norm_, output_norm_bias_, r);
+      else enter(layers_[size_t(l) + 1].attn_norm, layers_[size_t(l) + 1].attn_norm_bias, r);
     });
   }
 }

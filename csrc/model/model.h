@@ -76,6 +76,7 @@ class Model {
     std::optional<Packed> gate_exps, up_exps, down_exps;  // of all experts, one after the other
     std::vector<float> router;                            // [experts, hidden]
     std::vector<float> attn_norm, ffn_norm, post_attn_norm, post_ffn_norm, q_norm, k_norm, q_bias, k_bias, v_bias, o_bias, sinks;
+    std::vector<float> attn_norm_bias, ffn_norm_bias;
     std::vector<float> gate_bias, up_bias, down_bias;                              // of the part that every row takes,
     std::vector<float> router_bias, gate_exps_bias, up_exps_bias, down_exps_bias;  // and of the experts
     // What the blocks add must be normed, scaled or summed before it is added.
@@ -89,7 +90,8 @@ class Model {
   };
   // A gated part as rows of matrices that may hold several, and where its rows come from and go to.
   struct Gated {
-    const Packed &gate, &up;
+    const Packed* gate;  // null: up alone
+    const Packed& up;
     const std::vector<float>&gate_bias, &up_bias;
     int first_tile, ffn;
     const std::vector<uint8_t>& in;
@@ -146,10 +148,11 @@ class Model {
   std::vector<RopeTable> ropes_;
   Arena weights_;
   std::optional<Packed> embed_, output_;
-  std::vector<float> output_norm_;
+  std::vector<float> output_norm_, output_norm_bias_;
   std::vector<Layer> layers_;
   std::optional<Region> kv_;
   int pages_ = 0;
+  int reach_ = 0;  // tokens that a token sees in any layer; 0: in one it sees all before it
   std::unique_ptr<Pass> pass_;
   bool finished_ = false;
 };

@@ -101,6 +101,7 @@ std::vector<double> frequencies(const RopeParams& p) {
 
 void check(const RopeParams& p, int positions) {
   if (p.dim <= 0 || p.dim % 2 || positions <= 0 || positions > (1 << 22)) throw std::invalid_argument("rope: bad dimension or context");
+  if (!(p.log_multiplier >= 0)) throw std::invalid_argument("rope: a multiplier below 0");
   if (!(p.base > 1) || !(p.factor > 0)) throw std::invalid_argument("rope: base must be above 1 and factor above 0");
   if (p.scaling != "none" && p.scaling != "linear" && p.scaling != "yarn")
     throw std::invalid_argument("rope: unknown scaling '" + p.scaling + "'");
@@ -114,7 +115,8 @@ void check(const RopeParams& p, int positions) {
 RopeTable::RopeTable(const RopeParams& p, int positions) : half_(p.dim / 2), most_(positions) {
   check(p, positions);
   frequencies_ = frequencies(p);
-  scale_ = p.scaling == "yarn" ? p.attn_factor * (1 + 0.1 * log_d(p.factor)) : p.attn_factor;
+  scale_ = p.attn_factor;
+  if (p.scaling == "yarn") scale_ *= (1 + 0.1 * log_d(p.factor)) / (1 + 0.1 * p.log_multiplier * log_d(p.factor));
   cos_.reserve(size_t(positions) * size_t(half_));
   sin_.reserve(cos_.capacity());
 }

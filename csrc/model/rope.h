@@ -13,6 +13,7 @@ struct RopeParams {
   int original_context = 0;      // yarn: context the model was trained on
   double attn_factor = 1.0;      // on the rotated values
   double beta_fast = 32.0, beta_slow = 1.0;
+  double log_multiplier = 0;        // yarn: its own factor on the rotated values is divided by 1 + this times a tenth of its logarithm
   bool truncate = true;             // yarn: the ramp begins and ends at whole pairs
   std::vector<float> freq_factors;  // divisors per pair (llama 3); empty = 1
 };

@@ -49,7 +49,7 @@ std::optional<Packed>* Model::matrix_slot(const std::string& name, int* rows, in
   if (part == "v") return slot(y.v, kv, c.hidden);
   if (part == "o") return slot(y.o, c.hidden, q);
   const int dense = y.dense_ffn(c), count = y.c.experts.count, ffn = y.c.experts.ffn;
-  if (part == "gate" && dense) return slot(y.gate, dense, c.hidden);
+  if (part == "gate" && dense && y.c.gated) return slot(y.gate, dense, c.hidden);
   if (part == "up" && dense) return slot(y.up, dense, c.hidden);
   if (part == "down" && dense) return slot(y.down, c.hidden, dense);
   if (part == "gate_exps" && count) return slot(y.gate_exps, count * ffn, c.hidden);
@@ -66,6 +66,7 @@ std::vector<float>* Model::vector_slot(const std::string& name, int* size) {
     *size = n;
     return &v;
   };
+  if (l < 0 && part == "output_norm_bias" && c.layer_norm) return slot(output_norm_bias_, c.hidden);
   if (l < 0) return part == "output_norm" ? slot(output_norm_, c.hidden) : nullptr;
   Layer& y = layers_[size_t(l)];
   const int q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim;
@@ -73,6 +74,8 @@ std::vector<float>* Model::vector_slot(const std::string& name, int* size) {
   const int count = y.c.experts.count, ffn = y.c.experts.ffn, dense = y.c.ffn_bias ? y.dense_ffn(c) : 0;
   if (part == "attn_norm" && pre) return slot(y.attn_norm, c.hidden);
   if (part == "ffn_norm" && pre) return slot(y.ffn_norm, c.hidden);
+  if (part == "attn_norm_bias" && pre && c.layer_norm) return slot(y.attn_norm_bias, c.hidden);
+  if (part == "ffn_norm_bias" && pre && c.layer_norm) return slot(y.ffn_norm_bias, c.hidden);
   if (part == "post_attn_norm" && post) return slot(y.post_attn_norm, c.hidden);
   if (part == "post_ffn_norm" && post) return slot(y.post_ffn_norm, c.hidden);
   if (part == "q_norm" && qk) return slot(y.q_norm, whole ? q : c.head_dim);
@@ -83,7 +86,7 @@ std::vector<float>* Model::vector_slot(const std::string& name, int* size) {
   if (part == "v_bias" && y.c.qkv_bias) return slot(y.v_bias, kv);
   if (part == "o_bias" && y.c.o_bias) return slot(y.o_bias, c.hidden);
   if (part == "sinks" && y.c.sinks) return slot(y.sinks, c.heads);
-  if (part == "gate_bias" && dense) return slot(y.gate_bias, dense);
+  if (part == "gate_bias" && dense && y.c.gated) return slot(y.gate_bias, dense);
   if (part == "up_bias" && dense) return slot(y.up_bias, dense);
   if (part == "down_bias" && dense) return slot(y.down_bias, c.hidden);
   if (!y.c.ffn_bias || !count) return nullptr;
@@ -147,6 +150,7 @@ void Model::finish() {
   need(embed_.has_value(), "embed");
   need(config_.tied || output_.has_value(), "output");
   need(!output_norm_.empty(), "output_norm");
+  need(!config_.layer_norm || !output_norm_bias_.empty(), "output_norm_bias");
   for (size_t l = 0; l < layers_.size(); l++) {
     const Layer& y = layers_[l];
     const bool pre = y.c.pre_norm, post = y.c.post_norm, qk = y.c.qk_norm != QkNorm::none, bias = y.c.qkv_bias;
@@ -158,11 +162,13 @@ void Model::finish() {
                                            {y.c.experts.count, !y.router.empty()},
                                            {y.c.o_bias, !y.o_bias.empty()},
                                            {y.c.sinks, !y.sinks.empty()},
-                                           {dense_bias, !y.gate_bias.empty() && !y.up_bias.empty() && !y.down_bias.empty()},
+                                           {pre && config_.layer_norm, !y.attn_norm_bias.empty() && !y.ffn_norm_bias.empty()},
+                                           {dense_bias && y.c.gated, !y.gate_bias.empty()},
+                                           {dense_bias, !y.up_bias.empty() && !y.down_bias.empty()},
                                            {experts_bias, biases},
                                            {bias, !y.q_bias.empty() && !y.k_bias.empty() && !y.v_bias.empty()}};
     const bool vectors = std::all_of(std::begin(norms), std::end(norms), [](auto& one) { return !one.first || one.second; });
-    const bool dense = !y.dense_ffn(config_) || (y.gate && y.up && y.down);
+    const bool dense = !y.dense_ffn(config_) || ((y.gate || !y.c.gated) && y.up && y.down);
     const bool experts = !y.c.experts.count || (y.gate_exps && y.up_exps && y.down_exps);
     need(y.q && y.k && y.v && y.o && dense && experts && vectors, "a tensor of layer " + std::to_string(l));
   }

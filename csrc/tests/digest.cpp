@@ -117,12 +117,14 @@ void gemm(const Kernels& k, Results& out) {
 
 void rows(const Kernels& k, Results& out) {
   Random r;
-  Digest norm, silu, gelu, oai, cap, rope, half, reduce;
+  Digest norm, layer, silu, gelu, oai, cap, rope, half, reduce;
   for (int n : {32, 160, 576}) {
     const auto x = r.floats(size_t(n), 4.0f), w = r.floats(size_t(n), 1.0f);
     std::vector<float> y(static_cast<size_t>(n));
     k.rms_norm(x.data(), w.data(), n, 1e-5f, y.data());
     norm.add(y);
+    k.layer_norm(x.data(), w.data(), x.data(), n, 1e-5f, y.data());
+    layer.add(y);
     auto gate = r.floats(size_t(n), 120.0f);
     k.silu_mul(gate.data(), w.data(), n, y.data());
     silu.add(y);
@@ -151,6 +153,7 @@ void rows(const Kernels& k, Results& out) {
     reduce.add(e);
   }
   out["rms_norm"] = norm.h;
+  out["layer_norm"] = layer.h;
   out["silu_mul"] = silu.h;
   out["gelu_mul"] = gelu.h;
   out["swiglu_oai_mul"] = oai.h;
@@ -189,8 +192,11 @@ Config elaborate() {
   Config c = small();
   RopeParams plain;
   plain.dim = 40;
+  c.ropes[0].log_multiplier = 0.6;
+  c.ropes[0].truncate = false;
   c.ropes.push_back(plain);
   c.interleaved = false;
+  c.layer_norm = true;
   c.embed_scale = 9.8f;
   c.logit_scale = 0.7f;
   c.logit_cap = 30;
@@ -204,11 +210,14 @@ Config elaborate() {
     l.rope = int(i) % 3 - 1;
     l.window = i % 2 ? 0 : 21;
     l.attn_scale = i == 1 ? 0.2f : 0.0f;
+    l.temperature = i == 1 ? 0.3f : 0.0f;
+    l.temperature_length = 16;
     l.attn_cap = i < 2 ? 20.0f : 0.0f;
     l.residual_scale = i == 3 ? 0.3f : 1.0f;
     l.activation = i == 0 ? Activation::silu : i == 3 ? Activation::swiglu_oai : Activation::gelu;
     l.o_bias = i == 2;
     l.ffn_bias = i == 0 || i == 3;
+    l.gated = i > 0;
     l.sinks = i > 1;
     if (i >= 2) l.experts = {.count = 7, .used = 2, .ffn = 64, .shared = i == 2 ? 32 : 0, .normalise = i == 2};
   }
@@ -231,50 +240,46 @@ void fill(Model& m, const Config& c) {
   mat("embed", c.vocab, c.hidden, false);
   mat("output", c.vocab, c.hidden, false);
   vec("output_norm", c.hidden);
+  if (c.layer_norm) vec("output_norm_bias", c.hidden);
   for (size_t l = 0; l < c.layers.size(); l++) {
     const std::string p = std::to_string(l) + ".";
     const LayerConfig& layer = c.layers[l];
-    for (const char* name : {"attn_norm", "ffn_norm"})
-      if (layer.pre_norm) vec(p + name, c.hidden);
-    for (const char* name : {"post_attn_norm", "post_ffn_norm"})
-      if (layer.post_norm) vec(p + name, c.hidden);
+    auto vecs = [&](bool there, int n, std::initializer_list<const char*> names) {
+      for (const char* name : names)
+        if (there) vec(p + name, n);
+    };
+    vecs(layer.pre_norm, c.hidden, {"attn_norm", "ffn_norm"});
+    vecs(layer.pre_norm && c.layer_norm, c.hidden, {"attn_norm_bias", "ffn_norm_bias"});
+    vecs(layer.post_norm, c.hidden, {"post_attn_norm", "post_ffn_norm"});
     if (layer.qk_norm != QkNorm::none) {
       vec(p + "q_norm", layer.qk_norm == QkNorm::full ? q : c.head_dim);
       vec(p + "k_norm", layer.qk_norm == QkNorm::full ? kv : c.head_dim);
     }
-    if (layer.qkv_bias) {
-      vec(p + "q_bias", q);
-      vec(p + "k_bias", kv);
-      vec(p + "v_bias", kv);
-    }
-    if (layer.o_bias) vec(p + "o_bias", c.hidden);
-    if (layer.sinks) vec(p + "sinks", c.heads);
+    vecs(layer.qkv_bias, q, {"q_bias"});
+    vecs(layer.qkv_bias, kv, {"k_bias", "v_bias"});
+    vecs(layer.o_bias, c.hidden, {"o_bias"});
+    vecs(layer.sinks, c.heads, {"sinks"});
     mat(p + "q", q, c.hidden, true);
     mat(p + "k", kv, c.hidden, false);
     mat(p + "v", kv, c.hidden, true);
     mat(p + "o", c.hidden, q, true);
     const ExpertConfig& e = layer.experts;
     if (const int ffn = e.count ? e.shared : c.ffn) {
-      mat(p + "gate", ffn, c.hidden, true);
+      if (layer.gated) mat(p + "gate", ffn, c.hidden, true);
       mat(p + "up", ffn, c.hidden, false);
       mat(p + "down", c.hidden, ffn, true);
-      if (layer.ffn_bias) {
-        vec(p + "gate_bias", ffn);
-        vec(p + "up_bias", ffn);
-        vec(p + "down_bias", c.hidden);
-      }
+      vecs(layer.ffn_bias && layer.gated, ffn, {"gate_bias"});
+      vecs(layer.ffn_bias, ffn, {"up_bias"});
+      vecs(layer.ffn_bias, c.hidden, {"down_bias"});
     }
     if (e.count) {
       mat(p + "router", e.count, c.hidden, false);
       mat(p + "gate_exps", e.count * e.ffn, c.hidden, true);
       mat(p + "up_exps", e.count * e.ffn, c.hidden, false);
       mat(p + "down_exps", e.count * c.hidden, e.ffn, true);
-      if (layer.ffn_bias) {
-        vec(p + "router_bias", e.count);
-        vec(p + "gate_exps_bias", e.count * e.ffn);
-        vec(p + "up_exps_bias", e.count * e.ffn);
-        vec(p + "down_exps_bias", e.count * c.hidden);
-      }
+      vecs(layer.ffn_bias, e.count, {"router_bias"});
+      vecs(layer.ffn_bias, e.count * e.ffn, {"gate_exps_bias", "up_exps_bias"});
+      vecs(layer.ffn_bias, e.count * c.hidden, {"down_exps_bias"});
     }
   }
   m.finish();

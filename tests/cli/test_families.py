@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,9 @@ from tests.reference.folders import write_folder
 from tests.reference.tiny_model import FAMILIES, TinySpec, write_tiny
 
 from quintet.cli.app import app
+from quintet.errors import PromptTooLong
+
+WINDOWED = next(replace(spec, metadata={"attention.sliding_window": 40}) for spec in FAMILIES if spec.name == "starcoder2")
 
 
 @pytest.mark.parametrize("spec", FAMILIES, ids=lambda spec: spec.name)
@@ -25,6 +29,22 @@ def test_a_model_of_every_family_is_shown_and_completes_a_prompt(
         assert app(words, standalone_mode=False) in (None, 0)
         texts.append(capsys.readouterr().out)
     assert texts[0] and texts[0] == texts[1]
+
+
+def test_where_all_layers_have_windows_a_text_may_be_longer_than_the_cache(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same bytes as from a cache that holds all of it; a model without windows refuses such a prompt."""
+    file, prompt = str(write_tiny(tmp_path / "w.gguf", WINDOWED)), "a thin text, then another " * 20
+    texts = []
+    for cache in ("96KiB", "8MiB"):  # of 8 KiB a page
+        assert app(["run", file, prompt, "-n", "200", "--seed", "1", "--kv-cache", cache, "--threads", "1"], standalone_mode=False) in (
+            None,
+            0,
+        )
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1] != ""
+    plain = str(write_tiny(tmp_path / "p.gguf", replace(WINDOWED, metadata={})))
+    with pytest.raises(PromptTooLong, match="the context is 192"):
+        app(["run", plain, prompt, "-n", "200", "--kv-cache", "96KiB"], standalone_mode=False)
 
 
 def test_a_folder_is_shown_and_writes_what_its_gguf_file_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -38,6 +38,9 @@ EXACT_TYPES = (
 )  # fmt: skip
 EXACT = [*(replace(spec, name=f"{spec.name}-q8", types=(Type.Q8_0,)) for spec in FAMILIES)]
 EXACT += [spec for spec in SINGLE_TYPES if spec.types[0] in EXACT_TYPES]
+EXACT += [
+    replace(spec, name="starcoder2-window-q8", metadata={"attention.sliding_window": 19}) for spec in EXACT if spec.name == "starcoder2-q8"
+]
 EXACT += [replace(spec, name="gpt-oss-ramp-q8", rope=YARN) for spec in EXACT if spec.name == "gpt-oss-q8"]
 """Models whose weights the engine keeps as they are."""
 
@@ -169,6 +172,14 @@ MISTAKES = {
     "no bias of the choice of experts": ("gpt-oss-q8", without_biases("ffn_gate_inp.bias")),
     "a wider clamp": ("gpt-oss-q8", changed(limit=9.0)),
     "a window in no layer": ("gpt-oss-q8", changed(window=0)),
+    "no temperature": ("mistral3-q8", changed(temperature=0.0)),
+    "a temperature of another length": ("mistral3-q8", changed(temperature_length=128)),
+    "YaRN's whole magnitude": ("mistral3-q8", rotated(lambda old: replace(old, scale=1 + 0.1 * np.log(4)))),
+    "RMS norms": ("starcoder2-q8", changed(mean_norms=False)),
+    "no biases of the norms": ("starcoder2-q8", without_biases("norm.bias")),
+    "no bias before the activation": ("starcoder2-q8", without_biases("ffn_up.bias")),
+    "no bias after it": ("starcoder2-q8", without_biases("ffn_down.bias")),
+    "no window in any layer": ("starcoder2-window-q8", changed(window=0)),
     "another base": ("llama-wide-q8", rotated(plain_frequencies(11000.0))),
 }
 

@@ -193,6 +193,24 @@ def test_a_prefix_that_another_sequence_computed_gives_the_bits_of_computing_it(
         assert_same_bits(whole_rows[shared:], rest)
 
 
+def test_pages_that_no_layer_sees_may_be_gone(tiny_path: Callable[[TinySpec], Path], load_runner: LoadRunner) -> None:
+    """Where every layer has a window; a page that is seen must be there, and all must be where a layer sees everything."""
+    plain = next(spec for spec in FAMILIES if spec.name == "starcoder2")
+    windowed = replace(plain, name="starcoder2-window", metadata={"attention.sliding_window": 19})
+    tokens = np.random.RandomState(1).randint(0, plain.vocab, 6 * PAGE).astype(np.int32)
+    done, pages = 5 * PAGE, list(range(6))
+    for spec, most in ((windowed, (done + 1 - 19) // PAGE), (plain, 0)):
+        runner = load_runner(tiny_path(spec), 2)
+        expected = run_alone(runner, whole(tokens))
+        for gone in (most, most + 1):
+            rest = Run(tokens, [3, 1, PAGE - 4], [-1] * gone + pages[gone:], done=done)
+            if gone > most:
+                with pytest.raises(ValueError, match="a page out of range"):
+                    run_alone(runner, rest)
+            else:
+                assert_same_bits(expected[done:], run_alone(runner, rest))
+
+
 def test_asking_for_some_rows_gives_those_rows(subject: Subject) -> None:
     runner = subject.runner()
     tokens = subject.tokens(subject.length)

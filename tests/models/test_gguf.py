@@ -106,7 +106,7 @@ def test_every_family_opens_with_the_sizes_it_was_written_with(tmp_path: Path, t
     assert (spec.ffn, spec.vocab, spec.tied) == (tiny.ffn, tiny.vocab, tiny.tied)
     assert spec.norm_eps == pytest.approx(1e-5)
     assert {layer.qkv_bias for layer in spec.layers} == {tiny.biased}
-    assert spec.interleaved == (tiny.architecture in ("llama", "granite", "granitemoe", "smollm3"))
+    assert spec.interleaved == (tiny.architecture in ("llama", "mistral3", "granite", "granitemoe", "smollm3"))
     rope = spec.ropes[0]
     assert rope.dim == (tiny.rotated or tiny.head_dim)
     assert rope.base == tiny.rope.get("freq_base", 10000.0)
@@ -128,8 +128,9 @@ def test_tensors_are_the_bytes_that_the_library_reads(tmp_path: Path, tiny: Tiny
     layer |= {"router": "ffn_gate_inp", **{f"{name}_exps": f"ffn_{name}_exps" for name in ("gate", "up", "down")}}
     if tiny.experts[0]:
         layer |= {name: f"ffn_{name}_shexp" for name in ("gate", "up", "down")}
-    if tiny.sinks:
-        layer |= {"sinks": "attn_sinks", "ffn_norm": "post_attention_norm"}
+    layer |= {"sinks": "attn_sinks"}
+    if tiny.norms[1] == "post_attention_norm":
+        layer["ffn_norm"] = "post_attention_norm"
     if tiny.fused:
         layer |= {"q": "attn_qkv", "k": "attn_qkv", "v": "attn_qkv", "gate": "ffn_up"}
     found: dict[str, bytes] = {}  # what is read of each, one after the other

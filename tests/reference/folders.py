@@ -20,12 +20,12 @@ import numpy.typing as npt
 Raw = tuple[str, tuple[int, ...], bytes]
 """Safetensors type, shape (rows first) and bytes of a tensor."""
 
-MODEL_TYPES = {"qwen3moe": "qwen3_moe", "gemma3": "gemma3_text", "granitemoe": "granitemoeshared"}
+MODEL_TYPES = {"mistral3": "ministral3", "qwen3moe": "qwen3_moe", "gemma3": "gemma3_text", "granitemoe": "granitemoeshared"}
 """Architecture -> model type, where they differ."""
 
-UNWRITTEN = ("gpt-oss", "mistral3", "starcoder2")
+UNWRITTEN = ("gpt-oss",)
 """Architectures whose folders are not written here."""
-INTERLEAVED = ("llama", "granite", "granitemoe", "smollm3")
+INTERLEAVED = ("llama", "mistral3", "granite", "granitemoe", "smollm3")
 GEMMAS = ("gemma", "gemma2", "gemma3")
 BOTH_NORMS = ("gemma2", "gemma3")
 SMOLLM_STEPS = [{"type": "Digits", "individual_digits": True}, {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}]
@@ -119,10 +119,11 @@ def _config(source: Source) -> dict[str, Any]:
         "max_position_embeddings": get("context_length"),
         "vocab_size": get("vocab_size"),
         "rms_norm_eps": get("attention.layer_norm_rms_epsilon"),
+        "norm_epsilon": get("attention.layer_norm_epsilon"),
         "rope_theta": get("rope.freq_base", 10000.0),
         "rope_scaling": _scaling(source),
         "tie_word_embeddings": "output.weight" not in source.tensors,
-        "hidden_activation" if gemma else "hidden_act": "gelu_pytorch_tanh" if gemma else "silu",
+        "hidden_activation" if gemma else "hidden_act": "gelu_pytorch_tanh" if gemma or arch == "starcoder2" else "silu",
         "torch_dtype": "bfloat16",
         "attention_dropout": 0.0,
         "use_cache": True,
@@ -174,6 +175,9 @@ def _scaling(source: Source) -> dict[str, Any] | None:
         return {"type": "longrope", "long_factor": factors["long"], "short_factor": factors["short"], "attention_factor": attn}
     if kind == "yarn":
         own = {} if attn == 1.0 else {"attention_factor": attn * (1 + 0.1 * math.log(factor))}
+        if source.architecture == "mistral3":
+            own = {"mscale": 1.0, "mscale_all_dim": get("rope.scaling.yarn_log_multiplier")}
+            own |= {"llama_4_scaling_beta": get("attention.temperature_scale")}
         original = get("rope.scaling.original_context_length")
         fast = get("rope.scaling.yarn_beta_fast", 32.0)
         return {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original, "beta_fast": fast, **own}
@@ -189,7 +193,13 @@ _LAYER = {
     "post_attention_norm": "post_attention_layernorm", "post_ffw_norm": "post_feedforward_layernorm",
     "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj", "ffn_gate_inp": "mlp.gate",
 }  # fmt: skip
-_TOP = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight", "output.weight": "lm_head.weight"}
+_STARCODER = {"ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"}
+_TOP = {
+    "token_embd.weight": "model.embed_tokens.weight",
+    "output_norm.weight": "model.norm.weight",
+    "output_norm.bias": "model.norm.bias",
+    "output.weight": "lm_head.weight",
+}
 
 
 def _tensors(source: Source, fused: bool) -> Sequence[tuple[str, Raw]]:
@@ -211,6 +221,8 @@ def _part(source: Source, part: str) -> str:
     arch = source.architecture
     if arch in BOTH_NORMS and part == "ffn_norm":
         return "pre_feedforward_layernorm"
+    if arch == "starcoder2" and part in _STARCODER:
+        return _STARCODER[part]
     if arch == "phi3" and part == "ffn_up":
         return "mlp.gate_up_proj"
     if part == "ffn_gate_inp" and arch in ("llama", "granitemoe"):

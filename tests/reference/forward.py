@@ -19,14 +19,14 @@ from tests.reference.dequantize import F32, GGUFFile
 F64 = npt.NDArray[np.float64]
 
 INTERLEAVED = {
-    "llama": True, "granite": True, "granitemoe": True, "smollm3": True,
+    "llama": True, "mistral3": True, "granite": True, "granitemoe": True, "smollm3": True,
     "qwen2": False, "qwen3": False, "gemma": False, "gemma2": False, "gemma3": False, "olmo2": False, "phi3": False,
-    "qwen3moe": False, "olmoe": False, "gpt-oss": False,
+    "qwen3moe": False, "olmoe": False, "gpt-oss": False, "starcoder2": False, "seed_oss": False,
 }  # fmt: skip
 """Architecture -> whether rotary pairs are (2i, 2i+1), as its files have them; else (i, i + half)."""
 
-GLOBAL_EVERY = {"gemma2": 2, "gemma3": 6, "olmo2": 4, "gpt-oss": 2}
-"""Architectures whose layers see a window, where the file names one, except the last of every so many."""
+GLOBAL_EVERY = {"gemma2": 2, "gemma3": 6, "olmo2": 4, "gpt-oss": 2, "starcoder2": 0}
+"""Architectures whose layers see a window, where the file names one, except the last of every so many; of 0 all do."""
 
 UNROTATED_EVERY = {"smollm3": 4}
 """Architectures in which the last of every so many layers does not rotate its heads."""
@@ -97,7 +97,7 @@ def rotation(file: GGUFFile, head_dim: int) -> Rotation:
         frequencies = frequencies / factor
     elif kind == "yarn":
         frequencies = _yarn_frequencies(frequencies, factor, base, file)
-        scale *= 1 + 0.1 * np.log(factor)
+        scale *= (1 + 0.1 * np.log(factor)) / (1 + 0.1 * file.setting("rope.scaling.yarn_log_multiplier", 0.0) * np.log(factor))
     elif kind not in ("none", "longrope"):
         raise ValueError(f"unknown rope scaling {kind!r}")
     return Rotation(frequencies, scale, interleaved=INTERLEAVED[file.architecture])
@@ -106,6 +106,13 @@ def rotation(file: GGUFFile, head_dim: int) -> Rotation:
 def _norm(x: F32, weight: F32, epsilon: float) -> F32:
     wide = x.astype(np.float64)
     return np.asarray(wide / np.sqrt(np.mean(wide * wide, axis=-1, keepdims=True) + epsilon) * weight, dtype=np.float32)
+
+
+def _mean_norm(x: F32, weight: F32, bias: F32, epsilon: float) -> F32:
+    """LayerNorm: zero mean and unit variance, weighed and shifted."""
+    wide = x.astype(np.float64)
+    wide -= wide.mean(axis=-1, keepdims=True)
+    return np.asarray(wide / np.sqrt(np.mean(wide * wide, axis=-1, keepdims=True) + epsilon) * weight + bias, dtype=np.float32)
 
 
 def _capped(x: F64, cap: float) -> F64:
@@ -152,12 +159,15 @@ class Reference:
         self.heads: int = file.setting("attention.head_count")
         self.kv_heads: int = file.setting("attention.head_count_kv", self.heads)
         self.head_dim: int = file.setting("attention.key_length", file.setting("embedding_length") // self.heads)
-        self.epsilon: float = file.setting("attention.layer_norm_rms_epsilon")
+        self.mean_norms = file.architecture == "starcoder2"
+        self.epsilon: float = file.setting("attention.layer_norm_epsilon" if self.mean_norms else "attention.layer_norm_rms_epsilon")
         self.rotation = rotation(file, self.head_dim)
         self.local_rotation = self._local_rotation()
         width = file.setting("embedding_length")
         self.embed_scale: float = np.sqrt(width) if file.architecture in GEMMAS else file.setting("embedding_scale", 1.0)
         self.attn_scale: float = file.setting("attention.scale", 1 / np.sqrt(self.head_dim))
+        self.temperature: float = file.setting("attention.temperature_scale", 0.0)
+        self.temperature_length: int = file.setting("rope.scaling.original_context_length", file.setting("context_length"))
         self.attn_cap: float = file.setting("attn_logit_softcapping", 0.0)
         self.window: int = file.setting("attention.sliding_window", 0) if file.architecture in GLOBAL_EVERY else 0
         self.limit = 7.0
@@ -178,6 +188,8 @@ class Reference:
         for layer in range(self.layers):
             xs = self._layer(layer, xs)
         weight = self.file.tensor("output_norm.weight")
+        if self.mean_norms:
+            return [_mean_norm(x, weight, self.file.tensor("output_norm.bias"), self.epsilon) for x in xs]
         return [_norm(x, weight, self.epsilon) for x in xs]
 
     def logits(self, hidden: F32) -> F32:
@@ -203,23 +215,29 @@ class Reference:
 
     def _layer(self, layer: int, xs: list[F32]) -> list[F32]:
         weights, scale = _Layer(self.file, layer), np.float32(self.residual_scale)
-        if self.file.architecture == "gpt-oss":  # whose norm of that name is the one before its experts
+        if self.file.architecture in ("gpt-oss", "seed_oss"):  # whose norm of that name is the one before the feed-forward part
             xs = [x + self._attend(weights, layer, x) for x in xs]
-            return [x + self._experts(weights, self._normed(weights, "post_attention_norm", x)) for x in xs]
+            return [x + self._feed_forward(weights, self._normed(weights, "post_attention_norm", x)) for x in xs]
         xs = [x + scale * self._normed(weights, "post_attention_norm", self._attend(weights, layer, x)) for x in xs]
         return [x + scale * self._normed(weights, "post_ffw_norm", self._feed_forward(weights, x)) for x in xs]
 
     def _normed(self, weights: _Layer, name: str, x: F32) -> F32:
         """What a norm makes of rows, or the rows if the model has no such norm."""
+        if self.mean_norms and f"{name}.weight" in weights:
+            return _mean_norm(x, weights[f"{name}.weight"], weights[f"{name}.bias"], self.epsilon)
         return _norm(x, weights[f"{name}.weight"], self.epsilon) if f"{name}.weight" in weights else x
 
     def _attend(self, weights: _Layer, layer: int, x: F32) -> F32:
         normed = self.rounded(self._normed(weights, "attn_norm", x))
         q, k, v = self._qkv(weights, normed)
-        local = self.window and (layer + 1) % GLOBAL_EVERY.get(self.file.architecture, self.layers + 1) != 0
+        every = GLOBAL_EVERY.get(self.file.architecture) or self.layers + 1
+        local = self.window and (layer + 1) % every != 0
         if (layer + 1) % UNROTATED_EVERY.get(self.file.architecture, self.layers + 1):
             rotated = self.local_rotation if local else self.rotation
             q, k = rotated(q), rotated(k)
+        if self.temperature:
+            times = 1 + self.temperature * np.log(1 + np.arange(len(x)) // self.temperature_length)
+            q = np.asarray(q * times[:, None, None], dtype=np.float32)
         window = self.window if local else 0
         sinks = weights["attn_sinks.weight"] if self.file.architecture == "gpt-oss" else None
         mixed = _attention(q, self.cached(k), self.cached(v), self.attn_scale, self.attn_cap, window, sinks)
@@ -245,6 +263,9 @@ class Reference:
         if "ffn_gate_inp.weight" in weights:
             return self._experts(weights, normed)
         normed = self.rounded(normed)
+        if self.file.architecture == "starcoder2":
+            up = weights.project("ffn_up", normed)
+            return weights.project("ffn_down", self.rounded(self._gated(up, np.ones_like(up))))
         if "ffn_gate.weight" in weights:
             gate, up = weights.project("ffn_gate", normed), weights.project("ffn_up", normed)
         else:
@@ -256,7 +277,7 @@ class Reference:
         if self.file.architecture == "gpt-oss":
             wide, limit = np.minimum(wide, self.limit), self.limit
             return np.asarray(wide / (1 + np.exp(-1.702 * wide)) * (np.clip(up, -limit, limit) + 1), dtype=np.float32)
-        if self.file.architecture in GEMMAS:  # GELU in its tanh form
+        if self.file.architecture in (*GEMMAS, "starcoder2"):  # GELU in its tanh form
             active = 0.5 * wide * (1 + np.tanh(np.sqrt(2 / np.pi) * (wide + 0.044715 * wide**3)))
         else:
             active = wide * 0.5 * (1 + np.tanh(0.5 * wide))  # cannot overflow, as 1 / (1 + exp(-gate)) would

@@ -19,7 +19,7 @@ def test_the_reference_is_llama_cpp_in_float32(spec: TinySpec, tmp_path: Path) -
     ids = random_ids(spec, max(RECORDED_ROWS) + 1)
     ours = Reference(write_tiny(tmp_path / "tiny.gguf", spec))(ids)[RECORDED_ROWS]
     assert ours.std() > 2
-    table = spec.architecture in GEMMAS  # llama.cpp looks GELU up in a table of 16-bit floats
+    table = spec.architecture in (*GEMMAS, "starcoder2")  # llama.cpp looks GELU up in a table of 16-bit floats
     np.testing.assert_allclose(ours, theirs, atol=6e-3 if table else 1e-3)
     assert diverge(ids[RECORDED_ROWS], theirs, ours).mean_kl < (1e-6 if table else 1e-8)
 

@@ -67,12 +67,17 @@ class TinySpec:
 
     @property
     def biased(self) -> bool:
-        return self.architecture in ("qwen2", "gpt-oss")
+        return self.architecture in ("qwen2", "gpt-oss", "starcoder2", "seed_oss")
 
     @property
     def sinks(self) -> bool:
         """And biases wherever there is a matrix."""
         return self.architecture == "gpt-oss"
+
+    @property
+    def mean_norms(self) -> bool:
+        """LayerNorms, and matrices, with biases; no gate."""
+        return self.architecture == "starcoder2"
 
     @property
     def fused(self) -> bool:
@@ -82,7 +87,7 @@ class TinySpec:
     def norms(self) -> tuple[str, ...]:
         """Of a layer, each as wide as the model."""
         before, after = ("attn_norm", "ffn_norm"), ("post_attention_norm", "post_ffw_norm")
-        if self.architecture == "gpt-oss":
+        if self.architecture in ("gpt-oss", "seed_oss"):
             return "attn_norm", "post_attention_norm"
         return after if self.architecture == "olmo2" else (*before, *after) if self.architecture in ("gemma2", "gemma3") else before
 
@@ -149,6 +154,12 @@ FAMILIES += (
         rope={**YARN, "freq_base": 150000.0, "scaling.yarn_beta_slow": 0.850469}, metadata={"attention.sliding_window": 17},
         experts=(7, 3, 64, 0),
     ),
+    TinySpec(
+        "mistral3", "mistral3", hidden=96, heads=4, kv_heads=2, head_dim=48, tied=True, types=PLAIN_TYPES,
+        rope={**YARN, "freq_base": 1e6, "scaling.yarn_log_multiplier": 0.7}, metadata={"attention.temperature_scale": 0.4},
+    ),
+    TinySpec("seed-oss", "seed_oss", hidden=96, heads=4, kv_heads=1, head_dim=48, types=PLAIN_TYPES, rope={"freq_base": 1e7}),
+    TinySpec("starcoder2", "starcoder2", hidden=128, heads=4, kv_heads=2, tied=True, types=PLAIN_TYPES, rope={"freq_base": 1e5}),
     TinySpec("smollm3", "smollm3", layers=5, hidden=96, heads=3, kv_heads=1, tied=True, types=PLAIN_TYPES, rope={"freq_base": 5e6}),
 )  # fmt: skip
 """Those that do more than llama: norms of q and k and after the blocks, windows, caps, scales, fused and partly rotated heads."""
@@ -226,6 +237,8 @@ def _matrices(spec: TinySpec) -> Iterator[tuple[str, int, int, float]]:
         parts = (*fused, *(part for part in parts if part[0] in ("attn_output", "ffn_down")))
     if spec.experts[0]:
         parts = parts[:4]
+    if spec.mean_norms:
+        parts = tuple(part for part in parts if part[0] != "ffn_gate")
     for layer in range(spec.layers):
         for name, rows, columns, gain in parts:
             yield f"blk.{layer}.{name}", rows, columns, gain
@@ -242,7 +255,9 @@ def _add_tensors(writer: gguf.GGUFWriter, spec: TinySpec) -> None:
     for index, (name, rows, columns, gain) in enumerate(_matrices(spec)):
         data, kind = _encode(spec.types[index % len(spec.types)], normal(rows, columns) * np.float32(gain / columns**0.5), rng)
         writer.add_tensor(f"{name}.weight", data, raw_dtype=kind)
-        if spec.biased and name.endswith(("attn_q", "attn_k", "attn_v") + (("attn_output",) if spec.sinks else ())):
+        if spec.mean_norms and name.endswith(("ffn_up", "ffn_down")):
+            writer.add_tensor(f"{name}.bias", normal(rows))
+        if spec.biased and name.endswith(("attn_q", "attn_k", "attn_v") + (("attn_output",) if spec.sinks or spec.mean_norms else ())):
             writer.add_tensor(f"{name}.bias", normal(rows))
     count, _, ffn, shared = spec.experts
     for layer in range(spec.layers if spec.sinks else 0):
@@ -262,6 +277,8 @@ def _add_tensors(writer: gguf.GGUFWriter, spec: TinySpec) -> None:
                 writer.add_tensor(f"blk.{layer}.ffn_{name}_{'exps' if many else 'shexp'}.weight", data, raw_dtype=kind)
     for name in ("output_norm", *(f"blk.{i}.{norm}" for i in range(spec.layers) for norm in spec.norms)):
         writer.add_tensor(f"{name}.weight", 1 + 0.3 * normal(spec.hidden))
+        if spec.mean_norms:
+            writer.add_tensor(f"{name}.bias", 0.5 * normal(spec.hidden))
     for layer in range(spec.layers if spec.qk_norms else 0):
         for name, width in zip("qk", spec.qk_norms or (), strict=True):
             writer.add_tensor(f"blk.{layer}.attn_{name}_norm.weight", np.float32(1.3) + 0.3 * normal(width))
@@ -317,7 +334,7 @@ def write_tiny(path: Path, spec: TinySpec, split: int = 0) -> Path:
     writer.add_key_length(spec.head_dim)
     writer.add_value_length(spec.head_dim)
     writer.add_rope_dimension_count(spec.rotated or spec.head_dim)
-    writer.add_layer_norm_rms_eps(1e-5)
+    (writer.add_layer_norm_eps if spec.mean_norms else writer.add_layer_norm_rms_eps)(1e-5)
     writer.add_vocab_size(spec.vocab)
     writer.add_quantization_version(2)
     puts: dict[type, Callable[[str, Any], None]] = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}

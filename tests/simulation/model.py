@@ -63,7 +63,7 @@ class SimulatedModel:
         compute: told of each batch before anything is written; may raise.
     """
 
-    vocab, context, page_bytes, row_bytes = VOCAB, CONTEXT, PAGE * 8, _ROW_BYTES
+    vocab, context, window, page_bytes, row_bytes = VOCAB, CONTEXT, 0, PAGE * 8, _ROW_BYTES
 
     def __init__(self, compute: Callable[[Batch], None]) -> None:
         self._compute = compute

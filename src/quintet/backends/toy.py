@@ -76,6 +76,11 @@ class ToyRunner:
         return CONTEXT
 
     @property
+    def window(self) -> int:
+        """A row depends on all tokens before it."""
+        return 0
+
+    @property
     def page_bytes(self) -> int:
         """A page holds its token ids."""
         return PAGE * 4

@@ -10,7 +10,7 @@ from pathlib import Path
 from quintet import machine
 from quintet.backends.base import Backend
 from quintet.backends.native.core.cpu import isas
-from quintet.backends.native.core.loader import PAGE, Loader, PackCache
+from quintet.backends.native.core.loader import PAGE, Loader, PackCache, longest
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.front.process import ProcessLink
 from quintet.backends.native.wire.messages import ModelSource
@@ -204,7 +204,8 @@ def plan(options: EngineOptions, report: Report) -> Plan:
     if told := words(file.tensors, options.quantize):
         report.note(f"{model.name}: {told}")
     kv_tokens = options.kv_bytes // (about.kv_per_token * PAGE) * PAGE
-    context = _fit(check_context(options.ctx_size, about.spec.context), about.spec.context, kv_tokens)
+    most = longest(about.spec.context, kv_tokens, about.spec.window)
+    context = _fit(check_context(options.ctx_size, about.spec.context), about.spec.context, kv_tokens, most)
     threads = thread_count(options.threads)
     packs = PackCache(str(pack_dir()), options.pack_bytes) if options.pack_bytes else None
     source = ModelSource(str(model.path), threads, context, model.name, packs=packs, quantize=options.quantize)
@@ -213,18 +214,18 @@ def plan(options: EngineOptions, report: Report) -> Plan:
     return Plan(model.name, about.quant, *sizes, source, config, options.think_tags, about.weights, options.suffix_first)
 
 
-def _fit(wanted: int, most: int, kv_tokens: int) -> int:
+def _fit(wanted: int, trained: int, kv_tokens: int, most: int) -> int:
     """The context: what was asked for, or as much as model and KV cache allow.
 
     Raises:
         ModelError: the KV cache holds too little.
     """
-    if wanted > kv_tokens or kv_tokens == 0:
+    if wanted > most or kv_tokens == 0:
         raise ModelError(
-            f"the KV cache holds {kv_tokens} tokens, fewer than the context of {wanted or most}; "
+            f"the KV cache holds {kv_tokens} tokens, fewer than the context of {wanted or trained}; "
             f"raise --kv-cache{f' or use --ctx-size {kv_tokens}' if kv_tokens else ''}."
         )
-    return wanted or min(most, kv_tokens)
+    return wanted or most
 
 
 def _config(options: EngineOptions, kv_bytes: int) -> EngineConfig:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quintet.cli.console import ConsoleReport, stdout
 from quintet.cli.describe import Description, check_context, describe
-from quintet.config import Quantize
+from quintet.config import EngineConfig, Quantize
 from quintet.models import store
 from quintet.models.files import StoredModel, cache_dir, human, kept_packs, pack_dir, parts
 from quintet.models.opening import open_model
@@ -53,7 +53,8 @@ def show(reference: str, ctx_size: int, quantize: Quantize, *, offline: bool) ->
 
 def rows(model: StoredModel, about: Description, context: int) -> list[tuple[str, str]]:
     """The lines of ``show``: (what, value)."""
-    spec, kv, files = about.spec, about.kv_per_token * context, len(parts(model.path))
+    spec, files = about.spec, len(parts(model.path))
+    kv = about.kv_per_token * min(context, spec.window + EngineConfig().batch_tokens if spec.window else context)
     mix = ", ".join(f"{name} {human(size)} in {count}" for name, count, size in about.mix)
     shape = f"{len(spec.layers)} layers, {spec.hidden} wide, {spec.heads} heads over {spec.kv_heads} key-value heads of {spec.head_dim}"
     return [

@@ -68,6 +68,7 @@ class Family:
         unrotated: layers whose heads are not rotated.
         embed_by_width: the embedding is scaled by sqrt(hidden).
         scale_by_width: at so many layers the products of q and k are scaled by 1 / sqrt(hidden / heads).
+        layer_norm: see ``ModelSpec``.
         fused: ``attn_qkv`` holds q, k and v, and ``ffn_up`` gate and up, one after the other.
         ffn_norm: what its files call the norm before the feed-forward part.
         reads: further keys that the architecture means something by: of ``reading.FACTORS``.
@@ -85,6 +86,7 @@ class Family:
     unrotated: Some | None = None
     embed_by_width: bool = False
     scale_by_width: int = 0
+    layer_norm: bool = False
     fused: bool = False
     ffn_norm: str = "ffn_norm"
     reads: frozenset[str] = frozenset()
@@ -94,6 +96,8 @@ class Family:
 _GEMMA = LayerSpec(activation="gelu")
 _CAPS = frozenset({"attn_logit_softcapping", "final_logit_softcapping"})
 _SCALES = frozenset({"attention.scale", "embedding_scale", "residual_scale", "logit_scale", "rope.scaling.finetuned"})
+
+_LONGER = frozenset({"rope.scaling.yarn_log_multiplier", "attention.temperature_scale", "attention.temperature_length"})
 
 FAMILIES = {
     "llama": Family(interleaved=True, qkv_bias=None, freq_factors=True, experts=Experts(always=False)),  # with them it is Mixtral
@@ -122,6 +126,14 @@ FAMILIES = {
     "olmo2": Family(layer=LayerSpec(pre_norm=False, post_norm=True, qk_norm="full"), windows=Windows(Some(4, 0, 3), scaled=False)),
     # llama.cpp's graph leaves the window out too: converters write it for models that were trained without one.
     "phi3": Family(long_rope=True, fused=True, ignored=frozenset({"attention.sliding_window"})),
+    "mistral3": Family(interleaved=True, qkv_bias=None, freq_factors=True, experts=Experts(always=False), reads=_LONGER),
+    # Trained with a window; where the file names it, it holds, as in transformers. llama.cpp has none.
+    "starcoder2": Family(
+        layer=LayerSpec(activation="gelu", gated=False, o_bias=True, ffn_bias=True),
+        qkv_bias=True,
+        layer_norm=True,
+        windows=Windows(Some(1, 0, 1)),
+    ),
     # Softmax over those experts alone that are taken is the same as normalising what they have of all. YaRN's ramp is not rounded, as in
     # its config.json and in transformers; llama.cpp's always is.
     "gpt-oss": Family(
@@ -132,5 +144,6 @@ FAMILIES = {
         experts=Experts(own_width=True),
         ffn_norm="post_attention_norm",
     ),
+    "seed_oss": Family(qkv_bias=None, ffn_norm="post_attention_norm"),
     "smollm3": Family(interleaved=True, unrotated=Some(4, 3, 4)),
 }

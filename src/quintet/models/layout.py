@@ -127,6 +127,8 @@ def _places(spec: ModelSpec) -> Iterator[tuple[str, Place]]:
     """Lazy: the number of layers is only a claim so far."""
     yield "embed", Place(EMBEDDING, 0, spec.vocab, spec.hidden)
     yield "output_norm", Place("output_norm.weight", 0, 0, spec.hidden)
+    if spec.layer_norm:
+        yield "output_norm_bias", Place("output_norm.bias", 0, 0, spec.hidden)
     if not spec.tied:
         yield "output", Place(OUTPUT, 0, spec.vocab, spec.hidden)
     for i, layer in enumerate(spec.layers):
@@ -146,6 +148,9 @@ def _layer(spec: ModelSpec, layer: LayerSpec, prefix: str) -> Iterator[tuple[str
     if layer.pre_norm:
         yield "attn_norm", vector("attn_norm.weight", hidden)
         yield "ffn_norm", vector(f"{FAMILIES[spec.architecture].ffn_norm}.weight", hidden)
+        if spec.layer_norm:
+            yield "attn_norm_bias", vector("attn_norm.bias", hidden)
+            yield "ffn_norm_bias", vector(f"{FAMILIES[spec.architecture].ffn_norm}.bias", hidden)
     if FAMILIES[spec.architecture].fused:
         yield "q", matrix("attn_qkv", q, hidden)
         yield "k", matrix("attn_qkv", kv, hidden, q)
@@ -164,9 +169,11 @@ def _layer(spec: ModelSpec, layer: LayerSpec, prefix: str) -> Iterator[tuple[str
         yield "up", matrix("ffn_up", ffn, hidden, ffn)
         yield "down", matrix("ffn_down", hidden, ffn)
     else:
-        yield "gate", matrix("ffn_gate", ffn, hidden)
+        if layer.gated:
+            yield "gate", matrix("ffn_gate", ffn, hidden)
         yield "up", matrix("ffn_up", ffn, hidden)
         yield "down", matrix("ffn_down", hidden, ffn)
+        yield from _dense_biases(layer, hidden, ffn, prefix)
     if layer.post_norm:
         yield "post_attn_norm", vector("post_attention_norm.weight", hidden)
         yield "post_ffn_norm", vector("post_ffw_norm.weight", hidden)
@@ -182,6 +189,14 @@ def _layer(spec: ModelSpec, layer: LayerSpec, prefix: str) -> Iterator[tuple[str
         yield "o_bias", vector("attn_output.bias", hidden)
     if layer.sinks:
         yield "sinks", vector("attn_sinks.weight", spec.heads)
+
+
+def _dense_biases(layer: LayerSpec, hidden: int, ffn: int, prefix: str) -> Iterator[tuple[str, Place]]:
+    if layer.ffn_bias:
+        if layer.gated:
+            yield "gate_bias", Place(f"{prefix}ffn_gate.bias", 0, 0, ffn)
+        yield "up_bias", Place(f"{prefix}ffn_up.bias", 0, 0, ffn)
+        yield "down_bias", Place(f"{prefix}ffn_down.bias", 0, 0, hidden)
 
 
 def _experts(experts: ExpertSpec, hidden: int, prefix: str) -> Iterator[tuple[str, Place]]:

@@ -14,6 +14,7 @@ from quintet.models.spec import ExpertSpec, LayerSpec, ModelSpec, RopeSpec
 
 ARCHITECTURE = "general.architecture"
 TOKENS_KEY = "tokenizer.ggml.tokens"
+RMS_EPSILON, EPSILON = "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"
 WINDOW, PATTERN, LOCAL_BASE = "attention.sliding_window", "attention.sliding_window_pattern", "rope.freq_base_swa"
 
 MAX_LAYERS = 1024
@@ -30,7 +31,6 @@ READ = {
     "attention.head_count_kv",
     "attention.key_length",
     "attention.value_length",
-    "attention.layer_norm_rms_epsilon",
     "rope.dimension_count",
     "rope.freq_base",
     "rope.scale_linear",
@@ -98,6 +98,7 @@ def read_spec(meta: Metadata, infos: Infos, floats: Floats) -> ModelSpec:
 def _refuse_unimplemented(meta: Metadata, prefix: str, family: Family) -> None:
     understood = READ | family.reads | family.ignored
     understood |= {WINDOW, PATTERN, LOCAL_BASE} if family.windows else set()
+    understood.add(EPSILON if family.layer_norm else RMS_EPSILON)
     understood |= EXPERTS if family.experts else set()
     for key in meta:
         name = key.removeprefix(prefix)
@@ -134,7 +135,8 @@ class _Reading:
             kv_heads=self._kv_heads,
             head_dim=self._head_dim,
             vocab=self._vocab(),
-            norm_eps=meta.real(self._key("attention.layer_norm_rms_epsilon")),
+            norm_eps=meta.real(self._key(EPSILON if self._family.layer_norm else RMS_EPSILON)),
+            layer_norm=self._family.layer_norm,
             tied=OUTPUT not in self._infos,
             interleaved=self._family.interleaved,
             ropes=ropes,
@@ -158,6 +160,8 @@ class _Reading:
             family.layer,
             qkv_bias=bias,
             attn_scale=1 / math.sqrt(self._sizes["hidden"] // self._heads) if by_width else self._factor("attention.scale", 0.0),
+            temperature=self._factor("attention.temperature_scale", 0.0),
+            temperature_length=meta.integer(self._key("attention.temperature_length"), rope.original_context),
             attn_cap=self._factor("attn_logit_softcapping", 0.0),
             residual_scale=self._factor("residual_scale", 1.0),
             experts=self._experts(),
@@ -246,6 +250,7 @@ class _Reading:
             attn_factor=meta.real(self._key("rope.scaling.attn_factor"), 1.0),
             beta_fast=meta.real(self._key("rope.scaling.yarn_beta_fast"), 32.0),
             beta_slow=meta.real(self._key("rope.scaling.yarn_beta_slow"), 1.0),
+            log_multiplier=self._factor("rope.scaling.yarn_log_multiplier", 0.0),
             truncate=self._family.truncate,
             **self._factors(dim),
         )

@@ -19,6 +19,7 @@ class RopeSpec:
         factor: context extension factor (1 without scaling).
         original_context: context the model was trained on, for ``yarn`` and ``long_factors``.
         attn_factor: on the rotated values; ``yarn`` adds its own.
+        log_multiplier: ``yarn``'s own factor is divided by what it would be with this times the logarithm of ``factor``; 1 = there is none.
         truncate: ``yarn``'s ramp between kept and interpolated pairs begins and ends at whole ones.
         freq_factors: per-pair divisors of the frequencies (llama 3's ``rope_freqs.weight``, LongRoPE's short ones); empty = none.
         long_factors: LongRoPE's (Ding et al. 2024, arXiv 2402.13753) for an engine whose context is beyond ``original_context``; which
@@ -33,6 +34,7 @@ class RopeSpec:
     attn_factor: float = 1.0
     beta_fast: float = 32.0
     beta_slow: float = 1.0
+    log_multiplier: float = 0.0
     truncate: bool = True
     freq_factors: tuple[float, ...] = ()
     long_factors: tuple[float, ...] = ()
@@ -68,10 +70,12 @@ class LayerSpec:
         qkv_bias: the q, k, v projections have biases.
         o_bias: and attention's output.
         ffn_bias: and the matrices of the feed-forward part, with the one that chooses experts.
+        gated: the feed-forward part is activation(gate) * up, else activation(up).
         sinks: each head's softmax has a learned logit more, which nothing is weighed by.
         rope: which of the model's rotations; -1 = heads are not rotated.
         window: tokens that a token sees, itself the last; 0 = all before it.
         attn_scale: on the products of q and k; 0 = 1 / sqrt(head_dim).
+        temperature, temperature_length: and at position p by 1 + temperature * ln(1 + floor(p / length)); 0 = it is not.
         attn_cap: scores s become cap * tanh(s / cap); 0 = they stay.
         residual_scale: on what attention and feed-forward part add.
         activation: of the gate: ``silu``, ``gelu`` in its tanh form, or ``swiglu_oai``: gpt-oss's silu of clamped values.
@@ -84,10 +88,13 @@ class LayerSpec:
     qkv_bias: bool = False
     o_bias: bool = False
     ffn_bias: bool = False
+    gated: bool = True
     sinks: bool = False
     rope: int = 0
     window: int = 0
     attn_scale: float = 0.0
+    temperature: float = 0.0
+    temperature_length: int = 0
     attn_cap: float = 0.0
     residual_scale: float = 1.0
     activation: str = "silu"
@@ -103,7 +110,8 @@ class ModelSpec:
         name: ``general.name``, for people.
         context: trained context length in tokens.
         hidden, heads, kv_heads, head_dim, ffn, vocab: sizes. ``vocab`` is the number of rows of the embedding.
-        norm_eps: epsilon of the RMS norms.
+        norm_eps: epsilon of the norms.
+        layer_norm: norms before blocks and of the output are LayerNorms with biases, else RMS norms.
         tied: the embedding matrix is also the output matrix.
         interleaved: rotary pairs of the file's q and k are (2i, 2i+1) as in llama's, else (i, i + dim/2) (NeoX).
         ropes: the rotations, which differ in all but ``dim``.
@@ -127,8 +135,15 @@ class ModelSpec:
     ropes: tuple[RopeSpec, ...]
     layers: tuple[LayerSpec, ...]
     embed_scale: float = 1.0
+    layer_norm: bool = False
     logit_scale: float = 1.0
     logit_cap: float = 0.0
+
+    @property
+    def window(self) -> int:
+        """Tokens that a token sees in any layer, itself the last; 0 = there is a layer in which it sees all before it."""
+        windows = [layer.window for layer in self.layers]
+        return max(windows) if all(windows) else 0
 
 
 @dataclass(frozen=True, slots=True)

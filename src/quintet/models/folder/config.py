@@ -13,7 +13,7 @@ from quintet.models.folder.documents import Settings
 from quintet.models.folder.kinds import KINDS, Kind
 from quintet.models.folder.ropes import read_rotation
 from quintet.models.metadata import Metadata, Value
-from quintet.models.reading import MAX_LAYERS, MAX_USED, PATTERN, WINDOW
+from quintet.models.reading import EPSILON, MAX_LAYERS, MAX_USED, PATTERN, RMS_EPSILON, WINDOW
 from quintet.models.spec import ModelSpec
 
 FILE = "config.json"
@@ -62,7 +62,17 @@ MEANINGLESS = frozenset(
         *("architectures", "auto_map", "model_type", "transformers_version", "torch_dtype", "dtype", "name_or_path", "tokenizer_class"),
         *("bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "unk_token_id", "decoder_start_token_id"),  # the tokenizer's
         *("use_cache", "cache_implementation", "pretraining_tp", "gradient_checkpointing", "torchscript", "use_bfloat16"),
-        *("initializer_range", "attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop", "classifier_dropout"),
+        *(
+            "initializer_range",
+            "attention_dropout",
+            "hidden_dropout",
+            "resid_pdrop",
+            "residual_dropout",
+            "embedding_dropout",
+            "embd_pdrop",
+            "attn_pdrop",
+            "classifier_dropout",
+        ),
         *("router_aux_loss_coef", "router_jitter_noise", "router_z_loss_coef", "output_router_logits"),
         *("id2label", "label2id", "problem_type", "num_labels", "task_specific_params", "finetuning_task", "prefix"),
         *("return_dict", "output_hidden_states", "output_attentions", "chunk_size_feed_forward", "is_llama_config"),
@@ -170,8 +180,12 @@ class _Reading:
             "attention.head_count_kv": kv_heads,
             "attention.key_length": head_dim,
             "attention.value_length": head_dim,
-            "attention.layer_norm_rms_epsilon": config.real("rms_norm_eps", 1e-6),
         }
+        keys |= (
+            {EPSILON: config.real("norm_epsilon")}
+            if FAMILIES[kind.architecture].layer_norm
+            else {RMS_EPSILON: config.real("rms_norm_eps", 1e-6)}
+        )
         keys |= {theirs: config.real(ours) for ours, theirs in FACTORS.items() if ours in kind.reads and ours in config}
         experts = self._experts(keys)
         rotation = read_rotation(config, kind, head_dim, self._context)
@@ -266,7 +280,8 @@ class _Reading:
         gelu = FAMILIES[kind.architecture].layer.activation == "gelu"
         # The first Gemma's files say gelu and mean its tanh form, which they were trained with.
         allowed = ("gelu_pytorch_tanh", *(("gelu",) if kind.architecture == "gemma" else ())) if gelu else ("silu", "swish")
-        key = "hidden_activation" if gelu and not (kind.architecture == "gemma" and "hidden_act" in config) else "hidden_act"
+        own = gelu and kind.architecture != "starcoder2"  # Gemma's own key
+        key = "hidden_activation" if own and not (kind.architecture == "gemma" and "hidden_act" in config) else "hidden_act"
         found = config.text(key, allowed[0])
         config.know("hidden_act", "hidden_activation")
         if found not in allowed:

@@ -34,7 +34,7 @@ def _names(names: Mapping[str, str]) -> dict[str, tuple[Source, ...]]:
     return {ours: (Source(theirs),) for ours, theirs in names.items()}
 
 
-TOP = {"token_embd.weight": "embed_tokens.weight", "output_norm.weight": "norm.weight"}
+TOP = {"token_embd.weight": "embed_tokens.weight", "output_norm.weight": "norm.weight", "output_norm.bias": "norm.bias"}
 """Below the model's own name."""
 
 _ATTENTION = _names(
@@ -47,6 +47,19 @@ _POST_NORMS = _names(
     {"post_attention_norm.weight": "post_attention_layernorm.weight", "post_ffw_norm.weight": "post_feedforward_layernorm.weight"}
 )
 _ALL_NORMS = _POST_NORMS | _names({"attn_norm.weight": "input_layernorm.weight", "ffn_norm.weight": "pre_feedforward_layernorm.weight"})
+_STARCODER = _names(
+    {
+        f"{ours}.{what}": f"{theirs}.{what}"
+        for ours, theirs in {
+            "attn_norm": "input_layernorm",
+            "attn_output": "self_attn.o_proj",
+            "ffn_norm": "post_attention_layernorm",
+            "ffn_up": "mlp.c_fc",
+            "ffn_down": "mlp.c_proj",
+        }.items()
+        for what in ("weight", "bias")
+    }
+)
 _DENSE = _names({f"ffn_{part}.weight": f"mlp.{part}_proj.weight" for part in ("gate", "up", "down")})
 _FUSED = _names(
     {
@@ -146,6 +159,8 @@ _GEMMA3 = Kind(
     one_more=True,
 )
 
+_MINISTRAL = Kind("mistral3", defaults={"rms_norm_eps": 1e-5}, windowed="all")
+
 KINDS: Mapping[str, Kind] = {
     "llama": Kind("llama"),
     "mistral": Kind("llama", windowed="all"),
@@ -211,6 +226,19 @@ KINDS: Mapping[str, Kind] = {
         frozenset({"num_experts", "num_experts_per_tok", "norm_topk_prob"}),
         {"clip_qkv": ()},
     ),
+    "ministral3": _MINISTRAL,
+    "starcoder2": Kind(
+        "starcoder2",
+        _ATTENTION | _STARCODER,
+        {"tie_word_embeddings": True, "norm_epsilon": 1e-5},
+        neutral={"use_bias": (True,)},
+        windowed="all",
+    ),
+    "seed_oss": Kind(
+        "seed_oss",
+        _ATTENTION | _DENSE | _names({"attn_norm.weight": "input_layernorm.weight"}) | _POST_NORMS,
+        neutral={"attention_out_bias": (False,)},
+    ),
     "smollm3": Kind(
         "smollm3", defaults={"tie_word_embeddings": True, "no_rope_layer_interval": 4, "rope_theta": 2000000.0}, windowed="unrotated"
     ),
@@ -222,4 +250,5 @@ KINDS = {
     **KINDS,
     # What sees images, of which the language model alone is run.
     "gemma3": replace(_GEMMA3, section="text_config", prefixes=("language_model.model.", "model.language_model."), skipped=_IMAGES),
+    "mistral3": replace(_MINISTRAL, section="text_config", prefixes=("language_model.model.", "model.language_model."), skipped=_IMAGES),
 }

@@ -114,8 +114,13 @@ class _Reading:
         scales = [rope.real(key, 1.0) for key in ("mscale", "mscale_all_dim")]
         usual = by_factor
         if "mscale" in rope and "mscale_all_dim" in rope and factor > 1:
-            above, below = (1 + 0.1 * scale * math.log(factor) for scale in scales)
-            usual = above / below
+            if self._kind.architecture == "mistral3" and scales[0] == 1.0 and "attention_factor" not in rope:  # which has a key for it
+                made.keys["rope.scaling.yarn_log_multiplier"] = scales[1]
+            else:
+                above, below = (1 + 0.1 * scale * math.log(factor) for scale in scales)
+                usual = above / below
+        if self._kind.architecture == "mistral3":
+            made.keys["attention.temperature_scale"] = rope.real("llama_4_scaling_beta", 0.0)
         made.keys |= {
             "rope.scaling.type": "yarn",
             "rope.scaling.factor": factor,

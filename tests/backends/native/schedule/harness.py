@@ -8,10 +8,11 @@ from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
+import numpy as np
 from tests.backends.native.schedule.plain_samplers import PlainSamplers
 
 from quintet.backends.native.core.loader import PAGE
-from quintet.backends.native.core.types import Samplers
+from quintet.backends.native.core.types import I32, U8, U64, Batch, Samplers
 from quintet.backends.native.schedule.emit import Emitter
 from quintet.backends.native.schedule.kv import KvCache
 from quintet.backends.native.schedule.pages import BlockTables, PagePool
@@ -48,8 +49,43 @@ def prepared(
 PLAIN = PlainSamplers()
 
 
+class WindowedRunner(ToyRunner):
+    """The toy, of whose numbers each depends on a window of tokens only.
+
+    Args:
+        window: so many, itself the last.
+    """
+
+    def __init__(self, window: int) -> None:
+        super().__init__()
+        self._window = window
+
+    @property
+    def window(self) -> int:
+        return self._window
+
+    def forward(self, batch: Batch) -> U8:
+        """As the toy; pages that no token of the batch sees may be gone."""
+        unseen = np.maximum(0, batch.starts - self._window + 1) // PAGE
+        seen = np.arange(batch.tables.shape[1]) >= unseen[:, None]
+        return super().forward(replace(batch, tables=np.where(seen, batch.tables, 0)))
+
+    def _prefix_hashes(self, tables: I32, length: int) -> U64:
+        """Of the last tokens alone: each is computed by itself from what its pages hold, so a page that is wrong is seen."""
+        places = np.arange(length)
+        tokens = self._pages[tables[:, : -(-length // PAGE)] % len(self._pages)].reshape(len(tables), -1)[:, :length].astype(np.uint64)
+        weighed = (tokens + np.uint64(1)) * (places.astype(np.uint64) * np.uint64(0xD1B54A32D192ED03) + np.uint64(0x9E3779B97F4A7C15))
+        sums = np.cumsum(weighed, axis=1, dtype=np.uint64)
+        sums[:, self._window :] -= sums[:, : -self._window].copy()
+        return sums * np.uint64(0xBF58476D1CE4E5B9)
+
+
 class Simulation:
-    """An engine without its thread; ``events[request, seq]`` collects what came out."""
+    """An engine without its thread; ``events[request, seq]`` collects what came out.
+
+    Args:
+        window: of a ``WindowedRunner``; 0 = the toy itself.
+    """
 
     def __init__(
         self,
@@ -61,14 +97,18 @@ class Simulation:
         caching: bool = True,
         speculation: Speculation | None = None,
         samplers: Samplers = PLAIN,
+        window: int = 0,
     ) -> None:
         self.config = EngineConfig(batch_tokens=batch_tokens, max_running=max_running, max_waiting=max_waiting)
-        self.runner = ToyRunner()
+        self.runner = WindowedRunner(window) if window else ToyRunner()
         self.runner.allocate(pages)
         self.pool = PagePool(pages, caching=caching)
-        tables = BlockTables(min(max_running, batch_tokens), min(pages, self.runner.context // PAGE))
+        tables = BlockTables(
+            min(max_running, batch_tokens), self.runner.context // PAGE if window else min(pages, self.runner.context // PAGE)
+        )
         emitter = Emitter(ToyTokenizer().eos_ids)
-        self.scheduler = Scheduler(self.config, KvCache(self.pool, tables, self.runner.row_bytes), emitter, speculation)
+        self.kv = KvCache(self.pool, tables, self.runner.row_bytes, window, batch_tokens)
+        self.scheduler = Scheduler(self.config, self.kv, emitter, speculation)
         self.stepper = Stepper(self.runner, tables, samplers)
         self.events: dict[tuple[int, int], list[TokenEvent]] = {}
         self.alike: dict[tuple[int, int], list[int]] = {}  # the samples of a prompt, which have its echo in common
@@ -158,8 +198,10 @@ class Oracle(Speculation):
         lengths: Sequence[int],
         right: Sequence[int],
         samplers: Samplers = PLAIN,
+        window: int = 0,
     ) -> None:
         super().__init__(frozenset({EOS}))
+        self._window = window
         self._sequences = sequences
         self._samplers = samplers
         self._lengths, self._right = itertools.cycle(lengths), itertools.cycle(right)
@@ -170,29 +212,33 @@ class Oracle(Speculation):
         return made if any(made) else []
 
     def _made(self, seq: Sample, most: int) -> list[int]:
-        text = [event[0] for event in alone(self._sequences[seq.request_id, seq.index], self._samplers) if not event[4] and event[0] != EOS]
+        text = [
+            event[0]
+            for event in alone(self._sequences[seq.request_id, seq.index], self._samplers, self._window)
+            if not event[4] and event[0] != EOS
+        ]
         future = [*text[len(seq.generated) :], *[32] * PAGE * 3][: max(0, min(next(self._lengths), most))]
         for wrong in range(next(self._right), len(future)):
             future[wrong] = (future[wrong] + 1) % EOS
         return future
 
 
-def alone(sequence: PreparedSequence, samplers: Samplers = PLAIN) -> tuple[tuple[Any, ...], ...]:
+def alone(sequence: PreparedSequence, samplers: Samplers = PLAIN, window: int = 0) -> tuple[tuple[Any, ...], ...]:
     """What the sequence gives with the engine to itself, the whole prompt in one step and no cache."""
-    return alone_cached(sequence, cast(Hashable, samplers))
+    return alone_cached(sequence, cast(Hashable, samplers), window)
 
 
 @functools.lru_cache(maxsize=4096)
-def alone_cached(sequence: PreparedSequence, samplers: Any) -> tuple[tuple[Any, ...], ...]:
-    simulation = Simulation(batch_tokens=8192, max_running=1, caching=False, samplers=samplers)
+def alone_cached(sequence: PreparedSequence, samplers: Any, window: int) -> tuple[tuple[Any, ...], ...]:
+    simulation = Simulation(batch_tokens=8192, max_running=1, caching=False, samplers=samplers, window=window)
     simulation.add(0, sequence)
     simulation.finish()
     return tuple(told(simulation.events[0, 0]))
 
 
-def assert_as_alone(events: Sequence[TokenEvent], sequence: PreparedSequence, samplers: Samplers = PLAIN) -> None:
+def assert_as_alone(events: Sequence[TokenEvent], sequence: PreparedSequence, samplers: Samplers = PLAIN, window: int = 0) -> None:
     """The events are those of the sequence alone, or, aborted, the first of them."""
-    expected = alone(sequence, samplers)
+    expected = alone(sequence, samplers, window)
     got = told(events)
     if events[-1].finish is Finish.ABORT:
         got.pop()

@@ -71,16 +71,19 @@ class AnyInterleaving(RuleBasedStateMachine):
         max_running=st.sampled_from([1, 2, 4, 8, 32]),
         pages=st.sampled_from([CONTEXT // PAGE, 9, 10, 12, 16, 500]),
         caching=st.booleans(),
+        window=st.sampled_from([0, 0, 2, PAGE - 3, PAGE + 1, 2 * PAGE + 5]),
         drafts=st.none() | st.just((None, None)) | st.tuples(draft_lengths, draft_lengths),
     )
-    def start(self, batch_tokens: int, max_running: int, pages: int, caching: bool, drafts: tuple[Any, Any] | None) -> None:
+    def start(self, batch_tokens: int, max_running: int, pages: int, caching: bool, window: int, drafts: tuple[Any, Any] | None) -> None:
         self.sequences: dict[tuple[int, int], PreparedSequence] = {}
+        self.window = window
+        pages -= 3 * bool(window and pages < 500)  # a sequence needs its window's only
         speculation = None
         if drafts is not None:
             lengths, right = drafts
-            speculation = Oracle(self.sequences, lengths, right, self.samplers) if lengths else Speculation(frozenset({EOS}))
+            speculation = Oracle(self.sequences, lengths, right, self.samplers, window) if lengths else Speculation(frozenset({EOS}))
         limits = {"pages": pages, "batch_tokens": batch_tokens, "max_running": max_running}
-        self.simulation = Simulation(**limits, caching=caching, speculation=speculation, samplers=self.samplers)
+        self.simulation = Simulation(**limits, caching=caching, speculation=speculation, samplers=self.samplers, window=window)
         self.aborted: set[tuple[int, int]] = set()
 
     @rule(target=added, sequences=requests(), tenant=st.sampled_from(["", "", "a", "b"]))
@@ -129,7 +132,7 @@ class AnyInterleaving(RuleBasedStateMachine):
             assert [event.finish is not None for event in events].count(True) == 1, "one terminal event each"
             assert key in self.aborted or events[-1].finish is not Finish.ABORT
             assert events[-1].drafts.accepted <= len(events)
-            assert_as_alone(events, sequence, self.samplers)
+            assert_as_alone(events, sequence, self.samplers, self.window)
 
 
 TestAnyInterleaving = AnyInterleaving.TestCase

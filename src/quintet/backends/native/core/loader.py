@@ -22,6 +22,15 @@ PAGE = 16
 """Tokens per KV-cache page, fixed by the native kernels (16 tokens are the 16 lanes of a register)."""
 
 
+def longest(context: int, tokens: int, window: int) -> int:
+    """Most tokens of a sequence of a model, whose pages hold so many.
+
+    Args:
+        window: that no layer sees beyond: pages before it are let go as a sequence goes on; 0 = there is none.
+    """
+    return context if window and tokens >= window + 2 * PAGE else min(context, tokens)
+
+
 @dataclass(frozen=True, slots=True)
 class PackCache:
     """Where packed weights are kept.

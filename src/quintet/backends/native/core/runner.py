@@ -39,6 +39,10 @@ class NativeRunner:
         return self._context
 
     @property
+    def window(self) -> int:
+        return self._spec.window
+
+    @property
     def page_bytes(self) -> int:
         return self._model.page_bytes
 

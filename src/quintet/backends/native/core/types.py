@@ -31,9 +31,9 @@ class Batch:
         tokens: int32 [T], all segments' tokens one after the other.
         lengths: int32 [S], tokens per segment, each ≥ 1, summing to T.
         starts: int32 [S], position of each segment's first token in its sequence.
-        tables: int32 [S, P], page numbers of each sequence in order; entries past the last used page are ignored.
-            Every position from 0 to ``starts + lengths - 1`` must lie in a listed page, and those before ``starts``
-            must have been computed earlier.
+        tables: int32 [S, P], page numbers of each sequence in order; entries past the last used page are ignored, and those of
+            positions that none of its tokens sees. Every other position up to ``starts + lengths - 1`` must lie in a listed page,
+            and those before ``starts`` must have been computed earlier.
         rows: int32 [R], indexes into ``tokens`` whose final hidden row is wanted.
     """
 
@@ -55,6 +55,11 @@ class Runner(Protocol):
 
     @property
     def context(self) -> int: ...
+
+    @property
+    def window(self) -> int:
+        """Tokens that a token sees in any layer, itself the last; 0 = there is a layer in which it sees all before it."""
+        ...
 
     @property
     def page_bytes(self) -> int:

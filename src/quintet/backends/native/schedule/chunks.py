@@ -11,9 +11,9 @@ ECHO_BURST = 256
 
 
 def prefill(seq: Sequence, share: int, kv: KvCache) -> Segment:
-    """A segment of at most ``share`` tokens to compute, and as many to score."""
+    """A segment of at most ``share`` tokens to compute, as far as there are places for them, and as many to score."""
     group, goal = seq.group, seq.goal
-    count = min(share, goal - seq.computed)
+    count = kv.reserve(seq, min(share, goal - seq.computed))
     echo = _echo_count(group, seq.computed + count, share)
     if seq.max_tokens and echo < group.echo_left:
         count = min(count, goal - 1 - seq.computed)  # the row to draw from must come in the step that ends the echo

@@ -10,6 +10,13 @@ order. Pages that begin alike are shared, and the one that a sequence writes to 
 A full page is published under the digest of all tokens up to its end (``pages.chain``), so the next prompt that begins with them finds
 it. At least one token is always left to compute, as nothing can be drawn from a page. A page may also keep its hidden rows: then an
 ``echo`` with log-probabilities is served from the cache too (``core/scored_rows``). Why: docs/decisions/0003-scheduling.md.
+
+Where every layer of a model sees a window of tokens only, a sequence lets go of the pages before it as it goes on, and takes pages as it
+needs them, so that it holds a window and a step's worth, however long it is::
+
+    block table of A      [ gone              | 2                 | 4 ]      page 7 is found by others as long as nobody wants its place
+
+A prompt that is found in the cache needs its last window there, no more. Why: docs/decisions/0027-windows.md.
 """
 
 from __future__ import annotations
@@ -19,7 +26,7 @@ from collections.abc import Iterable
 from quintet.backends.native.core.loader import PAGE
 from quintet.backends.native.core.scored_rows import ROOM
 from quintet.backends.native.core.types import U8
-from quintet.backends.native.schedule.pages import BlockTables, BrokenInvariantError, PagePool, chain
+from quintet.backends.native.schedule.pages import GONE, BlockTables, BrokenInvariantError, PagePool, chain
 from quintet.backends.native.schedule.sequence import Sequence, Snapshot, State
 
 
@@ -28,26 +35,35 @@ class KvCache:
 
     Args:
         row_bytes: bytes of one hidden row, to which the stores of pages add what is known of it.
+        window: tokens that a token sees in any layer, itself the last; 0 = all before it.
+        step: most tokens that a sequence computes at once.
     """
 
-    def __init__(self, pool: PagePool, tables: BlockTables, row_bytes: int) -> None:
+    def __init__(self, pool: PagePool, tables: BlockTables, row_bytes: int, window: int = 0, step: int = 0) -> None:
         self.pool = pool
         self.tables = tables
         self._stored_bytes = row_bytes + ROOM
+        self._window = window
+        self._most = min(pool.total, -(-(window + step) // PAGE) + 1) if window else pool.total  # pages of a sequence at once
 
     def match(self, seq: Sequence) -> list[int]:
-        """Cached pages with the sequence's first tokens; at least one token is left to compute if it will draw.
+        """Cached pages with the sequence's first tokens, ``GONE`` where none is needed; one that will draw has a token left to compute.
 
         Changes nothing but memoised digests; valid until the pool changes. While prompt log-probabilities are wanted, only pages
         with hidden rows match.
         """
         pages: list[int] = []
+        count = found = 0  # pages that are taken, and that were found one after the other
         for index in range(_shareable(seq)):
             page = self.pool.lookup(self._digest(seq, index), with_rows=seq.group.scoring)
-            if page is None:
+            if page is None and not self._window:
                 break
-            pages.append(page)
-        return pages
+            pages.append(GONE if page is None else page)
+            found = 0 if page is None else found + 1
+            if found >= (needed := index + 1 - self._first_needed(seq, (index + 1) * PAGE)) and (not self._window or needed < self._most):
+                count = index + 1
+        first = self._first_needed(seq, count * PAGE)
+        return [GONE] * first + pages[first:count]
 
     def adopt(self, seq: Sequence) -> int:
         """Pages with the sequence's next tokens that were computed for others meanwhile take the place of its own.
@@ -57,13 +73,17 @@ class KvCache:
         """
         before = seq.computed
         while (digest := self.next_page(seq)) and seq.computed % PAGE == 0:
-            page = self.pool.lookup(digest, with_rows=seq.group.scoring)
-            if page is None:
+            page, index = self.pool.lookup(digest, with_rows=seq.group.scoring), seq.computed // PAGE
+            if page is None or (index == self.tables.length(seq.slot) and index - seq.first >= self._most):
                 break
             self.pool.share(page)
-            self.pool.release([self.tables.replace(seq.slot, seq.computed // PAGE, page)])
+            if index < self.tables.length(seq.slot):
+                self.pool.release([self.tables.replace(seq.slot, index, page)])
+            else:
+                self.tables.append(seq.slot, page)
             seq.computed += PAGE
             seq.published = seq.computed // PAGE
+            self.let_go(seq)
         if seq.computed > before:
             seq.page = self.tables.page(seq.slot, self.tables.length(seq.slot) - 1)
         return seq.computed - before
@@ -75,15 +95,14 @@ class KvCache:
 
     def cost(self, seq: Sequence, matched: list[int]) -> int:
         """Pages by which ``available`` drops if the sequence is admitted with these cached pages."""
-        idle = sum(self.pool.references(page) == 0 for page in matched)
-        return -(-seq.goal // PAGE) - len(matched) + idle
+        idle = sum(page != GONE and self.pool.references(page) == 0 for page in matched)
+        return self._new(seq, matched) + idle
 
     def admit(self, seq: Sequence, matched: list[int]) -> None:
-        """Open the sequence's table over its cached pages and new ones for all tokens so far. Ask ``cost`` first."""
-        for page in matched:
-            self.pool.share(page)
-        pages = [*matched, *(self.pool.take() for _ in range(-(-seq.goal // PAGE) - len(matched)))]
-        self._open(seq, pages, len(matched) * PAGE)
+        """Open the sequence's table over its cached pages and new ones for all tokens so far, or those it may hold. Ask ``cost`` first."""
+        new = self._new(seq, matched)
+        self._share(matched)
+        self._open(seq, [*matched, *(self.pool.take() for _ in range(new))], len(matched) * PAGE)
 
     def fork(self, seq: Sequence, parent: Sequence) -> None:
         """Open the sequence's table over its parent's pages, which hold the whole prompt."""
@@ -96,9 +115,28 @@ class KvCache:
     def snapshot(self, parent: Sequence, row: U8) -> Snapshot:
         """Hold the pages of a sequence that has just computed its prompt."""
         pages = self.tables.pages(parent.slot)
-        for page in pages:
-            self.pool.share(page)
+        self._share(pages)
         return Snapshot(tuple(pages), row.copy(), tuple(parent.digests))
+
+    def reserve(self, seq: Sequence, count: int) -> int:
+        """Make places for the next tokens of one that prefills, as far as pages are available and it may hold them.
+
+        Returns:
+            How many there are, ``count`` at most. Without a window there are places for all from the beginning.
+        """
+        self.let_go(seq)
+        wanted = min(-(-(seq.computed + count) // PAGE), seq.first + self._most) if self._window else 0
+        while self.tables.length(seq.slot) < wanted and self.pool.available:
+            seq.page = self.pool.take()
+            self.tables.append(seq.slot, seq.page)
+        return min(count, self.tables.length(seq.slot) * PAGE - seq.computed)
+
+    def let_go(self, seq: Sequence) -> None:
+        """Let go of the pages that no token to come sees, and of which no hidden row is wanted."""
+        first = self._first_needed(seq, seq.computed)
+        if first > seq.first:
+            self.pool.release(self.tables.forget(seq.slot, seq.first, first))
+            seq.first = first
 
     def writable(self, seq: Sequence) -> bool:
         """The next token's place exists and is the sequence's own."""
@@ -143,19 +181,20 @@ class KvCache:
         seq.page = self.tables.page(seq.slot, kept - 1)
 
     def publish(self, seq: Sequence) -> None:
-        """Offer the pages that have become full to the prefix cache."""
+        """Offer the pages that have become full to the prefix cache, and let go of those that are needed no more."""
         for index in range(seq.published, seq.computed // PAGE):
             page = self.tables.page(seq.slot, index)
             if (index + 1) * PAGE > seq.group.scored:
                 self.pool.drop_rows(page)  # only the rows of prompt tokens were stored
             self.pool.publish(page, self._digest(seq, index))
             seq.published = index + 1
+        self.let_go(seq)
 
     def release(self, seq: Sequence) -> None:
         """Close the sequence's table and let go of its pages."""
         self.pool.release(self.tables.close(seq.slot))
         seq.slot = seq.page = -1
-        seq.computed = seq.published = 0
+        seq.computed = seq.published = seq.first = 0
 
     def stores(self, seq: Sequence, start: int, stop: int) -> list[U8]:
         """Where the hidden rows of the positions from ``start`` to ``stop - 1`` belong: views, page by page."""
@@ -174,18 +213,38 @@ class KvCache:
         tables = {seq: self.tables.pages(seq.slot) for seq in running}
         self.pool.check([*tables.values(), *(snapshot.pages for snapshot in snapshots)])
         for seq, pages in tables.items():
+            gone = pages.count(GONE)
+            if gone != seq.first or GONE in pages[gone:] or gone > self._first_needed(seq, seq.computed):
+                raise BrokenInvariantError("a sequence let go of a page that it needs")
             if seq.state is State.DECODE and (len(pages) != -(-seq.computed // PAGE) or seq.page != pages[-1]):
                 raise BrokenInvariantError("a sequence holds other pages than its tokens need")
+
+    def _first_needed(self, seq: Sequence, computed: int) -> int:
+        """The first page that is needed once so many positions are computed."""
+        if not self._window:
+            return 0
+        first = max(0, computed + 1 - self._window) // PAGE
+        return min(first, max(0, seq.group.echoed - 1) // PAGE) if seq.group.scoring else first
+
+    def _new(self, seq: Sequence, matched: list[int]) -> int:
+        """Pages that an admitted sequence takes beside the cached ones; more come with ``reserve``."""
+        held = len(matched) - matched.count(GONE)
+        return min(-(-seq.goal // PAGE) - len(matched), self._most - held)
+
+    def _share(self, pages: Iterable[int]) -> None:
+        for page in pages:
+            if page != GONE:
+                self.pool.share(page)
 
     def _open(self, seq: Sequence, pages: list[int], computed: int) -> None:
         seq.slot = self.tables.open(pages)
         seq.page = pages[-1] if pages else -1
+        seq.first = pages.count(GONE)
         seq.computed = computed
         seq.published = computed // PAGE
 
     def _fork(self, seq: Sequence, pages: list[int], digests: Iterable[bytes]) -> None:
-        for page in pages:
-            self.pool.share(page)
+        self._share(pages)
         self._open(seq, pages, len(seq.group.prompt))
         seq.digests = list(digests)
 

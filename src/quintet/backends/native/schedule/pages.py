@@ -28,6 +28,9 @@ from quintet.backends.base import Pages
 from quintet.backends.native.core.loader import PAGE
 from quintet.backends.native.core.types import I32, U8
 
+GONE = -1
+"""In a table: the page that was here was let go, as nobody will read it again."""
+
 _IDS = struct.Struct(f"<{PAGE}i")
 
 
@@ -107,8 +110,10 @@ class PagePool:
         self._references[page] += 1
 
     def release(self, pages: Sequence[int]) -> None:
-        """Let go of ``pages`` in order of position; of those that become idle, the last is evicted first."""
+        """Let go of ``pages`` in order of position, but for ``GONE`` ones; of those that become idle, the last is evicted first."""
         for page in reversed(pages):
+            if page == GONE:
+                continue
             self._references[page] -= 1
             if self._references[page] == 0:
                 self._retire(page)
@@ -162,7 +167,7 @@ class PagePool:
         Raises:
             BrokenInvariantError: naming what is wrong.
         """
-        counts = Counter(page for pages in holders for page in pages)
+        counts = Counter(page for pages in holders for page in pages if page != GONE)
         used = {page for page, count in enumerate(self._references) if count}
         free, idle = set(self._free), set(self._idle)
         _require(counts == Counter({page: self._references[page] for page in used}), "references differ from the tables")
@@ -230,6 +235,12 @@ class BlockTables:
         """Keep the first ``count`` pages; returns the others."""
         pages = self.pages(slot)[count:]
         self._lengths[slot] = count
+        return pages
+
+    def forget(self, slot: int, start: int, stop: int) -> list[int]:
+        """Put ``GONE`` in the places from ``start`` to ``stop - 1``; returns the pages that were there."""
+        pages: list[int] = self._matrix[slot, start:stop].tolist()
+        self._matrix[slot, start:stop] = GONE
         return pages
 
     def length(self, slot: int) -> int:

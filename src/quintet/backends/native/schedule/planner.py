@@ -38,6 +38,7 @@ class Planner:
         """See ``Scheduler.plan``."""
         plan = Plan()
         self._make_way()
+        self._make_places()
         self._plan_decodes(plan)
         decodes = len(plan.segments)
         self._admit(plan, now)
@@ -67,6 +68,16 @@ class Planner:
         largest = max((tenant for tenant in shares if running[tenant] > 1), key=shares.__getitem__, default=None)
         if largest is not None:
             self._queues.preempt(next(seq for seq in reversed(self._running) if seq.group.tenant == largest))
+
+    def _make_places(self) -> None:
+        """For the oldest, if it prefills and takes its pages as it goes on: so something always does."""
+        oldest = self._running[0] if self._running else None
+        while oldest and oldest.state is _PREFILLING and oldest.computed < oldest.goal and not self._kv.reserve(oldest, 1):
+            if self._groups.shed():
+                continue
+            if self._running[-1] is oldest:  # it holds rows that are scored first
+                return
+            self._queues.preempt(self._running[-1])
 
     # -- decode ----------------------------------------------------------------------------------------------------------------
 
@@ -179,6 +190,8 @@ class Planner:
     def _plan_prefill(self, plan: Plan, seq: Sequence, share: int) -> int:
         """Give ``seq`` at most ``share`` tokens to compute and as many to score; returns how much of it was used."""
         segment = prefill(seq, share, self._kv)
+        if not (segment.tokens or segment.echo or segment.completes):
+            return 0  # there is no page for it now
         plan.add(segment)
         if segment.draws and seq is seq.group.leader:  # one that is computed again after preemption has more than the prompt in its pages
             self._start_forks(plan, segment)

@@ -134,6 +134,7 @@ class Sequence:
         bad_words: see ``PreparedSequence``.
         slot: its block table while PREFILL or DECODE, else -1.
         page: the last page of its table.
+        first: pages at the beginning of its table that are gone.
         computed: positions whose keys and values lie in its pages.
         published: full pages that were offered to the prefix cache.
         digests: of its full pages, as far as they were needed.
@@ -160,6 +161,7 @@ class Sequence:
     state: State = State.WAITING
     slot: int = -1
     page: int = -1
+    first: int = 0
     computed: int = 0
     published: int = 0
     generated: list[int] = field(default_factory=list)

@@ -10,7 +10,7 @@ import numpy as np
 
 from quintet.backends.base import Counts
 from quintet.backends.native.core.cpu import Cpu
-from quintet.backends.native.core.loader import PAGE, Loader
+from quintet.backends.native.core.loader import PAGE, Loader, longest
 from quintet.backends.native.core.samplers import NativeSamplers
 from quintet.backends.native.core.types import Batch, Runner
 from quintet.backends.native.schedule.emit import Emitter
@@ -129,7 +129,7 @@ class Worker:
             runner.allocate(pages)
         except MemoryError:
             raise ModelError(f"there is not enough memory for a KV cache of {config.kv_bytes} bytes; lower --kv-cache.") from None
-        context = min(runner.context, pages * PAGE)
+        context = longest(runner.context, pages * PAGE, runner.window)
         vocab, eos_ids = runner.vocab, tokenizer.eos_ids
         pieces = Pieces.of(tokenizer.pieces, vocab)  # logits may be wider than the tokenizer; such ids are valid and have no text
         tables = BlockTables(config.running_limit, -(-context // PAGE))
@@ -137,7 +137,8 @@ class Worker:
         self._compiling = Compiling(guides, self._clock, lambda request_id: self._inbox.put(Compiled(request_id)))
         self._pool, self._runner, self._guides = PagePool(pages), runner, guides
         speculation = Speculation(eos_ids, guides.compiler) if config.speculation else None
-        scheduler = Scheduler(config, KvCache(self._pool, tables, runner.row_bytes), Emitter(eos_ids), speculation)
+        kv = KvCache(self._pool, tables, runner.row_bytes, runner.window, config.batch_tokens)
+        scheduler = Scheduler(config, kv, Emitter(eos_ids), speculation)
         self._tell(scheduler, {})
         step_s = self._try(runner) if self._supervised else 0.0
         scheduler.learn(config.batch_tokens, step_s)
