@@ -79,6 +79,7 @@ ROWS = (
     Row("OLMoE", "olmoe", ("olmoe",), ("olmoe",)),
     Row("gpt-oss", "gpt-oss", ("gpt_oss",), ("gpt_oss",), "", "yes: channels"),
     Row("StarCoder2", "starcoder2", ("starcoder2",), ("starcoder2",), "yes"),
+    Row("Seed-OSS", "seed_oss", ("seed_oss",), ("seed_oss",), "", "yes"),
     Row("SmolLM3", "smollm3", ("smollm3",), ("smollm3",), "", "yes"),
 )
 

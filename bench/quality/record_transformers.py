@@ -111,6 +111,7 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "ministral3": ("ministral3", {**sizes(96, 4, 2, 224, 48), "rope_parameters": {**YARN, **MSCALE}}),
     "starcoder2": ("starcoder2", {**sizes(160, 5, 1, 352), "tie_word_embeddings": True, "sliding_window": 31}),
+    "seed_oss": ("seed_oss", {**sizes(96, 4, 2, 224, 48), "attention_bias": True, "attention_out_bias": False}),
     "smollm3": ("smollm3", {**sizes(96, 3, 1, 224), "num_hidden_layers": 5, "tie_word_embeddings": True}),
 }  # fmt: skip
 """Of each model: the config's ``model_type`` and what it says beyond ``COMMON``."""

@@ -20,7 +20,7 @@ ARCHITECTURES = {
     "llama": "llama", "mistral": "llama", "mixtral": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "qwen3_moe": "qwen3moe", "gemma": "gemma",
     "gemma2": "gemma2", "gemma3_text": "gemma3", "phi3": "phi3", "granite": "granite", "granitemoe": "granitemoe",
     "granitemoeshared": "granitemoe", "olmo2": "olmo2", "olmo3": "olmo2", "olmoe": "olmoe", "smollm3": "smollm3",
-    "gpt_oss": "gpt-oss", "ministral3": "mistral3", "starcoder2": "starcoder2",
+    "gpt_oss": "gpt-oss", "ministral3": "mistral3", "starcoder2": "starcoder2", "seed_oss": "seed_oss",
 }  # fmt: skip
 """``model_type`` of a config.json -> GGUF's architecture."""
 
@@ -44,7 +44,7 @@ NAMES = {
 
 AROUND = {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm"}
 AROUND |= {"post_feedforward_layernorm": "post_ffw_norm"}
-"""The same of models with norms after attention and feed-forward part, and of gpt-oss, where the first one has only the name."""
+"""The same of models with norms after attention and feed-forward part, and of two where the first one has only the name."""
 
 KEYS = {
     "num_hidden_layers": "block_count", "hidden_size": "embedding_length", "intermediate_size": "feed_forward_length",
@@ -125,7 +125,7 @@ def _rope_keys(config: dict[str, Any], rope: dict[str, Any], head_dim: int) -> d
 def tensors(tiny: TinyModel) -> Iterator[tuple[str, F32]]:
     """Tensors by GGUF's names, experts' as one [E, rows, columns]."""
     architecture = ARCHITECTURES[tiny.config["model_type"]]
-    names = NAMES | AROUND if architecture in ("gemma2", "gemma3", "olmo2", "gpt-oss") else NAMES
+    names = NAMES | AROUND if architecture in ("gemma2", "gemma3", "olmo2", "gpt-oss", "seed_oss") else NAMES
     experts: dict[str, list[F32]] = {}
     drawn = tiny.tensors()
     for name in sorted(drawn, key=_numbered):
