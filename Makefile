@@ -61,11 +61,11 @@ nightly: setup
 	@QUINTET_TEST_KILLS=1000 QUINTET_TEST_CANCELS=10000 QUINTET_SAMPLING_CASES=700 QUINTET_TEST_NONCES=100000 QUINTET_SCHEMAS=10000 \
 		QUINTET_TEST_REPEATS=5000 QUINTET_HOSTILE_BODIES=2000000 QUINTET_SIMULATED_REQUESTS=1000000 \
 		QUINTET_TEST_LEDGER_KILLS=1000 QUINTET_TEST_LEDGER_POINTS=2000 QUINTET_TEST_HANDOVERS=100 QUINTET_FUZZ=20000 \
-		$(BIN)/python -m pytest --timeout 86400 \
+		QUINTET_TEST_IDLE_SOCKETS=2000 QUINTET_TEST_SLOW_HEADS=2000 $(BIN)/python -m pytest --timeout 86400 \
 		tests/e2e/test_kills.py tests/e2e/test_cancels.py tests/backends/native/core/test_sampling_twin.py tests/e2e/test_nonces.py \
 		tests/e2e/test_random_schemas.py tests/server/test_hostile_bodies.py tests/e2e/test_repeats.py tests/simulation tests/ledger/test_crashes.py \
 		tests/e2e/test_ledger_kills.py tests/e2e/test_handover.py tests/models/test_gguf.py tests/models/test_hostile_families.py \
-		tests/models/folder/test_hostile_folders.py $(ARGS)
+		tests/models/folder/test_hostile_folders.py tests/e2e/test_descriptors.py tests/server/test_slow_readers.py $(ARGS)
 
 test-sampling: setup
 	@QUINTET_SAMPLING_CASES=70 $(BIN)/python -m pytest --timeout 1800 tests/backends/native/core/test_sampling_twin.py $(ARGS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from quintet.backends.native.front.engine import Engine
 from quintet.backends.toy import EOS, toy_loader
 from quintet.config import EngineConfig, ServerConfig
 from quintet.server import idempotency
-from quintet.server.asgi import ASGIApp
+from quintet.server.asgi import ASGIApp, Message
 from quintet.server.completions import Source
 
 pytestmark = pytest.mark.fault("E11")
@@ -209,6 +210,49 @@ def test_an_answer_too_large_to_keep_is_given_whole_and_never_computed_again(mon
         refused = await world.post(body)
         assert (refused.status, refused.header("x-should-retry")) == (409, "false")
         assert world.computed() == computed
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_large_answer_is_not_held_while_it_is_made_for_one_who_reads_slowly_or_has_left(
+    monkeypatch: pytest.MonkeyPatch, leaves: bool
+) -> None:
+    monkeypatch.setattr(idempotency, "MOST_BYTES", 2000)
+    held, record = [0], idempotency.Recording._record
+
+    async def watched(self: idempotency.Recording, message: Message) -> None:
+        await record(self, message)
+        held.append(sum(len(one.get("body", b"")) for one in self._messages))
+
+    monkeypatch.setattr(idempotency.Recording, "_record", watched)
+
+    async def scenario(world: World, clock: Clock) -> None:
+        asked = {**PROMPT, "max_tokens": 2000, "stream": True}
+        got: list[Message] = []
+        unread, gone = [json.dumps(asked).encode()], asyncio.Event()
+
+        async def receive() -> Message:
+            if unread:
+                return {"type": "http.request", "body": unread.pop(), "more_body": False}
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Message) -> None:
+            await asyncio.sleep(0.0005)
+            got.append(message)
+            if (leaves and len(got) == 5) or not message.get("more_body", True):
+                gone.set()
+
+        sent = [*JSON, ("authorization", "Bearer sk-a"), ("idempotency-key", "k")]
+        headers = [(name.encode(), value.encode()) for name, value in sent]
+        scope = {"type": "http", "method": "POST", "path": "/v1/completions", "raw_path": b"/v1/completions", "headers": headers}
+        await world.app(scope, receive, send)
+        while world.computed() < 2000 or world.engine.live:
+            await asyncio.sleep(0.005)
+        assert got[-1]["body"].endswith(b"data: [DONE]\n\n") is not leaves
+        assert len(held) > 20 and max(held) < 2000, "so much of it was held at most"
+        assert (await world.post(asked)).status == 409
 
     run(scenario)
 

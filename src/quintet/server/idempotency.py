@@ -32,7 +32,7 @@ KEEP_BYTES = 64 * 1024 * 1024
 """Of all recordings that are complete."""
 
 MOST_BYTES = 8 * 1024 * 1024
-"""Of one; of a larger answer it is only known that it was given."""
+"""Of one, also while it is made; of a larger answer only what somebody has still to be sent is held, and then that it was given."""
 
 _ENTRY_BYTES = 1024
 _KEY = re.compile(r"[!-~]{1,256}")
@@ -92,7 +92,6 @@ class Once:
         if not recording.whole:
             del self._recordings[name]
             return
-        recording.trim(MOST_BYTES)
         self._sizes[name[0]] += recording.size
         while self._sizes.total() > KEEP_BYTES:
             largest = self._sizes.most_common(1)[0][0]
@@ -128,8 +127,11 @@ class Recording:
         self.whole = False
         """The answer is complete."""
         self.dropped = False
-        """It was, and is not here any more."""
+        """It is too large: what was sent of it is not here any more."""
         self._messages: list[Message] = []
+        self._first = 0  # of these, in the answer
+        self._players: dict[Request, int] = {}  # who is sent it, and the number of the next message
+        self._played = asyncio.Event()
         self._ended = False
         self._failure: Exception | None = None
         self._more = asyncio.Event()
@@ -154,34 +156,48 @@ class Recording:
             Exception: what the endpoint raised.
         """
         leaving = asyncio.create_task(disconnected(http.receive))
+        self._players[http] = 0
         try:
-            messages, at = self._messages, 0  # the list itself: it may be dropped while it is played
             while not leaving.done():
                 more = self._more
-                while at < len(messages) and not leaving.done():
-                    await http.forward(messages[at], (REPLAYED,) if again else ())
-                    at += 1
-                if self._ended and at == len(messages):
+                while (at := self._players[http]) < self._end and not leaving.done():
+                    await http.forward(self._messages[at - self._first], (REPLAYED,) if again else ())
+                    self._players[http] = at + 1
+                    self._played.set()
+                if self._ended and at == self._end:
                     break
                 waiting = asyncio.create_task(more.wait())
                 await asyncio.wait({leaving, waiting}, return_when=asyncio.FIRST_COMPLETED)
                 waiting.cancel()
         finally:
             leaving.cancel()
+            del self._players[http]
+            self._played.set()
         if self._failure is not None:
             http.limits = self.http.limits  # the refusal goes out on the client's own request
             raise self._failure
 
-    def trim(self, most: int) -> None:
-        """Give the messages up if they are more than so many bytes; those who play them keep them to the end."""
-        if self.size > most:
-            self._messages, self.size, self.dropped = [], _ENTRY_BYTES, True
+    @property
+    def _end(self) -> int:
+        return self._first + len(self._messages)
 
     async def _record(self, message: Message) -> None:
         self._messages.append(message)
         self.size += len(message.get("body", b""))
-        self.whole = message["type"] == "http.response.body" and not message.get("more_body", False)
+        whole = message["type"] == "http.response.body" and not message.get("more_body", False)
         self._wake()
+        if self.dropped or self.size > MOST_BYTES:
+            await self._pass_on()
+        self.whole = whole
+
+    async def _pass_on(self) -> None:
+        """Wait until everybody who is there has been sent what there is, and let go of it: from here on nobody new can begin."""
+        self.dropped = True
+        while any(at < self._end for at in self._players.values()):
+            self._played.clear()
+            await self._played.wait()
+        self._first = self._end
+        self._messages, self.size = [], _ENTRY_BYTES
 
     def _wake(self) -> None:
         self._more.set()
