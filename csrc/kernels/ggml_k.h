@@ -87,18 +87,19 @@ struct Q5_K {
   }
 };
 
+// 128 bytes of low nibbles, 64 of high bit pairs, 16 signed scales, d. It would fit q6, and is quantised to 8 bits for the speed of many
+// rows: docs/decisions/0022-tensor-types.md.
 struct Q6_K {
-  static constexpr Format packed = Format::q6;
-  static constexpr int values = 256, bytes = 210;  // 128 bytes of low nibbles, 64 of high bit pairs, 16 signed scales, d
-  static Integers read(const uint8_t* row, int b) {
+  static constexpr int values = 256, bytes = 210;
+  static void decode(const uint8_t* row, int b, float* out) {
     const uint8_t* p = row + size_t(b / 8) * bytes;
     const int half = b % 8 / 4, j = b % 4;
     const uint8_t* high = p + 128 + 32 * half;
     const Codes c = half_bytes(p + 64 * half + 32 * (j % 2), j / 2) | where_bit(high, 2 * j, 16) | where_bit(high, 2 * j + 1, 32);
-    Integers out;
-    for (int i = 0; i < kBlock; i++) out.q[i] = int8_t(c.q[i] - 32);
-    for (int h = 0; h < 2; h++) out.d[h] = load_half(p + 208) * float(int8_t(p[192 + 8 * half + 2 * j + h]));
-    return out;
+    for (int h = 0; h < 2; h++) {
+      const float d = load_half(p + 208) * float(int8_t(p[192 + 8 * half + 2 * j + h]));
+      for (int i = 16 * h; i < 16 * h + 16; i++) out[i] = d * float(int(c.q[i]) - 32);
+    }
   }
 };
 

@@ -14,7 +14,7 @@ struct Coded {
   int values, bytes;
   std::vector<int> halves;
 };
-const Coded kCoded[] = {{"Q2_K", "q4h", 256, 84, {80, 82}}, {"Q5_1", "q5", 32, 24, {0, 2}}, {"Q6_K", "q6", 256, 210, {208}},
+const Coded kCoded[] = {{"Q2_K", "q4h", 256, 84, {80, 82}}, {"Q5_1", "q5", 32, 24, {0, 2}}, {"Q3_K", "q6", 256, 110, {108}},
                         {"IQ2_XS", "q8h", 256, 74, {0}},    {"IQ4_NL", "q4u", 32, 18, {0}}, {"MXFP4", "q4e", 32, 17, {}}};
 
 std::vector<uint8_t> raw_coded(Random& r, const Coded& c, int rows, int cols) {
