@@ -7,7 +7,8 @@
 //                                           x += ffn * Wdown
 //   out = q8(norm(x))                       of the wanted rows alone, which are all that the last layer attends for
 //
-// With float activations q8 is left out: rows stay floats. What of this a layer has is its LayerConfig (config.h). Where what is added is normed or scaled first, it goes by way of a branch.
+// With float activations q8 is left out: rows stay floats. What of this a layer has is its LayerConfig (config.h). Where what is added is
+// normed or scaled first, it goes by way of a branch.
 //
 // A row meets other rows nowhere but in its own sequence's pages: all else is per row, in an order that neither the batch nor the number of
 // threads decides. So a number depends on the tokens before it and on nothing else: docs/decisions/0002-numbers-that-do-not-depend-on-the-batch.md

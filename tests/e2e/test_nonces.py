@@ -25,6 +25,8 @@ from tests.support.processes import engines
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 NONCES = int(os.environ.get("QUINTET_TEST_NONCES", "300"))
+KILLS = 6 + NONCES // 2000
+"""An engine that dies often is started again only after a pause, of 30 s in the end."""
 CLIENTS = 12
 NONCE = re.compile(rb"n[0-9a-f]{16}n")
 
@@ -98,7 +100,7 @@ def test_no_answer_has_a_nonce_of_another_request(tmp_path: Path, capsys: pytest
     with served(str(model), "--log-level", "error", "--ctx-size", "256", "--kv-cache", "128KiB") as one:
         clients = [Client(one, number, NONCES // CLIENTS) for number in range(CLIENTS)]
         kills = 0
-        while any(client.is_alive() for client in clients) and kills < NONCES // 20:
+        while any(client.is_alive() for client in clients) and kills < KILLS:
             time.sleep(0.5)
             until_ready(one)
             for engine in engines(one.process.pid):
