@@ -49,7 +49,7 @@ def engine_logits(load_runner: LoadRunner, path: Path, ids: accuracy.Ids) -> acc
 
 
 @pytest.mark.parametrize("spec", [*FAMILIES, *REQUANTISED], ids=lambda spec: spec.name)
-def test_every_family_and_type_quantised_here_is_close_to_the_reference(spec: TinySpec, tiny_path: TinyPath, load_runner: LoadRunner) -> None:
+def test_families_and_types_quantised_here_are_close_to_the_reference(spec: TinySpec, tiny_path: TinyPath, load_runner: LoadRunner) -> None:
     ids = random_ids(spec, LENGTH)
     bound = (ROUTING if spec.experts[0] else ROUNDING) * spec.layers
     assert diverge(ids, Reference(tiny_path(spec))(ids), engine_logits(load_runner, tiny_path(spec), ids)).mean_kl < bound
