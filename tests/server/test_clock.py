@@ -15,8 +15,10 @@ from tests.server.scripted import ScriptedBackend
 from quintet.config import ServerConfig
 
 SOURCES = Path(__file__).parents[2] / "src" / "quintet"
-DATED = {"server/completions.py", "ledger/ledger.py", "cli/keys.py", "cli/serve.py"}
-"""Files that ask for the date: ``created``, the lines of the log and the rows of the ledger; when a key begins and ends to count."""
+PACKS = {"backends/native/worker/packs.py", "backends/native/worker/packing.py"}
+DATED = {"server/completions.py", "ledger/ledger.py", "cli/keys.py", "cli/serve.py", *PACKS}
+"""Files that ask for the date: ``created``, the lines of the log and the rows of the ledger; when a key begins and ends to count; the times
+that a file system keeps of packs."""
 
 
 @pytest.mark.fault("D09")
