@@ -24,9 +24,16 @@ def model_path() -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_path(tmp_path_factory: pytest.TempPathFactory) -> Callable[[TinySpec], Path]:
-    """Writes a tiny model file, once."""
+    """Writes a tiny model file, once; a model has a name of its own, or it would take another's place under the runners of that."""
     folder = tmp_path_factory.mktemp("tiny")
-    return cache(lambda spec: write_tiny(folder / f"{spec.name}.gguf", spec))
+
+    @cache
+    def write(spec: TinySpec) -> Path:
+        path = folder / f"{spec.name}.gguf"
+        assert not path.exists(), f"two models are called {spec.name}"
+        return write_tiny(path, spec)
+
+    return write
 
 
 @pytest.fixture(scope="session")

@@ -22,7 +22,7 @@ LENGTH = 80
 def of_floats(spec: TinySpec) -> TinySpec:
     """The same with the types that a folder has; where gate and up are one tensor, they are of one type."""
     types = (Type.BF16,) if spec.architecture == "granitemoe" else (Type.BF16, Type.F16, Type.F32)
-    return replace(spec, name=f"{spec.name}-floats", types=types)
+    return replace(spec, name=f"{spec.name}-for-folders", types=types)
 
 
 PAIRED = [
@@ -50,7 +50,7 @@ def test_a_folder_computes_the_bits_of_its_gguf_file(spec: TinySpec, tiny_path: 
     assert_same_bits(logits_of(ours, run_alone(ours, whole(ids))), logits_of(theirs, run_alone(theirs, whole(ids))))
 
 
-@pytest.mark.parametrize("name", ["mixtral-floats", "olmoe-floats"])
+@pytest.mark.parametrize("name", ["mixtral-for-folders", "olmoe-for-folders"])
 def test_experts_in_one_tensor_are_those_that_come_one_by_one(
     name: str, tiny_path: TinyPath, load_runner: LoadRunner, tmp_path: Path
 ) -> None:

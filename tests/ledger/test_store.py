@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import stat
 import threading
+import time
 from collections import Counter
 from pathlib import Path
 from tempfile import mkdtemp
@@ -168,6 +169,7 @@ def test_a_server_of_the_version_before_writes_on_while_a_newer_one_brings_the_f
                 failures.append(error)
             written[number] = row
             number += 1
+            time.sleep(0.002)  # a lock that is never free for longer is had by luck
 
     thread = threading.Thread(target=traffic)
     thread.start()
