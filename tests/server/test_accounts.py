@@ -253,7 +253,8 @@ def test_a_request_for_which_there_is_no_room_any_more_once_its_row_is_written_i
         assert rows_in(one.file) == {}, "before the refusal is sent"
 
     assert run(tmp_path / "ledger.db", scenario, backend) == []
-    assert (len(written), backend.submitted) == (2, 0)
+    assert len(written) >= 2 and len(set(written)) == 1, "one row, written and taken back, however often the disk made it try"
+    assert backend.submitted == 0
 
 
 @pytest.mark.fault("D06")
