@@ -35,6 +35,18 @@ constexpr Coding coding(Format f) {
   }
 }
 
+// op<F>() for the format, which is one of these: so that it is known while compiling.
+template <class Op> inline void for_coded(Format f, Op op) {
+  switch (f) {
+    case Format::q4h: return op.template operator()<Format::q4h>();
+    case Format::q5: return op.template operator()<Format::q5>();
+    case Format::q6: return op.template operator()<Format::q6>();
+    case Format::q8h: return op.template operator()<Format::q8h>();
+    case Format::q4u: return op.template operator()<Format::q4u>();
+    default: return op.template operator()<Format::q4e>();
+  }
+}
+
 // Value i of a lane's 32, before the scale.
 inline int value_of(const Coding& c, const uint8_t* block, int lane, int i) {
   const int at = 4 * lane + i % 4, group = i % 16 / 4, half = i / 16;

@@ -75,14 +75,7 @@ template <Format F, int R, bool Fetch> inline void tile_codes(const Packed& w, c
 }
 
 template <int R, bool Fetch> inline void tile_of_codes(const Packed& w, const uint8_t* tile, const Rows<R>& x, __m512 (&f)[R]) {
-  switch (w.format) {
-    case Format::q4h: return tile_codes<Format::q4h, R, Fetch>(w, tile, x, f);
-    case Format::q5: return tile_codes<Format::q5, R, Fetch>(w, tile, x, f);
-    case Format::q6: return tile_codes<Format::q6, R, Fetch>(w, tile, x, f);
-    case Format::q8h: return tile_codes<Format::q8h, R, Fetch>(w, tile, x, f);
-    case Format::q4u: return tile_codes<Format::q4u, R, Fetch>(w, tile, x, f);
-    default: return tile_codes<Format::q4e, R, Fetch>(w, tile, x, f);
-  }
+  for_coded(w.format, [&]<Format F>() { tile_codes<F, R, Fetch>(w, tile, x, f); });
 }
 
 }  // namespace

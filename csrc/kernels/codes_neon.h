@@ -49,14 +49,7 @@ template <Format F, int R> inline void part_codes(const Packed& w, const uint8_t
 }
 
 template <int R> inline void part_of_codes(const Packed& w, const uint8_t* tile, int part, const Rows<R>& x, float32x4_t (&f)[R]) {
-  switch (w.format) {
-    case Format::q4h: return part_codes<Format::q4h, R>(w, tile, part, x, f);
-    case Format::q5: return part_codes<Format::q5, R>(w, tile, part, x, f);
-    case Format::q6: return part_codes<Format::q6, R>(w, tile, part, x, f);
-    case Format::q8h: return part_codes<Format::q8h, R>(w, tile, part, x, f);
-    case Format::q4u: return part_codes<Format::q4u, R>(w, tile, part, x, f);
-    default: return part_codes<Format::q4e, R>(w, tile, part, x, f);
-  }
+  for_coded(w.format, [&]<Format F>() { part_codes<F, R>(w, tile, part, x, f); });
 }
 
 }  // namespace

@@ -134,6 +134,14 @@ void add_scaled(float* x, const float* y, float s, int n) {
   for (int i = 0; i < n; i += 16) V::store(x + i, V::fma(V::set1(s), V::load(y + i), V::load(x + i)));
 }
 
+// Rows of activations that go side by side.
+template <int R> struct Rows {
+  const uint8_t* x;
+  size_t stride;
+  int k;
+  ActivationRow operator[](int r) const { return ActivationRow(x + size_t(r) * stride, k); }
+};
+
 // The rows of a product, a few at a time: pass<R>(first row, whether these are the last) for the Sizes R in order, the last of which is 1.
 template <int... Sizes, class Pass> inline void in_passes(int m, Pass pass) {
   int r = 0;

@@ -27,12 +27,5 @@ template <int all, int first> inline __m256i times_sums(const Sums& sums) {
   return _mm256_madd_epi16(_mm256_set1_epi32(pair), _mm256_set1_epi32(int32_t(uint32_t(uint16_t(first)) << 16 | uint16_t(all))));
 }
 
-template <int R> struct Rows {
-  const uint8_t* x;
-  size_t stride;
-  int k;
-  ActivationRow operator[](int r) const { return ActivationRow(x + size_t(r) * stride, k); }
-};
-
 }  // namespace
 }  // namespace quintet

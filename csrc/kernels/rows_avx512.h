@@ -22,12 +22,5 @@ template <int all, int first> inline __m512i times_sums(const Sums& sums) {
   return _mm512_dpwssd_epi32(_mm512_setzero_si512(), factors, _mm512_set1_epi32(pair));
 }
 
-template <int R> struct Rows {
-  const uint8_t* x;
-  size_t stride;
-  int k;
-  ActivationRow operator[](int r) const { return ActivationRow(x + size_t(r) * stride, k); }
-};
-
 }  // namespace
 }  // namespace quintet

@@ -6,13 +6,6 @@
 namespace quintet {
 namespace {
 
-template <int R> struct Rows {
-  const uint8_t* x;
-  size_t stride;
-  int k;
-  ActivationRow operator[](int r) const { return ActivationRow(x + size_t(r) * stride, k); }
-};
-
 inline int8x16_t broadcast4(const uint8_t* p) {
   int32_t v;
   std::memcpy(&v, p, 4);

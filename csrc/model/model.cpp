@@ -36,7 +36,7 @@ void fail(const char* what) { throw std::invalid_argument(what); }
 
 Model::Model(const Config& config, Cpu& cpu) : config_(checked(config)), k_(cpu.kernels), team_(cpu.team) {
   for (const RopeParams& r : config_.ropes) ropes_.emplace_back(r, config_.context);
-  for (const LayerConfig& c : config_.layers) layers_.push_back({.c = c});
+  for (const LayerConfig& c : config_.layers) layers_.emplace_back().c = c;
   auto window = [](const LayerConfig& c) { return c.window; };
   if (std::ranges::all_of(config_.layers, window)) reach_ = std::ranges::max(config_.layers, {}, window).window;
 }
