@@ -85,9 +85,9 @@ class Requests:
         return bytes(self._random.choices(LETTERS, k=count))
 
 
-@dataclass(slots=True)
-class Clients:
-    """Those who ask one engine.
+@dataclass(slots=True, kw_only=True)
+class Crowd:
+    """Those who ask one server or engine.
 
     Args:
         think_s: seconds between a client's requests, on average.
@@ -97,8 +97,6 @@ class Clients:
     loop: SimulatedLoop
     chance: Chance
     watch: Watch
-    engine: WatchedEngine
-    service: Service
     requests: Requests
     random: Random
     think_s: float
@@ -113,16 +111,31 @@ class Clients:
         while self.left > 0:
             await asyncio.sleep(self.random.expovariate(1 / self.think_s))
             if self.chance.happens(Fault.POISON):
-                await asyncio.gather(*(self._ask(self.requests.poison()) for _ in range(self.random.randint(1, 4))))
+                await asyncio.gather(*(self._next(self.requests.poison()) for _ in range(self.random.randint(1, 4))))
             elif self.chance.happens(Fault.BURST):
-                await asyncio.gather(*(self._ask(self.requests.make()) for _ in range(self.random.randint(2, 20))))
+                await asyncio.gather(*(self._next(self.requests.make()) for _ in range(self.random.randint(2, 20))))
             else:
-                await self._ask(self.requests.make())
+                await self._next(self.requests.make())
 
-    async def _ask(self, request: CompletionRequest) -> None:
-        if self.left <= 0:
-            return
-        self.left -= 1
+    async def _next(self, request: CompletionRequest) -> None:
+        if self.left > 0:
+            self.left -= 1
+            await self.ask(request)
+
+    async def ask(self, request: CompletionRequest) -> None:
+        """One request, to its end."""
+        raise NotImplementedError
+
+
+@dataclass(slots=True, kw_only=True)
+class Clients(Crowd):
+    """Those who ask one engine."""
+
+    engine: WatchedEngine
+    service: Service
+
+    async def ask(self, request: CompletionRequest) -> None:
+        """See ``Crowd``."""
         tenant, weight = self.requests.tenant()
         for wait in PATIENCE:
             try:

@@ -11,14 +11,13 @@ import functools
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from random import Random
 from typing import Any
 
 import msgspec
-from tests.simulation.client import PATIENCE, Requests, alone_of
-from tests.simulation.clock import SimulatedLoop, Violation
-from tests.simulation.faults import Chance, Fault
-from tests.simulation.invariants import Asked, Watch, asking
+from tests.simulation.client import PATIENCE, Crowd, alone_of
+from tests.simulation.clock import Violation
+from tests.simulation.faults import Fault
+from tests.simulation.invariants import Asked, asking
 from tests.simulation.served import MODEL, Served, secret
 
 from quintet.dialects.catalog import PROVIDERS, Provider
@@ -51,44 +50,20 @@ class Visit:
             self.complete = not message.get("more_body", False)
 
 
-@dataclass(slots=True)
-class Visitors:
-    """Those who ask one server; see ``Clients``.
+@dataclass(slots=True, kw_only=True)
+class Visitors(Crowd):
+    """Those who ask one server.
 
     Args:
         whole: see ``Served.check``.
     """
 
-    loop: SimulatedLoop
-    chance: Chance
-    watch: Watch
     served: Served
-    requests: Requests
-    random: Random
-    think_s: float
-    left: int = 0
     orders: int = 0
     whole: dict[str, tuple[int, int]] = field(default_factory=dict)
 
-    async def run(self, count: int, requests: int) -> None:
-        """So many at once, who ask so many times together."""
-        self.left = requests
-        await asyncio.gather(*(self._visitor() for _ in range(count)))
-
-    async def _visitor(self) -> None:
-        while self.left > 0:
-            await asyncio.sleep(self.random.expovariate(1 / self.think_s))
-            if self.chance.happens(Fault.POISON):
-                await asyncio.gather(*(self._ask(self.requests.poison()) for _ in range(self.random.randint(1, 4))))
-            elif self.chance.happens(Fault.BURST):
-                await asyncio.gather(*(self._ask(self.requests.make()) for _ in range(self.random.randint(2, 20))))
-            else:
-                await self._ask(self.requests.make())
-
-    async def _ask(self, request: CompletionRequest) -> None:
-        if self.left <= 0:
-            return
-        self.left -= 1
+    async def ask(self, request: CompletionRequest) -> None:
+        """See ``Crowd``."""
         provider = self.random.choice([*PROVIDERS.values()])
         body = _body(request, provider, stream=self.random.random() < 0.5)
         order = ""

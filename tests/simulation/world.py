@@ -169,14 +169,16 @@ class World:
             watch, WatchedLink(watch, setting.config), setting.config, clock=loop.time, memory=lambda: (1 << 40, 1 << 40)
         )
         requests, random = Requests(self.chance.stream("requests"), setting.tenants), self.chance.stream("clients")
+        crowd: dict[str, Any] = {"loop": loop, "chance": self.chance, "watch": watch, "requests": requests, "random": random}
+        crowd["think_s"] = setting.think_s
         guides, clients, visitors = GuideCheck(), None, None
         if file is None:
             service = Service(engine, Preparer(engine, guides, FairExecutor()), loop.time)
-            clients = Clients(loop, self.chance, watch, engine, service, requests, random, setting.think_s)
+            clients = Clients(engine=engine, service=service, **crowd)
         else:
             settings = Settings.draw(self.chance.stream("server"), setting.tenants, setting.bound_s)
             served = Served(loop, engine, settings, self.chance.stream("seeds"), file)
-            visitors = Visitors(loop, self.chance, watch, served, requests, random, setting.think_s)
+            visitors = Visitors(served=served, **crowd)
         asking = clients or visitors
         assert asking is not None
         self._look()
