@@ -45,6 +45,7 @@ class Counts(NamedTuple):
         preempted: times that a sequence lost its pages to others; it is computed again later.
         queried, found: prompt tokens looked for in the prefix cache, and found there.
         drafts, drafted, accepted: times that tokens were drafted for a sequence, how many, and how many it drew too.
+        drafted_by_model, accepted_by_model: of these tokens, the draft model's.
     """
 
     steps: int = 0
@@ -56,6 +57,8 @@ class Counts(NamedTuple):
     drafts: int = 0
     drafted: int = 0
     accepted: int = 0
+    drafted_by_model: int = 0
+    accepted_by_model: int = 0
 
 
 class Incidents(NamedTuple):

@@ -19,7 +19,7 @@ from quintet.backends.native.schedule.pages import BlockTables, PagePool
 from quintet.backends.native.schedule.plan import Kind, Plan
 from quintet.backends.native.schedule.scheduler import Scheduler
 from quintet.backends.native.schedule.sequence import Sequence as Sample
-from quintet.backends.native.schedule.speculation import Speculation
+from quintet.backends.native.schedule.speculation import Draft, Speculation
 from quintet.backends.native.wire.messages import Events
 from quintet.backends.native.worker.step import Stepper
 from quintet.backends.toy import EOS, ToyRunner, ToyTokenizer
@@ -206,10 +206,10 @@ class Oracle(Speculation):
         self._samplers = samplers
         self._lengths, self._right = itertools.cycle(lengths), itertools.cycle(right)
 
-    def drafts(self, decoding: Sequence[Sample], most_rows: int, *, busy: bool) -> list[list[int]]:
+    def drafts(self, decoding: Sequence[Sample], most_rows: int, *, busy: bool) -> list[Draft]:
         share = (most_rows - busy) // max(len(decoding), 1) - 1
-        made = [self._made(seq, min(share, seq.max_tokens - len(seq.generated) - 1)) for seq in decoding]
-        return made if any(made) else []
+        made = [Draft(self._made(seq, min(share, seq.max_tokens - len(seq.generated) - 1))) for seq in decoding]
+        return made if any(draft.tokens for draft in made) else []
 
     def _made(self, seq: Sample, most: int) -> list[int]:
         text = [

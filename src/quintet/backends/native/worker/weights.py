@@ -57,9 +57,33 @@ def load_weights(
     Raises:
         ModelError: the file is unusable, or not what ``quantize`` is for, or the memory does not hold its weights.
     """
+    return _load(path, Cpu(isa, threads), context, progress, packs, quantize)
+
+
+def load_draft(path: Path, target: NativeRunner, progress: Callable[[float], None], packs: PackCache | None = None) -> NativeRunner:
+    """The runner of a draft model, which computes with the ``target``'s threads, in turns with it.
+
+    Its float matrices get 8 bits, whatever becomes of the target's: no number that anybody sees depends on it.
+
+    Raises:
+        ModelError: as for ``load_weights``.
+    """
+    return _load(path, target.cpu, target.context, progress, packs, "q8")[0]
+
+
+def halves(path: Path, other: Path, progress: Callable[[float], None]) -> tuple[Callable[[float], None], Callable[[float], None]]:
+    """``progress`` for two models that are loaded one after the other, by the size of their files."""
+    first, second = (sum(part.stat().st_size for part in parts(one) if part.exists()) for one in (path, other))
+    border = first / max(first + second, 1)
+    return lambda share: progress(share * border), lambda share: progress(border + share * (1 - border))
+
+
+def _load(
+    path: Path, cpu: Cpu, context: int | None, progress: Callable[[float], None], packs: PackCache | None, quantize: Quantize
+) -> tuple[NativeRunner, str]:
     file, files = open_model(path), parts(path)
     choice = settled(path.name, file.tensors, quantize)
-    limit, cpu = min(context or file.spec.context, file.spec.context), Cpu(isa, threads)
+    limit = min(context or file.spec.context, file.spec.context)
 
     def empty() -> NativeRunner:
         return NativeRunner(file.spec, limit, cpu, float_activations=choice == "none")

@@ -13,13 +13,15 @@ from quintet.backends.native.core.cpu import Cpu
 from quintet.backends.native.core.loader import PAGE, Loaded, Loader, longest
 from quintet.backends.native.core.samplers import NativeSamplers
 from quintet.backends.native.core.types import Batch, Runner
+from quintet.backends.native.schedule.draft_model import DraftModel
+from quintet.backends.native.schedule.draft_pages import DraftPages
 from quintet.backends.native.schedule.emit import Emitter
 from quintet.backends.native.schedule.images import Encodings
 from quintet.backends.native.schedule.kv import KvCache
 from quintet.backends.native.schedule.pages import BlockTables, PagePool
 from quintet.backends.native.schedule.plan import Plan
 from quintet.backends.native.schedule.scheduler import Scheduler
-from quintet.backends.native.schedule.speculation import Speculation
+from quintet.backends.native.schedule.speculation import SEQUENCES, Speculation
 from quintet.backends.native.wire.messages import (
     Abort,
     Died,
@@ -38,6 +40,7 @@ from quintet.backends.native.wire.messages import (
     ToWorker,
 )
 from quintet.backends.native.worker.compiling import Compiled, Compiling
+from quintet.backends.native.worker.drafting import Drafting, measure
 from quintet.backends.native.worker.encoding import Encoding
 from quintet.backends.native.worker.masks import Filled, Masks
 from quintet.backends.native.worker.parts import REJECTED, run
@@ -100,6 +103,7 @@ class Worker:
         self._idle = False  # everybody in the batch waits for a mask
         self._steps = self._tokens = self._prefilled = 0
         self._encoding: Encoding | None = None
+        self._drafting: Drafting | None = None
 
     def run(self) -> None:
         """The thread's body; never raises."""
@@ -126,11 +130,14 @@ class Worker:
     def _load(self) -> tuple[Scheduler, Stepper]:
         loaded = self._loader(self._progress)
         runner, tokenizer, config = loaded.runner, loaded.tokenizer, self._config
-        pages = config.kv_bytes // runner.page_bytes
+        page_bytes = runner.page_bytes + (loaded.draft.page_bytes if loaded.draft else 0)
+        pages = config.kv_bytes // page_bytes
         if not pages:
-            raise ModelError(f"the KV cache needs at least {runner.page_bytes} bytes, got {config.kv_bytes}.")
+            raise ModelError(f"the KV cache needs at least {page_bytes} bytes, got {config.kv_bytes}.")
         try:
             runner.allocate(pages)
+            if loaded.draft is not None:
+                loaded.draft.allocate(pages)
         except MemoryError:
             raise ModelError(f"there is not enough memory for a KV cache of {config.kv_bytes} bytes; lower --kv-cache.") from None
         context = longest(runner.context, pages * PAGE, runner.window)
@@ -140,7 +147,8 @@ class Worker:
         guides = Guides(Compiler(pieces, eos_ids, vocab))
         self._compiling = Compiling(guides, self._clock, lambda request_id: self._inbox.put(Compiled(request_id)))
         self._pool, self._runner, self._guides = PagePool(pages), runner, guides
-        speculation = Speculation(eos_ids, guides.compiler) if config.speculation else None
+        model = self._draft_model(loaded.draft, runner, pages)
+        speculation = Speculation(eos_ids, guides.compiler, model) if config.speculation else None
         kv = KvCache(self._pool, tables, runner.row_bytes, runner.window, config.batch_tokens)
         scheduler = Scheduler(config, kv, Emitter(eos_ids), speculation, self._see(loaded))
         self._tell(scheduler, {})
@@ -150,7 +158,21 @@ class Worker:
         self._send(Ready(loaded.name, context, vocab, widest, most, loaded.fingerprint, step_s, loaded.images))
         samplers = NativeSamplers(loaded.cpu or Cpu(), pieces, eos_ids)
         self._masks = Masks(guides, vocab, lambda seq: self._inbox.put(Filled(seq)))
-        return scheduler, Stepper(runner, tables, samplers, self._masks)
+        stepper = Stepper(runner, tables, samplers, self._masks)
+        if loaded.draft is not None and model is not None:
+            self._drafting = Drafting(loaded.draft, model, vocab, samplers, stepper.sampler, eos_ids, self._clock)
+        return scheduler, stepper
+
+    def _draft_model(self, draft: Runner | None, runner: Runner, pages: int) -> DraftModel | None:
+        """What is known of the draft model: what a step costs, of it and of the model itself."""
+        if draft is None:
+            return None
+        context = longest(draft.context, pages * PAGE, 0)
+        read = DraftPages(PagePool(pages), BlockTables(SEQUENCES, -(-context // PAGE)))
+        model = DraftModel(draft.vocab, context, read, narrow=draft.vocab < runner.vocab)
+        measure(runner, model.policy.target, self._clock)
+        measure(draft, model.policy.drafting, self._clock)
+        return model
 
     def _see(self, loaded: Loaded[Vocabulary]) -> Encodings:
         if loaded.encoder is not None:
@@ -196,7 +218,9 @@ class Worker:
 
     def _tell(self, scheduler: Scheduler, events: Events) -> None:
         done, of = scheduler.drafts, (scheduler.preempted, scheduler.queried, scheduler.found)
-        counts = Counts(self._steps, self._tokens, self._prefilled, *of, done.made, done.accepted + done.rejected, done.accepted)
+        by_model = (self._drafting.drafted, self._drafting.accepted) if self._drafting else ()
+        drafts = done.made, done.accepted + done.rejected, done.accepted, *by_model
+        counts = Counts(self._steps, self._tokens, self._prefilled, *of, *drafts)
         self._send(Stepped(scheduler.running, scheduler.live - scheduler.running, counts, self._pool.state, events))
 
     def _receive(self, message: Heard, scheduler: Scheduler) -> Events:
@@ -243,6 +267,8 @@ class Worker:
         if self._supervised:
             self._announce(plan)
         events = self._encode(plan, scheduler)
+        if self._drafting is not None:
+            self._drafting.fill(plan)
         self._idle = not plan.segments and (plan.encoding is None or self._pixels_lack)
         begin = self._clock()
         try:
@@ -252,7 +278,10 @@ class Worker:
             self._steps += not self._idle
             self._tokens += plan.prefilled + _generated(events)
             self._prefilled += plan.prefilled
-        scheduler.learn(plan.tokens, self._clock() - begin)
+        seconds = self._clock() - begin
+        scheduler.learn(plan.tokens, seconds)
+        if self._drafting is not None:
+            self._drafting.learn(plan, seconds)
         return events
 
     @property
@@ -277,6 +306,8 @@ class Worker:
         """Give back the memory of what is kept for requests to come."""
         self._encodings.shed()
         self._runner.drop_pages(self._pool.shed())
+        if self._drafting is not None:
+            self._drafting.shed()
         if not self._compiling:  # else some of them are about to be used
             self._guides.shed()
         heap.give_back()
