@@ -72,6 +72,13 @@ def _ahead(log_level: str, *, first: bool) -> Ahead:
     return click.get_current_context().with_resource(Ahead(log_level.upper(), first=first and known))
 
 
+def _require_defaults(*given: object) -> None:
+    if given != ((), 0, 0, DEFAULT_KV, "q8"):
+        from quintet.cli.console import OptionError
+
+        raise OptionError("--toy has no weights and fixed sizes: it takes no MODEL, --ctx-size, --threads, --kv-cache or --quantize.")
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 140}, no_args_is_help=True)
 @click.version_option(__version__, prog_name="quintet", message="%(prog)s %(version)s", help="Print the version.")
 def app() -> None:
@@ -204,12 +211,10 @@ def serve(
     another name.
     """
     ahead = _ahead(log_level, first=not (toy or lazy))
-    from quintet.cli import console, engines, fleet, net, serve, usage
+    from quintet.cli import engines, fleet, net, serve, usage
 
-    if toy and (models, ctx_size, threads, kv_cache, quantize) != ((), 0, 0, DEFAULT_KV, "q8"):
-        raise console.OptionError(
-            "--toy has no weights and fixed sizes: it takes no MODEL, --ctx-size, --threads, --kv-cache or --quantize."
-        )
+    if toy:
+        _require_defaults(models, ctx_size, threads, kv_cache, quantize)
     sizes = ctx_size, threads, engines.parse_size(kv_cache), offline, max_choices, max_waiting
     tags, packs = engines.parse_tags(think_tags), engines.pack_bytes(pack_cache, pack_cache_size)
     engine = engines.EngineOptions("", *sizes, tags, spm_infill, speculation == "auto", packs, quantize, image_longest_edge, mmproj)

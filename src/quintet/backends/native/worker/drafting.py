@@ -28,9 +28,11 @@ from quintet.backends.native.draft.costs import Costs
 from quintet.backends.native.draft.policy import learnt
 from quintet.backends.native.draft.thinking_budget import ThinkingBudget
 from quintet.backends.native.schedule.draft_model import DraftModel
-from quintet.backends.native.schedule.draft_pages import Reading
+from quintet.backends.native.schedule.draft_pages import DraftPages, Reading
+from quintet.backends.native.schedule.pages import BlockTables, PagePool
 from quintet.backends.native.schedule.plan import Plan, Segment
 from quintet.backends.native.schedule.sequence import Sequence
+from quintet.backends.native.schedule.speculation import SEQUENCES
 from quintet.backends.native.schedule.step_budget import STEP_S
 from quintet.guides.matcher import Matcher
 
@@ -79,6 +81,15 @@ def measure(runner: Runner, costs: Costs, clock: Callable[[], float]) -> None:
         begin = clock()
         runner.logits(runner.forward(batch))
         costs.learn(count, clock() - begin)
+
+
+def draft_model(draft: Runner, target: Runner, pages: int, clock: Callable[[], float]) -> DraftModel:
+    """What is known of a draft model with so many pages before its first draft: what its steps cost."""
+    context = min(draft.context, pages * PAGE)
+    read = DraftPages(PagePool(pages), BlockTables(SEQUENCES, -(-context // PAGE)))
+    model = DraftModel(draft.vocab, context, read, narrow=draft.vocab < target.vocab)
+    measure(draft, model.policy.drafting, clock)
+    return model
 
 
 class Drafting:

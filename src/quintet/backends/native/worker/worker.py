@@ -13,15 +13,13 @@ from quintet.backends.native.core.cpu import Cpu
 from quintet.backends.native.core.loader import PAGE, Loaded, Loader, longest
 from quintet.backends.native.core.samplers import NativeSamplers
 from quintet.backends.native.core.types import Batch, Runner
-from quintet.backends.native.schedule.draft_model import DraftModel
-from quintet.backends.native.schedule.draft_pages import DraftPages
 from quintet.backends.native.schedule.emit import Emitter
 from quintet.backends.native.schedule.images import Encodings
 from quintet.backends.native.schedule.kv import KvCache
 from quintet.backends.native.schedule.pages import BlockTables, PagePool
 from quintet.backends.native.schedule.plan import Plan
 from quintet.backends.native.schedule.scheduler import Scheduler
-from quintet.backends.native.schedule.speculation import SEQUENCES, Speculation
+from quintet.backends.native.schedule.speculation import Speculation
 from quintet.backends.native.wire.messages import (
     Abort,
     Died,
@@ -40,7 +38,7 @@ from quintet.backends.native.wire.messages import (
     ToWorker,
 )
 from quintet.backends.native.worker.compiling import Compiled, Compiling
-from quintet.backends.native.worker.drafting import Drafting, measure
+from quintet.backends.native.worker.drafting import Drafting, draft_model, measure
 from quintet.backends.native.worker.encoding import Encoding
 from quintet.backends.native.worker.masks import Filled, Masks
 from quintet.backends.native.worker.parts import REJECTED, run
@@ -147,7 +145,9 @@ class Worker:
         guides = Guides(Compiler(pieces, eos_ids, vocab))
         self._compiling = Compiling(guides, self._clock, lambda request_id: self._inbox.put(Compiled(request_id)))
         self._pool, self._runner, self._guides = PagePool(pages), runner, guides
-        model = self._draft_model(loaded.draft, runner, pages)
+        model = draft_model(loaded.draft, runner, pages, self._clock) if loaded.draft else None
+        if model is not None:
+            measure(runner, model.policy.target, self._clock)
         speculation = Speculation(eos_ids, guides.compiler, model) if config.speculation else None
         kv = KvCache(self._pool, tables, runner.row_bytes, runner.window, config.batch_tokens)
         scheduler = Scheduler(config, kv, Emitter(eos_ids), speculation, self._see(loaded))
@@ -162,17 +162,6 @@ class Worker:
         if loaded.draft is not None and model is not None:
             self._drafting = Drafting(loaded.draft, model, vocab, samplers, stepper.sampler, eos_ids, self._clock)
         return scheduler, stepper
-
-    def _draft_model(self, draft: Runner | None, runner: Runner, pages: int) -> DraftModel | None:
-        """What is known of the draft model: what a step costs, of it and of the model itself."""
-        if draft is None:
-            return None
-        context = longest(draft.context, pages * PAGE, 0)
-        read = DraftPages(PagePool(pages), BlockTables(SEQUENCES, -(-context // PAGE)))
-        model = DraftModel(draft.vocab, context, read, narrow=draft.vocab < runner.vocab)
-        measure(runner, model.policy.target, self._clock)
-        measure(draft, model.policy.drafting, self._clock)
-        return model
 
     def _see(self, loaded: Loaded[Vocabulary]) -> Encodings:
         if loaded.encoder is not None:
