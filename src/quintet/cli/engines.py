@@ -18,7 +18,7 @@ from quintet.backends.native.front.spawn import Ahead
 from quintet.backends.native.wire.messages import ModelSource
 from quintet.backends.native.worker.load import load_tokenizer, native_loader
 from quintet.cli.console import OptionError
-from quintet.cli.describe import check_context, describe, encoder_bytes, kv_per_token, weights_bytes
+from quintet.cli.describe import check_context, describe, encoder_bytes, kv_per_token, total
 from quintet.cli.drafts import require_same_tokens
 from quintet.config import EngineConfig, Quantize
 from quintet.errors import ModelError, shorten
@@ -30,7 +30,7 @@ from quintet.inputs.tokenizer import Tokenizer
 from quintet.models import store
 from quintet.models.files import Report, StoredModel, human, pack_dir
 from quintet.models.opening import find_vision, open_model, open_vision
-from quintet.models.quantize import settled, words
+from quintet.models.quantize import least, settled, words
 
 TOY = "toy"
 """The reference of a deterministic model without weights."""
@@ -269,7 +269,7 @@ def find_draft(model: StoredModel, reference: str, report: Report, *, offline: b
     draft = store.resolve(reference, report, offline=offline)
     file = open_model(draft.path)
     require_same_tokens(model, draft)
-    return Draft(draft, weights_bytes(file.tensors, "q8"), kv_per_token(file.spec))
+    return Draft(draft, total(least(file.tensors)), kv_per_token(file.spec))
 
 
 def _vision(options: EngineOptions, model: Path, hidden: int, report: Report) -> tuple[str, int]:
