@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -64,12 +65,12 @@ def test_a_worker_makes_room_for_each_stage_and_measures_each_column_once_a_repe
         def open(self, stage: Stage) -> None:
             self.stage = stage
 
-        def prefill(self, tokens: list[int]) -> float:
+        def prefill(self, tokens: Sequence[int]) -> float:
             assert self.stage is not None and len(tokens) <= self.stage.sequence
             self.prompts.append(tuple(tokens))
             return float(len(tokens))
 
-        def decode(self, prompts: list[list[int]], steps: int) -> float:
+        def decode(self, prompts: Sequence[Sequence[int]], steps: int) -> float:
             assert self.stage is not None and len(prompts) <= self.stage.slots
             assert all(len(tokens) + steps < self.stage.sequence for tokens in prompts)
             self.prompts += map(tuple, prompts)
