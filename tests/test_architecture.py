@@ -23,7 +23,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"guides", "inputs", "keys", "text", "models", "moderation", "conformance"},
     "conformance": {"conformance"},
     "listen": {"listen"},
-    "server": {"server", "ledger", "service", "engines", "dialects", "inputs", "keys", "backends.base", "executor", "moderation.judge"},
+    "server": {"server", "ledger", "service", "engines", "dialects", "inputs", "keys", "backends.base", "executor", "moderation.judge"}
+    | {"guides.check"},
     "ledger": {"ledger"},
     "keys": {"keys"},
     "service": {"service", "engines", "moderation", "inputs", "text", "backends.base", "executor"},
@@ -64,7 +65,7 @@ IMPORTERS = {
     "rich": ("cli/",),
     "uvicorn": ("listen/",),
     "uvloop": ("cli/",),
-    "prometheus_client": ("server/metrics.py",),
+    "prometheus_client": ("server/metrics.py", "server/collectors.py"),
     "huggingface_hub": ("models/hub.py",),
     "tokenizers": ("models/folder/tokenizer.py",),
     "sentencepiece": ("models/spm.py",),
