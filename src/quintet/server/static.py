@@ -21,7 +21,7 @@ _MEDIA = {
     ".svg": "image/svg+xml",
     ".txt": "text/plain; charset=utf-8",
 }
-# Nothing but our own files, and none of them in a frame. What a model writes is text, whatever it looks like, and this says so a second time.
+# Nothing but our own files, and never in a frame. What a model writes is text, whatever it looks like: this says so a second time.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
