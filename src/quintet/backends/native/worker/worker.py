@@ -57,6 +57,9 @@ _log = logging.getLogger(__name__)
 MAX_LOGPROBS = 20
 """vLLM's default ``max_logprobs``; the widest of the five providers' ranges is below it."""
 
+TRIAL = 4
+"""Tokens of the step that is tried: all weights are read once, and a start waits no longer than that takes."""
+
 BEAT_S = 1.0
 """While there is nothing to step but guides are compiled, or masks made, that is said so often: the engine waits, and does not hang."""
 
@@ -144,6 +147,7 @@ class Worker:
         tables = BlockTables(config.running_limit, -(-context // PAGE))
         guides = Guides(Compiler(pieces, eos_ids, vocab))
         self._compiling = Compiling(guides, self._clock, lambda request_id: self._inbox.put(Compiled(request_id)))
+        self._masks = Masks(guides, vocab, lambda seq: self._inbox.put(Filled(seq)))
         self._pool, self._runner, self._guides = PagePool(pages), runner, guides
         model = draft_model(loaded.draft, runner, pages, self._clock) if loaded.draft else None
         if model is not None:
@@ -157,7 +161,6 @@ class Worker:
         widest, most = min(MAX_LOGPROBS, vocab), min(config.max_sequences, config.live_limit)
         self._send(Ready(loaded.name, context, vocab, widest, most, loaded.fingerprint, step_s, loaded.images))
         samplers = NativeSamplers(loaded.cpu or Cpu(), pieces, eos_ids)
-        self._masks = Masks(guides, vocab, lambda seq: self._inbox.put(Filled(seq)))
         stepper = Stepper(runner, tables, samplers, self._masks)
         if loaded.draft is not None and model is not None:
             self._drafting = Drafting(loaded.draft, model, vocab, samplers, stepper.sampler, eos_ids, self._clock)
@@ -175,8 +178,8 @@ class Worker:
         self._send(Progress(share))
 
     def _try(self, runner: Runner) -> float:
-        """Compute a page of tokens; seconds that a full step may take, estimated from it."""
-        tokens = np.zeros(min(PAGE, runner.context), np.int32)
+        """Compute a few tokens; seconds that a full step may take, estimated from it: rather too many."""
+        tokens = np.zeros(min(TRIAL, runner.context), np.int32)
         zero = np.zeros(1, np.int32)
         begin = self._clock()
         runner.logits(runner.forward(Batch(tokens, np.array([len(tokens)], np.int32), zero, zero[None], zero)))
@@ -207,10 +210,13 @@ class Worker:
 
     def _tell(self, scheduler: Scheduler, events: Events) -> None:
         done, of = scheduler.drafts, (scheduler.preempted, scheduler.queried, scheduler.found)
-        by_model = (self._drafting.drafted, self._drafting.accepted) if self._drafting else ()
-        drafts = done.made, done.accepted + done.rejected, done.accepted, *by_model
-        counts = Counts(self._steps, self._tokens, self._prefilled, *of, *drafts)
-        self._send(Stepped(scheduler.running, scheduler.live - scheduler.running, counts, self._pool.state, events))
+        guiding = self._compiling.compiled, self._compiling.seconds, self._masks.seconds
+        drafted = done.made, done.accepted + done.rejected, done.accepted
+        by_model = (self._drafting.drafted, self._drafting.accepted) if self._drafting else (0, 0)
+        counts = Counts(self._steps, self._tokens, self._prefilled, *of, *drafted, *guiding, *by_model)
+        deferred = self._compiling.sequences
+        waiting = scheduler.live - scheduler.running + deferred
+        self._send(Stepped(scheduler.running, waiting, counts, self._pool.state, events, deferred))
 
     def _receive(self, message: Heard, scheduler: Scheduler) -> Events:
         match message:
