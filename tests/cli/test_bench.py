@@ -25,6 +25,7 @@ from quintet.load.client import Trace
 from quintet.load.figures import summary
 
 KEY = "key-of-the-load"
+IGNORE = '{"ignore_eos": true}'
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +49,7 @@ def told(run: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("page", PATHS)
 def test_each_page_is_spoken_to_and_the_servers_own_counts_are_told(server: Served, page: str) -> None:
-    """The server is strict nowhere here: what a page does not have is refused by its provider, and warned of by this one."""
-    words = "--as", page, "-n", "4", "-c", "2", "--max-tokens", "8", "--extra", '{"ignore_eos": true}', "--json"
+    words = "--as", page, "-n", "4", "-c", "2", "--max-tokens", "8", "--extra", IGNORE, "--json"
     found = told(bench(server.url + PATHS[page], *words))
     assert (found["page"], found["model"], found["summary"]["requests"], found["summary"]["failed"]) == (page, "toy", 4, 0)
     assert found["summary"]["tokens"] == 32
@@ -59,9 +59,7 @@ def test_each_page_is_spoken_to_and_the_servers_own_counts_are_told(server: Serv
 
 
 def test_arrivals_and_answers_that_are_no_streams(server: Served) -> None:
-    found = told(
-        bench(server.url, "--rate", "40", "-n", "8", "--no-stream", "--max-tokens", "4-6", "--extra", '{"ignore_eos":true}', "--json")
-    )
+    found = told(bench(server.url, "--rate", "40", "-n", "8", "--no-stream", "--max-tokens", "4-6", "--extra", IGNORE, "--json"))
     assert (found["clients"], found["rate"], found["summary"]["requests"], found["summary"]["failed"]) == (0, 40, 8, 0)
     assert 8 * 4 <= found["summary"]["tokens"] <= 8 * 6
     assert found["summary"]["gap_ms"] == {}
