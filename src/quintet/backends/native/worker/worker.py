@@ -56,6 +56,9 @@ _log = logging.getLogger(__name__)
 MAX_LOGPROBS = 20
 """vLLM's default ``max_logprobs``; the widest of the five providers' ranges is below it."""
 
+TRIAL = 4
+"""Tokens of the step that is tried: all weights are read once, and a start waits no longer than that takes."""
+
 BEAT_S = 1.0
 """While there is nothing to step but guides are compiled, or masks made, that is said so often: the engine waits, and does not hang."""
 
@@ -164,8 +167,8 @@ class Worker:
         self._send(Progress(share))
 
     def _try(self, runner: Runner) -> float:
-        """Compute a page of tokens; seconds that a full step may take, estimated from it."""
-        tokens = np.zeros(min(PAGE, runner.context), np.int32)
+        """Compute a few tokens; seconds that a full step may take, estimated from it: rather too many."""
+        tokens = np.zeros(min(TRIAL, runner.context), np.int32)
         zero = np.zeros(1, np.int32)
         begin = self._clock()
         runner.logits(runner.forward(Batch(tokens, np.array([len(tokens)], np.int32), zero, zero[None], zero)))
