@@ -213,13 +213,13 @@ def test_a_draft_model_that_is_right_saves_time(right: float, least: float) -> N
     assert without(sequence) / seconds(simulation, sequence) >= least
 
 
-@pytest.mark.parametrize("right", [0.0, 0.2, 0.4])
-@pytest.mark.parametrize("draft", [0.2, 0.5, 1.0, 3.0])
-@pytest.mark.parametrize("sequences", [1, 3])
+@pytest.mark.parametrize(
+    ("right", "draft", "sequences"), [(0.0, 0.2, 1), (0.0, 1.0, 3), (0.2, 0.5, 1), (0.4, 0.5, 3), (0.4, 3.0, 1), (0.4, 0.2, 1)]
+)
 def test_where_it_does_not_pay_it_costs_no_more_than_two_per_cent_and_some_steps_at_the_start(
     right: float, draft: float, sequences: int
 ) -> None:
-    some = [text(at, 900, temperature=1.0) for at in range(sequences)]
+    some = [text(at, 700, temperature=1.0) for at in range(sequences)]
     costs, plain = Costs(draft=draft), without(*some, costs=Costs(draft=draft))
     simulation, _ = drafted(right, costs=costs)
     assert seconds(simulation, *some) <= 1.02 * plain + 9 * costs.target
