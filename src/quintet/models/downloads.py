@@ -11,7 +11,6 @@ import ssl
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -19,7 +18,7 @@ from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
 from urllib.request import url2pathname
 
 from quintet.errors import ModelError
-from quintet.models.files import Report, sha256
+from quintet.models.files import Report, Wanted, sha256
 from quintet.models.indexes import Sources
 
 if TYPE_CHECKING:
@@ -36,22 +35,6 @@ PAUSE_S = 0.5
 _PAGE_BYTES = 10_000_000
 _JSON = "application/vnd.pypi.simple.v1+json"
 _ACCEPT = f"{_JSON}, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """A file of a project on an index.
-
-    Args:
-        project: its name, spelt as in an index's address.
-        size: bytes.
-        sha256: hex digest.
-    """
-
-    project: str
-    file: str
-    size: int
-    sha256: str
 
 
 class _BrokenOffError(Exception):
