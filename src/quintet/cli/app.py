@@ -113,6 +113,8 @@ app.command_class = configuration.Command
 @_mmproj
 @_pack_cache
 @_pack_size
+@_option("--prefix-cache-dir", type=click.Path(path_type=Path), metavar="FOLDER", help="Keep prefixes of prompts here beyond a restart.")
+@_option("--prefix-cache-size", metavar="SIZE", default="8GiB", help="Most bytes of them; what was not used for longest goes.")
 @_option("--toy", is_flag=True, help="Serve a deterministic toy model that needs no weights.")
 @_offline
 @_option("--timeout", type=click.FloatRange(0), metavar="SECONDS", default=0, help="Most time for one completion; 0 = no limit.")
@@ -202,15 +204,17 @@ def serve(
         )
     sizes = ctx_size, threads, engines.parse_size(kv_cache), offline, max_choices, max_waiting
     tags, packs = engines.parse_tags(think_tags), engines.pack_bytes(pack_cache, pack_cache_size)
-    engine = engines.EngineOptions("", *sizes, tags, spm_infill, speculation == "auto", packs, quantize, image_longest_edge, mmproj)
+    kept = engines.prefix_cache(server.pop("prefix_cache_dir"), server.pop("prefix_cache_size"))
+    seeing = image_longest_edge, mmproj
+    engine = engines.EngineOptions("", *sizes, tags, spm_infill, speculation == "auto", packs, quantize, *seeing, kept)
     references = (engines.TOY,) if toy else models or ("smollm2",)
     idle, body = fleet.parse_seconds(idle_unload, "--idle-unload"), engines.parse_size(max_body, "--max-body")
     served = fleet.FleetOptions(references, engine, served_model_name, alias, lazy, pin, idle, moderation, allow_image_urls)
     listen = net.ListenOptions(**{field.name: server.pop(field.name) for field in dataclasses.fields(net.ListenOptions)})
     # An option that is neither one of these nor named above is the server's setting of that name.
     config = ServerConfig(api_keys=api_key, admin_key=admin_key or "", max_body_bytes=body, **server)
-    kept = usage.ledger_config(ledger, ledger_full, ledger_keep)
-    return serve.serve(serve.ServeOptions(served, config, listen, no_api_key, log_level.lower(), drain_timeout, watchdog, kept), ahead)
+    rows = usage.ledger_config(ledger, ledger_full, ledger_keep)
+    return serve.serve(serve.ServeOptions(served, config, listen, no_api_key, log_level.lower(), drain_timeout, watchdog, rows), ahead)
 
 
 @app.command()

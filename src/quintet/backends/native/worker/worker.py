@@ -41,6 +41,7 @@ from quintet.backends.native.worker.compiling import Compiled, Compiling
 from quintet.backends.native.worker.encoding import Encoding
 from quintet.backends.native.worker.masks import Filled, Masks
 from quintet.backends.native.worker.parts import REJECTED, run
+from quintet.backends.native.worker.saved_pages import SavedPages, saved_pages
 from quintet.backends.native.worker.step import Stepper
 from quintet.config import EngineConfig
 from quintet.errors import ModelError, Overloaded
@@ -103,6 +104,7 @@ class Worker:
         self._idle = False  # everybody in the batch waits for a mask
         self._steps = self._tokens = self._prefilled = 0
         self._encoding: Encoding | None = None
+        self._saved: SavedPages | None = None
 
     def run(self) -> None:
         """The thread's body; never raises."""
@@ -124,6 +126,8 @@ class Worker:
         except Exception as fault:
             _log.exception("the engine died")
             end = Died.of(fault)
+        if self._saved is not None:
+            self._saved.close()
         self._send(end)
 
     def _load(self) -> tuple[Scheduler, Stepper]:
@@ -145,7 +149,8 @@ class Worker:
         self._masks = Masks(guides, vocab, lambda seq: self._inbox.put(Filled(seq)))
         self._pool, self._runner, self._guides = PagePool(pages), runner, guides
         speculation = Speculation(eos_ids, guides.compiler) if config.speculation else None
-        kv = KvCache(self._pool, tables, runner.row_bytes, runner.window, config.batch_tokens)
+        self._saved = saved_pages(config.prefixes, runner, loaded.fingerprint)
+        kv = KvCache(self._pool, tables, runner.row_bytes, runner.window, config.batch_tokens, self._saved)
         scheduler = Scheduler(config, kv, Emitter(eos_ids), speculation, self._see(loaded))
         self._tell(scheduler, {})
         step_s = self._try(runner) if self._supervised else 0.0
