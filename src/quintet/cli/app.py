@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 import click
 
 from quintet import __version__
-from quintet.cli import configuration
+from quintet.cli import clients, configuration
 from quintet.cli.keys import keys
 from quintet.config import LOG_LEVELS, MAX_LOGPROBS, Quantize, ServerConfig
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from quintet.backends.native.front.spawn import Ahead
 
 DEFAULT_KV = "1GiB"
-PAGES = ("openai", "fireworks", "together", "cerebras", "novita")
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -328,7 +327,7 @@ def doctor(*, port: int) -> int:
 
 @app.command()
 @click.argument("url")
-@_option("--as", "page", type=click.Choice(PAGES), required=True, help="The provider whose page the server is put through.")
+@_option("--as", "page", type=click.Choice(clients.PAGES), required=True, help="The provider whose page the server is put through.")
 @_option(
     "--key",
     envvar="QUINTET_CHECK_KEY",
@@ -351,5 +350,6 @@ def check(url: str, *, page: str, key: str | None, model: str, only: tuple[str, 
 
 
 configuration.connect(serve, run, pull, show, usage, *keys.commands.values())
-app.add_command(keys)
+for _command in (keys, clients.top, clients.bench):
+    app.add_command(_command)
 app.add_command(configuration.command(serve))
