@@ -1,4 +1,4 @@
-"""What ``--prefix-cache-dir`` saves: the time to the first token of a long prompt that is computed, in memory, or known from before a restart.
+"""What ``--prefix-cache-dir`` saves: the time to the first token of a long prompt: computed, in memory, known from before a restart.
 
     python -m bench.parts.saved_prefix [MODEL] [--tokens 1500] [--times 5]
 

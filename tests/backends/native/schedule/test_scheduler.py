@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from hypothesis import HealthCheck, settings
@@ -82,8 +83,8 @@ class AnyInterleaving(RuleBasedStateMachine):
         if drafts is not None:
             lengths, right = drafts
             speculation = Oracle(self.sequences, lengths, right, self.samplers, window) if lengths else Speculation(frozenset({EOS}))
-        limits = {"pages": pages, "batch_tokens": batch_tokens, "max_running": max_running}
-        self.simulation = Simulation(**limits, caching=caching, speculation=speculation, samplers=self.samplers, window=window)
+        of = functools.partial(Simulation, pages=pages, batch_tokens=batch_tokens, max_running=max_running, window=window)
+        self.simulation = of(caching=caching, speculation=speculation, samplers=self.samplers)
         self.aborted: set[tuple[int, int]] = set()
 
     @rule(target=added, sequences=requests(), tenant=st.sampled_from(["", "", "a", "b"]))
