@@ -215,7 +215,7 @@ def serve(
     tags, packs = engines.parse_tags(think_tags), engines.pack_bytes(server.pop("pack_cache"), server.pop("pack_cache_size"))
     kept = engines.prefix_cache(server.pop("prefix_cache_dir"), server.pop("prefix_cache_size"))
     seeing = image_longest_edge, mmproj
-    engine = engines.EngineOptions("", *sizes, tags, spm_infill, speculation == "auto", packs, quantize, *seeing, kept)
+    engine = engines.EngineOptions("", *sizes, tags, spm_infill, speculation == "auto", packs, quantize, *seeing, prefixes=kept)
     references = (engines.TOY,) if toy else models or ("smollm2",)
     idle, body = fleet.parse_seconds(idle_unload, "--idle-unload"), engines.parse_size(max_body, "--max-body")
     served = fleet.FleetOptions(references, engine, served_model_name, alias, lazy, pin, idle, moderation, allow_image_urls, draft)

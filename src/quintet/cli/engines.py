@@ -18,14 +18,9 @@ from quintet.backends.native.front.spawn import Ahead
 from quintet.backends.native.wire.messages import ModelSource
 from quintet.backends.native.worker.load import load_tokenizer, native_loader
 from quintet.cli.console import OptionError
-<<<<<<< HEAD
-from quintet.cli.describe import check_context, describe, encoder_bytes
-from quintet.config import EngineConfig, PrefixCache, Quantize
-=======
 from quintet.cli.describe import check_context, describe, encoder_bytes, kv_per_token, total
 from quintet.cli.drafts import require_same_tokens
-from quintet.config import EngineConfig, Quantize
->>>>>>> main
+from quintet.config import EngineConfig, PrefixCache, Quantize
 from quintet.errors import ModelError, shorten
 from quintet.executor import FairExecutor
 from quintet.guides.check import GuideCheck
@@ -84,11 +79,8 @@ class EngineOptions:
     quantize: Quantize = "q8"
     longest_edge: int = 0
     mmproj: str = ""
-<<<<<<< HEAD
-    prefixes: PrefixCache | None = None
-=======
     draft: str = ""
->>>>>>> main
+    prefixes: PrefixCache | None = None
 
 
 def parse_size(text: str, option: str = "--kv-cache") -> int:

@@ -88,12 +88,9 @@ class Simulation:
 
     Args:
         window: of a ``WindowedRunner``; 0 = the toy itself.
-<<<<<<< HEAD
         saved: where its full pages are kept.
-=======
         draft: a draft model, which drafts unless there is other ``speculation``.
         costs: what steps take; of the draft model too.
->>>>>>> main
     """
 
     def __init__(
@@ -107,12 +104,9 @@ class Simulation:
         speculation: Speculation | None = None,
         samplers: Samplers = PLAIN,
         window: int = 0,
-<<<<<<< HEAD
         saved: Callable[[Runner], Saved] | None = None,
-=======
         draft: DraftRunner | None = None,
         costs: Costs | None = None,
->>>>>>> main
     ) -> None:
         self.config = EngineConfig(batch_tokens=batch_tokens, max_running=max_running, max_waiting=max_waiting)
         self.runner = WindowedRunner(window) if window else ToyRunner()
@@ -122,10 +116,7 @@ class Simulation:
             min(max_running, batch_tokens), self.runner.context // PAGE if window else min(pages, self.runner.context // PAGE)
         )
         emitter = Emitter(ToyTokenizer().eos_ids)
-<<<<<<< HEAD
         self.kv = KvCache(self.pool, tables, self.runner.row_bytes, window, batch_tokens, saved(self.runner) if saved else None)
-=======
-        self.kv = KvCache(self.pool, tables, self.runner.row_bytes, window, batch_tokens)
         self.stepper, self.costs = Stepper(self.runner, tables, samplers), costs or Costs()
         self.drafting = None
         if draft is not None:
@@ -137,7 +128,6 @@ class Simulation:
             self.drafting = Drafting(draft, model, self.runner.vocab, *settings)
             for rows in (1, PAGE):
                 self.policy.target.learn(rows, self.costs.target * (1 + self.costs.row * (rows - 1)))
->>>>>>> main
         self.scheduler = Scheduler(self.config, self.kv, emitter, speculation)
         self.events: dict[tuple[int, int], list[TokenEvent]] = {}
         self.alike: dict[tuple[int, int], list[int]] = {}  # the samples of a prompt, which have its echo in common

@@ -65,7 +65,7 @@ class KvCache:
             return False
         try:
             for index in range(_shareable(seq)):
-                digest = self._digest(seq, index)
+                digest = page_digest(seq, index)
                 page = self.pool.lookup(digest, with_rows=scoring)
                 if page is None:
                     if not saved.has(digest, with_rows=scoring) or not self.pool.available:
@@ -234,14 +234,10 @@ class KvCache:
             page = self.tables.page(seq.slot, index)
             if (index + 1) * PAGE > seq.group.scored:
                 self.pool.drop_rows(page)  # only the rows of prompt tokens were stored
-<<<<<<< HEAD
-            digest = self._digest(seq, index)
+            digest = page_digest(seq, index)
             self.pool.publish(page, digest)
             if self._saved is not None and not self._saved.has(digest, with_rows=self.pool.find_rows(page) is not None):
                 self._saved.offer(digest, page, self.pool.find_rows(page))
-=======
-            self.pool.publish(page, page_digest(seq, index))
->>>>>>> main
             seq.published = index + 1
         self.let_go(seq)
 

@@ -105,11 +105,8 @@ class Worker:
         self._idle = False  # everybody in the batch waits for a mask
         self._steps = self._tokens = self._prefilled = 0
         self._encoding: Encoding | None = None
-<<<<<<< HEAD
         self._saved: SavedPages | None = None
-=======
         self._drafting: Drafting | None = None
->>>>>>> main
 
     def run(self) -> None:
         """The thread's body; never raises."""
@@ -156,17 +153,12 @@ class Worker:
         self._compiling = Compiling(guides, self._clock, lambda request_id: self._inbox.put(Compiled(request_id)))
         self._masks = Masks(guides, vocab, lambda seq: self._inbox.put(Filled(seq)))
         self._pool, self._runner, self._guides = PagePool(pages), runner, guides
-<<<<<<< HEAD
-        speculation = Speculation(eos_ids, guides.compiler) if config.speculation else None
-        self._saved = saved_pages(config.prefixes, runner, loaded.fingerprint)
-        kv = KvCache(self._pool, tables, runner.row_bytes, runner.window, config.batch_tokens, self._saved)
-=======
         model = draft_model(loaded.draft, runner, pages, self._clock) if loaded.draft else None
         if model is not None:
             measure(runner, model.policy.target, self._clock)
         speculation = Speculation(eos_ids, guides.compiler, model) if config.speculation else None
-        kv = KvCache(self._pool, tables, runner.row_bytes, runner.window, config.batch_tokens)
->>>>>>> main
+        self._saved = saved_pages(config.prefixes, runner, loaded.fingerprint)
+        kv = KvCache(self._pool, tables, runner.row_bytes, runner.window, config.batch_tokens, self._saved)
         scheduler = Scheduler(config, kv, Emitter(eos_ids), speculation, self._see(loaded))
         self._tell(scheduler, {})
         step_s = self._try(runner) if self._supervised else 0.0
