@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from quintet import machine
@@ -15,11 +15,13 @@ from quintet.backends.native.core.loader import PAGE, Loader, PackCache, longest
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.front.process import ProcessLink
 from quintet.backends.native.front.spawn import Ahead
-from quintet.backends.native.wire.messages import ModelSource
+from quintet.backends.native.wire.messages import ModelSource, VllmSource
 from quintet.backends.native.worker.load import load_tokenizer, native_loader
+from quintet.backends.vllm import arguments
+from quintet.cli import vllm
 from quintet.cli.console import OptionError
 from quintet.cli.describe import check_context, describe, encoder_bytes
-from quintet.config import EngineConfig, Quantize
+from quintet.config import EngineConfig, EngineName, Quantize, VllmConfig
 from quintet.errors import ModelError, shorten
 from quintet.executor import FairExecutor
 from quintet.guides.check import GuideCheck
@@ -27,7 +29,7 @@ from quintet.inputs.images.reader import ImageReader
 from quintet.inputs.prepare import Preparer
 from quintet.inputs.tokenizer import Tokenizer
 from quintet.models import store
-from quintet.models.files import Report, human, pack_dir
+from quintet.models.files import Report, StoredModel, human, pack_dir
 from quintet.models.opening import find_vision, open_model, open_vision
 from quintet.models.quantize import settled, words
 
@@ -60,6 +62,9 @@ class EngineOptions:
         quantize: what becomes of float matrices.
         longest_edge: most pixels of the longer edge of images that a model cuts into tiles; 0 = as the model has it.
         mmproj: file of an image encoder; empty = the model's folder, or a file beside it, if there is one; ``NOTHING`` = none.
+        engine: what computes; ``auto`` = the native core where it knows the model, else vLLM where it is installed.
+        vllm: for vLLM.
+        given: options of one engine alone that the user gave.
     """
 
     model: str
@@ -76,6 +81,9 @@ class EngineOptions:
     quantize: Quantize = "q8"
     longest_edge: int = 0
     mmproj: str = ""
+    engine: EngineName = "native"
+    vllm: VllmConfig = field(default_factory=VllmConfig)
+    given: tuple[str, ...] = ()
 
 
 def parse_size(text: str, option: str = "--kv-cache") -> int:
@@ -151,7 +159,8 @@ class Plan:
         isa: instruction set of the compute kernels.
         kv_tokens: tokens that the KV cache holds.
         think_tags, suffix_first, longest_edge: see ``EngineOptions``.
-        weights: bytes in memory.
+        weights: bytes in memory; of vLLM's 0, for they may be in a device's.
+        vllm: what vLLM loads; ``None`` = the native core computes.
     """
 
     name: str
@@ -167,6 +176,7 @@ class Plan:
     weights: int = 0
     suffix_first: bool = False
     longest_edge: int = 0
+    vllm: VllmSource | None = None
 
     def start(self) -> Engine:
         """Begin to load the model in a thread of this process; call it on the event loop that will use the engine."""
@@ -182,8 +192,13 @@ class Plan:
         links[0].begin(ahead)
         return lambda: Engine(links.pop() if links else self._link(), self.config)
 
+    @property
+    def mapped(self) -> bool:
+        """Its weights take no memory that others could not have."""
+        return self.vllm is not None or self.source.packs is not None
+
     def _link(self) -> ProcessLink:
-        return ProcessLink(self.source, self.tokenizer, self.config)
+        return ProcessLink(self.vllm or self.source, self.tokenizer, self.config)
 
     def preparer(self, engine: Backend, guides: GuideCheck, executor: FairExecutor, images: ImageReader) -> Preparer:
         """What prepares the requests of such an engine."""
@@ -191,6 +206,8 @@ class Plan:
 
     def _loader(self) -> Loader[Tokenizer]:
         of = self.source
+        if self.vllm is not None:
+            raise ModelError(f"{self.name}: vLLM runs in a process of its own, and this command has none: use quintet serve.")
         if of.path:
             settings = of.threads, of.context, of.name, of.isa, of.packs, of.quantize
             return native_loader(Path(of.path), *settings, Path(of.vision) if of.vision else None)
@@ -220,6 +237,8 @@ def plan(options: EngineOptions, report: Report) -> Plan:
     if options.kv_bytes > machine.memory_total():
         raise OptionError(f"--kv-cache of {human(options.kv_bytes)} is more than {memory_words()}.")
     model = store.resolve(options.model, report, offline=options.offline)
+    if vllm.computes(options.engine, model, options.given, report):
+        return _vllm(options, model)
     file = open_model(model.path)
     about = describe(file, options.quantize)
     if told := words(file.tensors, options.quantize):
@@ -235,6 +254,18 @@ def plan(options: EngineOptions, report: Report) -> Plan:
     sizes = context, about.spec.context, chosen_isa(), threads, kv_tokens
     asked = options.suffix_first, options.longest_edge
     return Plan(model.name, about.quant, *sizes, source, config, options.think_tags, about.weights + encoder, *asked)
+
+
+def _vllm(options: EngineOptions, model: StoredModel) -> Plan:
+    arguments.given(options.vllm.vllm_arg)  # a wrong one is told before anything is loaded
+    full = vllm.context(model.path)
+    kv_bytes = options.kv_bytes if "kv_cache" in options.given else 0
+    asked = replace(options.vllm, kv_bytes=kv_bytes)
+    source = VllmSource(str(model.path), model.name, check_context(options.ctx_size, full), asked)
+    config, sizes = _config(options, kv_bytes), (options.ctx_size or full, full, "", 0, 0)
+    here = ModelSource(str(model.path), 0, source.context, model.name)
+    own = options.think_tags, 0, options.suffix_first, options.longest_edge
+    return Plan(model.name, asked.dtype, *sizes, here, config, *own, source)
 
 
 def _vision(options: EngineOptions, model: Path, hidden: int, report: Report) -> tuple[str, int]:
