@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from quintet.backends.native.front.spawn import Ahead
 
 DEFAULT_KV = "1GiB"
+TOY_HAS_NONE = "--toy has no weights and fixed sizes: it takes no MODEL, --ctx-size, --threads, --kv-cache or --quantize."
 PAGES = ("openai", "fireworks", "together", "cerebras", "novita")
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -198,9 +199,7 @@ def serve(
     from quintet.cli import console, engines, fleet, net, serve, usage
 
     if toy and (models, ctx_size, threads, kv_cache, quantize) != ((), 0, 0, DEFAULT_KV, "q8"):
-        raise console.OptionError(
-            "--toy has no weights and fixed sizes: it takes no MODEL, --ctx-size, --threads, --kv-cache or --quantize."
-        )
+        raise console.OptionError(TOY_HAS_NONE)
     sizes = ctx_size, threads, engines.parse_size(kv_cache), offline, max_choices, max_waiting
     files = engines.pack_bytes(pack_cache, pack_cache_size), quantize, image_longest_edge, mmproj
     tags, drafts = engines.parse_tags(think_tags), speculation == "auto"
