@@ -15,7 +15,7 @@ from quintet.config import EngineName, VllmConfig
 from quintet.errors import ModelError
 from quintet.models.files import Report, StoredModel
 
-NATIVE_ONLY = ("threads", "quantize", "mmproj", "pack_cache", "pack_cache_size", "speculation", "image_longest_edge")
+NATIVE_ONLY = ("threads", "quantize", "mmproj", "pack_cache", "pack_cache_size", "speculation", "draft", "image_longest_edge")
 """Options that vLLM has nothing for."""
 
 VLLM_ONLY = tuple(field.name for field in fields(VllmConfig) if field.name != "kv_bytes")
