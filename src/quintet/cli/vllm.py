@@ -15,7 +15,10 @@ from quintet.config import EngineName, VllmConfig
 from quintet.errors import ModelError
 from quintet.models.files import Report, StoredModel
 
-NATIVE_ONLY = ("threads", "quantize", "mmproj", "pack_cache", "pack_cache_size", "speculation", "draft", "image_longest_edge")
+NATIVE_ONLY = frozenset(
+    {"threads", "quantize", "mmproj", "pack_cache", "pack_cache_size", "speculation", "draft", "image_longest_edge"}
+    | {"prefix_cache_dir", "prefix_cache_size"}
+)
 """Options that vLLM has nothing for."""
 
 VLLM_ONLY = tuple(field.name for field in fields(VllmConfig) if field.name != "kv_bytes")
