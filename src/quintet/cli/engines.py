@@ -237,7 +237,7 @@ class Plan:
         """The model's, from its file."""
         tags = self.think_tags
         if self.source.path:
-            return load_tokenizer(Path(self.source.path), tags)
+            return load_tokenizer(Path(self.source.path), tags, any_model=self.vllm is not None)
         from quintet.backends import toy
 
         return toy.ToyTokenizer(tags)

@@ -59,6 +59,23 @@ class Row:
         asked = self.choose.sequence
         return bool(asked.grammar) or (asked.thinking is not None and asked.thinking.budget is not None)
 
+    def began(self, generated: list[int]) -> bool:
+        """What it has seen is the beginning of these."""
+        seen = max(self.sampler.accepted if self.sampler else 0, self.follower.consumed if self.follower else 0)
+        return not self.broken and generated[:seen] == self.generated[:seen]
+
+    def go_back(self, position: int) -> bool:
+        """The next token is at this position, and what was chosen from there on has come to nothing; False: its prompt ends later."""
+        count = position - self.choose.start
+        if count < 0:
+            return False
+        if count < len(self.generated):
+            kept = self.generated[:count]
+            if not self.began(kept):
+                self.sampler = self.follower = None
+            self.generated = kept
+        return True
+
 
 @dataclass(slots=True)
 class Chooser:
@@ -75,12 +92,17 @@ class Chooser:
     refuse: Callable[[int, int, Outcome], None]
     _parked: OrderedDict[int, Row] = field(default_factory=OrderedDict)
 
-    def enter(self, choose: Choose, generated: list[int]) -> Row:
-        """A sequence comes into the batch, for the first time or again, with what it has generated."""
-        row = self._parked.pop(choose.key, None)
-        if row is None or not _begins(generated, row):
-            return Row(choose, generated)
-        row.generated = generated
+    def enter(self, choose: Choose, generated: list[int] | None = None) -> Row:
+        """A sequence comes into the batch, for the first time or again.
+
+        Args:
+            generated: what it has generated; ``None`` = what was chosen here.
+        """
+        row = self._parked.pop(choose.key, None) or Row(choose, [])
+        if generated is not None:
+            if not row.began(generated):
+                row = Row(choose, generated)
+            row.generated = generated
         return row
 
     def leave(self, row: Row) -> None:
@@ -187,9 +209,3 @@ class Chooser:
     def _break(self, row: Row) -> None:
         row.broken = True
         self.refuse(row.choose.key, row.position, Outcome.NOT_DRAWN)
-
-
-def _begins(generated: list[int], row: Row) -> bool:
-    """What the row has seen is the beginning of what was generated."""
-    seen = max(row.sampler.accepted if row.sampler else 0, row.follower.consumed if row.follower else 0)
-    return not row.broken and generated[:seen] == row.generated[:seen]

@@ -11,7 +11,6 @@ from quintet.backends.vllm.choose import Chooser, Row
 from quintet.backends.vllm.follow import connect
 from quintet.backends.vllm.wire import EXTRA, decode_choose
 
-CLASS = f"{__name__}:Choose"
 CHOSEN = torch.finfo(torch.float32).max
 """A chosen token's logit, with which it wins wherever the likeliest is taken; log-probabilities were taken before."""
 
@@ -59,8 +58,18 @@ class Choose(LogitsProcessor):  # type: ignore[misc]  # vLLM is not where types 
             self._chooser.leave(row)
 
 
-def raise_chosen(chooser: Chooser, logits: torch.Tensor, indexes: list[int], rows: list[Row]) -> None:
-    """Choose, and make what was chosen the largest, in place. On a CPU the rows are looked at where they lie."""
+def raise_chosen(chooser: Chooser, logits: torch.Tensor, indexes: list[int], rows: list[Row]) -> list[int]:
+    """Choose, and make what was chosen the largest, in place. On a CPU the rows are looked at where they lie.
+
+    Args:
+        logits: [R, V].
+        indexes: which of its rows.
+
+    Returns:
+        The tokens, of each row.
+    """
     own = logits if len(indexes) == len(logits) else logits[indexes]
-    tokens = torch.from_numpy(chooser.draw(own.detach().float().cpu().contiguous().numpy(), rows))
-    logits[torch.tensor(indexes), tokens.long()] = CHOSEN
+    tokens = chooser.draw(own.detach().float().cpu().contiguous().numpy(), rows)
+    logits[torch.tensor(indexes, device=logits.device), torch.from_numpy(tokens).to(logits.device, torch.long)] = CHOSEN
+    chosen: list[int] = tokens.tolist()
+    return chosen

@@ -248,6 +248,7 @@ class VllmWorker:
                 self._fail(sequence)
                 return
             self._echo(sequence, output.prompt)
+            self._fill()
         if sequence.asked.max_tokens == 0:
             self._tell(sequence, [sequence.end(Finish.LENGTH)])
         else:
