@@ -5,6 +5,7 @@
 # make support         write the README's table of fields anew
 # make faults          write docs/faults.md anew: what may go wrong, and the tests that prove what is promised for it
 # make conformance     write docs/conformance.md anew: the pages' items, what they come to here, and their proofs
+# make metrics         write docs/observability.md's table of metrics anew
 # make diagrams        write the diagram of a sequence's states anew
 # make lock            write requirements.lock anew: newest versions, with their hashes; needs the network
 # make audit           known vulnerabilities of what is locked; needs the network
@@ -25,6 +26,7 @@
 # make test-schemas    2,000 random JSON schemas, each generated to the end on the bundled model (10 minutes)
 # make test-kills      300 kills, crashes and stops of the engine's process under load (5 minutes)
 # make test-ledger     the server killed 100 times under load, its ledger's writer at 500 points (10 minutes)
+# make test-observability  a server under load, scraped by Prometheus: every query of the dashboard gives something (1 minute; prometheus)
 # make test-cancels    1,000 clients that leave at random moments (1 minute)
 # make test-repeats    20 prompts, 200 times each, under load: one answer each (2 minutes)
 # make test-simulation  a million requests in simulated worlds where everything goes wrong, from a new seed (30 minutes)
@@ -38,7 +40,7 @@ BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
 NATIVE := CMakeLists.txt csrc/CMakeLists.txt $(wildcard csrc/*.cpp csrc/*.h csrc/*/*.cpp csrc/*/*.h)
 
-.PHONY: serve setup test check support faults conformance diagrams bench bench-serve clean
+.PHONY: serve setup test check support faults conformance diagrams bench bench-serve clean metrics test-observability
 .PHONY: test-clients test-conformance test-fuzz test-sampling test-schemas test-kills test-ledger test-cancels test-repeats test-simulation sanitize test-emulated neon
 .DEFAULT_GOAL := serve
 .DELETE_ON_ERROR:
@@ -87,6 +89,9 @@ test-ledger: setup
 test-cancels: setup
 	@QUINTET_TEST_CANCELS=1000 $(BIN)/python -m pytest --timeout 1800 tests/e2e/test_cancels.py $(ARGS)
 
+test-observability: setup
+	@QUINTET_TEST_OBSERVABILITY=1 $(BIN)/python -m pytest tests/e2e/test_observability.py $(ARGS)
+
 test-repeats: setup
 	@QUINTET_TEST_REPEATS=200 QUINTET_REPEATS_SEED=$$(date +%s) $(BIN)/python -m pytest --timeout 3600 tests/e2e/test_repeats.py $(ARGS)
 
@@ -125,6 +130,10 @@ faults: setup
 # The items of the five pages, from src/quintet/conformance and docs/conformance.toml.
 conformance: setup
 	@$(BIN)/python -m scripts.conformance
+
+# The table of metrics, from what /metrics says of itself.
+metrics: setup
+	@$(BIN)/python -m scripts.metrics
 
 # The diagram of a sequence's states, from the scheduler's table.
 diagrams: setup

@@ -17,7 +17,7 @@ from quintet.engines.registry import Registry
 from quintet.errors import BodyTooLarge, NotFound, Overloaded, QuintetError, SlowBody
 from quintet.keys.limits import Limiter, nothing_spent
 from quintet.ledger.ledger import Ledger
-from quintet.server import pages
+from quintet.server import pages, static
 from quintet.server.accounts import Accounts
 from quintet.server.admin import Admin
 from quintet.server.asgi import ASGIApp, Receive, Scope, Send
@@ -34,6 +34,7 @@ from quintet.server.models import Models
 from quintet.server.others import Other, Properties
 from quintet.server.probes import Probes
 from quintet.server.proxies import Proxies
+from quintet.server.refusals import reason
 from quintet.server.routing import HEADER, Router, named
 from quintet.server.telemetry import log_access
 from quintet.server.tokens import Tokens
@@ -78,7 +79,7 @@ class App:
         self._auth = auth
         self._proxies = Proxies(config.trusted_proxy)
         moderating = [name for name, entry in registry.entries.items() if entry.model.moderation is not None]
-        self._telemetry = Telemetry(registry.entries, source.clock, ledger, moderating)
+        self._telemetry = Telemetry(registry.entries, source.clock, ledger, moderating, registry.guides.checked)
         models = Models(registry, int(source.now()))
         probes = Probes(registry, self._telemetry)
         executor = registry.executor
@@ -91,7 +92,7 @@ class App:
         self._hosts, self._cors = Hosts(config.allowed_hosts), Cors(config.cors_origins)
         public = {**probes.public(), **pages.public()}
         self._probes = frozenset(path.encode() for path in probes.public())
-        self._public = frozenset(path.encode() for path in public)
+        self._public = frozenset(path.encode() for path in {*public, *static.public()})
         plain = {**public, "/version": probes.version}
         inside = {"/metrics": probes.metrics, "/health/models": probes.models, "/load": probes.load}
         warming = frozenset(name for name, provider in PROVIDERS.items() if provider.warming)
@@ -114,8 +115,9 @@ class App:
             "/models/unload": Route("/models/unload", {"POST": admins.unload}),
         }
         shared = {path: resources[path] for path in ("/models", "/models/")}
-        both = _router({**plain, **inside}, {**resources, **administration}, config)
-        apart = {PUBLIC: _router(plain, resources, config), ADMIN: _router({**plain, **inside}, {**shared, **administration}, config)}
+        people = {**plain, **static.routes()}
+        both = _router({**people, **inside}, {**resources, **administration}, config)
+        apart = {PUBLIC: _router(people, resources, config), ADMIN: _router({**plain, **inside}, {**shared, **administration}, config)}
         self._routers = apart if config.admin_listener else {PUBLIC: both}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -174,6 +176,7 @@ class App:
         request = call.http
         if not isinstance(error, QuintetError):
             _log.error("request %s: unexpected error", request.request_id, exc_info=error)
+        call.facts["refused"] = reason(error)
         reply = call.provider.dialect.error(error)
         unread = isinstance(error, SlowBody) or (isinstance(error, BodyTooLarge) and request.endless)
         close = [("connection", "close")] if unread else []
@@ -185,6 +188,10 @@ class App:
         request, seconds = call.http, self._source.clock() - call.arrived
         method, status = request.method if request.method in METHODS else OTHER, request.status or 499
         self._telemetry.answered(method, handler, status, seconds)
+        if "refused" in call.facts:
+            self._telemetry.refused(str(call.facts["refused"]))
+        if request.left or not request.started:
+            self._telemetry.left("in_answer" if request.started else "before_answer")
         log_access(
             time=datetime.fromtimestamp(self._source.now(), UTC).isoformat(timespec="milliseconds"),
             method=method,
