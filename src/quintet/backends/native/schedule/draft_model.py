@@ -36,7 +36,7 @@ class DraftModel:
         """
         policy = self.policy
         most = min(most, DEPTH, self._context - seq.length)
-        if most <= 0 or not policy.known or policy.account < 0 or not self._reads(seq):
+        if most <= 0 or not policy.known or policy.account < 0 or policy.due(sequences) or not self._reads(seq):
             return 0
         free = right * policy.worth(sequences) - found * policy.row_s(sequences)
         share = policy.share if seq.share is None else seq.share
