@@ -18,6 +18,25 @@ MAX_LOGPROBS = 2_000_000
 
 
 @dataclass(frozen=True, slots=True)
+class BatchConfig:
+    """Read by ``server/batches.py``.
+
+    Args:
+        folder: where files and batches are kept.
+        keep: seconds for which they are, unless they say otherwise; 0 = for ever.
+        max_file: most bytes of a file.
+        max_lines: most requests of a batch.
+        max_stored: most bytes of the files of one key.
+    """
+
+    folder: Path
+    keep: float = 30 * 86_400.0
+    max_file: int = 200_000_000
+    max_lines: int = 50_000
+    max_stored: int = 10_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
 class ServerConfig:
     """Read by ``server/``.
 
@@ -35,6 +54,7 @@ class ServerConfig:
         max_logprobs: most log-probabilities of an answer, see ``inputs/answer_size.py``.
         allowed_hosts: what a request's ``Host`` may name, see ``server/hosts.py``.
         cors_origins: web sites whose pages may send requests, see ``server/cors.py``.
+        batches: how files and batches are kept; ``None`` = there are none.
         admin_listener: metrics and administration are only where connections say that they came over the listener ``admin``.
     """
 
@@ -52,6 +72,7 @@ class ServerConfig:
     allowed_hosts: tuple[str, ...] = ("*",)
     cors_origins: tuple[str, ...] = ()
     admin_listener: bool = False
+    batches: BatchConfig | None = None
 
 
 @dataclass(frozen=True, slots=True)

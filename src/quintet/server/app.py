@@ -22,13 +22,17 @@ from quintet.server.accounts import Accounts
 from quintet.server.admin import Admin
 from quintet.server.asgi import ASGIApp, Receive, Scope, Send
 from quintet.server.auth import ANYBODY, Auth
+from quintet.server.batches import BatchRoutes
 from quintet.server.call import Call, Endpoint, Route
 from quintet.server.completions import CompletionApi, Completions, Source
 from quintet.server.cors import Cors
+from quintet.server.files import Files
 from quintet.server.gate import Gate
 from quintet.server.hosts import Hosts
 from quintet.server.http import ADMIN, PUBLIC, ClientGoneError, Request
 from quintet.server.idempotency import Once
+from quintet.server.kept import Kept
+from quintet.server.lines import FOREVER_S, Lines
 from quintet.server.metrics import OTHER, Telemetry
 from quintet.server.models import Models
 from quintet.server.others import Other, Properties
@@ -83,7 +87,17 @@ class App:
         probes = Probes(registry, self._telemetry)
         executor = registry.executor
         gate = Gate(Limiter(config.max_per_key, source.clock, source.now, ledger.spent if ledger else nothing_spent))
-        completions = Completions(models, gate, source, config, self._telemetry, Accounts(ledger), keep_alive, executor)
+        accounts = Accounts(ledger)
+        completions = Completions(models, gate, source, config, self._telemetry, accounts, keep_alive, executor)
+        unhurried = replace(config, timeout=0.0)
+
+        def for_nobody(source: Source) -> Completions:
+            return Completions(models, gate, source, unhurried, self._telemetry, accounts, FOREVER_S, executor)
+
+        self._kept = Kept(config.batches, Lines(for_nobody, self._auth, source), config.max_body_bytes, source.now)
+        files = Files(self._kept, source, config.cors_origins)
+        batches = BatchRoutes(self._kept, source, strict=config.strict)
+        keeping = frozenset(name for name, provider in PROVIDERS.items() if provider.batches)
         once = Once(config.max_body_bytes, source.clock, gate)
         fim = CompletionApi("Mistral", FimCompletion())
         tokens, llama = Tokens(models, config.max_body_bytes, executor), Properties(models)
@@ -102,6 +116,10 @@ class App:
             "/fim/completions": Route("/fim/completions", {"POST": once.of(Other(completions, fim, fim_error))}),
             "/props": Route("/props", {"GET": llama.props}),
             "/slots": Route("/slots", {"GET": llama.slots}),
+            "/files": Route("/files", {"POST": files.create, "GET": files.list}, keeping),
+            "/files/": Route("/files/{id}", {"GET": files.show, "DELETE": files.delete}, keeping),
+            "/batches": Route("/batches", {"POST": once.of(batches.create), "GET": batches.list}, keeping),
+            "/batches/": Route("/batches/{id}", {"GET": batches.show, "POST": batches.cancel}, keeping),
             "/models": Route("/models", {"GET": models.list}),
             "/models/": Route("/models/{name}", {"GET": models.show}),
             "/tokenize": Route("/tokenize", {"POST": tokens.tokenize}),
@@ -201,8 +219,10 @@ class App:
         while True:
             message = await receive()
             if message["type"] == "lifespan.startup":
+                self._kept.begin()
                 await send({"type": "lifespan.startup.complete"})
             else:
+                await self._kept.end()
                 await self._registry.close()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
