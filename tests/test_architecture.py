@@ -15,14 +15,16 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src"
 
-VALUES = frozenset({"request", "events", "errors", "thinking", "prediction", "config", "quota"})
+VALUES = frozenset({"request", "events", "errors", "thinking", "prediction", "config", "quota", "batch"})
 NATIVE = "backends.native"
 MAY_IMPORT: dict[str, set[str]] = {
     "cli": {"cli", "listen", "logs", "machine", "children", "executor", "server", "ledger", "service", "engines", "dialects", "backends"}
-    | {"guides", "inputs", "keys", "text", "models", "moderation", "conformance"},
+    | {"batches", "guides", "inputs", "keys", "text", "models", "moderation", "conformance"},
     "conformance": {"conformance"},
     "listen": {"listen"},
-    "server": {"server", "ledger", "service", "engines", "dialects", "inputs", "keys", "backends.base", "executor", "moderation.judge"},
+    "server": {"server", "batches", "ledger", "service", "engines", "dialects", "inputs", "keys", "backends.base", "executor"}
+    | {"moderation.judge"},
+    "batches": {"batches"},
     "ledger": {"ledger"},
     "keys": {"keys"},
     "service": {"service", "engines", "moderation", "inputs", "text", "backends.base", "executor"},
@@ -72,10 +74,12 @@ IMPORTERS = {
     "msgspec": (
         "dialects/",
         "server/",
+        "batches/",
         "backends/native/wire/",
         "backends/native/worker/pack_directory.py",
         *(f"{name}.py" for name in VALUES),
     ),
+    "multipart": ("server/uploads.py",),
     "numpy": ("backends/", "guides/"),
     "PIL": ("inputs/images/decode.py",),
 }

@@ -27,6 +27,8 @@ class BatchConfig:
         max_file: most bytes of a file.
         max_lines: most requests of a batch.
         max_stored: most bytes of the files of one key.
+        chosen: the folder was asked for: without it there is no server.
+        waits: another process of the same server may still have the folder.
     """
 
     folder: Path
@@ -34,6 +36,8 @@ class BatchConfig:
     max_file: int = 200_000_000
     max_lines: int = 50_000
     max_stored: int = 10_000_000_000
+    chosen: bool = False
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)

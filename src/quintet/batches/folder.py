@@ -9,13 +9,17 @@ import os
 import secrets
 from pathlib import Path
 
-from quintet.batches.schema import BatchFolderError
+from quintet.errors import QuintetError
 
 MIN_FREE = 64 * 1024 * 1024
 """Bytes that are left free on the disk: others write there too."""
 
 SWEEP_S = 3600.0
 """Seconds that an upload may take at most, and a batch's files to be written."""
+
+
+class BatchFolderError(QuintetError):
+    """A folder of batches cannot be used."""
 
 
 class Folder:
@@ -50,6 +54,8 @@ class Folder:
 
     def take(self) -> bool:
         """Have the batches to oneself, until ``leave`` or the process's end, whatever that is; False if another process has them."""
+        if self._lock is not None:
+            return True
         fd = os.open(self.path / "lock", os.O_CREAT | os.O_RDWR, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -89,6 +95,11 @@ class Folder:
                 with contextlib.suppress(FileNotFoundError):
                     if now - path.stat().st_mtime > SWEEP_S:
                         path.unlink()
+
+
+def in_use(path: Path) -> BatchFolderError:
+    """What is told where another server has the batches."""
+    return BatchFolderError(f"{path} is in use by another server; give this one a --batch-dir of its own.")
 
 
 class Draft:

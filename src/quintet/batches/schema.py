@@ -7,7 +7,7 @@ import sqlite3
 import stat
 from pathlib import Path
 
-from quintet.errors import QuintetError
+from quintet.batches.folder import BatchFolderError
 
 APPLICATION = 0x51424348
 """What marks a SQLite file as one of batches."""
@@ -32,10 +32,6 @@ CREATE TABLE lines (
   done INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (batch, line)) WITHOUT ROWID;
 CREATE TABLE results (batch INTEGER NOT NULL, ok INTEGER NOT NULL, line INTEGER NOT NULL, body BLOB NOT NULL, UNIQUE (batch, ok, line));
 """
-
-
-class BatchFolderError(QuintetError):
-    """A folder of batches cannot be used."""
 
 
 def connect(file: Path) -> sqlite3.Connection:

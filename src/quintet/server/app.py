@@ -22,11 +22,10 @@ from quintet.server.accounts import Accounts
 from quintet.server.admin import Admin
 from quintet.server.asgi import ASGIApp, Receive, Scope, Send
 from quintet.server.auth import ANYBODY, Auth
-from quintet.server.batches import BatchRoutes
+from quintet.server.batches import batch_routes
 from quintet.server.call import Call, Endpoint, Route
 from quintet.server.completions import CompletionApi, Completions, Source
 from quintet.server.cors import Cors
-from quintet.server.files import Files
 from quintet.server.gate import Gate
 from quintet.server.hosts import Hosts
 from quintet.server.http import ADMIN, PUBLIC, ClientGoneError, Request
@@ -95,9 +94,6 @@ class App:
             return Completions(models, gate, source, unhurried, self._telemetry, accounts, FOREVER_S, executor)
 
         self._kept = Kept(config.batches, Lines(for_nobody, self._auth, source), config.max_body_bytes, source.now)
-        files = Files(self._kept, source, config.cors_origins)
-        batches = BatchRoutes(self._kept, source, strict=config.strict)
-        keeping = frozenset(name for name, provider in PROVIDERS.items() if provider.batches)
         once = Once(config.max_body_bytes, source.clock, gate)
         fim = CompletionApi("Mistral", FimCompletion())
         tokens, llama = Tokens(models, config.max_body_bytes, executor), Properties(models)
@@ -116,10 +112,7 @@ class App:
             "/fim/completions": Route("/fim/completions", {"POST": once.of(Other(completions, fim, fim_error))}),
             "/props": Route("/props", {"GET": llama.props}),
             "/slots": Route("/slots", {"GET": llama.slots}),
-            "/files": Route("/files", {"POST": files.create, "GET": files.list}, keeping),
-            "/files/": Route("/files/{id}", {"GET": files.show, "DELETE": files.delete}, keeping),
-            "/batches": Route("/batches", {"POST": once.of(batches.create), "GET": batches.list}, keeping),
-            "/batches/": Route("/batches/{id}", {"GET": batches.show, "POST": batches.cancel}, keeping),
+            **batch_routes(self._kept, source, config, once),
             "/models": Route("/models", {"GET": models.list}),
             "/models/": Route("/models/{name}", {"GET": models.show}),
             "/tokenize": Route("/tokenize", {"POST": tokens.tokenize}),

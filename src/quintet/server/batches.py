@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from quintet.batch import Batch
+from quintet.config import ServerConfig
 from quintet.dialects.batches import batches_page
+from quintet.dialects.catalog import PROVIDERS
 from quintet.errors import BadRequest, MethodNotAllowed, NotFound
-from quintet.server.call import Call
+from quintet.server.call import Call, Route
 from quintet.server.completions import Source, warned
-from quintet.server.files import shapes
+from quintet.server.files import Files, shapes
+from quintet.server.idempotency import Once
 from quintet.server.kept import Kept
 
 MOST_OPEN = 100
@@ -17,7 +20,19 @@ _MOST_BODY = 64 * 1024
 _CANCEL = "cancel"
 
 
-class BatchRoutes:
+def batch_routes(kept: Kept, source: Source, config: ServerConfig, once: Once) -> dict[str, Route]:
+    """Those of files and batches, for the dialects that have them."""
+    dialects = frozenset(name for name, provider in PROVIDERS.items() if provider.batches)
+    files, batches = Files(kept, source, config.cors_origins), Batches(kept, source, strict=config.strict)
+    return {
+        "/files": Route("/files", {"POST": files.create, "GET": files.list}, dialects),
+        "/files/": Route("/files/{id}", {"GET": files.show, "DELETE": files.delete}, dialects),
+        "/batches": Route("/batches", {"POST": once.of(batches.create), "GET": batches.list}, dialects),
+        "/batches/": Route("/batches/{id}", {"GET": batches.show, "POST": batches.cancel}, dialects),
+    }
+
+
+class Batches:
     """Endpoints.
 
     Args:

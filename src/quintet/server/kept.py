@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from quintet.batches.desk import Desk
-from quintet.batches.folder import Folder
+from quintet.batches.folder import BatchFolderError, Folder, in_use
 from quintet.batches.runner import Compute, Runner
-from quintet.batches.schema import BatchFolderError
 from quintet.batches.store import Store
 from quintet.batches.validation import Limits
 from quintet.config import BatchConfig
@@ -101,12 +100,15 @@ class Kept:
 
     def _open(self) -> None:
         config = self.config
-        self._folder = folder = Folder(config.folder)
+        folder = Folder(config.folder)
+        if not folder.take() and not config.waits:
+            raise in_use(config.folder)
         try:
             self._desk = Desk(folder)
         except BatchFolderError:
-            self._folder = None
+            folder.leave()
             raise
+        self._folder = folder
         self._runner = Runner(folder, self._desk, self._compute, self._now, limits=self._limits, keep=config.keep)
         self._running = asyncio.create_task(self._runner.run())
         self._running.add_done_callback(_told)
