@@ -100,15 +100,20 @@ def run_alone(run: Callable[[argparse.Namespace, Store], int], options: argparse
         return 1
 
 
-def write(markdown: str, samples: Mapping[str, object], machine: Machine, folder: Path, what: str = "") -> Path:
+def write(markdown: str, samples: Mapping[str, object], machine: Machine, folder: Path, what: str = "", chart: str = "") -> Path:
     """Write a report and all that was measured; the path of the report.
 
     Args:
         what: stands in the file's name.
+        chart: an SVG picture, which the report then begins with; empty = none.
     """
     folder.mkdir(parents=True, exist_ok=True)
     slug = re.sub(r"[^a-z0-9]+", "-", machine.cpu.lower()).strip("-")
     path = folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{what}{slug}.md"
+    if chart:
+        picture = path.with_suffix(".svg")
+        picture.write_text(chart)
+        markdown = f"![Tokens per second, as multiples of the fastest peer]({picture.name})\n\n{markdown}"
     path.write_text(markdown)
     path.with_suffix(".json").write_text(json.dumps(samples, indent=1) + "\n")
     return path

@@ -18,7 +18,7 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 from bench.common.install import Store
-from bench.common.plan import MARK, Plan, column
+from bench.common.plan import MARK, Plan, Stage, column
 from bench.common.proc import PeerError, child, last_words, lines, output, say
 
 BUNDLED = "as in the file"
@@ -219,10 +219,10 @@ class LlamaCpp(Engine):
         self._program = self.store.llamacpp() / "llama-batched-bench"
         return self.store.llamacpp_version()
 
-    def _run(self, prompt: int, steps: int, batches: Sequence[int], times: int = 1) -> Iterator[dict[str, float]]:
+    def _run(self, stage: Stage, prompt: int, steps: int, batches: Sequence[int], times: int = 1) -> Iterator[dict[str, float]]:
         """The program's rows, for each of the batches, ``times`` times over; the last row is ``load``, in milliseconds."""
         plan = self.plan
-        cells = max(batches) * (prompt + steps + 8)
+        cells = stage.slots * (prompt + steps + 8)
         shape = ["-c", cells, "-b", 2048, "-ub", 512, "-t", plan.threads, "-tb", plan.threads, "-pps"]
         what = ["-npp", ",".join([str(prompt)] * times), "-ntg", steps, "-npl", ",".join(map(str, batches))]
         command: Command = [self._program, "-m", self.model, *map(str, [*shape, *what]), "--output-format", "jsonl", "-lv", "4"]
@@ -235,14 +235,17 @@ class LlamaCpp(Engine):
             yield {"load": float(said[1])}
 
     def samples(self) -> Iterator[Sample]:
-        plan = self.plan
-        rows = self._run(plan.prefill, 1, [1], plan.repeats + 1)
-        next(rows, None)  # the first pass also pays for memory and code that are new
-        for row in rows:
-            yield Sample("load", row["load"] / 1e3) if "load" in row else Sample("prefill", row["speed_pp"])
-        for row in self._run(plan.context, plan.steps, plan.batches):
-            if "pl" in row:
-                yield Sample(column(int(row["pl"])), row["speed_tg"])
+        for stage in self.plan.stages:
+            rows = self._run(stage, stage.prompt, 1, [1], stage.repeats + 1)
+            next(rows, None)  # the first pass also pays for memory and code that are new
+            for row in rows:
+                if "load" not in row:
+                    yield Sample(stage.prefill, row["speed_pp"])
+                elif stage.plain:
+                    yield Sample("load", row["load"] / 1e3)
+            for row in self._run(stage, stage.context, stage.steps, stage.batches) if stage.batches else ():
+                if "pl" in row:
+                    yield Sample(stage.column(int(row["pl"])), row["speed_tg"])
 
 
 class LlamaServer(Served):

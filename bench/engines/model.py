@@ -16,17 +16,19 @@ class Work:
         bytes: weights read for one token decoded alone, as stored in the file; of experts those that it takes.
         layer_macs: multiply-adds of all layers' matrices, likewise.
         head_macs: multiply-adds of the output matrix, which prefill runs for the last token only.
+        context: most tokens of a sequence.
     """
 
     bytes: int
     layer_macs: int
     head_macs: int
+    context: int
 
 
 def work(path: Path) -> Work:
     """Work per token of the model in a GGUF file."""
     reader = GGUFReader(path)
-    count, used = (_experts(reader, key) for key in ("expert_count", "expert_used_count"))
+    count, used = (_number(reader, key, 1) for key in ("expert_count", "expert_used_count"))
     matrices = {tensor.name: tensor for tensor in reader.tensors if len(tensor.shape) > 1}
     embedding = matrices.pop("token_embd.weight")
     head = matrices.pop("output.weight", embedding)  # tied: one matrix for both; the embedding is otherwise read one row a token
@@ -35,10 +37,11 @@ def work(path: Path) -> Work:
         bytes=int(head.n_bytes) + round(sum(int(tensor.n_bytes) * shares[name] for name, tensor in matrices.items())),
         layer_macs=round(sum(int(tensor.n_elements) * shares[name] for name, tensor in matrices.items())),
         head_macs=int(head.n_elements),
+        context=_number(reader, "context_length", 0),
     )
 
 
-def _experts(reader: GGUFReader, key: str) -> int:
-    """A number of experts; 1 of a model that has none."""
+def _number(reader: GGUFReader, key: str, default: int) -> int:
+    """What the file says of its architecture under ``key``."""
     field = reader.fields.get(f"{reader.fields['general.architecture'].contents()}.{key}")
-    return int(field.contents()) if field else 1
+    return int(field.contents()) if field else default

@@ -9,6 +9,7 @@ from statistics import median
 
 from bench.common.figures import BUSY, HTTP_SHARE, Machine, Ratio, pick, table
 from bench.common.plan import Plan, column
+from bench.engines.chart import Bar, Group, chart
 from bench.engines.engines import Engine, Sample
 from bench.engines.model import Work
 
@@ -74,7 +75,7 @@ class Report:
 
     @property
     def columns(self) -> list[str]:
-        return ["prefill", *map(column, self.plan.batches), "load"]
+        return [*self.plan.columns, "load"]
 
     def _heading(self) -> str:
         plan, machine = self.plan, self.machine
@@ -84,7 +85,8 @@ class Report:
             f"{' **The machine was busy: these figures are rough.**' if machine.load_before[0] > BUSY else ''}\n\n"
             f"Tokens per second of `{Path(plan.model).name}`, median of {plan.rounds} interleaved rounds, {plan.threads} threads; "
             f"prefill = {plan.prefill}-token prompt, bN = N sequences decoding {plan.steps} greedy steps from a context of {plan.context} "
-            f"(over HTTP: N streaming clients, {plan.http_tokens} tokens each); load in seconds (over HTTP: from process start to ready)."
+            f"(over HTTP: N streaming clients, {plan.http_tokens} tokens each); "
+            "prefill N = a prompt of N tokens, bN@M = from a context of M; load in seconds (over HTTP: from process start to ready)."
         )
 
     def _speeds(self) -> str:
@@ -111,6 +113,19 @@ class Report:
                     needed = HTTP_SHARE if name != "prefill" else None
                     found.append(Ratio(f"{row.name} / {core.name}", name, figure / whole, needed, core.name))
         return found
+
+    def chart(self) -> str:
+        """A picture of the engines without HTTP; empty if none can be compared. Of a peer's weights the fastest count."""
+        rows, groups = [row for row in self.rows if not row.http], []
+        for name in self.plan.columns:
+            best: dict[str, Bar] = {}
+            for row in rows:
+                value = row.figure(name)
+                if value and (row.name not in best or best[row.name].value < value):
+                    best[row.name] = Bar(row.name, value, row.ours)
+            groups.append(Group(name, list(best.values())))
+        machine = self.machine
+        return chart(f"{machine.cpu}, {self.plan.threads} threads, {Path(self.plan.model).name}: speed, 1 = the fastest peer", groups)
 
     def _ratios(self) -> str:
         body = [[ratio.what, ratio.column, f"{ratio.value:.2f}", ratio.needed_text, ratio.verdict, ratio.to] for ratio in self.ratios()]

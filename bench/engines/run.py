@@ -1,6 +1,7 @@
 """Every engine side by side on this machine, in one run: ``python -m bench.engines.run`` (docs/benchmarks.md says what is measured).
 
-Progress goes to stderr, the report to stdout and, with all samples as JSON, into ``bench/results/``.
+Progress goes to stderr, the report to stdout and, with a chart and all samples as JSON, into ``bench/results/``. With ``--check`` the exit
+code is 3 if Quintet is slower than in an earlier result of such a machine.
 """
 
 from __future__ import annotations
@@ -15,12 +16,17 @@ from bench.common.command import look_at_machine, model_path, parser_of, run_alo
 from bench.common.install import Store
 from bench.common.plan import Plan
 from bench.common.proc import PeerError, say
+from bench.engines.baseline import LOST, Baseline
 from bench.engines.engines import BUNDLED, Engine, engines
 from bench.engines.model import work
 from bench.engines.random_experts import TYPES, Shape, random_model
 from bench.engines.report import EXPERTS_REQUIRED, REQUIRED, Report, Row
 
 EXPERTS = ("machine", "ours", "xllamacpp", "openvino")
+DEEP, LONG = 1500, 8000
+"""Lengths of the longer prompts; a model of a shorter context is measured without them."""
+REST = 96
+"""Tokens that a sequence may get beside its prompt."""
 GROUPS = tuple(dict.fromkeys(engine.group for engine in engines(Plan("", 1), Store(Path()))))
 
 
@@ -30,6 +36,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help="times every engine is measured (default 3)")
     parser.add_argument("--quick", action="store_true", help="one short round: shows that all works, its figures are rough")
     parser.add_argument("--experts", choices=TYPES, help="measure a random model of many experts in this tensor type, in place of --model")
+    parser.add_argument("--check", type=Path, metavar="RESULT", help="JSON of an earlier run on such a machine: fail if it was faster")
     parser.add_argument("--only", type=some_of(parts), help=f"some of: {','.join(parts)} (default all; with --experts {','.join(EXPERTS)})")
     options = parser.parse_args(argv)
     options.only = options.only or (EXPERTS if options.experts else parts)
@@ -44,7 +51,9 @@ def make_plan(options: argparse.Namespace, store: Store) -> Plan:
         return Plan(model, options.threads, options.rounds or 3, steps=16 if options.quick else 48, batches=(1, 8, 32), http_tokens=48)
     if options.quick:
         return Plan(model, options.threads, options.rounds or 1, steps=16, batches=(1, 8, 32), clients=(1, 8), http_tokens=32, repeats=1)
-    return Plan(model, options.threads, options.rounds or 3)
+    room = work(Path(model)).context - REST
+    deep, long = (length if length <= room else 0 for length in (DEEP, LONG))
+    return Plan(model, options.threads, options.rounds or 3, deep=deep, long=long)
 
 
 def prepare(wanted: Sequence[Engine]) -> dict[str, Row]:
@@ -80,6 +89,7 @@ def measure(plan: Plan, wanted: Sequence[Engine], rows: dict[str, Row]) -> None:
 def run(options: argparse.Namespace, store: Store) -> int:
     """All of it; 130 if it was stopped, after the report of what there was."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that children end with us
+    before = Baseline.read(options.check) if options.check else None
     plan, code = make_plan(options, store), 0
     wanted = [
         engine for engine in engines(plan, store) if engine.group in options.only and (engine.weights == BUNDLED or not options.experts)
@@ -96,9 +106,11 @@ def run(options: argparse.Namespace, store: Store) -> int:
             return code
     required = EXPERTS_REQUIRED if options.experts else REQUIRED
     report = Report(plan, machine, work(Path(plan.model)), list(rows.values()), required)
-    path = write(report.markdown(), report.to_json(), machine, options.results, "experts-" if options.experts else "")
+    path = write(report.markdown(), report.to_json(), machine, options.results, "experts-" if options.experts else "", report.chart())
     print(report.markdown())
-    say(f"written: {path} and {path.with_suffix('.json').name}")
+    say(f"written: {path}, and the same as .json and .svg")
+    if before is not None and not before.kept(report):
+        return code or LOST
     return code
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import openvino as ov
 import openvino_genai as genai
 
-from bench.common.plan import Plan, emit, measure
+from bench.common.plan import Plan, Stage, emit, measure
 
 
 class OpenVino:
@@ -21,10 +21,13 @@ class OpenVino:
         scheduler = genai.SchedulerConfig()
         scheduler.cache_size = 1  # GiB, ample for every case
         scheduler.max_num_batched_tokens = 2048  # a whole prefill in one step, the fastest setting
-        scheduler.max_num_seqs = max(plan.batches)
+        scheduler.max_num_seqs = max(stage.slots for stage in plan.stages)
         scheduler.enable_prefix_caching = False
         self._pipeline = genai.ContinuousBatchingPipeline(model, scheduler, "CPU", {"INFERENCE_NUM_THREADS": plan.threads})
         self._next = 0
+
+    def open(self, stage: Stage) -> None:
+        """Its cache has room for every stage."""
 
     def _add(self, tokens: Sequence[int], most: int) -> Any:
         config = genai.GenerationConfig()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.common.plan import Plan, emit, measure
+from bench.common.plan import Plan, Stage, emit, measure
 from quintet.backends.native.core.cpu import Cpu
 from quintet.backends.native.core.loader import PAGE
 from quintet.backends.native.core.samplers import NativeSamplers
@@ -23,15 +23,17 @@ def int32(values: Sequence[int]) -> I32:
 
 
 class Ours:
-    """A runner with as many sequences as the largest batch; each owns its pages."""
+    """A runner with pages for the largest stage; of each stage every sequence owns its pages."""
 
     def __init__(self, runner: Runner, cpu: Cpu, plan: Plan) -> None:
         self._runner = runner
-        shape = max(plan.batches), -(-plan.sequence // PAGE)
-        self._tables: I32 = np.arange(shape[0] * shape[1], dtype=np.int32).reshape(shape)
-        runner.allocate(self._tables.size)
+        runner.allocate(max(stage.slots * pages(stage) for stage in plan.stages))
         greedy, self._choose = Sampling(0.0, 1.0, 0), NativeSamplers(cpu, [b""] * runner.vocab, ())
-        self._samplers = [self._choose.make(greedy, (), ()) for _ in range(shape[0])]
+        self._samplers = [self._choose.make(greedy, (), ()) for _ in range(max(stage.slots for stage in plan.stages))]
+
+    def open(self, stage: Stage) -> None:
+        shape = stage.slots, pages(stage)
+        self._tables: I32 = np.arange(shape[0] * shape[1], dtype=np.int32).reshape(shape)
 
     def _forward(self, first: int, start: int, tokens: Sequence[Sequence[int]]) -> list[int]:
         """One pass over a segment of each sequence from ``first`` on, at position ``start``; the greedy next token of each."""
@@ -57,9 +59,14 @@ class Ours:
         return len(prompts) * steps / (time.perf_counter() - begin)
 
 
+def pages(stage: Stage) -> int:
+    """Pages of one of its sequences."""
+    return -(-stage.sequence // PAGE)
+
+
 def main() -> None:
     plan, begin = Plan.from_json(sys.argv[1]), time.perf_counter()
-    loaded = native_loader(Path(sys.argv[2]), plan.threads, plan.sequence)(lambda _share: None)
+    loaded = native_loader(Path(sys.argv[2]), plan.threads, max(stage.sequence for stage in plan.stages))(lambda _share: None)
     emit("load", time.perf_counter() - begin)
     assert loaded.cpu is not None
     measure(Ours(loaded.runner, loaded.cpu, plan), plan)

@@ -17,15 +17,15 @@ import xllamacpp
 
 from bench.common.client import Trace
 from bench.common.load import steady_rate
-from bench.common.plan import Plan, emit, measure
+from bench.common.plan import Plan, Stage, emit, measure
 
 
-def start(model: str, plan: Plan, slots: int, port: int) -> Any:
-    """A loaded server with ``slots`` sequences; it listens on ``port``."""
+def start(model: str, plan: Plan, slots: int, sequence: int, port: int) -> Any:
+    """A loaded server with ``slots`` sequences of so many tokens; it listens on ``port``."""
     params = xllamacpp.CommonParams()
     params.model.path = model
     params.n_parallel = slots
-    params.n_ctx = slots * plan.sequence
+    params.n_ctx = slots * sequence
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = plan.threads
     params.cache_prompt = plan.cache
     params.port = port
@@ -35,8 +35,16 @@ def start(model: str, plan: Plan, slots: int, port: int) -> Any:
 class XLlamaCpp:
     """The server object, called directly from one thread per sequence."""
 
-    def __init__(self, server: Any) -> None:
-        self._server = server
+    def __init__(self, model: str, plan: Plan) -> None:
+        self._model, self._plan = model, plan
+        self._server: Any = None
+
+    def open(self, stage: Stage) -> None:
+        self._server = None  # one model in memory at a time
+        begin = time.perf_counter()
+        self._server = start(self._model, self._plan, stage.slots, stage.sequence, 0)
+        if stage.plain:
+            emit("load", time.perf_counter() - begin)
 
     @staticmethod
     def _body(tokens: Sequence[int], most: int, *, stream: bool) -> dict[str, object]:
@@ -66,13 +74,12 @@ class XLlamaCpp:
 
 
 def main() -> None:
-    plan, model, begin = Plan.from_json(sys.argv[1]), sys.argv[2], time.perf_counter()
+    plan, model = Plan.from_json(sys.argv[1]), sys.argv[2]
     if len(sys.argv) > 3:
-        server = start(model, plan, max(plan.clients), int(sys.argv[3]))
+        serving = start(model, plan, max(plan.clients), plan.sequence, int(sys.argv[3]))
         threading.Event().wait()
-    server = start(model, plan, max(plan.batches), 0)
-    emit("load", time.perf_counter() - begin)
-    measure(XLlamaCpp(server), plan)
+        del serving  # it serves as long as it is held
+    measure(XLlamaCpp(model, plan), plan)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,7 @@ from quintet.backends.base import Counts, Health, Incidents, Pages, State
 from quintet.config import ServerConfig
 from quintet.server.completions import Source
 from quintet.server.metrics import MOST_SERIES, OTHER, Telemetry
+from scripts import metrics
 
 RECORDED = Path(__file__).with_name("metrics.prom")
 HEALTH = Health(
@@ -21,11 +25,12 @@ HEALTH = Health(
     1.0,
     3,
     2,
-    Counts(7, 90, 50, 1, 40, 30, 2, 12, 8),
+    Counts(7, 90, 50, 1, 40, 30, 2, 12, 8, 3, 0.5, 0.25),
     Pages(20, 16, 5, 8),
     (0, 4, 0, 3, *(0,) * 10),
     Incidents(1, 2, 0, 0, 6, 3, 4, 5),
     memory=0.25,
+    deferred=1,
 )
 
 Series = dict[tuple[str, frozenset[tuple[str, str | float]]], float]
@@ -57,12 +62,15 @@ def test_the_page_tells_the_same_as_the_recorded_one() -> None:
     call(app, {"prompt": "a", "model": "unknown"})
     call(app, method="GET", path="/nope")
     call(app, method="GET")
-    assert parsed(call(app, method="GET", path="/metrics").body) == parsed(RECORDED.read_bytes())
+    page = call(app, method="GET", path="/metrics").body
+    changing = (b"process_", b"quintet:build_info")
+    steady = [line for line in page.splitlines(True) if not line.removeprefix(b"# HELP ").removeprefix(b"# TYPE ").startswith(changing)]
+    assert parsed(b"".join(steady)) == parsed(RECORDED.read_bytes())
 
 
 def test_each_model_has_its_own_labels_and_every_series_starts_at_zero() -> None:
     telemetry = Telemetry(["one", "two"], lambda: 0.0)
-    telemetry.of("two").prompt_tokens.inc(5)
+    telemetry.of("two").prompted(5, 2)
     telemetry.of("two").done("stop")
     _, series = parsed(telemetry.scrape({"one": HEALTH, "two": Health(State.LOADING)}))
     one, two = by_model(series, "one"), by_model(series, "two")
@@ -73,13 +81,58 @@ def test_each_model_has_its_own_labels_and_every_series_starts_at_zero() -> None
     assert series["vllm:request_success_total", frozenset({("model_name", "two"), ("engine", "0"), ("finished_reason", "stop")})] == 1
 
 
-def test_nothing_is_told_of_the_process_and_nothing_is_shared_between_servers() -> None:
+def test_prompt_tokens_are_told_by_their_source() -> None:
+    telemetry = Telemetry(["m"], lambda: 0.0)
+    telemetry.of("m").prompted(5, 2)
+    _, series = parsed(telemetry.scrape({}))
+    sources = {dict(labels)["source"]: value for (name, labels), value in series.items() if name == "vllm:prompt_tokens_by_source_total"}
+    assert sources == {"local_compute": 3, "local_cache_hit": 2, "external_kv_transfer": 0}
+    one = by_model(series, "m")
+    assert (one["vllm:prompt_tokens_total"], one["vllm:prompt_tokens_cached_total"]) == (5, 2)
+    assert one["vllm:request_prefill_kv_computed_tokens_sum"] == 3
+
+
+def test_a_model_that_is_not_loaded_sleeps_and_those_that_wait_are_told_apart() -> None:
+    _, series = parsed(Telemetry([], lambda: 0.0).scrape({"up": HEALTH, "away": Health(State.CLOSED)}))
+
+    def told(name: str, label: str, model: str) -> dict[str | float, float]:
+        found = {key: value for key, value in series.items() if key[0] == name and ("model_name", model) in key[1]}
+        return {dict(labels)[label]: value for (_, labels), value in found.items()}
+
+    assert told("vllm:engine_sleep_state", "sleep_state", "up") == {"awake": 1, "weights_offloaded": 0, "discard_all": 0}
+    assert told("vllm:engine_sleep_state", "sleep_state", "away") == {"awake": 0, "weights_offloaded": 0, "discard_all": 1}
+    assert told("vllm:num_requests_waiting_by_reason", "reason", "up") == {"capacity": 1, "deferred": 1}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_an_engines_process_is_told_apart_from_the_servers() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as engine:
+        _, series = parsed(Telemetry([], lambda: 0.0).scrape({"m": replace(HEALTH, pid=engine.pid), "thread": HEALTH}))
+        engine.communicate()
+    server = series["process_start_time_seconds", frozenset()]
+    found = by_model(series, "m")
+    assert found["quintet:engine_process_start_time_seconds"] > server
+    assert 0 < found["quintet:engine_process_resident_memory_bytes"] < series["process_resident_memory_bytes", frozenset()]
+    assert not [name for name in by_model(series, "thread") if "process" in name]
+
+
+def test_an_engine_whose_process_is_gone_is_told_without_it() -> None:
+    _, series = parsed(Telemetry([], lambda: 0.0).scrape({"m": replace(HEALTH, pid=2**22 + 1)}))
+    assert by_model(series, "m")["vllm:num_requests_running"] == 3
+
+
+def test_nothing_is_shared_between_servers() -> None:
     first, second = Telemetry(["m"], lambda: 0.0), Telemetry(["m"], lambda: 0.0)
-    first.of("m").prompt_tokens.inc(5)
+    first.of("m").prompted(5, 0)
     about, series = parsed(second.scrape({}))
     assert by_model(series, "m")["vllm:prompt_tokens_total"] == 0
-    assert {name.partition(":")[0] for name in about} == {"vllm", "quintet", "http_requests", "http_request_duration_seconds"}
+    assert {name.partition(":")[0].partition("_")[0] for name in about} == {"vllm", "quintet", "http", "process"}
     assert not [name for name, _ in series if name.endswith("_created")]
+
+
+def test_the_documented_table_is_what_the_page_says_of_itself() -> None:
+    text = metrics.PAGE.read_text(encoding="utf-8")
+    assert metrics.written(text) == text, "run: make metrics"
 
 
 @pytest.mark.fault("G10")

@@ -14,11 +14,12 @@ from tests.server.asgi import JSON, call
 from tests.server.one import create_app
 from tests.server.scripted import ScriptedBackend
 
-from quintet import __version__
+from quintet import __version__, errors
 from quintet.backends.base import Counts, Health, Pages, State
 from quintet.config import ServerConfig
 from quintet.server.app import App
 from quintet.server.completions import Source
+from quintet.server.refusals import REASONS, reason
 from quintet.server.routing import HEADER
 
 ENGINE = {
@@ -75,8 +76,11 @@ def test_a_completion_is_counted_under_vllms_names() -> None:
     assert found['vllm:request_params_n_bucket{le="2"}'] == 2
     assert found["vllm:request_params_max_tokens_sum{}"] == 6
     assert found["vllm:request_prompt_tokens_sum{}"] == 8
+    assert found["vllm:request_max_num_generation_tokens_sum{}"] == 6
+    assert found["vllm:request_time_per_output_token_seconds_count{}"] == 2
+    assert found['vllm:prompt_tokens_by_source_total{source="local_compute"}'] == 8
     assert found["vllm:prompt_tokens_cached_total{}"] == 0
-    assert found['http_requests_total{handler="/completions",method="POST",status="200"}'] == 2
+    assert found['http_requests_total{handler="/completions",method="POST",status="2xx"}'] == 2
 
 
 def test_what_the_engine_counts_is_told_as_it_is() -> None:
@@ -95,6 +99,63 @@ def test_a_client_that_leaves_is_counted_as_aborted_with_the_tokens_that_were_co
     found = scraped(served)
     assert found['vllm:request_success_total{finished_reason="abort"}'] == 1
     assert 0 < found["vllm:generation_tokens_total{}"] <= backend.steps
+
+
+def test_a_request_of_one_token_has_no_time_per_output_token() -> None:
+    served = app()
+    call(served, {"prompt": "abcd", "max_tokens": 1})
+    found = scraped(served)
+    assert found["vllm:request_max_num_generation_tokens_sum{}"] == 1
+    assert found["vllm:request_time_per_output_token_seconds_count{}"] == 0
+
+
+def test_refusals_are_counted_by_their_reason_whatever_route_refuses() -> None:
+    served = app(api_keys=("sk-one",), admin_key="sk-admin")
+    key = ("authorization", "Bearer sk-one")
+    call(served, {"prompt": "a"})
+    call(served, {"prompt": "a", "n": 0}, headers=[*JSON, key])
+    call(served, {"prompt": "a" * 100, "max_tokens": 1}, headers=[*JSON, key])
+    call(served, {"prompt": "a", "model": "unknown"}, headers=[*JSON, key, ("idempotency-key", "1")])
+    call(served, {"prompt": "a", "n_predict": "x"}, path="/completion", headers=[*JSON, key])
+    call(served, method="GET", path="/metrics", headers=[key])
+    call(served, {"prompt": "a"}, headers=[*JSON, key])
+    found = scraped(served, authorization="Bearer sk-admin")
+    refused = {name: value for name, value in found.items() if name.startswith("quintet:requests_refused_total") and value}
+    expected = {"unauthorized": 1, "invalid_request": 2, "prompt_too_long": 1, "model_not_found": 1, "forbidden": 1}
+    assert refused == {f'quintet:requests_refused_total{{reason="{reason}"}}': count for reason, count in expected.items()}
+    assert found['http_requests_total{handler="/completions",method="POST",status="4xx"}'] == 4
+
+
+def test_every_kind_of_error_has_a_word_and_one_to_come_has_its_parents() -> None:
+    class New(errors.OverLimit):
+        """One that nobody has thought of."""
+
+        def __init__(self) -> None:
+            pass
+
+    kinds = [
+        kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.RequestError | errors.ServerError)
+    ]
+    assert {kind for kind in kinds if not kind.__subclasses__() and kind is not New} <= REASONS.keys()
+    assert (reason(New()), reason(ValueError())) == ("over_limit", "internal_error")
+    assert len(set(REASONS.values())) == len(REASONS)
+
+
+@pytest.mark.parametrize(("stream", "when"), [(True, "in_answer"), (False, "before_answer")])
+def test_a_client_that_leaves_is_counted_by_when_it_left(stream: bool, when: str) -> None:
+    served = app(ScriptedBackend(length=None, context=10_000_000, pause=0.001))
+    call(served, {"prompt": "abcd", "max_tokens": 1_000_000, "stream": stream}, leave_after=0.1)
+    call(served, {"prompt": "abcd", "max_tokens": 2, "stream": stream})
+    found = scraped(served)
+    left = {name: value for name, value in found.items() if name.startswith("quintet:client_disconnects_total") and value}
+    assert left == {f'quintet:client_disconnects_total{{when="{when}"}}': 1}
+
+
+def test_a_client_that_leaves_a_recorded_answer_is_counted_too() -> None:
+    served = app(ScriptedBackend(length=None, context=10_000_000, pause=0.001))
+    headers = [*JSON, ("idempotency-key", "1")]
+    call(served, {"prompt": "abcd", "max_tokens": 1_000_000, "stream": True}, headers=headers, leave_after=0.1)
+    assert scraped(served)['quintet:client_disconnects_total{when="in_answer"}'] == 1
 
 
 @pytest.mark.fault("G10")

@@ -45,6 +45,8 @@ class Counts(NamedTuple):
         preempted: times that a sequence lost its pages to others; it is computed again later.
         queried, found: prompt tokens looked for in the prefix cache, and found there.
         drafts, drafted, accepted: times that tokens were drafted for a sequence, how many, and how many it drew too.
+        compiled, compile_s: requests whose guides were compiled, and the seconds that took.
+        mask_s: processor seconds of the masks of guides.
     """
 
     steps: int = 0
@@ -56,6 +58,9 @@ class Counts(NamedTuple):
     drafts: int = 0
     drafted: int = 0
     accepted: int = 0
+    compiled: int = 0
+    compile_s: float = 0.0
+    mask_s: float = 0.0
 
 
 class Incidents(NamedTuple):
@@ -109,10 +114,12 @@ class Health:
     Args:
         progress: share of loading done, 0 to 1.
         running: sequences in the batch.
-        waiting: sequences in the queue.
+        waiting: sequences that wait for their turn.
+        deferred: of these, those whose guides are still being compiled; no place in the batch would help them.
         batches: steps by the number of tokens that they computed of prompts and generated, see ``BATCH_TOKENS``.
         retry_after: seconds after which it is worth asking again, where the state is not ``READY``.
         memory: share in use of the memory that the machine, or the container, has; 0 = not looked at.
+        pid: of the process that computes; ``None`` = it is this one, or there is none now.
     """
 
     state: State
@@ -125,6 +132,8 @@ class Health:
     incidents: Incidents = field(default_factory=Incidents)
     retry_after: float = 1.0
     memory: float = 0.0
+    deferred: int = 0
+    pid: int | None = None
 
 
 def require_open(state: State, retry_after: float = 1.0) -> None:

@@ -69,11 +69,12 @@ class Registry:
         clock: Callable[[], float] = time.monotonic,
         image_hosts: Sequence[str] = (),
     ) -> None:
-        self._guides = GuideCheck()
+        self.guides = GuideCheck()
+        """For all models."""
         self.executor = FairExecutor()
         """For all that takes long: two threads that compute would each hold the event loop up."""
         self._images = ImageReader(self.executor, image_hosts)
-        self.entries = {model.name: Entry(model, self._guides, self.executor, self._images, clock) for model in models}
+        self.entries = {model.name: Entry(model, self.guides, self.executor, self._images, clock) for model in models}
         self.names = names
         self._idle, self._free, self._patience, self._clock = idle, free, patience, clock
         self._changes: dict[str, asyncio.Task[None]] = {}
@@ -155,7 +156,7 @@ class Registry:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.gather(*(entry.close() for entry in self.entries.values()), self._guides.close())
+        await asyncio.gather(*(entry.close() for entry in self.entries.values()), self.guides.close())
         self._images.close()
 
     def _change(self, entry: Entry, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

@@ -10,6 +10,7 @@ import asyncio
 import sys
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from quintet.errors import BadRequest, Overloaded, TooManyRequests
 from quintet.forks.parent import Forks
@@ -37,6 +38,24 @@ Key = tuple[str, GuideKind, str]
 """A tenant's: whoever asks for what another's line holds already does not wait in that line."""
 
 
+@dataclass(slots=True)
+class Checked:
+    """What was done; none of it ever goes down.
+
+    Args:
+        taken, refused: guides that can be followed, and that cannot; each counts once, as what came of it is kept.
+        failed: there was no answer: the machine was too busy, or too many others waited.
+        known: guides that were asked for and had been checked.
+        seconds: from asking to the answer, of all that were checked.
+    """
+
+    taken: int = 0
+    refused: int = 0
+    failed: int = 0
+    known: int = 0
+    seconds: float = 0.0
+
+
 class GuideCheck:
     """Checks guides, each once however many ask for it, and remembers what came of it. One serves all models of a server."""
 
@@ -46,6 +65,7 @@ class GuideCheck:
         self._checks: dict[Key, asyncio.Task[str | GuideError]] = {}
         self._of: Counter[str] = Counter()  # checks, by tenant
         self._turns = Turns(AT_ONCE)
+        self.checked = Checked()
         self._processes = Forks("quintet.guides.process", WALL_S, "Schemas and grammars cannot be checked.")
 
     async def translate(self, guides: Iterable[Guide | None], tenant: str = "") -> dict[Guide, str]:
@@ -71,6 +91,7 @@ class GuideCheck:
     async def _one(self, guide: Guide, tenant: str) -> str:
         known, key = (guide.kind, guide.text), (tenant, guide.kind, guide.text)
         if known in self._known:
+            self.checked.known += 1
             self._known.move_to_end(known)
             result = self._known[known]
         else:
@@ -86,16 +107,24 @@ class GuideCheck:
             raise TooManyRequests(_OWN)
         if room < 0:
             raise Overloaded(_MANY)
-        task = self._checks[key] = asyncio.get_running_loop().create_task(self._check(*key))
+        loop = asyncio.get_running_loop()
+        task, begun = loop.create_task(self._check(*key)), loop.time()
+        self._checks[key] = task
         self._of[tenant] += 1
-        task.add_done_callback(lambda _: self._done(key))
+        task.add_done_callback(lambda _: self._done(key, loop.time() - begun))
         return task
 
-    def _done(self, key: Key) -> None:
+    def _done(self, key: Key, seconds: float) -> None:
         task = self._checks.pop(key)
         self._of -= Counter(key[:1])  # which drops a tenant that has none left
-        if not task.cancelled() and task.exception() is None:
-            self._keep((key[1], key[2]), task.result())
+        self.checked.seconds += seconds
+        if task.cancelled() or task.exception() is not None:
+            self.checked.failed += 1
+            return
+        refused = isinstance(task.result(), GuideError)
+        self.checked.refused += refused
+        self.checked.taken += not refused
+        self._keep((key[1], key[2]), task.result())
 
     async def _check(self, tenant: str, kind: GuideKind, text: str) -> str | GuideError:
         encoded = text.encode("utf-8", "surrogatepass")

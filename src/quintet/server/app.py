@@ -37,6 +37,7 @@ from quintet.server.models import Models
 from quintet.server.others import Other, Properties
 from quintet.server.probes import Probes
 from quintet.server.proxies import Proxies
+from quintet.server.refusals import reason
 from quintet.server.routing import HEADER, Router, named
 from quintet.server.telemetry import log_access
 from quintet.server.tokens import Tokens
@@ -81,7 +82,7 @@ class App:
         self._auth = auth
         self._proxies = Proxies(config.trusted_proxy)
         moderating = [name for name, entry in registry.entries.items() if entry.model.moderation is not None]
-        self._telemetry = Telemetry(registry.entries, source.clock, ledger, moderating)
+        self._telemetry = Telemetry(registry.entries, source.clock, ledger, moderating, registry.guides.checked)
         models = Models(registry, int(source.now()))
         probes = Probes(registry, self._telemetry)
         executor = registry.executor
@@ -185,6 +186,7 @@ class App:
         request = call.http
         if not isinstance(error, QuintetError):
             _log.error("request %s: unexpected error", request.request_id, exc_info=error)
+        call.facts["refused"] = reason(error)
         reply = call.provider.dialect.error(error)
         unread = isinstance(error, SlowBody) or (isinstance(error, BodyTooLarge) and request.endless)
         close = [("connection", "close")] if unread else []
@@ -196,6 +198,10 @@ class App:
         request, seconds = call.http, self._source.clock() - call.arrived
         method, status = request.method if request.method in METHODS else OTHER, request.status or 499
         self._telemetry.answered(method, handler, status, seconds)
+        if "refused" in call.facts:
+            self._telemetry.refused(str(call.facts["refused"]))
+        if request.left or not request.started:
+            self._telemetry.left("in_answer" if request.started else "before_answer")
         log_access(
             time=datetime.fromtimestamp(self._source.now(), UTC).isoformat(timespec="milliseconds"),
             method=method,

@@ -188,9 +188,10 @@ class Completions:
                     job.start()
                     run = _Run(call, job, renderer, observer, guard, tuple(warned(parsed.ignored, parsed.unheeded)), api.done)
                     await (self._stream(run) if request.stream else self._json(run))
+                    call.http.left = guard.gone and not call.http.ended
             finally:
                 admission.settle(job)
-                observer.ended(job.usage)
+                observer.ended(job.usage, job.longest)
                 call.facts.update(model=served.entry.name, **observer.facts())
 
     async def _moderator(self, call: Call, judging: Served) -> Moderator:

@@ -53,6 +53,8 @@ class Request:
         self.status = 0
         self.ended = False
         """The last byte was handed over."""
+        self.left = False
+        """The client is gone, and the answer, which had begun, is not complete."""
         self.always: list[tuple[str, str]] = []  # headers of the answer, whatever it will be
         self.limits: Callable[[], Iterable[tuple[str, str]]] = tuple  # those that say where the caller's limits stand when it begins
         self._send = send

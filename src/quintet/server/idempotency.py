@@ -214,6 +214,7 @@ class Recording:
                 waiting.cancel()
         finally:
             leaving.cancel()
+            http.left = http.started and (not self._ended or self._players[http] < self._end)
             del self._players[http]
             self._played.set()
         if self._failure is not None:

@@ -22,6 +22,7 @@ from quintet.server.auth import require_scope
 from quintet.server.call import Call
 from quintet.server.completions import CompletionApi, Completions
 from quintet.server.models import Models
+from quintet.server.refusals import reason
 
 
 class Other:
@@ -47,6 +48,7 @@ class Other:
         except QuintetError as failure:
             if call.http.started:
                 raise
+            call.facts["refused"] = reason(failure)
             reply = self._word(failure)
             await call.http.reply(reply.status, reply.body, reply.headers)
 

@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Sequence
 
-from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finish, Finished, Usage
+from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finish, Finished, Timing, Usage
 from quintet.request import CompletionRequest
 from quintet.server.metrics import ModelMetrics
 
@@ -37,6 +37,7 @@ class Observer:
         self._last = 0.0  # when text last came; 0 = not yet
         self.first_s: float | None = None
         self.usage = Usage(0, 0)
+        self.timing: Timing | None = None
         self.reason = ""
         metrics.n.observe(request.n)
         if request.max_tokens is not None:
@@ -52,7 +53,9 @@ class Observer:
                 case ChoiceDone(finish=finish):
                     self._reason(_REASON[finish])
                 case Finished(timing=timing):
+                    self.timing = timing
                     self._metrics.queue.observe(timing.queue)
+                    self._metrics.inference.observe(timing.prompt + timing.completion)
                     self._metrics.prefill.observe(timing.prompt)
                     self._metrics.decode.observe(timing.completion)
                 case Failed():
@@ -68,18 +71,24 @@ class Observer:
             self._metrics.first.observe(self.first_s)
         self._last = now
 
-    def ended(self, usage: Usage) -> None:
-        """The answer is over, complete or not; ``usage`` is what was computed."""
+    def ended(self, usage: Usage, longest: int) -> None:
+        """The answer is over, complete or not.
+
+        Args:
+            usage: what was computed.
+            longest: tokens of the longest choice.
+        """
         metrics = self._metrics
         self.usage = usage
         if not self.reason:  # the client left before any choice was done
             self._reason("abort")
         metrics.latency.observe(metrics.clock() - self._arrived)
-        metrics.prompt_tokens.inc(usage.prompt_tokens)
+        metrics.prompted(usage.prompt_tokens, usage.cached_tokens)
         metrics.generation_tokens.inc(usage.completion_tokens)
-        metrics.cached.inc(usage.cached_tokens)
-        metrics.prompt.observe(usage.prompt_tokens)
         metrics.generation.observe(usage.completion_tokens)
+        metrics.longest.observe(longest)
+        if self.timing is not None and longest > 1:
+            metrics.per_token.observe(self.timing.completion / (longest - 1))
 
     def facts(self) -> dict[str, str | float | None]:
         """For the access log."""

@@ -71,6 +71,11 @@ class Job:
         return Usage(prompts, completions, sum(self._cached.values()), reasoning, accepted, rejected)
 
     @property
+    def longest(self) -> int:
+        """Tokens of the choice that has the most, so far."""
+        return max(choice.completion_tokens for choice in self._choices)
+
+    @property
     def most_tokens(self) -> int:
         """What ``usage`` may come to at most: the prompts, and all that each choice may be long."""
         sequences = self._prepared.sequences

@@ -29,6 +29,11 @@ class Link(ABC):
     tokenizer: Tokenizer | None = None
     """The model's, which never crosses; there before ``Ready`` is received."""
 
+    @property
+    def pid(self) -> int | None:
+        """Of the worker's process; ``None`` = it has none of its own, or there is none now."""
+        return None
+
     @abstractmethod
     def start(self, receive: Callable[[FromWorker], None]) -> None:
         """Bring a worker up; ``receive`` is called on the event loop, the last time with ``Died``."""

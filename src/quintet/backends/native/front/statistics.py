@@ -15,13 +15,13 @@ class Statistics:
     def __init__(self) -> None:
         self._counts = self._past = Counts()  # of the worker that runs; of those before it
         self._pages = Pages()
-        self._running = self._waiting = 0
+        self._running = self._waiting = self._deferred = 0
         self._batches = [0] * (len(BATCH_TOKENS) + 1)
 
     def update(self, message: Stepped) -> bool:
         """Take over what a worker says; True if it has finished a step since it last said something."""
         before, self._counts = self._counts, message.counts
-        self._running, self._waiting, self._pages = message.running, message.waiting, message.pages
+        self._running, self._waiting, self._deferred, self._pages = message.running, message.waiting, message.deferred, message.pages
         if message.counts.steps <= before.steps:
             return False
         self._batches[bisect_left(BATCH_TOKENS, message.counts.tokens - before.tokens)] += 1
@@ -34,11 +34,12 @@ class Statistics:
 
     def idle(self) -> None:
         """Everything was ended."""
-        self._running = self._waiting = 0
+        self._running = self._waiting = self._deferred = 0
 
     def health(self, state: State, progress: float) -> Health:
         """All of it, with what the supervisor knows."""
-        return Health(state, progress, self._running, self._waiting, self._sum(), self._pages, tuple(self._batches))
+        batches = tuple(self._batches)
+        return Health(state, progress, self._running, self._waiting, self._sum(), self._pages, batches, deferred=self._deferred)
 
     def _sum(self) -> Counts:
         return Counts(*map(add, self._past, self._counts))

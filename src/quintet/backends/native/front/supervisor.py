@@ -141,7 +141,7 @@ class Supervisor:
         retry = self.retry_after(0, draining=draining) if state is not State.READY else 0.0
         incidents = self._incidents._replace(quarantined=self._work.refused)
         health = self._statistics.health(state, self.progress)
-        return replace(health, incidents=incidents, retry_after=retry, memory=self._pressure.usage)
+        return replace(health, incidents=incidents, retry_after=retry, memory=self._pressure.usage, pid=self._link.pid)
 
     def seen(self, *, draining: bool) -> State:
         """The state as others see it, without counting up what was done: every request asks for it."""

@@ -269,6 +269,7 @@ class Stepped(Message, frozen=True):
     Args:
         running, waiting: sequences after it.
         counts: since this worker's start.
+        deferred: of those that wait, see ``Health``.
     """
 
     running: int
@@ -276,6 +277,7 @@ class Stepped(Message, frozen=True):
     counts: Counts
     pages: Pages
     events: Events
+    deferred: int = 0
 
 
 class Died(Message, frozen=True):

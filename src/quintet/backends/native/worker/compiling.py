@@ -56,9 +56,16 @@ class Compiling:
         self._turns: OrderedDict[str, deque[int]] = OrderedDict()  # those not begun, by tenant; the first is next
         self._current: int | None = None  # is being compiled
         self._since = 0.0  # when that began
+        self.compiled, self.seconds = 0, 0.0
+        """Requests whose guides were, to the end or not, and what that took."""
 
     def __len__(self) -> int:
         return len(self._waiting)
+
+    @property
+    def sequences(self) -> int:
+        """Those of the requests that wait here."""
+        return sum(len(one.submit.samples) for one in self._waiting.values() if not one.ended)
 
     def begin(self, submit: Submit) -> bool:
         """Compile what the request still lacks; False if that is nothing."""
@@ -88,6 +95,7 @@ class Compiling:
         waiting = self._waiting.pop(request_id, None)
         if waiting is None:  # given up
             return None, [], {}
+        self._count()
         self._next()
         if waiting.ended:
             return None, [], {}
@@ -100,9 +108,14 @@ class Compiling:
         if self._current is None or self._clock() - self._since <= COMPILE_S:
             return {}
         given_up = self._waiting.pop(self._current)
+        self._count()
         self._guides.restart()
         self._next()
         return {} if given_up.ended else _end(given_up.submit, Finish.ERROR, TOO_SLOW, Blame.LOAD)
+
+    def _count(self) -> None:
+        self.compiled += 1
+        self.seconds += self._clock() - self._since
 
     def _next(self) -> None:
         """Begin the next of the tenant whose turn it is."""

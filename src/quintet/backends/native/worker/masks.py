@@ -122,6 +122,8 @@ class Masks:
         self._wake = wake
         self._quick, self._slow = _Lane("quintet-masks", self._make), _Lane("quintet-slow-masks", self._make, low=True)
         self._late: dict[Sequence, _Job] = {}
+        self.seconds = 0.0
+        """Processor time of all masks that were drawn with."""
 
     def begin(self, drawing: Items[Segment]) -> Callable[[], Masked] | None:
         """Start on the masks of the sequences that will draw, which must not change meanwhile; ``None`` if none has a guide.
@@ -178,6 +180,7 @@ class Masks:
         if job.error is not None:
             raise job.error
         seq.matcher = job.follower
+        self.seconds += job.cpu_s
         seq.mask_s += job.cpu_s if job.cpu_s > SLOW_S else 0.0
         seq.slow = seq.mask_s > 0  # and not where only the machine was busy
         filled = job.filled if job.draft == segment.draft else min(job.filled, 1)

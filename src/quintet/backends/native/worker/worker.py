@@ -56,6 +56,9 @@ _log = logging.getLogger(__name__)
 MAX_LOGPROBS = 20
 """vLLM's default ``max_logprobs``; the widest of the five providers' ranges is below it."""
 
+TRIAL = 4
+"""Tokens of the step that is tried: all weights are read once, and a start waits no longer than that takes."""
+
 BEAT_S = 1.0
 """While there is nothing to step but guides are compiled, or masks made, that is said so often: the engine waits, and does not hang."""
 
@@ -139,6 +142,7 @@ class Worker:
         tables = BlockTables(config.running_limit, -(-context // PAGE))
         guides = Guides(Compiler(pieces, eos_ids, vocab))
         self._compiling = Compiling(guides, self._clock, lambda request_id: self._inbox.put(Compiled(request_id)))
+        self._masks = Masks(guides, vocab, lambda seq: self._inbox.put(Filled(seq)))
         self._pool, self._runner, self._guides = PagePool(pages), runner, guides
         speculation = Speculation(eos_ids, guides.compiler) if config.speculation else None
         kv = KvCache(self._pool, tables, runner.row_bytes, runner.window, config.batch_tokens)
@@ -149,7 +153,6 @@ class Worker:
         widest, most = min(MAX_LOGPROBS, vocab), min(config.max_sequences, config.live_limit)
         self._send(Ready(loaded.name, context, vocab, widest, most, loaded.fingerprint, step_s, loaded.images))
         samplers = NativeSamplers(loaded.cpu or Cpu(), pieces, eos_ids)
-        self._masks = Masks(guides, vocab, lambda seq: self._inbox.put(Filled(seq)))
         return scheduler, Stepper(runner, tables, samplers, self._masks)
 
     def _see(self, loaded: Loaded[Vocabulary]) -> Encodings:
@@ -164,8 +167,8 @@ class Worker:
         self._send(Progress(share))
 
     def _try(self, runner: Runner) -> float:
-        """Compute a page of tokens; seconds that a full step may take, estimated from it."""
-        tokens = np.zeros(min(PAGE, runner.context), np.int32)
+        """Compute a few tokens; seconds that a full step may take, estimated from it: rather too many."""
+        tokens = np.zeros(min(TRIAL, runner.context), np.int32)
         zero = np.zeros(1, np.int32)
         begin = self._clock()
         runner.logits(runner.forward(Batch(tokens, np.array([len(tokens)], np.int32), zero, zero[None], zero)))
@@ -196,8 +199,12 @@ class Worker:
 
     def _tell(self, scheduler: Scheduler, events: Events) -> None:
         done, of = scheduler.drafts, (scheduler.preempted, scheduler.queried, scheduler.found)
-        counts = Counts(self._steps, self._tokens, self._prefilled, *of, done.made, done.accepted + done.rejected, done.accepted)
-        self._send(Stepped(scheduler.running, scheduler.live - scheduler.running, counts, self._pool.state, events))
+        guiding = self._compiling.compiled, self._compiling.seconds, self._masks.seconds
+        drafted = done.made, done.accepted + done.rejected, done.accepted
+        counts = Counts(self._steps, self._tokens, self._prefilled, *of, *drafted, *guiding)
+        deferred = self._compiling.sequences
+        waiting = scheduler.live - scheduler.running + deferred
+        self._send(Stepped(scheduler.running, waiting, counts, self._pool.state, events, deferred))
 
     def _receive(self, message: Heard, scheduler: Scheduler) -> Events:
         match message:

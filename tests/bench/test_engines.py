@@ -1,0 +1,174 @@
+"""The comparison of engines: its stages fit a model, a worker measures each in its room, losses and crashes are told, the chart is one."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.reference.tiny_model import FAMILIES, write_tiny
+
+from bench.common import plan as plans
+from bench.common.command import write
+from bench.common.figures import Machine
+from bench.common.install import Store
+from bench.common.plan import Plan, Stage
+from bench.common.proc import PeerError
+from bench.engines import run
+from bench.engines.baseline import Baseline
+from bench.engines.engines import Ours, Sample, Worker
+from bench.engines.model import work
+from bench.engines.report import REQUIRED, Report, Row
+
+MACHINE = Machine("A CPU", "avx2", 2, (0.0, 0.0, 0.0), {})
+PLAN = Plan("model.gguf", 2, deep=1500, long=8000)
+
+
+def report(tmp_path: Path, plan: Plan = PLAN, **speed: float) -> Report:
+    """Of two engines; ours takes its figures of ``speed``, where ``_at_`` is ``@``."""
+    ours, peer = Row("Quintet, core", "as in the file", True, False), Row("A <peer>", "Q4_0", False, False)
+    for name in plan.columns:
+        ours.samples.append(Sample(name, speed.get(name.replace("@", "_at_").replace(" ", "_"), 100.0)))
+        peer.samples.append(Sample(name, 50.0))
+    return Report(plan, MACHINE, work(write_tiny(tmp_path / "tiny.gguf", FAMILIES[0])), [ours, peer], REQUIRED)
+
+
+def kept(tmp_path: Path, before: Report, now: Report) -> bool:
+    path = write(before.markdown(), before.to_json(), MACHINE, tmp_path / "results")
+    return Baseline.read(path.with_suffix(".json")).kept(now)
+
+
+def test_columns_say_how_long_prompts_and_contexts_are() -> None:
+    assert PLAN.columns == ["prefill", "b1", "b4", "b8", "b16", "b32", "prefill 1500", "b1@1500", "b8@1500", "b16@1500", "prefill 8000"]
+    assert Plan.from_json(PLAN.to_json()) == PLAN
+
+
+def test_a_model_is_not_asked_for_more_than_its_context(tmp_path: Path) -> None:
+    model = write_tiny(tmp_path / "tiny.gguf", FAMILIES[0])
+    made = run.make_plan(run.parse(["--model", str(model)]), Store(tmp_path))
+    assert run.DEEP < work(model).context < run.LONG
+    assert (made.deep, made.long) == (run.DEEP, 0)
+    assert max(stage.sequence for stage in made.stages) <= work(model).context
+
+
+def test_a_worker_makes_room_for_each_stage_and_measures_each_column_once_a_repeat(capsys: pytest.CaptureFixture[str]) -> None:
+    class Engine:
+        """Notes what it was asked."""
+
+        def __init__(self) -> None:
+            self.stage: Stage | None = None
+            self.prompts: list[tuple[int, ...]] = []
+
+        def open(self, stage: Stage) -> None:
+            self.stage = stage
+
+        def prefill(self, tokens: Sequence[int]) -> float:
+            assert self.stage is not None and len(tokens) <= self.stage.sequence
+            self.prompts.append(tuple(tokens))
+            return float(len(tokens))
+
+        def decode(self, prompts: Sequence[Sequence[int]], steps: int) -> float:
+            assert self.stage is not None and len(prompts) <= self.stage.slots
+            assert all(len(tokens) + steps < self.stage.sequence for tokens in prompts)
+            self.prompts += map(tuple, prompts)
+            return float(len(prompts))
+
+    engine = Engine()
+    plans.measure(engine, PLAN)
+    said = [json.loads(line.removeprefix(plans.MARK)) for line in capsys.readouterr().out.splitlines()]
+    assert [name for name, _ in said] == ["prefill"] * PLAN.repeats + PLAN.columns[1:]
+    assert dict(map(tuple, said))["prefill 8000"] == 8000
+    assert len(set(engine.prompts)) == len(engine.prompts)  # no cache of prefixes can help
+
+
+def test_our_core_is_measured_in_every_stage(tmp_path: Path) -> None:
+    model = write_tiny(tmp_path / "tiny.gguf", FAMILIES[0])
+    plan = Plan(str(model), 1, prefill=24, context=8, steps=4, batches=(1, 2), repeats=1, deep=40, deep_batches=(1,), long=60)
+    vocab = FAMILIES[0].vocab
+    assert plan.stages[-1].sequence <= work(model).context
+    engine = Small(plan, Store(tmp_path), vocab=vocab)
+    engine.model = model
+    found = {sample.column: sample.value for sample in engine.samples()}
+    assert {*found} == {*plan.columns, "load"}
+    assert min(found.values()) > 0
+
+
+class Small(Ours):
+    """With prompts of the tokens that a small model has."""
+
+    def __init__(self, plan: Plan, store: Store, *, vocab: int) -> None:
+        super().__init__(plan, store)
+        self._vocab = vocab
+
+    def command(self) -> list[str | Path]:
+        code = (
+            f"import bench.common.plan as plan, bench.engines.worker_ours as worker; ids = plan.prompt\n"
+            f"plan.prompt = lambda serial, length: [token % {self._vocab} for token in ids(serial, length)]\n"
+            "worker.main()"
+        )
+        python, *_ = super().command()
+        return [python, "-c", code]
+
+
+def test_an_engine_that_crashes_is_told_with_its_last_words(tmp_path: Path) -> None:
+    class Crashing(Worker):
+        group, name = "crashing", "A peer"
+
+        def install(self) -> str:
+            return "1"
+
+        def command(self) -> list[str | Path]:
+            python = Ours(self.plan, self.store).command()[0]
+            code = (
+                "import os, sys; print('@ [\"prefill\", 7.0]', flush=True); print('out of luck', file=sys.stderr, flush=True); os.abort()"
+            )
+            return [python, "-c", code]
+
+    model = write_tiny(tmp_path / "tiny.gguf", FAMILIES[0])
+    plan = Plan(str(model), 1, rounds=2)
+    engine = Crashing(plan, Store(tmp_path))
+    rows = run.prepare([engine])
+    run.measure(plan, [engine], rows)
+    row = rows[engine.key]
+    assert [sample.value for sample in row.samples] == [7.0]
+    assert "(-6)" in row.reason and "out of luck" in row.reason
+    assert f"A peer, as in the file: {row.reason}" in Report(plan, MACHINE, work(model), [row], REQUIRED).markdown()
+
+
+def test_a_loss_of_more_than_a_twentieth_in_any_column_fails(tmp_path: Path) -> None:
+    before = report(tmp_path)
+    assert kept(tmp_path, before, report(tmp_path, b8=96.0, prefill_8000=120.0))
+    assert not kept(tmp_path, before, report(tmp_path, b16_at_1500=94.0))
+
+
+def test_results_of_another_machine_or_model_are_not_compared(tmp_path: Path) -> None:
+    before = report(tmp_path)
+    for other, what in (
+        (replace(before, machine=replace(MACHINE, cpu="Another")), "CPU"),
+        (replace(before, plan=replace(PLAN, model="other.gguf")), "model"),
+        (replace(before, plan=replace(PLAN, threads=1)), "number of threads"),
+        (replace(before, rows=[row for row in before.rows if not row.ours]), "no figure"),
+    ):
+        with pytest.raises(PeerError, match=what):
+            kept(tmp_path, before, other)
+    (tmp_path / "no.json").write_text('{"rows": 1}')
+    with pytest.raises(PeerError, match=r"no\.json is not the JSON of a result"):
+        Baseline.read(tmp_path / "no.json")
+
+
+def test_the_chart_has_a_bar_for_each_engine_in_each_column_as_long_as_it_is_fast(tmp_path: Path) -> None:
+    picture = report(tmp_path, b1=200.0).chart()
+    path = write("# Report\n", {}, MACHINE, tmp_path, chart=picture)
+    assert path.read_text().startswith("![") and f"({path.stem}.svg)" in path.read_text()
+    space = "{http://www.w3.org/2000/svg}"
+    root = ElementTree.fromstring(path.with_suffix(".svg").read_text())
+    bars = [(bar, title.text or "") for bar in root.iter(f"{space}rect") if (title := bar.find(f"{space}title")) is not None]
+    assert {said.split(":")[0] for _, said in bars} == {"Quintet, core", "A <peer>"}
+    widths = [float(bar.attrib["width"]) for bar, _ in bars]
+    assert len(widths) == 2 * len(PLAN.columns)
+    ours, peers = widths[2], widths[3]  # of b1
+    assert ours == pytest.approx(4 * peers, rel=0.01)
+    assert "4.00 x" in [text.text for text in root.iter(f"{space}text")]
