@@ -20,9 +20,10 @@ VALUES = frozenset({"request", "events", "errors", "thinking", "prediction", "co
 NATIVE = "backends.native"
 MAY_IMPORT: dict[str, set[str]] = {
     "cli": {"cli", "listen", "logs", "machine", "children", "executor", "server", "ledger", "service", "engines", "dialects", "backends"}
-    | {"batches", "guides", "inputs", "keys", "text", "models", "moderation", "conformance"},
+    | {"batches", "guides", "inputs", "keys", "text", "models", "moderation", "conformance", "load"},
     "conformance": {"conformance"},
     "listen": {"listen"},
+    "load": {"load"},
     "server": {"server", "batches", "ledger", "service", "engines", "dialects", "inputs", "keys", "backends.base", "executor"}
     | {"moderation.judge", "guides.check"},
     "batches": {"batches"},
@@ -66,7 +67,7 @@ IMPORTERS = {
     "rich": ("cli/",),
     "uvicorn": ("listen/",),
     "uvloop": ("cli/",),
-    "prometheus_client": ("server/metrics.py", "server/collectors.py"),
+    "prometheus_client": ("server/metrics.py", "server/collectors.py", "cli/scrape.py"),
     "huggingface_hub": ("models/hub.py",),
     "tokenizers": ("models/folder/tokenizer.py",),
     "sentencepiece": ("models/spm.py",),

@@ -15,7 +15,7 @@ from quintet.server.asgi import Receive, Scope, Send
 pytestmark = pytest.mark.fault("F05")
 
 INSIDE = [("GET", "/metrics"), ("GET", "/health/models"), ("POST", "/models/load"), ("POST", "/v1/models/unload")]
-OUTSIDE = [("POST", "/v1/completions"), ("POST", "/tokenize"), ("POST", "/infill"), ("GET", "/tokenizer_info")]
+OUTSIDE = [("POST", "/v1/completions"), ("POST", "/tokenize"), ("POST", "/infill"), ("GET", "/tokenizer_info"), ("GET", "/")]
 BOTH = [("GET", "/livez"), ("GET", "/health"), ("GET", "/v1/models"), ("GET", "/version")]
 
 

@@ -76,10 +76,11 @@ def test_anything_else_gets_the_same_401(headers: list[tuple[str, str]]) -> None
     assert answer.body == ask().body
 
 
-PATHS = ["/v1/completions", "/completions", "/v1/models", "/models/x", "/", "", "/nope", "/metrics", "/version", "/openai/v1/completions"]
+COMPLETIONS = ["/v1/completions", "/completions", "/openai/v1/completions"]
+PATHS = [*COMPLETIONS, "/v1/models", "/models/x", "/playground/", "", "/nope", "/metrics", "/version"]
 NEARLY_HEALTH = ["//health", "/health/", "/HEALTH", "/v1/../health", "/health\0", "/health;x", "/v1/health", "/%68ealth"]
 PROBES = ["/health", "/livez", "/ping", "/readyz"]
-PUBLIC = [*PROBES, "/docs", "/openapi.json"]
+PUBLIC = [*PROBES, "/docs", "/openapi.json", "/"]
 
 
 @pytest.mark.fault("A28", "F05")

@@ -22,7 +22,7 @@ from quintet.cli.console import OptionError
 from quintet.errors import shorten
 
 PREFIX = "QUINTET_"
-OTHER_VARIABLES = frozenset({"QUINTET_CACHE", "QUINTET_CHECK_KEY", "QUINTET_DUMPABLE", "QUINTET_ISA"})
+OTHER_VARIABLES = frozenset({"QUINTET_CACHE", "QUINTET_CHECK_KEY", "QUINTET_CLIENT_KEY", "QUINTET_DUMPABLE", "QUINTET_ISA"})
 """Read by others; no settings."""
 
 _FILE = "quintet.configuration.file"

@@ -17,7 +17,7 @@ from quintet.engines.registry import Registry
 from quintet.errors import BodyTooLarge, NotFound, Overloaded, QuintetError, SlowBody
 from quintet.keys.limits import Limiter, nothing_spent
 from quintet.ledger.ledger import Ledger
-from quintet.server import pages
+from quintet.server import pages, static
 from quintet.server.accounts import Accounts
 from quintet.server.admin import Admin
 from quintet.server.asgi import ASGIApp, Receive, Scope, Send
@@ -102,7 +102,7 @@ class App:
         self._hosts, self._cors = Hosts(config.allowed_hosts), Cors(config.cors_origins)
         public = {**probes.public(), **pages.public()}
         self._probes = frozenset(path.encode() for path in probes.public())
-        self._public = frozenset(path.encode() for path in public)
+        self._public = frozenset(path.encode() for path in {*public, *static.public()})
         plain = {**public, "/version": probes.version}
         inside = {"/metrics": probes.metrics, "/health/models": probes.models, "/load": probes.load}
         warming = frozenset(name for name, provider in PROVIDERS.items() if provider.warming)
@@ -126,8 +126,9 @@ class App:
             "/models/unload": Route("/models/unload", {"POST": admins.unload}),
         }
         shared = {path: resources[path] for path in ("/models", "/models/")}
-        both = _router({**plain, **inside}, {**resources, **administration}, config)
-        apart = {PUBLIC: _router(plain, resources, config), ADMIN: _router({**plain, **inside}, {**shared, **administration}, config)}
+        people = {**plain, **static.routes()}
+        both = _router({**people, **inside}, {**resources, **administration}, config)
+        apart = {PUBLIC: _router(people, resources, config), ADMIN: _router({**plain, **inside}, {**shared, **administration}, config)}
         self._routers = apart if config.admin_listener else {PUBLIC: both}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

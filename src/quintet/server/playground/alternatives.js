@@ -1,0 +1,63 @@
+// The likeliest tokens in the place of one, beside it: percentages, entropy, and going on from any of them.
+
+import { html, useEffect, useLayoutEffect, useRef, useState } from "./vendor/htm-preact.js";
+import { TEN, alternatives, goOn } from "./generate.js";
+import { bits, entropy, fixed, percent, shade, shown } from "./numbers.js";
+import { store } from "./store.js";
+
+export function Alternatives({ node, index, span, focus, close }) {
+  const [found, setFound] = useState(null);
+  const [failed, setFailed] = useState("");
+  const box = useRef(null);
+  const token = store.get().tree.nodes[node]?.tokens[index];
+  useEffect(() => {
+    const stopping = new AbortController();
+    setFound(null);
+    setFailed("");
+    alternatives(node, index, stopping.signal).then(setFound, (error) => error.name !== "AbortError" && setFailed(error.message));
+    return () => stopping.abort();
+  }, [token]);
+  useLayoutEffect(() => place(box.current, span), [token, found]);
+  useEffect(() => {
+    if (focus && found) box.current.querySelector("button.chosen, button")?.focus();
+  }, [found, focus]);
+  if (!token) return null;
+
+  const keys = (event) => {
+    const buttons = [...box.current.querySelectorAll("button")];
+    const at = buttons.indexOf(document.activeElement);
+    if (event.key === "ArrowDown") buttons[Math.min(at + 1, buttons.length - 1)]?.focus();
+    else if (event.key === "ArrowUp") buttons[Math.max(at - 1, 0)]?.focus();
+    else if (event.key === "Escape") close();
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+  };
+  const choose = (one) => {
+    close();
+    goOn(node, index, { t: one.t, id: one.id, p: one.p });
+  };
+  const row = (one) => html`<li key=${one.id}>
+    <button class=${one.id === token.id ? "chosen" : ""} aria-current=${one.id === token.id ? "true" : "false"} onClick=${() => choose(one)}>
+      <meter min="0" max="1" value=${Math.exp(one.p)} aria-hidden="true"></meter>
+      <span class="piece">${shown(one.t)}</span><span class="figure">${percent(one.p)}</span></button></li>`;
+  const listed = found?.some((one) => one.id === token.id);
+  return html`<div class="alternatives" role="dialog" aria-label=${`Alternatives to ${shown(token.t)}`} ref=${box} onKeyDown=${keys}>
+    <p class="head"><span class=${`piece ${shade(token.p)}`}>${shown(token.t)}</span>
+      <span class="figure">${token.p === null ? "probability not known here" : `${percent(token.p)} · ${fixed(bits(token.p))} bits`}</span></p>
+    ${failed && html`<p class="problem">${failed}</p>`}
+    ${!found && !failed && html`<p class="hint">Asking for the likeliest ${TEN} …</p>`}
+    ${found && html`<ol>${found.map(row)}${!listed && token.p !== null && row(token)}</ol>`}
+    ${found && html`<p class="hint">Entropy ${fixed(entropy(found.map((one) => one.p)))} bits, of these ${found.length} and all others as one. Before temperature.</p>`}
+  </div>`;
+}
+
+/** Put the box beneath the token, or above it where there is no room. */
+function place(box, span) {
+  if (!box || !span.isConnected) return;
+  const at = span.getClientRects()[0] ?? span.getBoundingClientRect();
+  const { width, height } = box.getBoundingClientRect();
+  const below = at.bottom + 6 + height <= innerHeight;
+  box.style.left = `${Math.max(8, Math.min(at.left, innerWidth - width - 8))}px`;
+  box.style.top = `${below ? at.bottom + 6 : Math.max(8, at.top - height - 6)}px`;
+}

@@ -1,0 +1,102 @@
+// Every field of the chosen dialect, as the server's own document describes it.
+
+import { html, useState } from "./vendor/htm-preact.js";
+import { OWN, fieldsOf } from "./request.js";
+import { store, useStore } from "./store.js";
+
+const FIRST = ["max_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "stop", "repetition_penalty", "frequency_penalty", "presence_penalty"];
+
+export function Controls() {
+  const dialect = useStore((state) => state.fields);
+  const controls = useStore((state) => state.controls);
+  const [sought, setSought] = useState("");
+  if (!dialect) return html`<p class="hint">Reading the dialect’s fields …</p>`;
+  const all = fieldsOf(dialect).filter((field) => field.name.includes(sought.trim()));
+  const rank = (field) => (FIRST.includes(field.name) ? FIRST.indexOf(field.name) : FIRST.length);
+  const mine = all.filter((field) => !(field.name in OWN)).sort((a, b) => rank(a) - rank(b));
+  const groups = [
+    ["Of the page", mine.filter((field) => !field.extension)],
+    ["Beyond the page", mine.filter((field) => field.extension)],
+  ];
+  const known = new Set(fieldsOf(dialect).map((field) => field.name));
+  const idle = Object.keys(controls).filter((name) => !known.has(name));
+  return html`<div class="controls">
+    <div class="row"><label class="grow"><span class="hidden">Find a control</span>
+      <input type="search" placeholder="Find a control" value=${sought} onInput=${(event) => setSought(event.target.value)} /></label>
+      <button disabled=${Object.keys(controls).length === 0} onClick=${() => store.set({ controls: {} })}>Reset all</button></div>
+    ${idle.length > 0 && html`<p class="problem">Not in this dialect, and not sent: ${idle.join(", ")}.</p>`}
+    ${groups.map(([title, fields]) => fields.length > 0 && html`<h2 key=${title}>${title}</h2>${fields.map((field) => html`<${Control} key=${field.name} field=${field} value=${controls[field.name]} />`)}`)}
+    <h2>Set by the page</h2>
+    <dl class="own">${all.filter((field) => field.name in OWN).map((field) => html`<div key=${field.name}><dt><code>${field.name}</code></dt><dd>${OWN[field.name]}</dd></div>`)}</dl>
+  </div>`;
+}
+
+export function setControl(name, value) {
+  const controls = { ...store.get().controls };
+  if (value === undefined) delete controls[name];
+  else controls[name] = value;
+  store.set({ controls });
+}
+
+function Control({ field, value }) {
+  const id = `control-${field.name}`;
+  const [wrong, setWrong] = useState("");
+  const give = (text) => {
+    try {
+      setControl(field.name, text === "" ? undefined : parsed(field, text));
+      setWrong("");
+    } catch (error) {
+      setWrong(error.message);
+    }
+  };
+  return html`<div class=${value === undefined ? "control" : "control set"}>
+    <label for=${id}><code>${field.name}</code></label>
+    <${Input} field=${field} id=${id} value=${value} give=${give} wrong=${wrong} />
+    <p id=${`${id}-note`} class="note">${wrong ? html`<span class="wrong">${wrong}</span>` : field.note}</p>
+  </div>`;
+}
+
+function Input({ field, id, value, give, wrong }) {
+  const common = { id, "aria-describedby": `${id}-note`, "aria-invalid": wrong ? "true" : "false", onChange: (event) => give(event.target.value) };
+  const kind = kindOf(field);
+  const shown = value === undefined ? "" : kind === "json" && typeof value !== "string" ? JSON.stringify(value) : String(value);
+  if (Array.isArray(kind))
+    return html`<select ...${common} value=${shown}><option value="">${field.preset}</option>${kind.map((one) => html`<option key=${one} value=${one}>${one}</option>`)}</select>`;
+  if (kind === "number") {
+    const [one] = field.choices;
+    const step = one.type === "integer" ? 1 : "any";
+    return html`<input ...${common} type="number" step=${step} min=${one.minimum ?? one.exclusiveMinimum} max=${one.maximum} value=${shown} placeholder=${field.preset} />`;
+  }
+  if (kind === "text") return html`<input ...${common} type="text" value=${shown} placeholder=${field.preset} spellcheck=${false} />`;
+  return html`<textarea ...${common} rows="1" value=${shown} placeholder=${field.preset === "unset" ? "JSON" : field.preset} spellcheck=${false}></textarea>`;
+}
+
+/** "number", "text", a list of words, or "json" for all that has more than one form. */
+function kindOf(field) {
+  const [one, ...more] = field.choices;
+  if (more.length || !one) return "json";
+  if (one.enum) return one.enum.map(String);
+  if (one.type === "boolean") return ["true", "false"];
+  if (one.type === "integer" || one.type === "number") return "number";
+  return one.type === "string" ? "text" : "json";
+}
+
+function parsed(field, text) {
+  const kind = kindOf(field);
+  const [one] = field.choices;
+  if (Array.isArray(kind)) return one.enum ? one.enum.find((word) => String(word) === text) : text === "true";
+  if (kind === "number") {
+    const value = Number(text);
+    if (!Number.isFinite(value)) throw new Error("This must be a number.");
+    if (one.type === "integer" && !Number.isSafeInteger(value)) throw new Error("This must be an integer that a browser can write: at most 2^53.");
+    return value;
+  }
+  if (kind === "text") return text;
+  try {
+    return JSON.parse(text);
+  } catch {
+    // What may be a string as well need not be quoted.
+    if (field.choices.some((choice) => choice.type === "string" || choice.enum)) return text;
+    throw new Error("This must be JSON.");
+  }
+}

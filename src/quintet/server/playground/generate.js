@@ -1,0 +1,121 @@
+// Completing: at the cursor, from another token, in several branches; stop; the alternatives of a token.
+
+import { change, store } from "./store.js";
+import { chosen, drawable, ids, prompt } from "./request.js";
+import { Refused, generate, likeliest } from "./server.js";
+import { addChild, branchingPoint, locate, path, textOf, tokensOf, update } from "./tree.js";
+
+export const TEN = 10;
+
+/** Show what went wrong; a missing key is asked for. */
+export function report(title, error) {
+  if (error.name === "AbortError") return;
+  store.set({ problem: { title, text: error.message }, asksKey: error instanceof Refused && error.status === 401 });
+}
+
+const freshSeed = () => crypto.getRandomValues(new Uint32Array(1))[0];
+const drawnBy = (tree, id) => path(tree, id).map((node) => node.model);
+
+/** Complete the text up to the cursor. What stands behind it stays, as a branch of its own. */
+export function complete(count) {
+  const { tree, caret } = store.get();
+  const length = textOf(tokensOf(tree)).length;
+  const [cut, parent] = caret >= length ? [tree, tree.current] : branchingPoint(tree, locate(tree, caret));
+  return grow(cut, parent, count, [], null);
+}
+
+/** Go on from a token of the text's node `id` at `index`, or from another in its place. */
+export function goOn(id, index, token) {
+  const { tree } = store.get();
+  const { seed } = tree.nodes[id];
+  const [cut, parent] = branchingPoint(tree, { node: id, index, inner: 0 });
+  return grow(cut, parent, 1, [token], seed);
+}
+
+/**
+ * Let `count` new branches grow from the node `parent`.
+ * lead: tokens that each begins with. seed: null = the one that was set, or a new one.
+ */
+async function grow(tree, parent, count, lead, seed) {
+  if (store.get().running) return;
+  const { fields, model, controls } = store.get();
+  if (!fields) return;
+  const stopping = new AbortController();
+  const label = count > 1 ? `Writing ${count} branches` : "Writing";
+  const before = tokensOf(tree, parent);
+  store.set({ running: { stop: () => stopping.abort(), label }, problem: null, told: null });
+  try {
+    const base = { model, prompt: await prompt(fields, model, [...before, ...lead], drawnBy(tree, parent)), ...chosen(fields, controls) };
+    if (count > 1) base.n = count;
+    if (seed !== null) base.seed = seed;
+    const body = drawable(fields, base, freshSeed());
+    const children = [];
+    let grown = tree;
+    for (let k = 0; k < count; k++) {
+      const asked = { ...base, n: undefined, prompt: undefined };
+      const [made, id] = addChild(grown, parent, { tokens: lead, seed: body.seed + k, model, asked });
+      grown = made;
+      children.push(id);
+    }
+    change({ ...grown, current: children[0] }, textOf([...before, ...lead]).length);
+    await write(fields, body, children, lead, stopping.signal);
+  } catch (error) {
+    report("The text could not be completed", error);
+  } finally {
+    store.set({ running: null });
+  }
+}
+
+/** Send a request, and put what comes into the nodes `children`, at most once a frame. */
+async function write(fields, body, children, lead, signal) {
+  const began = performance.now();
+  const told = { began, first: null, last: began, tokens: 0, usage: null, ends: [], sent: body };
+  const lists = children.map(() => [...lead]);
+  let due = 0;
+  const show = () => {
+    due = 0;
+    let { tree, caret } = store.get();
+    const follows = caret >= textOf(tokensOf(tree)).length;
+    children.forEach((id, k) => {
+      if (tree.nodes[id] && tree.nodes[id].tokens.length + lists[k].length) tree = update(tree, id, { tokens: [...lists[k]] });
+    });
+    if (follows) caret = textOf(tokensOf(tree)).length;
+    store.set({ tree, caret, told: { ...told } });
+  };
+  try {
+    await generate(
+      fields,
+      body,
+      (events) => {
+        told.last = performance.now();
+        for (const event of events) {
+          if (event.kind === "tokens") {
+            told.first ??= told.last;
+            told.tokens += event.first + event.tokens.length + lead.length - lists[event.index].length;
+            lists[event.index].splice(lead.length + event.first, Infinity, ...event.tokens);
+          } else if (event.kind === "end") told.ends.push(event.why);
+          else if (event.kind === "usage") told.usage = event;
+        }
+        due ||= requestAnimationFrame(show);
+      },
+      signal,
+    );
+  } finally {
+    if (due) cancelAnimationFrame(due);
+    show();
+  }
+}
+
+const seen = new WeakMap(); // token -> its alternatives, while what is before it is the same
+
+/** The ten likeliest tokens in the place of one: [{id, t, p}]. Asked for when they are looked at, and remembered. */
+export async function alternatives(id, index, signal) {
+  const { tree, model } = store.get();
+  const token = tree.nodes[id].tokens[index];
+  if (seen.has(token)) return seen.get(token);
+  const before = [...tokensOf(tree, tree.nodes[id].parent), ...tree.nodes[id].tokens.slice(0, index)];
+  const found = await likeliest(model, await ids(model, before, drawnBy(tree, id)), TEN, signal);
+  if (token.p !== null) seen.set(token, found);
+  return found;
+}
+

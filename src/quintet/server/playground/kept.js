@@ -1,0 +1,96 @@
+// The tree and the settings, kept in this browser (IndexedDB) from one visit to the next, and as JSON for a file.
+
+import { store } from "./store.js";
+
+const NAME = "quintet-playground";
+const FORM = "quintet-tree";
+const VERSION = 1;
+const SETTINGS = ["controls", "dialect", "model", "branches", "panel", "view"];
+const AFTER_MS = 500;
+
+function open() {
+  return new Promise((done, failed) => {
+    const opening = indexedDB.open(NAME, 1);
+    opening.onupgradeneeded = () => opening.result.createObjectStore("kept");
+    opening.onsuccess = () => done(opening.result);
+    opening.onerror = () => failed(opening.error);
+  });
+}
+
+async function within(mode, act) {
+  const database = await open();
+  try {
+    return await new Promise((done, failed) => {
+      const asked = act(database.transaction("kept", mode).objectStore("kept"));
+      asked.onsuccess = () => done(asked.result);
+      asked.onerror = () => failed(asked.error);
+    });
+  } finally {
+    database.close();
+  }
+}
+
+/** Take up what was kept, if there is something. */
+export async function kept() {
+  const found = await within("readonly", (all) => all.get("state")).catch(() => null);
+  if (!found) return;
+  const settings = Object.fromEntries(SETTINGS.filter((name) => name in found).map((name) => [name, found[name]]));
+  store.set({ ...settings, tree: read(found.tree) });
+}
+
+/** Keep what changes from now on. */
+export function keep() {
+  let due = 0;
+  let last = store.get();
+  const save = () => {
+    due = 0;
+    const state = store.get();
+    const value = { ...Object.fromEntries(SETTINGS.map((name) => [name, state[name]])), tree: written(state.tree) };
+    within("readwrite", (all) => all.put(value, "state")).catch(() => {}); // a browser that keeps nothing still writes
+  };
+  store.subscribe((state) => {
+    const changed = state.tree !== last.tree || SETTINGS.some((name) => state[name] !== last[name]);
+    last = state;
+    if (changed && !state.running) due ||= setTimeout(save, AFTER_MS);
+  });
+  addEventListener("pagehide", save);
+}
+
+/** A tree as JSON has it: tokens are [text, id, log-probability]. */
+export function written(tree) {
+  const nodes = Object.values(tree.nodes).map((node) => ({ ...node, tokens: node.tokens.map(({ t, id, p }) => [t, id, p]) }));
+  return { format: FORM, version: VERSION, root: tree.root, current: tree.current, next: tree.next, nodes };
+}
+
+/** The tree of such JSON. Throws an Error that says what is wrong with it. */
+export function read(value) {
+  const must = (right, what) => {
+    if (!right) throw new Error(`This is no tree of the playground: ${what}.`);
+  };
+  must(value?.format === FORM && value.version === VERSION, `"format" must be "${FORM}" and "version" ${VERSION}`);
+  must(Array.isArray(value.nodes), `"nodes" must be a list`);
+  const nodes = {};
+  for (const node of value.nodes) {
+    must(typeof node?.id === "string" && !(node.id in nodes), `each node needs an "id" of its own`);
+    must(Array.isArray(node.children) && Array.isArray(node.tokens), `node ${node.id} needs "children" and "tokens"`);
+    const right = ([t, id, p]) => typeof t === "string" && (id === null || Number.isInteger(id)) && (p === null || typeof p === "number");
+    must(node.tokens.every((token) => Array.isArray(token) && right(token)), `a token of node ${node.id} is not [text, id, log-probability]`);
+    const { id, parent = null, children, seed = null, model = null, asked = null, mark = false } = node;
+    nodes[id] = { id, parent, children, seed, model, asked, mark: mark === true, tokens: node.tokens.map(([t, one, p]) => ({ t, id: one, p })) };
+  }
+  must(nodes[value.root]?.parent === null && nodes[value.current], `"root" and "current" must be nodes, and the root without a parent`);
+  const reached = new Set();
+  const walk = [value.root];
+  while (walk.length) {
+    const id = walk.pop();
+    must(!reached.has(id), `node ${id} is reached twice`);
+    reached.add(id);
+    for (const child of nodes[id].children) {
+      must(nodes[child]?.parent === id, `node ${child} does not name its parent ${id}`);
+      walk.push(child);
+    }
+  }
+  must(reached.size === value.nodes.length, "not every node hangs on the root");
+  const next = 1 + Math.max(0, ...Object.keys(nodes).map(Number).filter(Number.isInteger));
+  return { nodes, root: value.root, current: value.current, next };
+}
