@@ -10,11 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 import click
 
 from quintet import __version__
-<<<<<<< HEAD
-from quintet.cli import batch, configuration
-=======
-from quintet.cli import clients, configuration
->>>>>>> main
+from quintet.cli import batch, clients, configuration
 from quintet.cli.keys import keys
 from quintet.config import LOG_LEVELS, MAX_LOGPROBS, Quantize, ServerConfig
 
@@ -350,14 +346,8 @@ def check(url: str, *, page: str, key: str | None, model: str, only: tuple[str, 
     return check.check(check.CheckOptions(url, page, key or "", model, only, timeout, as_json))
 
 
-<<<<<<< HEAD
 batch.connect(_context, _threads, _kv_cache, _quantize, _mmproj, _pack_cache, _pack_size, _offline, configuration.option)
 configuration.connect(serve, run, pull, show, usage, *keys.commands.values(), *batch.batch.commands.values())
-app.add_command(keys)
-app.add_command(batch.batch)
-=======
-configuration.connect(serve, run, pull, show, usage, *keys.commands.values())
-for _command in (keys, clients.top, clients.bench):
+for _command in (keys, batch.batch, clients.top, clients.bench):
     app.add_command(_command)
->>>>>>> main
 app.add_command(configuration.command(serve))
