@@ -61,7 +61,7 @@ def test_with_nobody_else_the_tenants_of_the_background_take_turns() -> None:
     for number in range(8):
         tenant = "bob/background" if number >= 6 else BACKGROUND
         simulation.add(number, *sequences(number, 5, 4, 1), tenant=tenant, weight=0)
-    steps = {}
+    steps: dict[int, float] = {}
     while simulation.scheduler.live:
         simulation.step()
         steps |= {number: simulation.now for number in range(8) if simulation.events[number, 0] and number not in steps}
