@@ -12,13 +12,8 @@ from quintet.backends.native.schedule.kv import KvCache
 from quintet.backends.native.schedule.plan import Kind, Plan, Segment
 from quintet.backends.native.schedule.queues import Queues
 from quintet.backends.native.schedule.sequence import Action, Sequence, State
-<<<<<<< HEAD
-from quintet.backends.native.schedule.speculation import Speculation
-from quintet.backends.native.schedule.step_budget import BACKGROUND_S, STEP_S, StepBudget
-=======
 from quintet.backends.native.schedule.speculation import Draft, Speculation
-from quintet.backends.native.schedule.step_budget import StepBudget
->>>>>>> main
+from quintet.backends.native.schedule.step_budget import BACKGROUND_S, STEP_S, StepBudget
 from quintet.config import EngineConfig
 
 # A member of an enum takes a microsecond to look up in Python 3.11.
