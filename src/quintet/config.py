@@ -63,6 +63,7 @@ class ServerConfig:
         cors_origins: web sites whose pages may send requests, see ``server/cors.py``.
         batches: how files and batches are kept; ``None`` = there are none.
         admin_listener: metrics and administration are only where connections say that they came over the listener ``admin``.
+        salt_secret: what the salts of keys' prefixes are made of; empty = a secret of this process.
     """
 
     api_keys: tuple[str, ...] = ()
@@ -80,6 +81,7 @@ class ServerConfig:
     cors_origins: tuple[str, ...] = ()
     admin_listener: bool = False
     batches: BatchConfig | None = None
+    salt_secret: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,19 @@ class LedgerConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class PrefixCache:
+    """Where full pages of the KV cache are kept beyond an engine's life.
+
+    Args:
+        folder: of ours alone.
+        limit: most bytes in it.
+    """
+
+    folder: str
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
 class EngineConfig:
     """Read by ``backends/native/front/engine.py``.
 
@@ -108,6 +123,7 @@ class EngineConfig:
         max_waiting: most sequences in the queue; beyond it requests are refused.
         max_sequences: most sequences of one request (prompts × n).
         speculation: draft tokens where few sequences decode; changes no output.
+        prefixes: where prefixes of prompts are kept beside the memory; ``None`` = nowhere.
     """
 
     kv_bytes: int = 1 << 30
@@ -116,6 +132,7 @@ class EngineConfig:
     max_waiting: int = 1024
     max_sequences: int = 1024
     speculation: bool = True
+    prefixes: PrefixCache | None = None
 
     @property
     def running_limit(self) -> int:
