@@ -55,11 +55,17 @@ class Store:
             where, values = f"{where} AND purpose = ?", [*values, purpose]
         return self._page(_FILE, "files", where, values, after, limit, ascending=ascending, make=_file)
 
-    def stored(self, owner: str) -> int:
-        """Bytes of an owner's files."""
-        row = self._one("SELECT coalesce(sum(size), 0) FROM files WHERE owner = ?", (owner,))
+    def add_upload(self, file: File, most: int, most_bytes: int) -> None:
+        """
+        Raises:
+            BadRequest: its owner would have more than so many files, or bytes in them.
+        """
+        row = self._one("SELECT count(*), coalesce(sum(size), 0) FROM files WHERE owner = ?", (file.owner,))
         assert row is not None
-        return int(row[0])
+        if row[0] >= most or row[1] + file.size > most_bytes:
+            rule = f"does not fit: a key may have {most} files, with {most_bytes} bytes together; delete some"
+            raise BadRequest("file", rule, f"{file.size} bytes beside {row[0]} files with {row[1]}")
+        self.add_file(file)
 
     def delete_file(self, id_: str, owner: str, now: float) -> None:
         """

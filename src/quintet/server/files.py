@@ -17,6 +17,9 @@ from quintet.server.cors import ANY
 from quintet.server.kept import Kept, storing
 from quintet.server.uploads import FILE, Form, Upload
 
+MOST_FILES = 10_000
+"""Of a key."""
+
 _PIECE = 256 * 1024
 _MOST_NAME = 255
 _EXPIRES = "expires_after"
@@ -37,15 +40,10 @@ class Files:
         """``POST /v1/files``: a form."""
         self._require_own_page(call)
         config, folder = self._kept.config, self._kept.folder()
-        owner = call.caller.owner
-        stored = await self._kept.do(lambda store: store.stored(owner))
         with storing():
             draft = await asyncio.to_thread(folder.draft)
             try:
                 form = await Upload(call.http, draft, config.max_file).read()
-                if stored + draft.size > config.max_stored:
-                    rule = f"does not fit: the files of a key may have {config.max_stored} bytes together"
-                    raise BadRequest(FILE, rule, f"{draft.size} beside {stored}")
                 file = await self._keep(call, form, draft)
             finally:
                 await asyncio.to_thread(draft.drop)
@@ -92,7 +90,7 @@ class Files:
         name = form.file_name[:_MOST_NAME]
         file = File(id_, call.caller.owner, name, Purpose.BATCH, draft.size, now, now + keep if keep else None, draft.lines)
         await asyncio.to_thread(draft.keep, id_)
-        await self._kept.do(lambda store: store.add_file(file))
+        await self._kept.do(lambda store: store.add_upload(file, MOST_FILES, self._kept.config.max_stored))
         return file
 
     def _require_own_page(self, call: Call) -> None:
