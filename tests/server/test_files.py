@@ -169,5 +169,6 @@ def test_a_full_disk_refuses_uploads_and_loses_nothing(tmp_path: Path, monkeypat
 def test_a_key_may_keep_only_so_much(tmp_path: Path) -> None:
     async def scenario(one: World) -> None:
         assert [(await one.upload(b"x" * 600)).status for _ in range(2)] == [200, 400]
+        assert len(list((one.folder / "files").iterdir())) == 1
 
     play(tmp_path, scenario, kept=BatchConfig(tmp_path / "kept", max_stored=1000))

@@ -90,7 +90,11 @@ class Files:
         name = form.file_name[:_MOST_NAME]
         file = File(id_, call.caller.owner, name, Purpose.BATCH, draft.size, now, now + keep if keep else None, draft.lines)
         await asyncio.to_thread(draft.keep, id_)
-        await self._kept.do(lambda store: store.add_upload(file, MOST_FILES, self._kept.config.max_stored))
+        try:
+            await self._kept.do(lambda store: store.add_upload(file, MOST_FILES, self._kept.config.max_stored))
+        except BaseException:
+            await asyncio.to_thread(partial(self._kept.folder().content(id_).unlink, missing_ok=True))
+            raise
         return file
 
     def _require_own_page(self, call: Call) -> None:
