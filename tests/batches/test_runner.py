@@ -249,9 +249,10 @@ def test_a_cancelled_batch_keeps_what_there_was(world: World) -> None:
             await world.desk.do(lambda store: store.cancel(NAME, "", world.now))
             runner.wake()
             batch = await world.until(*ENDED)
-        assert (batch.status, batch.completed, batch.failed) == (Status.CANCELLED, 10, 0)
+        assert (batch.status, batch.completed, batch.failed) == (Status.CANCELLED, 10, 15)
         assert {"cancelling", "cancelled"} <= set(batch.entered)
-        assert len(world.lines_of(batch.output_file)) == 10 and batch.error_file is None
+        assert len(world.lines_of(batch.output_file)) == 10
+        assert {dict(one["error"])["code"] for one in world.lines_of(batch.error_file)} == {"batch_cancelled"}  # type: ignore[call-overload]
 
     asyncio.run(go())
 

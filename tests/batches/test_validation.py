@@ -65,7 +65,9 @@ def test_one_model_is_told_and_several_are_not(tmp_path: Path) -> None:
     other = GOOD.replace('"a"', '"b"')
     assert found(tmp_path, f"{GOOD}\n{other}").model == "m"
     another = other.replace('"m"', '"n"')
-    assert found(tmp_path, f"{GOOD}\n{another}").model == ""
+    assert [(fault.code, fault.line) for fault in found(tmp_path, f"{GOOD}\n{another}").faults] == [("model_mismatch", 2)]
+    several = found(tmp_path, f"{GOOD}\n{another}", limits=Limits(10, 500, one_model=False))
+    assert (several.model, several.faults) == ("", [])
 
 
 bodies = st.dictionaries(st.text(max_size=5), st.recursive(st.none() | st.integers() | st.text(), st.lists, max_leaves=5), max_size=4)

@@ -131,12 +131,14 @@ def test_a_file_that_is_none_of_a_batchs_makes_a_batch_that_fails_and_says_where
 def test_a_line_is_refused_as_its_request_would_be_and_streams_are_not_for_batches(tmp_path: Path) -> None:
     async def scenario(one: World) -> None:
         wrong = line("wrong", temperature=9)
-        done = await one.ended(await one.begin(wrong, line("stream", stream=True), line("model", model="other"), line("good")))
+        done = await one.ended(await one.begin(wrong, line("stream", stream=True), line("good")))
         refused = {answer["custom_id"]: answer["response"] for answer in await one.lines(done["error_file_id"])}
         alone = await one.post("/v1/completions", wrong["body"])
         assert refused["wrong"]["status_code"] == alone.status == 400 and refused["wrong"]["body"] == alone.json()
-        assert refused["stream"]["body"]["error"]["param"] == "stream" and refused["model"]["status_code"] == 404
-        assert done["request_counts"] == {"total": 4, "completed": 1, "failed": 3}
+        assert refused["stream"]["body"]["error"]["param"] == "stream"
+        assert done["request_counts"] == {"total": 3, "completed": 1, "failed": 2}
+        unknown = await one.ended(await one.begin(line("model", model="other")))
+        assert (await one.lines(unknown["error_file_id"]))[0]["response"]["status_code"] == 404 and unknown["output_file_id"] is None
 
     play(tmp_path, scenario)
 

@@ -42,6 +42,10 @@ _LONGEST_S = 700.0
 _AHEAD_BYTES = 1024 * 1024
 _PIECE_BYTES = 4 * 1024 * 1024
 _AT_ONCE_UNDONE = 1000
+_UNDONE = {
+    Status.EXPIRED: ("batch_expired", "This request could not be executed before the completion window expired."),
+    Status.CANCELLED: ("batch_cancelled", "This request was not executed because the batch was cancelled."),
+}
 _STORE_ERRORS = (sqlite3.Error, OSError)
 
 
@@ -188,10 +192,11 @@ class Runner:
             await self._compute_lines(batch, self._stops[batch.id])
             done = await self._desk.do(lambda store: store.complete(batch.id, self._now()))
             if not done and self._expired(batch):
-                await self._give_up(batch)
+                await self._give_up(batch, Status.EXPIRED)
+        elif batch.status is Status.CANCELLING:
+            await self._give_up(batch, Status.CANCELLED)
         else:
-            status = Status.CANCELLED if batch.status is Status.CANCELLING else Status.COMPLETED
-            await self._finish(batch, status)
+            await self._finish(batch, Status.COMPLETED)
 
     # -- before ----------------------------------------------------------------------------------------------------------------
 
@@ -280,19 +285,19 @@ class Runner:
 
     # -- after -----------------------------------------------------------------------------------------------------------------
 
-    async def _give_up(self, batch: Batch) -> None:
-        """Time is over: what is not done is told so, and the batch has ended."""
+    async def _give_up(self, batch: Batch, status: Status) -> None:
+        """What is not done will not be, and is told so."""
+        code, message = _UNDONE[status]
 
         def some(store: Store) -> bool:
             lines = store.pending(batch.id, 0, _AT_ONCE_UNDONE)
             for line in lines:
-                text = undone(batch.id, line, "batch_expired", "This request could not be executed before the completion window expired.")
-                store.record(batch.id, line.number, text, NOTHING_USED, ok=False)
+                store.record(batch.id, line.number, undone(batch.id, line, code, message), NOTHING_USED, ok=False)
             return bool(lines)
 
         while await self._desk.do(some):
             pass
-        await self._finish(batch, Status.EXPIRED)
+        await self._finish(batch, status)
 
     async def _finish(self, batch: Batch, status: Status) -> None:
         output = await self._write(batch, "output", ok=True)
@@ -310,7 +315,7 @@ class Runner:
                 after = reached
             if not draft.size:
                 return None
-            id_ = f"file-{hashlib.sha256(f'{batch.id}/{what}'.encode()).hexdigest()[:24]}"
+            id_ = f"file-{hashlib.sha256(f'{batch.id}/{what}'.encode()).hexdigest()[:32]}"
             await asyncio.to_thread(draft.keep, id_)
         finally:
             await asyncio.to_thread(draft.drop)

@@ -29,10 +29,12 @@ class Limits:
     Args:
         lines: most of them.
         line_bytes: most of one of them.
+        one_model: all of them must name the same, as the pages have it.
     """
 
     lines: int = 50_000
     line_bytes: int = 12 * 1024 * 1024
+    one_model: bool = True
 
 
 def draw_seed(line: int) -> int:
@@ -88,7 +90,8 @@ def validate(path: Path, asked: NewBatch, limits: Limits, seed: Callable[[int], 
                 found.faults.append(Fault("line_too_long", f"The line has more than {limits.line_bytes} bytes.", number))
                 break
             if data.strip():
-                _add(found, names, Line(number, start, len(data), "", seed(number)), data, asked)
+                fault = _read(found, names, Line(number, start, len(data), "", seed(number)), data, asked, limits)
+                found.faults += [fault] if fault is not None else []
             start += len(data)
             if len(found.faults) >= MOST_FAULTS:
                 break
@@ -108,13 +111,7 @@ class _Whole(msgspec.Struct):
     body: msgspec.Raw
 
 
-def _add(found: Found, names: set[str], line: Line, data: bytes, asked: NewBatch) -> None:
-    fault = _read(found, names, line, data, asked)
-    if fault is not None:
-        found.faults.append(fault)
-
-
-def _read(found: Found, names: set[str], line: Line, data: bytes, asked: NewBatch) -> Fault | None:
+def _read(found: Found, names: set[str], line: Line, data: bytes, asked: NewBatch, limits: Limits) -> Fault | None:
     number = line.number
     try:
         request = _DECODER.decode(data)
@@ -132,7 +129,11 @@ def _read(found: Found, names: set[str], line: Line, data: bytes, asked: NewBatc
     if request.url != asked.endpoint and not (asked.bare and request.url is None):
         message = f"The URL provided for this request does not match the batch endpoint {asked.endpoint}: {shorten(request.url)}."
         return Fault("mismatched_url", message, number, "url")
+    model = request.body.model or ""
+    if limits.one_model and found.models and model not in found.models:
+        message = f"The model {shorten(model)} is not that of the lines before it: a batch's requests must all be for one model."
+        return Fault("model_mismatch", message, number, "body.model")
     names.add(request.custom_id)
-    found.models.add(request.body.model or "")
+    found.models.add(model)
     found.lines.append(Line(number, line.start, line.size, request.custom_id, line.seed))
     return None

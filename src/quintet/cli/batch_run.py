@@ -31,7 +31,7 @@ from quintet.server.alone import alone
 
 _MOST_LINES = 1_000_000
 _LOOK_S = 0.2
-_CLOSE_S = 2.0
+_CLOSE_S, _PATIENT_S = 2.0, 60.0  # who has pressed Ctrl-C does not wait long
 _INPUT = "input"
 
 
@@ -138,7 +138,7 @@ async def _compute(served: fleet.Fleet, desk: Desk, folder: Folder, batch: Batch
     """How it stands when all is done, or at Ctrl-C."""
     interrupted = on_interrupt()
     registry = served.open()
-    limits = Limits(_MOST_LINES)
+    limits = Limits(_MOST_LINES, one_model=False)
     runner = Runner(folder, desk, alone(registry), time.time, limits=limits, keep=0.0, seed=_seed(batch))
     try:
         if await unless(interrupted, _loaded(registry)):
@@ -150,7 +150,7 @@ async def _compute(served: fleet.Fleet, desk: Desk, folder: Folder, batch: Batch
                 await asyncio.gather(running, return_exceptions=True)
         return await _now(desk, batch)
     finally:
-        await end_within(_CLOSE_S, INTERRUPTED, registry.close())
+        await end_within(_CLOSE_S if interrupted.is_set() else _PATIENT_S, INTERRUPTED, registry.close())
 
 
 async def _loaded(registry: Registry) -> None:
@@ -199,7 +199,7 @@ def _hand_out(folder: Folder, options: BatchOptions, batch: Batch) -> int:
     if batch.status is Status.FAILED:
         for fault in batch.faults:
             sys.stderr.write(f"{options.file}{f', line {fault.line}' if fault.line else ''}: {fault.message}\n")
-        shutil.rmtree(options.work)
+        _remove(options.work)
         return 1
     for id_, path in ((batch.output_file, options.output), (batch.error_file, options.errors)):
         if id_ is not None and folder.content(id_).exists():
@@ -208,8 +208,13 @@ def _hand_out(folder: Folder, options: BatchOptions, batch: Batch) -> int:
         fd = os.open(place, os.O_RDONLY)
         os.fsync(fd)
         os.close(fd)
-    shutil.rmtree(options.work)
+    _remove(options.work)
     tokens = batch.tokens
     refused = f", {batch.failed} refused, see {options.errors}" if batch.failed else ""
     sys.stderr.write(f"{batch.completed} lines answered{refused}; {tokens.prompt} prompt tokens, {tokens.completion} generated.\n")
     return 1 if batch.failed else 0
+
+
+def _remove(work: Path) -> None:
+    """At once, as far as the next run can see."""
+    shutil.rmtree(work.replace(work.with_name(f"{work.name}.done")))

@@ -86,7 +86,7 @@ class Files:
         keep = _expiry(fields) or keep
         if not draft.size:
             raise BadRequest(FILE, "must not be empty")
-        id_ = f"file-{self._source.token()[:24]}"
+        id_ = f"file-{self._source.token()}"
         name = form.file_name[:_MOST_NAME]
         file = File(id_, call.caller.owner, name, Purpose.BATCH, draft.size, now, now + keep if keep else None, draft.lines)
         await asyncio.to_thread(draft.keep, id_)
