@@ -48,6 +48,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     f"{NATIVE}.draft": {f"{NATIVE}.draft", "guides"},
     f"{NATIVE}.core": {f"{NATIVE}.core", "inputs.tokenizer", "inputs.images.layout", "models.spec", "models.vision"},
     NATIVE: set(),
+    "backends.vllm": {"backends.vllm", *(f"{NATIVE}.{room}" for room in ("worker", "schedule", "wire", "draft", "core"))}
+    | {"backends.base", "inputs", "guides", "models", "children", "logs"},
     "backends": set(),
     **{value: set() for value in VALUES},
     "logs": set(),
@@ -79,11 +81,14 @@ IMPORTERS = {
         "server/",
         "batches/",
         "backends/native/wire/",
+        "backends/vllm/wire.py",
         "backends/native/worker/pack_directory.py",
         *(f"{name}.py" for name in VALUES),
     ),
     "multipart": ("server/uploads.py",),
     "numpy": ("backends/", "guides/"),
+    "torch": ("backends/vllm/core.py", "backends/vllm/v1.py", "backends/vllm/v2.py"),
+    "vllm": ("backends/vllm/core.py", "backends/vllm/v1.py", "backends/vllm/v2.py"),
     "PIL": ("inputs/images/decode.py",),
 }
 """Foreign library -> where in ``quintet`` it may be imported. A library not named here may be imported nowhere."""
