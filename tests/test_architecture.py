@@ -80,6 +80,7 @@ IMPORTERS = {
         *(f"{name}.py" for name in VALUES),
     ),
     "numpy": ("backends/", "guides/"),
+    "opentelemetry": ("server/otel.py",),
     "PIL": ("inputs/images/decode.py",),
 }
 """Foreign library -> where in ``quintet`` it may be imported. A library not named here may be imported nowhere."""

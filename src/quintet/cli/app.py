@@ -148,6 +148,7 @@ app.command_class = configuration.Command
 @_option("--speculation", type=click.Choice(["auto", "off"]), default="auto", help="Draft tokens where few completions run.")
 @_option("--think-tags", metavar="START,END", help="What the model writes around its thinking; by default what its file tells.")
 @_option("--spm-infill", is_flag=True, help="Fill in the middle with the suffix before the prefix, which some models prefer.")
+@_option("--otlp-endpoint", metavar="URL", default="", show_default=False, help="Send spans and metrics to this OpenTelemetry collector.")
 @_option("--log-level", default="info", help="error, warning, info or debug.")
 @configuration.option
 def serve(
@@ -184,6 +185,7 @@ def serve(
     speculation: str,
     think_tags: str | None,
     spm_infill: bool,
+    otlp_endpoint: str,
     log_level: str,
     **server: Any,
 ) -> int:
@@ -209,7 +211,8 @@ def serve(
     # An option that is neither one of these nor named above is the server's setting of that name.
     config = ServerConfig(api_keys=api_key, admin_key=admin_key or "", max_body_bytes=body, **server)
     kept = usage.ledger_config(ledger, ledger_full, ledger_keep)
-    return serve.serve(serve.ServeOptions(served, config, listen, no_api_key, log_level.lower(), drain_timeout, watchdog, kept), ahead)
+    ends = drain_timeout, watchdog
+    return serve.serve(serve.ServeOptions(served, config, listen, no_api_key, log_level.lower(), *ends, kept, otlp_endpoint), ahead)
 
 
 @app.command()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from quintet import __version__, machine
 from quintet.backends.native.front.spawn import Ahead
 from quintet.children import keep_private
-from quintet.cli import engines, net
+from quintet.cli import engines, exporting, net
 from quintet.cli import fleet as fleets
 from quintet.cli.console import ConsoleReport, OptionError
 from quintet.cli.heart import WATCHDOG_S
@@ -36,6 +36,7 @@ class ServeOptions:
         drain_timeout: most seconds from SIGTERM until the answers that still run are ended.
         watchdog: see ``Heart``.
         ledger: how to keep one; ``None`` = none is kept.
+        otlp: base URL of an OpenTelemetry collector; empty = that of the standard variables, if they name one.
     """
 
     fleet: fleets.FleetOptions
@@ -46,6 +47,7 @@ class ServeOptions:
     drain_timeout: float = DRAIN_S
     watchdog: float = WATCHDOG_S
     ledger: LedgerConfig | None = None
+    otlp: str = ""
 
 
 def serve(options: ServeOptions, ahead: Ahead) -> int:
@@ -83,6 +85,7 @@ def serve(options: ServeOptions, ahead: Ahead) -> int:
         from quintet.cli import serving
 
         serving.log_to_stderr(options.log_level)
+        exports = exporting.check(options.otlp, os.environ)
         config = replace(
             config,
             allowed_hosts=net.answered_hosts(given.listeners, options.listen.allowed_host, keyless=keys is None),
@@ -92,7 +95,8 @@ def serve(options: ServeOptions, ahead: Ahead) -> int:
         public = next(one for one in given.listeners if one.name == PUBLIC)
         where = url(public.sock, "http" if tls is None else "https")
         said = banner(fleet, where, access(given.listeners, keys), whole=os.isatty(1), path=public.path)
-        server = serving.Serving(fleet, config, auth, given, tls, most, said, options.drain_timeout, options.watchdog, options.ledger)
+        ends = options.drain_timeout, options.watchdog
+        server = serving.Serving(fleet, config, auth, given, tls, most, said, *ends, options.ledger, options.otlp if exports else None)
         return server.run()
     finally:
         for one in given.listeners:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import sys
 from dataclasses import dataclass
 
 import uvloop
 
+from quintet.cli import exporting
 from quintet.cli.fleet import Fleet
 from quintet.cli.life import Life
 from quintet.config import LedgerConfig, ServerConfig
@@ -46,6 +48,7 @@ class Serving:
     Args:
         most: connections at once.
         ledger: how to keep one; ``None`` = none is kept.
+        otlp: base URL of an OpenTelemetry collector, or empty where the standard variables name it; ``None`` = nothing is sent to any.
         given, tls, banner, drain, watchdog: see ``Life``.
     """
 
@@ -59,13 +62,16 @@ class Serving:
     drain: float
     watchdog: float
     ledger: LedgerConfig | None
+    otlp: str | None = None
 
     def run(self) -> int:
         """Serve until told to stop; the exit code."""
+        tracing = None if self.otlp is None else exporting.tracing(self.otlp, os.environ)
         with contextlib.closing(Ledger(self.ledger)) if self.ledger else contextlib.nullcontext() as ledger:
 
             def server(models: Registry) -> Server:
-                return Server(create_app(models, self.config, ledger=ledger, auth=self.auth), self.given.listeners, self.most, self.tls)
+                app = create_app(models, self.config, ledger=ledger, auth=self.auth, tracing=tracing)
+                return Server(app, self.given.listeners, self.most, self.tls)
 
             sys.setswitchinterval(_SWITCH_S)
             return uvloop.run(Life(self.fleet, server, self.given, self.tls, self.banner, self.drain, self.watchdog).run())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
@@ -38,11 +39,15 @@ from quintet.server.refusals import reason
 from quintet.server.routing import HEADER, Router, named
 from quintet.server.telemetry import log_access
 from quintet.server.tokens import Tokens
+from quintet.server.tracing import TRACED, Tracing
 
 _log = logging.getLogger(__name__)
 
 KEEP_ALIVE = 15.0
 """Seconds of silence in an answer before something is sent; some SDKs give up after 60."""
+
+FLUSH_S = 1.0
+"""Most time at the end for spans that were not sent yet; a server that is told to end at once has little more."""
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"})
 
@@ -55,8 +60,9 @@ def create_app(
     keep_alive: float = KEEP_ALIVE,
     ledger: Ledger | None = None,
     auth: Auth | None = None,
+    tracing: Tracing | None = None,
 ) -> ASGIApp:
-    """The application that serves ``models``; it closes them when the server shuts down.
+    """The application that serves ``models``; it closes them, and ``tracing``, when the server shuts down.
 
     Run it with uvicorn's ``server_header=False``. The clock of ``ledger`` and ``auth``, if they are given, must be the source's.
 
@@ -65,18 +71,26 @@ def create_app(
         ProxyError: a trusted proxy is no network.
     """
     source = source or Source()
-    return App(models, config, source, keep_alive, ledger, auth or Auth.of(config, source.clock, source.now))
+    return App(models, config, source, keep_alive, ledger, auth or Auth.of(config, source.clock, source.now), tracing)
 
 
 class App:
     """See ``create_app``."""
 
     def __init__(
-        self, registry: Registry, config: ServerConfig, source: Source, keep_alive: float, ledger: Ledger | None, auth: Auth
+        self,
+        registry: Registry,
+        config: ServerConfig,
+        source: Source,
+        keep_alive: float,
+        ledger: Ledger | None,
+        auth: Auth,
+        tracing: Tracing | None,
     ) -> None:
         self._registry = registry
         self._source = source
         self._auth = auth
+        self._tracing = tracing
         self._proxies = Proxies(config.trusted_proxy)
         moderating = [name for name, entry in registry.entries.items() if entry.model.moderation is not None]
         self._telemetry = Telemetry(registry.entries, source.clock, ledger, moderating, registry.guides.checked)
@@ -192,6 +206,8 @@ class App:
             self._telemetry.refused(str(call.facts["refused"]))
         if request.left or not request.started:
             self._telemetry.left("in_answer" if request.started else "before_answer")
+        if self._tracing is not None and method == "POST" and handler in TRACED:
+            self._tracing.ended(call, status, seconds)
         log_access(
             time=datetime.fromtimestamp(self._source.now(), UTC).isoformat(timespec="milliseconds"),
             method=method,
@@ -210,7 +226,8 @@ class App:
             if message["type"] == "lifespan.startup":
                 await send({"type": "lifespan.startup.complete"})
             else:
-                await self._registry.close()
+                flush = [asyncio.to_thread(self._tracing.close, FLUSH_S)] if self._tracing is not None else []
+                await asyncio.gather(self._registry.close(), *flush)
                 await send({"type": "lifespan.shutdown.complete"})
                 return
 

@@ -34,11 +34,14 @@ class Observer:
     def __init__(self, metrics: ModelMetrics, request: CompletionRequest, arrived: float) -> None:
         self._metrics = metrics
         self._arrived = arrived
+        self.request = request
         self._last = 0.0  # when text last came; 0 = not yet
         self.first_s: float | None = None
         self.usage = Usage(0, 0)
         self.timing: Timing | None = None
-        self.reason = ""
+        self.per_token_s: float | None = None
+        self.reasons: list[str] = []
+        """Why choices ended, in that order."""
         metrics.n.observe(request.n)
         if request.max_tokens is not None:
             metrics.max_tokens.observe(min(request.max_tokens, 2**63))  # it may have thousands of digits, which no float can hold
@@ -88,7 +91,13 @@ class Observer:
         metrics.generation.observe(usage.completion_tokens)
         metrics.longest.observe(longest)
         if self.timing is not None and longest > 1:
-            metrics.per_token.observe(self.timing.completion / (longest - 1))
+            self.per_token_s = self.timing.completion / (longest - 1)
+            metrics.per_token.observe(self.per_token_s)
+
+    @property
+    def reason(self) -> str:
+        """Why the first choice ended; empty while none has."""
+        return self.reasons[0] if self.reasons else ""
 
     def facts(self) -> dict[str, str | float | None]:
         """For the access log."""
@@ -97,7 +106,7 @@ class Observer:
         return {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens, "finish": self.reason, "ttft_ms": first}
 
     def _reason(self, reason: str) -> None:
-        self.reason = self.reason or reason
+        self.reasons.append(reason)
         self._metrics.done(reason)
 
 
