@@ -25,7 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "listen": {"listen"},
     "load": {"load"},
     "server": {"server", "ledger", "service", "engines", "dialects", "inputs", "keys", "backends.base", "executor", "moderation.judge"}
-    | {"guides.check"},
+    | {"guides.check", "logs"},
     "ledger": {"ledger"},
     "keys": {"keys"},
     "service": {"service", "engines", "moderation", "inputs", "text", "backends.base", "executor"},
@@ -39,7 +39,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "backends.base": {"inputs"},
     "backends.toy": {f"{NATIVE}.core", "inputs", "models"},
     f"{NATIVE}.front": {f"{NATIVE}.{room}" for room in ("front", "worker", "wire", "core")}
-    | {"backends.base", "inputs", "guides", "models.pieces", "children", "machine"},
+    | {"backends.base", "inputs", "guides", "models.pieces", "children", "logs", "machine"},
     f"{NATIVE}.worker": {f"{NATIVE}.{room}" for room in ("worker", "schedule", "wire", "draft", "core")}
     | {"backends.base", "backends.toy", "inputs", "guides", "logs", "models", "children", "machine"},
     f"{NATIVE}.schedule": {f"{NATIVE}.{room}" for room in ("schedule", "wire", "draft", "core")} | {"backends.base", "inputs", "guides"},

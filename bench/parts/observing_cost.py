@@ -2,9 +2,9 @@
 
     python -m bench.parts.observing_cost [--clients 32] [--requests 256] [--max-tokens 16] [--rounds 7]
 
-They are: a log of errors alone; a line for each request; ``/metrics`` read four times a second; spans and metrics to a collector; and to one
-that is not there. Told is the CPU time of the front for a request, which other programs disturb little: medians of what each has more than
-the first in the same round.
+They are: a log of errors alone; a line for each request; ``/metrics`` read four times a second; spans and metrics to a collector; the
+same to one that is not there. Told is the CPU time of the front for a request, which other programs disturb little: medians of what each
+has more than the first in the same round.
 """
 
 from __future__ import annotations

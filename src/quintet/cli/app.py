@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import click
 
-from quintet import __version__
+from quintet import __version__, logs
 from quintet.cli import clients, configuration
 from quintet.cli.keys import keys
 from quintet.config import LOG_LEVELS, MAX_LOGPROBS, Quantize, ServerConfig
@@ -55,12 +56,12 @@ _mmproj = _option(
 )
 
 
-def _ahead(log_level: str, *, first: bool) -> Ahead:
+def _ahead(log_level: str, log_form: str, *, first: bool) -> Ahead:
     """Where engines' processes come from. The ``first`` starts before all else: it imports while this one does."""
     from quintet.backends.native.front.spawn import Ahead
 
     known = log_level.lower() in LOG_LEVELS
-    return click.get_current_context().with_resource(Ahead(log_level.upper(), first=first and known))
+    return click.get_current_context().with_resource(Ahead(log_level.upper(), first=first and known, form=log_form))
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 140}, no_args_is_help=True)
@@ -150,6 +151,7 @@ app.command_class = configuration.Command
 @_option("--spm-infill", is_flag=True, help="Fill in the middle with the suffix before the prefix, which some models prefer.")
 @_option("--otlp-endpoint", metavar="URL", default="", show_default=False, help="Send spans and metrics to this OpenTelemetry collector.")
 @_option("--log-level", default="info", help="error, warning, info or debug.")
+@_option("--log-format", type=click.Choice(logs.FORMS), help="Form of the log's lines; by default text on a terminal, else JSON.")
 @configuration.option
 def serve(
     models: tuple[str, ...],
@@ -187,6 +189,7 @@ def serve(
     spm_infill: bool,
     otlp_endpoint: str,
     log_level: str,
+    log_format: str | None,
     **server: Any,
 ) -> int:
     """Serve models over HTTP; the first answers requests that name none.
@@ -194,7 +197,8 @@ def serve(
     MODEL is smollm2 (the default), a path to a .gguf file or a Hugging Face folder, or hf:user/repo[:QUANT or file]; NAME=MODEL gives it
     another name.
     """
-    ahead = _ahead(log_level, first=not (toy or lazy))
+    log_form = log_format or (logs.TEXT if os.isatty(2) else logs.JSON)
+    ahead = _ahead(log_level, log_form, first=not (toy or lazy))
     from quintet.cli import console, engines, fleet, net, serve, usage
 
     if toy and (models, ctx_size, threads, kv_cache, quantize) != ((), 0, 0, DEFAULT_KV, "q8"):
@@ -212,7 +216,9 @@ def serve(
     config = ServerConfig(api_keys=api_key, admin_key=admin_key or "", max_body_bytes=body, **server)
     kept = usage.ledger_config(ledger, ledger_full, ledger_keep)
     ends = drain_timeout, watchdog
-    return serve.serve(serve.ServeOptions(served, config, listen, no_api_key, log_level.lower(), *ends, kept, otlp_endpoint), ahead)
+    return serve.serve(
+        serve.ServeOptions(served, config, listen, no_api_key, log_level.lower(), *ends, kept, otlp_endpoint, log_form), ahead
+    )
 
 
 @app.command()

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from quintet import __version__, machine
+from quintet import __version__, logs, machine
 from quintet.backends.native.front.spawn import Ahead
 from quintet.children import keep_private
 from quintet.cli import engines, exporting, net
@@ -36,6 +36,7 @@ class ServeOptions:
         drain_timeout: most seconds from SIGTERM until the answers that still run are ended.
         watchdog: see ``Heart``.
         ledger: how to keep one; ``None`` = none is kept.
+        log_form: one of ``logs.FORMS``.
         otlp: base URL of an OpenTelemetry collector; empty = that of the standard variables, if they name one.
     """
 
@@ -48,6 +49,7 @@ class ServeOptions:
     watchdog: float = WATCHDOG_S
     ledger: LedgerConfig | None = None
     otlp: str = ""
+    log_form: str = logs.TEXT
 
 
 def serve(options: ServeOptions, ahead: Ahead) -> int:
@@ -84,7 +86,7 @@ def serve(options: ServeOptions, ahead: Ahead) -> int:
         fleet = fleet.begin(ahead)
         from quintet.cli import serving
 
-        serving.log_to_stderr(options.log_level)
+        serving.log_to_stderr(options.log_level, options.log_form)
         exports = exporting.check(options.otlp, os.environ)
         config = replace(
             config,

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import uvloop
 
+from quintet import logs
 from quintet.cli import exporting
 from quintet.cli.fleet import Fleet
 from quintet.cli.life import Life
@@ -22,20 +23,15 @@ from quintet.ledger.ledger import Ledger
 from quintet.listen.server import Server
 from quintet.listen.sockets import Inherited
 from quintet.listen.tls import Tls
-from quintet.logs import FORMAT, Lines, LinesHandler
 from quintet.server.app import create_app
 from quintet.server.auth import Auth
-from quintet.server.telemetry import ACCESS
 
 _SWITCH_S = 0.001  # so soon the event loop gets the interpreter back from a thread that computes; five times as soon as by default
 
 
-def log_to_stderr(level: str) -> None:
+def log_to_stderr(level: str, form: str) -> None:
     """What is logged from here on."""
-    lines = Lines(2)
-    logging.basicConfig(level=level.upper(), handlers=[LinesHandler(lines, FORMAT)])
-    ACCESS.addHandler(LinesHandler(lines))  # its lines are whole as they are
-    ACCESS.propagate = False
+    logs.set_up(level.upper(), form)
     # Said of an answer that was broken off on purpose; why is in a line of ours.
     logging.getLogger("uvicorn.error").addFilter(lambda record: "without completing response" not in record.msg)
     if level == "info":

@@ -18,6 +18,7 @@ from quintet.engines.registry import Registry
 from quintet.errors import BodyTooLarge, NotFound, Overloaded, QuintetError, SlowBody
 from quintet.keys.limits import Limiter, nothing_spent
 from quintet.ledger.ledger import Ledger
+from quintet.logs import REQUEST
 from quintet.server import pages, static
 from quintet.server.accounts import Accounts
 from quintet.server.admin import Admin
@@ -143,6 +144,7 @@ class App:
             await send({"type": "websocket.close", "code": 1000})  # before accept: a plain 403
 
     async def _http(self, request: Request) -> None:
+        REQUEST.set(request.request_id)
         arrived = self._source.clock()
         match = self._routers[request.listener].match(request)
         call = Call(request, match.provider, match.route, match.tail, arrived)

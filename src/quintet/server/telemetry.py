@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Sequence
 
@@ -11,7 +10,7 @@ from quintet.request import CompletionRequest
 from quintet.server.metrics import ModelMetrics
 
 ACCESS = logging.getLogger("quintet.access")
-"""One JSON object per request, at INFO. Never a prompt, a text, a key, a path or anything else that a client may write freely."""
+"""One line per request, at INFO. Never a prompt, a text, a key, a path or anything else that a client may write freely."""
 
 # vLLM counts end-of-sequence tokens and stop strings as one.
 _REASON = {
@@ -111,6 +110,5 @@ class Observer:
 
 
 def log_access(**facts: str | float | None) -> None:
-    """Write the line of a request, without the facts that are not known."""
-    if ACCESS.isEnabledFor(logging.INFO):
-        ACCESS.info(json.dumps({name: fact for name, fact in facts.items() if fact not in (None, "")}, separators=(",", ":")))
+    """Write the line of a request."""
+    ACCESS.info("", extra={"facts": facts})

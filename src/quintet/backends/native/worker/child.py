@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
 
+from quintet import logs
 from quintet.backends.native.core.loader import Loaded, Loader
 from quintet.backends.native.wire import codec
 from quintet.backends.native.wire.messages import (
@@ -39,7 +40,6 @@ from quintet.backends.native.worker.memory import trim
 from quintet.backends.native.worker.weights import load_weights
 from quintet.backends.native.worker.worker import Heard, Worker
 from quintet.children import keep_private, prctl
-from quintet.logs import FORMAT, Lines, LinesHandler
 from quintet.models.pieces import Pieces
 
 SEND_S = 60.0
@@ -142,7 +142,7 @@ def main(loader_of: Callable[[ModelSource, Callable[[], TokenTable]], Loader[Tok
         signal.signal(number, signal.SIG_IGN)
     die_with(int(sys.argv[2]))
     keep_private()
-    logging.basicConfig(level=sys.argv[3], handlers=[LinesHandler(Lines(2), FORMAT)])
+    logs.set_up(sys.argv[3], sys.argv[4])
     sock = socket.socket(fileno=int(sys.argv[1]))
     sock.settimeout(None)
     # The option and not ``settimeout``, which would hold for reading too.
