@@ -11,6 +11,9 @@ if TYPE_CHECKING:
 Quantize = Literal["q8", "q4", "none"]
 """What becomes of float matrices (F32, F16, BF16) when a model is loaded, see ``models/quantize.py``."""
 
+Reduction = Quantize | Literal["least"]
+"""What becomes of a matrix in memory: as above, or 4 bits of whatever would take more."""
+
 LOG_LEVELS = ("error", "warning", "info", "debug")
 
 MAX_LOGPROBS = 2_000_000

@@ -56,12 +56,27 @@ _mmproj = _option(
 )
 
 
+_draft = _option(
+    "--draft",
+    metavar="[NAME=]MODEL",
+    multiple=True,
+    help="Smaller model with the same tokens that drafts for the first model, or for the one named; the output is the same.",
+)
+
+
 def _ahead(log_level: str, log_form: str, *, first: bool) -> Ahead:
     """Where engines' processes come from. The ``first`` starts before all else: it imports while this one does."""
     from quintet.backends.native.front.spawn import Ahead
 
     known = log_level.lower() in LOG_LEVELS
     return click.get_current_context().with_resource(Ahead(log_level.upper(), first=first and known, form=log_form))
+
+
+def _require_defaults(*given: object) -> None:
+    if given != ((), 0, 0, DEFAULT_KV, "q8"):
+        from quintet.cli.console import OptionError
+
+        raise OptionError("--toy has no weights and fixed sizes: it takes no MODEL, --ctx-size, --threads, --kv-cache or --quantize.")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 140}, no_args_is_help=True)
@@ -147,6 +162,7 @@ app.command_class = configuration.Command
     help="End a server that stands still for so long, to be started again; 0 = never.",
 )
 @_option("--speculation", type=click.Choice(["auto", "off"]), default="auto", help="Draft tokens where few completions run.")
+@_draft
 @_option("--think-tags", metavar="START,END", help="What the model writes around its thinking; by default what its file tells.")
 @_option("--spm-infill", is_flag=True, help="Fill in the middle with the suffix before the prefix, which some models prefer.")
 @_option("--otlp-endpoint", metavar="URL", default="", show_default=False, help="Send spans and metrics to this OpenTelemetry collector.")
@@ -185,6 +201,7 @@ def serve(
     drain_timeout: float,
     watchdog: float,
     speculation: str,
+    draft: tuple[str, ...],
     think_tags: str | None,
     spm_infill: bool,
     otlp_endpoint: str,
@@ -199,18 +216,16 @@ def serve(
     """
     log_form = log_format or (logs.TEXT if os.isatty(2) else logs.JSON)
     ahead = _ahead(log_level, log_form, first=not (toy or lazy))
-    from quintet.cli import console, engines, fleet, net, serve, usage
+    from quintet.cli import engines, fleet, net, serve, usage
 
-    if toy and (models, ctx_size, threads, kv_cache, quantize) != ((), 0, 0, DEFAULT_KV, "q8"):
-        raise console.OptionError(
-            "--toy has no weights and fixed sizes: it takes no MODEL, --ctx-size, --threads, --kv-cache or --quantize."
-        )
+    if toy:
+        _require_defaults(models, ctx_size, threads, kv_cache, quantize)
     sizes = ctx_size, threads, engines.parse_size(kv_cache), offline, max_choices, max_waiting
     tags, packs = engines.parse_tags(think_tags), engines.pack_bytes(pack_cache, pack_cache_size)
     engine = engines.EngineOptions("", *sizes, tags, spm_infill, speculation == "auto", packs, quantize, image_longest_edge, mmproj)
     references = (engines.TOY,) if toy else models or ("smollm2",)
     idle, body = fleet.parse_seconds(idle_unload, "--idle-unload"), engines.parse_size(max_body, "--max-body")
-    served = fleet.FleetOptions(references, engine, served_model_name, alias, lazy, pin, idle, moderation, allow_image_urls)
+    served = fleet.FleetOptions(references, engine, served_model_name, alias, lazy, pin, idle, moderation, allow_image_urls, draft)
     listen = net.ListenOptions(**{field.name: server.pop(field.name) for field in dataclasses.fields(net.ListenOptions)})
     # An option that is neither one of these nor named above is the server's setting of that name.
     config = ServerConfig(api_keys=api_key, admin_key=admin_key or "", max_body_bytes=body, **server)
@@ -233,6 +248,7 @@ def serve(
 @_kv_cache
 @_quantize
 @_mmproj
+@_draft
 @_pack_cache
 @_pack_size
 @_offline
@@ -250,6 +266,7 @@ def run(
     kv_cache: str,
     quantize: Quantize,
     mmproj: str,
+    draft: tuple[str, ...],
     pack_cache: bool,
     pack_cache_size: str,
     offline: bool,
@@ -259,12 +276,13 @@ def run(
     One argument is the prompt, unless it is written like a model (smollm2, hf:..., *.gguf, folder/); two are model and prompt. Without
     a prompt it is read from standard input.
     """
-    from quintet.cli import engines, run
+    from quintet.cli import drafts, engines, run
 
     model, prompt = run.model_and_prompt(list(words))
     packs = engines.pack_bytes(pack_cache, pack_cache_size)
     sizes = ctx_size, threads, engines.parse_size(kv_cache)
     engine = engines.EngineOptions(model, *sizes, offline, pack_bytes=packs, quantize=quantize, mmproj=mmproj)
+    engine = dataclasses.replace(engine, draft=drafts.of_one(draft))
     drawn = run.draw_seed() if seed is None else seed
     return run.run(engine, run.RunOptions(prompt, max_tokens, temperature, top_p, drawn, stop))
 
@@ -295,15 +313,16 @@ def list_() -> None:
 @_model
 @_context
 @_quantize
+@_draft
 @_offline
-def show(model: str, *, ctx_size: int, quantize: Quantize, offline: bool) -> None:
+def show(model: str, *, ctx_size: int, quantize: Quantize, draft: tuple[str, ...], offline: bool) -> None:
     """Describe a model: sizes, quantisation, memory it needs.
 
     MODEL is smollm2 (the default), a path to a .gguf file or a Hugging Face folder, or hf:user/repo[:QUANT or file].
     """
-    from quintet.cli import models
+    from quintet.cli import drafts, models
 
-    models.show(model, ctx_size, quantize, offline=offline)
+    models.show(model, ctx_size, quantize, drafts.of_one(draft), offline=offline)
 
 
 @app.command()

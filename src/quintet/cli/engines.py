@@ -18,7 +18,8 @@ from quintet.backends.native.front.spawn import Ahead
 from quintet.backends.native.wire.messages import ModelSource
 from quintet.backends.native.worker.load import load_tokenizer, native_loader
 from quintet.cli.console import OptionError
-from quintet.cli.describe import check_context, describe, encoder_bytes
+from quintet.cli.describe import check_context, describe, encoder_bytes, kv_per_token, total
+from quintet.cli.drafts import require_same_tokens
 from quintet.config import EngineConfig, Quantize
 from quintet.errors import ModelError, shorten
 from quintet.executor import FairExecutor
@@ -27,9 +28,9 @@ from quintet.inputs.images.reader import ImageReader
 from quintet.inputs.prepare import Preparer
 from quintet.inputs.tokenizer import Tokenizer
 from quintet.models import store
-from quintet.models.files import Report, human, pack_dir
+from quintet.models.files import Report, StoredModel, human, pack_dir
 from quintet.models.opening import find_vision, open_model, open_vision
-from quintet.models.quantize import settled, words
+from quintet.models.quantize import least, settled, words
 
 TOY = "toy"
 """The reference of a deterministic model without weights."""
@@ -60,6 +61,7 @@ class EngineOptions:
         quantize: what becomes of float matrices.
         longest_edge: most pixels of the longer edge of images that a model cuts into tiles; 0 = as the model has it.
         mmproj: file of an image encoder; empty = the model's folder, or a file beside it, if there is one; ``NOTHING`` = none.
+        draft: reference of a draft model; empty = there is none.
     """
 
     model: str
@@ -76,6 +78,7 @@ class EngineOptions:
     quantize: Quantize = "q8"
     longest_edge: int = 0
     mmproj: str = ""
+    draft: str = ""
 
 
 def parse_size(text: str, option: str = "--kv-cache") -> int:
@@ -149,9 +152,10 @@ class Plan:
         context: most tokens of prompt and completion.
         full_context: what the model itself could do.
         isa: instruction set of the compute kernels.
-        kv_tokens: tokens that the KV cache holds.
+        kv_tokens: tokens that the KV cache holds, of the model and of its draft model alike.
         think_tags, suffix_first, longest_edge: see ``EngineOptions``.
-        weights: bytes in memory.
+        weights: bytes in memory, of all that is loaded.
+        draft: the draft model's name; empty = there is none.
     """
 
     name: str
@@ -167,6 +171,7 @@ class Plan:
     weights: int = 0
     suffix_first: bool = False
     longest_edge: int = 0
+    draft: str = ""
 
     def start(self) -> Engine:
         """Begin to load the model in a thread of this process; call it on the event loop that will use the engine."""
@@ -193,7 +198,8 @@ class Plan:
         of = self.source
         if of.path:
             settings = of.threads, of.context, of.name, of.isa, of.packs, of.quantize
-            return native_loader(Path(of.path), *settings, Path(of.vision) if of.vision else None)
+            vision, draft = (Path(path) if path else None for path in (of.vision, of.draft))
+            return native_loader(Path(of.path), *settings, vision, draft)
         from quintet.backends import toy  # computes with numpy, which a server's front does not carry otherwise
 
         return toy.toy_loader()
@@ -212,9 +218,12 @@ def plan(options: EngineOptions, report: Report) -> Plan:
     """Find the model, fetching it if need be, and check that what was asked for fits.
 
     Raises:
-        ModelError: the model cannot be had or read, ``quantize`` is not for it, or the context does not fit the model or the KV cache.
-        OptionError: a KV cache that the machine cannot hold.
+        ModelError: the model cannot be had or read, ``quantize`` is not for it, or the context does not fit the model or the KV cache; or
+            the same of its draft model, which must have the same tokens too.
+        OptionError: a KV cache that the machine cannot hold, or a draft model where nothing is drafted.
     """
+    if options.draft and not options.speculation:
+        raise OptionError("--draft needs --speculation auto.")
     if options.model == TOY:
         return _toy(options)
     if options.kv_bytes > machine.memory_total():
@@ -224,17 +233,43 @@ def plan(options: EngineOptions, report: Report) -> Plan:
     about = describe(file, options.quantize)
     if told := words(file.tensors, options.quantize):
         report.note(f"{model.name}: {told}")
-    kv_tokens = options.kv_bytes // (about.kv_per_token * PAGE) * PAGE
+    draft = find_draft(model, options.draft, report, offline=options.offline) if options.draft else None
+    kv_tokens = options.kv_bytes // ((about.kv_per_token + (draft.kv_per_token if draft else 0)) * PAGE) * PAGE
     most = longest(about.spec.context, kv_tokens, about.spec.window)
     context = _fit(check_context(options.ctx_size, about.spec.context), about.spec.context, kv_tokens, most)
     threads = thread_count(options.threads)
     packs = PackCache(str(pack_dir()), options.pack_bytes) if options.pack_bytes else None
     vision, encoder = _vision(options, model.path, about.spec.hidden, report)
-    source = ModelSource(str(model.path), threads, context, model.name, packs=packs, quantize=options.quantize, vision=vision)
+    drafts = str(draft.model.path) if draft else ""
+    source = ModelSource(str(model.path), threads, context, model.name, "", packs, options.quantize, vision, drafts)
     config = _config(options, options.kv_bytes)
     sizes = context, about.spec.context, chosen_isa(), threads, kv_tokens
-    asked = options.suffix_first, options.longest_edge
-    return Plan(model.name, about.quant, *sizes, source, config, options.think_tags, about.weights + encoder, *asked)
+    asked = options.suffix_first, options.longest_edge, draft.model.name if draft else ""
+    weights = about.weights + encoder + (draft.weights if draft else 0)
+    return Plan(model.name, about.quant, *sizes, source, config, options.think_tags, weights, *asked)
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A draft model, and what it needs: bytes of its weights, and of the keys and values of a token."""
+
+    model: StoredModel
+    weights: int
+    kv_per_token: int
+
+
+def find_draft(model: StoredModel, reference: str, report: Report, *, offline: bool) -> Draft:
+    """The draft model for a model, fetched if need be.
+
+    Raises:
+        ModelError: it cannot be had or read, or has other tokens.
+    """
+    if reference == TOY:
+        raise OptionError("--draft: the toy model drafts for nobody.")
+    draft = store.resolve(reference, report, offline=offline)
+    file = open_model(draft.path)
+    require_same_tokens(model, draft)
+    return Draft(draft, total(least(file.tensors)), kv_per_token(file.spec))
 
 
 def _vision(options: EngineOptions, model: Path, hidden: int, report: Report) -> tuple[str, int]:
@@ -284,6 +319,8 @@ def _toy(options: EngineOptions) -> Plan:
     from quintet.backends import toy
 
     settled(TOY, {}, options.quantize)
+    if options.draft:
+        raise OptionError("--draft: nothing drafts for the toy model.")
     config = _config(options, _TOY_KV_BYTES)
     kv_tokens = _TOY_KV_BYTES // 4
     source = ModelSource("", 1, None, TOY)

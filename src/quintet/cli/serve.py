@@ -157,5 +157,6 @@ def banner(fleet: fleets.Fleet, url: str, access: str, *, whole: bool, path: str
 def _model(plan: engines.Plan, model: Model) -> str:
     of = f" of {plan.full_context}" if plan.context < plan.full_context else ""
     when = ", loaded when it is asked for" if model.lazy else ""
+    of += f", drafts by {plan.draft}" if plan.draft else ""
     role = f", moderation as {model.moderation.name}" if model.moderation else ""
     return f"{model.name} ({plan.quant + ', ' if plan.quant else ''}context {plan.context}{of}{role}{when})"

@@ -206,6 +206,10 @@ class Sampler(Protocol):
         """The sequence goes on with this token: to be told of each, in order."""
         ...
 
+    def copy(self) -> Sampler:
+        """Another one that has seen the same; what it sees from here on is nothing to this one."""
+        ...
+
 
 class Samplers(Protocol):
     """Choosing and scoring of one model's tokens. Implemented over the compiled core, and plainly by the tests of the scheduler."""

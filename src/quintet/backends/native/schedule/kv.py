@@ -55,7 +55,7 @@ class KvCache:
         pages: list[int] = []
         count = found = 0  # pages that are taken, and that were found one after the other
         for index in range(_shareable(seq)):
-            page = self.pool.lookup(self._digest(seq, index), with_rows=seq.group.scoring)
+            page = self.pool.lookup(page_digest(seq, index), with_rows=seq.group.scoring)
             if page is None and not self._window:
                 break
             pages.append(GONE if page is None else page)
@@ -91,7 +91,7 @@ class KvCache:
     def next_page(self, seq: Sequence) -> bytes:
         """The digest of the page that holds the sequence's next token to compute; empty if it cannot come from the cache."""
         index = seq.computed // PAGE
-        return self._digest(seq, index) if self.pool.caching and index < _shareable(seq) else b""
+        return page_digest(seq, index) if self.pool.caching and index < _shareable(seq) else b""
 
     def cost(self, seq: Sequence, matched: list[int]) -> int:
         """Pages by which ``available`` drops if the sequence is admitted with these cached pages."""
@@ -186,7 +186,7 @@ class KvCache:
             page = self.tables.page(seq.slot, index)
             if (index + 1) * PAGE > seq.group.scored:
                 self.pool.drop_rows(page)  # only the rows of prompt tokens were stored
-            self.pool.publish(page, self._digest(seq, index))
+            self.pool.publish(page, page_digest(seq, index))
             seq.published = index + 1
         self.let_go(seq)
 
@@ -252,14 +252,16 @@ class KvCache:
         page = self.tables.page(seq.slot, index)
         return self.pool.keep_rows(page, self._stored_bytes) if keep else self.pool.rows(page)
 
-    def _digest(self, seq: Sequence, index: int) -> bytes:
-        digests = seq.digests
-        while len(digests) <= index:
-            start = len(digests) * PAGE
-            images = seq.group.images
-            extra = images.identity(start, start + PAGE) if images else b""
-            digests.append(chain(digests[-1] if digests else b"", seq.slice(start, start + PAGE), seq.group.salt, extra))
-        return digests[index]
+
+def page_digest(seq: Sequence, index: int) -> bytes:
+    """Of the sequence's tokens up to the end of a full page, and whatever else the page can be shared by."""
+    digests = seq.digests
+    while len(digests) <= index:
+        start = len(digests) * PAGE
+        images = seq.group.images
+        extra = images.identity(start, start + PAGE) if images else b""
+        digests.append(chain(digests[-1] if digests else b"", seq.slice(start, start + PAGE), seq.group.salt, extra))
+    return digests[index]
 
 
 def _shareable(seq: Sequence) -> int:

@@ -203,6 +203,7 @@ class BlockTables:
         self._matrix = np.zeros((slots, width), np.int32)
         self._lengths = [0] * slots
         self._free = list(range(slots - 1, -1, -1))
+        self.slots = slots
 
     def open(self, pages: Sequence[int]) -> int:
         """A new table that lists ``pages``; returns its slot."""

@@ -12,7 +12,7 @@ from quintet.backends.native.schedule.kv import KvCache
 from quintet.backends.native.schedule.plan import Kind, Plan, Segment
 from quintet.backends.native.schedule.queues import Queues
 from quintet.backends.native.schedule.sequence import Action, Sequence, State
-from quintet.backends.native.schedule.speculation import Speculation
+from quintet.backends.native.schedule.speculation import Draft, Speculation
 from quintet.backends.native.schedule.step_budget import StepBudget
 from quintet.config import EngineConfig
 
@@ -94,20 +94,20 @@ class Planner:
         if not drafts:
             plan.segments = [Segment(seq, _DECODE, seq.slot, seq.computed, seq.generated[-1:], 1, 1) for seq in decoding]
             plan.tokens = len(decoding)
-        for seq, draft in zip(decoding, drafts, strict=False):
+        for seq, (draft, ask) in zip(decoding, drafts, strict=False):
             tokens = [seq.generated[-1], *draft]
-            plan.add(Segment(seq, _DECODE, seq.slot, seq.computed, tokens, len(tokens), len(tokens)))
+            plan.add(Segment(seq, _DECODE, seq.slot, seq.computed, tokens, len(tokens), len(tokens), ask=ask))
         for seq in self._running:
             if seq.held is not None and not seq.late:
                 plan.add(Segment(seq, Kind.FORK, seq.slot, seq.computed, [], draws=1, origin=seq.held))
 
-    def _drafts(self, decoding: list[Sequence]) -> list[list[int]]:
+    def _drafts(self, decoding: list[Sequence]) -> list[Draft]:
         """Tokens to compute after each one's next, as far as pages are to be had without taking one from anybody."""
         if self._speculation is None:
             return []
         busy = len(decoding) < len(self._running) or self._waiting.head() is not None
         drafts = self._speculation.drafts(decoding, self._batch_tokens, busy=busy)
-        return [draft[: self._kv.extend(seq, len(draft))] for seq, draft in zip(decoding, drafts, strict=True)] if drafts else []
+        return [draft.cut(self._kv.extend(seq, draft.places)) for seq, draft in zip(decoding, drafts, strict=True)] if drafts else []
 
     def _make_room(self, seq: Sequence, plan: Plan) -> bool:
         """A place for the next token, if need be at the newest sequence's expense; False if that was ``seq`` itself."""

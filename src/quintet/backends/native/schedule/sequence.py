@@ -156,6 +156,7 @@ class Sequence:
         prediction: see ``PreparedSequence``.
         drafter: made for its first draft.
         drafts: what became of its drafts.
+        share: of the draft model's tokens that were right, lately; ``None`` = it was not asked yet; 0 = it must not be.
     """
 
     request_id: int
@@ -185,6 +186,7 @@ class Sequence:
     drafter: Drafter | None = field(default=None, repr=False)
     drafts: DraftCounts = NO_DRAFTS
     logprob_ids: tuple[int, ...] = ()
+    share: float | None = None
 
     def advance(self, action: Action) -> None:
         """Change the state.

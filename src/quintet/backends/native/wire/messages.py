@@ -55,6 +55,7 @@ class ModelSource:
         path: of a GGUF file; empty = the toy.
         threads, context, isa, packs, quantize: see ``weights.load_weights``.
         vision: of an mmproj file, or of the folder with the whole model; empty = it sees nothing.
+        draft: path of the draft model; empty = there is none.
     """
 
     path: str
@@ -65,6 +66,7 @@ class ModelSource:
     packs: PackCache | None = None
     quantize: Quantize = "q8"
     vision: str = ""
+    draft: str = ""
 
 
 class Load(Message, frozen=True):

@@ -16,7 +16,6 @@ import threading
 import time
 from array import array
 from collections.abc import Callable
-from pathlib import Path
 from queue import SimpleQueue
 
 from quintet import logs
@@ -37,7 +36,7 @@ from quintet.backends.native.wire.messages import (
     Vocabulary,
 )
 from quintet.backends.native.worker.memory import trim
-from quintet.backends.native.worker.weights import load_weights
+from quintet.backends.native.worker.models import load_models
 from quintet.backends.native.worker.worker import Heard, Worker
 from quintet.children import keep_private, prctl
 from quintet.models.pieces import Pieces
@@ -116,14 +115,7 @@ def loader_of(source: ModelSource, table: Callable[[], TokenTable]) -> Loader[To
 
             loaded = toy_loader()(progress)
             return Loaded(loaded.runner, table(), source.name, loaded.fingerprint)
-        settings = source.threads, source.context, source.isa
-        runner, fingerprint = load_weights(Path(source.path), *settings, progress, source.packs, source.quantize)
-        if not source.vision:
-            return Loaded(runner, table(), source.name, fingerprint, runner.cpu)
-        from quintet.backends.native.worker.seeing import load_vision  # only where there is something to see with
-
-        encoder, images, fingerprint = load_vision(Path(source.vision), runner, source.quantize, fingerprint, progress)
-        return Loaded(runner, table(), source.name, fingerprint, runner.cpu, encoder, images)
+        return load_models(source, table, progress)
 
     return load
 
