@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
@@ -13,6 +12,7 @@ import click
 from quintet import __version__, logs
 from quintet.cli import clients, configuration
 from quintet.cli.keys import keys
+from quintet.cli.telling import TellOptions
 from quintet.config import LOG_LEVELS, MAX_LOGPROBS, Quantize, ServerConfig
 
 if TYPE_CHECKING:
@@ -64,12 +64,12 @@ _draft = _option(
 )
 
 
-def _ahead(log_level: str, log_form: str, *, first: bool) -> Ahead:
+def _ahead(told: TellOptions, *, first: bool) -> Ahead:
     """Where engines' processes come from. The ``first`` starts before all else: it imports while this one does."""
     from quintet.backends.native.front.spawn import Ahead
 
-    known = log_level.lower() in LOG_LEVELS
-    return click.get_current_context().with_resource(Ahead(log_level.upper(), first=first and known, form=log_form))
+    known = told.level in LOG_LEVELS
+    return click.get_current_context().with_resource(Ahead(told.level.upper(), first=first and known, form=told.form))
 
 
 def _require_defaults(*given: object) -> None:
@@ -204,9 +204,6 @@ def serve(
     draft: tuple[str, ...],
     think_tags: str | None,
     spm_infill: bool,
-    otlp_endpoint: str,
-    log_level: str,
-    log_format: str | None,
     **server: Any,
 ) -> int:
     """Serve models over HTTP; the first answers requests that name none.
@@ -214,8 +211,8 @@ def serve(
     MODEL is smollm2 (the default), a path to a .gguf file or a Hugging Face folder, or hf:user/repo[:QUANT or file]; NAME=MODEL gives it
     another name.
     """
-    log_form = log_format or (logs.TEXT if os.isatty(2) else logs.JSON)
-    ahead = _ahead(log_level, log_form, first=not (toy or lazy))
+    told = TellOptions(**{field.name: server.pop(field.name) for field in dataclasses.fields(TellOptions)})
+    ahead = _ahead(told, first=not (toy or lazy))
     from quintet.cli import engines, fleet, net, serve, usage
 
     if toy:
@@ -230,10 +227,7 @@ def serve(
     # An option that is neither one of these nor named above is the server's setting of that name.
     config = ServerConfig(api_keys=api_key, admin_key=admin_key or "", max_body_bytes=body, **server)
     kept = usage.ledger_config(ledger, ledger_full, ledger_keep)
-    ends = drain_timeout, watchdog
-    return serve.serve(
-        serve.ServeOptions(served, config, listen, no_api_key, log_level.lower(), *ends, kept, otlp_endpoint, log_form), ahead
-    )
+    return serve.serve(serve.ServeOptions(served, config, listen, no_api_key, told, drain_timeout, watchdog, kept), ahead)
 
 
 @app.command()
@@ -374,6 +368,6 @@ def check(url: str, *, page: str, key: str | None, model: str, only: tuple[str, 
 
 
 configuration.connect(serve, run, pull, show, usage, *keys.commands.values())
-for _command in (keys, clients.top, clients.bench):
+for _command in (keys, clients.top, clients.bench, clients.evaluate):
     app.add_command(_command)
 app.add_command(configuration.command(serve))

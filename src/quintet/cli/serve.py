@@ -9,13 +9,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from quintet import __version__, logs, machine
+from quintet import __version__, machine
 from quintet.backends.native.front.spawn import Ahead
 from quintet.children import keep_private
 from quintet.cli import engines, exporting, net
 from quintet.cli import fleet as fleets
 from quintet.cli.console import ConsoleReport, OptionError
 from quintet.cli.heart import WATCHDOG_S
+from quintet.cli.telling import TellOptions
 from quintet.config import LOG_LEVELS, LedgerConfig, ServerConfig
 from quintet.engines.entry import Model
 from quintet.errors import shorten
@@ -36,20 +37,16 @@ class ServeOptions:
         drain_timeout: most seconds from SIGTERM until the answers that still run are ended.
         watchdog: see ``Heart``.
         ledger: how to keep one; ``None`` = none is kept.
-        log_form: one of ``logs.FORMS``.
-        otlp: base URL of an OpenTelemetry collector; empty = that of the standard variables, if they name one.
     """
 
     fleet: fleets.FleetOptions
     config: ServerConfig
     listen: net.ListenOptions
     no_api_key: bool
-    log_level: str
+    told: TellOptions
     drain_timeout: float = DRAIN_S
     watchdog: float = WATCHDOG_S
     ledger: LedgerConfig | None = None
-    otlp: str = ""
-    log_form: str = logs.TEXT
 
 
 def serve(options: ServeOptions, ahead: Ahead) -> int:
@@ -62,8 +59,8 @@ def serve(options: ServeOptions, ahead: Ahead) -> int:
         QuintetError: it cannot start, in one clear line.
     """
     config = options.config
-    if options.log_level not in LOG_LEVELS:
-        raise OptionError(f"--log-level must be one of {', '.join(LOG_LEVELS)}, got {options.log_level!r}.")
+    if options.told.level not in LOG_LEVELS:
+        raise OptionError(f"--log-level must be one of {', '.join(LOG_LEVELS)}, got {options.told.level!r}.")
     if config.dialect != ServerConfig().dialect:
         _check_dialect(config.dialect)
     if "" in options.fleet.names:
@@ -86,8 +83,8 @@ def serve(options: ServeOptions, ahead: Ahead) -> int:
         fleet = fleet.begin(ahead)
         from quintet.cli import serving
 
-        serving.log_to_stderr(options.log_level, options.log_form)
-        exports = exporting.check(options.otlp, os.environ)
+        serving.log_to_stderr(options.told.level, options.told.form)
+        exports = exporting.check(options.told.otlp_endpoint, os.environ)
         config = replace(
             config,
             allowed_hosts=net.answered_hosts(given.listeners, options.listen.allowed_host, keyless=keys is None),
@@ -97,8 +94,9 @@ def serve(options: ServeOptions, ahead: Ahead) -> int:
         public = next(one for one in given.listeners if one.name == PUBLIC)
         where = url(public.sock, "http" if tls is None else "https")
         said = banner(fleet, where, access(given.listeners, keys), whole=os.isatty(1), path=public.path)
-        ends = options.drain_timeout, options.watchdog
-        server = serving.Serving(fleet, config, auth, given, tls, most, said, *ends, options.ledger, options.otlp if exports else None)
+        otlp = options.told.otlp_endpoint if exports else None
+        rest = options.drain_timeout, options.watchdog, options.ledger, otlp
+        server = serving.Serving(fleet, config, auth, given, tls, most, said, *rest)
         return server.run()
     finally:
         for one in given.listeners:
