@@ -68,6 +68,7 @@ IMPORTERS = {
     "uvloop": ("cli/",),
     "prometheus_client": ("server/metrics.py", "server/collectors.py", "cli/scrape.py"),
     "huggingface_hub": ("models/hub.py",),
+    "httpx2": ("models/downloads.py",),
     "tokenizers": ("models/folder/tokenizer.py",),
     "sentencepiece": ("models/spm.py",),
     "llguidance": ("guides/matcher.py",),

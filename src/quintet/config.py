@@ -39,6 +39,7 @@ class ServerConfig:
         allowed_hosts: what a request's ``Host`` may name, see ``server/hosts.py``.
         cors_origins: web sites whose pages may send requests, see ``server/cors.py``.
         admin_listener: metrics and administration are only where connections say that they came over the listener ``admin``.
+        salt_secret: what the salts of keys' prefixes are made of; empty = a secret of this process.
     """
 
     api_keys: tuple[str, ...] = ()
@@ -55,6 +56,7 @@ class ServerConfig:
     allowed_hosts: tuple[str, ...] = ("*",)
     cors_origins: tuple[str, ...] = ()
     admin_listener: bool = False
+    salt_secret: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,19 @@ class LedgerConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class PrefixCache:
+    """Where full pages of the KV cache are kept beyond an engine's life.
+
+    Args:
+        folder: of ours alone.
+        limit: most bytes in it.
+    """
+
+    folder: str
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
 class EngineConfig:
     """Read by ``backends/native/front/engine.py``.
 
@@ -83,6 +98,7 @@ class EngineConfig:
         max_waiting: most sequences in the queue; beyond it requests are refused.
         max_sequences: most sequences of one request (prompts × n).
         speculation: draft tokens where few sequences decode; changes no output.
+        prefixes: where prefixes of prompts are kept beside the memory; ``None`` = nowhere.
     """
 
     kv_bytes: int = 1 << 30
@@ -91,6 +107,7 @@ class EngineConfig:
     max_waiting: int = 1024
     max_sequences: int = 1024
     speculation: bool = True
+    prefixes: PrefixCache | None = None
 
     @property
     def running_limit(self) -> int:

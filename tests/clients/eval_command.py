@@ -20,7 +20,8 @@ def accuracy() -> float:
     """Of the model's own scores."""
     answers = [json.loads(line)["answer"] for line in Path("data/facts.jsonl").read_text().splitlines()]
     best = [max(range(len(choices)), key=lambda at: choices[at][0]) for choices in EXPECTED["loglikelihood"][TASK]]
-    return sum(answer == at for answer, at in zip(answers, best, strict=True)) / len(answers)
+    right = [int(answer == at) for answer, at in zip(answers, best, strict=True)]
+    return sum(right) / len(right)
 
 
 @pytest.mark.parametrize("words", [(), ("--url", f"{SERVED}/v1"), ("--url", SERVED, "--concurrent", "1")], ids=["own", "url", "one by one"])

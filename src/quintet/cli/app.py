@@ -128,6 +128,8 @@ app.command_class = configuration.Command
 @_mmproj
 @_pack_cache
 @_pack_size
+@_option("--prefix-cache-dir", type=click.Path(path_type=Path), metavar="FOLDER", help="Keep prefixes of prompts here beyond a restart.")
+@_option("--prefix-cache-size", metavar="SIZE", default="8GiB", help="Most bytes of them; what was not used for longest goes.")
 @_option("--toy", is_flag=True, help="Serve a deterministic toy model that needs no weights.")
 @_offline
 @_option("--timeout", type=click.FloatRange(0), metavar="SECONDS", default=0, help="Most time for one completion; 0 = no limit.")
@@ -186,8 +188,6 @@ def serve(
     kv_cache: str,
     quantize: Quantize,
     mmproj: str,
-    pack_cache: bool,
-    pack_cache_size: str,
     toy: bool,
     offline: bool,
     max_body: str,
@@ -195,9 +195,6 @@ def serve(
     image_longest_edge: int,
     max_choices: int,
     max_waiting: int,
-    ledger: Path | None,
-    ledger_full: str,
-    ledger_keep: str,
     drain_timeout: float,
     watchdog: float,
     speculation: str,
@@ -218,16 +215,18 @@ def serve(
     if toy:
         _require_defaults(models, ctx_size, threads, kv_cache, quantize)
     sizes = ctx_size, threads, engines.parse_size(kv_cache), offline, max_choices, max_waiting
-    tags, packs = engines.parse_tags(think_tags), engines.pack_bytes(pack_cache, pack_cache_size)
-    engine = engines.EngineOptions("", *sizes, tags, spm_infill, speculation == "auto", packs, quantize, image_longest_edge, mmproj)
+    tags, packs = engines.parse_tags(think_tags), engines.pack_bytes(server.pop("pack_cache"), server.pop("pack_cache_size"))
+    kept = engines.prefix_cache(server.pop("prefix_cache_dir"), server.pop("prefix_cache_size"))
+    seeing = image_longest_edge, mmproj
+    engine = engines.EngineOptions("", *sizes, tags, spm_infill, speculation == "auto", packs, quantize, *seeing, prefixes=kept)
     references = (engines.TOY,) if toy else models or ("smollm2",)
     idle, body = fleet.parse_seconds(idle_unload, "--idle-unload"), engines.parse_size(max_body, "--max-body")
     served = fleet.FleetOptions(references, engine, served_model_name, alias, lazy, pin, idle, moderation, allow_image_urls, draft)
     listen = net.ListenOptions(**{field.name: server.pop(field.name) for field in dataclasses.fields(net.ListenOptions)})
+    rows = usage.ledger_config(server.pop("ledger"), server.pop("ledger_full"), server.pop("ledger_keep"))
     # An option that is neither one of these nor named above is the server's setting of that name.
     config = ServerConfig(api_keys=api_key, admin_key=admin_key or "", max_body_bytes=body, **server)
-    kept = usage.ledger_config(ledger, ledger_full, ledger_keep)
-    return serve.serve(serve.ServeOptions(served, config, listen, no_api_key, told, drain_timeout, watchdog, kept), ahead)
+    return serve.serve(serve.ServeOptions(served, config, listen, no_api_key, told, drain_timeout, watchdog, rows), ahead)
 
 
 @app.command()

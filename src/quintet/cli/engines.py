@@ -20,7 +20,7 @@ from quintet.backends.native.worker.load import load_tokenizer, native_loader
 from quintet.cli.console import OptionError
 from quintet.cli.describe import check_context, describe, encoder_bytes, kv_per_token, total
 from quintet.cli.drafts import require_same_tokens
-from quintet.config import EngineConfig, Quantize
+from quintet.config import EngineConfig, PrefixCache, Quantize
 from quintet.errors import ModelError, shorten
 from quintet.executor import FairExecutor
 from quintet.guides.check import GuideCheck
@@ -60,6 +60,7 @@ class EngineOptions:
         pack_bytes: most bytes of kept packed weights; 0 = none are kept.
         quantize: what becomes of float matrices.
         longest_edge: most pixels of the longer edge of images that a model cuts into tiles; 0 = as the model has it.
+        prefixes: see ``EngineConfig``.
         mmproj: file of an image encoder; empty = the model's folder, or a file beside it, if there is one; ``NOTHING`` = none.
         draft: reference of a draft model; empty = there is none.
     """
@@ -79,6 +80,7 @@ class EngineOptions:
     longest_edge: int = 0
     mmproj: str = ""
     draft: str = ""
+    prefixes: PrefixCache | None = None
 
 
 def parse_size(text: str, option: str = "--kv-cache") -> int:
@@ -102,6 +104,16 @@ def pack_bytes(wanted: bool, size: str) -> int:
     """
     most = parse_size(size, "--pack-cache-size")
     return most if wanted else 0
+
+
+def prefix_cache(folder: Path | None, size: str) -> PrefixCache | None:
+    """Of ``--prefix-cache-dir`` and ``--prefix-cache-size``.
+
+    Raises:
+        OptionError: not a size.
+    """
+    most = parse_size(size, "--prefix-cache-size")
+    return PrefixCache(str(folder.absolute()), most) if folder else None
 
 
 def parse_tags(text: str | None) -> tuple[str, str] | None:
@@ -312,6 +324,7 @@ def _config(options: EngineOptions, kv_bytes: int) -> EngineConfig:
         max_waiting=options.max_waiting,
         max_sequences=options.max_choices,
         speculation=options.speculation,
+        prefixes=options.prefixes,
     )
 
 

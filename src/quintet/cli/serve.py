@@ -8,6 +8,7 @@ import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from quintet import __version__, machine
 from quintet.backends.native.front.spawn import Ahead
@@ -20,6 +21,7 @@ from quintet.cli.telling import TellOptions
 from quintet.config import LOG_LEVELS, LedgerConfig, ServerConfig
 from quintet.engines.entry import Model
 from quintet.errors import shorten
+from quintet.keys.salts import lasting_secret
 from quintet.listen import limits
 from quintet.listen.sockets import ADMIN, PUBLIC, Listener, url
 from quintet.models.files import human
@@ -66,6 +68,8 @@ def serve(options: ServeOptions, ahead: Ahead) -> int:
     if "" in options.fleet.names:
         raise OptionError("--served-model-name must not be empty.")
     keep_private()
+    if (prefixes := options.fleet.engine.prefixes) is not None:
+        config = replace(config, salt_secret=_secret_of(Path(prefixes.folder)))
     auth = Auth.of(config, time.monotonic, time.time)
     keys = auth.keys
     Proxies(config.trusted_proxy)  # a mistyped network is told before anything is loaded
@@ -101,6 +105,13 @@ def serve(options: ServeOptions, ahead: Ahead) -> int:
     finally:
         for one in given.listeners:
             one.close()
+
+
+def _secret_of(folder: Path) -> bytes:
+    try:
+        return lasting_secret(folder)
+    except (OSError, ValueError) as error:
+        raise OptionError(f"--prefix-cache-dir cannot be used: {error}") from None
 
 
 def _check_dialect(name: str) -> None:

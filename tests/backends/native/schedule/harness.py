@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -13,11 +13,12 @@ from tests.backends.native.schedule.draft_models import Costs, DraftRunner
 from tests.backends.native.schedule.plain_samplers import PlainSamplers
 
 from quintet.backends.native.core.loader import PAGE
-from quintet.backends.native.core.types import I32, U8, U64, Batch, Samplers
+from quintet.backends.native.core.types import I32, U8, U64, Batch, Runner, Samplers
 from quintet.backends.native.schedule.emit import Emitter
 from quintet.backends.native.schedule.kv import KvCache
 from quintet.backends.native.schedule.pages import BlockTables, PagePool
 from quintet.backends.native.schedule.plan import Kind, Plan
+from quintet.backends.native.schedule.saved import Saved
 from quintet.backends.native.schedule.scheduler import Scheduler
 from quintet.backends.native.schedule.sequence import Sequence as Sample
 from quintet.backends.native.schedule.speculation import Draft, Speculation
@@ -87,6 +88,7 @@ class Simulation:
 
     Args:
         window: of a ``WindowedRunner``; 0 = the toy itself.
+        saved: where its full pages are kept.
         draft: a draft model, which drafts unless there is other ``speculation``.
         costs: what steps take; of the draft model too.
     """
@@ -102,6 +104,7 @@ class Simulation:
         speculation: Speculation | None = None,
         samplers: Samplers = PLAIN,
         window: int = 0,
+        saved: Callable[[Runner], Saved] | None = None,
         draft: DraftRunner | None = None,
         costs: Costs | None = None,
     ) -> None:
@@ -113,7 +116,7 @@ class Simulation:
             min(max_running, batch_tokens), self.runner.context // PAGE if window else min(pages, self.runner.context // PAGE)
         )
         emitter = Emitter(ToyTokenizer().eos_ids)
-        self.kv = KvCache(self.pool, tables, self.runner.row_bytes, window, batch_tokens)
+        self.kv = KvCache(self.pool, tables, self.runner.row_bytes, window, batch_tokens, saved(self.runner) if saved else None)
         self.stepper, self.costs = Stepper(self.runner, tables, samplers), costs or Costs()
         self.drafting = None
         if draft is not None:

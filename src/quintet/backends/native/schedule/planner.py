@@ -20,6 +20,10 @@ from quintet.config import EngineConfig
 _DECODING, _PREFILLING, _DECODE = State.DECODE, State.PREFILL, Kind.DECODE
 
 
+SLICE, ALL = 32, 1 << 30
+"""Pages that are brought back from a disk at a time: while something runs, no more than keep it waiting for some 10 ms."""
+
+
 class Planner:
     """Takes slots, pages and the tokens of a step from who has them, and gives them to whose turn it is."""
 
@@ -31,6 +35,7 @@ class Planner:
         self._batch_tokens = config.batch_tokens
         self._max_running = config.running_limit
         self._stuck: Sequence | None = None  # head of the queue that the last plan had no place for
+        self._coming: Sequence | None = None  # head of the queue whose pages are being brought back
         self.step_budget = StepBudget()
         self.queried = self.found = 0
         """See ``Counts``."""
@@ -42,8 +47,10 @@ class Planner:
         self._make_places()
         self._plan_decodes(plan)
         decodes = len(plan.segments)
+        self._coming = None
         self._admit(plan, now)
-        self._stuck = self._waiting.head()
+        head = self._waiting.head()
+        self._stuck = None if head is self._coming else head
         plan.encoding = self._encoding()
         left = self._batch_tokens - plan.tokens
         hurry = self.step_budget.limit(self._batch_tokens, halved=plan.encoding is not None) - plan.tokens if decodes else left
@@ -141,6 +148,9 @@ class Planner:
             self._fork(seq, group.snapshot.row, plan)
             self._groups.started(group)
             return True
+        if self._kv.restore(seq, SLICE if self._running else ALL):
+            self._coming = seq
+            return False
         matched = self._kv.match(seq)
         if not self._roomy(self._kv.cost(seq, matched)):
             return False

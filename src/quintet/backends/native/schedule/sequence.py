@@ -146,6 +146,7 @@ class Sequence:
         computed: positions whose keys and values lie in its pages.
         published: full pages that were offered to the prefix cache.
         digests: of its full pages, as far as they were needed.
+        restored: what was kept of its first pages is back in the cache.
         grammar, thinking, matcher: what it must conform to and how it may think, if anything, and where it stands in that; made like
             the sampler.
         sampler: made for its first draw, and kept whatever happens to its pages.
@@ -177,6 +178,7 @@ class Sequence:
     published: int = 0
     generated: list[int] = field(default_factory=list)
     digests: list[bytes] = field(default_factory=list)
+    restored: bool = False
     sampler: Sampler | None = field(default=None, repr=False)
     matcher: Matcher | ThinkingBudget | None = field(default=None, repr=False)
     held: U8 | None = field(default=None, repr=False)

@@ -42,6 +42,7 @@ from quintet.backends.native.worker.drafting import Drafting, draft_model, measu
 from quintet.backends.native.worker.encoding import Encoding
 from quintet.backends.native.worker.masks import Filled, Masks
 from quintet.backends.native.worker.parts import REJECTED, run
+from quintet.backends.native.worker.saved_pages import SavedPages, saved_pages
 from quintet.backends.native.worker.step import Stepper
 from quintet.config import EngineConfig
 from quintet.errors import ModelError, Overloaded
@@ -104,6 +105,7 @@ class Worker:
         self._idle = False  # everybody in the batch waits for a mask
         self._steps = self._tokens = self._prefilled = 0
         self._encoding: Encoding | None = None
+        self._saved: SavedPages | None = None
         self._drafting: Drafting | None = None
 
     def run(self) -> None:
@@ -126,6 +128,8 @@ class Worker:
         except Exception as fault:
             _log.exception("the engine died")
             end = Died.of(fault)
+        if self._saved is not None:
+            self._saved.close()
         self._send(end)
 
     def _load(self) -> tuple[Scheduler, Stepper]:
@@ -153,7 +157,8 @@ class Worker:
         if model is not None:
             measure(runner, model.policy.target, self._clock)
         speculation = Speculation(eos_ids, guides.compiler, model) if config.speculation else None
-        kv = KvCache(self._pool, tables, runner.row_bytes, runner.window, config.batch_tokens)
+        self._saved = saved_pages(config.prefixes, runner, loaded.fingerprint)
+        kv = KvCache(self._pool, tables, runner.row_bytes, runner.window, config.batch_tokens, self._saved)
         scheduler = Scheduler(config, kv, Emitter(eos_ids), speculation, self._see(loaded))
         self._tell(scheduler, {})
         step_s = self._try(runner) if self._supervised else 0.0
