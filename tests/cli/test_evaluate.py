@@ -15,6 +15,10 @@ from typing import Any
 
 import pytest
 from tests.e2e.test_serve_command import PATIENCE_S, served
+from tests.support.command import command
+
+from quintet.cli.console import OptionError
+from quintet.cli.evaluate import EvalOptions, arguments
 
 HARNESS = """#!{python}
 import json, os, sys, urllib.request
@@ -98,8 +102,9 @@ def test_the_exit_status_is_lm_evals_and_failed_results_are_not_kept(path: str, 
     assert not (tmp_path / "out.json").exists()
 
 
-def test_without_lm_eval_it_says_what_to_install() -> None:
-    run = evaluate("toy", "task", PATH="/nowhere")
+def test_without_lm_eval_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    run = command("eval", "toy", "task")
     assert (run.returncode, run.stdout) == (1, "")
     assert "pip install 'quintet[eval]'" in run.stderr and run.stderr.count("\n") == 1
 
@@ -110,7 +115,7 @@ def test_a_model_that_cannot_be_served_is_told_by_the_server(path: str) -> None:
     assert "no-such.gguf" in run.stderr and run.stderr.endswith("error: the server for the evaluation did not come up.\n")
 
 
-def test_a_name_that_would_be_two_arguments_is_refused(path: str) -> None:
-    with served("--toy") as one:
-        run = evaluate("a,b", "task", "--url", one.url, PATH=path)
-    assert run.returncode == 1 and "no name with a comma or an equals sign, got 'a,b'" in run.stderr
+def test_a_name_that_would_be_two_arguments_is_refused() -> None:
+    options = EvalOptions("a,b", ("task",), "http://x", "", "", 1, None, None, None, None, offline=False)
+    with pytest.raises(OptionError, match="no name with a comma or an equals sign, got 'a,b'"):
+        arguments(options, "a,b", "http://x/v1/completions", None)
