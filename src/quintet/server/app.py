@@ -111,7 +111,6 @@ class App:
 
         self._kept = Kept(config.batches, Lines(for_nobody, self._auth, source), config.max_body_bytes, source.now)
         once = Once(config.max_body_bytes, source.clock, gate)
-        fim = CompletionApi("Mistral", FimCompletion())
         tokens, llama = Tokens(models, config.max_body_bytes, executor), Properties(models)
         admins = Admin(registry, models, self._auth, config)
         self._hosts, self._cors = Hosts(config.allowed_hosts), Cors(config.cors_origins)
@@ -122,10 +121,7 @@ class App:
         inside = {"/metrics": probes.metrics, "/health/models": probes.models, "/load": probes.load}
         warming = frozenset(name for name, provider in PROVIDERS.items() if provider.warming)
         resources = {
-            "/completions": Route("/completions", {"POST": once.of(completions)}),
-            "/infill": Route("/infill", {"POST": once.of(Other.llama(completions, Infill()))}),
-            "/completion": Route("/completion", {"POST": once.of(Other.llama(completions, Completion()))}),
-            "/fim/completions": Route("/fim/completions", {"POST": once.of(Other(completions, fim, fim_error))}),
+            **_completing(completions, once),
             "/props": Route("/props", {"GET": llama.props}),
             "/slots": Route("/slots", {"GET": llama.slots}),
             **batch_routes(self._kept, source, config, once),
@@ -252,6 +248,18 @@ async def _handle(call: Call) -> None:
     if route is None or not (route.dialects is None or call.provider.name in route.dialects):
         raise NotFound("There is nothing at this path; completions are at POST /v1/completions.")
     await route.endpoint(call.http.method)(call)
+
+
+def _completing(completions: Completions, once: Once) -> dict[str, Route]:
+    """The routes of completions, in the dialects' shape and in others'."""
+    endpoints = {
+        "/completions": completions,
+        "/infill": Other.llama(completions, Infill()),
+        "/completion": Other.llama(completions, Completion()),
+        "/fim/completions": Other(completions, CompletionApi("Mistral", FimCompletion()), fim_error),
+    }
+    assert endpoints.keys() == TRACED
+    return {path: Route(path, {"POST": once.of(endpoint)}) for path, endpoint in endpoints.items()}
 
 
 def _router(plain: Mapping[str, Endpoint], resources: Mapping[str, Route], config: ServerConfig) -> Router:
