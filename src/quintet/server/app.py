@@ -252,7 +252,7 @@ async def _handle(call: Call) -> None:
 
 def _completing(completions: Completions, once: Once) -> dict[str, Route]:
     """The routes of completions, in the dialects' shape and in others'."""
-    endpoints = {
+    endpoints: dict[str, Endpoint] = {
         "/completions": completions,
         "/infill": Other.llama(completions, Infill()),
         "/completion": Other.llama(completions, Completion()),
