@@ -24,6 +24,7 @@
 # make test-fuzz       100,000 hostile requests per dialect, and schemathesis over its OpenAPI document (15 minutes)
 # make test-sampling   over 10,000 random cases of sampling against its numpy twin (2 minutes)
 # make test-schemas    2,000 random JSON schemas, each generated to the end on the bundled model (10 minutes)
+# make test-vllm      Quintet over the real vLLM, in an environment that pip makes in .venv-vllm (15 minutes; 400 MB to fetch)
 # make test-kills      300 kills, crashes and stops of the engine's process under load (5 minutes)
 # make test-ledger     the server killed 100 times under load, its ledger's writer at 500 points (10 minutes)
 # make test-observability  a server under load, scraped by Prometheus: every query of the dashboard gives something (1 minute; prometheus)
@@ -41,7 +42,7 @@ STAMPS := $(VENV)/stamps
 NATIVE := CMakeLists.txt csrc/CMakeLists.txt $(wildcard csrc/*.cpp csrc/*.h csrc/*/*.cpp csrc/*/*.h)
 
 .PHONY: serve setup test check support faults conformance diagrams bench bench-serve clean metrics test-observability
-.PHONY: test-clients test-conformance test-fuzz test-sampling test-schemas test-kills test-ledger test-cancels test-repeats test-simulation sanitize test-emulated neon
+.PHONY: test-vllm test-clients test-conformance test-fuzz test-sampling test-schemas test-kills test-ledger test-cancels test-repeats test-simulation sanitize test-emulated neon
 .DEFAULT_GOAL := serve
 .DELETE_ON_ERROR:
 # Stamps of one set-up build on each other, so a parallel make must not run ahead.
@@ -75,6 +76,20 @@ nightly: setup
 
 test-sampling: setup
 	@QUINTET_SAMPLING_CASES=70 $(BIN)/python -m pytest --timeout 1800 tests/backends/native/core/test_sampling_twin.py $(ARGS)
+
+VLLM := .venv-vllm/bin
+
+test-vllm: setup .venv-vllm/done
+	@$(VLLM)/python -m tests.vllm.models build/vllm-models
+	@QUINTET_VLLM_MODELS=$(abspath build/vllm-models) $(VLLM)/python -m pytest -W default --timeout 7200 tests/vllm $(ARGS)
+
+.venv-vllm/done: tests/vllm/requirements.txt $(NATIVE) pyproject.toml
+	@$(PYTHON) -m venv .venv-vllm
+	@$(VLLM)/pip install -q --disable-pip-version-check -r $<
+	@$(VLLM)/pip uninstall -q -y torchvision torchaudio torchcodec
+	@$(VLLM)/pip install -q --disable-pip-version-check --no-deps 'llguidance>=1.9'
+	@$(VLLM)/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -C build-dir=build/vllm -e .
+	@touch $@
 
 test-schemas: setup
 	@QUINTET_SCHEMAS=2000 $(BIN)/python -m pytest --timeout 3600 tests/e2e/test_random_schemas.py $(ARGS)
