@@ -21,7 +21,7 @@ from quintet.config import EngineConfig, VllmConfig
 from quintet.events import TokenEvent
 from quintet.inputs.sequence import Prepared
 
-OPTIONS = VllmConfig(dtype="float32", kv_bytes=64 << 20, vllm_arg=("enforce_eager=true", "block_size=16"))
+OPTIONS = VllmConfig(dtype="float32", kv_bytes=64 << 20, vllm_arg=("enforce_eager=true", "block_size=32"))
 CONFIG = EngineConfig(max_running=8, max_waiting=200, max_sequences=12)
 START_S = 600.0
 T = TypeVar("T")

@@ -84,7 +84,9 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
         code = self.process.poll()
-        with contextlib.suppress(ProcessLookupError):  # with what it started: it leads a group of its own
+        with contextlib.suppress(
+            ProcessLookupError, PermissionError
+        ):  # it leads a group of its own; the latter if all of it is dead, on a Mac
             os.killpg(self.process.pid, signal.SIGKILL)
         self._reap()
         return "" if code is None else f" with exit code {code}" if code >= 0 else f" by {signal.Signals(-code).name}"
