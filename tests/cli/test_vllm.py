@@ -104,7 +104,7 @@ def test_an_option_that_vllm_has_nothing_for_is_refused(known: Path, option: str
 def test_an_option_of_vllms_is_refused_for_the_native_engine(gguf: Path, option: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for engine in ("auto", "native"):
         with pytest.raises(OptionError, match=f"--{option.replace('_', '-')} is nothing to the native engine"):
-            planned(gguf, engine, True, monkeypatch, given=(option,))  # type: ignore[arg-type]
+            planned(gguf, engine, True, monkeypatch, given=(option,))
 
 
 def test_vllm_gets_its_options_and_a_kv_cache_if_one_was_asked_for(known: Path, monkeypatch: pytest.MonkeyPatch) -> None:
