@@ -122,9 +122,8 @@ def _class(*, v2: bool) -> str:
 
 
 def _params(asked: Asked) -> Any:
-    from vllm.sampling_params import RequestOutputKind
-
     from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
 
     return SamplingParams(
         temperature=0.0,
@@ -192,7 +191,6 @@ def _recorder(stepped: Callable[[Step], None]) -> Any:
 def _fingerprint(folder: Path, vllm: Any) -> str:
     """Equal ones mean the same files, build and way to compute; whether then bytes are equal is vLLM's to promise."""
     import torch
-
     from vllm import __version__ as version
 
     hashed = hashlib.blake2b(digest_size=8)
