@@ -1,4 +1,4 @@
-"""What choosing costs in vLLM's workers: processor time of a batch's choices, for vocabularies of some sizes. ``python -m bench.parts.choosing``.
+"""Processor time of a batch's choices in vLLM's workers, for vocabularies of some sizes: ``python -m bench.parts.choosing``.
 
 The rows are chosen as there, on one thread, from logits that nobody looked at before. Processor time, so that a busy machine matters less.
 """
