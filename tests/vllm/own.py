@@ -8,6 +8,9 @@ from __future__ import annotations
 import json
 import sys
 
+MARK = "@ "
+"""Begins the line that is the answer: vLLM prints there too."""
+
 
 def main() -> None:
     from vllm import LLM, SamplingParams
@@ -21,7 +24,7 @@ def main() -> None:
     scores = []
     for one, ids in zip(engine.generate(prompts, scored, use_tqdm=False), asked["prompts"], strict=True):
         scores.append([row[token].logprob for row, token in zip(one.prompt_logprobs[1:], ids[1:], strict=True)])
-    print(json.dumps({"texts": texts, "scores": scores}))
+    print(MARK + json.dumps({"texts": texts, "scores": scores}))
 
 
 if __name__ == "__main__":
