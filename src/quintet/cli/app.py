@@ -11,6 +11,7 @@ import click
 
 from quintet import __version__
 from quintet.cli import clients, configuration
+from quintet.cli.completion import completion
 from quintet.cli.keys import keys
 from quintet.config import LOG_LEVELS, MAX_LOGPROBS, Quantize, ServerConfig
 
@@ -364,6 +365,6 @@ def check(url: str, *, page: str, key: str | None, model: str, only: tuple[str, 
 
 
 configuration.connect(serve, run, pull, show, usage, *keys.commands.values())
-for _command in (keys, clients.top, clients.bench):
+for _command in (keys, clients.top, clients.bench, completion):
     app.add_command(_command)
 app.add_command(configuration.command(serve))
