@@ -61,7 +61,8 @@ def main(arguments: list[str]) -> None:
     wanted = [*extra["build-system"]["requires"], *extra["project"]["optional-dependencies"]["dev"], "cmake", "ninja"]
     tools.write_text("\n".join(wanted) + "\n", encoding="utf-8")
     run(uv, "pip", "install", "--quiet", "--constraint", lowest, "--requirement", lowest, "--requirement", tools)
-    run(uv, "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--editable", ROOT)
+    native = f"build-dir={HOME / 'native'}"  # not where the everyday build lies
+    run(uv, "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--config-setting", native, "--editable", ROOT)
     run(python, "-m", "pytest", "-q", *(arguments or QUICK))
 
 

@@ -47,6 +47,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     f"{NATIVE}.draft": {f"{NATIVE}.draft", "guides"},
     f"{NATIVE}.core": {f"{NATIVE}.core", "inputs.tokenizer", "inputs.images.layout", "models.spec", "models.vision"},
     NATIVE: set(),
+    "backends.vllm": {"backends.vllm", *(f"{NATIVE}.{room}" for room in ("worker", "schedule", "wire", "draft", "core"))}
+    | {"backends.base", "inputs", "guides", "models", "children", "logs"},
     "backends": set(),
     **{value: set() for value in VALUES},
     "logs": set(),
@@ -77,10 +79,13 @@ IMPORTERS = {
         "dialects/",
         "server/",
         "backends/native/wire/",
+        "backends/vllm/wire.py",
         "backends/native/worker/pack_directory.py",
         *(f"{name}.py" for name in VALUES),
     ),
     "numpy": ("backends/", "guides/"),
+    "torch": ("backends/vllm/core.py", "backends/vllm/v1.py", "backends/vllm/v2.py"),
+    "vllm": ("backends/vllm/core.py", "backends/vllm/v1.py", "backends/vllm/v2.py"),
     "PIL": ("inputs/images/decode.py",),
 }
 """Foreign library -> where in ``quintet`` it may be imported. A library not named here may be imported nowhere."""

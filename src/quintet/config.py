@@ -14,6 +14,9 @@ Quantize = Literal["q8", "q4", "none"]
 Reduction = Quantize | Literal["least"]
 """What becomes of a matrix in memory: as above, or 4 bits of whatever would take more."""
 
+EngineName = Literal["auto", "native", "vllm"]
+"""What computes; ``auto`` = the native core where it knows the model."""
+
 LOG_LEVELS = ("error", "warning", "info", "debug")
 
 MAX_LOGPROBS = 2_000_000
@@ -72,6 +75,26 @@ class LedgerConfig:
     file: Path
     serve_when_full: bool = False
     keep: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class VllmConfig:
+    """Read by ``backends/vllm``; the names are those of vLLM's own options.
+
+    Args:
+        dtype, quantization: empty = as the model has it.
+        gpu_memory_utilization: share of a device's memory for weights and KV cache; 0 = vLLM's default.
+        kv_bytes: of the KV cache; 0 = what the share leaves.
+        vllm_arg: any other option, ``NAME=VALUE``, the value in JSON or as text.
+    """
+
+    dtype: str = ""
+    quantization: str = ""
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    gpu_memory_utilization: float = 0.0
+    kv_bytes: int = 0
+    vllm_arg: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 import click
 
 from quintet import __version__
-from quintet.cli import clients, configuration
+from quintet.cli import clients, configuration, vllm
 from quintet.cli.completion import completion
 from quintet.cli.keys import keys
-from quintet.config import LOG_LEVELS, MAX_LOGPROBS, Quantize, ServerConfig
+from quintet.config import LOG_LEVELS, MAX_LOGPROBS, EngineName, Quantize, ServerConfig
 
 if TYPE_CHECKING:
     from quintet.backends.native.front.spawn import Ahead
@@ -168,6 +168,7 @@ app.command_class = configuration.Command
 @_option("--think-tags", metavar="START,END", help="What the model writes around its thinking; by default what its file tells.")
 @_option("--spm-infill", is_flag=True, help="Fill in the middle with the suffix before the prefix, which some models prefer.")
 @_option("--log-level", default="info", help="error, warning, info or debug.")
+@vllm.options
 @configuration.option
 def serve(
     models: tuple[str, ...],
@@ -200,14 +201,14 @@ def serve(
     think_tags: str | None,
     spm_infill: bool,
     log_level: str,
+    engine: EngineName,
     **server: Any,
 ) -> int:
     """Serve models over HTTP; the first answers requests that name none.
 
-    MODEL is smollm2 (the default), a path to a .gguf file or a Hugging Face folder, or hf:user/repo[:QUANT or file]; NAME=MODEL gives it
-    another name.
+    MODEL is smollm2 (default), a path to a .gguf file or a Hugging Face folder, or hf:user/repo[:QUANT or file]; NAME=MODEL names it.
     """
-    ahead = _ahead(log_level, first=not (toy or lazy))
+    ahead = _ahead(log_level, first=not (toy or lazy or engine == "vllm"))
     from quintet.cli import engines, fleet, net, serve, usage
 
     if toy:
@@ -215,11 +216,11 @@ def serve(
     sizes = ctx_size, threads, engines.parse_size(kv_cache), offline, max_choices, max_waiting
     tags, packs = engines.parse_tags(think_tags), engines.pack_bytes(server.pop("pack_cache"), server.pop("pack_cache_size"))
     kept = engines.prefix_cache(server.pop("prefix_cache_dir"), server.pop("prefix_cache_size"))
-    seeing = image_longest_edge, mmproj
-    engine = engines.EngineOptions("", *sizes, tags, spm_infill, speculation == "auto", packs, quantize, *seeing, prefixes=kept)
-    references = (engines.TOY,) if toy else models or ("smollm2",)
+    drafts, files = speculation == "auto", (packs, quantize, image_longest_edge, mmproj)
+    asked = engines.EngineOptions("", *sizes, tags, spm_infill, drafts, *files, "", kept, engine, *vllm.take(server))
     idle, body = fleet.parse_seconds(idle_unload, "--idle-unload"), engines.parse_size(max_body, "--max-body")
-    served = fleet.FleetOptions(references, engine, served_model_name, alias, lazy, pin, idle, moderation, allow_image_urls, draft)
+    references = (engines.TOY,) if toy else models or ("smollm2",)
+    served = fleet.FleetOptions(references, asked, served_model_name, alias, lazy, pin, idle, moderation, allow_image_urls, draft)
     listen = net.ListenOptions(**{field.name: server.pop(field.name) for field in dataclasses.fields(net.ListenOptions)})
     rows = usage.ledger_config(server.pop("ledger"), server.pop("ledger_full"), server.pop("ledger_keep"))
     # An option that is neither one of these nor named above is the server's setting of that name.

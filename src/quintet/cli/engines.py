@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from quintet import machine
@@ -15,12 +15,14 @@ from quintet.backends.native.core.loader import PAGE, Loader, PackCache, longest
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.front.process import ProcessLink
 from quintet.backends.native.front.spawn import Ahead
-from quintet.backends.native.wire.messages import ModelSource
+from quintet.backends.native.wire.messages import ModelSource, VllmSource
 from quintet.backends.native.worker.load import load_tokenizer, native_loader
+from quintet.backends.vllm import arguments
+from quintet.cli import vllm
 from quintet.cli.console import OptionError
 from quintet.cli.describe import check_context, describe, encoder_bytes, kv_per_token, total
 from quintet.cli.drafts import require_same_tokens
-from quintet.config import EngineConfig, PrefixCache, Quantize
+from quintet.config import EngineConfig, EngineName, PrefixCache, Quantize, VllmConfig
 from quintet.errors import ModelError, shorten
 from quintet.executor import FairExecutor
 from quintet.guides.check import GuideCheck
@@ -63,6 +65,9 @@ class EngineOptions:
         prefixes: see ``EngineConfig``.
         mmproj: file of an image encoder; empty = the model's folder, or a file beside it, if there is one; ``NOTHING`` = none.
         draft: reference of a draft model; empty = there is none.
+        engine: what computes; ``auto`` = the native core where it knows the model, else vLLM where it is installed.
+        vllm: for vLLM.
+        given: options of one engine alone that the user gave.
     """
 
     model: str
@@ -81,6 +86,9 @@ class EngineOptions:
     mmproj: str = ""
     draft: str = ""
     prefixes: PrefixCache | None = None
+    engine: EngineName = "native"
+    vllm: VllmConfig = field(default_factory=VllmConfig)
+    given: tuple[str, ...] = ()
 
 
 def parse_size(text: str, option: str = "--kv-cache") -> int:
@@ -166,8 +174,9 @@ class Plan:
         isa: instruction set of the compute kernels.
         kv_tokens: tokens that the KV cache holds, of the model and of its draft model alike.
         think_tags, suffix_first, longest_edge: see ``EngineOptions``.
-        weights: bytes in memory, of all that is loaded.
+        weights: bytes in memory, of all that is loaded; of vLLM's 0, for they may be in a device's.
         draft: the draft model's name; empty = there is none.
+        vllm: what vLLM loads; ``None`` = the native core computes.
     """
 
     name: str
@@ -184,6 +193,7 @@ class Plan:
     suffix_first: bool = False
     longest_edge: int = 0
     draft: str = ""
+    vllm: VllmSource | None = None
 
     def start(self) -> Engine:
         """Begin to load the model in a thread of this process; call it on the event loop that will use the engine."""
@@ -199,8 +209,13 @@ class Plan:
         links[0].begin(ahead)
         return lambda: Engine(links.pop() if links else self._link(), self.config)
 
+    @property
+    def mapped(self) -> bool:
+        """Its weights take no memory that others could not have."""
+        return self.vllm is not None or self.source.packs is not None
+
     def _link(self) -> ProcessLink:
-        return ProcessLink(self.source, self.tokenizer, self.config)
+        return ProcessLink(self.vllm or self.source, self.tokenizer, self.config)
 
     def preparer(self, engine: Backend, guides: GuideCheck, executor: FairExecutor, images: ImageReader) -> Preparer:
         """What prepares the requests of such an engine."""
@@ -208,6 +223,8 @@ class Plan:
 
     def _loader(self) -> Loader[Tokenizer]:
         of = self.source
+        if self.vllm is not None:
+            raise ModelError(f"{self.name}: vLLM runs in a process of its own, and this command has none: use quintet serve.")
         if of.path:
             settings = of.threads, of.context, of.name, of.isa, of.packs, of.quantize
             vision, draft = (Path(path) if path else None for path in (of.vision, of.draft))
@@ -220,7 +237,7 @@ class Plan:
         """The model's, from its file."""
         tags = self.think_tags
         if self.source.path:
-            return load_tokenizer(Path(self.source.path), tags)
+            return load_tokenizer(Path(self.source.path), tags, any_model=self.vllm is not None)
         from quintet.backends import toy
 
         return toy.ToyTokenizer(tags)
@@ -241,6 +258,8 @@ def plan(options: EngineOptions, report: Report) -> Plan:
     if options.kv_bytes > machine.memory_total():
         raise OptionError(f"--kv-cache of {human(options.kv_bytes)} is more than {memory_words()}.")
     model = store.resolve(options.model, report, offline=options.offline)
+    if vllm.computes(options.engine, model, options.given, report):
+        return _vllm(options, model)
     file = open_model(model.path)
     about = describe(file, options.quantize)
     if told := words(file.tensors, options.quantize):
@@ -282,6 +301,18 @@ def find_draft(model: StoredModel, reference: str, report: Report, *, offline: b
     file = open_model(draft.path)
     require_same_tokens(model, draft)
     return Draft(draft, total(least(file.tensors)), kv_per_token(file.spec))
+
+
+def _vllm(options: EngineOptions, model: StoredModel) -> Plan:
+    arguments.given(options.vllm.vllm_arg)  # a wrong one is told before anything is loaded
+    full = vllm.context(model.path)
+    kv_bytes = options.kv_bytes if "kv_cache" in options.given else 0
+    asked = replace(options.vllm, kv_bytes=kv_bytes)
+    source = VllmSource(str(model.path), model.name, check_context(options.ctx_size, full or options.ctx_size), asked)
+    config, sizes = _config(options, kv_bytes), (options.ctx_size or full, full, "", 0, 0)
+    here = ModelSource(str(model.path), 0, source.context, model.name)
+    own = options.think_tags, 0, options.suffix_first, options.longest_edge
+    return Plan(model.name, asked.dtype, *sizes, here, config, *own, vllm=source)
 
 
 def _vision(options: EngineOptions, model: Path, hidden: int, report: Report) -> tuple[str, int]:

@@ -118,7 +118,7 @@ def plan(options: FleetOptions, report: Report) -> Fleet:
             one.config.kv_bytes,
             lazy=options.lazy and first not in pinned,
             pinned=first in pinned,
-            mapped=one.source.packs is not None,
+            mapped=one.mapped,
             preparer=one.preparer,
             moderation=roles.get(first),
         )

@@ -135,9 +135,9 @@ def banner(fleet: fleets.Fleet, url: str, access: str, *, whole: bool, path: str
     models = [_model(plan, model) for plan, model in zip(fleet.plans, fleet.models, strict=True)]
     quota, limit = machine.cpu_quota(), machine.memory_limit()
     share = f" (a container with the time of {quota:g} CPUs)" if quota is not None else ""
-    computing = f"{fleet.plans[0].isa}, {threads} thread{'s' if threads > 1 else ''}{share}"
+    computing = f"{fleet.plans[0].isa}, {threads} thread{'s' if threads > 1 else ''}{share}" if threads else "vLLM"
     of = f" (a container with {human(limit)})" if limit is not None else ""
-    cache = " + ".join(f"{human(plan.config.kv_bytes)} for {plan.kv_tokens} tokens" for plan in fleet.plans) + of
+    cache = " + ".join(map(_cache, fleet.plans)) + of
     on, over = (f" on {path}", f"--unix-socket {shlex.quote(path)} ") if path else ("", "")
     if not whole:
         return f"quintet {__version__}: {', '.join(models)} at {url}/v1{on}, {computing}, KV cache {cache}, {access}\n"
@@ -148,7 +148,7 @@ def banner(fleet: fleets.Fleet, url: str, access: str, *, whole: bool, path: str
   Quintet {__version__}   {url}/v1{on}
 
   model    {listed}
-  engine   native, {computing}
+  engine   {"native, " if threads else ""}{computing}
   memory   KV cache {cache}
   access   {access}
 
@@ -157,6 +157,11 @@ def banner(fleet: fleets.Fleet, url: str, access: str, *, whole: bool, path: str
 
   Ctrl-C stops.
 """
+
+
+def _cache(plan: engines.Plan) -> str:
+    size = human(plan.config.kv_bytes) if plan.config.kv_bytes else "as vLLM has it"
+    return f"{size} for {plan.kv_tokens} tokens" if plan.kv_tokens else size
 
 
 def _model(plan: engines.Plan, model: Model) -> str:

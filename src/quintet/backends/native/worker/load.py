@@ -13,11 +13,12 @@ from quintet.models.gguf import read_metadata
 from quintet.models.tokenizer import build_tokenizer
 
 
-def load_tokenizer(path: Path, think: tuple[str, str] | None = None) -> Tokenizer:
+def load_tokenizer(path: Path, think: tuple[str, str] | None = None, *, any_model: bool = False) -> Tokenizer:
     """The tokenizer alone.
 
     Args:
         think: see ``build_tokenizer``.
+        any_model: of a folder of a model that the native core need not know.
 
     Raises:
         ModelError: the file is unusable, or asks for a tokenizer that is not implemented.
@@ -25,7 +26,7 @@ def load_tokenizer(path: Path, think: tuple[str, str] | None = None) -> Tokenize
     if path.is_dir():
         from quintet.models.folder.tokenizer import build_folder_tokenizer  # brings the library, which files do not need
 
-        return build_folder_tokenizer(path, think)
+        return build_folder_tokenizer(path, think, any_model=any_model)
     return build_tokenizer(read_metadata(path), think)
 
 
