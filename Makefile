@@ -8,6 +8,7 @@
 # make metrics         write docs/observability.md's table of metrics anew
 # make diagrams        write the diagram of a sequence's states anew
 # make lock            write requirements.lock anew, and the image's: newest versions, with their hashes; needs the network
+# make docs            the docs as a site, in build/docs/site; strict, and with nothing from another host
 # make man             write the man page anew
 # make audit           known vulnerabilities of what is locked; needs the network
 # make bench           set up, then the measurements                            (make bench ARGS="...")
@@ -136,7 +137,7 @@ test-packaging: setup
 	@build/packaging/bin/python -m pip install --quiet --disable-pip-version-check $(PACKAGING_TOOLS)
 	@QUINTET_TEST_PACKAGING=1 $(BIN)/python -m pytest --timeout 600 tests/packaging $(ARGS)
 
-.PHONY: test-wheel test-lowest test-packaging man
+.PHONY: test-wheel test-lowest test-packaging man docs
 
 check: $(STAMPS)/build
 	@$(BIN)/ruff check .
@@ -164,6 +165,12 @@ metrics: setup
 # The diagram of a sequence's states, from the scheduler's table.
 diagrams: setup
 	@$(BIN)/python scripts/states.py
+
+docs: setup
+	@test -x build/docs/venv/bin/python || $(PYTHON) -m venv build/docs/venv
+	@build/docs/venv/bin/python -m pip install --quiet --disable-pip-version-check mkdocs-material==9.8.1
+	@NO_MKDOCS_2_WARNING=1 build/docs/venv/bin/mkdocs --quiet build --strict $(ARGS)
+	@echo "build/docs/site/index.html"
 
 # packaging/man/quintet.1, from the commands and their help.
 man: setup
