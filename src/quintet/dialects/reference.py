@@ -26,13 +26,13 @@ EXAMPLES: Mapping[str, Any] = {
     **dict.fromkeys(("json", "schema", "json_schema", "guided_json"), _SCHEMA),
     **dict.fromkeys(("grammar", "guided_grammar"), _GRAMMAR),
     **dict.fromkeys(("regex", "guided_regex"), " (red|blue)"),
-    **dict.fromkeys(("choice", "guided_choice"), [" red", " blue"]),
+    **{key: [" red", " blue"] for key in ("choice", "guided_choice")},
 }
 """Values that show what a field does, by its name or the last part of it; for the others ``example`` finds one that is allowed."""
 _STREAM = {"stream": True}
 _OBJECT = {"response_format": {"type": "json_object"}}
 COMPANIONS: Mapping[str, Mapping[str, Any]] = {
-    **dict.fromkeys(("stream_options", "stream_options.include_usage"), {**_STREAM, "stream_options": {"include_usage": True}}),
+    **{key: {**_STREAM, "stream_options": {"include_usage": True}} for key in ("stream_options", "stream_options.include_usage")},
     "stream_options.include_obfuscation": _STREAM,
     "stream_options.continuous_usage_stats": {**_STREAM, "stream_options": {"include_usage": True}},
     **dict.fromkeys(("response_format", "response_format.type"), _OBJECT),
@@ -44,7 +44,7 @@ COMPANIONS: Mapping[str, Mapping[str, Any]] = {
     "top_logprobs": {"logprobs": True},
     "early_stopping": {"use_beam_search": True},
     "max_completion_tokens": {"max_tokens": None},
-    **dict.fromkeys(("thinking", "thinking.type", "thinking.budget_tokens"), {"thinking": {"type": "disabled"}}),
+    **{key: {"thinking": {"type": "disabled"}} for key in ("thinking", "thinking.type", "thinking.budget_tokens")},
     "images": {"prompt": "<image> shows"},
 }
 """What else a request with a field needs; where both have a value, this one counts."""
