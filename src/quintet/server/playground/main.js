@@ -7,10 +7,13 @@ import { keep, kept } from "./kept.js";
 import { Panels } from "./panels.js";
 import { key, dialect, models } from "./server.js";
 import { store, useStore } from "./store.js";
+import { Surprise } from "./surprise.js";
 import { Write } from "./write.js";
+import { Compare } from "./compare.js";
+import { Fill } from "./fill.js";
 
 const DIALECTS = { openai: "OpenAI", fireworks: "Fireworks", together: "Together", cerebras: "Cerebras", novita: "Novita" };
-const VIEWS = { write: ["Write", Write] };
+const VIEWS = { write: ["Write", Write], surprise: ["Surprise", Surprise], compare: ["Compare", Compare], fill: ["Fill", Fill] };
 
 async function connect() {
   try {
