@@ -45,7 +45,12 @@ export function Alternatives({ token, span, focus, close, ask, choose }) {
     ask(stopping.signal).then(setFound, (error) => error.name !== "AbortError" && setFailed(error.message));
     return () => stopping.abort();
   }, [token]);
-  useLayoutEffect(() => place(box.current, span), [token, found]);
+  useLayoutEffect(() => {
+    const again = () => place(box.current, span);
+    again();
+    document.addEventListener("scroll", again, true);
+    return () => document.removeEventListener("scroll", again, true);
+  }, [span, found]);
   useEffect(() => {
     if (focus && found) box.current.querySelector("button.chosen, button")?.focus();
   }, [found, focus]);

@@ -1,8 +1,8 @@
-// The request that Complete would send now, to be run elsewhere.
+// The request that the view would send now, to be run elsewhere.
 
 import { html, useEffect, useState } from "./vendor/htm-preact.js";
-import { chosen, drawable, prompt } from "./request.js";
-import { key } from "./server.js";
+import { chosen, drawable, prompt, scoring } from "./request.js";
+import { dialect, key } from "./server.js";
 import { curl, python } from "./sdks.js";
 import { useStore } from "./store.js";
 import { locate, path, textOf, tokensOf } from "./tree.js";
@@ -10,29 +10,28 @@ import { locate, path, textOf, tokensOf } from "./tree.js";
 const AFTER_MS = 150;
 
 export function Code() {
-  const { tree, caret, controls, fields, model } = useStore((state) => state);
+  const state = useStore((all) => all);
   const [whole, setWhole] = useState(false);
   const [form, setForm] = useState("curl");
-  const [body, setBody] = useState(null);
+  const [asked, setAsked] = useState(null); // {fields, bodies}
   const [copied, setCopied] = useState(false);
+  const { view, tree, caret, controls, fields, model, pasted, gap, compared } = state;
   useEffect(() => {
     if (!fields) return () => {};
     let wanted = true;
     const make = async () => {
-      const upTo = before(tree, caret);
-      const base = { model, prompt: whole ? await prompt(fields, model, upTo, path(tree).map((node) => node.model)) : textOf(upTo), ...chosen(fields, controls) };
-      const made = whole ? drawable(fields, base, tree.nodes[tree.current].seed ?? 0) : base;
-      if (wanted) setBody(made);
+      const made = await REQUESTS[view](state, whole);
+      if (wanted) setAsked(made);
     };
-    const timer = setTimeout(() => make().catch(() => wanted && setBody(null)), AFTER_MS);
+    const timer = setTimeout(() => make().catch(() => wanted && setAsked(null)), AFTER_MS);
     return () => {
       wanted = false;
       clearTimeout(timer);
     };
-  }, [tree, caret, controls, fields, model, whole]);
-  if (!fields || !body) return html`<p class="hint">…</p>`;
+  }, [view, tree, caret, controls, fields, model, pasted, gap, compared, whole]);
+  if (!asked) return html`<p class="hint">…</p>`;
   const root = new URL(".", document.baseURI).href.replace(/\/$/, "");
-  const text = (form === "curl" ? curl : python)(fields, root, body, Boolean(key.get()));
+  const text = asked.bodies.map((body) => (form === "curl" ? curl : python)(asked.fields, root, body, Boolean(key.get()))).join("\n\n");
   const copy = async () => {
     await navigator.clipboard.writeText(text);
     setCopied(true);
@@ -44,9 +43,31 @@ export function Code() {
       <button class="quiet" onClick=${copy}>${copied ? "Copied" : "Copy"}</button></div>
     <label class="row check"><input type="checkbox" checked=${whole} onChange=${(event) => setWhole(event.target.checked)} /> with all that the page itself asks for</label>
     <pre tabindex="0" aria-label="Code"><code>${text}</code></pre>
-    <p class="hint">${whole ? "As the page sends it: ids where tokens were drawn, log-probabilities, a stream, and the seed of the branch shown." : "The text up to the cursor and the controls that are set, in the dialect chosen at the top."}</p>
+    <p class="hint">${whole ? "As the page sends it: ids where tokens were drawn, log-probabilities, a stream, and the seed of the branch shown." : "What this view asks for, with the controls that are set."}</p>
   </div>`;
 }
+
+/** What each view asks for: the dialect that it is sent in, and the bodies. */
+const REQUESTS = {
+  async write({ tree, caret, controls, fields, model }, whole) {
+    const upTo = before(tree, caret);
+    const drawnBy = path(tree).map((node) => node.model);
+    const base = { model, prompt: whole ? await prompt(fields, model, upTo, drawnBy) : textOf(upTo), ...chosen(fields, controls) };
+    return { fields, bodies: [whole ? drawable(fields, base, tree.nodes[tree.current].seed ?? 0) : base] };
+  },
+  async surprise({ pasted, model }) {
+    return { fields: await dialect("openai"), bodies: [scoring(model, pasted)] };
+  },
+  async compare({ compared, controls, fields, model }, whole) {
+    const bodies = compared.sides.map((side) => ({ model: side.model || model, prompt: compared.prompt, ...chosen(fields, { ...controls, ...side.changes }) }));
+    return { fields, bodies: whole ? bodies.map((body) => drawable(fields, body, 0)) : bodies };
+  },
+  async fill({ gap, controls, model }, whole) {
+    const fields = await dialect("openai");
+    const base = { model, prompt: gap.before, suffix: gap.after, ...chosen(fields, controls) };
+    return { fields, bodies: [whole ? drawable(fields, base, 0) : base] };
+  },
+};
 
 /** The tokens before the cursor. */
 function before(tree, caret) {

@@ -1,6 +1,6 @@
 // One prompt, two models or two settings, side by side: what each writes with the same seed, and where they part.
 
-import { html, useState } from "./vendor/htm-preact.js";
+import { html, useEffect, useState } from "./vendor/htm-preact.js";
 import { Control } from "./controls.js";
 import { freshSeed, report } from "./generate.js";
 import { count, diff, fixed, perplexity } from "./numbers.js";
@@ -22,10 +22,10 @@ export function Compare() {
   const compared = useStore((state) => state.compared);
   const running = useStore((state) => state.running);
   const fields = useStore((state) => state.fields);
-  if (!compared) {
-    store.set({ compared: fresh() });
-    return null;
-  }
+  useEffect(() => {
+    if (!store.get().compared) store.set({ compared: fresh() });
+  }, []);
+  if (!compared) return null;
   const { prompt, sides } = compared;
   const [left, right] = sides.map((side) => side.tokens);
   const parts = left.length && right.length && !running ? parted(left, right) : null;

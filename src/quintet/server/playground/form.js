@@ -45,18 +45,18 @@ export function Form() {
 
   useEffect(() => {
     const stopping = new AbortController();
+    const heed = (controls) => store.set({ controls: { ...without(store.get().controls), ...controls } });
     const check = async () => {
-      store.set({ controls: without(store.get().controls) }); // what is not known to be valid is not sent
-      if (kind === "any") return setState({ valid: true, words: "" });
-      setState({ valid: null, words: "Checking …" });
+      if (kind !== "any") setState({ valid: null, words: "Checking …" });
       try {
         const controls = controlsOf(kind, text);
-        await complete(fields, { model, prompt: " ", max_tokens: 0, ...chosen(fields, controls) }, stopping.signal);
-        store.set({ controls: { ...store.get().controls, ...controls } });
-        return setState({ valid: true, words: "Valid, and heeded from now on." });
+        if (kind !== "any") await complete(fields, { model, prompt: " ", max_tokens: 0, ...chosen(fields, controls) }, stopping.signal);
+        heed(controls);
+        setState({ valid: true, words: kind === "any" ? "" : "Valid, and heeded from now on." });
       } catch (error) {
-        if (error.name === "AbortError") return null;
-        return setState({ valid: false, words: error.message });
+        if (error.name === "AbortError") return;
+        heed({}); // what is not valid is not sent
+        setState({ valid: false, words: error.message });
       }
     };
     if (!fields) return () => {};

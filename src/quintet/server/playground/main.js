@@ -35,7 +35,7 @@ async function speak(name) {
 
 function Top() {
   const { models, model, dialect, view } = useStore((state) => state);
-  const tab = ([name, [title]]) => html`<button key=${name} aria-current=${view === name ? "page" : "false"} onClick=${() => store.set({ view: name })}>${title}</button>`;
+  const tab = ([name, [title]]) => html`<button key=${name} aria-current=${view === name ? "page" : "false"} onClick=${() => store.set({ view: name, problem: null })}>${title}</button>`;
   return html`<header class="top">
     <h1>Quintet</h1>
     <nav aria-label="Views">${Object.entries(VIEWS).map(tab)}</nav>
@@ -61,7 +61,9 @@ function Problem() {
 function App() {
   const view = useStore((state) => state.view);
   useEffect(() => {
-    kept().finally(keep);
+    kept()
+      .catch((error) => report("What this browser had kept could not be read", error))
+      .finally(keep);
     connect();
     speak(store.get().dialect);
   }, []);

@@ -6,6 +6,7 @@ import { echoed } from "./answers.js";
 import { TEN, report } from "./generate.js";
 import { drawer } from "./lines.js";
 import { bits, count, fixed, lines, percent, perplexity, shade, shown } from "./numbers.js";
+import { scoring } from "./request.js";
 import { complete, dialect, likeliest } from "./server.js";
 import { change, store, useStore } from "./store.js";
 import { newTree, textOf, tokensOf, update } from "./tree.js";
@@ -23,8 +24,7 @@ export function Surprise() {
     const stopping = new AbortController();
     store.set({ running: { stop: () => stopping.abort(), label: "Reading" }, problem: null });
     try {
-      const body = { model, prompt: text, max_tokens: 0, echo: true, logprobs: 0, return_token_ids: true };
-      setTokens(echoed(await complete(await dialect("openai"), body, stopping.signal)));
+      setTokens(echoed(await complete(await dialect("openai"), scoring(model, text), stopping.signal)));
     } catch (error) {
       report("The text could not be scored", error);
     } finally {
