@@ -65,7 +65,7 @@ def test_comparing(playground: Opener) -> None:
     one = playground(**WIDE)
     page = one.open()
     one.set(seed=12, max_tokens=36)
-    page.click("#tab-controls")
+    page.click("#tab-tree")
     page.click("nav >> text=Compare")
     page.fill(".compare textarea >> nth=0", "Three things to know about the moon:\n\n1.")
     page.select_option("section[aria-label=B] label:has-text('Another control') select", "temperature")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from conftest import Opener, Playground, ask
+from conftest import Opener, Playground, ask, until
 
 HEAD = "Once upon a time"
 
@@ -45,7 +45,7 @@ def test_walking_in_the_panel_itself(playground: Opener) -> None:
     first = one.text()
     one.page.keyboard.press("ArrowDown")
     assert one.text() != first
-    one.page.wait_for_function("document.activeElement.getAttribute('aria-selected') === 'true'")
+    until(one.page, "document.activeElement.getAttribute('aria-selected') === 'true'")
     one.page.keyboard.press("ArrowLeft")
     assert one.text() == HEAD
 

@@ -70,7 +70,7 @@ def test_the_other_views_have_their_code_too(playground: Opener) -> None:
     page.fill("textarea >> nth=1", "after")
     page.click("button.main")
     page.wait_for_selector(".gap .token")
-    one.done("Fill")
+    one.done()
     assert answer(page)["choices"][0]["text"] == page.locator(".gap .tokens").text_content()
 
 

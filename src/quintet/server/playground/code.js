@@ -40,7 +40,7 @@ export function Code() {
   const choice = (name, title) => html`<button aria-pressed=${form === name} onClick=${() => setForm(name)}>${title}</button>`;
   return html`<div class="code">
     <div class="row">${choice("curl", "curl")}${choice("python", "Python SDK")}
-      <button class="quiet" onClick=${copy}>${copied ? "Copied" : "Copy"}</button></div>
+      ${navigator.clipboard && html`<button class="quiet" onClick=${copy}>${copied ? "Copied" : "Copy"}</button>`}</div>
     <label class="row check"><input type="checkbox" checked=${whole} onChange=${(event) => setWhole(event.target.checked)} /> with all that the page itself asks for</label>
     <pre tabindex="0" aria-label="Code"><code>${text}</code></pre>
     <p class="hint">${whole ? "As the page sends it: ids where tokens were drawn, log-probabilities, a stream, and the seed of the branch shown." : "What this view asks for, with the controls that are set."}</p>

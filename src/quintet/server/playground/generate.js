@@ -39,8 +39,9 @@ export function goOn(id, index, token) {
  */
 async function grow(tree, parent, count, lead, seed) {
   if (store.get().running) return;
-  const { fields, model, controls } = store.get();
+  const { fields, model, controls, ...was } = store.get();
   if (!fields) return;
+  let came = false;
   const stopping = new AbortController();
   const label = count > 1 ? `Writing ${count} branches` : "Writing";
   const before = tokensOf(tree, parent);
@@ -60,6 +61,7 @@ async function grow(tree, parent, count, lead, seed) {
     }
     change({ ...grown, current: children[0] }, textOf([...before, ...lead]).length);
     const show = (lists, told) => {
+      came ||= told.tokens > 0;
       let { tree, caret } = store.get();
       const follows = caret >= textOf(tokensOf(tree)).length;
       children.forEach((child, k) => {
@@ -71,6 +73,7 @@ async function grow(tree, parent, count, lead, seed) {
     await run(fields, body, count, show, stopping.signal);
   } catch (error) {
     report("The text could not be completed", error);
+    if (!came) store.set({ tree: was.tree, caret: was.caret, undo: was.undo, redo: was.redo }); // nothing has happened
   } finally {
     store.set({ running: null });
   }

@@ -72,6 +72,7 @@ function App() {
     <${KeyDialog} connect=${connect} />`;
 }
 
+store.subscribe((state) => document.body.toggleAttribute("data-busy", state.running !== null));
 const host = document.getElementById("app");
 host.replaceChildren();
 render(html`<${App} />`, host);

@@ -3,7 +3,7 @@
 import { fieldsOf } from "./request.js";
 
 const OPENAI = { module: "openai", client: "OpenAI" };
-export const SDKS = {
+const SDKS = {
   openai: { ...OPENAI, package: "openai", path: "/openai/v1", extra: [] },
   fireworks: { module: "fireworks", client: "Fireworks", package: "fireworks-ai", path: "/fireworks/inference", extra: [] },
   together: { module: "together", client: "Together", package: "together", path: "/together", extra: [] },

@@ -19,6 +19,7 @@ export function Write() {
   useLooking(host, (span) => made.current.tokenAt(span), setLooked);
 
   const keys = (event) => {
+    made.current.heed();
     const { running, branches } = store.get();
     const command = event.ctrlKey || event.metaKey;
     if (command && event.key === "Enter") complete(1);
