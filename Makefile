@@ -20,7 +20,7 @@
 # make test-nonces     6,000 requests under kills: none gets anything of another (5 minutes)
 # make test-clients    unmodified SDKs and tools, in environments that pip and npm fill (make test-clients ARGS="llm litellm")
 # make test-browser    the playground in Chromium (apt install chromium), accessibility and pictures (6 minutes; ARGS="write.py -k undo")
-# make test-peers      parts of vLLM's and llama-server's own tests against ours (make test-peers ARGS="--vllm DIR --llama DIR")
+# make test-peers      parts of vLLM's, llama-server's and SGLang's own tests against ours (make test-peers ARGS="--vllm DIR --sglang DIR")
 # make test-conformance  every item of the five pages on the bundled model (2 minutes)
 # make test-fuzz       100,000 hostile requests per dialect, and schemathesis over its OpenAPI document (15 minutes)
 # make test-sampling   over 10,000 random cases of sampling against its numpy twin (2 minutes)

@@ -20,9 +20,10 @@ VALUES = frozenset({"request", "events", "errors", "thinking", "prediction", "co
 NATIVE = "backends.native"
 MAY_IMPORT: dict[str, set[str]] = {
     "cli": {"cli", "listen", "logs", "machine", "children", "executor", "server", "ledger", "service", "engines", "dialects", "backends"}
-    | {"guides", "inputs", "keys", "text", "models", "moderation", "conformance"},
+    | {"guides", "inputs", "keys", "text", "models", "moderation", "conformance", "load"},
     "conformance": {"conformance"},
     "listen": {"listen"},
+    "load": {"load"},
     "server": {"server", "ledger", "service", "engines", "dialects", "inputs", "keys", "backends.base", "executor", "moderation.judge"}
     | {"guides.check"},
     "ledger": {"ledger"},
@@ -46,6 +47,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     f"{NATIVE}.draft": {f"{NATIVE}.draft", "guides"},
     f"{NATIVE}.core": {f"{NATIVE}.core", "inputs.tokenizer", "inputs.images.layout", "models.spec", "models.vision"},
     NATIVE: set(),
+    "backends.vllm": {"backends.vllm", *(f"{NATIVE}.{room}" for room in ("worker", "schedule", "wire", "draft", "core"))}
+    | {"backends.base", "inputs", "guides", "models", "children", "logs"},
     "backends": set(),
     **{value: set() for value in VALUES},
     "logs": set(),
@@ -65,8 +68,9 @@ IMPORTERS = {
     "rich": ("cli/",),
     "uvicorn": ("listen/",),
     "uvloop": ("cli/",),
-    "prometheus_client": ("server/metrics.py", "server/collectors.py"),
+    "prometheus_client": ("server/metrics.py", "server/collectors.py", "cli/scrape.py"),
     "huggingface_hub": ("models/hub.py",),
+    "httpx2": ("models/downloads.py",),
     "tokenizers": ("models/folder/tokenizer.py",),
     "sentencepiece": ("models/spm.py",),
     "llguidance": ("guides/matcher.py",),
@@ -75,10 +79,13 @@ IMPORTERS = {
         "dialects/",
         "server/",
         "backends/native/wire/",
+        "backends/vllm/wire.py",
         "backends/native/worker/pack_directory.py",
         *(f"{name}.py" for name in VALUES),
     ),
     "numpy": ("backends/", "guides/"),
+    "torch": ("backends/vllm/core.py", "backends/vllm/v1.py", "backends/vllm/v2.py"),
+    "vllm": ("backends/vllm/core.py", "backends/vllm/v1.py", "backends/vllm/v2.py"),
     "PIL": ("inputs/images/decode.py",),
 }
 """Foreign library -> where in ``quintet`` it may be imported. A library not named here may be imported nowhere."""

@@ -19,11 +19,11 @@ from collections.abc import Sequence
 from functools import partial
 
 from bench.common.figures import Ratio
-from bench.common.load import percentiles
 from bench.common.proc import PeerError, say
 from bench.endurance.peak import parser, peak, told, wait
 from bench.endurance.server import MIB, Figures, Server, serving, stoppable
 from bench.endurance.traffic import Crowd, Seen, arriving, crowd, one, storm, story, trickling
+from quintet.load.figures import percentiles
 
 GOODPUT = 0.9
 REFUSAL_MS = 50.0

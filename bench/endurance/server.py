@@ -18,8 +18,8 @@ from tempfile import TemporaryDirectory
 from urllib.error import URLError
 from urllib.request import urlopen
 
-from bench.common.client import Target
 from bench.common.proc import PeerError, child, last_words
+from quintet.load.client import Target
 
 READY_S = 120.0
 MIB = 1 << 20

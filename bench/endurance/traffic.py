@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from bench.common.client import Target, Trace
+from quintet.load.client import Target, Trace
 
 Body = dict[str, object]
 WORDS = ("the", "engine", "of", "a", "small", "server", "reads", "prompts", "and", "writes", "what", "comes", "next", "until", "done")

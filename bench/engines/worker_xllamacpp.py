@@ -15,9 +15,9 @@ from typing import Any
 
 import xllamacpp
 
-from bench.common.client import Trace
-from bench.common.load import steady_rate
 from bench.common.plan import Plan, Stage, emit, measure
+from quintet.load.client import Trace
+from quintet.load.figures import steady_rate
 
 
 def start(model: str, plan: Plan, slots: int, sequence: int, port: int) -> Any:

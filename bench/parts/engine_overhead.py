@@ -67,6 +67,13 @@ class NoModel:
     def copy_page(self, source: int, target: int) -> None:
         """Nothing to copy."""
 
+    def read_page(self, page: int) -> U8:  # noqa: ARG002 - the protocol's
+        """Nothing is kept."""
+        return np.zeros(0, np.uint8)
+
+    def write_page(self, page: int, data: U8) -> None:
+        """Nothing was kept."""
+
     def drop_pages(self, pages: Sequence[int]) -> None:
         """Nothing to drop."""
 

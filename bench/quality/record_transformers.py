@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch  # type: ignore[import-not-found]
+import torch
 import transformers
 from safetensors import safe_open
 from tests.reference.transformers_tiny import ANSWERS, EVERY, GREEDY, MODELS, PROMPT, TinyModel, random_prompt

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch  # type: ignore[import-not-found]
+import torch
 import transformers
 from safetensors import safe_open
 from tests.reference.transformers_vision import ANSWERS, GREEDY, IMAGE, MODELS, SeeingModel

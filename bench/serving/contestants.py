@@ -10,13 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench.common.install import Store
-from bench.common.load import Job, Load
 from bench.common.plan import Plan
 from bench.common.proc import child
 from bench.engines.engine_vllm import VllmServed
 from bench.engines.engines import Command, LlamaServer, OpenVino, Ours, OursServed, Served, XLlamaCppServed
 from bench.serving.scenarios import CORE, NATIVE, OPENVINO, OURS, VLLM, WHEEL, Prompts, Scenario, Shown
 from bench.serving.sessions import HttpSession, OpenVinoSession, Session
+from quintet.load.play import Job, Load
 
 PATH = "/fireworks/inference/v1/completions"
 """Of our dialect that has ``ignore_eos``, and a field that keeps requests' caches apart."""

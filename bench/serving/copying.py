@@ -7,13 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from difflib import SequenceMatcher
 
-from bench.common.client import Trace
 from bench.common.figures import Ratio
-from bench.common.load import Body, Job, Load, steady_rate, summary
 from bench.common.plan import Plan
 from bench.common.prompt import TEXT
 from bench.serving.scenarios import OURS, Prompts, Scenario, Shown, Sizes, Table, checked, figure
 from bench.serving.sessions import Session
+from quintet.load.client import Trace
+from quintet.load.figures import steady_rate, summary
+from quintet.load.play import Body, Job, Load
 
 OFF, AUTO = "speculation off", "speculation auto"
 WORD, NEW = "lighthouse", "beacon"

@@ -8,13 +8,15 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import ClassVar
 
-from bench.common.client import Trace
 from bench.common.figures import HTTP_SHARE, Ratio, pick
-from bench.common.load import Body, Job, Load, arrivals, gaps, streaming, summary, wall
+from bench.common.load import streaming
 from bench.common.plan import Plan, column
 from bench.common.proc import PeerError, say
 from bench.common.prompt import VOCAB, prompt
 from bench.serving.sessions import Session
+from quintet.load.client import Trace
+from quintet.load.figures import gaps, summary, wall
+from quintet.load.play import Body, Job, Load, arrivals
 
 OURS, WHEEL, NATIVE, OPENVINO, VLLM, CORE = "ours", "llama-server-wheel", "llama-server", "openvino", "vllm", "core"
 PERCENTILES = ("p50", "p90", "p99", "max")

@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 from itertools import count
 from statistics import mean
 
-from bench.common.client import Trace
 from bench.common.figures import Ratio
-from bench.common.load import Body, Job, Load, summary, wall
 from bench.common.plan import Plan
 from bench.common.prompt import prompt
 from bench.serving.scenarios import OPENVINO, OURS, VLLM, WHEEL, Prompts, Scenario, Shown, Sizes, Table, checked, figure
 from bench.serving.sessions import Session
+from quintet.load.client import Trace
+from quintet.load.figures import summary, wall
+from quintet.load.play import Body, Job, Load
 
 CONCURRENT = 8
 """Requests under way at once (lm-eval's ``num_concurrent``)."""

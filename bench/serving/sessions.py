@@ -16,10 +16,11 @@ from tempfile import TemporaryDirectory
 from urllib.parse import urljoin
 from urllib.request import urlopen
 
-from bench.common.client import Trace
-from bench.common.load import Load, from_json
 from bench.common.plan import MARK
 from bench.common.proc import PeerError, end, last_words, output
+from quintet.load.client import Trace
+from quintet.load.figures import from_json
+from quintet.load.play import Load
 
 
 class Session(ABC):

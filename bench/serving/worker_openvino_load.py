@@ -20,9 +20,10 @@ import numpy as np
 import openvino as ov
 import openvino_genai as genai
 
-from bench.common.client import Trace
-from bench.common.load import Body, Load, to_json
 from bench.common.plan import MARK, Plan
+from quintet.load.client import Trace
+from quintet.load.figures import to_json
+from quintet.load.play import Body, Load
 
 
 def settings(body: Body) -> Any:

@@ -210,6 +210,21 @@ NB_MODULE(_core, m) {
       .def(
           "copy_page", [](PyModel& p, int source, int target) { p.model().copy_page(source, target); }, "source"_a, "target"_a)
       .def(
+          "read_page",
+          [](PyModel& p, int page) {
+            auto out = fresh<uint8_t, 1>({p.model().page_bytes()});
+            p.model().read_page(page, out.data());
+            return out;
+          },
+          "page"_a)
+      .def(
+          "write_page",
+          [](PyModel& p, int page, In<uint8_t, 1> data) {
+            require(data.size() == p.model().page_bytes(), "write_page: as many bytes as a page has");
+            p.model().write_page(page, data.data());
+          },
+          "page"_a, "data"_a)
+      .def(
           "drop_pages", [](PyModel& p, In<int32_t, 1> pages) { p.model().drop_pages(pages.data(), pages.size()); }, "pages"_a)
       .def("forward", &PyModel::forward, "tokens"_a, "lengths"_a, "starts"_a, "tables"_a, "rows"_a, "given"_a, "embeddings"_a, "spans"_a)
       .def("logits", &PyModel::logits, "rows"_a)

@@ -34,10 +34,13 @@ template <class T> T field(const nb::dict& d, const char* name) {
   return nb::cast<T>(d[name]);
 }
 
-// "q8", "q4" or "none".
+// "q8", "q4", "none" or "least".
 inline Floats floats_from(const std::string& quantize) {
-  require(quantize == "q8" || quantize == "q4" || quantize == "none", ("quantize must be q8, q4 or none, got '" + quantize + "'").c_str());
-  return quantize == "q8" ? Floats::q8 : quantize == "q4" ? Floats::q4 : Floats::kept;
+  constexpr std::pair<const char*, Floats> known[] = {
+      {"q8", Floats::q8}, {"q4", Floats::q4}, {"none", Floats::kept}, {"least", Floats::least}};
+  for (const auto& [name, floats] : known)
+    if (quantize == name) return floats;
+  throw std::invalid_argument("quantize must be q8, q4, none or least, got '" + quantize + "'");
 }
 
 void bind_packs(nb::module_& m);

@@ -161,6 +161,11 @@ void bind_sampling(nb::module_& m, nb::class_<Cpu>& cpu) {
             self.sampler.accept(token);
           },
           "token"_a)
+      .def("copy",
+           [](PySampler& self) {
+             const Use use(self);
+             return PySampler{self.sampler};
+           })
       .def_prop_ro("accepted", [](const PySampler& self) { return self.sampler.accepted(); });
   nb::dict outcomes;
   for (const auto& [name, outcome] : kOutcomes) outcomes[name] = int(outcome);

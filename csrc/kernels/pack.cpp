@@ -111,18 +111,23 @@ struct Type {
   Format format;
   void (*pack_tile)(const uint8_t* const* rows, int count, int blocks, uint8_t* tile);
   void (*dequantize)(const uint8_t* row, int cols, float* out);
-  DecodeBlock decode = nullptr;  // of a float type,
-  Format kept = Format::q8;      // and the format that holds its values as they are
-  Format packed_as(Floats floats) const { return !decode || floats == Floats::q8 ? format : floats == Floats::q4 ? Format::q4 : kept; }
+  DecodeBlock decode;
+  Format kept = Format::q8;  // of a float type, the format that holds its values as they are
+  bool is_float_type() const { return values == 1; }
+  Format packed_as(Floats floats) const {
+    const bool wide = format == Format::q8 || format == Format::q8h || format == Format::q6 || format == Format::q5;
+    if (floats == Floats::least) return wide ? Format::q4 : format;
+    return !is_float_type() || floats == Floats::q8 ? format : floats == Floats::q4 ? Format::q4 : kept;
+  }
   size_t row_bytes(int cols) const { return size_t(cols / values) * size_t(bytes); }
 };
 
 template <class T> constexpr Type type_of(const char* name) {
   constexpr Format format = format_of<T>();
-  if constexpr (T::values == 1) return {name, T::values, T::bytes, Format::q8, pack_tile_q8<T>, dequantize<T>, T::decode, kept_as<T>};
-  else if constexpr (format == Format::q4) return {name, T::values, T::bytes, format, pack_tile_q4<T>, dequantize<T>};
-  else if constexpr (format == Format::q8) return {name, T::values, T::bytes, format, pack_tile_q8<T>, dequantize<T>};
-  else return {name, T::values, T::bytes, format, pack_tile_codes<T>, dequantize<T>};
+  if constexpr (T::values == 1) return {name, T::values, T::bytes, Format::q8, pack_tile_q8<T>, dequantize<T>, decode<T>, kept_as<T>};
+  else if constexpr (format == Format::q4) return {name, T::values, T::bytes, format, pack_tile_q4<T>, dequantize<T>, decode<T>};
+  else if constexpr (format == Format::q8) return {name, T::values, T::bytes, format, pack_tile_q8<T>, dequantize<T>, decode<T>};
+  else return {name, T::values, T::bytes, format, pack_tile_codes<T>, dequantize<T>, decode<T>};
 }
 
 constexpr Type kTypes[] = {
@@ -184,7 +189,7 @@ Packed pack_empty(const std::string& type, int rows, int cols, Floats floats, Ar
 
 void pack_tiles(Packed& out, const std::string& type, const uint8_t* raw, const std::vector<int>& row_order, int tile0, int tile1) {
   const Type& t = find_type(type, out.cols);
-  require(t.format == out.format || (t.decode && (out.format == Format::q4 || out.format == t.kept)),
+  require(t.format == out.format || out.format == t.packed_as(Floats::least) || (t.is_float_type() && out.format == t.kept),
           "type " + type + " does not have the format of the packed matrix");
   require(row_order.empty() || row_order.size() == size_t(out.rows), "row_order must name every row");
   require(0 <= tile0 && tile0 <= tile1 && tile1 <= out.tiles(), "tiles must lie within the packed matrix");

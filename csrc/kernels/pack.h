@@ -38,8 +38,8 @@ enum class Format { q4, q8, q4h, q5, q6, q8h, q4u, q4e, f32, f16, bf16 };
 // Kept exactly: their products take float activations (float_product.h).
 inline bool is_float(Format f) { return f == Format::f32 || f == Format::f16 || f == Format::bf16; }
 
-// What becomes of matrices of float types.
-enum class Floats { q8, q4, kept };
+// What becomes of matrices of float types; `least`: they and all others that would take more become q4.
+enum class Floats { q8, q4, kept, least };
 
 struct Packed {
   Format format;
@@ -62,7 +62,7 @@ size_t raw_bytes(const std::string& type, int rows, int cols);
 // Pack a matrix. `row_order` (empty = identity) maps the packed row n to the source row, so that a loader can permute heads.
 // The integers of nearly every type are kept in a format that fits them: then all is exact but what rounding to fp16 changes in the
 // scale and minimum (of types that compute them: K, IQ but IQ4_NL). The rest (floats and Q6_K) is quantised to 8 bits per block of 32 by the
-// block's largest magnitude, unless `floats` says otherwise of a float type. Tiles [tile0, tile1) only, so that callers can split the work.
+// block's largest magnitude, unless `floats` says otherwise. Tiles [tile0, tile1) only, so that callers can split the work.
 Packed packed_shape(const std::string& type, int rows, int cols, Floats floats);  // without its data
 Packed pack_empty(const std::string& type, int rows, int cols, Floats floats, Arena& arena);
 void pack_tiles(Packed& out, const std::string& type, const uint8_t* raw, const std::vector<int>& row_order, int tile0, int tile1);

@@ -67,6 +67,9 @@ class Model {
   // Reserve KV memory; pages become resident when first written. Once.
   void allocate(int pages);
   void copy_page(int source, int target);
+  // All keys and values of a page, page_bytes() of them, as they lie in memory.
+  void read_page(int page, uint8_t* out) const;
+  void write_page(int page, const uint8_t* data);
   // Give the memory of `count` pages back, in ascending order; they hold zeros until they are written again.
   void drop_pages(const int32_t* pages, size_t count);
 

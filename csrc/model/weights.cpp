@@ -204,6 +204,16 @@ void Model::copy_page(int source, int target) {
   if (source != target) std::copy_n(page(source), page_bytes(), page(target));
 }
 
+void Model::read_page(int from, uint8_t* out) const {
+  if (from < 0 || from >= pages_) fail("model: page out of range");
+  std::copy_n(page(from), page_bytes(), out);
+}
+
+void Model::write_page(int to, const uint8_t* data) {
+  if (to < 0 || to >= pages_) fail("model: page out of range");
+  std::copy_n(data, page_bytes(), page(to));
+}
+
 void Model::drop_pages(const int32_t* pages, size_t count) {
   for (size_t i = 0; i < count; i++)
     if (pages[i] < 0 || pages[i] >= pages_ || (i && pages[i] <= pages[i - 1])) fail("model: pages out of range or order");

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
+import signal
 import sys
 
 _NAMES = frozenset(
@@ -12,6 +13,9 @@ _NAMES = frozenset(
     | {"SSL_CERT_DIR", "SSL_CERT_FILE"}
 )
 _BEGINNINGS = ("LC_", "LD_", "DYLD_", "MALLOC_", "PYTHON", "ASAN_", "LSAN_", "TSAN_", "UBSAN_", "COVERAGE_")
+_COMPUTING = ("VLLM_", "CUDA_", "NVIDIA_", "NCCL_", "HIP_", "ROCR_", "GLOO_", "OMP_", "KMP_", "GOMP_", "TORCH_", "TORCHINDUCTOR_")
+_SECRET = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
+_PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 
 
@@ -23,7 +27,17 @@ def environment(**more: str) -> dict[str, str]:
     Args:
         more: set as well.
     """
-    return {name: value for name, value in os.environ.items() if name in _NAMES or name.startswith(_BEGINNINGS)} | more
+    kept = {name: value for name, value in os.environ.items() if name in _NAMES or name.startswith(_BEGINNINGS)}
+    libraries = {name: value for name, value in os.environ.items() if name.startswith(_COMPUTING) and not name.endswith(_SECRET)}
+    return kept | libraries | more
+
+
+def die_with(parent: int) -> None:
+    """Have the kernel kill this process when its parent dies; at once if it is dead already."""
+    if sys.platform == "linux":
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(0)
 
 
 def keep_private() -> None:

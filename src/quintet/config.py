@@ -11,6 +11,12 @@ if TYPE_CHECKING:
 Quantize = Literal["q8", "q4", "none"]
 """What becomes of float matrices (F32, F16, BF16) when a model is loaded, see ``models/quantize.py``."""
 
+Reduction = Quantize | Literal["least"]
+"""What becomes of a matrix in memory: as above, or 4 bits of whatever would take more."""
+
+EngineName = Literal["auto", "native", "vllm"]
+"""What computes; ``auto`` = the native core where it knows the model."""
+
 LOG_LEVELS = ("error", "warning", "info", "debug")
 
 MAX_LOGPROBS = 2_000_000
@@ -36,6 +42,7 @@ class ServerConfig:
         allowed_hosts: what a request's ``Host`` may name, see ``server/hosts.py``.
         cors_origins: web sites whose pages may send requests, see ``server/cors.py``.
         admin_listener: metrics and administration are only where connections say that they came over the listener ``admin``.
+        salt_secret: what the salts of keys' prefixes are made of; empty = a secret of this process.
     """
 
     api_keys: tuple[str, ...] = ()
@@ -52,6 +59,7 @@ class ServerConfig:
     allowed_hosts: tuple[str, ...] = ("*",)
     cors_origins: tuple[str, ...] = ()
     admin_listener: bool = False
+    salt_secret: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +78,39 @@ class LedgerConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class VllmConfig:
+    """Read by ``backends/vllm``; the names are those of vLLM's own options.
+
+    Args:
+        dtype, quantization: empty = as the model has it.
+        gpu_memory_utilization: share of a device's memory for weights and KV cache; 0 = vLLM's default.
+        kv_bytes: of the KV cache; 0 = what the share leaves.
+        vllm_arg: any other option, ``NAME=VALUE``, the value in JSON or as text.
+    """
+
+    dtype: str = ""
+    quantization: str = ""
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    gpu_memory_utilization: float = 0.0
+    kv_bytes: int = 0
+    vllm_arg: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixCache:
+    """Where full pages of the KV cache are kept beyond an engine's life.
+
+    Args:
+        folder: of ours alone.
+        limit: most bytes in it.
+    """
+
+    folder: str
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
 class EngineConfig:
     """Read by ``backends/native/front/engine.py``.
 
@@ -80,6 +121,7 @@ class EngineConfig:
         max_waiting: most sequences in the queue; beyond it requests are refused.
         max_sequences: most sequences of one request (prompts × n).
         speculation: draft tokens where few sequences decode; changes no output.
+        prefixes: where prefixes of prompts are kept beside the memory; ``None`` = nowhere.
     """
 
     kv_bytes: int = 1 << 30
@@ -88,6 +130,7 @@ class EngineConfig:
     max_waiting: int = 1024
     max_sequences: int = 1024
     speculation: bool = True
+    prefixes: PrefixCache | None = None
 
     @property
     def running_limit(self) -> int:

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from bench.common.client import Trace
-from bench.common.load import Load
 from bench.common.proc import PeerError
 from bench.serving.report import Part
 from bench.serving.scenarios import (
@@ -29,6 +27,8 @@ from bench.serving.scenarios import (
 )
 from bench.serving.scoring import CACHED, UNCACHED, Items, Scoring, agreement, apart
 from bench.serving.sessions import Session
+from quintet.load.client import Trace
+from quintet.load.play import Load
 
 
 class Scripted(Session):

@@ -21,6 +21,7 @@ from xml.etree import ElementTree
 
 from tests.clients.groups import GROUPS, Group
 from tests.clients.scenarios import Scenarios
+from tests.reference.seeing_folder import write_seeing
 from tests.reference.wired_guard import FORM, write_guard
 from tests.server.live import serving
 
@@ -52,8 +53,10 @@ def main(names: list[str]) -> int:
     chosen = [known[name] for name in names] or list(GROUPS)
     tally = Tally()
     logging.disable()  # the scenarios' failures are meant
-    with serving(Scenarios) as port, served("--toy") as toy, served(*guarded()) as guarded_toy, contextlib.ExitStack() as stack:
-        env = {"QUINTET_TOY_URL": toy, "QUINTET_GUARDED_URL": guarded_toy, "QUINTET_SCENARIOS": f"http://127.0.0.1:{port}"}
+    with serving(Scenarios) as port, contextlib.ExitStack() as stack:
+        env = {"QUINTET_SCENARIOS": f"http://127.0.0.1:{port}"}
+        for name, what in (("TOY", ("--toy",)), ("GUARDED", guarded()), ("SEEING", seeing())):
+            env[f"QUINTET_{name}_URL"] = stack.enter_context(served(*what))
         env["QUINTET_REFUSED"] = json.dumps(refused())
         for dialect, fields in refused().items():
             if fields:
@@ -72,6 +75,13 @@ def guarded() -> tuple[str, ...]:
     guard, form = write_guard(BUILD / "guard.gguf"), BUILD / "guard.toml"
     form.write_bytes(FORM)
     return "toy", f"guard={guard}", "--moderation", f"guard={form}", "--alias", "Meta-Llama/Llama-Guard-7b=guard", "--kv-cache", "32MiB"
+
+
+def seeing() -> tuple[str, ...]:
+    """A tiny model that sees images."""
+    (BUILD / "seeing").mkdir(parents=True, exist_ok=True)
+    folder = write_seeing(BUILD / "seeing")
+    return str(folder), "--served-model-name", "seeing", "--image-longest-edge", "120", "--kv-cache", "32MiB", "--offline"
 
 
 def check(group: Group, env: dict[str, str], tally: Tally) -> None:

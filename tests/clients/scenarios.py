@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from tests.server.one import create_app
 from tests.server.scripted import ScriptedBackend
-from tests.support.seeing import SeeingBackend
 
 from quintet.config import ServerConfig
 from quintet.errors import DeadlineExceeded, Overloaded, SlowBody, TooManyRequests
@@ -51,7 +50,6 @@ MAKERS: dict[str, Callable[[], ASGIApp]] = {
     "full": lambda: _app(Refusing(why=Overloaded("The queue is full.", RETRY_AFTER))),
     "late": lambda: _app(Refusing(why=DeadlineExceeded("Over the time limit."))),
     "sluggish": lambda: _app(Refusing(why=SlowBody("The body took too long."))),
-    "seeing": lambda: create_app(SeeingBackend(), ServerConfig(), keep_alive=KEEP_ALIVE),
     "buggy": lambda: _app(Refusing(why=RuntimeError("secret"))),
 }
 

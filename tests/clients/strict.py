@@ -21,7 +21,7 @@ import pydantic
 import pytest
 import together
 
-from support import PATHS, SCENARIOS, TOY, places, served, split_extra
+from support import PATHS, SEEING, TOY, places, served, split_extra
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,6 @@ SDKS = {
     "fireworks": Sdk(fireworks.Fireworks, fireworks.AsyncFireworks, fireworks.APIResponseValidationError),
 }
 
-SEEING = SCENARIOS + "/seeing"
 PNG = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
 FINISH = {"choices.finish_reason"}
@@ -101,6 +100,14 @@ def _common(dialect: str, finish: set[str], json: set[str], stream: set[str]) ->
     }
 
 
+FIREWORKS_PAGE: dict[str, Any] = {
+    "prompt": "The sky is", "max_tokens": 16, "echo_last": 1, "temperature": 1, "top_p": 1, "top_k": 50, "frequency_penalty": 0,
+    "perf_metrics_in_response": False, "presence_penalty": 0, "repetition_penalty": 1, "reasoning_effort": "none",
+    "mirostat_lr": 0.1, "mirostat_target": 123, "n": 1, "ignore_eos": False, "stop": "<string>", "response_format": None,
+    "context_length_exceeded_behavior": "truncate", "logprobs": True, "top_logprobs": None, "echo": False, "min_p": 0,
+    "typical_p": 1, "logit_bias": {}, "user": "<string>",
+}  # fmt: skip
+
 ASKS: dict[str, dict[str, Ask]] = {
     "openai": {
         "the page": Ask({"prompt": "Say this is a test", "max_tokens": 7, "temperature": 0}, stream=FINISH),
@@ -112,23 +119,14 @@ ASKS: dict[str, dict[str, Ask]] = {
         ),
     },
     "fireworks": {
-        "the page": Ask({
-            "prompt": "The sky is", "max_tokens": 16, "echo_last": 1, "temperature": 1, "top_p": 1, "top_k": 50, "frequency_penalty": 0,
-            "perf_metrics_in_response": False, "presence_penalty": 0, "repetition_penalty": 1, "reasoning_effort": "none",
-            "mirostat_lr": 0.1, "mirostat_target": 123, "n": 1, "ignore_eos": False, "stop": "<string>", "response_format": None,
-            "context_length_exceeded_behavior": "truncate", "logprobs": True, "top_logprobs": None, "echo": False, "min_p": 0,
-            "typical_p": 1, "logit_bias": {}, "user": "<string>",
-        }),
+        "the page": Ask(FIREWORKS_PAGE),
+        "the page, with images": Ask({**FIREWORKS_PAGE, "prompt": "<image>The sky is", "images": [PNG]}, host=SEEING),
         **_common("fireworks", set(), set(), set()),
         "new logprobs": Ask({"prompt": "Hi", "max_tokens": 5, "logprobs": True, "top_logprobs": 3}),
         "new logprobs with echo": Ask({"prompt": "Hi", "max_tokens": 5, "logprobs": True, "top_logprobs": 2, "echo": True}),
         "metrics": Ask({"prompt": "Hi", "max_tokens": 5, "perf_metrics_in_response": True}),
         "token ids and raw output": Ask({"prompt": "Hi", "max_tokens": 5, "return_token_ids": True, "raw_output": True, "logprobs": 1}),
         "an image": Ask({"prompt": "<image>What is it?", "images": [PNG], "max_tokens": 9, "echo": True, "logprobs": 1}, host=SEEING),
-        "an image at the page's example": Ask({
-            "prompt": "<image>The sky is", "images": [PNG], "max_tokens": 16, "echo_last": 1, "top_k": 50, "reasoning_effort": "none",
-            "mirostat_lr": 0.1, "mirostat_target": 123, "stop": "<string>", "logprobs": True, "logit_bias": {}, "user": "<string>",
-        }, host=SEEING),
         "images for each prompt": Ask({"prompt": ["<image>", "<image>!"], "images": [[PNG], [PNG]], "max_tokens": 9}, 2, host=SEEING),
         "a long max_tokens": Ask({"prompt": "Hi", "max_tokens": 10**6, "stop": ["e"]}),
     },
@@ -160,7 +158,7 @@ CASES = [(dialect, ask) for dialect, asks in ASKS.items() for ask in asks]
 
 
 def arguments(dialect: str, ask: Ask, create: Callable[..., Any], stream: bool) -> dict[str, Any]:
-    fields = {"model": "toy" if ask.host == TOY else "scripted", "seed": 5, **served(dialect, ask.fields)}
+    fields = {"model": "toy" if ask.host == TOY else "seeing", "seed": 5, **served(dialect, ask.fields)}
     if stream:
         fields["stream"] = True
     if dialect == "cerebras" and ask.fields.get("stop") is None:

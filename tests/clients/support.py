@@ -16,6 +16,9 @@ TOY = os.environ.get("QUINTET_TOY_URL", "")
 GUARDED = os.environ.get("QUINTET_GUARDED_URL", "")
 """The same of one with a moderation model, which finds a ``k`` unsafe."""
 
+SEEING = os.environ.get("QUINTET_SEEING_URL", "")
+"""The same of a model that sees images."""
+
 SCENARIOS = os.environ.get("QUINTET_SCENARIOS", "")
 """The same of ``scenarios.py``."""
 

@@ -12,26 +12,17 @@ import pytest
 from tests.e2e.test_serve_command import Served, served
 from tests.e2e.test_serve_process import child_of
 from tests.inputs.images.pictures import data_url, file
-from tests.reference.as_gguf import write_gguf
-from tests.reference.folders import Source, write_tokenizer
+from tests.reference.seeing_folder import write_seeing
 from tests.reference.transformers_vision import IMAGE, models
 from tests.server.test_images import PAGE
 
 PATH = "/fireworks/inference/v1/completions"
-WORDS = {IMAGE: "<image>", IMAGE + 1: "<fake_token_around_image>", IMAGE + 2: "<global-img>"}
 PNG, OTHER = data_url(file(90, 60)), data_url(file(60, 90))
 
 
 @pytest.fixture(scope="module")
 def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A tiny SmolVLM with random weights; its vocabulary has the words of one."""
-    folder = models()["idefics3"].write(tmp_path_factory.mktemp("seeing"))
-    write_tokenizer(folder, Source(write_gguf(tmp_path_factory.mktemp("tokens") / "tokens.gguf", models()["idefics3"].text())))
-    document = json.loads((folder / "tokenizer.json").read_text())
-    plain = {"special": True, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
-    first = 1 + max(one["id"] for one in document["added_tokens"])
-    document["added_tokens"] += [{"id": at, "content": WORDS.get(at, f"<{at}>"), **plain} for at in range(first, IMAGE + len(WORDS))]
-    (folder / "tokenizer.json").write_text(json.dumps(document))
+    folder = write_seeing(tmp_path_factory.mktemp("seeing"))
     options = ("-a", PAGE["model"], "--image-longest-edge", "120", "--allow-image-urls", "*", "--quantize", "none", "--offline")
     with served(str(folder), *options, QUINTET_DUMPABLE="1", HF_TOKEN="hf_secret") as server:
         yield server

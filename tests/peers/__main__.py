@@ -1,8 +1,9 @@
-"""``python -m tests.peers [--vllm DIR] [--llama DIR] [vllm|llama ...]``: other servers' own tests against ours.
+"""``python -m tests.peers [--vllm DIR] [--llama DIR] [--sglang DIR] [vllm|llama|sglang ...]``: other servers' own tests against ours.
 
-Their files come from the source archives of releases on PyPI (``--vllm`` and ``--llama`` name a folder that holds such a tree instead) and
-are never committed; what stands in for their launchers is ours (``plugin.py``). ``expected.toml`` says of every test that fails why it
-does. Exit code 1 if one fails that is not listed, if one that is listed passes, or if one that is listed is not there any more.
+Their files come from the source archives of releases on PyPI, SGLang's, which are in none, one by one from its repository (``--vllm``,
+``--llama`` and ``--sglang`` name a folder that holds such a tree instead). They are checked by hash and never committed; what stands in for
+their launchers is ours (``plugin.py``). ``expected.toml`` says of every test that fails why it does. Exit code 1 if one fails that is not
+listed, if one that is listed passes, or if one that is listed is not there any more.
 """
 
 from __future__ import annotations
@@ -32,12 +33,37 @@ MOST_S = 1200
 
 
 @dataclass(frozen=True, slots=True)
+class Archive:
+    """A release's source archive.
+
+    Args:
+        inside: where the tree of interest is in it.
+    """
+
+    url: str
+    sha256: str
+    inside: str
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Files of a repository at one commit.
+
+    Args:
+        url: of the tree's root.
+        sha256: of each file, by its path in the tree.
+    """
+
+    url: str
+    sha256: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class Peer:
     """A server whose tests are run.
 
     Args:
-        archive, sha256: the release's source archive.
-        inside: where the tree of interest is in it.
+        source: where its sources are had from.
         root: of that tree, the folder that its tests are run in.
         files: of its tests, those that speak the routes that we have.
         models: names of the models that they ask for.
@@ -45,21 +71,22 @@ class Peer:
     """
 
     name: str
-    archive: str
-    sha256: str
-    inside: str
+    source: Archive | Files
     root: str
     files: tuple[str, ...]
     models: tuple[str, ...]
     served: tuple[str, ...]
 
 
+PYPI = "https://files.pythonhosted.org/packages"
 PEERS = (
     Peer(
         "vllm",
-        "https://files.pythonhosted.org/packages/source/v/vllm/vllm-0.33.0.tar.gz",
-        "f4c33c2503d52bb411146afa9618a4f48bed68912f617e6803ac8d76e4c74112",
-        "vllm-0.33.0",
+        Archive(
+            f"{PYPI}/f7/25/aa5684e9c59d6fc75f78926b7f15e8d9adc7de2d9e6e7575b80776ad8169/vllm-0.33.0.tar.gz",
+            "f4c33c2503d52bb411146afa9618a4f48bed68912f617e6803ac8d76e4c74112",
+            "vllm-0.33.0",
+        ),
         ".",
         (
             *("tests/entrypoints/openai/completion/test_completion.py", "tests/entrypoints/openai/test_return_token_ids.py"),
@@ -70,13 +97,32 @@ PEERS = (
     ),
     Peer(
         "llama",
-        "https://files.pythonhosted.org/packages/source/l/llama_cpp_python/llama_cpp_python-0.3.36.tar.gz",
-        "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e",
-        "llama_cpp_python-0.3.36/vendor/llama.cpp",
+        Archive(
+            f"{PYPI}/ec/e9/e7de2b0463ea3ffbf0ede6cb21b58c1258a8f6521aae45ca773a59fe7cf3/llama_cpp_python-0.3.36.tar.gz",
+            "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e",
+            "llama_cpp_python-0.3.36/vendor/llama.cpp",
+        ),
         "tools/server/tests",
         ("unit/test_completion.py", "unit/test_infill.py", "unit/test_tokenize.py", "unit/test_basic.py", "unit/test_ignore_eos.py"),
         ("tinyllama-2", "davinci-002"),
         ("--toy",),  # they generate to the end of the context, and look for words of a model that is not ours in any case
+    ),
+    Peer(
+        "sglang",
+        Files(
+            "https://raw.githubusercontent.com/sgl-project/sglang/b0d25e72c401f37b55d689ddbf05b8c583afe854",  # 0.5.2
+            {
+                "test/srt/openai_server/basic/test_openai_server.py": "1983489230ba3c7f10878d4e477c8f26b0ff5c855c23bea889b2de1408554dd4",
+                "test/srt/openai_server/validation/test_matched_stop.py": (
+                    "623c070be045d28fc018e8b79314fde4675b15e46d6d91575eef44246604fab5"
+                ),
+                "test/srt/test_fim_completion.py": "555b956a52a9fbd95c493817c8601c53721f17659034a8b6adafe6628586f179",
+            },
+        ),
+        "test/srt",
+        ("openai_server/basic/test_openai_server.py", "openai_server/validation/test_matched_stop.py", "test_fim_completion.py"),
+        ("meta-llama/Llama-3.2-1B-Instruct",),
+        ("smollm2", "--offline"),
     ),
 )
 
@@ -158,25 +204,47 @@ def copied(peer: Peer, tree: Path) -> Path:
 
 
 def fetched(peer: Peer) -> Path:
-    """Its release's sources, unpacked once.
+    """Its sources, had once.
 
     Raises:
         SystemExit: they cannot be had, or are not what they were.
     """
-    archive, target = BUILD / f"{peer.name}.tar.gz", BUILD / f"{peer.name}-source"
+    target = BUILD / f"{peer.name}-source"
+    if isinstance(peer.source, Files):
+        for path, sha256 in peer.source.sha256.items():
+            download(peer, f"{peer.source.url}/{path}", sha256, target / path)
+        return target
+    archive = BUILD / f"{peer.name}.tar.gz"
     if not target.exists():
-        BUILD.mkdir(parents=True, exist_ok=True)
-        try:
-            urllib.request.urlretrieve(peer.archive, archive)
-        except OSError as error:
-            raise SystemExit(f"error: {peer.archive} cannot be had ({error}); give a tree of its sources with --{peer.name} DIR") from None
-        with archive.open("rb") as file:
-            if hashlib.file_digest(file, "sha256").hexdigest() != peer.sha256:
-                raise SystemExit(f"error: {archive} is not what {peer.archive} was")
+        download(peer, peer.source.url, peer.source.sha256, archive)
         with tarfile.open(archive) as packed:
-            wanted = [one for one in packed.getmembers() if one.name.startswith((f"{peer.inside}/{peer.root}".rstrip("./"),))]
-            packed.extractall(target, wanted, filter="data")
-    return target / peer.inside
+            start = f"{peer.source.inside}/{peer.root}".rstrip("./")
+            packed.extractall(target, [one for one in packed.getmembers() if one.name.startswith(start)], filter="data")
+    return target / peer.source.inside
+
+
+def download(peer: Peer, url: str, sha256: str, target: Path) -> None:
+    """Fetch a file, unless it is there.
+
+    Raises:
+        SystemExit: it cannot be had, or is not what it was.
+    """
+    if target.exists() and hashed(target) == sha256:
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with urllib.request.urlopen(url, timeout=60) as answer, target.open("wb") as file:
+            shutil.copyfileobj(answer, file)
+    except OSError as error:
+        target.unlink(missing_ok=True)
+        raise SystemExit(f"error: {url} cannot be had ({error}); give a tree of its sources with --{peer.name} DIR") from None
+    if hashed(target) != sha256:
+        raise SystemExit(f"error: {target} is not what {url} was")
+
+
+def hashed(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def python() -> Path:

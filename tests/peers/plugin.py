@@ -1,6 +1,7 @@
 """A pytest plugin for the environment in which other servers' tests run: stands in for what starts their server, and for their package.
 
-vLLM's tests import its ``RemoteOpenAIServer`` and its tokenizers; here the one is the server that runs already, and the others ask it.
+vLLM's tests import its ``RemoteOpenAIServer`` and its tokenizers, SGLang's its launcher and its tokenizers; here the server is the one that
+runs already, and the tokenizers ask it.
 llama.cpp's have a switch for a server that runs already; they only need ``wget`` to be there.
 """
 
@@ -8,7 +9,8 @@ from __future__ import annotations
 
 import os
 import sys
-from types import ModuleType
+import unittest
+from types import ModuleType, SimpleNamespace
 from typing import Any, NoReturn
 
 import openai
@@ -16,6 +18,8 @@ import pytest
 import requests
 
 URL = os.environ["QUINTET_URL"]
+SERVED = "meta-llama/Llama-3.2-1B-Instruct"
+"""What the server that SGLang's tests ask is told to serve."""
 
 
 @pytest.fixture(scope="module")
@@ -77,12 +81,29 @@ def _module(name: str, **members: object) -> None:
     sys.modules[name] = made
 
 
-if os.environ["QUINTET_PEER"] == "vllm":
+PEER = os.environ["QUINTET_PEER"]
+if PEER == "vllm":
     for package in ("vllm", "vllm.entrypoints", "vllm.entrypoints.openai", "vllm.entrypoints.openai.completion"):
         _module(package)
     _module("vllm.entrypoints.openai.completion.protocol", CompletionRequest=_Theirs)
     _module("vllm.sampling_params", SamplingParams=_Theirs)
     _module("vllm.tokenizers", get_tokenizer=lambda *_args, **_more: Tokenizer())
     _module("tests.utils", RemoteOpenAIServer=RemoteOpenAIServer)
+elif PEER == "sglang":
+    for package in ("sglang", "sglang.srt", "sglang.test"):
+        _module(package)
+    _module("sglang.srt.hf_transformers_utils", get_tokenizer=lambda *_args, **_more: Tokenizer())
+    _module("sglang.srt.utils", kill_process_tree=lambda *_args: None)
+    _module("sglang.test.runners", TEST_RERANK_QUERY_DOCS=[{"query": "", "documents": []}] * 2)
+    _module(
+        "sglang.test.test_utils",
+        CustomTestCase=unittest.TestCase,
+        DEFAULT_MODEL_NAME_FOR_TEST=SERVED,
+        DEFAULT_SMALL_CROSS_ENCODER_MODEL_NAME_FOR_TEST=SERVED,
+        DEFAULT_SMALL_MODEL_NAME_FOR_TEST=SERVED,
+        DEFAULT_TIMEOUT_FOR_SERVER_LAUNCH=0,
+        DEFAULT_URL_FOR_TEST=URL,
+        popen_launch_server=lambda *_args, **_more: SimpleNamespace(pid=0),
+    )
 else:
     _module("wget")

@@ -96,6 +96,13 @@ class SimulatedModel:
     def copy_page(self, source: int, target: int) -> None:
         self._pages[target] = self._pages[source]
 
+    def read_page(self, page: int) -> U8:
+        data: U8 = self._pages[page].view(np.uint8).copy()
+        return data
+
+    def write_page(self, page: int, data: U8) -> None:
+        self._pages[page] = data.view(np.uint64)
+
     def drop_pages(self, pages: Sequence[int]) -> None:
         self._pages[list(pages)] = 0
 

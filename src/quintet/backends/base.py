@@ -47,6 +47,7 @@ class Counts(NamedTuple):
         drafts, drafted, accepted: times that tokens were drafted for a sequence, how many, and how many it drew too.
         compiled, compile_s: requests whose guides were compiled, and the seconds that took.
         mask_s: processor seconds of the masks of guides.
+        drafted_by_model, accepted_by_model: of the drafted tokens, the draft model's.
     """
 
     steps: int = 0
@@ -61,6 +62,8 @@ class Counts(NamedTuple):
     compiled: int = 0
     compile_s: float = 0.0
     mask_s: float = 0.0
+    drafted_by_model: int = 0
+    accepted_by_model: int = 0
 
 
 class Incidents(NamedTuple):

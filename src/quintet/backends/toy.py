@@ -135,6 +135,15 @@ class ToyRunner:
         """Copy one page's token ids."""
         self._pages[target] = self._pages[source]
 
+    def read_page(self, page: int) -> U8:
+        """Its token ids, as bytes."""
+        data: U8 = self._pages[page].view(np.uint8).copy()
+        return data
+
+    def write_page(self, page: int, data: U8) -> None:
+        """Token ids of another time."""
+        self._pages[page] = data.view(np.int32)
+
     def drop_pages(self, pages: Sequence[int]) -> None:
         """They are a few bytes each."""
 

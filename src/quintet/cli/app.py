@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 import click
 
 from quintet import __version__
-from quintet.cli import configuration
+from quintet.cli import clients, configuration, vllm
 from quintet.cli.keys import keys
-from quintet.config import LOG_LEVELS, MAX_LOGPROBS, Quantize, ServerConfig
+from quintet.config import LOG_LEVELS, MAX_LOGPROBS, EngineName, Quantize, ServerConfig
 
 if TYPE_CHECKING:
     from quintet.backends.native.front.spawn import Ahead
 
 DEFAULT_KV = "1GiB"
-PAGES = ("openai", "fireworks", "together", "cerebras", "novita")
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -56,12 +55,27 @@ _mmproj = _option(
 )
 
 
+_draft = _option(
+    "--draft",
+    metavar="[NAME=]MODEL",
+    multiple=True,
+    help="Smaller model with the same tokens that drafts for the first model, or for the one named; the output is the same.",
+)
+
+
 def _ahead(log_level: str, *, first: bool) -> Ahead:
     """Where engines' processes come from. The ``first`` starts before all else: it imports while this one does."""
     from quintet.backends.native.front.spawn import Ahead
 
     known = log_level.lower() in LOG_LEVELS
     return click.get_current_context().with_resource(Ahead(log_level.upper(), first=first and known))
+
+
+def _require_defaults(*given: object) -> None:
+    if given != ((), 0, 0, DEFAULT_KV, "q8"):
+        from quintet.cli.console import OptionError
+
+        raise OptionError("--toy has no weights and fixed sizes: it takes no MODEL, --ctx-size, --threads, --kv-cache or --quantize.")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 140}, no_args_is_help=True)
@@ -113,6 +127,8 @@ app.command_class = configuration.Command
 @_mmproj
 @_pack_cache
 @_pack_size
+@_option("--prefix-cache-dir", type=click.Path(path_type=Path), metavar="FOLDER", help="Keep prefixes of prompts here beyond a restart.")
+@_option("--prefix-cache-size", metavar="SIZE", default="8GiB", help="Most bytes of them; what was not used for longest goes.")
 @_option("--toy", is_flag=True, help="Serve a deterministic toy model that needs no weights.")
 @_offline
 @_option("--timeout", type=click.FloatRange(0), metavar="SECONDS", default=0, help="Most time for one completion; 0 = no limit.")
@@ -147,9 +163,11 @@ app.command_class = configuration.Command
     help="End a server that stands still for so long, to be started again; 0 = never.",
 )
 @_option("--speculation", type=click.Choice(["auto", "off"]), default="auto", help="Draft tokens where few completions run.")
+@_draft
 @_option("--think-tags", metavar="START,END", help="What the model writes around its thinking; by default what its file tells.")
 @_option("--spm-infill", is_flag=True, help="Fill in the middle with the suffix before the prefix, which some models prefer.")
 @_option("--log-level", default="info", help="error, warning, info or debug.")
+@vllm.options
 @configuration.option
 def serve(
     models: tuple[str, ...],
@@ -168,8 +186,6 @@ def serve(
     kv_cache: str,
     quantize: Quantize,
     mmproj: str,
-    pack_cache: bool,
-    pack_cache_size: str,
     toy: bool,
     offline: bool,
     max_body: str,
@@ -177,40 +193,38 @@ def serve(
     image_longest_edge: int,
     max_choices: int,
     max_waiting: int,
-    ledger: Path | None,
-    ledger_full: str,
-    ledger_keep: str,
     drain_timeout: float,
     watchdog: float,
     speculation: str,
+    draft: tuple[str, ...],
     think_tags: str | None,
     spm_infill: bool,
     log_level: str,
+    engine: EngineName,
     **server: Any,
 ) -> int:
     """Serve models over HTTP; the first answers requests that name none.
 
-    MODEL is smollm2 (the default), a path to a .gguf file or a Hugging Face folder, or hf:user/repo[:QUANT or file]; NAME=MODEL gives it
-    another name.
+    MODEL is smollm2 (default), a path to a .gguf file or a Hugging Face folder, or hf:user/repo[:QUANT or file]; NAME=MODEL names it.
     """
-    ahead = _ahead(log_level, first=not (toy or lazy))
-    from quintet.cli import console, engines, fleet, net, serve, usage
+    ahead = _ahead(log_level, first=not (toy or lazy or engine == "vllm"))
+    from quintet.cli import engines, fleet, net, serve, usage
 
-    if toy and (models, ctx_size, threads, kv_cache, quantize) != ((), 0, 0, DEFAULT_KV, "q8"):
-        raise console.OptionError(
-            "--toy has no weights and fixed sizes: it takes no MODEL, --ctx-size, --threads, --kv-cache or --quantize."
-        )
+    if toy:
+        _require_defaults(models, ctx_size, threads, kv_cache, quantize)
     sizes = ctx_size, threads, engines.parse_size(kv_cache), offline, max_choices, max_waiting
-    tags, packs = engines.parse_tags(think_tags), engines.pack_bytes(pack_cache, pack_cache_size)
-    engine = engines.EngineOptions("", *sizes, tags, spm_infill, speculation == "auto", packs, quantize, image_longest_edge, mmproj)
-    references = (engines.TOY,) if toy else models or ("smollm2",)
+    tags, packs = engines.parse_tags(think_tags), engines.pack_bytes(server.pop("pack_cache"), server.pop("pack_cache_size"))
+    kept = engines.prefix_cache(server.pop("prefix_cache_dir"), server.pop("prefix_cache_size"))
+    drafts, files = speculation == "auto", (packs, quantize, image_longest_edge, mmproj)
+    asked = engines.EngineOptions("", *sizes, tags, spm_infill, drafts, *files, "", kept, engine, *vllm.take(server))
     idle, body = fleet.parse_seconds(idle_unload, "--idle-unload"), engines.parse_size(max_body, "--max-body")
-    served = fleet.FleetOptions(references, engine, served_model_name, alias, lazy, pin, idle, moderation, allow_image_urls)
+    references = (engines.TOY,) if toy else models or ("smollm2",)
+    served = fleet.FleetOptions(references, asked, served_model_name, alias, lazy, pin, idle, moderation, allow_image_urls, draft)
     listen = net.ListenOptions(**{field.name: server.pop(field.name) for field in dataclasses.fields(net.ListenOptions)})
+    rows = usage.ledger_config(server.pop("ledger"), server.pop("ledger_full"), server.pop("ledger_keep"))
     # An option that is neither one of these nor named above is the server's setting of that name.
     config = ServerConfig(api_keys=api_key, admin_key=admin_key or "", max_body_bytes=body, **server)
-    kept = usage.ledger_config(ledger, ledger_full, ledger_keep)
-    return serve.serve(serve.ServeOptions(served, config, listen, no_api_key, log_level.lower(), drain_timeout, watchdog, kept), ahead)
+    return serve.serve(serve.ServeOptions(served, config, listen, no_api_key, log_level.lower(), drain_timeout, watchdog, rows), ahead)
 
 
 @app.command()
@@ -225,6 +239,7 @@ def serve(
 @_kv_cache
 @_quantize
 @_mmproj
+@_draft
 @_pack_cache
 @_pack_size
 @_offline
@@ -242,6 +257,7 @@ def run(
     kv_cache: str,
     quantize: Quantize,
     mmproj: str,
+    draft: tuple[str, ...],
     pack_cache: bool,
     pack_cache_size: str,
     offline: bool,
@@ -251,12 +267,13 @@ def run(
     One argument is the prompt, unless it is written like a model (smollm2, hf:..., *.gguf, folder/); two are model and prompt. Without
     a prompt it is read from standard input.
     """
-    from quintet.cli import engines, run
+    from quintet.cli import drafts, engines, run
 
     model, prompt = run.model_and_prompt(list(words))
     packs = engines.pack_bytes(pack_cache, pack_cache_size)
     sizes = ctx_size, threads, engines.parse_size(kv_cache)
     engine = engines.EngineOptions(model, *sizes, offline, pack_bytes=packs, quantize=quantize, mmproj=mmproj)
+    engine = dataclasses.replace(engine, draft=drafts.of_one(draft))
     drawn = run.draw_seed() if seed is None else seed
     return run.run(engine, run.RunOptions(prompt, max_tokens, temperature, top_p, drawn, stop))
 
@@ -287,15 +304,16 @@ def list_() -> None:
 @_model
 @_context
 @_quantize
+@_draft
 @_offline
-def show(model: str, *, ctx_size: int, quantize: Quantize, offline: bool) -> None:
+def show(model: str, *, ctx_size: int, quantize: Quantize, draft: tuple[str, ...], offline: bool) -> None:
     """Describe a model: sizes, quantisation, memory it needs.
 
     MODEL is smollm2 (the default), a path to a .gguf file or a Hugging Face folder, or hf:user/repo[:QUANT or file].
     """
-    from quintet.cli import models
+    from quintet.cli import drafts, models
 
-    models.show(model, ctx_size, quantize, offline=offline)
+    models.show(model, ctx_size, quantize, drafts.of_one(draft), offline=offline)
 
 
 @app.command()
@@ -324,7 +342,7 @@ def doctor(*, port: int) -> int:
 
 @app.command()
 @click.argument("url")
-@_option("--as", "page", type=click.Choice(PAGES), required=True, help="The provider whose page the server is put through.")
+@_option("--as", "page", type=click.Choice(clients.PAGES), required=True, help="The provider whose page the server is put through.")
 @_option(
     "--key",
     envvar="QUINTET_CHECK_KEY",
@@ -347,5 +365,6 @@ def check(url: str, *, page: str, key: str | None, model: str, only: tuple[str, 
 
 
 configuration.connect(serve, run, pull, show, usage, *keys.commands.values())
-app.add_command(keys)
+for _command in (keys, clients.top, clients.bench):
+    app.add_command(_command)
 app.add_command(configuration.command(serve))

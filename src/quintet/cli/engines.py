@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from quintet import machine
@@ -15,11 +15,14 @@ from quintet.backends.native.core.loader import PAGE, Loader, PackCache, longest
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.front.process import ProcessLink
 from quintet.backends.native.front.spawn import Ahead
-from quintet.backends.native.wire.messages import ModelSource
+from quintet.backends.native.wire.messages import ModelSource, VllmSource
 from quintet.backends.native.worker.load import load_tokenizer, native_loader
+from quintet.backends.vllm import arguments
+from quintet.cli import vllm
 from quintet.cli.console import OptionError
-from quintet.cli.describe import check_context, describe, encoder_bytes
-from quintet.config import EngineConfig, Quantize
+from quintet.cli.describe import check_context, describe, encoder_bytes, kv_per_token, total
+from quintet.cli.drafts import require_same_tokens
+from quintet.config import EngineConfig, EngineName, PrefixCache, Quantize, VllmConfig
 from quintet.errors import ModelError, shorten
 from quintet.executor import FairExecutor
 from quintet.guides.check import GuideCheck
@@ -27,9 +30,9 @@ from quintet.inputs.images.reader import ImageReader
 from quintet.inputs.prepare import Preparer
 from quintet.inputs.tokenizer import Tokenizer
 from quintet.models import store
-from quintet.models.files import Report, human, pack_dir
+from quintet.models.files import Report, StoredModel, human, pack_dir
 from quintet.models.opening import find_vision, open_model, open_vision
-from quintet.models.quantize import settled, words
+from quintet.models.quantize import least, settled, words
 
 TOY = "toy"
 """The reference of a deterministic model without weights."""
@@ -59,7 +62,12 @@ class EngineOptions:
         pack_bytes: most bytes of kept packed weights; 0 = none are kept.
         quantize: what becomes of float matrices.
         longest_edge: most pixels of the longer edge of images that a model cuts into tiles; 0 = as the model has it.
+        prefixes: see ``EngineConfig``.
         mmproj: file of an image encoder; empty = the model's folder, or a file beside it, if there is one; ``NOTHING`` = none.
+        draft: reference of a draft model; empty = there is none.
+        engine: what computes; ``auto`` = the native core where it knows the model, else vLLM where it is installed.
+        vllm: for vLLM.
+        given: options of one engine alone that the user gave.
     """
 
     model: str
@@ -76,6 +84,11 @@ class EngineOptions:
     quantize: Quantize = "q8"
     longest_edge: int = 0
     mmproj: str = ""
+    draft: str = ""
+    prefixes: PrefixCache | None = None
+    engine: EngineName = "native"
+    vllm: VllmConfig = field(default_factory=VllmConfig)
+    given: tuple[str, ...] = ()
 
 
 def parse_size(text: str, option: str = "--kv-cache") -> int:
@@ -99,6 +112,16 @@ def pack_bytes(wanted: bool, size: str) -> int:
     """
     most = parse_size(size, "--pack-cache-size")
     return most if wanted else 0
+
+
+def prefix_cache(folder: Path | None, size: str) -> PrefixCache | None:
+    """Of ``--prefix-cache-dir`` and ``--prefix-cache-size``.
+
+    Raises:
+        OptionError: not a size.
+    """
+    most = parse_size(size, "--prefix-cache-size")
+    return PrefixCache(str(folder.absolute()), most) if folder else None
 
 
 def parse_tags(text: str | None) -> tuple[str, str] | None:
@@ -149,9 +172,11 @@ class Plan:
         context: most tokens of prompt and completion.
         full_context: what the model itself could do.
         isa: instruction set of the compute kernels.
-        kv_tokens: tokens that the KV cache holds.
+        kv_tokens: tokens that the KV cache holds, of the model and of its draft model alike.
         think_tags, suffix_first, longest_edge: see ``EngineOptions``.
-        weights: bytes in memory.
+        weights: bytes in memory, of all that is loaded; of vLLM's 0, for they may be in a device's.
+        draft: the draft model's name; empty = there is none.
+        vllm: what vLLM loads; ``None`` = the native core computes.
     """
 
     name: str
@@ -167,6 +192,8 @@ class Plan:
     weights: int = 0
     suffix_first: bool = False
     longest_edge: int = 0
+    draft: str = ""
+    vllm: VllmSource | None = None
 
     def start(self) -> Engine:
         """Begin to load the model in a thread of this process; call it on the event loop that will use the engine."""
@@ -182,8 +209,13 @@ class Plan:
         links[0].begin(ahead)
         return lambda: Engine(links.pop() if links else self._link(), self.config)
 
+    @property
+    def mapped(self) -> bool:
+        """Its weights take no memory that others could not have."""
+        return self.vllm is not None or self.source.packs is not None
+
     def _link(self) -> ProcessLink:
-        return ProcessLink(self.source, self.tokenizer, self.config)
+        return ProcessLink(self.vllm or self.source, self.tokenizer, self.config)
 
     def preparer(self, engine: Backend, guides: GuideCheck, executor: FairExecutor, images: ImageReader) -> Preparer:
         """What prepares the requests of such an engine."""
@@ -191,9 +223,12 @@ class Plan:
 
     def _loader(self) -> Loader[Tokenizer]:
         of = self.source
+        if self.vllm is not None:
+            raise ModelError(f"{self.name}: vLLM runs in a process of its own, and this command has none: use quintet serve.")
         if of.path:
             settings = of.threads, of.context, of.name, of.isa, of.packs, of.quantize
-            return native_loader(Path(of.path), *settings, Path(of.vision) if of.vision else None)
+            vision, draft = (Path(path) if path else None for path in (of.vision, of.draft))
+            return native_loader(Path(of.path), *settings, vision, draft)
         from quintet.backends import toy  # computes with numpy, which a server's front does not carry otherwise
 
         return toy.toy_loader()
@@ -202,7 +237,7 @@ class Plan:
         """The model's, from its file."""
         tags = self.think_tags
         if self.source.path:
-            return load_tokenizer(Path(self.source.path), tags)
+            return load_tokenizer(Path(self.source.path), tags, any_model=self.vllm is not None)
         from quintet.backends import toy
 
         return toy.ToyTokenizer(tags)
@@ -212,29 +247,72 @@ def plan(options: EngineOptions, report: Report) -> Plan:
     """Find the model, fetching it if need be, and check that what was asked for fits.
 
     Raises:
-        ModelError: the model cannot be had or read, ``quantize`` is not for it, or the context does not fit the model or the KV cache.
-        OptionError: a KV cache that the machine cannot hold.
+        ModelError: the model cannot be had or read, ``quantize`` is not for it, or the context does not fit the model or the KV cache; or
+            the same of its draft model, which must have the same tokens too.
+        OptionError: a KV cache that the machine cannot hold, or a draft model where nothing is drafted.
     """
+    if options.draft and not options.speculation:
+        raise OptionError("--draft needs --speculation auto.")
     if options.model == TOY:
         return _toy(options)
     if options.kv_bytes > machine.memory_total():
         raise OptionError(f"--kv-cache of {human(options.kv_bytes)} is more than {memory_words()}.")
     model = store.resolve(options.model, report, offline=options.offline)
+    if vllm.computes(options.engine, model, options.given, report):
+        return _vllm(options, model)
     file = open_model(model.path)
     about = describe(file, options.quantize)
     if told := words(file.tensors, options.quantize):
         report.note(f"{model.name}: {told}")
-    kv_tokens = options.kv_bytes // (about.kv_per_token * PAGE) * PAGE
+    draft = find_draft(model, options.draft, report, offline=options.offline) if options.draft else None
+    kv_tokens = options.kv_bytes // ((about.kv_per_token + (draft.kv_per_token if draft else 0)) * PAGE) * PAGE
     most = longest(about.spec.context, kv_tokens, about.spec.window)
     context = _fit(check_context(options.ctx_size, about.spec.context), about.spec.context, kv_tokens, most)
     threads = thread_count(options.threads)
     packs = PackCache(str(pack_dir()), options.pack_bytes) if options.pack_bytes else None
     vision, encoder = _vision(options, model.path, about.spec.hidden, report)
-    source = ModelSource(str(model.path), threads, context, model.name, packs=packs, quantize=options.quantize, vision=vision)
+    drafts = str(draft.model.path) if draft else ""
+    source = ModelSource(str(model.path), threads, context, model.name, "", packs, options.quantize, vision, drafts)
     config = _config(options, options.kv_bytes)
     sizes = context, about.spec.context, chosen_isa(), threads, kv_tokens
-    asked = options.suffix_first, options.longest_edge
-    return Plan(model.name, about.quant, *sizes, source, config, options.think_tags, about.weights + encoder, *asked)
+    asked = options.suffix_first, options.longest_edge, draft.model.name if draft else ""
+    weights = about.weights + encoder + (draft.weights if draft else 0)
+    return Plan(model.name, about.quant, *sizes, source, config, options.think_tags, weights, *asked)
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A draft model, and what it needs: bytes of its weights, and of the keys and values of a token."""
+
+    model: StoredModel
+    weights: int
+    kv_per_token: int
+
+
+def find_draft(model: StoredModel, reference: str, report: Report, *, offline: bool) -> Draft:
+    """The draft model for a model, fetched if need be.
+
+    Raises:
+        ModelError: it cannot be had or read, or has other tokens.
+    """
+    if reference == TOY:
+        raise OptionError("--draft: the toy model drafts for nobody.")
+    draft = store.resolve(reference, report, offline=offline)
+    file = open_model(draft.path)
+    require_same_tokens(model, draft)
+    return Draft(draft, total(least(file.tensors)), kv_per_token(file.spec))
+
+
+def _vllm(options: EngineOptions, model: StoredModel) -> Plan:
+    arguments.given(options.vllm.vllm_arg)  # a wrong one is told before anything is loaded
+    full = vllm.context(model.path)
+    kv_bytes = options.kv_bytes if "kv_cache" in options.given else 0
+    asked = replace(options.vllm, kv_bytes=kv_bytes)
+    source = VllmSource(str(model.path), model.name, check_context(options.ctx_size, full or options.ctx_size), asked)
+    config, sizes = _config(options, kv_bytes), (options.ctx_size or full, full, "", 0, 0)
+    here = ModelSource(str(model.path), 0, source.context, model.name)
+    own = options.think_tags, 0, options.suffix_first, options.longest_edge
+    return Plan(model.name, asked.dtype, *sizes, here, config, *own, vllm=source)
 
 
 def _vision(options: EngineOptions, model: Path, hidden: int, report: Report) -> tuple[str, int]:
@@ -277,6 +355,7 @@ def _config(options: EngineOptions, kv_bytes: int) -> EngineConfig:
         max_waiting=options.max_waiting,
         max_sequences=options.max_choices,
         speculation=options.speculation,
+        prefixes=options.prefixes,
     )
 
 
@@ -284,6 +363,8 @@ def _toy(options: EngineOptions) -> Plan:
     from quintet.backends import toy
 
     settled(TOY, {}, options.quantize)
+    if options.draft:
+        raise OptionError("--draft: nothing drafts for the toy model.")
     config = _config(options, _TOY_KV_BYTES)
     kv_tokens = _TOY_KV_BYTES // 4
     source = ModelSource("", 1, None, TOY)

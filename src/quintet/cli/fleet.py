@@ -9,13 +9,14 @@ from pathlib import Path
 
 from quintet import machine
 from quintet.backends.native.front.spawn import Ahead
-from quintet.cli import engines, references
+from quintet.cli import drafts, engines, references
 from quintet.cli.console import OptionError
 from quintet.engines.entry import Model
 from quintet.engines.names import Names, name_models
 from quintet.engines.registry import Registry
 from quintet.errors import ModelError, shorten
 from quintet.inputs.images.addresses import is_entry
+from quintet.models import store
 from quintet.models.files import Report, human
 from quintet.moderation import template
 from quintet.moderation.format import Format
@@ -38,6 +39,7 @@ class FleetOptions:
         idle: seconds after which a model that nobody asks for is unloaded; 0 = never.
         moderation: ``NAME=FORMAT`` of models that judge texts; a format's name, or its file.
         image_hosts: from which images may be fetched.
+        drafts: ``[NAME=]REFERENCE`` of draft models; without a name the first model's.
     """
 
     references: tuple[str, ...]
@@ -49,6 +51,7 @@ class FleetOptions:
     idle: float = 0.0
     moderation: tuple[str, ...] = ()
     image_hosts: tuple[str, ...] = ()
+    drafts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +118,7 @@ def plan(options: FleetOptions, report: Report) -> Fleet:
             one.config.kv_bytes,
             lazy=options.lazy and first not in pinned,
             pinned=first in pinned,
-            mapped=one.source.packs is not None,
+            mapped=one.mapped,
             preparer=one.preparer,
             moderation=roles.get(first),
         )
@@ -130,16 +133,41 @@ def _plans(options: FleetOptions, report: Report) -> tuple[engines.Plan, ...]:
     given = [references.split(text) for text in options.references]
     share = options.engine.kv_bytes // max(1, sum(reference != engines.TOY for _, reference in given))
     plans = []
+    drafting = _drafts(options, given, report)
     for number, (name, reference) in enumerate(given):
         mmproj = "" if number else options.engine.mmproj
+        of = replace(options.engine, model=reference, kv_bytes=share, mmproj=mmproj, draft=drafting[number])
         try:
-            one = engines.plan(replace(options.engine, model=reference, kv_bytes=share, mmproj=mmproj), report)
+            one = engines.plan(of, report)
         except ModelError as error:
             if len(given) == 1:
                 raise
             raise ModelError(f"{name or reference}, with {human(share)} of KV cache as its share: {error}") from error
         plans.append(replace(one, name=name or one.name))
     return tuple(plans)
+
+
+def _drafts(options: FleetOptions, given: Sequence[tuple[str, str]], report: Report) -> list[str]:
+    """The reference of each model's draft model; empty = it has none.
+
+    Raises:
+        OptionError: a model that is not there, or one with two of them.
+        ModelError: a model cannot be had.
+    """
+    by_model = drafts.by_model(options.drafts)
+    first, names = by_model.pop(drafts.FIRST, ""), [name for name, _ in given]
+    if by_model:
+        names = [name or _own_name(reference, options, report) for name, reference in given]
+    if strangers := by_model.keys() - names:
+        got = next(text for text in options.drafts if references.split(text)[0] in strangers)
+        raise OptionError(f"--draft must be [NAME=]REFERENCE, NAME one of {', '.join(names)}, got {shorten(got)}.")
+    if first and names[0] in by_model:
+        raise OptionError(f"--draft gives {shorten(names[0])}, the first model, two draft models.")
+    return [by_model.get(name, "") or (first if number == 0 else "") for number, name in enumerate(names)]
+
+
+def _own_name(reference: str, options: FleetOptions, report: Report) -> str:
+    return reference if reference == engines.TOY else store.resolve(reference, report, offline=options.engine.offline).name
 
 
 def _moderation(given: Sequence[str], names: Names) -> dict[str, Format]:

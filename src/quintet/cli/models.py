@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from quintet.cli.console import ConsoleReport, stdout
 from quintet.cli.describe import Description, check_context, describe
+from quintet.cli.engines import Draft, find_draft
 from quintet.config import EngineConfig, Quantize
 from quintet.models import store
 from quintet.models.files import StoredModel, cache_dir, human, kept_packs, pack_dir, parts
@@ -37,17 +38,18 @@ def list_() -> None:
         stdout().print(f"packed weights of {count}: {human(size)} in {pack_dir()}, which may be removed at any time", markup=False)
 
 
-def show(reference: str, ctx_size: int, quantize: Quantize, *, offline: bool) -> None:
-    """Print a model's description and the memory it needs for a context.
+def show(reference: str, ctx_size: int, quantize: Quantize, draft: str, *, offline: bool) -> None:
+    """Print a model's description and the memory it needs for a context; and what its draft model needs, if one is named.
 
     Raises:
-        ModelError: as for ``pull``, or a context beyond the model's, or ``quantize`` is not for it.
+        ModelError: as for ``pull``, or a context beyond the model's, or ``quantize`` is not for it; or a draft model with other tokens.
     """
     with ConsoleReport() as report:
         model = store.resolve(reference, report, offline=offline)
+        drafts = find_draft(model, draft, report, offline=offline) if draft else None
     about = describe(open_model(model.path), quantize)
     context = check_context(ctx_size, about.spec.context) or about.spec.context
-    for name, text in rows(model, about, context):
+    for name, text in (*rows(model, about, context), *([_draft_row(drafts, context)] if drafts else [])):
         stdout().print(f"{name:13} {text}", markup=False)
 
 
@@ -69,6 +71,12 @@ def rows(model: StoredModel, about: Description, context: int) -> list[tuple[str
         ("memory", f"about {human(about.weights + kv)}: weights {human(about.weights)}, KV cache {human(kv)} for {context} tokens"),
         *([("on load", ", ".join(f"--quantize {name}: {human(size)}" for name, size in about.choices.items()))] if about.choices else []),
     ]
+
+
+def _draft_row(draft: Draft, context: int) -> tuple[str, str]:
+    kv = draft.kv_per_token * context
+    needs = f"about {human(draft.weights + kv)} more: weights {human(draft.weights)}, KV cache {human(kv)} for {context} tokens"
+    return "draft model", f"{draft.model.reference}, {needs}"
 
 
 def _feed_forward(spec: ModelSpec) -> str:

@@ -8,6 +8,7 @@ import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from quintet import __version__, machine
 from quintet.backends.native.front.spawn import Ahead
@@ -19,6 +20,7 @@ from quintet.cli.heart import WATCHDOG_S
 from quintet.config import LOG_LEVELS, LedgerConfig, ServerConfig
 from quintet.engines.entry import Model
 from quintet.errors import shorten
+from quintet.keys.salts import lasting_secret
 from quintet.listen import limits
 from quintet.listen.sockets import ADMIN, PUBLIC, Listener, url
 from quintet.models.files import human
@@ -65,6 +67,8 @@ def serve(options: ServeOptions, ahead: Ahead) -> int:
     if "" in options.fleet.names:
         raise OptionError("--served-model-name must not be empty.")
     keep_private()
+    if (prefixes := options.fleet.engine.prefixes) is not None:
+        config = replace(config, salt_secret=_secret_of(Path(prefixes.folder)))
     auth = Auth.of(config, time.monotonic, time.time)
     keys = auth.keys
     Proxies(config.trusted_proxy)  # a mistyped network is told before anything is loaded
@@ -99,6 +103,13 @@ def serve(options: ServeOptions, ahead: Ahead) -> int:
             one.close()
 
 
+def _secret_of(folder: Path) -> bytes:
+    try:
+        return lasting_secret(folder)
+    except (OSError, ValueError) as error:
+        raise OptionError(f"--prefix-cache-dir cannot be used: {error}") from None
+
+
 def _check_dialect(name: str) -> None:
     from quintet.dialects.catalog import PROVIDERS  # else first needed when the models are known, see ``serving``
     from quintet.server.routing import AUTO
@@ -124,9 +135,9 @@ def banner(fleet: fleets.Fleet, url: str, access: str, *, whole: bool, path: str
     models = [_model(plan, model) for plan, model in zip(fleet.plans, fleet.models, strict=True)]
     quota, limit = machine.cpu_quota(), machine.memory_limit()
     share = f" (a container with the time of {quota:g} CPUs)" if quota is not None else ""
-    computing = f"{fleet.plans[0].isa}, {threads} thread{'s' if threads > 1 else ''}{share}"
+    computing = f"{fleet.plans[0].isa}, {threads} thread{'s' if threads > 1 else ''}{share}" if threads else "vLLM"
     of = f" (a container with {human(limit)})" if limit is not None else ""
-    cache = " + ".join(f"{human(plan.config.kv_bytes)} for {plan.kv_tokens} tokens" for plan in fleet.plans) + of
+    cache = " + ".join(map(_cache, fleet.plans)) + of
     on, over = (f" on {path}", f"--unix-socket {shlex.quote(path)} ") if path else ("", "")
     if not whole:
         return f"quintet {__version__}: {', '.join(models)} at {url}/v1{on}, {computing}, KV cache {cache}, {access}\n"
@@ -137,7 +148,7 @@ def banner(fleet: fleets.Fleet, url: str, access: str, *, whole: bool, path: str
   Quintet {__version__}   {url}/v1{on}
 
   model    {listed}
-  engine   native, {computing}
+  engine   {"native, " if threads else ""}{computing}
   memory   KV cache {cache}
   access   {access}
 
@@ -148,8 +159,14 @@ def banner(fleet: fleets.Fleet, url: str, access: str, *, whole: bool, path: str
 """
 
 
+def _cache(plan: engines.Plan) -> str:
+    size = human(plan.config.kv_bytes) if plan.config.kv_bytes else "as vLLM has it"
+    return f"{size} for {plan.kv_tokens} tokens" if plan.kv_tokens else size
+
+
 def _model(plan: engines.Plan, model: Model) -> str:
     of = f" of {plan.full_context}" if plan.context < plan.full_context else ""
     when = ", loaded when it is asked for" if model.lazy else ""
+    of += f", drafts by {plan.draft}" if plan.draft else ""
     role = f", moderation as {model.moderation.name}" if model.moderation else ""
     return f"{model.name} ({plan.quant + ', ' if plan.quant else ''}context {plan.context}{of}{role}{when})"

@@ -52,13 +52,22 @@ class KeyRing:
         sources: of those that may change, looked at again every ``LOOK_S`` seconds.
         clock: seconds, monotonic.
         now: Unix time in seconds, for keys that expire.
+        salts: secret that salts are made of; empty = one of this process.
 
     Raises:
         KeyFileError: a source cannot be read.
     """
 
-    def __init__(self, given: Iterable[Key], sources: Sequence[KeySource], clock: Callable[[], float], now: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        given: Iterable[Key],
+        sources: Sequence[KeySource],
+        clock: Callable[[], float],
+        now: Callable[[], float],
+        salts: bytes = b"",
+    ) -> None:
         self._secret = secrets.token_bytes(32)
+        self._salts = salts or self._secret
         self._given, self._clock, self._now = tuple(given), clock, now
         self._sources = [_Watched(source) for source in sources]
         self._looked = clock()
@@ -78,8 +87,8 @@ class KeyRing:
         return sum(key.live(now) for _, key in self._entries.values())
 
     def salt(self, key: Key) -> str:
-        """A word known to this process only, different for each key."""
-        return self._mac(b"salt" + key.digest).hex()
+        """A word known to those only who have the secret, different for each key."""
+        return hmac.digest(self._salts, b"salt" + key.digest, hashlib.sha256).hex()
 
     def _refresh(self) -> None:
         now = self._clock()

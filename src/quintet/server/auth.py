@@ -29,7 +29,7 @@ class Caller:
 
     Args:
         id: the first 8 hex digits of the key's SHA-256, for logs; empty without keys.
-        salt: known to this process only, different for each key; empty without keys.
+        salt: known to nobody outside, different for each key; empty without keys.
         key: what may be done with it.
     """
 
@@ -50,19 +50,26 @@ class Auth:
         sources: of more keys.
         clock: seconds, monotonic.
         now: Unix time in seconds.
+        salts: see ``KeyRing``.
 
     Raises:
         KeyFileError: a source cannot be read.
     """
 
     def __init__(
-        self, keys: Iterable[str], admin: str, sources: Sequence[KeySource], clock: Callable[[], float], now: Callable[[], float]
+        self,
+        keys: Iterable[str],
+        admin: str,
+        sources: Sequence[KeySource],
+        clock: Callable[[], float],
+        now: Callable[[], float],
+        salts: bytes = b"",
     ) -> None:
         given = [_chosen(key) for key in keys]
         self._open = not given and not sources
         self._administered = bool(admin) or bool(sources)
         admins = [_chosen(admin, Scope.ADMIN)] if admin else []
-        self._ring = KeyRing((*given, *admins), sources, clock, now)
+        self._ring = KeyRing((*given, *admins), sources, clock, now, salts)
         self._lockout = Lockout(clock)
         self._beside = len({key.digest for key in admins} - {key.digest for key in given})
 
@@ -73,7 +80,7 @@ class Auth:
         Raises:
             KeyFileError: a file of keys is missing, unsafe or malformed.
         """
-        return cls(config.api_keys, config.admin_key, key_sources(config), clock, now)
+        return cls(config.api_keys, config.admin_key, key_sources(config), clock, now, config.salt_secret)
 
     @property
     def keys(self) -> int | None:

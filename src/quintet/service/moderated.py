@@ -236,7 +236,7 @@ class ModeratedJob(Job):
         for index, lane in enumerate(self._lanes):
             if lane.chunks and index not in busy and not self._cancelled:
                 output = lane.text[: lane.chunks[0].end]
-                task = asyncio.create_task(self._judge.judge(self._prompts[index // self._n], output))
+                task = asyncio.create_task(self._judge.judge(self._prompts[index // self._n], output, index))
                 task.add_done_callback(lambda _: self._news.set())
                 self._judging[task] = index
 

@@ -102,17 +102,18 @@ class FolderTokenizer:
         raise ModelError(f"{TOKENIZER}: 'post_processor' must put tokens before and after a text only.")
 
 
-def build_folder_tokenizer(folder: Path, think: tuple[str, str] | None = None) -> FolderTokenizer:
+def build_folder_tokenizer(folder: Path, think: tuple[str, str] | None = None, *, any_model: bool = False) -> FolderTokenizer:
     """The tokenizer of a folder.
 
     Args:
         think: the tags around the model's thinking; ``None`` = those that the files tell of.
+        any_model: see ``read_files``.
 
     Raises:
         ModelError: a file is missing or damaged, or asks for something that is not implemented; or such a tag cannot be written with
             the vocabulary.
     """
-    files = read_files(folder)
+    files = read_files(folder, any_model=any_model)
     made = FolderTokenizer(files, read_vocabulary(files.metadata, think))
     made.traits = settle_think(made, files.metadata, think)
     return made

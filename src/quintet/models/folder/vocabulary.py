@@ -23,6 +23,7 @@ from quintet.models.vocabulary import TEMPLATE as TEMPLATE_KEY
 MAX_TOKENIZER = 1 << 26
 MAX_TEMPLATE = 1 << 20
 MAX_ADDED = 1 << 16
+MAX_VOCAB = 1 << 22
 ROLES = ("bos_token", "eos_token", "pad_token", "unk_token")
 FLAGS = ("special", "single_word", "lstrip", "rstrip", "normalized")
 
@@ -62,25 +63,41 @@ class Files:
     ends: frozenset[int]
 
 
-def read_files(folder: Path) -> Files:
+def read_files(folder: Path, *, any_model: bool = False) -> Files:
     """Read them.
+
+    Args:
+        any_model: of a model that the native core need not know.
 
     Raises:
         ModelError: a file is missing, damaged or contradicts another.
     """
-    return _Reading(folder).files()
+    return _Reading(folder, any_model).files()
+
+
+def _size(sources: list[dict[str, Any]]) -> int:
+    """How many tokens a model has rows for."""
+    size = next((source["vocab_size"] for source in sources if "vocab_size" in source), None)
+    if type(size) is not int or not 0 < size <= MAX_VOCAB:
+        raise ModelError(f"{CONFIG}: 'vocab_size' must be an integer from 1 to {MAX_VOCAB}, got {shorten(size)}.")
+    return size
 
 
 class _Reading:
     """One folder's files."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, any_model: bool) -> None:
         if not (folder / TOKENIZER).is_file():
             raise ModelError(f"{folder}: has no {TOKENIZER}: other forms of tokenizers are not read.")
         config = read_document(folder / CONFIG)
-        outline = read_outline(config)
-        self._size = outline.vocab
-        self._sources = [config, config.get(outline.kind.section) or {}] if outline.kind.section else [config]
+        if any_model:
+            part = config.get("text_config")
+            self._sources = [config, part] if isinstance(part, dict) else [config]
+            self._size = _size(self._sources)
+        else:
+            outline = read_outline(config)
+            self._size = outline.vocab
+            self._sources = [config, config.get(outline.kind.section) or {}] if outline.kind.section else [config]
         self._generation = _optional(folder / GENERATION)
         self._settings = _optional(folder / TOKENIZER_CONFIG)
         self._template = _template(folder, self._settings)

@@ -137,5 +137,5 @@ def test_a_quantised_type_is_what_it_is_whatever_becomes_of_floats() -> None:
     packed = [_core_testing.pack_roundtrip("Q8_0", 20, 64, raw, quantize=quantize) for quantize in ("q8", "q4", "none")]
     np.testing.assert_array_equal(packed[0], packed[1])
     np.testing.assert_array_equal(packed[0], packed[2])
-    with pytest.raises(ValueError, match="quantize must be q8, q4 or none"):
+    with pytest.raises(ValueError, match="quantize must be q8, q4, none or least"):
         _core_testing.pack_roundtrip("Q8_0", 20, 64, raw, quantize="q5")

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
+from tests.backends.native.schedule.draft_models import Costs, DraftRunner
 from tests.backends.native.schedule.plain_samplers import PlainSamplers
 
 from quintet.backends.native.core.loader import PAGE
-from quintet.backends.native.core.types import I32, U8, U64, Batch, Samplers
+from quintet.backends.native.core.types import I32, U8, U64, Batch, Runner, Samplers
 from quintet.backends.native.schedule.emit import Emitter
 from quintet.backends.native.schedule.kv import KvCache
 from quintet.backends.native.schedule.pages import BlockTables, PagePool
 from quintet.backends.native.schedule.plan import Kind, Plan
+from quintet.backends.native.schedule.saved import Saved
 from quintet.backends.native.schedule.scheduler import Scheduler
 from quintet.backends.native.schedule.sequence import Sequence as Sample
-from quintet.backends.native.schedule.speculation import Speculation
+from quintet.backends.native.schedule.speculation import Draft, Speculation
 from quintet.backends.native.wire.messages import Events
+from quintet.backends.native.worker.drafting import Drafting, draft_model
 from quintet.backends.native.worker.step import Stepper
 from quintet.backends.toy import EOS, ToyRunner, ToyTokenizer
 from quintet.config import EngineConfig
@@ -85,6 +88,9 @@ class Simulation:
 
     Args:
         window: of a ``WindowedRunner``; 0 = the toy itself.
+        saved: where its full pages are kept.
+        draft: a draft model, which drafts unless there is other ``speculation``.
+        costs: what steps take; of the draft model too.
     """
 
     def __init__(
@@ -98,6 +104,9 @@ class Simulation:
         speculation: Speculation | None = None,
         samplers: Samplers = PLAIN,
         window: int = 0,
+        saved: Callable[[Runner], Saved] | None = None,
+        draft: DraftRunner | None = None,
+        costs: Costs | None = None,
     ) -> None:
         self.config = EngineConfig(batch_tokens=batch_tokens, max_running=max_running, max_waiting=max_waiting)
         self.runner = WindowedRunner(window) if window else ToyRunner()
@@ -107,9 +116,19 @@ class Simulation:
             min(max_running, batch_tokens), self.runner.context // PAGE if window else min(pages, self.runner.context // PAGE)
         )
         emitter = Emitter(ToyTokenizer().eos_ids)
-        self.kv = KvCache(self.pool, tables, self.runner.row_bytes, window, batch_tokens)
+        self.kv = KvCache(self.pool, tables, self.runner.row_bytes, window, batch_tokens, saved(self.runner) if saved else None)
+        self.stepper, self.costs = Stepper(self.runner, tables, samplers), costs or Costs()
+        self.drafting = None
+        if draft is not None:
+            draft.allocate(pages)
+            model = draft_model(draft, self.runner, pages, lambda: self.costs.now)
+            self.policy, self.draft_pages = model.policy, model.pages
+            speculation = speculation or Speculation(frozenset({EOS}), None, model)
+            settings = samplers, self.stepper.sampler, frozenset({EOS}), lambda: self.costs.now
+            self.drafting = Drafting(draft, model, self.runner.vocab, *settings)
+            for rows in (1, PAGE):
+                self.policy.target.learn(rows, self.costs.target * (1 + self.costs.row * (rows - 1)))
         self.scheduler = Scheduler(self.config, self.kv, emitter, speculation)
-        self.stepper = Stepper(self.runner, tables, samplers)
         self.events: dict[tuple[int, int], list[TokenEvent]] = {}
         self.alike: dict[tuple[int, int], list[int]] = {}  # the samples of a prompt, which have its echo in common
         self.last_plan = Plan()
@@ -132,12 +151,20 @@ class Simulation:
         self.now += 1.0
         plan = self.last_plan = self.scheduler.plan(self.now)
         self.check_plan(plan)
+        if self.drafting:
+            self.drafting.fill(plan)
+            self.check_plan(plan)
         self.stepper.copy(plan.copies)
         results = self.stepper.run(plan)
+        begin = self.costs.now
+        self.costs.spend(self.costs.target, plan.tokens)
         for request, index in aborts_between:
             self.abort(request, index)
         self._take(self.scheduler.apply(plan, results))
         self.scheduler.check()
+        if self.drafting:
+            self.drafting.learn(plan, self.costs.now - begin)
+            self.drafting.check()
 
     def check_plan(self, plan: Plan) -> None:
         """The budget holds, for tokens computed and for rows scored, and every running sequence that can decode does."""
@@ -206,10 +233,10 @@ class Oracle(Speculation):
         self._samplers = samplers
         self._lengths, self._right = itertools.cycle(lengths), itertools.cycle(right)
 
-    def drafts(self, decoding: Sequence[Sample], most_rows: int, *, busy: bool) -> list[list[int]]:
+    def drafts(self, decoding: Sequence[Sample], most_rows: int, *, busy: bool) -> list[Draft]:
         share = (most_rows - busy) // max(len(decoding), 1) - 1
-        made = [self._made(seq, min(share, seq.max_tokens - len(seq.generated) - 1)) for seq in decoding]
-        return made if any(made) else []
+        made = [Draft(self._made(seq, min(share, seq.max_tokens - len(seq.generated) - 1))) for seq in decoding]
+        return made if any(draft.tokens for draft in made) else []
 
     def _made(self, seq: Sample, most: int) -> list[int]:
         text = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from copy import copy
 from typing import cast
 
 import numpy as np
@@ -27,6 +28,11 @@ class PlainSampler:
     def accept(self, token: int) -> None:
         self.accepted += 1
         self._seen[token] = self._seen.get(token, 0) + 1
+
+    def copy(self) -> PlainSampler:
+        other = copy(self)
+        other._seen = dict(self._seen)
+        return other
 
     def draw(self, logits: F32, position: int) -> int:
         row = logits.astype(np.float64)

@@ -7,6 +7,7 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
+from tests.backends.native.schedule.draft_models import Costs, DraftRunner
 from tests.backends.native.schedule.harness import PLAIN, Oracle, Simulation, assert_as_alone, prepared
 
 from quintet.backends.native.core.loader import PAGE
@@ -72,18 +73,23 @@ class AnyInterleaving(RuleBasedStateMachine):
         pages=st.sampled_from([CONTEXT // PAGE, 9, 10, 12, 16, 500]),
         caching=st.booleans(),
         window=st.sampled_from([0, 0, 2, PAGE - 3, PAGE + 1, 2 * PAGE + 5]),
-        drafts=st.none() | st.just((None, None)) | st.tuples(draft_lengths, draft_lengths),
+        drafts=st.none() | st.just((None, None)) | st.tuples(draft_lengths, draft_lengths) | st.sampled_from([0.0, 0.8, 1.0]),
     )
-    def start(self, batch_tokens: int, max_running: int, pages: int, caching: bool, window: int, drafts: tuple[Any, Any] | None) -> None:
+    def start(
+        self, batch_tokens: int, max_running: int, pages: int, caching: bool, window: int, drafts: tuple[Any, Any] | float | None
+    ) -> None:
         self.sequences: dict[tuple[int, int], PreparedSequence] = {}
         self.window = window
         pages -= 3 * bool(window and pages < 500)  # a sequence needs its window's only
-        speculation = None
-        if drafts is not None:
+        speculation, draft, costs = None, None, Costs()
+        if isinstance(drafts, float):
+            draft = DraftRunner(drafts, costs)
+        elif drafts is not None:
             lengths, right = drafts
             speculation = Oracle(self.sequences, lengths, right, self.samplers, window) if lengths else Speculation(frozenset({EOS}))
-        limits = {"pages": pages, "batch_tokens": batch_tokens, "max_running": max_running}
-        self.simulation = Simulation(**limits, caching=caching, speculation=speculation, samplers=self.samplers, window=window)
+        limits: dict[str, Any] = {"pages": pages, "batch_tokens": batch_tokens, "max_running": max_running, "caching": caching}
+        how: dict[str, Any] = {"speculation": speculation, "samplers": self.samplers, "window": window, "draft": draft, "costs": costs}
+        self.simulation = Simulation(**limits, **how)
         self.aborted: set[tuple[int, int]] = set()
 
     @rule(target=added, sequences=requests(), tenant=st.sampled_from(["", "", "a", "b"]))
@@ -127,6 +133,10 @@ class AnyInterleaving(RuleBasedStateMachine):
         self.simulation.finish()
         self.simulation.scheduler.check()
         assert self.simulation.pool.available == self.simulation.pool.total
+        if self.simulation.drafting:
+            self.simulation.draft_pages.make_room([])
+            self.simulation.drafting.check()
+            assert self.simulation.draft_pages.pool.available == self.simulation.draft_pages.pool.total
         for key, sequence in self.sequences.items():
             events = self.simulation.events[key]
             assert [event.finish is not None for event in events].count(True) == 1, "one terminal event each"

@@ -54,6 +54,7 @@ class Loaded(Generic[V]):
         fingerprint: ``system_fingerprint``: hash of weights file, tokenizer and numerics version.
         cpu: what the runner computes on, and tokens are chosen on too; ``None``: it needs none, and one thread is enough to choose.
         encoder, images: what it sees images with, and how; ``None`` = it does not.
+        draft: a smaller model with the same tokens, to draft with; ``None`` = there is none.
     """
 
     runner: Runner
@@ -63,6 +64,7 @@ class Loaded(Generic[V]):
     cpu: Cpu | None = None
     encoder: Encoder | None = None
     images: ImageTraits | None = None
+    draft: Runner | None = None
 
 
 class Loader(Protocol[V]):

@@ -117,6 +117,12 @@ class NativeRunner:
     def copy_page(self, source: int, target: int) -> None:
         self._model.copy_page(source, target)
 
+    def read_page(self, page: int) -> U8:
+        return self._model.read_page(page)
+
+    def write_page(self, page: int, data: U8) -> None:
+        self._model.write_page(page, data)
+
     def drop_pages(self, pages: Sequence[int]) -> None:
         self._model.drop_pages(np.array(sorted(pages), np.int32))
 

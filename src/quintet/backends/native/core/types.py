@@ -115,6 +115,18 @@ class Runner(Protocol):
         """Copy one page's keys and values (copy on write)."""
         ...
 
+    def read_page(self, page: int) -> U8:
+        """A copy of one page's keys and values, uint8 [page_bytes]: the same for the same tokens, wherever they were computed."""
+        ...
+
+    def write_page(self, page: int, data: U8) -> None:
+        """Fill a page with what ``read_page`` gave, of this runner or of another of the same model.
+
+        Raises:
+            ValueError: of another size.
+        """
+        ...
+
     def drop_pages(self, pages: Sequence[int]) -> None:
         """Give the memory of these pages back to the system, as far as that can be; they may be used again, and hold nothing."""
         ...
@@ -204,6 +216,10 @@ class Sampler(Protocol):
 
     def accept(self, token: int) -> None:
         """The sequence goes on with this token: to be told of each, in order."""
+        ...
+
+    def copy(self) -> Sampler:
+        """Another one that has seen the same; what it sees from here on is nothing to this one."""
         ...
 
 

@@ -37,6 +37,11 @@ class AcceptanceRate:
         if wrong:
             self._share *= 1 - RATE
 
+    def likely(self, count: int) -> float:
+        """Tokens of a draft of so many that are expected to turn out right: the geometric series of the share."""
+        share = min(self._share, 0.999)
+        return share * (1 - share**count) / (1 - share)
+
     def length(self, sequences: int) -> int:
         """Tokens worth drafting where so many sequences decode.
 
@@ -85,6 +90,10 @@ class Drafter:
         if not self._guess:
             self._guess, self._source = self._lookup.guess(most), self._found
         return self._guess[: min(most, self._source.length(sequences))]
+
+    def likely(self, count: int) -> float:
+        """Of the last draft's first tokens, how many are expected to be right."""
+        return self._source.likely(count)
 
     def _judge(self, output: Sequence[int]) -> None:
         drawn = output[self._at :]

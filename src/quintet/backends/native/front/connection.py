@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import socket
 from collections.abc import Callable
@@ -83,8 +84,8 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
         code = self.process.poll()
-        with contextlib.suppress(ProcessLookupError):
-            self.process.kill()
+        with contextlib.suppress(ProcessLookupError):  # with what it started: it leads a group of its own
+            os.killpg(self.process.pid, signal.SIGKILL)
         self._reap()
         return "" if code is None else f" with exit code {code}" if code >= 0 else f" by {signal.Signals(-code).name}"
 

@@ -15,9 +15,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from quintet.backends.native.front.connection import Connection
 from quintet.backends.native.front.link import Link
-from quintet.backends.native.front.spawn import MODULE, Ahead, Child, spawn
+from quintet.backends.native.front.spawn import MODULE, VLLM_MODULE, Ahead, Child, spawn
 from quintet.backends.native.wire import codec
-from quintet.backends.native.wire.messages import Died, FromWorker, Load, ModelSource, ToWorker, Vocabulary
+from quintet.backends.native.wire.messages import Died, FromWorker, Load, LoadVllm, ModelSource, ToWorker, VllmSource, Vocabulary
 from quintet.backends.native.worker.memory import trim
 from quintet.config import EngineConfig
 from quintet.inputs.tokenizer import Tokenizer
@@ -32,15 +32,20 @@ class ProcessLink(Link):
     Args:
         source: what the child loads.
         tokenizer: loads the tokenizer; called once.
-        module: what Python runs in the child.
+        module: what Python runs in the child; ``None`` = what loads such a source.
     """
 
     restarts = True
 
     def __init__(
-        self, source: ModelSource, tokenizer: Callable[[], Tokenizer], config: EngineConfig, module: Sequence[str] = MODULE
+        self,
+        source: ModelSource | VllmSource,
+        tokenizer: Callable[[], Tokenizer],
+        config: EngineConfig,
+        module: Sequence[str] | None = None,
     ) -> None:
-        self._source, self._load_tokenizer, self._config, self._module = source, tokenizer, config, tuple(module)
+        self._source, self._load_tokenizer, self._config = source, tokenizer, config
+        self._module = tuple(module or (VLLM_MODULE if isinstance(source, VllmSource) else MODULE))
         self._receive: Callable[[FromWorker], None] = lambda _: None
         self._loading: asyncio.Future[Tokenizer] | None = None
         self._begun: tuple[Child | None, Future[Tokenizer]] | None = None
@@ -105,7 +110,9 @@ class ProcessLink(Link):
         if self._loading is not None:
             await asyncio.wait((self._loading,))
 
-    def _load(self) -> Load:
+    def _load(self) -> Load | LoadVllm:
+        if isinstance(self._source, VllmSource):
+            return LoadVllm(self._source, self._config)
         return Load(self._source, self._config)
 
     def _tokenized(self, loading: asyncio.Future[Tokenizer]) -> None:

@@ -15,6 +15,8 @@ from quintet import children
 MODULE = ("-P", "-m", "quintet.backends.native.worker.child")
 """What Python runs; ``-P``: nothing in the current folder can stand in for a module."""
 
+VLLM_MODULE = ("-P", "-m", "quintet.backends.vllm.child")
+
 
 class Child(NamedTuple):
     """A worker's process.

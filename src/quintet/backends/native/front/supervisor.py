@@ -44,7 +44,7 @@ from quintet.backends.native.front.stream import Stream
 from quintet.backends.native.front.watchdog import LOAD_STALL_S, STALL_S, Watchdog
 from quintet.backends.native.wire.messages import Died, FromWorker, Ping, Progress, Ready, Shed, Started, Stepped, Submit, Wanted
 from quintet.events import Finish
-from quintet.inputs.capabilities import EVERYTHING, Capabilities
+from quintet.inputs.capabilities import Capabilities
 from quintet.inputs.tokenizer import Tokenizer
 from quintet.models.pieces import Pieces
 
@@ -338,4 +338,4 @@ def _capabilities(ready: Ready, tokenizer: Tokenizer | None) -> Capabilities:
     assert tokenizer is not None, "there is one before ``Ready``"
     pieces = Pieces.of(tokenizer.pieces, ready.vocab)  # logits may be wider than the tokenizer; such ids are valid and have no text
     limits = ready.context, ready.vocab, pieces, ready.max_logprobs, ready.max_sequences
-    return Capabilities(ready.model, *limits, ready.fingerprint, EVERYTHING, ready.images)
+    return Capabilities(ready.model, *limits, ready.fingerprint, ready.supported, ready.images)

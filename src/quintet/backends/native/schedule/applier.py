@@ -78,7 +78,7 @@ class Applier:
         for more in range(row + 1, end):
             if seq.state is _DECODING and results.tokens[more] != Outcome.NOT_DRAWN:
                 self._apply_draw(seq, more, results, events, computed=computed)
-        if segment.draws > 1 and seq.state is _DECODING:
+        if (segment.draws > 1 or segment.ask) and seq.state is _DECODING:
             self._kv.trim(seq)
 
     def _hold(self, segment: Segment, row: U8) -> None:
@@ -88,7 +88,7 @@ class Applier:
             return
         if segment.kind is _DECODE:
             self._computed(seq)
-        if segment.draws > 1:
+        if segment.draws > 1 or segment.ask:
             self._kv.trim(seq)
         seq.held, seq.late = row, True
 

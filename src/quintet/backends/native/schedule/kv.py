@@ -17,6 +17,9 @@ needs them, so that it holds a window and a step's worth, however long it is::
     block table of A      [ gone              | 2                 | 4 ]      page 7 is found by others as long as nobody wants its place
 
 A prompt that is found in the cache needs its last window there, no more. Why: docs/decisions/0027-windows.md.
+
+Full pages may also be kept on a disk (``saved``): what a prompt finds there is brought back into the prefix cache before it is admitted,
+and from then on is like any other page that nobody holds. Why: docs/decisions/0044-prefixes-on-disk.md.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from quintet.backends.native.core.loader import PAGE
 from quintet.backends.native.core.scored_rows import ROOM
 from quintet.backends.native.core.types import U8
 from quintet.backends.native.schedule.pages import GONE, BlockTables, BrokenInvariantError, PagePool, chain
+from quintet.backends.native.schedule.saved import Saved
 from quintet.backends.native.schedule.sequence import Sequence, Snapshot, State
 
 
@@ -37,14 +41,58 @@ class KvCache:
         row_bytes: bytes of one hidden row, to which the stores of pages add what is known of it.
         window: tokens that a token sees in any layer, itself the last; 0 = all before it.
         step: most tokens that a sequence computes at once.
+        saved: where full pages are kept beyond this engine's life; ``None`` = nowhere. With a window none are.
     """
 
-    def __init__(self, pool: PagePool, tables: BlockTables, row_bytes: int, window: int = 0, step: int = 0) -> None:
+    def __init__(
+        self, pool: PagePool, tables: BlockTables, row_bytes: int, window: int = 0, step: int = 0, saved: Saved | None = None
+    ) -> None:
         self.pool = pool
         self.tables = tables
+        self._saved = None if window else saved
         self._stored_bytes = row_bytes + ROOM
         self._window = window
         self._most = min(pool.total, -(-(window + step) // PAGE) + 1) if window else pool.total  # pages of a sequence at once
+
+    def restore(self, seq: Sequence, most: int) -> bool:
+        """Bring kept pages with the sequence's first tokens back into the prefix cache, at most so many; ``match`` finds them there.
+
+        Returns:
+            Whether there are more: then come again, after a step of those who run.
+        """
+        saved, scoring, held = self._saved, seq.group.scoring, list[int]()
+        if saved is None or seq.restored:
+            return False
+        try:
+            for index in range(_shareable(seq)):
+                digest = page_digest(seq, index)
+                page = self.pool.lookup(digest, with_rows=scoring)
+                if page is None:
+                    if not saved.has(digest, with_rows=scoring) or not self.pool.available:
+                        break
+                    if not most:
+                        return True
+                    page, most = self._load(saved, digest), most - 1
+                    if page is None:
+                        break
+                else:
+                    self.pool.share(page)  # else it might have to go for those after it
+                held.append(page)
+        finally:
+            self.pool.release(held)
+        seq.restored = True
+        return False
+
+    def _load(self, saved: Saved, digest: bytes) -> int | None:
+        page = self.pool.take()
+        rows = saved.load(digest, page)
+        if rows is None:
+            self.pool.release([page])
+            return None
+        if len(rows):
+            self.pool.keep_rows(page, self._stored_bytes)[:] = rows
+        self.pool.publish(page, digest)
+        return page
 
     def match(self, seq: Sequence) -> list[int]:
         """Cached pages with the sequence's first tokens, ``GONE`` where none is needed; one that will draw has a token left to compute.
@@ -55,7 +103,7 @@ class KvCache:
         pages: list[int] = []
         count = found = 0  # pages that are taken, and that were found one after the other
         for index in range(_shareable(seq)):
-            page = self.pool.lookup(self._digest(seq, index), with_rows=seq.group.scoring)
+            page = self.pool.lookup(page_digest(seq, index), with_rows=seq.group.scoring)
             if page is None and not self._window:
                 break
             pages.append(GONE if page is None else page)
@@ -91,7 +139,7 @@ class KvCache:
     def next_page(self, seq: Sequence) -> bytes:
         """The digest of the page that holds the sequence's next token to compute; empty if it cannot come from the cache."""
         index = seq.computed // PAGE
-        return self._digest(seq, index) if self.pool.caching and index < _shareable(seq) else b""
+        return page_digest(seq, index) if self.pool.caching and index < _shareable(seq) else b""
 
     def cost(self, seq: Sequence, matched: list[int]) -> int:
         """Pages by which ``available`` drops if the sequence is admitted with these cached pages."""
@@ -186,7 +234,10 @@ class KvCache:
             page = self.tables.page(seq.slot, index)
             if (index + 1) * PAGE > seq.group.scored:
                 self.pool.drop_rows(page)  # only the rows of prompt tokens were stored
-            self.pool.publish(page, self._digest(seq, index))
+            digest = page_digest(seq, index)
+            self.pool.publish(page, digest)
+            if self._saved is not None and not self._saved.has(digest, with_rows=self.pool.find_rows(page) is not None):
+                self._saved.offer(digest, page, self.pool.find_rows(page))
             seq.published = index + 1
         self.let_go(seq)
 
@@ -252,14 +303,16 @@ class KvCache:
         page = self.tables.page(seq.slot, index)
         return self.pool.keep_rows(page, self._stored_bytes) if keep else self.pool.rows(page)
 
-    def _digest(self, seq: Sequence, index: int) -> bytes:
-        digests = seq.digests
-        while len(digests) <= index:
-            start = len(digests) * PAGE
-            images = seq.group.images
-            extra = images.identity(start, start + PAGE) if images else b""
-            digests.append(chain(digests[-1] if digests else b"", seq.slice(start, start + PAGE), seq.group.salt, extra))
-        return digests[index]
+
+def page_digest(seq: Sequence, index: int) -> bytes:
+    """Of the sequence's tokens up to the end of a full page, and whatever else the page can be shared by."""
+    digests = seq.digests
+    while len(digests) <= index:
+        start = len(digests) * PAGE
+        images = seq.group.images
+        extra = images.identity(start, start + PAGE) if images else b""
+        digests.append(chain(digests[-1] if digests else b"", seq.slice(start, start + PAGE), seq.group.salt, extra))
+    return digests[index]
 
 
 def _shareable(seq: Sequence) -> int:

@@ -124,6 +124,10 @@ class PagePool:
         page = self._by_digest.get(digest)
         return None if page is None or (with_rows and page not in self._rows) else page
 
+    def find_rows(self, page: int) -> U8 | None:
+        """The stored hidden rows of a page, if it has any."""
+        return self._rows.get(page)
+
     def publish(self, page: int, digest: bytes) -> None:
         """Make a full, used page findable. The first page of a digest stays, unless only the new one has rows."""
         if not self.caching:
@@ -203,6 +207,7 @@ class BlockTables:
         self._matrix = np.zeros((slots, width), np.int32)
         self._lengths = [0] * slots
         self._free = list(range(slots - 1, -1, -1))
+        self.slots = slots
 
     def open(self, pages: Sequence[int]) -> int:
         """A new table that lists ``pages``; returns its slot."""

@@ -61,6 +61,7 @@ class Segment:
         echo: prompt tokens of its group to emit, from ``group.echoed`` on.
         completes: nothing is left to compute or echo after this; the sequence draws, or is done with ``max_tokens`` 0.
         given: what stands for its tokens that are an image's; ``None`` = none are.
+        ask: most tokens that the draft model may add before the step runs; there are places for them.
     """
 
     seq: Sequence
@@ -76,6 +77,7 @@ class Segment:
     echo: int = 0
     completes: bool = False
     given: Given | None = None
+    ask: int = 0
 
     @property
     def draft(self) -> list[int]:
@@ -132,6 +134,18 @@ class Plan:
         """One more takes part."""
         self.segments.append(segment)
         self.tokens += len(segment.tokens)
+
+    def lengthen(self, segment: Segment, draft: Items[int]) -> None:
+        """Tokens were drafted for a segment that asked for them."""
+        segment.tokens += draft
+        segment.wanted += len(draft)
+        segment.draws += len(draft)
+        self.tokens += len(draft)
+
+    @property
+    def decodes(self) -> bool:
+        """Nothing else is done: each segment computes a sequence's last token, and drafts."""
+        return bool(self.segments) and all(segment.kind is _DECODE for segment in self.segments)
 
     @property
     def prefilled(self) -> int:

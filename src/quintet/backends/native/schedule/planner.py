@@ -12,12 +12,16 @@ from quintet.backends.native.schedule.kv import KvCache
 from quintet.backends.native.schedule.plan import Kind, Plan, Segment
 from quintet.backends.native.schedule.queues import Queues
 from quintet.backends.native.schedule.sequence import Action, Sequence, State
-from quintet.backends.native.schedule.speculation import Speculation
+from quintet.backends.native.schedule.speculation import Draft, Speculation
 from quintet.backends.native.schedule.step_budget import StepBudget
 from quintet.config import EngineConfig
 
 # A member of an enum takes a microsecond to look up in Python 3.11.
 _DECODING, _PREFILLING, _DECODE = State.DECODE, State.PREFILL, Kind.DECODE
+
+
+SLICE, ALL = 32, 1 << 30
+"""Pages that are brought back from a disk at a time: while something runs, no more than keep it waiting for some 10 ms."""
 
 
 class Planner:
@@ -31,6 +35,7 @@ class Planner:
         self._batch_tokens = config.batch_tokens
         self._max_running = config.running_limit
         self._stuck: Sequence | None = None  # head of the queue that the last plan had no place for
+        self._coming: Sequence | None = None  # head of the queue whose pages are being brought back
         self.step_budget = StepBudget()
         self.queried = self.found = 0
         """See ``Counts``."""
@@ -42,8 +47,10 @@ class Planner:
         self._make_places()
         self._plan_decodes(plan)
         decodes = len(plan.segments)
+        self._coming = None
         self._admit(plan, now)
-        self._stuck = self._waiting.head()
+        head = self._waiting.head()
+        self._stuck = None if head is self._coming else head
         plan.encoding = self._encoding()
         left = self._batch_tokens - plan.tokens
         hurry = self.step_budget.limit(self._batch_tokens, halved=plan.encoding is not None) - plan.tokens if decodes else left
@@ -94,20 +101,20 @@ class Planner:
         if not drafts:
             plan.segments = [Segment(seq, _DECODE, seq.slot, seq.computed, seq.generated[-1:], 1, 1) for seq in decoding]
             plan.tokens = len(decoding)
-        for seq, draft in zip(decoding, drafts, strict=False):
+        for seq, (draft, ask) in zip(decoding, drafts, strict=False):
             tokens = [seq.generated[-1], *draft]
-            plan.add(Segment(seq, _DECODE, seq.slot, seq.computed, tokens, len(tokens), len(tokens)))
+            plan.add(Segment(seq, _DECODE, seq.slot, seq.computed, tokens, len(tokens), len(tokens), ask=ask))
         for seq in self._running:
             if seq.held is not None and not seq.late:
                 plan.add(Segment(seq, Kind.FORK, seq.slot, seq.computed, [], draws=1, origin=seq.held))
 
-    def _drafts(self, decoding: list[Sequence]) -> list[list[int]]:
+    def _drafts(self, decoding: list[Sequence]) -> list[Draft]:
         """Tokens to compute after each one's next, as far as pages are to be had without taking one from anybody."""
         if self._speculation is None:
             return []
         busy = len(decoding) < len(self._running) or self._waiting.head() is not None
         drafts = self._speculation.drafts(decoding, self._batch_tokens, busy=busy)
-        return [draft[: self._kv.extend(seq, len(draft))] for seq, draft in zip(decoding, drafts, strict=True)] if drafts else []
+        return [draft.cut(self._kv.extend(seq, draft.places)) for seq, draft in zip(decoding, drafts, strict=True)] if drafts else []
 
     def _make_room(self, seq: Sequence, plan: Plan) -> bool:
         """A place for the next token, if need be at the newest sequence's expense; False if that was ``seq`` itself."""
@@ -141,6 +148,9 @@ class Planner:
             self._fork(seq, group.snapshot.row, plan)
             self._groups.started(group)
             return True
+        if self._kv.restore(seq, SLICE if self._running else ALL):
+            self._coming = seq
+            return False
         matched = self._kv.match(seq)
         if not self._roomy(self._kv.cost(seq, matched)):
             return False

@@ -146,6 +146,7 @@ class Sequence:
         computed: positions whose keys and values lie in its pages.
         published: full pages that were offered to the prefix cache.
         digests: of its full pages, as far as they were needed.
+        restored: what was kept of its first pages is back in the cache.
         grammar, thinking, matcher: what it must conform to and how it may think, if anything, and where it stands in that; made like
             the sampler.
         sampler: made for its first draw, and kept whatever happens to its pages.
@@ -156,6 +157,7 @@ class Sequence:
         prediction: see ``PreparedSequence``.
         drafter: made for its first draft.
         drafts: what became of its drafts.
+        share: of the draft model's tokens that were right, lately; ``None`` = it was not asked yet; 0 = it must not be.
     """
 
     request_id: int
@@ -176,6 +178,7 @@ class Sequence:
     published: int = 0
     generated: list[int] = field(default_factory=list)
     digests: list[bytes] = field(default_factory=list)
+    restored: bool = False
     sampler: Sampler | None = field(default=None, repr=False)
     matcher: Matcher | ThinkingBudget | None = field(default=None, repr=False)
     held: U8 | None = field(default=None, repr=False)
@@ -185,6 +188,7 @@ class Sequence:
     drafter: Drafter | None = field(default=None, repr=False)
     drafts: DraftCounts = NO_DRAFTS
     logprob_ids: tuple[int, ...] = ()
+    share: float | None = None
 
     def advance(self, action: Action) -> None:
         """Change the state.

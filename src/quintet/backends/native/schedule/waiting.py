@@ -13,6 +13,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from operator import attrgetter
+from typing import Generic, Protocol, TypeVar
 
 from quintet.backends.native.schedule.sequence import Sequence
 
@@ -20,29 +21,50 @@ _ROUND = 2520
 """Stands for 1 in tags: divisible by 1 to 10, so that these weights are exact."""
 
 
+class Asker(Protocol):
+    """Whose turn it may be."""
+
+    @property
+    def tenant(self) -> str: ...
+    @property
+    def weight(self) -> int: ...
+
+
+class Waits(Protocol):
+    """A sequence, as far as its place in the queue goes."""
+
+    @property
+    def request_id(self) -> int: ...
+    @property
+    def group(self) -> Asker: ...
+
+
+S = TypeVar("S", bound=Waits)
+
+
 @dataclass(slots=True, eq=False)
-class _Tenant:
+class _Tenant(Generic[S]):
     """One who waits, with the sequences of each of its requests."""
 
     name: str
     weight: int
     tag: int = 0
-    requests: OrderedDict[int, deque[Sequence]] = field(default_factory=OrderedDict)
+    requests: OrderedDict[int, deque[S]] = field(default_factory=OrderedDict)
 
 
-class WaitingQueue:
+class Turns(Generic[S]):
     """After a sequence was taken, its tenant goes behind others as its weight has it, and its request behind the tenant's others.
 
     So neither a request with many sequences nor a tenant with many requests delays others for long.
     """
 
     def __init__(self) -> None:
-        self._tenants: dict[str, _Tenant] = {}
-        self._turns: list[_Tenant] = []  # the same, by their tags; of equal ones who came first
-        self._favoured: _Tenant | None = None  # it comes before them all
+        self._tenants: dict[str, _Tenant[S]] = {}
+        self._turns: list[_Tenant[S]] = []  # the same, by their tags; of equal ones who came first
+        self._favoured: _Tenant[S] | None = None  # it comes before them all
         self._now = 0
 
-    def __iter__(self) -> Iterator[Sequence]:
+    def __iter__(self) -> Iterator[S]:
         return (seq for tenant in self._turns for queue in tenant.requests.values() for seq in queue)
 
     @property
@@ -54,20 +76,20 @@ class WaitingQueue:
         """Give the turn to a tenant that waits. It counts like any turn: else who is favoured again and again would hold up the others."""
         self._favoured = self._tenants[name]
 
-    def push(self, seq: Sequence) -> None:
+    def push(self, seq: S) -> None:
         """Add behind the sequences of its request."""
         self._queue(seq).append(seq)
 
-    def push_front(self, seq: Sequence) -> None:
+    def push_front(self, seq: S) -> None:
         """Add before everything of its tenant: it ran already, or continues work that was begun."""
         self._queue(seq).appendleft(seq)
         self._tenants[seq.group.tenant].requests.move_to_end(seq.request_id, last=False)
 
-    def head(self) -> Sequence | None:
+    def head(self) -> S | None:
         """The sequence whose turn it is."""
         return next(iter(self._next().requests.values()))[0] if self._turns else None
 
-    def pop(self) -> Sequence:
+    def pop(self) -> S:
         """Take the head; the next turns of its request and tenant come after those of others."""
         tenant = self._next()
         self._favoured = None
@@ -80,7 +102,7 @@ class WaitingQueue:
         self.remove(seq)
         return seq
 
-    def remove(self, seq: Sequence) -> None:
+    def remove(self, seq: S) -> None:
         """Take out a sequence that is in the queue."""
         tenant = self._tenants[seq.group.tenant]
         queue = tenant.requests[seq.request_id]
@@ -92,10 +114,10 @@ class WaitingQueue:
             self._turns.remove(tenant)
             self._favoured = None if self._favoured is tenant else self._favoured
 
-    def _next(self) -> _Tenant:
+    def _next(self) -> _Tenant[S]:
         return self._favoured or self._turns[0]
 
-    def _queue(self, seq: Sequence) -> deque[Sequence]:
+    def _queue(self, seq: S) -> deque[S]:
         name = seq.group.tenant
         tenant = self._tenants.get(name)
         if tenant is None:
@@ -104,6 +126,10 @@ class WaitingQueue:
         tenant.weight = seq.group.weight  # as it is now, from its next turn on
         return tenant.requests.setdefault(seq.request_id, deque())
 
-    def _line_up(self, tenant: _Tenant) -> None:
+    def _line_up(self, tenant: _Tenant[S]) -> None:
         tenant.tag = self._now + _ROUND // tenant.weight
         insort(self._turns, tenant, key=attrgetter("tag"))
+
+
+class WaitingQueue(Turns[Sequence]):
+    """Of the native engine's sequences."""

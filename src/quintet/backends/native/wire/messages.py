@@ -29,9 +29,10 @@ import msgspec
 
 from quintet.backends.base import Counts, Pages
 from quintet.backends.native.core.loader import PackCache
-from quintet.config import EngineConfig, Quantize
+from quintet.config import EngineConfig, Quantize, VllmConfig
 from quintet.errors import EngineFailed, ModelError
 from quintet.events import NO_DRAFTS, Blame, DraftCounts, Finish, TokenEvent
+from quintet.inputs.capabilities import EVERYTHING, Supported
 from quintet.inputs.images.layout import ImageTraits
 from quintet.inputs.images.value import PreparedImage
 from quintet.inputs.sequence import PreparedSequence
@@ -55,6 +56,7 @@ class ModelSource:
         path: of a GGUF file; empty = the toy.
         threads, context, isa, packs, quantize: see ``weights.load_weights``.
         vision: of an mmproj file, or of the folder with the whole model; empty = it sees nothing.
+        draft: path of the draft model; empty = there is none.
     """
 
     path: str
@@ -65,12 +67,35 @@ class ModelSource:
     packs: PackCache | None = None
     quantize: Quantize = "q8"
     vision: str = ""
+    draft: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class VllmSource:
+    """Which model vLLM loads, and how.
+
+    Args:
+        path: of a folder.
+        context: most tokens of a sequence; 0 = the model's own.
+    """
+
+    path: str
+    name: str
+    context: int
+    options: VllmConfig
 
 
 class Load(Message, frozen=True):
     """The first message: what to load, and how to run it."""
 
     source: ModelSource
+    config: EngineConfig
+
+
+class LoadVllm(Message, frozen=True):
+    """The same for vLLM."""
+
+    source: VllmSource
     config: EngineConfig
 
 
@@ -179,6 +204,7 @@ class Ready(Message, frozen=True):
     Args:
         step_s: seconds that the largest step may take, estimated; 0 = not measured.
         images: how it sees images; ``None`` = it does not.
+        supported: what it has.
     """
 
     model: str
@@ -189,6 +215,7 @@ class Ready(Message, frozen=True):
     fingerprint: str
     step_s: float = 0.0
     images: ImageTraits | None = None
+    supported: Supported = EVERYTHING
 
 
 class Wanted(Message, frozen=True):
@@ -306,5 +333,5 @@ class Died(Message, frozen=True):
 
 
 ToWorker = Submit | Pixels | Abort | Shed | Ping | Stop
-ToProcess = Load | Vocabulary | ToWorker
+ToProcess = Load | LoadVllm | Vocabulary | ToWorker
 FromWorker = Progress | Ready | Wanted | Started | Stepped | Died

@@ -6,18 +6,26 @@ Tenants take turns: one with many guides to compile stands in its own way.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from quintet.backends.native.wire.messages import EventRow, Events, Submit
 from quintet.events import Blame, Finish
-from quintet.guides.compiled import Guides
 
 COMPILE_S = 20.0
 """For one request's guides, which compiled in less than a second when they were checked. The machine may be busy."""
 
 TOO_SLOW = "The guide took too long to compile; simplify it, or try again when the server is less busy."
 BROKEN = "The guide could not be compiled for this model."
+
+
+class Compiles(Protocol):
+    """``Guides``, as far as they are compiled here."""
+
+    def ready(self, grammar: str) -> bool: ...
+    def start(self, grammars: Sequence[str], then: Callable[[], None]) -> None: ...
+    def restart(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +58,7 @@ class Compiling:
         then: called in another thread with a request whose guides are done; tell ``end``.
     """
 
-    def __init__(self, guides: Guides, clock: Callable[[], float], then: Callable[[int], None]) -> None:
+    def __init__(self, guides: Compiles, clock: Callable[[], float], then: Callable[[int], None]) -> None:
         self._guides, self._clock, self._then = guides, clock, then
         self._waiting: dict[int, _Waiting] = {}  # in order
         self._turns: OrderedDict[str, deque[int]] = OrderedDict()  # those not begun, by tenant; the first is next

@@ -11,18 +11,16 @@ import contextlib
 import fcntl
 import os
 import secrets
-import stat
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from quintet.backends.native.worker.pack_directory import SUFFIX, Directory, Kind, Source, UnusableError, read, write
+from quintet.backends.native.worker.private import FLAGS, open_private, require_private
 from quintet.models.files import human
 
 _TEMPORARY = ".tmp"
-_OPEN = os.O_NOFOLLOW | os.O_CLOEXEC
-_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 STAMP_NS = 2_000_000_000
 """Stamps are multiples of it: every file system keeps such a time."""
 
@@ -71,15 +69,7 @@ class Packs:
 
     def __init__(self, folder: Path, limit: int) -> None:
         self.path, self.limit = folder, limit
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileExistsError):
-            folder.mkdir(mode=0o700)
-        self._folder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | _OPEN)
-        try:
-            _trust(os.fstat(self._folder), folder)
-        except PermissionError:
-            self.close()
-            raise
+        self._folder = open_private(folder)
 
     def close(self) -> None:
         os.close(self._folder)
@@ -104,10 +94,10 @@ class Packs:
             OSError: there is none, or it is not to be trusted.
             UnusableError: it is not a whole one.
         """
-        file = os.open(name, os.O_RDONLY | _OPEN, dir_fd=self._folder)
+        file = os.open(name, os.O_RDONLY | FLAGS, dir_fd=self._folder)
         try:
             status = os.fstat(file)
-            _trust(status, self.path / name)
+            require_private(status, self.path / name)
             directory = read(file)
         except BaseException:
             os.close(file)
@@ -122,7 +112,7 @@ class Packs:
     def renew(self, pack: Pack, directory: Directory) -> None:
         """Give a pack another directory for the same data; where that cannot be, the old one stays."""
         with contextlib.suppress(OSError):
-            file = os.open(pack.name, os.O_RDWR | _OPEN, dir_fd=self._folder)
+            file = os.open(pack.name, os.O_RDWR | FLAGS, dir_fd=self._folder)
             try:
                 if os.path.sameopenfile(file, pack.file):
                     write(file, directory)
@@ -155,7 +145,7 @@ class Packs:
     def _create(self) -> tuple[int, str]:
         while True:
             name = f".{secrets.token_hex(8)}{_TEMPORARY}"
-            file = os.open(name, os.O_CREAT | os.O_EXCL | os.O_RDWR | _OPEN, 0o600, dir_fd=self._folder)
+            file = os.open(name, os.O_CREAT | os.O_EXCL | os.O_RDWR | FLAGS, 0o600, dir_fd=self._folder)
             fcntl.flock(file, fcntl.LOCK_EX)
             if os.fstat(file).st_nlink:  # else it was swept before it was locked
                 return file, name
@@ -191,7 +181,7 @@ class Packs:
         """Remove files of writers that are gone."""
         for name in self._names(_TEMPORARY):
             with contextlib.suppress(OSError):
-                file = os.open(name, os.O_RDWR | _OPEN, dir_fd=self._folder)
+                file = os.open(name, os.O_RDWR | FLAGS, dir_fd=self._folder)
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     os.unlink(name, dir_fd=self._folder)
@@ -208,8 +198,3 @@ class Packs:
     def _names(self, end: str) -> list[str]:
         with os.scandir(self._folder) as entries:
             return [entry.name for entry in entries if entry.name.endswith(end)]
-
-
-def _trust(status: os.stat_result, path: Path) -> None:
-    if status.st_uid != os.geteuid() or status.st_mode & _OTHERS:
-        raise PermissionError(f"{path} is another user's, or others may write it")

@@ -81,7 +81,7 @@ class Stepper:
         drafted = _drafted(drawing) if len(logits) > len(draws) else None
         if drafted and masked:
             drafted.tokens[masked.ends] = -1
-        samplers, positions = [self._sampler(seq) for seq in draws], np.array([seq.length for seq in draws], np.uint64)
+        samplers, positions = [self.sampler(seq) for seq in draws], np.array([seq.length for seq in draws], np.uint64)
         tokens = self._samplers.draw(logits, samplers, positions, masked.bits if masked else None, drafted)
         results.tokens = tokens.tolist()
         owners = draws if drafted is None else [segment.seq for segment in drawing for _ in range(segment.draws)]
@@ -117,7 +117,7 @@ class Stepper:
             results.logprobs[row] = logprob
             results.tops[row] = _of(seq.logprob_ids, logits[at], scores.log_sums[at]) if seq.logprob_ids else top[: seq.logprobs]
 
-    def _sampler(self, seq: Sequence) -> Sampler:
+    def sampler(self, seq: Sequence) -> Sampler:
         """The sequence's own, having seen all of its tokens."""
         sampler = seq.sampler
         if sampler is None:

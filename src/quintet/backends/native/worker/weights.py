@@ -19,11 +19,11 @@ from quintet.backends.native.core.sizes import packed_bytes
 from quintet.backends.native.worker.pack_directory import Kind
 from quintet.backends.native.worker.packing import Packing
 from quintet.backends.native.worker.packs import Packs
-from quintet.config import Quantize
+from quintet.config import Quantize, Reduction
 from quintet.errors import ModelError
 from quintet.models.files import human, parts
 from quintet.models.opening import open_model
-from quintet.models.quantize import chosen, settled
+from quintet.models.quantize import chosen, least, settled
 from quintet.models.spec import Tensors
 
 NUMERICS = "3"
@@ -57,14 +57,39 @@ def load_weights(
     Raises:
         ModelError: the file is unusable, or not what ``quantize`` is for, or the memory does not hold its weights.
     """
+    return _load(path, Cpu(isa, threads), context, progress, packs, quantize)
+
+
+def load_draft(path: Path, target: NativeRunner, progress: Callable[[float], None], packs: PackCache | None = None) -> NativeRunner:
+    """The runner of a draft model, which computes with the ``target``'s threads, in turns with it.
+
+    It takes as little memory as can be, since that is what its steps wait for, and no number that anybody sees depends on it.
+
+    Raises:
+        ModelError: as for ``load_weights``.
+    """
+    return _load(path, target.cpu, target.context, progress, packs, "least")[0]
+
+
+def halves(path: Path, other: Path, progress: Callable[[float], None]) -> tuple[Callable[[float], None], Callable[[float], None]]:
+    """``progress`` for two models that are loaded one after the other, by the size of their files."""
+    first, second = (sum(part.stat().st_size for part in parts(one) if part.exists()) for one in (path, other))
+    border = first / max(first + second, 1)
+    return lambda share: progress(share * border), lambda share: progress(border + share * (1 - border))
+
+
+def _load(
+    path: Path, cpu: Cpu, context: int | None, progress: Callable[[float], None], packs: PackCache | None, quantize: Reduction
+) -> tuple[NativeRunner, str]:
     file, files = open_model(path), parts(path)
-    choice = settled(path.name, file.tensors, quantize)
-    limit, cpu = min(context or file.spec.context, file.spec.context), Cpu(isa, threads)
+    choice: Reduction = "least" if quantize == "least" else settled(path.name, file.tensors, quantize)
+    limit = min(context or file.spec.context, file.spec.context)
 
     def empty() -> NativeRunner:
         return NativeRunner(file.spec, limit, cpu, float_activations=choice == "none")
 
-    source = _Source(path.name, choice, files, chosen(file.tensors, choice), empty)
+    tensors = least(file.tensors) if choice == "least" else chosen(file.tensors, choice)
+    source = _Source(path.name, choice, files, tensors, empty)
     try:
         told = _forgetting(file.forget, progress)
         found = _by_pack(packs, source, cpu, told) if packs else _MAPPED
@@ -91,12 +116,12 @@ class _Source:
     """What is loaded.
 
     Args:
-        choice: what becomes of float matrices.
+        choice: what becomes of matrices.
         runner: makes one without weights.
     """
 
     name: str
-    choice: Quantize
+    choice: Reduction
     files: Sequence[Path]
     tensors: Tensors
     runner: Callable[[], NativeRunner]
@@ -132,7 +157,7 @@ def _in_memory(why: str, of: _Source, progress: Callable[[float], None]) -> tupl
 class Digest:
     """Hash of a model's files, of the numerics version and of what becomes of floats, computed beside the packing."""
 
-    def __init__(self, files: Sequence[Path], choice: Quantize) -> None:
+    def __init__(self, files: Sequence[Path], choice: Reduction) -> None:
         self._files = files
         how = "" if choice == "q8" else f"quantize {choice}\n"
         self._hash = hashlib.sha256(f"quintet numerics {NUMERICS}\n{how}".encode())

@@ -38,9 +38,11 @@ from quintet.backends.native.wire.messages import (
     ToWorker,
 )
 from quintet.backends.native.worker.compiling import Compiled, Compiling
+from quintet.backends.native.worker.drafting import Drafting, draft_model, measure
 from quintet.backends.native.worker.encoding import Encoding
 from quintet.backends.native.worker.masks import Filled, Masks
 from quintet.backends.native.worker.parts import REJECTED, run
+from quintet.backends.native.worker.saved_pages import SavedPages, saved_pages
 from quintet.backends.native.worker.step import Stepper
 from quintet.config import EngineConfig
 from quintet.errors import ModelError, Overloaded
@@ -103,6 +105,8 @@ class Worker:
         self._idle = False  # everybody in the batch waits for a mask
         self._steps = self._tokens = self._prefilled = 0
         self._encoding: Encoding | None = None
+        self._saved: SavedPages | None = None
+        self._drafting: Drafting | None = None
 
     def run(self) -> None:
         """The thread's body; never raises."""
@@ -124,16 +128,21 @@ class Worker:
         except Exception as fault:
             _log.exception("the engine died")
             end = Died.of(fault)
+        if self._saved is not None:
+            self._saved.close()
         self._send(end)
 
     def _load(self) -> tuple[Scheduler, Stepper]:
         loaded = self._loader(self._progress)
         runner, tokenizer, config = loaded.runner, loaded.tokenizer, self._config
-        pages = config.kv_bytes // runner.page_bytes
+        page_bytes = runner.page_bytes + (loaded.draft.page_bytes if loaded.draft else 0)
+        pages = config.kv_bytes // page_bytes
         if not pages:
-            raise ModelError(f"the KV cache needs at least {runner.page_bytes} bytes, got {config.kv_bytes}.")
+            raise ModelError(f"the KV cache needs at least {page_bytes} bytes, got {config.kv_bytes}.")
         try:
             runner.allocate(pages)
+            if loaded.draft is not None:
+                loaded.draft.allocate(pages)
         except MemoryError:
             raise ModelError(f"there is not enough memory for a KV cache of {config.kv_bytes} bytes; lower --kv-cache.") from None
         context = longest(runner.context, pages * PAGE, runner.window)
@@ -144,8 +153,12 @@ class Worker:
         self._compiling = Compiling(guides, self._clock, lambda request_id: self._inbox.put(Compiled(request_id)))
         self._masks = Masks(guides, vocab, lambda seq: self._inbox.put(Filled(seq)))
         self._pool, self._runner, self._guides = PagePool(pages), runner, guides
-        speculation = Speculation(eos_ids, guides.compiler) if config.speculation else None
-        kv = KvCache(self._pool, tables, runner.row_bytes, runner.window, config.batch_tokens)
+        model = draft_model(loaded.draft, runner, pages, self._clock) if loaded.draft else None
+        if model is not None:
+            measure(runner, model.policy.target, self._clock)
+        speculation = Speculation(eos_ids, guides.compiler, model) if config.speculation else None
+        self._saved = saved_pages(config.prefixes, runner, loaded.fingerprint)
+        kv = KvCache(self._pool, tables, runner.row_bytes, runner.window, config.batch_tokens, self._saved)
         scheduler = Scheduler(config, kv, Emitter(eos_ids), speculation, self._see(loaded))
         self._tell(scheduler, {})
         step_s = self._try(runner) if self._supervised else 0.0
@@ -153,7 +166,10 @@ class Worker:
         widest, most = min(MAX_LOGPROBS, vocab), min(config.max_sequences, config.live_limit)
         self._send(Ready(loaded.name, context, vocab, widest, most, loaded.fingerprint, step_s, loaded.images))
         samplers = NativeSamplers(loaded.cpu or Cpu(), pieces, eos_ids)
-        return scheduler, Stepper(runner, tables, samplers, self._masks)
+        stepper = Stepper(runner, tables, samplers, self._masks)
+        if loaded.draft is not None and model is not None:
+            self._drafting = Drafting(loaded.draft, model, vocab, samplers, stepper.sampler, eos_ids, self._clock)
+        return scheduler, stepper
 
     def _see(self, loaded: Loaded[Vocabulary]) -> Encodings:
         if loaded.encoder is not None:
@@ -201,7 +217,8 @@ class Worker:
         done, of = scheduler.drafts, (scheduler.preempted, scheduler.queried, scheduler.found)
         guiding = self._compiling.compiled, self._compiling.seconds, self._masks.seconds
         drafted = done.made, done.accepted + done.rejected, done.accepted
-        counts = Counts(self._steps, self._tokens, self._prefilled, *of, *drafted, *guiding)
+        by_model = (self._drafting.drafted, self._drafting.accepted) if self._drafting else (0, 0)
+        counts = Counts(self._steps, self._tokens, self._prefilled, *of, *drafted, *guiding, *by_model)
         deferred = self._compiling.sequences
         waiting = scheduler.live - scheduler.running + deferred
         self._send(Stepped(scheduler.running, waiting, counts, self._pool.state, events, deferred))
@@ -250,6 +267,8 @@ class Worker:
         if self._supervised:
             self._announce(plan)
         events = self._encode(plan, scheduler)
+        if self._drafting is not None:
+            self._drafting.fill(plan)
         self._idle = not plan.segments and (plan.encoding is None or self._pixels_lack)
         begin = self._clock()
         try:
@@ -259,7 +278,10 @@ class Worker:
             self._steps += not self._idle
             self._tokens += plan.prefilled + _generated(events)
             self._prefilled += plan.prefilled
-        scheduler.learn(plan.tokens, self._clock() - begin)
+        seconds = self._clock() - begin
+        scheduler.learn(plan.tokens, seconds)
+        if self._drafting is not None:
+            self._drafting.learn(plan, seconds)
         return events
 
     @property
@@ -284,6 +306,8 @@ class Worker:
         """Give back the memory of what is kept for requests to come."""
         self._encodings.shed()
         self._runner.drop_pages(self._pool.shed())
+        if self._drafting is not None:
+            self._drafting.shed()
         if not self._compiling:  # else some of them are about to be used
             self._guides.shed()
         heap.give_back()

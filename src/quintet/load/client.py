@@ -7,13 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import cast
 from urllib.parse import urlsplit
 
 EMPTY_TEXT = (b'"text":""', b'"text": ""')
+_FAILURES = (
+    ("no connection", "no connection"),
+    ("not ended", "timed out"),
+    ("the answer broke", "broke off"),
+    ("{", "error in the stream"),
+)
 USAGE = (b'"usage":{', b'"usage": {')
 
 
@@ -26,6 +34,7 @@ class Trace:
         keep: whether ``body`` is wanted of a stream too.
         times: arrival of each event that carries text; of an answer that is no stream, its end.
         tokens: completion tokens by the server's usage, of all choices; 0 if it sent none.
+        prompt_tokens: by the same.
         status: HTTP status, 0 if none came.
         error: why it failed; empty if it ended well.
         body: the answer if it is no stream; of a stream the payloads of its events, one a line, if ``keep``.
@@ -39,6 +48,7 @@ class Trace:
     error: str = ""
     end: float = 0.0
     body: bytes = b""
+    prompt_tokens: int = 0
 
     def event(self, data: bytes, now: float) -> None:
         """Take the payload of one ``data:`` line."""
@@ -49,7 +59,12 @@ class Trace:
         if self.keep:
             self.body += data + b"\n"
         if any(usage in data for usage in USAGE):  # once, for all choices, or for each choice in its last event
-            self.tokens += int(json.loads(data)["usage"]["completion_tokens"])
+            self.used(json.loads(data)["usage"])
+
+    def used(self, usage: dict[str, int]) -> None:
+        """Take the server's usage; what it leaves out counts as none."""
+        self.tokens += int(usage.get("completion_tokens") or 0)
+        self.prompt_tokens += int(usage.get("prompt_tokens") or 0)
 
     def ended(self, now: float) -> None:
         """An answer that is no stream is complete."""
@@ -59,6 +74,21 @@ class Trace:
     def per_event(self) -> float:
         """Tokens per event with text: a server may send several at once, or none for half a character."""
         return (self.tokens or len(self.times)) / max(len(self.times), 1)
+
+    @property
+    def failure(self) -> str:
+        """What kind of failure it was, in few words that others of its kind share; empty if it ended well."""
+        if self.good:
+            return ""
+        if self.status not in (0, 200):
+            return f"status {self.status}"
+        kinds = (
+            ("no connection", "no connection"),
+            ("not ended", "timed out"),
+            ("the answer broke", "broke off"),
+            ("{", "error in the stream"),
+        )
+        return next((kind for start, kind in kinds if self.error.startswith(start)), "no answer" if self.error else "no text")
 
     @property
     def good(self) -> bool:
@@ -146,25 +176,34 @@ class Exchange(asyncio.Protocol):
         self._done()
 
 
+@cache
+def _tls() -> ssl.SSLContext:
+    return ssl.create_default_context()
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """Where requests go.
 
     Args:
+        url: of completions, http or https.
         timeout: seconds that one answer may take in all.
+        headers: sent as well.
     """
 
     url: str
     model: str = "default"
     api_key: str = ""
     timeout: float = 300.0
+    headers: tuple[tuple[str, str], ...] = ()
 
     def request(self, body: dict[str, object]) -> bytes:
         """The raw HTTP request with this body; a ``model`` in the body goes before ours."""
         at = urlsplit(self.url)
         payload = json.dumps({"model": self.model, **body}).encode()
         key = f"Authorization: Bearer {self.api_key}\r\n" if self.api_key else ""
-        head = f"POST {at.path} HTTP/1.1\r\nHost: {at.netloc}\r\n{key}Content-Type: application/json\r\nConnection: close\r\n"
+        more = key + "".join(f"{name}: {value}\r\n" for name, value in self.headers)
+        head = f"POST {at.path} HTTP/1.1\r\nHost: {at.netloc}\r\n{more}Content-Type: application/json\r\nConnection: close\r\n"
         return f"{head}Content-Length: {len(payload)}\r\n\r\n".encode() + payload
 
     async def send(self, request: bytes, trace: Trace) -> None:
@@ -173,7 +212,10 @@ class Target:
         done = asyncio.Event()
         try:
             async with asyncio.timeout(self.timeout):
-                transport, _ = await loop.create_connection(lambda: Exchange(request, trace, done.set), at.hostname or "", at.port or 80)
+                secure = _tls() if at.scheme == "https" else None
+                port = at.port or (443 if secure else 80)
+                make = partial(Exchange, request, trace, done.set)
+                transport, _ = await loop.create_connection(make, at.hostname or "", port, ssl=secure)
                 try:
                     await done.wait()
                 finally:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.common.client import Chunked, Exchange, Target, Trace
-from bench.common.figures import Ratio
-from bench.common.load import Body, Job, Load, arrivals, from_json, over_http, percentiles, perform, steady_rate, summary, to_json
+from quintet.load.client import Chunked, Exchange, Target, Trace
+from quintet.load.figures import from_json, percentiles, steady_rate, summary, to_json
+from quintet.load.play import Body, Job, Load, arrivals, over_http, perform
 
 
 def event(text: str, usage: int | None = None) -> bytes:
@@ -187,11 +187,3 @@ def test_traces_cross_between_processes_but_for_the_zero_of_their_clock() -> Non
     back = from_json(json.loads(json.dumps(to_json(sent))))
     assert [(trace.due, trace.times, trace.error, trace.tokens) for trace in back] == [(0.0, [1.0, 2.0], "", 2), (0.5, [], "lost", 0)]
     assert summary(back) == summary(sent)
-
-
-@pytest.mark.parametrize(
-    ("value", "needed", "at_most", "verdict"),
-    [(5.0, 5.0, False, "pass"), (4.9, 5.0, False, "SHORT"), (150, 150, True, "pass"), (151, 150, True, "SHORT"), (3, None, False, "")],
-)
-def test_a_ratio_says_whether_it_is_what_is_required(value: float, needed: float | None, at_most: bool, verdict: str) -> None:
-    assert Ratio("", "", value, needed, "", at_most).verdict == verdict

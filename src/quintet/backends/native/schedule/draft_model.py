@@ -1,0 +1,57 @@
+"""Which sequences a draft model is asked for, and how far. Plain code over values; the model itself runs in ``worker/drafting``."""
+
+from __future__ import annotations
+
+from quintet.backends.native.core.loader import PAGE
+from quintet.backends.native.draft.policy import Policy
+from quintet.backends.native.schedule.draft_pages import DraftPages
+from quintet.backends.native.schedule.sequence import Sequence
+
+TRIED = 2
+"""Tokens of a draft that is not expected to pay."""
+
+LIKELY_LEFT = 64
+"""Tokens that a sequence is taken to go on for at least, if it may; after more than these, for as many as it has."""
+
+
+class DraftModel:
+    """What is known of the draft model and of what it has read.
+
+    Args:
+        vocab, context: of the draft model.
+        narrow: the target has more tokens.
+    """
+
+    def __init__(self, vocab: int, context: int, pages: DraftPages, *, narrow: bool = False) -> None:
+        self._vocab, self._context, self._narrow = vocab, context, narrow
+        self.pages = pages
+        self.policy = Policy()
+
+    def ask(self, seq: Sequence, most: int, sequences: int, found: int, right: float) -> int:
+        """Most tokens that it is asked for, at most ``most``; 0 = it is not.
+
+        Args:
+            sequences: that decode in this step.
+            found, right: tokens of a draft from elsewhere, and how many of them are expected to be right.
+        """
+        policy = self.policy
+        most = min(most, self._context - seq.length)
+        if most <= 0 or not policy.known or policy.account < 0 or not self._reads(seq):
+            return 0
+        free = right * policy.worth(sequences) - found * policy.row_s(sequences)
+        share = policy.share if seq.share is None else seq.share
+        gain, unread = policy.gain(share, most, sequences), self.pages.unread(seq)
+        if gain > free and (unread <= PAGE or policy.reads(unread, gain - free, self._rounds(seq, share))):
+            return most
+        return min(most, TRIED) if share and not found and policy.tries(unread, sequences) else 0
+
+    def _reads(self, seq: Sequence) -> bool:
+        """It can: all is text that it has tokens for, and where the next must conform it is known to what."""
+        if seq.group.images is not None or (seq.guided and seq.matcher is None):
+            return False
+        return not self._narrow or self._vocab > max(max(seq.group.prompt), max(seq.generated))
+
+    def _rounds(self, seq: Sequence, share: float) -> float:
+        """Of which each draws 1 / (1 - share) tokens, if its draft is long enough."""
+        done = len(seq.generated)
+        return min(seq.max_tokens - done, max(LIKELY_LEFT, done)) * (1 - share)

@@ -1,0 +1,294 @@
+"""The draft model at work: between the plan of a step and the step, it drafts for the sequences that the plan asks it for.
+
+One token at a time for all of them, each drawn as the target would draw it: at the same position with the same seed, controls, history and
+guide. So where both models think alike they draw alike, also at a temperature::
+
+    plan      A asks for 4, B for 4         room for 4 tokens after each one's next
+    read      A: 1 token, B: 40             what the draft model has not seen of them; of a long prompt a piece in each step
+    draft     A: the  cat  sat              until it is not worth going on: it is unsure, or has all that was asked for
+              B: on   the
+    step      as with any draft
+
+What breaks here breaks no request: a sequence that it cannot draft for goes on without.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from quintet.backends.native.core.loader import PAGE
+from quintet.backends.native.core.types import F32, U32, Batch, Runner, Sampler, Samplers
+from quintet.backends.native.draft.costs import Costs
+from quintet.backends.native.draft.policy import learnt
+from quintet.backends.native.draft.thinking_budget import ThinkingBudget
+from quintet.backends.native.schedule.draft_model import DraftModel
+from quintet.backends.native.schedule.draft_pages import DraftPages, Reading
+from quintet.backends.native.schedule.pages import BlockTables, PagePool
+from quintet.backends.native.schedule.plan import Plan, Segment
+from quintet.backends.native.schedule.sequence import Sequence
+from quintet.backends.native.schedule.speculation import SEQUENCES
+from quintet.backends.native.schedule.step_budget import STEP_S
+from quintet.guides.matcher import Matcher
+
+SLOW_S = 0.02
+"""Processor time of a mask after which nothing more is drafted for its sequence, as in ``masks``."""
+
+READS = (16, 32, 64, 128, 256)
+"""Tokens of a piece that is read at once: as many as take ``STEP_S``, or the least."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class _Drafted:
+    """A sequence that is drafted for in this step.
+
+    Args:
+        at: tokens that it had generated before.
+        next: to be read by the draft model, from ``reading.computed`` on.
+        ready: the draft model reads up to its end now, so it can draft.
+        probabilities: that the draft model gave each token of the draft.
+        right: probability that all of the draft is.
+    """
+
+    segment: Segment
+    reading: Reading
+    at: int
+    next: list[int]
+    ready: bool
+    sampler: Sampler | None = None
+    follower: Matcher | ThinkingBudget | None = None
+    draft: list[int] = field(default_factory=list)
+    probabilities: list[float] = field(default_factory=list)
+    right: float = 1.0
+
+    @property
+    def seq(self) -> Sequence:
+        return self.segment.seq
+
+
+def measure(runner: Runner, costs: Costs, clock: Callable[[], float]) -> None:
+    """Have a runner that nobody uses yet compute steps of one token and of a page, to know what they cost before the first draft."""
+    for count in (1, PAGE, 1, PAGE):
+        zero, tokens = np.zeros(1, np.int32), np.zeros(count, np.int32)
+        batch = Batch(tokens, np.array([count], np.int32), zero, zero[None], np.arange(count, dtype=np.int32))
+        begin = clock()
+        runner.logits(runner.forward(batch))
+        costs.learn(count, clock() - begin)
+
+
+def draft_model(draft: Runner, target: Runner, pages: int, clock: Callable[[], float]) -> DraftModel:
+    """What is known of a draft model with so many pages before its first draft: what its steps cost."""
+    context = min(draft.context, pages * PAGE)
+    read = DraftPages(PagePool(pages), BlockTables(SEQUENCES, -(-context // PAGE)))
+    model = DraftModel(draft.vocab, context, read, narrow=draft.vocab < target.vocab)
+    measure(draft, model.policy.drafting, clock)
+    return model
+
+
+class Drafting:
+    """Used in the worker's thread.
+
+    Args:
+        model: what the plan asked by.
+        vocab: of the target, which the samplers draw from.
+        sampler: a sequence's own, having seen all of its tokens; it is not changed.
+        eos_ids: ids that end a sequence; no draft goes as far.
+        clock: seconds, monotonic; decides how far to draft, and changes no token.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        model: DraftModel,
+        vocab: int,
+        samplers: Samplers,
+        sampler: Callable[[Sequence], Sampler],
+        eos_ids: frozenset[int],
+        clock: Callable[[], float],
+    ) -> None:
+        self._runner, self._model, self._vocab = runner, model, vocab
+        self._samplers, self._sampler, self._eos_ids, self._clock = samplers, sampler, eos_ids, clock
+        self._wide: F32 = np.zeros((0, vocab), np.float32)  # logits of a draft model with fewer tokens
+        self._step: list[_Drafted] = []
+        self._seconds = 0.0
+        self.drafted = self.accepted = 0
+        """Tokens of the draft model, and those that were drawn too."""
+
+    def fill(self, plan: Plan) -> None:
+        """Draft for the segments that ask for it; what is drafted becomes part of the plan."""
+        asking = [segment for segment in plan.segments if segment.ask]
+        self._step, self._seconds = [], 0.0
+        self._model.pages.make_room([segment.seq for segment in asking])
+        if not asking:
+            return
+        begin = self._clock()
+        try:
+            self._begin(asking)
+            self._draft(len(plan.segments))
+        except Exception:
+            _log.exception("the draft model broke; nothing more is drafted by it for %d sequences", len(asking))
+            for segment in asking:
+                segment.seq.share = 0.0
+                self._model.pages.forget(segment.seq)
+            self._step = []
+        for one in self._step:
+            one.reading.guess = one.draft.copy()
+            self._model.pages.publish(one.seq, one.reading)
+            plan.lengthen(one.segment, one.draft)
+        self._seconds = self._clock() - begin
+
+    def learn(self, plan: Plan, seconds: float) -> None:
+        """The step has been applied, and took so long: what became of the drafts, and what they cost."""
+        policy = self._model.policy
+        drafted = accepted = 0
+        for one in self._step:
+            drawn = one.seq.generated[one.at :]
+            right = next((at for at, (mine, its) in enumerate(zip(one.draft, drawn, strict=False)) if mine != its), None)
+            wrong, right = right is not None, min(len(one.draft), len(drawn)) if right is None else right
+            policy.judge(one.probabilities, right, wrong=wrong)
+            share = policy.share if one.seq.share is None else one.seq.share
+            for place in range(right + wrong):
+                share = learnt(share, right=place < right)
+            one.seq.share = share
+            drafted, accepted = drafted + len(one.draft), accepted + right
+        self.drafted, self.accepted = self.drafted + drafted, self.accepted + accepted
+        if plan.decodes:
+            policy.settle(len(plan.segments), plan.tokens, drafted, accepted, self._seconds, seconds)
+        self._step = []
+
+    def shed(self) -> None:
+        """Give back the memory of what is kept for requests to come."""
+        self._runner.drop_pages(self._model.pages.shed())
+
+    def check(self) -> None:
+        """Verify that no page is lost.
+
+        Raises:
+            BrokenInvariantError: naming what is wrong.
+        """
+        self._model.pages.check()
+
+    # -- reading and drafting ---------------------------------------------------------------------------------------------------
+
+    def _begin(self, asking: list[Segment]) -> None:
+        """What each reads first; of those that would read the same page, one does."""
+        left = self._piece()
+        pages = set[bytes]()
+        for segment in asking:
+            seq = segment.seq
+            reading = self._model.pages.open(seq, segment.ask)
+            if reading is None:
+                continue
+            unread, page = seq.length - reading.computed, self._model.pages.next_page(seq, reading)
+            if unread > left or (page and page in pages):
+                unread = 0 if page in pages else left
+            pages.add(page)
+            left -= unread
+            if unread:
+                reads = seq.slice(reading.computed, reading.computed + unread)
+                one = _Drafted(segment, reading, len(seq.generated), reads, reading.computed + unread == seq.length)
+                if one.ready:
+                    one.sampler, one.follower = self._sampler(seq).copy(), self._follower(seq)
+                self._step.append(one)
+
+    def _piece(self) -> int:
+        cost = self._model.policy.drafting.of
+        return next((count for count in reversed(READS) if cost(count) <= STEP_S), READS[0])
+
+    def _follower(self, seq: Sequence) -> Matcher | ThinkingBudget | None:
+        matcher = seq.matcher
+        if not seq.guided or matcher is None:
+            return None
+        ahead = matcher.copy()
+        for token in seq.generated[matcher.consumed :]:
+            ahead.consume(token)
+        return ahead
+
+    def _draft(self, sequences: int) -> None:
+        policy = self._model.policy
+        reading = self._step
+        while reading:
+            logits = self._read(reading)
+            ready = [one for one in reading if one.ready]
+            if not ready:
+                return
+            drawn = self._draw(ready, logits)
+            ready = [one for one, more in zip(ready, drawn, strict=True) if more and len(one.draft) < one.segment.ask]
+            shares = (policy.share if one.seq.share is None else one.seq.share for one in ready)
+            reading = [one for one, share in zip(ready, shares, strict=True) if policy.goes_on(one.right, share, len(ready), sequences)]
+            for one in reading:
+                one.next = one.draft[-1:]
+
+    def _read(self, reading: list[_Drafted]) -> F32:
+        """Compute what each reads next; logits float32 [·, vocab] after the last token of those that are ready."""
+        lengths = np.array([len(one.next) for one in reading], np.int32)
+        ready = np.array([one.ready for one in reading], bool)
+        batch = Batch(
+            tokens=np.array([token for one in reading for token in one.next], np.int32),
+            lengths=lengths,
+            starts=np.array([one.reading.computed for one in reading], np.int32),
+            tables=self._model.pages.gather([one.reading for one in reading]),
+            rows=(np.cumsum(lengths, dtype=np.int32) - 1)[ready].astype(np.int32),
+        )
+        logits = self._timed(batch)
+        for one in reading:
+            one.reading.computed += len(one.next)
+        return self._fitted(logits)
+
+    def _timed(self, batch: Batch) -> F32:
+        begin = self._clock()
+        hidden = self._runner.forward(batch)
+        logits = self._runner.logits(hidden) if len(hidden) else self._wide[:0]
+        self._model.policy.drafting.learn(len(batch.tokens), self._clock() - begin)
+        return logits
+
+    def _fitted(self, logits: F32) -> F32:
+        """As wide as the target's: files pad vocabularies to different sizes."""
+        rows, width = logits.shape
+        if width >= self._vocab:
+            return logits[:, : self._vocab]
+        if len(self._wide) < rows:
+            self._wide = np.full((rows, self._vocab), -np.inf, np.float32)
+        self._wide[:rows, :width] = logits
+        return self._wide[:rows]
+
+    def _draw(self, ready: list[_Drafted], logits: F32) -> list[bool]:
+        """A token more for each, where there is one that it may go on with; whether there is."""
+        masks, going = self._masks(ready)
+        samplers = [one.sampler for one in ready if one.sampler is not None]
+        positions = np.array([one.seq.length + len(one.draft) for one in ready], np.uint64)
+        tokens = self._samplers.draw(logits, samplers, positions, masks)
+        chosen = self._samplers.score(logits, np.maximum(tokens, 0), 0).chosen.tolist()
+        for at, (one, token) in enumerate(zip(ready, tokens.tolist(), strict=True)):
+            going[at] = going[at] and token >= 0 and not one.seq.ends_with(token, self._eos_ids)
+            going[at] = going[at] and (one.follower is None or one.follower.consume(token))
+            if not going[at] or one.sampler is None:
+                continue
+            one.sampler.accept(token)
+            probability = math.exp(min(chosen[at], 0.0))
+            one.draft.append(token)
+            one.probabilities.append(probability)
+            one.right *= self._model.policy.confidence.of(probability)
+        return going
+
+    def _masks(self, ready: list[_Drafted]) -> tuple[U32 | None, list[bool]]:
+        """What each may draw, uint32 [·, words], and whether that is anything; ``None``: nobody has a guide."""
+        going = [True] * len(ready)
+        if not any(one.follower for one in ready):
+            return None, going
+        masks = np.full((len(ready), -(-self._vocab // 32)), 0xFFFFFFFF, np.uint32)
+        for at, one in enumerate(ready):
+            if one.follower is not None:
+                begin = time.thread_time()
+                going[at] = one.follower.fill(masks[at])
+                one.seq.slow = time.thread_time() - begin > SLOW_S
+                if not going[at]:
+                    masks[at] = 0xFFFFFFFF  # undefined; what is drawn is not used
+        return masks, going

@@ -1,0 +1,119 @@
+"""From our options to vLLM's, by their names. Plain code over values."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from quintet.backends.native.wire.messages import VllmSource
+from quintet.config import EngineConfig
+from quintet.errors import ModelError, shorten
+
+OURS = {
+    "model": "MODEL",
+    "tokenizer": "MODEL",
+    "served_model_name": "--served-model-name",
+    "max_model_len": "--ctx-size",
+    "dtype": "--dtype",
+    "quantization": "--quantization",
+    "tensor_parallel_size": "--tensor-parallel-size",
+    "pipeline_parallel_size": "--pipeline-parallel-size",
+    "gpu_memory_utilization": "--gpu-memory-utilization",
+    "kv_cache_memory_bytes": "--kv-cache",
+}
+"""Options of vLLM's that are options of ours."""
+
+KEPT = {
+    "logits_processors": "tokens are chosen by Quintet's",
+    "additional_config": "Quintet's own goes there",
+    "speculative_config": "tokens could not be chosen by Quintet's rules",
+    "logprobs_mode": "log-probabilities are the model's own",
+    "max_logprobs": "it is the same for every engine",
+    "async_scheduling": "a choice needs the tokens before it",
+    "skip_tokenizer_init": "text is Quintet's, so it is always on",
+    "generation_config": "defaults are the dialects'",
+    "override_generation_config": "defaults are the dialects'",
+    "disable_log_stats": "health is told by them",
+    "runner": "completions are all that is asked of it",
+    "stream_interval": "each token is told when it is there",
+}
+"""Those that are what they must be, and why."""
+
+CPU_KV_BYTES = 1 << 30
+"""Of the KV cache on a CPU, unless somebody says more."""
+
+MAX_LOGPROBS = 20
+"""As the native engine's."""
+
+
+def given(arguments: tuple[str, ...]) -> dict[str, Any]:
+    """What ``--vllm-arg`` says: names of vLLM's options, with or without dashes, and values in JSON or as text.
+
+    Raises:
+        ModelError: not ``NAME=VALUE``, twice the same, or an option that is ours or cannot be another.
+    """
+    found: dict[str, Any] = {}
+    for text in arguments:
+        name, equals, value = text.partition("=")
+        name = name.strip().lstrip("-").replace("-", "_")
+        if not equals or not name.isidentifier():
+            raise ModelError(f"--vllm-arg must be NAME=VALUE, got {shorten(text)}.")
+        if name in found:
+            raise ModelError(f"--vllm-arg gives {name} twice.")
+        if name in OURS:
+            raise ModelError(f"--vllm-arg {name}: use {OURS[name]}.")
+        if name in KEPT:
+            raise ModelError(f"--vllm-arg {name} cannot be given: {KEPT[name]}.")
+        if name == "distributed_executor_backend" and value not in ("mp", "uni"):
+            raise ModelError(f"--vllm-arg {name} must be mp or uni: its processes are on this machine, got {shorten(value)}.")
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = value
+    return found
+
+
+def engine_arguments(source: VllmSource, config: EngineConfig, sidecar: str, processor: str, *, cpu: bool) -> dict[str, Any]:
+    """Of ``AsyncEngineArgs``.
+
+    Args:
+        sidecar: path of the child's socket.
+        processor: class that chooses, ``module:name``.
+        cpu: vLLM computes on the CPU: without a size it would take a share of all memory for the KV cache.
+
+    Raises:
+        ModelError: see ``given``.
+    """
+    options = source.options
+    made: dict[str, Any] = {
+        "model": source.path,
+        "skip_tokenizer_init": True,
+        "max_num_seqs": config.max_running,
+        "logits_processors": [processor],
+        "additional_config": {"quintet": sidecar},
+        "max_logprobs": MAX_LOGPROBS,
+        "async_scheduling": False,
+        "generation_config": "vllm",
+        "enable_prefix_caching": True,
+        "disable_log_stats": True,
+        "tensor_parallel_size": options.tensor_parallel_size,
+        "pipeline_parallel_size": options.pipeline_parallel_size,
+    }
+    if source.context:
+        made["max_model_len"] = source.context
+    if options.dtype:
+        made["dtype"] = options.dtype
+    if options.quantization:
+        made["quantization"] = options.quantization
+    if options.gpu_memory_utilization:
+        made["gpu_memory_utilization"] = options.gpu_memory_utilization
+    if options.kv_bytes or (cpu and not options.gpu_memory_utilization):
+        made["kv_cache_memory_bytes"] = options.kv_bytes or CPU_KV_BYTES
+    return made | given(options.vllm_arg)
+
+
+def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Of a config.json: the part about text."""
+    part = config.get("text_config")
+    return part if isinstance(part, Mapping) else config

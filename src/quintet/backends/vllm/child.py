@@ -1,0 +1,140 @@
+"""vLLM in a process of ours: ``python -m quintet.backends.vllm.child FD PARENT LEVEL``, started by ``native.front.process``."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+
+from quintet.backends.native.wire.messages import Died, Load, LoadVllm, Progress, Ready, ToProcess, ToWorker, Vocabulary
+from quintet.backends.native.worker.parent import Parent, inherited
+from quintet.backends.vllm.arguments import MAX_LOGPROBS
+from quintet.backends.vllm.core import VllmCore
+from quintet.backends.vllm.sidecar import Sidecar
+from quintet.backends.vllm.values import About, Asked
+from quintet.backends.vllm.wire import Choose, encode_choose
+from quintet.backends.vllm.worker import VllmWorker
+from quintet.errors import ModelError
+from quintet.inputs.capabilities import EVERYTHING, Feature, Supported
+from quintet.inputs.sequence import PreparedSequence
+from quintet.request import Sampling
+
+SUPPORTED = Supported(EVERYTHING.controls, EVERYTHING.features - {Feature.CHOSEN_LOGPROBS}, EVERYTHING.guides)
+"""Not the log-probabilities of given tokens: in vLLM's batch one who asks for them changes what his neighbours get."""
+
+BEAT_S = 5.0
+"""While vLLM loads, which tells nothing of it, the front is told so often that the process is there."""
+
+TRIED = 256
+"""Tokens of the prompt that is tried before vLLM is taken to be ready."""
+
+_log = logging.getLogger(__name__)
+
+
+class Child:
+    """Two threads: the main one runs the event loop, the other reads the socket."""
+
+    def __init__(self, parent: Parent) -> None:
+        self._parent = parent
+        self._load: Future[LoadVllm] = Future()
+        self._vocabulary: Future[Vocabulary] = Future()
+        self._early: deque[ToWorker] = deque()
+        self._worker: VllmWorker | None = None
+        self._lock = threading.Lock()
+
+    def run(self) -> None:
+        """Until the parent goes away, or vLLM ends."""
+        self._parent.listen(self._receive)
+        end = asyncio.run(self._serve())
+        self._parent.send(end)
+
+    async def _serve(self) -> Died:
+        load = self._load.result()
+        sidecar = Sidecar()
+        sidecar.accept(self._vocabulary.result)
+        try:
+            with self._beating():
+                core, worker = await self._start(load, sidecar)
+        except ModelError as refused:
+            return Died.of(refused)
+        except Exception as fault:
+            _log.exception("vLLM does not start")
+            return Died.of(fault)
+        with self._lock:
+            self._worker = worker
+            for message in self._early:
+                worker.receive(message)
+        end = await worker.run()
+        core.close()
+        return end
+
+    async def _start(self, load: LoadVllm, sidecar: Sidecar) -> tuple[VllmCore, VllmWorker]:
+        source, config = load.source, load.config
+        core = VllmCore(source, config, sidecar.path, lambda step: worker.stepped(step))
+        worker = VllmWorker(sidecar, time.monotonic, self._parent.send, self._vocabulary.result().eos_ids)
+        worker.attach(core)
+        sidecar.close()
+        about = core.about
+        step_s = await _tried(core)
+        sizes = about.context, about.vocab, min(MAX_LOGPROBS, about.vocab), min(config.max_sequences, config.live_limit)
+        self._parent.send(Ready(source.name, *sizes, about.fingerprint, step_s, None, SUPPORTED))
+        return core, worker
+
+    def _receive(self, message: ToProcess) -> None:
+        match message:
+            case LoadVllm():
+                self._load.set_result(message)
+            case Vocabulary():
+                self._vocabulary.set_result(message)
+            case Load():
+                raise TypeError("a native model is not for this process")
+            case _:
+                with self._lock:
+                    if self._worker is None:
+                        self._early.append(message)
+                        return
+                self._worker.hear(message)
+
+    @contextmanager
+    def _beating(self) -> Iterator[None]:
+        done = threading.Event()
+
+        def beat() -> None:
+            while not done.wait(BEAT_S):
+                self._parent.send(Progress(0.0))
+
+        thread = threading.Thread(target=beat, name="quintet-beat", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+
+
+async def _tried(core: VllmCore) -> float:
+    """Compute a prompt and a token; seconds that the largest step may take, estimated from it."""
+    about: About = core.about
+    tokens = (0,) * max(1, min(TRIED, about.context - 1))
+    sampling = Sampling(temperature=0.0, top_p=1.0, seed=0)
+    choose = Choose(0, len(tokens), PreparedSequence(tokens, 1, sampling, None, echo=False))
+    begin = time.monotonic()
+    async for _ in core.run(Asked("0", tokens, 1, "quintet", None, None, (), encode_choose(choose))):
+        pass
+    return (time.monotonic() - begin) * -(-about.most_tokens // len(tokens))
+
+
+def main() -> None:
+    """The process."""
+    parent = inherited()
+    Child(parent).run()
+    parent.leave()
+
+
+if __name__ == "__main__":
+    main()

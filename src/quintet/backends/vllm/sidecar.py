@@ -1,0 +1,100 @@
+"""The child's end of the sidecar: what it tells the choosers in vLLM's workers, and what they tell it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from quintet.backends.native.wire import codec
+from quintet.backends.native.wire.messages import Vocabulary
+from quintet.backends.vllm.wire import Compile, Compiled, Refused, decode_from_chooser
+
+_READ = 1 << 16
+_log = logging.getLogger(__name__)
+
+
+class Sidecar:
+    """Choosers connect while vLLM loads, in as many processes as compute; used on one thread after that.
+
+    Its guides are those of ``Compiling``: one is ready when every chooser has compiled it.
+    """
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="quintet-")
+        self.path = str(Path(self._folder.name) / "sidecar")
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(self.path)  # in a folder that only this user can enter
+        self._listener.listen()
+        self._choosers: list[tuple[socket.socket, codec.Splitter]] = []
+        self._ready: set[str] = set()
+        self._waiting: dict[
+            tuple[str, ...], tuple[int, Callable[[], None]]
+        ] = {}  # grammars -> choosers that have not answered, and who asks
+        self.refused: dict[int, Refused] = {}
+        """By the key of the sequence; whoever looks takes it out."""
+
+    def accept(self, vocabulary: Callable[[], Vocabulary]) -> None:
+        """Have a thread take in the choosers that connect, and tell each the vocabulary, which it waits for."""
+
+        def run() -> None:
+            with contextlib.suppress(OSError):  # closed
+                while True:
+                    sock, _ = self._listener.accept()
+                    sock.sendall(codec.encode(vocabulary()))
+                    self._choosers.append((sock, codec.Splitter()))
+
+        threading.Thread(target=run, name="quintet-sidecar", daemon=True).start()
+
+    def close(self) -> None:
+        """Nobody connects any more, and the path is gone; the choosers stay connected."""
+        self._listener.shutdown(socket.SHUT_RDWR)  # wakes who waits for another
+        self._listener.close()
+        self._folder.cleanup()
+
+    def sockets(self) -> list[socket.socket]:
+        """To be read, with ``hear``, whenever there is something."""
+        return [sock for sock, _ in self._choosers]
+
+    def hear(self) -> None:
+        """Take in what the choosers have said; never waits."""
+        for sock, splitter in self._choosers:
+            with contextlib.suppress(BlockingIOError):
+                while data := sock.recv(_READ, socket.MSG_DONTWAIT):
+                    for frame in splitter.feed(data):
+                        self._take(frame)
+
+    # ---- as ``Guides`` for ``Compiling``
+
+    def ready(self, grammar: str) -> bool:
+        """Every chooser has compiled it."""
+        return grammar in self._ready
+
+    def start(self, grammars: Sequence[str], then: Callable[[], None]) -> None:
+        """Have them compiled; ``then`` is called by ``hear`` when all have answered."""
+        message = Compile(tuple(grammars))
+        self._waiting[message.grammars] = len(self._choosers), then
+        for sock, _ in self._choosers:
+            sock.sendall(codec.encode(message))
+
+    def restart(self) -> None:
+        """Nobody waits for what is being compiled."""
+        self._waiting.clear()
+
+    def _take(self, frame: bytes) -> None:
+        match decode_from_chooser(frame):
+            case Refused() as refused:
+                self.refused[refused.key] = refused
+            case Compiled(grammars, well):
+                left, then = self._waiting.pop(grammars, (0, lambda: None))
+                if not well:
+                    then()  # without it being ready, which is how a guide is that cannot be compiled
+                elif left > 1:
+                    self._waiting[grammars] = left - 1, then
+                else:
+                    self._ready.update(grammars)
+                    then()

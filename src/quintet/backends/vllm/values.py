@@ -1,0 +1,88 @@
+"""What goes to vLLM and what comes of it, as plain values. Plain code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quintet.backends.native.schedule.plan import Top
+
+
+class CoreDeadError(Exception):
+    """vLLM's engine has ended, with all of its requests."""
+
+
+class RejectedError(Exception):
+    """vLLM does not take a request, or gives it up; the others go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A sequence, for vLLM.
+
+    Args:
+        name: unique.
+        salt: of cached prefixes; empty = shared with all without one.
+        logprobs, prompt_logprobs: alternatives; ``None`` = no log-probabilities.
+        ends: tokens after which it may stop by itself.
+        choose: an encoded ``Choose``.
+    """
+
+    name: str
+    tokens: tuple[int, ...]
+    max_tokens: int
+    salt: str
+    logprobs: int | None
+    prompt_logprobs: int | None
+    ends: tuple[int, ...]
+    choose: bytes
+
+
+Scored = tuple[float, Top]
+"""A token's log-probability, and the likeliest with theirs, falling."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What came of one or more steps for a sequence.
+
+    Args:
+        scored: of each of ``tokens``; empty if none were asked for.
+        prompt: of each of the prompt's tokens but the first; with the first output, if asked for.
+        finished: vLLM computes no more of it.
+        cached: prompt tokens that came from the prefix cache.
+        scheduled: when its first step began, on the machine's monotonic clock; 0 = unknown.
+    """
+
+    tokens: tuple[int, ...]
+    scored: tuple[Scored, ...]
+    prompt: tuple[Scored, ...] | None
+    finished: bool
+    cached: int
+    scheduled: float
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """vLLM's statistics of a step; all but the first three are of this step alone."""
+
+    running: int
+    waiting: int
+    usage: float
+    prefilled: int = 0
+    generated: int = 0
+    preempted: int = 0
+    queried: int = 0
+    found: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What was loaded."""
+
+    context: int
+    vocab: int
+    pages: int
+    page: int
+    most_tokens: int
+    most_running: int
+    fingerprint: str

@@ -1,0 +1,328 @@
+"""The child's own loop, around vLLM's: tenants' turns before it, events after it. Talks only in ``messages``.
+
+::
+
+    Submit --> guides compiled by the choosers --> tenants' turns --> as many as vLLM runs, and a few ahead --> vLLM
+                                                                                         its outputs --> Stepped, once a step
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import AsyncIterator, Callable
+from typing import Protocol
+
+from quintet.backends.base import Counts, Pages
+from quintet.backends.native.schedule.emit import NUMERICAL
+from quintet.backends.native.schedule.waiting import Turns
+from quintet.backends.native.wire.messages import (
+    Abort,
+    Died,
+    Events,
+    FromWorker,
+    Ping,
+    Pixels,
+    Shed,
+    Started,
+    Stepped,
+    Stop,
+    Submit,
+    ToWorker,
+)
+from quintet.backends.native.worker.compiling import Compiling
+from quintet.backends.vllm.sequences import MOST_ENDS, Rows, VllmSequence, sequences_of
+from quintet.backends.vllm.sidecar import Sidecar
+from quintet.backends.vllm.values import About, Asked, CoreDeadError, Output, RejectedError, Step
+from quintet.backends.vllm.wire import encode_choose
+from quintet.events import Blame, Finish
+
+BEAT_S = 0.5
+"""How often vLLM's death is looked for where nobody waits for it, and that guides are being compiled is said."""
+
+REJECTED = "The engine cannot take this request."
+DEAD = "vLLM's engine has ended."
+_log = logging.getLogger(__name__)
+
+
+class Core(Protocol):
+    """``VllmCore``, as far as it is needed here."""
+
+    about: About
+
+    def run(self, asked: Asked) -> AsyncIterator[Output]:
+        """See ``VllmCore``."""
+        ...
+
+    @property
+    def dead(self) -> bool:
+        """See ``VllmCore``."""
+        ...
+
+
+class VllmWorker:
+    """Used on one event loop.
+
+    Args:
+        clock: seconds, on the clock that the front uses too.
+        send: tells the front.
+        eos_ids: tokens that end a sequence.
+    """
+
+    def __init__(self, sidecar: Sidecar, clock: Callable[[], float], send: Callable[[FromWorker], None], eos_ids: frozenset[int]) -> None:
+        self._sidecar, self._clock, self._send, self._eos_ids = sidecar, clock, send, eos_ids
+        self._compiling = Compiling(sidecar, clock, self._compiled_soon)
+        self._waiting: Turns[VllmSequence] = Turns()
+        self._queued: set[VllmSequence] = set()  # those in it
+        self._requests: dict[int, list[VllmSequence]] = {}  # that have not ended
+        self._started: set[int] = set()  # of these, whom the front was told of
+        self._tasks: dict[VllmSequence, asyncio.Task[None]] = {}
+        self._keys = 0
+        self._events: Events = {}
+        self._telling = False
+        self._counts, self._step = Counts(), Step(0, 0, 0.0)
+        self._ended = asyncio.Event()
+        self._end = Died()
+
+    def attach(self, core: Core) -> None:
+        """vLLM is there."""
+        self._loop, self._core = asyncio.get_running_loop(), core
+        self._most = (
+            core.about.most_running + core.about.most_running // 8 + 1
+        )  # a few wait in vLLM: a place is taken in the step it is free
+
+    async def run(self) -> Died:
+        """Until ``Stop``, or until vLLM has ended; what the front is to be told."""
+        for sock in self._sidecar.sockets():
+            self._loop.add_reader(sock, self._sidecar.hear)
+        while not self._ended.is_set():
+            try:
+                async with asyncio.timeout(BEAT_S):
+                    await self._ended.wait()
+            except TimeoutError:
+                self._look()
+        for task in self._tasks.values():
+            task.cancel()
+        return self._end
+
+    def stepped(self, step: Step) -> None:
+        """vLLM has finished a step; called before the outputs of it are looked at."""
+        self._step = step
+        tokens, done = step.prefilled + step.generated, self._counts
+        self._counts = Counts(
+            done.steps + 1,
+            done.tokens + tokens,
+            done.prefilled + step.prefilled,
+            done.preempted + step.preempted,
+            done.queried + step.queried,
+            done.found + step.found,
+        )
+        self._tell_soon()
+
+    def hear(self, message: ToWorker) -> None:
+        """Have ``receive`` called, from another thread."""
+        self._loop.call_soon_threadsafe(self.receive, message)
+
+    def receive(self, message: ToWorker) -> None:
+        """What the front says."""
+        match message:
+            case Submit():
+                if self._compiling.begin(message):
+                    self._begin(message.request_id)  # should it take vLLM's workers along, it is a suspect
+                else:
+                    self._add(message)
+            case Abort(request_id, seq):
+                ended = self._compiling.abort(request_id, seq)
+                if ended is None:
+                    self._abort(request_id, seq)
+                else:
+                    self._merge(ended)
+            case Stop():
+                self._ended.set()
+            case Ping() | Shed():  # vLLM's memory was taken when it started
+                self._tell_soon()
+            case Pixels():
+                pass
+
+    def _look(self) -> None:
+        if self._core.dead:
+            self._die()
+        self._merge(self._compiling.overdue())
+        if self._compiling:
+            self._tell_soon()
+
+    def _compiled_soon(self, request_id: int) -> None:
+        self._loop.call_soon(self._compiled, request_id)
+
+    def _compiled(self, request_id: int) -> None:
+        submit, aborts, events = self._compiling.end(request_id)
+        self._merge(events)
+        if submit is not None:
+            self._add(submit)
+        for seq in aborts:
+            self._abort(request_id, seq)
+
+    def _add(self, submit: Submit) -> None:
+        sequences = sequences_of(submit)
+        self._requests[submit.request_id] = [*sequences]
+        for sequence in sequences:
+            if sequence.group.leader is sequence:
+                self._queue(sequence)
+        self._fill()
+
+    def _queue(self, sequence: VllmSequence) -> None:
+        self._waiting.push(sequence)
+        self._queued.add(sequence)
+
+    def _fill(self) -> None:
+        """Start those whose turn it is, as far as vLLM has places."""
+        while len(self._tasks) < self._most and self._waiting.head() is not None:
+            sequence = self._waiting.pop()
+            self._queued.remove(sequence)
+            self._start(sequence)
+
+    def _start(self, sequence: VllmSequence) -> None:
+        if sequence.computes:
+            self._keys += 1
+            sequence.key = self._keys
+            self._begin(sequence.request_id)
+            self._tasks[sequence] = self._loop.create_task(self._follow(sequence))
+        else:
+            sequence.waited = max(0.0, self._clock() - sequence.group.submitted)
+        if not sequence.scores_prompt:
+            self._echo(sequence, ())
+        if not sequence.computes:
+            self._tell(sequence, [sequence.end(Finish.LENGTH)])
+
+    def _begin(self, request_id: int) -> None:
+        if request_id not in self._started:
+            self._started.add(request_id)
+            self._send(Started((request_id,)))
+
+    def _echo(self, sequence: VllmSequence, scored: tuple[tuple[float, tuple[tuple[int, float], ...]], ...]) -> None:
+        """What is echoed for its group, if it leads it; the others may begin then."""
+        group = sequence.group
+        if group.leader is sequence:
+            group.leader = None
+            self._tell(sequence, sequence.echo(scored))
+            for follower in group.followers:
+                self._queue(follower)
+            group.followers = []
+
+    async def _follow(self, sequence: VllmSequence) -> None:
+        """One sequence, from vLLM's first step of it to its end."""
+        try:
+            await self._run(sequence)
+        except CoreDeadError:
+            self._die()
+            return
+        except RejectedError:
+            self._tell(sequence, [sequence.end(Finish.ERROR, REJECTED)])
+        except Exception:
+            _log.exception("a sequence could not be followed")
+            self._tell(sequence, [sequence.end(Finish.ERROR, REJECTED)])
+        finally:
+            del self._tasks[sequence]
+            self._sidecar.refused.pop(sequence.key, None)
+        self._fill()
+
+    async def _run(self, sequence: VllmSequence) -> None:
+        ends = sequence.ends(self._eos_ids)
+        outputs = self._core.run(_asked(sequence, ends))
+        async for output in outputs:
+            self._take(sequence, output, ends)
+            if sequence.ended:
+                break
+        await outputs.aclose()  # type: ignore[attr-defined]
+        if not sequence.ended:
+            self._tell(sequence, [sequence.end(Finish.LENGTH)])
+
+    def _take(self, sequence: VllmSequence, output: Output, ends: frozenset[int]) -> None:
+        self._sidecar.hear()
+        if not sequence.generated and output.scheduled:
+            sequence.waited = max(0.0, output.scheduled - sequence.group.submitted)
+        sequence.cached = max(sequence.cached, output.cached)
+        if output.prompt is not None and sequence.group.leader is sequence:
+            if not all(math.isfinite(own) for own, _ in output.prompt):
+                self._fail(sequence)
+                return
+            self._echo(sequence, output.prompt)
+            self._fill()
+        if sequence.asked.max_tokens == 0:
+            self._tell(sequence, [sequence.end(Finish.LENGTH)])
+        else:
+            self._tell(sequence, sequence.take(output.tokens, output.scored, ends, self._sidecar.refused.get(sequence.key)))
+
+    def _fail(self, leader: VllmSequence) -> None:
+        """The prompt's log-probabilities are no numbers: an end for all of the group."""
+        followers, leader.group.followers, leader.group.leader = leader.group.followers, [], None
+        for each in (leader, *followers):
+            self._tell(each, [each.end(Finish.ERROR, NUMERICAL, Blame.NUMBERS)])
+
+    def _abort(self, request_id: int, seq: int | None) -> None:
+        for sequence in [*self._requests.get(request_id, ())]:
+            if seq in (None, sequence.index):
+                if sequence in self._queued:
+                    self._queued.remove(sequence)
+                    self._waiting.remove(sequence)
+                elif task := self._tasks.get(sequence):
+                    task.cancel()
+                self._tell(sequence, [sequence.end(Finish.ABORT)])
+        self._fill()
+
+    def _tell(self, sequence: VllmSequence, rows: Rows) -> None:
+        """Events of a sequence, in order; one that ends leads nobody any more."""
+        if rows:
+            self._merge({sequence.request_id: rows})
+        if not sequence.ended or sequence not in (left := self._requests.get(sequence.request_id, [])):
+            return
+        left.remove(sequence)
+        if not left:
+            del self._requests[sequence.request_id]
+            self._started.discard(sequence.request_id)
+        group = sequence.group
+        if sequence in group.followers:
+            group.followers.remove(sequence)
+        elif group.leader is sequence:
+            group.leader = group.followers.pop(0) if group.followers else None
+            if group.leader is not None:
+                self._queue(group.leader)
+
+    def _merge(self, events: Events) -> None:
+        for request_id, rows in events.items():
+            self._events.setdefault(request_id, []).extend(rows)
+        if events:
+            self._tell_soon()
+
+    def _tell_soon(self) -> None:
+        """Once for all that happens in this turn of the loop, which is what a step of vLLM gives."""
+        if not self._telling:
+            self._telling = True
+            self._loop.call_soon(self._tell_now)
+
+    def _tell_now(self) -> None:
+        self._telling = False
+        events, self._events = self._events, {}
+        about, step = self._core.about, self._step
+        waiting = step.waiting + sum(len(sequences) for sequences in self._requests.values()) - len(self._tasks)
+        pages = Pages(about.pages, about.page, round(about.pages * step.usage))
+        self._send(Stepped(step.running, max(0, waiting), self._counts, pages, events))
+
+    def _die(self) -> None:
+        self._end = Died(DEAD)
+        self._ended.set()
+
+
+def _asked(sequence: VllmSequence, ends: frozenset[int]) -> Asked:
+    own = sequence.asked
+    return Asked(
+        name=str(sequence.key),
+        tokens=own.tokens,
+        max_tokens=max(1, own.max_tokens),
+        salt=own.salt.hex(),
+        logprobs=own.logprobs if own.max_tokens else None,
+        prompt_logprobs=own.logprobs if sequence.scores_prompt else None,
+        ends=tuple(sorted(ends)[:MOST_ENDS]),
+        choose=encode_choose(sequence.choose()),
+    )

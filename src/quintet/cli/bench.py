@@ -1,0 +1,207 @@
+"""``quintet bench``: load on any server that speaks one of the pages, and what it felt like from outside."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import random
+import re
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import uvloop
+
+from quintet.cli.asking import Server, UnusableServerError, first_model, parse_url
+from quintet.cli.bench_report import Measured, drawn, svg
+from quintet.cli.console import OptionError
+from quintet.cli.fleet import parse_seconds
+from quintet.dialects.catalog import PROVIDERS
+from quintet.dialects.fields import Status
+from quintet.errors import shorten
+from quintet.load.client import Target, Trace
+from quintet.load.figures import summary
+from quintet.load.play import Body, Job, Load, arrivals, over_http, sustained
+
+_TEXT = (
+    "time year people way day man thing woman life child world school state family student group country problem hand part place case "
+    "week company system program question work government number night point home water room mother area money story fact month lot right "
+    "study book eye job word business issue side kind head house service friend father power hour game line end member law car city name"
+)
+WORDS = _TEXT.split()
+"""Ordinary words, a token each in most vocabularies."""
+
+_SPAN = re.compile(r"([1-9]\d{0,6})(?:-([1-9]\d{0,6}))?")
+DURATION_S = 30.0
+CLIENTS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class BenchOptions:
+    """On what, and how it is told.
+
+    Args:
+        model: empty = the first that the server lists.
+        svg: a file for the report as a picture.
+    """
+
+    url: str
+    page: str
+    key: str
+    model: str
+    timeout: float
+    as_json: bool
+    svg: Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """What load.
+
+    Args:
+        clients: that wait for their answers; 0 = arrivals at ``rate`` per second.
+        requests: in all; 0 = as many as there are in ``duration`` seconds.
+        prompt_tokens, max_tokens: the least and the most of a request.
+        same_prefix: words at the beginning of every prompt that are the same.
+        extra: more members of each body.
+        warm_up: requests before those that count.
+    """
+
+    clients: int
+    rate: float
+    requests: int
+    duration: float
+    prompt_tokens: tuple[int, int]
+    max_tokens: tuple[int, int]
+    same_prefix: int
+    stream: bool
+    extra: Body
+    seed: int
+    warm_up: int
+
+
+def parse_span(text: str, option: str) -> tuple[int, int]:
+    """The least and the most of ``64`` or ``16-512``.
+
+    Raises:
+        OptionError: neither form, or the least is above the most.
+    """
+    found = _SPAN.fullmatch(text.strip())
+    least, most = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
+    if least > most:
+        raise OptionError(f"{option} must be a number such as 64, or two such as 16-512, got {shorten(text)}.")
+    return least, most
+
+
+def parse_extra(text: str) -> Body:
+    """The members of a JSON object.
+
+    Raises:
+        OptionError: it is none.
+    """
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise OptionError(f"--extra must be a JSON object, got {shorten(text)}.")
+    return found
+
+
+def parse_amount(clients: int | None, rate: float | None, requests: int | None, duration: str | None) -> tuple[int, float, int, float]:
+    """``clients``, ``rate``, ``requests`` and ``duration`` of ``LoadOptions``.
+
+    Raises:
+        OptionError: two that contradict.
+    """
+    if clients is not None and rate is not None:
+        raise OptionError("--clients is for clients that wait for their answers, --rate for arrivals that do not: give one of them.")
+    if requests is not None and duration is not None:
+        raise OptionError("--requests and --duration both say when it ends: give one of them.")
+    seconds = parse_seconds(duration, "--duration") if duration is not None else DURATION_S
+    if not seconds:
+        raise OptionError("--duration must be above 0.")
+    return (0 if rate else clients or CLIENTS), rate or 0.0, requests or 0, 0.0 if requests else seconds
+
+
+def bench(options: BenchOptions, load: LoadOptions) -> int:
+    """Put the load on, and print what came of it; 1 if no request ended well, else 0.
+
+    Raises:
+        OptionError: a malformed URL.
+        UnusableServerError: the server answers no request at all.
+    """
+    base = parse_url(options.url)
+    model = options.model or first_model(Server(base, options.key, options.timeout))
+    headers = (("user-agent", f"quintet-bench ({options.page})"),)
+    target = Target(f"{base.geturl()}/completions", model, options.key, options.timeout, headers)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_warm_up(target, options.page, load))
+        began, spent = time.perf_counter(), time.process_time()
+        traces = runner.run(_measured(target, options.page, load))
+        busy = (time.process_time() - spent) / max(time.perf_counter() - began, 1e-9)
+    _read_usage(traces)
+    found = Measured(base.geturl(), options.page, model, asdict(load), summary(traces), tuple(traces), busy)
+    if options.as_json:
+        sys.stdout.write(json.dumps(found.as_json(), indent=1) + "\n")
+    else:
+        sys.stdout.write(drawn(found, color=sys.stdout.isatty()))
+    if options.svg is not None:
+        _write(options.svg, svg(found))
+    return int(not any(trace.good for trace in traces))
+
+
+def bodies(page: str, load: LoadOptions, seed: int) -> Iterator[Body]:
+    """Requests without end; no two prompts are alike after ``same`` words, so no cache helps with more than these."""
+    draw = random.Random(seed)  # noqa: S311 -- the same load each time
+    known = {field.name for field in PROVIDERS[page].fields if field.status in (Status.DONE, Status.NO_OP)}
+    usage = {"stream_options": {"include_usage": True}} if load.stream and "stream_options" in known else {}
+    same = random.Random(0).choices(WORDS, k=load.same_prefix)  # noqa: S311
+    while True:
+        words = draw.choices(WORDS, k=max(0, draw.randint(*load.prompt_tokens) - load.same_prefix))
+        most = draw.randint(*load.max_tokens)
+        prompt = " ".join([*same, *words])
+        yield {"prompt": prompt, "max_tokens": most, "temperature": 0, "stream": load.stream, **usage, **load.extra}
+
+
+async def _warm_up(target: Target, page: str, load: LoadOptions) -> None:
+    """
+    Raises:
+        UnusableServerError: the first request failed, and so did the others.
+    """
+    traces = await over_http(target, Load([Job(body) for body in itertools.islice(bodies(page, load, load.seed + 1), load.warm_up)], 1))
+    if traces and not any(trace.good for trace in traces):
+        raise UnusableServerError(f"{target.url}: {traces[0].failure}: {shorten(traces[0].error, 300)}.")
+
+
+async def _measured(target: Target, page: str, load: LoadOptions) -> list[Trace]:
+    made = bodies(page, load, load.seed)
+    if load.clients and load.duration:
+        return await sustained(target, made, load.clients, load.duration)
+    if load.clients:
+        return await over_http(target, Load([Job(body) for body in itertools.islice(made, load.requests)], load.clients))
+    count = load.requests or round(load.rate * load.duration * 2) + 100
+    times = [at for at in arrivals(load.rate, count, load.seed) if load.requests or at < load.duration]
+    return await over_http(target, Load([Job(body, at) for body, at in zip(made, times, strict=False)]))
+
+
+def _read_usage(traces: list[Trace]) -> None:
+    """Of answers that were no streams: their bodies are here, and were not looked into while the load was on."""
+    for trace in traces:
+        if trace.good and trace.body and not trace.tokens:
+            try:
+                trace.used(json.loads(trace.body)["usage"])
+            except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
+                continue  # it tells none
+            finally:
+                trace.body = b""
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise OptionError(f"--svg: {file} cannot be written: {error.strerror}.") from None

@@ -1,0 +1,85 @@
+"""Commands that ask a server over HTTP, whoever's it is, and their options."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+PAGES = ("openai", "fireworks", "together", "cerebras", "novita")
+
+_key = click.option(
+    "--key", envvar="QUINTET_CLIENT_KEY", show_envvar=True, default="", help="The server's key; others may read it off a command line."
+)
+_timeout = click.option(
+    "--timeout", type=click.FloatRange(0, min_open=True), metavar="SECONDS", default=60, show_default=True, help="Most time for one answer."
+)
+
+
+@click.command()
+@click.argument("url", default="http://127.0.0.1:8000")
+@_key
+@click.option("--interval", type=click.FloatRange(0.1), metavar="SECONDS", default=1, show_default=True, help="Between two looks.")
+@click.option("--once", is_flag=True, help="Look twice, an interval apart, print what there is, and end.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: a line for each look.")
+def top(url: str, *, key: str, interval: float, once: bool, as_json: bool) -> int:
+    """Watch a server at work, until Ctrl-C.
+
+    URL is the server's, or that of its metrics. It is read from /metrics, under vLLM's names: so a vLLM server is shown too, as far as its
+    names are the same.
+    """
+    from quintet.cli import top
+
+    return top.top(top.TopOptions(url, key, interval, once, as_json))
+
+
+@click.command()
+@click.argument("url", default="http://127.0.0.1:8000")
+@click.option("--as", "page", type=click.Choice(PAGES), default="openai", show_default=True, help="The page whose words requests are in.")
+@_key
+@click.option("--model", default="", help="Model to ask; by default the first that the server lists.")
+@click.option("--clients", "-c", type=click.IntRange(1), help="Clients that each wait for their answer; by default 4.")
+@click.option("--rate", type=click.FloatRange(0, min_open=True), help="In their place: arrivals per second that wait for nobody.")
+@click.option("--requests", "-n", type=click.IntRange(1), help="Requests in all.")
+@click.option("--duration", metavar="TIME", help="In their place: how long requests are sent, e.g. 2m; by default 30s.")
+@click.option("--prompt-tokens", metavar="N|N-M", default="64", show_default=True, help="Words of a prompt; most are a token.")
+@click.option("--max-tokens", metavar="N|N-M", default="64", show_default=True, help="Most tokens of an answer.")
+@click.option("--same-prefix", type=click.IntRange(0), default=0, help="So many of these are the same in all, for a prefix cache.")
+@click.option("--stream/--no-stream", default=True, help="Whether answers are streams.")
+@click.option("--extra", metavar="JSON", default="{}", help='More members of each body, such as {"ignore_eos": true}.')
+@click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same requests at the same times.")
+@click.option("--warm-up", type=click.IntRange(0), default=1, show_default=True, help="Requests before those that count.")
+@_timeout
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--svg", type=click.Path(path_type=Path), metavar="FILE", help="Write the report as a picture too.")
+def bench(
+    url: str,
+    *,
+    page: str,
+    key: str,
+    model: str,
+    clients: int | None,
+    rate: float | None,
+    requests: int | None,
+    duration: str | None,
+    prompt_tokens: str,
+    max_tokens: str,
+    same_prefix: int,
+    stream: bool,
+    extra: str,
+    seed: int,
+    warm_up: int,
+    timeout: float,
+    as_json: bool,
+    svg: Path | None,
+) -> int:
+    """Put load on any server, and see what its clients feel.
+
+    URL is its base URL as SDKs take it, such as http://127.0.0.1:8000/v1. The exit status is 1 if no request was answered.
+    """
+    from quintet.cli import bench
+
+    amount = bench.parse_amount(clients, rate, requests, duration)
+    spans = bench.parse_span(prompt_tokens, "--prompt-tokens"), bench.parse_span(max_tokens, "--max-tokens")
+    load = bench.LoadOptions(*amount, *spans, same_prefix, stream, bench.parse_extra(extra), seed, warm_up)
+    return bench.bench(bench.BenchOptions(url, page, key, model, timeout, as_json, svg), load)

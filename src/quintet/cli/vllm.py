@@ -1,0 +1,117 @@
+"""The options of ``quintet serve`` that are about vLLM, and which of the others are not for it."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Collection
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+import click
+
+from quintet.cli.console import OptionError
+from quintet.config import EngineName, VllmConfig
+from quintet.errors import ModelError
+from quintet.models.files import Report, StoredModel
+
+NATIVE_ONLY = frozenset(
+    {"threads", "quantize", "mmproj", "pack_cache", "pack_cache_size", "speculation", "draft", "image_longest_edge"}
+    | {"prefix_cache_dir", "prefix_cache_size"}
+)
+"""Options that vLLM has nothing for."""
+
+VLLM_ONLY = tuple(field.name for field in fields(VllmConfig) if field.name != "kv_bytes")
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def options(command: _F) -> _F:
+    """``--engine``, and vLLM's options by vLLM's names."""
+    made = (
+        click.option(
+            "--engine",
+            type=click.Choice(get_args(EngineName)),
+            default="auto",
+            show_default=True,
+            help="What computes; auto = native where it knows the model, else vLLM, if it is installed.",
+        ),
+        click.option("--dtype", default="", metavar="TYPE", help="vLLM: type of weights and activations, e.g. bfloat16."),
+        click.option("--quantization", default="", metavar="METHOD", help="vLLM: how the weights are quantised; by default as they are."),
+        click.option("--tensor-parallel-size", type=click.IntRange(1), default=1, help="vLLM: devices that share each layer."),
+        click.option("--pipeline-parallel-size", type=click.IntRange(1), default=1, help="vLLM: groups of devices that share the layers."),
+        click.option(
+            "--gpu-memory-utilization",
+            type=click.FloatRange(0, 1),
+            default=0,
+            metavar="SHARE",
+            help="vLLM: share of each device's memory that it takes; 0 = vLLM's default.",
+        ),
+        click.option(
+            "--vllm-arg", multiple=True, metavar="NAME=VALUE", help="Another option of vLLM's, e.g. enforce_eager=true; repeatable."
+        ),
+    )
+    for option in reversed(made):
+        command = option(command)
+    return command
+
+
+def take(server: dict[str, Any]) -> tuple[VllmConfig, tuple[str, ...]]:
+    """vLLM's options, out of those of the command that runs; and which options were given, rather than left at their defaults."""
+    context = click.get_current_context()
+    default = click.core.ParameterSource.DEFAULT
+    given = tuple(name for name in context.params if context.get_parameter_source(name) is not default)
+    return VllmConfig(**{name: server.pop(name) for name in VLLM_ONLY}), given
+
+
+def computes(engine: EngineName, model: StoredModel, given: Collection[str], report: Report) -> bool:
+    """vLLM is what this model is for.
+
+    Args:
+        given: options that the user gave.
+
+    Raises:
+        ModelError: it was asked for, and is not installed or cannot load such a file; or nothing can.
+        OptionError: an option that the engine has nothing for.
+    """
+    found = engine == "vllm" or (engine == "auto" and model.path.is_dir() and not _native(model, report))
+    if found:
+        _require(model)
+    lacking = [name for name in given if name in (NATIVE_ONLY if found else VLLM_ONLY)]
+    if lacking:
+        raise OptionError(f"--{lacking[0].replace('_', '-')} is nothing to the {'vLLM' if found else 'native'} engine; leave it out.")
+    return found
+
+
+def _native(model: StoredModel, report: Report) -> bool:
+    """The native core knows it; or nobody does, so that its reason is what is told."""
+    from quintet.models.opening import open_model
+
+    try:
+        open_model(model.path).forget()
+    except ModelError as error:
+        if _installed():
+            report.note(f"{model.name}: vLLM computes, for the native engine does not know it: {error}")
+        return not _installed()
+    return True
+
+
+def context(folder: Path) -> int:
+    """Most tokens of a sequence, as the model's configuration tells; 0 = it does not."""
+    from quintet.backends.vllm.arguments import text_config
+    from quintet.models.folder.documents import read_document
+    from quintet.models.folder.files import CONFIG
+
+    found = text_config(read_document(folder / CONFIG)).get("max_position_embeddings")
+    return found if isinstance(found, int) and found > 0 else 0
+
+
+def _installed() -> bool:
+    return importlib.util.find_spec("vllm") is not None
+
+
+def _require(model: StoredModel) -> None:
+    if not model.path.is_dir():
+        raise ModelError(f"{model.name}: vLLM loads folders with safetensors, and this is a GGUF file; leave --engine out.")
+    if not _installed():
+        raise ModelError("--engine vllm needs vLLM: pip install 'quintet[vllm]'.")

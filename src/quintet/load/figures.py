@@ -1,0 +1,75 @@
+"""What the traces of a load come to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+
+from quintet.load.client import Trace
+
+
+def percentiles(values: Sequence[float]) -> dict[str, float]:
+    """p50, p90, p99 (nearest rank) and max of seconds, in milliseconds; empty without values."""
+    ordered = sorted(values)
+    last = len(ordered) - 1
+    names = {"p50": 50, "p90": 90, "p99": 99, "max": 100}
+    return {name: round(1e3 * ordered[round(last * p / 100)], 2) for name, p in names.items()} if ordered else {}
+
+
+def gaps(trace: Trace) -> Iterator[tuple[float, float]]:
+    """``(when it ended, seconds)`` of each wait between two events with text."""
+    return ((late, late - early) for early, late in zip(trace.times, trace.times[1:], strict=False))
+
+
+def steady_rate(traces: Sequence[Trace]) -> float:
+    """Tokens per second while every stream was decoding: from the last first token to the first last one.
+
+    0 if there was no such time, as when requests follow one another.
+    """
+    if not traces or not all(trace.times for trace in traces):
+        return 0.0
+    start, stop = max(trace.times[0] for trace in traces), min(trace.times[-1] for trace in traces)
+    tokens = sum(trace.per_event * sum(start < at <= stop for at in trace.times) for trace in traces)
+    return tokens / (stop - start) if stop > start else 0.0
+
+
+def wall(traces: Sequence[Trace]) -> float:
+    """Seconds from the first request to the last answer's end."""
+    return max((trace.end for trace in traces), default=0.0) - min((trace.due for trace in traces), default=0.0)
+
+
+def summary(traces: Sequence[Trace]) -> dict[str, object]:
+    """Counts, rates (tokens per second) and latencies (milliseconds); failed requests count in ``failed`` only."""
+    good, seconds = [trace for trace in traces if trace.good], wall(traces)
+    tokens = sum(round(trace.per_event * len(trace.times)) for trace in good)
+    return {
+        "requests": len(traces),
+        "failed": len(traces) - len(good),
+        "failures": dict(Counter(trace.failure for trace in traces if not trace.good).most_common()),
+        "errors": sorted({trace.error or "no text" for trace in traces if not trace.good})[:3],
+        "tokens": tokens,
+        "wall_s": round(seconds, 3),
+        "tokens_per_s": round(tokens / seconds, 2) if seconds else 0.0,
+        "steady_tokens_per_s": round(steady_rate(good), 2),
+        "ttft_ms": percentiles([trace.times[0] - trace.due for trace in good]),
+        "gap_ms": percentiles([gap for trace in good for _, gap in gaps(trace)]),
+        "whole_ms": percentiles([trace.end - trace.due for trace in good]),
+    }
+
+
+def to_json(traces: Sequence[Trace]) -> list[dict[str, object]]:
+    """Traces for another process: times from the first one's, bodies as text."""
+    zero = min((trace.due for trace in traces), default=0.0)
+
+    def told(trace: Trace) -> dict[str, object]:
+        times = [round(at - zero, 6) for at in trace.times]
+        moved = {"due": round(trace.due - zero, 6), "end": round(trace.end - zero, 6), "times": times}
+        return asdict(trace) | moved | {"body": trace.body.decode(errors="replace")}
+
+    return [told(trace) for trace in traces]
+
+
+def from_json(found: Sequence[Mapping[str, object]]) -> list[Trace]:
+    """What ``to_json`` made."""
+    return [Trace(**{**one, "body": str(one["body"]).encode()}) for one in found]  # type: ignore[arg-type]

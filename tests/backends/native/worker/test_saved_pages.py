@@ -1,0 +1,208 @@
+"""Pages in files: what comes back is what was kept, or nothing; others' files, full disks and limits."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from quintet.backends.native.core.loader import PAGE
+from quintet.backends.native.core.scored_rows import ROOM
+from quintet.backends.native.core.types import U8
+from quintet.backends.native.worker import kept_files, saved_pages
+from quintet.backends.native.worker.saved_pages import SavedPages
+from quintet.backends.toy import ToyRunner
+from quintet.config import PrefixCache
+
+LIMIT = 1 << 20
+ROWS: U8 = np.arange(PAGE * (16 + ROOM), dtype=np.int64).astype(np.uint8).reshape(PAGE, -1)
+
+
+@pytest.fixture
+def runner() -> ToyRunner:
+    made = ToyRunner()
+    made.allocate(8)
+    for page in range(4):
+        made.write_page(page, np.full(made.page_bytes, page + 1, np.uint8))
+    return made
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path / "prefixes"
+
+
+def digest(number: int) -> bytes:
+    return number.to_bytes(16, "big")
+
+
+def keep(folder: Path, runner: ToyRunner, *numbers: int, limit: int = LIMIT, rows: U8 | None = None) -> None:
+    """The pages of these numbers, from an engine of its own."""
+    saved = SavedPages(folder, limit, runner, "model")
+    for number in numbers:
+        saved.offer(digest(number), number % 4, rows)
+    saved.close()
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def loaded(saved: SavedPages, runner: ToyRunner, number: int) -> bool:
+    """Whether it comes back whole."""
+    runner.write_page(7, np.zeros(runner.page_bytes, np.uint8))
+    rows = saved.load(digest(number), 7)
+    if rows is None:
+        assert not runner.read_page(7).any()
+        return False
+    assert (runner.read_page(7) == runner.read_page(number % 4)).all()
+    return True
+
+
+def test_the_next_engine_gets_the_same_bytes_and_rows(folder: Path, runner: ToyRunner) -> None:
+    keep(folder, runner, 0, 1)
+    keep(folder, runner, 2, rows=ROWS)
+    saved = SavedPages(folder, LIMIT, runner, "model")
+    assert [saved.has(digest(n), with_rows=False) for n in range(4)] == [True, True, True, False]
+    assert [saved.has(digest(n), with_rows=True) for n in range(4)] == [False, False, True, False]
+    assert all(loaded(saved, runner, n) for n in range(3))
+    rows = saved.load(digest(2), 7)
+    assert rows is not None
+    assert (rows == ROWS).all()
+    assert not loaded(saved, runner, 3)
+    saved.close()
+
+
+def test_files_are_for_nobody_else(folder: Path, runner: ToyRunner) -> None:
+    keep(folder, runner, 1)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert [path.stat().st_mode & 0o777 for path in files(folder)] == [0o600]
+
+
+def test_another_model_or_context_has_none_of_them(folder: Path, runner: ToyRunner) -> None:
+    keep(folder, runner, 1)
+    other = SavedPages(folder, LIMIT, runner, "another model")
+    assert not other.has(digest(1), with_rows=False)
+    other.close()
+
+
+@pytest.mark.parametrize("damage", ["a bit", "cut", "longer", "empty", "magic", "another size", "link", "writable by others"])
+def test_what_is_damaged_or_not_ours_is_removed_and_not_believed(folder: Path, runner: ToyRunner, damage: str) -> None:
+    keep(folder, runner, 1, rows=ROWS)
+    (path,) = files(folder)
+    data = bytearray(path.read_bytes())
+    if damage == "a bit":
+        data[100] ^= 4
+    elif damage == "cut":
+        del data[-1]
+    elif damage == "longer":
+        data += b"x"
+    elif damage == "empty":
+        data.clear()
+    elif damage == "magic":
+        data[0] ^= 1
+    elif damage == "another size":
+        data[16] ^= 1
+    path.write_bytes(data)
+    if damage == "link":
+        path.rename(folder / "elsewhere")
+        path.symlink_to(folder / "elsewhere")
+    elif damage == "writable by others":
+        path.chmod(0o622)
+    saved = SavedPages(folder, LIMIT, runner, "model")
+    assert not loaded(saved, runner, 1)
+    assert not saved.has(digest(1), with_rows=False)
+    assert not path.exists()
+    saved.offer(digest(1), 1, None)
+    saved.close()
+    again = SavedPages(folder, LIMIT, runner, "model")
+    assert loaded(again, runner, 1)
+    again.close()
+
+
+def test_what_was_not_used_for_longest_goes_whatever_model_it_is_of(folder: Path, runner: ToyRunner) -> None:
+    keep(folder, runner, 0, 1, 2)
+    size = files(folder)[0].stat().st_size
+    for age, path in enumerate(files(folder)):
+        os.utime(path, ns=(10**18 + age, 10**18 + age))
+    saved = SavedPages(folder, 3 * size, runner, "model")
+    assert loaded(saved, runner, 0)  # from now on the one that was used last
+    saved.close()
+    other = SavedPages(folder, 3 * size, runner, "another model")
+    other.offer(digest(9), 1, None)
+    other.offer(digest(10), 1, None)
+    other.close()
+    assert sorted(int(path.name, 16) for path in files(folder)) == [0, 9, 10]
+
+
+def test_what_another_process_removed_is_simply_not_there(folder: Path, runner: ToyRunner) -> None:
+    keep(folder, runner, 1)
+    saved = SavedPages(folder, LIMIT, runner, "model")
+    for path in files(folder):
+        path.unlink()
+    assert saved.has(digest(1), with_rows=False)
+    assert not loaded(saved, runner, 1)
+    assert not saved.has(digest(1), with_rows=False)
+    saved.close()
+
+
+def test_a_file_that_a_killed_process_was_writing_is_never_read_and_goes_in_time(folder: Path, runner: ToyRunner) -> None:
+    keep(folder, runner, 1)
+    (path,) = files(folder)
+    young, old = path.with_name(f".{path.name}.1"), path.with_name(f".{path.name}.2")
+    for partial in (young, old):
+        partial.write_bytes(path.read_bytes()[:50])
+    os.utime(old, (1, 1))
+    saved = SavedPages(folder, LIMIT, runner, "model")
+    assert not old.exists()
+    assert young.exists()
+    assert loaded(saved, runner, 1)
+    saved.close()
+
+
+def test_a_full_disk_is_told_once_and_nothing_else_is_held_up(
+    folder: Path, runner: ToyRunner, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "writev", full)
+        saved = SavedPages(folder, LIMIT, runner, "model")
+        for number in range(4):
+            saved.offer(digest(number), number, None)
+        saved.close()
+    assert [record.message for record in caplog.records] == ["prefixes are not kept for 60 s: [Errno 28] No space left on device"]
+    assert not any(saved.has(digest(number), with_rows=False) for number in range(4))
+    assert files(folder) == []
+
+
+def test_a_disk_that_is_nearly_full_is_left_alone(folder: Path, runner: ToyRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_files, "RESERVE", 1 << 62)
+    keep(folder, runner, 1)
+    assert files(folder) == []
+
+
+def test_what_comes_faster_than_the_disk_takes_it_is_not_kept_and_can_be_offered_again(
+    folder: Path, runner: ToyRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(saved_pages, "QUEUED", 1)
+    monkeypatch.setattr(SavedPages, "_write_all", lambda _: None)  # a disk that takes nothing
+    saved = SavedPages(folder, LIMIT, runner, "model")
+    saved.offer(digest(1), 1, None)
+    saved.offer(digest(2), 2, None)
+    assert [saved.has(digest(n), with_rows=False) for n in (1, 2)] == [True, False]
+
+
+def test_a_folder_that_others_may_write_is_not_used_and_that_is_said(
+    folder: Path, runner: ToyRunner, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder.mkdir(mode=0o777)
+    folder.chmod(0o777)
+    assert saved_pages.saved_pages(PrefixCache(str(folder), LIMIT), runner, "model") is None
+    assert "prefixes are not kept" in caplog.text
+    assert saved_pages.saved_pages(None, runner, "model") is None

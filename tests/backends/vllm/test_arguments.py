@@ -1,0 +1,61 @@
+"""Options on their way to vLLM: ours by its names, others as they are, and those refused that are not to be chosen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from quintet.backends.native.wire.messages import VllmSource
+from quintet.backends.vllm.arguments import CPU_KV_BYTES, KEPT, OURS, engine_arguments, given
+from quintet.config import EngineConfig, VllmConfig
+from quintet.errors import ModelError
+
+
+def made(options: VllmConfig, *, context: int = 0, cpu: bool = True) -> dict[str, Any]:
+    source = VllmSource("/models/m", "m", context, options)
+    return engine_arguments(source, EngineConfig(max_running=7), "/run/sidecar", "room:Class", cpu=cpu)
+
+
+def test_our_options_have_vllms_names() -> None:
+    options = VllmConfig("bfloat16", "fp8", 2, 3, 0.8, 1 << 20, ("enforce-eager=true", "--swap_space=4", "tokenizer_mode=mistral"))
+    found = made(options, context=512, cpu=False)
+    assert found["model"] == "/models/m"
+    assert (found["dtype"], found["quantization"], found["max_model_len"]) == ("bfloat16", "fp8", 512)
+    assert (found["tensor_parallel_size"], found["pipeline_parallel_size"], found["gpu_memory_utilization"]) == (2, 3, 0.8)
+    assert (found["kv_cache_memory_bytes"], found["max_num_seqs"]) == (1 << 20, 7)
+    assert (found["enforce_eager"], found["swap_space"], found["tokenizer_mode"]) == (True, 4, "mistral")
+    assert found["logits_processors"] == ["room:Class"]
+    assert found["additional_config"] == {"quintet": "/run/sidecar"}
+
+
+def test_what_nobody_asked_for_is_vllms_own() -> None:
+    found = made(VllmConfig(), cpu=False)
+    assert not found.keys() & {"dtype", "quantization", "max_model_len", "gpu_memory_utilization", "kv_cache_memory_bytes"}
+
+
+def test_a_cpus_memory_is_not_taken_by_shares_unless_somebody_says_so() -> None:
+    assert made(VllmConfig())["kv_cache_memory_bytes"] == CPU_KV_BYTES
+    assert "kv_cache_memory_bytes" not in made(VllmConfig(gpu_memory_utilization=0.5))
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("enforce_eager", "must be NAME=VALUE, got 'enforce_eager'"),
+        ("=1", "must be NAME=VALUE"),
+        ("a b=1", "must be NAME=VALUE"),
+        ("distributed_executor_backend=ray", "must be mp or uni"),
+        *((f"{name}=1", f"{name}: use {ours}") for name, ours in OURS.items()),
+        *((f"--{name.replace('_', '-')}=1", f"{name} cannot be given: {why}") for name, why in KEPT.items()),
+    ],
+)
+def test_an_argument_that_cannot_be_is_refused_by_name(text: str, told: str) -> None:
+    with pytest.raises(ModelError) as refused:
+        given((text,))
+    assert told in str(refused.value)
+
+
+def test_an_argument_is_given_once() -> None:
+    with pytest.raises(ModelError, match="gives seed twice"):
+        given(("seed=1", "--seed=2"))

@@ -1,0 +1,140 @@
+"""``quintet bench``: on real servers in the words of each page, what it counts, and what it says when they fail."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from tests.e2e.test_check import PATHS
+from tests.e2e.test_serve_command import PATIENCE_S, Served, served
+
+from quintet.cli import bench as benching
+from quintet.cli.app import app
+from quintet.cli.bench_report import BARS, Measured, drawn, svg
+from quintet.cli.console import OptionError
+from quintet.load.client import Trace
+from quintet.load.figures import summary
+
+KEY = "key-of-the-load"
+IGNORE = '{"ignore_eos": true}'
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Served]:
+    with served("--toy", "--api-key", KEY) as found:
+        yield found
+
+
+def bench(url: str, *words: str, key: str = KEY) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "quintet", "bench", url, *words]
+    env = {**os.environ, "QUINTET_CLIENT_KEY": key}
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+
+
+def told(run: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    assert (run.returncode, run.stderr) == (0, "")
+    assert KEY not in run.stdout
+    found: dict[str, Any] = json.loads(run.stdout)
+    return found
+
+
+@pytest.mark.parametrize("page", PATHS)
+def test_each_page_is_spoken_to_and_the_servers_own_counts_are_told(server: Served, page: str) -> None:
+    words = "--as", page, "-n", "4", "-c", "2", "--max-tokens", "8", "--extra", IGNORE, "--json"
+    found = told(bench(server.url + PATHS[page], *words))
+    assert (found["page"], found["model"], found["summary"]["requests"], found["summary"]["failed"]) == (page, "toy", 4, 0)
+    assert found["summary"]["tokens"] == 32
+    assert found["summary"]["prompt_tokens"] >= 4 * 64
+    assert 0 < found["summary"]["ttft_ms"]["p50"] <= found["summary"]["whole_ms"]["p50"]
+    assert sum(found["tokens_in_each_second"]) == pytest.approx(32, abs=1)
+
+
+def test_arrivals_and_answers_that_are_no_streams(server: Served) -> None:
+    found = told(bench(server.url, "--rate", "40", "-n", "8", "--no-stream", "--max-tokens", "4-6", "--extra", IGNORE, "--json"))
+    assert (found["clients"], found["rate"], found["summary"]["requests"], found["summary"]["failed"]) == (0, 40, 8, 0)
+    assert 8 * 4 <= found["summary"]["tokens"] <= 8 * 6
+    assert found["summary"]["gap_ms"] == {}
+
+
+def test_a_time_ends_it_and_people_get_figures_charts_and_a_picture(server: Served, tmp_path: Path) -> None:
+    file = tmp_path / "report.svg"
+    run = bench(server.url, "--duration", "1s", "--max-tokens", "16", "--svg", str(file))
+    assert (run.returncode, run.stderr) == (0, "")
+    assert "tokens per second" in run.stdout and any(bar in run.stdout for bar in BARS[1:]) and "\x1b" not in run.stdout
+    assert all(len(line) <= 100 for line in run.stdout.splitlines())
+    assert ET.parse(file).getroot().tag.endswith("svg")
+    assert "@font-face" not in file.read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "key", "said"),
+    [(("--model", "none"), KEY, "status 404"), ((), "wrong", "status 401"), (("--extra", '{"n": 0}'), KEY, "status 400")],
+)
+def test_a_server_that_refuses_everything_is_an_error_that_quotes_it(server: Served, words: tuple[str, ...], key: str, said: str) -> None:
+    run = bench(server.url, "-n", "2", "--model", "toy", *words, key=key)
+    assert (run.returncode, run.stdout, run.stderr.count("\n")) == (1, "", 1)
+    assert said in run.stderr and "key-of" not in run.stderr
+
+
+def test_nobody_there_is_an_error() -> None:
+    run = bench("http://127.0.0.1:9", "--model", "m")
+    assert (run.returncode, run.stdout) == (1, "") and "no connection" in run.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--clients", "2", "--rate", "3"), "--clients is for clients that wait"),
+        (("-n", "2", "--duration", "3"), "--requests and --duration both"),
+        (("--duration", "0"), "--duration must be above 0"),
+        (("--duration", "soon"), "--duration must be a number with a unit"),
+        (("--prompt-tokens", "9-3"), "--prompt-tokens must be a number such as 64, or two"),
+        (("--max-tokens", "x"), "--max-tokens must be a number such as 64, or two"),
+        (("--extra", "[1]"), "--extra must be a JSON object"),
+    ],
+)
+def test_options_that_contradict_or_mean_nothing_are_told(words: tuple[str, ...], said: str) -> None:
+    result = CliRunner().invoke(app, ["bench", "http://127.0.0.1:9", *words])
+    assert isinstance(result.exception, OptionError) and str(result.exception).startswith(said)
+
+
+LOAD = benching.LoadOptions(2, 0.0, 3, 0.0, (10, 20), (4, 6), 5, stream=True, extra={"top_p": 1}, seed=7, warm_up=0)
+
+
+def test_the_same_seed_makes_the_same_requests_and_they_share_no_more_than_their_beginning() -> None:
+    first, again = (list(itertools.islice(benching.bodies("openai", LOAD, 7), 20)) for _ in range(2))
+    assert first == again != list(itertools.islice(benching.bodies("openai", LOAD, 8), 20))
+    prompts = [str(body["prompt"]).split() for body in first]
+    assert {len(words) for words in prompts} <= set(range(10, 21)) and len({len(words) for words in prompts}) > 3
+    assert len({tuple(words[:5]) for words in prompts}) == 1 and len({tuple(words[:8]) for words in prompts}) == 20
+    assert {body["max_tokens"] for body in first} == {4, 5, 6} and all(body["top_p"] == 1 for body in first)
+
+
+def test_usage_is_asked_for_where_the_page_has_it() -> None:
+    assert "stream_options" in next(benching.bodies("openai", LOAD, 0))
+    assert "stream_options" not in next(benching.bodies("together", LOAD, 0))
+
+
+def made(*times: float, due: float = 0.0, error: str = "", status: int = 200) -> Trace:
+    return Trace(due, times=list(times), tokens=2 * len(times), status=status, error=error, end=max(times, default=due))
+
+
+def test_a_report_tells_failures_by_kind_and_a_load_that_was_busy_itself() -> None:
+    lost = "no connection: [Errno 111] Connection refused", "status 503: full", "not ended after 5 s"
+    bad = [made(error=lost[0], status=0), made(error=lost[1], status=503), made(error=lost[1], status=503), made(1.0, error=lost[2])]
+    traces = [made(0.5, 1.5, 1.75), made(2.5, due=0.25), *bad]
+    found = Measured("u", "openai", "m", {"clients": 2, "rate": 0.0}, summary(traces), traces, 0.9)
+    text = drawn(found, color=False)
+    assert "4 requests failed: status 503 2, no connection 1, timed out 1" in text
+    assert "90% of a core" in text
+    assert found.rates == [2, 4, 2]
+    assert "4 requests failed" in svg(found).replace("&#160;", " ")

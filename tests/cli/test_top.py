@@ -1,0 +1,132 @@
+"""``quintet top`` as a command, on a real server: once, as lines, on a terminal; its server goes away and comes back."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from tests.e2e.test_serve_command import PATIENCE_S, Served, served
+
+KEY = "key-of-the-watch"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Served]:
+    with served("--toy", "--api-key", KEY, "--admin-key", "key-of-the-admin") as found:
+        yield found
+
+
+def top(*words: str, key: str = "") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "quintet", "top", *words]
+    env = {**os.environ, "QUINTET_CLIENT_KEY": key}
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+
+
+def test_a_look_tells_what_goes_on(server: Served) -> None:
+    done = threading.Event()
+
+    def traffic() -> None:
+        while not done.is_set():
+            server.post({"prompt": "The sky is", "max_tokens": 200, "ignore_eos": True}, Authorization=f"Bearer {KEY}")
+
+    client = threading.Thread(target=traffic)
+    client.start()
+    try:
+        run = top(server.url, "--once", "--json", key="key-of-the-admin")
+    finally:
+        done.set()
+        client.join()
+    assert (run.returncode, run.stderr) == (0, "")
+    seen = json.loads(run.stdout)
+    model = seen["models"]["toy"]
+    assert model["ready"] and model["loaded"]
+    assert model["generated_per_s"] > 0 and model["ttft_p50_s"] > 0 and model["engine_memory_bytes"] > 1 << 20
+    assert seen["server"]["answers_per_s"]["2xx"] > 0
+
+
+@pytest.mark.parametrize("path", ["", "/v1", "/v1/completions", "/metrics"])
+def test_any_url_of_the_server_will_do_and_a_table_is_for_people(server: Served, path: str) -> None:
+    run = top(f"{server.url}{path}", "--once", "--interval", "0.1", key="key-of-the-admin")
+    assert (run.returncode, run.stderr) == (0, "")
+    assert "Quintet 0.1.0" in run.stdout and "\x1b" not in run.stdout
+    assert any(line.split()[:2] == ["toy", "ready"] for line in run.stdout.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("path", "key", "words"),
+    [("", "", "give a key of scope metrics"), ("", KEY, "give a key of scope metrics"), ("/nowhere/metrics", KEY, "is not there")],
+)
+def test_a_server_that_will_not_tell_is_an_error_in_one_line(server: Served, path: str, key: str, words: str) -> None:
+    run = top(f"{server.url}{path}", "--once", key=key)
+    assert (run.returncode, run.stdout, run.stderr.count("\n")) == (1, "", 1)
+    assert words in run.stderr and "key-of" not in run.stderr
+
+
+def test_nobody_there_is_an_error_when_it_is_to_look_once() -> None:
+    run = top("http://127.0.0.1:9", "--once")
+    assert (run.returncode, run.stdout) == (1, "")
+    assert "the connection failed" in run.stderr
+
+
+class Page(BaseHTTPRequestHandler):
+    """Metrics in vLLM's words, or none, as the server has it."""
+
+    page = b"# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{model_name='m'} 1\n".replace(b"'", b'"')
+    status = 200
+
+    def do_GET(self) -> None:
+        self.send_response(Page.status)
+        self.send_header("content-length", str(len(self.page)))
+        self.end_headers()
+        self.wfile.write(self.page)
+
+    def log_message(self, *_: object) -> None: ...
+
+
+def until(master: int, words: str, shown: bytearray) -> None:
+    """Read a terminal until it shows these words."""
+    end = time.monotonic() + PATIENCE_S
+    while words.encode() not in shown:
+        assert time.monotonic() < end, shown[-2000:]
+        shown += os.read(master, 65536)
+
+
+def test_on_a_terminal_it_waits_for_a_server_that_went_away_and_leaves_on_ctrl_c() -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as web:
+        threading.Thread(target=web.serve_forever, daemon=True).start()
+        master, slave = pty.openpty()
+        command = [sys.executable, "-m", "quintet", "top", f"http://127.0.0.1:{web.server_port}", "--interval", "0.1"]
+        env = {**os.environ, "TERM": "xterm", "COLUMNS": "140", "LINES": "30"}
+        with subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=env, start_new_session=True) as process:
+            os.close(slave)
+            try:
+                shown = bytearray()
+                until(master, "m", shown)
+                until(master, "running", shown)
+                Page.status = 503
+                until(master, "waiting for it", shown)
+                Page.status = 200
+                shown.clear()
+                until(master, "running", shown)
+                process.send_signal(signal.SIGINT)
+                with contextlib.suppress(OSError):  # the terminal is closed when it has gone
+                    while part := os.read(master, 65536):
+                        shown += part
+                assert process.wait(PATIENCE_S) == 0
+                assert b"Traceback" not in shown
+                assert b"\x1b[?1049l" in shown, "the terminal is as it was"
+            finally:
+                Page.status = 200
+                process.kill()
+                os.close(master)
+        web.shutdown()
