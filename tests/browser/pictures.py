@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+
 import pytest
 
 from conftest import PICTURES, Opener, Playground
 
+RECORDING = Path(__file__).parents[2] / "build" / "browser" / "tour.zip"
 MOST_BYTES = 150_000
 WIDE = {"width": 1280, "height": 800}
 
@@ -74,3 +78,30 @@ def test_comparing(playground: Opener) -> None:
     page.click("button.main")
     page.wait_for_selector("#parting")
     snap(one, "compare")
+
+
+def test_the_tour(playground: Opener) -> None:
+    """Generate, re-roll a token, branch, map a text's surprise: one recorded run, to be opened with ``playwright show-trace``."""
+    one = playground(**WIDE)
+    one.context.tracing.start(screenshots=True, snapshots=True)
+    began = time.monotonic()
+    page = one.open()
+    one.write("The first rule of the library was")
+    one.complete()
+    page.hover("#text .token >> nth=3")
+    page.wait_for_selector(".alternatives li >> nth=9")
+    page.click(".alternatives li button:not(.chosen) >> nth=1")
+    one.done()
+    page.click("#tab-tree")
+    page.click("#text")
+    page.keyboard.press("Control+End")
+    page.keyboard.press("Control+Space")
+    one.done()
+    assert page.locator("[role=treeitem]").count() >= 6
+    page.click("nav >> text=Surprise")
+    page.click("text=Take the text of Write")
+    page.click("button.main")
+    page.wait_for_selector("#perplexity")
+    print(f"\nthe tour took {time.monotonic() - began:.0f} s")
+    one.context.tracing.stop(path=RECORDING)
+    assert RECORDING.stat().st_size > 10_000
