@@ -17,7 +17,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -69,6 +69,7 @@ class Setting:
     drained: int
     fragile: bool
     served: bool
+    drafted: bool
 
     @classmethod
     def draw(cls, random: Random) -> Setting:
@@ -87,6 +88,10 @@ class Setting:
         step_s = 10 ** random.uniform(-3, -1)
         clients = random.choice([2, 8, 16, 24, 32])
         think_s = step_s * random.choice([0.3, 3, 30])
+        rest = random.choice([0, 0, 20]), random.random() < 0.02, random.random() < 0.25
+        drafted = config.speculation and random.random() < 0.5
+        if drafted:
+            config = replace(config, kv_bytes=2 * config.kv_bytes)  # as many pages for the draft model
         return cls(
             config,
             tenants,
@@ -94,9 +99,8 @@ class Setting:
             think_s,
             step_s,
             step_s / 50,
-            random.choice([0, 0, 20]),
-            random.random() < 0.02,
-            random.random() < 0.25,
+            *rest,
+            drafted,
         )
 
     @property
@@ -155,7 +159,14 @@ class World:
         """
         setting = self.setting
         machine = Machine(
-            self._loop, self.chance, self.watch, self.chance.stream("links"), setting.step_s, setting.token_s, setting.fragile
+            self._loop,
+            self.chance,
+            self.watch,
+            self.chance.stream("links"),
+            setting.step_s,
+            setting.token_s,
+            setting.fragile,
+            setting.drafted,
         )
         with _simulated(machine), simulated(self._loop, self.chance, self.watch) if setting.served else nullcontext() as file:
             try:
