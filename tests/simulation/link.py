@@ -47,6 +47,7 @@ class Machine:
         links: how long messages are on their way.
         step_s, token_s: seconds that a step takes, and each of its tokens.
         fragile: even the first start may go wrong, after which there is never an engine.
+        window: see ``SimulatedModel``.
     """
 
     loop: SimulatedLoop
@@ -56,6 +57,7 @@ class Machine:
     step_s: float
     token_s: float
     fragile: bool
+    window: int
 
     @property
     def may_fail(self) -> bool:
@@ -243,7 +245,8 @@ class Process:
                 self._stumble(Fault.CRASH_LOAD, Fault.HANG_LOAD)
             progress(share)
         assert self._table is not None
-        return Loaded(SimulatedModel(self._compute), self._table, "simulated", "fp_simulated")
+        self._model = SimulatedModel(self._compute, self._machine.window)
+        return Loaded(self._model, self._table, "simulated", "fp_simulated")
 
     def _compute(self, batch: Batch) -> None:
         """Time passes with each step, and it may go wrong."""
@@ -255,6 +258,9 @@ class Process:
         if not machine.may_fail:
             return
         self._stumble(Fault.CRASH_STEP, Fault.HANG_STEP)
+        if not self._model.broken and chance.happens(Fault.BREAK_MEMORY):
+            machine.watch.breaks_memory()
+            self._model.broken = True
         if (batch.tokens == CRASHES).any():
             machine.watch.poison()
             raise _KilledError

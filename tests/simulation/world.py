@@ -69,10 +69,11 @@ class Setting:
     drained: int
     fragile: bool
     served: bool
+    window: int
 
     @classmethod
-    def draw(cls, random: Random) -> Setting:
-        """Small machines and large ones, in every combination."""
+    def draw(cls, random: Random, other: Random) -> Setting:
+        """Small machines and large ones, in every combination; what came later is drawn from ``other``, so that known worlds stay."""
         pages = random.choice([CONTEXT // PAGE, 16, 24, 40, 100, 300])
         config = EngineConfig(
             kv_bytes=pages * PAGE * 8,
@@ -97,6 +98,7 @@ class Setting:
             random.choice([0, 0, 20]),
             random.random() < 0.02,
             random.random() < 0.25,
+            other.choice([0, 0, 0, 0, 5, 16, 40, 100]),
         )
 
     @property
@@ -133,9 +135,9 @@ class World:
     def __init__(self, seed: int, requests: int = REQUESTS, without: Collection[Fault] = (), only: Collection[Fault] | None = None) -> None:
         self.seed, self._requests = seed, requests
         self.chance = Chance(seed, without, only)
-        self.setting = Setting.draw(self.chance.stream("setting"))
+        self.setting = Setting.draw(self.chance.stream("setting"), self.chance.stream("window"))
         self._loop = SimulatedLoop()
-        self.watch = Watch(self._loop, self.setting.bound_s, self.setting.abort_s, self.setting.config.live_limit)
+        self.watch = Watch(self._loop, self.setting.bound_s, self.setting.abort_s, self.setting.config.live_limit, self.setting.window)
 
     @property
     def ends(self) -> Counter[str]:
@@ -154,9 +156,8 @@ class World:
             Violation: a promise is broken.
         """
         setting = self.setting
-        machine = Machine(
-            self._loop, self.chance, self.watch, self.chance.stream("links"), setting.step_s, setting.token_s, setting.fragile
-        )
+        links, times = self.chance.stream("links"), (setting.step_s, setting.token_s)
+        machine = Machine(self._loop, self.chance, self.watch, links, *times, setting.fragile, setting.window)
         with _simulated(machine), simulated(self._loop, self.chance, self.watch) if setting.served else nullcontext() as file:
             try:
                 self._loop.run(self._main(file))
