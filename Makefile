@@ -27,6 +27,7 @@
 # make test-kills      300 kills, crashes and stops of the engine's process under load (5 minutes)
 # make test-ledger     the server killed 100 times under load, its ledger's writer at 500 points (10 minutes)
 # make test-observability  a server under load, scraped by Prometheus: every query of the dashboard gives something (1 minute; prometheus)
+# make test-batches    a batch of 10,000 lines under 20 kills: the bytes of one that nobody disturbs (10 minutes)
 # make test-cancels    1,000 clients that leave at random moments (1 minute)
 # make test-repeats    20 prompts, 200 times each, under load: one answer each (2 minutes)
 # make test-simulation  a million requests in simulated worlds where everything goes wrong, from a new seed (30 minutes)
@@ -41,7 +42,7 @@ STAMPS := $(VENV)/stamps
 NATIVE := CMakeLists.txt csrc/CMakeLists.txt $(wildcard csrc/*.cpp csrc/*.h csrc/*/*.cpp csrc/*/*.h)
 
 .PHONY: serve setup test check support faults conformance diagrams bench bench-serve clean metrics test-observability
-.PHONY: test-clients test-conformance test-fuzz test-sampling test-schemas test-kills test-ledger test-cancels test-repeats test-simulation sanitize test-emulated neon
+.PHONY: test-clients test-conformance test-fuzz test-sampling test-schemas test-kills test-ledger test-batches test-cancels test-repeats test-simulation sanitize test-emulated neon
 .DEFAULT_GOAL := serve
 .DELETE_ON_ERROR:
 # Stamps of one set-up build on each other, so a parallel make must not run ahead.
@@ -66,11 +67,11 @@ nightly: setup
 	@QUINTET_TEST_KILLS=1000 QUINTET_TEST_CANCELS=10000 QUINTET_SAMPLING_CASES=700 QUINTET_TEST_NONCES=100000 QUINTET_SCHEMAS=10000 \
 		QUINTET_TEST_REPEATS=10000 QUINTET_HOSTILE_BODIES=2000000 QUINTET_SIMULATED_REQUESTS=1000000 \
 		QUINTET_REPEATS_SEED=$$(date +%s) QUINTET_HOSTILE_SEED=$$(date +%s) QUINTET_SIMULATION_SEED=$$(date +%s) \
-		QUINTET_TEST_LEDGER_KILLS=1000 QUINTET_TEST_LEDGER_POINTS=2000 QUINTET_TEST_HANDOVERS=100 QUINTET_FUZZ=20000 \
+		QUINTET_TEST_BATCH_LINES=50000 QUINTET_TEST_BATCH_KILLS=100 QUINTET_TEST_LEDGER_KILLS=1000 QUINTET_TEST_LEDGER_POINTS=2000 QUINTET_TEST_HANDOVERS=100 QUINTET_FUZZ=20000 \
 		QUINTET_TEST_IDLE_SOCKETS=2000 QUINTET_TEST_SLOW_HEADS=2000 $(BIN)/python -m pytest --timeout 86400 \
 		tests/e2e/test_kills.py tests/e2e/test_cancels.py tests/backends/native/core/test_sampling_twin.py tests/e2e/test_nonces.py \
 		tests/e2e/test_random_schemas.py tests/server/test_hostile_bodies.py tests/e2e/test_repeats.py tests/simulation tests/ledger/test_crashes.py \
-		tests/e2e/test_ledger_kills.py tests/e2e/test_handover.py tests/models/test_gguf.py tests/models/test_hostile_families.py \
+		tests/e2e/test_ledger_kills.py tests/e2e/test_batches.py tests/e2e/test_handover.py tests/models/test_gguf.py tests/models/test_hostile_families.py \
 		tests/models/folder/test_hostile_folders.py tests/e2e/test_descriptors.py tests/server/test_slow_readers.py $(ARGS)
 
 test-sampling: setup
@@ -85,6 +86,10 @@ test-kills: setup
 test-ledger: setup
 	@QUINTET_TEST_LEDGER_KILLS=100 QUINTET_TEST_LEDGER_POINTS=500 $(BIN)/python -m pytest --timeout 3600 tests/e2e/test_ledger_kills.py \
 		tests/ledger/test_crashes.py $(ARGS)
+
+test-batches: setup
+	@QUINTET_TEST_BATCH_LINES=$${QUINTET_TEST_BATCH_LINES:-10000} QUINTET_TEST_BATCH_KILLS=$${QUINTET_TEST_BATCH_KILLS:-20} \
+		$(BIN)/python -m pytest --timeout 3600 tests/e2e/test_batches.py $(ARGS)
 
 test-cancels: setup
 	@QUINTET_TEST_CANCELS=1000 $(BIN)/python -m pytest --timeout 1800 tests/e2e/test_cancels.py $(ARGS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +13,8 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 # Nor does one write packed weights where those of whoever runs it are.
 os.environ["QUINTET_PACK_CACHE"] = "false"
+# Nor goes on with batches that whoever runs it has left.
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="quintet-tests-")
 for _name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "QUINTET_API_KEY"):
     os.environ.pop(_name, None)
 

@@ -16,16 +16,17 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src"
 
-VALUES = frozenset({"request", "events", "errors", "thinking", "prediction", "config", "quota"})
+VALUES = frozenset({"request", "events", "errors", "thinking", "prediction", "config", "quota", "batch"})
 NATIVE = "backends.native"
 MAY_IMPORT: dict[str, set[str]] = {
     "cli": {"cli", "listen", "logs", "machine", "children", "executor", "server", "ledger", "service", "engines", "dialects", "backends"}
-    | {"guides", "inputs", "keys", "text", "models", "moderation", "conformance", "load"},
+    | {"batches", "guides", "inputs", "keys", "text", "models", "moderation", "conformance", "load"},
     "conformance": {"conformance"},
     "listen": {"listen"},
     "load": {"load"},
-    "server": {"server", "ledger", "service", "engines", "dialects", "inputs", "keys", "backends.base", "executor", "moderation.judge"}
-    | {"guides.check"},
+    "server": {"server", "batches", "ledger", "service", "engines", "dialects", "inputs", "keys", "backends.base", "executor"}
+    | {"moderation.judge", "guides.check"},
+    "batches": {"batches"},
     "ledger": {"ledger"},
     "keys": {"keys"},
     "service": {"service", "engines", "moderation", "inputs", "text", "backends.base", "executor"},
@@ -78,11 +79,13 @@ IMPORTERS = {
     "msgspec": (
         "dialects/",
         "server/",
+        "batches/",
         "backends/native/wire/",
         "backends/vllm/wire.py",
         "backends/native/worker/pack_directory.py",
         *(f"{name}.py" for name in VALUES),
     ),
+    "multipart": ("server/uploads.py",),
     "numpy": ("backends/", "guides/"),
     "torch": ("backends/vllm/core.py", "backends/vllm/v1.py", "backends/vllm/v2.py"),
     "vllm": ("backends/vllm/core.py", "backends/vllm/v1.py", "backends/vllm/v2.py"),

@@ -24,6 +24,29 @@ MAX_LOGPROBS = 2_000_000
 
 
 @dataclass(frozen=True, slots=True)
+class BatchConfig:
+    """Read by ``server/batches.py``.
+
+    Args:
+        folder: where files and batches are kept.
+        keep: seconds for which they are, unless they say otherwise; 0 = for ever.
+        max_file: most bytes of a file.
+        max_lines: most requests of a batch.
+        max_stored: most bytes of the files of one key.
+        chosen: the folder was asked for: without it there is no server.
+        waits: another process of the same server may still have the folder.
+    """
+
+    folder: Path
+    keep: float = 30 * 86_400.0
+    max_file: int = 200_000_000
+    max_lines: int = 50_000
+    max_stored: int = 10_000_000_000
+    chosen: bool = False
+    waits: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ServerConfig:
     """Read by ``server/``.
 
@@ -41,6 +64,7 @@ class ServerConfig:
         max_logprobs: most log-probabilities of an answer, see ``inputs/answer_size.py``.
         allowed_hosts: what a request's ``Host`` may name, see ``server/hosts.py``.
         cors_origins: web sites whose pages may send requests, see ``server/cors.py``.
+        batches: how files and batches are kept; ``None`` = there are none.
         admin_listener: metrics and administration are only where connections say that they came over the listener ``admin``.
         salt_secret: what the salts of keys' prefixes are made of; empty = a secret of this process.
     """
@@ -59,6 +83,7 @@ class ServerConfig:
     allowed_hosts: tuple[str, ...] = ("*",)
     cors_origins: tuple[str, ...] = ()
     admin_listener: bool = False
+    batches: BatchConfig | None = None
     salt_secret: bytes = b""
 
 

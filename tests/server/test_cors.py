@@ -45,7 +45,7 @@ def test_its_browser_asks_first_and_needs_no_key_for_that() -> None:
     assert (answer.status, answer.body) == (200, b"")
     told = cors(answer)
     assert told["access-control-allow-origin"] == PAGE
-    assert told["access-control-allow-methods"] == "GET, HEAD, POST"
+    assert told["access-control-allow-methods"] == "GET, HEAD, POST, DELETE"
     assert told["access-control-allow-headers"] == "*, authorization"
 
 

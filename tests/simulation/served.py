@@ -167,8 +167,8 @@ class WatchedLimiter(Limiter):
         super().__init__(*given)
         self._opened: dict[str, list[float]] = {}
 
-    def open(self, key: Key) -> Lease:
-        lease, now, limits = super().open(key), self._clock(), key.limits
+    def open(self, key: Key, *, place: bool = True) -> Lease:
+        lease, now, limits = super().open(key, place=place), self._clock(), key.limits
         running = self._accounts[key.id].running
         _require(not limits.parallel or running <= limits.parallel, f"limits: {running} at once, and {limits.parallel} may be")
         times = self._opened.setdefault(key.id, [])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 import click
 
 from quintet import __version__
-from quintet.cli import clients, configuration, vllm
+from quintet.cli import batch, clients, configuration, vllm
 from quintet.cli.keys import keys
 from quintet.config import LOG_LEVELS, MAX_LOGPROBS, EngineName, Quantize, ServerConfig
 
@@ -152,6 +152,7 @@ app.command_class = configuration.Command
     help="What happens to requests while the ledger cannot be written: they get 503, or their rows wait in memory.",
 )
 @_option("--ledger-keep", metavar="TIME", default="0", help="Sum rows up by day after so long, e.g. 90d; 0 = never.")
+@batch.options
 @_option(
     "--drain-timeout", type=click.FloatRange(0), metavar="SECONDS", default=30, help="Most time for running answers to end after SIGTERM."
 )
@@ -223,7 +224,7 @@ def serve(
     listen = net.ListenOptions(**{field.name: server.pop(field.name) for field in dataclasses.fields(net.ListenOptions)})
     rows = usage.ledger_config(server.pop("ledger"), server.pop("ledger_full"), server.pop("ledger_keep"))
     # An option that is neither one of these nor named above is the server's setting of that name.
-    config = ServerConfig(api_keys=api_key, admin_key=admin_key or "", max_body_bytes=body, **server)
+    config = ServerConfig(api_keys=api_key, admin_key=admin_key or "", max_body_bytes=body, batches=batch.config(server), **server)
     return serve.serve(serve.ServeOptions(served, config, listen, no_api_key, log_level.lower(), drain_timeout, watchdog, rows), ahead)
 
 
@@ -364,7 +365,8 @@ def check(url: str, *, page: str, key: str | None, model: str, only: tuple[str, 
     return check.check(check.CheckOptions(url, page, key or "", model, only, timeout, as_json))
 
 
-configuration.connect(serve, run, pull, show, usage, *keys.commands.values())
-for _command in (keys, clients.top, clients.bench):
+batch.connect(_context, _threads, _kv_cache, _quantize, _mmproj, _pack_cache, _pack_size, _offline, configuration.option)
+configuration.connect(serve, run, pull, show, usage, *keys.commands.values(), *batch.batch.commands.values())
+for _command in (keys, batch.batch, clients.top, clients.bench):
     app.add_command(_command)
 app.add_command(configuration.command(serve))

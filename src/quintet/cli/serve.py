@@ -12,12 +12,13 @@ from pathlib import Path
 
 from quintet import __version__, machine
 from quintet.backends.native.front.spawn import Ahead
+from quintet.batches.folder import Folder, in_use
 from quintet.children import keep_private
 from quintet.cli import engines, net
 from quintet.cli import fleet as fleets
 from quintet.cli.console import ConsoleReport, OptionError
 from quintet.cli.heart import WATCHDOG_S
-from quintet.config import LOG_LEVELS, LedgerConfig, ServerConfig
+from quintet.config import LOG_LEVELS, BatchConfig, LedgerConfig, ServerConfig
 from quintet.engines.entry import Model
 from quintet.errors import shorten
 from quintet.keys.salts import lasting_secret
@@ -93,6 +94,7 @@ def serve(options: ServeOptions, ahead: Ahead) -> int:
             cors_origins=options.listen.cors_origin,
             admin_listener=any(one.name == ADMIN for one in given.listeners),
         )
+        config = replace(config, batches=_batches(config.batches, waits=given.waits))
         public = next(one for one in given.listeners if one.name == PUBLIC)
         where = url(public.sock, "http" if tls is None else "https")
         said = banner(fleet, where, access(given.listeners, keys), whole=os.isatty(1), path=public.path)
@@ -101,6 +103,25 @@ def serve(options: ServeOptions, ahead: Ahead) -> int:
     finally:
         for one in given.listeners:
             one.close()
+
+
+def _batches(config: BatchConfig | None, *, waits: bool) -> BatchConfig | None:
+    """How batches are kept.
+
+    Args:
+        waits: for another process, which hands over to this one.
+
+    Raises:
+        BatchFolderError: not in the folder that was asked for.
+    """
+    if config is None:
+        return None
+    if config.chosen:
+        folder = Folder(config.folder)
+        if not folder.take() and not waits:
+            raise in_use(config.folder)
+        folder.leave()
+    return replace(config, waits=waits)
 
 
 def _secret_of(folder: Path) -> bytes:

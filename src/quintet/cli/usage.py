@@ -28,8 +28,8 @@ def ledger_config(file: Path | None, full: str, keep: str) -> LedgerConfig | Non
     return LedgerConfig(file, full == "serve", seconds)
 
 
-def parse_keep(text: str) -> float:
-    """Seconds of a time such as ``90d`` or ``12h``; 0 = for ever.
+def parse_keep(text: str, option: str = "--ledger-keep") -> float:
+    """Seconds of an ``option`` such as ``90d`` or ``12h``; 0 = for ever.
 
     Raises:
         OptionError: not such a time.
@@ -38,7 +38,7 @@ def parse_keep(text: str) -> float:
         return 0.0
     found = re.fullmatch(r"([1-9]\d{0,5})([dh])", text.strip(), re.ASCII)
     if found is None:
-        raise OptionError(f"--ledger-keep must be a whole number with a unit d or h, such as 90d, or 0, got {shorten(text)}.")
+        raise OptionError(f"{option} must be a whole number with a unit d or h, such as 90d, or 0, got {shorten(text)}.")
     return float(found[1]) * _SECONDS[found[2]]
 
 

@@ -10,6 +10,7 @@ import msgspec
 
 from quintet.dialects import wire
 from quintet.dialects.base import Dialect, Parsed, ServedModel
+from quintet.dialects.batches import Batches
 from quintet.dialects.cerebras import dialect as cerebras
 from quintet.dialects.cerebras import models as cerebras_models
 from quintet.dialects.cerebras import wire as cerebras_wire
@@ -18,7 +19,9 @@ from quintet.dialects.fireworks import dialect as fireworks
 from quintet.dialects.fireworks import wire as fireworks_wire
 from quintet.dialects.novita import dialect as novita
 from quintet.dialects.novita import wire as novita_wire
+from quintet.dialects.novita.batches import NovitaBatches
 from quintet.dialects.openai import dialect as openai
+from quintet.dialects.openai.batches import OpenAIBatches
 from quintet.dialects.together import dialect as together
 from quintet.dialects.together import wire as together_wire
 
@@ -46,6 +49,7 @@ class Provider:
         typed: a body must say that it is JSON.
         for_agent: what a request is for a client of some ``User-Agent``, where that changes how it reads the answer.
         stand_ins: names of models that its page gives its clients; where nothing has such a name, it is what is served.
+        batches: its files and batches of completions; ``None`` = it has none.
         packed: request bodies may be gzip-compressed, and MessagePack.
         warming: its SDK asks for ``tcp_warming`` when it is made.
         statuses: of errors that the other providers do not have, and what they mean.
@@ -74,6 +78,7 @@ class Provider:
     typed: bool = False
     for_agent: Callable[[Parsed, str], Parsed] = _for_anybody
     stand_ins: tuple[str, ...] = ()
+    batches: Batches | None = None
 
     @property
     def name(self) -> str:
@@ -93,6 +98,7 @@ _ALL = (
         wire.ErrorBody,
         ("/openai/v1", "/openai", "/openai/v1/v1"),
         ("OpenAI/", "AsyncOpenAI/"),
+        batches=OpenAIBatches(),
     ),
     Provider(
         fireworks.Fireworks(),
@@ -158,6 +164,7 @@ _ALL = (
         keys=("sk_",),  # as it hands them out; OpenAI's begin with "sk-"
         # Page, Request Headers: "Content-Type, string, required. Enum: `application/json`".
         typed=True,
+        batches=NovitaBatches(),
     ),
 )
 

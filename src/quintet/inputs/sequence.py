@@ -94,7 +94,7 @@ class Prepared:
         request_id: ours, never the client's; unique for its engine, and used for ``abort``.
         sequences: in the order of the specs.
         tenant: who asks. Tenants take turns, and none can fill the queue; empty = anybody, with all of the queue to fill.
-        weight: the tenant's turns for every one of a tenant with weight 1.
+        weight: the tenant's turns for every one of a tenant with weight 1; 0 = it is computed only while nothing else is to be done.
         stop_tokens: control token -> the stop string that is its text; for the text side, which ends the choice there.
     """
 

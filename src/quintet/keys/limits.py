@@ -102,21 +102,24 @@ class Limiter:
         self._parallel, self._clock, self._now, self._spent = parallel, clock, now, spent
         self._accounts: dict[str, Account] = {}
 
-    def open(self, key: Key) -> Lease:
+    def open(self, key: Key, *, place: bool = True) -> Lease:
         """Begin a completion. The lease is a context manager; leaving it gives back what it holds.
+
+        Args:
+            place: it takes one among the key's parallel ones.
 
         Raises:
             OverLimit: there is no request left, or not one token.
             TooManyRequests: as many run as may at once.
         """
         account = self._account(key)
-        most = key.limits.parallel or self._parallel
+        most = key.limits.parallel or self._parallel if place else 0
         if most and account.running >= most:
             raise TooManyRequests(f"At most {most} completions at once.")
-        lease = Lease(account, self._clock)
+        lease = Lease(account, self._clock, int(place))
         lease.check(Unit.TOKENS, 1)
         lease.count(1)
-        account.running += 1
+        account.running += lease.places
         return lease
 
     def meters(self, key: Key) -> list[Meter]:
@@ -149,8 +152,8 @@ class Limiter:
 class Lease:
     """A completion under way. A context manager: its end lets go of what is held and frees its place."""
 
-    def __init__(self, account: Account, clock: Callable[[], float]) -> None:
-        self._account, self._clock = account, clock
+    def __init__(self, account: Account, clock: Callable[[], float], places: int) -> None:
+        self._account, self._clock, self.places = account, clock, places
         self._held: list[tuple[Bucket, int]] = []
 
     def __enter__(self) -> Lease:
@@ -158,7 +161,7 @@ class Lease:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._let_go()
-        self._account.running -= 1
+        self._account.running -= self.places
 
     def check(self, unit: Unit, amount: int) -> None:
         """

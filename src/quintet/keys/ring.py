@@ -75,8 +75,12 @@ class KeyRing:
 
     def find(self, secret: bytes) -> Key | None:
         """The key in force that ``secret`` is."""
+        return self.of_digest(hashlib.sha256(secret).digest())
+
+    def of_digest(self, digest: bytes) -> Key | None:
+        """The key in force whose SHA-256 this is."""
         self._refresh()
-        mac = self._mac(hashlib.sha256(secret).digest())
+        mac = self._mac(digest)
         stored, key = self._entries.get(mac, (b"", None))
         return key if key is not None and hmac.compare_digest(mac, stored) and key.live(self._now()) else None
 

@@ -22,6 +22,7 @@ from quintet.server.accounts import Accounts
 from quintet.server.admin import Admin
 from quintet.server.asgi import ASGIApp, Receive, Scope, Send
 from quintet.server.auth import ANYBODY, Auth
+from quintet.server.batches import batch_routes
 from quintet.server.call import Call, Endpoint, Route
 from quintet.server.completions import CompletionApi, Completions, Source
 from quintet.server.cors import Cors
@@ -29,6 +30,8 @@ from quintet.server.gate import Gate
 from quintet.server.hosts import Hosts
 from quintet.server.http import ADMIN, PUBLIC, ClientGoneError, Request
 from quintet.server.idempotency import Once
+from quintet.server.kept import Kept
+from quintet.server.lines import FOREVER_S, Lines
 from quintet.server.metrics import OTHER, Telemetry
 from quintet.server.models import Models
 from quintet.server.others import Other, Properties
@@ -84,7 +87,14 @@ class App:
         probes = Probes(registry, self._telemetry)
         executor = registry.executor
         gate = Gate(Limiter(config.max_per_key, source.clock, source.now, ledger.spent if ledger else nothing_spent))
-        completions = Completions(models, gate, source, config, self._telemetry, Accounts(ledger), keep_alive, executor)
+        accounts = Accounts(ledger)
+        completions = Completions(models, gate, source, config, self._telemetry, accounts, keep_alive, executor)
+        unhurried = replace(config, timeout=0.0)
+
+        def for_nobody(source: Source) -> Completions:
+            return Completions(models, gate, source, unhurried, self._telemetry, accounts, FOREVER_S, executor)
+
+        self._kept = Kept(config.batches, Lines(for_nobody, self._auth, source), config.max_body_bytes, source.now)
         once = Once(config.max_body_bytes, source.clock, gate)
         fim = CompletionApi("Mistral", FimCompletion())
         tokens, llama = Tokens(models, config.max_body_bytes, executor), Properties(models)
@@ -103,6 +113,7 @@ class App:
             "/fim/completions": Route("/fim/completions", {"POST": once.of(Other(completions, fim, fim_error))}),
             "/props": Route("/props", {"GET": llama.props}),
             "/slots": Route("/slots", {"GET": llama.slots}),
+            **batch_routes(self._kept, source, config, once),
             "/models": Route("/models", {"GET": models.list}),
             "/models/": Route("/models/{name}", {"GET": models.show}),
             "/tokenize": Route("/tokenize", {"POST": tokens.tokenize}),
@@ -208,8 +219,10 @@ class App:
         while True:
             message = await receive()
             if message["type"] == "lifespan.startup":
+                self._kept.begin()
                 await send({"type": "lifespan.startup.complete"})
             else:
+                await self._kept.end()
                 await self._registry.close()
                 await send({"type": "lifespan.shutdown.complete"})
                 return

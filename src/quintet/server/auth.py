@@ -31,11 +31,28 @@ class Caller:
         id: the first 8 hex digits of the key's SHA-256, for logs; empty without keys.
         salt: known to nobody outside, different for each key; empty without keys.
         key: what may be done with it.
+        background: nobody waits for what is asked: it is computed when nothing else is to be done.
     """
 
     id: str = ""
     salt: str = ""
     key: Key = NOBODY
+    background: bool = False
+
+    @property
+    def owner(self) -> str:
+        """Whose what is kept is: the key's whole digest, in hex; empty without keys."""
+        return self.key.digest.hex()
+
+    @property
+    def tenant(self) -> str:
+        """Who takes turns with others: what a key asks in the background does so apart from what it waits for."""
+        return f"{self.id}/background" if self.background else self.id
+
+    @property
+    def weight(self) -> int:
+        """The tenant's share; see ``Prepared``."""
+        return 0 if self.background else self.key.priority
 
 
 ANYBODY = Caller()
@@ -96,6 +113,19 @@ class Auth:
             TooManyRequests: too many wrong keys from this address.
         """
         return ANYBODY if self._open else self._identify(headers, address)
+
+    def owner(self, owner: str) -> Caller:
+        """Whose what is kept is, by ``Caller.owner``.
+
+        Raises:
+            NotAuthorized: the key is not in force.
+        """
+        if self._open and not owner:
+            return ANYBODY
+        key = self._ring.of_digest(bytes.fromhex(owner))
+        if key is None:
+            raise NotAuthorized(_REFUSAL)
+        return Caller(key.id, self._ring.salt(key), key)
 
     def require_admin(self, caller: Caller, headers: RawHeaders, address: str) -> None:
         """Check who loads and unloads models, where no key may be needed for anything else.

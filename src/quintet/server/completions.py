@@ -171,9 +171,9 @@ class Completions:
             backend = await self._models.ready(call, served.entry)
             moderator = await self._moderator(call, judging) if judging else None
             preparer = served.entry.preparer
-            request = _resolved(await api.complete(parsed, preparer, call.caller.id), served.name, call.caller)
+            request = _resolved(await api.complete(parsed, preparer, call.caller.tenant), served.name, call.caller)
             service = Service(backend, preparer, self._source.clock, self._config.max_logprobs, self._executor, moderator)
-            preparing = service.prepare(request, call.caller.id, call.caller.key.priority)
+            preparing = service.prepare(request, call.caller.tenant, call.caller.weight)
             job = await (while_there(call.http.receive, preparing) if judging else preparing)  # judging a prompt takes its time
         admission.reserve(job)
         about = request.model, backend.capabilities.fingerprint, self._source.host(), served.entry.name, served.entry.users
@@ -186,7 +186,7 @@ class Completions:
                 async with Guard(call.http.receive, job, deadline) as guard:
                     account.begin(observer, guard)
                     job.start()
-                    run = _Run(call, job, renderer, observer, guard, tuple(_warnings(parsed)), api.done)
+                    run = _Run(call, job, renderer, observer, guard, tuple(warned(parsed.ignored, parsed.unheeded)), api.done)
                     await (self._stream(run) if request.stream else self._json(run))
                     call.http.left = guard.gone and not call.http.ended
             finally:
@@ -209,7 +209,7 @@ class Completions:
             return api.format.parse(as_json(body, http.headers, most), self._source.seed())
 
         small = len(body) <= INLINE_BYTES and "content-encoding" not in http.headers
-        parsed = parse() if small else await self._executor.run(call.caller.id, parse)
+        parsed = parse() if small else await self._executor.run(call.caller.tenant, parse)
         if parsed.ignored and self._config.strict:
             rule = f"is not a field of {api.title}'s page, and this server is strict"
             raise BadRequest(parsed.ignored[0], rule, code="unknown_parameter")
@@ -254,7 +254,7 @@ class Completions:
         return data
 
     async def _run(self, run: _Run, long: bool, work: Callable[[], T]) -> T:
-        return await self._executor.run(run.call.caller.id, work) if long else work()
+        return await self._executor.run(run.call.caller.tenant, work) if long else work()
 
     async def _json(self, run: _Run) -> None:
         collecting = asyncio.create_task(self._collect(run))
@@ -366,9 +366,9 @@ def _broken(batch: Sequence[Event], failure: Exception) -> list[Event]:
     return [*whole, why]
 
 
-def _warnings(parsed: Parsed) -> list[tuple[str, str]]:
+def warned(ignored: Sequence[str], unheeded: Sequence[str] = ()) -> list[tuple[str, str]]:
     """RFC 7234 ``warning: 299``: fields that the provider does not document are ignored, but not in silence."""
-    said = [("unknown fields ignored", parsed.ignored), ("not, or not fully, heeded here", parsed.unheeded)]
+    said = [("unknown fields ignored", ignored), ("not, or not fully, heeded here", unheeded)]
     return [("warning", f'299 - "{what}: {_listed(names)}"') for what, names in said if names]
 
 

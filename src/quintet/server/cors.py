@@ -15,7 +15,7 @@ ANY = "*"
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::\d{1,5})?")
 _MAX_AGE_S = 600
 _PREFLIGHT = (
-    ("access-control-allow-methods", "GET, HEAD, POST"),
+    ("access-control-allow-methods", "GET, HEAD, POST, DELETE"),
     ("access-control-allow-headers", "*, authorization"),  # the wildcard does not cover that one
     ("access-control-max-age", str(_MAX_AGE_S)),
 )

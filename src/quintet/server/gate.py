@@ -42,7 +42,7 @@ class Gate:
         over = False
         self.tell(call, lambda: over)
         try:
-            with self._limiter.open(call.caller.key) as lease:
+            with self._limiter.open(call.caller.key, place=not call.caller.background) as lease:
                 yield Admission(call, lease)
         except OverLimit:
             over = True

@@ -13,7 +13,7 @@ from quintet.backends.native.schedule.plan import Kind, Plan, Segment
 from quintet.backends.native.schedule.queues import Queues
 from quintet.backends.native.schedule.sequence import Action, Sequence, State
 from quintet.backends.native.schedule.speculation import Draft, Speculation
-from quintet.backends.native.schedule.step_budget import StepBudget
+from quintet.backends.native.schedule.step_budget import BACKGROUND_S, STEP_S, StepBudget
 from quintet.config import EngineConfig
 
 # A member of an enum takes a microsecond to look up in Python 3.11.
@@ -34,6 +34,7 @@ class Planner:
         self._speculation = speculation
         self._batch_tokens = config.batch_tokens
         self._max_running = config.running_limit
+        self._busy = False  # there is something that is not in the background
         self._stuck: Sequence | None = None  # head of the queue that the last plan had no place for
         self._coming: Sequence | None = None  # head of the queue whose pages are being brought back
         self.step_budget = StepBudget()
@@ -43,37 +44,53 @@ class Planner:
     def plan(self, now: float) -> Plan:
         """See ``Scheduler.plan``."""
         plan = Plan()
+        background = self._step_aside()
         self._make_way()
         self._make_places()
         self._plan_decodes(plan)
         decodes = len(plan.segments)
         self._coming = None
         self._admit(plan, now)
-        head = self._waiting.head()
+        head = self._head()
         self._stuck = None if head is self._coming else head
         plan.encoding = self._encoding()
-        left = self._batch_tokens - plan.tokens
-        hurry = self.step_budget.limit(self._batch_tokens, halved=plan.encoding is not None) - plan.tokens if decodes else left
+        left = hurry = self._batch_tokens - plan.tokens
+        if decodes or background:
+            seconds = BACKGROUND_S if background else STEP_S
+            hurry = self.step_budget.limit(self._batch_tokens, seconds=seconds, halved=plan.encoding is not None) - plan.tokens
         self._plan_prefills(plan, min(left, max(hurry, PAGE)))
         return plan
 
     # -- tenants ---------------------------------------------------------------------------------------------------------------
 
+    def _step_aside(self) -> bool:
+        """What is in the background leaves the batch as soon as there is anything else; whether all there is is in the background."""
+        head = self._waiting.head()
+        self._busy = (head is not None and not head.group.background) or any(not seq.group.background for seq in self._running)
+        for seq in [seq for seq in reversed(self._running) if self._busy and seq.group.background]:
+            self._queues.preempt(seq)
+        return not self._busy
+
+    def _head(self) -> Sequence | None:
+        """The sequence whose turn it is; what is in the background has none while there is anything else."""
+        head = self._waiting.head()
+        return None if head is not None and head.group.background and self._busy else head
+
     def _make_way(self) -> None:
         """For a tenant with nothing in the batch."""
-        if self._waiting.head() is None:
+        if self._head() is None:
             return
         running = Counter(seq.group.tenant for seq in self._running)
         idle = next((tenant for tenant in self._waiting.tenants if tenant not in running), None)
         if idle is None:
             return
         self._waiting.favour(idle)
-        if self._waiting.head() is self._stuck:  # a step long it had no place: only then somebody pays for it
+        if self._head() is self._stuck:  # a step long it had no place: only then somebody pays for it
             self._take_a_place(running)
 
     def _take_a_place(self, running: Counter[str]) -> None:
         """From the tenant that has most for its weight, if it has several."""
-        shares = {seq.group.tenant: running[seq.group.tenant] / seq.group.weight for seq in self._running}
+        shares = {seq.group.tenant: running[seq.group.tenant] / (seq.group.weight or 1) for seq in self._running}
         largest = max((tenant for tenant in shares if running[tenant] > 1), key=shares.__getitem__, default=None)
         if largest is not None:
             self._queues.preempt(next(seq for seq in reversed(self._running) if seq.group.tenant == largest))
@@ -112,7 +129,7 @@ class Planner:
         """Tokens to compute after each one's next, as far as pages are to be had without taking one from anybody."""
         if self._speculation is None:
             return []
-        busy = len(decoding) < len(self._running) or self._waiting.head() is not None
+        busy = len(decoding) < len(self._running) or self._head() is not None
         drafts = self._speculation.drafts(decoding, self._batch_tokens, busy=busy)
         return [draft.cut(self._kv.extend(seq, draft.places)) for seq, draft in zip(decoding, drafts, strict=True)] if drafts else []
 
@@ -129,7 +146,7 @@ class Planner:
 
     def _admit(self, plan: Plan, now: float) -> None:
         while len(self._running) < self._max_running:
-            seq = self._waiting.head()
+            seq = self._head()
             if seq is None:
                 return
             if self._start(seq, plan, now):

@@ -22,6 +22,8 @@ What it holds to, and where a reader of vLLM would stumble:
 - The oldest running sequence is never preempted and nobody overtakes the head of the queue for lack of pages, so everything ends.
 - Tenants take turns, in proportion to their weights (``waiting``). One that waits with nothing in the batch comes before those that have
   something there, and gets the place of a sequence of the one with most for its weight.
+- Tenants in the background, such as batches, have steps only while nobody else has anything to compute: they are preempted as soon as
+  somebody comes. Their own steps are short, since whoever comes waits for one of them.
 
 Why, and what was measured: docs/decisions/0003-scheduling.md.
 """
@@ -100,7 +102,7 @@ class Scheduler:
         """Queue a tenant's request, which came at ``now`` (seconds).
 
         Args:
-            weight: the tenant's turns for every one of a tenant with weight 1.
+            weight: the tenant's turns for every one of a tenant with weight 1; 0 = it is in the background.
 
         Raises:
             Overloaded: too many are live already; nothing was added.

@@ -72,7 +72,7 @@ class Group:
         start: the first of them that is echoed.
         echoed: prompt tokens emitted so far, for every member alike, or not to be emitted.
         salt: of the cached prefixes it may use, at most 64 bytes.
-        tenant: who asks; tenants take turns, in proportion to their ``weight``.
+        tenant: who asks; tenants take turns, in proportion to their ``weight``. All that a tenant asks is in the background, or none is.
         submitted: when the request came.
         waited: from then to the first step that computed the prompt; 0 until that step.
         cached: prompt tokens that came from the prefix cache; ``None`` until that step.
@@ -101,6 +101,11 @@ class Group:
 
     def __post_init__(self) -> None:
         self.echoed = self.start
+
+    @property
+    def background(self) -> bool:
+        """It is computed only while nothing else is to be done."""
+        return self.weight == 0
 
     @property
     def echo_left(self) -> int:

@@ -4,6 +4,8 @@ Turns are fair queueing with a clock of its own (S. J. Golestani, "A Self-Clocke
 has had a turn and goes on waiting, gets the tag ``now + 1 / weight``, the least tag is next, and ``now`` is the tag of the last turn. So a
 tenant of weight 4 has four turns for each one of weight 1, and comes before it where both begin to wait. It keeps nobody waiting for ever:
 those who join later have greater tags as ``now`` grows. With equal weights it is a round robin.
+
+Tenants of weight 0 are in the background: they come after all others, and take turns among themselves by a clock of their own.
 """
 
 from __future__ import annotations
@@ -12,7 +14,6 @@ from bisect import insort
 from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from operator import attrgetter
 from typing import Generic, Protocol, TypeVar
 
 from quintet.backends.native.schedule.sequence import Sequence
@@ -48,8 +49,14 @@ class _Tenant(Generic[S]):
 
     name: str
     weight: int
+    background: bool
     tag: int = 0
     requests: OrderedDict[int, deque[S]] = field(default_factory=OrderedDict)
+
+    @property
+    def turn(self) -> tuple[bool, int]:
+        """The least is next."""
+        return self.background, self.tag
 
 
 class Turns(Generic[S]):
@@ -62,15 +69,15 @@ class Turns(Generic[S]):
         self._tenants: dict[str, _Tenant[S]] = {}
         self._turns: list[_Tenant[S]] = []  # the same, by their tags; of equal ones who came first
         self._favoured: _Tenant[S] | None = None  # it comes before them all
-        self._now = 0
+        self._now = [0, 0]  # of both clocks, that of the background last
 
     def __iter__(self) -> Iterator[S]:
         return (seq for tenant in self._turns for queue in tenant.requests.values() for seq in queue)
 
     @property
     def tenants(self) -> Iterator[str]:
-        """Those who wait, in the order of their tags."""
-        return (tenant.name for tenant in self._turns)
+        """Those who wait, in the order of their tags; of the background only if there are no others."""
+        return (tenant.name for tenant in self._turns if tenant.background is self._turns[0].background)
 
     def favour(self, name: str) -> None:
         """Give the turn to a tenant that waits. It counts like any turn: else who is favoured again and again would hold up the others."""
@@ -96,7 +103,7 @@ class Turns(Generic[S]):
         self._turns.remove(tenant)
         request_id, queue = next(iter(tenant.requests.items()))
         tenant.requests.move_to_end(request_id)
-        self._now = max(self._now, tenant.tag)
+        self._now[tenant.background] = max(self._now[tenant.background], tenant.tag)
         self._line_up(tenant)
         seq = queue[0]
         self.remove(seq)
@@ -115,20 +122,21 @@ class Turns(Generic[S]):
             self._favoured = None if self._favoured is tenant else self._favoured
 
     def _next(self) -> _Tenant[S]:
-        return self._favoured or self._turns[0]
+        first = self._turns[0]
+        return self._favoured if self._favoured is not None and self._favoured.background is first.background else first
 
     def _queue(self, seq: S) -> deque[S]:
         name = seq.group.tenant
         tenant = self._tenants.get(name)
         if tenant is None:
-            tenant = self._tenants[name] = _Tenant(name, seq.group.weight)
+            tenant = self._tenants[name] = _Tenant(name, seq.group.weight, seq.group.weight == 0)
             self._line_up(tenant)
         tenant.weight = seq.group.weight  # as it is now, from its next turn on
         return tenant.requests.setdefault(seq.request_id, deque())
 
     def _line_up(self, tenant: _Tenant[S]) -> None:
-        tenant.tag = self._now + _ROUND // tenant.weight
-        insort(self._turns, tenant, key=attrgetter("tag"))
+        tenant.tag = self._now[tenant.background] + _ROUND // (tenant.weight or 1)
+        insort(self._turns, tenant, key=lambda one: one.turn)
 
 
 class WaitingQueue(Turns[Sequence]):

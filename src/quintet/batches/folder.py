@@ -1,0 +1,148 @@
+"""Where files and batches lie on the disk, and whose they are: one server's at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import secrets
+from pathlib import Path
+
+from quintet.errors import QuintetError
+
+MIN_FREE = 64 * 1024 * 1024
+"""Bytes that are left free on the disk: others write there too."""
+
+SWEEP_S = 3600.0
+"""Seconds that an upload may take at most, and a batch's files to be written."""
+
+
+class BatchFolderError(QuintetError):
+    """A folder of batches cannot be used."""
+
+
+class Folder:
+    """A folder that holds a database, the files' contents and a lock.
+
+    Args:
+        path: made if it is not there.
+
+    Raises:
+        BatchFolderError: it cannot be made, or is open to others.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._files = path / "files"
+        self._lock: int | None = None
+        try:
+            self._files.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if path.stat().st_mode & 0o022:
+                raise BatchFolderError(f"The folder of batches {path} may be written by others; chmod 700 it.")
+        except OSError as error:
+            raise BatchFolderError(f"The folder of batches {path}: {error.strerror}.") from None
+
+    @property
+    def database(self) -> Path:
+        """Where what is told of files and batches is."""
+        return self.path / "batches.sqlite"
+
+    def content(self, id_: str) -> Path:
+        """Where a file's content is."""
+        return self._files / id_
+
+    def take(self) -> bool:
+        """Have the batches to oneself, until ``leave`` or the process's end, whatever that is; False if another process has them."""
+        if self._lock is not None:
+            return True
+        fd = os.open(self.path / "lock", os.O_CREAT | os.O_RDWR, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            return False
+        self._lock = fd
+        return True
+
+    def leave(self) -> None:
+        """Another process may have them."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def require_room(self, more: int = 0) -> None:
+        """
+        Raises:
+            OSError: ENOSPC: there is no room for so many bytes more, with what is left free.
+        """
+        info = os.statvfs(self.path)
+        if info.f_bavail * info.f_frsize < more + MIN_FREE:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+
+    def draft(self) -> Draft:
+        """A new file, that is not there yet."""
+        return Draft(self, self._files / f"{secrets.token_hex(12)}.draft")
+
+    def sweep(self, known: set[str], now: float) -> None:
+        """Remove contents that nothing is told of: drafts of processes that were killed, and files that were deleted.
+
+        Args:
+            now: Unix time in seconds. What was written in the last ``SWEEP_S`` may be another process's that is about to tell.
+        """
+        for path in self._files.iterdir():
+            if path.name not in known:
+                with contextlib.suppress(FileNotFoundError):
+                    if now - path.stat().st_mtime > SWEEP_S:
+                        path.unlink()
+
+
+def in_use(path: Path) -> BatchFolderError:
+    """What is told where another server has the batches."""
+    return BatchFolderError(f"{path} is in use by another server; give this one a --batch-dir of its own.")
+
+
+class Draft:
+    """A file while it is written. It is there, whole, from ``keep`` on, or not at all."""
+
+    def __init__(self, folder: Folder, path: Path) -> None:
+        self._folder, self._path = folder, path
+        self._fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        self.size = 0
+        self.lines = 0
+
+    def write(self, data: bytes) -> None:
+        """
+        Raises:
+            OSError: the disk does not take it, or is to be left with some room.
+        """
+        self._folder.require_room(len(data))
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._fd, view) :]
+        self.size += len(data)
+        self.lines += data.count(b"\n")
+
+    def keep(self, id_: str) -> None:
+        """It is on the disk when this returns, in the place of what had that id.
+
+        Raises:
+            OSError: it could not be written.
+        """
+        os.fsync(self._fd)
+        os.close(self._fd)
+        self._fd = -1
+        target = self._folder.content(id_)
+        self._path.rename(target)
+        directory = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+    def drop(self) -> None:
+        """Forget it, if it is not kept."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        self._path.unlink(missing_ok=True)

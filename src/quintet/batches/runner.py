@@ -1,0 +1,353 @@
+"""Has the lines of batches computed, a few at a time, and writes down what came of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import sqlite3
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+
+from quintet.batch import ENDED, NOTHING_USED, Batch, Fault, File, Purpose, Status
+from quintet.batches.desk import Desk
+from quintet.batches.folder import Draft, Folder
+from quintet.batches.lines import Answer, Line, undone, written
+from quintet.batches.store import Store
+from quintet.batches.validation import Found, Limits, body_of, draw_seed, validate
+
+_log = logging.getLogger(__name__)
+
+POLL_S = 1.0
+"""Seconds between two looks for batches that another process was asked for, that are cancelled, or whose time is over."""
+
+TIDY_S = 60.0
+"""Seconds between two looks for what is kept for too long."""
+
+RETRY_S = 1.0
+"""Seconds until a disk that was full is tried again."""
+
+AT_ONCE = 16
+"""Lines that are computed at once: enough to fill a step of the engine, few enough for it to be over soon when somebody waits."""
+
+MOST_FAILURES = 6
+"""So often an engine may fail over a line before that is its answer. Between two tries there is time for it to be started again, and, at
+last, for a request that was taken for the cause of its death to get another chance."""
+
+_PATIENCE = 6
+_LONGEST_S = 700.0
+_AHEAD_BYTES = 1024 * 1024
+_PIECE_BYTES = 4 * 1024 * 1024
+_AT_ONCE_UNDONE = 1000
+_UNDONE = {
+    Status.EXPIRED: ("batch_expired", "This request could not be executed before the completion window expired."),
+    Status.CANCELLED: ("batch_cancelled", "This request was not executed because the batch was cancelled."),
+}
+_STORE_ERRORS = (sqlite3.Error, OSError)
+
+
+class AgainError(Exception):
+    """A line cannot be computed now.
+
+    Args:
+        seconds: until it may be tried again.
+        failed: what its answer is if that has happened too often; ``None`` = it is never too often.
+    """
+
+    def __init__(self, seconds: float, failed: Answer | None = None) -> None:
+        super().__init__(seconds)
+        self.seconds, self.failed = seconds, failed
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A line that is to be computed.
+
+    Args:
+        body: the request's, as JSON text.
+    """
+
+    batch: Batch
+    line: Line
+    body: bytes
+
+
+Compute = Callable[[Job], Awaitable[Answer]]
+"""Raises ``AgainError`` and nothing else."""
+
+
+class Runner:
+    """
+    Args:
+        compute: what becomes of a line. The same line must give the same answer.
+        now: Unix time in seconds.
+        keep: seconds for which files are kept that say nothing else, and batches are known; 0 = for ever.
+        seed: of a line's number; drawn when the batch's file is read, and written down.
+    """
+
+    def __init__(
+        self,
+        folder: Folder,
+        desk: Desk,
+        compute: Compute,
+        now: Callable[[], float] = time.time,
+        *,
+        limits: Limits,
+        keep: float,
+        seed: Callable[[int], int] = draw_seed,
+        at_once: int = AT_ONCE,
+    ) -> None:
+        self._folder, self._desk, self._compute, self._now = folder, desk, compute, now
+        self._limits, self._keep, self._seed, self._at_once = limits, keep, seed, at_once
+        self._places = asyncio.Semaphore(at_once)
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._stops: dict[str, asyncio.Event] = {}
+        self._wake = asyncio.Event()
+        self._short = False  # of room on the disk
+
+    def wake(self) -> None:
+        """Look for new batches, and for those that are cancelled, now."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Compute whatever there is, until cancelled. As long as another process has the folder, wait."""
+        try:
+            while not self._folder.take():
+                await asyncio.sleep(POLL_S)
+            tidied = 0.0
+            while True:
+                self._wake.clear()
+                try:
+                    if self._now() - tidied >= TIDY_S:
+                        await self._tidy()
+                        tidied = self._now()
+                    self._look(await self._desk.do(Store.open_batches))
+                except _STORE_ERRORS as error:
+                    _log.error("batches: %s", error)
+                await self._sleep(POLL_S)
+        finally:
+            for task in self._tasks.values():
+                task.cancel()
+            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+            self._folder.leave()
+
+    async def _sleep(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+
+    async def _tidy(self) -> None:
+        now = self._now()
+
+        def tidy(store: Store) -> set[str]:
+            store.expire(now, self._keep)
+            return store.known_files()
+
+        known = await self._desk.do(tidy)
+        await asyncio.to_thread(self._folder.sweep, known, now)
+
+    def _look(self, found: list[Batch]) -> None:
+        for batch in found:
+            if batch.id not in self._tasks:
+                self._stops[batch.id] = asyncio.Event()
+                self._tasks[batch.id] = task = asyncio.create_task(self._see_through(batch.id))
+                task.add_done_callback(partial(self._ended, batch.id))
+            if batch.status is Status.CANCELLING or self._expired(batch):
+                self._stops[batch.id].set()
+
+    def _expired(self, batch: Batch) -> bool:
+        return batch.expires is not None and self._now() >= batch.expires
+
+    def _ended(self, id_: str, task: asyncio.Task[None]) -> None:
+        del self._tasks[id_], self._stops[id_]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("%s is left alone for now", id_, exc_info=error)
+
+    async def _see_through(self, id_: str) -> None:
+        """Bring a batch to its end, whatever the disk does meanwhile."""
+        while True:
+            try:
+                batch = await self._desk.do(lambda store: store.known(id_))
+                if batch is None or batch.status in ENDED:
+                    return
+                await self._step(batch)
+                self._takes(None)
+            except _STORE_ERRORS as error:
+                self._takes(error)
+                await asyncio.sleep(RETRY_S)
+
+    def _takes(self, error: Exception | None) -> None:
+        """The disk took something, or not: said once."""
+        if (error is not None) is not self._short:
+            _log.warning("batches: %s", "they go on" if error is None else f"they wait, {error}")
+        self._short = error is not None
+
+    async def _step(self, batch: Batch) -> None:
+        if batch.status is Status.VALIDATING:
+            await self._validate(batch)
+        elif batch.status is Status.IN_PROGRESS:
+            await self._compute_lines(batch, self._stops[batch.id])
+            done = await self._desk.do(lambda store: store.complete(batch.id, self._now()))
+            if not done and self._expired(batch):
+                await self._give_up(batch, Status.EXPIRED)
+        elif batch.status is Status.CANCELLING:
+            await self._give_up(batch, Status.CANCELLED)
+        else:
+            await self._finish(batch, Status.COMPLETED)
+
+    # -- before ----------------------------------------------------------------------------------------------------------------
+
+    async def _validate(self, batch: Batch) -> None:
+        path = self._folder.content(batch.asked.input_file)
+        if not path.exists():
+            found: Found | None = Found(faults=[Fault("missing_file", "The input file is not there any more.")])
+        else:
+            reading = validate(path, batch.asked, self._limits, self._seed)
+            found = None
+            while (more := await asyncio.to_thread(next, reading, None)) is not None:
+                found = more
+        assert found is not None
+        if found.faults:
+            await self._desk.do(lambda store: store.reject(batch.id, found.faults, self._now()))
+        else:
+            await self._desk.do(lambda store: store.accept(batch.id, found.lines, found.model, self._now()))
+
+    # -- lines -----------------------------------------------------------------------------------------------------------------
+
+    async def _compute_lines(self, batch: Batch, stop: asyncio.Event) -> None:
+        """Until all are done, or it is to stop."""
+        running: set[asyncio.Task[None]] = set()
+        after = 0
+        try:
+            while not stop.is_set() and (jobs := await self._ahead(batch, after)):
+                for job in jobs:
+                    await _until(running, self._at_once, stop)
+                    if stop.is_set():
+                        break
+                    running.add(asyncio.create_task(self._line(job)))
+                after = jobs[-1].line.number
+            await _until(running, 1, stop)
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+    async def _ahead(self, batch: Batch, after: int) -> list[Job]:
+        """The next lines that are not done, with what is in them: at least one, as long as there is one."""
+        path = self._folder.content(batch.asked.input_file)
+
+        def read(store: Store) -> list[Job]:
+            jobs: list[Job] = []
+            size = 0
+            with path.open("rb") as file:
+                for line in store.pending(batch.id, after, self._at_once):
+                    size += line.size
+                    if jobs and size > _AHEAD_BYTES:
+                        break
+                    file.seek(line.start)
+                    jobs.append(Job(batch, line, body_of(file.read(line.size))))
+            return jobs
+
+        return await self._desk.do(read)
+
+    async def _line(self, job: Job) -> None:
+        failures = 0
+        while True:
+            async with self._places:
+                try:
+                    await self._record(job, await self._compute(job))
+                    return
+                except AgainError as error:
+                    again = error
+                failures += again.failed is not None
+                if again.failed is not None and failures >= MOST_FAILURES:
+                    await self._record(job, again.failed)
+                    return
+            # Not in a place: others may go on meanwhile.
+            await asyncio.sleep(min(_LONGEST_S, again.seconds * _PATIENCE ** max(0, failures - 1)))
+
+    async def _record(self, job: Job, answer: Answer) -> None:
+        """Write down what came of a line, as soon as the disk takes it."""
+        batch, line = job.batch, job.line
+        text = written(batch.id, line, answer)
+        while True:
+            try:
+                self._folder.require_room(len(text))
+                await self._desk.do(lambda store: store.record(batch.id, line.number, text, answer.tokens, ok=answer.ok))
+                self._takes(None)
+                return
+            except _STORE_ERRORS as error:
+                self._takes(error)
+                await asyncio.sleep(RETRY_S)
+
+    # -- after -----------------------------------------------------------------------------------------------------------------
+
+    async def _give_up(self, batch: Batch, status: Status) -> None:
+        """What is not done will not be, and is told so."""
+        code, message = _UNDONE[status]
+
+        def some(store: Store) -> bool:
+            lines = store.pending(batch.id, 0, _AT_ONCE_UNDONE)
+            for line in lines:
+                store.record(batch.id, line.number, undone(batch.id, line, code, message), NOTHING_USED, ok=False)
+            return bool(lines)
+
+        while await self._desk.do(some):
+            pass
+        await self._finish(batch, status)
+
+    async def _finish(self, batch: Batch, status: Status) -> None:
+        output = await self._write(batch, "output", ok=True)
+        errors = await self._write(batch, "error", ok=False)
+        await self._desk.do(lambda store: store.finish(batch.id, status, (output, errors), self._now()))
+
+    async def _write(self, batch: Batch, what: str, *, ok: bool) -> File | None:
+        """One of the two files, in the order of the lines; ``None`` = there is nothing in it.
+
+        It is written beside its place first, so that nobody ever sees a part of it; and written again after a crash, to the same bytes.
+        """
+        after, draft = 0, await asyncio.to_thread(self._folder.draft)
+        try:
+            while (reached := await self._desk.do(partial(_piece, batch.id, draft, after, ok))) is not None:
+                after = reached
+            if not draft.size:
+                return None
+            id_ = f"file-{hashlib.sha256(f'{batch.id}/{what}'.encode()).hexdigest()[:32]}"
+            await asyncio.to_thread(draft.keep, id_)
+        finally:
+            await asyncio.to_thread(draft.drop)
+        now = int(self._now())
+        keep = batch.asked.output_s or int(self._keep)
+        return File(
+            id_, batch.owner, f"{batch.id}_{what}.jsonl", Purpose.OUTPUT, draft.size, now, now + keep if keep else None, draft.lines
+        )
+
+
+def _piece(id_: str, draft: Draft, after: int, ok: bool, store: Store) -> int | None:
+    """Write the next lines of a file; the number of the last, or ``None`` after the end."""
+    begin = draft.size
+    for line, body in store.results(id_, after, ok=ok):
+        draft.write(body)
+        if draft.size - begin > _PIECE_BYTES:
+            return line
+    return None
+
+
+async def _until(running: set[asyncio.Task[None]], fewer: int, stop: asyncio.Event) -> None:
+    """Wait until fewer than so many run, or they are to stop.
+
+    Raises:
+        Exception: what one of them raised.
+    """
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        while len(running) >= fewer and not stopping.done():
+            done, _ = await asyncio.wait({*running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            for task in running & done:
+                running.discard(task)
+                task.result()
+    finally:
+        stopping.cancel()

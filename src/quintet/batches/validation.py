@@ -1,0 +1,139 @@
+"""A batch's file, read line by line before anything of it is computed."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from quintet.batch import Fault, NewBatch
+from quintet.batches.lines import Line
+from quintet.errors import shorten
+
+MOST_FAULTS = 100
+"""Of a file more are not told."""
+
+MOST_NAME = 512
+"""Characters of a ``custom_id``."""
+
+_SEED_BITS = 63  # as many as an integer of SQLite's has without its sign
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a batch's file may be.
+
+    Args:
+        lines: most of them.
+        line_bytes: most of one of them.
+        one_model: all of them must name the same, as the pages have it.
+    """
+
+    lines: int = 50_000
+    line_bytes: int = 12 * 1024 * 1024
+    one_model: bool = True
+
+
+def draw_seed(line: int) -> int:
+    """A seed for a request without one."""
+    del line
+    return secrets.randbits(_SEED_BITS)
+
+
+class _Body(msgspec.Struct):
+    model: str | None = None
+
+
+class _Request(msgspec.Struct):
+    custom_id: str
+    body: _Body
+    method: str | None = None
+    url: str | None = None
+
+
+_DECODER = msgspec.json.Decoder(_Request)
+
+
+@dataclass(slots=True)
+class Found:
+    """What a file holds.
+
+    Args:
+        model: that all requests name; empty = none, or several.
+    """
+
+    lines: list[Line] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+    models: set[str] = field(default_factory=set)
+
+    @property
+    def model(self) -> str:
+        """That all requests name; empty = none, or several."""
+        return next(iter(self.models)) if len(self.models) == 1 else ""
+
+
+def validate(path: Path, asked: NewBatch, limits: Limits, seed: Callable[[int], int]) -> Iterator[Found]:
+    """Read a file; what is found so far comes again and again, so that whoever reads lets others have the interpreter in between."""
+    found = Found()
+    names: set[str] = set()
+    number = start = 0
+    with path.open("rb") as file:
+        while data := file.readline(limits.line_bytes + 1):
+            number += 1
+            if number > limits.lines:
+                found.faults.append(Fault("too_many_tasks", f"The file has more than {limits.lines} lines.", number))
+                break
+            if len(data) > limits.line_bytes:
+                found.faults.append(Fault("line_too_long", f"The line has more than {limits.line_bytes} bytes.", number))
+                break
+            if data.strip():
+                fault = _read(found, names, Line(number, start, len(data), "", seed(number)), data, asked, limits)
+                found.faults += [fault] if fault is not None else []
+            start += len(data)
+            if len(found.faults) >= MOST_FAULTS:
+                break
+            if number % 256 == 0:
+                yield found
+    if not found.lines and not found.faults:
+        found.faults.append(Fault("empty_file", "The input file is empty. Please ensure that the batch contains at least one request."))
+    yield found
+
+
+def body_of(data: bytes) -> bytes:
+    """The request's body as JSON text, of a line that was found in order."""
+    return bytes(msgspec.json.decode(data, type=_Whole).body)
+
+
+class _Whole(msgspec.Struct):
+    body: msgspec.Raw
+
+
+def _read(found: Found, names: set[str], line: Line, data: bytes, asked: NewBatch, limits: Limits) -> Fault | None:
+    number = line.number
+    try:
+        request = _DECODER.decode(data)
+    except msgspec.ValidationError as error:
+        return Fault("invalid_request", f"The line is no request: {error}.", number)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return Fault("invalid_json_line", "This line is not parseable as valid JSON.", number)
+    if not 0 < len(request.custom_id) <= MOST_NAME:
+        return Fault("invalid_custom_id", f"The custom_id must have 1 to {MOST_NAME} characters.", number, "custom_id")
+    if request.custom_id in names:
+        message = f"The custom_id {shorten(request.custom_id)} appears more than once; each must be unique in its file."
+        return Fault("duplicate_custom_id", message, number, "custom_id")
+    if request.method != "POST" and not (asked.bare and request.method is None):
+        return Fault("invalid_method", f"The method must be POST, got {shorten(request.method)}.", number, "method")
+    if request.url != asked.endpoint and not (asked.bare and request.url is None):
+        message = f"The URL provided for this request does not match the batch endpoint {asked.endpoint}: {shorten(request.url)}."
+        return Fault("mismatched_url", message, number, "url")
+    model = request.body.model or ""
+    if limits.one_model and found.models and model not in found.models:
+        message = f"The model {shorten(model)} is not that of the lines before it: a batch's requests must all be for one model."
+        return Fault("model_mismatch", message, number, "body.model")
+    names.add(request.custom_id)
+    found.models.add(model)
+    found.lines.append(Line(number, line.start, line.size, request.custom_id, line.seed))
+    return None

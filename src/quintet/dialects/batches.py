@@ -1,0 +1,120 @@
+"""What a dialect that has files and batches says of them: pure functions from what is asked to values, and from these to JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from quintet.batch import Batch, File, NewBatch
+from quintet.dialects.fields import Field, Integer, Object, OneOf
+from quintet.errors import BadRequest, shorten
+
+MOST_FILES, MOST_BATCHES = 10_000, 100
+"""Of a page. OpenAI's pages: "Limit can range between 1 and 10,000, and the default is 10,000"; "between 1 and 100, and the default is
+20"."""
+
+_FEW_BATCHES = 20
+_LEAST_S, _MOST_S = 3600, 2_592_000  # page, seconds: "Must be between 3600 (1 hour) and 2592000 (30 days)."
+
+ANCHOR, SECONDS = "anchor", "seconds"
+"""Members of what says when something expires."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A part of a list.
+
+    Args:
+        after: id of the last one before it; empty = it is the first.
+        purpose: of the files in it; empty = any.
+    """
+
+    after: str
+    limit: int
+    ascending: bool = False
+    purpose: str = ""
+
+
+class Batches(Protocol):
+    """See ``dialects.openai.batches``."""
+
+    def create(self, body: bytes, /) -> tuple[NewBatch, tuple[str, ...]]:
+        """A batch that is asked for, and fields that are not the provider's.
+
+        Raises:
+            BadRequest: and nothing else, whatever the bytes.
+        """
+        ...
+
+    def purpose(self, given: str, /) -> None:
+        """
+        Raises:
+            BadRequest: not one that files may be uploaded for.
+        """
+        ...
+
+    def file(self, file: File, /) -> bytes: ...
+
+    def files(self, files: Sequence[File], more: bool, /) -> bytes: ...
+
+    def deleted(self, id_: str, /) -> bytes: ...
+
+    def batch(self, batch: Batch, /) -> bytes: ...
+
+    def batches(self, batches: Sequence[Batch], more: bool, /) -> bytes: ...
+
+
+def files_page(after: str, limit: str, order: str, purpose: str) -> Page:
+    """Of the parameters of a list of files, empty where they are not there.
+
+    Raises:
+        BadRequest: one is out of range.
+    """
+    if order not in ("", "asc", "desc"):
+        raise BadRequest("order", "must be asc or desc", shorten(order))
+    return Page(after, _limit(limit, MOST_FILES, MOST_FILES), order == "asc", purpose)
+
+
+def batches_page(after: str, limit: str) -> Page:
+    """Likewise of a list of batches."""
+    return Page(after, _limit(limit, MOST_BATCHES, _FEW_BATCHES))
+
+
+def expiry(name: str, given: Mapping[str, object]) -> int:
+    """Seconds of an object such as ``{"anchor": "created_at", "seconds": 3600}``.
+
+    Raises:
+        BadRequest: none such.
+    """
+    Field(f"{name}.{ANCHOR}", OneOf(("created_at",)), "").required(given)
+    return Field(f"{name}.{SECONDS}", Integer(_LEAST_S, _MOST_S), 0).required(given)
+
+
+def metadata_of(given: Mapping[str, object]) -> dict[str, str]:
+    """OpenAI's page: "Set of 16 key-value pairs"; "Keys are strings with a maximum length of 64 characters. Values are strings with a
+    maximum length of 512 characters."
+
+    Raises:
+        BadRequest: one is broken.
+    """
+    if len(given) > 16:
+        raise BadRequest("metadata", "must have at most 16 members", str(len(given)))
+    for key, value in given.items():
+        if len(key) > 64:
+            raise BadRequest("metadata", "must have keys of at most 64 characters", shorten(key))
+        if not isinstance(value, str) or len(value) > 512:
+            raise BadRequest("metadata", f"must have strings of at most 512 characters for values; {shorten(key)} is none", shorten(value))
+    return {key: str(value) for key, value in given.items()}
+
+
+def _limit(given: str, most: int, default: int) -> int:
+    if not given:
+        return default
+    if not (given.isascii() and given.isdigit() and len(given) < 10 and 1 <= int(given) <= most):
+        raise BadRequest("limit", f"must be a whole number from 1 to {most}", shorten(given))
+    return int(given)
+
+
+METADATA: Field[dict[str, object]] = Field("metadata", Object(), {})
+OUTPUT_EXPIRES: Field[dict[str, object]] = Field("output_expires_after", Object(), {})

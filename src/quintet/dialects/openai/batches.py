@@ -1,0 +1,126 @@
+"""OpenAI's files and batches. Pages: https://platform.openai.com/docs/api-reference/files and .../batch, quoted as "page" below."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from quintet.batch import DAY, Batch, File, NewBatch, Status
+from quintet.dialects.batches import METADATA, OUTPUT_EXPIRES, expiry, metadata_of
+from quintet.dialects.fields import Field, OneOf, String, unknown
+from quintet.dialects.json_guard import decode_object
+from quintet.dialects.wire import encode
+from quintet.errors import BadRequest, shorten
+
+ENDPOINT_PATH = "/v1/completions"
+
+INPUT_FILE = Field("input_file_id", String(256), "")
+# Page, endpoint: "Currently `/v1/responses`, `/v1/chat/completions`, ... `/v1/completions` ... are supported." Here there are completions.
+ENDPOINT = Field("endpoint", OneOf((ENDPOINT_PATH,)), "")
+# Page, completion_window: "Currently only `24h` is supported."
+WINDOW = Field("completion_window", OneOf(("24h",)), "")
+FIELDS: tuple[Field[Any], ...] = (INPUT_FILE, ENDPOINT, WINDOW, METADATA, OUTPUT_EXPIRES)
+
+UPLOADED_FOR = "batch"
+
+
+class FileObject(msgspec.Struct):
+    """Page, status: "Deprecated. The current status of the file, which can be either `uploaded`, `processed`, or `error`." """
+
+    id: str
+    bytes: int
+    created_at: int
+    filename: str
+    purpose: str
+    expires_at: int | None
+    object: str = "file"
+    status: str = "processed"
+    status_details: str | None = None
+
+    @classmethod
+    def of(cls, file: File) -> FileObject:
+        return cls(file.id, file.size, file.created, file.name, file.purpose.value, file.expires)
+
+
+class Counts(msgspec.Struct):
+    """Page, request_counts."""
+
+    total: int
+    completed: int
+    failed: int
+
+
+class _Errors(msgspec.Struct):
+    """Page, errors: ``object`` is "always `list`"."""
+
+    data: Sequence[Mapping[str, object]]
+    object: str = "list"
+
+
+class OpenAIBatches:
+    """See ``Batches``."""
+
+    def create(self, body: bytes) -> tuple[NewBatch, tuple[str, ...]]:
+        raw = decode_object(body)
+        file, endpoint, window = INPUT_FILE.required(raw), ENDPOINT.required(raw), WINDOW.required(raw)
+        metadata = metadata_of(METADATA.of(raw)) if raw.get(METADATA.name) is not None else None
+        output = expiry(OUTPUT_EXPIRES.name, OUTPUT_EXPIRES.of(raw)) if raw.get(OUTPUT_EXPIRES.name) is not None else None
+        return NewBatch(file, endpoint, window, DAY, metadata, output), unknown(FIELDS, raw)
+
+    def purpose(self, given: str) -> None:
+        """Page, purpose: one of several, of which only this one is of any use here."""
+        if given != UPLOADED_FOR:
+            raise BadRequest("purpose", f"must be {UPLOADED_FOR}: nothing here reads files for anything else", shorten(given))
+
+    def file(self, file: File) -> bytes:
+        return encode(FileObject.of(file))
+
+    def files(self, files: Sequence[File], more: bool) -> bytes:
+        return listed([FileObject.of(file) for file in files], [file.id for file in files], more)
+
+    def deleted(self, id_: str) -> bytes:
+        return encode({"id": id_, "object": "file", "deleted": True})
+
+    def batch(self, batch: Batch) -> bytes:
+        return encode(_batch(batch))
+
+    def batches(self, batches: Sequence[Batch], more: bool) -> bytes:
+        return listed([_batch(batch) for batch in batches], [batch.id for batch in batches], more)
+
+
+def listed(entries: Sequence[object], ids: Sequence[str], more: bool) -> bytes:
+    """A page of a list."""
+    first, last = (ids[0], ids[-1]) if ids else (None, None)
+    return encode({"object": "list", "data": entries, "first_id": first, "last_id": last, "has_more": more})
+
+
+def _batch(batch: Batch) -> dict[str, object]:
+    faults = [{"code": one.code, "message": one.message, "param": one.param, "line": one.line} for one in batch.faults]
+    tokens = batch.tokens
+    return {
+        "id": batch.id,
+        "object": "batch",
+        "endpoint": batch.asked.endpoint,
+        "model": batch.model or None,
+        "errors": _Errors(faults) if faults else None,
+        "input_file_id": batch.asked.input_file,
+        "completion_window": batch.asked.window,
+        "status": batch.status.value,
+        "output_file_id": batch.output_file,
+        "error_file_id": batch.error_file,
+        "created_at": batch.created,
+        **{f"{status.value}_at": batch.entered.get(status.value) for status in Status if status is not Status.VALIDATING},
+        "expires_at": batch.expires,
+        "request_counts": Counts(batch.total, batch.completed, batch.failed),
+        # What came out of the cache is not told: it depends on what else ran.
+        "usage": {
+            "input_tokens": tokens.prompt,
+            "input_tokens_details": {"cached_tokens": 0},
+            "output_tokens": tokens.completion,
+            "output_tokens_details": {"reasoning_tokens": tokens.reasoning},
+            "total_tokens": tokens.prompt + tokens.completion,
+        },
+        "metadata": batch.asked.metadata,
+    }

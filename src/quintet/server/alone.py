@@ -1,0 +1,28 @@
+"""Lines of a batch without a server: no keys, no limits, no ledger, nobody to listen to."""
+
+from __future__ import annotations
+
+from quintet.batches.runner import Compute
+from quintet.config import ServerConfig
+from quintet.engines.registry import Registry
+from quintet.keys.limits import Limiter, nothing_spent
+from quintet.server.accounts import Accounts
+from quintet.server.auth import Auth
+from quintet.server.completions import Completions, Source
+from quintet.server.gate import Gate
+from quintet.server.lines import FOREVER_S, Lines
+from quintet.server.metrics import Telemetry
+from quintet.server.models import Models
+
+
+def alone(registry: Registry) -> Compute:
+    """Computes lines on the registry's engines; call it on the event loop that they are on."""
+    source, config = Source(), ServerConfig()
+    models = Models(registry, int(source.now()))
+    gate = Gate(Limiter(0, source.clock, source.now, nothing_spent))
+    telemetry, accounts = Telemetry(registry.entries, source.clock, None, ()), Accounts(None)
+
+    def completions(source: Source) -> Completions:
+        return Completions(models, gate, source, config, telemetry, accounts, FOREVER_S, registry.executor)
+
+    return Lines(completions, Auth.of(config, source.clock, source.now), source)

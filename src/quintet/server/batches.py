@@ -1,0 +1,78 @@
+"""``/v1/batches``: files of requests that are computed when nothing else is to be done. A key sees its own."""
+
+from __future__ import annotations
+
+from quintet.batch import Batch
+from quintet.config import ServerConfig
+from quintet.dialects.batches import batches_page
+from quintet.dialects.catalog import PROVIDERS
+from quintet.errors import BadRequest, MethodNotAllowed, NotFound
+from quintet.server.call import Call, Route
+from quintet.server.completions import Source, warned
+from quintet.server.files import Files, shapes
+from quintet.server.idempotency import Once
+from quintet.server.kept import Kept
+
+MOST_OPEN = 100
+"""Batches of a key that have not ended."""
+
+_MOST_BODY = 64 * 1024
+_CANCEL = "cancel"
+
+
+def batch_routes(kept: Kept, source: Source, config: ServerConfig, once: Once) -> dict[str, Route]:
+    """Those of files and batches, for the dialects that have them."""
+    dialects = frozenset(name for name, provider in PROVIDERS.items() if provider.batches)
+    files, batches = Files(kept, source, config.cors_origins), Batches(kept, source, strict=config.strict)
+    return {
+        "/files": Route("/files", {"POST": files.create, "GET": files.list}, dialects),
+        "/files/": Route("/files/{id}", {"GET": files.show, "DELETE": files.delete}, dialects),
+        "/batches": Route("/batches", {"POST": once.of(batches.create), "GET": batches.list}, dialects),
+        "/batches/": Route("/batches/{id}", {"GET": batches.show, "POST": batches.cancel}, dialects),
+    }
+
+
+class Batches:
+    """Endpoints.
+
+    Args:
+        strict: refuse fields that are not the provider's.
+    """
+
+    def __init__(self, kept: Kept, source: Source, *, strict: bool) -> None:
+        self._kept, self._source, self._strict = kept, source, strict
+
+    async def create(self, call: Call) -> None:
+        """``POST /v1/batches``."""
+        self._kept.folder()
+        asked, ignored = shapes(call).create(await call.http.body(_MOST_BODY, typed=call.provider.typed))
+        if ignored and self._strict:
+            raise BadRequest(ignored[0], "is not a field of this page, and this server is strict", code="unknown_parameter")
+        now = int(self._source.now())
+        expires = now + asked.window_s if asked.window_s else None
+        batch = Batch(f"batch_{self._source.token()}", call.caller.owner, call.provider.name, asked, now, expires)
+        await self._kept.do(lambda store: store.add_batch(batch, MOST_OPEN))
+        self._kept.wake()
+        await call.http.reply(200, shapes(call).batch(batch), warned(ignored))
+
+    async def list(self, call: Call) -> None:
+        """``GET /v1/batches``."""
+        asked = batches_page(call.http.argument("after"), call.http.argument("limit"))
+        found, more = await self._kept.do(lambda store: store.batches(call.caller.owner, asked.after, asked.limit))
+        await call.http.reply(200, shapes(call).batches(found, more))
+
+    async def show(self, call: Call) -> None:
+        """``GET /v1/batches/{id}``."""
+        if call.tail.endswith(f"/{_CANCEL}"):
+            raise MethodNotAllowed("POST")
+        batch = await self._kept.do(lambda store: store.batch(call.tail, call.caller.owner))
+        await call.http.reply(200, shapes(call).batch(batch))
+
+    async def cancel(self, call: Call) -> None:
+        """``POST /v1/batches/{id}/cancel``."""
+        id_, _, rest = call.tail.partition("/")
+        if rest != _CANCEL:
+            raise NotFound(f"There is nothing at this path; batches are cancelled at POST /v1/batches/{{id}}/{_CANCEL}.")
+        batch = await self._kept.do(lambda store: store.cancel(id_, call.caller.owner, self._source.now()))
+        self._kept.wake()
+        await call.http.reply(200, shapes(call).batch(batch))

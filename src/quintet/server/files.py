@@ -1,0 +1,145 @@
+"""``/v1/files``: what is uploaded for batches, and what comes of them. A key sees its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from functools import partial
+from pathlib import Path
+
+from quintet.batch import File, Purpose
+from quintet.batches.folder import Draft
+from quintet.dialects.batches import ANCHOR, SECONDS, Batches, expiry, files_page
+from quintet.errors import BadRequest, Forbidden, NotFound
+from quintet.server.call import Call
+from quintet.server.completions import Source
+from quintet.server.cors import ANY
+from quintet.server.kept import Kept, storing
+from quintet.server.uploads import FILE, Form, Upload
+
+MOST_FILES = 10_000
+"""Of a key."""
+
+_PIECE = 256 * 1024
+_MOST_NAME = 255
+_EXPIRES = "expires_after"
+_CONTENT = "content"
+
+
+class Files:
+    """Endpoints.
+
+    Args:
+        origins: web sites whose pages may upload.
+    """
+
+    def __init__(self, kept: Kept, source: Source, origins: tuple[str, ...]) -> None:
+        self._kept, self._source, self._origins = kept, source, origins
+
+    async def create(self, call: Call) -> None:
+        """``POST /v1/files``: a form."""
+        self._require_own_page(call)
+        config, folder = self._kept.config, self._kept.folder()
+        with storing():
+            draft = await asyncio.to_thread(folder.draft)
+            try:
+                form = await Upload(call.http, draft, config.max_file).read()
+                file = await self._keep(call, form, draft)
+            finally:
+                await asyncio.to_thread(draft.drop)
+        await call.http.reply(200, shapes(call).file(file))
+
+    async def list(self, call: Call) -> None:
+        """``GET /v1/files``."""
+        asked = files_page(*(call.http.argument(name) for name in ("after", "limit", "order", "purpose")))
+        owner, now = call.caller.owner, self._source.now()
+        page = asked.after, asked.limit
+        found, more = await self._kept.do(lambda store: store.files(owner, now, *page, ascending=asked.ascending, purpose=asked.purpose))
+        await call.http.reply(200, shapes(call).files(found, more))
+
+    async def show(self, call: Call) -> None:
+        """``GET /v1/files/{id}`` and ``/v1/files/{id}/content``."""
+        id_, _, rest = call.tail.partition("/")
+        file = await self._kept.do(lambda store: store.file(id_, call.caller.owner, self._source.now()))
+        if rest == _CONTENT:
+            await _send(call, self._kept.folder().content(file.id), file.size)
+        elif not rest and "/" not in call.tail:
+            await call.http.reply(200, shapes(call).file(file))
+        else:
+            raise NotFound(f"There is nothing at this path; what is in a file is at GET /v1/files/{{id}}/{_CONTENT}.")
+
+    async def delete(self, call: Call) -> None:
+        """``DELETE /v1/files/{id}``."""
+        folder = self._kept.folder()
+        await self._kept.do(lambda store: store.delete_file(call.tail, call.caller.owner, self._source.now()))
+        await asyncio.to_thread(partial(folder.content(call.tail).unlink, missing_ok=True))
+        await call.http.reply(200, shapes(call).deleted(call.tail))
+
+    async def _keep(self, call: Call, form: Form, draft: Draft) -> File:
+        fields = dict(form.fields)
+        if form.file_name is None:
+            raise BadRequest(FILE, "is required", code="missing_required_parameter")
+        if "purpose" not in fields:
+            raise BadRequest("purpose", "is required", code="missing_required_parameter")
+        shapes(call).purpose(fields.pop("purpose"))
+        now, keep = int(self._source.now()), int(self._kept.config.keep)
+        keep = _expiry(fields) or keep
+        if not draft.size:
+            raise BadRequest(FILE, "must not be empty")
+        id_ = f"file-{self._source.token()}"
+        name = form.file_name[:_MOST_NAME]
+        file = File(id_, call.caller.owner, name, Purpose.BATCH, draft.size, now, now + keep if keep else None, draft.lines)
+        await asyncio.to_thread(draft.keep, id_)
+        try:
+            await self._kept.do(lambda store: store.add_upload(file, MOST_FILES, self._kept.config.max_stored))
+        except BaseException:
+            await asyncio.to_thread(partial(self._kept.folder().content(id_).unlink, missing_ok=True))
+            raise
+        return file
+
+    def _require_own_page(self, call: Call) -> None:
+        """A form is what any web page can send to another site's server without asking first.
+
+        Raises:
+            Forbidden: this one does, and its site is not allowed to.
+        """
+        headers = call.http.headers
+        site, origin = headers.get("sec-fetch-site", ""), headers.get("origin", "")
+        if site in ("same-origin", "none") or (not site and not origin):
+            return
+        if ANY not in self._origins and origin not in self._origins:
+            raise Forbidden("A page of this origin may not upload files here (--cors-origin).")
+
+
+def shapes(call: Call) -> Batches:
+    """How the caller's dialect has files and batches; routes of others are not there."""
+    assert call.provider.batches is not None
+    return call.provider.batches
+
+
+def _expiry(fields: dict[str, str]) -> int:
+    """Seconds of ``expires_after[anchor]`` and ``expires_after[seconds]``, as forms have objects; 0 = they are not there."""
+    names = {name: f"{_EXPIRES}[{name}]" for name in (ANCHOR, SECONDS)}
+    given: dict[str, object] = {name: fields.pop(key) for name, key in names.items() if key in fields}
+    if fields:
+        raise BadRequest(next(iter(fields)), "is not a field of this form", code="unknown_parameter")
+    seconds = given.get(SECONDS)
+    if isinstance(seconds, str) and seconds.isascii() and seconds.isdigit() and len(seconds) < 10:
+        given[SECONDS] = int(seconds)
+    return expiry(_EXPIRES, given) if given else 0
+
+
+async def _send(call: Call, path: Path, size: int) -> None:
+    """A file's content, as fast as the client reads."""
+    try:
+        fd = await asyncio.to_thread(os.open, path, os.O_RDONLY)
+    except FileNotFoundError:
+        raise NotFound("The file's content is not there any more.") from None
+    try:
+        await call.http.start(200, "application/octet-stream", [("content-length", str(size))])
+        for start in range(0, size, _PIECE):
+            data = await asyncio.to_thread(os.pread, fd, min(_PIECE, size - start), start)
+            await call.http.write(data)
+        await call.http.write(b"", last=True)
+    finally:
+        os.close(fd)

@@ -1,0 +1,135 @@
+"""The files and batches of a server: opened when they are first needed, and computed while it serves."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sqlite3
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from quintet.batches.desk import Desk
+from quintet.batches.folder import BatchFolderError, Folder, in_use
+from quintet.batches.runner import Compute, Runner
+from quintet.batches.store import Store
+from quintet.batches.validation import Limits
+from quintet.config import BatchConfig
+from quintet.errors import NotFound, Overloaded
+
+_log = logging.getLogger(__name__)
+
+_RETRY_AFTER_S = 5.0
+_FULL = "The server cannot store anything now; try again later."
+
+T = TypeVar("T")
+
+
+class Kept:
+    """
+    Args:
+        config: ``None`` = nothing is kept.
+        most_line: bytes of a request.
+        now: Unix time in seconds.
+    """
+
+    def __init__(self, config: BatchConfig | None, compute: Compute, most_line: int, now: Callable[[], float]) -> None:
+        self._config, self._compute, self._now = config, compute, now
+        self._limits = Limits(config.max_lines, most_line) if config else Limits()
+        self._folder: Folder | None = None
+        self._desk: Desk | None = None
+        self._runner: Runner | None = None
+        self._running: asyncio.Task[None] | None = None
+
+    @property
+    def config(self) -> BatchConfig:
+        """
+        Raises:
+            NotFound: nothing is kept.
+        """
+        if self._config is None:
+            raise NotFound("This server keeps no files and no batches (--no-batches).")
+        return self._config
+
+    def begin(self) -> None:
+        """Go on with what an earlier process has left, if it has left anything. On the event loop that serves."""
+        if self._config is not None and self._config.folder.exists():
+            try:
+                self._open()
+            except BatchFolderError as error:
+                _log.error("batches: %s", error)
+
+    async def end(self) -> None:
+        """Leave everything as it is; the next process goes on."""
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
+        if self._desk is not None:
+            await asyncio.to_thread(self._desk.close)
+
+    def folder(self) -> Folder:
+        """
+        Raises:
+            NotFound: nothing is kept.
+            Overloaded: the folder cannot be used.
+        """
+        if self._folder is None:
+            try:
+                self._open()
+            except BatchFolderError as error:
+                _log.error("batches: %s", error)
+                raise Overloaded("The server cannot keep files now; its log says why.", _RETRY_AFTER_S) from None
+        assert self._folder is not None
+        return self._folder
+
+    async def do(self, work: Callable[[Store], T]) -> T:
+        """What ``work`` returns or raises, see ``Desk.do``.
+
+        Raises:
+            Overloaded: the disk does not take it.
+        """
+        self.folder()
+        assert self._desk is not None
+        with storing():
+            return await self._desk.do(work)
+
+    def wake(self) -> None:
+        """There is something new to compute, or to end."""
+        if self._runner is not None:
+            self._runner.wake()
+
+    def _open(self) -> None:
+        config = self.config
+        folder = Folder(config.folder)
+        if not folder.take() and not config.waits:
+            raise in_use(config.folder)
+        try:
+            self._desk = Desk(folder)
+        except BatchFolderError:
+            folder.leave()
+            raise
+        self._folder = folder
+        self._runner = Runner(folder, self._desk, self._compute, self._now, limits=self._limits, keep=config.keep)
+        self._running = asyncio.create_task(self._runner.run())
+        self._running.add_done_callback(_told)
+
+
+@contextlib.contextmanager
+def storing() -> Iterator[None]:
+    """A block that writes to the disk.
+
+    Raises:
+        Overloaded: that is full, or broken.
+    """
+    try:
+        yield
+    except (sqlite3.Error, OSError) as error:
+        if isinstance(error, ConnectionError):  # the client's
+            raise
+        _log.error("batches: %s", error)
+        raise Overloaded(_FULL, _RETRY_AFTER_S) from None
+
+
+def _told(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _log.error("batches: nothing is computed any more", exc_info=error)

@@ -1,0 +1,147 @@
+"""A line of a batch, computed as any request is: the same parsing, limits, ledger, errors and bytes; only nobody waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from quintet.batch import Tokens
+from quintet.batches.lines import Answer, token_of
+from quintet.batches.runner import AgainError, Job
+from quintet.dialects.base import Format, Headers, Identity, Parsed, Renderer
+from quintet.dialects.catalog import PROVIDERS
+from quintet.errors import BadRequest, EngineFailed, NotAuthorized, OverLimit, Overloaded, TooManyRequests
+from quintet.events import Event, Finished
+from quintet.request import CompletionRequest
+from quintet.server.asgi import Message
+from quintet.server.auth import Auth
+from quintet.server.call import Call
+from quintet.server.completions import CompletionApi, Completions, Source
+from quintet.server.http import Request
+
+FOREVER_S = 30 * 86_400.0
+"""Seconds of silence after which an answer to nobody would be kept alive."""
+
+_KEY_S = 60.0
+_ENGINE_S = 1.0
+
+
+class Lines:
+    """Computes lines.
+
+    Args:
+        completions: what answers requests, with another source, without a deadline and without keeping anybody waiting.
+    """
+
+    def __init__(self, completions: Callable[[Source], Completions], auth: Auth, source: Source) -> None:
+        self._completions = completions
+        self._auth = auth
+        self._source = source
+
+    async def __call__(self, job: Job) -> Answer:
+        """See ``Compute``. All that an answer is made of but the request is fixed: its seed, its id and its time."""
+        batch, line = job.batch, job.line
+        token = token_of(batch.id, line.number)
+        provider = PROVIDERS[batch.dialect]
+        source = replace(self._source, now=lambda: batch.created, token=lambda: token, seed=lambda: line.seed)
+        parts: list[bytes] = []
+
+        async def send(message: Message) -> None:
+            parts.append(message.get("body", b""))
+
+        http = _request(job, f"req-{token}", send)
+        try:
+            caller = replace(self._auth.owner(batch.owner), background=True)
+            call = Call(http, provider, None, "", self._source.clock(), caller)
+            await self._completions(source).answer(call, CompletionApi(provider.title, _ForBatches(provider.dialect)))
+        except Exception as error:
+            reply = provider.dialect.error(error)
+            answer = Answer(reply.status, reply.body)
+            if (again := _again(error, answer)) is not None:
+                raise again from None
+            return answer
+        body = b"".join(parts)
+        return Answer(http.status, body, _tokens(body))
+
+
+def _again(error: Exception, answer: Answer) -> AgainError | None:
+    """What is neither the line's fault nor anybody's decision is tried again."""
+    if isinstance(error, NotAuthorized):
+        return AgainError(_KEY_S)  # the key may come back; else the batch expires
+    if isinstance(error, OverLimit) and error.wait is None:
+        return None
+    if isinstance(error, TooManyRequests | Overloaded):
+        return AgainError(max(error.retry_after, 0.05))
+    return AgainError(_ENGINE_S, answer) if isinstance(error, EngineFailed) else None
+
+
+def _request(job: Job, request_id: str, send: Callable[[Message], object]) -> Request:
+    """As if somebody had sent it who never leaves."""
+    arriving: list[Message] = [{"type": "http.request", "body": job.body, "more_body": False}]
+
+    async def receive() -> Message:
+        return arriving.pop() if arriving else await asyncio.get_running_loop().create_future()
+
+    scope = {"method": "POST", "path": job.batch.asked.endpoint, "headers": [(b"content-type", b"application/json")]}
+    return Request(scope, receive, send, request_id)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class _ForBatches:
+    """A dialect's completions, but for what depends on what else runs."""
+
+    format: Format
+
+    def parse(self, body: bytes, fresh_seed: int) -> Parsed:
+        parsed = self.format.parse(body, fresh_seed)
+        if parsed.request.stream:
+            raise BadRequest("stream", "must be false, or left out, in a batch", "true")
+        return parsed
+
+    def renderer(self, request: CompletionRequest, identity: Identity, options: object = None, /) -> Renderer:
+        return _Renderer(self.format.renderer(request, identity, options))
+
+
+class _Renderer:
+    """Tells of no token that it came out of the cache: a line that is computed again must have the same bytes."""
+
+    def __init__(self, inner: Renderer) -> None:
+        self._inner = inner
+
+    def feed(self, event: Event) -> list[bytes]:
+        return self._inner.feed(event)
+
+    def add(self, event: Event) -> None:
+        self._inner.add(Finished(replace(event.usage, cached_tokens=0)) if isinstance(event, Finished) else event)
+
+    def body(self) -> Iterator[bytes]:
+        return self._inner.body()
+
+    def late(self) -> None:
+        self._inner.late()
+
+    def headers(self, events: Sequence[Event], /) -> Headers:
+        return self._inner.headers(events)
+
+
+class _Details(msgspec.Struct):
+    reasoning_tokens: int = 0
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    completion_tokens_details: _Details | None = None
+
+
+class _Answered(msgspec.Struct):
+    usage: _Usage | None = None
+
+
+def _tokens(body: bytes) -> Tokens:
+    usage = msgspec.json.decode(body, type=_Answered).usage or _Usage()
+    details = usage.completion_tokens_details or _Details()
+    return Tokens(usage.prompt_tokens, usage.completion_tokens, details.reasoning_tokens)

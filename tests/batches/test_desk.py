@@ -1,0 +1,86 @@
+"""The one thread at the database: each piece of work wholly or not at all, and those that come together synchronised once."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from quintet.batch import File, Purpose
+from quintet.batches.desk import Desk
+from quintet.batches.folder import BatchFolderError, Folder
+from quintet.batches.schema import connect
+from quintet.batches.store import Store
+from quintet.errors import NotFound
+
+
+def file(number: int) -> File:
+    return File(f"file-{number}", "", "x", Purpose.BATCH, 1, number, None)
+
+
+def add(one: File, store: Store) -> None:
+    store.add_file(one)
+
+
+def test_work_that_fails_leaves_nothing_and_disturbs_nobody(tmp_path: Path) -> None:
+    desk = Desk(Folder(tmp_path))
+
+    def half(store: Store) -> None:
+        store.add_file(file(99))
+        raise ValueError("no")
+
+    async def go() -> None:
+        work = [desk.do(half) if number % 3 == 0 else desk.do(partial(add, file(number))) for number in range(30)]
+        told = await asyncio.gather(*work, return_exceptions=True)
+        assert [isinstance(one, ValueError) for one in told] == [number % 3 == 0 for number in range(30)]
+        assert len(await desk.do(Store.known_files)) == 20
+        with pytest.raises(NotFound):
+            await desk.do(lambda store: store.file("file-99", "", 0))
+
+    asyncio.run(go())
+    desk.close()
+
+
+def test_what_a_disk_does_not_take_is_told_to_all_and_the_next_work_is_done(tmp_path: Path) -> None:
+    desk = Desk(Folder(tmp_path))
+    pages = desk._connection.execute("PRAGMA page_count").fetchone()[0]
+
+    async def go() -> None:
+        await desk.do(lambda store: store.add_file(file(1)))
+        desk._connection.execute(f"PRAGMA max_page_count = {pages}")  # as if the disk were full from here on
+        long = [File(f"file-{number}", "", "x" * 4000, Purpose.BATCH, 1, number, None) for number in range(2, 30)]
+        told = await asyncio.gather(*(desk.do(partial(add, one)) for one in long), return_exceptions=True)
+        assert any(isinstance(one, sqlite3.Error) for one in told)
+        desk._connection.execute("PRAGMA max_page_count = 100000")
+        await desk.do(lambda store: store.add_file(file(50)))
+        kept = {"file-1", "file-50"} | {one.id for one, error in zip(long, told, strict=True) if error is None}
+        assert await desk.do(Store.known_files) == kept
+
+    asyncio.run(go())
+    desk.close()
+
+
+@pytest.mark.parametrize("name", ["alien", "newer", "open"])
+def test_a_database_that_is_not_ours_alone_is_refused(tmp_path: Path, name: str) -> None:
+    folder = Folder(tmp_path)
+    if name == "open":
+        connect(folder.database).close()
+        folder.database.chmod(0o644)
+    else:
+        with sqlite3.connect(folder.database) as made:
+            made.execute("CREATE TABLE other (x)" if name == "alien" else "PRAGMA application_id = 1363297096")
+            made.execute("PRAGMA user_version = 9")
+        made.close()
+        folder.database.chmod(0o600)
+    with pytest.raises(BatchFolderError):
+        Desk(folder)
+
+
+def test_what_is_committed_is_synchronised(tmp_path: Path) -> None:
+    connection = connect(Folder(tmp_path).database)
+    told = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")]
+    connection.close()
+    assert told == ["wal", 2]

@@ -1,0 +1,283 @@
+"""The runner, and something in an engine's place: what is tried again, what waits for the disk, what a killed process leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from quintet.batch import ENDED, Batch, File, NewBatch, Purpose, Status
+from quintet.batches import runner as module
+from quintet.batches.desk import Desk
+from quintet.batches.folder import Draft, Folder
+from quintet.batches.lines import Answer
+from quintet.batches.runner import MOST_FAILURES, AgainError, Job, Runner
+from quintet.batches.store import Store
+from quintet.batches.validation import Limits
+
+NAME = "batch_1"
+NOW = 1_700_000_000
+
+
+def body(job: Job) -> Answer:
+    return Answer(200, b'{"seed": %d}' % job.line.seed)
+
+
+async def plain(job: Job) -> Answer:
+    return body(job)
+
+
+class World:
+    """A folder, and a runner on it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.now = path, float(NOW)
+        self.folder = Folder(path)
+        self.desk = Desk(self.folder)
+
+    async def put(self, lines: int, window: int | None = 3600) -> None:
+        data = b"".join(b'{"custom_id": "%d", "body": {"prompt": "x"}}\n' % number for number in range(1, lines + 1))
+        draft = self.folder.draft()
+        draft.write(data)
+        draft.keep("file-1")
+        await self.desk.do(lambda store: store.add_file(File("file-1", "", "in", Purpose.BATCH, draft.size, NOW, None, draft.lines)))
+        asked = NewBatch("file-1", "/v1/completions", "24h", window, bare=True)
+        batch = Batch(NAME, "", "openai", asked, NOW, NOW + window if window else None)
+        await self.desk.do(lambda store: store.add_batch(batch, 5))
+
+    @asynccontextmanager
+    async def running(self, compute: Callable[[Job], Awaitable[Answer]]) -> AsyncIterator[Runner]:
+        runner = Runner(self.folder, self.desk, compute, lambda: self.now, limits=Limits(1000, 1000), keep=0.0, at_once=4)
+        task = asyncio.create_task(runner.run())
+        try:
+            yield runner
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def known(self) -> Batch:
+        batch = await self.desk.do(lambda store: store.known(NAME))
+        assert batch is not None
+        return batch
+
+    async def until(self, *status: Status) -> Batch:
+        async with asyncio.timeout(60):
+            while (batch := await self.known()).status not in status:
+                await asyncio.sleep(0.01)
+        return batch
+
+    def lines_of(self, id_: str | None) -> list[dict[str, object]]:
+        return [json.loads(text) for text in self.folder.content(id_).read_bytes().splitlines()] if id_ else []
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    monkeypatch.setattr(module, "POLL_S", 0.05)
+    monkeypatch.setattr(module, "RETRY_S", 0.02)
+    return World(tmp_path / "kept")
+
+
+def test_lines_are_written_in_their_order_whatever_order_they_end_in(world: World) -> None:
+    async def go() -> None:
+        async def slow_first(job: Job) -> Answer:
+            await asyncio.sleep(0.02 * (job.line.number % 4 == 1))
+            return body(job) if job.line.number % 7 else Answer(400, b'{"error": 1}')
+
+        await world.put(50)
+        async with world.running(slow_first):
+            batch = await world.until(*ENDED)
+        assert (batch.status, batch.total, batch.completed, batch.failed) == (Status.COMPLETED, 50, 43, 7)
+        names = [[int(str(line["custom_id"])) for line in world.lines_of(id_)] for id_ in (batch.output_file, batch.error_file)]
+        assert names == [[n for n in range(1, 51) if n % 7], [n for n in range(1, 51) if n % 7 == 0]]
+        assert set(batch.entered) == {"in_progress", "finalizing", "completed"}
+
+    asyncio.run(go())
+
+
+def test_overload_is_waited_for_and_an_engine_that_dies_over_a_line_only_so_often(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_LONGEST_S", 0.01)
+    tries: Counter[int] = Counter()
+
+    async def compute(job: Job) -> Answer:
+        tries[job.line.number] += 1
+        if job.line.number == 1 and tries[1] < 20:
+            raise AgainError(0.001)
+        if job.line.number == 2:
+            raise AgainError(0.001, Answer(500, b'{"error": "engine"}'))
+        if job.line.number == 3 and tries[3] < MOST_FAILURES:
+            raise AgainError(0.001, Answer(500, b"{}"))
+        return body(job)
+
+    async def go() -> None:
+        await world.put(4)
+        async with world.running(compute):
+            batch = await world.until(*ENDED)
+        assert tries == {1: 20, 2: MOST_FAILURES, 3: MOST_FAILURES, 4: 1}
+        (failed,) = world.lines_of(batch.error_file)
+        assert failed["custom_id"] == "2" and batch.completed == 3
+
+    asyncio.run(go())
+
+
+def test_a_process_that_ends_anywhere_leaves_a_batch_that_the_next_one_ends_to_the_same_bytes(tmp_path: Path, world: World) -> None:
+    """Every line ends its runner once, in the middle of a group that is computed; and so does the moment at which the files are there."""
+
+    async def go() -> None:
+        await world.put(30)
+        once: set[int] = set()
+        ends = asyncio.Event()
+
+        async def compute(job: Job) -> Answer:
+            if job.line.number not in once:
+                once.add(job.line.number)
+                ends.set()
+                await asyncio.Event().wait()
+            return body(job)
+
+        batch = await world.known()
+        while len(once) < 30 or batch.status not in ENDED:
+            ends.clear()
+            async with world.running(compute):
+                waiting = asyncio.create_task(ends.wait())
+                await asyncio.wait({waiting, asyncio.create_task(world.until(*ENDED))}, return_when=asyncio.FIRST_COMPLETED)
+            batch = await world.known()
+        first = world.folder.content(str(batch.output_file)).read_bytes()
+        assert len(first.splitlines()) == 30
+
+    asyncio.run(go())
+
+
+def test_files_that_were_written_before_the_end_was_told_are_written_again_to_the_same_bytes(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[bytes] = []
+    keep, finish = Draft.keep, Store.finish
+
+    def killed(*_: object) -> None:
+        raise OSError(errno.EIO, "as if it were killed here")
+
+    def kept(self: Draft, id_: str) -> None:
+        keep(self, id_)
+        written.append(world.folder.content(id_).read_bytes())
+
+    async def go() -> None:
+        await world.put(5)
+        monkeypatch.setattr(Draft, "keep", kept)
+        monkeypatch.setattr(Store, "finish", killed)
+        async with world.running(plain):
+            await world.until(Status.FINALIZING)
+            while len(written) < 2:
+                await asyncio.sleep(0.01)
+        monkeypatch.setattr(Store, "finish", finish)
+        async with world.running(plain):
+            batch = await world.until(Status.COMPLETED)
+        assert len(set(written)) == 1 and world.folder.content(str(batch.output_file)).read_bytes() == written[0]
+
+    asyncio.run(go())
+
+
+def test_a_full_disk_holds_what_is_computed_begins_nothing_new_and_goes_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[int] = []
+    full = True
+    room = Folder.require_room
+
+    def require_room(self: Folder, more: int = 0) -> None:
+        if full:
+            raise OSError(errno.ENOSPC, "full")
+        room(self, more)
+
+    async def compute(job: Job) -> Answer:
+        begun.append(job.line.number)
+        return body(job)
+
+    async def go() -> None:
+        nonlocal full
+        await world.put(40)
+        monkeypatch.setattr(Folder, "require_room", require_room)
+        async with world.running(compute):
+            await world.until(Status.IN_PROGRESS)
+            await asyncio.sleep(0.3)
+            assert len(begun) == 4 and (await world.known()).completed == 0
+            full = False
+            batch = await world.until(*ENDED)
+        assert batch.completed == 40 and sorted(begun) == list(range(1, 41))
+
+    asyncio.run(go())
+
+
+def test_time_ends_a_batch_and_says_so_for_each_line_that_was_not_computed(world: World) -> None:
+    async def compute(job: Job) -> Answer:
+        if job.line.number > 10:
+            await asyncio.Event().wait()
+        return body(job)
+
+    async def go() -> None:
+        await world.put(25)
+        async with world.running(compute):
+            async with asyncio.timeout(60):
+                while (await world.known()).completed < 10:
+                    await asyncio.sleep(0.01)
+            world.now += 3600
+            batch = await world.until(*ENDED)
+        assert (batch.status, batch.completed, batch.failed) == (Status.EXPIRED, 10, 15)
+        assert len(world.lines_of(batch.output_file)) == 10
+        late = world.lines_of(batch.error_file)
+        assert [line["custom_id"] for line in late] == [str(number) for number in range(11, 26)]
+        assert all(line["response"] is None and dict(line["error"])["code"] == "batch_expired" for line in late)  # type: ignore[call-overload]
+
+    asyncio.run(go())
+
+
+def test_a_cancelled_batch_keeps_what_there_was(world: World) -> None:
+    async def compute(job: Job) -> Answer:
+        if job.line.number > 10:
+            await asyncio.Event().wait()
+        return body(job)
+
+    async def go() -> None:
+        await world.put(25)
+        async with world.running(compute) as runner:
+            async with asyncio.timeout(60):
+                while (await world.known()).completed < 10:
+                    await asyncio.sleep(0.01)
+            await world.desk.do(lambda store: store.cancel(NAME, "", world.now))
+            runner.wake()
+            batch = await world.until(*ENDED)
+        assert (batch.status, batch.completed, batch.failed) == (Status.CANCELLED, 10, 15)
+        assert {"cancelling", "cancelled"} <= set(batch.entered)
+        assert len(world.lines_of(batch.output_file)) == 10
+        assert {dict(one["error"])["code"] for one in world.lines_of(batch.error_file)} == {"batch_cancelled"}  # type: ignore[call-overload]
+
+    asyncio.run(go())
+
+
+def test_two_processes_never_compute_the_same_folder(world: World) -> None:
+    async def go() -> None:
+        await world.put(1)
+        other = Folder(world.path)
+        assert other.take()
+        async with world.running(plain):
+            await asyncio.sleep(0.2)
+            assert (await world.known()).status is Status.VALIDATING
+            other.leave()
+            await world.until(Status.COMPLETED)
+            assert not other.take()
+
+    asyncio.run(go())
+
+
+def test_a_batch_whose_file_is_gone_fails(world: World) -> None:
+    async def go() -> None:
+        await world.put(1)
+        world.folder.content("file-1").unlink()
+        async with world.running(plain):
+            batch = await world.until(*ENDED)
+        assert batch.status is Status.FAILED and batch.faults[0].code == "missing_file"
+
+    asyncio.run(go())

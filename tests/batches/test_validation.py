@@ -1,0 +1,87 @@
+"""What is a batch's file, and what is said of one that is none."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quintet.batch import NewBatch
+from quintet.batches.validation import MOST_FAULTS, Found, Limits, body_of, validate
+
+STRICT = NewBatch("file", "/v1/completions", "24h", 86_400)
+BARE = NewBatch("file", "/v1/completions", "48h", 172_800, bare=True)
+FEW = Limits(10, 500)
+GOOD = '{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"model": "m", "prompt": "x"}}'
+
+
+def found(folder: Path, text: str | bytes, asked: NewBatch = STRICT, limits: Limits = FEW) -> Found:
+    path = folder / "in"
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    *_, last = validate(path, asked, limits, lambda number: number * 7)
+    return last
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "line"),
+    [
+        ("", "empty_file", None),
+        ("\n \n", "empty_file", None),
+        ("{", "invalid_json_line", 1),
+        (f"{GOOD}\nnot json\n", "invalid_json_line", 2),
+        ("[1]", "invalid_request", 1),
+        (b'{"custom_id": "\xff"}', "invalid_json_line", 1),
+        ("[" * 400, "invalid_request", 1),
+        (GOOD.replace('"a"', "1"), "invalid_request", 1),
+        (GOOD.replace('"a"', '""'), "invalid_custom_id", 1),
+        (GOOD.replace('{"model": "m", "prompt": "x"}', "[]"), "invalid_request", 1),
+        (GOOD.replace("POST", "GET"), "invalid_method", 1),
+        (GOOD.replace('"method": "POST", ', ""), "invalid_method", 1),
+        (GOOD.replace("/v1/completions", "/v1/chat/completions"), "mismatched_url", 1),
+        (f"{GOOD}\n{GOOD}", "duplicate_custom_id", 2),
+        ("\n".join(GOOD.replace('"a"', f'"{number}"') for number in range(11)), "too_many_tasks", 11),
+        (GOOD.replace('"x"', f'"{"x" * 600}"'), "line_too_long", 1),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_line_and_a_code(tmp_path: Path, text: str | bytes, code: str, line: int | None) -> None:
+    faults = found(tmp_path, text).faults
+    assert [(fault.code, fault.line) for fault in faults] == [(code, line)] and faults[0].message.endswith(".")
+
+
+def test_every_line_that_is_wrong_is_told_up_to_a_number(tmp_path: Path) -> None:
+    assert len(found(tmp_path, "{\n" * 1000, limits=Limits(10_000, 500)).faults) == MOST_FAULTS
+
+
+def test_bare_lines_are_for_those_who_have_them(tmp_path: Path) -> None:
+    assert not found(tmp_path, '{"custom_id": "a", "body": {}}', BARE).faults
+    assert found(tmp_path, '{"custom_id": "a", "body": {}}', STRICT).faults
+    assert found(tmp_path, '{"custom_id": "a", "url": "/other", "body": {}}', BARE).faults
+
+
+def test_one_model_is_told_and_several_are_not(tmp_path: Path) -> None:
+    other = GOOD.replace('"a"', '"b"')
+    assert found(tmp_path, f"{GOOD}\n{other}").model == "m"
+    another = other.replace('"m"', '"n"')
+    assert [(fault.code, fault.line) for fault in found(tmp_path, f"{GOOD}\n{another}").faults] == [("model_mismatch", 2)]
+    several = found(tmp_path, f"{GOOD}\n{another}", limits=Limits(10, 500, one_model=False))
+    assert (several.model, several.faults) == ("", [])
+
+
+bodies = st.dictionaries(st.text(max_size=5), st.recursive(st.none() | st.integers() | st.text(), st.lists, max_leaves=5), max_size=4)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(bodies, min_size=1, max_size=8), st.booleans())
+def test_a_lines_body_is_found_again_as_it_was(
+    tmp_path_factory: pytest.TempPathFactory, given: list[dict[str, object]], crlf: bool
+) -> None:
+    given = [{key: value for key, value in body.items() if key != "model"} for body in given]
+    lines = [json.dumps({"custom_id": str(number), "body": body}) for number, body in enumerate(given)]
+    data = ("\r\n" if crlf else "\n").join(lines).encode()
+    what = found(tmp_path_factory.mktemp("lines"), data, BARE, Limits(10, 10_000))
+    assert [line.name for line in what.lines] == [str(number) for number in range(len(given))]
+    assert [json.loads(body_of(data[line.start : line.start + line.size])) for line in what.lines] == given
+    assert [line.seed for line in what.lines] == [line.number * 7 for line in what.lines]

@@ -1,0 +1,208 @@
+"""``/v1/batches`` over the whole stack, in this process: rights, limits, pages, what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.backends.contract.conftest import ready
+from tests.ledger.files import rows_in
+from tests.server.asgi import acall
+from tests.server.kept import GOOD, Clock, World, jsonl, line, play
+from tests.server.one import create_app
+
+from quintet.backends.native.front.engine import Engine
+from quintet.backends.toy import toy_loader
+from quintet.batches import runner
+from quintet.batches.folder import Folder
+from quintet.config import EngineConfig, LedgerConfig, ServerConfig
+from quintet.dialects.catalog import PROVIDERS
+from quintet.keys.key import Key
+from quintet.keys.ring import LOOK_S
+from quintet.keys.store import KeyStore
+from quintet.ledger.ledger import Ledger
+from quintet.ledger.rows import State
+from quintet.quota import Limits
+from quintet.server import lines as server_lines
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "POLL_S", 0.02)
+    monkeypatch.setattr(runner, "RETRY_S", 0.02)
+
+
+def test_a_key_sees_its_own_files_and_batches_and_no_others(tmp_path: Path) -> None:
+    async def scenario(alice: World) -> None:
+        alice, bob = replace(alice, key="sk-alice"), replace(alice, key="sk-bob")
+        batch = await alice.ended(await alice.begin(line("a")))
+        file, output = batch["input_file_id"], batch["output_file_id"]
+        for path in (f"/v1/batches/{batch['id']}", f"/v1/files/{file}", f"/v1/files/{output}", f"/v1/files/{output}/content"):
+            assert (await alice.get(path)).status == 200
+            assert (await bob.get(path)).status == 404, path
+        assert (await bob.post("/v1/batches", {**GOOD, "input_file_id": file})).status == 404
+        assert (await bob.post(f"/v1/batches/{batch['id']}/cancel")).status == 404
+        assert (await acall(bob.app, method="DELETE", path=f"/v1/files/{file}", headers=bob.auth)).status == 404
+        assert [(await bob.get(path)).json()["data"] for path in ("/v1/files", "/v1/batches")] == [[], []]
+        assert (await acall(bob.app, method="GET", path="/v1/files")).status == 401
+
+    play(tmp_path, scenario, api_keys=("sk-alice", "sk-bob"))
+
+
+def test_lists_have_pages(tmp_path: Path) -> None:
+    async def scenario(one: World) -> None:
+        files = [(await one.upload(b"x")).json()["id"] for _ in range(5)]
+        page = (await one.get("/v1/files", "limit=2")).json()
+        assert ([file["id"] for file in page["data"]], page["has_more"]) == (files[:2:-1], True)
+        rest = (await one.get("/v1/files", f"limit=3&after={page['last_id']}")).json()
+        assert ([file["id"] for file in rest["data"]], rest["has_more"]) == (files[2::-1], False)
+        assert [file["id"] for file in (await one.get("/v1/files", "order=asc")).json()["data"]] == files
+        assert (await one.get("/v1/files", "purpose=batch_output")).json()["data"] == []
+        for query in ("limit=0", "limit=x", "limit=10001", "order=up", "after=file-none"):
+            refused = await one.get("/v1/files", query)
+            assert (refused.status, refused.json()["error"]["param"]) == (400, query.partition("=")[0])
+        assert (await one.get("/v1/batches", "limit=101")).status == 400
+
+    play(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("name", [name for name, provider in PROVIDERS.items() if provider.batches is None])
+def test_dialects_without_batches_have_no_such_paths(tmp_path: Path, name: str) -> None:
+    async def scenario(one: World) -> None:
+        for path in ("/v1/files", "/v1/batches", "/v1/files/x/content", "/v1/batches/x"):
+            assert (await one.get(path)).status == 404
+
+    play(tmp_path, scenario, dialect=name)
+
+
+@pytest.mark.parametrize(
+    ("change", "param"),
+    [
+        ({"endpoint": "/v1/chat/completions"}, "endpoint"),
+        ({"endpoint": None}, "endpoint"),
+        ({"completion_window": "48h"}, "completion_window"),
+        ({"completion_window": 24}, "completion_window"),
+        ({"input_file_id": None}, "input_file_id"),
+        ({"metadata": {str(number): "" for number in range(17)}}, "metadata"),
+        ({"metadata": {"k" * 65: ""}}, "metadata"),
+        ({"metadata": {"k": "v" * 513}}, "metadata"),
+        ({"metadata": {"k": 1}}, "metadata"),
+        ({"output_expires_after": {"anchor": "created_at", "seconds": 3599}}, "output_expires_after.seconds"),
+        ({"output_expires_after": {"anchor": "now", "seconds": 3600}}, "output_expires_after.anchor"),
+        ({"output_expires_after": {}}, "output_expires_after.anchor"),
+    ],
+)
+def test_what_breaks_a_rule_of_a_batch_is_refused_by_its_name(tmp_path: Path, change: dict[str, object], param: str) -> None:
+    async def scenario(one: World) -> None:
+        refused = await one.post("/v1/batches", {**GOOD, "input_file_id": "file-1", **change})
+        assert (refused.status, refused.json()["error"]["param"]) == (400, param)
+
+    play(tmp_path, scenario)
+
+
+def test_fields_that_are_not_the_providers_are_told_and_a_strict_server_refuses_them(tmp_path: Path) -> None:
+    async def lax(one: World) -> None:
+        file = (await one.upload(jsonl(line("a")))).json()["id"]
+        made = await one.post("/v1/batches", {**GOOD, "input_file_id": file, "colour": "red"})
+        assert made.status == 200 and "colour" in str(made.header("warning"))
+
+    async def strict(one: World) -> None:
+        assert (await one.post("/v1/batches", {**GOOD, "input_file_id": "x", "colour": "red"})).json()["error"]["param"] == "colour"
+
+    play(tmp_path, lax)
+    play(tmp_path, strict, strict=True)
+
+
+def test_a_file_that_is_none_of_a_batchs_makes_a_batch_that_fails_and_says_where(tmp_path: Path) -> None:
+    async def scenario(one: World) -> None:
+        file = (await one.upload(b"{\n" + jsonl(line("a"), line("a")))).json()["id"]
+        failed = await one.ended((await one.post("/v1/batches", {**GOOD, "input_file_id": file})).json())
+        assert failed["status"] == "failed" and failed["failed_at"] and failed["errors"]["object"] == "list"
+        assert [(fault["code"], fault["line"]) for fault in failed["errors"]["data"]] == [
+            ("invalid_json_line", 1),
+            ("duplicate_custom_id", 3),
+        ]
+
+    play(tmp_path, scenario)
+
+
+def test_a_line_is_refused_as_its_request_would_be_and_streams_are_not_for_batches(tmp_path: Path) -> None:
+    async def scenario(one: World) -> None:
+        wrong = line("wrong", temperature=9)
+        done = await one.ended(await one.begin(wrong, line("stream", stream=True), line("good")))
+        refused = {answer["custom_id"]: answer["response"] for answer in await one.lines(done["error_file_id"])}
+        alone = await one.post("/v1/completions", wrong["body"])
+        assert refused["wrong"]["status_code"] == alone.status == 400 and refused["wrong"]["body"] == alone.json()
+        assert refused["stream"]["body"]["error"]["param"] == "stream"
+        assert done["request_counts"] == {"total": 3, "completed": 1, "failed": 2}
+        unknown = await one.ended(await one.begin(line("model", model="other")))
+        assert (await one.lines(unknown["error_file_id"]))[0]["response"]["status_code"] == 404 and unknown["output_file_id"] is None
+
+    play(tmp_path, scenario)
+
+
+def test_a_keys_limits_hold_for_its_lines_which_wait_for_them(tmp_path: Path) -> None:
+    """60 requests a minute, of which a minute's worth may come at once: the others come one a second."""
+    store = KeyStore(tmp_path / "keys.db")
+    slow = store.add(Key(b"", name="slow", limits=Limits(requests_per_minute=60, parallel=1)))
+    poor = store.add(Key(b"", name="poor", limits=Limits(budget=10)))
+    ledger = Ledger(LedgerConfig(tmp_path / "ledger.db"))
+
+    async def scenario(one: World) -> None:
+        alice, bob = replace(one, key=slow), replace(one, key=poor)
+        done = await alice.ended(await alice.begin(*(line(str(number)) for number in range(62))))
+        assert done["request_counts"] == {"total": 62, "completed": 62, "failed": 0} and done["error_file_id"] is None
+        over = await bob.ended(await bob.begin(line("a", prompt="x" * 50)))
+        (told,) = await bob.lines(over["error_file_id"])
+        assert told["response"]["status_code"] == 429 and "Requested" in told["response"]["body"]["error"]["message"]
+
+    play(tmp_path, scenario, keys=store.path, ledger=ledger)
+    ledger.close()
+    rows = [row for row in rows_in(tmp_path / "ledger.db").values() if row is not None]
+    assert len(rows) == 62 and {row.state for row in rows} == {State.COMPLETED} and len({row.key for row in rows}) == 1
+
+
+def test_the_lines_of_a_key_that_is_not_in_force_wait_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_lines, "_KEY_S", 0.05)
+    file = tmp_path / "keys"
+
+    def write(*keys: str) -> None:
+        file.write_text("".join(f"{key}\n" for key in keys))
+        file.chmod(0o600)
+
+    async def scenario(one: World) -> None:
+        alice = replace(one, key="sk-alice")
+        batch = await alice.begin(*(line(str(number), max_tokens=60, logit_bias={"256": -100}) for number in range(100)))
+        write("sk-other")
+        await asyncio.sleep(LOOK_S + 0.5)
+        assert (await alice.get(f"/v1/batches/{batch['id']}")).status == 401
+        write("sk-alice", "sk-other")
+        await asyncio.sleep(LOOK_S + 0.2)
+        assert (await alice.ended(batch))["request_counts"] == {"total": 100, "completed": 100, "failed": 0}
+
+    write("sk-alice", "sk-other")
+    play(tmp_path, scenario, api_key_file=file)
+
+
+def test_a_folder_that_another_server_has_is_not_touched(tmp_path: Path) -> None:
+    async def scenario(one: World) -> None:
+        other = Folder(one.folder)
+        assert other.take()
+        assert (await one.get("/v1/files")).status == 503
+        other.leave()
+        assert (await one.get("/v1/files")).status == 200
+
+    play(tmp_path, scenario)
+
+
+def test_a_server_without_batches_says_so(tmp_path: Path) -> None:
+    async def go() -> None:
+        async with ready(Engine(toy_loader(), EngineConfig(kv_bytes=1 << 22))) as engine:
+            one = World(create_app(engine, ServerConfig(), ("toy",)), tmp_path, Clock())
+            for path in ("/v1/files", "/v1/batches"):
+                refused = await one.get(path)
+                assert refused.status == 404 and "--no-batches" in refused.json()["error"]["message"]
+
+    asyncio.run(go())

@@ -1,0 +1,174 @@
+"""``/v1/files`` over the whole stack, in this process: hostile uploads, a full disk, what expires."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from tests.server.asgi import acall
+from tests.server.kept import FORM, GOOD, World, form, jsonl, line, play
+
+from quintet.batches import runner
+from quintet.batches.folder import Folder
+from quintet.config import BatchConfig
+from quintet.server.asgi import Message
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "POLL_S", 0.02)
+    monkeypatch.setattr(runner, "RETRY_S", 0.02)
+
+
+def test_files_expire_and_are_deleted_and_what_a_batch_needs_stays(tmp_path: Path) -> None:
+    async def scenario(one: World) -> None:
+        short = (await one.upload(b"x", **{"expires_after[anchor]": "created_at", "expires_after[seconds]": "3600"})).json()
+        long = (await one.upload(b"x")).json()
+        assert (short["expires_at"], long["expires_at"]) == (1_700_003_600, 1_700_000_000 + 30 * 86_400)
+        one.clock.now += 3600
+        assert [(await one.get(f"/v1/files/{file['id']}")).status for file in (short, long)] == [404, 200]
+        batch = await one.begin(line("slow", max_tokens=3000, logit_bias={"256": -100}, n=64))
+        needed = await acall(one.app, method="DELETE", path=f"/v1/files/{batch['input_file_id']}")
+        assert needed.status == 400 and batch["id"] in needed.json()["error"]["message"]
+        cancelled = await one.post(f"/v1/batches/{batch['id']}/cancel")
+        assert cancelled.json()["status"] == "cancelling"
+        assert (await one.ended(batch))["status"] == "cancelled"
+        gone = await acall(one.app, method="DELETE", path=f"/v1/files/{batch['input_file_id']}")
+        assert gone.json() == {"id": batch["input_file_id"], "object": "file", "deleted": True}
+        assert not (one.folder / "files" / batch["input_file_id"]).exists()
+        assert (await one.get(f"/v1/files/{batch['input_file_id']}")).status == 404
+
+    play(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    ("body", "header", "status"),
+    [
+        (b"{}", "application/json", 415),
+        (b"", FORM[1], 400),
+        (b"x" * 200_000, FORM[1], 413),
+        (form(b"x", purpose="batch"), "multipart/form-data", 400),
+        (form(b"x", purpose="batch"), f"multipart/form-data; boundary={'b' * 300}", 400),
+        (form(b"x", purpose="fine-tune"), FORM[1], 400),
+        (form(b"x"), FORM[1], 400),
+        (form(b"", purpose="batch"), FORM[1], 400),
+        (form(b"x", purpose="batch", colour="red"), FORM[1], 400),
+        (form(b"x", purpose="b" * 2000), FORM[1], 400),
+        (form(b"x", purpose="batch")[:-20], FORM[1], 400),
+        (form(b"x", **{f"field{number}": "" for number in range(20)}), FORM[1], 400),
+        (form(b"x", purpose="batch").replace(b"content-type: text/plain", b"x-long: " + b"x" * 9000), FORM[1], 400),
+        (form(b"x", purpose="batch").replace(b"content-disposition: form-data; ", b"", 1), FORM[1], 400),
+        (form(b"x", purpose="\udcff".encode("utf-8", "surrogatepass").decode("latin-1")), FORM[1], 400),
+        (form(b"x" * 2000, purpose="batch"), FORM[1], 413),
+        (form(b"x", purpose="batch", **{"expires_after[anchor]": "created_at"}), FORM[1], 400),
+        (form(b"x", purpose="batch", **{"expires_after[anchor]": "created_at", "expires_after[seconds]": "1"}), FORM[1], 400),
+    ],
+)
+def test_what_is_no_form_with_a_file_is_refused_and_leaves_nothing(tmp_path: Path, body: bytes, header: str, status: int) -> None:
+    async def scenario(one: World) -> None:
+        refused = await one.form(body, "/v1/files", ("content-type", header))
+        assert refused.status == status, refused.body
+        assert refused.json()["error"]["message"]
+        assert list((one.folder / "files").iterdir()) == [] and (await one.get("/v1/files")).json()["data"] == []
+
+    play(tmp_path, scenario, kept=BatchConfig(tmp_path / "kept", max_file=1000))
+
+
+@pytest.mark.parametrize("size", [1, 7, 100_000])
+def test_a_form_may_come_in_any_pieces(tmp_path: Path, size: int) -> None:
+    data = jsonl(line("a\r\n--a-bound"), line("b")) + b"\r\n--a-boundar\r\n" * 50
+
+    async def scenario(one: World) -> None:
+        whole = form(data, purpose="batch")
+        made = await one.form([whole[at : at + size] for at in range(0, len(whole), size)])
+        assert (made.status, made.json()["bytes"]) == (200, len(data))
+        assert (await one.get(f"/v1/files/{made.json()['id']}/content")).body == data
+
+    play(tmp_path, scenario)
+
+
+def test_nothing_of_a_large_file_is_held_in_memory(tmp_path: Path) -> None:
+    piece = b"x" * 65_536
+
+    async def scenario(one: World) -> None:
+        head, _, tail = form(b"DATA", purpose="batch").partition(b"DATA")
+        count = 0
+
+        async def receive() -> Message:
+            nonlocal count
+            count += 1
+            body = head if count == 1 else tail if count == 1002 else piece
+            return {"type": "http.request", "body": body, "more_body": count < 1002}
+
+        sent: list[Message] = []
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": "/v1/files",
+            "headers": [(name.encode(), value.encode()) for name, value in (FORM,)],
+        }
+        tracemalloc.start()
+        await one.app(scope, receive, send)
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert sent[0]["status"] == 200 and json.loads(sent[1]["body"])["bytes"] == 1000 * len(piece)
+        assert most < 8 * 1024 * 1024
+
+    play(tmp_path, scenario)
+
+
+def test_pages_of_other_sites_may_not_upload(tmp_path: Path) -> None:
+    async def scenario(one: World) -> None:
+        body = form(b"x", purpose="batch")
+        for headers, status in (
+            ([("origin", "https://evil.example")], 403),
+            ([("sec-fetch-site", "cross-site")], 403),
+            ([("origin", "https://good.example"), ("sec-fetch-site", "cross-site")], 200),
+            ([("sec-fetch-site", "same-origin"), ("origin", "http://localhost")], 200),
+        ):
+            assert (await one.form(body, "/v1/files", FORM, *headers)).status == status
+
+    play(tmp_path, scenario, cors_origins=("https://good.example",))
+
+
+def test_a_full_disk_refuses_uploads_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = False
+    room = Folder.require_room
+
+    def require_room(self: Folder, more: int = 0) -> None:
+        if full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        room(self, more)
+
+    monkeypatch.setattr(Folder, "require_room", require_room)
+
+    async def scenario(one: World) -> None:
+        nonlocal full
+        file = (await one.upload(jsonl(*(line(str(number)) for number in range(30))))).json()["id"]
+        full = True
+        refused = await one.upload(b"more")
+        assert (refused.status, refused.json()["error"]["code"]) == (503, "overloaded") and refused.header("retry-after")
+        batch = (await one.post("/v1/batches", {**GOOD, "input_file_id": file})).json()
+        await asyncio.sleep(0.3)
+        assert (await one.get(f"/v1/batches/{batch['id']}")).json()["request_counts"]["completed"] == 0
+        full = False
+        assert (await one.ended(batch))["request_counts"]["completed"] == 30
+        assert [path.name for path in (one.folder / "files").glob("*.draft")] == []
+
+    play(tmp_path, scenario)
+
+
+def test_a_key_may_keep_only_so_much(tmp_path: Path) -> None:
+    async def scenario(one: World) -> None:
+        assert [(await one.upload(b"x" * 600)).status for _ in range(2)] == [200, 400]
+        assert len(list((one.folder / "files").iterdir())) == 1
+
+    play(tmp_path, scenario, kept=BatchConfig(tmp_path / "kept", max_stored=1000))
