@@ -25,7 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "listen": {"listen"},
     "load": {"load"},
     "server": {"server", "batches", "ledger", "service", "engines", "dialects", "inputs", "keys", "backends.base", "executor"}
-    | {"moderation.judge", "guides.check"},
+    | {"moderation.judge", "guides.check", "logs"},
     "batches": {"batches"},
     "ledger": {"ledger"},
     "keys": {"keys"},
@@ -40,7 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "backends.base": {"inputs"},
     "backends.toy": {f"{NATIVE}.core", "inputs", "models"},
     f"{NATIVE}.front": {f"{NATIVE}.{room}" for room in ("front", "worker", "wire", "core")}
-    | {"backends.base", "inputs", "guides", "models.pieces", "children", "machine"},
+    | {"backends.base", "inputs", "guides", "models.pieces", "children", "logs", "machine"},
     f"{NATIVE}.worker": {f"{NATIVE}.{room}" for room in ("worker", "schedule", "wire", "draft", "core")}
     | {"backends.base", "backends.toy", "inputs", "guides", "logs", "models", "children", "machine"},
     f"{NATIVE}.schedule": {f"{NATIVE}.{room}" for room in ("schedule", "wire", "draft", "core")} | {"backends.base", "inputs", "guides"},
@@ -87,6 +87,7 @@ IMPORTERS = {
     ),
     "multipart": ("server/uploads.py",),
     "numpy": ("backends/", "guides/"),
+    "opentelemetry": ("server/otel.py",),
     "torch": ("backends/vllm/core.py", "backends/vllm/v1.py", "backends/vllm/v2.py"),
     "vllm": ("backends/vllm/core.py", "backends/vllm/v1.py", "backends/vllm/v2.py"),
     "PIL": ("inputs/images/decode.py",),

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import logging
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 
 import pytest
 
-from quintet.logs import MOST_KEPT, Lines, LinesHandler
+from quintet.logs import FORMS, JSON, MOST_KEPT, REQUEST, TEXT, Lines, LinesHandler
 
 
 @contextmanager
@@ -90,9 +93,45 @@ def test_a_closed_stream_is_no_error() -> None:
 
 def test_a_record_is_a_line_of_its_form() -> None:
     with pipe() as (reader, writer):
-        handler = LinesHandler(Lines(writer), "%(levelname)s %(message)s")
-        handler.handle(logging.LogRecord("name", logging.INFO, "file", 1, "said %d", (7,), None))
-        assert drained(reader) == b"INFO said 7\n"
+        for form in FORMS:
+            LinesHandler(Lines(writer), form).handle(record("said %d", 7, facts={"model": "m", "ms": 1.5, "key": "", "finish": None}))
+        told, text = drained(reader).decode().splitlines()
+    found = json.loads(told)
+    assert datetime.fromisoformat(found.pop("time")).tzinfo is not None
+    assert found == {"level": "info", "logger": "name", "message": "said 7", "model": "m", "ms": 1.5}
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\S+ INFO name: said 7 model=m ms=1.5", text)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_whatever_is_written_while_a_request_is_answered_has_its_id(form: str) -> None:
+    async def answer(name: str) -> None:
+        REQUEST.set(name)
+        await asyncio.sleep(0)
+        handler.handle(record("of one"))
+
+    async def both() -> None:
+        await asyncio.gather(answer("first"), answer("second"))
+
+    with pipe() as (reader, writer):
+        handler = LinesHandler(Lines(writer), form)
+        asyncio.run(both())
+        handler.handle(record("of none"))
+        first, second, none = drained(reader).decode().splitlines()
+    assert ("first" in first, "second" in second, "request_id" in none) == (True, True, False)
+
+
+def test_a_line_of_either_form_is_one_line_whatever_is_in_it() -> None:
+    with pipe() as (reader, writer):
+        LinesHandler(Lines(writer), JSON).handle(record("a\nb\x1b[2J", facts={"model": "x\ny"}))
+        said = drained(reader)
+    assert said.count(b"\n") == 1 and b"\x1b" not in said and json.loads(said)["message"] == "a\nb\x1b[2J"
+
+
+def record(message: str, *args: object, facts: dict[str, object] | None = None) -> logging.LogRecord:
+    made = logging.LogRecord("name", logging.INFO, "file", 1, message, args, None)
+    if facts is not None:
+        made.facts = facts
+    return made
 
 
 @pytest.mark.fault("G01", "G04")
@@ -110,8 +149,11 @@ def test_an_exception_is_told_by_kind_and_place_and_never_by_its_words() -> None
     except KeyError:
         raised = sys.exc_info()
     with pipe() as (reader, writer):
-        LinesHandler(Lines(writer)).handle(logging.LogRecord("name", logging.ERROR, "file", 1, "it broke", (), raised))
-        said = drained(reader).decode()
+        LinesHandler(Lines(writer), JSON).handle(logging.LogRecord("name", logging.ERROR, "file", 1, "it broke", (), raised))
+        told = json.loads(drained(reader))
+        LinesHandler(Lines(writer), TEXT).handle(logging.LogRecord("name", logging.ERROR, "file", 1, "it broke", (), raised))
+        said = drained(reader).decode().partition("name: ")[2]
+    assert told["exception"] == said.removeprefix("it broke\n").rstrip("\n")
     assert said.startswith("it broke\n") and "KeyError\nraised while handling:\n" in said and said.endswith("ValueError\n")
     assert "in inner" in said and "test_logs.py" in said
     assert secret not in said
@@ -135,5 +177,5 @@ def test_of_a_task_that_nobody_waits_for_the_values_at_hand_are_not_shown(caplog
     with pipe() as (reader, writer):
         LinesHandler(Lines(writer)).handle(record)
         said = drained(reader).decode()
-    assert said.startswith("Task exception was never retrieved\n") and said.endswith("ValueError\n")
+    assert "asyncio: Task exception was never retrieved\n" in said and said.endswith("ValueError\n")
     assert "a secret" not in said.replace('raise ValueError("a secret")', "")

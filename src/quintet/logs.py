@@ -1,16 +1,21 @@
-"""Lines to a stream that may not be read: they are written as far as they are taken at once, kept for a while, then dropped and counted.
+"""The log: lines in one form, whoever writes them, to a stream that may not be read: they are written as far as they are taken at once,
+kept for a while, then dropped and counted.
 
 A process that writes its log the ordinary way stands still when the pipe to whoever reads it is full, in the middle of an answer.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import select
 import threading
 import traceback
 from collections import deque
+from collections.abc import Mapping
+from contextvars import ContextVar
+from datetime import UTC, datetime
 from types import TracebackType
 
 MOST_KEPT = 4096
@@ -19,7 +24,13 @@ MOST_KEPT = 4096
 _AT_ONCE = select.PIPE_BUF
 """Bytes that a stream which takes any takes whole, without waiting (POSIX, ``write``)."""
 
-FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+JSON, TEXT = "json", "text"
+FORMS = (JSON, TEXT)
+
+REQUEST: ContextVar[str] = ContextVar("request", default="")
+"""Id of the request that is being answered: of every line that is written meanwhile, whoever writes it."""
+
+Facts = Mapping[str, str | float | None]
 
 
 class Lines:
@@ -83,20 +94,74 @@ class Discreet(logging.Formatter):
             error = error.__cause__ or error.__context__
         return "\nraised while handling:\n".join(told)
 
+
+class JsonForm(Discreet):
+    """A record as an object of JSON: ``time``, ``level``, ``logger``, ``message``, and whatever facts it has."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See ``logging``."""
+        told: dict[str, object] = {"time": _time(record), "level": record.levelname.lower(), "logger": record.name}
+        told |= {"message": said} if (said := _said(record)) else {}
+        told |= _facts(record)
+        told |= {"exception": self.formatException(record.exc_info)} if record.exc_info else {}
+        return json.dumps(told, separators=(",", ":"))
+
+
+class TextForm(Discreet):
+    """The same for people: a line, its facts as ``name=value``, and after it the lines of an exception."""
+
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # logging's name
         """See ``logging``."""
-        if record.name == "asyncio":  # after its first line it shows the values that were at hand
-            record.message = record.message.partition("\n")[0]
-        return super().formatMessage(record)
+        facts = _facts(record)
+        parts = [str(facts.pop("time", "")) or _time(record), record.levelname, f"{record.name}:", _said(record)]
+        return " ".join([*filter(None, parts), *(f"{name}={value}" for name, value in facts.items())])
+
+
+def _said(record: logging.LogRecord) -> str:
+    """The message. After its first line asyncio's shows the values that were at hand."""
+    said = record.getMessage()
+    return said.partition("\n")[0] if record.name == "asyncio" else said
+
+
+def _time(record: logging.LogRecord) -> str:
+    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+
+
+def _facts(record: logging.LogRecord) -> dict[str, str | float]:
+    """Those that are known, with the request's id where the record is of one."""
+    given: Facts = getattr(record, "facts", {})
+    known = {name: fact for name, fact in given.items() if fact is not None and fact != ""}
+    request = REQUEST.get()
+    return known | {"request_id": request} if request and "request_id" not in known else known
+
+
+def set_up(level: str, form: str) -> None:
+    """From here on all that is logged goes to stderr.
+
+    Args:
+        level: name of the level.
+        form: one of ``FORMS``.
+    """
+    logging.basicConfig(level=level, handlers=[LinesHandler(Lines(2), form)])
+
+
+def form_in_use() -> str:
+    """That of ``set_up``, for a child."""
+    return next((handler.form for handler in logging.getLogger().handlers if isinstance(handler, LinesHandler)), TEXT)
 
 
 class LinesHandler(logging.Handler):
-    """Log records as lines."""
+    """Log records as lines.
 
-    def __init__(self, lines: Lines, form: str = "%(message)s") -> None:
+    Args:
+        form: one of ``FORMS``.
+    """
+
+    def __init__(self, lines: Lines, form: str = TEXT) -> None:
         super().__init__()
         self._lines = lines
-        self.setFormatter(Discreet(form))
+        self.form = form
+        self.setFormatter(JsonForm() if form == JSON else TextForm())
 
     def emit(self, record: logging.LogRecord) -> None:
         """See ``logging``."""

@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 from tests.e2e.test_check import PATHS
 from tests.e2e.test_serve_command import PATIENCE_S, Served, served
+from tests.support.command import Done, command
 
 from quintet.cli import bench as benching
 from quintet.cli.app import app
@@ -34,13 +35,11 @@ def server() -> Iterator[Served]:
         yield found
 
 
-def bench(url: str, *words: str, key: str = KEY) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "quintet", "bench", url, *words]
-    env = {**os.environ, "QUINTET_CLIENT_KEY": key}
-    return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+def bench(url: str, *words: str, key: str = KEY) -> Done:
+    return command("bench", url, "--key", key, *words)
 
 
-def told(run: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+def told(run: Done) -> dict[str, Any]:
     assert (run.returncode, run.stderr) == (0, "")
     assert KEY not in run.stdout
     found: dict[str, Any] = json.loads(run.stdout)
@@ -67,7 +66,9 @@ def test_arrivals_and_answers_that_are_no_streams(server: Served) -> None:
 
 def test_a_time_ends_it_and_people_get_figures_charts_and_a_picture(server: Served, tmp_path: Path) -> None:
     file = tmp_path / "report.svg"
-    run = bench(server.url, "--duration", "1s", "--max-tokens", "16", "--svg", str(file))
+    program = [sys.executable, "-m", "quintet", "bench", server.url, "--duration", "1s", "--max-tokens", "16", "--svg", str(file)]
+    env = {**os.environ, "QUINTET_CLIENT_KEY": KEY}
+    run = subprocess.run(program, env=env, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert (run.returncode, run.stderr) == (0, "")
     assert "tokens per second" in run.stdout and any(bar in run.stdout for bar in BARS[1:]) and "\x1b" not in run.stdout
     assert all(len(line) <= 100 for line in run.stdout.splitlines())

@@ -16,6 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from tests.e2e.test_serve_command import PATIENCE_S, Served, served
+from tests.support.command import Done, command
 
 KEY = "key-of-the-watch"
 
@@ -26,10 +27,8 @@ def server() -> Iterator[Served]:
         yield found
 
 
-def top(*words: str, key: str = "") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "quintet", "top", *words]
-    env = {**os.environ, "QUINTET_CLIENT_KEY": key}
-    return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+def top(*words: str, key: str = "") -> Done:
+    return command("top", *words, *(("--key", key) if key else ()))
 
 
 def test_a_look_tells_what_goes_on(server: Served) -> None:

@@ -96,7 +96,13 @@ def check(group: Group, env: dict[str, str], tally: Tally) -> None:
     command = [str(python), "-m", "pytest", "-c", str(HERE / "pytest.ini"), "--rootdir", str(HERE), "-v", "--no-header", "--tb=short"]
     command += [f"--junitxml={report}", *group.files]
     folder = BUILD / group.name
-    own = {"HF_HOME": str(folder / "hf"), "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "QUINTET_NODE": str(folder)}
+    own = {
+        "HF_HOME": str(folder / "hf"),
+        "HF_HUB_OFFLINE": "1",
+        "HF_DATASETS_OFFLINE": "1",
+        "QUINTET_NODE": str(folder),
+        "QUINTET_PYTHON": sys.executable,
+    }
     clean = {name: value for name, value in os.environ.items() if not name.endswith(("_API_KEY", "_BASE_URL", "_API_BASE", "_TOKEN"))}
     try:
         done = subprocess.run(command, cwd=HERE, env={**clean, **env, **own, **group.env}, timeout=_GROUP_S, check=False)

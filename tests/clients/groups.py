@@ -34,7 +34,7 @@ GROUPS = (
     Group("together1", ("together==1.5.35",), ("together_1.py",)),
     Group("openai1", ("openai==1.109.1",), ("openai_1.py",)),
     Group("fireworks0", ("fireworks-ai==0.19.20",), ("fireworks_0.py",), env={"FIREWORKS_API_STRICT": "1"}),
-    Group("lmeval", ("lm-eval[api]==0.4.13",), ("lm_eval_scores.py",), model=True),
+    Group("lmeval", ("lm-eval[api]==0.4.13",), ("lm_eval_scores.py", "eval_command.py"), model=True),
     Group("litellm", ("litellm",), ("litellm_prefixes.py",)),
     Group("langchain", ("langchain-openai",), ("langchain_llm.py",)),
     Group("llm", ("llm",), ("llm_command.py",)),

@@ -17,6 +17,7 @@ from tests.server.scripted import ScriptedBackend
 from quintet import __version__, errors
 from quintet.backends.base import Counts, Health, Pages, State
 from quintet.config import ServerConfig
+from quintet.logs import JsonForm, TextForm
 from quintet.server.app import App
 from quintet.server.completions import Source
 from quintet.server.refusals import REASONS, reason
@@ -203,7 +204,10 @@ def test_the_version_is_told() -> None:
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
-    return [json.loads(record.message) for record in caplog.records if record.name == "quintet.access"]
+    """As they are written; each is one line in either form."""
+    records = [record for record in caplog.records if record.name == "quintet.access"]
+    assert all(form().format(record).isprintable() for record in records for form in (JsonForm, TextForm))
+    return [json.loads(JsonForm().format(record)) for record in records]
 
 
 @pytest.mark.fault("G02")
@@ -215,6 +219,7 @@ def test_a_request_is_one_line_of_json(caplog: pytest.LogCaptureFixture) -> None
         call(served, method="GET", path="/secret/place")
     done, refused = lines(caplog)
     assert datetime.fromisoformat(done.pop("time")).tzinfo is not None
+    assert (done.pop("level"), done.pop("logger")) == ("info", "quintet.access")
     assert done.pop("ms") >= done.pop("ttft_ms") >= 0
     assert len(done.pop("key")) == 8
     assert done == {
@@ -236,7 +241,7 @@ def test_no_line_and_no_metric_holds_what_a_client_wrote(caplog: pytest.LogCaptu
             call(served, body, headers=[*JSON, ("authorization", "Bearer canary-key2")])
         call(served, secret, path="/canary-path", headers=[*JSON, key, (HEADER, "canary-field")])
     assert len(lines(caplog)) == 9
-    text = caplog.text + repr(scraped(served, authorization="Bearer canary-admin"))
+    text = caplog.text + repr(lines(caplog)) + repr(scraped(served, authorization="Bearer canary-admin"))
     assert [secret for secret in SECRETS if secret in text] == []
 
 

@@ -42,6 +42,8 @@ class Fault(enum.StrEnum):
     # the ledger's disk
     DISK_FULL = enum.auto()
     DISK_SLOW = enum.auto()
+    # the draft model
+    FAIL_DRAFT = enum.auto()  # a step of it raises
 
 
 CHANCES = {
@@ -67,6 +69,7 @@ CHANCES = {
     Fault.BURST: (0.02, 0.2),
     Fault.DISK_FULL: (0.0005, 0.02),
     Fault.DISK_SLOW: (0.001, 0.05),
+    Fault.FAIL_DRAFT: (0.001, 0.05),
 }
 """The least and the greatest chance of each at every point where it may come."""
 

@@ -23,7 +23,7 @@ from typing import Any
 from tests.simulation.clock import SimulatedLoop
 from tests.simulation.faults import Chance, Fault
 from tests.simulation.invariants import Watch
-from tests.simulation.model import CRASHES, RAISES, SimulatedModel
+from tests.simulation.model import CRASHES, RAISES, SimulatedDraft, SimulatedModel
 from tests.simulation.scheduling import WatchedWorker
 
 from quintet.backends.native.core.loader import Loaded
@@ -47,6 +47,7 @@ class Machine:
         links: how long messages are on their way.
         step_s, token_s: seconds that a step takes, and each of its tokens.
         fragile: even the first start may go wrong, after which there is never an engine.
+        drafted: there is a draft model.
         window: see ``SimulatedModel``.
     """
 
@@ -57,6 +58,7 @@ class Machine:
     step_s: float
     token_s: float
     fragile: bool
+    drafted: bool
     window: int
 
     @property
@@ -245,8 +247,9 @@ class Process:
                 self._stumble(Fault.CRASH_LOAD, Fault.HANG_LOAD)
             progress(share)
         assert self._table is not None
+        draft = SimulatedDraft(self._compute_draft) if self._machine.drafted else None
         self._model = SimulatedModel(self._compute, self._machine.window)
-        return Loaded(self._model, self._table, "simulated", "fp_simulated")
+        return Loaded(self._model, self._table, "simulated", "fp_simulated", draft=draft)
 
     def _compute(self, batch: Batch) -> None:
         """Time passes with each step, and it may go wrong."""
@@ -269,6 +272,15 @@ class Process:
             machine.watch.step_raised(not poisoned)
             machine.watch.excuse(2 * seconds)  # it is run again, in two parts
             raise RuntimeError("simulated")
+
+    def _compute_draft(self, batch: Batch) -> None:
+        """A tenth of the time, and what goes wrong costs nobody an answer but for a crash."""
+        machine = self._machine
+        self._spent += (machine.step_s + machine.token_s * len(batch.tokens)) / 10
+        if machine.may_fail:
+            self._stumble(Fault.CRASH_STEP, Fault.HANG_STEP)
+            if machine.chance.happens(Fault.FAIL_DRAFT):
+                raise RuntimeError("simulated")
 
     def _stumble(self, crash: Fault, hang: Fault) -> None:
         if self._machine.chance.happens(crash):

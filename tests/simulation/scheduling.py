@@ -95,6 +95,11 @@ class WatchedWorker(Worker):
             self._scheduler.check()
         except BrokenInvariantError as error:
             raise Violation(f"pages: {error}") from error
+        if self._drafting is not None:
+            try:
+                self._drafting.check()
+            except BrokenInvariantError as error:
+                raise Violation(f"pages: the draft model's: {error}") from error
         _require(len(self._tables._free) + self._scheduler.running == self._slots, "pages: a slot is lost, or held twice")
         if not self._scheduler.live:
             _require(not self._pool.state.used, "pages: some are held, and nobody is there")

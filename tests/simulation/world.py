@@ -17,7 +17,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -69,6 +69,7 @@ class Setting:
     drained: int
     fragile: bool
     served: bool
+    drafted: bool
     window: int
 
     @classmethod
@@ -88,6 +89,10 @@ class Setting:
         step_s = 10 ** random.uniform(-3, -1)
         clients = random.choice([2, 8, 16, 24, 32])
         think_s = step_s * random.choice([0.3, 3, 30])
+        rest = random.choice([0, 0, 20]), random.random() < 0.02, random.random() < 0.25
+        drafted = config.speculation and random.random() < 0.5
+        if drafted:
+            config = replace(config, kv_bytes=2 * config.kv_bytes)  # as many pages for the draft model
         return cls(
             config,
             tenants,
@@ -95,9 +100,8 @@ class Setting:
             think_s,
             step_s,
             step_s / 50,
-            random.choice([0, 0, 20]),
-            random.random() < 0.02,
-            random.random() < 0.25,
+            *rest,
+            drafted,
             other.choice([0, 0, 0, 0, 5, 16, 40, 100]),
         )
 
@@ -157,7 +161,7 @@ class World:
         """
         setting = self.setting
         links, times = self.chance.stream("links"), (setting.step_s, setting.token_s)
-        machine = Machine(self._loop, self.chance, self.watch, links, *times, setting.fragile, setting.window)
+        machine = Machine(self._loop, self.chance, self.watch, links, *times, setting.fragile, setting.drafted, setting.window)
         with _simulated(machine), simulated(self._loop, self.chance, self.watch) if setting.served else nullcontext() as file:
             try:
                 self._loop.run(self._main(file))
@@ -226,7 +230,7 @@ class World:
 def _simulated(machine: Machine) -> Iterator[None]:
     """The simulated parts stand in the places of the real ones."""
     places: list[tuple[Any, str, Any]] = [
-        (process_module, "spawn", lambda module, level: module),
+        (process_module, "spawn", lambda module, level, form: module),
         (process_module, "Connection", functools.partial(SimulatedConnection, machine)),
         (engine_module, "Stream", functools.partial(WatchedStream, machine.watch)),
         (queues_module, "WaitingQueue", WatchedQueue),

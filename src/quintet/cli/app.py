@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import click
 
-from quintet import __version__
+from quintet import __version__, logs
 from quintet.cli import batch, clients, configuration, vllm
 from quintet.cli.keys import keys
+from quintet.cli.telling import TellOptions
 from quintet.config import LOG_LEVELS, MAX_LOGPROBS, EngineName, Quantize, ServerConfig
 
 if TYPE_CHECKING:
@@ -63,12 +64,12 @@ _draft = _option(
 )
 
 
-def _ahead(log_level: str, *, first: bool) -> Ahead:
+def _ahead(told: TellOptions, *, first: bool) -> Ahead:
     """Where engines' processes come from. The ``first`` starts before all else: it imports while this one does."""
     from quintet.backends.native.front.spawn import Ahead
 
-    known = log_level.lower() in LOG_LEVELS
-    return click.get_current_context().with_resource(Ahead(log_level.upper(), first=first and known))
+    known = told.level in LOG_LEVELS
+    return click.get_current_context().with_resource(Ahead(told.level.upper(), first=first and known, form=told.form))
 
 
 def _require_defaults(*given: object) -> None:
@@ -167,7 +168,9 @@ app.command_class = configuration.Command
 @_draft
 @_option("--think-tags", metavar="START,END", help="What the model writes around its thinking; by default what its file tells.")
 @_option("--spm-infill", is_flag=True, help="Fill in the middle with the suffix before the prefix, which some models prefer.")
+@_option("--otlp-endpoint", metavar="URL", default="", show_default=False, help="Send spans and metrics to this OpenTelemetry collector.")
 @_option("--log-level", default="info", help="error, warning, info or debug.")
+@_option("--log-format", type=click.Choice(logs.FORMS), help="Form of the log's lines; by default text on a terminal, else JSON.")
 @vllm.options
 @configuration.option
 def serve(
@@ -200,7 +203,6 @@ def serve(
     draft: tuple[str, ...],
     think_tags: str | None,
     spm_infill: bool,
-    log_level: str,
     engine: EngineName,
     **server: Any,
 ) -> int:
@@ -208,7 +210,8 @@ def serve(
 
     MODEL is smollm2 (default), a path to a .gguf file or a Hugging Face folder, or hf:user/repo[:QUANT or file]; NAME=MODEL names it.
     """
-    ahead = _ahead(log_level, first=not (toy or lazy or engine == "vllm"))
+    told = TellOptions(**{field.name: server.pop(field.name) for field in dataclasses.fields(TellOptions)})
+    ahead = _ahead(told, first=not (toy or lazy or engine == "vllm"))
     from quintet.cli import engines, fleet, net, serve, usage
 
     if toy:
@@ -225,7 +228,7 @@ def serve(
     rows = usage.ledger_config(server.pop("ledger"), server.pop("ledger_full"), server.pop("ledger_keep"))
     # An option that is neither one of these nor named above is the server's setting of that name.
     config = ServerConfig(api_keys=api_key, admin_key=admin_key or "", max_body_bytes=body, batches=batch.config(server), **server)
-    return serve.serve(serve.ServeOptions(served, config, listen, no_api_key, log_level.lower(), drain_timeout, watchdog, rows), ahead)
+    return serve.serve(serve.ServeOptions(served, config, listen, no_api_key, told, drain_timeout, watchdog, rows), ahead)
 
 
 @app.command()
@@ -367,6 +370,6 @@ def check(url: str, *, page: str, key: str | None, model: str, only: tuple[str, 
 
 batch.connect(_context, _threads, _kv_cache, _quantize, _mmproj, _pack_cache, _pack_size, _offline, configuration.option)
 configuration.connect(serve, run, pull, show, usage, *keys.commands.values(), *batch.batch.commands.values())
-for _command in (keys, batch.batch, clients.top, clients.bench):
+for _command in (keys, batch.batch, clients.top, clients.bench, clients.evaluate):
     app.add_command(_command)
 app.add_command(configuration.command(serve))

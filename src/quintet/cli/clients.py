@@ -83,3 +83,39 @@ def bench(
     spans = bench.parse_span(prompt_tokens, "--prompt-tokens"), bench.parse_span(max_tokens, "--max-tokens")
     load = bench.LoadOptions(*amount, *spans, same_prefix, stream, bench.parse_extra(extra), seed, warm_up)
     return bench.bench(bench.BenchOptions(url, page, key, model, timeout, as_json, svg), load)
+
+
+@click.command("eval")
+@click.argument("model")
+@click.argument("tasks", metavar="TASK...", nargs=-1, required=True)
+@click.option("--url", default="", metavar="URL", help="Ask this server, where MODEL is a name, in place of one that is started.")
+@_key
+@click.option("--tokenizer", default="", metavar="NAME", help="A Hugging Face tokenizer, where the server has no /tokenize.")
+@click.option("--concurrent", type=click.IntRange(1), default=8, show_default=True, help="Requests at once.")
+@click.option("--limit", type=click.FloatRange(0, min_open=True), help="So many questions of each task, or, below 1, that share.")
+@click.option("--num-fewshot", type=click.IntRange(0), help="Examples before each question; by default as the task has it.")
+@click.option("--include-path", type=click.Path(path_type=Path), metavar="DIR", help="A folder of tasks of your own.")
+@click.option("--output", "-o", type=click.Path(path_type=Path), metavar="FILE", help="Write lm-eval's results there, as JSON.")
+@click.option("--offline", is_flag=True, help="Fetch no model.")
+def evaluate(
+    model: str,
+    tasks: tuple[str, ...],
+    *,
+    url: str,
+    key: str,
+    tokenizer: str,
+    concurrent: int,
+    limit: float | None,
+    num_fewshot: int | None,
+    include_path: Path | None,
+    output: Path | None,
+    offline: bool,
+) -> int:
+    """Evaluate a model with lm-eval, on a server that is started for it.
+
+    MODEL is a reference, as for quintet serve; TASK is one of lm-eval's (lm_eval ls tasks).
+    """
+    from quintet.cli import evaluate
+
+    how = concurrent, limit, num_fewshot, include_path, output, offline
+    return evaluate.evaluate(evaluate.EvalOptions(model, tasks, url, key, tokenizer, *how))

@@ -294,6 +294,7 @@ def find_draft(model: StoredModel, reference: str, report: Report, *, offline: b
 
     Raises:
         ModelError: it cannot be had or read, or has other tokens.
+        OptionError: it has no weights.
     """
     if reference == TOY:
         raise OptionError("--draft: the toy model drafts for nobody.")

@@ -14,10 +14,11 @@ from quintet import __version__, machine
 from quintet.backends.native.front.spawn import Ahead
 from quintet.batches.folder import Folder, in_use
 from quintet.children import keep_private
-from quintet.cli import engines, net
+from quintet.cli import engines, exporting, net
 from quintet.cli import fleet as fleets
 from quintet.cli.console import ConsoleReport, OptionError
 from quintet.cli.heart import WATCHDOG_S
+from quintet.cli.telling import TellOptions
 from quintet.config import LOG_LEVELS, BatchConfig, LedgerConfig, ServerConfig
 from quintet.engines.entry import Model
 from quintet.errors import shorten
@@ -45,7 +46,7 @@ class ServeOptions:
     config: ServerConfig
     listen: net.ListenOptions
     no_api_key: bool
-    log_level: str
+    told: TellOptions
     drain_timeout: float = DRAIN_S
     watchdog: float = WATCHDOG_S
     ledger: LedgerConfig | None = None
@@ -61,8 +62,8 @@ def serve(options: ServeOptions, ahead: Ahead) -> int:
         QuintetError: it cannot start, in one clear line.
     """
     config = options.config
-    if options.log_level not in LOG_LEVELS:
-        raise OptionError(f"--log-level must be one of {', '.join(LOG_LEVELS)}, got {options.log_level!r}.")
+    if options.told.level not in LOG_LEVELS:
+        raise OptionError(f"--log-level must be one of {', '.join(LOG_LEVELS)}, got {options.told.level!r}.")
     if config.dialect != ServerConfig().dialect:
         _check_dialect(config.dialect)
     if "" in options.fleet.names:
@@ -87,7 +88,8 @@ def serve(options: ServeOptions, ahead: Ahead) -> int:
         fleet = fleet.begin(ahead)
         from quintet.cli import serving
 
-        serving.log_to_stderr(options.log_level)
+        serving.log_to_stderr(options.told.level, options.told.form)
+        exports = exporting.check(options.told.otlp_endpoint, os.environ)
         config = replace(
             config,
             allowed_hosts=net.answered_hosts(given.listeners, options.listen.allowed_host, keyless=keys is None),
@@ -98,7 +100,9 @@ def serve(options: ServeOptions, ahead: Ahead) -> int:
         public = next(one for one in given.listeners if one.name == PUBLIC)
         where = url(public.sock, "http" if tls is None else "https")
         said = banner(fleet, where, access(given.listeners, keys), whole=os.isatty(1), path=public.path)
-        server = serving.Serving(fleet, config, auth, given, tls, most, said, options.drain_timeout, options.watchdog, options.ledger)
+        otlp = options.told.otlp_endpoint if exports else None
+        rest = options.drain_timeout, options.watchdog, options.ledger, otlp
+        server = serving.Serving(fleet, config, auth, given, tls, most, said, *rest)
         return server.run()
     finally:
         for one in given.listeners:

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import sys
 from dataclasses import dataclass
 
 import uvloop
 
+from quintet import logs
+from quintet.cli import exporting
 from quintet.cli.fleet import Fleet
 from quintet.cli.life import Life
 from quintet.config import LedgerConfig, ServerConfig
@@ -20,20 +23,15 @@ from quintet.ledger.ledger import Ledger
 from quintet.listen.server import Server
 from quintet.listen.sockets import Inherited
 from quintet.listen.tls import Tls
-from quintet.logs import FORMAT, Lines, LinesHandler
 from quintet.server.app import create_app
 from quintet.server.auth import Auth
-from quintet.server.telemetry import ACCESS
 
 _SWITCH_S = 0.001  # so soon the event loop gets the interpreter back from a thread that computes; five times as soon as by default
 
 
-def log_to_stderr(level: str) -> None:
+def log_to_stderr(level: str, form: str) -> None:
     """What is logged from here on."""
-    lines = Lines(2)
-    logging.basicConfig(level=level.upper(), handlers=[LinesHandler(lines, FORMAT)])
-    ACCESS.addHandler(LinesHandler(lines))  # its lines are whole as they are
-    ACCESS.propagate = False
+    logs.set_up(level.upper(), form)
     # Said of an answer that was broken off on purpose; why is in a line of ours.
     logging.getLogger("uvicorn.error").addFilter(lambda record: "without completing response" not in record.msg)
     if level == "info":
@@ -46,6 +44,7 @@ class Serving:
     Args:
         most: connections at once.
         ledger: how to keep one; ``None`` = none is kept.
+        otlp: base URL of an OpenTelemetry collector, or empty where the standard variables name it; ``None`` = nothing is sent to any.
         given, tls, banner, drain, watchdog: see ``Life``.
     """
 
@@ -59,13 +58,16 @@ class Serving:
     drain: float
     watchdog: float
     ledger: LedgerConfig | None
+    otlp: str | None = None
 
     def run(self) -> int:
         """Serve until told to stop; the exit code."""
+        tracing = None if self.otlp is None else exporting.tracing(self.otlp, os.environ)
         with contextlib.closing(Ledger(self.ledger)) if self.ledger else contextlib.nullcontext() as ledger:
 
             def server(models: Registry) -> Server:
-                return Server(create_app(models, self.config, ledger=ledger, auth=self.auth), self.given.listeners, self.most, self.tls)
+                app = create_app(models, self.config, ledger=ledger, auth=self.auth, tracing=tracing)
+                return Server(app, self.given.listeners, self.most, self.tls)
 
             sys.setswitchinterval(_SWITCH_S)
             return uvloop.run(Life(self.fleet, server, self.given, self.tls, self.banner, self.drain, self.watchdog).run())

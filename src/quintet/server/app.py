@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,6 +18,7 @@ from quintet.engines.registry import Registry
 from quintet.errors import BodyTooLarge, NotFound, Overloaded, QuintetError, SlowBody
 from quintet.keys.limits import Limiter, nothing_spent
 from quintet.ledger.ledger import Ledger
+from quintet.logs import REQUEST
 from quintet.server import pages, static
 from quintet.server.accounts import Accounts
 from quintet.server.admin import Admin
@@ -41,11 +43,15 @@ from quintet.server.refusals import reason
 from quintet.server.routing import HEADER, Router, named
 from quintet.server.telemetry import log_access
 from quintet.server.tokens import Tokens
+from quintet.server.tracing import TRACED, Tracing
 
 _log = logging.getLogger(__name__)
 
 KEEP_ALIVE = 15.0
 """Seconds of silence in an answer before something is sent; some SDKs give up after 60."""
+
+FLUSH_S = 1.0
+"""Most time at the end for spans that were not sent yet; a server that is told to end at once has little more."""
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"})
 
@@ -58,8 +64,9 @@ def create_app(
     keep_alive: float = KEEP_ALIVE,
     ledger: Ledger | None = None,
     auth: Auth | None = None,
+    tracing: Tracing | None = None,
 ) -> ASGIApp:
-    """The application that serves ``models``; it closes them when the server shuts down.
+    """The application that serves ``models``; it closes them, and ``tracing``, when the server shuts down.
 
     Run it with uvicorn's ``server_header=False``. The clock of ``ledger`` and ``auth``, if they are given, must be the source's.
 
@@ -68,18 +75,26 @@ def create_app(
         ProxyError: a trusted proxy is no network.
     """
     source = source or Source()
-    return App(models, config, source, keep_alive, ledger, auth or Auth.of(config, source.clock, source.now))
+    return App(models, config, source, keep_alive, ledger, auth or Auth.of(config, source.clock, source.now), tracing)
 
 
 class App:
     """See ``create_app``."""
 
     def __init__(
-        self, registry: Registry, config: ServerConfig, source: Source, keep_alive: float, ledger: Ledger | None, auth: Auth
+        self,
+        registry: Registry,
+        config: ServerConfig,
+        source: Source,
+        keep_alive: float,
+        ledger: Ledger | None,
+        auth: Auth,
+        tracing: Tracing | None,
     ) -> None:
         self._registry = registry
         self._source = source
         self._auth = auth
+        self._tracing = tracing
         self._proxies = Proxies(config.trusted_proxy)
         moderating = [name for name, entry in registry.entries.items() if entry.model.moderation is not None]
         self._telemetry = Telemetry(registry.entries, source.clock, ledger, moderating, registry.guides.checked)
@@ -96,7 +111,6 @@ class App:
 
         self._kept = Kept(config.batches, Lines(for_nobody, self._auth, source), config.max_body_bytes, source.now)
         once = Once(config.max_body_bytes, source.clock, gate)
-        fim = CompletionApi("Mistral", FimCompletion())
         tokens, llama = Tokens(models, config.max_body_bytes, executor), Properties(models)
         admins = Admin(registry, models, self._auth, config)
         self._hosts, self._cors = Hosts(config.allowed_hosts), Cors(config.cors_origins)
@@ -107,10 +121,7 @@ class App:
         inside = {"/metrics": probes.metrics, "/health/models": probes.models, "/load": probes.load}
         warming = frozenset(name for name, provider in PROVIDERS.items() if provider.warming)
         resources = {
-            "/completions": Route("/completions", {"POST": once.of(completions)}),
-            "/infill": Route("/infill", {"POST": once.of(Other.llama(completions, Infill()))}),
-            "/completion": Route("/completion", {"POST": once.of(Other.llama(completions, Completion()))}),
-            "/fim/completions": Route("/fim/completions", {"POST": once.of(Other(completions, fim, fim_error))}),
+            **_completing(completions, once),
             "/props": Route("/props", {"GET": llama.props}),
             "/slots": Route("/slots", {"GET": llama.slots}),
             **batch_routes(self._kept, source, config, once),
@@ -140,6 +151,7 @@ class App:
             await send({"type": "websocket.close", "code": 1000})  # before accept: a plain 403
 
     async def _http(self, request: Request) -> None:
+        REQUEST.set(request.request_id)
         arrived = self._source.clock()
         match = self._routers[request.listener].match(request)
         call = Call(request, match.provider, match.route, match.tail, arrived)
@@ -203,6 +215,8 @@ class App:
             self._telemetry.refused(str(call.facts["refused"]))
         if request.left or not request.started:
             self._telemetry.left("in_answer" if request.started else "before_answer")
+        if self._tracing is not None and method == "POST" and handler in TRACED:
+            self._tracing.ended(call, status, seconds)
         log_access(
             time=datetime.fromtimestamp(self._source.now(), UTC).isoformat(timespec="milliseconds"),
             method=method,
@@ -223,7 +237,8 @@ class App:
                 await send({"type": "lifespan.startup.complete"})
             else:
                 await self._kept.end()
-                await self._registry.close()
+                flush = [asyncio.to_thread(self._tracing.close, FLUSH_S)] if self._tracing is not None else []
+                await asyncio.gather(self._registry.close(), *flush)
                 await send({"type": "lifespan.shutdown.complete"})
                 return
 
@@ -233,6 +248,18 @@ async def _handle(call: Call) -> None:
     if route is None or not (route.dialects is None or call.provider.name in route.dialects):
         raise NotFound("There is nothing at this path; completions are at POST /v1/completions.")
     await route.endpoint(call.http.method)(call)
+
+
+def _completing(completions: Completions, once: Once) -> dict[str, Route]:
+    """The routes of completions, in the dialects' shape and in others'."""
+    endpoints: dict[str, Endpoint] = {
+        "/completions": completions,
+        "/infill": Other.llama(completions, Infill()),
+        "/completion": Other.llama(completions, Completion()),
+        "/fim/completions": Other(completions, CompletionApi("Mistral", FimCompletion()), fim_error),
+    }
+    assert endpoints.keys() == TRACED
+    return {path: Route(path, {"POST": once.of(endpoint)}) for path, endpoint in endpoints.items()}
 
 
 def _router(plain: Mapping[str, Endpoint], resources: Mapping[str, Route], config: ServerConfig) -> Router:

@@ -9,6 +9,7 @@ from quintet.dialects.catalog import Provider
 from quintet.errors import MethodNotAllowed
 from quintet.server.auth import ANYBODY, Caller
 from quintet.server.http import Request
+from quintet.server.telemetry import Observer
 
 Fact = str | float | None
 
@@ -24,6 +25,7 @@ class Call:
         arrived: seconds on the telemetry's clock.
         caller: who asks.
         facts: what the endpoint adds to the access log.
+        observers: those of the completions that were begun for it.
     """
 
     http: Request
@@ -33,6 +35,7 @@ class Call:
     arrived: float
     caller: Caller = ANYBODY
     facts: dict[str, Fact] = field(default_factory=dict)
+    observers: list[Observer] = field(default_factory=list)
 
 
 Endpoint = Callable[[Call], Awaitable[None]]

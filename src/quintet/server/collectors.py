@@ -131,6 +131,8 @@ _COUNTS: tuple[tuple[str, str, Callable[[Health], float]], ...] = (
     ("vllm:spec_decode_num_drafts", "Times that tokens were drafted for a sequence.", lambda h: h.counts.drafts),
     ("vllm:spec_decode_num_draft_tokens", "Tokens drafted.", lambda h: h.counts.drafted),
     ("vllm:spec_decode_num_accepted_tokens", "Drafted tokens that were drawn too.", lambda h: h.counts.accepted),
+    ("quintet:draft_model_tokens", "Of the drafted tokens, the draft model's.", lambda h: h.counts.drafted_by_model),
+    ("quintet:draft_model_accepted_tokens", "Of these, those that were drawn too.", lambda h: h.counts.accepted_by_model),
 )
 
 

@@ -182,6 +182,7 @@ class Completions:
         async with self._accounts.row(call, served.entry.name, request, identity, job) as account:
             job.require_room()  # others may have come while the row was written; nothing can between this and ``start``
             observer = Observer(self._telemetry.of(served.entry.name), request, call.arrived)
+            call.observers.append(observer)
             try:
                 async with Guard(call.http.receive, job, deadline) as guard:
                     account.begin(observer, guard)

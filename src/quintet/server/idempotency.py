@@ -182,7 +182,7 @@ class Recording:
     async def make(self, call: Call, endpoint: Endpoint) -> None:
         """Have the request answered, into this recording."""
         try:
-            await endpoint(Call(self.http, call.provider, call.route, call.tail, call.arrived, call.caller, call.facts))
+            await endpoint(Call(self.http, call.provider, call.route, call.tail, call.arrived, call.caller, call.facts, call.observers))
         except Exception as error:
             self._failure = error
         finally:

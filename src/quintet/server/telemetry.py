@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Sequence
 
@@ -11,7 +10,7 @@ from quintet.request import CompletionRequest
 from quintet.server.metrics import ModelMetrics
 
 ACCESS = logging.getLogger("quintet.access")
-"""One JSON object per request, at INFO. Never a prompt, a text, a key, a path or anything else that a client may write freely."""
+"""One line per request, at INFO. Never a prompt, a text, a key, a path or anything else that a client may write freely."""
 
 # vLLM counts end-of-sequence tokens and stop strings as one.
 _REASON = {
@@ -34,11 +33,14 @@ class Observer:
     def __init__(self, metrics: ModelMetrics, request: CompletionRequest, arrived: float) -> None:
         self._metrics = metrics
         self._arrived = arrived
+        self.request = request
         self._last = 0.0  # when text last came; 0 = not yet
         self.first_s: float | None = None
         self.usage = Usage(0, 0)
         self.timing: Timing | None = None
-        self.reason = ""
+        self.per_token_s: float | None = None
+        self.reasons: list[str] = []
+        """Why choices ended, in that order."""
         metrics.n.observe(request.n)
         if request.max_tokens is not None:
             metrics.max_tokens.observe(min(request.max_tokens, 2**63))  # it may have thousands of digits, which no float can hold
@@ -88,7 +90,13 @@ class Observer:
         metrics.generation.observe(usage.completion_tokens)
         metrics.longest.observe(longest)
         if self.timing is not None and longest > 1:
-            metrics.per_token.observe(self.timing.completion / (longest - 1))
+            self.per_token_s = self.timing.completion / (longest - 1)
+            metrics.per_token.observe(self.per_token_s)
+
+    @property
+    def reason(self) -> str:
+        """Why the first choice ended; empty while none has."""
+        return self.reasons[0] if self.reasons else ""
 
     def facts(self) -> dict[str, str | float | None]:
         """For the access log."""
@@ -97,11 +105,10 @@ class Observer:
         return {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens, "finish": self.reason, "ttft_ms": first}
 
     def _reason(self, reason: str) -> None:
-        self.reason = self.reason or reason
+        self.reasons.append(reason)
         self._metrics.done(reason)
 
 
 def log_access(**facts: str | float | None) -> None:
-    """Write the line of a request, without the facts that are not known."""
-    if ACCESS.isEnabledFor(logging.INFO):
-        ACCESS.info(json.dumps({name: fact for name, fact in facts.items() if fact not in (None, "")}, separators=(",", ":")))
+    """Write the line of a request."""
+    ACCESS.info("", extra={"facts": facts})

@@ -15,18 +15,19 @@ class Costs:
     """Seconds of steps, and what time it is.
 
     Args:
-        target, draft: seconds of a step of one row.
-        row: of each row more, as a share of that.
+        target: seconds of a step of one row.
+        draft: of the draft model's, as a share of that.
+        row: of each row more, likewise.
     """
 
-    target: float = 1.0
+    target: float = 0.04
     draft: float = 0.1
     row: float = 0.02
     now: float = 0.0
 
-    def spend(self, seconds: float, rows: int) -> None:
-        """A step was computed."""
-        self.now += seconds * (1 + self.row * (rows - 1))
+    def spend(self, rows: int, share: float = 1.0) -> None:
+        """A step was computed, of the target or of what takes such a share of it."""
+        self.now += self.target * share * (1 + self.row * (rows - 1))
 
 
 class DraftRunner(ToyRunner):
@@ -40,7 +41,7 @@ class DraftRunner(ToyRunner):
 
     def __init__(self, right: float, costs: Costs, vocab: int = 257) -> None:
         super().__init__()
-        self._right, self._costs, self._vocab = right, costs, vocab
+        self.right, self._costs, self._vocab = right, costs, vocab
         self.breaks = False
         self.computed = 0  # tokens
 
@@ -52,16 +53,16 @@ class DraftRunner(ToyRunner):
         """As the toy, in its own time."""
         if self.breaks:
             raise RuntimeError("it was told to")
-        self._costs.spend(self._costs.draft, len(batch.tokens))
+        self._costs.spend(len(batch.tokens), self._costs.draft)
         self.computed += len(batch.tokens)
         return super().forward(batch)
 
     def logits(self, rows: U8) -> F32:
-        """The toy's, or at some positions another text's."""
+        """The toy's, or at some positions another text's, of which it is less sure."""
         logits = super().logits(rows)
         hashes = np.ascontiguousarray(rows[:, :8]).view("<u8")[:, 0]
-        wrong = (hashes >> np.uint64(7)) % np.uint64(1000) >= np.uint64(round(1000 * self._right))
-        logits[wrong] = np.roll(logits[wrong], 1, axis=1)
+        wrong = (hashes >> np.uint64(7)) % np.uint64(1000) >= np.uint64(round(1000 * self.right))
+        logits[wrong] = np.roll(logits[wrong], 1, axis=1) / np.float32(4)
         if self._vocab <= logits.shape[1]:
             return np.ascontiguousarray(logits[:, : self._vocab])
         return np.pad(logits, ((0, 0), (0, self._vocab - logits.shape[1])), constant_values=np.float32(50.0))

@@ -157,7 +157,7 @@ class Simulation:
         self.stepper.copy(plan.copies)
         results = self.stepper.run(plan)
         begin = self.costs.now
-        self.costs.spend(self.costs.target, plan.tokens)
+        self.costs.spend(plan.tokens)
         for request, index in aborts_between:
             self.abort(request, index)
         self._take(self.scheduler.apply(plan, results))

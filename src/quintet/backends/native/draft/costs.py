@@ -4,15 +4,14 @@ A step of few rows costs little more than one of a single row, as the weights ar
 and machine, and decides how far to draft. So it is measured, in classes of rows, each with the average of what was lately seen::
 
     rows      1 | 2 | 3 | 4 | 5-6 | 7-8 | 9-12 | 13-16 | ...
-    seconds   .044      .051  .058          .074               between them straight lines, beyond them as FIXED_ROWS tells
+    seconds   .044      .051  .058          .074               between them straight lines, beyond them as FREE_ROWS tells
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 
-FIXED_ROWS = 3
-"""What a step costs before its first row, in rows, as long as nothing else is known; see ``drafter.FREE_ROWS``."""
+from quintet.backends.native.draft.drafter import FREE_ROWS
 
 RATE = 0.2
 """What the last step counts against all before it, once there are some."""
@@ -59,7 +58,7 @@ class Costs:
             (low, before, _), (high, after, _) = points[place - 1], points[place]
             return before + (after - before) * (rows - low) / (high - low)
         known, seconds, _ = points[min(place, len(points) - 1)]
-        slope = seconds / (known + FIXED_ROWS)
+        slope = seconds / (known + FREE_ROWS)
         if place and len(points) > 1:  # beyond the last: as from the one before it
             low, before, _ = points[-2]
             slope = max(0.0, (seconds - before) / (known - low))

@@ -106,7 +106,7 @@ class Policy:
         """
         worth, cost = self.worth(sequences), self.drafting.of(sequences) / sequences + self.row_s(sequences)
         saved, best, right = 0.0, -cost, 1.0
-        for _ in range(min(most, DEPTH)):
+        for _ in range(most):
             right *= share
             saved += right * worth - cost
             best = max(best, saved)

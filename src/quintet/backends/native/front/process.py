@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from quintet import logs
 from quintet.backends.native.front.connection import Connection
 from quintet.backends.native.front.link import Link
 from quintet.backends.native.front.spawn import MODULE, VLLM_MODULE, Ahead, Child, spawn
@@ -80,7 +81,7 @@ class ProcessLink(Link):
         self._begun = None
         try:
             level = logging.getLevelName(logging.getLogger().getEffectiveLevel())
-            self._child = child = Connection(begun or spawn(self._module, level), self._take, self._lost)
+            self._child = child = Connection(begun or spawn(self._module, level, logs.form_in_use()), self._take, self._lost)
         except (OSError, MemoryError) as error:  # no process, no memory, no descriptor to be had now
             why = getattr(error, "strerror", None) or "out of memory"
             loop.call_soon(receive, Died(f"the engine's process cannot be started: {why}.", started=False))

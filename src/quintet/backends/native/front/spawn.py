@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from quintet import children
+from quintet import children, logs
 
 MODULE = ("-P", "-m", "quintet.backends.native.worker.child")
 """What Python runs; ``-P``: nothing in the current folder can stand in for a module."""
@@ -35,12 +35,13 @@ class Child(NamedTuple):
         self.process.wait()
 
 
-def spawn(module: Sequence[str], level: str) -> Child:
+def spawn(module: Sequence[str], level: str, form: str) -> Child:
     """A fresh interpreter, and no fork of this one: threads, locks and memory stay behind.
 
     Args:
         module: what Python runs in the child.
         level: name of the level at which it logs.
+        form: of the log, see ``logs``.
 
     Raises:
         OSError: no process, no memory or no descriptor to be had now.
@@ -48,7 +49,7 @@ def spawn(module: Sequence[str], level: str) -> Child:
     with contextlib.ExitStack() as undo:
         ours, theirs = map(undo.enter_context, socket.socketpair())
         process = subprocess.Popen(
-            [sys.executable, *module, str(theirs.fileno()), str(os.getpid()), level],
+            [sys.executable, *module, str(theirs.fileno()), str(os.getpid()), level, form],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             pass_fds=(theirs.fileno(),),
@@ -65,16 +66,16 @@ class Ahead:
     asked for is ended.
 
     Args:
-        level: see ``spawn``.
+        level, form: see ``spawn``.
         first: start it now. Where it cannot be, that is said to whoever asks for one.
     """
 
-    def __init__(self, level: str, *, first: bool) -> None:
-        self._level = level
+    def __init__(self, level: str, *, first: bool, form: str = logs.TEXT) -> None:
+        self._log = level, form
         self._waits: Child | None = None
         if first:
             with contextlib.suppress(OSError):
-                self._waits = spawn(MODULE, level)
+                self._waits = spawn(MODULE, *self._log)
 
     def __enter__(self) -> Ahead:
         return self
@@ -90,6 +91,6 @@ class Ahead:
             OSError: see ``spawn``.
         """
         if self._waits is None or tuple(module) != MODULE:
-            return spawn(module, self._level)
+            return spawn(module, *self._log)
         child, self._waits = self._waits, None
         return child

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quintet.backends.native.core.loader import PAGE
-from quintet.backends.native.draft.policy import Policy
+from quintet.backends.native.draft.policy import DEPTH, Policy
 from quintet.backends.native.schedule.draft_pages import DraftPages
 from quintet.backends.native.schedule.sequence import Sequence
 
@@ -35,14 +35,15 @@ class DraftModel:
             found, right: tokens of a draft from elsewhere, and how many of them are expected to be right.
         """
         policy = self.policy
-        most = min(most, self._context - seq.length)
-        if most <= 0 or not policy.known or policy.account < 0 or not self._reads(seq):
+        most = min(most, DEPTH, self._context - seq.length)
+        if most <= 0 or not policy.known or policy.account < 0 or policy.due(sequences) or not self._reads(seq):
             return 0
         free = right * policy.worth(sequences) - found * policy.row_s(sequences)
         share = policy.share if seq.share is None else seq.share
         gain, unread = policy.gain(share, most, sequences), self.pages.unread(seq)
-        if gain > free and (unread <= PAGE or policy.reads(unread, gain - free, self._rounds(seq, share))):
-            return most
+        if gain > 0:
+            rounds = self._left(seq) * max(1 - share, 1 / (most + 1))  # of which each draws as many tokens as are right, and one more
+            return most if gain > free and (unread <= PAGE or policy.reads(unread, gain - free, rounds)) else 0
         return min(most, TRIED) if share and not found and policy.tries(unread, sequences) else 0
 
     def _reads(self, seq: Sequence) -> bool:
@@ -51,7 +52,7 @@ class DraftModel:
             return False
         return not self._narrow or self._vocab > max(max(seq.group.prompt), max(seq.generated))
 
-    def _rounds(self, seq: Sequence, share: float) -> float:
-        """Of which each draws 1 / (1 - share) tokens, if its draft is long enough."""
+    def _left(self, seq: Sequence) -> int:
+        """Tokens that are likely to come yet."""
         done = len(seq.generated)
-        return min(seq.max_tokens - done, max(LIKELY_LEFT, done)) * (1 - share)
+        return min(seq.max_tokens - done, max(LIKELY_LEFT, done))

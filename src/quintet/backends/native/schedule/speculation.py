@@ -74,7 +74,7 @@ class Speculation:
             most_rows: tokens that the step may compute.
             busy: somebody computes a prompt, or waits to: the step's time is theirs.
         """
-        if busy or not 0 < len(decoding) <= SEQUENCES or (self._model and self._model.policy.due(len(decoding))):
+        if busy or not 0 < len(decoding) <= SEQUENCES:
             return []
         share = min(ROWS, most_rows) // len(decoding) - 1
         drafts = [self._draft(seq, min(share, seq.max_tokens - len(seq.generated) - 1), len(decoding)) for seq in decoding]

@@ -34,10 +34,8 @@ from quintet.backends.native.schedule.plan import Plan, Segment
 from quintet.backends.native.schedule.sequence import Sequence
 from quintet.backends.native.schedule.speculation import SEQUENCES
 from quintet.backends.native.schedule.step_budget import STEP_S
+from quintet.backends.native.worker.masks import SLOW_S
 from quintet.guides.matcher import Matcher
-
-SLOW_S = 0.02
-"""Processor time of a mask after which nothing more is drafted for its sequence, as in ``masks``."""
 
 READS = (16, 32, 64, 128, 256)
 """Tokens of a piece that is read at once: as many as take ``STEP_S``, or the least."""
@@ -215,11 +213,11 @@ class Drafting:
         policy = self._model.policy
         reading = self._step
         while reading:
+            begin, rows = self._clock(), sum(len(one.next) for one in reading)
             logits = self._read(reading)
             ready = [one for one in reading if one.ready]
-            if not ready:
-                return
-            drawn = self._draw(ready, logits)
+            drawn = self._draw(ready, logits) if ready else []
+            policy.drafting.learn(rows, self._clock() - begin)
             ready = [one for one, more in zip(ready, drawn, strict=True) if more and len(one.draft) < one.segment.ask]
             shares = (policy.share if one.seq.share is None else one.seq.share for one in ready)
             reading = [one for one, share in zip(ready, shares, strict=True) if policy.goes_on(one.right, share, len(ready), sequences)]
@@ -237,17 +235,10 @@ class Drafting:
             tables=self._model.pages.gather([one.reading for one in reading]),
             rows=(np.cumsum(lengths, dtype=np.int32) - 1)[ready].astype(np.int32),
         )
-        logits = self._timed(batch)
+        hidden = self._runner.forward(batch)
         for one in reading:
             one.reading.computed += len(one.next)
-        return self._fitted(logits)
-
-    def _timed(self, batch: Batch) -> F32:
-        begin = self._clock()
-        hidden = self._runner.forward(batch)
-        logits = self._runner.logits(hidden) if len(hidden) else self._wide[:0]
-        self._model.policy.drafting.learn(len(batch.tokens), self._clock() - begin)
-        return logits
+        return self._fitted(self._runner.logits(hidden)) if len(hidden) else self._wide[:0]
 
     def _fitted(self, logits: F32) -> F32:
         """As wide as the target's: files pad vocabularies to different sizes."""

@@ -14,10 +14,10 @@ import sys
 import threading
 from collections.abc import Callable
 
+from quintet import logs
 from quintet.backends.native.wire import codec
 from quintet.backends.native.wire.messages import FromWorker, ToProcess
 from quintet.children import die_with, keep_private
-from quintet.logs import FORMAT, Lines, LinesHandler
 
 SEND_S = 60.0
 """A parent that reads nothing for so long hangs, and nobody else can want what is computed here."""
@@ -71,12 +71,12 @@ class Parent:
 
 
 def inherited() -> Parent:
-    """Of a process that was started with ``FD PARENT LEVEL``, after what such a process does first."""
+    """Of a process that was started with ``FD PARENT LEVEL FORM``, after what such a process does first."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # a terminal or a service manager may send them to all
         signal.signal(number, signal.SIG_IGN)
     die_with(int(sys.argv[2]))
     keep_private()
-    logging.basicConfig(level=sys.argv[3], handlers=[LinesHandler(Lines(2), FORMAT)])
+    logs.set_up(sys.argv[3], sys.argv[4])
     sock = socket.socket(fileno=int(sys.argv[1]))
     sock.settimeout(None)
     # The option and not ``settimeout``, which would hold for reading too.

@@ -1,0 +1,188 @@
+"""``quintet eval``: lm-eval's tasks on a model, by a server that is started for it, or on one that runs already."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from quintet.cli.asking import Server, first_model, parse_url
+from quintet.cli.console import OptionError
+from quintet.conformance.item import Call
+from quintet.errors import QuintetError, shorten
+
+HARNESS = "lm_eval"
+_LACKING = "quintet eval runs lm-eval, which is not here: pip install 'quintet[eval]', or have its command lm_eval on the path."
+# Settings of servers that are for others to reach; the one that is started here is for this command alone.
+_OTHERS = (
+    "API_KEY",
+    "API_KEY_FILE",
+    "KEYS",
+    "HOST",
+    "PORT",
+    "UDS",
+    "ADMIN_LISTEN",
+    "TLS_CERT",
+    "TLS_KEY",
+    "TRUSTED_PROXY",
+    "CONFIG",
+    "MODELS",
+)
+_END_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class EvalOptions:
+    """What to evaluate, and how.
+
+    Args:
+        model: a reference; with ``url``, the model's name there, or empty for the first.
+        url: of a server; empty = one is started.
+        tokenizer: a Hugging Face name, where the server has no routes for tokens; empty = the server's own.
+        limit, fewshot: lm-eval's; ``None`` = as the task has it.
+        include: a folder of tasks; ``None`` = none beside lm-eval's.
+        output: a file for the results as JSON.
+    """
+
+    model: str
+    tasks: tuple[str, ...]
+    url: str
+    key: str
+    tokenizer: str
+    concurrent: int
+    limit: float | None
+    fewshot: int | None
+    include: Path | None
+    output: Path | None
+    offline: bool
+
+
+class EvaluationError(QuintetError):
+    """lm-eval, or the server that was started for it, failed."""
+
+
+def evaluate(options: EvalOptions) -> int:
+    """Run the tasks; lm-eval prints its table. Its exit code.
+
+    Raises:
+        OptionError: lm-eval is not here, or an option is malformed.
+        UnusableServerError, EvaluationError: there is no server to ask, or no results.
+    """
+    command = harness()
+    if options.url:
+        return _run(command, options, options.url)
+    with served(options.model, offline=options.offline) as url:
+        return _run(command, options, url)
+
+
+def harness() -> list[str]:
+    """lm-eval's command.
+
+    Raises:
+        OptionError: there is none.
+    """
+    if importlib.util.find_spec(HARNESS) is not None:
+        return [sys.executable, "-m", HARNESS]
+    found = shutil.which(HARNESS)
+    if found is None:
+        raise OptionError(_LACKING)
+    return [found]
+
+
+@contextmanager
+def served(model: str, *, offline: bool) -> Iterator[str]:
+    """The URL of a server of the model, for as long as the block runs.
+
+    Raises:
+        EvaluationError: it did not come up; why, it has said itself.
+    """
+    others = {f"QUINTET_{name}" for name in _OTHERS}
+    environment = {name: value for name, value in os.environ.items() if name not in others}
+    words = ["serve", model, "--host", "127.0.0.1", "--port", "0", "--log-level", "error", *(["--offline"] if offline else [])]
+    with subprocess.Popen([sys.executable, "-m", "quintet", *words], stdout=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            assert process.stdout is not None
+            found = re.search(r"http://\S+/v1", process.stdout.readline())
+            if found is None:
+                raise EvaluationError("the server for the evaluation did not come up.")
+            yield found[0]
+        finally:
+            process.send_signal(signal.SIGINT)  # at once: nobody else waits for it
+            try:
+                process.wait(_END_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def _run(command: Sequence[str], options: EvalOptions, url: str) -> int:
+    base = parse_url(url)
+    server = Server(base, options.key, 60.0)
+    model = options.model if options.url and options.model else first_model(server)
+    with TemporaryDirectory() as folder:
+        words = [
+            *command,
+            "run",
+            *arguments(options, model, f"{base.geturl()}/completions", context(server, model)),
+            "--output_path",
+            folder,
+        ]
+        environment = os.environ | {"OPENAI_API_KEY": options.key or "none"}
+        with subprocess.Popen(words, env=environment) as process:
+            try:
+                code = process.wait()
+            except KeyboardInterrupt:  # it has heard it too
+                process.wait()
+                raise
+        if options.output is not None and not code:
+            _keep(Path(folder), options.output)
+    return code
+
+
+def arguments(options: EvalOptions, model: str, url: str, context: int | None) -> list[str]:
+    """Of lm-eval: its client of completions sends token ids, and asks for ``echo`` and ``logprobs`` where a task compares texts.
+
+    Raises:
+        OptionError: a name that lm-eval cannot be given.
+    """
+    about = {"model": model, "base_url": url, "num_concurrent": options.concurrent}
+    about |= {"tokenizer_backend": "huggingface", "tokenizer": options.tokenizer} if options.tokenizer else {"tokenizer_backend": "remote"}
+    about |= {} if context is None else {"max_length": context}
+    wrong = next((value for value in about.values() if set(str(value)) & set(",=")), None)
+    if wrong is not None:
+        raise OptionError(f"lm-eval takes no name with a comma or an equals sign, got {shorten(wrong)}.")
+    words = ["--model", "local-completions", "--model_args", ",".join(f"{name}={value}" for name, value in about.items())]
+    words += ["--tasks", ",".join(options.tasks)]
+    words += [] if options.limit is None else ["--limit", f"{options.limit:g}"]
+    words += [] if options.fewshot is None else ["--num_fewshot", str(options.fewshot)]
+    return words + ([] if options.include is None else ["--include_path", str(options.include)])
+
+
+def context(server: Server, model: str) -> int | None:
+    """The most tokens of a text, as the list of models tells; ``None`` = it does not, and lm-eval cuts at its own bound."""
+    reply = server.send(Call("GET", f"{server.base.path}/models"))
+    with suppress(ValueError, RecursionError, KeyError, TypeError):
+        found = json.loads(reply.body)
+        listed = found if isinstance(found, list) else found["data"]
+        return next((int(one["max_model_len"]) for one in listed if one.get("id") == model and one.get("max_model_len")), None)
+    return None
+
+
+def _keep(folder: Path, output: Path) -> None:
+    """lm-eval names its file by the time, in a folder that it names by the model."""
+    found = sorted(folder.rglob("results*.json"), key=lambda path: path.stat().st_mtime)
+    if not found:
+        raise EvaluationError("lm-eval has written no results.")
+    try:
+        shutil.copyfile(found[-1], output)
+    except OSError as error:
+        raise OptionError(f"--output: {output} cannot be written: {error.strerror}.") from None

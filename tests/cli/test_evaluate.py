@@ -1,0 +1,121 @@
+"""``quintet eval``: the server that it starts, what lm-eval is told, and what becomes of its results.
+
+A program stands in for lm-eval here, which asks what lm-eval asks; lm-eval itself is in ``tests/clients/eval_command.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.e2e.test_serve_command import PATIENCE_S, served
+from tests.support.command import command
+
+from quintet.cli.console import OptionError
+from quintet.cli.evaluate import EvalOptions, arguments
+
+HARNESS = """#!{python}
+import json, os, sys, urllib.request
+options = dict(zip(sys.argv[2::2], sys.argv[3::2]))
+about = dict(pair.split("=") for pair in options["--model_args"].split(","))
+body = {{"model": about["model"], "prompt": [84, 104, 101], "echo": True, "logprobs": 1, "max_tokens": 1, "temperature": 0}}
+headers = {{"content-type": "application/json", "authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}}
+request = urllib.request.Request(about["base_url"], json.dumps(body).encode(), headers)
+with urllib.request.urlopen(request) as reply:
+    answer = json.load(reply)
+where = about["base_url"].replace("completions", "tokenizer_info")
+tokenizer = json.load(urllib.request.urlopen(urllib.request.Request(where, headers=headers)))
+print("| the table |")
+folder = os.path.join(options["--output_path"], "a__model")
+os.makedirs(folder)
+with open(os.path.join(folder, "results_2026.json"), "w") as file:
+    json.dump({{"argv": sys.argv[1:], "about": about, "answer": answer, "eos": tokenizer["eos_token"]}}, file)
+sys.exit(int(os.environ.get("HARNESS_ENDS", "0")))
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    """A ``PATH`` with the stand-in."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "lm_eval").write_text(HARNESS.format(python=sys.executable))
+    (folder / "lm_eval").chmod(0o755)
+    return f"{folder}:{os.environ['PATH']}"
+
+
+def evaluate(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "quintet", "eval", *words]
+    return subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True, check=False, timeout=PATIENCE_S, start_new_session=True
+    )
+
+
+def results(file: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(file.read_text())
+    return found
+
+
+def test_a_server_is_started_asked_and_ended_and_the_results_are_kept(path: str, tmp_path: Path) -> None:
+    """The settings of a server for others are not this one's."""
+    out = tmp_path / "out.json"
+    words = "--limit", "5", "--num-fewshot", "2", "--include-path", str(tmp_path), "--concurrent", "3", "-o", str(out)
+    run = evaluate("toy", "one", "two", *words, PATH=path, QUINTET_API_KEY="sk-others", QUINTET_PORT="1")
+    assert (run.returncode, run.stderr) == (0, "")
+    assert run.stdout == "| the table |\n"
+    found = results(out)
+    about = found["about"]
+    url = about.pop("base_url")
+    assert url.startswith("http://127.0.0.1:")
+    assert about == {"model": "toy", "num_concurrent": "3", "tokenizer_backend": "remote", "max_length": "4096"}
+    assert found["argv"][:3] == ["run", "--model", "local-completions"]
+    told = dict(zip(found["argv"][1::2], found["argv"][2::2], strict=True))
+    assert (told["--tasks"], told["--limit"], told["--num_fewshot"], told["--include_path"]) == ("one,two", "5", "2", str(tmp_path))
+    logprobs = found["answer"]["choices"][0]["logprobs"]["token_logprobs"]
+    assert logprobs[0] is None and len(logprobs) == 4
+    assert "eos" in found, "the tokenizer was asked for too"
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", int(url.rpartition("/v1")[0].rpartition(":")[2])))
+
+
+def test_a_server_that_runs_is_asked_by_its_url_with_its_key(path: str, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    with served("--toy", "--api-key", "key-of-the-evaluation", "--alias", "mine=toy") as one:
+        words = "--url", f"{one.url}/v1", "--tokenizer", "gpt2", "-o", str(out)
+        run = evaluate("mine", "task", *words, PATH=path, QUINTET_CLIENT_KEY="key-of-the-evaluation")
+        assert (run.returncode, run.stderr) == (0, "")
+        about = results(out)["about"]
+        assert about["base_url"] == f"{one.url}/v1/completions"
+        assert (about["model"], about["tokenizer_backend"], about["tokenizer"]) == ("mine", "huggingface", "gpt2")
+        assert one.post({"prompt": "x", "max_tokens": 1}, Authorization="Bearer key-of-the-evaluation")[0] == 200, "it serves on"
+
+
+def test_the_exit_status_is_lm_evals_and_failed_results_are_not_kept(path: str, tmp_path: Path) -> None:
+    run = evaluate("toy", "task", "-o", str(tmp_path / "out.json"), PATH=path, HARNESS_ENDS="3")
+    assert run.returncode == 3
+    assert not (tmp_path / "out.json").exists()
+
+
+def test_without_lm_eval_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    run = command("eval", "toy", "task")
+    assert (run.returncode, run.stdout) == (1, "")
+    assert "pip install 'quintet[eval]'" in run.stderr and run.stderr.count("\n") == 1
+
+
+def test_a_model_that_cannot_be_served_is_told_by_the_server(path: str) -> None:
+    run = evaluate("./no-such.gguf", "task", PATH=path)
+    assert run.returncode == 1
+    assert "no-such.gguf" in run.stderr and run.stderr.endswith("error: the server for the evaluation did not come up.\n")
+
+
+def test_a_name_that_would_be_two_arguments_is_refused() -> None:
+    options = EvalOptions("a,b", ("task",), "http://x", "", "", 1, None, None, None, None, offline=False)
+    with pytest.raises(OptionError, match="no name with a comma or an equals sign, got 'a,b'"):
+        arguments(options, "a,b", "http://x/v1/completions", None)
