@@ -65,7 +65,11 @@ def round_of(url: str, options: argparse.Namespace, serial: int) -> dict[str, ob
     ids = [prompt(serial + number, options.prompt_tokens) for number in range(options.requests)]
     times = arrivals(options.rate, options.requests, 1)
     jobs = [Job(streaming(one, options.max_tokens, {}), at) for one, at in zip(ids, times, strict=True)]
-    return summary(asyncio.run(over_http(Target(f"{url}/v1/completions"), Load(jobs))))
+    model = post(f"{url}/v1/models", None)["data"][0]["id"]
+    found = summary(asyncio.run(over_http(Target(f"{url}/v1/completions", model), Load(jobs))))
+    if found["failed"]:
+        raise SystemExit(f"{found['failed']} of {options.requests} requests failed: {found['errors']}")
+    return found
 
 
 class Round(NamedTuple):
@@ -114,8 +118,8 @@ def main(argv: Sequence[str]) -> int:
         worst = max(worst, ratio)
         calm_ms, beside_ms = [one.calm[name]["p99"] for one in found], [one.beside[name]["p99"] for one in found]
         print(f"{name} p99: without {calm_ms}, beside a batch {beside_ms}, ratio {ratio:.3f}")
-    print(f"lines a second beside it: {[round(one.lines, 2) for one in found]}; failed: {[one.beside['failed'] for one in found]}")
-    return int(worst > ALLOWED or any(one.beside["failed"] for one in found))
+    print(f"lines a second beside it: {[round(one.lines, 2) for one in found]}")
+    return int(worst > ALLOWED)
 
 
 if __name__ == "__main__":

@@ -125,6 +125,7 @@ def test_overload_is_waited_for_and_an_engine_that_dies_over_a_line_only_so_ofte
     asyncio.run(go())
 
 
+@pytest.mark.fault("J03")
 def test_a_process_that_ends_anywhere_leaves_a_batch_that_the_next_one_ends_to_the_same_bytes(tmp_path: Path, world: World) -> None:
     """Every line ends its runner once, in the middle of a group that is computed; and so does the moment at which the files are there."""
 
@@ -182,6 +183,7 @@ def test_files_that_were_written_before_the_end_was_told_are_written_again_to_th
     asyncio.run(go())
 
 
+@pytest.mark.fault("J05")
 def test_a_full_disk_holds_what_is_computed_begins_nothing_new_and_goes_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[int] = []
     full = True
@@ -211,6 +213,7 @@ def test_a_full_disk_holds_what_is_computed_begins_nothing_new_and_goes_on(world
     asyncio.run(go())
 
 
+@pytest.mark.fault("J05")
 def test_time_ends_a_batch_and_says_so_for_each_line_that_was_not_computed(world: World) -> None:
     async def compute(job: Job) -> Answer:
         if job.line.number > 10:
@@ -234,6 +237,7 @@ def test_time_ends_a_batch_and_says_so_for_each_line_that_was_not_computed(world
     asyncio.run(go())
 
 
+@pytest.mark.fault("J05")
 def test_a_cancelled_batch_keeps_what_there_was(world: World) -> None:
     async def compute(job: Job) -> Answer:
         if job.line.number > 10:

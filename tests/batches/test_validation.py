@@ -25,6 +25,7 @@ def found(folder: Path, text: str | bytes, asked: NewBatch = STRICT, limits: Lim
     return last
 
 
+@pytest.mark.fault("J04")
 @pytest.mark.parametrize(
     ("text", "code", "line"),
     [

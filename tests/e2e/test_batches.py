@@ -132,6 +132,7 @@ def completed(client: OpenAI, batch: Batch) -> int:
     return counts.completed + counts.failed if counts else 0
 
 
+@pytest.mark.fault("J03")
 def test_whatever_is_killed_every_line_is_answered_once_and_to_the_byte_as_without(tmp_path: Path) -> None:
     """The same batch is computed twice from the moment at which its lines were accepted: undisturbed, and with kills."""
     rng, folder = random.Random(SEED), tmp_path / "kept"
@@ -176,6 +177,7 @@ def said_by(process: subprocess.Popen[str]) -> str:
     return process.communicate(timeout=1200)[1]
 
 
+@pytest.mark.fault("J03")
 def test_the_command_is_interrupted_and_killed_and_writes_what_an_undisturbed_run_writes(tmp_path: Path) -> None:
     file, calm, disturbed = tmp_path / "in.jsonl", tmp_path / "calm.jsonl", tmp_path / "disturbed.jsonl"
     file.write_bytes(jsonl(mixed(LINES)))
@@ -213,3 +215,25 @@ def test_the_command_refuses_a_file_that_has_changed_and_never_overwrites(tmp_pa
     there = run(file, output)
     said = said_by(there)
     assert there.returncode == 1 and "is there already" in said
+
+
+def test_a_new_process_takes_the_batches_over_and_two_servers_never_share_a_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    with again(folder) as (one, client):
+        batch = begin(client, jsonl(mixed(400)))
+        until(lambda: completed(client, batch) > 0)
+        second = [sys.executable, "-m", "quintet", "serve", "--toy", "--port", "0", "--batch-dir", str(folder)]
+        refused = subprocess.run(second, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        assert refused.returncode == 1 and "is in use by another server" in refused.stderr
+        one.process.send_signal(signal.SIGUSR2)
+        one.process.wait(PATIENCE_S)
+        found = b"".join(outputs(client, ended(client, batch)))
+    assert sorted(json.loads(text)["custom_id"] for text in found.splitlines()) == sorted(f"request-{number}" for number in range(400))
+
+
+def test_options_that_contradict_are_one_line() -> None:
+    for words in (("--no-batches", "--batch-dir", "x"), ("--batch-keep", "soon"), ("--batch-max-file", "big")):
+        refused = subprocess.run(
+            [sys.executable, "-m", "quintet", "serve", "--toy", *words], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        )
+        assert refused.returncode == 1 and refused.stderr.startswith("error: --") and len(refused.stderr.splitlines()) == 1

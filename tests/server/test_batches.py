@@ -34,6 +34,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "RETRY_S", 0.02)
 
 
+@pytest.mark.fault("F09")
 def test_a_key_sees_its_own_files_and_batches_and_no_others(tmp_path: Path) -> None:
     async def scenario(alice: World) -> None:
         alice, bob = replace(alice, key="sk-alice"), replace(alice, key="sk-bob")

@@ -139,6 +139,7 @@ def test_pages_of_other_sites_may_not_upload(tmp_path: Path) -> None:
     play(tmp_path, scenario, cors_origins=("https://good.example",))
 
 
+@pytest.mark.fault("J05")
 def test_a_full_disk_refuses_uploads_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full = False
     room = Folder.require_room

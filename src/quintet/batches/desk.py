@@ -23,6 +23,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Asked:
+    """A piece of work, and who waits for it."""
+
     work: Callable[[Store], Any]
     future: asyncio.Future[Any]
     loop: asyncio.AbstractEventLoop

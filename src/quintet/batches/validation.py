@@ -62,7 +62,7 @@ class Found:
     """What a file holds.
 
     Args:
-        model: that all requests name; empty = none, or several.
+        models: that its requests name; one of them is empty where a request names none.
     """
 
     lines: list[Line] = field(default_factory=list)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from quintet.batch import Batch, File, NewBatch
 from quintet.dialects.fields import Field, Integer, Object, OneOf
@@ -38,6 +38,11 @@ class Page:
 
 class Batches(Protocol):
     """See ``dialects.openai.batches``."""
+
+    @property
+    def fields(self) -> Sequence[Field[Any]]:
+        """Of a batch that is asked for."""
+        ...
 
     def create(self, body: bytes, /) -> tuple[NewBatch, tuple[str, ...]]:
         """A batch that is asked for, and fields that are not the provider's.

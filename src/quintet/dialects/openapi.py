@@ -11,6 +11,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import msgspec
 
 from quintet.dialects import tokens
+from quintet.dialects.batches import Batches
 from quintet.dialects.catalog import PROVIDERS, Provider
 from quintet.dialects.extensions import MirostatVersion
 from quintet.dialects.fields import (
@@ -76,6 +77,7 @@ def document(provider: Provider) -> Json:
             "/tokenize": {"post": _post("Text to token ids.", request(tokens.FIELDS), errors)},
             "/detokenize": {"post": _post("Token ids to text.", _ids(), errors)},
             "/tokenizer_info": {"get": _get("The tokenizer's special tokens.", errors)},
+            **(_batches(provider.batches, errors) if provider.batches is not None else {}),
         },
         "components": {"schemas": components, "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
     }
@@ -179,6 +181,22 @@ def _completions(provider: Provider, body: Json, chunk: Json, errors: Mapping[st
     stream = {"text/event-stream": {"itemSchema": event}}
     made["responses"] = {"200": {"description": "The completion.", "content": {**_json(body), **stream}}, **errors}
     return made
+
+
+def _batches(batches: Batches, errors: Mapping[str, Json]) -> dict[str, Json]:
+    form = {"file": {"type": "string", "contentMediaType": "application/octet-stream"}, "purpose": {"enum": ["batch"]}}
+    body = {"type": "object", "required": ["file", "purpose"], "properties": form}
+    upload = {**_get("Upload a file.", errors), "requestBody": {"required": True, "content": {"multipart/form-data": {"schema": body}}}}
+    named = {"parameters": [_name()]}
+    content = {"200": {"description": "As it was uploaded or made.", "content": {"application/octet-stream": {}}}, **errors}
+    return {
+        "/files": {"post": upload, "get": _get("The files.", errors)},
+        "/files/{name}": {"get": {**_get("One file.", errors), **named}, "delete": {**_get("Delete a file.", errors), **named}},
+        "/files/{name}/content": {"get": {"summary": "What is in a file.", "responses": content, **named}},
+        "/batches": {"post": _post("Begin a batch.", request(batches.fields), errors), "get": _get("The batches.", errors)},
+        "/batches/{name}": {"get": {**_get("One batch.", errors), **named}},
+        "/batches/{name}/cancel": {"post": {**_get("Cancel a batch.", errors), **named}},
+    }
 
 
 def _post(summary: str, body: Json, errors: Mapping[str, Json]) -> Json:

@@ -25,6 +25,8 @@ _STATUS = {status: status.name for status in Status} | {Status.IN_PROGRESS: "PRO
 class NovitaBatches(OpenAIBatches):
     """See ``Batches``. The files are OpenAI's, with one member more."""
 
+    fields = FIELDS
+
     def create(self, body: bytes) -> tuple[NewBatch, tuple[str, ...]]:
         raw = decode_object(body)
         metadata = metadata_of(METADATA.of(raw)) if raw.get(METADATA.name) is not None else None

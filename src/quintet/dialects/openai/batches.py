@@ -9,18 +9,18 @@ import msgspec
 
 from quintet.batch import DAY, Batch, File, NewBatch, Status
 from quintet.dialects.batches import METADATA, OUTPUT_EXPIRES, expiry, metadata_of
-from quintet.dialects.fields import Field, OneOf, String, unknown
+from quintet.dialects.fields import REQUIRED, Field, OneOf, String, unknown
 from quintet.dialects.json_guard import decode_object
 from quintet.dialects.wire import encode
 from quintet.errors import BadRequest, shorten
 
 ENDPOINT_PATH = "/v1/completions"
 
-INPUT_FILE = Field("input_file_id", String(256), "")
+INPUT_FILE = Field("input_file_id", String(256), "", shown=REQUIRED)
 # Page, endpoint: "Currently `/v1/responses`, `/v1/chat/completions`, ... `/v1/completions` ... are supported." Here there are completions.
-ENDPOINT = Field("endpoint", OneOf((ENDPOINT_PATH,)), "")
+ENDPOINT = Field("endpoint", OneOf((ENDPOINT_PATH,)), "", shown=REQUIRED)
 # Page, completion_window: "Currently only `24h` is supported."
-WINDOW = Field("completion_window", OneOf(("24h",)), "")
+WINDOW = Field("completion_window", OneOf(("24h",)), "", shown=REQUIRED)
 FIELDS: tuple[Field[Any], ...] = (INPUT_FILE, ENDPOINT, WINDOW, METADATA, OUTPUT_EXPIRES)
 
 UPLOADED_FOR = "batch"
@@ -61,6 +61,8 @@ class _Errors(msgspec.Struct):
 
 class OpenAIBatches:
     """See ``Batches``."""
+
+    fields: Sequence[Field[Any]] = FIELDS
 
     def create(self, body: bytes) -> tuple[NewBatch, tuple[str, ...]]:
         raw = decode_object(body)
