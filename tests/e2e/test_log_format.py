@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 
-import pytest
 from tests.e2e.test_serve_command import PATIENCE_S, Served, served
 from tests.e2e.test_serve_process import Streaming, engine_of, until_ready
 
@@ -27,9 +26,8 @@ def eventful(one: Served) -> str:
     return one.end(signal.SIGTERM)[1]
 
 
-@pytest.mark.parametrize("words", [("--log-format", "json"), ()])
-def test_json_is_an_object_a_line_and_what_is_written_to_no_terminal(words: tuple[str, ...]) -> None:
-    with served("--toy", "--log-level", "debug", *words) as one:
+def test_json_is_an_object_a_line_and_what_is_written_to_no_terminal() -> None:
+    with served("--toy", "--log-level", "debug") as one:
         lines = [json.loads(line) for line in eventful(one).splitlines()]
     assert all(line.keys() >= {"time", "level", "logger"} for line in lines)
     assert {"error", "info", "debug"} <= {line["level"] for line in lines}
