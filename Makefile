@@ -19,6 +19,7 @@
 # make nightly         most of these with the numbers of a release (many hours)
 # make test-nonces     6,000 requests under kills: none gets anything of another (5 minutes)
 # make test-clients    unmodified SDKs and tools, in environments that pip and npm fill (make test-clients ARGS="llm litellm")
+# make test-browser    the playground in Chromium (apt install chromium), accessibility and pictures (6 minutes; ARGS="write.py -k undo")
 # make test-peers      parts of vLLM's, llama-server's and SGLang's own tests against ours (make test-peers ARGS="--vllm DIR --sglang DIR")
 # make test-conformance  every item of the five pages on the bundled model (2 minutes)
 # make test-fuzz       100,000 hostile requests per dialect, and schemathesis over its OpenAPI document (15 minutes)
@@ -112,6 +113,10 @@ test-fuzz: setup
 
 test-clients: setup
 	@$(BIN)/python -m tests.clients $(ARGS)
+
+.PHONY: test-browser
+test-browser: setup
+	@$(BIN)/python -m tests.browser $(ARGS)
 
 .PHONY: test-peers
 test-peers: setup

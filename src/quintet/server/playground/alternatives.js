@@ -1,27 +1,59 @@
 // The likeliest tokens in the place of one, beside it: percentages, entropy, and going on from any of them.
 
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./vendor/htm-preact.js";
-import { TEN, alternatives, goOn } from "./generate.js";
+import { TEN } from "./generate.js";
 import { bits, entropy, fixed, percent, shade, shown } from "./numbers.js";
 import { store } from "./store.js";
 
-export function Alternatives({ node, index, span, focus, close }) {
+const HOVER_MS = 250;
+
+/** Look at the token that is under the mouse, or was tapped, after a moment; at the same while the mouse is in what is shown of it. */
+export function useLooking(host, tokenAt, setLooked) {
+  useEffect(() => {
+    let timer = 0;
+    const over = (event) => {
+      clearTimeout(timer);
+      const span = event.target.closest?.(".token");
+      if (event.target.closest?.(".alternatives")) return;
+      if (span && host.current.contains(span)) {
+        const wait = event.type === "click" ? 0 : HOVER_MS;
+        timer = setTimeout(() => !store.get().running && span.isConnected && setLooked({ ...tokenAt(span), focus: false }), wait);
+      } else timer = setTimeout(() => setLooked((now) => (now?.focus ? now : null)), HOVER_MS);
+    };
+    const away = store.subscribe((state) => state.running && setLooked(null));
+    document.addEventListener("mouseover", over);
+    host.current.addEventListener("click", over);
+    return () => {
+      away();
+      clearTimeout(timer);
+      document.removeEventListener("mouseover", over);
+    };
+  }, []);
+}
+
+/**
+ * Args: the token, its element, whether the keyboard goes there, `ask(signal)` for the alternatives, `choose(token)` for going on.
+ */
+export function Alternatives({ token, span, focus, close, ask, choose }) {
   const [found, setFound] = useState(null);
   const [failed, setFailed] = useState("");
   const box = useRef(null);
-  const token = store.get().tree.nodes[node]?.tokens[index];
   useEffect(() => {
     const stopping = new AbortController();
     setFound(null);
     setFailed("");
-    alternatives(node, index, stopping.signal).then(setFound, (error) => error.name !== "AbortError" && setFailed(error.message));
+    ask(stopping.signal).then(setFound, (error) => error.name !== "AbortError" && setFailed(error.message));
     return () => stopping.abort();
   }, [token]);
-  useLayoutEffect(() => place(box.current, span), [token, found]);
+  useLayoutEffect(() => {
+    const again = () => place(box.current, span);
+    again();
+    document.addEventListener("scroll", again, true);
+    return () => document.removeEventListener("scroll", again, true);
+  }, [span, found]);
   useEffect(() => {
     if (focus && found) box.current.querySelector("button.chosen, button")?.focus();
   }, [found, focus]);
-  if (!token) return null;
 
   const keys = (event) => {
     const buttons = [...box.current.querySelectorAll("button")];
@@ -33,12 +65,12 @@ export function Alternatives({ node, index, span, focus, close }) {
     event.preventDefault();
     event.stopPropagation();
   };
-  const choose = (one) => {
+  const take = (one) => {
     close();
-    goOn(node, index, { t: one.t, id: one.id, p: one.p });
+    choose({ t: one.t, id: one.id, p: one.p });
   };
   const row = (one) => html`<li key=${one.id}>
-    <button class=${one.id === token.id ? "chosen" : ""} aria-current=${one.id === token.id ? "true" : "false"} onClick=${() => choose(one)}>
+    <button class=${one.id === token.id ? "chosen" : ""} aria-current=${one.id === token.id ? "true" : "false"} onClick=${() => take(one)}>
       <meter min="0" max="1" value=${Math.exp(one.p)} aria-hidden="true"></meter>
       <span class="piece">${shown(one.t)}</span><span class="figure">${percent(one.p)}</span></button></li>`;
   const listed = found?.some((one) => one.id === token.id);

@@ -61,3 +61,15 @@ function lists(choice, body) {
   const single = body.token && body.token.id >= 0 ? [body.token.logprob] : [];
   return { ids, probabilities: told?.token_logprobs ?? single, offsets: told?.text_offset ?? null };
 }
+
+/** The tokens of an echoed prompt, of a JSON body in OpenAI's dialect. */
+export function echoed(body) {
+  const [choice] = body.choices;
+  const letters = [...choice.text];
+  const { token_logprobs: probabilities, text_offset: offsets } = choice.logprobs;
+  return choice.prompt_token_ids.map((id, k) => ({
+    t: letters.slice(offsets[k], offsets[k + 1] ?? letters.length).join(""),
+    id,
+    p: probabilities[k],
+  }));
+}

@@ -31,19 +31,18 @@ export function Controls() {
   </div>`;
 }
 
-export function setControl(name, value) {
+function setControl(name, value) {
   const controls = { ...store.get().controls };
   if (value === undefined) delete controls[name];
   else controls[name] = value;
   store.set({ controls });
 }
 
-function Control({ field, value }) {
-  const id = `control-${field.name}`;
+export function Control({ field, value, id = `control-${field.name}`, set = setControl }) {
   const [wrong, setWrong] = useState("");
   const give = (text) => {
     try {
-      setControl(field.name, text === "" ? undefined : parsed(field, text));
+      set(field.name, text === "" ? undefined : parsed(field, text));
       setWrong("");
     } catch (error) {
       setWrong(error.message);

@@ -5,6 +5,8 @@ import { change, redo, store, undo } from "./store.js";
 import { drawer } from "./lines.js";
 import { edit, locate, textOf, tokensOf } from "./tree.js";
 
+const ENDS = { Home: 0, End: 1, ...(navigator.userAgent.includes("Mac") ? { ArrowUp: 0, ArrowDown: 1 } : {}) };
+
 /** Makes `host` the editor; gives what else the page wants of it. */
 export function editor(host) {
   const drawing = drawer(host);
@@ -113,6 +115,15 @@ export function editor(host) {
     } else if (command && !event.altKey && event.key.toLowerCase() === "y") {
       event.preventDefault();
       restore(redo);
+    } else if (command && event.key in ENDS) {
+      // The browser goes no further than the blocks that it has laid out.
+      event.preventDefault();
+      const offset = ENDS[event.key] * textOf(drawing.tokens()).length;
+      if (event.shiftKey) document.getSelection().extend(...placeOf(offset));
+      else setCaret(offset);
+    } else if (command && !event.altKey && event.key.toLowerCase() === "a") {
+      event.preventDefault();
+      document.getSelection().setBaseAndExtent(...placeOf(0), ...placeOf(textOf(drawing.tokens()).length));
     }
   });
 
@@ -160,6 +171,8 @@ export function editor(host) {
       return span?.classList.contains("token") ? span : null;
     },
     setCaret,
+    /** Take the cursor from where it is; the browser tells of a move only a moment later. */
+    heed: selected,
     stop() {
       stop();
       document.removeEventListener("selectionchange", selected);

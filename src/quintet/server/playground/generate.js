@@ -2,7 +2,8 @@
 
 import { change, store } from "./store.js";
 import { chosen, drawable, ids, prompt } from "./request.js";
-import { Refused, generate, likeliest } from "./server.js";
+import { run } from "./runs.js";
+import { Refused, likeliest } from "./server.js";
 import { addChild, branchingPoint, locate, path, textOf, tokensOf, update } from "./tree.js";
 
 export const TEN = 10;
@@ -13,7 +14,7 @@ export function report(title, error) {
   store.set({ problem: { title, text: error.message }, asksKey: error instanceof Refused && error.status === 401 });
 }
 
-const freshSeed = () => crypto.getRandomValues(new Uint32Array(1))[0];
+export const freshSeed = () => crypto.getRandomValues(new Uint32Array(1))[0];
 const drawnBy = (tree, id) => path(tree, id).map((node) => node.model);
 
 /** Complete the text up to the cursor. What stands behind it stays, as a branch of its own. */
@@ -38,8 +39,9 @@ export function goOn(id, index, token) {
  */
 async function grow(tree, parent, count, lead, seed) {
   if (store.get().running) return;
-  const { fields, model, controls } = store.get();
+  const { fields, model, controls, ...was } = store.get();
   if (!fields) return;
+  let came = false;
   const stopping = new AbortController();
   const label = count > 1 ? `Writing ${count} branches` : "Writing";
   const before = tokensOf(tree, parent);
@@ -58,51 +60,22 @@ async function grow(tree, parent, count, lead, seed) {
       children.push(id);
     }
     change({ ...grown, current: children[0] }, textOf([...before, ...lead]).length);
-    await write(fields, body, children, lead, stopping.signal);
+    const show = (lists, told) => {
+      came ||= told.tokens > 0;
+      let { tree, caret } = store.get();
+      const follows = caret >= textOf(tokensOf(tree)).length;
+      children.forEach((child, k) => {
+        if (tree.nodes[child]) tree = update(tree, child, { tokens: [...lead, ...lists[k]] });
+      });
+      if (follows) caret = textOf(tokensOf(tree)).length;
+      store.set({ tree, caret, told });
+    };
+    await run(fields, body, count, show, stopping.signal);
   } catch (error) {
     report("The text could not be completed", error);
+    if (!came) store.set({ tree: was.tree, caret: was.caret, undo: was.undo, redo: was.redo }); // nothing has happened
   } finally {
     store.set({ running: null });
-  }
-}
-
-/** Send a request, and put what comes into the nodes `children`, at most once a frame. */
-async function write(fields, body, children, lead, signal) {
-  const began = performance.now();
-  const told = { began, first: null, last: began, tokens: 0, usage: null, ends: [], sent: body };
-  const lists = children.map(() => [...lead]);
-  let due = 0;
-  const show = () => {
-    due = 0;
-    let { tree, caret } = store.get();
-    const follows = caret >= textOf(tokensOf(tree)).length;
-    children.forEach((id, k) => {
-      if (tree.nodes[id] && tree.nodes[id].tokens.length + lists[k].length) tree = update(tree, id, { tokens: [...lists[k]] });
-    });
-    if (follows) caret = textOf(tokensOf(tree)).length;
-    store.set({ tree, caret, told: { ...told } });
-  };
-  try {
-    await generate(
-      fields,
-      body,
-      (events) => {
-        told.last = performance.now();
-        for (const event of events) {
-          if (event.kind === "tokens") {
-            told.first ??= told.last;
-            told.tokens += event.first + event.tokens.length + lead.length - lists[event.index].length;
-            lists[event.index].splice(lead.length + event.first, Infinity, ...event.tokens);
-          } else if (event.kind === "end") told.ends.push(event.why);
-          else if (event.kind === "usage") told.usage = event;
-        }
-        due ||= requestAnimationFrame(show);
-      },
-      signal,
-    );
-  } finally {
-    if (due) cancelAnimationFrame(due);
-    show();
   }
 }
 

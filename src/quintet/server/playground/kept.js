@@ -5,7 +5,7 @@ import { store } from "./store.js";
 const NAME = "quintet-playground";
 const FORM = "quintet-tree";
 const VERSION = 1;
-const SETTINGS = ["controls", "dialect", "model", "branches", "panel", "view"];
+const SETTINGS = ["controls", "dialect", "model", "branches", "panel", "view", "form"];
 const AFTER_MS = 500;
 
 function open() {
@@ -42,14 +42,16 @@ export async function kept() {
 export function keep() {
   let due = 0;
   let last = store.get();
+  let changed = false;
   const save = () => {
     due = 0;
+    changed = false;
     const state = store.get();
     const value = { ...Object.fromEntries(SETTINGS.map((name) => [name, state[name]])), tree: written(state.tree) };
     within("readwrite", (all) => all.put(value, "state")).catch(() => {}); // a browser that keeps nothing still writes
   };
   store.subscribe((state) => {
-    const changed = state.tree !== last.tree || SETTINGS.some((name) => state[name] !== last[name]);
+    changed ||= state.tree !== last.tree || SETTINGS.some((name) => state[name] !== last[name]);
     last = state;
     if (changed && !state.running) due ||= setTimeout(save, AFTER_MS);
   });

@@ -22,7 +22,7 @@ export function KeyDialog({ connect }) {
     event.preventDefault();
     if (value.trim()) use(value);
   };
-  return html`<dialog ref=${dialog} aria-labelledby="key-title" onClose=${() => store.set({ asksKey: false })}>
+  return html`<dialog ref=${dialog} aria-labelledby="key-title" onCancel=${() => store.set({ asksKey: false })}>
     <form onSubmit=${submit}>
       <h2 id="key-title">API key</h2>
       <p>Sent to this server with each request. Kept in this tab’s session storage, so it is gone when the tab is closed, and never in an export.</p>

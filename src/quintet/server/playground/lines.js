@@ -56,7 +56,7 @@ function cut(tokens, first, at, start) {
           close(k, from, true);
           continue;
         }
-        const space = t.lastIndexOf(" ", from + room);
+        const space = t.lastIndexOf(" ", from + room - 1);
         to = space > from ? space + 1 : from + room;
       }
       if (to > from) line.pieces.push({ t: t.slice(from, to), ...look, nl: false });
@@ -104,16 +104,22 @@ function patch(host, old, lines, kept) {
 
 function fill(el, old, pieces, length) {
   let same = 0;
-  while (same < old.length && same < pieces.length && alike(old[same], pieces[same])) same++;
+  for (; same < old.length && same < pieces.length; same++) {
+    const [was, is] = [old[same], pieces[same]];
+    if (was.t !== is.t || was.nl !== is.nl) break;
+    if (!alike(was, is)) el.childNodes[same].className = look(is);
+  }
   const children = el.childNodes;
   while (children.length > same) el.lastChild.remove();
   for (const piece of pieces.slice(same)) el.append(drawn(piece));
   if (length === 0) el.append(document.createElement("br")); // an empty block has no height and takes no cursor
 }
 
+const look = (piece) => `${piece.token ? "token" : "typed"} ${piece.shade}${piece.nl ? " nl" : ""}`.trim();
+
 function drawn(piece) {
   const span = document.createElement("span");
   span.textContent = piece.t; // text, whatever it looks like
-  span.className = `${piece.token ? "token" : "typed"} ${piece.shade}${piece.nl ? " nl" : ""}`.trim();
+  span.className = look(piece);
   return span;
 }

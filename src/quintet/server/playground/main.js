@@ -7,10 +7,13 @@ import { keep, kept } from "./kept.js";
 import { Panels } from "./panels.js";
 import { key, dialect, models } from "./server.js";
 import { store, useStore } from "./store.js";
+import { Surprise } from "./surprise.js";
 import { Write } from "./write.js";
+import { Compare } from "./compare.js";
+import { Fill } from "./fill.js";
 
 const DIALECTS = { openai: "OpenAI", fireworks: "Fireworks", together: "Together", cerebras: "Cerebras", novita: "Novita" };
-const VIEWS = { write: ["Write", Write] };
+const VIEWS = { write: ["Write", Write], surprise: ["Surprise", Surprise], compare: ["Compare", Compare], fill: ["Fill", Fill] };
 
 async function connect() {
   try {
@@ -32,7 +35,7 @@ async function speak(name) {
 
 function Top() {
   const { models, model, dialect, view } = useStore((state) => state);
-  const tab = ([name, [title]]) => html`<button key=${name} aria-current=${view === name ? "page" : "false"} onClick=${() => store.set({ view: name })}>${title}</button>`;
+  const tab = ([name, [title]]) => html`<button key=${name} aria-current=${view === name ? "page" : "false"} onClick=${() => store.set({ view: name, problem: null })}>${title}</button>`;
   return html`<header class="top">
     <h1>Quintet</h1>
     <nav aria-label="Views">${Object.entries(VIEWS).map(tab)}</nav>
@@ -58,7 +61,9 @@ function Problem() {
 function App() {
   const view = useStore((state) => state.view);
   useEffect(() => {
-    kept().finally(keep);
+    kept()
+      .catch((error) => report("What this browser had kept could not be read", error))
+      .finally(keep);
     connect();
     speak(store.get().dialect);
   }, []);
@@ -67,6 +72,7 @@ function App() {
     <${KeyDialog} connect=${connect} />`;
 }
 
+store.subscribe((state) => document.body.toggleAttribute("data-busy", state.running !== null));
 const host = document.getElementById("app");
 host.replaceChildren();
 render(html`<${App} />`, host);

@@ -67,3 +67,20 @@ export function diff(left, right) {
   }
   return made;
 }
+
+/** The lines of tokens, [{first, end, perplexity}]; a token belongs to the line in which it begins, a line's end to the line it ends. */
+export function lines(tokens) {
+  const made = [];
+  let first = 0;
+  const close = (end) => {
+    made.push({ first, end, perplexity: perplexity(tokens.slice(first, end).map((token) => token.p)) });
+    first = end;
+  };
+  tokens.forEach((token, k) => {
+    const ends = token.t.split("\n").length - 1;
+    if (ends > 0) close(k + 1);
+    for (let more = 1; more < ends; more++) close(k + 1); // lines without a token of their own
+  });
+  close(tokens.length);
+  return made;
+}

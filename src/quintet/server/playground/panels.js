@@ -1,11 +1,13 @@
 // The panels beside the view: tree, controls, output's form, code. One at a time.
 
 import { h, html } from "./vendor/htm-preact.js";
+import { Code } from "./code.js";
 import { Controls } from "./controls.js";
+import { Form } from "./form.js";
 import { TreePanel } from "./treepanel.js";
 import { store, useStore } from "./store.js";
 
-const PANELS = { tree: ["Tree", TreePanel], controls: ["Controls", Controls] };
+const PANELS = { tree: ["Tree", TreePanel], controls: ["Controls", Controls], form: ["Output", Form], code: ["Code", Code] };
 
 export function Panels() {
   const panel = useStore((state) => state.panel);

@@ -71,8 +71,11 @@ export function drawable(dialect, body, seed) {
   return { ...made, stream: true, stream_options: options };
 }
 
+/** What scores a text, in OpenAI's dialect: nothing is drawn. */
+export const scoring = (model, prompt) => ({ model, prompt, max_tokens: 0, echo: true, logprobs: 0, return_token_ids: true });
+
 /** Whether a dialect takes a prompt of token ids. */
-export function takesIds(dialect) {
+function takesIds(dialect) {
   const prompt = fieldsOf(dialect).find((field) => field.name === "prompt");
   return JSON.stringify(prompt.choices).includes('"array"');
 }

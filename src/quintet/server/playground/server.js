@@ -53,11 +53,15 @@ export async function models() {
   return data.map((one) => ({ id: one.id, context: one.max_model_len ?? null }));
 }
 
+const dialects = new Map();
+
 /** What a dialect's document says: its base URL and the schema of a completion's body. */
 export async function dialect(name) {
-  const document = await json(`openapi.json?dialect=${name}`);
-  const schema = document.paths["/completions"].post.requestBody.content["application/json"].schema;
-  return { name, base: document.servers[0].url, title: document.info.title, page: document.info.description, schema };
+  if (!dialects.has(name)) {
+    const { servers, paths } = await json(`openapi.json?dialect=${name}`);
+    dialects.set(name, { name, base: servers[0].url, schema: paths["/completions"].post.requestBody.content["application/json"].schema });
+  }
+  return dialects.get(name);
 }
 
 export async function tokenize(model, text, special) {

@@ -23,6 +23,10 @@ let state = {
   problem: null, // {title, text}
   told: null, // what the last completion took
   asksKey: false,
+  pasted: "", // the text to score
+  compared: null, // what Compare shows, see there
+  gap: { before: "", after: "" }, // the text around the gap
+  form: { kind: "any", drafts: {} }, // what the output must be, as it is being written
 };
 const listeners = new Set();
 

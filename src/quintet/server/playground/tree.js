@@ -55,17 +55,6 @@ export function locate(tree, offset) {
   return { node: last.id, index: last.tokens.length, inner: 0 };
 }
 
-/** Where a place is in the current text, in characters. */
-export function offsetOf(tree, id, index) {
-  let at = 0;
-  for (const node of path(tree)) {
-    const upTo = node.id === id ? index : node.tokens.length;
-    for (let k = 0; k < upTo; k++) at += node.tokens[k].t.length;
-    if (node.id === id) break;
-  }
-  return at;
-}
-
 /** Cut a node in two, so that it ends after `index` tokens and `inner` characters; what it had beyond becomes a child of its own. */
 export function split(tree, id, index, inner = 0) {
   const node = tree.nodes[id];

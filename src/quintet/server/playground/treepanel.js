@@ -39,6 +39,7 @@ export function TreePanel() {
     <div role="tree" aria-label="Branches" class="tree" ref=${host} onKeyDown=${keys}>
       <${Branch} tree=${tree} id=${top} level=${1} onPath=${onPath} />
     </div>
+    ${asked(tree.nodes[tree.current])}
     ${
       marks.length > 0 &&
       html`<h2>Bookmarks</h2><ul class="marks">${marks.map((node) => html`<li key=${node.id}><button class="quiet" onClick=${() => goTo(node.id)}>${excerpt(node)}</button></li>`)}</ul>`
@@ -61,6 +62,14 @@ function Item({ tree, node, level, onPath }) {
   const look = `item ${onPath.has(node.id) ? "on" : ""} ${node.seed === null ? "hand" : "drawn"}`;
   return html`<div role="treeitem" id=${`node-${node.id}`} class=${look} aria-level=${level} aria-selected=${here} tabindex=${here ? 0 : -1}
     onClick=${() => goTo(node.id)}>${node.mark && html`<span class="mark" role="img" aria-label="Bookmarked">★</span>`}${excerpt(node)}</div>`;
+}
+
+/** What a branch was asked for with. */
+function asked({ seed, asked: body }) {
+  if (!body) return null;
+  const controls = Object.entries(body).filter(([name]) => name !== "model" && name !== "seed");
+  const told = controls.map(([name, value]) => `${name} ${typeof value === "object" ? JSON.stringify(value) : value}`);
+  return html`<p class="hint asked">${[body.model, `seed ${seed}`, ...told].join(" · ")}</p>`;
 }
 
 function excerpt(node) {

@@ -1,0 +1,96 @@
+// What the output must be: a JSON schema, a grammar, a regular expression; whether that is valid is told while it is being written.
+
+import { html, useEffect, useState } from "./vendor/htm-preact.js";
+import { chosen } from "./request.js";
+import { complete } from "./server.js";
+import { store, useStore } from "./store.js";
+import { textOf } from "./tree.js";
+
+const AFTER_MS = 400;
+const FORMS = {
+  any: { title: "Anything" },
+  json: { title: "JSON schema", start: '{\n  "type": "object",\n  "properties": {\n    "name": {"type": "string"},\n    "age": {"type": "integer"}\n  },\n  "required": ["name", "age"]\n}' },
+  grammar: { title: "Grammar (GBNF or Lark)", start: 'root ::= "yes" | "no"' },
+  regex: { title: "Regular expression", start: "[0-9]{4}-[0-9]{2}-[0-9]{2}" },
+};
+const NAMES = ["response_format.type", "response_format.json_schema", "response_format.grammar", "structured_outputs.regex"];
+
+/** The controls of a form. Throws where its text is not what it should be. */
+function controlsOf(kind, text) {
+  if (kind === "json") return { "response_format.type": "json_schema", "response_format.json_schema": parsed(text) };
+  if (kind === "grammar") return { "response_format.type": "grammar", "response_format.grammar": text };
+  if (kind === "regex") return { "structured_outputs.regex": text };
+  return {};
+}
+
+function parsed(text) {
+  try {
+    return JSON.parse(text);
+  } catch (error) {
+    const at = /position (\d+)/.exec(error.message);
+    if (!at) throw error;
+    const before = text.slice(0, Number(at[1])).split("\n");
+    throw new Error(`Line ${before.length}, column ${before.at(-1).length + 1}: ${error.message}`);
+  }
+}
+
+const without = (controls) => Object.fromEntries(Object.entries(controls).filter(([name]) => !NAMES.includes(name)));
+
+export function Form() {
+  const { kind, drafts } = useStore((state) => state.form);
+  const fields = useStore((state) => state.fields);
+  const model = useStore((state) => state.model);
+  const [state, setState] = useState({ valid: true, words: "" });
+  const text = drafts[kind] ?? FORMS[kind].start ?? "";
+
+  useEffect(() => {
+    const stopping = new AbortController();
+    const heed = (controls) => store.set({ controls: { ...without(store.get().controls), ...controls } });
+    const check = async () => {
+      if (kind !== "any") setState({ valid: null, words: "Checking …" });
+      try {
+        const controls = controlsOf(kind, text);
+        if (kind !== "any") await complete(fields, { model, prompt: " ", max_tokens: 0, ...chosen(fields, controls) }, stopping.signal);
+        heed(controls);
+        setState({ valid: true, words: kind === "any" ? "" : "Valid, and heeded from now on." });
+      } catch (error) {
+        if (error.name === "AbortError") return;
+        heed({}); // what is not valid is not sent
+        setState({ valid: false, words: error.message });
+      }
+    };
+    if (!fields) return () => {};
+    const timer = setTimeout(check, AFTER_MS);
+    return () => {
+      clearTimeout(timer);
+      stopping.abort();
+    };
+  }, [kind, text, fields, model]);
+
+  const choose = (event) => store.set({ form: { kind: event.target.value, drafts } });
+  const write = (event) => store.set({ form: { kind, drafts: { ...drafts, [kind]: event.target.value } } });
+  return html`<div class="form">
+    <label class="stacked">The output must be
+      <select id="form-kind" value=${kind} onChange=${choose}>${Object.entries(FORMS).map(([name, { title }]) => html`<option key=${name} value=${name}>${title}</option>`)}</select></label>
+    ${
+      kind !== "any" &&
+      html`<label class="stacked">${FORMS[kind].title}
+        <textarea id="form-text" rows="14" value=${text} spellcheck=${false} aria-invalid=${state.valid === false} aria-describedby="form-state" onInput=${write}></textarea></label>`
+    }
+    <p id="form-state" role="status" class=${state.valid === false ? "wrong" : "hint"}>${state.words}</p>
+    ${kind === "json" && html`<${Written} />`}
+  </div>`;
+}
+
+/** Whether what was written last is whole JSON. */
+function Written() {
+  const node = useStore((state) => state.tree.nodes[state.tree.current]);
+  if (node.seed === null || node.tokens.length === 0) return null;
+  let whole = true;
+  try {
+    JSON.parse(textOf(node.tokens));
+  } catch {
+    whole = false;
+  }
+  return html`<p class="hint">The branch shown is ${whole ? "whole, valid JSON" : "not whole JSON (yet)"}.</p>`;
+}

@@ -1,0 +1,165 @@
+"""The tree of branches: growing it, walking in it, keeping it, and files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from conftest import Opener, Playground, ask, until
+
+HEAD = "Once upon a time"
+
+
+def grown(playground: Opener) -> Playground:
+    one = playground()
+    one.open()
+    one.set(seed=3, max_tokens=8)
+    one.page.click("#tab-tree")
+    one.write(HEAD)
+    one.page.keyboard.press("Control+Space")
+    one.done()
+    return one
+
+
+def test_branches_are_the_samples_of_one_request_and_keys_walk_among_them(playground: Opener) -> None:
+    one = grown(playground)
+    body = {"prompt": HEAD, "max_tokens": 8, "seed": 3, "n": 3}
+    texts = [HEAD + choice["text"] for choice in ask("/v1/completions", body)["choices"]]
+    assert one.page.locator("[role=treeitem]").count() == 4
+    for text in texts:
+        assert one.text() == text
+        one.page.keyboard.press("Alt+ArrowDown")
+    assert one.text() == texts[2]  # there is no fourth
+    one.page.keyboard.press("Alt+ArrowLeft")
+    assert one.text() == HEAD
+    one.page.keyboard.press("Alt+ArrowRight")
+    assert one.text() == texts[2]  # where one came from
+    one.page.keyboard.press("Alt+ArrowUp")
+    assert one.text() == texts[1]
+
+
+def test_walking_in_the_panel_itself(playground: Opener) -> None:
+    one = grown(playground)
+    one.page.click("[role=treeitem] >> nth=1")
+    one.page.locator("[role=treeitem][aria-selected=true]").focus()
+    first = one.text()
+    one.page.keyboard.press("ArrowDown")
+    assert one.text() != first
+    until(one.page, "document.activeElement.getAttribute('aria-selected') === 'true'")
+    one.page.keyboard.press("ArrowLeft")
+    assert one.text() == HEAD
+
+
+def test_bookmarks_and_hoisting(playground: Opener) -> None:
+    one = grown(playground)
+    one.page.keyboard.press("Alt+ArrowDown")
+    text = one.text()
+    one.page.keyboard.press("Alt+b")
+    one.page.keyboard.press("Alt+ArrowLeft")
+    one.page.click(".marks button")
+    assert one.text() == text
+    one.page.click("#text")
+    one.page.keyboard.press("Alt+h")
+    assert one.page.locator("[role=treeitem]").count() == 1
+    one.page.keyboard.press("Alt+h")
+    assert one.page.locator("[role=treeitem]").count() == 4
+
+
+def test_deleting_takes_what_hangs_on_it_and_undo_brings_it_back(playground: Opener) -> None:
+    one = grown(playground)
+    one.page.keyboard.press("Control+Space")
+    one.done()
+    assert one.page.locator("[role=treeitem]").count() == 7
+    one.page.keyboard.press("Alt+ArrowLeft")
+    one.page.keyboard.press("Alt+Delete")
+    assert one.text() == HEAD
+    assert one.page.locator("[role=treeitem]").count() == 3
+    one.page.keyboard.press("Control+z")
+    assert one.page.locator("[role=treeitem]").count() == 7
+
+
+def test_an_edit_above_a_fork_leaves_the_others_as_they_were(playground: Opener) -> None:
+    one = grown(playground)
+    texts = []
+    for _ in range(3):
+        texts.append(one.text())
+        one.page.keyboard.press("Alt+ArrowDown")
+    one.page.keyboard.press("Control+Home")
+    one.page.keyboard.type("Well. ")
+    assert one.text() == f"Well. {texts[2]}"
+    every = exported(one)
+    whole = {"".join(token[0] for node in chain(every, leaf) for token in node["tokens"]) for leaf in leaves(every)}
+    assert whole == {*texts, f"Well. {texts[2]}"}
+
+
+def test_it_is_there_after_a_reload(playground: Opener) -> None:
+    one = grown(playground)
+    text = one.text()
+    one.page.wait_for_timeout(900)
+    one.open()
+    assert one.text() == text
+    assert one.page.locator("[role=treeitem]").count() == 4
+
+
+def test_a_file_brings_back_every_token_and_its_colour(playground: Opener, tmp_path: Path) -> None:
+    one = grown(playground)
+    every = exported(one)
+    assert (every["format"], every["version"]) == ("quintet-tree", 1)
+    path = tmp_path / "tree.json"
+    path.write_text(json.dumps(every))
+    other = playground()
+    other.open()
+    other.page.set_input_files("input[type=file]", path)
+    other.page.wait_for_selector("[role=treeitem] >> nth=3")
+    assert other.text() == one.text()
+    assert exported(other) == every
+    other.page.click("#text")
+    other.page.keyboard.press("Control+z")
+    assert other.text() == ""
+
+
+def test_a_file_that_is_none_is_refused_with_the_reason(playground: Opener, tmp_path: Path) -> None:
+    one = grown(playground)
+    every = exported(one)
+    wrong = {
+        "not JSON": ("{", "JSON"),
+        "another format": (json.dumps({**every, "format": "x"}), '"format" must be'),
+        "no current": (json.dumps({**every, "current": "99"}), '"root" and "current"'),
+        "a token of numbers": (json.dumps(changed(every, tokens=[[1, 2, 3]])), "is not [text, id, log-probability]"),
+        "an orphan": (json.dumps(changed(every, parent="77")), ""),
+        "a circle": (json.dumps(changed(every, children=["1"])), ""),
+    }
+    text = one.text()
+    for name, (content, words) in wrong.items():
+        path = tmp_path / f"{name}.json"
+        path.write_text(content)
+        one.page.set_input_files("input[type=file]", path)
+        one.page.wait_for_selector(".problem")
+        assert words in one.problem(), name
+        assert one.text() == text
+        one.page.click("text=Dismiss")
+
+
+def changed(every: dict, **values: object) -> dict:  # type: ignore[type-arg]
+    """With something else in the last node."""
+    return {**every, "nodes": [*every["nodes"][:-1], {**every["nodes"][-1], **values}]}
+
+
+def exported(one: Playground) -> dict:  # type: ignore[type-arg]
+    with one.page.expect_download() as download:
+        one.page.click("text=Export")
+    made = json.loads(Path(download.value.path()).read_text())
+    assert isinstance(made, dict)
+    return made
+
+
+def leaves(every: dict) -> list[str]:  # type: ignore[type-arg]
+    return [node["id"] for node in every["nodes"] if not node["children"]]
+
+
+def chain(every: dict, last: str) -> list[dict]:  # type: ignore[type-arg]
+    nodes = {node["id"]: node for node in every["nodes"]}
+    found = [nodes[last]]
+    while found[0]["parent"] is not None:
+        found.insert(0, nodes[found[0]["parent"]])
+    return found

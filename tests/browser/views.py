@@ -1,0 +1,212 @@
+"""The other views and panels: surprise, comparison, the gap, the output's form, controls."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+
+import numpy as np
+import pytest
+
+from conftest import URL, Opener, ask, until
+
+DIALECTS = ("openai", "fireworks", "together", "cerebras", "novita")
+VALID = "document.querySelector('#form-state').textContent.startsWith('Valid,')"
+TEXT = 'The capital of France is Paris.\nThe capital of France is bananas.\n\n<b>Größe</b> 😀 und "so" weiter\nEnd.'
+
+
+def test_the_surprise_map_has_the_perplexities_of_the_servers_own_numbers(playground: Opener) -> None:
+    one = playground()
+    page = one.open()
+    page.click("nav >> text=Surprise")
+    page.fill(".surprise textarea", TEXT)
+    page.click("button.main")
+    page.wait_for_selector("#perplexity")
+    body = {"prompt": TEXT, "max_tokens": 0, "echo": True, "logprobs": 0}
+    lists = ask("/v1/completions", body)["choices"][0]["logprobs"]
+    scores = np.array([np.nan if value is None else value for value in lists["token_logprobs"]])
+    assert float(page.inner_text("#perplexity")) == pytest.approx(np.exp(-np.nanmean(scores)), abs=5e-4)
+    starts = np.array([TEXT.count("\n", 0, offset) for offset in lists["text_offset"]])
+    expected = []
+    for line in range(TEXT.count("\n") + 1):
+        mine = scores[(starts == line) & ~np.isnan(scores)]
+        expected.append("\u2013" if mine.size == 0 else f"{np.exp(-mine.mean()):.1f}")
+    until(page, "document.querySelector('.scored .line').dataset.figure")
+    shown = page.eval_on_selector_all(".scored .line", "all => all.map(one => one.dataset.figure)")
+    assert shown == expected
+    drawn = page.eval_on_selector_all(".scored .line", "all => all.map(one => one.textContent).join('\\n')")
+    assert drawn == TEXT
+    assert page.locator(".scored b").count() == 0
+    worst = page.inner_text("[aria-label='Worst tokens'] li >> nth=0")
+    assert f"{-np.nanmin(scores) / np.log(2):.1f} bits" in worst
+    assert len(page.locator("[aria-label='Worst tokens'] li").all()) == 12
+
+
+def test_a_scored_text_goes_on_from_any_token(playground: Opener) -> None:
+    one = playground()
+    page = one.open()
+    page.click("nav >> text=Surprise")
+    page.fill(".surprise textarea", "The capital of France is Paris.")
+    page.click("button.main")
+    page.click("[aria-label='Worst tokens'] li button >> nth=0")
+    page.wait_for_selector(".alternatives ol")
+    page.click(".alternatives li button >> nth=0")
+    page.wait_for_selector("#text .token")
+    assert one.text().startswith("The")
+    assert len(one.text()) < len("The capital of France is Paris.")
+
+
+def test_two_settings_side_by_side_and_where_they_part(playground: Opener) -> None:
+    one = playground()
+    page = one.open()
+    one.set(seed=5, max_tokens=16)
+    page.click("nav >> text=Compare")
+    page.fill(".compare textarea >> nth=0", "The recipe begins with")
+    page.click("button.main")
+    page.wait_for_selector("#parting")
+    assert page.inner_text("#parting") == "The same to the end."
+    page.select_option("section[aria-label=B] label:has-text('Another control') select", "temperature")
+    page.fill("#B-temperature", "0")
+    page.keyboard.press("Tab")
+    page.click("button.main")
+    one.done()
+    page.wait_for_selector("#parting")
+    texts = []
+    for at, temperature in enumerate((1, 0)):
+        body = {"prompt": "The recipe begins with", "max_tokens": 16, "seed": 5, "temperature": temperature, "logprobs": 0}
+        answer = ask("/v1/completions", body)["choices"][0]
+        assert page.locator(".side .tokens").nth(at).text_content() == answer["text"]
+        texts.append(answer["logprobs"]["tokens"])
+    same = next((k for k, (a, b) in enumerate(zip(*texts, strict=False)) if a != b), 16)
+    assert same < 16
+    assert f"The same for the first {same} tokens." in page.inner_text("#parting")
+    common = longest(*texts)
+    assert f"{common} in common, {16 - common} only in A, {16 - common} only in B" in page.inner_text("#parting")
+    assert page.locator("section[aria-label=A] .only").count() == 16 - common
+
+
+def longest(a: list[str], b: list[str]) -> int:
+    """Length of the longest common subsequence."""
+    table = np.zeros((len(a) + 1, len(b) + 1), int)
+    for i, left in enumerate(a):
+        for j, right in enumerate(b):
+            table[i + 1, j + 1] = table[i, j] + 1 if left == right else max(table[i, j + 1], table[i + 1, j])
+    return int(table[-1, -1])
+
+
+def test_two_models_side_by_side(playground: Opener) -> None:
+    one = playground()
+    page = one.open()
+    one.set(seed=5, max_tokens=8)
+    page.click("nav >> text=Compare")
+    page.fill(".compare textarea >> nth=0", "The recipe begins with")
+    page.select_option("section[aria-label=B] select >> nth=0", "gap")
+    sent: list[str] = []
+    page.on("request", lambda request: sent.append(request.post_data or "") if "completions" in request.url else None)
+    page.click("button.main")
+    page.wait_for_selector("#parting")
+    assert [json.loads(body)["model"] for body in sent] == ["smollm2", "gap"]
+    assert page.inner_text("#parting") == "The same to the end."  # they are the same weights
+
+
+def test_a_gap_is_filled_and_kept(playground: Opener) -> None:
+    one = playground()
+    page = one.open()
+    one.set(seed=5, max_tokens=6)
+    page.click("nav >> text=Fill")
+    page.fill("textarea >> nth=0", "def add(a, b):\n")
+    page.fill("textarea >> nth=1", "\n    return c\n")
+    page.click("button.main")
+    page.wait_for_selector(".problem")
+    assert "'suffix' needs a model with fill-in-the-middle tokens" in one.problem()
+    page.select_option(".choices select >> nth=0", "gap")
+    page.click("button.main")
+    page.wait_for_selector(".gap .token")
+    one.done()
+    body = {"model": "gap", "prompt": "def add(a, b):\n", "suffix": "\n    return c\n", "max_tokens": 6, "seed": 5}
+    expected = ask("/openai/v1/completions", body)["choices"][0]["text"]
+    assert page.locator(".gap .tokens").text_content() == expected
+    page.click("text=Keep")
+    assert page.input_value("textarea >> nth=0") == "def add(a, b):\n" + expected
+
+
+def test_the_outputs_form_is_checked_while_it_is_written_and_heeded(playground: Opener) -> None:
+    one = playground()
+    page = one.open()
+    one.set(temperature=0, max_tokens=40)
+    page.click("#tab-form")
+    page.select_option("#form-kind", "json")
+    until(page, VALID)
+    page.fill("#form-text", '{"type": "objekt"}')
+    page.wait_for_selector("#form-state.wrong")
+    assert "Invalid type: objekt" in page.inner_text("#form-state")
+    page.fill("#form-text", '{"enum": [\n"ye')
+    until(page, "document.querySelector('#form-state').textContent.includes('Unterminated string')")
+    assert page.get_attribute("#form-text", "aria-invalid") == "true"
+    page.fill(
+        "#form-text", '{"type": "object", "properties": {"age": {"enum": [1, 23]}}, "required": ["age"], "additionalProperties": false}'
+    )
+    until(page, VALID)
+    one.write("A person as JSON:")
+    assert json.loads(one.complete())["age"] in (1, 23)
+    assert "whole, valid JSON" in page.inner_text(".form")
+    for kind, text, form in (("grammar", 'root ::= "ja" | "nein"', {"ja", "nein"}), ("regex", "(left|right)", {"left", "right"})):
+        page.select_option("#form-kind", kind)
+        page.fill("#form-text", "(")
+        page.wait_for_selector("#form-state.wrong")
+        page.fill("#form-text", text)
+        until(page, VALID)
+        one.write("\n")
+        assert one.complete() in form
+    page.select_option("#form-kind", "any")
+    page.wait_for_timeout(600)
+    page.click("#tab-controls")
+    assert page.locator(".control.set label").all_inner_texts() == ["max_tokens", "temperature"]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_every_field_of_a_dialect_is_there_and_what_is_set_is_sent(playground: Opener, dialect: str) -> None:
+    with urllib.request.urlopen(f"{URL}/openapi.json?dialect={dialect}", timeout=60) as answer:
+        document = json.load(answer)
+    properties = document["paths"]["/completions"]["post"]["requestBody"]["content"]["application/json"]["schema"]["properties"]
+    names = set()
+    for name, one_of in properties.items():
+        names |= {f"{name}.{inner}" for inner in one_of["properties"]} if "properties" in one_of else {name}
+    one = playground()
+    page = one.open()
+    page.select_option(".choices select >> nth=1", dialect)
+    page.wait_for_timeout(200)
+    page.click("#tab-controls")
+    shown = page.locator(".control label, .own dt").all_inner_texts()
+    assert sorted(shown) == sorted(names)
+    one.set(temperature=0.5, seed=9, max_tokens=6, stop='["zzz", "yyy"]', min_p=0.01, ignore_eos=True)
+    sent: list[tuple[str, str]] = []
+    page.on("request", lambda request: sent.append((request.url, request.post_data or "")) if "completions" in request.url else None)
+    one.write("The sky is")
+    made = one.complete()
+    (url, data), *_ = sent
+    body = json.loads(data)
+    assert url == URL + document["servers"][0]["url"] + "/completions"
+    wanted = {"temperature": 0.5, "seed": 9, "max_tokens": 6, "stop": ["zzz", "yyy"], "min_p": 0.01, "ignore_eos": True}
+    assert {name: body[name] for name in wanted} == wanted
+    expected = ask(document["servers"][0]["url"] + "/completions", {"prompt": "The sky is", **wanted}, dialect)
+    assert made == expected["choices"][0]["text"]
+    assert page.locator("#text .token").count() >= 5
+    page.keyboard.press("Control+Enter")
+    one.done()
+    if dialect != "together":  # its page has prompts of text alone
+        assert isinstance(json.loads(sent[-1][1])["prompt"], list)
+
+
+def test_a_wrong_value_is_told_in_the_servers_words(playground: Opener) -> None:
+    one = playground()
+    one.open()
+    one.set(temperature=7, max_tokens="4")
+    one.write("a")
+    one.page.keyboard.press("Control+Enter")
+    one.page.wait_for_selector(".problem")
+    assert "temperature" in one.problem()
+    assert "between 0 and 2, got 7" in one.problem()
+    assert one.text() == "a"
+    one.page.click("#tab-tree")
+    assert one.page.locator("[role=treeitem]").count() == 1  # nothing has happened

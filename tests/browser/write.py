@@ -1,0 +1,192 @@
+"""Writing: typing, completing, stopping, undoing, the alternatives of a token, and going on from one."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from conftest import Opener, Playground, ask
+
+
+def rows(one: Playground) -> list[tuple[str, str]]:
+    """The alternatives that are shown: text and percentage."""
+    one.page.wait_for_selector(".alternatives ol")
+    found = one.page.locator(".alternatives li button").all()
+    return [(row.locator(".piece").inner_text(), row.locator(".figure").inner_text()) for row in found]
+
+
+def started(playground: Opener, **controls: object) -> Playground:
+    one = playground()
+    one.open()
+    one.set(seed=11, max_tokens=24, **controls)
+    one.write("The sea was quiet that night, and")
+    return one
+
+
+def test_what_is_typed_is_the_text_and_a_completion_follows_it(playground: Opener) -> None:
+    one = started(playground)
+    made = one.complete()
+    expected = ask("/v1/completions", {"prompt": "The sea was quiet that night, and", "max_tokens": 24, "seed": 11})
+    assert made == expected["choices"][0]["text"]
+    assert one.page.locator("#text .token").count() > 0
+    told = one.page.inner_text(".told")
+    assert re.search(r"24 tokens · first after \d+ ms · [\d.,]+ tokens/s · prompt 8, \d+ cached · ended: length", told), told
+
+
+def test_typing_of_every_kind(playground: Opener) -> None:
+    one = playground()
+    page = one.open()
+    page.evaluate("navigator.clipboard")
+    one.write("one two three")
+    page.keyboard.press("Enter")
+    page.keyboard.type("four")
+    assert one.text() == "one two three\nfour"
+    page.keyboard.press("Home")
+    page.keyboard.press("Backspace")
+    assert one.text() == "one two threefour"
+    page.keyboard.press("Control+Home")
+    page.keyboard.press("Control+Delete")
+    assert one.text().lstrip() == "two threefour"
+    page.keyboard.press("Shift+Control+End")
+    page.keyboard.insert_text("a\n\nb")
+    assert one.text() == "a\n\nb"
+    page.keyboard.press("Control+a")
+    page.keyboard.press("Control+x")
+    assert one.text() == ""
+    for _ in range(2):
+        page.keyboard.press("Control+v")
+    assert one.text() == "a\n\nba\n\nb"
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.type("<b>é😀")
+    assert one.text() == "a\n\nba\n\n<b>é😀b"
+    page.keyboard.press("Backspace")
+    assert one.text() == "a\n\nba\n\n<b>éb"
+
+
+def test_it_comes_as_a_stream_and_can_be_stopped(playground: Opener) -> None:
+    one = started(playground, ignore_eos=True)
+    one.set(max_tokens=2000)
+    one.page.click("#text")
+    one.page.keyboard.press("Control+Enter")
+    seen = set()
+    for _ in range(20):
+        seen.add(one.page.locator("#text .token").count())
+        one.page.wait_for_timeout(60)
+    one.page.keyboard.press("Escape")
+    one.done()
+    count = one.page.locator("#text .token").count()
+    assert len(seen) > 5
+    assert max(seen) <= count < 2000
+    assert one.page.locator(".problem").count() == 0  # that was no failure
+    one.page.wait_for_timeout(300)
+    assert one.page.locator("#text .token").count() == count
+
+
+def test_undo_and_redo_go_over_edits_and_completions(playground: Opener) -> None:
+    one = started(playground)
+    states = [one.text()]
+    one.complete()
+    states.append(one.text())
+    one.page.keyboard.type(" And more.")
+    states.append(one.text())
+    one.complete()
+    states.append(one.text())
+    for state in reversed(states[:-1]):
+        one.page.keyboard.press("Control+z")
+        assert one.text() == state
+    one.page.keyboard.press("Control+z")
+    assert one.text() == ""
+    one.page.keyboard.press("Control+z")  # nothing is before the beginning
+    for state in states:
+        one.page.keyboard.press("Control+Shift+z")
+        assert one.text() == state
+
+
+def test_at_the_cursor_what_stands_behind_it_stays_as_a_branch(playground: Opener) -> None:
+    one = started(playground)
+    whole = one.text()
+    for _ in range(4):
+        one.page.keyboard.press("ArrowLeft")
+    one.page.keyboard.press("Control+Enter")
+    one.done()
+    head = whole[:-4]
+    expected = ask("/v1/completions", {"prompt": head, "max_tokens": 24, "seed": 11})["choices"][0]["text"]
+    assert one.text() == head + expected
+    one.page.keyboard.press("Alt+ArrowUp")
+    assert one.text() == whole
+
+
+def test_the_ten_likeliest_their_percentages_and_the_entropy_are_the_servers(playground: Opener) -> None:
+    one = started(playground)
+    one.complete()
+    one.page.hover("#text .token >> nth=6")
+    shown = rows(one)
+    ids = ask("/tokenize", {"prompt": one.text()})["tokens"]
+    body = {"prompt": ids[: 8 + 6], "max_tokens": 1, "logprobs": 10, "temperature": 0}
+    top = ask("/cerebras/completions", body, "cerebras")["choices"][0]["logprobs"]["top_logprobs"][0]
+    logprobs = sorted(top.values(), reverse=True)[:10]
+    assert len(shown[:10]) == 10
+    for (_, percentage), logprob in zip(shown, logprobs, strict=False):
+        told = float(percentage.removesuffix(" %").removeprefix("< "))
+        assert abs(told - 100 * np.exp(logprob)) <= max(0.05 if told >= 10 else 0.005, 0.01 if "<" in percentage else 0)
+    probabilities = np.exp([*logprobs])
+    parts = np.append(probabilities, 1 - probabilities.sum())
+    entropy = -(parts * np.log2(parts)).sum()
+    words = one.page.inner_text(".alternatives >> text=Entropy")
+    assert f"Entropy {entropy:.2f} bits, of these 10 and all others as one" in words
+
+
+def test_the_token_that_stands_there_repeats_the_rest_to_the_bit(playground: Opener) -> None:
+    one = started(playground)
+    made = one.complete()
+    shades = one.page.eval_on_selector_all("#text .token", "all => all.map(one => one.className)")
+    one.page.hover("#text .token >> nth=4")
+    rows(one)
+    one.page.click(".alternatives button.chosen")
+    one.done()
+    head = "The sea was quiet that night, and"
+    assert one.text().startswith(head + made)
+    again = one.page.eval_on_selector_all("#text .token", "all => all.map(one => one.className)")
+    assert again[: len(shades)] == shades
+
+
+def test_another_token_leads_elsewhere_and_by_keyboard(playground: Opener) -> None:
+    one = started(playground)
+    made = one.complete()
+    one.page.keyboard.press("Control+Home")
+    for _ in range(len("The sea was quiet that night, and") + 2):
+        one.page.keyboard.press("ArrowRight")
+    one.page.keyboard.press("Control+.")
+    shown = rows(one)
+    assert one.page.evaluate("document.activeElement.closest('.alternatives') !== null")
+    chosen = one.page.evaluate("document.activeElement.querySelector('.piece').textContent")
+    step = "ArrowDown" if shown[0][0] == chosen else "ArrowUp"
+    one.page.keyboard.press(step)
+    other = one.page.evaluate("document.activeElement.querySelector('.piece').textContent").replace("␣", " ")
+    one.page.keyboard.press("Enter")
+    one.done()
+    head = "The sea was quiet that night, and"
+    assert one.text().startswith(head + other)
+    assert not one.text().startswith(head + made)
+    one.page.keyboard.press("Alt+ArrowUp")
+    assert one.text() == head + made
+
+
+def test_what_a_model_or_a_user_writes_is_never_markup(playground: Opener) -> None:
+    one = playground()
+    hostile = '<img src=x onerror="window.hit=1"><script>window.hit=1</script>&lt;b&gt;</div>'
+    chunk = '{"choices":[{"text":%s,"index":0,"logprobs":{"tokens":["x"],"token_logprobs":[-0.5],"text_offset":[0]},"token_ids":[1]}]}'
+    import json
+
+    def answer(route: object) -> None:
+        body = f"data: {chunk % json.dumps(hostile)}\n\ndata: [DONE]\n\n"
+        route.fulfill(status=200, content_type="text/event-stream", body=body)  # type: ignore[attr-defined]
+
+    page = one.open()
+    one.write(hostile)
+    page.route("**/openai/v1/completions", answer)
+    assert one.complete() == hostile
+    assert page.locator("#text img, #text script, #text b, .tree img, .tree script").count() == 0
+    assert page.evaluate("window.hit") is None
+    assert hostile[:20] in page.inner_text(".tree") or page.locator(".tree").count() == 0
