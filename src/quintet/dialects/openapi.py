@@ -1,8 +1,7 @@
-"""The OpenAPI document and the human page of a dialect, made from the tables that the code enforces."""
+"""The OpenAPI document of a dialect, made from the tables that the code enforces."""
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Mapping, Sequence
 from types import UnionType
@@ -12,7 +11,7 @@ import msgspec
 
 from quintet.dialects import tokens
 from quintet.dialects.batches import Batches
-from quintet.dialects.catalog import PROVIDERS, Provider
+from quintet.dialects.catalog import Provider
 from quintet.dialects.extensions import MirostatVersion
 from quintet.dialects.fields import (
     MAX_TOKEN_ID,
@@ -217,45 +216,3 @@ def _name() -> Json:
 
 def _ids() -> Json:
     return {"type": "object", "required": ["tokens"], "properties": {"tokens": _TOKEN_IDS}}
-
-
-_STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem;color-scheme:light dark}
-table{border-collapse:collapse;width:100%}td,th{border:1px solid #8888;padding:.3rem .5rem;text-align:left;vertical-align:top}
-code{font-family:ui-monospace,monospace}nav a{margin-right:1rem}"""
-
-
-def page() -> str:
-    """One HTML page about all dialects, which needs nothing from anywhere else."""
-    parts = [
-        "<!doctype html>",
-        '<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">',
-        f"<title>Quintet</title><style>{_STYLE}</style></head><body>",
-        "<h1>Quintet</h1>",
-        "<p>The same model in five dialects. Choose one by path, by the header <code>X-Completions-Dialect</code>, "
-        "or with <code>--dialect</code> for the paths without a prefix.</p><nav>",
-        *(f'<a href="#{name}">{html.escape(provider.title)}</a>' for name, provider in PROVIDERS.items()),
-        "</nav>",
-        *(_section(provider) for provider in PROVIDERS.values()),
-        "</body></html>",
-    ]
-    return "\n".join(parts)
-
-
-def _section(provider: Provider) -> str:
-    paths = ", ".join(f"<code>{base}/completions</code>" for base in provider.bases)
-    rows = "\n".join(_row(field) for field in provider.fields)
-    return f"""<h2 id="{provider.name}">{html.escape(provider.title)}</h2>
-<p>Follows <a rel="noreferrer" href="{html.escape(provider.page)}">{html.escape(provider.page)}</a>.
-<a href="/openapi.json?dialect={provider.name}">OpenAPI document</a>.</p><p><code>POST</code> {paths}</p>
-<table><tr><th>field<th>type<th>values<th>default<th>here<th>notes</tr>
-{rows}</table>"""
-
-
-def _row(field: Field[Any]) -> str:
-    cells = [f"`{field.name}`", f"`{field.kind.type}`", field.kind.range, shown(field), field.status.value, field.note]
-    return f"<tr>{''.join(f'<td>{_marked(cell)}' for cell in cells)}</tr>"
-
-
-def _marked(text: str) -> str:
-    """Backquotes become code."""
-    return re.sub(r"`([^`]*)`", r"<code>\1</code>", html.escape(text))

@@ -1,16 +1,19 @@
-"""``/docs`` for people and ``/openapi.json`` for programs; public, the same for everybody, and without anything from elsewhere."""
+"""``/docs`` for people and ``/openapi.json`` for programs; public, the same for everybody, and without anything from elsewhere.
+
+The page's style and script are files beside the playground's, whose colours and letters it has.
+"""
 
 from __future__ import annotations
 
 from functools import cache
 
 from quintet.dialects.catalog import PROVIDERS
-from quintet.dialects.openapi import document, page
+from quintet.dialects.openapi import document
+from quintet.dialects.reference import page
 from quintet.dialects.wire import encode
 from quintet.errors import BadRequest, shorten
 from quintet.server.call import Call, Endpoint
-
-_POLICY = ("content-security-policy", "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'")
+from quintet.server.static import ALWAYS
 
 
 def public() -> dict[str, Endpoint]:
@@ -19,7 +22,7 @@ def public() -> dict[str, Endpoint]:
 
 
 async def _docs(call: Call) -> None:
-    await call.http.reply(200, _page(), [_POLICY], media="text/html; charset=utf-8")
+    await call.http.reply(200, _page(), ALWAYS, media="text/html; charset=utf-8")
 
 
 async def _openapi(call: Call) -> None:

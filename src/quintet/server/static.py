@@ -26,12 +26,13 @@ _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-_ALWAYS = (
+ALWAYS = (
     ("content-security-policy", _POLICY),
     ("x-content-type-options", "nosniff"),
     ("referrer-policy", "no-referrer"),
     ("cache-control", "no-cache"),  # kept, and asked about each time: a new version of the server is a new page
 )
+"""Headers of every page for people and of its files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ async def _file(call: Call) -> None:
 
 
 async def _send(http: Request, file: File) -> None:
-    headers = [*_ALWAYS, ("etag", file.etag)]
+    headers = [*ALWAYS, ("etag", file.etag)]
     if file.etag in http.headers.get("if-none-match", ""):
         await http.start(304, file.media, headers)
         await http.write(b"", last=True)

@@ -21,7 +21,7 @@ from quintet.backends.vllm.wire import Choose
 from quintet.guides.compiled import Guides
 from quintet.guides.matcher import Matcher
 
-PARKED = 4096
+PARKED = 256
 """Sequences that left the batch and may come back: vLLM does not say whether one that it removes has ended or was preempted."""
 
 SLOW_S, TOTAL_S = 0.02, 2.0

@@ -14,6 +14,7 @@ from quintet.backends.native.wire import codec
 from quintet.backends.native.wire.messages import Vocabulary
 from quintet.backends.vllm.wire import Compile, Compiled, Refused, decode_from_chooser
 
+MOST_REFUSED = 4096
 _READ = 1 << 16
 _log = logging.getLogger(__name__)
 
@@ -89,6 +90,8 @@ class Sidecar:
         match decode_from_chooser(frame):
             case Refused() as refused:
                 self.refused[refused.key] = refused
+                while len(self.refused) > MOST_REFUSED:  # of sequences that had ended, told once more by another worker
+                    del self.refused[next(iter(self.refused))]
             case Compiled(grammars, well):
                 left, then = self._waiting.pop(grammars, (0, lambda: None))
                 if not well:

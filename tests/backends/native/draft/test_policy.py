@@ -141,9 +141,10 @@ def test_what_is_saved_is_kept_for_later_but_not_without_end() -> None:
     for _ in range(500):
         made.settle(1, 5, 4, 4, 0.04, 0.048)
     assert made.account == pytest.approx(SAVED_STEPS * made.target.of(1))
-    assert made.reads(64, 0.01, 100)
-    assert not made.reads(64, 0.01, 1), "too few rounds to make up for it"
-    assert not made.reads(10**6, 10.0, 10**6), "more than the account holds"
+    assert made.reads(64, 1.0)
+    assert not made.reads(64, 0.01), "it costs more than is saved"
+    assert not made.reads(10**6, 1e9), "more than the account holds"
+    assert 64 * made.saving(0.9, 6, 1) > 64 * made.saving(0.5, 6, 1) > 0.0 == made.saving(0.0, 6, 1)
 
 
 def test_now_and_then_a_step_without_drafts_is_due() -> None:

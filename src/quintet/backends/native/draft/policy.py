@@ -124,15 +124,24 @@ class Policy:
         cost = self.drafting.of(drafting) / drafting + self.row_s(sequences)
         return right * share * self.worth(sequences) > cost
 
-    def reads(self, tokens: int, gain: float, rounds: float) -> bool:
+    def saving(self, share: float, most: int, sequences: int) -> float:
+        """Seconds that drafting saves for each token that comes, beside not drafting at all, at the best length up to ``most``."""
+        plain, cost = self.target.of(sequences) / sequences, self.drafting.of(sequences) / sequences + self.row_s(sequences)
+        best, tokens, right = 0.0, 1.0, 1.0
+        for length in range(1, most + 1):
+            right *= share
+            tokens += right
+            best = max(best, ((tokens - 1) * plain - length * cost) / tokens)
+        return best
+
+    def reads(self, tokens: int, saved: float) -> bool:
         """Whether so many tokens that the draft model has not seen are worth reading.
 
         Args:
-            gain: seconds that each round is expected to save then.
-            rounds: that are expected to follow.
+            saved: seconds that are expected to be saved then.
         """
         cost = self.drafting.of(tokens)
-        return cost <= self.account and gain * rounds >= MARGIN * cost
+        return cost <= self.account and saved >= MARGIN * cost
 
     def due(self, sequences: int) -> bool:
         """A step without drafts is due, to compare with."""

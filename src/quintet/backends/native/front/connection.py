@@ -84,8 +84,8 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
         code = self.process.poll()
-        with contextlib.suppress(ProcessLookupError):  # with what it started: it leads a group of its own
-            os.killpg(self.process.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # nothing of it runs, as Linux and macOS say it
+            os.killpg(self.process.pid, signal.SIGKILL)  # with what it has started: it leads a group of its own
         self._reap()
         return "" if code is None else f" with exit code {code}" if code >= 0 else f" by {signal.Signals(-code).name}"
 

@@ -42,8 +42,8 @@ class DraftModel:
         share = policy.share if seq.share is None else seq.share
         gain, unread = policy.gain(share, most, sequences), self.pages.unread(seq)
         if gain > 0:
-            rounds = self._left(seq) * max(1 - share, 1 / (most + 1))  # of which each draws as many tokens as are right, and one more
-            return most if gain > free and (unread <= PAGE or policy.reads(unread, gain - free, rounds)) else 0
+            saved = self._left(seq) * policy.saving(share, most, sequences)
+            return most if gain > free and (unread <= PAGE or policy.reads(unread, saved)) else 0
         return min(most, TRIED) if share and not found and policy.tries(unread, sequences) else 0
 
     def _reads(self, seq: Sequence) -> bool:

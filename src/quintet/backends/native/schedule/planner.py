@@ -37,14 +37,15 @@ class Planner:
         self._busy = False  # there is something that is not in the background
         self._stuck: Sequence | None = None  # head of the queue that the last plan had no place for
         self._coming: Sequence | None = None  # head of the queue whose pages are being brought back
-        self.step_budget = StepBudget()
+        self._budget, self._background_budget = StepBudget(), StepBudget()
+        self._background = False  # all of the last plan was
         self.queried = self.found = 0
         """See ``Counts``."""
 
     def plan(self, now: float) -> Plan:
         """See ``Scheduler.plan``."""
         plan = Plan()
-        background = self._step_aside()
+        self._background = background = self._step_aside()
         self._make_way()
         self._make_places()
         self._plan_decodes(plan)
@@ -56,10 +57,14 @@ class Planner:
         plan.encoding = self._encoding()
         left = hurry = self._batch_tokens - plan.tokens
         if decodes or background:
-            seconds = BACKGROUND_S if background else STEP_S
-            hurry = self.step_budget.limit(self._batch_tokens, seconds=seconds, halved=plan.encoding is not None) - plan.tokens
+            budget, seconds = (self._background_budget, BACKGROUND_S) if background else (self._budget, STEP_S)
+            hurry = budget.limit(self._batch_tokens, seconds=seconds, halved=plan.encoding is not None) - plan.tokens
         self._plan_prefills(plan, min(left, max(hurry, PAGE)))
         return plan
+
+    def learn(self, tokens: int, seconds: float) -> None:
+        """See ``Scheduler.learn``. The short steps of the background compute fewer tokens a second, which must not make others' shorter."""
+        (self._background_budget if self._background else self._budget).learn(tokens, seconds)
 
     # -- tenants ---------------------------------------------------------------------------------------------------------------
 

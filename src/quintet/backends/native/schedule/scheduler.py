@@ -119,7 +119,7 @@ class Scheduler:
 
     def learn(self, tokens: int, seconds: float) -> None:
         """A step of so many tokens took so long: the next ones are cut by it, see ``StepBudget``."""
-        self._planner.step_budget.learn(tokens, seconds)
+        self._planner.learn(tokens, seconds)
 
     def plan(self, now: float) -> Plan:
         """What to do next, at ``now`` (seconds). Must be followed by ``apply`` or ``fail`` before the next ``plan``."""

@@ -1,0 +1,127 @@
+"""Which engine a model gets, what is refused for it, and what vLLM is told; vLLM itself is not needed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gguf import GGMLQuantizationType as Type
+from tests.reference.folders import write_folder
+from tests.reference.tiny_model import TinySpec, write_tiny
+from tests.support.report import Notes
+
+from quintet.backends.native.worker.load import load_tokenizer
+from quintet.cli import engines, vllm
+from quintet.cli.console import OptionError
+from quintet.config import EngineName, VllmConfig
+from quintet.errors import ModelError
+
+
+@pytest.fixture(scope="module")
+def gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny(tmp_path_factory.mktemp("tiny") / "tiny.gguf", TinySpec("tiny", types=(Type.BF16,)))
+
+
+@pytest.fixture(scope="module")
+def known(gguf: Path) -> Path:
+    return write_folder(gguf.parent / "known", gguf)
+
+
+@pytest.fixture(scope="module")
+def unknown(gguf: Path) -> Path:
+    """Of a family that the native core does not know, quantised as it does not read."""
+    folder = write_folder(gguf.parent / "unknown", gguf)
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    changed = config | {"model_type": "novel", "quantization_config": {"quant_method": "awq"}}
+    (folder / "config.json").write_text(json.dumps(changed), encoding="utf-8")
+    return folder
+
+
+def planned(model: Path, engine: EngineName, installed: bool, monkeypatch: pytest.MonkeyPatch, **more: Any) -> engines.Plan:
+    monkeypatch.setattr(vllm, "_installed", lambda: installed)
+    given = tuple(more.pop("given", ()))
+    asked = engines.EngineOptions(str(model), more.pop("ctx_size", 0), 1, 1 << 24, offline=True, engine=engine, given=given, **more)
+    return engines.plan(asked, Notes())
+
+
+@pytest.mark.parametrize("engine", ["auto", "native"])
+def test_what_the_native_core_knows_it_computes(gguf: Path, known: Path, engine: EngineName, monkeypatch: pytest.MonkeyPatch) -> None:
+    for model in (gguf, known):
+        assert planned(model, engine, True, monkeypatch).vllm is None
+
+
+def test_vllm_computes_what_is_asked_of_it_or_unknown_otherwise(known: Path, unknown: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for model, engine in ((known, "vllm"), (unknown, "vllm"), (unknown, "auto")):
+        plan = planned(model, engine, True, monkeypatch, ctx_size=32)  # type: ignore[arg-type]
+        assert plan.vllm is not None
+        assert (plan.vllm.path, plan.vllm.context, plan.context, plan.name) == (str(model), 32, 32, model.name)
+        assert plan.mapped, "what a device holds is not weighed against this machine's memory"
+
+
+def test_the_tokenizer_of_an_unknown_family_is_that_of_a_known_one(known: Path, unknown: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "the cat sat <s> on the mat"
+    mine, theirs = planned(unknown, "vllm", True, monkeypatch).tokenizer(), load_tokenizer(known)
+    assert (mine.encode(text), list(mine.pieces), mine.eos_ids) == (theirs.encode(text), list(theirs.pieces), theirs.eos_ids)
+    with pytest.raises(ModelError, match="quantised"):
+        load_tokenizer(unknown)
+
+
+@pytest.mark.parametrize("size", [None, 0, -5, "many", True, 1 << 40])
+def test_a_folder_tells_how_many_tokens_it_has(unknown: Path, tmp_path: Path, size: object) -> None:
+    for file in unknown.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    config = json.loads((unknown / "config.json").read_text(encoding="utf-8")) | {"vocab_size": size}
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    with pytest.raises(ModelError, match="'vocab_size' must be an integer from 1"):
+        load_tokenizer(tmp_path, any_model=True)
+
+
+@pytest.mark.parametrize(
+    ("model", "engine", "installed", "told"),
+    [
+        ("known", "vllm", False, "needs vLLM: pip install vllm"),
+        ("gguf", "vllm", True, "vLLM loads folders with safetensors, and this is a GGUF file"),
+        ("unknown", "auto", False, "AWQ|awq"),
+        ("unknown", "native", True, "AWQ|awq"),
+    ],
+)
+def test_what_cannot_be_is_told(
+    model: str, engine: EngineName, installed: bool, told: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ModelError, match=told):
+        planned(request.getfixturevalue(model), engine, installed, monkeypatch)
+
+
+@pytest.mark.parametrize("option", sorted(vllm.NATIVE_ONLY))
+def test_an_option_that_vllm_has_nothing_for_is_refused(known: Path, option: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(OptionError, match=f"--{option.replace('_', '-')} is nothing to the vLLM engine"):
+        planned(known, "vllm", True, monkeypatch, given=(option,))
+
+
+@pytest.mark.parametrize("option", sorted(vllm.VLLM_ONLY))
+def test_an_option_of_vllms_is_refused_for_the_native_engine(gguf: Path, option: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for engine in ("auto", "native"):
+        with pytest.raises(OptionError, match=f"--{option.replace('_', '-')} is nothing to the native engine"):
+            planned(gguf, engine, True, monkeypatch, given=(option,))
+
+
+def test_vllm_gets_its_options_and_a_kv_cache_if_one_was_asked_for(known: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = VllmConfig(dtype="bfloat16", tensor_parallel_size=2)
+    plan = planned(known, "vllm", True, monkeypatch, vllm=asked, given=("kv_cache", "dtype"))
+    assert plan.vllm is not None
+    assert (plan.vllm.options.dtype, plan.vllm.options.tensor_parallel_size, plan.vllm.options.kv_bytes) == ("bfloat16", 2, 1 << 24)
+    plan = planned(known, "vllm", True, monkeypatch)
+    assert plan.vllm is not None
+    assert plan.vllm.options.kv_bytes == 0
+    with pytest.raises(ModelError, match="--ctx-size must be at most"):
+        planned(known, "vllm", True, monkeypatch, ctx_size=1 << 20)
+    with pytest.raises(ModelError, match="must be NAME=VALUE"):
+        planned(known, "vllm", True, monkeypatch, vllm=VllmConfig(vllm_arg=("wrong",)))
+
+
+def test_an_older_library_of_guides_is_refused_as_texts_would_get_past_them(known: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.metadata.version", lambda name: {"llguidance": "1.7.6"}[name])
+    with pytest.raises(ModelError, match=r"llguidance 1\.7\.6 in place of Quintet's"):
+        planned(known, "vllm", True, monkeypatch)

@@ -1,0 +1,73 @@
+"""packaging/docker without a builder: hadolint, what the Dockerfile copies, and the size of what it installs."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+from tests.packaging.tools import PACKAGING, ROOT, tool
+
+import quintet
+from quintet import _core
+
+DOCKER = PACKAGING / "docker"
+FILE = (DOCKER / "Dockerfile").read_text(encoding="utf-8")
+
+
+def test_hadolint_finds_nothing() -> None:
+    done = subprocess.run([tool("hadolint"), str(DOCKER / "Dockerfile")], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_what_runs_is_not_root_and_writes_nothing_outside_its_volume() -> None:
+    last = FILE.rpartition("\nFROM ")[2]
+    assert re.search(r"^USER 65532:65532$", last, re.MULTILINE)
+    assert re.search(r"^VOLUME /models$", last, re.MULTILINE)
+    assert "QUINTET_CACHE=/models" in last
+    assert 'ENTRYPOINT ["/opt/quintet/bin/quintet"]' in last
+
+
+def test_all_that_is_copied_is_there_and_is_let_through() -> None:
+    let_through = [line[1:] for line in (DOCKER / "Dockerfile.dockerignore").read_text().splitlines() if line.startswith("!")]
+    copied = [word for words in re.findall(r"^COPY (?!--from)(.*) \S+$", FILE, re.MULTILINE) for word in words.split()]
+    assert copied
+    for name in copied:
+        assert (ROOT / name).exists()
+        assert any(name == one or name.startswith(f"{one}/") for one in let_through), name
+
+
+def test_the_lock_of_the_image_is_the_lock_of_development_less_its_tools() -> None:
+    ours = dict(re.findall(r"^(\S+)==(\S+)", (DOCKER / "requirements.lock").read_text(), re.MULTILINE))
+    all_ = dict(re.findall(r"^(\S+)==(\S+)", (ROOT / "requirements.lock").read_text(), re.MULTILINE))
+    assert ours.items() <= all_.items()
+    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    assert {re.split(r"[^\w-]", one.replace("_", "-"))[0].lower() for one in wanted} <= ours.keys()
+    assert not {"pytest", "mypy", "ruff", "openai"} & ours.keys()
+
+
+BASE_MB = 90
+"""More than what distroless python3-debian13 takes, unpacked; the release workflow looks at the whole, where there is a builder."""
+
+
+@pytest.mark.skipif("QUINTET_TEST_PACKAGING" not in os.environ, reason="installs everything; make test-packaging")
+def test_what_is_installed_leaves_the_image_under_250_mb(tmp_path: Path) -> None:
+    home = tmp_path / "quintet"
+    subprocess.run(["python3", "-m", "venv", "--without-pip", home], check=True)
+    pip = [f"{ROOT}/.venv/bin/python", "-m", "pip", "--quiet", "--python", f"{home}/bin/python", "install"]
+    subprocess.run([*pip, "--require-hashes", "-r", f"{DOCKER}/requirements.lock"], check=True, stderr=subprocess.DEVNULL)
+    package = Path(quintet.__file__).parent
+    folder = next(home.glob("lib/python*/site-packages"))
+    shutil.copytree(package, folder / "quintet", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(_core.__file__, folder / "quintet")
+    steps = re.findall(r"^ && (find /opt/quintet/lib .*?) \\$", FILE, re.MULTILINE)
+    assert len(steps) == 3
+    for step in steps:
+        subprocess.run(["bash", "-c", step.replace("/opt/quintet", str(home))], check=True)
+    subprocess.run([home / "bin/python", "-m", "compileall", "-q", home / "lib"], check=True)
+    size = sum(path.lstat().st_size for path in home.rglob("*") if path.is_file() and not path.is_symlink()) / 1e6
+    assert size + BASE_MB < 250, f"{size:.0f} MB"

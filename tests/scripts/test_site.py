@@ -1,0 +1,23 @@
+"""The docs as a site: all pages are in its navigation, and links out of docs/ name what they lead to. ``make docs`` builds it, strictly."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from scripts.site_links import outside, rewritten
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_navigation_has_every_page_once() -> None:
+    named = re.findall(r"[\w./-]+\.md$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(named) == sorted(path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md"))
+
+
+def test_links_out_of_the_docs_become_what_they_name() -> None:
+    assert rewritten("see [the test](../tests/a.py#L3)", "b.md") == "see the test (`tests/a.py`)"
+    assert rewritten("[`tests/a.py`](../../tests/a.py)", "c/b.md") == "`tests/a.py`"
+    for kept in ("[x](cli.md#y)", "[x](../cli.md)", "[x](https://example.org/a.py)", "[x](#y)", "![x](../pictures/a.png)"):
+        assert rewritten(kept, "guides/b.md") == kept
+    assert outside("b.md", "../README.md") == "README.md"

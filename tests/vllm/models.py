@@ -1,0 +1,74 @@
+"""Models for the tests of vLLM: ``python -m tests.vllm.models FOLDER`` makes them in vLLM's environment; whoever tests finds them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+MODELS = ("llama", "qwen3", "gemma3", "mixtral")
+"""Tiny ones of random weights, with the bundled model's tokenizer."""
+
+SMALL = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 32,
+    "max_position_embeddings": 512,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 2,
+}
+OWN: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "qwen3": {},
+    "gemma3": {"sliding_window": 32, "query_pre_attn_scalar": 32},
+    "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
+}
+
+
+def folder(name: str) -> Path:
+    """Where a model is."""
+    return Path(os.environ["QUINTET_VLLM_MODELS"]) / name
+
+
+def make(root: Path) -> None:
+    """All that is not there yet."""
+    from tests.support.bundled import bundled_path
+
+    root.mkdir(parents=True, exist_ok=True)
+    smollm2 = root / "smollm2"
+    if not smollm2.exists():
+        subprocess.run([sys.executable, "-m", "bench.engines.vllm_model", bundled_path(), smollm2], check=True)
+    for name in MODELS:
+        if not (root / name).exists():
+            _tiny(name, root / name, smollm2)
+
+
+def _tiny(name: str, target: Path, tokenizer: Path) -> None:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.manual_seed(1)
+    partial = target.with_suffix(".partial")
+    vocab = json.loads((tokenizer / "config.json").read_text(encoding="utf-8"))["vocab_size"]
+    config = AutoConfig.for_model("gemma3_text" if name == "gemma3" else name, vocab_size=vocab, **SMALL, **OWN[name])
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.ndim > 1:
+                weight.normal_(0, 0.2)  # texts that are neither always one token nor all alike
+    model.save_pretrained(partial)
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(tokenizer / file, partial / file)
+    partial.rename(target)
+
+
+if __name__ == "__main__":
+    make(Path(sys.argv[1]))
