@@ -51,4 +51,4 @@ def test_padding_adds_little_and_never_reaches_the_text(one: Served) -> None:
         texts.append("".join(choice["text"] for chunk in chunks for choice in chunk["choices"]))
         lengths.append(len(answer))
     assert texts[0] == texts[1]
-    assert lengths[0] < 1.5 * lengths[1]
+    assert lengths[0] < 1.15 * lengths[1]

@@ -20,6 +20,7 @@ class Fault(enum.StrEnum):
     HANG_STEP = enum.auto()  # a step never ends
     SLOW_STEP = enum.auto()  # a step takes seconds
     FAIL_STEP = enum.auto()  # a step raises
+    BREAK_MEMORY = enum.auto()  # from a step on, nothing that it computes is finite
     CRASH_LOAD = enum.auto()
     HANG_LOAD = enum.auto()
     SLOW_LOAD = enum.auto()
@@ -50,6 +51,7 @@ CHANCES = {
     Fault.HANG_STEP: (0.0003, 0.005),
     Fault.SLOW_STEP: (0.002, 0.05),
     Fault.FAIL_STEP: (0.0005, 0.02),
+    Fault.BREAK_MEMORY: (0.0002, 0.003),
     Fault.CRASH_LOAD: (0.05, 0.7),
     Fault.HANG_LOAD: (0.02, 0.3),
     Fault.SLOW_LOAD: (0.05, 0.5),

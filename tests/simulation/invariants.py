@@ -23,6 +23,7 @@ from tests.simulation.model import CRASHES, RAISES, Told, alone
 from quintet.backends.base import Counts, State
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.front.in_flight import INTERRUPTED, REFUSED
+from quintet.backends.native.front.soundness import UNSOUND_AT
 from quintet.backends.native.front.stream import Stream
 from quintet.backends.native.front.supervisor import DIED
 from quintet.backends.native.front.watchdog import LOAD_STALL_S
@@ -37,6 +38,7 @@ STATES = {
     (State.LOADING, "Ready"): {State.READY},
     (State.LOADING, "Died"): {State.LOADING, State.DEAD},
     (State.READY, "Died"): {State.LOADING},
+    (State.READY, "Stepped"): {State.READY, State.LOADING},  # a worker that has lost its numbers is ended
     (State.DEAD, "Ready"): {State.READY},
     (State.DEAD, "Died"): {State.DEAD},
 }
@@ -75,11 +77,15 @@ class Asked:
     open: set[int]
     called_off: dict[int | None, float] = field(default_factory=dict)
     told: bool = False
+    _what: tuple[PreparedSequence, ...] = ()
 
     @property
     def what(self) -> tuple[PreparedSequence, ...]:
         """What it asks for, whoever asks and whatever the seeds."""
-        return tuple(replace(one, salt=b"", sampling=replace(one.sampling, seed=0, seeded=False)) for one in self.prepared.sequences)
+        if not self._what:
+            sequences = self.prepared.sequences
+            self._what = tuple(replace(one, salt=b"", sampling=replace(one.sampling, seed=0, seeded=False)) for one in sequences)
+        return self._what
 
     def asks(self, token: int) -> bool:
         """It has this token in a prompt."""
@@ -93,10 +99,11 @@ class Watch:
         bound_s: seconds in which a request ends where nothing goes wrong.
         abort_s: in which nothing more comes of what was called off.
         most_live: sequences that the engine takes.
+        window: see ``alone``.
     """
 
-    def __init__(self, loop: SimulatedLoop, bound_s: float, abort_s: float, most_live: int) -> None:
-        self._loop = loop
+    def __init__(self, loop: SimulatedLoop, bound_s: float, abort_s: float, most_live: int, window: int) -> None:
+        self._loop, self._window = loop, window
         self._bound_s, self._abort_s, self.most_live = bound_s, abort_s, most_live
         self.engine: Engine | None = None
         self.was_ready = False
@@ -107,6 +114,9 @@ class Watch:
         self.deaths = self.poisoned = self.given = 0
         self._dying = False
         self._raised = False  # a step of this worker, by chance
+        self._broken = False  # this worker's memory
+        self._renewed = False  # the worker before was ended for that, and no token has come since
+        self._numberless: set[tuple[tuple[int, ...], ...]] = set()  # prompts that came to nothing in this worker since a token came
         self._started: set[int] = set()  # requests that this worker has begun with
         self._blame: Counter[tuple[PreparedSequence, ...]] = Counter()  # deaths over a request, by what it asks
         self._poisonings: list[float] = []
@@ -140,6 +150,12 @@ class Watch:
         self.trace("a step raises", by_chance)
         self._raised |= by_chance
 
+    def breaks_memory(self) -> None:
+        """From now on the worker computes nothing that is finite."""
+        self.trace("its memory breaks")
+        self.excuse(2 * RESTART_S)  # what it computes until that is noticed is lost
+        self._broken = True
+
     def poison(self) -> None:
         """A request kills the engine."""
         self.trace("crashes over poison")
@@ -154,7 +170,7 @@ class Watch:
         """The engine is about to be given a request."""
         count = len(prepared.sequences)
         self.given += 1
-        expected = _expected(prepared.sequences)
+        expected = _expected(prepared.sequences, self._window)
         asked = Asked(prepared, self._due(self._bound_s), self._loop.time() + AT_LAST_S, expected, [0] * count, set(range(count)))
         self.requests[prepared.request_id] = asked
         asking.get().append(asked)
@@ -197,6 +213,7 @@ class Watch:
                 asked.open.discard(event.seq)
                 self.ends[event.error or event.finish.value] += 1
         asked.told = True
+        self._numbers(asked, batch)
         if not asked.open:
             self._check_age(asked)
             del self.requests[request_id]
@@ -212,6 +229,8 @@ class Watch:
             self._started |= set(message.requests)
         if isinstance(message, Died):
             self._death(message)
+        # A worker that has lost its numbers is ended as soon as that is sure, and goes on only where ending it has not helped.
+        _require(len(self._numberless) < UNSOUND_AT or self._renewed, "soundness: it goes on without numbers")
         take(message)
         self._dying = False
         if isinstance(message, Died):
@@ -219,6 +238,7 @@ class Watch:
             _require(not left, "breaks off: told a part, and still there after the engine's death", *left)
         after = supervisor.state
         _require(after in STATES.get((before, kind), {before}), f"states: {before.value} became {after.value} by {kind}")
+        _require(kind != "Stepped" or after is before or self._renewed, "soundness: ended, and it had numbers")
         if isinstance(message, Ready):
             self.was_ready = True
         if after is not before:
@@ -253,7 +273,9 @@ class Watch:
         self._dying = True
         self._blame.update({self.requests[request_id].what for request_id in self._started & self.requests.keys()})
         self._started.clear()
-        self._raised = False
+        self._raised = self._broken = False
+        self._renewed |= len(self._numberless) >= UNSOUND_AT
+        self._numberless.clear()
 
     def _check(self, asked: Asked, event: TokenEvent, before: bool) -> None:
         request_id, expected, at = asked.prepared.request_id, asked.expected[event.seq], asked.at[event.seq]
@@ -281,10 +303,18 @@ class Watch:
             _require(self.engine is not None and self.engine._supervisor.state is State.DEAD, "dead: it is not", request_id)
         elif error == REJECTED:
             _require(self._raised or asked.asks(RAISES), "step: another broke it", request_id)
-        elif event.finish is Finish.ERROR:
+        elif event.finish is Finish.ERROR and error != NUMERICAL:
             raise Violation(f"ends: request {request_id} with {error!r}")
         if error == NUMERICAL:
-            raise Violation(f"ends: request {request_id} has finite numbers")
+            _require(self._broken, "ends: a request has finite numbers", request_id)
+
+    def _numbers(self, asked: Asked, batch: Sequence[TokenEvent]) -> None:
+        """What is told of a request, for who counts those that come to nothing."""
+        if any(event.token >= 0 and not event.prompt for event in batch):
+            self._numberless.clear()
+            self._renewed = False
+        elif batch[-1].error == NUMERICAL:
+            self._numberless.add(tuple(dict.fromkeys(one.tokens for one in asked.prepared.sequences)))
 
     def _check_age(self, asked: Asked) -> None:
         late = self._loop.time() - min(asked.due + self._excused, asked.at_last)
@@ -294,9 +324,9 @@ class Watch:
         return max(self._loop.time(), self._slow) + seconds - self._excused
 
 
-def _expected(sequences: Sequence[PreparedSequence]) -> list[list[Told]]:
+def _expected(sequences: Sequence[PreparedSequence], window: int) -> list[list[Told]]:
     """What each is told. A prompt that several have is told once, as the first one's, even if that has ended."""
-    told, firsts = [alone(one) for one in sequences], set()
+    told, firsts = [alone(one, window) for one in sequences], set()
     for number, one in enumerate(sequences):
         prompt = one.tokens, one.echo_from, one.logprobs, one.salt
         if prompt in firsts:

@@ -48,6 +48,7 @@ class Machine:
         step_s, token_s: seconds that a step takes, and each of its tokens.
         fragile: even the first start may go wrong, after which there is never an engine.
         drafted: there is a draft model.
+        window: see ``SimulatedModel``.
     """
 
     loop: SimulatedLoop
@@ -58,6 +59,7 @@ class Machine:
     token_s: float
     fragile: bool
     drafted: bool
+    window: int
 
     @property
     def may_fail(self) -> bool:
@@ -246,7 +248,8 @@ class Process:
             progress(share)
         assert self._table is not None
         draft = SimulatedDraft(self._compute_draft) if self._machine.drafted else None
-        return Loaded(SimulatedModel(self._compute), self._table, "simulated", "fp_simulated", draft=draft)
+        self._model = SimulatedModel(self._compute, self._machine.window)
+        return Loaded(self._model, self._table, "simulated", "fp_simulated", draft=draft)
 
     def _compute(self, batch: Batch) -> None:
         """Time passes with each step, and it may go wrong."""
@@ -258,6 +261,9 @@ class Process:
         if not machine.may_fail:
             return
         self._stumble(Fault.CRASH_STEP, Fault.HANG_STEP)
+        if not self._model.broken and chance.happens(Fault.BREAK_MEMORY):
+            machine.watch.breaks_memory()
+            self._model.broken = True
         if (batch.tokens == CRASHES).any():
             machine.watch.poison()
             raise _KilledError

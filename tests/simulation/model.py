@@ -8,6 +8,7 @@ scheduler, pages, chunks, cache or drafts. It is what every answer of a simulati
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -61,12 +62,15 @@ class SimulatedModel:
 
     Args:
         compute: told of each batch before anything is written; may raise.
+        window: tokens that a token sees, itself the last; 0 = all before it.
     """
 
-    vocab, context, window, page_bytes, row_bytes = VOCAB, CONTEXT, 0, PAGE * 8, _ROW_BYTES
+    vocab, context, page_bytes, row_bytes = VOCAB, CONTEXT, PAGE * 8, _ROW_BYTES
 
-    def __init__(self, compute: Callable[[Batch], None]) -> None:
-        self._compute = compute
+    def __init__(self, compute: Callable[[Batch], None], window: int = 0) -> None:
+        self._compute, self.window = compute, window
+        self.broken = False
+        """Its memory is: no logit is finite any more."""
         self._pages = np.zeros((0, PAGE), np.uint64)
 
     def allocate(self, pages: int) -> None:
@@ -81,11 +85,17 @@ class SimulatedModel:
         pages = batch.tables[:, : int(positions.max()) // PAGE + 1]
         sums = np.cumsum(self._pages[pages].reshape(len(pages), -1), axis=1, dtype=np.uint64)
         rows = np.zeros((len(batch.rows), _ROW_BYTES), np.uint8)
-        rows[:, :8] = sums[segments[batch.rows], positions[batch.rows]][:, None].view(np.uint8)
+        of, last = segments[batch.rows], positions[batch.rows]
+        seen = sums[of, last]
+        if self.window:  # what lies in pages that were let go of is on both sides
+            seen = seen - np.where(last >= self.window, sums[of, last - self.window], np.uint64(0))
+        rows[:, :8] = seen[:, None].view(np.uint8)
         rows[:, 8:16] = batch.tokens[batch.rows].astype(np.int64)[:, None].view(np.uint8)
         return rows
 
     def logits(self, rows: U8) -> F32:
+        if self.broken:
+            return np.full((len(rows), VOCAB), np.nan, np.float32)
         both = np.ascontiguousarray(rows).view(np.uint64)
         return _logits(both[:, 0], both[:, 1].astype(np.intp))
 
@@ -128,13 +138,13 @@ Told = tuple[int, bytes, float | None, tuple[tuple[int, float], ...], bool, Fini
 _samplers = NativeSamplers(Cpu(), PIECES, TOKENIZER.eos_ids)
 
 
-def alone(sequence: PreparedSequence) -> list[Told]:
-    """All events of a sequence, computed from its tokens."""
-    told = _echo(sequence) if sequence.echo else []
+def alone(sequence: PreparedSequence, window: int = 0) -> list[Told]:
+    """All events of a sequence, computed from its tokens, each of which sees a window of them."""
+    told = _echo(sequence, window) if sequence.echo else []
     if not sequence.max_tokens:
         return [*told, (-1, b"", None, (), False, Finish.LENGTH, "")]
     tokens = list(sequence.tokens)
-    keys = int(_KEYS[tokens, np.arange(len(tokens))].sum(dtype=np.uint64))
+    keys = int(_sums(np.array(tokens), window)[-1])
     sampler = _samplers.make(sequence.sampling, sequence.bad_words, sequence.tokens)
     ends = set(sequence.sampling.stop_token_ids) | (set() if sequence.sampling.ignore_eos else TOKENIZER.eos_ids)
     for count in range(1, sequence.max_tokens + 1):
@@ -150,16 +160,28 @@ def alone(sequence: PreparedSequence) -> list[Told]:
         if finish:
             break
         sampler.accept(token)
-        keys = (keys + int(_KEYS[token, len(tokens)])) % 2**64
         tokens.append(token)
+        last = len(tokens) - 1
+        keys += int(_KEYS[token, last])
+        if window and last >= window:
+            keys -= int(_KEYS[tokens[last - window], last - window])
+        keys %= 2**64
     return told
 
 
-def _echo(sequence: PreparedSequence) -> list[Told]:
+def _sums(tokens: npt.NDArray[Any], window: int) -> npt.NDArray[np.uint64]:
+    """Of each position, the sum of the keys that it sees."""
+    sums = np.cumsum(_KEYS[tokens, np.arange(len(tokens))], dtype=np.uint64)
+    if window:
+        sums[window:] -= sums[:-window].copy()
+    return sums
+
+
+def _echo(sequence: PreparedSequence, window: int) -> list[Told]:
     tokens = np.array(sequence.tokens[: sequence.prompt_end], np.int32)
     scores: list[tuple[float | None, tuple[tuple[int, float], ...]]] = [(None, ())] * len(tokens)
     if sequence.logprobs is not None and len(tokens) > 1:
-        sums = np.cumsum(_KEYS[tokens, np.arange(len(tokens))], dtype=np.uint64)
+        sums = _sums(tokens, window)
         scores[1:] = _scores(_logits(sums[:-1], tokens[:-1].astype(np.intp)), tokens[1:], sequence.logprobs)
     told: list[Told] = []
     for token, (logprob, top) in zip(tokens.tolist(), scores, strict=True):

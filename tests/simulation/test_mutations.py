@@ -11,6 +11,7 @@ from tests.simulation.run import Case, promise
 
 from quintet.backends.native.front.in_flight import InFlight
 from quintet.backends.native.front.restarts import Suspects
+from quintet.backends.native.front.soundness import Soundness
 from quintet.backends.native.front.statistics import Statistics
 from quintet.backends.native.front.supervisor import Supervisor
 from quintet.backends.native.schedule.kv import KvCache
@@ -129,6 +130,18 @@ def sends_the_end_twice(real: Any) -> Any:
     return end
 
 
+def lets_go_of_a_page_that_is_needed(real: Any) -> Any:
+    return lambda self, seq, computed: real(self, seq, computed + 16)
+
+
+def does_not_notice_that_nothing_is_a_number(_: Any) -> Any:
+    return lambda self, prompts, batch: None
+
+
+def takes_two_requests_for_the_worker(_: Any) -> Any:
+    return property(lambda self: len(self._failed) >= 2)
+
+
 FAULTS: list[tuple[int, Any, str, Callable[[Any], Any], str]] = [
     (0, Queues, "preempt", keeps_a_page_of_what_is_preempted, "pages"),
     (0, KvCache, "writable", writes_to_a_shared_page, "bytes"),
@@ -146,6 +159,9 @@ FAULTS: list[tuple[int, Any, str, Callable[[Any], Any], str]] = [
     (33, Writer, "_fail", loses_rows_while_the_disk_is_full, "ledger"),
     (4, Account, "close", leaves_a_row_open_when_a_client_leaves, "ledger"),
     (4, SlowAnswer, "end", sends_the_end_twice, "http"),
+    (1, KvCache, "_first_needed", lets_go_of_a_page_that_is_needed, "bytes"),
+    (4, Soundness, "see", does_not_notice_that_nothing_is_a_number, "soundness"),
+    (4, Soundness, "unsound", takes_two_requests_for_the_worker, "soundness"),
 ]
 """The first seed that shows it, the code, what is wrong with it, and the promise."""
 

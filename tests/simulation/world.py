@@ -70,10 +70,11 @@ class Setting:
     fragile: bool
     served: bool
     drafted: bool
+    window: int
 
     @classmethod
-    def draw(cls, random: Random) -> Setting:
-        """Small machines and large ones, in every combination."""
+    def draw(cls, random: Random, other: Random) -> Setting:
+        """Small machines and large ones, in every combination; what came later is drawn from ``other``, so that known worlds stay."""
         pages = random.choice([CONTEXT // PAGE, 16, 24, 40, 100, 300])
         config = EngineConfig(
             kv_bytes=pages * PAGE * 8,
@@ -101,6 +102,7 @@ class Setting:
             step_s / 50,
             *rest,
             drafted,
+            other.choice([0, 0, 0, 0, 5, 16, 40, 100]),
         )
 
     @property
@@ -137,9 +139,9 @@ class World:
     def __init__(self, seed: int, requests: int = REQUESTS, without: Collection[Fault] = (), only: Collection[Fault] | None = None) -> None:
         self.seed, self._requests = seed, requests
         self.chance = Chance(seed, without, only)
-        self.setting = Setting.draw(self.chance.stream("setting"))
+        self.setting = Setting.draw(self.chance.stream("setting"), self.chance.stream("window"))
         self._loop = SimulatedLoop()
-        self.watch = Watch(self._loop, self.setting.bound_s, self.setting.abort_s, self.setting.config.live_limit)
+        self.watch = Watch(self._loop, self.setting.bound_s, self.setting.abort_s, self.setting.config.live_limit, self.setting.window)
 
     @property
     def ends(self) -> Counter[str]:
@@ -158,16 +160,8 @@ class World:
             Violation: a promise is broken.
         """
         setting = self.setting
-        machine = Machine(
-            self._loop,
-            self.chance,
-            self.watch,
-            self.chance.stream("links"),
-            setting.step_s,
-            setting.token_s,
-            setting.fragile,
-            setting.drafted,
-        )
+        links, times = self.chance.stream("links"), (setting.step_s, setting.token_s)
+        machine = Machine(self._loop, self.chance, self.watch, links, *times, setting.fragile, setting.drafted, setting.window)
         with _simulated(machine), simulated(self._loop, self.chance, self.watch) if setting.served else nullcontext() as file:
             try:
                 self._loop.run(self._main(file))
@@ -236,7 +230,7 @@ class World:
 def _simulated(machine: Machine) -> Iterator[None]:
     """The simulated parts stand in the places of the real ones."""
     places: list[tuple[Any, str, Any]] = [
-        (process_module, "spawn", lambda module, level: module),
+        (process_module, "spawn", lambda module, level, form: module),
         (process_module, "Connection", functools.partial(SimulatedConnection, machine)),
         (engine_module, "Stream", functools.partial(WatchedStream, machine.watch)),
         (queues_module, "WaitingQueue", WatchedQueue),

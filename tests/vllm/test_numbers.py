@@ -31,7 +31,8 @@ CELLS, HEAT = 8, 2.0
 """Likeliest tokens that are drawn from, and the temperature: each is drawn often enough to be counted."""
 WORDS = ("river", "night", "engine", "garden", "winter", "music", "paper", "stone", "city", "letter")
 SCHEMA = '{"type":"object","properties":{"a":{"enum":[1,22]}},"required":["a"],"additionalProperties":false}'
-TEXTS = [f"{number}. The {WORDS[number % 10]} and the {WORDS[number // 10 % 10]} were found by" for number in range(PROMPTS)]
+STORY = "It was late when they came home, and nobody in the house had heard the door. On the table lay"
+TEXTS = [f"{number}. {STORY} the {WORDS[number % 10]} and the {WORDS[number // 10 % 10]}, found by" for number in range(PROMPTS)]
 
 
 def by_itself(ids: list[list[int]]) -> dict[str, Any]:
@@ -60,7 +61,7 @@ def test_greedy_texts_and_log_probabilities_are_vllms_own(smollm2: Shared) -> No
     ids, texts, scores = smollm2.check(ours)
     own = by_itself(ids)
     assert texts == own["texts"]
-    assert sum(map(len, scores)) >= 10 * PROMPTS
+    assert sum(map(len, scores)) >= TOKENS * PROMPTS
     for mine, theirs in zip(scores, own["scores"], strict=True):
         assert mine == pytest.approx(theirs, abs=1e-3)
 

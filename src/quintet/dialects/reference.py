@@ -142,7 +142,7 @@ def _field(provider: Provider, field: Field[Any]) -> str:
     facts = [f"`{field.kind.type}`", field.kind.range, default if default == REQUIRED else f"default {default}"]
     members = html.escape(json.dumps(tried(field)))
     return f"""<article id="{provider.name}.{field.name}">
-<h3><code>{html.escape(field.name)}</code></h3>
+<h3><code>{html.escape(field.name).replace(".", ".<wbr>")}</code></h3>
 <p class="facts">{"; ".join(_marked(fact) for fact in facts if fact)}</p>
 <p class="status">{html.escape(field.status.value)}</p>
 <p class="note">{_marked(field.note)}</p>

@@ -205,6 +205,21 @@ def test_an_abort_ends_what_it_names_at_once_wherever_it_is() -> None:
     played(scenario)
 
 
+def test_what_is_called_off_before_it_begins_leaves_its_place() -> None:
+    async def scenario(world: World) -> None:
+        for request_id in range(1, 9):
+            world.worker.receive(Submit.of(request_id, [one()], 5.0))
+            world.worker.receive(Abort(request_id, None))
+        await world.settle()
+        assert world.core.asked == {}
+        await world.submit(9, one())
+        (name,) = world.core.asked
+        await world.say(name, 70, 71, 72)
+        assert world.finishes(9) == {0: Finish.LENGTH}
+
+    played(scenario)
+
+
 def test_the_follower_of_a_leader_that_was_called_off_leads() -> None:
     async def scenario(world: World) -> None:
         await world.submit(1, *[one(echo=True, logprobs=0) for _ in range(2)])

@@ -187,7 +187,8 @@ class VllmWorker:
             self._keys += 1
             sequence.key = self._keys
             self._begin(sequence.request_id)
-            self._tasks[sequence] = self._loop.create_task(self._follow(sequence))
+            task = self._tasks[sequence] = self._loop.create_task(self._follow(sequence))
+            task.add_done_callback(lambda _: self._left(sequence))  # one that is cancelled before it begins runs nothing of its own
         else:
             sequence.waited = max(0.0, self._clock() - sequence.group.submitted)
         if not sequence.scores_prompt:
@@ -216,16 +217,18 @@ class VllmWorker:
             await self._run(sequence)
         except CoreDeadError:
             self._die()
-            return
         except RejectedError:
             self._tell(sequence, [sequence.end(Finish.ERROR, REJECTED)])
         except Exception:
             _log.exception("a sequence could not be followed")
             self._tell(sequence, [sequence.end(Finish.ERROR, REJECTED)])
-        finally:
-            del self._tasks[sequence]
-            self._sidecar.refused.pop(sequence.key, None)
-        self._fill()
+
+    def _left(self, sequence: VllmSequence) -> None:
+        """Its place in vLLM is free."""
+        del self._tasks[sequence]
+        self._sidecar.refused.pop(sequence.key, None)
+        if not self._ended.is_set():
+            self._fill()
 
     async def _run(self, sequence: VllmSequence) -> None:
         ends = sequence.ends(self._eos_ids)

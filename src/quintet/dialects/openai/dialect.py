@@ -176,7 +176,7 @@ class OpenAIRenderer(ChunkRenderer[ChoiceBody, Completion]):
         self._identity = identity
         self._logprobs = request.logprobs is not None
         self._include_usage = request.include_usage
-        empty, step = len(encode(self._body(self._pieces(ChoiceDelta(0, ""))))), 512 if self._logprobs else 32
+        empty, step = len(encode(self._body(self._pieces(ChoiceDelta(0, ""))))), 512 if self._logprobs else 20
         self._padding = Padding(identity.id, empty, step) if obfuscate else None
 
     def feed(self, event: Event) -> list[bytes]:
