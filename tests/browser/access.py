@@ -189,7 +189,7 @@ def test_it_is_small_and_there_soon(playground: Opener) -> None:
     sizes = [size for kind in kinds for size in page.evaluate(f"performance.getEntriesByType('{kind}').map(one => one.transferSize)")]
     paint = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
     print(f"\ntransferred {sum(sizes):,} bytes in {len(sizes)} requests; first contentful paint after {paint:.0f} ms")
-    assert 50_000 < sum(sizes) < MOST_BYTES
+    assert 20_000 < sum(sizes) < MOST_BYTES
 
 
 def test_nothing_but_its_own_scripts_runs(playground: Opener) -> None:

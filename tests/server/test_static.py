@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import re
 from typing import Any
@@ -51,10 +52,18 @@ def test_every_file_is_served_with_its_type() -> None:
         assert (answer.header("content-type") or "").startswith(kinds[name[name.rindex(".") :]])
 
 
+def test_who_takes_gzip_gets_a_third_of_it() -> None:
+    plain, packed = get("/playground/main.js"), get("/playground/main.js", ("accept-encoding", "gzip, deflate, br"))
+    assert (plain.header("content-encoding"), packed.header("content-encoding")) == (None, "gzip")
+    assert gzip.decompress(packed.body) == plain.body
+    assert plain.header("vary") == packed.header("vary") == "accept-encoding"
+    assert sum(len(file.packed) for file in files().values()) < 0.4 * sum(len(file.body) for file in files().values())
+
+
 def test_what_has_not_changed_is_not_sent_again() -> None:
     first = get("/playground/main.js")
     etag = first.header("etag") or ""
-    again = get("/playground/main.js", ("if-none-match", f'W/"x", {etag}'))
+    again = get("/playground/main.js", ("if-none-match", f'"x", {etag}'))
     assert (again.status, again.body, again.header("etag")) == (304, b"", etag)
     assert first.header("cache-control") == "no-cache"
     assert get("/playground/main.js", ("if-none-match", '"x"')).status == 200

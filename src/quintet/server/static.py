@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 from dataclasses import dataclass
 from functools import cache
@@ -30,6 +31,7 @@ ALWAYS = (
     ("content-security-policy", _POLICY),
     ("x-content-type-options", "nosniff"),
     ("referrer-policy", "no-referrer"),
+    ("vary", "accept-encoding"),
     ("cache-control", "no-cache"),  # kept, and asked about each time: a new version of the server is a new page
 )
 """Headers of every page for people and of its files."""
@@ -40,10 +42,12 @@ class File:
     """What is sent.
 
     Args:
-        etag: changes with the bytes.
+        packed: the same in gzip, a third of it.
+        etag: changes with the bytes; weak, as it is that of both.
     """
 
     body: bytes
+    packed: bytes
     media: str
     etag: str
 
@@ -85,9 +89,12 @@ async def _send(http: Request, file: File) -> None:
         await http.start(304, file.media, headers)
         await http.write(b"", last=True)
         return
-    await http.reply(200, file.body, headers, file.media)
+    if "gzip" in http.headers.get("accept-encoding", ""):
+        await http.reply(200, file.packed, [*headers, ("content-encoding", "gzip")], file.media)
+    else:
+        await http.reply(200, file.body, headers, file.media)
 
 
 def _read(path: Path) -> File:
     body = path.read_bytes()
-    return File(body, _MEDIA[path.suffix], f'"{hashlib.sha256(body).hexdigest()[:32]}"')
+    return File(body, gzip.compress(body, mtime=0), _MEDIA[path.suffix], f'W/"{hashlib.sha256(body).hexdigest()[:32]}"')
