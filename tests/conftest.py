@@ -18,6 +18,9 @@ os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="quintet-tests-")
 for _name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "QUINTET_API_KEY"):
     os.environ.pop(_name, None)
 
+collect_ignore = ["browser"]
+"""Those run in an environment of their own (``make test-browser``), which has playwright."""
+
 
 @pytest.fixture(autouse=True, scope="session")
 def patience() -> Iterator[None]:
