@@ -108,6 +108,24 @@ def test_pages_without_hidden_rows_are_of_no_use_for_prompt_scores_until_one_tha
         assert_as_alone(simulation.events[request, 0], scored)
 
 
+@pytest.mark.parametrize("steps", range(1, 8))
+@pytest.mark.parametrize("length", [PAGE - 1, PAGE, PAGE + 1])
+def test_the_row_of_a_prompts_last_token_may_not_be_stored_and_is_never_taken_for_one_that_is(steps: int, length: int) -> None:
+    """Who takes over from one that was aborted computes the last token after all scores were told, and stores nothing of it."""
+    simulation = Simulation(batch_tokens=1)
+    samples = [prepared(TEXT[:length], 4, temperature=1.0, seed=seed, logprobs=1, echo=True) for seed in range(2)]
+    simulation.add(0, *samples)
+    for _ in range(steps):
+        simulation.step()
+    simulation.abort(0, 0)
+    simulation.finish()
+    longer = prepared(TEXT[: length + 20], 4, logprobs=1, echo=True)
+    simulation.add(1, longer)
+    simulation.finish()
+    assert_as_alone(simulation.events[0, 1], samples[1])
+    assert_as_alone(simulation.events[1, 0], longer)
+
+
 @pytest.mark.fault("B19")
 def test_idle_cached_pages_give_way_to_a_large_request() -> None:
     simulation = Simulation(pages=12)

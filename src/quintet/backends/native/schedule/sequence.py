@@ -119,8 +119,9 @@ class Group:
 
     @property
     def scored(self) -> int:
-        """Positions from 0 on whose hidden rows are stored, if prompt log-probabilities are computed at all."""
-        return len(self.prompt) if self.end is None else self.end - 1
+        """Positions from 0 on whose hidden rows are stored, if prompt log-probabilities are computed at all. The last token's row tells
+        nothing of the prompt, and may be computed when there is nothing left to score."""
+        return (len(self.prompt) if self.end is None else self.end) - 1
 
     @property
     def text(self) -> tuple[int, ...]:
