@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import contextlib
 import json
 import os
@@ -138,7 +139,7 @@ def test_whatever_is_killed_every_line_is_answered_once_and_to_the_byte_as_witho
     rng, folder = random.Random(SEED), tmp_path / "kept"
     with again(folder) as (one, client):
         batch = begin(client, jsonl(mixed(LINES)))
-        until(lambda: client.batches.retrieve(batch.id).status == "in_progress")
+        until(lambda: client.batches.retrieve(batch.id).status != "validating")
         one.process.kill()
         one.process.wait()
     shutil.copytree(folder, tmp_path / "undisturbed")
@@ -153,9 +154,10 @@ def test_whatever_is_killed_every_line_is_answered_once_and_to_the_byte_as_witho
                     killed["front"] += 1
                     one.process.kill()
                     one.process.wait()
-                elif engines := children_of(one.process.pid, b"worker.child"):
+                else:
                     killed["engine"] += 1
-                    os.kill(engines[0], signal.SIGKILL)
+                    until(lambda: bool(children_of(one.process.pid, b"worker.child")))
+                    os.kill(children_of(one.process.pid, b"worker.child")[0], signal.SIGKILL)
     with again(folder) as (_, client):
         disturbed = ended(client, batch, 1200)
         found = outputs(client, disturbed)
@@ -172,6 +174,11 @@ def run(file: Path, output: Path, *words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
 
 
+def begun(process: subprocess.Popen[str], folder: Path) -> bool:
+    """It computes, or has ended."""
+    return any(folder.glob("*.sqlite")) or process.poll() is not None
+
+
 def said_by(process: subprocess.Popen[str]) -> str:
     """All that it says until it ends."""
     return process.communicate(timeout=1200)[1]
@@ -180,16 +187,18 @@ def said_by(process: subprocess.Popen[str]) -> str:
 @pytest.mark.fault("J03")
 def test_the_command_is_interrupted_and_killed_and_writes_what_an_undisturbed_run_writes(tmp_path: Path) -> None:
     file, calm, disturbed = tmp_path / "in.jsonl", tmp_path / "calm.jsonl", tmp_path / "disturbed.jsonl"
-    file.write_bytes(jsonl(mixed(LINES)))
+    lines, kept = 5 * LINES, tmp_path / "disturbed.jsonl.batch"  # so many that it is not done when it is interrupted
+    file.write_bytes(jsonl(mixed(lines)))
     quiet = run(file, calm)
     said = said_by(quiet)
-    assert quiet.returncode == 1 and f"{LINES // 50} refused" in said
+    assert quiet.returncode == 1 and f"{lines // 50} refused" in said
     for number in (signal.SIGINT, signal.SIGKILL):
         process = run(file, disturbed)
-        until(lambda: any((tmp_path / "disturbed.jsonl.batch").glob("*.sqlite")))
-        time.sleep(random.Random(number).uniform(0.5, 2.0))
+        until(functools.partial(begun, process, kept))
+        time.sleep(random.Random(number).uniform(0.1, 0.5))
         process.send_signal(number)
         said_by(process)
+        assert kept.exists(), "it was done before it was interrupted: it needs more lines"
     last = run(file, disturbed)
     assert "lines answered" in said_by(last) and last.returncode == 1
     assert disturbed.read_bytes() == calm.read_bytes()
