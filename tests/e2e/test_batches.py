@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-import functools
 import contextlib
+import functools
 import json
 import os
 import random
