@@ -82,6 +82,7 @@ def test_no_code_is_read_from_what_is_received_or_loaded() -> None:
 PLAIN = {
     *("date", "content-type", "content-length", "transfer-encoding", "connection", "cache-control", "allow", "warning", "retry-after"),
     *("x-completions-dialect", "x-request-id", "x-accel-buffering", "content-security-policy", "keep-alive", "x-content-type-options"),
+    *("referrer-policy", "vary"),
 }
 """Headers that say nothing of the program behind them."""
 

@@ -43,7 +43,7 @@ from quintet.server.refusals import reason
 from quintet.server.routing import HEADER, Router, named
 from quintet.server.telemetry import log_access
 from quintet.server.tokens import Tokens
-from quintet.server.tracing import TRACED, Tracing
+from quintet.server.tracing import Tracing
 
 _log = logging.getLogger(__name__)
 
@@ -120,8 +120,10 @@ class App:
         plain = {**public, "/version": probes.version}
         inside = {"/metrics": probes.metrics, "/health/models": probes.models, "/load": probes.load}
         warming = frozenset(name for name, provider in PROVIDERS.items() if provider.warming)
+        completing = _completing(completions, once)
+        self._traced = completing.keys()  # what else is asked for is no work of a model
         resources = {
-            **_completing(completions, once),
+            **completing,
             "/props": Route("/props", {"GET": llama.props}),
             "/slots": Route("/slots", {"GET": llama.slots}),
             **batch_routes(self._kept, source, config, once),
@@ -215,7 +217,7 @@ class App:
             self._telemetry.refused(str(call.facts["refused"]))
         if request.left or not request.started:
             self._telemetry.left("in_answer" if request.started else "before_answer")
-        if self._tracing is not None and method == "POST" and handler in TRACED:
+        if self._tracing is not None and method == "POST" and handler in self._traced:
             self._tracing.ended(call, status, seconds)
         log_access(
             time=datetime.fromtimestamp(self._source.now(), UTC).isoformat(timespec="milliseconds"),
@@ -258,7 +260,6 @@ def _completing(completions: Completions, once: Once) -> dict[str, Route]:
         "/completion": Other.llama(completions, Completion()),
         "/fim/completions": Other(completions, CompletionApi("Mistral", FimCompletion()), fim_error),
     }
-    assert endpoints.keys() == TRACED
     return {path: Route(path, {"POST": once.of(endpoint)}) for path, endpoint in endpoints.items()}
 
 

@@ -6,9 +6,6 @@ from typing import Protocol
 
 from quintet.server.call import Call
 
-TRACED = frozenset({"/completions", "/completion", "/infill", "/fim/completions"})
-"""Names of routes: what else a server is asked for is no work of a model."""
-
 
 class Tracing(Protocol):
     """Hears of completions. Nothing here waits for anybody."""
