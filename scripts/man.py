@@ -58,9 +58,9 @@ def of_command(context: click.Context, command: click.Command) -> Iterator[str]:
     yield f".SS {escaped(f'{context.command_path} {words}')}"
     yield from paragraphs(command.help or "")
     for option in command.get_params(context):
-        record = option.get_help_record(context) if isinstance(option, click.Option) and not option.hidden else None
-        if record and record[0] != "-h, --help":
-            yield from tagged(*record)
+        if isinstance(option, click.Option) and not option.hidden and "--help" not in option.opts:
+            record = option.get_help_record(context)
+            yield from tagged(*record) if record else ()
 
 
 def page() -> str:

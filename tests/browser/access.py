@@ -154,7 +154,7 @@ def test_tokens_are_tapped_on_a_phone(playground: Opener) -> None:
 
 
 def test_the_key_is_asked_for_where_one_is_needed(playground: Opener) -> None:
-    one = playground(url=os.environ["QUINTET_KEYED_URL"])
+    one = playground(url=os.environ["QUINTET_URL_WITH_KEY"])
     page = one.page
     page.goto(one.url + "/")
     page.wait_for_selector("dialog[open]")
@@ -162,23 +162,23 @@ def test_the_key_is_asked_for_where_one_is_needed(playground: Opener) -> None:
     page.keyboard.press("Enter")
     page.wait_for_selector(".problem")
     page.wait_for_selector("dialog[open]")
-    page.keyboard.type(os.environ["QUINTET_KEY"])
+    page.keyboard.type(os.environ["QUINTET_SECRET"])
     page.keyboard.press("Enter")
     until(page, "document.querySelector('.choices select').value !== ''")
     assert page.locator("dialog[open]").count() == 0
     one.write("Hello")
     assert one.complete() != ""
-    assert page.evaluate("sessionStorage['quintet.key']") == os.environ["QUINTET_KEY"]
+    assert page.evaluate("sessionStorage['quintet.key']") == os.environ["QUINTET_SECRET"]
     assert page.evaluate("Object.keys(localStorage).length") == 0
     page.click("#tab-code")
     page.wait_for_timeout(400)
     code = page.inner_text("pre")
     assert "$QUINTET_API_KEY" in code
-    assert os.environ["QUINTET_KEY"] not in page.content()
+    assert os.environ["QUINTET_SECRET"] not in page.content()
     with page.expect_download() as download:
         page.click("#tab-tree")
         page.click("text=Export")
-    assert os.environ["QUINTET_KEY"] not in Path(download.value.path()).read_text()
+    assert os.environ["QUINTET_SECRET"] not in Path(download.value.path()).read_text()
 
 
 def test_it_is_small_and_there_soon(playground: Opener) -> None:

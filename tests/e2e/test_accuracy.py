@@ -29,8 +29,8 @@ ROUNDING = 1e-2
 """Mean KL to the plain oracle that the stated roundings may cost each layer of a tiny model."""
 ROUTING = 4e-2
 """The same with experts: of two that are nearly as likely, a row that is rounded may take the other."""
-REMAINDER = 2e-3
-"""Mean KL to the oracle that rounds like the engine."""
+REMAINDER = 3e-3
+"""Mean KL to the oracle that rounds like the engine. numpy's sums depend on the CPU: some round to the other side."""
 
 QUANTISED_HERE = (Type.F16, Type.BF16, Type.F32, Type.Q6_K)
 REQUANTISED = [spec for spec in SINGLE_TYPES if spec.types[0] in QUANTISED_HERE]

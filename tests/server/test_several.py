@@ -18,6 +18,7 @@ from quintet.engines.entry import Model
 from quintet.engines.names import name_models
 from quintet.engines.registry import Registry
 from quintet.errors import ModelError
+from quintet.logs import JsonForm
 from quintet.server.app import create_app
 
 ASK = {"prompt": "a", "max_tokens": 2}
@@ -164,7 +165,7 @@ def test_nobody_learns_the_names_of_models_without_a_key() -> None:
 def test_the_access_log_has_the_models_name_and_never_one_that_a_client_made_up(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", "quintet.access"):
         call(app(two(), ("*", "dog")), {"model": "canary", **ASK})
-    (line,) = (json.loads(record.message) for record in caplog.records)
+    (line,) = (json.loads(JsonForm().format(record)) for record in caplog.records)
     assert line["model"] == "dog"
     assert "canary" not in caplog.text
 

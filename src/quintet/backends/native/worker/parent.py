@@ -64,6 +64,8 @@ class Parent:
             while data := self._sock.recv(_READ):
                 for frame in self._splitter.feed(data):
                     receive(codec.decode_to_worker(frame))
+        except ConnectionResetError:  # gone, with something of ours unread
+            pass
         except Exception:
             _log.exception("the engine lost its connection")
         finally:
