@@ -91,10 +91,8 @@ class App:
         auth: Auth,
         tracing: Tracing | None,
     ) -> None:
-        self._registry = registry
-        self._source = source
-        self._auth = auth
-        self._tracing = tracing
+        self._registry, self._source = registry, source
+        self._auth, self._tracing = auth, tracing
         self._proxies = Proxies(config.trusted_proxy)
         moderating = [name for name, entry in registry.entries.items() if entry.model.moderation is not None]
         self._telemetry = Telemetry(registry.entries, source.clock, ledger, moderating, registry.guides.checked)
