@@ -92,6 +92,7 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Policy, "account", 1e9)
     monkeypatch.setattr(Policy, "gain", lambda *_: 1e9)
     monkeypatch.setattr(Policy, "due", lambda *_: False)
+    monkeypatch.setattr(Policy, "reads", lambda *_: True)
     monkeypatch.setattr(Policy, "goes_on", lambda _, right, *__: right != 0.0)
 
 
