@@ -53,14 +53,18 @@ def main() -> None:
 
 
 @contextmanager
-def server(path: Path) -> Iterator[tuple[int, int]]:
-    """A server that is ready: its port and the process that leads it."""
+def server(path: Path, *options: str) -> Iterator[tuple[int, int]]:
+    """A server that is ready: its port and the process that leads it.
+
+    Args:
+        options: more of its command line.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "server.log"
-        command = [sys.executable, "-m", "quintet", "serve", str(path), "--port", str(port), "--log-level", "error"]
+        command = [sys.executable, "-m", "quintet", "serve", str(path), "--port", str(port), "--log-level", "error", *options]
         with child(command, log, read=False) as process:
             await_ready(port, process.poll, log)
             yield port, process.pid

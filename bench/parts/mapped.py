@@ -20,13 +20,13 @@ import numpy as np
 
 from bench.common.command import model_path
 from quintet.backends.native.core.cpu import Cpu
-from quintet.backends.native.core.loader import PackCache
 from quintet.backends.native.core.packed import huge_copy
 from quintet.backends.native.core.runner import NativeRunner
 from quintet.backends.native.core.types import U8, Batch
 from quintet.backends.native.worker.mapping import mapped, on_huge_pages
 from quintet.backends.native.worker.pack_directory import read
 from quintet.backends.native.worker.weights import load_weights
+from quintet.config import CacheFolder
 from quintet.models.gguf import open_model
 
 STEPS = 4
@@ -41,7 +41,7 @@ def main() -> None:
     args = parser.parse_args()
     path = Path(model_path(args.model))
     with TemporaryDirectory(dir=path.parent) as folder:
-        load_weights(path, args.threads, 64, "", lambda _: None, PackCache(f"{folder}/packs", 1 << 40))
+        load_weights(path, args.threads, 64, "", lambda _: None, CacheFolder(f"{folder}/packs", 1 << 40))
         (pack,) = Path(folder).rglob("*.pack")
         runners = runners_of(path, pack, args.threads)
     times: dict[str, list[float]] = {name: [] for name in runners}

@@ -8,21 +8,17 @@ Printed are the best and the median in milliseconds, and the last as a share of 
 from __future__ import annotations
 
 import argparse
-import http.client
 import json
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
 from bench.common.command import model_path
-from bench.common.proc import PeerError, child
+from bench.common.proc import PeerError
 from bench.common.prompt import prompt
-from bench.engines.engines import free_port
-from bench.memory.footprint import await_ready
+from bench.memory.footprint import ask, server
 
 
 def main() -> None:
@@ -32,49 +28,30 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=1500)
     parser.add_argument("--times", type=int, default=5)
     args = parser.parse_args()
-    path, times = model_path(args.model), range(args.times)
+    path, times = Path(model_path(args.model)), range(args.times)
     with tempfile.TemporaryDirectory() as folder:
-        with serving(path, Path(folder)) as port:
-            first_token(port, prompt(args.times, args.tokens))  # pays for memory that is new
-            computed = [first_token(port, prompt(serial, args.tokens)) for serial in times]
-            known = [first_token(port, prompt(serial, args.tokens)) for serial in times]
-        with serving(path, Path(folder)) as port:
-            first_token(port, prompt(args.times + 1, args.tokens))
-            restored = [first_token(port, prompt(serial, args.tokens)) for serial in times]
-    print(f"{Path(path).name}, prompts of {args.tokens} tokens: ms to the first token   best  median  cached")
+        with server(path, "--prefix-cache-dir", folder) as (port, _):
+            read(port, prompt(args.times, args.tokens))  # pays for memory that is new
+            computed = [read(port, prompt(serial, args.tokens)) for serial in times]
+            known = [read(port, prompt(serial, args.tokens)) for serial in times]
+        with server(path, "--prefix-cache-dir", folder) as (port, _):
+            read(port, prompt(args.times + 1, args.tokens))
+            restored = [read(port, prompt(serial, args.tokens)) for serial in times]
+    print(f"{path.name}, prompts of {args.tokens} tokens: ms to the first token   best  median  cached")
     for name, row in (("computed", computed), ("in memory", known), ("after a restart", restored)):
         seconds = [one for one, _ in row]
         print(f"{name:55} {min(seconds) * 1e3:8.1f} {median(seconds) * 1e3:7.1f} {min(cached for _, cached in row):7d}")
     print(f"after a restart / computed: {min(s for s, _ in restored) / min(s for s, _ in computed):.3f} (best), at most 0.1 is aimed at")
 
 
-@contextmanager
-def serving(path: str, folder: Path) -> Iterator[int]:
-    """A server that keeps prefixes in ``folder``; its port. It is ended, so that what waits to be written is written."""
-    port, log = free_port(), folder / "server.log"
-    options = ["--port", str(port), "--log-level", "error", "--prefix-cache-dir", str(folder / "prefixes")]
-    with child([sys.executable, "-m", "quintet", "serve", path, *options], log, read=False) as process:
-        await_ready(port, process.poll, log)
-        yield port
-        process.terminate()
-        process.wait(60)
-
-
-def first_token(port: int, tokens: list[int]) -> tuple[float, int]:
+def read(port: int, tokens: list[int]) -> tuple[float, int]:
     """Seconds to the first token of a prompt, and how many of its tokens were cached."""
-    body = {"prompt": tokens, "max_tokens": 1, "temperature": 0}
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=600)
-    try:
-        begin = time.perf_counter()
-        connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
-        answer = connection.getresponse()
-        data = answer.read()
-        seconds = time.perf_counter() - begin
-    finally:
-        connection.close()
-    if answer.status != 200:
-        raise PeerError(f"status {answer.status}: {data[:300].decode('utf-8', 'replace')}")
-    return seconds, json.loads(data)["usage"]["prompt_tokens_details"]["cached_tokens"]
+    begin = time.perf_counter()
+    status, answer = ask(port, "POST", "/v1/completions", {"prompt": tokens, "max_tokens": 1, "temperature": 0})
+    seconds = time.perf_counter() - begin
+    if status != 200:
+        raise PeerError(f"status {status}: {answer[:300].decode('utf-8', 'replace')}")
+    return seconds, json.loads(answer)["usage"]["prompt_tokens_details"]["cached_tokens"]
 
 
 if __name__ == "__main__":

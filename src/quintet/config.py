@@ -123,8 +123,8 @@ class VllmConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class PrefixCache:
-    """Where full pages of the KV cache are kept beyond an engine's life.
+class CacheFolder:
+    """Where an engine keeps what it can make again: packed weights, or full pages of the KV cache.
 
     Args:
         folder: of ours alone.
@@ -155,7 +155,7 @@ class EngineConfig:
     max_waiting: int = 1024
     max_sequences: int = 1024
     speculation: bool = True
-    prefixes: PrefixCache | None = None
+    prefixes: CacheFolder | None = None
 
     @property
     def running_limit(self) -> int:

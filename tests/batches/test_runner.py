@@ -72,6 +72,11 @@ class World:
                 await asyncio.sleep(0.01)
         return batch
 
+    async def until_completed(self, lines: int) -> None:
+        async with asyncio.timeout(60):
+            while (await self.known()).completed < lines:
+                await asyncio.sleep(0.01)
+
     def lines_of(self, id_: str | None) -> list[dict[str, object]]:
         return [json.loads(text) for text in self.folder.content(id_).read_bytes().splitlines()] if id_ else []
 
@@ -213,19 +218,19 @@ def test_a_full_disk_holds_what_is_computed_begins_nothing_new_and_goes_on(world
     asyncio.run(go())
 
 
+async def ten_alone(job: Job) -> Answer:
+    """The first ten lines are computed, no other ever."""
+    if job.line.number > 10:
+        await asyncio.Event().wait()
+    return body(job)
+
+
 @pytest.mark.fault("J05")
 def test_time_ends_a_batch_and_says_so_for_each_line_that_was_not_computed(world: World) -> None:
-    async def compute(job: Job) -> Answer:
-        if job.line.number > 10:
-            await asyncio.Event().wait()
-        return body(job)
-
     async def go() -> None:
         await world.put(25)
-        async with world.running(compute):
-            async with asyncio.timeout(60):
-                while (await world.known()).completed < 10:
-                    await asyncio.sleep(0.01)
+        async with world.running(ten_alone):
+            await world.until_completed(10)
             world.now += 3600
             batch = await world.until(*ENDED)
         assert (batch.status, batch.completed, batch.failed) == (Status.EXPIRED, 10, 15)
@@ -239,17 +244,10 @@ def test_time_ends_a_batch_and_says_so_for_each_line_that_was_not_computed(world
 
 @pytest.mark.fault("J05")
 def test_a_cancelled_batch_keeps_what_there_was(world: World) -> None:
-    async def compute(job: Job) -> Answer:
-        if job.line.number > 10:
-            await asyncio.Event().wait()
-        return body(job)
-
     async def go() -> None:
         await world.put(25)
-        async with world.running(compute) as runner:
-            async with asyncio.timeout(60):
-                while (await world.known()).completed < 10:
-                    await asyncio.sleep(0.01)
+        async with world.running(ten_alone) as runner:
+            await world.until_completed(10)
             await world.desk.do(lambda store: store.cancel(NAME, "", world.now))
             runner.wake()
             batch = await world.until(*ENDED)

@@ -15,11 +15,10 @@ from tests.reference.divergence import diverge, log_softmax
 from tests.reference.forward import Reference
 from tests.reference.tiny_model import FAMILIES, KEPT_FLOATS, TinySpec, random_ids
 
-from quintet.backends.native.core.loader import PackCache
 from quintet.backends.native.core.runner import NativeRunner
 from quintet.backends.native.core.sizes import packed_bytes
 from quintet.backends.native.worker.weights import load_weights
-from quintet.config import Quantize
+from quintet.config import CacheFolder, Quantize
 from quintet.errors import ModelError
 from quintet.models.gguf import open_model
 from quintet.models.quantize import chosen
@@ -37,7 +36,7 @@ class CachedInHalves(Reference):
         return x.astype(np.float16).astype(np.float32)
 
 
-def load(path: Path, quantize: Quantize, packs: PackCache | None = None) -> tuple[NativeRunner, str]:
+def load(path: Path, quantize: Quantize, packs: CacheFolder | None = None) -> tuple[NativeRunner, str]:
     return load_weights(path, 1, 256, "", lambda _: None, packs, quantize)
 
 
@@ -82,7 +81,7 @@ def test_the_fingerprint_tells_what_became_of_the_weights(tiny_path: TinyPath) -
 
 @pytest.mark.parametrize("quantize", ["q8", "q4", "none"])
 def test_a_kept_pack_has_the_bits_that_packing_gives(quantize: Quantize, tiny_path: TinyPath, tmp_path: Path) -> None:
-    ids, packs = random_ids(BF16, 20), PackCache(str(tmp_path / "packs"), 1 << 30)
+    ids, packs = random_ids(BF16, 20), CacheFolder(str(tmp_path / "packs"), 1 << 30)
     seen = []
     for cache in (None, packs, packs):
         runner, fingerprint = load(tiny_path(BF16), quantize, cache)

@@ -11,7 +11,7 @@ from pathlib import Path
 from quintet import machine
 from quintet.backends.base import Backend
 from quintet.backends.native.core.cpu import isas
-from quintet.backends.native.core.loader import PAGE, Loader, PackCache, longest
+from quintet.backends.native.core.loader import PAGE, Loader, longest
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.front.process import ProcessLink
 from quintet.backends.native.front.spawn import Ahead
@@ -22,7 +22,7 @@ from quintet.cli import vllm
 from quintet.cli.console import OptionError
 from quintet.cli.describe import check_context, describe, encoder_bytes, kv_per_token, total
 from quintet.cli.drafts import require_same_tokens
-from quintet.config import EngineConfig, EngineName, PrefixCache, Quantize, VllmConfig
+from quintet.config import CacheFolder, EngineConfig, EngineName, Quantize, VllmConfig
 from quintet.errors import ModelError, shorten
 from quintet.executor import FairExecutor
 from quintet.guides.check import GuideCheck
@@ -85,7 +85,7 @@ class EngineOptions:
     longest_edge: int = 0
     mmproj: str = ""
     draft: str = ""
-    prefixes: PrefixCache | None = None
+    prefixes: CacheFolder | None = None
     engine: EngineName = "native"
     vllm: VllmConfig = field(default_factory=VllmConfig)
     given: tuple[str, ...] = ()
@@ -114,14 +114,14 @@ def pack_bytes(wanted: bool, size: str) -> int:
     return most if wanted else 0
 
 
-def prefix_cache(folder: Path | None, size: str) -> PrefixCache | None:
+def prefix_cache(folder: Path | None, size: str) -> CacheFolder | None:
     """Of ``--prefix-cache-dir`` and ``--prefix-cache-size``.
 
     Raises:
         OptionError: not a size.
     """
     most = parse_size(size, "--prefix-cache-size")
-    return PrefixCache(str(folder.absolute()), most) if folder else None
+    return CacheFolder(str(folder.absolute()), most) if folder else None
 
 
 def parse_tags(text: str | None) -> tuple[str, str] | None:
@@ -269,7 +269,7 @@ def plan(options: EngineOptions, report: Report) -> Plan:
     most = longest(about.spec.context, kv_tokens, about.spec.window)
     context = _fit(check_context(options.ctx_size, about.spec.context), about.spec.context, kv_tokens, most)
     threads = thread_count(options.threads)
-    packs = PackCache(str(pack_dir()), options.pack_bytes) if options.pack_bytes else None
+    packs = CacheFolder(str(pack_dir()), options.pack_bytes) if options.pack_bytes else None
     vision, encoder = _vision(options, model.path, about.spec.hidden, report)
     drafts = str(draft.model.path) if draft else ""
     source = ModelSource(str(model.path), threads, context, model.name, "", packs, options.quantize, vision, drafts)

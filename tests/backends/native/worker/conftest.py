@@ -8,13 +8,13 @@ import pytest
 from tests.backends.native.worker.pack_loads import LIMIT, Loads
 from tests.reference.tiny_model import TinySpec, write_tiny
 
-from quintet.backends.native.core.loader import PackCache
 from quintet.backends.native.worker import packing
+from quintet.config import CacheFolder
 
 
 @pytest.fixture
-def cache(tmp_path: Path) -> PackCache:
-    return PackCache(str(tmp_path / "cache" / "packs"), LIMIT)
+def cache(tmp_path: Path) -> CacheFolder:
+    return CacheFolder(str(tmp_path / "cache" / "packs"), LIMIT)
 
 
 @pytest.fixture

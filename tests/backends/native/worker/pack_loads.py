@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from tests.e2e.paged import step, whole
 
-from quintet.backends.native.core.loader import PackCache
 from quintet.backends.native.core.runner import NativeRunner
 from quintet.backends.native.worker import weights
+from quintet.config import CacheFolder
 
 LIMIT = 1 << 30
 
@@ -35,7 +35,7 @@ class Loads:
         monkeypatch.setattr(NativeRunner, "pack", count_pack)
         monkeypatch.setattr(weights.Digest, "_read", count_read)
 
-    def load(self, path: Path, packs: PackCache | None) -> tuple[bytes, str]:
+    def load(self, path: Path, packs: CacheFolder | None) -> tuple[bytes, str]:
         """What a model computes, and its fingerprint."""
         self.packed = self.hashed = 0
         self._log.clear()
@@ -49,6 +49,6 @@ class Loads:
         return [record.getMessage() for record in self._log.records if record.levelno >= logging.WARNING]
 
 
-def pack_of(cache: PackCache) -> Path:
+def pack_of(cache: CacheFolder) -> Path:
     (found,) = Path(cache.folder).glob("*.pack")
     return found

@@ -12,9 +12,9 @@ import pytest
 from tests.backends.native.worker.pack_loads import LIMIT, Loads, pack_of
 from tests.reference.tiny_model import TinySpec, write_tiny
 
-from quintet.backends.native.core.loader import PackCache
 from quintet.backends.native.worker import pack_directory
 from quintet.backends.native.worker.pack_directory import Directory, Tensor
+from quintet.config import CacheFolder
 
 
 def flip(at: float) -> Callable[[Path], None]:
@@ -109,7 +109,7 @@ DAMAGE: dict[str, Callable[[Path], None]] = {
 
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
 def test_a_pack_that_is_damaged_or_forged_is_packed_again(
-    damage: Callable[[Path], None], model: Path, cache: PackCache, loads: Loads
+    damage: Callable[[Path], None], model: Path, cache: CacheFolder, loads: Loads
 ) -> None:
     want = loads.load(model, cache)
     pack = pack_of(cache)
@@ -122,17 +122,17 @@ def test_a_pack_that_is_damaged_or_forged_is_packed_again(
     assert (loads.packed, loads.hashed) == (0, 0)
 
 
-def test_damage_is_told_in_one_line(model: Path, cache: PackCache, loads: Loads) -> None:
+def test_damage_is_told_in_one_line(model: Path, cache: CacheFolder, loads: Loads) -> None:
     loads.load(model, cache)
     flip(0.3)(pack_of(cache))
     loads.load(model, cache)
     assert loads.warnings == [f"{pack_of(cache)} is damaged; the weights are packed again"]
 
 
-def test_another_models_pack_under_this_name_is_not_used(model: Path, tmp_path: Path, cache: PackCache, loads: Loads) -> None:
+def test_another_models_pack_under_this_name_is_not_used(model: Path, tmp_path: Path, cache: CacheFolder, loads: Loads) -> None:
     want = loads.load(model, cache)
     mine = pack_of(cache)
-    other = PackCache(str(tmp_path / "other"), LIMIT)
+    other = CacheFolder(str(tmp_path / "other"), LIMIT)
     loads.load(write_tiny(tmp_path / "another.gguf", TinySpec("another", layers=1)), other)
     mine.write_bytes(pack_of(other).read_bytes())
     assert loads.load(model, cache) == want
@@ -140,7 +140,7 @@ def test_another_models_pack_under_this_name_is_not_used(model: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("kind", [{"numerics": "0"}, {"layout": 0}, {"quantize": "q4"}, {"byteorder": "big"}])
-def test_a_pack_of_another_kind_is_not_used(kind: dict[str, object], model: Path, cache: PackCache, loads: Loads) -> None:
+def test_a_pack_of_another_kind_is_not_used(kind: dict[str, object], model: Path, cache: CacheFolder, loads: Loads) -> None:
     want = loads.load(model, cache)
     forge(lambda of: msgspec.structs.replace(of, kind=msgspec.structs.replace(of.kind, **kind)))(pack_of(cache))
     assert loads.load(model, cache) == want

@@ -20,16 +20,16 @@ from tests.support.bundled import bundled_path
 
 from quintet import machine
 from quintet.backends.native.core.cpu import Cpu
-from quintet.backends.native.core.loader import PackCache
 from quintet.backends.native.core.packed import huge_copy
 from quintet.backends.native.core.runner import NativeRunner
 from quintet.backends.native.core.types import U8
 from quintet.backends.native.worker import packing, packs, weights
+from quintet.config import CacheFolder
 from quintet.errors import ModelError
 
 
 @pytest.mark.parametrize("spec", FAMILIES, ids=lambda spec: spec.name)
-def test_a_model_computes_the_same_with_a_pack_as_without(spec: TinySpec, tmp_path: Path, cache: PackCache, loads: Loads) -> None:
+def test_a_model_computes_the_same_with_a_pack_as_without(spec: TinySpec, tmp_path: Path, cache: CacheFolder, loads: Loads) -> None:
     path = write_tiny(tmp_path / "model.gguf", spec)
     want = loads.load(path, None)
     assert loads.packed and loads.hashed
@@ -39,7 +39,7 @@ def test_a_model_computes_the_same_with_a_pack_as_without(spec: TinySpec, tmp_pa
     assert (loads.packed, loads.hashed, loads.warnings) == (0, 0, [])
 
 
-def test_a_pack_is_written_in_parts_of_bounded_size(model: Path, cache: PackCache, loads: Loads, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pack_is_written_in_parts_of_bounded_size(model: Path, cache: CacheFolder, loads: Loads, monkeypatch: pytest.MonkeyPatch) -> None:
     want = loads.load(model, None)
     monkeypatch.setattr(packing, "PART", 1)
     monkeypatch.setattr(packing, "MOST_IN_PART", 3)
@@ -49,7 +49,7 @@ def test_a_pack_is_written_in_parts_of_bounded_size(model: Path, cache: PackCach
 
 
 def test_what_the_system_maps_by_small_pages_is_copied(
-    model: Path, cache: PackCache, loads: Loads, monkeypatch: pytest.MonkeyPatch
+    model: Path, cache: CacheFolder, loads: Loads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copies: list[int] = []
 
@@ -65,7 +65,7 @@ def test_what_the_system_maps_by_small_pages_is_copied(
         assert len(copies) == expected
 
 
-def test_a_pack_tells_how_far_it_is_read(model: Path, cache: PackCache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pack_tells_how_far_it_is_read(model: Path, cache: CacheFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packing, "PIECES", 4)
     for _ in range(2):
         told: list[float] = []
@@ -76,7 +76,7 @@ def test_a_pack_tells_how_far_it_is_read(model: Path, cache: PackCache, monkeypa
 
 
 def test_a_disk_that_gives_back_other_bytes_than_were_written_is_not_used(
-    model: Path, cache: PackCache, loads: Loads, monkeypatch: pytest.MonkeyPatch
+    model: Path, cache: CacheFolder, loads: Loads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = os.pwritev
 
@@ -89,7 +89,7 @@ def test_a_disk_that_gives_back_other_bytes_than_were_written_is_not_used(
     assert loads.warnings == ["the packed weights of small.gguf are not kept: what was written there reads differently"]
 
 
-def test_files_and_folder_are_for_their_owner_alone(model: Path, cache: PackCache, loads: Loads) -> None:
+def test_files_and_folder_are_for_their_owner_alone(model: Path, cache: CacheFolder, loads: Loads) -> None:
     loads.load(model, cache)
     assert Path(cache.folder).stat().st_mode & 0o777 == 0o700
     assert pack_of(cache).stat().st_mode & 0o777 == 0o600
@@ -98,7 +98,7 @@ def test_files_and_folder_are_for_their_owner_alone(model: Path, cache: PackCach
 # --- whose pack it is
 
 
-def test_a_file_that_was_only_touched_is_hashed_once_and_not_packed_again(model: Path, cache: PackCache, loads: Loads) -> None:
+def test_a_file_that_was_only_touched_is_hashed_once_and_not_packed_again(model: Path, cache: CacheFolder, loads: Loads) -> None:
     want = loads.load(model, cache)
     os.utime(model, ns=(1, 1))
     assert loads.load(model, cache) == want
@@ -108,7 +108,7 @@ def test_a_file_that_was_only_touched_is_hashed_once_and_not_packed_again(model:
 
 
 def test_a_file_that_was_just_written_may_change_and_look_the_same_so_it_is_hashed(
-    model: Path, cache: PackCache, loads: Loads, monkeypatch: pytest.MonkeyPatch
+    model: Path, cache: CacheFolder, loads: Loads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(packing, "SETTLED_NS", 10**12)
     want = loads.load(model, cache)
@@ -117,7 +117,7 @@ def test_a_file_that_was_just_written_may_change_and_look_the_same_so_it_is_hash
         assert (loads.packed, loads.hashed) == (0, 1)
 
 
-def test_a_file_whose_bytes_have_changed_is_packed_anew(model: Path, tmp_path: Path, cache: PackCache, loads: Loads) -> None:
+def test_a_file_whose_bytes_have_changed_is_packed_anew(model: Path, tmp_path: Path, cache: CacheFolder, loads: Loads) -> None:
     before = loads.load(model, cache)
     data = bytearray(model.read_bytes())
     data[-100] ^= 1
@@ -130,7 +130,7 @@ def test_a_file_whose_bytes_have_changed_is_packed_anew(model: Path, tmp_path: P
 
 
 def test_a_file_that_changes_while_it_is_packed_leaves_no_pack(
-    model: Path, cache: PackCache, loads: Loads, monkeypatch: pytest.MonkeyPatch
+    model: Path, cache: CacheFolder, loads: Loads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pack = NativeRunner.pack
 
@@ -163,7 +163,7 @@ def a_file(folder: Path) -> None:
 
 @pytest.mark.parametrize("make", [open_to_others, a_link, a_file])
 def test_where_packs_cannot_be_kept_the_model_runs_without(
-    make: Callable[[Path], None], model: Path, cache: PackCache, loads: Loads
+    make: Callable[[Path], None], model: Path, cache: CacheFolder, loads: Loads
 ) -> None:
     make(Path(cache.folder))
     assert loads.load(model, cache) == loads.load(model, None)
@@ -173,7 +173,7 @@ def test_where_packs_cannot_be_kept_the_model_runs_without(
     assert not list(Path(cache.folder).parent.rglob("*.pack"))
 
 
-def test_a_disk_that_is_full_leaves_nothing_behind(model: Path, cache: PackCache, loads: Loads, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_is_full_leaves_nothing_behind(model: Path, cache: CacheFolder, loads: Loads, monkeypatch: pytest.MonkeyPatch) -> None:
     want, write = loads.load(model, None), os.pwritev
     written: list[object] = []
 
@@ -205,7 +205,7 @@ def another_users(pack: Path) -> None:
 
 @pytest.mark.parametrize("change", [others_may_write, linked, another_users])
 def test_a_pack_that_others_may_have_written_is_not_used(
-    change: Callable[[Path], None], model: Path, cache: PackCache, loads: Loads
+    change: Callable[[Path], None], model: Path, cache: CacheFolder, loads: Loads
 ) -> None:
     want = loads.load(model, cache)
     change(pack_of(cache))
@@ -219,7 +219,7 @@ def test_a_pack_that_others_may_have_written_is_not_used(
 # --- several at once, and those that were killed
 
 
-def test_two_that_pack_the_same_model_at_once_do_not_harm_each_other(model: Path, cache: PackCache, loads: Loads) -> None:
+def test_two_that_pack_the_same_model_at_once_do_not_harm_each_other(model: Path, cache: CacheFolder, loads: Loads) -> None:
     want, got = loads.load(model, None), []
     threads = [threading.Thread(target=lambda: got.append(loads.load(model, cache))) for _ in range(3)]
     for thread in threads:
@@ -240,7 +240,7 @@ with Packs(Path(sys.argv[1]), 1 << 30).draft() as draft:
 """
 
 
-def test_what_a_killed_writer_left_goes_and_what_a_living_one_writes_stays(model: Path, cache: PackCache, loads: Loads) -> None:
+def test_what_a_killed_writer_left_goes_and_what_a_living_one_writes_stays(model: Path, cache: CacheFolder, loads: Loads) -> None:
     folder = Path(cache.folder)
     done = subprocess.run([sys.executable, "-c", KILLED, cache.folder], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == -signal.SIGKILL
@@ -259,14 +259,14 @@ def three(tmp_path: Path) -> Iterator[list[Path]]:
     yield [write_tiny(tmp_path / f"{name}.gguf", TinySpec(name, layers=1)) for name in ("one", "two", "three")]
 
 
-def test_the_pack_that_was_not_used_for_longest_goes_first(three: list[Path], cache: PackCache, loads: Loads) -> None:
+def test_the_pack_that_was_not_used_for_longest_goes_first(three: list[Path], cache: CacheFolder, loads: Loads) -> None:
     size = 0
     for path in three[:2]:
         loads.load(path, cache)
         size = max(file.stat().st_size for file in Path(cache.folder).glob("*.pack"))
     loads.load(three[0], cache)
     assert loads.packed == 0
-    limited = PackCache(cache.folder, size * 7 // 2)  # of two: what a pack will need is reckoned on the high side
+    limited = CacheFolder(cache.folder, size * 7 // 2)  # of two: what a pack will need is reckoned on the high side
     loads.load(three[2], limited)
     packed = []
     for path in (three[0], three[2], three[1]):
@@ -275,8 +275,8 @@ def test_the_pack_that_was_not_used_for_longest_goes_first(three: list[Path], ca
     assert packed == [False, False, True]
 
 
-def test_a_pack_beyond_the_limit_is_not_kept(model: Path, cache: PackCache, loads: Loads) -> None:
-    small = PackCache(cache.folder, 1000)
+def test_a_pack_beyond_the_limit_is_not_kept(model: Path, cache: CacheFolder, loads: Loads) -> None:
+    small = CacheFolder(cache.folder, 1000)
     assert loads.load(model, small) == loads.load(model, None)
     loads.load(model, small)
     (warning,) = loads.warnings
@@ -294,7 +294,7 @@ def poor(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("poor")
-def test_weights_larger_than_the_memory_run_from_the_pack_and_that_is_told(model: Path, cache: PackCache, loads: Loads) -> None:
+def test_weights_larger_than_the_memory_run_from_the_pack_and_that_is_told(model: Path, cache: CacheFolder, loads: Loads) -> None:
     with pytest.MonkeyPatch.context() as rich:
         rich.setattr(machine, "memory_available", lambda: 1 << 40)
         want = loads.load(model, None)
@@ -306,7 +306,7 @@ def test_weights_larger_than_the_memory_run_from_the_pack_and_that_is_told(model
         stamped(cache)
 
 
-def stamped(cache: PackCache) -> None:
+def stamped(cache: CacheFolder) -> None:
     """Wait until the pack is on the disk."""
     pack = packs.Packs(Path(cache.folder), LIMIT)
     for _ in range(1000):
@@ -320,7 +320,7 @@ def stamped(cache: PackCache) -> None:
 
 
 @pytest.mark.usefixtures("poor")
-def test_a_pack_that_is_not_read_through_must_be_as_it_was_written(model: Path, cache: PackCache, loads: Loads) -> None:
+def test_a_pack_that_is_not_read_through_must_be_as_it_was_written(model: Path, cache: CacheFolder, loads: Loads) -> None:
     want = loads.load(model, cache)
     stamped(cache)
     data = bytearray(pack_of(cache).read_bytes())
@@ -332,7 +332,7 @@ def test_a_pack_that_is_not_read_through_must_be_as_it_was_written(model: Path, 
 
 
 @pytest.mark.usefixtures("poor")
-def test_without_a_pack_too_little_memory_is_told_before_it_is_taken(model: Path, cache: PackCache, loads: Loads) -> None:
+def test_without_a_pack_too_little_memory_is_told_before_it_is_taken(model: Path, cache: CacheFolder, loads: Loads) -> None:
     said = r"^small\.gguf: the weights need \d+ kB of memory, and 100 kB are free; "
     with pytest.raises(ModelError, match=f"{said}with --pack-cache they are read from the disk as they are needed.$"):
         loads.load(model, None)
@@ -343,7 +343,7 @@ def test_without_a_pack_too_little_memory_is_told_before_it_is_taken(model: Path
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_weights_by_way_of_a_pack_take_little_memory_of_the_processs_own(
-    cache: PackCache, loads: Loads, monkeypatch: pytest.MonkeyPatch
+    cache: CacheFolder, loads: Loads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The bundled model has 96 MB of weights, the largest tensor 32."""
 

@@ -16,7 +16,7 @@ from quintet.backends.native.core.types import U8
 from quintet.backends.native.worker import kept_files, saved_pages
 from quintet.backends.native.worker.saved_pages import SavedPages
 from quintet.backends.toy import ToyRunner
-from quintet.config import PrefixCache
+from quintet.config import CacheFolder
 
 LIMIT = 1 << 20
 ROWS: U8 = np.arange(PAGE * (16 + ROOM), dtype=np.int64).astype(np.uint8).reshape(PAGE, -1)
@@ -203,6 +203,6 @@ def test_a_folder_that_others_may_write_is_not_used_and_that_is_said(
 ) -> None:
     folder.mkdir(mode=0o777)
     folder.chmod(0o777)
-    assert saved_pages.saved_pages(PrefixCache(str(folder), LIMIT), runner, "model") is None
+    assert saved_pages.saved_pages(CacheFolder(str(folder), LIMIT), runner, "model") is None
     assert "prefixes are not kept" in caplog.text
     assert saved_pages.saved_pages(None, runner, "model") is None

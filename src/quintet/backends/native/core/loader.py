@@ -33,19 +33,6 @@ def longest(context: int, tokens: int, window: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class PackCache:
-    """Where packed weights are kept.
-
-    Args:
-        folder: of ours alone.
-        limit: most bytes of all packs in it.
-    """
-
-    folder: str
-    limit: int
-
-
-@dataclass(frozen=True, slots=True)
 class Loaded(Generic[V]):
     """A model ready to step.
 

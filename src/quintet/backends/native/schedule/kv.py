@@ -236,8 +236,9 @@ class KvCache:
                 self.pool.drop_rows(page)  # only the rows of prompt tokens were stored
             digest = page_digest(seq, index)
             self.pool.publish(page, digest)
-            if self._saved is not None and not self._saved.has(digest, with_rows=self.pool.find_rows(page) is not None):
-                self._saved.offer(digest, page, self.pool.find_rows(page))
+            rows = self.pool.find_rows(page)
+            if self._saved is not None and not self._saved.has(digest, with_rows=rows is not None):
+                self._saved.offer(digest, page, rows)
             seq.published = index + 1
         self.let_go(seq)
 

@@ -28,8 +28,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from quintet.backends.base import Counts, Pages
-from quintet.backends.native.core.loader import PackCache
-from quintet.config import EngineConfig, Quantize, VllmConfig
+from quintet.config import CacheFolder, EngineConfig, Quantize, VllmConfig
 from quintet.errors import EngineFailed, ModelError
 from quintet.events import NO_DRAFTS, Blame, DraftCounts, Finish, TokenEvent
 from quintet.inputs.capabilities import EVERYTHING, Supported
@@ -64,7 +63,7 @@ class ModelSource:
     context: int | None
     name: str
     isa: str = ""
-    packs: PackCache | None = None
+    packs: CacheFolder | None = None
     quantize: Quantize = "q8"
     vision: str = ""
     draft: str = ""

@@ -50,10 +50,10 @@ class KeptFiles:
         self._total = self._since = 0
         self._look()
 
-    def sizes(self) -> dict[str, int]:
-        """Bytes of each file of this kind, by name."""
+    def size(self, name: str) -> int | None:
+        """Bytes of a file of this kind; ``None``: there is none, as far as is known."""
         with self._lock:
-            return {name: size for (kind, name), size in self._sizes.items() if kind == self._kind}
+            return self._sizes.get((self._kind, name))
 
     def read(self, name: str, most: int) -> bytearray | None:
         """All of a file; ``None``: there is none that can be read, that is to be trusted, and that has no more bytes than ``most``."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from quintet.backends.native.core.loader import Loaded, Loader, PackCache
+from quintet.backends.native.core.loader import Loaded, Loader
 from quintet.backends.native.wire.messages import ModelSource
-from quintet.config import Quantize
+from quintet.config import CacheFolder, Quantize
 from quintet.inputs.tokenizer import Tokenizer
 from quintet.models.gguf import read_metadata
 from quintet.models.tokenizer import build_tokenizer
@@ -36,7 +36,7 @@ def native_loader(
     context: int | None = None,
     name: str = "",
     isa: str = "",
-    packs: PackCache | None = None,
+    packs: CacheFolder | None = None,
     quantize: Quantize = "q8",
     vision: Path | None = None,
     draft: Path | None = None,

@@ -29,7 +29,7 @@ from quintet.backends.native.core.loader import PAGE
 from quintet.backends.native.core.scored_rows import ROOM
 from quintet.backends.native.core.types import U8, Runner
 from quintet.backends.native.worker.kept_files import KeptFiles
-from quintet.config import PrefixCache
+from quintet.config import CacheFolder
 
 FORMAT = 1
 """Of the files; raised with every change."""
@@ -48,7 +48,7 @@ _MAGIC = b"quintkv1"
 _log = logging.getLogger(__name__)
 
 
-def saved_pages(cache: PrefixCache | None, runner: Runner, fingerprint: str) -> SavedPages | None:
+def saved_pages(cache: CacheFolder | None, runner: Runner, fingerprint: str) -> SavedPages | None:
     """As a server's settings have it; ``None``, and a line in the log, where that cannot be."""
     if cache is None or runner.window:
         if cache is not None:
@@ -87,15 +87,16 @@ class SavedPages:
         words = (FORMAT, fingerprint, runner.context, runner.page_bytes, self._row_bytes)
         kind = blake2b("\n".join(map(str, words)).encode(), digest_size=16).hexdigest()
         self._files = KeptFiles(folder, kind, limit)
-        self._kept = {name: size == self._bytes for name, size in self._files.sizes().items()}
-        """Names of files, those that wait to be written too, and whether they have rows."""
+        self._waiting: dict[str, bool] = {}
+        """Names of files that wait to be written, and whether they have rows."""
         self._queue: Queue[_Job | None] = Queue(max(1, QUEUED // self._bytes))
         self._thread = threading.Thread(target=self._write_all, name="quintet-save", daemon=True)
         self._thread.start()
 
     def has(self, digest: bytes, *, with_rows: bool) -> bool:
-        rows = self._kept.get(digest.hex())
-        return rows is not None and (rows or not with_rows)
+        name = digest.hex()
+        waiting, size = self._waiting.get(name), self._files.size(name)
+        return (size is not None or waiting is not None) and (not with_rows or bool(waiting) or size == self._bytes)
 
     def load(self, digest: bytes, page: int) -> U8 | None:
         name = digest.hex()
@@ -103,7 +104,6 @@ class SavedPages:
         found = self._parse(np.frombuffer(raw, np.uint8)) if raw is not None else None
         if found is None:
             self._files.remove(name)
-            self._kept.pop(name, None)
             return None
         data, rows = found
         self._runner.write_page(page, data)
@@ -113,7 +113,7 @@ class SavedPages:
         if self._queue.full():
             return
         kept = np.zeros((0, self._row_bytes), np.uint8) if rows is None else rows.copy()
-        self._kept[digest.hex()] = len(kept) > 0
+        self._waiting[digest.hex()] = rows is not None
         self._queue.put(_Job(digest, self._runner.read_page(page), kept))
 
     def close(self) -> None:
@@ -140,11 +140,11 @@ class SavedPages:
             try:
                 if time.monotonic() >= resume:
                     self._write(job)
-                    continue
             except OSError as error:
                 _log.warning("prefixes are not kept for %g s: %s", PAUSE_S, error)
                 resume = time.monotonic() + PAUSE_S
-            self._kept.pop(job.digest.hex(), None)
+            finally:
+                self._waiting.pop(job.digest.hex(), None)
 
     def _write(self, job: _Job) -> None:
         crc = zlib.crc32(job.rows.data, zlib.crc32(job.data.data))

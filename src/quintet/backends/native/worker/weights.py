@@ -12,14 +12,13 @@ from pathlib import Path
 
 from quintet import machine
 from quintet.backends.native.core.cpu import Cpu
-from quintet.backends.native.core.loader import PackCache
 from quintet.backends.native.core.packed import LAYOUT
 from quintet.backends.native.core.runner import NativeRunner
 from quintet.backends.native.core.sizes import packed_bytes
 from quintet.backends.native.worker.pack_directory import Kind
 from quintet.backends.native.worker.packing import Packing
 from quintet.backends.native.worker.packs import Packs
-from quintet.config import Quantize, Reduction
+from quintet.config import CacheFolder, Quantize, Reduction
 from quintet.errors import ModelError
 from quintet.models.files import human, parts
 from quintet.models.opening import open_model
@@ -43,7 +42,7 @@ def load_weights(
     context: int | None,
     isa: str,
     progress: Callable[[float], None],
-    packs: PackCache | None = None,
+    packs: CacheFolder | None = None,
     quantize: Quantize = "q8",
 ) -> tuple[NativeRunner, str]:
     """The runner and the fingerprint (``fp_`` and hex digits) of weights, tokenizer and numerics.
@@ -60,7 +59,7 @@ def load_weights(
     return _load(path, Cpu(isa, threads), context, progress, packs, quantize)
 
 
-def load_draft(path: Path, target: NativeRunner, progress: Callable[[float], None], packs: PackCache | None = None) -> NativeRunner:
+def load_draft(path: Path, target: NativeRunner, progress: Callable[[float], None], packs: CacheFolder | None = None) -> NativeRunner:
     """The runner of a draft model, which computes with the ``target``'s threads, in turns with it.
 
     It takes as little memory as can be, since that is what its steps wait for, and no number that anybody sees depends on it.
@@ -79,7 +78,7 @@ def halves(path: Path, other: Path, progress: Callable[[float], None]) -> tuple[
 
 
 def _load(
-    path: Path, cpu: Cpu, context: int | None, progress: Callable[[float], None], packs: PackCache | None, quantize: Reduction
+    path: Path, cpu: Cpu, context: int | None, progress: Callable[[float], None], packs: CacheFolder | None, quantize: Reduction
 ) -> tuple[NativeRunner, str]:
     file, files = open_model(path), parts(path)
     choice: Reduction = "least" if quantize == "least" else settled(path.name, file.tensors, quantize)
@@ -130,7 +129,7 @@ class _Source:
         return Digest(self.files, self.choice)
 
 
-def _by_pack(packs: PackCache, of: _Source, cpu: Cpu, progress: Callable[[float], None]) -> tuple[NativeRunner, str] | str:
+def _by_pack(packs: CacheFolder, of: _Source, cpu: Cpu, progress: Callable[[float], None]) -> tuple[NativeRunner, str] | str:
     """The runner and the digest; or why there can be no pack."""
     try:
         with contextlib.closing(Packs(Path(packs.folder), packs.limit)) as folder:
