@@ -75,12 +75,12 @@ TO_PROCESS = (Load(SOURCE, EngineConfig(max_running=3)), Vocabulary(b"abc", b"en
 FROM_WORKER = (Progress(0.5), Ready("a", 8, 50, 5, 8, "fp", 0.25), Started((1, 2)), Died("why", True), Died())
 
 
-@pytest.mark.parametrize("message", TO_PROCESS, ids=repr)
+@pytest.mark.parametrize("message", TO_PROCESS, ids=lambda message: type(message).__name__)
 def test_every_message_to_a_process_comes_out_as_it_went_in(message: ToProcess) -> None:
     assert codec.decode_to_worker(through(message)) == message
 
 
-@pytest.mark.parametrize("message", FROM_WORKER, ids=repr)
+@pytest.mark.parametrize("message", FROM_WORKER, ids=lambda message: type(message).__name__)
 def test_every_message_from_a_worker_comes_out_as_it_went_in(message: FromWorker) -> None:
     assert codec.decode_from_worker(through(message)) == message
 
