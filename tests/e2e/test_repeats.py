@@ -17,6 +17,7 @@ from quintet.backends.base import Health, State
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.worker.load import native_loader
 from quintet.config import EngineConfig
+from quintet.errors import PromptTooLong
 from quintet.events import TokenEvent
 from quintet.inputs.sequence import Prepared, SequenceSpec
 from quintet.request import Guide, GuideKind, Sampling
@@ -122,7 +123,10 @@ class Crowd:
         """Comes, takes room, and goes before it is served, or soon after."""
         words = self._rng.choice((3, 3, 3, 60, 60, 60, 60, 400))
         text = " ".join(self._rng.choices(["some", "other", "words", "that", "nobody", "asked", "for"], k=words))
-        prepared = await prepare(self._engine, [SequenceSpec(text, 60, Sampling(1.0, 1.0, 5), None, echo=False)] * 2)
+        try:
+            prepared = await prepare(self._engine, [SequenceSpec(text, 60, Sampling(1.0, 1.0, 5), None, echo=False)] * 2)
+        except PromptTooLong:  # for the smallest of the caches
+            return
         await self._leave(prepared, after=self._rng.randrange(6))
 
     async def _leave(self, prepared: Prepared, after: int) -> None:
