@@ -110,7 +110,7 @@ class App:
         self._kept = Kept(config.batches, Lines(for_nobody, self._auth, source), config.max_body_bytes, source.now)
         once = Once(config.max_body_bytes, source.clock, gate)
         tokens, llama = Tokens(models, config.max_body_bytes, executor), Properties(models)
-        admins = Admin(registry, models, self._auth, config)
+        admins = Admin(registry, models, self._auth, config, source)
         self._hosts, self._cors = Hosts(config.allowed_hosts), Cors(config.cors_origins)
         public = {**probes.public(), **pages.public()}
         self._probes = frozenset(path.encode() for path in probes.public())
@@ -135,6 +135,8 @@ class App:
         administration = {
             "/models/load": Route("/models/load", {"POST": admins.load}),
             "/models/unload": Route("/models/unload", {"POST": admins.unload}),
+            "/load_lora_adapter": Route("/load_lora_adapter", {"POST": admins.load_adapter}),
+            "/unload_lora_adapter": Route("/unload_lora_adapter", {"POST": admins.unload_adapter}),
         }
         shared = {path: resources[path] for path in ("/models", "/models/")}
         people = {**plain, **static.routes()}
