@@ -12,7 +12,7 @@ from quintet.cli.vllm import DEFAULT_RANK
 from quintet.engines.adapters import Room
 from quintet.engines.names import Names
 from quintet.errors import ModelError, shorten
-from quintet.models.folder.adapter import check_adapter, rank_of
+from quintet.models.folder.adapter import check_adapter, rank_of, shapes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +73,10 @@ def _room(of: Plan, asked: Sequence[Given]) -> tuple[Plan, Room | None]:
         return of, None
     rank = options.max_lora_rank or max([DEFAULT_RANK, *map(_rank, asked)])
 
+    shapes = shapes_of(Path(of.vllm.path))
+
     def check(path: str) -> str:
-        return check_adapter(Path(path), rank)
+        return check_adapter(Path(path), rank, shapes)
 
     for one in asked:
         try:
