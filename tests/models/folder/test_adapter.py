@@ -69,6 +69,7 @@ def test_one_of_another_model_is_refused_and_matrices_that_are_not_known_are_let
 
 
 def test_the_shapes_of_a_model_are_those_of_all_its_files(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}", encoding="utf-8")
     write_safetensors(tmp_path / "model.safetensors", {"a.weight": ("F32", (2, 3), bytes(24))})
     assert shapes_of(tmp_path) == {"a.weight": (2, 3)}
     write_safetensors(tmp_path / "model.safetensors", {"a.weight": ("I32", (2, 3), bytes(24))})
