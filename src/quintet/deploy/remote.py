@@ -45,7 +45,7 @@ class Place:
 class Afar:
     """What stands for the process of a worker on another machine: all that is known of it is whether its connection was ended."""
 
-    pid = None
+    pid: int | None = None
     returncode: int | None = None
 
     def poll(self) -> int | None:

@@ -76,7 +76,7 @@ class Router:
 
     def _match(self, replica: int, digests: Sequence[bytes]) -> int:
         """Pages from the first on that it holds."""
-        held = self._held.get(replica, {})
+        held = self._held.get(replica, OrderedDict[bytes, None]())
         return next((index for index, digest in enumerate(digests) if digest not in held), len(digests))
 
 

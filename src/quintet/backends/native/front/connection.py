@@ -36,26 +36,40 @@ class Process(Protocol):
     """What is asked of a child's process, be it on this machine or not; as of ``subprocess.Popen``."""
 
     @property
-    def pid(self) -> int: ...
+    def pid(self) -> int | None:
+        """``None`` = it is not of this machine."""
+        ...
 
     @property
-    def returncode(self) -> int | None: ...
+    def returncode(self) -> int | None:
+        """``None`` = it runs, as far as is known."""
+        ...
 
-    def poll(self) -> int | None: ...
+    def poll(self) -> int | None:
+        """``returncode``, after a look."""
+        ...
 
 
 class Peer(Protocol):
     """A child; see ``Child``."""
 
     @property
-    def process(self) -> Process: ...
+    def process(self) -> Process:
+        """See ``Child``."""
+        ...
 
     @property
-    def sock(self) -> socket.socket: ...
+    def sock(self) -> socket.socket:
+        """See ``Child``."""
+        ...
 
-    def drop(self) -> None: ...
+    def drop(self) -> None:
+        """See ``Child``."""
+        ...
 
-    def kill(self) -> None: ...
+    def kill(self) -> None:
+        """See ``Child``."""
+        ...
 
 
 class Connection(asyncio.Protocol):
@@ -181,4 +195,4 @@ class Connection(asyncio.Protocol):
         if self.process.poll() is None:
             self._loop.call_later(_REAP_S, self._reap)
         else:
-            _log.debug("the engine's process %d ended with code %s", self.process.pid, self.process.returncode)
+            _log.debug("the engine's process %s ended with code %s", self.process.pid, self.process.returncode)
