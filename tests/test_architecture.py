@@ -21,7 +21,8 @@ NATIVE = "backends.native"
 MAY_IMPORT: dict[str, set[str]] = {
     "cli": {"cli", "listen", "logs", "machine", "children", "executor", "server", "ledger", "service", "engines", "dialects", "backends"}
     | {"batches", "guides", "inputs", "keys", "text", "models", "moderation", "conformance", "load", "deploy"},
-    "deploy": {"deploy", *(f"{NATIVE}.{room}" for room in ("front", "schedule.pages", "wire", "core")), "backends.base", "inputs", "logs", "models"},
+    "deploy": {"deploy", *(f"{NATIVE}.{room}" for room in ("front", "schedule.pages", "wire", "core"))}
+    | {"backends.base", "inputs", "logs", "models"},
     "conformance": {"conformance"},
     "listen": {"listen"},
     "load": {"load"},
