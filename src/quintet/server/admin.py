@@ -14,7 +14,7 @@ from quintet.errors import BadRequest, ModelError, shorten
 from quintet.events import Failed
 from quintet.request import CompletionRequest, Sampling, StopRules
 from quintet.server.auth import Auth
-from quintet.server.call import Call
+from quintet.server.call import Call, Endpoint, Route
 from quintet.server.completions import Source
 from quintet.server.models import Models
 from quintet.service.service import Service
@@ -38,6 +38,16 @@ class Admin:
         self._auth = auth
         self._source = source
         self._max_body = config.max_body_bytes
+
+    def routes(self) -> dict[str, Route]:
+        """By path."""
+        endpoints: dict[str, Endpoint] = {
+            "/models/load": self.load,
+            "/models/unload": self.unload,
+            "/load_lora_adapter": self.load_adapter,
+            "/unload_lora_adapter": self.unload_adapter,
+        }
+        return {path: Route(path, {"POST": endpoint}) for path, endpoint in endpoints.items()}
 
     async def load(self, call: Call) -> None:
         """Answered when the model is loaded; 503 with ``Retry-After`` if that takes long."""

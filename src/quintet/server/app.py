@@ -132,12 +132,7 @@ class App:
             "/tokenizer_info": Route("/tokenizer_info", {"GET": tokens.info}),
             "/tcp_warming": Route("/tcp_warming", {"GET": probes.warm}, warming),
         }
-        administration = {
-            "/models/load": Route("/models/load", {"POST": admins.load}),
-            "/models/unload": Route("/models/unload", {"POST": admins.unload}),
-            "/load_lora_adapter": Route("/load_lora_adapter", {"POST": admins.load_adapter}),
-            "/unload_lora_adapter": Route("/unload_lora_adapter", {"POST": admins.unload_adapter}),
-        }
+        administration = admins.routes()
         shared = {path: resources[path] for path in ("/models", "/models/")}
         people = {**plain, **static.routes()}
         both = _router({**people, **inside}, {**resources, **administration}, config)

@@ -82,7 +82,7 @@ class VllmWorker:
         self._tasks: dict[VllmSequence, asyncio.Task[None]] = {}
         self._keys = 0
         self._events: Events = {}
-        self._telling = False
+        self._telling = self._heard = False
         self._counts, self._step = Counts(), Step(0, 0, 0.0)
         self._ended = asyncio.Event()
         self._end = Died()
@@ -246,7 +246,7 @@ class VllmWorker:
             self._tell(sequence, [sequence.end(Finish.LENGTH)])
 
     def _take(self, sequence: VllmSequence, output: Output, ends: frozenset[int]) -> None:
-        self._sidecar.hear()
+        self._hear()
         if not sequence.generated and output.scheduled:
             sequence.waited = max(0.0, output.scheduled - sequence.group.submitted)
         sequence.cached = max(sequence.cached, output.cached)
@@ -260,6 +260,16 @@ class VllmWorker:
             self._tell(sequence, [sequence.end(Finish.LENGTH)])
         else:
             self._tell(sequence, sequence.take(output.tokens, output.scored, ends, self._sidecar.refused.get(sequence.key)))
+
+    def _hear(self) -> None:
+        """What choosers have said, once in this turn of the loop: they said it before vLLM passed on what is looked at now."""
+        if not self._heard:
+            self._heard = True
+            self._sidecar.hear()
+            self._loop.call_soon(self._unheard)
+
+    def _unheard(self) -> None:
+        self._heard = False
 
     def _fail(self, leader: VllmSequence) -> None:
         """The prompt's log-probabilities are no numbers: an end for all of the group."""
