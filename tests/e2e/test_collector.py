@@ -27,7 +27,7 @@ def rotel(behind: Collector) -> Iterator[str]:
     (program,) = HOME.glob("lib/python*/site-packages/rotel/rotel-agent")
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
         http, grpc = (f"127.0.0.1:{free.getsockname()[1]}" for free in (one, other))
-    command = [program, "start", "--otlp-http-endpoint", http, "--otlp-grpc-endpoint", grpc, "--batch-timeout", "100ms"]
+    command = [str(program), "start", "--otlp-http-endpoint", http, "--otlp-grpc-endpoint", grpc, "--batch-timeout", "100ms"]
     command += ["--exporter", "otlp", "--otlp-exporter-protocol", "http", "--otlp-exporter-endpoint", behind.url]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     try:
