@@ -30,7 +30,7 @@
 # make test-vllm      Quintet over the real vLLM, in an environment that pip makes in .venv-vllm (15 minutes; 400 MB to fetch)
 # make test-kills      300 kills, crashes and stops of the engine's process under load (5 minutes)
 # make test-ledger     the server killed 100 times under load, its ledger's writer at 500 points (10 minutes)
-# make test-observability  a server under load, scraped by Prometheus: every query of the dashboard gives something (1 minute; prometheus)
+# make test-observability  a server under load: Prometheus answers every query of our dashboard and vLLM's, a collector takes its spans (1 minute; prometheus)
 # make test-batches    a batch of 10,000 lines under 20 kills: the bytes of one that nobody disturbs (10 minutes)
 # make test-cancels    1,000 clients that leave at random moments (1 minute)
 # make test-repeats    20 prompts, 200 times each, under load: one answer each (2 minutes)
@@ -117,8 +117,11 @@ test-batches: setup
 test-cancels: setup
 	@QUINTET_TEST_CANCELS=1000 $(BIN)/python -m pytest --timeout 1800 tests/e2e/test_cancels.py $(ARGS)
 
+# A collector's wheel has its program in it.
 test-observability: setup
-	@QUINTET_TEST_OBSERVABILITY=1 $(BIN)/python -m pytest tests/e2e/test_observability.py $(ARGS)
+	@test -x build/observability/bin/python || $(PYTHON) -m venv build/observability
+	@build/observability/bin/python -m pip install --quiet --disable-pip-version-check rotel==0.0.1a15
+	@QUINTET_TEST_OBSERVABILITY=1 $(BIN)/python -m pytest tests/e2e/test_observability.py tests/e2e/test_collector.py $(ARGS)
 
 test-repeats: setup
 	@QUINTET_TEST_REPEATS=200 QUINTET_REPEATS_SEED=$$(date +%s) $(BIN)/python -m pytest --timeout 3600 tests/e2e/test_repeats.py $(ARGS)

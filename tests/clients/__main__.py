@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import venv
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -55,7 +56,8 @@ def main(names: list[str]) -> int:
     logging.disable()  # the scenarios' failures are meant
     with serving(Scenarios) as port, contextlib.ExitStack() as stack:
         env = {"QUINTET_SCENARIOS": f"http://127.0.0.1:{port}"}
-        for name, what in (("TOY", ("--toy",)), ("GUARDED", guarded()), ("SEEING", seeing())):
+        toy = "--toy", "--batch-dir", stack.enter_context(tempfile.TemporaryDirectory())
+        for name, what in (("TOY", toy), ("GUARDED", guarded()), ("SEEING", seeing())):
             env[f"QUINTET_{name}_URL"] = stack.enter_context(served(*what))
         env["QUINTET_REFUSED"] = json.dumps(refused())
         for dialect, fields in refused().items():

@@ -35,7 +35,7 @@ GROUPS = (
     Group("openai1", ("openai==1.109.1",), ("openai_1.py",)),
     Group("fireworks0", ("fireworks-ai==0.19.20",), ("fireworks_0.py",), env={"FIREWORKS_API_STRICT": "1"}),
     Group("lmeval", ("lm-eval[api]==0.4.13",), ("lm_eval_scores.py", "eval_command.py"), model=True),
-    Group("litellm", ("litellm",), ("litellm_prefixes.py",)),
+    Group("litellm", ("litellm",), ("litellm_prefixes.py", "litellm_batches.py")),
     Group("langchain", ("langchain-openai",), ("langchain_llm.py",)),
     Group("llm", ("llm",), ("llm_command.py",)),
     Group("schemathesis", ("schemathesis>=4.32,<5",), ("openapi_fuzz.py",)),

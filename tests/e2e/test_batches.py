@@ -187,7 +187,7 @@ def said_by(process: subprocess.Popen[str]) -> str:
 @pytest.mark.fault("J03")
 def test_the_command_is_interrupted_and_killed_and_writes_what_an_undisturbed_run_writes(tmp_path: Path) -> None:
     file, calm, disturbed = tmp_path / "in.jsonl", tmp_path / "calm.jsonl", tmp_path / "disturbed.jsonl"
-    lines, kept = 5 * LINES, tmp_path / "disturbed.jsonl.batch"  # so many that it is not done when it is interrupted
+    lines, kept = max(1000, LINES), tmp_path / "disturbed.jsonl.batch"  # so many that it is not done when it is interrupted
     file.write_bytes(jsonl(mixed(lines)))
     quiet = run(file, calm)
     said = said_by(quiet)

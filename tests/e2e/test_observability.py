@@ -1,6 +1,6 @@
-"""A real Prometheus scrapes a real server under load, and answers every query of the dashboard.
+"""A real Prometheus scrapes a real server under load, and answers every query of our dashboard and of vLLM's own.
 
-``make test-observability``; here only where Prometheus is installed and asked for.
+``make test-observability``; here only where Prometheus is installed and asked for. vLLM's dashboards are those of its release's archive.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ import time
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.e2e.test_serve_command import PATIENCE_S, Served, served
+from tests.peers.__main__ import PEERS, fetched
 from tests.support import dashboard
 
 pytestmark = pytest.mark.skipif(not os.environ.get("QUINTET_TEST_OBSERVABILITY"), reason="make test-observability")
@@ -97,32 +99,62 @@ def load(one: Served, stop: threading.Event) -> None:
         leave(one)
 
 
-def test_every_query_of_the_dashboard_gives_something(tmp_path: Path) -> None:
-    stop = threading.Event()
-    with served("--toy", "--ledger", str(tmp_path / "ledger.db")) as one, prometheus(one, tmp_path) as scraper:
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A server under load, and who watches it."""
+
+    server: Served
+    scraper: Prometheus
+
+    def without_answer(self, asked: dict[str, list[str]]) -> list[tuple[str, str]]:
+        """Of the queries of each panel those that find nothing, with their panel."""
+        return [
+            (panel, query)
+            for panel, queries in asked.items()
+            for query in queries
+            if not any(value["value"][1] != "NaN" for value in self.scraper.ask("query", query=query)["result"])
+        ]
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+    stop, folder = threading.Event(), tmp_path_factory.mktemp("watched")
+    with served("--toy", "--ledger", str(folder / "ledger.db")) as one, prometheus(one, folder) as scraper:
         clients = [threading.Thread(target=load, args=(one, stop)) for _ in range(3)]
         for client in clients:
             client.start()
-        end = time.monotonic() + PATIENCE_S
-        while scraper.scrapes() < 12:
-            assert time.monotonic() < end, "Prometheus does not get its scrapes"
-            time.sleep(0.2)
         try:
-            empty = [
-                (panel, query)
-                for panel, queries in dashboard.queries(INTERVAL).items()
-                for query in queries
-                if not any(value["value"][1] != "NaN" for value in scraper.ask("query", query=query)["result"])
-            ]
-            assert empty == []
-            counted = {name: float(scraper.ask("query", query=f"sum({name})")["result"][0]["value"][1]) for name in MOVED}
-            assert {name for name, value in counted.items() if not value} == set()
-            assert {series["model_name"] for series in scraper.ask("series", **{"match[]": "quintet:engine_ready"})} == {"toy"}
+            end = time.monotonic() + PATIENCE_S
+            while scraper.scrapes() < 12:
+                assert time.monotonic() < end, "Prometheus does not get its scrapes"
+                time.sleep(0.2)
+            yield Watched(one, scraper)
         finally:
             stop.set()
             for client in clients:
                 client.join()
-        told = one.send("/metrics", None, {})[1].decode()
+
+
+def test_every_query_of_the_dashboard_gives_something(watched: Watched) -> None:
+    assert watched.without_answer(dashboard.queries(INTERVAL)) == []
+    ask = watched.scraper.ask
+    counted = {name: float(ask("query", query=f"sum({name})")["result"][0]["value"][1]) for name in MOVED}
+    assert {name for name, value in counted.items() if not value} == set()
+    assert {series["model_name"] for series in ask("series", **{"match[]": "quintet:engine_ready"})} == {"toy"}
+
+
+def test_every_query_of_vllms_own_dashboards_gives_something(watched: Watched) -> None:
+    (vllm,) = (peer for peer in PEERS if peer.name == "vllm")
+    files = sorted((fetched(vllm) / "examples/observability").rglob("*.json"))
+    assert {file.stem for file in files} == {"grafana", "performance_statistics", "query_statistics"}
+    for file in files:
+        asked = dashboard.queries(INTERVAL, file, "toy")
+        assert sum(map(len, asked.values())) >= 14
+        assert (file.stem, watched.without_answer(asked)) == (file.stem, [])
+
+
+def test_what_is_scraped_is_what_is_documented(watched: Watched) -> None:
+    told = watched.server.send("/metrics", None, {})[1].decode()
     documented = set(re.findall(r"^\| `([\w:]+)` \|", DOCUMENTED.read_text(), re.MULTILINE))
     there = {f"{family.name}_total" if family.type == "counter" else family.name for family in text_string_to_metric_families(told)}
     assert there <= documented

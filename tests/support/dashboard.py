@@ -11,20 +11,28 @@ FILE = Path(__file__).parents[2] / "packaging/grafana/quintet.json"
 _METRIC = re.compile(r"\b((?:vllm|quintet):\w+|(?:http|process)_\w+)")
 
 
-def queries(interval: str) -> dict[str, list[str]]:
-    """The queries of each panel by its title, for every job, instance and model.
+def queries(interval: str, file: Path = FILE, model: str = ".*") -> dict[str, list[str]]:
+    """The queries of each panel by its title, for every job and instance.
 
     Args:
         interval: what rates are taken over, such as ``30s``.
+        model: the model's name, or a pattern of names where the dashboard takes patterns.
     """
     found: dict[str, list[str]] = {}
-    for panel in json.loads(FILE.read_text(encoding="utf-8"))["panels"]:
-        if panel["type"] != "row":
-            found.setdefault(f"{panel['id']} {panel['title']}", []).extend(
-                re.sub(r"\$(?:job|instance|model)\b", ".*", target["expr"].replace("$__rate_interval", interval))
-                for target in panel["targets"]
-            )
+    panels = json.loads(file.read_text(encoding="utf-8"))["panels"]
+    while panels:
+        panel = panels.pop(0)
+        panels += panel.get("panels", [])  # of a row that is folded
+        if targets := panel.get("targets"):
+            found[f"{panel['id']} {panel['title']}"] = [_asked(target["expr"], interval, model) for target in targets]
     return found
+
+
+def _asked(query: str, interval: str, model: str) -> str:
+    """A query with the values of its variables; the names of the model are ours and vLLM's."""
+    for pattern, value in ((r"\$__\w+", interval), (r"\$(?:model|model_name|Deployment_id)\b", model), (r"\$(?:job|instance)\b", ".*")):
+        query = re.sub(pattern, value, query)
+    return query
 
 
 def variables() -> list[str]:
