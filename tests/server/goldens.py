@@ -2,7 +2,8 @@
 
 ``request.json`` is sent as it is; ``response.http`` is the status, the headers, an empty line and the body. The toy engine answers, or,
 where there is a ``backend.json``, the scripted backend with those settings: it breaks, loads, and says what the toy never says. With
-``{"seeing": FAMILY}`` it is one that sees images as that family does.
+``{"seeing": FAMILY}`` it is one that sees images as that family does. With ``"guarded": true`` a moderation model is served beside it, as
+``guard``, which finds unsafe what has "BAD" in it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from tests.server.asgi import SOURCE, Answer, acall
 from tests.server.one import create_app
 from tests.server.scripted import ScriptedBackend
 from tests.server.toy import MODEL, toy_app
+from tests.support.guard import Guard
 from tests.support.seeing import GEMMA, IDEFICS, SeeingBackend
 
 from quintet.backends.base import State
@@ -52,9 +54,11 @@ def replay(name: str, body: bytes | None = None) -> Answer:
     async def ask() -> Answer:
         dialect, given = name.split("/")[0], sent(name) if body is None else body
         if name not in TOY:
-            backend = scripted(name)
+            script: dict[str, Any] = json.loads((GOLDEN / name / "backend.json").read_text())
+            guard = Guard() if script.pop("guarded", False) else None
+            backend = scripted(script)
             try:
-                return await acall(create_app(backend, ServerConfig(dialect=dialect), (MODEL,), source=SOURCE), given)
+                return await acall(create_app(backend, ServerConfig(dialect=dialect), (MODEL,), guard, source=SOURCE), given)
             finally:
                 await backend.close()
         async with toy_app(dialect) as app:
@@ -63,9 +67,8 @@ def replay(name: str, body: bytes | None = None) -> Answer:
     return asyncio.run(ask())
 
 
-def scripted(name: str) -> ScriptedBackend | SeeingBackend:
-    """The backend of ``backend.json``."""
-    script: dict[str, Any] = json.loads((GOLDEN / name / "backend.json").read_text())
+def scripted(script: dict[str, Any]) -> ScriptedBackend | SeeingBackend:
+    """The backend of a ``backend.json``."""
     if "seeing" in script:
         return SeeingBackend({"idefics3": IDEFICS, "gemma3": GEMMA}[script["seeing"]])
     if "words" in script:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.support.guard import FORM, Guard
 from tests.support.preparing import preparer_of
 
 from quintet.config import ServerConfig
@@ -14,6 +15,12 @@ from quintet.server import app
 from quintet.server.asgi import ASGIApp
 
 
-def create_app(backend: Any, config: ServerConfig, names: tuple[str, ...] = ("scripted",), **more: Any) -> ASGIApp:
-    """It serves ``backend`` under ``names``; ``more`` goes to the server's own ``create_app``."""
-    return app.create_app(Registry([Model(names[0], lambda: backend, preparer=preparer_of)], name_models([names])), config, **more)
+def create_app(
+    backend: Any, config: ServerConfig, names: tuple[str, ...] = ("scripted",), guard: Guard | None = None, **more: Any
+) -> ASGIApp:
+    """It serves ``backend`` under ``names``, and ``guard`` as a moderation model; ``more`` goes to the server's own ``create_app``."""
+    served, named = [Model(names[0], lambda: backend, preparer=preparer_of)], [names]
+    if guard is not None:
+        served.append(Model("guard", lambda: guard, preparer=preparer_of, moderation=FORM))
+        named.append(("guard",))
+    return app.create_app(Registry(served, name_models(named)), config, **more)

@@ -33,6 +33,7 @@ class Fault(enum.StrEnum):
     NO_PROCESS = enum.auto()  # none can be started
     # the front's process
     STAND_STILL = enum.auto()  # it is held up for seconds
+    KILL_FRONT = enum.auto()  # killed, with all that it has in memory; another takes its place
     # clients
     LEAVE = enum.auto()  # goes away before the end
     READ_SLOWLY = enum.auto()
@@ -70,6 +71,7 @@ CHANCES = {
     Fault.DISK_FULL: (0.0005, 0.02),
     Fault.DISK_SLOW: (0.001, 0.05),
     Fault.FAIL_DRAFT: (0.001, 0.05),
+    Fault.KILL_FRONT: (0.0005, 0.01),
 }
 """The least and the greatest chance of each at every point where it may come."""
 

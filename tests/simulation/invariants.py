@@ -123,6 +123,8 @@ class Watch:
         self._excused = 0.0  # seconds, in all
         self._slow = 0.0  # until when what has gone wrong lasts
         self._counts = Counts()
+        self.moment: Callable[[], None] = lambda: None
+        """Called wherever the front might be killed."""
 
     # ---- told by what is simulated
 
@@ -144,6 +146,19 @@ class Watch:
         assert self.engine is not None
         self.trace(how)
         self.excuse(LOAD_STALL_S + 1.1 * self.engine._supervisor._watchdog.stall_s + RESTART_S)
+
+    def front_died(self) -> None:
+        """The front is killed: nobody is told anything more of what it was given, and the next one knows nothing of its engine's deaths."""
+        self.trace("the front is killed")
+        self.ends["front killed"] += 1
+        self.excuse(RESTART_S)
+        self.requests.clear()
+        self._started.clear()
+        self._numberless.clear()
+        self._blame.clear()
+        self._poisonings.clear()
+        self._counts = Counts()
+        self.was_ready = self._dying = self._raised = self._broken = self._renewed = False
 
     def step_raised(self, by_chance: bool) -> None:
         """A step has, for no request's sake, or over one that breaks any step."""
@@ -223,6 +238,7 @@ class Watch:
     def hears(self, message: FromWorker, take: Callable[[FromWorker], None]) -> None:
         """The front is told something."""
         assert self.engine is not None
+        self.moment()
         supervisor = self.engine._supervisor
         before, kind = supervisor.state, type(message).__name__
         if isinstance(message, Started):

@@ -1,7 +1,6 @@
 """The server before a simulated engine: the real application, keys, limits and ledger, under the simulated clock, and what they promise.
 
-- Each request that the engine was given has exactly one row in the ledger, closed, whatever died and however full the disk was; no other
-  request has one. Whoever got a whole answer has a completed row with the usage that it was told.
+- Of the ledger: see ``fronts``.
 - No key has more completions at once, or more requests in a minute, than its limits say, and when all have ended nothing of them is held: a
   budget is less by just what the ledger says was used.
 
@@ -11,7 +10,6 @@ Simulated are the ledger's thread (``SimulatedWriter``) and its disk, which may 
 from __future__ import annotations
 
 import hashlib
-import itertools
 import secrets
 import sqlite3
 from collections.abc import Iterator
@@ -24,7 +22,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
 
-from tests.ledger.files import rows_in
 from tests.simulation.clock import SimulatedLoop, Violation
 from tests.simulation.faults import Chance, Fault
 from tests.simulation.invariants import Watch, WatchedEngine
@@ -38,7 +35,7 @@ from quintet.keys.limits import Lease, Limiter
 from quintet.ledger import ledger as ledger_module
 from quintet.ledger import store as store_module
 from quintet.ledger.ledger import Ledger
-from quintet.ledger.rows import Row, State
+from quintet.ledger.rows import Row
 from quintet.ledger.schema import connect as connect_really
 from quintet.ledger.store import Store
 from quintet.ledger.writer import Writer
@@ -97,12 +94,17 @@ def _limits(random: Random) -> Limits:
 
 
 class Served:
-    """A server before an engine. Made on the simulated loop."""
+    """A server before an engine. Made on the simulated loop.
 
-    def __init__(self, loop: SimulatedLoop, engine: WatchedEngine, settings: Settings, random: Random, file: Path) -> None:
-        self._file, self.settings = file, settings
+    Args:
+        tokens: numbers that no other server of this ledger has.
+    """
+
+    def __init__(
+        self, loop: SimulatedLoop, engine: WatchedEngine, settings: Settings, random: Random, file: Path, tokens: Iterator[int]
+    ) -> None:
+        self.engine, self.settings = engine, settings
         self.limiters: list[WatchedLimiter] = []
-        tokens = itertools.count()
         source = Source(
             now=lambda: EPOCH + loop.time(), token=lambda: f"{next(tokens):08x}", seed=lambda: random.getrandbits(64), clock=loop.time
         )
@@ -122,29 +124,6 @@ class Served:
     def _limiter(self, *given: Any) -> WatchedLimiter:
         self.limiters.append(WatchedLimiter(*given))
         return self.limiters[-1]
-
-    def check(self, given: int, whole: dict[str, tuple[int, int]]) -> None:
-        """All have ended, and the ledger is closed.
-
-        Args:
-            given: requests that the engine was given.
-            whole: of those that were answered to the end, the answer's id -> tokens of prompts and completions, as the client was told.
-
-        Raises:
-            Violation: a row is missing, too many or wrong, or something is still held of a limit.
-        """
-        rows = [row for row in rows_in(self._file).values() if row]
-        _require(len(rows) == given, f"ledger: {len(rows)} rows for {given} requests")
-        ended = {State.COMPLETED, State.CANCELLED, State.FAILED}
-        _require(all(row.state in ended for row in rows), "ledger: a row was open when all had ended")
-        by_id = {row.id: row for row in rows}
-        _require(len(by_id) == len(rows), "ledger: two rows of one request")
-        for name, told in whole.items():
-            row = by_id[name[-8:]]
-            found = row.prompt, row.completion
-            _require(row.state is State.COMPLETED and found == told, f"ledger: {row.state} with {found}, and its client was told {told}")
-        for limiter in self.limiters:
-            limiter.check(rows)
 
 
 class _Keys:
@@ -244,6 +223,7 @@ class Disk:
 
     def write(self, real: Any, store: Store, *given: Any) -> None:
         """Stands before what writes."""
+        self._watch.moment()
         if self._chance.happens(Fault.DISK_FULL):
             seconds = self._chance.seconds(Fault.DISK_FULL, 0.1, 60.0)
             self._watch.trace("the disk is full")

@@ -18,6 +18,8 @@ from quintet.backends.native.schedule.kv import KvCache
 from quintet.backends.native.schedule.queues import Queues
 from quintet.backends.native.schedule.waiting import WaitingQueue
 from quintet.keys.limits import Lease
+from quintet.ledger.ledger import Ledger
+from quintet.ledger.store import Store
 from quintet.ledger.writer import Writer
 from quintet.server.accounts import Account
 from quintet.server.sse import SlowAnswer
@@ -142,6 +144,19 @@ def takes_two_requests_for_the_worker(_: Any) -> Any:
     return property(lambda self: len(self._failed) >= 2)
 
 
+def serves_before_the_row_is_on_the_disk(_: Any) -> Any:
+    async def written(self: Ledger, number: int, row: Any) -> bool:
+        self._writer.put(number, row)
+        self._tick_later()
+        return True
+
+    return written
+
+
+def leaves_open_what_a_dead_process_was_doing(_: Any) -> Any:
+    return lambda self: 0
+
+
 FAULTS: list[tuple[int, Any, str, Callable[[Any], Any], str]] = [
     (0, Queues, "preempt", keeps_a_page_of_what_is_preempted, "pages"),
     (0, KvCache, "writable", writes_to_a_shared_page, "bytes"),
@@ -160,6 +175,8 @@ FAULTS: list[tuple[int, Any, str, Callable[[Any], Any], str]] = [
     (4, Account, "close", leaves_a_row_open_when_a_client_leaves, "ledger"),
     (4, SlowAnswer, "end", sends_the_end_twice, "http"),
     (1, KvCache, "_first_needed", lets_go_of_a_page_that_is_needed, "bytes"),
+    (56, Ledger, "_written", serves_before_the_row_is_on_the_disk, "ledger"),
+    (56, Store, "bury", leaves_open_what_a_dead_process_was_doing, "ledger"),
     (4, Soundness, "see", does_not_notice_that_nothing_is_a_number, "soundness"),
     (4, Soundness, "unsound", takes_two_requests_for_the_worker, "soundness"),
 ]

@@ -1,7 +1,8 @@
 """Who asks over HTTP: requests in every provider's words, whole and as streams, by clients that are patient or not, read slowly or leave.
 
 Each gets one answer, in the shape of its provider's page, whose text is what the sequences alone make of it; or an error in that provider's
-words, which says when to come again where that is known. Some send a request again, with the same ``Idempotency-Key``.
+words, which says when to come again where that is known; or a connection that breaks, if the server is killed. Some send a request again,
+with the same ``Idempotency-Key``.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ import msgspec
 from tests.simulation.client import PATIENCE, Crowd, alone_of
 from tests.simulation.clock import Violation
 from tests.simulation.faults import Fault
+from tests.simulation.fronts import Fronts
 from tests.simulation.invariants import Asked, asking
-from tests.simulation.served import MODEL, Served, secret
+from tests.simulation.served import MODEL, secret
 
 from quintet.dialects.catalog import PROVIDERS, Provider
 from quintet.request import CompletionRequest
-from quintet.server.asgi import Message
+from quintet.server.asgi import ASGIApp, Message, Receive, Scope, Send
 
 ERRORS = frozenset({400, 403, 404, 409, 422, 429, 500, 503, 504})
 COME_AGAIN = frozenset({429, 503})
@@ -30,9 +32,14 @@ COME_AGAIN = frozenset({429, 503})
 
 @dataclass(slots=True)
 class Visit:
-    """A request and what has come of it so far."""
+    """A request and what has come of it so far.
+
+    Args:
+        broken: nobody was there, or is any more.
+    """
 
     status: int = 0
+    broken: bool = False
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
     complete: bool = False
@@ -55,10 +62,11 @@ class Visitors(Crowd):
     """Those who ask one server.
 
     Args:
-        whole: see ``Served.check``.
+        whole: see ``Fronts.check``.
     """
 
-    served: Served
+    fronts: Fronts
+    keyed: bool
     orders: int = 0
     whole: dict[str, tuple[int, int]] = field(default_factory=dict)
 
@@ -76,18 +84,22 @@ class Visitors(Crowd):
         cut = b""
         for wait in PATIENCE:
             visit, left = await self._visit(provider, body, order, tenant)
-            if visit.status not in COME_AGAIN and not (left and order):
+            if visit.status not in COME_AGAIN and not (left and order) and not (visit.broken and (order or not visit.status)):
                 break
-            cut = visit.body if left else cut
+            cut = b"" if visit.broken else visit.body if left else cut  # of a server that is dead nothing is replayed
             await asyncio.sleep(wait)
         if visit.headers.get("idempotent-replayed") and visit.complete:
             _require(visit.body.startswith(cut), "http: a replayed answer does not go on where it was cut off")
-        if not left:
+        if not left and not visit.broken:
             self._check(request, provider, body, visit, given)
 
     async def _visit(self, provider: Provider, body: bytes, order: str, tenant: str) -> tuple[Visit, bool]:
         """One conversation: what came of it, and whether the client left before its end."""
         visit, gone, unread = Visit(), asyncio.Event(), [body]
+        front, life = self.fronts.current, self.fronts.life
+        if front is None:
+            visit.broken = True
+            return visit, False
         pause = self.chance.seconds(Fault.READ_SLOWLY, 0.01, 5.0) if self.chance.happens(Fault.READ_SLOWLY) else 0.0
 
         async def receive() -> Message:
@@ -99,27 +111,41 @@ class Visitors(Crowd):
         async def send(message: Message) -> None:
             if pause and not gone.is_set():
                 await asyncio.sleep(pause)
+            self.watch.moment()
             if visit.complete or not gone.is_set():
                 visit.take(message)
                 if visit.complete:
                     gone.set()
 
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-        if self.served.settings.keys:
+        if self.keyed:
             headers.append((b"authorization", f"Bearer {secret(int(tenant.split()[-1]))}".encode()))
         if order:
             headers.append((b"idempotency-key", order.encode()))
         path = f"{provider.bases[0]}/completions"
-        scope = {"type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "query_string": b"", "headers": headers}
+        scope: dict[str, Any] = {
+            "type": "http",
+            "method": "POST",
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": b"",
+            "headers": headers,
+        }
         if self.chance.happens(Fault.LEAVE):
             self.loop.call_later(self.chance.seconds(Fault.LEAVE, 0.001, 10.0), gone.set)
-        try:
-            await self.served.app(scope, receive, send)
-        except Exception as error:  # what a server takes for the end of the connection
+        context = life.context.copy()
+        context.run(asking.set, asking.get())
+        answering = self.loop.create_task(_answer(front.app, scope, receive, send), context=context)
+        await asyncio.wait({answering, life.over}, return_when=asyncio.FIRST_COMPLETED)
+        visit.broken = not answering.done() and not visit.complete
+        error = answering.exception() if answering.done() else None
+        if isinstance(error, Exception):  # what a server takes for the end of the connection
             _require(visit.status == 200, f"http: {error!r} before there was an answer")
+        elif error is not None:
+            raise error
         self.watch.trace("answered", visit.status, len(visit.body), visit.complete)
         self.watch.ends[f"http {visit.status or 499}"] += 1
-        return visit, not visit.complete and gone.is_set()
+        return visit, not visit.complete and not visit.broken and gone.is_set()
 
     def _check(self, request: CompletionRequest, provider: Provider, body: bytes, visit: Visit, given: Sequence[Asked]) -> None:
         """A client that stayed has one answer."""
@@ -145,6 +171,10 @@ class Visitors(Crowd):
             self.whole[answers[0]["id"]] = usage["prompt_tokens"], usage["completion_tokens"]
         if given:
             _check_texts(request, provider, texts, given[-1])
+
+
+async def _answer(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    await app(scope, receive, send)
 
 
 def _check_texts(request: CompletionRequest, provider: Provider, texts: dict[int, str], asked: Asked) -> None:

@@ -1,6 +1,7 @@
 """One simulated world: a server's engine, its clients and all that goes wrong between them, out of one seed.
 
-In every fourth world they ask over HTTP, the real application with keys, limits and a ledger (``served``, ``visitors``).
+In every fourth world they ask over HTTP, the real application with keys, limits and a ledger (``served``, ``visitors``), in a process that
+may be killed (``fronts``).
 
 What is real: the service, the preparer, the engine's verbs, requests in flight, supervisor, watchdog, link, codec, worker, scheduler, page
 table, prefix cache, drafts, stepper and samplers. What is simulated: time (``clock``), the process and the socket to it (``link``), the
@@ -26,6 +27,7 @@ from unittest.mock import patch
 from tests.simulation.client import Clients, Requests
 from tests.simulation.clock import SimulatedLoop, StuckError, Violation
 from tests.simulation.faults import Chance, Fault
+from tests.simulation.fronts import Fronts
 from tests.simulation.invariants import Watch, WatchedEngine, WatchedStream
 from tests.simulation.link import Machine, SimulatedConnection
 from tests.simulation.model import CONTEXT, TOKENIZER
@@ -171,43 +173,55 @@ class World:
     async def _main(self, file: Path | None) -> None:
         """``file``: where the ledger may be, if there is a server."""
         setting, watch, loop = self.setting, self.watch, self._loop
-        watch.engine = engine = WatchedEngine(
-            watch, WatchedLink(watch, setting.config), setting.config, clock=loop.time, memory=lambda: (1 << 40, 1 << 40)
-        )
         requests, random = Requests(self.chance.stream("requests"), setting.tenants), self.chance.stream("clients")
         crowd: dict[str, Any] = {"loop": loop, "chance": self.chance, "watch": watch, "requests": requests, "random": random}
         crowd["think_s"] = setting.think_s
         guides, clients, visitors = GuideCheck(), None, None
         if file is None:
-            executor = FairExecutor()
+            executor, engine = FairExecutor(), self._engine()
             service = Service(engine, Preparer(engine, guides, executor, ImageReader(executor)), loop.time)
             clients = Clients(engine=engine, service=service, **crowd)
         else:
             settings = Settings.draw(self.chance.stream("server"), setting.tenants, setting.bound_s)
-            served = Served(loop, engine, settings, self.chance.stream("seeds"), file)
-            visitors = Visitors(served=served, **crowd)
+            fixed = settings, self.chance.stream("seeds"), file, itertools.count()
+            fronts = Fronts(loop, self.chance, watch, file, lambda: Served(loop, self._engine(), *fixed))
+            visitors = Visitors(fronts=fronts, keyed=bool(settings.keys), **crowd)
         asking = clients or visitors
-        assert asking is not None
+        assert asking is not None and watch.engine is not None
         self._look()
-        while engine.health().state is State.LOADING and not setting.fragile:
+        while watch.engine.health().state is State.LOADING and not setting.fragile:
             await asyncio.sleep(0.1)
         await asking.run(setting.clients, self._requests - setting.drained)
         if setting.drained:
             last = asyncio.create_task(asking.run(setting.clients, setting.drained))
             await asyncio.sleep(setting.step_s * 10)
-            engine.drain()
+            watch.engine.drain()
             watch.trace("drains")
             await last
-        await self._end(engine, visitors)
+        await self._end(visitors)
         self._looks.cancel()
         await guides.close()
+
+    def _engine(self) -> WatchedEngine:
+        """A new one, which the watch sees from now on."""
+        watch, config = self.watch, self.setting.config
+        link = WatchedLink(watch, config)
+        watch.engine = made = WatchedEngine(watch, link, config, clock=self._loop.time, memory=lambda: (1 << 40, 1 << 40))
+        return made
 
     def _look(self) -> None:
         self.watch.check_ages()
         self._looks = self._loop.call_later(LOOK_S, self._look)
 
-    async def _end(self, engine: WatchedEngine, visitors: Visitors | None) -> None:
+    async def _end(self, visitors: Visitors | None) -> None:
         """Everything ends of itself, and nothing is left."""
+        fronts = visitors.fronts if visitors else None
+        if fronts is not None:
+            fronts.mortal = False
+            while fronts.current is None:
+                await asyncio.sleep(1.0)
+        engine = self.watch.engine
+        assert engine is not None
         while engine.live:
             await asyncio.sleep(1.0)
         self.watch.check_counts()
@@ -217,10 +231,11 @@ class World:
         await asyncio.sleep(60.0 if visitors else 1.0)  # for what ends after its client has left
         self.watch.closing = True
         await engine.close()
-        if visitors is not None:
-            await visitors.served.registry.close()
-            visitors.served.ledger.close()
-            visitors.served.check(self.watch.given, visitors.whole)
+        if fronts is not None and visitors is not None and fronts.current is not None:
+            await fronts.current.registry.close()
+            fronts.current.ledger.close()
+            fronts.check(visitors.whole)
+            fronts.bury()
         work = engine._in_flight
         if work._in_flight or work._lives or self.watch.requests:
             raise Violation("leaks: the front holds a request when all have ended")
