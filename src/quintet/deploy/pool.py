@@ -148,6 +148,7 @@ class Pool:
             retry_after=min(one.retry_after for one in seen),
             memory=max(one.memory for one in seen),
             pid=None,
+            replicas=sum(one.state is State.READY for one in seen),
         )
 
     def drain(self) -> None:
