@@ -25,6 +25,8 @@ SMALL = ("--threads", "1", "--kv-cache", "64MiB", "--ctx-size", "1024")
 
 START_S = 300.0
 END_S = 60.0
+ATTEMPTS = 5
+"""Ray gives its own processes 30 seconds to come up, which is too little where much else runs."""
 
 
 @dataclass(frozen=True)
@@ -63,26 +65,30 @@ class Cluster:
             return list(threads.map(self._stream, asked))
 
     def _stream(self, fields: dict[str, Any]) -> str:
-        limits = httpx2.Timeout(240)
-        try:
-            with httpx2.stream("POST", f"{self.url}/v1/completions", json={"stream": True, **fields}, timeout=limits) as answer:
-                if answer.status_code != 200:
-                    return str(answer.status_code)
-                lines = [line for line in answer.iter_lines() if line.startswith("data: ")]
-        except httpx2.HTTPError:
-            return "broken"
-        if '"error"' in lines[-1] or (len(lines) > 1 and '"error"' in lines[-2]):
-            return "error"
-        return "whole" if lines[-1] == "data: [DONE]" else "broken"
+        lines: list[str] = []
+        asked = {"stream": True, **fields}
+        with (
+            contextlib.suppress(httpx2.RemoteProtocolError),  # so an answer that is broken off ends, after its error
+            httpx2.stream("POST", f"{self.url}/v1/completions", json=asked, timeout=600) as answer,
+        ):
+            if answer.status_code != 200:
+                return str(answer.status_code)
+            for line in answer.iter_lines():
+                if line.startswith("data: "):
+                    lines.append(line)  # noqa: PERF401  # what came before it is broken off counts
+        return "whole" if lines[-1] == "data: [DONE]" else "error" if '"error"' in lines[-1] else "broken"
 
 
 @contextlib.contextmanager
 def cluster(*arguments: str, key: str = "none") -> Iterator[Cluster]:
     """One that serves, with all its least replicas; ended in the end, and nothing of it is left."""
     line = [sys.executable, "-m", "quintet", "cluster", *arguments, *ALWAYS, *(() if "--toy" in arguments else SMALL)]
-    process = subprocess.Popen(line, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
-    assert process.stdout is not None
-    banner = process.stdout.readline()
+    for _ in range(ATTEMPTS):
+        process = subprocess.Popen(line, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
+        assert process.stdout is not None
+        if banner := process.stdout.readline():
+            break
+        assert process.wait(END_S) == 1
     assert " at http" in banner, "it did not start"
     made = Cluster(banner.partition(" at ")[2].split()[0].removesuffix("/v1,"), process, {"authorization": f"Bearer {key}"})
     least = int(arguments[arguments.index("--replicas") + 1]) if "--replicas" in arguments else 1

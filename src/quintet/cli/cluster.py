@@ -105,8 +105,8 @@ def join(options: ClusterOptions, asked: FleetOptions) -> None:
         raise OptionError("--threads must say how many CPUs a replica has, for the machines of --ray-address are not this one.")
     try:
         ray.connect(options.address)
-    except (ConnectionError, OSError, ValueError, RuntimeError) as error:
-        raise OptionError(f"--ray-address: {error}") from None
+    except Exception as error:  # Ray raises that itself
+        raise OptionError(f"Ray cannot be {'reached' if options.address else 'started'}: {str(error).partition(chr(10))[0]}") from None
 
 
 def distributed(fleet: Fleet, options: ClusterOptions, asked: FleetOptions) -> Fleet:
