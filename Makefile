@@ -28,6 +28,7 @@
 # make test-sampling   over 10,000 random cases of sampling against its numpy twin (2 minutes)
 # make test-schemas    2,000 random JSON schemas, each generated to the end on the bundled model (10 minutes)
 # make test-vllm      Quintet over the real vLLM, in an environment that pip makes in .venv-vllm (15 minutes; 400 MB to fetch)
+# make test-ray        replicas on a real Ray of this machine, in an environment that pip makes in .venv-ray (10 minutes; 240 MB to fetch)
 # make test-kills      300 kills, crashes and stops of the engine's process under load (5 minutes)
 # make test-ledger     the server killed 100 times under load, its ledger's writer at 500 points (10 minutes)
 # make test-observability  a server under load: Prometheus answers every query of our dashboard and vLLM's, a collector takes its spans (1 minute; prometheus)
@@ -49,7 +50,7 @@ STAMPS := $(VENV)/stamps
 NATIVE := CMakeLists.txt csrc/CMakeLists.txt $(wildcard csrc/*.cpp csrc/*.h csrc/*/*.cpp csrc/*/*.h)
 
 .PHONY: serve setup test check support faults conformance diagrams bench bench-serve clean metrics test-observability
-.PHONY: test-vllm test-clients test-conformance test-fuzz test-sampling test-schemas test-kills test-ledger test-batches test-cancels test-repeats test-simulation sanitize test-emulated neon
+.PHONY: test-vllm test-ray test-clients test-conformance test-fuzz test-sampling test-schemas test-kills test-ledger test-batches test-cancels test-repeats test-simulation sanitize test-emulated neon
 .DEFAULT_GOAL := serve
 .DELETE_ON_ERROR:
 # Stamps of one set-up build on each other, so a parallel make must not run ahead.
@@ -98,6 +99,17 @@ test-vllm: setup .venv-vllm/done
 	@$(VLLM)/pip uninstall -q -y torchvision torchaudio torchcodec
 	@$(VLLM)/pip install -q --disable-pip-version-check --no-deps 'llguidance>=1.9'
 	@$(VLLM)/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -C build-dir=build/vllm -e .
+	@touch $@
+
+RAY := .venv-ray/bin
+
+test-ray: setup .venv-ray/done
+	@$(RAY)/python -m pytest -W default --timeout 1800 tests/ray $(ARGS)
+
+.venv-ray/done: tests/ray/requirements.txt $(NATIVE) pyproject.toml
+	@$(PYTHON) -m venv .venv-ray
+	@$(RAY)/pip install -q --disable-pip-version-check -r $<
+	@$(RAY)/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -C build-dir=build/ray -e .
 	@touch $@
 
 test-schemas: setup

@@ -33,9 +33,10 @@ def test_as_many_digests_are_equal_as_full_pages_are(one: tuple[int, ...], other
         assert (mine == its) is (one[: (index + 1) * PAGE] == other[: (index + 1) * PAGE])
 
 
-def test_pages_of_other_salts_or_images_are_others() -> None:
+def test_pages_of_other_salts_adapters_or_images_are_others() -> None:
     page = (7,) * PAGE * 3
     plain = page_digests(sequence(*page))
+    assert not {*plain} & {*page_digests(sequence(*page), adapter=1)}
     assert not {*plain} & {*page_digests(sequence(*page, salt=b"a"))}
     seen = page_digests(sequence(*page, images=(image(b"x" * 32, PAGE + 2, 4),)))
     assert seen[0] == plain[0]

@@ -122,7 +122,8 @@ class Health:
         batches: steps by the number of tokens that they computed of prompts and generated, see ``BATCH_TOKENS``.
         retry_after: seconds after which it is worth asking again, where the state is not ``READY``.
         memory: share in use of the memory that the machine, or the container, has; 0 = not looked at.
-        pid: of the process that computes; ``None`` = it is this one, or there is none now.
+        pid: of the process that computes; ``None`` = it is this one, or there is none now, or it is on another machine.
+        replicas: that can take work, where the state is ``READY``.
     """
 
     state: State
@@ -137,6 +138,7 @@ class Health:
     memory: float = 0.0
     deferred: int = 0
     pid: int | None = None
+    replicas: int = 1
 
 
 def require_open(state: State, retry_after: float = 1.0) -> None:

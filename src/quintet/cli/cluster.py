@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # imported with every command, so that it stays quick
     from quintet.deploy.scaling import Sizing
     from quintet.inputs.tokenizer import Tokenizer
 
+TOY = "toy"
 INSTALL = "pip install 'quintet[ray]'"
 
 
@@ -29,11 +30,13 @@ class ClusterOptions:
     Args:
         address: of a Ray cluster; empty = one of this machine alone, made for the time being.
         cpus: that Ray reserves for a replica; ``None`` = its threads.
+        proxy: Ray Serve's HTTP proxy listens, in place of the front.
     """
 
     address: str
     sizing: Sizing
     cpus: float | None
+    proxy: bool
 
 
 def command(serve: click.Command) -> click.Command:
@@ -49,6 +52,7 @@ def command(serve: click.Command) -> click.Command:
         click.Option(
             ["--scale-down-after"], metavar="TIME", default="5m", show_default=True, help="One is removed when it is not needed so long."
         ),
+        click.Option(["--ray-proxy"], is_flag=True, help="Have Ray Serve's HTTP proxy listen, beside its other applications."),
     ]
     for option in own:
         option.envvar = f"{configuration.PREFIX}{str(option.name).upper()}"
@@ -61,6 +65,7 @@ def command(serve: click.Command) -> click.Command:
         cpus_per_replica: float | None,
         scale_up_after: str,
         scale_down_after: str,
+        ray_proxy: bool,
         **values: Any,
     ) -> int:
         from quintet.cli.fleet import parse_seconds
@@ -71,7 +76,7 @@ def command(serve: click.Command) -> click.Command:
             values["threads"] = _share(sizing.most)
         assert serve.callback is not None
         try:
-            code: int = serve.callback(**values, cluster=ClusterOptions(ray_address, sizing, cpus_per_replica))
+            code: int = serve.callback(**values, cluster=ClusterOptions(ray_address, sizing, cpus_per_replica, ray_proxy))
         finally:
             _leave()
         return code
@@ -83,11 +88,11 @@ def command(serve: click.Command) -> click.Command:
     return configuration.Command("cluster", callback=cluster, params=[*serve.params, *own], help=help_)
 
 
-def distributed(fleet: Fleet, options: ClusterOptions, asked: FleetOptions) -> Fleet:
-    """The fleet with replicas for engines.
+def join(options: ClusterOptions, asked: FleetOptions) -> None:
+    """Connect to Ray.
 
     Raises:
-        OptionError: Ray is not there, or it is not said how large a replica is.
+        OptionError: it is not there, or it is not said how large a replica is.
     """
     from quintet.cli.console import OptionError
 
@@ -95,12 +100,17 @@ def distributed(fleet: Fleet, options: ClusterOptions, asked: FleetOptions) -> F
         from quintet.deploy import ray
     except ImportError:
         raise OptionError(f"quintet cluster needs Ray: {INSTALL}.") from None
-    if options.address and not asked.engine.threads and any(plan.threads > 1 for plan in fleet.plans):
+    sized = asked.engine.threads or asked.engine.engine == "vllm" or asked.references == (TOY,)
+    if options.address and not sized:
         raise OptionError("--threads must say how many CPUs a replica has, for the machines of --ray-address are not this one.")
     try:
         ray.connect(options.address)
-    except (ConnectionError, OSError, ValueError, RuntimeError) as error:
-        raise OptionError(f"--ray-address: {error}") from None
+    except Exception as error:  # Ray raises that itself
+        raise OptionError(f"Ray cannot be {'reached' if options.address else 'started'}: {str(error).partition(chr(10))[0]}") from None
+
+
+def distributed(fleet: Fleet, options: ClusterOptions, asked: FleetOptions) -> Fleet:
+    """The fleet with replicas for engines, in a process that has joined Ray."""
     models = [
         replace(model, start=partial(_pool, plan, _reference(text), options, asked.engine.offline))
         for model, plan, text in zip(fleet.models, fleet.plans, asked.references, strict=True)

@@ -14,9 +14,9 @@ from quintet import __version__, machine
 from quintet.backends.native.front.spawn import Ahead
 from quintet.batches.folder import Folder, in_use
 from quintet.children import keep_private
-from quintet.cli import engines, exporting, net
+from quintet.cli import cluster, engines, exporting, net
 from quintet.cli import fleet as fleets
-from quintet.cli.cluster import ClusterOptions, distributed
+from quintet.cli.cluster import ClusterOptions
 from quintet.cli.console import ConsoleReport, OptionError
 from quintet.cli.heart import WATCHDOG_S
 from quintet.cli.telling import TellOptions
@@ -64,22 +64,13 @@ def serve(options: ServeOptions, ahead: Ahead) -> int:
     Raises:
         QuintetError: it cannot start, in one clear line.
     """
-    config = options.config
-    if options.told.level not in LOG_LEVELS:
-        raise OptionError(f"--log-level must be one of {', '.join(LOG_LEVELS)}, got {options.told.level!r}.")
-    if config.dialect != ServerConfig().dialect:
-        _check_dialect(config.dialect)
-    if "" in options.fleet.names:
-        raise OptionError("--served-model-name must not be empty.")
-    keep_private()
-    if (prefixes := options.fleet.engine.prefixes) is not None:
-        config = replace(config, salt_secret=_secret_of(Path(prefixes.folder)))
-    auth = Auth.of(config, time.monotonic, time.time)
+    config, auth = checked(options)
+    if options.cluster is not None and options.cluster.proxy:
+        from quintet.cli import proxied
+
+        return proxied.serve(options, auth)
     keys = auth.keys
-    Proxies(config.trusted_proxy)  # a mistyped network is told before anything is loaded
     options.listen.check()
-    if config.admin_key:
-        net.check_key(config.admin_key, "the admin key")
     most = limits.most_connections(options.listen.max_connections, limits.raise_descriptors())
     tls = options.listen.tls()
     given = options.listen.open()
@@ -88,7 +79,11 @@ def serve(options: ServeOptions, ahead: Ahead) -> int:
             net.check_exposure(one.address or net.HOST, config.api_keys, options.no_api_key, closed=keys is not None)
         with ConsoleReport() as report:
             fleet = fleets.plan(options.fleet, report)
-        fleet = fleet.begin(ahead) if options.cluster is None else distributed(fleet, options.cluster, options.fleet)
+        if options.cluster is None:
+            fleet = fleet.begin(ahead)
+        else:
+            cluster.join(options.cluster, options.fleet)
+            fleet = cluster.distributed(fleet, options.cluster, options.fleet)
         from quintet.cli import serving
 
         serving.log_to_stderr(options.told.level, options.told.form)
@@ -110,6 +105,29 @@ def serve(options: ServeOptions, ahead: Ahead) -> int:
     finally:
         for one in given.listeners:
             one.close()
+
+
+def checked(options: ServeOptions) -> tuple[ServerConfig, Auth]:
+    """The settings, and who may ask; what is wrong with them is told before anything is loaded.
+
+    Raises:
+        QuintetError: it is, in one clear line.
+    """
+    config = options.config
+    if options.told.level not in LOG_LEVELS:
+        raise OptionError(f"--log-level must be one of {', '.join(LOG_LEVELS)}, got {options.told.level!r}.")
+    if config.dialect != ServerConfig().dialect:
+        _check_dialect(config.dialect)
+    if "" in options.fleet.names:
+        raise OptionError("--served-model-name must not be empty.")
+    keep_private()
+    if (prefixes := options.fleet.engine.prefixes) is not None:
+        config = replace(config, salt_secret=_secret_of(Path(prefixes.folder)))
+    auth = Auth.of(config, time.monotonic, time.time)
+    Proxies(config.trusted_proxy)
+    if config.admin_key:
+        net.check_key(config.admin_key, "the admin key")
+    return config, auth
 
 
 def _batches(config: BatchConfig | None, *, waits: bool) -> BatchConfig | None:

@@ -120,7 +120,8 @@ class Pool:
         """See ``Backend``."""
         count = len(prepared.sequences)
         there = {one.number: one for one in self._with_room(count, prepared.tenant) or [self._best]}
-        digests = page_digests(prepared.sequences[0]) if self._sizing.most > 1 else ()
+        adapter = prepared.adapter.id if prepared.adapter else 0
+        digests = page_digests(prepared.sequences[0], adapter) if self._sizing.most > 1 else ()
         loads = {number: one.engine.live for number, one in there.items()}
         return there[self._router.route(digests, loads, count, self._pages)].engine.submit(prepared)
 
@@ -148,6 +149,7 @@ class Pool:
             retry_after=min(one.retry_after for one in seen),
             memory=max(one.memory for one in seen),
             pid=None,
+            replicas=sum(one.state is State.READY for one in seen),
         )
 
     def drain(self) -> None:

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -33,7 +33,12 @@ from quintet.inputs.tokenizer import Tokenizer
 from quintet.models import store
 
 LOCAL = "127.0.0.1"
-_PROXY_LIMIT = 4096
+APPLICATION = "quintet"
+"""Its name in Ray Serve."""
+
+PROXY_LIMIT = 4096
+"""Requests that Ray Serve's proxy gives the front at once; beyond it they wait there."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -112,9 +117,7 @@ def devices() -> float:
 
 
 def disconnect() -> None:
-    """All replicas end."""
-    with contextlib.suppress(Exception):
-        serve.shutdown()
+    """All replicas that this process has started end, and its own Ray, if it has one."""
     ray.shutdown()
 
 
@@ -158,24 +161,35 @@ class Front(Protocol):
         """
 
 
-def behind_proxy(build: Callable[[], Front], name: str = "quintet") -> serve.Application:
-    """The server as an application of Ray Serve, to ``serve.run``: one front, which starts the replicas.
+def behind_proxy(build: Callable[[], Front]) -> serve.Application:
+    """The server as an application of Ray Serve, for ``serve.run``: one front, which has the replicas started.
 
     There is one, whatever comes: it counts what keys may use. Serve starts it again when it is not well by its own account.
 
     Args:
         build: called in Serve's process for it, on the event loop that serves.
     """
-    fronts: list[Front] = []
-
-    def app() -> Front:
-        fronts.append(build())
-        return fronts[-1]
 
     class Ingress:
-        def check_health(self) -> None:
-            for front in fronts:
-                front.require_healthy()
+        front: Front
 
-    of = serve.deployment(name=name, num_replicas=1, max_ongoing_requests=_PROXY_LIMIT, ray_actor_options={"num_cpus": 0})
-    return of(serve.ingress(app)(Ingress)).bind()
+        def __serve_build_asgi_app__(self) -> Front:  # Serve's name
+            self.front = build()
+            return self.front
+
+        def check_health(self) -> None:
+            self.front.require_healthy()
+
+    deployment = serve.deployment(num_replicas=1, max_ongoing_requests=PROXY_LIMIT, ray_actor_options={"num_cpus": 0})
+    return deployment(serve.ingress()(Ingress)).bind()
+
+
+@contextlib.contextmanager
+def listening(application: serve.Application, host: str, port: int) -> Iterator[None]:
+    """Serve's proxy passes requests on to the application, inside a ``with``. Where Serve runs already, it listens where it did."""
+    serve.start(http_options={"host": host, "port": port})
+    serve.run(application, name=APPLICATION, route_prefix="/")
+    try:
+        yield
+    finally:
+        serve.delete(APPLICATION)

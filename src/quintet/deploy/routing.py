@@ -27,12 +27,17 @@ OVER = 1.25
 SLACK = 8
 
 
-def page_digests(sequence: PreparedSequence) -> list[bytes]:
-    """Of a prompt's full pages, each of all tokens up to its end, with the salt and the images: equal ones can be shared."""
+def page_digests(sequence: PreparedSequence, adapter: int = 0) -> list[bytes]:
+    """Of a prompt's full pages, each of all tokens up to its end, with the salt and the images: equal ones can be shared.
+
+    Args:
+        adapter: id of the LoRA adapter that it is computed with; 0 = none.
+    """
     digests: list[bytes] = []
+    first = adapter.to_bytes(8, "little") if adapter else b""
     for start in range(0, min(len(sequence.tokens) // PAGE, MOST_PAGES) * PAGE, PAGE):
         images = b"".join(one.digest for one in sequence.images if one.span[0] < start + PAGE and start < sum(one.span))
-        digests.append(chain(digests[-1] if digests else b"", sequence.tokens[start : start + PAGE], sequence.salt, images))
+        digests.append(chain(digests[-1] if digests else first, sequence.tokens[start : start + PAGE], sequence.salt, images))
     return digests
 
 

@@ -30,6 +30,7 @@ class Engines(Collector):
     def collect(self) -> Iterator[Metric]:
         """The metrics, as they are now."""
         yield self._gauge("quintet:engine_ready", "1 while the engine takes work and makes sound progress; else 0.", _ready)
+        yield self._gauge("quintet:replicas", "Replicas of the model that take work.", _replicas)
         yield self._gauge("vllm:num_requests_running", "Sequences in the batch.", lambda health: health.running)
         yield self._gauge("vllm:num_requests_waiting", "Sequences that wait for their turn.", lambda health: health.waiting)
         yield self._by("vllm:num_requests_waiting_by_reason", "The same by why they wait.", "reason", _WAITING)
@@ -182,6 +183,10 @@ class LedgerStats(Collector):
 
 def _ready(health: Health) -> float:
     return float(health.state is State.READY)
+
+
+def _replicas(health: Health) -> float:
+    return health.replicas * _ready(health)
 
 
 def _memory(health: Health) -> float:

@@ -271,3 +271,26 @@ def test_pixels_are_sent_of_requests_that_have_not_ended_and_when_they_are_wante
     in_flight.push(1, [DONE])
     in_flight.want(1, b"one")
     assert len(told) == 2
+
+
+def test_what_a_dead_engine_had_not_begun_goes_on_with_another_and_its_suspects_do_not() -> None:
+    dead, other = World(), World()
+    for each in (1, 2, 3, 4):
+        dead.add(each, count=2, tenant="a")
+    dead.in_flight.abort(4, 1)
+    assert dead.in_flight.release() == [], "while it is up"
+    dead.in_flight.push(1, [GOING])
+    dead.in_flight.begin((1, 2))
+    dead.in_flight.down()
+    released = dead.in_flight.release()
+    assert [request.submit.request_id for request in released] == [3, 4]
+    assert (dead.in_flight.live, dead.in_flight.live_of("a")) == (2, 2)
+    for request in released:
+        other.in_flight.take(request)
+    assert other.heard() == [3, 4, (4, 1)]
+    assert other.in_flight.live_of("a") == 4
+    other.in_flight.push(3, [DONE])
+    assert dead.streams[3].open == 1, "whoever iterates over it sees nothing of this"
+    dead.heard()
+    dead.in_flight.up()
+    assert dead.heard() == [2]

@@ -1,0 +1,136 @@
+"""What Ray's HTTP proxy and the way to a replica add to a completion of one token, beside an empty application behind the same proxy.
+
+    .venv-ray/bin/python -m bench.serving.over_ray          after make test-ray has made the environment
+
+Four servers run at once, on this machine, and are asked in turns, one request at a time over a kept connection: an empty ASGI application
+behind Ray's proxy, ours with two replicas of the bundled model behind the same proxy, ``quintet cluster`` with two replicas and its own
+front, and ``quintet serve``. All with the same number of threads for a model. Milliseconds at p50, p90 and p99.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import http.client
+import json
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import ray
+from ray import serve
+
+HOST = "127.0.0.1"
+BODY = json.dumps({"prompt": "The sky is", "max_tokens": 1, "temperature": 0})
+START_S = 300.0
+SIZES = ("smollm2", "--kv-cache", "64MiB", "--ctx-size", "1024", "--threads", "1", "--log-level", "warning")
+TWO = ("--replicas", "2", "--cpus-per-replica", "0")
+EMPTY, PROXIED, CLUSTER, SERVE = "empty, Ray's proxy", "ours, Ray's proxy", "ours, own front", "quintet serve"
+
+
+async def empty(scope: Any, receive: Any, send: Any) -> None:
+    """An ASGI application that does nothing: it reads the body and answers 200."""
+    if scope["type"] == "lifespan":
+        while (await receive())["type"] != "lifespan.shutdown":
+            await send({"type": "lifespan.startup.complete"})
+        await send({"type": "lifespan.shutdown.complete"})
+        return
+    while (await receive()).get("more_body"):
+        pass
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]})
+    await send({"type": "http.response.body", "body": b"{}"})
+
+
+def free_port() -> int:
+    """One that nobody listens on now."""
+    with socket.socket() as sock:
+        sock.bind((HOST, 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+@contextlib.contextmanager
+def quintet(command: str, port: int, *more: str) -> Iterator[None]:
+    """A server of ours that is ready."""
+    process = subprocess.Popen([sys.executable, "-m", "quintet", command, *SIZES, *more, "--port", str(port)], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        if not process.stdout.readline():
+            raise SystemExit(f"quintet {command} does not start")
+        end = time.monotonic() + START_S
+        while ask(http.client.HTTPConnection(HOST, port), "/v1/completions")[1] != 200:
+            if time.monotonic() > end:
+                raise SystemExit(f"quintet {command} is not ready")
+            time.sleep(0.2)
+        yield
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def ask(connection: http.client.HTTPConnection, path: str) -> tuple[float, int]:
+    """Seconds, and the status."""
+    begin = time.perf_counter()
+    connection.request("POST", path, BODY, {"content-type": "application/json"})
+    answer = connection.getresponse()
+    answer.read()
+    return time.perf_counter() - begin, answer.status
+
+
+def measure(places: dict[str, tuple[int, str]], rounds: int, requests: int) -> dict[str, list[float]]:
+    """Milliseconds of each, asked in turns; the first round does not count."""
+    found: dict[str, list[float]] = {name: [] for name in places}
+    connections = {name: http.client.HTTPConnection(HOST, port) for name, (port, _) in places.items()}
+    for number in range(rounds + 1):
+        for name, (_, path) in places.items():
+            for _ in range(requests):
+                seconds, status = ask(connections[name], path)
+                if status != 200:
+                    raise SystemExit(f"{name}: status {status}")
+                if number:
+                    found[name].append(seconds * 1000)
+    return found
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--requests", type=int, default=40, help="of each server in each round")
+    options = parser.parse_args()
+    ports = {name: free_port() for name in ("ray", "cluster", "serve")}
+    context = ray.init(address="local", _node_ip_address=HOST, include_dashboard=False, logging_level="warning")
+    serve.start(http_options={"host": HOST, "port": ports["ray"]})
+    application = serve.deployment(ray_actor_options={"num_cpus": 0})(serve.ingress(lambda: empty)()).bind()
+    serve.run(application, name="empty", route_prefix="/empty")
+    own = context.address_info["address"]
+    with (
+        quintet("cluster", ports["ray"], *TWO, "--ray-proxy", "--ray-address", own),
+        quintet("cluster", ports["cluster"], *TWO, "--ray-address", own),
+        quintet("serve", ports["serve"]),
+    ):
+        places = {
+            EMPTY: (ports["ray"], "/empty/"),
+            PROXIED: (ports["ray"], "/v1/completions"),
+            CLUSTER: (ports["cluster"], "/v1/completions"),
+            SERVE: (ports["serve"], "/v1/completions"),
+        }
+        found = measure(places, options.rounds, options.requests)
+    ray.shutdown()
+    p50 = {name: statistics.median(times) for name, times in found.items()}
+    for name, times in found.items():
+        cuts = statistics.quantiles(times, n=100)
+        print(f"{name:20} p50 {p50[name]:7.2f}   p90 {cuts[89]:7.2f}   p99 {cuts[98]:7.2f} ms   ({len(times)} requests)")
+    above, completion = p50[PROXIED] - p50[EMPTY], p50[SERVE]
+    print(f"ours above the empty application, both behind Ray's proxy: {above:.2f} ms at p50")
+    print(f"  of which the completion itself, as quintet serve has it: {completion:.2f} ms; the rest: {above - completion:.2f} ms")
+    around = p50[CLUSTER]
+    print(f"around the proxy: {around - p50[EMPTY]:.2f} ms above the empty application, {around - completion:.2f} ms above quintet serve")
+
+
+if __name__ == "__main__":
+    main()
