@@ -20,6 +20,8 @@ from bench.engines.engine_vllm import VllmServed
 from bench.engines.engines import Command, Sample, Served, number
 
 SHARE, LATER_MS = 0.95, 5.0
+LIMIT_S = 1800.0
+"""Of one engine in one round; vLLM compiles for minutes."""
 
 
 class OverVllm(VllmServed):
@@ -34,6 +36,8 @@ class OverVllm(VllmServed):
         plan = self.plan
         what: Command = [self.model, "--engine", "vllm", "--dtype", "float32", "--port", str(port), "--served-model-name", self.requested]
         limits = ["--ctx-size", str(max(plan.sequence, 256)), "--kv-cache", "1GiB", "--vllm-arg", f"max_num_seqs={max(plan.clients)}"]
+        limits += [] if plan.cache else ["--vllm-arg", "enable_prefix_caching=false"]
+        limits += ["--vllm-arg", "enforce_eager=true"] if self.eager else []
         setting = ["env", "HF_HUB_OFFLINE=1", f"OMP_NUM_THREADS={plan.threads}"]
         return [*setting, self.python, "-m", "quintet", "serve", *what, *limits]
 
@@ -44,6 +48,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--python", type=Path, required=True, help="Python of an environment with Quintet and vLLM")
     parser.add_argument("--rounds", type=int, default=3, help="times both are started and measured (default 3)")
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 32], help="streaming clients (default 1 8 32)")
+    parser.add_argument("--eager", action="store_true", help="compile nothing in either: both start sooner and are slower")
     return parser.parse_args(argv)
 
 
@@ -61,8 +66,11 @@ def main() -> int:
     """Measure, print a line for each number of clients, and judge."""
     options = parse(sys.argv[1:])
     store = Store(options.peers_dir)
-    plan = Plan(model_path(options.model), options.threads, options.rounds, clients=tuple(options.clients))
-    both: tuple[Served, Served] = (OverVllm(plan, store, options.python), VllmServed(plan, store, options.python))
+    plan = Plan(model_path(options.model), options.threads, options.rounds, clients=tuple(options.clients), limit_s=LIMIT_S)
+    both: tuple[Served, Served] = (
+        OverVllm(plan, store, options.python, eager=options.eager),
+        VllmServed(plan, store, options.python, eager=options.eager),
+    )
     samples: tuple[list[Sample], list[Sample]] = ([], [])
     try:
         for engine in both:
