@@ -62,6 +62,21 @@ def rate(samples: Sequence[Sample], name: str) -> float:
     return median(sample.value for sample in samples if sample.column == name)
 
 
+def judged(samples: tuple[Sequence[Sample], Sequence[Sample]], clients: int) -> tuple[str, bool]:
+    """A line about a number of clients, and whether it is as it must be; samples are ours and vLLM's.
+
+    Raises:
+        PeerError: one of the two has none.
+    """
+    name = column(clients)
+    if not all(any(sample.column == name for sample in each) for each in samples):
+        raise PeerError(f"{clients} clients: their streams never ran all at once; more tokens or rounds are needed")
+    (ours, theirs), (first, their_first) = (tuple(of(one, name) for one in samples) for of in (rate, first_ms))
+    fits = ours >= SHARE * theirs and first <= their_first + LATER_MS
+    said = f"{ours:.0f} of {theirs:.0f} tokens/s ({ours / theirs:.1%}), first token after {first:.1f} and {their_first:.1f} ms"
+    return f"{clients} clients: {said}: {'as it must be' if fits else 'MISSED'}", fits
+
+
 def main() -> int:
     """Measure, print a line for each number of clients, and judge."""
     options = parse(sys.argv[1:])
@@ -79,18 +94,13 @@ def main() -> int:
             for engine, into in zip(both, samples, strict=True):
                 say(f"round {turn + 1}/{plan.rounds}: {engine.name}")
                 into += engine.samples()
+        verdicts = [judged(samples, clients) for clients in plan.clients]
     except PeerError as error:
         say(str(error))
         return 1
-    well = True
-    for clients in plan.clients:
-        name = column(clients)
-        (ours, theirs), (first, their_first) = (tuple(of(one, name) for one in samples) for of in (rate, first_ms))
-        fits = ours >= SHARE * theirs and first <= their_first + LATER_MS
-        well &= fits
-        said = f"{ours:.0f} of {theirs:.0f} tokens/s ({ours / theirs:.1%}), first token after {first:.1f} and {their_first:.1f} ms"
-        print(f"{clients} clients: {said}: {'as it must be' if fits else 'MISSED'}")
-    return 0 if well else 3
+    for line, _ in verdicts:
+        print(line)
+    return 0 if all(fits for _, fits in verdicts) else 3
 
 
 if __name__ == "__main__":
