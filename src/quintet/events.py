@@ -103,8 +103,7 @@ class TokenEvent(msgspec.Struct, frozen=True, gc=False):
         return self if len(self.top) <= most else msgspec.structs.replace(self, top=self.top[:most])
 
 
-@dataclass(frozen=True, slots=True)
-class TokenText:
+class TokenText(msgspec.Struct, frozen=True, gc=False):
     """A token as a client sees it.
 
     Args:
