@@ -132,7 +132,7 @@ def origin(ctx: click.Context, param: click.Parameter) -> str:
 def _load(ctx: click.Context, _: click.Parameter, file: Path | None) -> None:
     root = ctx.find_root().command
     assert isinstance(root, click.Group)
-    known = settings(root.commands["serve"])
+    known = settings(root.commands["serve"]) | settings(root.commands["cluster"])
     for line in strangers(os.environ, [f"{PREFIX}CONFIG", *(str(param.envvar) for param in known.values())]):
         sys.stderr.write(f"{line}\n")
     if file is not None:
