@@ -203,6 +203,7 @@ def serve(
     watchdog: float,
     speculation: str,
     draft: tuple[str, ...],
+    lora: tuple[str, ...],
     think_tags: str | None,
     spm_infill: bool,
     engine: EngineName,
@@ -226,7 +227,7 @@ def serve(
     asked = engines.EngineOptions("", *sizes, tags, spm_infill, drafts, *files, "", kept, engine, *vllm.take(server))
     idle, body = fleet.parse_seconds(idle_unload, "--idle-unload"), engines.parse_size(max_body, "--max-body")
     references = (engines.TOY,) if toy else models or ("smollm2",)
-    served = fleet.FleetOptions(references, asked, served_model_name, alias, lazy, pin, idle, moderation, allow_image_urls, draft)
+    served = fleet.FleetOptions(references, asked, served_model_name, alias, lazy, pin, idle, moderation, allow_image_urls, draft, lora)
     listen = net.ListenOptions(**{field.name: server.pop(field.name) for field in dataclasses.fields(net.ListenOptions)})
     rows = usage.ledger_config(server.pop("ledger"), server.pop("ledger_full"), server.pop("ledger_keep"))
     # An option that is neither one of these nor named above is the server's setting of that name.

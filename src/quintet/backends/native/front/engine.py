@@ -99,9 +99,9 @@ class Engine:
     def submit(self, prepared: Prepared) -> AsyncIterator[Sequence[TokenEvent]]:
         """See ``Backend``."""
         stream = Stream(len(prepared.sequences))
-        who = prepared.tenant, prepared.weight
+        rest = prepared.tenant, prepared.weight, prepared.adapter
         pixels = {image.digest: image.pixels for sequence in prepared.sequences for image in sequence.images}
-        self._supervisor.run(Submit.of(prepared.request_id, prepared.sequences, self._clock(), *who), stream, pixels)
+        self._supervisor.run(Submit.of(prepared.request_id, prepared.sequences, self._clock(), *rest), stream, pixels)
         return stream
 
     def abort(self, request_id: int, seq: int | None = None) -> None:
