@@ -2,8 +2,8 @@
 
     python -m bench.parts.scoring [MODEL] [--rows 128] [--rounds 10]
 
-One thread, its CPU time, the best of the rounds: other programs disturb it little. The text is English. Printed are the forward pass, the output
-matrix alone, the logits of 32 rows and then their scores, and both in one pass, as the engine does it.
+One thread, its CPU time, the best of the rounds: other programs disturb it little. The text is English. Printed are the forward pass, the
+output matrix alone, the logits of 32 rows and then their scores, and both in one pass, as the engine does it.
 """
 
 from __future__ import annotations
