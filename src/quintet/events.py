@@ -131,6 +131,10 @@ class TokenText(msgspec.Struct, frozen=True, gc=False):
         """What lists of log-probabilities call it."""
         return self.name or self.text
 
+    def with_text(self, text: str) -> TokenText:
+        """The same with another text."""
+        return msgspec.structs.replace(self, text=text)
+
 
 @dataclass(frozen=True, slots=True)
 class ChoiceDelta:

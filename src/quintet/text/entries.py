@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
-from msgspec import structs
-
 from quintet.events import TokenEvent, TokenText
 from quintet.text.detokenize import align, token_texts
 from quintet.text.labels import Labels
@@ -80,7 +78,7 @@ class Echo:
         if self._tokens is None:
             if self._made:
                 last = self._made[-1]
-                self._made[-1] = structs.replace(last, text=self.text[last.offset - self._start :])
+                self._made[-1] = last.with_text(self.text[last.offset - self._start :])
             self._tokens, self._made = tuple(self._made), []
         return self._tokens
 

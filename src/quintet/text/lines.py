@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from msgspec import structs
-
 from quintet.events import ChoiceDelta, ChoiceDone, TokenText
 
 _BLANKS = " \t"
@@ -67,6 +65,6 @@ def _cut(delta: ChoiceDelta, length: int) -> ChoiceDelta:
     for token in delta.tokens:
         if left <= 0:
             break
-        tokens.append(structs.replace(token, text=token.text[:left]))
+        tokens.append(token.with_text(token.text[:left]))
         left -= len(token.text)
     return replace(delta, text=delta.text[:length], tokens=tuple(tokens))
