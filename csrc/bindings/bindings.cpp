@@ -167,6 +167,25 @@ class PyModel {
     return out;
   }
 
+  nb::tuple score(In<uint8_t, 2> rows, In<int32_t, 1> targets, int k) {
+    const size_t n = rows.shape(0);
+    const int vocab = model_.config().vocab;
+    require(rows.shape(1) == model_.row_bytes(), "score: rows of another model");
+    require(targets.size() == n && n < (1u << 24), "score: one target per row");
+    require(k >= 0 && k <= vocab, "score: k out of range");
+    for (size_t r = 0; r < n; r++) require(targets.data()[r] >= 0 && targets.data()[r] < vocab, "score: target out of range");
+    auto chosen = fresh<float, 1>({n});
+    auto ids = fresh<int32_t, 2>({n, size_t(k)});
+    auto top = fresh<float, 2>({n, size_t(k)});
+    auto sums = fresh<double, 1>({n});
+    {
+      nb::gil_scoped_release release;
+      const std::lock_guard lock(cpu_->turn);
+      model_.score(rows.data(), int(n), targets.data(), k, chosen.data(), ids.data(), top.data(), sums.data());
+    }
+    return nb::make_tuple(chosen, ids, top, sums);
+  }
+
   Model& model() { return model_; }
 
  private:
@@ -229,6 +248,7 @@ NB_MODULE(_core, m) {
       .def("forward", &PyModel::forward, "tokens"_a, "lengths"_a, "starts"_a, "tables"_a, "rows"_a, "given"_a, "embeddings"_a, "spans"_a)
       .def("logits", &PyModel::logits, "rows"_a)
       .def("logits_of", &PyModel::logits_of, "rows"_a, "tokens"_a)
+      .def("score", &PyModel::score, "rows"_a, "targets"_a, "k"_a)
       .def_prop_ro("row_bytes", [](PyModel& p) { return p.model().row_bytes(); })
       .def_prop_ro("page_bytes", [](PyModel& p) { return p.model().page_bytes(); })
       .def_prop_ro("weight_bytes", [](PyModel& p) { return p.model().weight_bytes(); });

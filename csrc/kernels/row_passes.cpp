@@ -3,14 +3,13 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include "kernels/scalar_math.h"
 
 namespace quintet {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr int kScan = 32;  // tokens per branch of the scans below: rarely taken, and the comparison vectorises
-
-int chunks_of(int n) { return (n + kChunk - 1) / kChunk; }
 
 // All values, one after the other: for rows whose maxima cannot bound the search.
 void largest_of_all(const float* x, int n, int count, int32_t* ids, float* values) {
@@ -31,25 +30,29 @@ void largest_of_all(const float* x, int n, int count, int32_t* ids, float* value
 
 }  // namespace
 
+bool chunk_maximum(const Kernels& k, const float* x, int n, int chunk, float& maximum) {
+  const float* from = x + chunk * kChunk;
+  const int size = std::min(kChunk, n - chunk * kChunk);
+  maximum = k.row_max_checked(from, size);
+  if (!std::isnan(maximum)) return true;
+  maximum = k.row_max(from, size);
+  return false;
+}
+
 bool chunk_maxima(const Kernels& k, const float* x, int n, std::vector<float>& maxima) {
   maxima.resize(size_t(chunks_of(n)));
   bool sound = true;
-  for (int c = 0; c < chunks_of(n); c++) {
-    const float* chunk = x + c * kChunk;
-    const int size = std::min(kChunk, n - c * kChunk);
-    float max = k.row_max_checked(chunk, size);
-    if (std::isnan(max)) {
-      sound = false;
-      max = k.row_max(chunk, size);
-    }
-    maxima[size_t(c)] = max;
-  }
+  for (int c = 0; c < chunks_of(n); c++) sound = chunk_maximum(k, x, n, c, maxima[size_t(c)]) && sound;
   return sound;
+}
+
+float chunk_mass(const Kernels& k, const float* x, int n, int chunk, float max, float scale) {
+  return k.row_sum_exp(x + chunk * kChunk, std::min(kChunk, n - chunk * kChunk), max, scale);
 }
 
 void chunk_masses(const Kernels& k, const float* x, int n, float max, float scale, std::vector<float>& masses) {
   masses.resize(size_t(chunks_of(n)));
-  for (int c = 0; c < chunks_of(n); c++) masses[size_t(c)] = k.row_sum_exp(x + c * kChunk, std::min(kChunk, n - c * kChunk), max, scale);
+  for (int c = 0; c < chunks_of(n); c++) masses[size_t(c)] = chunk_mass(k, x, n, c, max, scale);
 }
 
 double sum(const std::vector<float>& masses) {
@@ -59,6 +62,11 @@ double sum(const std::vector<float>& masses) {
     for (size_t l = 0; l < 8; l++) lanes[l] += double(masses[i + l]);
   for (; i < masses.size(); i++) tail += double(masses[i]);
   return ((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) + ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7])) + tail;
+}
+
+double log_sum_exp(const std::vector<float>& masses, float max) {
+  if (!std::isfinite(max)) return double(max);
+  return double(max) + log_positive(std::max(sum(masses), 1.0));  // the maximum's own term is 1: no log-probability above 0
 }
 
 // Blocks with any are written without a branch per token.
@@ -108,6 +116,12 @@ void largest(const float* x, int n, const std::vector<float>& maxima, int count,
     ids[i] = found[size_t(i)];
     values[i] = x[ids[i]];
   }
+}
+
+void most_likely(const float* x, int n, const std::vector<float>& maxima, int count, double log_sum, int32_t* ids, float* values) {
+  if (count < 1) return;
+  largest(x, n, maxima, count, ids, values);
+  for (int i = 0; i < count; i++) values[i] = float(double(values[i]) - log_sum);
 }
 
 }  // namespace quintet

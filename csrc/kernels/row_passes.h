@@ -9,13 +9,22 @@ namespace quintet {
 
 constexpr int kChunk = 512;  // tokens per call of a kernel
 
-// The maximum of each chunk, NaN left out. False if a value is NaN or +infinity.
+inline int chunks_of(int n) { return (n + kChunk - 1) / kChunk; }
+
+// The maximum of a chunk of a row of n, NaN left out. False if a value is NaN or +infinity.
+bool chunk_maximum(const Kernels& k, const float* x, int n, int chunk, float& maximum);
+// Of each chunk. False if one is.
 bool chunk_maxima(const Kernels& k, const float* x, int n, std::vector<float>& maxima);
 
-// The sum of exp((x - max) * scale) over each chunk.
+// The sum of exp((x - max) * scale) over a chunk of a row of n.
+float chunk_mass(const Kernels& k, const float* x, int n, int chunk, float max, float scale);
+// Over each chunk.
 void chunk_masses(const Kernels& k, const float* x, int n, float max, float scale, std::vector<float>& masses);
 
 double sum(const std::vector<float>& masses);
+
+// log(sum(exp(x))) of a row by its masses with scale 1, without the final rounding to float; `max` where that is not finite.
+double log_sum_exp(const std::vector<float>& masses, float max);
 
 // The ids of the values of at least `low`, in id order.
 void ids_from(const float* x, int n, const std::vector<float>& maxima, float low, std::vector<int32_t>& ids);
@@ -28,5 +37,8 @@ float reached_by(const std::vector<float>& maxima, int count);
 
 // The `count` largest values with their ids, largest first, ties by lower id; NaN counts as -infinity. 0 < count <= n.
 void largest(const float* x, int n, const std::vector<float>& maxima, int count, int32_t* ids, float* values);
+
+// Of the `count` largest values, their ids as above, and each less `log_sum`, rounded once. 0 <= count <= n.
+void most_likely(const float* x, int n, const std::vector<float>& maxima, int count, double log_sum, int32_t* ids, float* values);
 
 }  // namespace quintet

@@ -18,6 +18,7 @@
 #include <cstring>
 #include <stdexcept>
 #include "model/pass.h"
+#include "model/scoring.h"
 
 namespace quintet {
 namespace {

@@ -48,7 +48,7 @@ class Model {
  public:
   // The model runs the team of `cpu`, in the turn of its caller.
   Model(const Config& config, Cpu& cpu);
-  ~Model();  // where Pass is known
+  ~Model();  // where Pass and Scoring are known
 
   // Give one tensor, in the file's own type. Checks name, shape and length; throws std::invalid_argument. `floats`: what becomes of it if it is
   // a matrix of a float type.
@@ -79,6 +79,9 @@ class Model {
   void logits(const uint8_t* rows, int n, float* out);
   // The same of one token per row: out[i] is what logits() gives for tokens[i], from 0 to vocab - 1, in rows[i].
   void logits_of(const uint8_t* rows, int n, const int32_t* tokens, float* out);
+  // Log-softmax of n hidden rows without their logits ever being there at once: a block of rows at a time, in memory that is used again. Of
+  // each row the log-probability of `targets`, and the k most likely tokens with theirs; 0 <= k <= vocab. The bits are score_row's.
+  void score(const uint8_t* rows, int n, const int32_t* targets, int k, float* chosen, int32_t* ids, float* top, double* log_sums);
   int vocab_stride() const { return (config_.vocab + 15) / 16 * 16; }
   const Config& config() const { return config_; }
   int pages() const { return pages_; }
@@ -112,7 +115,8 @@ class Model {
     std::vector<uint8_t>& out;
     size_t out_row;
   };
-  struct Pass;  // the buffers and views of one forward: pass.h
+  struct Pass;     // the buffers and views of one forward: pass.h
+  struct Scoring;  // and of score: scoring.h
 
   // weights.cpp
   const Packed& output_matrix() const;
@@ -153,6 +157,9 @@ class Model {
   void take(Pass& p, const Layer& layer, bool by_branch, const std::vector<float>& bias, const std::vector<float>& norm, int row);
   void finish_logits(float* logits, int n) const;
 
+  // scoring.cpp
+  void score_chunk(Scoring& s, const uint8_t* rows, int count, int chunk) const;
+
   Config config_;
   const Kernels& k_;
   Team& team_;
@@ -166,6 +173,7 @@ class Model {
   int pages_ = 0;
   int reach_ = 0;  // tokens that a token sees in any layer; 0: in one it sees all before it
   std::unique_ptr<Pass> pass_;
+  std::unique_ptr<Scoring> scoring_;
   bool finished_ = false;
 };
 

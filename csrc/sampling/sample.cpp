@@ -21,7 +21,6 @@
 #include <limits>
 #include "kernels/row_passes.h"
 #include "sampling/sampler_filters.h"
-#include "kernels/scalar_math.h"
 
 namespace quintet {
 namespace {
@@ -43,13 +42,6 @@ struct Scratch {
   Candidates candidates;
 };
 thread_local Scratch scratch;
-
-// Without the final rounding to float. A row without a finite maximum gives that maximum.
-double log_sum_exp_exact(const Kernels& k, const float* logits, int vocab, float max) {
-  if (!std::isfinite(max)) return double(max);
-  chunk_masses(k, logits, vocab, max, 1.0f, scratch.chunks);
-  return double(max) + log_positive(std::max(sum(scratch.chunks), 1.0));  // the maximum's own term is 1: no log-probability above 0
-}
 
 float row_max(const std::vector<float>& maxima) { return *std::max_element(maxima.begin(), maxima.end()); }
 
@@ -103,20 +95,15 @@ Row filtered(const Kernels& k, const Edited& edited, const Sampler& sampler, uin
 
 }  // namespace
 
-float log_sum_exp(const Kernels& k, const float* logits, int vocab) {
-  chunk_maxima(k, logits, vocab, scratch.maxima);
-  return float(log_sum_exp_exact(k, logits, vocab, row_max(scratch.maxima)));
-}
-
 // The caller has checked 0 <= target < vocab and 0 <= top_k <= vocab.
 void score_row(const Kernels& k, const float* logits, int vocab, int target, int top_k, float* chosen, int32_t* top_ids, float* top,
                double* log_sum) {
   const bool sound = chunk_maxima(k, logits, vocab, scratch.maxima);
-  *log_sum = sound ? log_sum_exp_exact(k, logits, vocab, row_max(scratch.maxima)) : std::numeric_limits<double>::quiet_NaN();
+  const float max = row_max(scratch.maxima);
+  if (std::isfinite(max)) chunk_masses(k, logits, vocab, max, 1.0f, scratch.chunks);
+  *log_sum = sound ? log_sum_exp(scratch.chunks, max) : std::numeric_limits<double>::quiet_NaN();
   *chosen = float(double(logits[target]) - *log_sum);
-  if (top_k < 1) return;
-  largest(logits, vocab, scratch.maxima, top_k, top_ids, top);
-  for (int i = 0; i < top_k; i++) top[i] = float(double(top[i]) - *log_sum);
+  most_likely(logits, vocab, scratch.maxima, top_k, *log_sum, top_ids, top);
 }
 
 int32_t draw_row(const Kernels& k, const float* logits, Sampler& sampler, uint64_t position, const uint32_t* mask) {

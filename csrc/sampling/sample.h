@@ -10,9 +10,6 @@
 
 namespace quintet {
 
-// Natural log of the softmax denominator of a row: max + log(sum(exp(x - max))), summed in 16 lanes and a fixed tree.
-float log_sum_exp(const Kernels& k, const float* logits, int vocab);
-
 // Log-probability of `target` and the top_k most likely tokens (most likely first, ties by lower id). A token's is its logit less
 // *log_sum, rounded once; NaN where the row is not finite.
 void score_row(const Kernels& k, const float* logits, int vocab, int target, int top_k, float* chosen, int32_t* top_ids, float* top,

@@ -317,6 +317,10 @@ void whole_model(const Kernels& k, const std::string& name, const Config& c, Res
     std::vector<float> logits(size_t(m.vocab_stride()) * 70);
     m.logits(hidden.data(), 70, logits.data());
     std::vector<Sampler> samplers = all_samplers(c.vocab);
+    float chosens[70], tops[70][5];
+    double log_sums[70];
+    int32_t likeliest[70][5];
+    m.score(hidden.data(), 70, tokens.data(), 5, chosens, likeliest[0], tops[0], log_sums);
     Digest d, draws;
     d.add(hidden);
     for (int i = 0; i < 70; i++) {
@@ -326,6 +330,11 @@ void whole_model(const Kernels& k, const std::string& name, const Config& c, Res
       double log_sum;
       int32_t ids[5];
       score_row(k, l, c.vocab, tokens[size_t(i)], 5, &chosen, ids, top, &log_sum);
+      if (std::memcmp(&chosen, chosens + i, 4) || std::memcmp(ids, likeliest[i], 20) || std::memcmp(top, tops[i], 20) ||
+          std::memcmp(&log_sum, log_sums + i, 8)) {
+        std::printf("FAIL %s: row %d scored in a block has other bits than alone\n", k.name, i);
+        std::exit(1);
+      }
       draws.add(&chosen, 4);
       draws.add(ids, 20);
       draws.add(top, 20);

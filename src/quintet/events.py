@@ -103,8 +103,7 @@ class TokenEvent(msgspec.Struct, frozen=True, gc=False):
         return self if len(self.top) <= most else msgspec.structs.replace(self, top=self.top[:most])
 
 
-@dataclass(frozen=True, slots=True)
-class TokenText:
+class TokenText(msgspec.Struct, frozen=True, gc=False):
     """A token as a client sees it.
 
     Args:
@@ -131,6 +130,10 @@ class TokenText:
     def label(self) -> str:
         """What lists of log-probabilities call it."""
         return self.name or self.text
+
+    def with_text(self, text: str) -> TokenText:
+        """The same with another text."""
+        return msgspec.structs.replace(self, text=text)
 
 
 @dataclass(frozen=True, slots=True)

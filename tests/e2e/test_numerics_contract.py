@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from tests.e2e.paged import PAGES, Ids, LoadRunner, Run, assert_same_bits, logits_of, pages_for, run_alone, run_together, whole
 from tests.reference.tiny_model import FAMILIES, KEPT_FLOATS, TinySpec
 
-from quintet.backends.native.core.cpu import isas
+from quintet.backends.native.core.cpu import Cpu, isas
 from quintet.backends.native.core.loader import PAGE
-from quintet.backends.native.core.types import Runner
+from quintet.backends.native.core.samplers import NativeSamplers
+from quintet.backends.native.core.types import Runner, Scorer
 from quintet.config import Quantize
 
 BUNDLED = "bundled"
@@ -267,3 +268,54 @@ def test_the_logit_of_one_token_has_the_bits_it_has_among_all(subject: Subject, 
     hidden = run_alone(runner, whole(tokens))
     targets = tokens[: len(hidden)]
     assert_same_bits(runner.logits_of(hidden, targets), logits_of(runner, hidden)[np.arange(len(targets)), targets])
+
+
+def assert_blocks_score_as_logits(runner: Runner, tokens: Ids) -> None:
+    hidden = np.resize(run_alone(runner, whole(tokens)), (70, runner.row_bytes))  # again and again
+    hidden[5] = 0xFF  # its scales are no numbers, nor are its logits where no cap hides that
+    by_logits = NativeSamplers(Cpu(), [b""] * runner.vocab, ())
+    assert isinstance(runner, Scorer)
+    for count, k in ((1, 20), (31, 0), (32, 1), (33, min(1000, runner.vocab)), (70, 20)):
+        rows, targets = hidden[:count], np.resize(tokens, count).astype(np.int32)
+        found = runner.score(rows, targets, k)
+        logits = logits_of(runner, rows)
+        expected = by_logits.score(logits, targets, k)
+        for ours, theirs in ((found.chosen, expected.chosen), (found.top_ids, expected.top_ids), (found.top, expected.top)):
+            assert_same_bits(ours, theirs)
+        assert_same_bits(found.log_sums, expected.log_sums)
+        sound = np.isfinite(logits).all(axis=1)
+        exact = logits[sound].astype(np.float64)
+        highest = exact.max(axis=1, keepdims=True)
+        sums = highest[:, 0] + np.log(np.exp(exact - highest).sum(axis=1))
+        np.testing.assert_allclose(found.log_sums[sound], sums, rtol=0, atol=1e-5)
+        assert np.isnan(found.log_sums[~sound]).all()
+    assert runner.score(hidden[:0], tokens[:0], 3).top.shape == (0, 3)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_rows_scored_in_blocks_have_the_bits_of_rows_whose_logits_were_all_there(subject: Subject, threads: int) -> None:
+    assert_blocks_score_as_logits(subject.runner(threads), subject.tokens(subject.short))
+
+
+def test_a_vocabulary_of_some_chunks_and_a_part_of_one_is_scored_the_same(
+    tiny_path: Callable[[TinySpec], Path], load_runner: LoadRunner
+) -> None:
+    spec = replace(FAMILIES[0], name="llama-many-tokens", vocab=2 * 512 + 77)
+    subject = Subject(tiny_path(spec), load_runner, length=0, short=3 * PAGE + 5)
+    assert_blocks_score_as_logits(subject.runner(2), subject.tokens(subject.short))
+
+
+def test_rows_are_scored_by_none_but_their_own_model(subject: Subject) -> None:
+    runner = subject.runner()
+    assert isinstance(runner, Scorer)
+    rows, targets = np.zeros((2, runner.row_bytes), np.uint8), np.zeros(2, np.int32)
+    for bad_rows, bad_targets, k in (
+        (rows[:, 1:], targets, 1),
+        (rows, targets[:1], 1),
+        (rows, np.array([0, runner.vocab], np.int32), 1),
+        (rows, np.array([0, -1], np.int32), 1),
+        (rows, targets, runner.vocab + 1),
+        (rows, targets, -1),
+    ):
+        with pytest.raises(ValueError, match="^score: "):
+            runner.score(bad_rows, bad_targets, k)

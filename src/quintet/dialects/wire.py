@@ -88,8 +88,8 @@ def top_map(token: TokenText) -> dict[str, float] | None:
         return None
     made = {token.label: max(token.logprob, FLOOR)}
     for _, label, logprob in token.top:
-        value = max(logprob, FLOOR)
-        if value > made.get(label, -float("inf")):
+        value = FLOOR if logprob < FLOOR else logprob
+        if label not in made or value > made[label]:
             made[label] = value
     return made
 

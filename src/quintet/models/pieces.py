@@ -51,6 +51,8 @@ class Pieces(Sequence[bytes]):
     @overload
     def __getitem__(self, index: slice) -> list[bytes]: ...
     def __getitem__(self, index: int | slice) -> bytes | list[bytes]:
+        if type(index) is int and index > 0:
+            return self._blob[self._ends[index - 1] : self._ends[index]]
         if isinstance(index, slice):
             return [self[token] for token in range(*index.indices(len(self._ends)))]
         end = self._ends[index]

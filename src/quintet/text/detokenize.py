@@ -34,6 +34,8 @@ class Detokenizer:
 
     def feed(self, piece: bytes) -> str:
         """The text that ``piece`` makes final."""
+        if not self._tail and piece.isascii():  # as most are
+            return piece.decode("ascii")
         data = self._tail + piece
         cut = len(data) - _unfinished(data)
         self._tail = data[cut:]
@@ -89,6 +91,9 @@ def align(texts: Sequence[str], whole: str) -> Iterator[str]:
     space before the first word, a tokenizer may normalise. Each token takes its own text where that comes next; text that no token
     claims goes to the token before it, and a token whose text does not come within ``_GAP`` characters takes what the next one leaves.
     """
+    if "".join(texts) == whole:
+        yield from texts
+        return
     before: str | None = None
     at = 0
     for index, text in enumerate(texts):

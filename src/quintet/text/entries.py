@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from itertools import islice
 
 from quintet.events import TokenEvent, TokenText
@@ -37,6 +36,8 @@ class Entries:
         if event.logprob is None:
             return ()
         own = (event.token, label, event.logprob)
+        if not event.top:
+            return (own,)
         top = [own if token == event.token else (token, self._labels.alone(token), logprob) for token, logprob in event.top]
         return tuple(top) if own in top else (*top, own)
 
@@ -77,7 +78,7 @@ class Echo:
         if self._tokens is None:
             if self._made:
                 last = self._made[-1]
-                self._made[-1] = replace(last, text=self.text[last.offset - self._start :])
+                self._made[-1] = last.with_text(self.text[last.offset - self._start :])
             self._tokens, self._made = tuple(self._made), []
         return self._tokens
 

@@ -65,6 +65,6 @@ def _cut(delta: ChoiceDelta, length: int) -> ChoiceDelta:
     for token in delta.tokens:
         if left <= 0:
             break
-        tokens.append(replace(token, text=token.text[:left]))
+        tokens.append(token.with_text(token.text[:left]))
         left -= len(token.text)
     return replace(delta, text=delta.text[:length], tokens=tuple(tokens))

@@ -9,7 +9,7 @@ from typing import Any
 
 from quintet.backends.native.core.types import Outcome
 from quintet.backends.native.schedule.emit import NUMERICAL
-from quintet.backends.native.wire.messages import Abort, Died, EventRow, FromWorker, Ping, Started, Stepped, Stop, Submit, TokenRow
+from quintet.backends.native.wire.messages import Abort, Died, EventRow, FromWorker, Ping, Row, Started, Stepped, Stop, Submit, TokenRow
 from quintet.backends.vllm.sequences import BROKEN
 from quintet.backends.vllm.sidecar import Sidecar
 from quintet.backends.vllm.values import About, Asked, CoreDeadError, Output, RejectedError, Step
@@ -85,7 +85,7 @@ class World:
         for _ in range(10):
             await asyncio.sleep(0)
 
-    def rows(self, request_id: int) -> list[TokenRow | EventRow]:
+    def rows(self, request_id: int) -> list[Row]:
         return [row for one in self.told if isinstance(one, Stepped) for row in one.events.get(request_id, ())]
 
     def finishes(self, request_id: int) -> dict[int, Finish]:

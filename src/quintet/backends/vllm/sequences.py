@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from quintet.backends.native.core.types import Outcome
 from quintet.backends.native.schedule.emit import REFUSED
 from quintet.backends.native.schedule.plan import Top
-from quintet.backends.native.wire.messages import EventRow, Submit, TokenRow
+from quintet.backends.native.wire.messages import EventRow, Row, Submit, TokenRow
 from quintet.backends.vllm.wire import Choose, Refused
 from quintet.events import Blame, Finish
 from quintet.inputs.sequence import Adapter, PreparedSequence
@@ -16,7 +16,7 @@ MOST_ENDS = 64
 """Tokens that vLLM is told to stop after: some of its workers raise above 128. After any others it is stopped."""
 
 BROKEN = "The engine could not choose a token."
-Rows = list[TokenRow | EventRow]
+Rows = list[Row]
 
 
 @dataclass(slots=True, eq=False)

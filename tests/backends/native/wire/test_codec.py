@@ -23,6 +23,8 @@ from quintet.backends.native.wire.messages import (
     ModelSource,
     Progress,
     Ready,
+    Row,
+    ScoredRow,
     Started,
     Stepped,
     Stop,
@@ -45,7 +47,7 @@ PIECES = tuple(bytes([value]) for value in range(50))
 SPECIAL = {"sampling": st.builds(Sampling, temperature=st.floats(0, 2), top_p=st.floats(0, 1), seed=st.integers(0, 2**64 - 1))}
 
 
-rows = st.one_of(st.builds(TokenRow, token=st.integers(-1, 49)), st.builds(EventRow, token=st.integers(-1, 49)))
+rows = st.one_of(*(st.builds(kind, token=st.integers(-1, 49)) for kind in (TokenRow, ScoredRow, EventRow)))
 ids = st.integers(0, 2**40)
 prompts = st.lists(st.integers(0, 2**31), max_size=5).map(tuple)
 sequences = st.builds(PreparedSequence, tokens=prompts, **SPECIAL)
@@ -57,7 +59,7 @@ def through(message: Message) -> bytes:
 
 
 @given(st.dictionaries(ids, st.lists(rows, max_size=4), max_size=4))
-def test_steps_come_out_as_they_went_in_every_field_of_their_events(sent: dict[int, list[TokenRow | EventRow]]) -> None:
+def test_steps_come_out_as_they_went_in_every_field_of_their_events(sent: dict[int, list[Row]]) -> None:
     step = Stepped(2, 1, Counts(7, 9, 5, 1, 4, 3, 2, 8, 6), Pages(20, 16, 6, 8), sent)
     assert codec.decode_from_worker(through(step)) == step
 
@@ -90,12 +92,13 @@ def test_a_row_has_every_field_of_an_event_but_the_bytes_of_its_token() -> None:
     names.remove("piece")
     assert list(EventRow.__struct_fields__) == names
     assert list(TokenRow.__struct_fields__) == names[:2]
+    assert list(ScoredRow.__struct_fields__) == names[:5]
 
 
 @given(rows)
-def test_the_front_adds_the_bytes_of_a_token_and_changes_nothing_else(row: TokenRow | EventRow) -> None:
+def test_the_front_adds_the_bytes_of_a_token_and_changes_nothing_else(row: Row) -> None:
     event = row.event(PIECES)
-    whole = row if isinstance(row, EventRow) else EventRow(row.seq, row.token)
+    whole = EventRow(*(getattr(row, name) for name in row.__struct_fields__))
     assert all(getattr(event, name) == getattr(whole, name) for name in EventRow.__struct_fields__)
     ends = event.finish is Finish.EOS
     assert event.piece == (b"" if ends or event.token < 0 else PIECES[event.token]), "what ends a sequence has no text"

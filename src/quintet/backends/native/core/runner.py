@@ -9,7 +9,7 @@ import numpy as np
 
 from quintet import _core
 from quintet.backends.native.core.cpu import Cpu
-from quintet.backends.native.core.types import F32, I32, U8, Batch, Given
+from quintet.backends.native.core.types import F32, I32, U8, Batch, Given, Scores
 from quintet.models.spec import ModelSpec, RawTensor, Tensors
 
 _NOTHING = Given(np.zeros(0, np.int32), np.zeros((0, 0), np.float32), np.zeros((0, 2), np.int32))
@@ -113,6 +113,9 @@ class NativeRunner:
 
     def logits_of(self, rows: U8, tokens: I32) -> F32:
         return self._model.logits_of(np.ascontiguousarray(rows), tokens)
+
+    def score(self, rows: U8, targets: I32, k: int) -> Scores:
+        return Scores(*self._model.score(np.ascontiguousarray(rows), targets, k))
 
     def copy_page(self, source: int, target: int) -> None:
         self._model.copy_page(source, target)

@@ -4,7 +4,7 @@ and not all of them, and the likeliest tokens cost nothing. Plain code over valu
 A log-probability is logit(token) - log_sum, and log_sum belongs to the row, not to the token::
 
     stored row   [ hidden state, quantised | known | 20 likeliest ids | their log-probabilities | log_sum ]
-    first time     all V rows of the output matrix: logits, the likeliest, log_sum
+    first time     all V rows of the output matrix: log_sum, the likeliest, logit
     again          one row of it, the token's: logit - log_sum
 
 The rows lie beside the pages of the prefix cache and live as long as these. So a prompt that is scored again and again with other
@@ -60,14 +60,18 @@ class ScoredRows:
             view[:, -ROOM:] = flat[first : first + len(view)]
             first += len(view)
 
-    def scores(self, logits: F32, most: int) -> Scores:
-        """Log-probabilities.
+    def of_known(self, known: Which, logits: F32) -> F32:
+        """Log-probabilities of targets, float32 [K], by their logits."""
+        chosen: F32 = (logits - self._scores["log_sum"][known]).astype(np.float32)  # in double precision, rounded once, as the core does it
+        return chosen
+
+    def scores(self, chosen: F32, most: int) -> Scores:
+        """Of all rows, which are known by now.
 
         Args:
-            logits: of each row's target, float32 [R].
+            chosen: log-probabilities of each row's target, float32 [R].
             most: alternatives, at most ``KEPT``.
         """
         told = self._scores
-        chosen: F32 = (logits - told["log_sum"]).astype(np.float32)  # in double precision, rounded once, as the core does it
         ids: I32 = told["ids"][:, :most]
         return Scores(chosen, ids, told["top"][:, :most], told["log_sum"])

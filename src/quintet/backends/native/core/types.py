@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -258,4 +258,17 @@ class Samplers(Protocol):
 
     def score(self, logits: F32, targets: I32, k: int) -> Scores:
         """Log-probabilities of ``targets`` int32 [R] and of the ``k`` most likely tokens of each row of float32 [R, V]."""
+        ...
+
+
+@runtime_checkable
+class Scorer(Protocol):
+    """A runner that scores hidden rows by itself, without the logits of all of them ever being there."""
+
+    def score(self, rows: U8, targets: I32, k: int) -> Scores:
+        """What ``Samplers.score`` gives of ``logits(rows)``, to the bit.
+
+        Args:
+            rows: uint8 [R, row_bytes].
+        """
         ...

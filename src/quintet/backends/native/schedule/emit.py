@@ -5,7 +5,7 @@ from __future__ import annotations
 from quintet.backends.native.core.types import Outcome, Scores
 from quintet.backends.native.schedule.plan import Top
 from quintet.backends.native.schedule.sequence import Group, Sequence
-from quintet.backends.native.wire.messages import EventRow, Events, TokenRow
+from quintet.backends.native.wire.messages import EventRow, Events, Row, ScoredRow, TokenRow
 from quintet.events import NO_DRAFTS, Blame, Finish
 
 NUMERICAL = "The model produced values that are not finite."
@@ -38,9 +38,9 @@ class Emitter:
             finish = Finish.LENGTH
         group = seq.group
         waited = group.waited if len(seq.generated) == 1 and not group.echo else 0.0
-        row: TokenRow | EventRow
-        if finish is None and logprob is None and not waited:
-            row = TokenRow(seq.index, token)
+        row: Row
+        if finish is None and not waited:
+            row = TokenRow(seq.index, token) if logprob is None else ScoredRow(seq.index, token, logprob, top, False)
         else:
             cached, drafts = (group.cached or 0, seq.drafts) if finish else (0, NO_DRAFTS)
             row = EventRow(seq.index, token, logprob, top, False, finish, cached, "", waited, drafts)
@@ -68,22 +68,23 @@ class Emitter:
             scored = len(scores.chosen)
             logprobs[count - scored :] = scores.chosen.tolist()
             tops[count - scored :] = tops_of(scores, group.logprobs or 0)
-        waits = [group.waited if start == group.start else 0.0] + [0.0] * (count - 1)
         if group.images:  # nothing is scored where there is an image
             for at in range(count):
                 if group.images.at(start + at):
                     logprobs[at], tops[at] = None, ()
         if group.live:
             first = group.members[0]
-            rows = zip(tokens, logprobs, tops, waits, strict=True)
-            events.setdefault(first.request_id, []).extend(
-                EventRow(first.index, token, logprob, top, True, waited=waited) for token, logprob, top, waited in rows
-            )
+            own = zip(tokens, logprobs, tops, strict=True)
+            rows: list[Row] = [ScoredRow(first.index, token, logprob, top, True) for token, logprob, top in own]
+            if start == group.start and group.waited:
+                rows[0] = EventRow(first.index, tokens[0], logprobs[0], tops[0], True, waited=group.waited)
+            events.setdefault(first.request_id, []).extend(rows)
 
 
 def tops_of(scores: Scores, count: int) -> list[Top]:
     """The ``count`` most likely ``(token id, logprob)`` of each row."""
     if not count:
         return [()] * len(scores.chosen)
-    ids, values = scores.top_ids[:, :count].tolist(), scores.top[:, :count].tolist()
-    return [tuple(zip(*row, strict=True)) for row in zip(ids, values, strict=True)]
+    ids, values = scores.top_ids[:, :count], scores.top[:, :count]
+    pairs, width = list(zip(ids.ravel().tolist(), values.ravel().tolist(), strict=True)), ids.shape[1]
+    return [tuple(pairs[at : at + width]) for at in range(0, len(pairs), width)]

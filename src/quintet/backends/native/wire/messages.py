@@ -253,6 +253,24 @@ class TokenRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
         return TokenEvent(self.seq, self.token, pieces[self.token] if self.token >= 0 else b"")
 
 
+class ScoredRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False, tag=2):
+    """A token with its log-probability, of the prompt or generated, and nothing else: as most that are asked for have."""
+
+    seq: int
+    token: int
+    logprob: float | None
+    top: tuple[tuple[int, float], ...]
+    prompt: bool
+
+    def event(self, pieces: Sequence[bytes]) -> TokenEvent:
+        """With the token's bytes.
+
+        Args:
+            pieces: of each token id.
+        """
+        return TokenEvent(self.seq, self.token, pieces[self.token] if self.token >= 0 else b"", self.logprob, self.top, self.prompt)
+
+
 class EventRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False, tag=1):
     """Any other: all fields of a ``TokenEvent`` but the token's bytes."""
 
@@ -293,7 +311,8 @@ class EventRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
         )
 
 
-Events = dict[int, list[TokenRow | EventRow]]
+Row = TokenRow | ScoredRow | EventRow
+Events = dict[int, list[Row]]
 """Request id -> its events of one step, in order."""
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Items
+from dataclasses import fields
 
 import numpy as np
 
 from quintet.backends.native.core.scored_rows import KEPT, ROOM, ScoredRows
-from quintet.backends.native.core.types import F32, I32, U8, Batch, Drafted, Given, Outcome, Runner, Sampler, Samplers, Scores
+from quintet.backends.native.core.types import F32, I32, U8, Batch, Drafted, Given, Outcome, Runner, Sampler, Samplers, Scorer, Scores
 from quintet.backends.native.schedule.emit import tops_of
 from quintet.backends.native.schedule.pages import BlockTables
 from quintet.backends.native.schedule.plan import Flat, Plan, Results, ScoreJob, Segment, Top
@@ -16,7 +17,19 @@ from quintet.backends.native.schedule.sequence import Sequence
 from quintet.backends.native.worker.masks import Masked, Masks
 
 SCORE_ROWS = 32
-"""Rows of logits computed at a time for prompt log-probabilities: 32 rows of 150,000 floats are 19 MB."""
+"""Rows of logits at a time where a runner does not score by itself."""
+
+
+class _ByLogits:
+    """``Scorer`` of a runner that is none."""
+
+    def __init__(self, runner: Runner, samplers: Samplers) -> None:
+        self._runner, self._samplers = runner, samplers
+
+    def score(self, rows: U8, targets: I32, k: int) -> Scores:
+        some = [slice(first, first + SCORE_ROWS) for first in range(0, len(rows), SCORE_ROWS)]
+        parts = [self._samplers.score(self._runner.logits(rows[part]), targets[part], k) for part in some]
+        return Scores(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(Scores)))
 
 
 class Stepper:
@@ -26,6 +39,7 @@ class Stepper:
         self._runner = runner
         self._tables = tables
         self._samplers = samplers
+        self._scorer = runner if isinstance(runner, Scorer) else _ByLogits(runner, samplers)
         self._masks = masks
         self._nothing: U8 = np.zeros((0, runner.row_bytes), np.uint8)
 
@@ -140,17 +154,15 @@ class Stepper:
         scored = ScoredRows([view for job in jobs for view in job.rows])
         targets = np.array([target for job in jobs for target in job.targets], np.int32)
         known, unknown = scored.which(known=True), scored.which(known=False)
-        of_targets = np.empty(len(targets), np.float32)
+        chosen = np.empty(len(targets), np.float32)
         if len(known):
-            of_targets[known] = self._runner.logits_of(scored.rows[known], targets[known])
-        for first in range(0, len(unknown), SCORE_ROWS):
-            some = unknown[first : first + SCORE_ROWS]
-            logits = self._runner.logits(scored.rows[some])
-            scored.learn(some, self._samplers.score(logits, targets[some], min(KEPT, logits.shape[1])))
-            of_targets[some] = logits[np.arange(len(some)), targets[some]]
+            chosen[known] = scored.of_known(known, self._runner.logits_of(scored.rows[known], targets[known]))
         if len(unknown):
+            scores = self._scorer.score(scored.rows[unknown], targets[unknown], min(KEPT, self._runner.vocab))
+            chosen[unknown] = scores.chosen
+            scored.learn(unknown, scores)
             scored.keep()
-        whole = scored.scores(of_targets, max(job.top for job in jobs))
+        whole = scored.scores(chosen, max(job.top for job in jobs))
         ends = np.cumsum([len(job.targets) for job in jobs])[:-1]
         split = zip(*(np.split(part, ends) for part in (whole.chosen, whole.top_ids, whole.top, whole.log_sums)), strict=True)
         return [Scores(*each) if np.isfinite(each[0]).all() else None for each in split]

@@ -35,6 +35,7 @@ from quintet.backends.native.wire.messages import (
     Stepped,
     Stop,
     Submit,
+    TokenRow,
     ToWorker,
 )
 from quintet.backends.native.worker.compiling import Compiled, Compiling
@@ -322,7 +323,7 @@ class Worker:
 def _generated(events: Events) -> int:
     """Tokens that were drawn."""
     rows = (row for batch in events.values() for row in batch)
-    return sum(row.token >= 0 and not (isinstance(row, EventRow) and row.prompt) for row in rows)
+    return sum(row.token >= 0 and (isinstance(row, TokenRow) or not row.prompt) for row in rows)
 
 
 def _merge(events: Events, more: Events) -> None:

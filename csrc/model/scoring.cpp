@@ -1,0 +1,73 @@
+// Model::score: the output matrix, log-softmax and the most likely tokens of many rows, a block of rows at a time.
+//
+//   phase   unit              of the block
+//   1       chunk of tokens   logits, and each row's maximum of them while they are in the cache
+//   2       all rows          the row's maximum
+//   3       chunk of tokens   each row's mass: the thread that made these logits takes them again, from its own cache
+//   4       row               log-sum-exp, the target's, the most likely
+//
+// A mass is a sum of exp(x - maximum of the row), so phase 3 cannot begin before phase 1 has ended, and the logits of a block must be kept
+// until then: docs/decisions/0050-scoring.md has why they are not computed twice, nor masses with a running maximum.
+#include <algorithm>
+#include <limits>
+#include "kernels/row_passes.h"
+#include "model/model.h"
+#include "model/pass.h"
+#include "model/scoring.h"
+
+namespace quintet {
+namespace {
+
+constexpr int kTiles = kChunk / 16;
+constexpr int kPhases = 4;
+
+}  // namespace
+
+void Model::score_chunk(Scoring& s, const uint8_t* rows, int count, int chunk) const {
+  const Packed& w = output_matrix();
+  const size_t stride = size_t(vocab_stride());
+  const int from = chunk * kTiles, to = std::min(w.tiles(), from + kTiles);
+  for (int t = from; t < to; t++) k_.gemm_tile(w, t, rows, row_bytes(), count, s.logits.data() + 16 * t, stride, false);
+  for (int r = 0; r < count; r++) {
+    float* row = s.logits.data() + size_t(r) * stride;
+    finish_logits(row + 16 * from, 16 * (to - from));
+    s.sound[size_t(chunk * kBlock + r)] = chunk_maximum(k_, row, config_.vocab, chunk, s.maxima[size_t(r)][size_t(chunk)]);
+  }
+}
+
+void Model::score(const uint8_t* rows, int n, const int32_t* targets, int k, float* chosen, int32_t* ids, float* top, double* log_sums) {
+  const int vocab = config_.vocab, chunks = chunks_of(vocab);
+  const size_t stride = size_t(vocab_stride());
+  if (!scoring_) scoring_ = std::make_unique<Scoring>();
+  Scoring& s = *scoring_;
+  grow(s.logits, size_t(std::min(n, kBlock)) * stride);
+  s.maxima.resize(kBlock, std::vector<float>(size_t(chunks)));
+  s.masses.resize(kBlock, std::vector<float>(size_t(chunks)));
+  s.sound.resize(size_t(chunks * kBlock));
+  s.max.resize(kBlock);
+  const auto finish = [&](size_t r, int i) {
+    const float* row = s.logits.data() + r * stride;
+    bool sound = true;
+    for (int c = 0; c < chunks; c++) sound = sound && s.sound[size_t(c * kBlock) + r];
+    log_sums[i] = sound ? log_sum_exp(s.masses[r], s.max[r]) : std::numeric_limits<double>::quiet_NaN();
+    chosen[i] = float(double(row[targets[i]]) - log_sums[i]);
+    const size_t at = size_t(i) * size_t(k);
+    most_likely(row, vocab, s.maxima[r], k, log_sums[i], ids + at, top + at);
+  };
+  team_.run(kPhases * ((n + kBlock - 1) / kBlock), [&](Team::Walk& walk) {
+    for (int first = 0; first < n; first += kBlock) {
+      const int count = std::min(kBlock, n - first);
+      walk.phase(chunks, [&](int c) { score_chunk(s, rows + size_t(first) * row_bytes(), count, c); });
+      walk.phase(1, [&](int) {
+        for (int r = 0; r < count; r++) s.max[size_t(r)] = *std::max_element(s.maxima[size_t(r)].begin(), s.maxima[size_t(r)].end());
+      });
+      walk.phase(chunks, [&](int c) {
+        for (size_t r = 0; r < size_t(count); r++)
+          s.masses[r][size_t(c)] = chunk_mass(k_, s.logits.data() + r * stride, vocab, c, s.max[r], 1.0f);
+      });
+      walk.phase(count, [&](int r) { finish(size_t(r), first + r); });
+    }
+  });
+}
+
+}  // namespace quintet
