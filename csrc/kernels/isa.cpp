@@ -4,25 +4,35 @@
 #include "kernels/kernels.h"
 #if defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
-#elif defined(__x86_64__) && defined(__linux__)
+#elif defined(__x86_64__)
 #include <cpuid.h>
+#if defined(__linux__)
 #include <sys/syscall.h>
 #include <unistd.h>
+#endif
 #endif
 
 namespace quintet {
 
 extern const Kernels kernels_portable;
 #if defined(__x86_64__)
-extern const Kernels kernels_avx2, kernels_avx512, kernels_amx;
+extern const Kernels kernels_avx2, kernels_avxvnni, kernels_avx512, kernels_amx;
 #elif defined(__aarch64__)
-extern const Kernels kernels_neon;
+extern const Kernels kernels_neon, kernels_i8mm;
 #endif
 
 namespace {
 
 #if defined(__x86_64__)
 bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"); }
+bool has_avxvnni() {
+#if defined(QUINTET_EMULATE_AVX512)
+  return has_avx2();
+#else
+  unsigned a, b, c, d;
+  return has_avx2() && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 4) != 0;
+#endif
+}
 bool has_avx512() {
 #ifdef QUINTET_EMULATE_AVX512
   return true;
@@ -54,6 +64,13 @@ bool has_neon_dot() {
   return true;  // every Apple CPU that runs this
 #endif
 }
+bool has_i8mm() {
+#if defined(__linux__)
+  return has_neon_dot() && (getauxval(AT_HWCAP2) & (1UL << 13)) != 0;  // HWCAP2_I8MM
+#else
+  return false;
+#endif
+}
 #endif
 
 }  // namespace
@@ -63,8 +80,10 @@ std::vector<const Kernels*> available_kernels() {
 #if defined(__x86_64__)
   if (has_amx()) found.push_back(&kernels_amx);
   if (has_avx512()) found.push_back(&kernels_avx512);
+  if (has_avxvnni()) found.push_back(&kernels_avxvnni);
   if (has_avx2()) found.push_back(&kernels_avx2);
 #elif defined(__aarch64__)
+  if (has_i8mm()) found.push_back(&kernels_i8mm);
   if (has_neon_dot()) found.push_back(&kernels_neon);
 #endif
   found.push_back(&kernels_portable);

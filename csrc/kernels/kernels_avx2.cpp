@@ -6,6 +6,7 @@
 #include "kernels/float_product.h"
 #include "kernels/kernels_impl.h"
 #include "kernels/prefetch.h"
+#include "kernels/products256.h"
 
 namespace quintet {
 namespace {
@@ -123,7 +124,9 @@ template <int R, bool Fetch> void rows(const Packed& w, int tile, const uint8_t*
   }
 }
 
-void gemm_tile(const Packed& w, int tile, const uint8_t* x, size_t x_stride, int m, float* y, size_t y_stride, bool accumulate) {
+}  // namespace
+
+void gemm_tile_avx2(const Packed& w, int tile, const uint8_t* x, size_t x_stride, int m, float* y, size_t y_stride, bool accumulate) {
   if (is_float(w.format)) return float_tile<4, 2, 1>(w, tile, x, x_stride, m, y, y_stride, accumulate);
   const Shortfall* shorts = w.format == Format::q8 && m >= kLeastShort ? shortfall(w, w.tile(tile)) : nullptr;
   in_passes<4, 2, 1>(m, [&]<int R>(int r, bool last) {
@@ -132,8 +135,7 @@ void gemm_tile(const Packed& w, int tile, const uint8_t* x, size_t x_stride, int
   });
 }
 
-}  // namespace
-
-extern constinit const Kernels kernels_avx2 = table("avx2", gemm_tile);
+extern constinit const Kernels kernels_avx2 = table("avx2", gemm_tile_avx2);
+extern constinit const Kernels kernels_avxvnni = table("avxvnni", gemm_tile_avxvnni);  // all but the product is the same
 
 }  // namespace quintet
