@@ -62,15 +62,16 @@ template <class Op> [[gnu::always_inline]] inline void each_row(Op op) {
 inline int first_row(int i, int m) { return std::min(kPanel * i, m - kPanel); }
 
 // The products of a tile of weights with all panels, one after the other: put(i) does the next one, into sums[i % kKept].
-struct Products {
+template <int scales> struct Products {
   TileSums* sums;
   const uint8_t *x, *weights;
   size_t stride;
-  int m, panels, parts, scales;  // parts: blocks times scales
+  int m, panels, parts;  // parts: blocks times scales
+  const uint8_t* rows;   // of the next product: its panel's first
   int panel = 0, part = 0;
 
   template <int Sums, int A, int B> void multiply(TileSums& to) const {
-    tile_load_rows<A>(x + size_t(first_row(panel, m)) * stride + 32 * (part / scales), stride);
+    tile_load_rows<A>(rows + 32 * (part / scales), stride);
     tile_load_block<B>(*reinterpret_cast<const TileBytes*>(weights + sizeof(TileBytes) * size_t(part)));
     tile_zero<Sums>();
     tile_dot<Sums, A, B>();
@@ -85,7 +86,9 @@ struct Products {
       case 2: multiply<2, 4, 6>(to); break;
       default: multiply<3, 5, 7>(to);
     }
-    if (++part == parts) part = 0, panel++;
+    if (++part < parts) return;
+    part = 0;
+    rows = x + size_t(first_row(++panel, m)) * stride;
   }
 };
 
@@ -94,8 +97,8 @@ struct Scales {
   size_t step;  // from block to block
 };
 
-template <int scales, bool minima> void multiply_all(const Packed& w, const uint8_t* tile, const Scales& from, Products next, float* y,
-                                                     size_t y_stride, bool accumulate) {
+template <int scales, bool minima> void multiply_all(const Packed& w, const uint8_t* tile, const Scales& from, Products<scales> next,
+                                                     float* y, size_t y_stride, bool accumulate) {
   const size_t blocks = size_t(w.blocks()), lines = (w.tile_bytes / 64 + blocks - 1) / blocks, step = next.stride / sizeof(float);
   const int m = next.m, panels = next.panels;
   for (int i = 0; i < kAhead; i++) next.put(i);
@@ -104,7 +107,9 @@ template <int scales, bool minima> void multiply_all(const Packed& w, const uint
     const float* scale = reinterpret_cast<const float*>(next.x + size_t(first) * next.stride + w.cols);
     __m512 f[kPanel];
     each_row([&]<int r>() __attribute__((always_inline)) { f[r] = _mm512_setzero_ps(); });
-    for (size_t b = 0; b < blocks; b++, scale++) {
+    // So that 16 rows are as many operands in memory, without 16 registers for their places.
+    const float* four[4] = {scale, scale + 4 * step, scale + 8 * step, scale + 12 * step};
+    for (size_t b = 0; b < blocks; b++, four[0]++, four[1]++, four[2]++, four[3]++) {
       if (panel == panels - 1)
         for (size_t line = b * lines; line < (b + 1) * lines; line++) fetch(tile + w.tile_bytes + 64 * line);
 #pragma GCC unroll 2
@@ -114,7 +119,7 @@ template <int scales, bool minima> void multiply_all(const Packed& w, const uint
         const __m512 d = V::load_half(s), least = minima ? V::load_half(s + 16 * scales) : _mm512_setzero_ps();
         const TileSums& sums = next.sums[i % kKept];
         each_row([&]<int r>() __attribute__((always_inline)) {
-          const float* of = scale + r * step;
+          const float* of = four[r / 4] + (r % 4) * step;
           const __m512 product = _mm512_cvtepi32_ps(_mm512_load_si512(sums[r])), x_scale = _mm512_set1_ps(of[0]);
           f[r] = _mm512_fmadd_ps(product, _mm512_mul_ps(d, x_scale), f[r]);
           if (minima && scales == 1) f[r] = _mm512_fmadd_ps(least, _mm512_set1_ps(of[blocks]), f[r]);
@@ -141,7 +146,7 @@ template <Format F> void all_panels(Own& mine, const Packed& w, const uint8_t* t
   const uint8_t* weights = F == Format::q8 ? tile : unpack<F>(w, tile, mine.weights);
   const size_t step = c.apart ? 32 : c.block();
   const Scales from = {tile + (c.apart ? c.block() * size_t(w.blocks()) : c.scale_at()), step};
-  const Products products = {mine.sums, x, weights, x_stride, m, (m + kPanel - 1) / kPanel, w.blocks() * c.scales, c.scales};
+  const Products<c.scales> products = {mine.sums, x, weights, x_stride, m, (m + kPanel - 1) / kPanel, w.blocks() * c.scales, x};
   multiply_all<c.scales, c.minima>(w, tile, from, products, y, y_stride, accumulate);
 }
 
