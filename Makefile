@@ -40,8 +40,8 @@
 # make test-lowest     the quick tests with the lowest versions that pyproject.toml allows (10 minutes)
 # make test-packaging  image, chart, units, workflow, man page and completion under the tools that check such things (3 minutes)
 # make sanitize        under the address, undefined-behaviour and thread sanitizers
-# make test-emulated   the AVX-512 kernels under SIMDe's emulation (libsimde-dev)
-# make neon            the NEON kernels, cross-compiled, under qemu (g++-aarch64-linux-gnu, qemu-user)
+# make test-emulated   the AVX-512 kernels under SIMDe's emulation (libsimde-dev), those for AMX and AVX-VNNI under shims of our own
+# make neon            the NEON and i8mm kernels, cross-compiled, under qemu (g++-aarch64-linux-gnu, qemu-user)
 
 PYTHON ?= python3
 VENV := .venv

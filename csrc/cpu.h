@@ -10,7 +10,7 @@ namespace quintet {
 
 struct Cpu {
   // isa: see find_kernels, which throws. threads: from 1 to 256.
-  Cpu(const std::string& isa, int threads) : kernels(find_kernels(isa)), team(std::clamp(threads, 1, 256)) {}
+  Cpu(const std::string& isa, int threads) : kernels(find_kernels(isa)), team(std::clamp(threads, 1, 256), kernels.leave) {}
 
   const Kernels& kernels;
   Team team;

@@ -18,7 +18,7 @@ inline void relax() {
 constexpr int kSpins = 2000;
 }  // namespace
 
-Team::Team(int threads) : size_(std::max(1, threads)), shares_(std::min(size_, kShares)) {
+Team::Team(int threads, void (*leave)()) : size_(std::max(1, threads)), shares_(std::min(size_, kShares)), leave_(leave) {
   for (int t = 1; t < size_; t++) threads_.emplace_back([this, t] { loop(t); });
 }
 
@@ -56,6 +56,7 @@ void Team::run(int phases, const std::function<void(Walk&)>& work) {
   job_.notify_all();
   Walk walk(*this, 0);
   work(walk);
+  leave_();
   // A worker that is behind only walks past phases that are over.
   for (int i = 0; running_.load(std::memory_order_acquire) != 0; i++) {
     if (i < kSpins) relax();
@@ -71,6 +72,7 @@ void Team::loop(int thread) {
     if (stop_.load()) return;
     Walk walk(*this, thread);
     (*work_)(walk);
+    leave_();
     running_.fetch_sub(1, std::memory_order_acq_rel);
   }
 }

@@ -14,7 +14,8 @@ namespace quintet {
 
 class Team {
  public:
-  explicit Team(int threads);
+  // leave: what every thread calls when its part of a run is done.
+  Team(int threads, void (*leave)());
   ~Team();
   Team(const Team&) = delete;
   Team& operator=(const Team&) = delete;
@@ -71,6 +72,7 @@ class Team {
   void loop(int thread);
 
   const int size_, shares_;
+  void (*const leave_)();
   std::vector<Phase> phases_;
   alignas(64) std::atomic<uint32_t> job_{0};
   alignas(64) std::atomic<int> running_{0};

@@ -53,6 +53,11 @@ class Engine(ABC):
     http: ClassVar[bool] = False
 
     @property
+    def title(self) -> str:
+        """What the table calls it."""
+        return self.name
+
+    @property
     def key(self) -> str:
         return f"{self.group} {self.weights}".replace(" ", "-")
 
@@ -187,15 +192,34 @@ def wait_ready(port: int, server: Popen[str], log: Path, limit: float) -> None:
     raise PeerError(f"the server was not ready after {limit:g} s")
 
 
+@dataclass
 class Ours(Worker):
+    """Our core.
+
+    Args:
+        isa: the instruction set that it is made to take; empty = as it would.
+    """
+
+    isa: str = ""
     group, name, ours = "ours", "Quintet, core", True
 
+    @property
+    def title(self) -> str:
+        return f"{self.name}, {self.isa}" if self.isa else self.name
+
+    @property
+    def key(self) -> str:
+        return f"{super().key}-{self.isa}" if self.isa else super().key
+
+    def _python(self) -> Command:
+        return ["env", f"QUINTET_ISA={self.isa}", sys.executable] if self.isa else [sys.executable]
+
     def install(self) -> str:
-        code = "import quintet, quintet.backends.native.core.cpu as cpu; print(quintet.__version__, cpu.isas()[0])"
-        return output([sys.executable, "-c", code], self.log, 60).strip()
+        code = "import quintet, quintet._core as core; print(quintet.__version__, core.Cpu('', 1).isa)"
+        return output([*self._python(), "-c", code], self.log, 60).strip()
 
     def command(self) -> Command:
-        return [sys.executable, "-m", "bench.engines.worker_ours"]
+        return [*self._python(), "-m", "bench.engines.worker_ours"]
 
 
 class OursServed(Served):
@@ -292,10 +316,14 @@ class OpenVino(Worker):
         return [self.python, "-m", "bench.engines.worker_openvino"]
 
 
-def engines(plan: Plan, store: Store) -> list[Engine]:
-    """Every row, in the order in which each round goes through them."""
+def engines(plan: Plan, store: Store, isas: Sequence[str] = ("",)) -> list[Engine]:
+    """Every row, in the order in which each round goes through them.
+
+    Args:
+        isas: one row of our core for each, see ``Ours``.
+    """
     return [
-        Ours(plan, store),
+        *(Ours(plan, store, isa=isa) for isa in isas),
         LlamaCpp(plan, store),
         LlamaCpp(plan, store, "Q4_0"),
         XLlamaCpp(plan, store),

@@ -37,7 +37,7 @@ class Row:
 
     @classmethod
     def of(cls, engine: Engine) -> Row:
-        return cls(engine.name, engine.weights, engine.ours, engine.http)
+        return cls(engine.title, engine.weights, engine.ours, engine.http)
 
     def figure(self, name: str) -> float | None:
         """Median of a column's samples."""

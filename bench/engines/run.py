@@ -37,6 +37,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="one short round: shows that all works, its figures are rough")
     parser.add_argument("--experts", choices=TYPES, help="measure a random model of many experts in this tensor type, in place of --model")
     parser.add_argument("--check", type=Path, metavar="RESULT", help="JSON of an earlier run on such a machine: fail if it was faster")
+    parser.add_argument(
+        "--isa", type=lambda text: tuple(text.split(",")), default=("",), help="instruction sets of the core, a row for each"
+    )
     parser.add_argument("--only", type=some_of(parts), help=f"some of: {','.join(parts)} (default all; with --experts {','.join(EXPERTS)})")
     options = parser.parse_args(argv)
     options.only = options.only or (EXPERTS if options.experts else parts)
@@ -65,7 +68,7 @@ def prepare(wanted: Sequence[Engine]) -> dict[str, Row]:
             row.version = engine.prepare()
         except PeerError as error:
             row.reason = str(error)
-            say(f"{engine.name}, {engine.weights}: {error}")
+            say(f"{engine.title}, {engine.weights}: {error}")
     return rows
 
 
@@ -76,7 +79,7 @@ def measure(plan: Plan, wanted: Sequence[Engine], rows: dict[str, Row]) -> None:
             row = rows[engine.key]
             if row.reason:
                 continue
-            say(f"round {turn + 1}/{plan.rounds}: {engine.name}, {engine.weights}")
+            say(f"round {turn + 1}/{plan.rounds}: {engine.title}, {engine.weights}")
             try:
                 for sample in engine.samples():
                     row.samples.append(sample)
@@ -92,7 +95,9 @@ def run(options: argparse.Namespace, store: Store) -> int:
     before = Baseline.read(options.check) if options.check else None
     plan, code = make_plan(options, store), 0
     wanted = [
-        engine for engine in engines(plan, store) if engine.group in options.only and (engine.weights == BUNDLED or not options.experts)
+        engine
+        for engine in engines(plan, store, options.isa)
+        if engine.group in options.only and (engine.weights == BUNDLED or not options.experts)
     ]
     rows: dict[str, Row] = {}
     try:

@@ -1,5 +1,5 @@
-// The formats of codes that are neither q4 nor q8 (pack.h): where a block keeps what, for the packer and the kernels. They are products of
-// unsigned or signed bytes like those two, so that what is written here is all in which they differ.
+// The formats of codes (pack.h): where a block keeps what, for the packer and the kernels. All are products of unsigned or signed bytes, so that
+// what is written here is all in which they differ.
 #pragma once
 #include "kernels/pack.h"
 
@@ -26,6 +26,8 @@ inline bool is_coded(Format f) { return f != Format::q4 && f != Format::q8 && !i
 
 constexpr Coding coding(Format f) {
   switch (f) {
+    case Format::q4: return {256, 0, 1, true, false, 0, nullptr};
+    case Format::q8: return {512, 0, 1, false, true, 0, nullptr};
     case Format::q4h: return {256, 0, 2, true, false, 0, nullptr};
     case Format::q5: return {256, 64, 1, true, false, 0, nullptr};
     case Format::q6: return {256, 128, 2, false, false, 32, nullptr};

@@ -8,12 +8,12 @@
 namespace quintet {
 namespace {
 
-template <Format F> constexpr bool kSigned = F == Format::q8h || coding(F).table != nullptr;
+template <Format F> constexpr bool kSigned = coding(F).low == 512 || coding(F).table != nullptr;
 template <Format F> constexpr int kGroups = kSigned<F> ? 1 : F == Format::q6 ? 2 : 4;  // whose sums 16 bits hold
 
 // Codes, or what they stand for if that has a sign, of the values 16 * half + 4 * g .. + 3 of 8 lanes.
 template <Format F> inline __m256i codes_of(const uint8_t* block, int half, int g, __m256i table) {
-  if constexpr (F == Format::q8h) return load32(block + 256 * half + 64 * g);
+  if constexpr (coding(F).low == 512) return load32(block + 256 * half + 64 * g);
   const __m256i nibble = _mm256_set1_epi8(15), v = load32(block + 64 * g);
   const __m256i low = _mm256_and_si256(half ? _mm256_srli_epi16(v, 4) : v, nibble);
   if constexpr (coding(F).table != nullptr) return _mm256_shuffle_epi8(table, low);

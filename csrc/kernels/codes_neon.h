@@ -8,7 +8,7 @@ namespace {
 
 // What the codes of the values 16 * half + 4 * g .. + 3 of four lanes stand for; `columns`: the first byte of theirs in a group.
 template <Format F> inline int8x16_t codes_of(const uint8_t* columns, int half, int g) {
-  if constexpr (F == Format::q8h) return vreinterpretq_s8_u8(vld1q_u8(columns + 256 * half + 64 * g));
+  if constexpr (coding(F).low == 512) return vreinterpretq_s8_u8(vld1q_u8(columns + 256 * half + 64 * g));
   const uint8x16_t v = vld1q_u8(columns + 64 * g), low = half ? vshrq_n_u8(v, 4) : vandq_u8(v, vdupq_n_u8(15));
   if constexpr (coding(F).table != nullptr) return vqtbl1q_s8(vld1q_s8(coding(F).table), low);
   if constexpr (!coding(F).high) return vreinterpretq_s8_u8(low);

@@ -4,27 +4,56 @@
 #include "kernels/kernels.h"
 #if defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
+#elif defined(__x86_64__)
+#include <cpuid.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 #endif
 
 namespace quintet {
 
 extern const Kernels kernels_portable;
 #if defined(__x86_64__)
-extern const Kernels kernels_avx2, kernels_avx512;
+extern const Kernels kernels_avx2, kernels_avxvnni, kernels_avx512, kernels_amx;
 #elif defined(__aarch64__)
-extern const Kernels kernels_neon;
+extern const Kernels kernels_neon, kernels_i8mm;
 #endif
 
 namespace {
 
 #if defined(__x86_64__)
 bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"); }
+bool has_avxvnni() {
+#if defined(QUINTET_EMULATE_AVX512)
+  return has_avx2();
+#else
+  unsigned a, b, c, d;
+  return has_avx2() && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 4) != 0;
+#endif
+}
 bool has_avx512() {
 #ifdef QUINTET_EMULATE_AVX512
   return true;
 #else
   return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni");
+#endif
+}
+// Tiles of bytes, which the system must save and this process be allowed to use: a thread's 8 KiB more. The permission is asked for once, holds
+// for all threads and for children by fork; a sandbox may refuse it, as may a system before Linux 5.16.
+bool has_amx() {
+#if defined(QUINTET_EMULATE_AVX512)
+  return true;
+#elif defined(__linux__)
+  unsigned a, b, c, d;
+  constexpr unsigned tile = 1u << 24, int8 = 1u << 25;
+  if (!has_avx512() || !__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & tile) == 0 || (d & int8) == 0) return false;
+  constexpr long request_permission = 0x1023, tile_data = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  return syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
+#else
+  return false;
 #endif
 }
 #elif defined(__aarch64__)
@@ -35,6 +64,13 @@ bool has_neon_dot() {
   return true;  // every Apple CPU that runs this
 #endif
 }
+bool has_i8mm() {
+#if defined(__linux__)
+  return has_neon_dot() && (getauxval(AT_HWCAP2) & (1UL << 13)) != 0;  // HWCAP2_I8MM
+#else
+  return false;
+#endif
+}
 #endif
 
 }  // namespace
@@ -42,9 +78,12 @@ bool has_neon_dot() {
 std::vector<const Kernels*> available_kernels() {
   std::vector<const Kernels*> found;
 #if defined(__x86_64__)
+  if (has_amx()) found.push_back(&kernels_amx);
   if (has_avx512()) found.push_back(&kernels_avx512);
+  if (has_avxvnni()) found.push_back(&kernels_avxvnni);
   if (has_avx2()) found.push_back(&kernels_avx2);
 #elif defined(__aarch64__)
+  if (has_i8mm()) found.push_back(&kernels_i8mm);
   if (has_neon_dot()) found.push_back(&kernels_neon);
 #endif
   found.push_back(&kernels_portable);

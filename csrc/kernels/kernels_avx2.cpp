@@ -6,6 +6,7 @@
 #include "kernels/float_product.h"
 #include "kernels/kernels_impl.h"
 #include "kernels/prefetch.h"
+#include "kernels/products256.h"
 
 namespace quintet {
 namespace {
@@ -46,14 +47,44 @@ template <int R, bool Fetch> inline void tile_q4(const Packed& w, const uint8_t*
   }
 }
 
-template <int R, bool Fetch> inline void tile_q8(const Packed& w, const uint8_t* tile, const Rows<R>& x, __m256 (&f)[R][2]) {
+// Less than this many rows, and what a tile's sums are short by costs more than it saves.
+constexpr int kLeastShort = 12;
+
+// Of a block, the sum of the negative weights' magnitudes in each column.
+struct Shortfall {
+  __m256i half[2];
+};
+
+// Per block, for tile_q8<Short>.
+const Shortfall* shortfall(const Packed& w, const uint8_t* tile) {
+  thread_local std::vector<Shortfall> of_tile;
+  of_tile.resize(std::max(of_tile.size(), size_t(w.blocks())));
+  const __m256i zero = _mm256_setzero_si256(), one = _mm256_set1_epi8(1), minus = _mm256_set1_epi16(-1);
+  for (int b = 0; b < w.blocks(); b++)
+    for (int h = 0; h < 2; h++) {
+      __m256i sum = zero;  // from -8 * 2 * 127 up
+#pragma GCC unroll 8
+      for (int g = 0; g < 8; g++) {
+        const __m256i v = load32(tile + size_t(512) * size_t(b) + 64 * g + 32 * h);
+        sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(one, _mm256_min_epi8(v, zero)));
+      }
+      of_tile[size_t(b)].half[h] = _mm256_madd_epi16(sum, minus);
+    }
+  return of_tile.data();
+}
+
+// The sign of a weight goes to the activation. Short: as -q - 1, which is one operation less than -q (and with 2 * 127 * 128 = 32512 still fits 16
+// bits); what the sums are then short by is the same for all rows, and they begin with it.
+template <int R, bool Fetch, bool Short> inline void tile_q8(const Packed& w, const uint8_t* tile, const Rows<R>& x,
+                                                             const Shortfall* shorts, __m256 (&f)[R][2]) {
   const uint16_t* scales = reinterpret_cast<const uint16_t*>(tile + size_t(512) * size_t(w.blocks()));
   const __m256i one = _mm256_set1_epi16(1);
   for (int b = 0; b < w.blocks(); b++) {
     const uint8_t* block = tile + size_t(512) * size_t(b);
     if (Fetch) fetch_next<9>(w, tile, b);
     __m256i acc[R][2];
-    for (int r = 0; r < R; r++) acc[r][0] = acc[r][1] = _mm256_setzero_si256();
+    for (int r = 0; r < R; r++)
+      for (int i = 0; i < 2; i++) acc[r][i] = Short ? shorts[b].half[i] : _mm256_setzero_si256();
 #pragma GCC unroll 8
     for (int g = 0; g < 8; g++) {
       const __m256i v0 = load32(block + 64 * g), v1 = load32(block + 64 * g + 32);
@@ -61,8 +92,10 @@ template <int R, bool Fetch> inline void tile_q8(const Packed& w, const uint8_t*
       const __m256i n0 = _mm256_cmpgt_epi8(_mm256_setzero_si256(), v0), n1 = _mm256_cmpgt_epi8(_mm256_setzero_si256(), v1);
       for (int r = 0; r < R; r++) {
         const __m256i q = broadcast4(x.x + size_t(r) * x.stride + 32 * b + 4 * g);
-        acc[r][0] = _mm256_add_epi32(acc[r][0], _mm256_madd_epi16(_mm256_maddubs_epi16(a0, with_sign(q, n0)), one));
-        acc[r][1] = _mm256_add_epi32(acc[r][1], _mm256_madd_epi16(_mm256_maddubs_epi16(a1, with_sign(q, n1)), one));
+        acc[r][0] = _mm256_add_epi32(acc[r][0],
+                                     _mm256_madd_epi16(_mm256_maddubs_epi16(a0, Short ? _mm256_xor_si256(q, n0) : with_sign(q, n0)), one));
+        acc[r][1] = _mm256_add_epi32(acc[r][1],
+                                     _mm256_madd_epi16(_mm256_maddubs_epi16(a1, Short ? _mm256_xor_si256(q, n1) : with_sign(q, n1)), one));
         pin(acc[r][0]);
         pin(acc[r][1]);
       }
@@ -75,13 +108,14 @@ template <int R, bool Fetch> inline void tile_q8(const Packed& w, const uint8_t*
   }
 }
 
-template <int R, bool Fetch> void rows(const Packed& w, int tile, const uint8_t* x, size_t x_stride, float* y, size_t y_stride,
-                                       bool accumulate) {
+template <int R, bool Fetch> void rows(const Packed& w, int tile, const uint8_t* x, size_t x_stride, const Shortfall* shorts, float* y,
+                                       size_t y_stride, bool accumulate) {
   __m256 f[R][2];
   for (int r = 0; r < R; r++) f[r][0] = f[r][1] = _mm256_setzero_ps();
   const Rows<R> in{x, x_stride, w.cols};
   if (w.format == Format::q4) tile_q4<R, Fetch>(w, w.tile(tile), in, f);
-  else if (w.format == Format::q8) tile_q8<R, Fetch>(w, w.tile(tile), in, f);
+  else if (w.format == Format::q8 && shorts) tile_q8<R, Fetch, true>(w, w.tile(tile), in, shorts, f);
+  else if (w.format == Format::q8) tile_q8<R, Fetch, false>(w, w.tile(tile), in, nullptr, f);
   else tile_of_codes<R, Fetch>(w, w.tile(tile), in, f);
   for (int r = 0; r < R; r++) {
     float* out = y + size_t(r) * y_stride;
@@ -90,16 +124,18 @@ template <int R, bool Fetch> void rows(const Packed& w, int tile, const uint8_t*
   }
 }
 
-void gemm_tile(const Packed& w, int tile, const uint8_t* x, size_t x_stride, int m, float* y, size_t y_stride, bool accumulate) {
+}  // namespace
+
+void gemm_tile_avx2(const Packed& w, int tile, const uint8_t* x, size_t x_stride, int m, float* y, size_t y_stride, bool accumulate) {
   if (is_float(w.format)) return float_tile<4, 2, 1>(w, tile, x, x_stride, m, y, y_stride, accumulate);
+  const Shortfall* shorts = w.format == Format::q8 && m >= kLeastShort ? shortfall(w, w.tile(tile)) : nullptr;
   in_passes<4, 2, 1>(m, [&]<int R>(int r, bool last) {
     const auto pass = last && (r > 0 || !streams(w)) ? rows<R, true> : rows<R, false>;
-    pass(w, tile, x + size_t(r) * x_stride, x_stride, y + size_t(r) * y_stride, y_stride, accumulate);
+    pass(w, tile, x + size_t(r) * x_stride, x_stride, shorts, y + size_t(r) * y_stride, y_stride, accumulate);
   });
 }
 
-}  // namespace
-
-extern constinit const Kernels kernels_avx2 = table("avx2", gemm_tile);
+extern constinit const Kernels kernels_avx2 = table("avx2", gemm_tile_avx2);
+extern constinit const Kernels kernels_avxvnni = table("avxvnni", gemm_tile_avxvnni);  // all but the product is the same
 
 }  // namespace quintet

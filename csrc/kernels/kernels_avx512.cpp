@@ -5,6 +5,7 @@
 #include "kernels/float_product.h"
 #include "kernels/kernels_impl.h"
 #include "kernels/prefetch.h"
+#include "kernels/products512.h"
 
 namespace quintet {
 namespace {
@@ -66,7 +67,9 @@ template <int R, bool Fetch> void rows(const Packed& w, int tile, const uint8_t*
   }
 }
 
-void gemm_tile(const Packed& w, int tile, const uint8_t* x, size_t x_stride, int m, float* y, size_t y_stride, bool accumulate) {
+}  // namespace
+
+void gemm_tile_avx512(const Packed& w, int tile, const uint8_t* x, size_t x_stride, int m, float* y, size_t y_stride, bool accumulate) {
   if (is_float(w.format)) return float_tile<8, 7, 6, 5, 4, 3, 2, 1>(w, tile, x, x_stride, m, y, y_stride, accumulate);
   // One pass for up to 8 rows, whatever their number: a step's rows of one expert are few. The last one fetches the next tile, also of 4 bits and
   // after a single pass: these CPUs do not see such tiles coming (docs/decisions/0026-experts.md).
@@ -76,8 +79,7 @@ void gemm_tile(const Packed& w, int tile, const uint8_t* x, size_t x_stride, int
   });
 }
 
-}  // namespace
-
-extern constinit const Kernels kernels_avx512 = table("avx512", gemm_tile);
+extern constinit const Kernels kernels_avx512 = table("avx512", gemm_tile_avx512);
+extern constinit const Kernels kernels_amx = table("amx", gemm_tile_amx, release_tiles);  // all but the product is the same
 
 }  // namespace quintet

@@ -4,6 +4,7 @@
 #include "kernels/codes_neon.h"
 #include "kernels/float_product.h"
 #include "kernels/kernels_impl.h"
+#include "kernels/products_neon.h"
 
 namespace quintet {
 namespace {
@@ -60,14 +61,15 @@ template <int R> void rows(const Packed& w, int tile, const uint8_t* x, size_t x
   }
 }
 
-void gemm_tile(const Packed& w, int tile, const uint8_t* x, size_t x_stride, int m, float* y, size_t y_stride, bool accumulate) {
+}  // namespace
+
+void gemm_tile_neon(const Packed& w, int tile, const uint8_t* x, size_t x_stride, int m, float* y, size_t y_stride, bool accumulate) {
   if (is_float(w.format)) return float_tile<4, 1>(w, tile, x, x_stride, m, y, y_stride, accumulate);
   in_passes<4, 1>(
       m, [&]<int R>(int r, bool) { rows<R>(w, tile, x + size_t(r) * x_stride, x_stride, y + size_t(r) * y_stride, y_stride, accumulate); });
 }
 
-}  // namespace
-
-extern constinit const Kernels kernels_neon = table("neon", gemm_tile);
+extern constinit const Kernels kernels_neon = table("neon", gemm_tile_neon);
+extern constinit const Kernels kernels_i8mm = table("i8mm", gemm_tile_i8mm);  // all but the product is the same
 
 }  // namespace quintet

@@ -10,6 +10,7 @@
 #include "sampling/sample.h"
 #include "tests/digest_codes.h"
 #include "tests/digest_vision.h"
+#include "tests/tiles_held.h"
 
 using namespace quintet;
 
@@ -69,7 +70,7 @@ void float_gemm(const Kernels& k, Results& out) {
 }
 
 void gemm(const Kernels& k, Results& out) {
-  const int n = 40, cols = 96, stride = 48;
+  const int n = 41, cols = 96, stride = 48;
   for (const char* type : {"Q4_1", "F32"}) {
     Random r;
     const auto raw = type[0] == 'F' ? raw_f32(r.floats(size_t(n) * cols, 0.3f)) : raw_q4_1(r, n, cols);
@@ -77,7 +78,7 @@ void gemm(const Kernels& k, Results& out) {
     Packed w = pack_empty(type, n, cols, Floats::q8, arena);
     pack_tiles(w, type, raw.data(), {}, 0, w.tiles());
     Digest d;
-    for (int m = 1; m <= 11; m++) {
+    for (int m = 1; m <= kMostRows; m++) {
       const size_t row = activation_row_bytes(cols);
       std::vector<uint8_t> x(row * size_t(m));
       for (int i = 0; i < m; i++) k.quantize_row(r.floats(size_t(cols), i == 2 ? 1e-37f : 3.0f).data(), cols, x.data() + row * size_t(i));
@@ -352,6 +353,10 @@ void whole_model(const Kernels& k, const std::string& name, const Config& c, Res
     std::printf("FAIL %s: chunking or threads changed the bits\n", k.name);
     std::exit(1);
   }
+  if (tiles_held) {
+    std::printf("FAIL %s: a thread has kept its tiles\n", k.name);
+    std::exit(1);
+  }
 }
 
 }  // namespace
@@ -378,7 +383,7 @@ int main() {
         std::fprintf(stderr, "DIFFERS %s: %s\n", k->name, name.c_str());
         same = false;
       }
-    std::fprintf(stderr, "%s: %zu digests\n", k->name, r.size());
+    std::fprintf(stderr, "%s: %zu digests, %lld products of tiles\n", k->name, r.size(), static_cast<long long>(tile_products.exchange(0)));
   }
   for (const auto& [name, digest] : first) std::printf("%-28s %016llx\n", name.c_str(), static_cast<unsigned long long>(digest));
   return same ? 0 : 1;

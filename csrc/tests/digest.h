@@ -33,6 +33,8 @@ struct Digest {  // FNV-1a
   template <class T> void add(const std::vector<T>& v) { add(v.data(), v.size() * sizeof(T)); }
 };
 
+constexpr int kMostRows = 70;  // of products: four panels of 16, and what is left of one more
+
 using Results = std::map<std::string, uint64_t>;
 
 }  // namespace

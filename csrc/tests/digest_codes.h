@@ -34,14 +34,14 @@ std::vector<uint8_t> raw_coded(Random& r, const Coded& c, int rows, int cols) {
 void codes(const Kernels& k, Results& out) {
   for (const Coded& c : kCoded) {
     Random r;
-    const int n = 40, cols = 512, stride = 48;
+    const int n = 41, cols = 512, stride = 48;
     const auto raw = raw_coded(r, c, n, cols);
     Arena arena;
     Packed w = pack_empty(c.type, n, cols, Floats::q8, arena);
     pack_tiles(w, c.type, raw.data(), {}, 0, w.tiles());
     Digest d;
     d.add(w.data, w.bytes());
-    for (int m = 1; m <= 11; m++) {
+    for (int m = 1; m <= kMostRows; m++) {
       const size_t row = activation_row_bytes(cols);
       std::vector<uint8_t> x(row * size_t(m));
       for (int i = 0; i < m; i++) {

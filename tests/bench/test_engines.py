@@ -19,7 +19,7 @@ from bench.common.plan import Plan, Stage
 from bench.common.proc import PeerError
 from bench.engines import run
 from bench.engines.baseline import Baseline
-from bench.engines.engines import Ours, Sample, Worker
+from bench.engines.engines import Ours, Sample, Worker, engines
 from bench.engines.model import work
 from bench.engines.report import REQUIRED, Report, Row
 
@@ -111,6 +111,17 @@ class Small(Ours):
         )
         python, *_ = super().command()
         return [python, "-c", code]
+
+
+def test_instruction_sets_are_rows_of_their_own_and_the_core_is_made_to_take_them(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.logs.mkdir()
+    wanted = [engine for engine in engines(PLAN, store, run.parse(["--isa", "portable,sse9"]).isa) if engine.group == "ours"]
+    rows = run.prepare(wanted)
+    portable, unknown = rows.values()
+    assert (portable.name, portable.version.split()[-1], portable.reason) == ("Quintet, core, portable", "portable", "")
+    assert unknown.name == "Quintet, core, sse9"
+    assert "instruction set 'sse9' cannot run here" in unknown.reason
 
 
 def test_an_engine_that_crashes_is_told_with_its_last_words(tmp_path: Path) -> None:

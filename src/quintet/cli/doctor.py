@@ -19,7 +19,10 @@ from quintet.models import bundled
 from quintet.models.files import cache_dir, human, kept_packs, pack_dir, sha256
 
 _STYLE = {"ok": "green", "warn": "yellow", "fail": "bold red"}
-_CPU_FLAGS = ("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "asimddp", "asimdhp")
+_CPU_FLAGS = (
+    *("avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "amx_tile", "amx_int8"),
+    *("asimddp", "asimdhp", "i8mm"),
+)
 _LOW_MEMORY = 1_000_000_000
 
 

@@ -1,0 +1,10 @@
+// The matrix products of the two tables that kernels_avx2.cpp has, each in its own file: see Kernels::gemm_tile.
+#pragma once
+#include "kernels/pack.h"
+
+namespace quintet {
+
+void gemm_tile_avx2(const Packed& w, int tile, const uint8_t* x, size_t x_stride, int m, float* y, size_t y_stride, bool accumulate);
+void gemm_tile_avxvnni(const Packed& w, int tile, const uint8_t* x, size_t x_stride, int m, float* y, size_t y_stride, bool accumulate);
+
+}  // namespace quintet

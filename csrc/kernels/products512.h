@@ -1,0 +1,11 @@
+// The matrix products of the two tables that kernels_avx512.cpp has, each in its own file: see Kernels::gemm_tile.
+#pragma once
+#include "kernels/pack.h"
+
+namespace quintet {
+
+void gemm_tile_avx512(const Packed& w, int tile, const uint8_t* x, size_t x_stride, int m, float* y, size_t y_stride, bool accumulate);
+void gemm_tile_amx(const Packed& w, int tile, const uint8_t* x, size_t x_stride, int m, float* y, size_t y_stride, bool accumulate);
+void release_tiles();  // Kernels::leave
+
+}  // namespace quintet
