@@ -43,14 +43,15 @@ void Model::rotate_and_store(Pass& p, int l, int r) {
   float scale = layer.c.attn_scale != 0.0f ? layer.c.attn_scale : 1.0f / std::sqrt(float(c.head_dim));
   if (layer.c.temperature != 0.0f)
     scale = float(double(scale) * (1 + double(layer.c.temperature) * log_positive(1 + position / layer.c.temperature_length)));
-  if (c.kv_type == KvType::q8) scale *= rotate_for_cells(q, c.heads + c.kv_heads);
+  if (c.kv_type == KvType::q8) scale *= rotate_for_cells(q, c.heads + 2 * c.kv_heads);
   k_.scale_row(q, scale, c.heads * c.head_dim);
   if (c.kv_type == KvType::f16) store(l, page, slot, k, v);
   else store8(l, page, slot, k, v);
 }
 
-// Queries and keys of 8 bits are rotated: a key's few large dimensions, which would decide its scale, come to be spread over all of them, and
-// products stay what they are (docs/decisions/0049). By blocks of a power of two dimensions; returns what products are to be multiplied by.
+// With cells of 8 bits all heads are rotated: a few large dimensions, which would decide a scale, come to be spread over all of them. Products of
+// queries and keys stay what they are, and what attention makes of values is rotated back (docs/decisions/0049). By blocks of a power of two
+// dimensions; returns what this and its inverse, which is the same, are together to be multiplied by.
 float Model::rotate_for_cells(float* heads, int count) const {
   const int total = count * config_.head_dim, block = config_.head_dim & -config_.head_dim;
   for (int d = 0; d < total; d += block) k_.hadamard(heads + d, block);
@@ -155,8 +156,9 @@ void Model::attend(Pass& p, int l, const Unit& u, int thread) {
                             own.scratch.data(),
                             own.out.data()};
   };
-  if (config_.kv_type == KvType::f16) k_.attend(over(own.halves));
-  else k_.attend8(over(own.bytes));
+  if (config_.kv_type == KvType::f16) return k_.attend(over(own.halves));
+  k_.attend8(over(own.bytes));
+  for (size_t i = 0; i < n; i++) k_.scale_row(own.out[i], rotate_for_cells(own.out[i], 1), dim);
 }
 
 }  // namespace quintet

@@ -28,9 +28,7 @@ class NativeRunner:
         ValueError: sizes the kernels cannot take.
     """
 
-    def __init__(
-        self, spec: ModelSpec, context: int, cpu: Cpu, *, float_activations: bool = False, kv_type: KvType = "f16"
-    ) -> None:
+    def __init__(self, spec: ModelSpec, context: int, cpu: Cpu, *, float_activations: bool = False, kv_type: KvType = "f16") -> None:
         self.cpu = cpu
         self.kv_type = kv_type
         self._model = _core.Model({**_config(spec, context), "float_activations": float_activations, "kv_type": kv_type}, cpu)
