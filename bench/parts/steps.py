@@ -1,11 +1,12 @@
 """Time of one decode step at a context of your choice, of one or more builds of the core, in turns.
 
-    python -m bench.parts.steps [MODEL] [--sequences 32] [--context 500] [--rounds 20] [--prefill] [--cpu] [--kv-type q8] [--core other/_core.so ...]
+    python -m bench.parts.steps [MODEL] [--sequences 32] [--context 500] [--rounds 20] [--prefill] [--cpu] [--core other/_core.so ...]
 
 Each build gets a process of its own, and all do a few steps in every round: what disturbs the machine disturbs them alike. Printed are the
 best step and the median of the rounds, and the median ratio to the installed core. The pages of the sequences lie in random order, as on a
-busy server; output matrix and sampling are left out. With ``--prefill`` a step is the last 128 tokens of each context instead. On a machine
-that does other work as well, ``--cpu --threads 1`` counts the time that the step had a CPU for itself.
+busy server; output matrix and sampling are left out. With ``--prefill`` a step is the last 128 tokens of each context instead. With
+``--kv-type q8`` the installed core is also compared with itself with keys and values in 8 bits. On a machine that does other work as well,
+``--cpu --threads 1`` counts the time that the step had a CPU for itself.
 """
 
 from __future__ import annotations
