@@ -61,8 +61,10 @@ serve: setup
 setup: $(STAMPS)/build
 	@$(BIN)/python -m quintet pull --quiet smollm2
 
+# A worker for each core, at most 4: many tests have a server of two threads of their own. They begin at different ends of the suite, so
+# that a file's tests mostly share their server; whoever is done first takes over a part of what another has left.
 test: setup
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(ARGS)
 
 test-nonces: setup
 	@QUINTET_TEST_NONCES=6000 $(BIN)/python -m pytest --timeout 3600 tests/e2e/test_nonces.py $(ARGS)

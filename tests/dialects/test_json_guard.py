@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quintet.dialects.json_guard import MAX_DEPTH, MAX_PARTS, MAX_VALUES, decode_object
+from quintet.dialects.json_guard import MAX_DEPTH, MAX_PARTS, MAX_TEXTS, MAX_VALUES, decode_object
 from quintet.dialects.openai.dialect import OpenAI
 from quintet.errors import BadRequest
 
@@ -93,6 +93,13 @@ def test_more_parts_than_any_request_needs_are_refused_before_they_are_made(part
 def test_texts_may_hold_as_many_as_they_like(text: str) -> None:
     body = f'{{"a":"{text}","b":["{text}",1]}}'.encode()
     assert decode_object(body) == json.loads(body)
+
+
+@pytest.mark.fault("A24")
+@pytest.mark.parametrize("text", ['""', '"\\\\"', '"a\\"b"', '"\\\\\\""'])
+def test_more_texts_than_any_request_has_are_refused_before_they_are_made(text: str) -> None:
+    assert decode_object(f'{{"a":[{",".join([text] * (MAX_TEXTS - 1))}]}}'.encode())["a"] == [json.loads(text)] * (MAX_TEXTS - 1)
+    assert "65536 texts" in str(refusal(f'{{"a":[{",".join([text] * MAX_TEXTS)}]}}'.encode()))
 
 
 def test_half_a_million_token_ids_are_read_and_no_more() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import json
 import socket
+import zlib
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from typing import Any
@@ -264,7 +265,8 @@ def test_gzip_and_messagepack_bodies_become_the_same_json() -> None:
 def test_a_gzip_bomb_is_refused_before_more_than_the_limit_is_unpacked() -> None:
     bomb = gzip.compress(b"\0" * (64 << 20))
     assert len(bomb) < 100_000
-    for body in (bomb, gzip.compress(b"x" * 60) * 2):
+    lies = bomb[:-4] + (90).to_bytes(4, "little")
+    for body in (bomb, lies, gzip.compress(b"x" * 60) * 2):
         with pytest.raises(BodyTooLarge):
             as_json(body, GZIP, 100)
     assert len(as_json(gzip.compress(b"x" * 100), GZIP, 100)) == 100
@@ -288,7 +290,14 @@ def test_what_is_not_whole_gzip_is_a_400(body: bytes) -> None:
         assert as_json(body, GZIP, 100) == b""  # and no JSON either
         return
     with pytest.raises(BadRequest, match="gzip"):
-        as_json(body, GZIP, 100)
+        as_json(body, GZIP, 100_000)
+
+
+def test_a_gzip_body_whose_last_bytes_promise_too_much_is_not_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zlib, "decompressobj", None)
+    for body in (gzip.compress(b"\0" * (64 << 20)), WHOLE[:-3] + b"\xff" * 3):
+        with pytest.raises(BodyTooLarge, match="cut off, or it unpacks to more than the 100 bytes"):
+            as_json(body, GZIP, 100)
 
 
 def test_messagepack_of_hundreds_of_thousands_of_arrays_is_refused_before_they_are_made() -> None:

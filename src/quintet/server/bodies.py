@@ -22,6 +22,9 @@ look the same; a body with more must be without arrays in arrays, so that no hun
 MOST_MEMBERS = 100
 """Most members of a gzip body; each costs a look at all that follows it."""
 
+MOST_RATIO = 1032
+"""Bytes that one may be unpacked to: 258 for each two bits (https://zlib.net/zlib_tech.html)."""
+
 _CONTAINERS = bytes([*range(0x80, 0xA0), *range(0xDC, 0xE0)])  # https://github.com/msgpack/msgpack/blob/master/spec.md#formats
 _Leaf = None | bool | int | float | str
 _ANY = msgspec.msgpack.Decoder(dict[str, Any])
@@ -80,7 +83,10 @@ def _encoding(headers: Headers) -> str:
 
 
 def _inflate(body: bytes, most: int) -> bytes:
-    """RFC 1952: one or more members, one after the other."""
+    """RFC 1952: one or more members, one after the other. The last four bytes say how long the last one is: what would be too long is not
+    unpacked up to there, which takes as long as the longest body there may be."""
+    if len(body) * MOST_RATIO > most and int.from_bytes(body[-4:], "little") > most:
+        raise BodyTooLarge(f"The gzip body is cut off, or it unpacks to more than the {most} bytes that a body may have.")
     parts: list[bytes] = []
     left = most + 1
     while body:
