@@ -6,6 +6,7 @@ token ids and llama.cpp's figures were recorded by ``bench/quality/accuracy_peer
     python -m bench.quality.accuracy MODEL.gguf               print the table
     python -m bench.quality.accuracy MODEL.gguf ... --write   also write docs/accuracy.md, which needs all models that were recorded
     python -m bench.quality.accuracy MODEL.gguf --check       fail if ours is further from the reference than llama.cpp
+    python -m bench.quality.accuracy MODEL.gguf --kv-type q8  print also what keys and values of 8 bits cost
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
 from tests.reference import dequantize, divergence, forward
+
+from quintet.config import KvType
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "bench" / "data"
@@ -123,13 +126,13 @@ def figures(result: divergence.Divergence) -> dict[str, float]:
     }
 
 
-def quintet_engine(model: Path, threads: int) -> Engine:
+def quintet_engine(model: Path, threads: int, kv_type: KvType = "f16") -> Engine:
     """Our native engine: each call is one prefill of the whole window."""
     from quintet.backends.native.core.loader import PAGE
     from quintet.backends.native.core.types import Batch
     from quintet.backends.native.worker.load import native_loader
 
-    runner = native_loader(model, threads, WINDOW)(lambda _: None).runner
+    runner = native_loader(model, threads, WINDOW, kv_type=kv_type)(lambda _: None).runner
     pages = -(-WINDOW // PAGE)
     runner.allocate(pages)
     table = np.arange(pages, dtype=np.int32)[None]
@@ -154,6 +157,13 @@ def difference(ours: divergence.Divergence, record: dict[str, Any]) -> tuple[flo
     """Mean of (our KL - llama.cpp's) over the same positions, and its standard error."""
     paired = ours.kl - np.asarray(record["kl"])
     return float(paired.mean()), float(paired.std(ddof=1) / len(paired) ** 0.5)
+
+
+def rise(ours: divergence.Divergence, other: divergence.Divergence) -> str:
+    """What the other's mean KL is above ours."""
+    paired, base = other.kl - ours.kl, ours.kl.mean()
+    error = paired.std(ddof=1) / len(paired) ** 0.5
+    return f"mean KL rises by {100 * paired.mean() / base:.1f} % (standard error {100 * error / base:.1f})"
 
 
 def section(model: Path, record: dict[str, Any], result: divergence.Divergence, shown: str) -> str:
@@ -193,6 +203,7 @@ def main() -> int:
     parser.add_argument("models", type=Path, nargs="+", metavar="MODEL", help="GGUF files that figures were recorded for")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--write", action="store_true", help="write docs/accuracy.md; the first model comes first")
+    parser.add_argument("--kv-type", choices=get_args(KvType), default="f16", help="print also the row of an engine with this")
     parser.add_argument("--check", action="store_true", help="exit 1 if ours is further from the reference than llama.cpp")
     args = parser.parse_args()
     missing = {file.stem for file in RECORDED.glob("*.json")} - {model.stem for model in args.models}
@@ -202,11 +213,16 @@ def main() -> int:
     behind = False
     for model in args.models:
         record = recorded(model)
-        engines = {"quintet": quintet_engine(model, args.threads)}
-        result = compare(model, windows(record["tokens"]), engines, user_cache())["quintet"]
+        kinds = dict.fromkeys(("f16", args.kv_type))
+        engines = {kind: quintet_engine(model, args.threads, kind) for kind in kinds}
+        results = compare(model, windows(record["tokens"]), engines, user_cache())
+        result = results["f16"]
         ours, peer = figures(result), record["figures"]["default"]
         shown = table([("Quintet", ours), *((f"llama.cpp, {name}", row) for name, row in record["figures"].items())])
         print(f"{model.name}\n{shown}", flush=True)
+        if args.kv_type != "f16":
+            print(table([(f"Quintet, --kv-type {args.kv_type}", figures(results[args.kv_type]))]).splitlines()[-1])
+            print(rise(result, results[args.kv_type]), flush=True)
         sections.append(section(model, record, result, shown))
         if ours["mean_kl"] > peer["mean_kl"]:
             print(f"{model.name}: mean KL {ours['mean_kl']:.3e} is above llama.cpp's {peer['mean_kl']:.3e}", file=sys.stderr)

@@ -79,6 +79,7 @@ Config config_from(const nb::dict& d) {
   c.logit_scale = field<float>(d, "logit_scale");
   c.logit_cap = field<float>(d, "logit_cap");
   c.float_activations = field<bool>(d, "float_activations");
+  c.kv_type = choice<KvType>(d, "kv_type", {{"f16", KvType::f16}, {"q8", KvType::q8}});
   for (nb::handle rope : field<nb::list>(d, "ropes")) c.ropes.push_back(rope_from(nb::cast<nb::dict>(rope)));
   for (nb::handle layer : field<nb::list>(d, "layers")) c.layers.push_back(layer_from(nb::cast<nb::dict>(layer)));
   return c;

@@ -8,10 +8,13 @@
 namespace quintet {
 namespace {
 
-void attend(const AttendArgs& a) {
+template <class Cell> inline void attend_over(const AttendOver<Cell>& a) {
   if (a.rows <= kFewRows) attend_few(a);
   else attend_block(a);
 }
+
+void attend(const AttendOver<uint16_t>& a) { attend_over(a); }
+void attend8(const AttendOver<int8_t>& a) { attend_over(a); }
 
 }  // namespace
 }  // namespace quintet

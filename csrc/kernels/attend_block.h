@@ -20,33 +20,33 @@ constexpr int kTileRows = 6;  // 6 x 4 sums, 4 operands and a query fit into 32 
 static_assert(kAttendPages % kSide == 0);
 
 // The queries of up to kTileRows rows as [dimension][row], so that they are read as one stream.
-inline void gather_queries(const AttendArgs& a, int from, int rows, float* out) {
+template <class Cell> inline void gather_queries(const AttendOver<Cell>& a, int from, int rows, float* out) {
   for (int d = 0; d < a.head_dim; d++)
     for (int r = 0; r < rows; r++) out[d * rows + r] = a.q[from + r][d];
 }
 
 // Keys of `count` pages from `page` on as [count / kSide][head_dim][kSide][16]; places beyond the last page hold its keys again.
-inline void widen_keys(const AttendArgs& a, int page, int pages, int count, float* out) {
+template <class Cell> inline void widen_keys(const AttendOver<Cell>& a, int page, int pages, int count, float* out) {
   for (int group = 0; group < count; group += kSide)
     for (int p = 0; p < kSide; p++) {
       const int i = std::min(page + group + p, pages - 1);
-      const uint16_t *keys = a.k[i], *ahead = nth_read(a, pages, i + kAhead);
+      const Cell *keys = a.k[i], *ahead = nth_read(a, pages, i + kAhead);
       float* to = out + size_t(group) * size_t(a.head_dim) * 16 + 16 * p;
       for (int d = 0; d < a.head_dim; d++, to += 16 * kSide) {
-        if (d % 2 == 0) fetch(ahead + 16 * d);
-        V::store(to, V::load_half(keys + 16 * d));
+        if (16 * d % kLine<Cell> == 0) fetch(ahead + 16 * d);
+        V::store(to, load_cells(keys + 16 * d));
       }
     }
 }
 
 // Values of the tokens of `count` pages from `page` on as [token][head_dim].
-inline void widen_values(const AttendArgs& a, int page, int pages, int count, float* out) {
+template <class Cell> inline void widen_values(const AttendOver<Cell>& a, int page, int pages, int count, float* out) {
   const int size = 16 * a.head_dim;
   for (int p = 0; p < count; p++, out += size) {
-    const uint16_t *values = a.v[page + p], *ahead = nth_read(a, pages, pages + page + p + kAhead);
+    const Cell *values = a.v[page + p], *ahead = nth_read(a, pages, pages + page + p + kAhead);
     for (int i = 0; i < size; i += 16) {
-      if (i % 32 == 0) fetch(ahead + i);
-      V::store(out + i, V::load_half(values + i));
+      if (i % kLine<Cell> == 0) fetch(ahead + i);
+      V::store(out + i, load_cells(values + i));
     }
   }
 }
@@ -97,8 +97,8 @@ template <int R> inline void tokens_values(const float* values, int head_dim, co
 }
 
 // A block's part of the outputs of R rows, which may end at different tokens: the common ones together, then each row its own rest.
-template <int R>
-inline void block_values(const AttendArgs& a, int from, int token, int count, const float* values, size_t stride) {
+template <int R, class Cell>
+inline void block_values(const AttendOver<Cell>& a, int from, int token, int count, const float* values, size_t stride) {
   const float* weights = a.scratch + size_t(from) * stride + token;
   int common = count;
   for (int r = 0; r < R; r++) common = std::min(common, a.position[from + r] + 1 - token);
@@ -118,7 +118,7 @@ template <int R = kTileRows, class Tile> inline void with_rows(int rows, Tile ti
 }
 
 // The scratch is [rows][stride] scores, then queries, then a block of keys or values: see attend_scratch.
-void attend_block(const AttendArgs& a) {
+template <class Cell> void attend_block(const AttendOver<Cell>& a) {
   const int last = *std::max_element(a.position, a.position + a.rows), pages = last / 16 + 1;
   const size_t stride = attend_stride(pages), dim = size_t(a.head_dim);
   float *queries = a.scratch + size_t(a.rows) * stride, *block = queries + size_t(a.rows) * dim;
@@ -137,8 +137,7 @@ void attend_block(const AttendArgs& a) {
     });
   }
   float* inverse = queries;  // which are not needed any more
-  for (int r = 0; r < a.rows; r++)
-    inverse[r] = softmax(a.scratch + size_t(r) * stride, a.first ? a.first[r] : 0, a.position[r], a.cap, a.sink ? a.sink + r : nullptr);
+  for (int r = 0; r < a.rows; r++) inverse[r] = to_weights(a, r, a.scratch + size_t(r) * stride);
   for (int page = 0; page < pages; page += kAttendPages) {
     const int count = std::min(kAttendPages, pages - page);
     widen_values(a, page, pages, count, block);

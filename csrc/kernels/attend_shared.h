@@ -1,6 +1,7 @@
 // What the two ways of attention share (attend.h).
 #pragma once
 #include <limits>
+#include <type_traits>
 #include "kernels/kernels_impl.h"
 #include "kernels/prefetch.h"
 
@@ -11,8 +12,13 @@ constexpr bool kWide = V::kRegisters >= 32;
 constexpr int kSide = kWide ? 4 : 1;  // pages, or blocks of 16 dimensions, that several rows do side by side
 constexpr int kAhead = 3;             // pages from the one that is computed to the one that is fetched
 
+template <class Cell> constexpr int kLine = 64 / int(sizeof(Cell));  // cells of a line of the cache
+
+inline F load_cells(const uint16_t* cells) { return V::load_half(cells); }
+inline F load_cells(const int8_t* cells) { return V::load_i8(cells); }
+
 // What is read: the keys of all pages, then their values.
-inline const uint16_t* nth_read(const AttendArgs& a, int pages, int i) {
+template <class Cell> inline const Cell* nth_read(const AttendOver<Cell>& a, int pages, int i) {
   if (i < pages) return a.k[i];
   return a.v[i - pages < pages ? i - pages : pages - 1];
 }
@@ -33,6 +39,22 @@ inline float softmax(float* s, int first, int position, float cap, const float* 
     sum = V::add(sum, e);
   }
   return 1.0f / V::hsum(sum);
+}
+
+// A row's scores so far become weights of its values; returns what all of them are to be multiplied by. With 8 bits the scales of keys and
+// values come in here, once for each token: the values' only after the softmax, so beyond the row's position there may be anything.
+template <class Cell> inline float to_weights(const AttendOver<Cell>& a, int r, float* s) {
+  auto times_scales = [&](const Cell* const* values, int skip) {
+    for (int p = 0; p <= a.position[r] / 16; p++) {
+      const uint16_t* scales = reinterpret_cast<const uint16_t*>(values[p] + 16 * a.head_dim) + skip;
+      V::store(s + 16 * p, V::mul(V::load(s + 16 * p), V::load_half(scales)));
+    }
+  };
+  constexpr bool scaled = std::is_same_v<Cell, int8_t>;
+  if constexpr (scaled) times_scales(a.v, 0);
+  const float inverse = softmax(s, a.first ? a.first[r] : 0, a.position[r], a.cap, a.sink ? a.sink + r : nullptr);
+  if constexpr (scaled) times_scales(a.v, 16);
+  return inverse;
 }
 
 }  // namespace

@@ -36,6 +36,10 @@ inline simde__m512 cvtepi32_ps(simde__m512i v) {
   const Halves h(as_float(v));
   return join(_mm256_cvtepi32_ps(_mm256_castps_si256(h.lo)), _mm256_cvtepi32_ps(_mm256_castps_si256(h.hi)));
 }
+inline simde__m512i cvtepi8_epi32(__m128i v) {
+  const __m256i lo = _mm256_cvtepi8_epi32(v), hi = _mm256_cvtepi8_epi32(_mm_srli_si128(v, 8));
+  return as_int(join(_mm256_castsi256_ps(lo), _mm256_castsi256_ps(hi)));
+}
 inline simde__m512 cvtph_ps(__m256i v) {
   return join(_mm256_cvtph_ps(_mm256_castsi256_si128(v)), _mm256_cvtph_ps(_mm256_extracti128_si256(v, 1)));
 }
@@ -66,6 +70,7 @@ inline __m256 extractf32x8_ps(simde__m512 v, int half) {
 
 #define _mm512_cvtps_epi32 quintet::emulated::cvtps_epi32
 #define _mm512_cvtepi32_ps quintet::emulated::cvtepi32_ps
+#define _mm512_cvtepi8_epi32 quintet::emulated::cvtepi8_epi32
 #define _mm512_cvtph_ps quintet::emulated::cvtph_ps
 #define _mm512_cvtps_ph quintet::emulated::cvtps_ph
 #define _mm512_cvtepi32_epi8 quintet::emulated::cvtepi32_epi8

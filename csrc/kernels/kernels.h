@@ -12,6 +12,8 @@ namespace quintet {
 // (for products of unsigned bytes, and for the minima of formats with one per 16).
 inline size_t activation_row_bytes(int k) { return size_t(k) + size_t(k / 32) * 12; }
 
+constexpr int kMaxHeadDim = 1024;
+
 struct Sums {
   int16_t all, first;  // of the block's 32, and of the first 16
   int half(int i) const { return i ? all - first : first; }
@@ -27,19 +29,20 @@ struct ActivationRow {
         sum(reinterpret_cast<const Sums*>(minimum + k / 32)) {}
 };
 
-// Rows that share keys and values: R query rows of one KV head of one sequence.
-struct AttendArgs {
-  const float* const* q;     // R pointers to head_dim floats, rotated and scaled
-  const int* position;       // R positions; row r sees tokens first[r]..position[r]
-  const int* first;          // null: all from 0
-  int rows;                  // R
-  int head_dim;              // multiple of 16
-  float cap;                 // as soft_cap on the scores; 0 = none
-  const float* sink;         // null, or R logits that take part in the softmax and weigh nothing
-  const uint16_t* const* k;  // per page: [head_dim][16] fp16
-  const uint16_t* const* v;  // per page: [16][head_dim] fp16
-  float* scratch;            // attend_scratch(R, pages up to the last position's, head_dim) floats
-  float* const* out;         // R pointers to head_dim floats
+// Rows that share keys and values: R query rows of one KV head of one sequence. Cells of keys and values are fp16, or int8
+// with a scale for each token: then a page's values come right after its keys, and after these 16 scales of keys and 16 of values, fp16.
+template <class Cell> struct AttendOver {
+  const float* const* q;  // R pointers to head_dim floats, rotated and scaled
+  const int* position;    // R positions; row r sees tokens first[r]..position[r]
+  const int* first;       // null: all from 0
+  int rows;               // R
+  int head_dim;           // multiple of 16
+  float cap;              // as soft_cap on the scores; 0 = none
+  const float* sink;      // null, or R logits that take part in the softmax and weigh nothing
+  const Cell* const* k;   // per page: [head_dim][16]
+  const Cell* const* v;   // per page: [16][head_dim]
+  float* scratch;         // attend_scratch(R, pages up to the last position's, head_dim) floats
+  float* const* out;      // R pointers to head_dim floats
 };
 
 constexpr int kAttendPages = 4;  // whose keys or values are floats at a time, when there are many rows
@@ -59,7 +62,10 @@ struct Kernels {
   void (*quantize_row)(const float* x, int k, uint8_t* out);
   void (*rms_norm)(const float* x, const float* weight, int n, float eps, float* out);
   void (*layer_norm)(const float* x, const float* weight, const float* bias, int n, float eps, float* out);
-  void (*attend)(const AttendArgs& a);
+  void (*attend)(const AttendOver<uint16_t>& a);
+  void (*attend8)(const AttendOver<int8_t>& a);
+  void (*hadamard)(float* x, int n);                                               // not scaled; n a power of two, at most kMaxHeadDim
+  uint16_t (*quantize_cells)(const float* x, int n, int8_t* out);                  // n a multiple of 16; returns the scale, fp16
   void (*silu_mul)(const float* gate, const float* up, int n, float* out);         // out = silu(gate) * up, n a multiple of 16
   void (*gelu_mul)(const float* gate, const float* up, int n, float* out);         // out = gelu(gate) * up, in gelu's tanh form
   void (*swiglu_oai_mul)(const float* gate, const float* up, int n, float* out);   // see there

@@ -12,6 +12,8 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <utility>
+#include "kernels/half.h"
 #include "kernels/kernels.h"
 
 namespace quintet {
@@ -56,6 +58,31 @@ void quantize_block(const float* x, int k, int block, uint8_t* row) {
 
 void quantize_row(const float* x, int k, uint8_t* row) {
   for (int b = 0; b < k / 32; b++) quantize_block(x + 32 * b, k, b, row);
+}
+
+// In Pease's form: each stage is sums and differences of the two halves, interleaved, and log2(n) such shuffles are none.
+void hadamard(float* x, int n) {
+  float other[kMaxHeadDim];
+  float *from = x, *to = other;
+  for (int stages = n; stages > 1; stages /= 2, std::swap(from, to))
+    for (int i = 0; i < n / 2; i++) {
+      const float a = from[i], b = from[n / 2 + i];
+      to[2 * i] = a + b;
+      to[2 * i + 1] = a - b;
+    }
+  if (from != x) std::memcpy(x, from, size_t(n) * sizeof(float));
+}
+
+// amax / 127 as fp16, rounded up, so that no cell goes beyond 127 however small the scale.
+uint16_t quantize_cells(const float* x, int n, int8_t* out) {
+  F most = V::set1(0.0f);
+  for (int i = 0; i < n; i += 16) most = V::max(V::abs(V::load(x + i)), most);
+  const float wanted = V::hmax(most) / 127.0f;
+  uint16_t scale = float_to_half_bits(wanted);
+  if (half_bits_to_float(scale) < wanted) scale++;
+  const F inverse = V::set1(scale ? 1.0f / half_bits_to_float(scale) : 0.0f);
+  for (int i = 0; i < n; i += 16) V::store_i8(out + i, V::mul(V::load(x + i), inverse));
+  return scale;
 }
 
 void rms_norm(const float* x, const float* weight, int n, float eps, float* out) {
@@ -274,14 +301,16 @@ void row_exp(const float* x, int n, float max, float scale, float* out) {
   }
 }
 
-void attend(const AttendArgs& a);  // attend.h
+void attend(const AttendOver<uint16_t>& a);  // attend.h
+void attend8(const AttendOver<int8_t>& a);   // likewise
 
 inline void hold_nothing() {}
 
 constexpr Kernels table(const char* name, decltype(Kernels::gemm_tile) gemm_tile, void (*leave)() = hold_nothing) {
-  return {name,     leave,    gemm_tile,      quantize_block,  quantize_row, rms_norm,          layer_norm,  attend,
-          silu_mul, gelu_mul, swiglu_oai_mul, soft_cap,        add,          add_scaled,        dots,        scale_row,
-          rope,     to_half,  row_max,        row_max_checked, row_sum_exp,  row_sum_exp_times, row_moments, row_exp};
+  return {
+      name,           leave,    gemm_tile,       quantize_block, quantize_row,      rms_norm,    layer_norm, attend, attend8,   hadamard,
+      quantize_cells, silu_mul, gelu_mul,        swiglu_oai_mul, soft_cap,          add,         add_scaled, dots,   scale_row, rope,
+      to_half,        row_max,  row_max_checked, row_sum_exp,    row_sum_exp_times, row_moments, row_exp};
 }
 
 }  // namespace

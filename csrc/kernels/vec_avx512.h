@@ -24,6 +24,7 @@ struct V {
   static F zero_below(F x, F bound, F y) { return _mm512_maskz_mov_ps(_knot_mask16(_mm512_cmp_ps_mask(x, bound, _CMP_LT_OQ)), y); }
   static F pow2(F n) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127)), 23)); }
   static F load_half(const uint16_t* p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p)); }
+  static F load_i8(const int8_t* p) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p))); }
   // 16 pairs of bfloat16: the first of each, and the second.
   static void load_bf16(const uint16_t* p, F& first, F& second) {
     const __m512i pairs = _mm512_loadu_si512((const void*)p);

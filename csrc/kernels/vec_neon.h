@@ -57,6 +57,12 @@ struct V {
   static F load_half(const uint16_t* p) {
     return map([&](int i) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p + 4 * i))); });
   }
+  static F load_i8(const int8_t* p) {
+    const int8x16_t bytes = vld1q_s8(p);
+    const int16x8_t lo = vmovl_s8(vget_low_s8(bytes)), hi = vmovl_high_s8(bytes);
+    return {{vcvtq_f32_s32(vmovl_s16(vget_low_s16(lo))), vcvtq_f32_s32(vmovl_high_s16(lo)), vcvtq_f32_s32(vmovl_s16(vget_low_s16(hi))),
+             vcvtq_f32_s32(vmovl_high_s16(hi))}};
+  }
   // 16 pairs of bfloat16: the first of each, and the second.
   static void load_bf16(const uint16_t* p, F& first, F& second) {
     for (int i = 0; i < 4; i++) {

@@ -69,6 +69,9 @@ struct V {
   static F load_half(const uint16_t* p) {
     return map([&](int i) { return half_to_float(p[i]); });
   }
+  static F load_i8(const int8_t* p) {
+    return map([&](int i) { return float(p[i]); });
+  }
   // 16 pairs of bfloat16: the first of each, and the second.
   static void load_bf16(const uint16_t* p, F& first, F& second) {
     first = map([&](int i) { return std::bit_cast<float>(uint32_t(p[2 * i]) << 16); });

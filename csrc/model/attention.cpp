@@ -43,13 +43,41 @@ void Model::rotate_and_store(Pass& p, int l, int r) {
   float scale = layer.c.attn_scale != 0.0f ? layer.c.attn_scale : 1.0f / std::sqrt(float(c.head_dim));
   if (layer.c.temperature != 0.0f)
     scale = float(double(scale) * (1 + double(layer.c.temperature) * log_positive(1 + position / layer.c.temperature_length)));
+  if (c.kv_type == KvType::q8) scale *= rotate_for_cells(q, c.heads + 2 * c.kv_heads);
   k_.scale_row(q, scale, c.heads * c.head_dim);
+  if (c.kv_type == KvType::f16) store(l, page, slot, k, v);
+  else store8(l, page, slot, k, v);
+}
+
+// With cells of 8 bits all heads are rotated: a few large dimensions, which would decide a scale, come to be spread over all of them. Products of
+// queries and keys stay what they are, and what attention makes of values is rotated back (docs/decisions/0049). By blocks of a power of two
+// dimensions; returns what this and its inverse, which is the same, are together to be multiplied by.
+float Model::rotate_for_cells(float* heads, int count) const {
+  const int total = count * config_.head_dim, block = config_.head_dim & -config_.head_dim;
+  for (int d = 0; d < total; d += block) k_.hadamard(heads + d, block);
+  return 1.0f / float(block);
+}
+
+void Model::store(int l, int page, int slot, const float* k, const float* v) const {
+  const int dim = config_.head_dim;
   uint16_t half[kMaxHeadDim];
-  for (int h = 0; h < c.kv_heads; h++) {
-    k_.to_half(k + h * c.head_dim, c.head_dim, half);
-    uint16_t* column = keys(l, page, h) + slot;
-    for (int d = 0; d < c.head_dim; d++) column[size_t(d) * kPage] = half[d];
-    k_.to_half(v + h * c.head_dim, c.head_dim, values(l, page, h) + size_t(slot) * size_t(c.head_dim));
+  for (int h = 0; h < config_.kv_heads; h++) {
+    k_.to_half(k + h * dim, dim, half);
+    uint16_t* column = keys<uint16_t>(l, page, h) + slot;
+    for (int d = 0; d < dim; d++) column[size_t(d) * kPage] = half[d];
+    k_.to_half(v + h * dim, dim, values<uint16_t>(l, page, h) + size_t(slot) * size_t(dim));
+  }
+}
+
+void Model::store8(int l, int page, int slot, const float* k, const float* v) const {
+  const int dim = config_.head_dim;
+  int8_t cells[kMaxHeadDim];
+  for (int h = 0; h < config_.kv_heads; h++) {
+    int8_t *column = keys<int8_t>(l, page, h) + slot, *page_values = values<int8_t>(l, page, h);
+    uint16_t* scales = reinterpret_cast<uint16_t*>(page_values + dim * kPage);
+    scales[slot] = k_.quantize_cells(k + h * dim, dim, cells);
+    for (int d = 0; d < dim; d++) column[d * kPage] = cells[d];
+    scales[kPage + slot] = k_.quantize_cells(v + h * dim, dim, page_values + slot * dim);
   }
 }
 
@@ -83,8 +111,8 @@ void Model::reserve_attention(Pass& p, int pages) const {
     for (const Unit& u : *units) pairs = std::max(pairs, (u.row_to - u.row_from) * (u.head_to - u.head_from));
   for (auto& own : p.threads) {
     grow(own.scratch, attend_scratch(pairs, pages, config_.head_dim));
-    grow(own.keys, size_t(pages));
-    grow(own.values, size_t(pages));
+    for (auto* one : {&own.halves.keys, &own.halves.values}) grow(*one, size_t(pages));
+    for (auto* one : {&own.bytes.keys, &own.bytes.values}) grow(*one, size_t(pages));
     grow(own.q, size_t(pairs));
     grow(own.out, size_t(pairs));
     grow(own.position, size_t(pairs));
@@ -101,10 +129,6 @@ void Model::attend(Pass& p, int l, const Unit& u, int thread) {
   const int skipped = first_seen(u.row_from) / kPage, pages = last / kPage + 1 - skipped;
   const int32_t* table = p.batch->tables + size_t(u.segment) * size_t(p.batch->table_width) + skipped;
   Pass::Own& own = p.threads[size_t(thread)];
-  for (int i = 0; i < pages; i++) {
-    own.keys[size_t(i)] = keys(l, table[i], u.kv_head);
-    own.values[size_t(i)] = values(l, table[i], u.kv_head);
-  }
   size_t n = 0;
   for (int r = u.row_from; r < u.row_to; r++) {
     for (int h = u.head_from; h < u.head_to; h++, n++) {
@@ -115,8 +139,26 @@ void Model::attend(Pass& p, int l, const Unit& u, int thread) {
       own.first[n] = first_seen(r) - skipped * kPage;
     }
   }
-  k_.attend({own.q.data(), own.position.data(), c.window ? own.first.data() : nullptr, int(n), dim, c.attn_cap,
-             c.sinks ? own.sink.data() : nullptr, own.keys.data(), own.values.data(), own.scratch.data(), own.out.data()});
+  auto over = [&]<class Cell>(Pass::Pages<Cell>& cells) {
+    for (int i = 0; i < pages; i++) {
+      cells.keys[size_t(i)] = keys<Cell>(l, table[i], u.kv_head);
+      cells.values[size_t(i)] = values<Cell>(l, table[i], u.kv_head);
+    }
+    return AttendOver<Cell>{own.q.data(),
+                            own.position.data(),
+                            c.window ? own.first.data() : nullptr,
+                            int(n),
+                            dim,
+                            c.attn_cap,
+                            c.sinks ? own.sink.data() : nullptr,
+                            cells.keys.data(),
+                            cells.values.data(),
+                            own.scratch.data(),
+                            own.out.data()};
+  };
+  if (config_.kv_type == KvType::f16) return k_.attend(over(own.halves));
+  k_.attend8(over(own.bytes));
+  for (size_t i = 0; i < n; i++) k_.scale_row(own.out[i], rotate_for_cells(own.out[i], 1), dim);
 }
 
 }  // namespace quintet

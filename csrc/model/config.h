@@ -9,6 +9,9 @@ enum class QkNorm { none, head, full };  // of q and k before the rotation: each
 // Of the gate: gelu in its tanh form; swiglu_oai is gpt-oss's silu of clamped values (kernels_impl.h).
 enum class Activation { silu, gelu, swiglu_oai };
 
+// Cells of keys and values: fp16, or 8 bits with a scale for each token and head, of keys and of values.
+enum class KvType { f16, q8 };
+
 // A feed-forward part of which each row takes a few: those with the largest softmax of a product with the row.
 struct ExpertConfig {
   int count = 0, used = 0, ffn = 0;  // count 0: there are none
@@ -46,6 +49,7 @@ struct Config {
   float logit_scale = 1;           // on the logits,
   float logit_cap = 0;             // and then as attn_cap
   bool float_activations = false;  // rows stay floats, for a model whose matrices are all kept floats
+  KvType kv_type = KvType::f16;
   std::vector<RopeParams> ropes;
   std::vector<LayerConfig> layers;
 };

@@ -18,8 +18,7 @@
 
 namespace quintet {
 
-constexpr int kPage = 16;  // tokens per KV page = lanes of a register
-constexpr int kMaxHeadDim = 1024;
+constexpr int kPage = 16;     // tokens per KV page = lanes of a register
 constexpr int kMaxUsed = 64;  // experts of a row
 
 struct Span {
@@ -126,13 +125,23 @@ class Model {
   void pack_parallel(Packed& out, const std::string& type, const uint8_t* raw, const std::vector<int>& order);
 
   uint8_t* page(int index) const { return kv_->data() + page_bytes() * size_t(index); }
-  uint16_t* keys(int layer, int page, int kv_head) const;
-  uint16_t* values(int layer, int page, int kv_head) const { return keys(layer, page, kv_head) + config_.head_dim * kPage; }
+  // Of one head and page, its cells: keys, then values, then, if they have 8 bits, the scales of both.
+  size_t head_page_bytes() const;
+  template <class Cell> Cell* keys(int layer, int page, int kv_head) const {
+    const size_t index = size_t(layer) * size_t(config_.kv_heads) + size_t(kv_head);
+    return reinterpret_cast<Cell*>(this->page(page) + index * head_page_bytes());
+  }
+  template <class Cell> Cell* values(int layer, int page, int kv_head) const {
+    return keys<Cell>(layer, page, kv_head) + config_.head_dim * kPage;
+  }
 
   // attention.cpp
   std::vector<Unit> attention_units(const std::vector<int>& segments, int pages) const;
   void reserve_attention(Pass& p, int pages) const;
   void rotate_and_store(Pass& p, int layer, int row);
+  float rotate_for_cells(float* heads, int count) const;
+  void store(int layer, int page, int slot, const float* keys, const float* values) const;
+  void store8(int layer, int page, int slot, const float* keys, const float* values) const;
   void attend(Pass& p, int layer, const Unit& unit, int thread);
 
   // experts.cpp

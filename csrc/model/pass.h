@@ -23,9 +23,13 @@ struct Model::Pass {
   std::vector<float> x, branch;                // [T, hidden]: the rows, and what a layer adds to them
   std::vector<float> qkv, attended;            // [T, heads + 2 kv_heads, head_dim], [T, heads, head_dim]
   std::vector<uint8_t> in, heads, ffn;         // rows for products: normed x, attended, gate * up
+  template <class Cell> struct Pages {
+    std::vector<const Cell*> keys, values;
+  };
   struct Own {
     std::vector<float> scratch, scores;
-    std::vector<const uint16_t*> keys, values;
+    Pages<uint16_t> halves;
+    Pages<int8_t> bytes;
     std::vector<const float*> q;  // of a unit of attention: of each pair of row and query head
     std::vector<float*> out;
     std::vector<int> position, first;

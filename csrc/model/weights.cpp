@@ -188,9 +188,7 @@ size_t Model::weight_bytes() const {
   return sum;
 }
 
-size_t Model::page_bytes() const {
-  return layers_.size() * size_t(config_.kv_heads) * size_t(config_.head_dim) * kPage * 2 * sizeof(uint16_t);
-}
+size_t Model::page_bytes() const { return layers_.size() * size_t(config_.kv_heads) * head_page_bytes(); }
 
 void Model::allocate(int pages) {
   if (kv_) fail("model: KV memory is allocated once");
@@ -223,10 +221,9 @@ void Model::drop_pages(const int32_t* pages, size_t count) {
   }
 }
 
-uint16_t* Model::keys(int layer, int page, int kv_head) const {
-  const size_t block = size_t(config_.head_dim) * kPage * 2;  // one head's keys and values of a page
-  const size_t index = size_t(layer) * size_t(config_.kv_heads) + size_t(kv_head);
-  return reinterpret_cast<uint16_t*>(this->page(page)) + index * block;
+size_t Model::head_page_bytes() const {
+  const size_t cells = 2 * size_t(kPage) * size_t(config_.head_dim), scales = 2 * size_t(kPage);
+  return config_.kv_type == KvType::f16 ? cells * sizeof(uint16_t) : cells + scales * sizeof(uint16_t);
 }
 
 }  // namespace quintet

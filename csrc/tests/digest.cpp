@@ -93,7 +93,7 @@ void gemm(const Kernels& k, Results& out) {
 
 void rows(const Kernels& k, Results& out) {
   Random r;
-  Digest norm, layer, silu, gelu, oai, cap, rope, half, reduce;
+  Digest norm, layer, silu, gelu, oai, cap, rope, half, cells, reduce;
   for (int n : {32, 160, 576}) {
     const auto x = r.floats(size_t(n), 4.0f), w = r.floats(size_t(n), 1.0f);
     std::vector<float> y(static_cast<size_t>(n));
@@ -118,6 +118,17 @@ void rows(const Kernels& k, Results& out) {
     std::vector<uint16_t> h(static_cast<size_t>(n));
     k.to_half(x.data(), n, h.data());
     half.add(h);
+    std::vector<int8_t> q(static_cast<size_t>(n));
+    for (float size : {1.0f, 1e-7f, 0.0f}) {  // a scale that fp16 holds, one that it hardly does, none
+      y = x;
+      k.scale_row(y.data(), size, n);
+      const uint16_t scale = k.quantize_cells(y.data(), n, q.data());
+      cells.add(&scale, 2);
+      cells.add(q);
+    }
+    y = x;
+    k.hadamard(y.data(), n & -n);
+    cells.add(y);
   }
   for (int n : {1, 15, 16, 17, 1000}) {
     const auto x = r.floats(size_t(n), 40.0f);
@@ -136,6 +147,7 @@ void rows(const Kernels& k, Results& out) {
   out["soft_cap"] = cap.h;
   out["rope"] = rope.h;
   out["to_half"] = half.h;
+  out["cells"] = cells.h;
   out["row sums"] = reduce.h;
 }
 
@@ -376,6 +388,9 @@ int main() {
     Config floats = elaborate();
     floats.float_activations = true;
     whole_model(*k, "model of floats", floats, r);
+    Config bytes = elaborate();
+    bytes.kv_type = KvType::q8;
+    whole_model(*k, "model of 8-bit keys", bytes, r);
     vision(*k, r);
     if (first.empty()) first = r;
     for (const auto& [name, digest] : r)

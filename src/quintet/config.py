@@ -14,6 +14,9 @@ Quantize = Literal["q8", "q4", "none"]
 Reduction = Quantize | Literal["least"]
 """What becomes of a matrix in memory: as above, or 4 bits of whatever would take more."""
 
+KvType = Literal["f16", "q8"]
+"""Of keys and values in the KV cache: 16-bit floats, or 8-bit integers with a scale for each token and head."""
+
 EngineName = Literal["auto", "native", "vllm"]
 """What computes; ``auto`` = the native core where it knows the model."""
 

@@ -13,7 +13,7 @@ from tests.support.bundled import bundled_path
 
 from quintet.backends.native.core.cpu import isas
 from quintet.backends.native.core.types import Runner
-from quintet.config import Quantize
+from quintet.config import KvType, Quantize
 
 
 @pytest.fixture(scope="session")
@@ -38,13 +38,16 @@ def tiny_path(tmp_path_factory: pytest.TempPathFactory) -> Callable[[TinySpec], 
 
 @pytest.fixture(scope="session")
 def load_runner() -> LoadRunner:
-    """``load_runner(path, threads=1, isa=None, quantize="q8")``: a runner with ``PAGES`` pages, loaded once; ``None`` = the best set."""
+    """``load_runner(path, threads=1, isa=None, quantize="q8", kv_type="f16")``: a runner with ``PAGES`` pages, loaded once.
+
+    ``None`` = the best instruction set.
+    """
     from quintet.backends.native.worker.load import native_loader
 
     @cache
-    def load(path: Path, threads: int, isa: str, quantize: Quantize) -> Runner:
-        runner = native_loader(path, threads, CONTEXT, isa=isa, quantize=quantize)(lambda _: None).runner
+    def load(path: Path, threads: int, isa: str, quantize: Quantize, kv_type: KvType) -> Runner:
+        runner = native_loader(path, threads, CONTEXT, isa=isa, quantize=quantize, kv_type=kv_type)(lambda _: None).runner
         runner.allocate(PAGES)
         return runner
 
-    return lambda path, threads=1, isa=None, quantize="q8": load(path, threads, isa or isas()[0], quantize)
+    return lambda path, threads=1, isa=None, quantize="q8", kv_type="f16": load(path, threads, isa or isas()[0], quantize, kv_type)

@@ -16,7 +16,7 @@ PAGES = 192
 """KV pages of each test runner: room for 32 sequences of up to 96 tokens, or one of the whole context."""
 
 LoadRunner = Callable[..., Runner]
-"""``load_runner(path, threads=1, isa=None, quantize="q8")``, a fixture."""
+"""``load_runner(path, threads=1, isa=None, quantize="q8", kv_type="f16")``, a fixture."""
 
 Ids = npt.NDArray[np.int32]
 F32 = npt.NDArray[np.float32]

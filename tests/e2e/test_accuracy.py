@@ -17,7 +17,7 @@ from gguf import GGMLQuantizationType as Type
 from tests.e2e.paged import CONTEXT, LoadRunner, Run, logits_of, pages_for, run_alone, whole
 from tests.reference.divergence import diverge
 from tests.reference.forward import Reference, Rotation, rotation
-from tests.reference.rounded import RoundedReference
+from tests.reference.rounded import Rounded8Reference, RoundedReference
 from tests.reference.tiny_model import FAMILIES, SINGLE_TYPES, YARN, TinySpec, random_ids
 
 from bench.quality import accuracy
@@ -61,6 +61,15 @@ def test_families_and_types_quantised_here_are_close_to_the_reference(spec: Tiny
 def test_nothing_but_the_stated_roundings_is_left(spec: TinySpec, tiny_path: TinyPath, load_runner: LoadRunner) -> None:
     ids = random_ids(spec, LENGTH)
     assert diverge(ids, RoundedReference(tiny_path(spec))(ids), engine_logits(load_runner, tiny_path(spec), ids)).mean_kl < REMAINDER
+
+
+@pytest.mark.parametrize("name", ["llama-3-q8", "gemma2-q8", "gpt-oss-q8", "qwen2-untied-q8"])
+def test_keys_and_values_in_8_bits_are_rounded_as_stated(name: str, tiny_path: TinyPath, load_runner: LoadRunner) -> None:
+    spec = next(spec for spec in EXACT if spec.name == name)
+    ids = random_ids(spec, LENGTH)
+    runner = load_runner(tiny_path(spec), 2, kv_type="q8")
+    ours = logits_of(runner, run_alone(runner, whole(ids)))
+    assert diverge(ids, Rounded8Reference(tiny_path(spec))(ids), ours).mean_kl < REMAINDER
 
 
 @pytest.mark.parametrize("name", ["llama-3-q8", "qwen2-untied-q8", "llama-linear-q8", "qwen2-yarn-q8"])

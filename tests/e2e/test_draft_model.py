@@ -86,6 +86,15 @@ def expected(tiny_path: Callable[[TinySpec], Path]) -> dict[str, Any]:
     return told(native_loader(tiny_path(TARGET), 2, 512), together=False, speculation=False)[0]
 
 
+@pytest.mark.usefixtures("eager")
+def test_so_it_is_with_keys_and_values_in_8_bits(tiny_path: Callable[[TinySpec], Path]) -> None:
+    plain = native_loader(tiny_path(TARGET), 2, 512, kv_type="q8")
+    drafted = native_loader(tiny_path(TARGET), 2, 512, draft=tiny_path(TARGET), kv_type="q8")
+    found, counts = told(drafted, together=True, max_running=4, batch_tokens=48)
+    assert found == told(plain, together=False, speculation=False)[0]
+    assert counts.accepted_by_model > 0
+
+
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """A draft model is asked whatever it costs, for drafts of any length."""

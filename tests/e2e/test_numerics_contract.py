@@ -21,12 +21,16 @@ from quintet.backends.native.core.cpu import Cpu, isas
 from quintet.backends.native.core.loader import PAGE
 from quintet.backends.native.core.samplers import NativeSamplers
 from quintet.backends.native.core.types import Runner, Scorer
-from quintet.config import Quantize
+from quintet.config import KvType, Quantize
 
 BUNDLED = "bundled"
 TINY = [spec.name for spec in FAMILIES]
 FLOATS = KEPT_FLOATS[0].name
 """Loaded with ``--quantize none``."""
+BYTES = "-kv8"
+"""After a name: keys and values in 8 bits."""
+TINY_BYTES = [name + BYTES for name in ("llama-tied", "gemma2", "gpt-oss", "starcoder2")]
+"""Plain; with windows and capped scores; with sinks; with biases and LayerNorms."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,7 @@ class Subject:
         length: tokens of the sequence that is looked at, more than two pages.
         short: a length that even the portable kernels do quickly, more than one page.
         quantize: what becomes of float weights.
+        kv_type: of keys and values.
     """
 
     path: Path
@@ -44,28 +49,31 @@ class Subject:
     length: int
     short: int
     quantize: Quantize = "q8"
+    kv_type: KvType = "f16"
 
     def runner(self, threads: int = 1, isa: str | None = None) -> Runner:
-        return self.load(self.path, threads, isa, self.quantize)
+        return self.load(self.path, threads, isa, self.quantize, self.kv_type)
 
     def tokens(self, length: int, seed: int = 1) -> Ids:
         return np.random.RandomState(seed).randint(0, self.runner().vocab, length).astype(np.int32)
 
 
 def tiny_subject(request: pytest.FixtureRequest, load_runner: LoadRunner) -> Subject:
-    spec = next(spec for spec in (*FAMILIES, *KEPT_FLOATS) if spec.name == request.param)
+    name = request.param.removesuffix(BYTES)
+    spec = next(spec for spec in (*FAMILIES, *KEPT_FLOATS) if spec.name == name)
     tiny_path: Callable[[TinySpec], Path] = request.getfixturevalue("tiny_path")
-    return Subject(tiny_path(spec), load_runner, length=5 * PAGE + 9, short=3 * PAGE + 5, quantize="none" if spec in KEPT_FLOATS else "q8")
+    types: tuple[Quantize, KvType] = "none" if spec in KEPT_FLOATS else "q8", "q8" if name != request.param else "f16"
+    return Subject(tiny_path(spec), load_runner, 5 * PAGE + 9, 3 * PAGE + 5, *types)
 
 
-@pytest.fixture(scope="module", params=[*TINY, FLOATS, BUNDLED])
+@pytest.fixture(scope="module", params=[*TINY, *TINY_BYTES, FLOATS, BUNDLED])
 def subject(request: pytest.FixtureRequest, load_runner: LoadRunner) -> Subject:
     if request.param == BUNDLED:
         return Subject(request.getfixturevalue("model_path"), load_runner, length=2 * PAGE + 9, short=PAGE + 3)
     return tiny_subject(request, load_runner)
 
 
-@pytest.fixture(scope="module", params=TINY)
+@pytest.fixture(scope="module", params=[*TINY, *TINY_BYTES])
 def tiny(request: pytest.FixtureRequest, load_runner: LoadRunner) -> Subject:
     return tiny_subject(request, load_runner)
 
@@ -200,8 +208,8 @@ def test_pages_that_no_layer_sees_may_be_gone(tiny_path: Callable[[TinySpec], Pa
     windowed = replace(plain, name="starcoder2-window", metadata={"attention.sliding_window": 19})
     tokens = np.random.RandomState(1).randint(0, plain.vocab, 6 * PAGE).astype(np.int32)
     done, pages = 5 * PAGE, list(range(6))
-    for spec, most in ((windowed, (done + 1 - 19) // PAGE), (plain, 0)):
-        runner = load_runner(tiny_path(spec), 2)
+    for spec, most, kv_type in ((windowed, (done + 1 - 19) // PAGE, "f16"), (windowed, (done + 1 - 19) // PAGE, "q8"), (plain, 0, "f16")):
+        runner = load_runner(tiny_path(spec), 2, kv_type=kv_type)
         expected = run_alone(runner, whole(tokens))
         for gone in (most, most + 1):
             rest = Run(tokens, [3, 1, PAGE - 4], [-1] * gone + pages[gone:], done=done)
@@ -239,7 +247,7 @@ schedules = st.lists(st.tuples(st.integers(1, 70), st.integers(0, 2**31), st.int
 """Sequences as (length, seed of the chunks, step of arrival)."""
 
 
-@pytest.mark.parametrize("name", ["llama-tied", "llama-wide", "qwen2-yarn"])
+@pytest.mark.parametrize("name", ["llama-tied", "llama-wide", "qwen2-yarn", "llama-wide" + BYTES])
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(schedule=schedules, page_seed=st.integers(0, 2**31), threads=st.sampled_from([1, 2, 3]))
 def test_any_schedule_gives_each_sequence_the_bits_it_has_alone(
@@ -250,8 +258,9 @@ def test_any_schedule_gives_each_sequence_the_bits_it_has_alone(
     page_seed: int,
     threads: int,
 ) -> None:
-    spec = next(spec for spec in FAMILIES if spec.name == name)
-    alone, runner = (load_runner(tiny_path(spec), number) for number in (1, threads))
+    spec = next(spec for spec in FAMILIES if spec.name == name.removesuffix(BYTES))
+    kv_type: KvType = "q8" if name.endswith(BYTES) else "f16"
+    alone, runner = (load_runner(tiny_path(spec), number, kv_type=kv_type) for number in (1, threads))
     free = np.random.RandomState(page_seed).permutation(PAGES).tolist()
     runs = []
     for i, (length, seed, _) in enumerate(schedule):

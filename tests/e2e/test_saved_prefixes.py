@@ -39,9 +39,10 @@ def written(folder: Path, pages: int) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
-def test_the_next_server_finds_them_and_answers_with_the_same_bytes(tmp_path: Path, end: signal.Signals) -> None:
-    words = "--prefix-cache-dir", str(tmp_path / "prefixes"), "--kv-cache", "64MiB"
+@pytest.mark.parametrize(("end", "kv_type"), [(signal.SIGTERM, "q8"), (signal.SIGKILL, "f16")])
+def test_the_next_server_finds_them_and_answers_with_the_same_bytes(tmp_path: Path, end: signal.Signals, kv_type: str) -> None:
+    of_pages = "--kv-cache", "64MiB", "--kv-type", kv_type
+    words = "--prefix-cache-dir", str(tmp_path / "prefixes"), *of_pages
     with served(*words) as one:
         first, cached = ask(one)
         assert cached == 0
@@ -55,7 +56,7 @@ def test_the_next_server_finds_them_and_answers_with_the_same_bytes(tmp_path: Pa
         assert ask(one) == (first, pages)
         longer, cached = ask(one, prompt=TEXT + "And then")
         assert cached == pages
-    with served("--kv-cache", "64MiB") as one:
+    with served(*of_pages) as one:
         assert ask(one, prompt=TEXT + "And then") == (longer, 0)
     for path in tmp_path.rglob("*"):
         if path.is_file() and len(path.name) == 32:

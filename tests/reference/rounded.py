@@ -1,4 +1,4 @@
-"""The oracle with the roundings that the engine states, and no other: activations in 8 bits, keys and values in 16.
+"""The oracle with the roundings that the engine states, and no other: activations in 8 bits, keys and values in 16, or in 8.
 
 An engine that is as far from the plain oracle as its roundings explain is close to this one. What remains is where two sums in another
 order fall on the two sides of a rounding border.
@@ -24,3 +24,37 @@ class RoundedReference(Reference):
 
     def cached(self, x: F32) -> F32:
         return x.astype(np.float16).astype(np.float32)
+
+
+class Rounded8Reference(RoundedReference):
+    """The same with ``--kv-type q8``: int8 keys and values with a float16 scale for each token and head, rotated for that."""
+
+    def cached(self, x: F32) -> F32:
+        turn = rotation(x.shape[-1])
+        return np.asarray(in_bytes(x @ turn) @ turn / rotated(x.shape[-1]), dtype=np.float32)
+
+
+def rotated(width: int) -> int:
+    """Dimensions that are rotated together: the largest power of two that divides the head's."""
+    return width & -width
+
+
+def rotation(width: int) -> F32:
+    """Sylvester's Hadamard matrix of ``rotated(width)`` along the diagonal, symmetric, not scaled: [width, width]."""
+    matrix = np.ones((1, 1), np.float32)
+    while len(matrix) < rotated(width):
+        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
+    return np.kron(np.eye(width // len(matrix), dtype=np.float32), matrix)
+
+
+def scales(x: F32) -> F32:
+    """Largest / 127 along the last axis, as float16, rounded up."""
+    wanted = np.abs(x).max(axis=-1, keepdims=True) / np.float32(127)
+    near = wanted.astype(np.float16)
+    return np.asarray(np.where(near < wanted, np.nextafter(near, np.float16(np.inf)), near), dtype=np.float32)
+
+
+def in_bytes(x: F32) -> F32:
+    """As int8 with ``scales``, and back."""
+    scale = scales(x)
+    return np.asarray(np.rint(x / np.where(scale > 0, scale, 1)) * scale, dtype=np.float32)

@@ -14,7 +14,7 @@ from quintet.cli import batch, clients, cluster, configuration, vllm
 from quintet.cli.completion import completion
 from quintet.cli.keys import keys
 from quintet.cli.telling import TellOptions
-from quintet.config import LOG_LEVELS, MAX_LOGPROBS, EngineName, Quantize, ServerConfig
+from quintet.config import LOG_LEVELS, MAX_LOGPROBS, EngineName, KvType, Quantize, ServerConfig
 
 if TYPE_CHECKING:
     from quintet.backends.native.front.spawn import Ahead
@@ -39,7 +39,9 @@ _pack_cache = _option(
 )
 _pack_size = _option("--pack-cache-size", metavar="SIZE", default="20GiB", help="Most bytes of them; what was not used for longest goes.")
 _kv_cache = _option("--kv-cache", metavar="SIZE", default=DEFAULT_KV, help="Memory for the KV cache, e.g. 512MiB or 2GiB.")
-
+_kv_type = _option(
+    "--kv-type", type=click.Choice(get_args(KvType)), default="f16", help="Keys and values in 16 bits, or 8: nearly twice the tokens."
+)
 
 _quantize = _option(
     "--quantize",
@@ -75,10 +77,12 @@ def _ahead(told: TellOptions, *, first: bool) -> Ahead:
 
 
 def _require_defaults(*given: object) -> None:
-    if given != ((), 0, 0, DEFAULT_KV, "q8"):
+    if given != ((), 0, 0, DEFAULT_KV, "f16", "q8"):
         from quintet.cli.console import OptionError
 
-        raise OptionError("--toy has no weights and fixed sizes: it takes no MODEL, --ctx-size, --threads, --kv-cache or --quantize.")
+        raise OptionError(
+            "--toy has no weights and fixed sizes: it takes no MODEL, --ctx-size, --threads, --kv-cache, --kv-type or --quantize."
+        )
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 140}, no_args_is_help=True)
@@ -126,6 +130,7 @@ app.command_class = configuration.Command
 @_context
 @_threads
 @_kv_cache
+@_kv_type
 @_quantize
 @_mmproj
 @_pack_cache
@@ -190,6 +195,7 @@ def serve(
     ctx_size: int,
     threads: int,
     kv_cache: str,
+    kv_type: KvType,
     quantize: Quantize,
     mmproj: str,
     toy: bool,
@@ -219,12 +225,12 @@ def serve(
     from quintet.cli import engines, fleet, net, serve, usage
 
     if toy:
-        _require_defaults(models, ctx_size, threads, kv_cache, quantize)
+        _require_defaults(models, ctx_size, threads, kv_cache, kv_type, quantize)
     sizes = ctx_size, threads, engines.parse_size(kv_cache), offline, max_choices, max_waiting
     tags, packs = engines.parse_tags(think_tags), engines.pack_bytes(server.pop("pack_cache"), server.pop("pack_cache_size"))
     kept = engines.prefix_cache(server.pop("prefix_cache_dir"), server.pop("prefix_cache_size"))
     drafts, files = speculation == "auto", (packs, quantize, image_longest_edge, mmproj)
-    asked = engines.EngineOptions("", *sizes, tags, spm_infill, drafts, *files, "", kept, engine, *vllm.take(server))
+    asked = engines.EngineOptions("", *sizes, tags, spm_infill, drafts, *files, "", kept, engine, *vllm.take(server), kv_type)
     idle, body = fleet.parse_seconds(idle_unload, "--idle-unload"), engines.parse_size(max_body, "--max-body")
     references = (engines.TOY,) if toy else models or ("smollm2",)
     served = fleet.FleetOptions(references, asked, served_model_name, alias, lazy, pin, idle, moderation, allow_image_urls, draft, lora)
@@ -245,6 +251,7 @@ def serve(
 @_context
 @_threads
 @_kv_cache
+@_kv_type
 @_quantize
 @_mmproj
 @_draft
@@ -263,6 +270,7 @@ def run(
     ctx_size: int,
     threads: int,
     kv_cache: str,
+    kv_type: KvType,
     quantize: Quantize,
     mmproj: str,
     draft: tuple[str, ...],
@@ -281,7 +289,7 @@ def run(
     packs = engines.pack_bytes(pack_cache, pack_cache_size)
     sizes = ctx_size, threads, engines.parse_size(kv_cache)
     engine = engines.EngineOptions(model, *sizes, offline, pack_bytes=packs, quantize=quantize, mmproj=mmproj)
-    engine = dataclasses.replace(engine, draft=drafts.of_one(draft))
+    engine = dataclasses.replace(engine, draft=drafts.of_one(draft), kv_type=kv_type)
     drawn = run.draw_seed() if seed is None else seed
     return run.run(engine, run.RunOptions(prompt, max_tokens, temperature, top_p, drawn, stop))
 
@@ -311,17 +319,18 @@ def list_() -> None:
 @app.command()
 @_model
 @_context
+@_kv_type
 @_quantize
 @_draft
 @_offline
-def show(model: str, *, ctx_size: int, quantize: Quantize, draft: tuple[str, ...], offline: bool) -> None:
+def show(model: str, *, ctx_size: int, kv_type: KvType, quantize: Quantize, draft: tuple[str, ...], offline: bool) -> None:
     """Describe a model: sizes, quantisation, memory it needs.
 
     MODEL is smollm2 (the default), a path to a .gguf file or a Hugging Face folder, or hf:user/repo[:QUANT or file].
     """
     from quintet.cli import drafts, models
 
-    models.show(model, ctx_size, quantize, drafts.of_one(draft), offline=offline)
+    models.show(model, ctx_size, quantize, kv_type, drafts.of_one(draft), offline=offline)
 
 
 @app.command()
@@ -372,7 +381,7 @@ def check(url: str, *, page: str, key: str | None, model: str, only: tuple[str, 
     return check.check(check.CheckOptions(url, page, key or "", model, only, timeout, as_json))
 
 
-batch.connect(_context, _threads, _kv_cache, _quantize, _mmproj, _pack_cache, _pack_size, _offline, configuration.option)
+batch.connect(_context, _threads, _kv_cache, _kv_type, _quantize, _mmproj, _pack_cache, _pack_size, _offline, configuration.option)
 configuration.connect(serve, run, pull, show, usage, *keys.commands.values(), *batch.batch.commands.values())
 for _command in (keys, batch.batch, clients.top, clients.bench, clients.evaluate):
     app.add_command(_command)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import get_args
 
 from quintet.backends.native.core.sizes import packed_bytes
-from quintet.config import Quantize
+from quintet.config import KvType, Quantize
 from quintet.errors import ModelError
 from quintet.models.opened import ModelFile
 from quintet.models.quantize import chosen, settled, words
@@ -25,7 +25,9 @@ _FILE_TYPES = {
 }  # fmt: skip
 """GGUF's ``general.file_type``: what the maker of the file called its mix of tensor types."""
 
-_KV_BYTES = 2  # the native core keeps keys and values in fp16
+_KV_CELL: dict[KvType, int] = {"f16": 2, "q8": 1}
+_KV_SCALES: dict[KvType, int] = {"f16": 0, "q8": 2}
+"""Bytes of a key's or a value's dimension, and beside these of a head's key or value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ class Description:
     choices: Mapping[Quantize, int]
 
 
-def describe(file: ModelFile, quantize: Quantize = "q8") -> Description:
+def describe(file: ModelFile, quantize: Quantize = "q8", kv_type: KvType = "f16") -> Description:
     """The figures of an open model file.
 
     Raises:
@@ -65,7 +67,8 @@ def describe(file: ModelFile, quantize: Quantize = "q8") -> Description:
     mix = tuple((name, counts[name], size) for name, size in sizes.most_common())
     quant = _FILE_TYPES.get(file.metadata.integer("general.file_type", -1, low=-1), mix[0][0])
     parameters = sum(tensor.rows * tensor.cols for tensor in file.tensors.values())
-    return Description(file.spec, quant, mix, parameters, weights_bytes(file.tensors, choice), kv_per_token(file.spec), choices(file))
+    memory = weights_bytes(file.tensors, choice), kv_per_token(file.spec, kv_type)
+    return Description(file.spec, quant, mix, parameters, *memory, choices(file))
 
 
 def weights_bytes(tensors: Tensors, quantize: Quantize) -> int:
@@ -93,9 +96,9 @@ def choices(file: ModelFile) -> dict[Quantize, int]:
     return found if words(file.tensors, "q8") else {}
 
 
-def kv_per_token(spec: ModelSpec) -> int:
+def kv_per_token(spec: ModelSpec, kv_type: KvType) -> int:
     """Bytes of keys and values of one token, all layers."""
-    return 2 * len(spec.layers) * spec.kv_heads * spec.head_dim * _KV_BYTES
+    return 2 * len(spec.layers) * spec.kv_heads * (spec.head_dim * _KV_CELL[kv_type] + _KV_SCALES[kv_type])
 
 
 def check_context(wanted: int, most: int) -> int:

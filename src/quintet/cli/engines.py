@@ -22,7 +22,7 @@ from quintet.cli import vllm
 from quintet.cli.console import OptionError
 from quintet.cli.describe import check_context, describe, encoder_bytes, kv_per_token, total
 from quintet.cli.drafts import require_same_tokens
-from quintet.config import CacheFolder, EngineConfig, EngineName, Quantize, VllmConfig
+from quintet.config import CacheFolder, EngineConfig, EngineName, KvType, Quantize, VllmConfig
 from quintet.errors import ModelError, shorten
 from quintet.executor import FairExecutor
 from quintet.guides.check import GuideCheck
@@ -68,6 +68,7 @@ class EngineOptions:
         engine: what computes; ``auto`` = the native core where it knows the model, else vLLM where it is installed.
         vllm: for vLLM.
         given: options of one engine alone that the user gave.
+        kv_type: of keys and values, a draft model's too.
     """
 
     model: str
@@ -89,6 +90,7 @@ class EngineOptions:
     engine: EngineName = "native"
     vllm: VllmConfig = field(default_factory=VllmConfig)
     given: tuple[str, ...] = ()
+    kv_type: KvType = "f16"
 
 
 def parse_size(text: str, option: str = "--kv-cache") -> int:
@@ -228,7 +230,7 @@ class Plan:
         if of.path:
             settings = of.threads, of.context, of.name, of.isa, of.packs, of.quantize
             vision, draft = (Path(path) if path else None for path in (of.vision, of.draft))
-            return native_loader(Path(of.path), *settings, vision, draft)
+            return native_loader(Path(of.path), *settings, vision, draft, of.kv_type)
         from quintet.backends import toy  # computes with numpy, which a server's front does not carry otherwise
 
         return toy.toy_loader()
@@ -261,10 +263,10 @@ def plan(options: EngineOptions, report: Report) -> Plan:
     if vllm.computes(options.engine, model, options.given, report):
         return _vllm(options, model)
     file = open_model(model.path)
-    about = describe(file, options.quantize)
+    about = describe(file, options.quantize, options.kv_type)
     if told := words(file.tensors, options.quantize):
         report.note(f"{model.name}: {told}")
-    draft = find_draft(model, options.draft, report, offline=options.offline) if options.draft else None
+    draft = find_draft(model, options.draft, report, options.kv_type, offline=options.offline) if options.draft else None
     kv_tokens = options.kv_bytes // ((about.kv_per_token + (draft.kv_per_token if draft else 0)) * PAGE) * PAGE
     most = longest(about.spec.context, kv_tokens, about.spec.window)
     context = _fit(check_context(options.ctx_size, about.spec.context), about.spec.context, kv_tokens, most)
@@ -272,7 +274,7 @@ def plan(options: EngineOptions, report: Report) -> Plan:
     packs = CacheFolder(str(pack_dir()), options.pack_bytes) if options.pack_bytes else None
     vision, encoder = _vision(options, model.path, about.spec.hidden, report)
     drafts = str(draft.model.path) if draft else ""
-    source = ModelSource(str(model.path), threads, context, model.name, "", packs, options.quantize, vision, drafts)
+    source = ModelSource(str(model.path), threads, context, model.name, "", packs, options.quantize, vision, drafts, options.kv_type)
     config = _config(options, options.kv_bytes)
     sizes = context, about.spec.context, chosen_isa(), threads, kv_tokens
     asked = options.suffix_first, options.longest_edge, draft.model.name if draft else ""
@@ -289,7 +291,7 @@ class Draft:
     kv_per_token: int
 
 
-def find_draft(model: StoredModel, reference: str, report: Report, *, offline: bool) -> Draft:
+def find_draft(model: StoredModel, reference: str, report: Report, kv_type: KvType, *, offline: bool) -> Draft:
     """The draft model for a model, fetched if need be.
 
     Raises:
@@ -301,7 +303,7 @@ def find_draft(model: StoredModel, reference: str, report: Report, *, offline: b
     draft = store.resolve(reference, report, offline=offline)
     file = open_model(draft.path)
     require_same_tokens(model, draft)
-    return Draft(draft, total(least(file.tensors)), kv_per_token(file.spec))
+    return Draft(draft, total(least(file.tensors)), kv_per_token(file.spec, kv_type))
 
 
 def _vllm(options: EngineOptions, model: StoredModel) -> Plan:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from quintet.cli.console import ConsoleReport, stdout
 from quintet.cli.describe import Description, check_context, describe
 from quintet.cli.engines import Draft, find_draft
-from quintet.config import EngineConfig, Quantize
+from quintet.config import EngineConfig, KvType, Quantize
 from quintet.models import store
 from quintet.models.files import StoredModel, cache_dir, human, kept_packs, pack_dir, parts
 from quintet.models.opening import open_model
@@ -38,7 +38,7 @@ def list_() -> None:
         stdout().print(f"packed weights of {count}: {human(size)} in {pack_dir()}, which may be removed at any time", markup=False)
 
 
-def show(reference: str, ctx_size: int, quantize: Quantize, draft: str, *, offline: bool) -> None:
+def show(reference: str, ctx_size: int, quantize: Quantize, kv_type: KvType, draft: str, *, offline: bool) -> None:
     """Print a model's description and the memory it needs for a context; and what its draft model needs, if one is named.
 
     Raises:
@@ -46,8 +46,8 @@ def show(reference: str, ctx_size: int, quantize: Quantize, draft: str, *, offli
     """
     with ConsoleReport() as report:
         model = store.resolve(reference, report, offline=offline)
-        drafts = find_draft(model, draft, report, offline=offline) if draft else None
-    about = describe(open_model(model.path), quantize)
+        drafts = find_draft(model, draft, report, kv_type, offline=offline) if draft else None
+    about = describe(open_model(model.path), quantize, kv_type)
     context = check_context(ctx_size, about.spec.context) or about.spec.context
     for name, text in (*rows(model, about, context), *([_draft_row(drafts, context)] if drafts else [])):
         stdout().print(f"{name:13} {text}", markup=False)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # imported with every command, so that it stays quick
     from quintet.models.files import Report, StoredModel
 
 NATIVE_ONLY = frozenset(
-    {"threads", "quantize", "mmproj", "pack_cache", "pack_cache_size", "speculation", "draft", "image_longest_edge"}
+    {"threads", "quantize", "mmproj", "pack_cache", "pack_cache_size", "speculation", "draft", "image_longest_edge", "kv_type"}
     | {"prefix_cache_dir", "prefix_cache_size"}
 )
 """Options that vLLM has nothing for."""

@@ -10,6 +10,7 @@ import numpy as np
 from quintet import _core
 from quintet.backends.native.core.cpu import Cpu
 from quintet.backends.native.core.types import F32, I32, U8, Batch, Given, Scores
+from quintet.config import KvType
 from quintet.models.spec import ModelSpec, RawTensor, Tensors
 
 _NOTHING = Given(np.zeros(0, np.int32), np.zeros((0, 0), np.float32), np.zeros((0, 2), np.int32))
@@ -21,14 +22,16 @@ class NativeRunner:
     Args:
         context: most tokens of a sequence.
         float_activations: for a model whose matrices are all kept floats.
+        kv_type: of the keys and values that it keeps.
 
     Raises:
         ValueError: sizes the kernels cannot take.
     """
 
-    def __init__(self, spec: ModelSpec, context: int, cpu: Cpu, *, float_activations: bool = False) -> None:
+    def __init__(self, spec: ModelSpec, context: int, cpu: Cpu, *, float_activations: bool = False, kv_type: KvType = "f16") -> None:
         self.cpu = cpu
-        self._model = _core.Model({**_config(spec, context), "float_activations": float_activations}, cpu)
+        self.kv_type = kv_type
+        self._model = _core.Model({**_config(spec, context), "float_activations": float_activations, "kv_type": kv_type}, cpu)
         self._spec = spec
         self._context = context
 

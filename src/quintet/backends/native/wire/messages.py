@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from quintet.backends.base import Counts, Pages
-from quintet.config import CacheFolder, EngineConfig, Quantize, VllmConfig
+from quintet.config import CacheFolder, EngineConfig, KvType, Quantize, VllmConfig
 from quintet.errors import EngineFailed, ModelError
 from quintet.events import NO_DRAFTS, Blame, DraftCounts, Finish, TokenEvent
 from quintet.inputs.capabilities import EVERYTHING, Supported
@@ -53,7 +53,7 @@ class ModelSource:
 
     Args:
         path: of a GGUF file; empty = the toy.
-        threads, context, isa, packs, quantize: see ``weights.load_weights``.
+        threads, context, isa, packs, quantize, kv_type: see ``weights.load_weights``.
         vision: of an mmproj file, or of the folder with the whole model; empty = it sees nothing.
         draft: path of the draft model; empty = there is none.
     """
@@ -67,6 +67,7 @@ class ModelSource:
     quantize: Quantize = "q8"
     vision: str = ""
     draft: str = ""
+    kv_type: KvType = "f16"
 
 
 @dataclass(frozen=True, slots=True)

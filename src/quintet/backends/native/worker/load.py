@@ -7,7 +7,7 @@ from pathlib import Path
 
 from quintet.backends.native.core.loader import Loaded, Loader
 from quintet.backends.native.wire.messages import ModelSource
-from quintet.config import CacheFolder, Quantize
+from quintet.config import CacheFolder, KvType, Quantize
 from quintet.inputs.tokenizer import Tokenizer
 from quintet.models.gguf import read_metadata
 from quintet.models.tokenizer import build_tokenizer
@@ -40,6 +40,7 @@ def native_loader(
     quantize: Quantize = "q8",
     vision: Path | None = None,
     draft: Path | None = None,
+    kv_type: KvType = "f16",
 ) -> Loader[Tokenizer]:
     """How to load ``path`` for ``threads`` threads; the arguments are those of ``load_weights``.
 
@@ -54,7 +55,7 @@ def native_loader(
 
         own = name or (path.name if path.is_dir() else path.stem)
         where = str(vision) if vision else "", str(draft) if draft else ""
-        source = ModelSource(str(path), threads, context, own, isa, packs, quantize, *where)
+        source = ModelSource(str(path), threads, context, own, isa, packs, quantize, *where, kv_type)
         return load_models(source, lambda: load_tokenizer(path), progress)
 
     return load

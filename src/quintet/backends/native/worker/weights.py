@@ -18,7 +18,7 @@ from quintet.backends.native.core.sizes import packed_bytes
 from quintet.backends.native.worker.pack_directory import Kind
 from quintet.backends.native.worker.packing import Packing
 from quintet.backends.native.worker.packs import Packs
-from quintet.config import CacheFolder, Quantize, Reduction
+from quintet.config import CacheFolder, KvType, Quantize, Reduction
 from quintet.errors import ModelError
 from quintet.models.files import human, parts
 from quintet.models.opening import open_model
@@ -44,6 +44,7 @@ def load_weights(
     progress: Callable[[float], None],
     packs: CacheFolder | None = None,
     quantize: Quantize = "q8",
+    kv_type: KvType = "f16",
 ) -> tuple[NativeRunner, str]:
     """The runner and the fingerprint (``fp_`` and hex digits) of weights, tokenizer and numerics.
 
@@ -52,11 +53,12 @@ def load_weights(
         isa: force an instruction set (see ``cpu.isas``); empty = ``QUINTET_ISA``, else the best.
         packs: where packed weights are kept; ``None`` = they are not.
         quantize: what becomes of float matrices.
+        kv_type: of keys and values.
 
     Raises:
         ModelError: the file is unusable, or not what ``quantize`` is for, or the memory does not hold its weights.
     """
-    return _load(path, Cpu(isa, threads), context, progress, packs, quantize)
+    return _load(path, Cpu(isa, threads), context, progress, packs, quantize, kv_type)
 
 
 def load_draft(path: Path, target: NativeRunner, progress: Callable[[float], None], packs: CacheFolder | None = None) -> NativeRunner:
@@ -67,7 +69,7 @@ def load_draft(path: Path, target: NativeRunner, progress: Callable[[float], Non
     Raises:
         ModelError: as for ``load_weights``.
     """
-    return _load(path, target.cpu, target.context, progress, packs, "least")[0]
+    return _load(path, target.cpu, target.context, progress, packs, "least", target.kv_type)[0]
 
 
 def halves(path: Path, other: Path, progress: Callable[[float], None]) -> tuple[Callable[[float], None], Callable[[float], None]]:
@@ -78,14 +80,20 @@ def halves(path: Path, other: Path, progress: Callable[[float], None]) -> tuple[
 
 
 def _load(
-    path: Path, cpu: Cpu, context: int | None, progress: Callable[[float], None], packs: CacheFolder | None, quantize: Reduction
+    path: Path,
+    cpu: Cpu,
+    context: int | None,
+    progress: Callable[[float], None],
+    packs: CacheFolder | None,
+    quantize: Reduction,
+    kv_type: KvType,
 ) -> tuple[NativeRunner, str]:
     file, files = open_model(path), parts(path)
     choice: Reduction = "least" if quantize == "least" else settled(path.name, file.tensors, quantize)
     limit = min(context or file.spec.context, file.spec.context)
 
     def empty() -> NativeRunner:
-        return NativeRunner(file.spec, limit, cpu, float_activations=choice == "none")
+        return NativeRunner(file.spec, limit, cpu, float_activations=choice == "none", kv_type=kv_type)
 
     tensors = least(file.tensors) if choice == "least" else chosen(file.tensors, choice)
     source = _Source(path.name, choice, files, tensors, empty)
@@ -97,7 +105,14 @@ def _load(
         raise ModelError(f"{path.name}: there is not enough memory for its weights.") from None
     except ValueError as error:
         raise ModelError(f"{path.name}: {error}") from error
-    return runner, f"fp_{digest[:10]}"
+    return runner, fingerprint(digest, kv_type)
+
+
+def fingerprint(digest: str, kv_type: KvType) -> str:
+    """Of weights and numerics by their digest, and of what else changes bits."""
+    if kv_type != "f16":
+        digest = hashlib.sha256(f"{digest}\nkeys and values {kv_type}\n".encode()).hexdigest()
+    return f"fp_{digest[:10]}"
 
 
 def _forgetting(forget: Callable[[], None], progress: Callable[[float], None]) -> Callable[[float], None]:
