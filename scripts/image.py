@@ -1,7 +1,7 @@
 """``make test-image``: the image built by buildah, which needs no daemon, and tried as it is meant to run: not as root, its root read-only.
 
-Base images that cannot be fetched are put together from Debian's packages, which is said. The certificates that this machine trusts count in
-the build too. It needs root, buildah, and for stand-ins mmdebstrap; all is kept in ``build/image``.
+Base images that cannot be fetched are put together from Debian's packages, which is said. The certificates that this machine trusts
+count in the build too. It needs root, buildah, and for stand-ins mmdebstrap; all is kept in ``build/image``.
 
 Usage: python -m scripts.image
 """
