@@ -39,6 +39,7 @@
 # make test-wheel      wheels built, audited, installed in environments without pip; each serves and answers (10 minutes)
 # make test-lowest     the quick tests with the lowest versions that pyproject.toml allows (10 minutes)
 # make test-packaging  image, chart, units, workflow, man page and completion under the tools that check such things (3 minutes)
+# make test-image      the image, built by buildah without a daemon, run read-only and asked (10 minutes; root, buildah, mmdebstrap)
 # make sanitize        under the address, undefined-behaviour and thread sanitizers
 # make test-emulated   the AVX-512 kernels under SIMDe's emulation (libsimde-dev), those for AMX and AVX-VNNI under shims of our own
 # make neon            the NEON and i8mm kernels, cross-compiled, under qemu (g++-aarch64-linux-gnu, qemu-user)
@@ -174,7 +175,10 @@ test-packaging: setup
 	@build/packaging/bin/python -m pip install --quiet --disable-pip-version-check $(PACKAGING_TOOLS)
 	@QUINTET_TEST_PACKAGING=1 $(BIN)/python -m pytest --timeout 600 tests/packaging $(ARGS)
 
-.PHONY: test-wheel test-lowest test-packaging man docs
+test-image: setup
+	@$(BIN)/python -m scripts.image
+
+.PHONY: test-wheel test-lowest test-packaging test-image man docs
 
 check: $(STAMPS)/build
 	@$(BIN)/ruff check .

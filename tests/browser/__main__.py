@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> int:
     with served("smollm2", f"gap={gap_model()}", "--offline") as plain, served("--toy", "--api-key", KEY) as keyed:
         env = {**os.environ, "QUINTET_URL": plain, "QUINTET_URL_WITH_KEY": keyed, "QUINTET_SECRET": KEY, "QUINTET_CHROMIUM": chromium}
         env["QUINTET_PICTURES"] = str(ROOT / "docs" / "pictures" if pictures else BUILD / "pictures")
-        command = [str(python), "-m", "pytest", "-c", str(HERE / "pytest.ini"), "--rootdir", str(HERE), "-v", "--tb=short"]
+        command = [str(python), "-m", "pytest", "-c", str(HERE / "pytest.ini"), "--rootdir", str(HERE), "-v", "-rP", "--tb=short"]
         files = [] if any(argument.endswith(".py") for argument in chosen) else FILES
         return subprocess.run([*command, *chosen, *files], cwd=HERE, env=env, check=False).returncode
 

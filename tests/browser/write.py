@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
 
 import numpy as np
 
@@ -171,6 +173,25 @@ def test_another_token_leads_elsewhere_and_by_keyboard(playground: Opener) -> No
     assert not one.text().startswith(head + made)
     one.page.keyboard.press("Alt+ArrowUp")
     assert one.text() == head + made
+
+
+def test_a_lines_end_has_alternatives_by_keyboard_on_the_empty_line_after_it_too(playground: Opener, tmp_path: Path) -> None:
+    one = playground()
+    page = one.open()
+    node = {"id": "1", "parent": None, "children": [], "model": "smollm2", "tokens": [["One", 3725, -1], ["\n", 198, -1], ["\n", 198, -2]]}
+    kept = tmp_path / "tree.json"
+    kept.write_text(json.dumps({"format": "quintet-tree", "version": 1, "root": "1", "current": "1", "next": 2, "nodes": [node]}))
+    page.click("#tab-tree")
+    page.set_input_files("input[type=file]", kept)
+    page.wait_for_selector("#text .line >> nth=2")
+    page.focus("#text")
+    page.keyboard.press("Control+End")
+    for key in ("End", "ArrowUp"):  # the empty line at the end, and the one that the second line's end makes
+        page.keyboard.press(key)
+        page.keyboard.press("Control+.")
+        assert len(rows(one)) >= 10
+        assert page.inner_text(".alternatives .head .figure").startswith("13.5 %")
+        page.keyboard.press("Escape")
 
 
 def test_what_a_model_or_a_user_writes_is_never_markup(playground: Opener) -> None:

@@ -59,6 +59,12 @@ export function editor(host) {
     return [line.el, 0];
   };
 
+  /** The element of the line's end that an empty line has, or else of the one before it. */
+  const emptyLinesEnd = (line) => {
+    const before = drawing.lines()[drawing.lines().indexOf(line) - 1];
+    return line.el.querySelector(".nl") ?? before?.el.querySelector(".nl") ?? null;
+  };
+
   const setCaret = (offset) => {
     const [node, inner] = placeOf(offset);
     const found = document.getSelection();
@@ -167,8 +173,9 @@ export function editor(host) {
     spanAtCaret() {
       const { caret } = store.get();
       const [node] = placeOf(caret);
+      if (node.nodeType !== Node.TEXT_NODE) return emptyLinesEnd(lineOf(caret));
       const span = node.parentElement;
-      return span?.classList.contains("token") ? span : null;
+      return span.classList.contains("token") ? span : null;
     },
     setCaret,
     /** Take the cursor from where it is; the browser tells of a move only a moment later. */
