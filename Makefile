@@ -94,11 +94,14 @@ test-vllm: setup .venv-vllm/done
 	@$(VLLM)/python -m tests.vllm.models build/vllm-models
 	@QUINTET_VLLM_MODELS=$(abspath build/vllm-models) $(VLLM)/python -m pytest -W default --timeout 7200 tests/vllm $(ARGS)
 
-.venv-vllm/done: tests/vllm/requirements.txt $(NATIVE) pyproject.toml
+.venv-vllm/packages: tests/vllm/requirements.txt
 	@$(PYTHON) -m venv .venv-vllm
 	@$(VLLM)/pip install -q --disable-pip-version-check -r $<
 	@$(VLLM)/pip uninstall -q -y torchvision torchaudio torchcodec
 	@$(VLLM)/pip install -q --disable-pip-version-check --no-deps 'llguidance>=1.9'
+	@touch $@
+
+.venv-vllm/done: .venv-vllm/packages $(NATIVE) pyproject.toml
 	@$(VLLM)/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -C build-dir=build/vllm -e .
 	@touch $@
 
