@@ -224,7 +224,9 @@ def serve(
     tags, packs = engines.parse_tags(think_tags), engines.pack_bytes(server.pop("pack_cache"), server.pop("pack_cache_size"))
     kept = engines.prefix_cache(server.pop("prefix_cache_dir"), server.pop("prefix_cache_size"))
     drafts, files = speculation == "auto", (packs, quantize, image_longest_edge, mmproj)
-    asked = engines.EngineOptions("", *sizes, tags, spm_infill, drafts, *files, "", kept, engine, *vllm.take(server))
+    asked = engines.EngineOptions(
+        "", *sizes, tags, spm_infill, drafts, *files, "", kept, engine, *vllm.take(server), bool(where and where.address)
+    )
     idle, body = fleet.parse_seconds(idle_unload, "--idle-unload"), engines.parse_size(max_body, "--max-body")
     references = (engines.TOY,) if toy else models or ("smollm2",)
     served = fleet.FleetOptions(references, asked, served_model_name, alias, lazy, pin, idle, moderation, allow_image_urls, draft, lora)

@@ -68,6 +68,7 @@ class EngineOptions:
         engine: what computes; ``auto`` = the native core where it knows the model, else vLLM where it is installed.
         vllm: for vLLM.
         given: options of one engine alone that the user gave.
+        elsewhere: it computes on other machines, whose memory is not known here.
     """
 
     model: str
@@ -89,6 +90,7 @@ class EngineOptions:
     engine: EngineName = "native"
     vllm: VllmConfig = field(default_factory=VllmConfig)
     given: tuple[str, ...] = ()
+    elsewhere: bool = False
 
 
 def parse_size(text: str, option: str = "--kv-cache") -> int:
@@ -255,7 +257,7 @@ def plan(options: EngineOptions, report: Report) -> Plan:
         raise OptionError("--draft needs --speculation auto.")
     if options.model == TOY:
         return _toy(options)
-    if options.kv_bytes > machine.memory_total():
+    if options.kv_bytes > machine.memory_total() and not options.elsewhere:
         raise OptionError(f"--kv-cache of {human(options.kv_bytes)} is more than {memory_words()}.")
     model = store.resolve(options.model, report, offline=options.offline)
     if vllm.computes(options.engine, model, options.given, report):
