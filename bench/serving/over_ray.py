@@ -105,7 +105,8 @@ def main() -> None:
     ports = {name: free_port() for name in ("ray", "cluster", "serve")}
     context = ray.init(address="local", _node_ip_address=HOST, include_dashboard=False, logging_level="warning")
     serve.start(http_options={"host": HOST, "port": ports["ray"]})
-    application = serve.deployment(ray_actor_options={"num_cpus": 0})(serve.ingress(lambda: empty)()).bind()
+    quiet = serve.deployment(ray_actor_options={"num_cpus": 0}, logging_config={"enable_access_log": False})  # as ours is
+    application = quiet(serve.ingress(lambda: empty)()).bind()
     serve.run(application, name="empty", route_prefix="/empty")
     own = context.address_info["address"]
     with (

@@ -43,10 +43,14 @@ class Hosts:
         self.secret, self.name = secret, name
         self.lost = False  # no replica can be found any more
 
+    def listen(self) -> Host:
+        """One more."""
+        self.hosts.append(Host(ADDRESS, SECRET, MODULE, "WARNING", "text"))
+        return self.hosts[-1]
+
     def make(self) -> Engine:
         """An engine over a host of its own."""
-        host, number = Host(ADDRESS, SECRET, MODULE, "WARNING", "text"), len(self.hosts)
-        self.hosts.append(host)
+        host, number = self.listen(), len(self.hosts) - 1
 
         async def find() -> Place:
             if self.lost:

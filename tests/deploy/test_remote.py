@@ -16,6 +16,8 @@ from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.front.link import ThreadLink
 from quintet.backends.toy import toy_loader
 from quintet.config import EngineConfig
+from quintet.deploy import host
+from quintet.deploy.host import SECRET_BYTES
 from quintet.deploy.remote import CLOCK
 from quintet.events import Finish
 
@@ -82,6 +84,22 @@ def _ends(sock: socket.socket) -> None:
     sock.settimeout(10)
     with contextlib.suppress(ConnectionResetError):
         assert sock.recv(CLOCK.size) == b""
+
+
+def test_a_secret_that_comes_byte_by_byte_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole of it has one time, or who has no secret could keep the host from looking after its worker."""
+    monkeypatch.setattr(host, "HELLO_S", 0.5)
+    with socket.create_connection((ADDRESS, Hosts().listen().port), 10) as sock:
+        sock.settimeout(0.1)
+        sent = 0
+        with contextlib.suppress(ConnectionError):
+            while sent < SECRET_BYTES - 1:
+                sock.sendall(SECRET[:1])
+                sent += 1
+                with contextlib.suppress(TimeoutError):
+                    assert sock.recv(1) == b""
+                    break
+    assert sent < SECRET_BYTES - 1
 
 
 def test_a_front_with_a_wrong_secret_is_told_so() -> None:

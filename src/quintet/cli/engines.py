@@ -69,6 +69,7 @@ class EngineOptions:
         vllm: for vLLM.
         given: options of one engine alone that the user gave.
         kv_type: of keys and values, a draft model's too.
+        elsewhere: it computes on other machines, whose memory is not known here.
     """
 
     model: str
@@ -91,6 +92,7 @@ class EngineOptions:
     vllm: VllmConfig = field(default_factory=VllmConfig)
     given: tuple[str, ...] = ()
     kv_type: KvType = "f16"
+    elsewhere: bool = False
 
 
 def parse_size(text: str, option: str = "--kv-cache") -> int:
@@ -257,7 +259,7 @@ def plan(options: EngineOptions, report: Report) -> Plan:
         raise OptionError("--draft needs --speculation auto.")
     if options.model == TOY:
         return _toy(options)
-    if options.kv_bytes > machine.memory_total():
+    if options.kv_bytes > machine.memory_total() and not options.elsewhere:
         raise OptionError(f"--kv-cache of {human(options.kv_bytes)} is more than {memory_words()}.")
     model = store.resolve(options.model, report, offline=options.offline)
     if vllm.computes(options.engine, model, options.given, report):

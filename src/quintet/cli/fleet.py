@@ -129,7 +129,8 @@ def plan(options: FleetOptions, report: Report) -> Fleet:
         )
         for first, (one, room) in zip(firsts, rooms, strict=True)
     )
-    _check_memory(models)
+    if not options.engine.elsewhere:
+        _check_memory(models)
     return Fleet(plans, models, names, options.idle, options.image_hosts)
 
 

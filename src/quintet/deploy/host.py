@@ -55,8 +55,7 @@ class Host:
 
     def _admit(self, sock: socket.socket) -> None:
         try:
-            sock.settimeout(HELLO_S)
-            if not hmac.compare_digest(_read(sock, SECRET_BYTES), self._secret):
+            if not hmac.compare_digest(_read(sock, SECRET_BYTES, HELLO_S), self._secret):
                 raise ConnectionRefusedError("a wrong secret")
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -84,8 +83,20 @@ class Host:
         self._process = self._connection = None
 
 
-def _read(sock: socket.socket, count: int) -> bytes:
-    data = b""
-    while len(data) < count and (more := sock.recv(count - len(data))):
+def _read(sock: socket.socket, count: int, seconds: float) -> bytes:
+    """So many bytes, or fewer if there are no more.
+
+    Raises:
+        TimeoutError: they were not there in time, however many came.
+    """
+    data, end = b"", time.monotonic() + seconds
+    while len(data) < count:
+        left = end - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("no secret in time")
+        sock.settimeout(left)
+        more = sock.recv(count - len(data))
+        if not more:
+            break
         data += more
     return data

@@ -180,7 +180,12 @@ def behind_proxy(build: Callable[[], Front]) -> serve.Application:
         def check_health(self) -> None:
             self.front.require_healthy()
 
-    deployment = serve.deployment(num_replicas=1, max_ongoing_requests=PROXY_LIMIT, ray_actor_options={"num_cpus": 0})
+    deployment = serve.deployment(
+        num_replicas=1,
+        max_ongoing_requests=PROXY_LIMIT,
+        ray_actor_options={"num_cpus": 0},
+        logging_config={"enable_access_log": False},  # ours says more
+    )
     return deployment(serve.ingress()(Ingress)).bind()
 
 
