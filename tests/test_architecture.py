@@ -20,7 +20,9 @@ VALUES = frozenset({"request", "events", "errors", "thinking", "prediction", "co
 NATIVE = "backends.native"
 MAY_IMPORT: dict[str, set[str]] = {
     "cli": {"cli", "listen", "logs", "machine", "children", "executor", "server", "ledger", "service", "engines", "dialects", "backends"}
-    | {"batches", "guides", "inputs", "keys", "text", "models", "moderation", "conformance", "load"},
+    | {"batches", "guides", "inputs", "keys", "text", "models", "moderation", "conformance", "load", "deploy"},
+    "deploy": {"deploy", *(f"{NATIVE}.{room}" for room in ("front", "schedule.pages", "wire", "core"))}
+    | {"backends.base", "inputs", "logs", "models"},
     "conformance": {"conformance"},
     "listen": {"listen"},
     "load": {"load"},
@@ -83,11 +85,13 @@ IMPORTERS = {
         "backends/native/wire/",
         "backends/vllm/wire.py",
         "backends/native/worker/pack_directory.py",
+        "deploy/remote.py",
         *(f"{name}.py" for name in VALUES),
     ),
     "multipart": ("server/uploads.py",),
     "numpy": ("backends/", "guides/"),
     "opentelemetry": ("server/otel.py",),
+    "ray": ("deploy/ray.py",),
     "torch": ("backends/vllm/core.py", "backends/vllm/v1.py", "backends/vllm/v2.py"),
     "vllm": ("backends/vllm/core.py", "backends/vllm/v1.py", "backends/vllm/v2.py"),
     "PIL": ("inputs/images/decode.py",),

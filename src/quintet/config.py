@@ -110,6 +110,8 @@ class VllmConfig:
         dtype, quantization: empty = as the model has it.
         gpu_memory_utilization: share of a device's memory for weights and KV cache; 0 = vLLM's default.
         kv_bytes: of the KV cache; 0 = what the share leaves.
+        max_loras: most LoRA adapters at once; 0 = there are none.
+        max_lora_rank: the largest rank of any.
         vllm_arg: any other option, ``NAME=VALUE``, the value in JSON or as text.
     """
 
@@ -119,6 +121,8 @@ class VllmConfig:
     pipeline_parallel_size: int = 1
     gpu_memory_utilization: float = 0.0
     kv_bytes: int = 0
+    max_loras: int = 0
+    max_lora_rank: int = 0
     vllm_arg: tuple[str, ...] = ()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -15,25 +14,16 @@ import openai
 import pytest
 from tests.e2e.test_check import stated
 from tests.vllm.models import folder
+from tests.vllm.serving import ENVIRONMENT, SERVE, START_S, serving
 
 PAGES = ("openai", "fireworks", "together", "cerebras", "novita")
-SERVE = ("-m", "quintet", "serve", "--engine", "vllm", "--port", "0", "--ctx-size", "512", "--kv-cache", "64MiB", "--dtype", "float32")
-START_S = 600.0
-ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("QUINTET_")}
-"""Without what tests of the native engine are set to, which vLLM has nothing for."""
 
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     """A server of the bundled model over vLLM."""
-    arguments = [sys.executable, *SERVE, "--vllm-arg", "enforce_eager=true", "--dialect", "auto", f"smollm2={folder('smollm2')}"]
-    server = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
-    assert server.stdout is not None
-    banner = server.stdout.readline()
-    assert " at http" in banner, "it did not start"
-    yield banner.partition(" at ")[2].split()[0].rstrip(",")
-    server.terminate()
-    assert server.wait(60) == 0
+    with serving("smollm2", "--dialect", "auto") as (url, _):
+        yield url
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import subprocess
-import sys
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +16,7 @@ from tests.backends.native.core.test_sample import chi_square_excess
 from tests.support.preparing import prepare, preparer_of
 from tests.vllm.engine import Shared
 from tests.vllm.models import folder
-from tests.vllm.own import MARK
+from tests.vllm.own import by_itself
 
 from quintet.inputs.sequence import SequenceSpec
 from quintet.request import Guide, GuideKind, Sampling
@@ -33,16 +30,6 @@ WORDS = ("river", "night", "engine", "garden", "winter", "music", "paper", "ston
 SCHEMA = '{"type":"object","properties":{"a":{"enum":[1,22]}},"required":["a"],"additionalProperties":false}'
 STORY = "It was late when they came home, and nobody in the house had heard the door. On the table lay"
 TEXTS = [f"{number}. {STORY} the {WORDS[number % 10]} and the {WORDS[number // 10 % 10]}, found by" for number in range(PROMPTS)]
-
-
-def by_itself(ids: list[list[int]]) -> dict[str, Any]:
-    """What vLLM makes of prompts without us."""
-    asked = json.dumps({"prompts": ids, "tokens": TOKENS})
-    program = Path(__file__).with_name("own.py")
-    done = subprocess.run([sys.executable, program, folder("smollm2")], input=asked, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    found: dict[str, Any] = json.loads(next(line for line in done.stdout.splitlines() if line.startswith(MARK)).removeprefix(MARK))
-    return found
 
 
 def test_greedy_texts_and_log_probabilities_are_vllms_own(smollm2: Shared) -> None:
@@ -59,7 +46,7 @@ def test_greedy_texts_and_log_probabilities_are_vllms_own(smollm2: Shared) -> No
         return ids, texts, scores
 
     ids, texts, scores = smollm2.check(ours)
-    own = by_itself(ids)
+    own = by_itself(folder("smollm2"), ids, TOKENS)
     assert texts == own["texts"]
     assert sum(map(len, scores)) >= TOKENS * PROMPTS
     for mine, theirs in zip(scores, own["scores"], strict=True):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 import click
 
 from quintet import __version__, logs
-from quintet.cli import batch, clients, configuration, vllm
+from quintet.cli import batch, clients, cluster, configuration, vllm
 from quintet.cli.completion import completion
 from quintet.cli.keys import keys
 from quintet.cli.telling import TellOptions
@@ -18,6 +18,7 @@ from quintet.config import LOG_LEVELS, MAX_LOGPROBS, EngineName, Quantize, Serve
 
 if TYPE_CHECKING:
     from quintet.backends.native.front.spawn import Ahead
+    from quintet.cli.cluster import ClusterOptions
 
 DEFAULT_KV = "1GiB"
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -202,6 +203,7 @@ def serve(
     watchdog: float,
     speculation: str,
     draft: tuple[str, ...],
+    lora: tuple[str, ...],
     think_tags: str | None,
     spm_infill: bool,
     engine: EngineName,
@@ -212,7 +214,8 @@ def serve(
     MODEL is smollm2 (default), a path to a .gguf file or a Hugging Face folder, or hf:user/repo[:QUANT or file]; NAME=MODEL names it.
     """
     told = TellOptions(**{field.name: server.pop(field.name) for field in dataclasses.fields(TellOptions)})
-    ahead = _ahead(told, first=not (toy or lazy or engine == "vllm"))
+    where: ClusterOptions | None = server.pop("cluster", None)
+    ahead = _ahead(told, first=not (toy or lazy or engine == "vllm" or where))
     from quintet.cli import engines, fleet, net, serve, usage
 
     if toy:
@@ -224,12 +227,12 @@ def serve(
     asked = engines.EngineOptions("", *sizes, tags, spm_infill, drafts, *files, "", kept, engine, *vllm.take(server))
     idle, body = fleet.parse_seconds(idle_unload, "--idle-unload"), engines.parse_size(max_body, "--max-body")
     references = (engines.TOY,) if toy else models or ("smollm2",)
-    served = fleet.FleetOptions(references, asked, served_model_name, alias, lazy, pin, idle, moderation, allow_image_urls, draft)
+    served = fleet.FleetOptions(references, asked, served_model_name, alias, lazy, pin, idle, moderation, allow_image_urls, draft, lora)
     listen = net.ListenOptions(**{field.name: server.pop(field.name) for field in dataclasses.fields(net.ListenOptions)})
     rows = usage.ledger_config(server.pop("ledger"), server.pop("ledger_full"), server.pop("ledger_keep"))
     # An option that is neither one of these nor named above is the server's setting of that name.
     config = ServerConfig(api_keys=api_key, admin_key=admin_key or "", max_body_bytes=body, batches=batch.config(server), **server)
-    return serve.serve(serve.ServeOptions(served, config, listen, no_api_key, told, drain_timeout, watchdog, rows), ahead)
+    return serve.serve(serve.ServeOptions(served, config, listen, no_api_key, told, drain_timeout, watchdog, rows, where), ahead)
 
 
 @app.command()
@@ -374,4 +377,5 @@ configuration.connect(serve, run, pull, show, usage, *keys.commands.values(), *b
 for _command in (keys, batch.batch, clients.top, clients.bench, clients.evaluate):
     app.add_command(_command)
 app.add_command(completion)
+app.add_command(cluster.command(serve))
 app.add_command(configuration.command(serve))

@@ -132,7 +132,7 @@ def origin(ctx: click.Context, param: click.Parameter) -> str:
 def _load(ctx: click.Context, _: click.Parameter, file: Path | None) -> None:
     root = ctx.find_root().command
     assert isinstance(root, click.Group)
-    known = settings(root.commands["serve"])
+    known = settings(root.commands["serve"]) | settings(root.commands["cluster"])
     for line in strangers(os.environ, [f"{PREFIX}CONFIG", *(str(param.envvar) for param in known.values())]):
         sys.stderr.write(f"{line}\n")
     if file is not None:
@@ -183,6 +183,8 @@ def _based(folder: Path, param: click.Parameter, value: Any) -> Any:
     """The value with its paths made relative to where the command runs."""
     if isinstance(param.type, click.Path):
         return str(folder / Path(value).expanduser())
+    if param.name == "lora":
+        return [references.based_adapter(folder, one) for one in value]
     if isinstance(param, click.Argument) or param.name in ("moderation", "draft"):  # [NAME=]REFERENCE each
         return [references.based(folder, one) for one in value]
     return value

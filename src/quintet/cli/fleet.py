@@ -9,7 +9,7 @@ from pathlib import Path
 
 from quintet import machine
 from quintet.backends.native.front.spawn import Ahead
-from quintet.cli import drafts, engines, references
+from quintet.cli import drafts, engines, loras, references
 from quintet.cli.console import OptionError
 from quintet.engines.entry import Model
 from quintet.engines.names import Names, name_models
@@ -40,6 +40,7 @@ class FleetOptions:
         moderation: ``NAME=FORMAT`` of models that judge texts; a format's name, or its file.
         image_hosts: from which images may be fetched.
         drafts: ``[NAME=]REFERENCE`` of draft models; without a name the first model's.
+        loras: ``NAME=MODEL:PATH`` of LoRA adapters.
     """
 
     references: tuple[str, ...]
@@ -52,6 +53,7 @@ class FleetOptions:
     moderation: tuple[str, ...] = ()
     image_hosts: tuple[str, ...] = ()
     drafts: tuple[str, ...] = ()
+    loras: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,8 @@ def plan(options: FleetOptions, report: Report) -> Fleet:
     _require_tokens(roles, dict(zip(dict.fromkeys(names.exact.values()), plans, strict=True)))
     pinned = {names.exact[name] for name in options.pins}
     firsts = list(dict.fromkeys(names.exact.values()))
+    names, rooms = loras.plan(options.loras, plans, names)
+    plans = tuple(one for one, _ in rooms)
     models = tuple(
         Model(
             first,
@@ -121,8 +125,9 @@ def plan(options: FleetOptions, report: Report) -> Fleet:
             mapped=one.mapped,
             preparer=one.preparer,
             moderation=roles.get(first),
+            loras=room,
         )
-        for first, one in zip(firsts, plans, strict=True)
+        for first, (one, room) in zip(firsts, rooms, strict=True)
     )
     _check_memory(models)
     return Fleet(plans, models, names, options.idle, options.image_hosts)

@@ -21,3 +21,9 @@ def based(folder: Path, text: str) -> str:
     if reference.startswith(HUB) or not ("/" in reference or reference.lower().endswith((".gguf", ".toml"))):
         return text
     return f"{name}{'=' if name else ''}{folder / Path(reference).expanduser()}"
+
+
+def based_adapter(folder: Path, text: str) -> str:
+    """The same of ``NAME=MODEL:PATH``."""
+    head, colon, path = text.partition(":")
+    return f"{head}{colon}{folder / Path(path).expanduser()}"

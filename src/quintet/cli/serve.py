@@ -16,6 +16,7 @@ from quintet.batches.folder import Folder, in_use
 from quintet.children import keep_private
 from quintet.cli import engines, exporting, net
 from quintet.cli import fleet as fleets
+from quintet.cli.cluster import ClusterOptions, distributed
 from quintet.cli.console import ConsoleReport, OptionError
 from quintet.cli.heart import WATCHDOG_S
 from quintet.cli.telling import TellOptions
@@ -40,6 +41,7 @@ class ServeOptions:
         drain_timeout: most seconds from SIGTERM until the answers that still run are ended.
         watchdog: see ``Heart``.
         ledger: how to keep one; ``None`` = none is kept.
+        cluster: where engines run; ``None`` = on this machine.
     """
 
     fleet: fleets.FleetOptions
@@ -50,6 +52,7 @@ class ServeOptions:
     drain_timeout: float = DRAIN_S
     watchdog: float = WATCHDOG_S
     ledger: LedgerConfig | None = None
+    cluster: ClusterOptions | None = None
 
 
 def serve(options: ServeOptions, ahead: Ahead) -> int:
@@ -85,7 +88,7 @@ def serve(options: ServeOptions, ahead: Ahead) -> int:
             net.check_exposure(one.address or net.HOST, config.api_keys, options.no_api_key, closed=keys is not None)
         with ConsoleReport() as report:
             fleet = fleets.plan(options.fleet, report)
-        fleet = fleet.begin(ahead)
+        fleet = fleet.begin(ahead) if options.cluster is None else distributed(fleet, options.cluster, options.fleet)
         from quintet.cli import serving
 
         serving.log_to_stderr(options.told.level, options.told.form)

@@ -26,6 +26,7 @@ LLGUIDANCE = (1, 9)
 """What guides need. vLLM asks for an older one, with which texts get past some schemas, and works with this one."""
 
 VLLM_ONLY = tuple(field.name for field in fields(VllmConfig) if field.name != "kv_bytes")
+DEFAULT_RANK, MOST_RANK = 16, 512
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -50,6 +51,21 @@ def options(command: _F) -> _F:
             default=0,
             metavar="SHARE",
             help="vLLM: share of each device's memory that it takes; 0 = vLLM's default.",
+        ),
+        click.option(
+            "--lora", multiple=True, metavar="NAME=MODEL:PATH", help="vLLM: LoRA adapter of a model, asked for by its name; repeatable."
+        ),
+        click.option(
+            "--max-loras",
+            type=click.IntRange(0),
+            default=0,
+            help="vLLM: most LoRA adapters of a model; 0 = as many as --lora gives.",
+        ),
+        click.option(
+            "--max-lora-rank",
+            type=click.IntRange(0, MOST_RANK),
+            default=0,
+            help=f"vLLM: largest rank of LoRA adapters; 0 = that of those given, and at least {DEFAULT_RANK}.",
         ),
         click.option(
             "--vllm-arg", multiple=True, metavar="NAME=VALUE", help="Another option of vLLM's, e.g. enforce_eager=true; repeatable."

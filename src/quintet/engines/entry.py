@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from operator import add
 
 from quintet.backends.base import Backend, Counts, Health, Incidents, Pages, State
+from quintet.engines.adapters import Room
 from quintet.errors import EngineFailed, ModelError, Overloaded
 from quintet.executor import FairExecutor
 from quintet.guides.check import GuideCheck
@@ -37,6 +38,7 @@ class Model:
         mapped: its weights are a file's memory: free when others need it, and read again. Where they do not fit, it runs, but slowly.
         preparer: for an engine that ``start`` made.
         moderation: how it is asked whether a text is safe; ``None`` = it is not.
+        loras: its room for LoRA adapters; ``None`` = it takes none.
     """
 
     name: str
@@ -48,6 +50,7 @@ class Model:
     mapped: bool = False
     preparer: PreparerOf = Preparer
     moderation: Format | None = None
+    loras: Room | None = None
 
 
 class Phase(enum.Enum):

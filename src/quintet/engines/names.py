@@ -65,6 +65,21 @@ class Names:
                     return Found(model, spelling)
         return None
 
+    def adding(self, name: str, model: str) -> Names:
+        """With another name of a model that has one.
+
+        Raises:
+            ModelError: no request can have it, or it is there.
+        """
+        exact = dict(self.exact)
+        _require_plain(name)
+        _add(exact, name, model)
+        return Names(exact, self.patterns)
+
+    def without(self, name: str) -> Names:
+        """Without a name that is there."""
+        return Names({one: model for one, model in self.exact.items() if one != name}, self.patterns)
+
 
 def name_models(models: Sequence[Sequence[str]], aliases: Iterable[tuple[str, str]] = ()) -> Names:
     """
@@ -78,8 +93,7 @@ def name_models(models: Sequence[Sequence[str]], aliases: Iterable[tuple[str, st
     exact: dict[str, str] = {}
     for names in models:
         for name in names:
-            if ANY in name:
-                raise ModelError(f"a model's name must not hold {ANY}, got {shorten(name)}; only an alias can be a pattern.")
+            _require_plain(name)
             _add(exact, name, names[0])
     named = dict(exact)
     patterns: dict[str, str] = {}
@@ -105,6 +119,11 @@ def matches(pattern: str, name: str) -> bool:
             return False
         at += len(part)
     return True
+
+
+def _require_plain(name: str) -> None:
+    if ANY in name:
+        raise ModelError(f"a model's name must not hold {ANY}, got {shorten(name)}; only an alias can be a pattern.")
 
 
 def _add(names: dict[str, str], name: str, model: str) -> None:

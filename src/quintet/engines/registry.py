@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from quintet.backends.base import Backend
+from quintet.engines.adapters import Adapters, Lora, Room
 from quintet.engines.entry import POLL_S, Entry, Model, Phase
 from quintet.engines.names import Names
-from quintet.errors import BadRequest, Loading, ModelNotFound, Overloaded, shorten
+from quintet.errors import BadRequest, Loading, ModelError, ModelNotFound, Overloaded, shorten
 from quintet.executor import FairExecutor
 from quintet.guides.check import GuideCheck
 from quintet.inputs.images.reader import ImageReader
@@ -40,17 +42,25 @@ class Served:
 
     Args:
         name: to answer with.
+        lora: it means the model with this adapter; ``None`` = by itself.
     """
 
     entry: Entry
     name: str
+    lora: Lora | None = None
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """As long as a request needs engine and adapter."""
+        with self.entry.held(), self.lora.held() if self.lora else contextlib.nullcontext():
+            yield
 
 
 class Registry:
     """All models of a server. Make it on the event loop that will use it.
 
     Args:
-        names: of all models.
+        names: of all models, and of the adapters that are there from the start.
         idle: seconds without a request after which a model that is not pinned is unloaded; 0 = never.
         free: bytes of memory that can be had; ``None`` = nobody knows, and there is always enough.
         patience: see ``PATIENCE_S``.
@@ -76,6 +86,10 @@ class Registry:
         self._images = ImageReader(self.executor, image_hosts)
         self.entries = {model.name: Entry(model, self.guides, self.executor, self._images, clock) for model in models}
         self.names = names
+        self.adapters = Adapters()
+        for model in models:
+            if model.loras is not None:
+                self.adapters.begin(model.name, model.loras)
         self._idle, self._free, self._patience, self._clock = idle, free, patience, clock
         self._changes: dict[str, asyncio.Task[None]] = {}
         self._draining = False
@@ -93,7 +107,7 @@ class Registry:
         found = self.names.find(name, forms)
         if found is None:
             raise ModelNotFound(f"The model {shorten(name)} is not served here; served: {', '.join(self.names.exact)}.")
-        return Served(self.entries[found.model], found.name)
+        return Served(self.entries[found.model], found.name, self.adapters.named.get(found.name))
 
     @property
     def live(self) -> int:
@@ -141,6 +155,50 @@ class Registry:
             raise Overloaded(f"The model {entry.name} is being loaded or unloaded; try again later.")
         if entry.backend is not None:
             await asyncio.shield(self._unload(entry))
+
+    def first_with_room(self) -> Entry:
+        """The first model that takes adapters, or else the first."""
+        return next((entry for entry in self.entries.values() if entry.model.loras is not None), next(iter(self.entries.values())))
+
+    def room(self, entry: Entry) -> Room:
+        """A model's room for adapters.
+
+        Raises:
+            BadRequest: it has none.
+        """
+        if entry.model.loras is None:
+            rule = "must be a model that takes LoRA adapters: --engine vllm, with --max-loras"
+            raise BadRequest("base_model_name", rule, shorten(entry.name))
+        return entry.model.loras
+
+    @contextlib.contextmanager
+    def adding(self, entry: Entry, name: str, path: str, digest: str) -> Iterator[Lora]:
+        """An adapter that is to be tried; if nothing raises, requests may name it then.
+
+        Raises:
+            BadRequest: the model takes none, or no more, or the name is taken or none.
+        """
+        self._require_new(name, entry)
+        with self.adapters.coming(name, entry.name, path, digest, self.room(entry).most) as lora:
+            yield lora
+            self.names = self._require_new(name, entry)
+
+    def remove(self, name: str) -> None:
+        """An adapter has no name any more; what runs with it goes on.
+
+        Raises:
+            ModelNotFound: there is none of this name.
+        """
+        if name not in self.adapters.named:
+            raise ModelNotFound(f"There is no LoRA adapter {shorten(name)} here.", "lora_name")
+        self.adapters.leave(name)
+        self.names = self.names.without(name)
+
+    def _require_new(self, name: str, entry: Entry) -> Names:
+        try:
+            return self.names.adding(name, entry.name)
+        except ModelError as error:
+            raise BadRequest("lora_name", f"cannot be: {error}".rstrip("."), shorten(name)) from None
 
     def drain(self) -> None:
         """Take no new work anywhere, and finish what there is; ``live`` tells when that is done."""

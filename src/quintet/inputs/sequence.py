@@ -87,6 +87,19 @@ class PreparedSequence:
 
 
 @dataclass(frozen=True, slots=True)
+class Adapter:
+    """LoRA weights that a model computes with, for the requests that ask for them.
+
+    Args:
+        id: from 1; never another's in the life of the server, whatever its name: what is cached goes by it.
+        path: of its folder.
+    """
+
+    id: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
 class Prepared:
     """A request that can run.
 
@@ -96,6 +109,7 @@ class Prepared:
         tenant: who asks. Tenants take turns, and none can fill the queue; empty = anybody, with all of the queue to fill.
         weight: the tenant's turns for every one of a tenant with weight 1; 0 = it is computed only while nothing else is to be done.
         stop_tokens: control token -> the stop string that is its text; for the text side, which ends the choice there.
+        adapter: for an engine that has room for such; ``None`` = the model by itself.
     """
 
     request_id: int
@@ -103,3 +117,4 @@ class Prepared:
     tenant: str = ""
     weight: int = 1
     stop_tokens: Mapping[int, str] = field(default_factory=dict)
+    adapter: Adapter | None = None

@@ -20,6 +20,9 @@ from quintet.errors import ModelError
 HUB = "hf:"
 """What references of models on the Hugging Face hub begin with."""
 
+SAMPLES, SAMPLE = 256, 1 << 14
+"""Pieces of a file by which it is known, and the bytes of each."""
+
 _PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})(\.gguf)", re.IGNORECASE)
 
 
@@ -139,6 +142,16 @@ def sha256(path: Path) -> str:
     """Hex digest of the whole file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sample(path: Path, hashed: hashlib.blake2b) -> None:
+    """Hash a file's name, size, and ``SAMPLES`` pieces of it: to read all of a large one would take longer than loading it."""
+    size = path.stat().st_size
+    hashed.update(f"{path.name} {size}\n".encode())
+    with path.open("rb") as file:
+        for piece in range(SAMPLES):
+            file.seek(size * piece // SAMPLES)
+            hashed.update(file.read(SAMPLE))
 
 
 def human(size: int) -> str:

@@ -1,14 +1,28 @@
-"""``POST /models/load`` and ``/models/unload``, for admins."""
+"""``POST /models/load`` and ``/models/unload``, and those of LoRA adapters in vLLM's form, for admins."""
 
 from __future__ import annotations
 
+import logging
+
+from quintet.backends.base import Backend
 from quintet.config import ServerConfig
-from quintet.dialects.admin import model_status, parse_model
+from quintet.dialects.admin import model_status, parse_adapter, parse_adapter_name, parse_model
+from quintet.engines.adapters import Lora, Room
 from quintet.engines.entry import Entry
 from quintet.engines.registry import Registry
+from quintet.errors import BadRequest, ModelError, shorten
+from quintet.events import Failed
+from quintet.request import CompletionRequest, Sampling, StopRules
 from quintet.server.auth import Auth
-from quintet.server.call import Call
+from quintet.server.call import Call, Endpoint, Route
+from quintet.server.completions import Source
 from quintet.server.models import Models
+from quintet.service.service import Service
+
+TRIED = CompletionRequest("", ((0,),), 1, 1, False, None, Sampling(0.0, 1.0, 0), StopRules(), False, False, "")
+"""What an adapter must be able to answer before anybody may name it."""
+
+_log = logging.getLogger(__name__)
 
 
 class Admin:
@@ -18,11 +32,22 @@ class Admin:
         auth: tells who is an admin.
     """
 
-    def __init__(self, registry: Registry, models: Models, auth: Auth, config: ServerConfig) -> None:
+    def __init__(self, registry: Registry, models: Models, auth: Auth, config: ServerConfig, source: Source) -> None:
         self._registry = registry
         self._models = models
         self._auth = auth
+        self._source = source
         self._max_body = config.max_body_bytes
+
+    def routes(self) -> dict[str, Route]:
+        """By path."""
+        endpoints: dict[str, Endpoint] = {
+            "/models/load": self.load,
+            "/models/unload": self.unload,
+            "/load_lora_adapter": self.load_adapter,
+            "/unload_lora_adapter": self.unload_adapter,
+        }
+        return {path: Route(path, {"POST": endpoint}) for path, endpoint in endpoints.items()}
 
     async def load(self, call: Call) -> None:
         """Answered when the model is loaded; 503 with ``Retry-After`` if that takes long."""
@@ -37,10 +62,47 @@ class Admin:
         await self._registry.unload(entry)
         await _tell(call, entry)
 
+    async def load_adapter(self, call: Call) -> None:
+        """Answered when the adapter has computed a token."""
+        asked = parse_adapter(await self._body(call))
+        entry = self._models.find(asked.base, call).entry if asked.base else self._registry.first_with_room()
+        room = self._registry.room(entry)
+        digest = await self._registry.executor.run(call.caller.tenant, lambda: _digest(room, asked.path))
+        with entry.held(), self._registry.adding(entry, asked.name, asked.path, digest) as lora:
+            await self._try(entry, await self._models.ready(call, entry), lora)
+        _log.info("the LoRA adapter %s of %s is loaded from %s", asked.name, entry.name, asked.path)
+        await call.http.reply(200, f"Success: LoRA adapter '{asked.name}' added successfully.".encode(), media="text/plain")
+
+    async def unload_adapter(self, call: Call) -> None:
+        """Answered when no request can name the adapter any more; those that run with it go on to their ends."""
+        name = parse_adapter_name(await self._body(call))
+        self._registry.remove(name)
+        _log.info("the LoRA adapter %s is unloaded", name)
+        await call.http.reply(200, f"Success: LoRA adapter '{name}' removed successfully.".encode(), media="text/plain")
+
+    async def _try(self, entry: Entry, backend: Backend, lora: Lora) -> None:
+        job = await Service(backend, entry.preparer, self._source.clock).prepare(TRIED, adapter=lora.adapter)
+        async for events in job.events():
+            for event in events:
+                if isinstance(event, Failed):
+                    raise BadRequest(
+                        "lora_path", f"cannot be loaded: {event.message.rstrip('.')} (the log has more)", shorten(lora.adapter.path)
+                    )
+
     async def _asked(self, call: Call) -> Entry:
-        self._auth.require_admin(call.caller, call.http.headers.raw, call.http.address)
-        name = parse_model(await call.http.body(self._max_body))
+        name = parse_model(await self._body(call))
         return self._models.find(name, call).entry
+
+    async def _body(self, call: Call) -> bytes:
+        self._auth.require_admin(call.caller, call.http.headers.raw, call.http.address)
+        return await call.http.body(self._max_body)
+
+
+def _digest(room: Room, path: str) -> str:
+    try:
+        return room.check(path)
+    except ModelError as error:
+        raise BadRequest("lora_path", f"cannot be loaded: {error}".rstrip("."), shorten(path)) from None
 
 
 async def _tell(call: Call, entry: Entry) -> None:

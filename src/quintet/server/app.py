@@ -110,7 +110,7 @@ class App:
         self._kept = Kept(config.batches, Lines(for_nobody, self._auth, source), config.max_body_bytes, source.now)
         once = Once(config.max_body_bytes, source.clock, gate)
         tokens, llama = Tokens(models, config.max_body_bytes, executor), Properties(models)
-        admins = Admin(registry, models, self._auth, config)
+        admins = Admin(registry, models, self._auth, config, source)
         self._hosts, self._cors = Hosts(config.allowed_hosts), Cors(config.cors_origins)
         public = {**probes.public(), **pages.public()}
         self._probes = frozenset(path.encode() for path in probes.public())
@@ -132,10 +132,7 @@ class App:
             "/tokenizer_info": Route("/tokenizer_info", {"GET": tokens.info}),
             "/tcp_warming": Route("/tcp_warming", {"GET": probes.warm}, warming),
         }
-        administration = {
-            "/models/load": Route("/models/load", {"POST": admins.load}),
-            "/models/unload": Route("/models/unload", {"POST": admins.unload}),
-        }
+        administration = admins.routes()
         shared = {path: resources[path] for path in ("/models", "/models/")}
         people = {**plain, **static.routes()}
         both = _router({**people, **inside}, {**resources, **administration}, config)

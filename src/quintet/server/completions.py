@@ -154,7 +154,7 @@ class Completions:
             admission.count(parsed.request)
             served = self._models.find(parsed.request.model, call)
             judging = self._models.moderating(parsed.request.safety_model, call) if parsed.request.safety_model else None
-            with served.entry.held(), judging.entry.held() if judging else contextlib.nullcontext():
+            with served.held(), judging.entry.held() if judging else contextlib.nullcontext():
                 await self._complete(call, api, parsed, served, judging, deadline, admission)
 
     async def _complete(
@@ -173,10 +173,12 @@ class Completions:
             preparer = served.entry.preparer
             request = _resolved(await api.complete(parsed, preparer, call.caller.tenant), served.name, call.caller)
             service = Service(backend, preparer, self._source.clock, self._config.max_logprobs, self._executor, moderator)
-            preparing = service.prepare(request, call.caller.tenant, call.caller.weight)
+            adapter = served.lora.adapter if served.lora else None
+            preparing = service.prepare(request, call.caller.tenant, call.caller.weight, adapter)
             job = await (while_there(call.http.receive, preparing) if judging else preparing)  # judging a prompt takes its time
         admission.reserve(job)
-        about = request.model, backend.capabilities.fingerprint, self._source.host(), served.entry.name, served.entry.users
+        print_ = f"{backend.capabilities.fingerprint}-{served.lora.digest}" if served.lora else backend.capabilities.fingerprint
+        about = request.model, print_, self._source.host(), served.entry.name, served.entry.users
         identity = Identity(self._source.token(), int(self._source.now()), *about)
         renderer = beyond(api.format.renderer(request, identity, parsed.options), request)
         async with self._accounts.row(call, served.entry.name, request, identity, job) as account:

@@ -80,7 +80,7 @@ class Models:
             served = self.find(name, call)
         except ModelNotFound as error:
             raise type(error)(str(error), SAFETY_MODEL) from None
-        if served.entry.model.moderation is None:
+        if served.entry.model.moderation is None or served.lora is not None:
             raise BadRequest(SAFETY_MODEL, "must be a model that is served for moderation (--moderation)", shorten(name))
         return served
 

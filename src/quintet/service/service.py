@@ -10,7 +10,7 @@ from quintet.backends.base import Backend
 from quintet.executor import FairExecutor
 from quintet.inputs.answer_size import require_answer_size
 from quintet.inputs.prepare import INLINE_CHARS, Preparer
-from quintet.inputs.sequence import Prepared
+from quintet.inputs.sequence import Adapter, Prepared
 from quintet.moderation.judge import Judge, Moderator
 from quintet.request import CompletionRequest
 from quintet.service.beams import BeamJob, beam_request, require_beams
@@ -50,11 +50,11 @@ class Service:
         self._executor = executor
         self._moderator = moderator
 
-    async def prepare(self, request: CompletionRequest, tenant: str = "", weight: int = 1) -> Job:
+    async def prepare(self, request: CompletionRequest, tenant: str = "", weight: int = 1, adapter: Adapter | None = None) -> Job:
         """Check and tokenise; nothing is started, and the job may simply be dropped.
 
         Args:
-            tenant, weight: who asks, and what share is theirs; see ``Prepared``.
+            tenant, weight, adapter: see ``Prepared``.
 
         Raises:
             BadRequest: more choices than the engine offers, a larger answer than is allowed, a prompt that was judged unsafe, and all that
@@ -71,7 +71,7 @@ class Service:
         if self._max_logprobs is not None:
             require_answer_size(request, sequences, self._max_logprobs)
         stops = await self._preparer.stop_tokens(request.stop.strings, tenant) if request.stop.strings else {}
-        prepared = Prepared(next(_ids), sequences, tenant, weight, stops)
+        prepared = Prepared(next(_ids), sequences, tenant, weight, stops, adapter)
         make: Callable[[], Job] = partial(Job, self._backend, prepared, request, watch)
         if request.beams is not None:
             make = partial(BeamJob, self._backend, prepared, request, watch, _ids)

@@ -20,6 +20,8 @@ from quintet.backends.native.wire.messages import ModelSource
 from quintet.backends.native.worker.load import load_tokenizer, native_loader
 from quintet.backends.toy import ToyTokenizer, toy_loader
 from quintet.config import EngineConfig
+from quintet.deploy.pool import Pool
+from quintet.deploy.scaling import Sizing
 
 CONFIG = EngineConfig(kv_bytes=64 << 20, batch_tokens=48, max_running=8, max_waiting=200, max_sequences=12)
 """Small, so that the tests meet every limit: chunks, a queue, forks beyond the batch."""
@@ -56,6 +58,7 @@ BACKENDS: dict[str, tuple[Callable[[pytest.FixtureRequest], Path | None], Callab
     if (model, link) != ("bundled", "thread")  # loading it takes its time; serve has it in a process
 }
 
+BACKENDS["toy-pool"] = (_toy, lambda path: Pool(lambda: _thread(path), CONFIG, Sizing(2, 2)))
 BACKENDS["bigram"] = (_toy, lambda _: BigramEngine())
 BACKENDS["toy-poor"] = (_toy, lambda path: PoorEngine(_thread(path)))
 

@@ -18,13 +18,14 @@ def made(options: VllmConfig, *, context: int = 0, cpu: bool = True) -> dict[str
 
 
 def test_our_options_have_vllms_names() -> None:
-    options = VllmConfig("bfloat16", "fp8", 2, 3, 0.8, 1 << 20, ("enforce-eager=true", "--swap_space=4", "tokenizer_mode=mistral"))
+    options = VllmConfig("bfloat16", "fp8", 2, 3, 0.8, 1 << 20, 3, 9, ("enforce-eager=true", "--swap_space=4", "tokenizer_mode=mistral"))
     found = made(options, context=512, cpu=False)
     assert found["model"] == "/models/m"
     assert (found["dtype"], found["quantization"], found["max_model_len"]) == ("bfloat16", "fp8", 512)
     assert (found["tensor_parallel_size"], found["pipeline_parallel_size"], found["gpu_memory_utilization"]) == (2, 3, 0.8)
     assert (found["kv_cache_memory_bytes"], found["max_num_seqs"]) == (1 << 20, 7)
     assert (found["enforce_eager"], found["swap_space"], found["tokenizer_mode"]) == (True, 4, "mistral")
+    assert (found["enable_lora"], found["max_loras"], found["max_cpu_loras"], found["max_lora_rank"]) == (True, 3, 3, 16)
     assert found["logits_processors"] == ["room:Class"]
     assert found["additional_config"] == {"quintet": "/run/sidecar"}
 

@@ -16,7 +16,7 @@ from quintet.backends.vllm.values import About, Asked, CoreDeadError, Output, Re
 from quintet.backends.vllm.wire import Refused, decode_choose
 from quintet.backends.vllm.worker import DEAD, REJECTED, VllmWorker
 from quintet.events import Blame, Finish
-from quintet.inputs.sequence import PreparedSequence
+from quintet.inputs.sequence import Adapter, PreparedSequence
 from quintet.request import Sampling
 
 EOS = 256
@@ -28,13 +28,24 @@ DEAD_NOW = Output((-1,), (), None, False, 0, 0.0)
 class PlayedCore:
     """vLLM's side: each sequence gets what ``say`` is told."""
 
-    about = About(512, 257, 100, 16, 2048, 2, "fp")
+    about = About(512, 257, 100, 16, 2048, 2, 2, "fp")
 
     def __init__(self) -> None:
         self.asked: dict[str, Asked] = {}
         self.outputs: dict[str, asyncio.Queue[Output | Exception]] = {}
         self.left: list[str] = []
         self.dead = False
+        self.adapters: list[int] = []  # loaded, and with a minus those that had to go
+        self.bad: set[int] = set()
+
+    async def adapt(self, adapter: Adapter) -> None:
+        await asyncio.sleep(0)
+        if adapter.id in self.bad:
+            raise RejectedError("no such adapter")
+        self.adapters.append(adapter.id)
+
+    async def forget(self, adapter: int) -> None:
+        self.adapters.append(-adapter)
 
     async def run(self, asked: Asked) -> AsyncIterator[Output]:
         self.asked[asked.name] = asked
@@ -61,8 +72,8 @@ class World:
         self.worker = VllmWorker(self.sidecar, lambda: 10.0, self.told.append, frozenset({EOS}))
         self.worker.attach(self.core)
 
-    async def submit(self, request_id: int, *sequences: PreparedSequence, tenant: str = "") -> None:
-        self.worker.receive(Submit.of(request_id, sequences, 5.0, tenant))
+    async def submit(self, request_id: int, *sequences: PreparedSequence, tenant: str = "", adapter: Adapter | None = None) -> None:
+        self.worker.receive(Submit.of(request_id, sequences, 5.0, tenant, adapter=adapter))
         await self.settle()
 
     async def say(self, name: str, *tokens: int, **more: Any) -> None:
@@ -313,5 +324,50 @@ def test_guides_are_compiled_before_a_request_may_enter_vllm() -> None:
         await world.settle()
         assert [asked.tokens for asked in world.core.asked.values()] == [(4,), (1, 2, 3), (1, 2, 3)][: len(world.core.asked)]
         assert world.finishes(1) == {1: Finish.ABORT}
+
+    played(scenario)
+
+
+def test_an_adapter_is_there_before_a_sequence_that_needs_it_and_goes_when_another_needs_its_place() -> None:
+    async def scenario(world: World) -> None:
+        first, second, third = (Adapter(number, f"/adapters/{number}") for number in (1, 2, 3))
+        await world.submit(1, one(), one(), adapter=first)
+        await world.submit(2, one())
+        assert world.core.adapters == [1], "once for both"
+        assert [world.core.asked[name].adapter for name in ("1", "2", "3")] == [first, first, None]
+        await world.say("1", 70, 71, 72)
+        await world.say("2", 70, 71, 72)
+        await world.say("3", 70, 71, 72)
+        await world.submit(3, one(max_tokens=9), adapter=second)
+        await world.submit(4, one(), adapter=third)
+        assert world.core.adapters == [1, 2, -1, 3], "two have places, and nobody uses the first"
+
+    played(scenario)
+
+
+def test_an_adapter_that_cannot_be_loaded_fails_its_request_alone() -> None:
+    async def scenario(world: World) -> None:
+        world.core.bad = {7}
+        await world.submit(1, one(), adapter=Adapter(7, "/adapters/7"))
+        await world.submit(2, one())
+        assert world.finishes(1) == {0: Finish.ERROR}
+        assert [row.error for row in world.rows(1) if isinstance(row, EventRow)] == ["no such adapter"]
+        await world.say(next(iter(world.core.outputs)), 70, 71, 72)
+        assert world.finishes(2) == {0: Finish.LENGTH}
+
+    played(scenario)
+
+
+def test_who_leaves_while_an_adapter_is_loaded_leaves_it_loaded() -> None:
+    async def scenario(world: World) -> None:
+        adapter = Adapter(1, "/adapters/1")
+        world.worker.receive(Submit.of(1, [one()], 5.0, adapter=adapter))
+        await asyncio.sleep(0)
+        world.worker.receive(Abort(1, None))
+        await world.settle()
+        await world.submit(2, one(), adapter=adapter)
+        assert world.core.adapters == [1]
+        await world.say(next(iter(world.core.outputs)), 70, 71, 72)
+        assert world.finishes(2) == {0: Finish.LENGTH}
 
     played(scenario)

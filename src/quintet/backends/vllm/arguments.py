@@ -21,6 +21,10 @@ OURS = {
     "pipeline_parallel_size": "--pipeline-parallel-size",
     "gpu_memory_utilization": "--gpu-memory-utilization",
     "kv_cache_memory_bytes": "--kv-cache",
+    "enable_lora": "--lora or --max-loras",
+    "max_loras": "--max-loras",
+    "max_cpu_loras": "--max-loras",
+    "max_lora_rank": "--max-lora-rank",
 }
 """Options of vLLM's that are options of ours."""
 
@@ -39,6 +43,9 @@ KEPT = {
     "stream_interval": "each token is told when it is there",
 }
 """Those that are what they must be, and why."""
+
+RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""What vLLM has room made for: ranks of LoRA adapters."""
 
 CPU_KV_BYTES = 1 << 30
 """Of the KV cache on a CPU, unless somebody says more."""
@@ -108,6 +115,9 @@ def engine_arguments(source: VllmSource, config: EngineConfig, sidecar: str, pro
         made["quantization"] = options.quantization
     if options.gpu_memory_utilization:
         made["gpu_memory_utilization"] = options.gpu_memory_utilization
+    if options.max_loras:  # all that there may be have their place, so that vLLM never reads one again in the middle of a step
+        rank = next(one for one in RANKS if one >= options.max_lora_rank)
+        made |= {"enable_lora": True, "max_loras": options.max_loras, "max_cpu_loras": options.max_loras, "max_lora_rank": rank}
     if options.kv_bytes or (cpu and not options.gpu_memory_utilization):
         made["kv_cache_memory_bytes"] = options.kv_bytes or CPU_KV_BYTES
     return made | given(options.vllm_arg)

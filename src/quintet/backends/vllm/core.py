@@ -18,11 +18,10 @@ from quintet.backends.vllm.values import About, Asked, CoreDeadError, Output, Re
 from quintet.backends.vllm.wire import EXTRA
 from quintet.config import EngineConfig
 from quintet.errors import ModelError
-from quintet.models.files import parts
+from quintet.inputs.sequence import Adapter
+from quintet.models.files import parts, sample
 
-PIECES, PIECE = 256, 1 << 14
-"""So many pieces of so many bytes of each of a model's files are in the fingerprint: to read all of them would take longer than loading."""
-
+NO_ADAPTER = "The engine cannot load this LoRA adapter."
 _log = logging.getLogger(__name__)
 
 
@@ -56,6 +55,7 @@ class VllmCore:
             page=vllm.cache_config.block_size,
             most_tokens=vllm.scheduler_config.max_num_batched_tokens,
             most_running=vllm.scheduler_config.max_num_seqs,
+            most_adapters=source.options.max_loras,
             fingerprint=_fingerprint(Path(source.path), vllm),
         )
 
@@ -70,8 +70,9 @@ class VllmCore:
         from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
         prompt = tokens_input(list(asked.tokens), cache_salt=asked.salt or None)
+        lora = None if asked.adapter is None else _lora(asked.adapter)
         try:
-            async with contextlib.aclosing(self._engine.generate(prompt, _params(asked), asked.name)) as outputs:
+            async with contextlib.aclosing(self._engine.generate(prompt, _params(asked), asked.name, lora_request=lora)) as outputs:
                 async for output in outputs:
                     yield _output(output, asked)
         except EngineDeadError as error:
@@ -81,6 +82,27 @@ class VllmCore:
                 raise CoreDeadError from error
             _log.exception("vLLM refuses a request")
             raise RejectedError from error
+
+    async def adapt(self, adapter: Adapter) -> None:
+        """Load a LoRA adapter that is not there.
+
+        Raises:
+            RejectedError: vLLM cannot.
+            CoreDeadError: nor anything else any more.
+        """
+        try:
+            await self._engine.add_lora(_lora(adapter))
+        except Exception as error:
+            if self._engine.errored:
+                raise CoreDeadError from error
+            _log.exception("vLLM does not load the LoRA adapter %s", adapter.path)
+            with contextlib.suppress(Exception):  # it may have got half of the way
+                await self.forget(adapter.id)
+            raise RejectedError(NO_ADAPTER) from error
+
+    async def forget(self, adapter: int) -> None:
+        """Free the place of one that no sequence uses."""
+        await self._engine.remove_lora(adapter)
 
     @property
     def dead(self) -> bool:
@@ -119,6 +141,12 @@ def _as_model_error(name: str) -> Any:
 
 def _class(*, v2: bool) -> str:
     return f"quintet.backends.vllm.{'v2' if v2 else 'v1'}:Choose"
+
+
+def _lora(adapter: Adapter) -> Any:
+    from vllm.lora.request import LoRARequest
+
+    return LoRARequest(str(adapter.id), adapter.id, adapter.path)  # its cache goes by this name
 
 
 def _params(asked: Asked) -> Any:
@@ -195,12 +223,7 @@ def _fingerprint(folder: Path, vllm: Any) -> str:
 
     hashed = hashlib.blake2b(digest_size=8)
     for path in parts(folder):
-        size = path.stat().st_size
-        hashed.update(f"{path.name} {size}\n".encode())
-        with path.open("rb") as file:
-            for piece in range(PIECES):
-                file.seek(size * piece // PIECES)
-                hashed.update(file.read(PIECE))
+        sample(path, hashed)
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     parallel = vllm.parallel_config
     build = __version__, version, torch.__version__, device, os.environ.get("VLLM_BATCH_INVARIANT", "")

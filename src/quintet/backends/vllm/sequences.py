@@ -10,7 +10,7 @@ from quintet.backends.native.schedule.plan import Top
 from quintet.backends.native.wire.messages import EventRow, Submit, TokenRow
 from quintet.backends.vllm.wire import Choose, Refused
 from quintet.events import Blame, Finish
-from quintet.inputs.sequence import PreparedSequence
+from quintet.inputs.sequence import Adapter, PreparedSequence
 
 MOST_ENDS = 64
 """Tokens that vLLM is told to stop after: some of its workers raise above 128. After any others it is stopped."""
@@ -28,6 +28,7 @@ class Group:
         echo: what of the prompt is echoed, from and to before; empty = nothing.
         leader: it has the echo's log-probabilities computed; the others begin when they are there.
         followers: they wait for that.
+        adapter: see ``Submit``.
     """
 
     tenant: str
@@ -36,6 +37,7 @@ class Group:
     echo: range
     leader: VllmSequence | None = None
     followers: list[VllmSequence] = field(default_factory=list)
+    adapter: Adapter | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -139,7 +141,7 @@ def sequences_of(submit: Submit) -> list[VllmSequence]:
         end = len(asked.tokens) if asked.prompt_end is None else asked.prompt_end
         echo = range(asked.echo_from, end) if asked.echo else range(0)
         alike = (asked.tokens, echo, asked.logprobs) if asked.echo else index
-        group = groups.setdefault(alike, Group(submit.tenant, submit.weight, submit.at, echo))
+        group = groups.setdefault(alike, Group(submit.tenant, submit.weight, submit.at, echo, adapter=submit.adapter))
         sequence = VllmSequence(submit.request_id, index, group, asked)
         if group.leader is None:
             group.leader = sequence

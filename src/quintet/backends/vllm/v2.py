@@ -18,6 +18,7 @@ class Choose(LogitsProcessor):  # type: ignore[misc]  # vLLM is not where types 
 
     def __init__(self, vllm_config: Any, req_states: Any) -> None:
         self._chooser = connect(vllm_config.additional_config[EXTRA], req_states.vocab_size)
+        self._states = req_states
         self._slots: dict[int, Row] = {}
 
     def add_request(self, req_idx: int, sampling_params: Any) -> bool:
@@ -26,7 +27,10 @@ class Choose(LogitsProcessor):  # type: ignore[misc]  # vLLM is not where types 
             self._chooser.leave(gone)
         data = (sampling_params.extra_args or {}).get(EXTRA)
         if data is not None:
-            self._slots[req_idx] = self._chooser.enter(decode_choose(data))
+            choose = decode_choose(data)
+            for slot in [slot for slot, row in self._slots.items() if row.choose.key == choose.key]:  # it was preempted, and is here again
+                self._chooser.leave(self._slots.pop(slot))
+            self._slots[req_idx] = self._chooser.enter(choose)
         return data is not None
 
     def apply(self, logits: torch.Tensor, ctx: LogitsContext) -> torch.Tensor:
@@ -34,6 +38,8 @@ class Choose(LogitsProcessor):  # type: ignore[misc]  # vLLM is not where types 
         indexes, rows = [], []
         for index, (slot, position) in enumerate(zip(ctx.expanded_idx_mapping.tolist(), ctx.pos.tolist(), strict=True)):
             row = self._slots.get(slot)
+            if row is not None and position + 1 > row.position:
+                row = self._slots[slot] = self._chooser.enter(row.choose, self._generated(slot, row.choose.start, position))
             if row is not None and row.go_back(position + 1):
                 indexes.append(index)
                 rows.append(row)
@@ -41,3 +47,8 @@ class Choose(LogitsProcessor):  # type: ignore[misc]  # vLLM is not where types 
             for row, token in zip(rows, raise_chosen(self._chooser, logits, indexes, rows), strict=True):
                 row.generated.append(token)
         return logits
+
+    def _generated(self, slot: int, first: int, last: int) -> list[int]:
+        """The tokens at these positions, of a sequence that was preempted for so long that it is not known any more."""
+        tokens: list[int] = self._states.all_token_ids.gpu[slot, first : last + 1].tolist()
+        return tokens

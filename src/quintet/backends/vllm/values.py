@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from quintet.backends.native.schedule.plan import Top
+from quintet.inputs.sequence import Adapter
 
 
 class CoreDeadError(Exception):
@@ -12,7 +13,7 @@ class CoreDeadError(Exception):
 
 
 class RejectedError(Exception):
-    """vLLM does not take a request, or gives it up; the others go on."""
+    """vLLM does not take a request, or gives it up; the others go on. Its text is for the client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,7 @@ class Asked:
         logprobs, prompt_logprobs: alternatives; ``None`` = no log-probabilities.
         ends: tokens after which it may stop by itself.
         choose: an encoded ``Choose``.
+        adapter: that is loaded; ``None`` = the model by itself.
     """
 
     name: str
@@ -35,6 +37,7 @@ class Asked:
     prompt_logprobs: int | None
     ends: tuple[int, ...]
     choose: bytes
+    adapter: Adapter | None = None
 
 
 Scored = tuple[float, Top]
@@ -85,4 +88,5 @@ class About:
     page: int
     most_tokens: int
     most_running: int
+    most_adapters: int
     fingerprint: str

@@ -32,6 +32,8 @@ from quintet.backends.native.wire.messages import (
     ToWorker,
 )
 from quintet.backends.native.worker.compiling import Compiling
+from quintet.backends.vllm import adapters
+from quintet.backends.vllm.adapters import Adapters
 from quintet.backends.vllm.sequences import MOST_ENDS, Rows, VllmSequence, sequences_of
 from quintet.backends.vllm.sidecar import Sidecar
 from quintet.backends.vllm.values import About, Asked, CoreDeadError, Output, RejectedError, Step
@@ -46,7 +48,7 @@ DEAD = "vLLM's engine has ended."
 _log = logging.getLogger(__name__)
 
 
-class Core(Protocol):
+class Core(adapters.Core, Protocol):
     """``VllmCore``, as far as it is needed here."""
 
     about: About
@@ -80,7 +82,7 @@ class VllmWorker:
         self._tasks: dict[VllmSequence, asyncio.Task[None]] = {}
         self._keys = 0
         self._events: Events = {}
-        self._telling = False
+        self._telling = self._heard = False
         self._counts, self._step = Counts(), Step(0, 0, 0.0)
         self._ended = asyncio.Event()
         self._end = Died()
@@ -88,6 +90,7 @@ class VllmWorker:
     def attach(self, core: Core) -> None:
         """vLLM is there."""
         self._loop, self._core = asyncio.get_running_loop(), core
+        self._adapters = Adapters(core, core.about.most_adapters)
         self._most = (
             core.about.most_running + core.about.most_running // 8 + 1
         )  # a few wait in vLLM: a place is taken in the step it is free
@@ -214,11 +217,12 @@ class VllmWorker:
     async def _follow(self, sequence: VllmSequence) -> None:
         """One sequence, from vLLM's first step of it to its end."""
         try:
-            await self._run(sequence)
+            async with self._adapters.held(sequence.group.adapter):
+                await self._run(sequence)
         except CoreDeadError:
             self._die()
-        except RejectedError:
-            self._tell(sequence, [sequence.end(Finish.ERROR, REJECTED)])
+        except RejectedError as rejected:
+            self._tell(sequence, [sequence.end(Finish.ERROR, str(rejected) or REJECTED)])
         except Exception:
             _log.exception("a sequence could not be followed")
             self._tell(sequence, [sequence.end(Finish.ERROR, REJECTED)])
@@ -242,7 +246,7 @@ class VllmWorker:
             self._tell(sequence, [sequence.end(Finish.LENGTH)])
 
     def _take(self, sequence: VllmSequence, output: Output, ends: frozenset[int]) -> None:
-        self._sidecar.hear()
+        self._hear()
         if not sequence.generated and output.scheduled:
             sequence.waited = max(0.0, output.scheduled - sequence.group.submitted)
         sequence.cached = max(sequence.cached, output.cached)
@@ -256,6 +260,16 @@ class VllmWorker:
             self._tell(sequence, [sequence.end(Finish.LENGTH)])
         else:
             self._tell(sequence, sequence.take(output.tokens, output.scored, ends, self._sidecar.refused.get(sequence.key)))
+
+    def _hear(self) -> None:
+        """What choosers have said, once in this turn of the loop: they said it before vLLM passed on what is looked at now."""
+        if not self._heard:
+            self._heard = True
+            self._sidecar.hear()
+            self._loop.call_soon(self._unheard)
+
+    def _unheard(self) -> None:
+        self._heard = False
 
     def _fail(self, leader: VllmSequence) -> None:
         """The prompt's log-probabilities are no numbers: an end for all of the group."""
@@ -328,4 +342,5 @@ def _asked(sequence: VllmSequence, ends: frozenset[int]) -> Asked:
         prompt_logprobs=own.logprobs if sequence.scores_prompt else None,
         ends=tuple(sorted(ends)[:MOST_ENDS]),
         choose=encode_choose(sequence.choose()),
+        adapter=sequence.group.adapter,
     )

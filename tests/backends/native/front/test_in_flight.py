@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quintet.backends.native.front.in_flight import INTERRUPTED, REFUSED, UNSENDABLE, InFlight
+from quintet.backends.native.front.in_flight import INTERRUPTED, REFUSED, UNSENDABLE, InFlight, InFlightRequest
 from quintet.backends.native.front.restarts import (
     AT_ONCE,
     BLAME,
@@ -45,7 +45,8 @@ class World:
     def add(self, request_id: int, what: int | None = None, count: int = 1, tenant: str = "") -> None:
         sequence = PreparedSequence((request_id if what is None else what,), 5, Sampling(0.0, 1.0, 0), None, echo=False)
         self.streams[request_id] = Stream(count)
-        self.in_flight.add(Submit.of(request_id, (sequence,) * count, 0.0, tenant), self.streams[request_id])
+        submit = Submit.of(request_id, (sequence,) * count, 0.0, tenant)
+        self.in_flight.take(InFlightRequest(submit, self.streams[request_id]))
 
     def heard(self) -> list[int | tuple[int, int | None]]:
         heard, self.told = self.told, []
@@ -262,7 +263,7 @@ def test_pixels_are_sent_of_requests_that_have_not_ended_and_when_they_are_wante
     in_flight.up()
     stream = Stream(1)
     sequence = PreparedSequence((1,), 5, Sampling(0.0, 1.0, 0), None, echo=False)
-    in_flight.add(Submit.of(1, (sequence,), 0.0), stream, {b"one": b"pixels"})
+    in_flight.take(InFlightRequest(Submit.of(1, (sequence,), 0.0), stream, pixels={b"one": b"pixels"}))
     in_flight.want(1, b"one")
     in_flight.want(1, b"other")
     in_flight.want(2, b"one")

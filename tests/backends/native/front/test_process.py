@@ -103,7 +103,7 @@ os.kill(os.getpid(), signal.SIGKILL)
             while not link.heard or child._transport is None:
                 await asyncio.sleep(0.001)
             child._transport.write(b"go")
-            os.waitid(os.P_PID, child.process.pid, os.WEXITED | os.WNOWAIT)  # the event loop has read nothing meanwhile
+            os.waitid(os.P_PID, link.link.pid or 0, os.WEXITED | os.WNOWAIT)  # the event loop has read nothing meanwhile
             for _ in range(10):
                 link.link.send(submit(1))
             await link.died.wait()

@@ -16,12 +16,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import signal
 import socket
 from collections.abc import Callable
+from typing import Protocol
 
-from quintet.backends.native.front.spawn import Child
 from quintet.backends.native.wire import codec
 from quintet.backends.native.wire.messages import Died, FromWorker, Message
 
@@ -31,6 +30,46 @@ MAX_BACKLOG = 1 << 28
 _READ = 1 << 18
 _REAP_S = 0.005
 _log = logging.getLogger(__name__)
+
+
+class Process(Protocol):
+    """What is asked of a child's process, be it on this machine or not; as of ``subprocess.Popen``."""
+
+    @property
+    def pid(self) -> int | None:
+        """``None`` = it is not of this machine."""
+        ...
+
+    @property
+    def returncode(self) -> int | None:
+        """``None`` = it runs, as far as is known."""
+        ...
+
+    def poll(self) -> int | None:
+        """``returncode``, after a look."""
+        ...
+
+
+class Peer(Protocol):
+    """A child; see ``Child``."""
+
+    @property
+    def process(self) -> Process:
+        """See ``Child``."""
+        ...
+
+    @property
+    def sock(self) -> socket.socket:
+        """See ``Child``."""
+        ...
+
+    def drop(self) -> None:
+        """See ``Child``."""
+        ...
+
+    def kill(self) -> None:
+        """See ``Child``."""
+        ...
 
 
 class Connection(asyncio.Protocol):
@@ -45,14 +84,14 @@ class Connection(asyncio.Protocol):
         OSError: no descriptor to be had now.
     """
 
-    def __init__(self, child: Child, take: Callable[[FromWorker], None], lost: Callable[[Died | None], None]) -> None:
+    def __init__(self, child: Peer, take: Callable[[FromWorker], None], lost: Callable[[Died | None], None]) -> None:
         self._loop, self._take, self._lost = asyncio.get_running_loop(), take, lost
         self._splitter = codec.Splitter()
         self._transport: asyncio.Transport | None = None
         self._early: list[bytearray] = []  # until there is a transport
         self._open = True  # until ``end``
         self._let_go = False
-        self.process = child.process
+        self._child, self.process = child, child.process
         try:
             self._rest = child.sock.dup()
         except OSError:
@@ -84,8 +123,7 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
         code = self.process.poll()
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # nothing of it runs, as Linux and macOS say it
-            os.killpg(self.process.pid, signal.SIGKILL)  # with what it has started: it leads a group of its own
+        self._child.kill()
         self._reap()
         return "" if code is None else f" with exit code {code}" if code >= 0 else f" by {signal.Signals(-code).name}"
 
@@ -126,7 +164,8 @@ class Connection(asyncio.Protocol):
 
     async def _connect(self, sock: socket.socket) -> None:
         try:
-            transport, _ = await self._loop.create_unix_connection(lambda: self, sock=sock)
+            connect = self._loop.create_unix_connection if sock.family is socket.AF_UNIX else self._loop.create_connection
+            transport, _ = await connect(lambda: self, sock=sock)
         except OSError as error:
             sock.close()
             self.connection_lost(error)
@@ -156,4 +195,4 @@ class Connection(asyncio.Protocol):
         if self.process.poll() is None:
             self._loop.call_later(_REAP_S, self._reap)
         else:
-            _log.debug("the engine's process %d ended with code %s", self.process.pid, self.process.returncode)
+            _log.debug("the engine's process %s ended with code %s", self.process.pid, self.process.returncode)

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from quintet import machine
 from quintet.backends.base import Health, State, require_open
 from quintet.backends.native.core.loader import Loader
-from quintet.backends.native.front.in_flight import InFlight
+from quintet.backends.native.front.in_flight import InFlight, InFlightRequest
 from quintet.backends.native.front.link import Link, ThreadLink
 from quintet.backends.native.front.stream import Stream
 from quintet.backends.native.front.supervisor import Supervisor
@@ -99,9 +99,9 @@ class Engine:
     def submit(self, prepared: Prepared) -> AsyncIterator[Sequence[TokenEvent]]:
         """See ``Backend``."""
         stream = Stream(len(prepared.sequences))
-        who = prepared.tenant, prepared.weight
+        rest = prepared.tenant, prepared.weight, prepared.adapter
         pixels = {image.digest: image.pixels for sequence in prepared.sequences for image in sequence.images}
-        self._supervisor.run(Submit.of(prepared.request_id, prepared.sequences, self._clock(), *who), stream, pixels)
+        self._supervisor.run(Submit.of(prepared.request_id, prepared.sequences, self._clock(), *rest), stream, pixels)
         return stream
 
     def abort(self, request_id: int, seq: int | None = None) -> None:
@@ -121,6 +121,19 @@ class Engine:
         """See ``Backend``."""
         self._draining = True
         await self._supervisor.close()
+
+    @property
+    def state(self) -> State:
+        """As ``health`` has it, without counting up what was done."""
+        return self._supervisor.seen(draining=self._draining)
+
+    def release(self) -> list[InFlightRequest]:
+        """While the worker is gone: what it had not begun, for another engine to ``take``."""
+        return self._in_flight.release()
+
+    def take(self, request: InFlightRequest) -> None:
+        """Go on with what another engine let go of; whoever iterates over its events notices nothing."""
+        self._supervisor.take(request)
 
     def _require_open(self) -> None:
         """As ``require_open``, but for an engine that is dead and tried on: it may be back."""

@@ -84,15 +84,10 @@ class InFlight:
         """Those of a tenant."""
         return self._lives[tenant]
 
-    def add(self, submit: Submit, stream: Stream, pixels: Mapping[bytes, bytes] | None = None) -> None:
-        """Take a request up; one that must not run ends at once.
-
-        Args:
-            pixels: of its images, by their digests.
-        """
-        request = InFlightRequest(submit, stream, pixels=pixels or {})
-        self._in_flight[submit.request_id] = request
-        self._lives[submit.tenant] += stream.open
+    def take(self, request: InFlightRequest) -> None:
+        """Take a request up, be it new or what another engine has let go of; one that must not run ends at once."""
+        self._in_flight[request.submit.request_id] = request
+        self._lives[request.submit.tenant] += request.stream.open
         self._admit(request)
         self._next()
 
@@ -165,6 +160,19 @@ class InFlight:
                 self._end(request, Finish.ERROR, INTERRUPTED)
             elif None in request.aborts:
                 self._end(request, Finish.ABORT)
+
+    def release(self) -> list[InFlightRequest]:
+        """While no engine is up: let go of what waits and is no suspect, so that another engine can ``take`` it."""
+        now = self._clock()
+        free = [
+            request
+            for request in self._in_flight.values()
+            if not self._up and not (request.stream.delivered or request.sent or self._suspects.suspected(self._key(request)[0], now))
+        ]
+        for request in free:
+            self._ended(request, request.stream.open)
+            del self._in_flight[request.submit.request_id]
+        return free
 
     def end_all(self, finish: Finish, error: str = "") -> None:
         """End every request."""

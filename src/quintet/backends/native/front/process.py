@@ -90,9 +90,8 @@ class ProcessLink(Link):
             child.send(self._load())
         if self.tokenizer is not None:
             self._tell_vocabulary(child)
-        elif self._loading is None:
-            self._loading = asyncio.wrap_future(loading) if loading else loop.run_in_executor(None, self._load_tokenizer)
-            self._loading.add_done_callback(self._tokenized)
+        else:
+            self._begin_tokenizer(loading)
 
     def send(self, message: ToWorker) -> None:
         if self._child is not None:
@@ -110,6 +109,13 @@ class ProcessLink(Link):
             await child.wait()
         if self._loading is not None:
             await asyncio.wait((self._loading,))
+
+    def _begin_tokenizer(self, begun: Future[Tokenizer] | None = None) -> None:
+        """Have it loaded, once for all lives."""
+        if self._loading is None:
+            loop = asyncio.get_running_loop()
+            self._loading = asyncio.wrap_future(begun) if begun else loop.run_in_executor(None, self._load_tokenizer)
+            self._loading.add_done_callback(self._tokenized)
 
     def _load(self) -> Load | LoadVllm:
         if isinstance(self._source, VllmSource):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -34,6 +35,10 @@ class Child(NamedTuple):
         self.process.kill()
         self.process.wait()
 
+    def kill(self) -> None:
+        """End it with what it has started: it leads a group of its own. ``process`` is to be polled until that is done."""
+        kill(self.process)
+
 
 def spawn(module: Sequence[str], level: str, form: str) -> Child:
     """A fresh interpreter, and no fork of this one: threads, locks and memory stay behind.
@@ -48,17 +53,35 @@ def spawn(module: Sequence[str], level: str, form: str) -> Child:
     """
     with contextlib.ExitStack() as undo:
         ours, theirs = map(undo.enter_context, socket.socketpair())
-        process = subprocess.Popen(
-            [sys.executable, *module, str(theirs.fileno()), str(os.getpid()), level, form],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            pass_fds=(theirs.fileno(),),
-            env=children.environment(),
-            process_group=0,  # Ctrl-C in a terminal is for the parent, which decides
-        )
+        process = launch(module, theirs, level, form)
         undo.pop_all()
     theirs.close()
     return Child(process, ours)
+
+
+def launch(module: Sequence[str], sock: socket.socket, level: str, form: str) -> subprocess.Popen[bytes]:
+    """A worker's process with its end of a connection, which stays open here too. It ends when the calling thread does.
+
+    Args:
+        module, level, form: see ``spawn``.
+
+    Raises:
+        OSError: see ``spawn``.
+    """
+    return subprocess.Popen(
+        [sys.executable, *module, str(sock.fileno()), str(os.getpid()), level, form],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        pass_fds=(sock.fileno(),),
+        env=children.environment(),
+        process_group=0,  # Ctrl-C in a terminal is for the parent, which decides
+    )
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """End a worker's process and its group."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # nothing of it runs, as Linux and macOS say it
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 class Ahead:

@@ -33,7 +33,7 @@ from typing import Protocol
 
 from quintet import machine
 from quintet.backends.base import Health, Incidents, State
-from quintet.backends.native.front.in_flight import InFlight
+from quintet.backends.native.front.in_flight import InFlight, InFlightRequest
 from quintet.backends.native.front.link import Link
 from quintet.backends.native.front.pace import Pace
 from quintet.backends.native.front.pressure import Pressure
@@ -182,14 +182,18 @@ class Supervisor:
         Args:
             pixels: of its images, by their digests.
         """
+        self.take(InFlightRequest(submit, stream, pixels=pixels or {}))
+
+    def take(self, request: InFlightRequest) -> None:
+        """As ``run``, of what another engine has let go of, or a new one."""
         if self.state is State.DEAD:
-            stream.end(Finish.ERROR, DIED)
+            request.stream.end(Finish.ERROR, DIED)
         elif self.state is State.CLOSED:
-            stream.end(Finish.ABORT)
+            request.stream.end(Finish.ABORT)
         else:
             if not self._work.live and not self._watched:  # an idle engine that is not asked does not move
-                self._watchdog.moved(submit.at)
-            self._work.add(submit, stream, pixels)
+                self._watchdog.moved(self._clock())
+            self._work.take(request)
             self._see()
             self._watch()
 

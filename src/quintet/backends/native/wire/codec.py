@@ -111,5 +111,5 @@ def digest(submit: Submit) -> bytes:
     samples = [
         (number, replace(sample, salt=b"", sampling=replace(sample.sampling, seed=0, seeded=False))) for number, sample in submit.samples
     ]
-    asked = (submit.prompts, samples, submit.images) if submit.images else (submit.prompts, samples)
+    asked = (submit.prompts, samples, submit.images, submit.adapter)
     return blake2b(_encoder.encode(asked), digest_size=32).digest()

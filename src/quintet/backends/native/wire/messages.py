@@ -34,7 +34,7 @@ from quintet.events import NO_DRAFTS, Blame, DraftCounts, Finish, TokenEvent
 from quintet.inputs.capabilities import EVERYTHING, Supported
 from quintet.inputs.images.layout import ImageTraits
 from quintet.inputs.images.value import PreparedImage
-from quintet.inputs.sequence import PreparedSequence
+from quintet.inputs.sequence import Adapter, PreparedSequence
 
 MOST_PREDICTED = 8
 """Sequences of a request whose prediction the worker is told: where more decode nothing is drafted."""
@@ -119,6 +119,7 @@ class Submit(Message, frozen=True):
         prompts: each once, however many samples it has.
         samples: number of its prompt, and the rest of each sequence.
         images: of each prompt, without their pixels, which are sent when they are ``Wanted``; empty = no prompt has any.
+        adapter: see ``Prepared``; never for the native core, which has no room for any.
 
     Raises:
         ValueError: a sample names a prompt that is not there.
@@ -131,6 +132,7 @@ class Submit(Message, frozen=True):
     prompts: tuple[tuple[int, ...], ...]
     samples: tuple[tuple[int, PreparedSequence], ...]
     images: tuple[tuple[PreparedImage, ...], ...] = ()
+    adapter: Adapter | None = None
 
     def __post_init__(self) -> None:
         if not all(0 <= number < len(self.prompts) for number, _ in self.samples):
@@ -139,7 +141,15 @@ class Submit(Message, frozen=True):
             raise ValueError("a prompt's images are missing")
 
     @classmethod
-    def of(cls, request_id: int, sequences: Sequence[PreparedSequence], at: float, tenant: str = "", weight: int = 1) -> Submit:
+    def of(
+        cls,
+        request_id: int,
+        sequences: Sequence[PreparedSequence],
+        at: float,
+        tenant: str = "",
+        weight: int = 1,
+        adapter: Adapter | None = None,
+    ) -> Submit:
         """A request's sequences, with equal prompts put together."""
         numbers: dict[tuple[tuple[int, ...], tuple[PreparedImage, ...]], int] = {}
         known: dict[tuple[int, int], int] = {}  # by identity: samples of a prompt hold the same objects, and hashing them 128 times is slow
@@ -151,10 +161,8 @@ class Submit(Message, frozen=True):
                 known[same] = numbers.setdefault((tokens, tuple(replace(image, pixels=b"") for image in images)), len(numbers))
             kept = sequence.prediction if len(sequences) <= MOST_PREDICTED else ()
             samples.append((known[same], replace(sequence, tokens=(), images=(), prediction=kept)))
-        pictures = tuple(images for _, images in numbers)
-        return cls(
-            request_id, at, tenant, weight, tuple(tokens for tokens, _ in numbers), tuple(samples), pictures if any(pictures) else ()
-        )
+        prompts, pictures = tuple(tokens for tokens, _ in numbers), tuple(images for _, images in numbers)
+        return cls(request_id, at, tenant, weight, prompts, tuple(samples), pictures if any(pictures) else (), adapter)
 
     def sequences(self) -> tuple[PreparedSequence, ...]:
         """The sequences as they were, but for their images' pixels."""

@@ -1,0 +1,162 @@
+"""``quintet cluster``: what ``quintet serve`` is, with each model's replicas on the machines of a Ray cluster."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from quintet.cli import configuration
+
+if TYPE_CHECKING:  # imported with every command, so that it stays quick
+    from quintet.cli.engines import Plan
+    from quintet.cli.fleet import Fleet, FleetOptions
+    from quintet.deploy.pool import Pool
+    from quintet.deploy.scaling import Sizing
+    from quintet.inputs.tokenizer import Tokenizer
+
+INSTALL = "pip install 'quintet[ray]'"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterOptions:
+    """What the user asked for.
+
+    Args:
+        address: of a Ray cluster; empty = one of this machine alone, made for the time being.
+        cpus: that Ray reserves for a replica; ``None`` = its threads.
+    """
+
+    address: str
+    sizing: Sizing
+    cpus: float | None
+
+
+def command(serve: click.Command) -> click.Command:
+    """``quintet cluster``, which takes what ``serve`` takes and what is about Ray."""
+    own = [
+        click.Option(["--replicas"], type=click.IntRange(1), default=1, show_default=True, help="Of each model, at least."),
+        click.Option(["--max-replicas"], type=click.IntRange(1), help="At most, while work waits; by default as many as at least."),
+        click.Option(["--ray-address"], metavar="ADDRESS", default="", help="Of a Ray cluster, or auto; by default one of this machine."),
+        click.Option(["--cpus-per-replica"], type=click.FloatRange(0), help="That Ray reserves for one; by default --threads."),
+        click.Option(
+            ["--scale-up-after"], metavar="TIME", default="5s", show_default=True, help="A replica is added when choices wait so long."
+        ),
+        click.Option(
+            ["--scale-down-after"], metavar="TIME", default="5m", show_default=True, help="One is removed when it is not needed so long."
+        ),
+    ]
+    for option in own:
+        option.envvar = f"{configuration.PREFIX}{str(option.name).upper()}"
+
+    def cluster(
+        *,
+        replicas: int,
+        max_replicas: int | None,
+        ray_address: str,
+        cpus_per_replica: float | None,
+        scale_up_after: str,
+        scale_down_after: str,
+        **values: Any,
+    ) -> int:
+        from quintet.cli.fleet import parse_seconds
+
+        up, down = parse_seconds(scale_up_after, "--scale-up-after"), parse_seconds(scale_down_after, "--scale-down-after")
+        sizing = _sizing(replicas, max_replicas or replicas, up, down)
+        if not (values["threads"] or values["toy"] or ray_address):
+            values["threads"] = _share(sizing.most)
+        assert serve.callback is not None
+        try:
+            code: int = serve.callback(**values, cluster=ClusterOptions(ray_address, sizing, cpus_per_replica))
+        finally:
+            _leave()
+        return code
+
+    help_ = (
+        "Serve models over HTTP as quintet serve does, with several replicas of each, placed by Ray: on this machine, or on those of "
+        "--ray-address.\n\nMODEL is as for quintet serve."
+    )
+    return configuration.Command("cluster", callback=cluster, params=[*serve.params, *own], help=help_)
+
+
+def distributed(fleet: Fleet, options: ClusterOptions, asked: FleetOptions) -> Fleet:
+    """The fleet with replicas for engines.
+
+    Raises:
+        OptionError: Ray is not there, or it is not said how large a replica is.
+    """
+    from quintet.cli.console import OptionError
+
+    try:
+        from quintet.deploy import ray
+    except ImportError:
+        raise OptionError(f"quintet cluster needs Ray: {INSTALL}.") from None
+    if options.address and not asked.engine.threads and any(plan.threads > 1 for plan in fleet.plans):
+        raise OptionError("--threads must say how many CPUs a replica has, for the machines of --ray-address are not this one.")
+    try:
+        ray.connect(options.address)
+    except (ConnectionError, OSError, ValueError, RuntimeError) as error:
+        raise OptionError(f"--ray-address: {error}") from None
+    models = [
+        replace(model, start=partial(_pool, plan, _reference(text), options, asked.engine.offline))
+        for model, plan, text in zip(fleet.models, fleet.plans, asked.references, strict=True)
+    ]
+    return replace(fleet, models=tuple(models))
+
+
+def _sizing(least: int, most: int, up: float, down: float) -> Sizing:
+    from quintet.cli.console import OptionError
+    from quintet.deploy.scaling import Sizing
+
+    if most < least:
+        raise OptionError(f"--max-replicas must be at least --replicas, {least}, got {most}.")
+    return Sizing(least, most, up, down)
+
+
+def _share(replicas: int) -> int:
+    """Threads of each of so many on this machine."""
+    from quintet import machine
+
+    return max(1, machine.cpus() // replicas)
+
+
+def _reference(text: str) -> str:
+    from quintet.cli import references
+
+    return references.split(text)[1]
+
+
+def _pool(plan: Plan, reference: str, options: ClusterOptions, offline: bool) -> Pool:
+    from quintet.deploy import ray
+    from quintet.deploy.pool import Pool
+
+    source = plan.vllm or plan.source
+    files = ray.Files(source.path, reference, offline)
+    gpus = plan.vllm.options.tensor_parallel_size * plan.vllm.options.pipeline_parallel_size if plan.vllm and ray.devices() else 0
+    needs = ray.Needs(options.cpus if options.cpus is not None else plan.threads or 1, gpus)
+    make = partial(ray.make_engine, source, files, _once(plan.tokenizer), plan.config, needs)
+    return Pool(make, plan.config, options.sizing)
+
+
+def _once(load: Callable[[], Tokenizer]) -> Callable[[], Tokenizer]:
+    """The same tokenizer for all, whoever asks first."""
+    lock, loaded = threading.Lock(), list[Any]()
+
+    def get() -> Any:
+        with lock:
+            if not loaded:
+                loaded.append(load())
+            return loaded[0]
+
+    return get
+
+
+def _leave() -> None:
+    import sys
+
+    if (ray := sys.modules.get("quintet.deploy.ray")) is not None:
+        ray.disconnect()

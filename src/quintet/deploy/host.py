@@ -1,0 +1,91 @@
+"""A machine's side of a replica: starts a worker's process for the front that connects, and hands it the connection itself.
+
+So nothing stands between the two: the process reads and writes the very socket that the front does. The front's end of it ends the process,
+as the end of this process does; a new connection takes the place of the one before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import logging
+import select
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Sequence
+
+from quintet.backends.native.front.spawn import kill, launch
+from quintet.deploy.remote import CLOCK
+
+SECRET_BYTES = 32
+HELLO_S = 2.0
+"""Who connects must show the secret within this time."""
+
+_POLL_S = 0.2
+_log = logging.getLogger(__name__)
+
+
+class Host:
+    """Listens from now on, in a thread that lives as long as the process.
+
+    Args:
+        address: of this machine, by which the front reaches it.
+        secret: ``SECRET_BYTES`` of them.
+        module, level, form: of the worker, see ``launch``.
+    """
+
+    def __init__(self, address: str, secret: bytes, module: Sequence[str], level: str, form: str) -> None:
+        self._secret, self._module, self._log = secret, tuple(module), (level, form)
+        self._listener = socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
+        self._listener.settimeout(_POLL_S)
+        self.port: int = self._listener.getsockname()[1]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: socket.socket | None = None
+        threading.Thread(target=self._serve, name="quintet-host", daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                sock, _ = self._listener.accept()
+                self._admit(sock)
+            if self._process is not None and (self._process.poll() is not None or self._hung_up()):
+                self._end()
+
+    def _admit(self, sock: socket.socket) -> None:
+        try:
+            sock.settimeout(HELLO_S)
+            if not hmac.compare_digest(_read(sock, SECRET_BYTES), self._secret):
+                raise ConnectionRefusedError("a wrong secret")
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            self._end()
+            sock.sendall(CLOCK.pack(time.monotonic()))
+            sock.settimeout(None)
+            self._process, self._connection = launch(self._module, sock, *self._log), sock
+        except OSError as error:
+            _log.warning("a connection is refused: %s", error)
+            sock.close()
+
+    def _hung_up(self) -> bool:
+        assert self._connection is not None
+        poll = select.poll()
+        poll.register(self._connection, select.POLLRDHUP)
+        return bool(poll.poll(0))
+
+    def _end(self) -> None:
+        """The worker of before is gone when this returns."""
+        if self._process is not None:
+            kill(self._process)
+            self._process.wait()
+        if self._connection is not None:
+            self._connection.close()
+        self._process = self._connection = None
+
+
+def _read(sock: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count and (more := sock.recv(count - len(data))):
+        data += more
+    return data

@@ -1,0 +1,280 @@
+"""``Backend`` over several engines of one model: each request goes to one of them, whole.
+
+Which one is for ``routing`` to say, how many there are for ``scaling``. An engine that dies is started again by itself; what waited in it
+and was not begun is moved to the others meanwhile. One that cannot be had any more is replaced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, replace
+from operator import add
+
+from quintet.backends.base import Counts, Health, Incidents, Pages, State
+from quintet.backends.native.front.engine import Engine
+from quintet.config import EngineConfig
+from quintet.deploy.routing import Router, page_digests
+from quintet.deploy.scaling import Scaler, Sizing
+from quintet.errors import QuintetError
+from quintet.events import TokenEvent
+from quintet.inputs.capabilities import Capabilities
+from quintet.inputs.sequence import Prepared
+from quintet.inputs.tokenizer import Tokenizer
+
+TICK_S = 0.1
+"""So often the replicas are looked at."""
+
+REPLACE_S = 5.0
+"""A replica that could not be started at all is replaced after so long."""
+
+_BETTER = (State.READY, State.LOADING, State.STALLED, State.UNSOUND, State.DEAD)
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class Replica:
+    """
+    Args:
+        number: never used again.
+        lost: incidents that were seen of it.
+        leaving: takes nothing new, and goes when it has nothing left to do.
+    """
+
+    number: int
+    engine: Engine
+    lost: int = 0
+    leaving: bool = False
+
+    @property
+    def state(self) -> State:
+        """Of its engine."""
+        return self.engine.state
+
+
+class Pool:
+    """Starts the least replicas at once. Make it on the event loop that will use it.
+
+    Args:
+        make: begins to load an engine.
+        config: of each engine.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self, make: Callable[[], Engine], config: EngineConfig, sizing: Sizing, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._make, self._clock, self._sizing = make, clock, sizing
+        self._router, self._scaler = Router(), Scaler(sizing, config.running_limit)
+        self._replicas: list[Replica] = []
+        self._made = 0
+        self._past = Health(State.CLOSED)  # counted by replicas that are gone
+        self._capabilities: Capabilities | None = None
+        self._failure: Exception | None = None
+        self._again = 0.0  # not before then is one replaced
+        self._pages = 0  # of a replica
+        self._draining = self._closed = False
+        self._closing: set[asyncio.Task[None]] = set()
+        for _ in range(sizing.least):
+            self._add()
+        self._watch = asyncio.get_running_loop().create_task(self._look())
+
+    @property
+    def replicas(self) -> Sequence[Replica]:
+        """Those that there are."""
+        return tuple(self._replicas)
+
+    # ---- the boundary, see ``Backend``
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """See ``Backend``."""
+        if self._capabilities is None:
+            self._capabilities = self._best.engine.capabilities
+        return self._capabilities
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """See ``Backend``."""
+        return self._best.engine.tokenizer
+
+    @property
+    def live(self) -> int:
+        """See ``Backend``."""
+        return sum(one.engine.live for one in self._replicas)
+
+    @property
+    def failure(self) -> Exception | None:
+        """See ``Backend``."""
+        return self._failure
+
+    def require_room(self, count: int, tenant: str = "") -> None:
+        """See ``Backend``."""
+        if not self._with_room(count, tenant):
+            self._best.engine.require_room(count, tenant)
+
+    def submit(self, prepared: Prepared) -> AsyncIterator[Sequence[TokenEvent]]:
+        """See ``Backend``."""
+        count = len(prepared.sequences)
+        there = {one.number: one for one in self._with_room(count, prepared.tenant) or [self._best]}
+        digests = page_digests(prepared.sequences[0]) if self._sizing.most > 1 else ()
+        loads = {number: one.engine.live for number, one in there.items()}
+        return there[self._router.route(digests, loads, count, self._pages)].engine.submit(prepared)
+
+    def abort(self, request_id: int, seq: int | None = None) -> None:
+        """See ``Backend``."""
+        for one in self._replicas:
+            one.engine.abort(request_id, seq)
+
+    def health(self) -> Health:
+        """See ``Backend``."""
+        seen = [one.engine.health() for one in self._replicas]
+        best = min(seen, key=lambda health: _rank(health.state))
+        of = [self._past, *seen]
+        return replace(
+            best,
+            state=State.CLOSED if self._closed else State.DRAINING if self._draining else best.state,
+            progress=max(one.progress for one in seen),
+            running=sum(one.running for one in seen),
+            waiting=sum(one.waiting for one in seen),
+            deferred=sum(one.deferred for one in seen),
+            counts=Counts(*map(sum, zip(*(one.counts for one in of), strict=True))),
+            incidents=Incidents(*map(sum, zip(*(one.incidents for one in of), strict=True))),
+            pages=_pages([one.pages for one in seen]),
+            batches=tuple(map(sum, zip(*(one.batches for one in of), strict=True))),
+            retry_after=min(one.retry_after for one in seen),
+            memory=max(one.memory for one in seen),
+            pid=None,
+        )
+
+    def drain(self) -> None:
+        """See ``Backend``."""
+        self._draining = True
+        for one in self._replicas:
+            one.engine.drain()
+
+    async def close(self) -> None:
+        """See ``Backend``."""
+        self._draining = self._closed = True
+        self._watch.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._watch
+        await asyncio.gather(*(one.engine.close() for one in self._replicas), *self._closing)
+
+    # ---- the replicas
+
+    @property
+    def _best(self) -> Replica:
+        """The one in the best state, which tells for all what can be told."""
+        return min(self._replicas, key=lambda one: (one.leaving, _rank(one.state)))
+
+    def _with_room(self, count: int, tenant: str) -> list[Replica]:
+        return [one for one in self._replicas if not one.leaving and _has_room(one.engine, count, tenant)]
+
+    def _add(self) -> None:
+        self._replicas.append(Replica(self._made, self._make()))
+        self._made += 1
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            try:
+                self._tend()
+            except Exception:  # a replica that cannot be made now may be had later
+                _log.exception("the replicas cannot be looked after")
+
+    def _tend(self) -> None:
+        for one in tuple(self._replicas):
+            self._see(one)
+        if self._draining or self._failure is not None:
+            return
+        seen = [one.engine.health() for one in self._replicas if not one.leaving]
+        coming = sum(health.state is not State.READY for health in seen)
+        waiting = sum(health.waiting - health.deferred for health in seen)
+        wanted = self._scaler.wanted(self._clock(), len(seen), coming, waiting, sum(one.engine.live for one in self._replicas))
+        while len(seen) < wanted and self._clock() >= self._again:
+            _log.warning("a replica is added to %d: %d sequences wait", len(seen), waiting)
+            self._add()
+            seen.append(self._replicas[-1].engine.health())
+        if wanted < len(seen):
+            self._dismiss()
+
+    def _see(self, one: Replica) -> None:
+        """What has become of a replica."""
+        health = one.engine.health()
+        incidents = sum(health.incidents[:5])  # its ends
+        if incidents > one.lost:
+            one.lost = incidents
+            self._router.forget(one.number)
+        if health.state is not State.READY and one.lost:
+            self._move(one)
+        if health.state is State.DEAD and one.engine.failure is not None:
+            self._replace(one)
+        elif health.state is State.READY and not one.leaving:
+            self._pages = health.pages.total
+            self._compare(one)
+        if one.leaving and not one.engine.live:
+            self._remove(one)
+
+    def _compare(self, one: Replica) -> None:
+        """Of a replica that has another model than the first nothing is wanted."""
+        if one.engine.capabilities.fingerprint != self.capabilities.fingerprint:
+            _log.error("replica %d has another model than the first, and is not used: %s", one.number, one.engine.capabilities.fingerprint)
+            self._again = self._clock() + REPLACE_S
+            one.leaving = True
+
+    def _move(self, one: Replica) -> None:
+        """Have others do what it has not begun, as far as there is room."""
+        others = [other for other in self._replicas if other is not one and not other.leaving and other.state is State.READY]
+        for request in one.engine.release() if others else ():
+            loads = {other.number: other.engine.live for other in others}
+            chosen = min(others, key=lambda other: loads[other.number])
+            chosen.engine.take(request)
+
+    def _replace(self, one: Replica) -> None:
+        """It could not be started at all: that is so for all of them, or just for this one."""
+        if self._capabilities is None and all(other.engine.failure is not None for other in self._replicas):
+            self._failure = one.engine.failure
+        elif self._capabilities is not None and self._clock() >= self._again:
+            _log.error("replica %d cannot be started: %s", one.number, one.engine.failure)
+            self._again = self._clock() + REPLACE_S
+            self._remove(one)
+            self._add()
+
+    def _dismiss(self) -> None:
+        """Let the one go that has least to do; what it does is finished."""
+        one = min((one for one in self._replicas if not one.leaving), key=lambda one: (one.engine.live, -one.number))
+        _log.warning("replica %d is not needed any more", one.number)
+        one.leaving = True
+        self._router.forget(one.number)
+
+    def _remove(self, one: Replica) -> None:
+        self._replicas.remove(one)
+        self._router.forget(one.number)
+        health = one.engine.health()
+        past = self._past
+        counts, incidents = Counts(*map(add, past.counts, health.counts)), Incidents(*map(add, past.incidents, health.incidents))
+        self._past = replace(past, counts=counts, incidents=incidents, batches=tuple(map(add, past.batches, health.batches)))
+        task = asyncio.get_running_loop().create_task(one.engine.close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+
+def _has_room(engine: Engine, count: int, tenant: str) -> bool:
+    try:
+        engine.require_room(count, tenant)
+    except QuintetError:
+        return False
+    return True
+
+
+def _rank(state: State) -> int:
+    return _BETTER.index(state) if state in _BETTER else len(_BETTER)
+
+
+def _pages(of: Sequence[Pages]) -> Pages:
+    size = max(one.size for one in of)
+    return Pages(sum(one.total for one in of), size, sum(one.used for one in of), sum(one.cached for one in of))

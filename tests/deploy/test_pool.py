@@ -1,0 +1,152 @@
+"""Several replicas as one engine: shared prefixes, deaths, growth and shrinkage, with real workers."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from tests.deploy.replicas import CONFIG, Hosts, collect, kill, pool, spec, until, workers
+from tests.support.preparing import prepare
+
+from quintet.backends.base import State
+from quintet.backends.native.front.engine import Engine
+from quintet.deploy.pool import Pool
+from quintet.deploy.scaling import Sizing
+from quintet.errors import EngineFailed
+from quintet.events import Finish
+from quintet.inputs.capabilities import Capabilities
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+PREFIXES = [f"{number} " + "of one beginning " * 6 for number in range(10)]
+
+
+def test_requests_that_share_pages_find_them() -> None:
+    """200 requests over 10 prefixes; one replica that saw all would find all full pages of a prefix but the first time."""
+
+    async def scenario() -> None:
+        async with pool(Hosts(), Sizing(2, 2)) as both:
+            asked = [spec(f"{PREFIXES[number % 10]}{number}", 2) for number in range(200)]
+            for begin in range(0, 200, 8):
+                await asyncio.gather(*(collect(both, one) for one in asked[begin : begin + 8]))
+            best = sum(len(PREFIXES[number % 10]) // 16 * 16 for number in range(10, 200))
+            assert both.health().counts.found >= 0.85 * best
+            done = [one.engine.health().counts.tokens for one in both.replicas]
+            assert min(done) > 0.15 * sum(done)  # and not by sending all to one
+
+    asyncio.run(scenario())
+
+
+def test_a_death_breaks_off_what_was_delivered_and_loses_nothing_else() -> None:
+    async def scenario() -> None:
+        before = {*workers()}
+        async with pool(Hosts(), Sizing(2, 2)) as both:
+            streams = [asyncio.create_task(collect(both, spec(f"{number}", 600, number))) for number in range(60)]
+            await until(lambda: both.health().running == 16)
+            victim = sorted({*workers()} - before)[0]
+            kill(victim)
+            ends = Counter(events[-1].finish for events in await asyncio.gather(*streams))
+            assert ends[Finish.LENGTH] + ends[Finish.ERROR] == 60
+            assert 1 <= ends[Finish.ERROR] <= 8
+            assert both.health().incidents.crashed == 1
+            await until(lambda: all(one.state is State.READY for one in both.replicas))
+
+    asyncio.run(scenario())
+
+
+def test_what_a_replica_had_not_begun_is_done_by_the_others_though_it_never_comes_back() -> None:
+    async def scenario() -> None:
+        before, hosts = {*workers()}, Hosts()
+        async with pool(hosts, Sizing(2, 2)) as both:
+            streams = [asyncio.create_task(collect(both, spec(f"{number}", 300, number))) for number in range(60)]
+            await until(lambda: both.health().running == 16)
+            hosts.lost = True
+            kill(sorted({*workers()} - before)[0])
+            ends = Counter(events[-1].finish for events in await asyncio.wait_for(asyncio.gather(*streams), 60))
+            assert ends[Finish.LENGTH] >= 52
+            assert both.health().state is State.READY
+
+    asyncio.run(scenario())
+
+
+def test_it_grows_while_work_waits_and_shrinks_again_and_loses_nothing() -> None:
+    async def scenario() -> None:
+        hosts, most = Hosts(), 0
+        async with pool(hosts, Sizing(1, 3, up_after=0.2, down_after=0.3)) as some:
+            streams = [asyncio.create_task(collect(some, spec(f"{number}", 600, number))) for number in range(60)]
+            await until(lambda: len(some.replicas) == 3 and all(one.state is State.READY for one in some.replicas))
+            more = [asyncio.create_task(collect(some, spec(f"more {number}", 500, number))) for number in range(60)]
+            while not all(task.done() for task in (*streams, *more)):
+                most = max(most, len(some.replicas))
+                await asyncio.sleep(0.01)
+            assert most == 3
+            assert {(await task)[-1].finish for task in (*streams, *more)} == {Finish.LENGTH}
+            long = [asyncio.create_task(collect(some, spec(f"{number}", 3000, number))) for number in range(3)]
+            await until(lambda: len(some.replicas) == 1)
+            assert {(await task)[-1].finish for task in long} == {Finish.LENGTH}
+            assert len(hosts.released) == 2
+            generated = 60 * 600 + 60 * 500 + 3 * 3000
+            assert some.health().counts.tokens >= generated  # also by those that have gone
+
+    asyncio.run(scenario())
+
+
+def test_a_request_is_called_off_wherever_it_is() -> None:
+    async def scenario() -> None:
+        async with pool(Hosts(), Sizing(2, 2)) as both:
+            prepared = [await prepare(both, [spec(f"{number}", 3000)]) for number in range(4)]
+            streams = [both.submit(one) for one in prepared]
+            assert {one.engine.live for one in both.replicas} == {2}
+            for one in prepared:
+                both.abort(one.request_id)
+            for stream in streams:
+                assert [event async for batch in stream for event in batch][-1].finish is Finish.ABORT
+            assert both.live == 0
+
+    asyncio.run(scenario())
+
+
+class Other(Engine):
+    """Of another model."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return replace(super().capabilities, fingerprint="fp_other")
+
+
+def test_a_replica_with_another_model_is_not_used_and_goes() -> None:
+    async def scenario() -> None:
+        hosts = Hosts()
+
+        def make() -> Engine:
+            engine = hosts.make()
+            if len(hosts.hosts) == 2:
+                engine.__class__ = Other
+            return engine
+
+        some = Pool(make, CONFIG, Sizing(2, 2))
+        await until(lambda: hosts.released == [1])
+        await until(lambda: some.health().state is State.READY)
+        assert some.capabilities.fingerprint == "fp_toy_1"
+        assert (await collect(some, spec()))[-1].finish is Finish.LENGTH
+        await some.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_model_that_no_replica_can_have_is_a_failure_and_not_a_wait() -> None:
+    async def scenario() -> None:
+        hosts = Hosts()
+        hosts.lost = True
+        none = Pool(hosts.make, CONFIG, Sizing(2, 3))
+        await until(lambda: none.failure is not None)
+        assert none.health().state is State.DEAD
+        assert isinstance(none.failure, EngineFailed)
+        assert "the machine is gone" in str(none.failure)
+        await none.close()
+        assert sorted({*hosts.released}) == [0, 1]
+
+    asyncio.run(scenario())

@@ -1,0 +1,94 @@
+"""A worker over TCP: the host starts and ends it, the link finds it again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import sys
+import time
+
+import pytest
+from tests.deploy.replicas import ADDRESS, SECRET, Hosts, collect, kill, ready, spec, until, workers
+
+from quintet.backends.base import State
+from quintet.backends.native.front.engine import Engine
+from quintet.backends.native.front.link import ThreadLink
+from quintet.backends.toy import toy_loader
+from quintet.config import EngineConfig
+from quintet.deploy.remote import CLOCK
+from quintet.events import Finish
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+
+def test_it_computes_what_a_worker_here_does() -> None:
+    async def scenario() -> None:
+        here = Engine(ThreadLink(toy_loader(), EngineConfig(), time.monotonic), EngineConfig())
+        async with ready(Hosts().make()) as there, ready(here):
+            ours, theirs = [await collect(one, spec("The quick brown fox", 40)) for one in (here, there)]
+            assert [event.token for event in theirs] == [event.token for event in ours]
+            assert theirs[-1].finish is Finish.LENGTH
+            assert 0 <= theirs[0].waited < 5  # by one clock, whichever machine it is
+            assert there.health().pid is None
+
+    asyncio.run(scenario())
+
+
+def test_a_worker_that_is_killed_is_started_again_and_what_it_had_not_begun_is_done() -> None:
+    async def scenario() -> None:
+        before = {*workers()}
+        async with ready(Hosts().make()) as engine:
+            (worker,) = {*workers()} - before
+            kill(worker)
+            await until(lambda: engine.health().incidents.crashed == 1)
+            await until(lambda: engine.health().state is State.READY)
+            events = await collect(engine, spec())
+            assert events[-1].finish is Finish.LENGTH
+            assert worker not in workers()
+        await until(lambda: {*workers()} <= before)  # the host ends a worker whose front has gone
+
+    asyncio.run(scenario())
+
+
+def test_closing_frees_the_host_once() -> None:
+    async def scenario() -> None:
+        hosts = Hosts()
+        async with ready(hosts.make()) as engine:
+            assert hosts.released == []
+            await engine.close()
+        assert hosts.released == [0, 0]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("said", [b"x" * 32, b"", SECRET[:-1]])
+def test_who_does_not_know_the_secret_gets_no_worker_and_disturbs_none(said: bytes) -> None:
+    async def scenario() -> None:
+        hosts = Hosts()
+        async with ready(hosts.make()) as engine:
+            before = {*workers()}
+            with socket.create_connection((ADDRESS, hosts.hosts[0].port), 10) as sock:
+                sock.sendall(said)
+                sock.shutdown(socket.SHUT_WR)
+                await asyncio.to_thread(_ends, sock)
+            assert {*workers()} == before
+            assert (await collect(engine, spec()))[-1].finish is Finish.LENGTH
+
+    asyncio.run(scenario())
+
+
+def _ends(sock: socket.socket) -> None:
+    sock.settimeout(10)
+    with contextlib.suppress(ConnectionResetError):
+        assert sock.recv(CLOCK.size) == b""
+
+
+def test_a_front_with_a_wrong_secret_is_told_so() -> None:
+    async def scenario() -> None:
+        engine = Hosts(secret=b"w" * 32).make()
+        await until(lambda: engine.health().state is State.DEAD)
+        assert "the host refuses the secret" in str(engine.failure) or "reset" in str(engine.failure)
+        await engine.close()
+
+    asyncio.run(scenario())

@@ -1,0 +1,31 @@
+"""``quintet serve --engine vllm`` in a process of its own, on one of the models for tests."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+from tests.vllm.models import folder
+
+SERVE = ("-m", "quintet", "serve", "--engine", "vllm", "--port", "0", "--ctx-size", "512", "--kv-cache", "64MiB", "--dtype", "float32")
+START_S = 600.0
+ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("QUINTET_")}
+"""Without what tests of the native engine are set to, which vLLM has nothing for."""
+
+
+@contextlib.contextmanager
+def serving(model: str, *options: str) -> Iterator[tuple[str, int]]:
+    """A server under the model's name: its address, with /v1, and the id of its process."""
+    arguments = [sys.executable, *SERVE, "--vllm-arg", "enforce_eager=true", *options, f"{model}={folder(model)}"]
+    server = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
+    try:
+        assert server.stdout is not None
+        banner = server.stdout.readline()
+        assert " at http" in banner, "it did not start"
+        yield banner.partition(" at ")[2].split()[0].rstrip(","), server.pid
+    finally:
+        server.terminate()
+        assert server.wait(60) == 0
