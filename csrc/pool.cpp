@@ -56,7 +56,7 @@ void Team::run(int phases, const std::function<void(Walk&)>& work) {
   job_.notify_all();
   Walk walk(*this, 0);
   work(walk);
-  leave_();
+  if (leave_) leave_();
   // A worker that is behind only walks past phases that are over.
   for (int i = 0; running_.load(std::memory_order_acquire) != 0; i++) {
     if (i < kSpins) relax();
@@ -72,7 +72,7 @@ void Team::loop(int thread) {
     if (stop_.load()) return;
     Walk walk(*this, thread);
     (*work_)(walk);
-    leave_();
+    if (leave_) leave_();
     running_.fetch_sub(1, std::memory_order_acq_rel);
   }
 }

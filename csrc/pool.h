@@ -14,7 +14,7 @@ namespace quintet {
 
 class Team {
  public:
-  // leave: what every thread calls when its part of a run is done.
+  // leave: what every thread calls when its part of a run is done, or null.
   Team(int threads, void (*leave)());
   ~Team();
   Team(const Team&) = delete;

@@ -55,7 +55,6 @@ inline size_t attend_scratch(int rows, int pages, int head_dim) {
 
 struct Kernels {
   const char* name;
-  void (*leave)();  // a thread's last call of a run: gives back what it would otherwise hold while it sleeps
   // The 16 columns of one weight tile for M rows of quantised activations: y[m*y_stride + lane], or added to what is there.
   void (*gemm_tile)(const Packed& w, int tile, const uint8_t* x, size_t x_stride, int m, float* y, size_t y_stride, bool accumulate);
   void (*quantize_block)(const float* x, int k, int block, uint8_t* row);  // 32 floats into block `block` of a row of k
@@ -83,6 +82,8 @@ struct Kernels {
   float (*row_sum_exp_times)(const float* x, int n, float max, float scale);   // sum of exp(y) * y, y = (x - max) * scale > -87
   void (*row_moments)(const float* x, int n, float max, float* out);           // of d = x - max > -infinity: sums of d, d * d and 1
   void (*row_exp)(const float* x, int n, float max, float scale, float* out);  // exp((x - max) * scale)
+
+  void (*leave)() = nullptr;  // if there is one: a thread's last call of a run, gives back what it would otherwise hold while it sleeps
 };
 
 // Instruction sets that this build has and this CPU runs, best first; "portable" is always last.

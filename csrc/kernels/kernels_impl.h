@@ -304,13 +304,11 @@ void row_exp(const float* x, int n, float max, float scale, float* out) {
 void attend(const AttendOver<uint16_t>& a);  // attend.h
 void attend8(const AttendOver<int8_t>& a);   // likewise
 
-inline void hold_nothing() {}
-
-constexpr Kernels table(const char* name, decltype(Kernels::gemm_tile) gemm_tile, void (*leave)() = hold_nothing) {
-  return {
-      name,           leave,    gemm_tile,       quantize_block, quantize_row,      rms_norm,    layer_norm, attend, attend8,   hadamard,
-      quantize_cells, silu_mul, gelu_mul,        swiglu_oai_mul, soft_cap,          add,         add_scaled, dots,   scale_row, rope,
-      to_half,        row_max,  row_max_checked, row_sum_exp,    row_sum_exp_times, row_moments, row_exp};
+constexpr Kernels table(const char* name, decltype(Kernels::gemm_tile) gemm_tile) {
+  return {name,        gemm_tile,      quantize_block, quantize_row, rms_norm,       layer_norm,      attend,      attend8,
+          hadamard,    quantize_cells, silu_mul,       gelu_mul,     swiglu_oai_mul, soft_cap,        add,         add_scaled,
+          dots,        scale_row,      rope,           to_half,      row_max,        row_max_checked, row_sum_exp, row_sum_exp_times,
+          row_moments, row_exp};
 }
 
 }  // namespace
