@@ -18,9 +18,8 @@ from tests.reference.tiny_model import TinySpec, write_tiny
 from tests.support.report import Notes
 
 from quintet import cli
-from quintet.backends.native.core.loader import PAGE, Loaded, Loader
+from quintet.backends.native.core.loader import Loaded, Loader
 from quintet.backends.native.front.engine import Engine
-from quintet.backends.native.worker.load import native_loader
 from quintet.cli import console, describe, doctor, engines, loading, run
 from quintet.cli.app import app
 from quintet.cli.interrupt import unless

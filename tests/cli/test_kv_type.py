@@ -15,6 +15,7 @@ from quintet.cli import describe, engines
 from quintet.cli.app import app
 from quintet.cli.console import OptionError
 from quintet.config import KvType
+from quintet.models.files import human
 from quintet.models.gguf import open_model
 
 TYPES: tuple[KvType, ...] = get_args(KvType)
@@ -48,7 +49,7 @@ def test_show_tells_what_each_takes(tiny: Path, capsys: pytest.CaptureFixture[st
     for one in TYPES:
         app(["show", str(tiny), "--ctx-size", "32", "--kv-type", one, "--offline"], standalone_mode=False)
         kv = describe.describe(open_model(tiny), kv_type=one).kv_per_token * 32
-        assert f"KV cache {engines.human(kv)} for 32 tokens" in capsys.readouterr().out.replace("\n", " ")
+        assert f"KV cache {human(kv)} for 32 tokens" in capsys.readouterr().out.replace("\n", " ")
 
 
 def test_the_toy_has_no_choice() -> None:
