@@ -73,10 +73,18 @@ void hadamard(float* x, int n) {
   if (from != x) std::memcpy(x, from, size_t(n) * sizeof(float));
 }
 
-// amax / 127 as fp16, rounded up, so that no cell goes beyond 127 however small the scale.
+// amax / 127 as fp16, rounded up, so that no cell goes beyond 127 however small the scale. What is not finite has no cells, and NaN as its scale.
 uint16_t quantize_cells(const float* x, int n, int8_t* out) {
-  F most = V::set1(0.0f);
-  for (int i = 0; i < n; i += 16) most = V::max(V::abs(V::load(x + i)), most);
+  F most = V::set1(0.0f), poison = most;
+  for (int i = 0; i < n; i += 16) {
+    const F v = V::load(x + i);
+    most = V::max(V::abs(v), most);
+    poison = V::fma(v, V::set1(0.0f), poison);
+  }
+  if (V::hsum(poison) != 0.0f) {
+    std::memset(out, 0, size_t(n));
+    return 0x7e00;
+  }
   const float wanted = V::hmax(most) / 127.0f;
   uint16_t scale = float_to_half_bits(wanted);
   if (half_bits_to_float(scale) < wanted) scale++;

@@ -126,6 +126,12 @@ void rows(const Kernels& k, Results& out) {
       cells.add(&scale, 2);
       cells.add(q);
     }
+    for (float bad : {INFINITY, NAN}) {
+      y[size_t(n) - 1] = bad;
+      const uint16_t scale = k.quantize_cells(y.data(), n, q.data());
+      cells.add(&scale, 2);
+      cells.add(q);
+    }
     y = x;
     k.hadamard(y.data(), n & -n);
     cells.add(y);

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import get_args
 
 import click
 import pytest
@@ -19,13 +18,12 @@ from tests.reference.tiny_model import TinySpec, write_tiny
 from tests.support.report import Notes
 
 from quintet import cli
-from quintet.backends.native.core.loader import PAGE, Loaded, Loader
+from quintet.backends.native.core.loader import Loaded, Loader
 from quintet.backends.native.front.engine import Engine
-from quintet.backends.native.worker.load import native_loader
 from quintet.cli import console, describe, doctor, engines, loading, run
 from quintet.cli.app import app
 from quintet.cli.interrupt import unless
-from quintet.config import EngineConfig, KvType
+from quintet.config import EngineConfig
 from quintet.errors import EngineFailed, ModelError
 from quintet.events import Usage
 from quintet.inputs.tokenizer import Tokenizer
@@ -238,25 +236,6 @@ def test_show_tells_sizes_quantisation_and_memory_for_a_context(tiny: Path) -> N
     assert lines["file"].startswith(str(tiny))
     assert lines["quantisation"].split(":")[1].split()[0] in ("F32", "Q4_0", "Q8_0", "Q4_1")
     assert lines["memory"].endswith("for 32 tokens")
-
-
-@pytest.mark.parametrize("kv_type", get_args(KvType))
-def test_the_kv_cache_of_a_token_is_the_native_cores(tiny: Path, kv_type: KvType) -> None:
-    """The figure that ``show`` and the banner compute is what the core really takes."""
-    loaded = native_loader(tiny, 1, kv_type=kv_type)(lambda share: None)
-    about = describe.describe(open_model(tiny), kv_type=kv_type)
-    assert about.kv_per_token * PAGE == loaded.runner.page_bytes
-
-
-def test_8_bits_hold_nearly_twice_the_tokens_and_say_so_in_the_fingerprint(tiny: Path) -> None:
-    plans = [engines.plan(engines.EngineOptions(str(tiny), 0, 1, 1 << 20, offline=True, kv_type=kv), Notes()) for kv in get_args(KvType)]
-    head_dim = open_model(tiny).spec.head_dim
-    assert plans[1].kv_tokens / plans[0].kv_tokens == pytest.approx(2 * head_dim / (head_dim + 2), rel=0.02)
-    assert [plan.source.kv_type for plan in plans] == ["f16", "q8"]
-    prints = {native_loader(tiny, 1, kv_type=kv)(lambda share: None).fingerprint for kv in get_args(KvType)}
-    assert len(prints) == 2
-    shown = [quintet("show", str(tiny), "--ctx-size", "32", "--kv-type", kv).stdout for kv in get_args(KvType)]
-    assert shown[0] != shown[1]
 
 
 def test_list_says_so_when_there_is_nothing(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.front.process import ProcessLink
 from quintet.backends.native.wire.messages import ModelSource
 from quintet.backends.native.worker.load import load_tokenizer, native_loader
-from quintet.config import EngineConfig, Quantize
+from quintet.config import EngineConfig, KvType, Quantize
 from quintet.events import Finish, TokenEvent
 from quintet.inputs.images.value import PreparedImage
 from quintet.inputs.sequence import Prepared, PreparedSequence
@@ -74,8 +74,8 @@ def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
     return write
 
 
-def loader(folder: Path, threads: int = 2, quantize: Quantize = "none", isa: str = "") -> Loader[Tokenizer]:
-    return native_loader(folder, threads, CONTEXT, isa=isa, quantize=quantize, vision=folder)
+def loader(folder: Path, threads: int = 2, quantize: Quantize = "none", isa: str = "", kv_type: KvType = "f16") -> Loader[Tokenizer]:
+    return native_loader(folder, threads, CONTEXT, isa=isa, quantize=quantize, vision=folder, kv_type=kv_type)
 
 
 def generate(
@@ -219,6 +219,16 @@ def test_preempted_sequences_see_their_images_again(subject: tuple[SeeingModel, 
     salted = [[sequence(tiny, salt=bytes([number]))] for number in range(3)]
     found = generate(loader(folder, 2, "q8"), salted, kv_bytes=12 * page)
     assert all(told(events) == alone for [events] in found)
+
+
+def test_with_keys_and_values_in_8_bits_company_and_preemption_change_nothing_either(subject: tuple[SeeingModel, Path, list[Told]]) -> None:
+    tiny, folder, sixteen = subject
+    [[alone]] = generate(loader(folder, 1, "q8", kv_type="q8"), [[sequence(tiny)]])
+    page = loader(folder, 1, "q8", kv_type="q8")(lambda _: None).runner.page_bytes
+    salted = [[sequence(tiny, salt=bytes([number]))] for number in range(3)]
+    found = generate(loader(folder, 2, "q8", kv_type="q8"), salted, kv_bytes=12 * page, batch_tokens=37)
+    assert all(told(events) == told(alone) for [events] in found)
+    assert told(alone) != sixteen
 
 
 def test_penalties_and_drafts_pass_over_images(subject: tuple[SeeingModel, Path, list[Told]], monkeypatch: pytest.MonkeyPatch) -> None:
