@@ -20,6 +20,9 @@ if TYPE_CHECKING:  # imported with every command, so that it stays quick
     from quintet.inputs.tokenizer import Tokenizer
 
 TOY = "toy"
+NOTHING_TO_PROXY = ("uds", "admin_listen", "tls_cert", "max_connections", "drain_timeout", "watchdog")
+"""Options of ``serve`` that Ray Serve's proxy has no place for, or settings of its own."""
+
 INSTALL = "pip install 'quintet[ray]'"
 
 
@@ -70,6 +73,8 @@ def command(serve: click.Command) -> click.Command:
     ) -> int:
         from quintet.cli.fleet import parse_seconds
 
+        if ray_proxy:
+            _check_proxied()
         up, down = parse_seconds(scale_up_after, "--scale-up-after"), parse_seconds(scale_down_after, "--scale-down-after")
         sizing = _sizing(replicas, max_replicas or replicas, up, down)
         if not (values["threads"] or values["toy"] or ray_address):
@@ -116,6 +121,19 @@ def distributed(fleet: Fleet, options: ClusterOptions, asked: FleetOptions) -> F
         for model, plan, text in zip(fleet.models, fleet.plans, asked.references, strict=True)
     ]
     return replace(fleet, models=tuple(models))
+
+
+def _check_proxied() -> None:
+    """
+    Raises:
+        OptionError: an option was given that would have no effect.
+    """
+    from quintet.cli.console import OptionError
+
+    context, default = click.get_current_context(), click.core.ParameterSource.DEFAULT
+    for name in NOTHING_TO_PROXY:
+        if context.get_parameter_source(name) is not default:
+            raise OptionError(f"--{name.replace('_', '-')} is nothing to Ray Serve's proxy; leave it out.")
 
 
 def _sizing(least: int, most: int, up: float, down: float) -> Sizing:

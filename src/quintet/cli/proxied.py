@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from quintet import __version__
 from quintet.backends.base import State
 from quintet.cli import cluster, exporting, fleet, net, serving
-from quintet.cli.console import ConsoleReport, OptionError
+from quintet.cli.console import ConsoleReport
 from quintet.cli.interrupt import on_interrupt
 from quintet.ledger.ledger import Ledger
 from quintet.server.app import create_app
@@ -54,16 +54,9 @@ class Front:
 
 
 def serve(options: ServeOptions, auth: Auth) -> int:
-    """Serve until told to stop; the exit code.
-
-    Raises:
-        OptionError: an option that the proxy has nothing for.
-    """
+    """Serve until told to stop; the exit code."""
     listen, config = options.listen, options.config
     assert options.cluster is not None
-    for name in ("uds", "admin_listen", "tls_cert"):
-        if getattr(listen, name):
-            raise OptionError(f"--{name.replace('_', '-')} is nothing to Ray Serve's proxy; leave it out.")
     net.check_exposure(listen.host, config.api_keys, options.no_api_key, closed=auth.keys is not None)
     cluster.join(options.cluster, options.fleet)
     from quintet.deploy import ray
