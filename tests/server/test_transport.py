@@ -217,9 +217,9 @@ def test_each_key_has_its_own_cache_salt(monkeypatch: pytest.MonkeyPatch) -> Non
     salts: list[str] = []
     prepare = Service.prepare
 
-    async def noted(self: Service, request: CompletionRequest, tenant: str, weight: int) -> Job:
+    async def noted(self: Service, request: CompletionRequest, *others: Any) -> Job:
         salts.append(request.cache_salt)
-        return await prepare(self, request, tenant, weight)
+        return await prepare(self, request, *others)
 
     monkeypatch.setattr(Service, "prepare", noted)
     app = create_app(ScriptedBackend(), ServerConfig(api_keys=("one", "two")))

@@ -12,7 +12,6 @@ from quintet.cli.vllm import DEFAULT_RANK
 from quintet.engines.adapters import Room
 from quintet.engines.names import Names
 from quintet.errors import ModelError, shorten
-from quintet.models.folder.adapter import check_adapter, rank_of, shapes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +70,9 @@ def _room(of: Plan, asked: Sequence[Given]) -> tuple[Plan, Room | None]:
         raise OptionError(f"--max-loras must be at least as many as --lora gives {of.name}, {len(asked)}, got {most}.")
     if not most:
         return of, None
-    rank = options.max_lora_rank or max([DEFAULT_RANK, *map(_rank, asked)])
+    from quintet.models.folder.adapter import check_adapter, shapes_of  # brings much that no other start needs
 
+    rank = options.max_lora_rank or max([DEFAULT_RANK, *map(_rank, asked)])
     shapes = shapes_of(Path(of.vllm.path))
 
     def check(path: str) -> str:
@@ -88,6 +88,8 @@ def _room(of: Plan, asked: Sequence[Given]) -> tuple[Plan, Room | None]:
 
 
 def _rank(one: Given) -> int:
+    from quintet.models.folder.adapter import rank_of
+
     try:
         return rank_of(Path(one.path))
     except ModelError as error:

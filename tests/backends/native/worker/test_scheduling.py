@@ -11,7 +11,7 @@ from tests.backends.native.schedule.harness import Simulation, alone, assert_as_
 from quintet.backends.native.schedule.chunks import ECHO_BURST
 from quintet.backends.native.schedule.plan import Plan, Results
 from quintet.backends.native.schedule.sequence import TRANSITIONS, Action, Group, IllegalTransitionError, Sequence, State
-from quintet.backends.native.wire.messages import EventRow, Events
+from quintet.backends.native.wire.messages import EventRow, Events, ScoredRow
 from quintet.backends.toy import ToyRunner
 from quintet.errors import Overloaded
 from quintet.events import Finish
@@ -252,7 +252,7 @@ def test_an_echo_is_told_once_for_all_samples_and_spread_over_steps() -> None:
 
     def apply(plan: Plan, results: Results) -> Events:
         events = take(plan, results)
-        told.append(sum(row.prompt for row in events.get(0, ()) if isinstance(row, EventRow)))
+        told.append(sum(row.prompt for row in events.get(0, ()) if isinstance(row, (EventRow, ScoredRow))))
         return events
 
     simulation.scheduler.apply = apply  # type: ignore[method-assign]
