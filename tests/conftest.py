@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# However slow the machine is, that alone fails nothing.
+settings.register_profile("any speed", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any speed")
 
 # No test may reach a hub or read the tokens of whoever runs it; set before huggingface_hub is imported anywhere.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -20,6 +26,10 @@ for _name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "QUINTET_API_KEY"):
 
 collect_ignore = ["browser"]
 """Those run in an environment of their own (``make test-browser``), which has playwright."""
+
+
+def pytest_unconfigure() -> None:
+    shutil.rmtree(os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
 
 @pytest.fixture(autouse=True, scope="session")
