@@ -155,15 +155,18 @@ def table(rows: Iterable[tuple[str, dict[str, float]]]) -> str:
 
 def difference(ours: divergence.Divergence, record: dict[str, Any]) -> tuple[float, float]:
     """Mean of (our KL - llama.cpp's) over the same positions, and its standard error."""
-    paired = ours.kl - np.asarray(record["kl"])
-    return float(paired.mean()), float(paired.std(ddof=1) / len(paired) ** 0.5)
+    return _mean(ours.kl - np.asarray(record["kl"]))
 
 
 def rise(ours: divergence.Divergence, other: divergence.Divergence) -> str:
     """What the other's mean KL is above ours."""
-    paired, base = other.kl - ours.kl, ours.kl.mean()
-    error = paired.std(ddof=1) / len(paired) ** 0.5
-    return f"mean KL rises by {100 * paired.mean() / base:.1f} % (standard error {100 * error / base:.1f})"
+    (mean, error), base = _mean(other.kl - ours.kl), ours.kl.mean()
+    return f"mean KL rises by {100 * mean / base:.1f} % (standard error {100 * error / base:.1f})"
+
+
+def _mean(paired: npt.NDArray[np.floating[Any]]) -> tuple[float, float]:
+    """And its standard error."""
+    return float(paired.mean()), float(paired.std(ddof=1) / len(paired) ** 0.5)
 
 
 def section(model: Path, record: dict[str, Any], result: divergence.Divergence, shown: str) -> str:

@@ -13,7 +13,6 @@ import argparse
 import contextlib
 import http.client
 import json
-import socket
 import statistics
 import subprocess
 import sys
@@ -23,6 +22,8 @@ from typing import Any
 
 import ray
 from ray import serve
+
+from bench.engines.engines import free_port
 
 HOST = "127.0.0.1"
 BODY = json.dumps({"prompt": "The sky is", "max_tokens": 1, "temperature": 0})
@@ -43,14 +44,6 @@ async def empty(scope: Any, receive: Any, send: Any) -> None:
         pass
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]})
     await send({"type": "http.response.body", "body": b"{}"})
-
-
-def free_port() -> int:
-    """One that nobody listens on now."""
-    with socket.socket() as sock:
-        sock.bind((HOST, 0))
-        port: int = sock.getsockname()[1]
-        return port
 
 
 @contextlib.contextmanager

@@ -172,19 +172,15 @@ class PyModel {
     const size_t n = rows.shape(0);
     const int vocab = model_.config().vocab;
     require(rows.shape(1) == model_.row_bytes(), "score: rows of another model");
-    require(targets.size() == n && n < (1u << 24), "score: one target per row");
-    require(k >= 0 && k <= vocab, "score: k out of range");
-    for (size_t r = 0; r < n; r++) require(targets.data()[r] >= 0 && targets.data()[r] < vocab, "score: target out of range");
-    auto chosen = fresh<float, 1>({n});
-    auto ids = fresh<int32_t, 2>({n, size_t(k)});
-    auto top = fresh<float, 2>({n, size_t(k)});
-    auto sums = fresh<double, 1>({n});
+    require(n < (1u << 24), "score: one target per row");
+    require_targets(targets, n, k, vocab);
+    Scored s(n, size_t(k));
     {
       nb::gil_scoped_release release;
       const std::lock_guard lock(cpu_->turn);
-      model_.score(rows.data(), int(n), targets.data(), k, chosen.data(), ids.data(), top.data(), sums.data());
+      model_.score(rows.data(), int(n), targets.data(), k, s.chosen.data(), s.ids.data(), s.top.data(), s.sums.data());
     }
-    return nb::make_tuple(chosen, ids, top, sums);
+    return s.tuple();
   }
 
   Model& model() { return model_; }

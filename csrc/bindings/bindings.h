@@ -34,6 +34,24 @@ template <class T> T field(const nb::dict& d, const char* name) {
   return nb::cast<T>(d[name]);
 }
 
+inline void require_targets(const In<int32_t, 1>& targets, size_t rows, int k, int vocab) {
+  require(targets.size() == rows, "score: one target per row");
+  require(k >= 0 && k <= vocab, "score: k out of range");
+  for (size_t r = 0; r < rows; r++) require(targets.data()[r] >= 0 && targets.data()[r] < vocab, "score: target out of range");
+}
+
+// What scoring tells of n rows: the target's log-probability, the k most likely tokens with theirs, and the log-sum-exp.
+struct Scored {
+  Out<float, 1> chosen;
+  Out<int32_t, 2> ids;
+  Out<float, 2> top;
+  Out<double, 1> sums;
+
+  Scored(size_t n, size_t k)
+      : chosen(fresh<float, 1>({n})), ids(fresh<int32_t, 2>({n, k})), top(fresh<float, 2>({n, k})), sums(fresh<double, 1>({n})) {}
+  nb::tuple tuple() const { return nb::make_tuple(chosen, ids, top, sums); }
+};
+
 // "q8", "q4", "none" or "least".
 inline Floats floats_from(const std::string& quantize) {
   constexpr std::pair<const char*, Floats> known[] = {

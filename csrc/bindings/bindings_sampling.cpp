@@ -30,22 +30,17 @@ const float* logits_row(const Logits& l, int r) { return l.data() + int64_t(r) *
 nb::tuple score(Cpu& cpu, const Logits& logits, In<int32_t, 1> targets, int k) {
   const int vocab = check_logits(logits);
   const size_t n = logits.shape(0);
-  require(targets.size() == n, "score: one target per row");
-  require(k >= 0 && k <= vocab, "score: k out of range");
-  for (size_t r = 0; r < n; r++) require(targets.data()[r] >= 0 && targets.data()[r] < vocab, "score: target out of range");
-  auto chosen = fresh<float, 1>({n});
-  auto ids = fresh<int32_t, 2>({n, size_t(k)});
-  auto top = fresh<float, 2>({n, size_t(k)});
-  auto sums = fresh<double, 1>({n});
+  require_targets(targets, n, k, vocab);
+  Scored s(n, size_t(k));
   {
     nb::gil_scoped_release release;
     over_rows(cpu, int(n), vocab, [&](int r) {
       const size_t at = size_t(r) * size_t(k);
-      score_row(cpu.kernels, logits_row(logits, r), vocab, targets.data()[r], k, chosen.data() + r, ids.data() + at, top.data() + at,
-                sums.data() + r);
+      score_row(cpu.kernels, logits_row(logits, r), vocab, targets.data()[r], k, s.chosen.data() + r, s.ids.data() + at, s.top.data() + at,
+                s.sums.data() + r);
     });
   }
-  return nb::make_tuple(chosen, ids, top, sums);
+  return s.tuple();
 }
 
 Controls controls_from(const nb::dict& d) {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import subprocess
 import sys
@@ -14,9 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx2
-from tests.support.processes import command, engines, family
+from tests.support.processes import ENVIRONMENT, command, engines, family
 
-ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("QUINTET_")}
 ALWAYS = ("--port", "0", "--cpus-per-replica", "0", "--offline")
 """As many replicas as are asked for on however few cores."""
 

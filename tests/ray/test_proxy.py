@@ -8,7 +8,8 @@ import subprocess
 import sys
 
 import httpx2
-from tests.ray.cluster import ALWAYS, END_S, ENVIRONMENT, until
+from tests.ray.cluster import ALWAYS, END_S, until
+from tests.support.processes import ENVIRONMENT
 
 
 def test_the_proxy_passes_streams_errors_and_headers_of_a_dialect_on() -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+
+ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("QUINTET_")}
+"""Without what tests of the native engine are set to, which others have nothing for."""
 
 
 def family(process: int) -> set[int]:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
 
+from tests.support.processes import ENVIRONMENT
 from tests.vllm.models import folder
 
 SERVE = ("-m", "quintet", "serve", "--engine", "vllm", "--port", "0", "--ctx-size", "512", "--kv-cache", "64MiB", "--dtype", "float32")
 START_S = 600.0
-ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("QUINTET_")}
-"""Without what tests of the native engine are set to, which vLLM has nothing for."""
 
 
 @contextlib.contextmanager

@@ -13,8 +13,9 @@ import httpx2
 import openai
 import pytest
 from tests.e2e.test_check import stated
+from tests.support.processes import ENVIRONMENT
 from tests.vllm.models import folder
-from tests.vllm.serving import ENVIRONMENT, SERVE, START_S, serving
+from tests.vllm.serving import SERVE, START_S, serving
 
 PAGES = ("openai", "fireworks", "together", "cerebras", "novita")
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from operator import add
 from typing import NamedTuple, Protocol
 
 from quintet.errors import EngineFailed, Loading, Overloaded
@@ -139,6 +140,11 @@ class Health:
     deferred: int = 0
     pid: int | None = None
     replicas: int = 1
+
+    def adding(self, other: Health) -> Health:
+        """With all that another engine of the model has counted, be it one of before or one beside."""
+        counts, incidents = Counts(*map(add, self.counts, other.counts)), Incidents(*map(add, self.incidents, other.incidents))
+        return replace(self, counts=counts, incidents=incidents, batches=tuple(map(add, self.batches, other.batches)))
 
 
 def require_open(state: State, retry_after: float = 1.0) -> None:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:  # imported with every command, so that it stays quick
     from quintet.deploy.scaling import Sizing
     from quintet.inputs.tokenizer import Tokenizer
 
-TOY = "toy"
 NOTHING_TO_PROXY = ("uds", "admin_listen", "tls_cert", "max_connections", "drain_timeout", "watchdog")
 """Options of ``serve`` that Ray Serve's proxy has no place for, or settings of its own."""
 
@@ -100,6 +99,7 @@ def join(options: ClusterOptions, asked: FleetOptions) -> None:
         OptionError: it is not there, or it is not said how large a replica is.
     """
     from quintet.cli.console import OptionError
+    from quintet.cli.engines import TOY
 
     try:
         from quintet.deploy import ray
@@ -130,9 +130,9 @@ def _check_proxied() -> None:
     """
     from quintet.cli.console import OptionError
 
-    context, default = click.get_current_context(), click.core.ParameterSource.DEFAULT
+    given = configuration.given()
     for name in NOTHING_TO_PROXY:
-        if context.get_parameter_source(name) is not default:
+        if name in given:
             raise OptionError(f"--{name.replace('_', '-')} is nothing to Ray Serve's proxy; leave it out.")
 
 

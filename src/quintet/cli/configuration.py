@@ -129,6 +129,12 @@ def origin(ctx: click.Context, param: click.Parameter) -> str:
             return _DEFAULT
 
 
+def given() -> tuple[str, ...]:
+    """What the command that runs was given, in whatever way, rather than left at its default."""
+    ctx = click.get_current_context()
+    return tuple(name for name in ctx.params if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT)
+
+
 def _load(ctx: click.Context, _: click.Parameter, file: Path | None) -> None:
     root = ctx.find_root().command
     assert isinstance(root, click.Group)

@@ -109,10 +109,10 @@ def plan(options: FleetOptions, report: Report) -> Fleet:
     if unknown:
         raise OptionError(f"--pin must be the name of a model, {' or '.join(names.exact)}, got {shorten(unknown[0])}.")
     roles = _moderation(options.moderation, names)
-    _require_tokens(roles, dict(zip(dict.fromkeys(names.exact.values()), plans, strict=True)))
+    named = dict(zip(dict.fromkeys(names.exact.values()), plans, strict=True))
+    _require_tokens(roles, named)
     pinned = {names.exact[name] for name in options.pins}
-    firsts = list(dict.fromkeys(names.exact.values()))
-    names, rooms = loras.plan(options.loras, plans, names)
+    names, rooms = loras.plan(options.loras, named, names)
     plans = tuple(one for one, _ in rooms)
     models = tuple(
         Model(
@@ -127,7 +127,7 @@ def plan(options: FleetOptions, report: Report) -> Fleet:
             moderation=roles.get(first),
             loras=room,
         )
-        for first, (one, room) in zip(firsts, rooms, strict=True)
+        for first, (one, room) in zip(named, rooms, strict=True)
     )
     if not options.engine.elsewhere:
         _check_memory(models)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -36,11 +36,12 @@ def parse(text: str) -> Given:
     return Given(name, base, str(Path(path).expanduser().absolute()))
 
 
-def plan(given: Sequence[str], plans: Sequence[Plan], names: Names) -> tuple[Names, list[tuple[Plan, Room | None]]]:
+def plan(given: Sequence[str], plans: Mapping[str, Plan], names: Names) -> tuple[Names, list[tuple[Plan, Room | None]]]:
     """The names with the adapters', and each model's plan with its room.
 
     Args:
-        names: of the models, in their order.
+        plans: by the models' first names.
+        names: of the models.
 
     Raises:
         OptionError: malformed, a model that is not there or takes none, or more than there is room for.
@@ -50,10 +51,7 @@ def plan(given: Sequence[str], plans: Sequence[Plan], names: Names) -> tuple[Nam
     for one in asked:
         if one.base not in names.exact:
             raise OptionError(f"--lora: MODEL must be one of {', '.join(names.exact)}, got {shorten(one.base)}.")
-    made = []
-    firsts = list(dict.fromkeys(names.exact.values()))
-    for first, of in zip(firsts, plans, strict=True):
-        made.append(_room(of, [one for one in asked if names.exact[one.base] == first]))
+    made = [_room(of, [one for one in asked if names.exact[one.base] == first]) for first, of in plans.items()]
     for one in asked:
         names = names.adding(one.name, names.exact[one.base])
     return names, made

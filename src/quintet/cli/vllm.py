@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import click
 
+from quintet.cli import configuration
 from quintet.config import EngineName, VllmConfig
 from quintet.errors import ModelError
 
@@ -78,10 +79,7 @@ def options(command: _F) -> _F:
 
 def take(server: dict[str, Any]) -> tuple[VllmConfig, tuple[str, ...]]:
     """vLLM's options, out of those of the command that runs; and which options were given, rather than left at their defaults."""
-    context = click.get_current_context()
-    default = click.core.ParameterSource.DEFAULT
-    given = tuple(name for name in context.params if context.get_parameter_source(name) is not default)
-    return VllmConfig(**{name: server.pop(name) for name in VLLM_ONLY}), given
+    return VllmConfig(**{name: server.pop(name) for name in VLLM_ONLY}), configuration.given()
 
 
 def computes(engine: EngineName, model: StoredModel, given: Collection[str], report: Report) -> bool:

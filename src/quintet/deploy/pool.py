@@ -12,9 +12,9 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
-from operator import add
+from functools import reduce
 
-from quintet.backends.base import Counts, Health, Incidents, Pages, State
+from quintet.backends.base import Health, Pages, State
 from quintet.backends.native.front.engine import Engine
 from quintet.config import EngineConfig
 from quintet.deploy.routing import Router, page_digests
@@ -134,18 +134,14 @@ class Pool:
         """See ``Backend``."""
         seen = [one.engine.health() for one in self._replicas]
         best = min(seen, key=lambda health: _rank(health.state))
-        of = [self._past, *seen]
         return replace(
-            best,
+            reduce(Health.adding, (one for one in seen if one is not best), best.adding(self._past)),
             state=State.CLOSED if self._closed else State.DRAINING if self._draining else best.state,
             progress=max(one.progress for one in seen),
             running=sum(one.running for one in seen),
             waiting=sum(one.waiting for one in seen),
             deferred=sum(one.deferred for one in seen),
-            counts=Counts(*map(sum, zip(*(one.counts for one in of), strict=True))),
-            incidents=Incidents(*map(sum, zip(*(one.incidents for one in of), strict=True))),
             pages=_pages([one.pages for one in seen]),
-            batches=tuple(map(sum, zip(*(one.batches for one in of), strict=True))),
             retry_after=min(one.retry_after for one in seen),
             memory=max(one.memory for one in seen),
             pid=None,
@@ -256,10 +252,7 @@ class Pool:
     def _remove(self, one: Replica) -> None:
         self._replicas.remove(one)
         self._router.forget(one.number)
-        health = one.engine.health()
-        past = self._past
-        counts, incidents = Counts(*map(add, past.counts, health.counts)), Incidents(*map(add, past.incidents, health.incidents))
-        self._past = replace(past, counts=counts, incidents=incidents, batches=tuple(map(add, past.batches, health.batches)))
+        self._past = self._past.adding(one.engine.health())
         task = asyncio.get_running_loop().create_task(one.engine.close())
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)

@@ -7,9 +7,8 @@ import contextlib
 import enum
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from operator import add
 
-from quintet.backends.base import Backend, Counts, Health, Incidents, Pages, State
+from quintet.backends.base import Backend, Health, Pages, State
 from quintet.engines.adapters import Room
 from quintet.errors import EngineFailed, ModelError, Overloaded
 from quintet.executor import FairExecutor
@@ -132,9 +131,8 @@ class Entry:
 
     def health(self) -> Health:
         """Of the engine, with what those before it have counted; ``CLOSED`` while there is none."""
-        past, now = self._past, self.backend.health() if self.backend else Health(State.CLOSED, 0.0)
-        counts, batches = Counts(*map(add, past.counts, now.counts)), tuple(map(add, past.batches, now.batches))
-        return replace(now, counts=counts, batches=batches, incidents=Incidents(*map(add, past.incidents, now.incidents)))
+        now = self.backend.health() if self.backend else Health(State.CLOSED, 0.0)
+        return now.adding(self._past)
 
     def start(self) -> Backend:
         """Begin to load; who started it watches over it."""
