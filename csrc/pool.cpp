@@ -18,7 +18,8 @@ inline void relax() {
 constexpr int kSpins = 2000;
 }  // namespace
 
-Team::Team(int threads, void (*leave)()) : size_(std::max(1, threads)), shares_(std::min(size_, kShares)), leave_(leave) {
+Team::Team(int threads, void (*leave)())
+    : size_(std::max(1, threads)), shares_(std::min(size_, kShares)), leave_(leave), spent_(size_t(size_)) {
   for (int t = 1; t < size_; t++) threads_.emplace_back([this, t] { loop(t); });
 }
 
@@ -54,6 +55,7 @@ void Team::run(int phases, const std::function<void(Walk&)>& work) {
   running_.store(size_ - 1, std::memory_order_relaxed);
   job_.fetch_add(1, std::memory_order_release);
   job_.notify_all();
+  spent_[0].lap(Work::outside);
   Walk walk(*this, 0);
   work(walk);
   if (leave_) leave_();
@@ -62,6 +64,17 @@ void Team::run(int phases, const std::function<void(Walk&)>& work) {
     if (i < kSpins) relax();
     else std::this_thread::yield();
   }
+  spent_[0].lap(Work::waiting);
+}
+
+void Team::begin_counting() {
+  for (Spent& spent : spent_) spent.begin();
+}
+
+std::vector<Spent::Seconds> Team::end_counting() {
+  std::vector<Spent::Seconds> seconds;
+  for (Spent& spent : spent_) seconds.push_back(spent.end());
+  return seconds;
 }
 
 void Team::loop(int thread) {
@@ -70,6 +83,7 @@ void Team::loop(int thread) {
     await(job_, seen);
     seen = job_.load(std::memory_order_acquire);
     if (stop_.load()) return;
+    spent_[size_t(thread)].lap(Work::outside);
     Walk walk(*this, thread);
     (*work_)(walk);
     if (leave_) leave_();

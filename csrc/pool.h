@@ -9,10 +9,13 @@
 #include <functional>
 #include <thread>
 #include <vector>
+#include "spent.h"
 
 namespace quintet {
 
 class Team {
+  struct Phase;
+
  public:
   // leave: what every thread calls when its part of a run is done, or null.
   Team(int threads, void (*leave)());
@@ -26,27 +29,37 @@ class Team {
   // must not change during the run, as a thread may be many phases behind.
   class Walk {
    public:
-    Walk(Team& team, int thread) : thread(thread), team_(team) {}
+    Walk(Team& team, int thread) : thread(thread), team_(team), spent_(team.spent_[size_t(thread)]) {}
 
     // Do units [0, units), each by one thread; go on when all are done. A thread begins with a run of neighbours, its share, so that what it
     // reads is one stream; then it helps with what is left of the others'.
-    template <class Unit> void phase(int units, Unit unit) {
+    template <class Unit> void phase(int units, Unit unit, Work work = Work::other) {
       Phase& p = team_.phases_[size_t(at_++)];
-      const int shares = team_.shares_;
-      for (int i = 0; i < shares; i++) {
-        const int share = (thread + i) % shares, from = units * share / shares, to = units * (share + 1) / shares;
-        for (int u; (u = from + p.claimed[share].fetch_add(1, std::memory_order_relaxed)) < to;) {
-          unit(u);
-          if (p.done.fetch_add(1, std::memory_order_acq_rel) + 1 == units) return open(p);
-        }
-      }
-      await(p.open, 0);
+      const bool last = claim(p, units, unit);
+      spent_.lap(work);
+      if (last) open(p);
+      else await(p.open, 0);
+      spent_.lap(Work::waiting);
     }
 
     const int thread;
 
    private:
+    // Whether this thread did the last unit.
+    template <class Unit> bool claim(Phase& p, int units, Unit unit) {
+      const int shares = team_.shares_;
+      for (int i = 0; i < shares; i++) {
+        const int share = (thread + i) % shares, from = units * share / shares, to = units * (share + 1) / shares;
+        for (int u; (u = from + p.claimed[share].fetch_add(1, std::memory_order_relaxed)) < to;) {
+          unit(u);
+          if (p.done.fetch_add(1, std::memory_order_acq_rel) + 1 == units) return true;
+        }
+      }
+      return false;
+    }
+
     Team& team_;
+    Spent& spent_;
     int at_ = 0;
   };
 
@@ -55,9 +68,13 @@ class Team {
   void run(int phases, const std::function<void(Walk&)>& work);
 
   // One phase, for those who need no more.
-  template <class Unit> void parallel(int units, Unit unit) {
-    if (units > 0) run(1, [&](Walk& walk) { walk.phase(units, unit); });
+  template <class Unit> void parallel(int units, Unit unit, Work work = Work::other) {
+    if (units > 0) run(1, [&](Walk& walk) { walk.phase(units, unit, work); });
   }
+
+  // Count what the threads' time goes into, from now on; and what it was for each of them, the caller of `run` first. Between runs.
+  void begin_counting();
+  std::vector<Spent::Seconds> end_counting();
 
  private:
   static constexpr int kShares = 16;  // one cache line of counters; more threads than that share shares
@@ -74,6 +91,7 @@ class Team {
   const int size_, shares_;
   void (*const leave_)();
   std::vector<Phase> phases_;
+  std::vector<Spent> spent_;
   alignas(64) std::atomic<uint32_t> job_{0};
   alignas(64) std::atomic<int> running_{0};
   std::atomic<bool> stop_{false};

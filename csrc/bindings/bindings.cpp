@@ -192,6 +192,22 @@ class PyModel {
   Buffer logits_ = std::make_shared<std::vector<float>>();
 };
 
+void begin_counting(Cpu& cpu) {
+  const std::lock_guard lock(cpu.turn);
+  cpu.team.begin_counting();
+}
+
+nb::list end_counting(Cpu& cpu) {
+  nb::list threads;
+  const std::lock_guard lock(cpu.turn);
+  for (const Spent::Seconds& seconds : cpu.team.end_counting()) {
+    nb::dict spent;
+    for (size_t i = 0; i < seconds.size(); i++) spent[kWorks[i]] = seconds[i];
+    threads.append(spent);
+  }
+  return threads;
+}
+
 }  // namespace
 }  // namespace quintet
 
@@ -204,7 +220,10 @@ NB_MODULE(_core, m) {
     return names;
   });
   nb::class_<Cpu> cpu(m, "Cpu");
-  cpu.def(nb::init<const std::string&, int>(), "isa"_a = "", "threads"_a = 1).def_prop_ro("isa", [](Cpu& c) { return c.kernels.name; });
+  cpu.def(nb::init<const std::string&, int>(), "isa"_a = "", "threads"_a = 1)
+      .def_prop_ro("isa", [](Cpu& c) { return c.kernels.name; })
+      .def("begin_counting", &begin_counting)
+      .def("end_counting", &end_counting);
   bind_packs(m);
   bind_sampling(m, cpu);
   bind_vision(m);

@@ -22,7 +22,7 @@ template <class Row> void over_rows(Cpu& cpu, int rows, int vocab, Row row) {
     return;
   }
   const std::lock_guard lock(cpu.turn);
-  cpu.team.parallel(rows, row);
+  cpu.team.parallel(rows, row, Work::sampling);
 }
 
 const float* logits_row(const Logits& l, int r) { return l.data() + int64_t(r) * l.stride(0); }

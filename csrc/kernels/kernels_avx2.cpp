@@ -11,15 +11,54 @@
 namespace quintet {
 namespace {
 
+// Blocks whose sums are there before any of them is scaled. Either of the two loops has use for all registers, and in one loop the sums and
+// the results would go through memory at every block. A single row has registers to spare and waits for its weights: it goes block by block.
+template <int R> constexpr int kBlocksAtOnce = R > 1 ? 24 : 1;
+
+// f += sums of `count` blocks from `first` on times their scales, in the order of the blocks; with Minima, plus the blocks' minima. `scales`: of
+// the first of them; those of the next are `step` bytes further on.
+template <int R, bool Minima> inline void scale_sums(const __m256i (*sums)[R][2], int first, int count, const uint8_t* scales, size_t step,
+                                                     const Rows<R>& x, __m256 (&f)[R][2]) {
+  __m256 own[R][2];  // f may be in memory, which stores to it would make the loop wait for
+  for (int r = 0; r < R; r++) own[r][0] = f[r][0], own[r][1] = f[r][1];
+  const float *scale = x[0].scale + first, *minimum = x[0].minimum + first;
+  const size_t stride = x.stride / sizeof(float);
+  for (int i = 0; i < count; i++, scales += step, scale++, minimum++) {
+    const uint16_t* s = reinterpret_cast<const uint16_t*>(scales);
+    const __m256 d[2] = {load8_half(s), load8_half(s + 8)};
+    __m256 m[2];
+    if (Minima) m[0] = load8_half(s + 16), m[1] = load8_half(s + 24);
+    for (size_t r = 0; r < R; r++) {
+      const __m256 by = _mm256_set1_ps(scale[r * stride]);
+      for (int h = 0; h < 2; h++) {
+        own[r][h] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sums[i][r][h]), _mm256_mul_ps(d[h], by), own[r][h]);
+        if (Minima) own[r][h] = _mm256_fmadd_ps(m[h], _mm256_set1_ps(minimum[r * stride]), own[r][h]);
+      }
+    }
+  }
+  for (int r = 0; r < R; r++) f[r][0] = own[r][0], f[r][1] = own[r][1];
+}
+
+// sums_of(block, sums): of the products of R rows with the block's two halves.
+template <int R, bool Minima, class SumsOf>
+[[gnu::always_inline]] inline void scaled_blocks(const Packed& w, const uint8_t* scales, size_t step, const Rows<R>& x, __m256 (&f)[R][2],
+                                                 SumsOf sums_of) {
+  __m256i sums[kBlocksAtOnce<R>][R][2];
+  for (int first = 0; first < w.blocks(); first += kBlocksAtOnce<R>) {
+    const int count = std::min(kBlocksAtOnce<R>, w.blocks() - first);
+    for (int i = 0; i < count; i++) sums_of(first + i, sums[i]);
+    scale_sums<R, Minima>(sums, first, count, scales + step * size_t(first), step, x, f);
+  }
+}
+
 // Both kernels multiply R rows by the tile's two halves at a time: each activation broadcast serves two products and each weight load R, so
 // that the two loads a cycle do not become the limit; the 16-bit or 32-bit sums of one block live in 2R registers.
 template <int R, bool Fetch> inline void tile_q4(const Packed& w, const uint8_t* tile, const Rows<R>& x, __m256 (&f)[R][2]) {
   const __m256i low = _mm256_set1_epi8(15), one = _mm256_set1_epi16(1);
-  for (int b = 0; b < w.blocks(); b++) {
+  scaled_blocks<R, true>(w, tile + 256, 320, x, f, [&](int b, __m256i(&sums)[R][2]) {
     const uint8_t* block = tile + 320 * b;
     if (Fetch) fetch_next<5>(w, tile, b);
     __m256i acc[R][2];
-    for (int r = 0; r < R; r++) acc[r][0] = acc[r][1] = _mm256_setzero_si256();
 #pragma GCC unroll 4
     for (int g = 0; g < 4; g++) {
       const __m256i v0 = load32(block + 64 * g), v1 = load32(block + 64 * g + 32);
@@ -28,23 +67,17 @@ template <int R, bool Fetch> inline void tile_q4(const Packed& w, const uint8_t*
       for (int r = 0; r < R; r++) {
         const uint8_t* q = x.x + size_t(r) * x.stride + 32 * b + 4 * g;
         const __m256i xl = broadcast4(q), xh = broadcast4(q + 16);
-        acc[r][0] = _mm256_add_epi16(_mm256_add_epi16(acc[r][0], _mm256_maddubs_epi16(l0, xl)), _mm256_maddubs_epi16(h0, xh));
-        acc[r][1] = _mm256_add_epi16(_mm256_add_epi16(acc[r][1], _mm256_maddubs_epi16(l1, xl)), _mm256_maddubs_epi16(h1, xh));
+        const __m256i p0 = _mm256_add_epi16(_mm256_maddubs_epi16(l0, xl), _mm256_maddubs_epi16(h0, xh));
+        const __m256i p1 = _mm256_add_epi16(_mm256_maddubs_epi16(l1, xl), _mm256_maddubs_epi16(h1, xh));
+        acc[r][0] = g ? _mm256_add_epi16(acc[r][0], p0) : p0;
+        acc[r][1] = g ? _mm256_add_epi16(acc[r][1], p1) : p1;
         pin(acc[r][0]);
         pin(acc[r][1]);
       }
     }
-    const uint16_t* s = reinterpret_cast<const uint16_t*>(block + 256);
-    const __m256 d[2] = {load8_half(s), load8_half(s + 8)}, m[2] = {load8_half(s + 16), load8_half(s + 24)};
-    for (int r = 0; r < R; r++) {
-      const ActivationRow row = x[r];
-      const __m256 scale = _mm256_set1_ps(row.scale[b]), minimum = _mm256_set1_ps(row.minimum[b]);
-      for (int h = 0; h < 2; h++) {
-        const __m256 sum = _mm256_cvtepi32_ps(_mm256_madd_epi16(acc[r][h], one));
-        f[r][h] = _mm256_fmadd_ps(m[h], minimum, _mm256_fmadd_ps(sum, _mm256_mul_ps(d[h], scale), f[r][h]));
-      }
-    }
-  }
+    for (int r = 0; r < R; r++)
+      for (int h = 0; h < 2; h++) sums[r][h] = _mm256_madd_epi16(acc[r][h], one);
+  });
 }
 
 // Less than this many rows, and what a tile's sums are short by costs more than it saves.
@@ -77,14 +110,13 @@ const Shortfall* shortfall(const Packed& w, const uint8_t* tile) {
 // bits); what the sums are then short by is the same for all rows, and they begin with it.
 template <int R, bool Fetch, bool Short> inline void tile_q8(const Packed& w, const uint8_t* tile, const Rows<R>& x,
                                                              const Shortfall* shorts, __m256 (&f)[R][2]) {
-  const uint16_t* scales = reinterpret_cast<const uint16_t*>(tile + size_t(512) * size_t(w.blocks()));
   const __m256i one = _mm256_set1_epi16(1);
-  for (int b = 0; b < w.blocks(); b++) {
+  scaled_blocks<R, false>(w, tile + size_t(512) * size_t(w.blocks()), 32, x, f, [&](int b, __m256i(&acc)[R][2]) {
     const uint8_t* block = tile + size_t(512) * size_t(b);
     if (Fetch) fetch_next<9>(w, tile, b);
-    __m256i acc[R][2];
+    __m256i sums[R][2];
     for (int r = 0; r < R; r++)
-      for (int i = 0; i < 2; i++) acc[r][i] = Short ? shorts[b].half[i] : _mm256_setzero_si256();
+      for (int i = 0; i < 2; i++) sums[r][i] = Short ? shorts[b].half[i] : _mm256_setzero_si256();
 #pragma GCC unroll 8
     for (int g = 0; g < 8; g++) {
       const __m256i v0 = load32(block + 64 * g), v1 = load32(block + 64 * g + 32);
@@ -92,20 +124,15 @@ template <int R, bool Fetch, bool Short> inline void tile_q8(const Packed& w, co
       const __m256i n0 = _mm256_cmpgt_epi8(_mm256_setzero_si256(), v0), n1 = _mm256_cmpgt_epi8(_mm256_setzero_si256(), v1);
       for (int r = 0; r < R; r++) {
         const __m256i q = broadcast4(x.x + size_t(r) * x.stride + 32 * b + 4 * g);
-        acc[r][0] = _mm256_add_epi32(acc[r][0],
-                                     _mm256_madd_epi16(_mm256_maddubs_epi16(a0, Short ? _mm256_xor_si256(q, n0) : with_sign(q, n0)), one));
-        acc[r][1] = _mm256_add_epi32(acc[r][1],
-                                     _mm256_madd_epi16(_mm256_maddubs_epi16(a1, Short ? _mm256_xor_si256(q, n1) : with_sign(q, n1)), one));
-        pin(acc[r][0]);
-        pin(acc[r][1]);
+        const __m256i q0 = Short ? _mm256_xor_si256(q, n0) : with_sign(q, n0), q1 = Short ? _mm256_xor_si256(q, n1) : with_sign(q, n1);
+        sums[r][0] = _mm256_add_epi32(sums[r][0], _mm256_madd_epi16(_mm256_maddubs_epi16(a0, q0), one));
+        sums[r][1] = _mm256_add_epi32(sums[r][1], _mm256_madd_epi16(_mm256_maddubs_epi16(a1, q1), one));
+        pin(sums[r][0]);
+        pin(sums[r][1]);
       }
     }
-    const __m256 d[2] = {load8_half(scales + 16 * b), load8_half(scales + 16 * b + 8)};
-    for (int r = 0; r < R; r++) {
-      const __m256 scale = _mm256_set1_ps(x[r].scale[b]);
-      for (int h = 0; h < 2; h++) f[r][h] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(acc[r][h]), _mm256_mul_ps(d[h], scale), f[r][h]);
-    }
-  }
+    for (int r = 0; r < R; r++) acc[r][0] = sums[r][0], acc[r][1] = sums[r][1];
+  });
 }
 
 template <int R, bool Fetch> void rows(const Packed& w, int tile, const uint8_t* x, size_t x_stride, const Shortfall* shorts, float* y,
@@ -130,7 +157,7 @@ void gemm_tile_avx2(const Packed& w, int tile, const uint8_t* x, size_t x_stride
   if (is_float(w.format)) return float_tile<4, 2, 1>(w, tile, x, x_stride, m, y, y_stride, accumulate);
   const Shortfall* shorts = w.format == Format::q8 && m >= kLeastShort ? shortfall(w, w.tile(tile)) : nullptr;
   in_passes<4, 2, 1>(m, [&]<int R>(int r, bool last) {
-    const auto pass = last && (r > 0 || !streams(w)) ? rows<R, true> : rows<R, false>;
+    const auto pass = last && (m > 1 || !streams(w)) ? rows<R, true> : rows<R, false>;
     pass(w, tile, x + size_t(r) * x_stride, x_stride, shorts, y + size_t(r) * y_stride, y_stride, accumulate);
   });
 }

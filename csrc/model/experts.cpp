@@ -59,27 +59,30 @@ void Model::run_experts(Pass& p, int l, int live, Team::Walk& walk) {
   const Layer& layer = layers_[size_t(l)];
   const ExpertConfig& e = layer.c.experts;
   const size_t hidden = size_t(config_.hidden), ffn_row = act_.bytes(e.ffn);
-  walk.phase(1, [&](int) { group(p, l, live); });
-  rows(walk, live, [&](int r) {
+  walk.phase(1, [&](int) { group(p, l, live); }, Work::experts);
+  const auto spread = [&](int r) {
     for (int rank = 0; rank < e.used; rank++) {
       const size_t slot = size_t(p.slots[size_t(r) * size_t(e.used) + size_t(rank)]);
       std::memcpy(p.expert_in.data() + slot * p.in_row, p.in.data() + size_t(r) * p.in_row, p.in_row);
     }
-  });
+  };
+  rows(walk, live, spread, Work::experts);
   const std::vector<Pass::Group>& groups = p.groups[size_t(l)];  // of this layer alone: a thread may come when others are layers ahead
   const int blocks = e.ffn / 32, tiles_out = config_.hidden / 16;
-  tiles(walk, int(groups.size()) * blocks, [&](int u) {
+  const auto gated = [&](int u) {
     const Pass::Group& g = groups[size_t(u / blocks)];
     const Gated part{&*layer.gate_exps, *layer.up_exps, layer.gate_exps_bias, layer.up_exps_bias, g.expert * e.ffn / 16, e.ffn, p.expert_in,
                      p.expert_ffn,      ffn_row};
     gated_block(p, layer, part, u % blocks, g.from, g.to, walk.thread);
-  });
-  tiles(walk, int(groups.size()) * tiles_out, [&](int u) {
+  };
+  tiles(walk, int(groups.size()) * blocks, gated, Work::experts);
+  const auto down = [&](int u) {
     const Pass::Group& g = groups[size_t(u / tiles_out)];
     const int tile = u % tiles_out;
     k_.gemm_tile(*layer.down_exps, g.expert * tiles_out + tile, p.expert_ffn.data() + size_t(g.from) * ffn_row, ffn_row, g.to - g.from,
                  p.expert_out.data() + size_t(g.from) * hidden + 16 * size_t(tile), hidden, false);
-  });
+  };
+  tiles(walk, int(groups.size()) * tiles_out, down, Work::experts);
 }
 
 void Model::combine(Pass& p, const Layer& layer, int r) const {

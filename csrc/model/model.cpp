@@ -79,11 +79,12 @@ void Model::check_spans(const Batch& b) const {
 
 void Model::project_qkv(Pass& p, const Layer& layer, Team::Walk& walk) {
   const int q = layer.q->tiles(), k = layer.k->tiles(), v = layer.v->tiles();
-  tiles(walk, q + k + v, [&](int u) {
+  const auto project = [&](int u) {
     const Packed& w = u < q ? *layer.q : u < q + k ? *layer.k : *layer.v;
     const int tile = u < q ? u : u < q + k ? u - q : u - q - k;
     k_.gemm_tile(w, tile, p.in.data(), p.in_row, p.batch->total, p.qkv.data() + 16 * u, size_t(p.qkv_width), false);
-  });
+  };
+  tiles(walk, q + k + v, project, Work::qkv);
 }
 
 // gate and up for 32 columns and rows [from, to), act(gate) * up, put into rows at once.
@@ -118,8 +119,8 @@ void Model::gated_block(Pass& p, const Layer& layer, const Gated& part, int bloc
 void Model::feed_forward(Pass& p, const Layer& layer, int live, Team::Walk& walk) {
   const int ffn = layer.dense_ffn(config_);
   const Gated part{layer.gate ? &*layer.gate : nullptr, *layer.up, layer.gate_bias, layer.up_bias, 0, ffn, p.in, p.ffn, act_.bytes(ffn)};
-  tiles(walk, ffn / 32, [&](int block) { gated_block(p, layer, part, block, 0, live, walk.thread); });
-  give(p, layer.ffn_by_branch(), *layer.down, p.ffn, part.out_row, live, walk);
+  tiles(walk, ffn / 32, [&](int block) { gated_block(p, layer, part, block, 0, live, walk.thread); }, Work::gate_up);
+  give(p, layer.ffn_by_branch(), *layer.down, p.ffn, part.out_row, live, walk, Work::down);
 }
 
 // The last layer's keys and values are stored: from here on only the wanted rows matter.
@@ -136,9 +137,11 @@ void Model::keep_wanted(Pass& p) {
 }
 
 // What a layer adds to the rows: at once, or into the branch, to be normed or scaled first; `take` ends it.
-void Model::give(Pass& p, bool by_branch, const Packed& w, const std::vector<uint8_t>& in, size_t in_row, int live, Team::Walk& walk) {
+void Model::give(Pass& p, bool by_branch, const Packed& w, const std::vector<uint8_t>& in, size_t in_row, int live, Team::Walk& walk,
+                 Work work) {
   float* to = by_branch ? p.branch.data() : p.x.data();
-  tiles(walk, w.tiles(), [&](int t) { k_.gemm_tile(w, t, in.data(), in_row, live, to + 16 * t, size_t(config_.hidden), !by_branch); });
+  tiles(
+      walk, w.tiles(), [&](int t) { k_.gemm_tile(w, t, in.data(), in_row, live, to + 16 * t, size_t(config_.hidden), !by_branch); }, work);
 }
 
 void Model::take(Pass& p, const Layer& layer, bool by_branch, const std::vector<float>& bias, const std::vector<float>& norm, int r) {
@@ -165,7 +168,7 @@ void Model::run_layers(Pass& p, Team::Walk& walk) {
     act_.put_row(normed, c.hidden, p.in.data() + size_t(r) * p.in_row);
     return normed;
   };
-  rows(walk, live, [&](int r) {
+  const auto begin = [&](int r) {
     float* row = p.x.data() + size_t(r) * size_t(c.hidden);
     if (const float* given = p.row_given[size_t(r)]) {
       std::copy_n(given, c.hidden, row);
@@ -174,35 +177,40 @@ void Model::run_layers(Pass& p, Team::Walk& walk) {
       if (c.embed_scale != 1.0f) k_.scale_row(row, c.embed_scale, c.hidden);
     }
     enter(layers_[0].attn_norm, layers_[0].attn_norm_bias, r);
-  });
+  };
+  rows(walk, live, begin, Work::norms);
   for (int l = 0; l < count; l++) {
     const Layer& layer = layers_[size_t(l)];
     const bool last = l == count - 1;
     project_qkv(p, layer, walk);
-    rows(walk, live, [&](int r) { rotate_and_store(p, l, r); });
+    rows(walk, live, [&](int r) { rotate_and_store(p, l, r); }, Work::rotation);
     if (last) {
       walk.phase(1, [&](int) { keep_wanted(p); });
       live = int(p.wanted.size());
       if (!live) return;
     }
     const std::vector<Unit>& units = last ? p.last_units : p.units;
-    walk.phase(int(units.size()), [&](int u) { attend(p, l, units[size_t(u)], thread); });
-    rows(walk, live,
-         [&](int r) { act_.put_row(p.attended.data() + size_t(r) * size_t(width), width, p.heads.data() + size_t(r) * p.heads_row); });
-    give(p, layer.attn_by_branch(), *layer.o, p.heads, p.heads_row, live, walk);
-    rows(walk, live, [&](int r) {
+    walk.phase(int(units.size()), [&](int u) { attend(p, l, units[size_t(u)], thread); }, Work::attention);
+    const auto put_heads = [&](int r) {
+      act_.put_row(p.attended.data() + size_t(r) * size_t(width), width, p.heads.data() + size_t(r) * p.heads_row);
+    };
+    rows(walk, live, put_heads, Work::heads);
+    give(p, layer.attn_by_branch(), *layer.o, p.heads, p.heads_row, live, walk, Work::attention_out);
+    const auto to_ffn = [&](int r) {
       take(p, layer, layer.attn_by_branch(), layer.o_bias, layer.post_attn_norm, r);
       const float* normed = enter(layer.ffn_norm, layer.ffn_norm_bias, r);
       if (layer.c.experts.count) route(p, layer, normed, r, thread);
-    });
+    };
+    rows(walk, live, to_ffn, Work::norms);
     if (layer.c.experts.count) run_experts(p, l, live, walk);
     if (layer.dense_ffn(c)) feed_forward(p, layer, live, walk);
-    rows(walk, live, [&](int r) {
+    const auto to_next = [&](int r) {
       if (layer.c.experts.count) combine(p, layer, r);
       take(p, layer, layer.ffn_by_branch(), layer.down_bias, layer.post_ffn_norm, r);
       if (last) enter(output_norm_, output_norm_bias_, r);
       else enter(layers_[size_t(l) + 1].attn_norm, layers_[size_t(l) + 1].attn_norm_bias, r);
-    });
+    };
+    rows(walk, live, to_next, Work::norms);
   }
 }
 
@@ -291,23 +299,25 @@ void Model::finish_logits(float* logits, int n) const {
 
 void Model::logits_of(const uint8_t* rows, int n, const int32_t* tokens, float* out) {
   const Packed& w = output_matrix();
-  team_.parallel(n, [&](int i) {
+  const auto one = [&](int i) {
     float tile[16];
     k_.gemm_tile(w, tokens[i] / 16, rows + size_t(i) * row_bytes(), row_bytes(), 1, tile, 16, false);
     finish_logits(tile, 16);
     out[i] = tile[tokens[i] % 16];
-  });
+  };
+  team_.parallel(n, one, Work::scoring);
 }
 
 void Model::logits(const uint8_t* rows, int n, float* out) {
   const Packed& w = output_matrix();
   const size_t stride = size_t(vocab_stride());
   const int chunk = 4, units = (w.tiles() + chunk - 1) / chunk;
-  team_.parallel(units, [&](int u) {
+  const auto some = [&](int u) {
     const int from = u * chunk, to = std::min(w.tiles(), from + chunk);
     for (int t = from; t < to; t++) k_.gemm_tile(w, t, rows, row_bytes(), n, out + 16 * t, stride, false);
     for (int r = 0; r < n; r++) finish_logits(out + size_t(r) * stride + 16 * from, 16 * (to - from));
-  });
+  };
+  team_.parallel(units, some, Work::logits);
 }
 
 }  // namespace quintet

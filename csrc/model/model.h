@@ -156,13 +156,13 @@ class Model {
   void prepare(Pass& p, const Batch& b);
   void reserve(Pass& p, const Layer& layer, size_t t) const;
   void run_layers(Pass& p, Team::Walk& walk);
-  template <class Row> void rows(Team::Walk& walk, int live, Row row);
-  template <class Tile> void tiles(Team::Walk& walk, int count, Tile tile);
+  template <class Row> void rows(Team::Walk& walk, int live, Row row, Work work);
+  template <class Tile> void tiles(Team::Walk& walk, int count, Tile tile, Work work);
   void project_qkv(Pass& p, const Layer& layer, Team::Walk& walk);
   void keep_wanted(Pass& p);
   void feed_forward(Pass& p, const Layer& layer, int live, Team::Walk& walk);
   void gated_block(Pass& p, const Layer& layer, const Gated& part, int block, int from, int to, int thread) const;
-  void give(Pass& p, bool by_branch, const Packed& w, const std::vector<uint8_t>& in, size_t in_row, int live, Team::Walk& walk);
+  void give(Pass& p, bool by_branch, const Packed& w, const std::vector<uint8_t>& in, size_t in_row, int live, Team::Walk& walk, Work work);
   void take(Pass& p, const Layer& layer, bool by_branch, const std::vector<float>& bias, const std::vector<float>& norm, int row);
   void finish_logits(float* logits, int n) const;
 

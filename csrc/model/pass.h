@@ -50,19 +50,23 @@ struct Model::Pass {
 };
 
 // A phase of a matrix product's tiles, a few to a unit: enough units to balance the threads, few enough that claiming costs nothing.
-template <class Tile> void Model::tiles(Team::Walk& walk, int count, Tile tile) {
+template <class Tile> void Model::tiles(Team::Walk& walk, int count, Tile tile, Work work) {
   const int chunk = std::max(1, count / (6 * team_.size()));
-  walk.phase((count + chunk - 1) / chunk, [&](int u) {
-    for (int t = u * chunk; t < std::min(count, (u + 1) * chunk); t++) tile(t);
-  });
+  walk.phase((count + chunk - 1) / chunk,
+             [&](int u) {
+               for (int t = u * chunk; t < std::min(count, (u + 1) * chunk); t++) tile(t);
+             },
+             work);
 }
 
 // A phase of row-wise work; a little of it is done by one thread, as dividing it would cost more.
-template <class Row> void Model::rows(Team::Walk& walk, int live, Row row) {
+template <class Row> void Model::rows(Team::Walk& walk, int live, Row row, Work work) {
   const int chunk = live * config_.hidden <= kSerialFloats ? live : std::clamp(live / team_.size(), 1, 4);
-  walk.phase((live + chunk - 1) / chunk, [&](int u) {
-    for (int r = u * chunk; r < std::min(live, (u + 1) * chunk); r++) row(r);
-  });
+  walk.phase((live + chunk - 1) / chunk,
+             [&](int u) {
+               for (int r = u * chunk; r < std::min(live, (u + 1) * chunk); r++) row(r);
+             },
+             work);
 }
 
 }  // namespace quintet

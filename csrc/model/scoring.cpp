@@ -57,15 +57,17 @@ void Model::score(const uint8_t* rows, int n, const int32_t* targets, int k, flo
   team_.run(kPhases * ((n + kBlock - 1) / kBlock), [&](Team::Walk& walk) {
     for (int first = 0; first < n; first += kBlock) {
       const int count = std::min(kBlock, n - first);
-      walk.phase(chunks, [&](int c) { score_chunk(s, rows + size_t(first) * row_bytes(), count, c); });
-      walk.phase(1, [&](int) {
+      walk.phase(chunks, [&](int c) { score_chunk(s, rows + size_t(first) * row_bytes(), count, c); }, Work::scoring);
+      const auto maximum = [&](int) {
         for (int r = 0; r < count; r++) s.max[size_t(r)] = *std::max_element(s.maxima[size_t(r)].begin(), s.maxima[size_t(r)].end());
-      });
-      walk.phase(chunks, [&](int c) {
+      };
+      walk.phase(1, maximum, Work::scoring);
+      const auto masses = [&](int c) {
         for (size_t r = 0; r < size_t(count); r++)
           s.masses[r][size_t(c)] = chunk_mass(k_, s.logits.data() + r * stride, vocab, c, s.max[r], 1.0f);
-      });
-      walk.phase(count, [&](int r) { finish(size_t(r), first + r); });
+      };
+      walk.phase(chunks, masses, Work::scoring);
+      walk.phase(count, [&](int r) { finish(size_t(r), first + r); }, Work::scoring);
     }
   });
 }
