@@ -198,6 +198,21 @@ def test_every_field_of_a_dialect_is_there_and_what_is_set_is_sent(playground: O
         assert isinstance(json.loads(sent[-1][1])["prompt"], list)
 
 
+def test_looking_at_the_outputs_form_changes_no_control(playground: Opener) -> None:
+    one = playground()
+    page = one.open()
+    one.set(**{"response_format.type": "json_object"})
+    page.click("#tab-form")
+    page.wait_for_timeout(600)
+    page.click("#tab-controls")
+    assert page.locator(".control.set label").all_inner_texts() == ["max_tokens", "response_format.type"]
+    page.click("#tab-form")
+    page.select_option("#form-kind", "regex")  # but a form that is chosen takes its place
+    until(page, VALID)
+    page.click("#tab-controls")
+    assert page.locator(".control.set label").all_inner_texts() == ["max_tokens", "structured_outputs.regex"]
+
+
 def test_a_wrong_value_is_told_in_the_servers_words(playground: Opener) -> None:
     one = playground()
     one.open()
