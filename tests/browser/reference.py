@@ -87,7 +87,7 @@ def test_a_request_is_copied_with_the_address_and_the_key_that_is_needed(playgro
     article.locator("summary").click()
     article.locator("text=Copy as curl").click()
     until(page, "window.copied")
-    assert page.evaluate("window.copied").startswith(f"curl {URL}/cerebras/completions -H 'content-type: application/json' -d '{{")
+    assert page.evaluate("window.copied").startswith(f"curl {URL}/cerebras/v1/completions -H 'content-type: application/json' -d '{{")
     page.fill("#given input[name=key]", "sk-secret")
     article.locator("text=Copy as curl").click()
     until(page, "window.copied.includes('$QUINTET_API_KEY')")
