@@ -45,6 +45,9 @@ def test_nothing_goes_sideways_notes_have_room_and_axe_finds_nothing(playground:
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     narrowest = page.evaluate("Math.min(...[...document.querySelectorAll('.note')].map(one => one.getBoundingClientRect().width))")
     assert narrowest >= 340
+    page.locator('a[href="#novita"]').click()
+    bar, title = (page.locator(one).bounding_box() for one in (".dialects", "#novita"))
+    assert bar and title and bar["y"] + bar["height"] <= title["y"]  # what is gone to is not behind what stays
     check(page, "fields")
     PICTURES.mkdir(parents=True, exist_ok=True)
     picture = PICTURES / f"fields-{size}-{'dark' if dark else 'light'}.png"

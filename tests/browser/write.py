@@ -143,7 +143,9 @@ def test_alternatives_are_those_of_the_model_that_is_chosen_now(playground: Open
     one = started(playground)
     one.complete()
     asked: list[str] = []
-    one.page.on("request", lambda request: asked.append(json.loads(request.post_data or "")["model"]) if "cerebras" in request.url else None)
+    one.page.on(
+        "request", lambda request: asked.append(json.loads(request.post_data or "")["model"]) if "cerebras" in request.url else None
+    )
     for model in ("smollm2", "gap", "smollm2"):
         one.page.select_option(".choices select >> nth=0", model)
         one.page.hover("#text .token >> nth=6")

@@ -51,10 +51,10 @@ async function grow(tree, parent, count, lead, seed) {
     if (count > 1) base.n = count;
     if (seed !== null) base.seed = seed;
     const body = drawable(fields, base, freshSeed());
+    const { prompt: _, n, ...asked } = base;
     const children = [];
     let grown = tree;
     for (let k = 0; k < count; k++) {
-      const asked = { ...base, n: undefined, prompt: undefined };
       const [made, id] = addChild(grown, parent, { tokens: lead, seed: body.seed + k, model, asked });
       grown = made;
       children.push(id);
