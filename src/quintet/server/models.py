@@ -79,7 +79,7 @@ class Models:
             served = self.find(name, call)
         except ModelNotFound as error:
             raise type(error)(str(error), SAFETY_MODEL) from None
-        if served.entry.model.moderation is None or served.lora is not None:
+        if not name or served.entry.model.moderation is None or served.lora is not None:
             # Together's page: "Choose from the available moderation models"; its page of error codes has 404 for a name that is none.
             judges = [one for one in self._names(call) if self._registry.find(one).entry.model.moderation is not None]
             listed = ", ".join(judges) or "none"
