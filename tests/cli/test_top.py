@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -102,7 +103,7 @@ def told(model: str) -> Look:
     times = dict.fromkeys(("ttft_p50_s", "ttft_p95_s", "gap_p50_s", "gap_p95_s"), 12.345)
     rest = {"ready": True, "loaded": True, "running": 512, "waiting": 4096, "kv_cache_used": 1.0, "cache_hits": 1.0}
     server = dict.fromkeys(("version", "cpus", "memory_bytes", "machine_memory_used"))
-    front = {**server, "answers_per_s": {}, "refused_per_s": {}, "left_per_s": 0}
+    front: dict[str, Any] = {**server, "answers_per_s": {}, "refused_per_s": {}, "left_per_s": 0}
     return Look(front, {model: {**rest, **rates, **times, "engine_memory_bytes": 1e11}})
 
 
