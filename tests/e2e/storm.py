@@ -60,6 +60,14 @@ async def ready(made: Engine) -> float:
     return time.monotonic() - begin
 
 
+async def stepped(made: Engine, count: int) -> None:
+    """Wait until the engine has made so many steps more, or has nothing to do. However slow the machine: every life gets as far."""
+    goal = made.health().counts.steps + count
+    async with asyncio.timeout(PATIENCE_S):
+        while made.health().counts.steps < goal and made.live:
+            await asyncio.sleep(0.001)
+
+
 async def hurt(made: Engine, link: ProcessLink, number: int) -> float:
     """Send a signal to the engine's process; seconds from when its end is noticed until another is ready."""
     pid = link.pid

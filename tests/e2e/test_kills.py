@@ -11,7 +11,7 @@ import sys
 from dataclasses import replace
 
 import pytest
-from tests.e2e.storm import CONFIG, PATIENCE_S, SIGNALS, STALL_S, Load, answer, engine, holdings, hurt, ready, spec, told
+from tests.e2e.storm import CONFIG, PATIENCE_S, SIGNALS, STALL_S, Load, answer, engine, holdings, hurt, ready, spec, stepped, told
 from tests.e2e.test_serve_process import gone
 from tests.support.preparing import prepare
 
@@ -45,7 +45,7 @@ def test_a_storm_of_kills_loses_no_request_that_waits_and_leaves_nothing_behind(
             load = Load(made, 24, rng)
             times = []
             for index in range(kills):
-                await asyncio.sleep(rng.uniform(0.0, 0.15))
+                await stepped(made, rng.randrange(100))
                 before = made.health().counts
                 times.append(await hurt(made, link, SIGNALS[index % len(SIGNALS)]))
                 after = made.health().counts
