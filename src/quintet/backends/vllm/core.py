@@ -14,13 +14,14 @@ from typing import Any
 from quintet import __version__
 from quintet.backends.native.wire.messages import VllmSource
 from quintet.backends.vllm.arguments import engine_arguments
-from quintet.backends.vllm.images import Sight
+from quintet.backends.vllm.images import Sight, normalised, salted, taken
 from quintet.backends.vllm.values import About, Asked, CoreDeadError, Output, RejectedError, Scored, Step
 from quintet.backends.vllm.wire import EXTRA
 from quintet.config import EngineConfig
 from quintet.errors import ModelError
 from quintet.inputs.sequence import Adapter
 from quintet.models.files import parts, sample
+from quintet.models.vision.spec import VisionSpec
 
 NO_ADAPTER = "The engine cannot load this LoRA adapter."
 _log = logging.getLogger(__name__)
@@ -73,7 +74,7 @@ class VllmCore:
         from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
         if asked.images and self._sight is not None:
-            prompt = self._sight.prompt(asked)
+            prompt = _seen(asked, self._sight.spec)
         else:
             prompt = tokens_input(list(asked.tokens), cache_salt=asked.salt or None)
         lora = None if asked.adapter is None else _lora(asked.adapter)
@@ -164,6 +165,30 @@ def _lora(adapter: Adapter) -> Any:
     from vllm.lora.request import LoRARequest
 
     return LoRARequest(str(adapter.id), adapter.id, adapter.path)  # its cache goes by this name
+
+
+def _seen(asked: Asked, spec: VisionSpec) -> Any:
+    """A prompt with images, as vLLM's processor for the model would leave it."""
+    import torch
+    from vllm.inputs import mm_input
+    from vllm.multimodal.inputs import MultiModalFieldConfig, MultiModalKwargsItems, PlaceholderRange
+
+    tiles = torch.tensor([image.shape[0] for image in asked.images])
+    values = torch.cat([torch.from_numpy(normalised(image, spec)) for image in asked.images])
+    flat = MultiModalFieldConfig.flat_from_sizes("image", tiles)
+    given, fields = {"pixel_values": values, "num_patches": tiles}, {"pixel_values": flat}
+    if spec.projector == "idefics3":  # an image is resized to whole tiles: no pixel of them is padding
+        given["pixel_attention_mask"] = torch.ones(len(values), *values.shape[2:], dtype=torch.bool)
+        fields["pixel_attention_mask"] = flat
+    fields["num_patches"] = MultiModalFieldConfig.batched("image", keep_on_cpu=True)
+    masks = [taken(image) for image in asked.images]
+    return mm_input(
+        list(asked.tokens),
+        MultiModalKwargsItems.from_hf_inputs(given, fields),
+        {"image": [salted(image, asked.salt) for image in asked.images]},
+        {"image": [PlaceholderRange(start, len(mask), torch.from_numpy(mask)) for start, mask in masks]},
+        cache_salt=asked.salt or None,
+    )
 
 
 def _params(asked: Asked) -> Any:

@@ -13,14 +13,12 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from quintet.backends.native.wire.messages import Pixels, Wanted
 from quintet.backends.vllm.arguments import text_config
-from quintet.backends.vllm.values import Asked
 from quintet.inputs.images.layout import ImageTraits
 from quintet.inputs.images.value import PreparedImage
 from quintet.models.folder.documents import read_document
@@ -53,32 +51,6 @@ class Sight:
     def both_ways(self) -> bool:
         """An image's tokens see those after them, which vLLM does not compute everywhere."""
         return self.spec.projector == "gemma3"
-
-    def prompt(self, asked: Asked) -> Any:
-        """A prompt with images for vLLM, as its processor for the model would leave it."""
-        import torch
-        from vllm.inputs import mm_input
-        from vllm.multimodal.inputs import MultiModalFieldConfig, MultiModalKwargsItems, PlaceholderRange
-
-        tiles = torch.tensor([image.shape[0] for image in asked.images])
-        values = torch.from_numpy(np.concatenate([normalised(image, self.spec) for image in asked.images]))
-        flat = MultiModalFieldConfig.flat_from_sizes("image", tiles)
-        given, fields = {"pixel_values": values, "num_patches": tiles}, {"pixel_values": flat}
-        if self.spec.projector == "idefics3":  # an image is resized to whole tiles: no pixel of them is padding
-            given["pixel_attention_mask"] = torch.ones(len(values), *values.shape[2:], dtype=torch.bool)
-            fields["pixel_attention_mask"] = flat
-        fields["num_patches"] = MultiModalFieldConfig.batched("image", keep_on_cpu=True)
-        places = []
-        for image in asked.images:
-            start, mask = taken(image)
-            places.append(PlaceholderRange(start, len(mask), torch.from_numpy(mask)))
-        return mm_input(
-            list(asked.tokens),
-            MultiModalKwargsItems.from_hf_inputs(given, fields),
-            {"image": [salted(image, asked.salt) for image in asked.images]},
-            {"image": places},
-            cache_salt=asked.salt or None,
-        )
 
 
 def hidden_size(folder: Path) -> int:
