@@ -38,7 +38,7 @@
 # make test-simulation  a million requests in simulated worlds where everything goes wrong, from a new seed (30 minutes)
 # make test-wheel      wheels built, audited, installed in environments without pip; each serves and answers (10 minutes)
 # make test-lowest     the quick tests with the lowest versions that pyproject.toml allows (10 minutes)
-# make test-packaging  image, chart, units, workflow, man page and completion under the tools that check such things (3 minutes)
+# make test-packaging  image, chart, units, workflow, man page and completion under the tools that check such things (3 minutes; systemd, mandoc, zsh, fish)
 # make test-image      the image, built by buildah without a daemon, run read-only and asked (10 minutes; root, buildah, mmdebstrap)
 # make sanitize        under the address, undefined-behaviour and thread sanitizers
 # make test-emulated   the AVX-512 kernels under SIMDe's emulation (libsimde-dev), those for AMX and AVX-VNNI under shims of our own

@@ -243,7 +243,7 @@ class CompletionRequest:
         reasoning: how long the model may think; ``None`` = as it likes.
         prediction: what the client thinks that the text will be; empty = nothing. It changes no token, and the time that they take.
         spelled: name of a field here -> the client's field that asked for it, where that is another; for errors.
-        safety_model: the model that judges prompts and outputs, as the client named it; empty = none does.
+        safety_model: the model that judges prompts and outputs, as the client named it; ``None`` = none does.
         images: those of each prompt, in the order of its places for them; empty = no prompt has any.
         logprob_ids: each generated token comes with the log-probabilities of these, in place of the likeliest.
         beams: beam search; ``None`` = none.
@@ -273,7 +273,7 @@ class CompletionRequest:
     reasoning: Reasoning | None = None
     prediction: Prompt = ""
     spelled: tuple[tuple[str, str], ...] = ()
-    safety_model: str = ""
+    safety_model: str | None = None
     images: tuple[tuple[Image, ...], ...] = ()
     logprob_ids: tuple[int, ...] = ()
     beams: Beams | None = None

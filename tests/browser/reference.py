@@ -6,11 +6,11 @@ import json
 
 import pytest
 from access import SIZES, check
-from playwright.sync_api import Page
+from playwright.sync_api import Page, Route
 
 from conftest import PICTURES, URL, Opener, ask, until
 
-LONG_FIELD = "openai.stream_options.include_obfuscation"
+PATH = "/models/quintet"
 
 
 def opened(playground: Opener, size: str, *, dark: bool = False) -> Page:
@@ -19,6 +19,11 @@ def opened(playground: Opener, size: str, *, dark: bool = False) -> Page:
     page.goto(f"{URL}/docs")
     page.wait_for_selector("#given:not([hidden])")
     return page
+
+
+def beneath(route: Route) -> None:
+    """As a reverse proxy that has the server beneath a path."""
+    route.fulfill(response=route.fetch(url=route.request.url.replace(f"{URL}{PATH}", URL)))
 
 
 def tried(page: Page, field: str) -> str:
@@ -40,6 +45,9 @@ def test_nothing_goes_sideways_notes_have_room_and_axe_finds_nothing(playground:
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     narrowest = page.evaluate("Math.min(...[...document.querySelectorAll('.note')].map(one => one.getBoundingClientRect().width))")
     assert narrowest >= 340
+    page.locator('a[href="#novita"]').click()
+    bar, title = (page.locator(one).bounding_box() for one in (".dialects", "#novita"))
+    assert bar and title and bar["y"] + bar["height"] <= title["y"]  # what is gone to is not behind what stays
     check(page, "fields")
     PICTURES.mkdir(parents=True, exist_ok=True)
     picture = PICTURES / f"fields-{size}-{'dark' if dark else 'light'}.png"
@@ -54,6 +62,39 @@ def test_what_is_tried_is_what_the_server_answers(playground: Opener) -> None:
     body = json.loads(page.locator('[id="openai.seed"] textarea').input_value())
     assert body["prompt"] == "Once upon"
     assert shown["choices"] == ask("/openai/v1/completions", body)["choices"]
+
+
+def test_beneath_a_path_of_a_reverse_proxy_both_pages_ask_what_is_beneath_it(playground: Opener) -> None:
+    one = playground()
+    page = one.page
+    page.route(f"{URL}{PATH}/**", beneath)
+    page.goto(f"{URL}{PATH}/docs")
+    page.wait_for_selector("#given:not([hidden])")
+    assert json.loads(tried(page, "openai.model"))["object"] == "text_completion"  # the model's name came from the list
+    page.click("text=OpenAPI document >> nth=0")
+    until(page, "document.body.innerText.includes('openapi')")
+    page.go_back()
+    page.click("nav >> text=Playground")
+    page.wait_for_selector("#text .line")
+    until(page, "document.querySelector('.choices select').value !== ''")
+    one.write("Once upon")
+    assert one.complete() != ""
+    asked = [url for url in one.asked if not url.startswith(("blob:", "data:"))]
+    assert asked and all(url.startswith(f"{URL}{PATH}/") for url in asked)
+
+
+def test_a_request_is_copied_with_the_address_and_the_key_that_is_needed(playground: Opener) -> None:
+    page = opened(playground, "wide")
+    page.evaluate("navigator.clipboard.writeText = async (text) => { window.copied = text; }")
+    article = page.locator('[id="cerebras.temperature"]')
+    article.locator("summary").click()
+    article.locator("text=Copy as curl").click()
+    until(page, "window.copied")
+    assert page.evaluate("window.copied").startswith(f"curl {URL}/cerebras/v1/completions -H 'content-type: application/json' -d '{{")
+    page.fill("#given input[name=key]", "sk-secret")
+    article.locator("text=Copy as curl").click()
+    until(page, "window.copied.includes('$QUINTET_API_KEY')")
+    assert "sk-secret" not in page.evaluate("window.copied")
 
 
 def test_a_refusal_is_shown_as_the_dialect_has_it_and_a_stream_as_it_comes(playground: Opener) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from conftest import Opener, Playground, ask, until
 
 HEAD = "Once upon a time"
@@ -63,6 +65,22 @@ def test_bookmarks_and_hoisting(playground: Opener) -> None:
     assert one.page.locator("[role=treeitem]").count() == 1
     one.page.keyboard.press("Alt+h")
     assert one.page.locator("[role=treeitem]").count() == 4
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_what_the_panel_tells_is_whole_and_fits(playground: Opener, width: int) -> None:
+    one = playground(width=width)
+    page = one.open()
+    one.set(seed=3, max_tokens=48, ignore_eos=True)
+    page.click("#tab-tree")
+    one.write("A list of everything that was in the house:")
+    page.keyboard.press("Control+Space")
+    one.done()
+    page.keyboard.press("Alt+b")
+    page.wait_for_selector(".marks button")
+    assert page.inner_text(".asked") == "smollm2 · seed 3 · max_tokens 48 · ignore_eos true"
+    panel = page.locator("[role=tabpanel]")
+    assert panel.evaluate("one => one.scrollWidth <= one.clientWidth")
 
 
 def test_deleting_takes_what_hangs_on_it_and_undo_brings_it_back(playground: Opener) -> None:

@@ -139,6 +139,22 @@ def test_the_ten_likeliest_their_percentages_and_the_entropy_are_the_servers(pla
     assert f"Entropy {entropy:.2f} bits, of these 10 and all others as one" in words
 
 
+def test_alternatives_are_those_of_the_model_that_is_chosen_now(playground: Opener) -> None:
+    one = started(playground)
+    one.complete()
+    asked: list[str] = []
+    one.page.on(
+        "request", lambda request: asked.append(json.loads(request.post_data or "")["model"]) if "cerebras" in request.url else None
+    )
+    for model in ("smollm2", "gap", "smollm2"):
+        one.page.select_option(".choices select >> nth=0", model)
+        one.page.hover("#text .token >> nth=6")
+        rows(one)
+        one.page.mouse.move(0, 0)
+        one.page.wait_for_selector(".alternatives", state="detached")
+    assert asked == ["smollm2", "gap"]  # what is known already is not asked for again
+
+
 def test_the_token_that_stands_there_repeats_the_rest_to_the_bit(playground: Opener) -> None:
     one = started(playground)
     made = one.complete()

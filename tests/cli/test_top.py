@@ -13,10 +13,15 @@ import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import pytest
+from rich.console import Console
 from tests.e2e.test_serve_command import PATIENCE_S, Served, served
 from tests.support.command import Done, command
+
+from quintet.cli.scrape import Look
+from quintet.cli.top import shown
 
 KEY = "key-of-the-watch"
 
@@ -90,6 +95,31 @@ class Page(BaseHTTPRequestHandler):
         self.wfile.write(self.page)
 
     def log_message(self, *_: object) -> None: ...
+
+
+def told(model: str) -> Look:
+    """Of a busy server, the widest of numbers."""
+    rates = {"choices_per_s": 1234.5, "generated_per_s": 12345.6, "prompt_per_s": 1234567.8, "engine_cpus": 31.99}
+    times = dict.fromkeys(("ttft_p50_s", "ttft_p95_s", "gap_p50_s", "gap_p95_s"), 12.345)
+    rest = {"ready": True, "loaded": True, "running": 512, "waiting": 4096, "kv_cache_used": 1.0, "cache_hits": 1.0}
+    server = dict.fromkeys(("version", "cpus", "memory_bytes", "machine_memory_used"))
+    front: dict[str, Any] = {**server, "answers_per_s": {}, "refused_per_s": {}, "left_per_s": 0}
+    return Look(front, {model: {**rest, **rates, **times, "engine_memory_bytes": 1e11}})
+
+
+@pytest.mark.parametrize("width", [80, 100, 140, 200])
+@pytest.mark.parametrize("model", ["toy", "Qwen2.5-Coder-32B-Instruct-abliterated-Q4_K_M"])
+def test_no_number_is_cut_off_on_a_terminal_of_the_usual_width(width: int, model: str) -> None:
+    console = Console(width=width, no_color=True)
+    with console.capture() as capture:
+        console.print(shown(told(model), "http://127.0.0.1:8000"))
+    text = capture.get()
+    assert "…" not in text and all(len(line) <= width for line in text.splitlines())
+    for word in ("tokens/s", "12,345.6", "1,234,567.8", "4096", "12,345 ms", "100%", "31.99", "100.0 GB", "memory"):
+        assert word in text
+    assert (text.count("model ") == 1) == (width == 200)
+    name = "".join(line[:16].strip() for line in text.splitlines() if line[:16].strip() in model)
+    assert model in text or model in name
 
 
 def until(master: int, words: str, shown: bytearray) -> None:

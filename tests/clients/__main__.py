@@ -16,7 +16,7 @@ import sys
 import tempfile
 import venv
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -69,6 +69,20 @@ def main(names: list[str]) -> int:
             check(group, env, tally)
     print(f"==== {tally.passed} passed, {tally.failed} failed ====")
     return int(tally.failed > 0)
+
+
+def strict(toy: str, seeing: str) -> Tally:
+    """The SDKs' strict suite on other engines.
+
+    Args:
+        toy: ``http://host:port`` of a server with any model under that name.
+        seeing: the same, of a model that sees images; may be the same server.
+    """
+    tally = Tally()
+    current = next(group for group in GROUPS if group.name == "current")
+    env = {"QUINTET_TOY_URL": toy, "QUINTET_SEEING_URL": seeing, "QUINTET_REFUSED": json.dumps(refused())}
+    check(replace(current, files=("strict.py",)), env, tally)
+    return tally
 
 
 def guarded() -> tuple[str, ...]:

@@ -50,5 +50,5 @@ def test_an_unsafe_prompt_and_a_name_that_is_none_are_errors_of_the_sdk(client: 
     assert caught.value.body["error"]["code"] == "content_policy_violation"
     with pytest.raises(NotFoundError, match="'nobody' is not served here"):
         client.completions.create(**{**ASK, "safety_model": "nobody"}, stream=stream)
-    with pytest.raises(BadRequestError, match="must be a model that is served for moderation"):
+    with pytest.raises(NotFoundError, match="'toy' is not served for moderation"):
         client.completions.create(**{**ASK, "safety_model": "toy"}, stream=stream)

@@ -158,7 +158,7 @@ CASES = [(dialect, ask) for dialect, asks in ASKS.items() for ask in asks]
 
 
 def arguments(dialect: str, ask: Ask, create: Callable[..., Any], stream: bool) -> dict[str, Any]:
-    fields = {"model": "toy" if ask.host == TOY else "seeing", "seed": 5, **served(dialect, ask.fields)}
+    fields = {"model": "seeing" if "images" in ask.fields else "toy", "seed": 5, **served(dialect, ask.fields)}
     if stream:
         fields["stream"] = True
     if dialect == "cerebras" and ask.fields.get("stop") is None:

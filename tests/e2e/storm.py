@@ -90,7 +90,8 @@ class Load:
 
     Args:
         seen: how requests ended: ``ok``, ``broken`` after something was delivered, ``suspected`` as two engines died of it for all that
-            can be told, ``lost`` before anything was delivered for any other reason.
+            can be told.
+        lost: why others ended before anything was delivered.
     """
 
     def __init__(self, made: Engine, clients: int, rng: random.Random) -> None:
@@ -98,6 +99,7 @@ class Load:
         self._tasks = [asyncio.create_task(self._client(index)) for index in range(clients)]
         self._stop = False
         self.seen: Counter[str] = Counter()
+        self.lost: list[str] = []
 
     async def _client(self, index: int) -> None:
         number = 0
@@ -109,8 +111,10 @@ class Load:
                 self.seen["ok"] += 1
             elif len(events) > 1:
                 self.seen["broken"] += 1
+            elif events[-1].error == REFUSED:
+                self.seen["suspected"] += 1
             else:
-                self.seen["suspected" if events[-1].error == REFUSED else "lost"] += 1
+                self.lost.append(events[-1].error)
 
     async def end(self) -> None:
         """Wait until every client has its last answer."""

@@ -52,6 +52,12 @@ def test_an_item_alone_passes_and_the_command_says_so(server: Served) -> None:
     assert run.stdout.splitlines()[1:] == ["request: 1 pass", "OpenAI: 1 pass"]
 
 
+@pytest.mark.parametrize("page", PATHS)
+def test_a_url_without_a_path_is_this_server_speaking_as_the_page(server: Served, page: str) -> None:
+    run = check(server.url, "--as", page, "--only", "object")
+    assert (run.returncode, run.stderr) == (0, "")
+
+
 def test_a_difference_is_told_with_sentence_request_and_answer_and_ends_with_1(server: Served) -> None:
     run = check(server.url + "/v1", "--as", "together", "--only", "object")
     assert run.returncode == 1

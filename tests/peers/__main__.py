@@ -127,6 +127,10 @@ PEERS = (
 )
 
 
+class UnavailableError(Exception):
+    """A peer's sources cannot be had."""
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.peers")
     for peer in PEERS:
@@ -141,7 +145,11 @@ def main() -> int:
 
 def run(peer: Peer, tree: Path | None) -> int:
     """Run a peer's tests; says what is unexpected, and how many."""
-    folder = copied(peer, tree or fetched(peer))
+    try:
+        folder = copied(peer, tree or fetched(peer))
+    except UnavailableError as error:
+        print(f"---- {peer.name}: {error}")
+        return 1
     report = BUILD / f"{peer.name}.xml"
     report.unlink(missing_ok=True)
     names = [word for name in peer.models for word in ("--served-model-name", name)]
@@ -207,7 +215,7 @@ def fetched(peer: Peer) -> Path:
     """Its sources, had once.
 
     Raises:
-        SystemExit: they cannot be had, or are not what they were.
+        UnavailableError: they cannot be had, or are not what they were.
     """
     target = BUILD / f"{peer.name}-source"
     if isinstance(peer.source, Files):
@@ -227,7 +235,7 @@ def download(peer: Peer, url: str, sha256: str, target: Path) -> None:
     """Fetch a file, unless it is there.
 
     Raises:
-        SystemExit: it cannot be had, or is not what it was.
+        UnavailableError: it cannot be had, or is not what it was.
     """
     if target.exists() and hashed(target) == sha256:
         return
@@ -237,9 +245,9 @@ def download(peer: Peer, url: str, sha256: str, target: Path) -> None:
             shutil.copyfileobj(answer, file)
     except OSError as error:
         target.unlink(missing_ok=True)
-        raise SystemExit(f"error: {url} cannot be had ({error}); give a tree of its sources with --{peer.name} DIR") from None
+        raise UnavailableError(f"{url} cannot be had ({error}); give a tree of its sources with --{peer.name} DIR") from None
     if hashed(target) != sha256:
-        raise SystemExit(f"error: {target} is not what {url} was")
+        raise UnavailableError(f"{target} is not what {url} was")
 
 
 def hashed(path: Path) -> str:

@@ -78,8 +78,8 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def cluster(*arguments: str, key: str = "none") -> Iterator[Cluster]:
-    """One that serves, with all its least replicas; ended in the end, and nothing of it is left."""
+def cluster(*arguments: str, key: str = "none", models: int = 1) -> Iterator[Cluster]:
+    """One that serves, with all its least replicas of each of so many models; ended in the end, and nothing of it is left."""
     line = [sys.executable, "-m", "quintet", "cluster", *arguments, *ALWAYS, *(() if "--toy" in arguments else SMALL)]
     for _ in range(ATTEMPTS):
         process = subprocess.Popen(line, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
@@ -90,7 +90,7 @@ def cluster(*arguments: str, key: str = "none") -> Iterator[Cluster]:
     assert " at http" in banner, "it did not start"
     made = Cluster(banner.partition(" at ")[2].split()[0].removesuffix("/v1,"), process, {"authorization": f"Bearer {key}"})
     least = int(arguments[arguments.index("--replicas") + 1]) if "--replicas" in arguments else 1
-    until(lambda: made.metric("quintet:replicas") == least)
+    until(lambda: made.metric("quintet:replicas") == least * models)
     try:
         yield made
         left = family(process.pid)

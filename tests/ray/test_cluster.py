@@ -16,7 +16,9 @@ from typing import Any
 import openai
 import pytest
 from tests.e2e.test_check import stated
-from tests.ray.cluster import ALWAYS, Cluster, cluster, until
+from tests.ray.cluster import ALWAYS, START_S, Cluster, cluster, until
+
+from bench.engines.engines import free_port
 
 PAGES = ("openai", "fireworks", "together", "cerebras", "novita")
 PREFIX_WORDS = 90
@@ -114,8 +116,9 @@ def test_what_cannot_be_is_told_in_one_line() -> None:
     for wrong, said in (
         (("--replicas", "3", "--max-replicas", "2"), "error: --max-replicas must be at least --replicas, 3, got 2."),
         (("--ray-address", "auto"), "error: --threads must say how many CPUs a replica has"),
+        (("--ray-address", f"127.0.0.1:{free_port()}", "--threads", "1"), "error: Ray cannot be reached: nobody answers at 127.0.0.1:"),
     ):
         line = [sys.executable, "-m", "quintet", "cluster", *wrong, *ALWAYS]
-        done = subprocess.run(line, capture_output=True, text=True, timeout=300, check=False)
+        done = subprocess.run(line, capture_output=True, text=True, timeout=START_S, check=False)
         assert done.returncode == 1
         assert said in done.stderr

@@ -43,8 +43,11 @@ SEED = int(os.environ.get("QUINTET_HOSTILE_SEED", "1"))
 AT_ONCE = 200
 SHARE = 50_000
 """Requests that one server gets, at most."""
-CPU_S = 0.05 if COUNT >= 100_000 else 1.0
+CPU_S = 0.1 if COUNT >= 100_000 else 1.0
 """Most processor time until a refusal. A test of every day only notices what grows out of all proportion: its machine may be slow."""
+
+ONLY_BY_RUNNING = b"ban every token that could come next"
+"""Of the one refusal that nobody can know before the engine has begun: where a guide and a request's own bans leave nothing."""
 
 NEIGHBOUR = {"model": MODEL, "prompt": "The sky is", "max_tokens": 24, "n": 2, "seed": 3, "logprobs": 2, "stream": True}
 
@@ -164,7 +167,7 @@ def faults(seen: Seen) -> list[str]:
         found.append("headers of the error")
     if not answer.complete or not answer.body.isascii() or len(answer.body) > 2000:
         found.append("body of the error")
-    if seen.started:
+    if seen.started and ONLY_BY_RUNNING not in answer.body:
         found.append("refused, yet started")
     return found
 

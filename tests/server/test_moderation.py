@@ -121,10 +121,13 @@ def test_a_safety_model_is_found_as_any_model_and_must_be_served_for_it() -> Non
         assert unknown.status == 404
         error = unknown.json()["error"]
         assert (error["param"], error["code"]) == ("safety_model", "model_not_found")
+        assert (await acall(app, {**ASK, "safety_model": ""}, path=PATH)).status == 404  # no name, and nothing goes unjudged for it
         other = await acall(app, {**ASK, "safety_model": "cat"}, path=PATH)
-        assert other.status == 400
-        rule = "'safety_model' must be a model that is served for moderation (--moderation), got 'cat'."
-        assert other.json()["error"]["message"] == rule
+        assert other.status == 404
+        told = "The model 'cat' is not served for moderation (--moderation) here; served for it: guard, Meta-Llama/Llama-Guard-7b."
+        assert other.json()["error"] == {
+            "message": told, "type": "invalid_request_error", "param": "safety_model", "code": "model_not_found",
+        }  # fmt: skip
 
     run(test)
 

@@ -86,6 +86,7 @@ class Assets(HTMLParser):
         super().__init__()
         self.loaded: list[str] = []
         self.inline: list[str] = []
+        self.links: list[str] = []
         self.tried: dict[str, tuple[str, Any]] = {}
         self._base = self._field = ""
 
@@ -93,6 +94,7 @@ class Assets(HTMLParser):
         given = {name: value or "" for name, value in attrs}
         if tag in ("script", "link", "img", "iframe", "object", "embed", "video", "audio", "source", "base"):
             self.loaded.append(given.get("src") or given.get("href", ""))
+        self.links += [given["href"]] if tag == "a" else []
         self.inline += [tag] if tag == "style" else []
         self.inline += [name for name in given if name in ("srcset", "style", "action") or name.startswith("on")]
         self._base = given.get("data-base", self._base)
@@ -116,6 +118,7 @@ def test_the_page_loads_files_of_this_server_alone_and_runs_nothing_inline() -> 
     assert "default-src 'none'" in policy and "unsafe" not in policy
     assert found.inline == []
     assert found.loaded
+    assert not [link for link in found.links + found.loaded if link.startswith("/")]  # they hold beneath a path of a reverse proxy too
     assert all(get(f"/{path}").status == 200 for path in found.loaded)
 
 

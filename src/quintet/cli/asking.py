@@ -32,11 +32,13 @@ class Server:
     Args:
         key: sent as a bearer token where a call is to have it; empty = none.
         timeout: most seconds for one answer.
+        headers: of every request.
     """
 
     base: SplitResult
     key: str
     timeout: float
+    headers: tuple[tuple[str, str], ...] = ()
 
     def send(self, call: Call) -> Reply:
         """The answer, after at most a few waits where the server asks to come again soon."""
@@ -51,7 +53,7 @@ class Server:
     def once(self, call: Call) -> Reply:
         """The answer, whatever it is."""
         end = time.monotonic() + self.timeout
-        headers = {"user-agent": f"quintet-client/{__version__}", "accept": "application/json", **dict(call.headers)}
+        headers = {"user-agent": f"quintet-client/{__version__}", "accept": "application/json", **dict(self.headers), **dict(call.headers)}
         if call.keyed and self.key:
             headers["authorization"] = f"Bearer {self.key}"
         connection = self._connection()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from quintet.cli.asking import Server, UnusableServerError, first_model, parse_url
 from quintet.cli.console import OptionError
@@ -41,7 +42,7 @@ def check(options: CheckOptions) -> int:
     for one in options.only:
         if one not in known:
             raise OptionError(f"--only must be one of {', '.join(known)}, got {shorten(one)}.")
-    server, show = Server(parse_url(options.url), options.key, options.timeout), hidden(options.key)
+    server, show = _server(options), hidden(options.key)
     model = options.model or first_model(server)
     client = Client(server.send, page, f"{server.base.path}/completions", model)
     _try(client, server, show)
@@ -52,6 +53,13 @@ def check(options: CheckOptions) -> int:
         sys.stdout.write(f"{server.base.geturl()} as {page.title}, model {show(model)}\n")
         sys.stdout.writelines(f"{line}\n" for line in table(page, results, show))
     return int(any(one.verdict is Verdict.DIFFERS for one in results))
+
+
+def _server(options: CheckOptions) -> Server:
+    """The server to ask. A URL without a path leaves open what a Quintet server speaks there, so that is told; others ignore it."""
+    base = parse_url(options.url)
+    open_ = not urlsplit(options.url).path.rstrip("/")
+    return Server(base, options.key, options.timeout, (("x-completions-dialect", options.page),) if open_ else ())
 
 
 def _try(client: Client, server: Server, show: Callable[[str], str]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from urllib.parse import urlsplit
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -23,9 +23,15 @@ from quintet.models.files import human
 ANSWER_S = 5.0
 _REFUSED = (401, 403)
 _HEADS = (
-    *("running", "waiting", "choices/s", "tokens/s", "prompt/s", "KV cache", "hits"),
-    *("first p50", "p95", "gap p50", "p95", "CPUs", "memory"),
+    *("state", "running", "waiting", "choices/s", "tokens/s", "prompt/s"),
+    *("KV cache", "hits", "first p50", "first p95", "gap p50", "gap p95", "CPUs", "memory"),
 )
+_GAP = 2
+"""Blanks between two columns."""
+_UNBOUNDED = 400
+"""Characters of a line of a file."""
+_NAME = 16
+"""Characters of a line of a model's name where it has to give way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,22 +139,46 @@ def _screen(options: TopOptions, server: Server, path: str) -> None:
 
 
 def _text(seen: Look, url: str) -> str:
-    console = Console(width=140, no_color=True, highlight=False)
+    width = Console().width if sys.stdout.isatty() else _UNBOUNDED
+    console = Console(width=width, no_color=True, highlight=False)
     with console.capture() as capture:
         console.print(shown(seen, url))
     return capture.get()
 
 
 def shown(seen: Look, url: str) -> RenderableType:
-    """A line for the server, and one for each model."""
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("model", no_wrap=True)
-    table.add_column("state", justify="right")
-    for head in _HEADS:
-        table.add_column(head, justify="right")
-    for name, model in seen.models.items():
-        table.add_row(name, *_cells(model))
-    return Group(Text(url, style="bold"), Text(_server_line(seen)), Text(), table)
+    """A line for the server, and one for each model; more than one where the terminal is narrow."""
+    rows = {name: _cells(model) for name, model in seen.models.items()}
+    return Group(Text(url, style="bold"), Text(_server_line(seen)), Text(), _Models(rows))
+
+
+@dataclass(frozen=True, slots=True)
+class _Models:
+    """The columns of all models, in as many tables as the width makes of them."""
+
+    rows: dict[str, list[str]]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        widths = [max(map(len, column)) + _GAP for column in zip(_HEADS, *self.rows.values(), strict=True)]
+        name = max(map(len, ("model", *self.rows)))
+        if name + sum(widths) > options.max_width:
+            name = min(name, _NAME)  # a long name gives way before a number does
+        first, used = 0, name
+        for at, width in enumerate(widths):
+            if used + width > options.max_width and at > first:
+                yield from (self._table(slice(first, at), name), Text())
+                first, used = at, name
+            used += width
+        yield self._table(slice(first, None), name)
+
+    def _table(self, chosen: slice, name_width: int) -> Table:
+        table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="dim")
+        table.add_column("model", overflow="fold", max_width=name_width)
+        for head in _HEADS[chosen]:
+            table.add_column(head, justify="right", no_wrap=True)
+        for name, cells in self.rows.items():
+            table.add_row(name, *cells[chosen])
+        return table
 
 
 def _server_line(seen: Look) -> str:

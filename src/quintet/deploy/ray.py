@@ -10,6 +10,7 @@ import contextlib
 import logging
 import os
 import secrets
+import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,9 @@ from quintet.models import store
 LOCAL = "127.0.0.1"
 APPLICATION = "quintet"
 """Its name in Ray Serve."""
+
+REACH_S = 5.0
+"""A cluster's head must take a connection within this time. Ray itself tries for minutes, and says nothing of it."""
 
 PROXY_LIMIT = 4096
 """Requests that Ray Serve's proxy gives the front at once; beyond it they wait there."""
@@ -102,13 +106,32 @@ def connect(address: str, cpus: int | None = None) -> None:
     Args:
         address: of the cluster's head, or ``auto``; empty = a new one.
         cpus: that a new one counts with; ``None`` = the machine's.
+
+    Raises:
+        OSError: nobody listens at the address.
+        Exception: whatever Ray has to say.
     """
     quiet: dict[str, Any] = {"logging_level": logging.WARNING, "namespace": "quintet"}
     if address:
+        _require_head(os.environ.get("RAY_ADDRESS", "") if address == "auto" else address)
         ray.init(address=address, **quiet)
     else:  # reachable from this machine only, and as fast as what else runs on it
         os.environ.setdefault("RAY_worker_niceness", "0")
         ray.init(address="local", _node_ip_address=LOCAL, include_dashboard=False, num_cpus=cpus, **quiet)
+
+
+def _require_head(address: str) -> None:
+    """
+    Raises:
+        OSError: nobody listens there. What is no ``host:port`` is Ray's to find.
+    """
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if not host or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), REACH_S).close()
+    except (OSError, OverflowError) as error:
+        raise ConnectionError(f"nobody answers at {host}:{port} ({error}).") from None
 
 
 def devices() -> float:

@@ -61,8 +61,8 @@ def page() -> str:
         '<link rel="stylesheet" href="playground/reference.css">',
         '<script type="module" src="playground/reference.js"></script></head>',
         "<body>",
-        '<header class="top"><h1>Quintet</h1><nav aria-label="Pages"><a href="/">Playground</a>'
-        '<a href="/docs" aria-current="page">Fields</a></nav></header><main>',
+        '<header class="top"><h1>Quintet</h1><nav aria-label="Pages"><a href="./">Playground</a>'
+        '<a href="docs" aria-current="page">Fields</a></nav></header><main>',
         "<p>The same model in five dialects. Choose one by path, by the header <code>X-Completions-Dialect</code>, "
         "or with <code>--dialect</code> for the paths without a prefix.</p>",
         '<nav class="dialects" aria-label="Dialects">',
@@ -130,7 +130,7 @@ def _section(provider: Provider) -> str:
     return f"""<section aria-labelledby="{provider.name}" data-base="{provider.bases[0]}">
 <h2 id="{provider.name}">{html.escape(provider.title)}</h2>
 <p class="hint">Follows <a rel="noreferrer" href="{html.escape(provider.page)}">{html.escape(provider.page)}</a>.
-<a href="/openapi.json?dialect={provider.name}">OpenAPI document</a>.</p>
+<a href="openapi.json?dialect={provider.name}">OpenAPI document</a>.</p>
 <p class="paths"><code>POST</code> {paths}</p>
 <div class="fields">
 {fields}

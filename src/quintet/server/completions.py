@@ -153,7 +153,8 @@ class Completions:
                 parsed = await self._parse(call, api)
             admission.count(parsed.request)
             served = self._models.find(parsed.request.model, call)
-            judging = self._models.moderating(parsed.request.safety_model, call) if parsed.request.safety_model else None
+            safety = parsed.request.safety_model
+            judging = None if safety is None else self._models.moderating(safety, call)
             with served.held(), judging.entry.held() if judging else contextlib.nullcontext():
                 await self._complete(call, api, parsed, served, judging, deadline, admission)
 

@@ -73,15 +73,18 @@ class Models:
         """What a request's ``safety_model`` means, in the same way.
 
         Raises:
-            ModelNotFound, ModelNotAllowed: as ``find``.
-            BadRequest: a model that judges nothing.
+            ModelNotFound, ModelNotAllowed: as ``find``; also a model that judges nothing.
         """
         try:
             served = self.find(name, call)
         except ModelNotFound as error:
             raise type(error)(str(error), SAFETY_MODEL) from None
-        if served.entry.model.moderation is None or served.lora is not None:
-            raise BadRequest(SAFETY_MODEL, "must be a model that is served for moderation (--moderation)", shorten(name))
+        if not name or served.entry.model.moderation is None or served.lora is not None:
+            # Together's page: "Choose from the available moderation models"; its page of error codes has 404 for a name that is none.
+            judges = [one for one in self._names(call) if self._registry.find(one).entry.model.moderation is not None]
+            listed = ", ".join(judges) or "none"
+            told = f"The model {shorten(name)} is not served for moderation (--moderation) here; served for it: {listed}."
+            raise ModelNotFound(told, SAFETY_MODEL)
         return served
 
     async def list(self, call: Call) -> None:

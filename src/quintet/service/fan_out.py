@@ -141,7 +141,7 @@ def choices_of(
     request: CompletionRequest, prepared: Prepared, texts: Sequence[str], echoes: Sequence[Echo], scores: Sequence[Scores], labels: Labels
 ) -> list[Choice]:
     patterns, samples = compile_stops(request.stop.strings), candidates_of(request)
-    entries = wants_entries(request) or bool(request.safety_model)  # so that where a chunk ends does not depend on what is shown
+    entries = wants_entries(request) or request.safety_model is not None  # so that where a chunk ends does not depend on what is shown
     return [
         Choice(
             index,

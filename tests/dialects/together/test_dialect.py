@@ -82,7 +82,7 @@ def test_there_is_one_prompt() -> None:
 
 def test_a_moderation_model_is_asked_for_by_its_name() -> None:
     assert parse(safety_model="Meta-Llama/Llama-Guard-7b").request.safety_model == "Meta-Llama/Llama-Guard-7b"
-    assert parse(safety_model=None).request.safety_model == parse().request.safety_model == ""
+    assert parse(safety_model=None).request.safety_model is parse().request.safety_model is None
 
 
 def chunks(request: CompletionRequest, events: list[Event]) -> list[dict[str, object]]:

@@ -62,7 +62,7 @@ LOGPROBS: Field[int | None] = Field(
 ECHO = Field("echo", Boolean(), False, note="In `prompt`, not in the choices' text.")
 N = Field("n", Integer(1, 128), 1)
 # Page, safety_model: "The name of the moderation model used to validate tokens."
-SAFETY_MODEL = Field("safety_model", String(256), "", note="A model that is served for moderation.")
+SAFETY_MODEL: Field[str | None] = Field("safety_model", String(256), None, note="A model that is served for moderation.")
 # Page, min_p: "A number between 0 and 1 that can be used as an alternative to top-p and top-k."
 MIN_P = Field("min_p", Number(0, 1), 0.0)
 # Page, presence_penalty and frequency_penalty: "A number between -2.0 and 2.0".

@@ -41,9 +41,16 @@ export function Compare() {
       <button onClick=${() => store.set({ compared: { ...compared, prompt: textOf(tokensOf(store.get().tree)) } })}>Take the text of Write</button>
       <${Legend} />
     </div>
-    ${parts && html`<p id="parting" role="status">${parts.same === left.length && parts.same === right.length ? "The same to the end." : `The same for the first ${count(parts.same)} tokens. ${count(parts.common)} in common, ${count(left.length - parts.common)} only in A, ${count(right.length - parts.common)} only in B.`}</p>`}
+    ${parts && html`<p id="parting" role="status">${told(parts, left.length, right.length)}</p>`}
     <div class="columns">${sides.map((side, at) => html`<${Side} key=${at} at=${at} side=${side} fields=${fields} only=${parts?.only[at]} />`)}</div>
   </section>`;
+}
+
+/** Where two texts of so many tokens part, in words. */
+function told({ same, common }, left, right) {
+  if (same === left && same === right) return "The same to the end.";
+  const first = same === 0 ? "Another token from the first on." : `The same for the first ${same === 1 ? "token" : `${count(same)} tokens`}.`;
+  return `${first} ${count(common)} in common, ${count(left - common)} only in A, ${count(right - common)} only in B.`;
 }
 
 function Side({ at, side, fields, only }) {

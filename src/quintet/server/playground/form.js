@@ -34,7 +34,11 @@ function parsed(text) {
   }
 }
 
-const without = (controls) => Object.fromEntries(Object.entries(controls).filter(([name]) => !NAMES.includes(name)));
+/** Put these in place of the controls that a form sets. */
+function heed(controls) {
+  const others = Object.entries(store.get().controls).filter(([name]) => !NAMES.includes(name));
+  store.set({ controls: { ...Object.fromEntries(others), ...controls } });
+}
 
 export function Form() {
   const { kind, drafts } = useStore((state) => state.form);
@@ -44,22 +48,21 @@ export function Form() {
   const text = drafts[kind] ?? FORMS[kind].start ?? "";
 
   useEffect(() => {
+    if (!fields || kind === "any") return () => {};
     const stopping = new AbortController();
-    const heed = (controls) => store.set({ controls: { ...without(store.get().controls), ...controls } });
     const check = async () => {
-      if (kind !== "any") setState({ valid: null, words: "Checking …" });
+      setState({ valid: null, words: "Checking …" });
       try {
         const controls = controlsOf(kind, text);
-        if (kind !== "any") await complete(fields, { model, prompt: " ", max_tokens: 0, ...chosen(fields, controls) }, stopping.signal);
+        await complete(fields, { model, prompt: " ", max_tokens: 0, ...chosen(fields, controls) }, stopping.signal);
         heed(controls);
-        setState({ valid: true, words: kind === "any" ? "" : "Valid, and heeded from now on." });
+        setState({ valid: true, words: "Valid, and heeded from now on." });
       } catch (error) {
         if (error.name === "AbortError") return;
         heed({}); // what is not valid is not sent
         setState({ valid: false, words: error.message });
       }
     };
-    if (!fields) return () => {};
     const timer = setTimeout(check, AFTER_MS);
     return () => {
       clearTimeout(timer);
@@ -67,7 +70,11 @@ export function Form() {
     };
   }, [kind, text, fields, model]);
 
-  const choose = (event) => store.set({ form: { kind: event.target.value, drafts } });
+  const choose = (event) => {
+    heed({}); // the form before is given up; merely looking at this panel changes no control
+    setState({ valid: true, words: "" });
+    store.set({ form: { kind: event.target.value, drafts } });
+  };
   const write = (event) => store.set({ form: { kind, drafts: { ...drafts, [kind]: event.target.value } } });
   return html`<div class="form">
     <label class="stacked">The output must be

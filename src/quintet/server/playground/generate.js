@@ -51,10 +51,10 @@ async function grow(tree, parent, count, lead, seed) {
     if (count > 1) base.n = count;
     if (seed !== null) base.seed = seed;
     const body = drawable(fields, base, freshSeed());
+    const { prompt: _, n, ...asked } = base;
     const children = [];
     let grown = tree;
     for (let k = 0; k < count; k++) {
-      const asked = { ...base, n: undefined, prompt: undefined };
       const [made, id] = addChild(grown, parent, { tokens: lead, seed: body.seed + k, model, asked });
       grown = made;
       children.push(id);
@@ -79,16 +79,17 @@ async function grow(tree, parent, count, lead, seed) {
   }
 }
 
-const seen = new WeakMap(); // token -> its alternatives, while what is before it is the same
+const seen = new WeakMap(); // token -> {model: its alternatives}, while what is before it is the same
 
 /** The ten likeliest tokens in the place of one: [{id, t, p}]. Asked for when they are looked at, and remembered. */
 export async function alternatives(id, index, signal) {
   const { tree, model } = store.get();
   const token = tree.nodes[id].tokens[index];
-  if (seen.has(token)) return seen.get(token);
+  const known = seen.get(token) ?? {};
+  if (known[model]) return known[model];
   const before = [...tokensOf(tree, tree.nodes[id].parent), ...tree.nodes[id].tokens.slice(0, index)];
   const found = await likeliest(model, await ids(model, before, drawnBy(tree, id)), TEN, signal);
-  if (token.p !== null) seen.set(token, found);
+  if (token.p !== null) seen.set(token, { ...seen.get(token), [model]: found });
   return found;
 }
 

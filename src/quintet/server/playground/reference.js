@@ -1,5 +1,6 @@
 // "Try it": a request that sets one field, sent to this server, and its answer as it came.
 
+const HERE = new URL(".", document.baseURI); // the page may stand beneath a path of a reverse proxy
 const KEPT = "quintet.key";
 const MOST = 20000; // characters of an answer that are shown
 const given = document.getElementById("given");
@@ -14,6 +15,8 @@ function made(tag, settings = {}, ...children) {
   return element;
 }
 
+const address = (path) => new URL(path.slice(1), HERE).href;
+
 function request(members) {
   return JSON.stringify({ prompt: given.elements.prompt.value, max_tokens: 16, ...members }, null, 2);
 }
@@ -22,7 +25,7 @@ async function send(path, body, say, stop) {
   const headers = { "content-type": "application/json" };
   const key = given.elements.key.value.trim();
   if (key) headers.authorization = `Bearer ${key}`;
-  const reply = await fetch(path, { method: "POST", headers, body, signal: stop });
+  const reply = await fetch(address(path), { method: "POST", headers, body, signal: stop });
   let text = "";
   for await (const part of pieces(reply)) {
     text += part;
@@ -44,7 +47,7 @@ function form(details, members) {
   const answer = made("pre", { tabIndex: 0 });
   answer.setAttribute("aria-label", "Answer");
   const button = made("button", { className: "main", type: "submit" }, "Send");
-  const curl = made("button", { className: "quiet", type: "button" }, "Copy as curl");
+  const curl = made("button", { className: "quiet", type: "button", hidden: !navigator.clipboard }, "Copy as curl"); // HTTPS and this machine alone have one
   const element = made("form", { className: "try" },
     made("label", {}, `POST ${path}`, body), made("div", { className: "answer" }, made("span", {}, "Answer"), answer),
     made("div", { className: "row" }, button, curl, status));
@@ -63,7 +66,8 @@ function form(details, members) {
   });
   curl.addEventListener("click", async () => {
     const quoted = body.value.replaceAll("'", "'\\''");
-    await navigator.clipboard.writeText(`curl ${location.origin}${path} -H 'content-type: application/json' -d '${quoted}'`);
+    const key = given.elements.key.value.trim() ? ` -H "authorization: Bearer $QUINTET_API_KEY"` : "";
+    await navigator.clipboard.writeText(`curl ${address(path)} -H 'content-type: application/json'${key} -d '${quoted}'`);
     status.textContent = "Copied";
   });
   return element;
@@ -73,7 +77,7 @@ function form(details, members) {
 async function named(section, members) {
   if (members.model !== "") return members;
   const key = given.elements.key.value.trim();
-  const reply = await fetch(`${section.dataset.base}/models`, { headers: key ? { authorization: `Bearer ${key}` } : {} });
+  const reply = await fetch(address(`${section.dataset.base}/models`), { headers: key ? { authorization: `Bearer ${key}` } : {} });
   const list = reply.ok ? await reply.json() : [];
   return { ...members, model: (list.data ?? list)[0]?.id ?? "" };
 }

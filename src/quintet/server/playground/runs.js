@@ -31,7 +31,9 @@ export async function run(dialect, body, count, show, signal) {
   try {
     await generate(dialect, body, heard, signal);
   } finally {
-    if (due) cancelAnimationFrame(due);
-    draw();
+    if (due) {
+      cancelAnimationFrame(due);
+      draw();
+    }
   }
 }

@@ -47,10 +47,10 @@ function message(text, status) {
 
 const json = async (path, options) => (await ask(path, options)).json();
 
-/** [{id, context}], the context in tokens, or null where it is not told. */
+/** [{id}] */
 export async function models() {
   const { data } = await json("v1/models");
-  return data.map((one) => ({ id: one.id, context: one.max_model_len ?? null }));
+  return data.map(({ id }) => ({ id }));
 }
 
 const dialects = new Map();

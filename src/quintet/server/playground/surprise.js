@@ -125,7 +125,7 @@ function Scored({ tokens, model }) {
         .sort((a, b) => b.perplexity - a.perplexity)
         .slice(0, WORST)
         .map(
-          (line) => html`<li key=${line.first}><button onClick=${() => look(line.first)}><span class="piece">${shown(textOf(tokens.slice(line.first, line.end)).trim()) || "(empty)"}</span>
+          (line) => html`<li key=${line.first}><button onClick=${() => look(line.first)}><span class="piece">${excerpt(textOf(tokens.slice(line.first, line.end)))}</span>
           <span class="figure">${fixed(line.perplexity, 1)}</span></button></li>`,
         )}</ol></section>
     </div>
@@ -146,6 +146,9 @@ async function before(tokens, index, model, signal) {
   if (index === 0) throw new Error("Nothing is before the first token.");
   return likeliest(model, tokens.slice(0, index).map((token) => token.id), TEN, signal);
 }
+
+/** A line where it stands alone; an empty one is its end. */
+const excerpt = (text) => shown(text.trim() || text);
 
 function indexAt(tokens, offset) {
   let at = 0;

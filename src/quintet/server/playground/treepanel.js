@@ -42,7 +42,7 @@ export function TreePanel() {
     ${asked(tree.nodes[tree.current])}
     ${
       marks.length > 0 &&
-      html`<h2>Bookmarks</h2><ul class="marks">${marks.map((node) => html`<li key=${node.id}><button class="quiet" onClick=${() => goTo(node.id)}>${excerpt(node)}</button></li>`)}</ul>`
+      html`<h2>Bookmarks</h2><ul class="marks">${marks.map((node) => html`<li key=${node.id}><button class="quiet" onClick=${() => goTo(node.id)}><span class="excerpt">${excerpt(node)}</span></button></li>`)}</ul>`
     }
     <${Files} />
   </div>`;
