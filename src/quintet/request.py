@@ -6,7 +6,7 @@ Every default is resolved by the dialect; no ``None`` here means "the default".
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 Prompt = str | tuple[int, ...]
@@ -118,10 +118,12 @@ class Reasoning:
     Args:
         budget: most thinking tokens of a choice; 0 = none.
         param: the request's field it came from, for errors.
+        given: what that field said, for errors too; empty = the budget itself.
     """
 
     budget: int
     param: str
+    given: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

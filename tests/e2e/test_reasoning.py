@@ -111,9 +111,10 @@ def test_a_model_that_does_not_reason_takes_none_and_refuses_the_rest_by_the_fie
         client = Client(one.url)
         for off in ({"reasoning_effort": "none"}, {"thinking": {"type": "disabled"}}):
             assert client.post("fireworks", prompt="a", model="toy", **off).status_code == 200
-        for name, value in (("reasoning_effort", "low"), ("reasoning_effort", 5), ("thinking", {"type": "enabled"})):
+        refused = ("reasoning_effort", "high"), ("reasoning_effort", True), ("reasoning_effort", 5), ("thinking", {"type": "enabled"})
+        for name, value in refused:
             answer = client.post("fireworks", prompt="a", model="toy", **{name: value})
             assert answer.status_code == 400
             error = answer.json()["error"]
             assert error["param"] == name and error["code"] == "unsupported_parameter"
-            assert "must be none or left out: toy does not reason" in error["message"]
+            assert error["message"] == f"'{name}' must be none or left out: toy does not reason, got {value!r}."

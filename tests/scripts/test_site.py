@@ -21,3 +21,13 @@ def test_links_out_of_the_docs_become_what_they_name() -> None:
     for kept in ("[x](cli.md#y)", "[x](../cli.md)", "[x](https://example.org/a.py)", "[x](#y)", "![x](../pictures/a.png)"):
         assert rewritten(kept, "guides/b.md") == kept
     assert outside("b.md", "../README.md") == "README.md"
+
+
+def test_colours_of_our_own_are_defined_in_the_light_and_in_the_dark() -> None:
+    settings = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    (sheet,) = re.findall(r"^extra_css: \[(\S+)\]$", settings, re.MULTILINE)
+    style = (ROOT / "docs" / sheet).read_text(encoding="utf-8")
+    schemes = re.findall(r"scheme: (\w+), primary: custom", settings)
+    assert schemes == ["default", "slate"]
+    for selector in ('[data-md-color-primary="custom"] {', '[data-md-color-scheme="slate"][data-md-color-primary="custom"] {'):
+        assert "--md-typeset-a-color" in style.split(f"\n{selector}")[1].split("}")[0]

@@ -104,6 +104,18 @@ def test_given_tokens_have_the_log_probabilities_that_they_have_among_the_likeli
         assert len(top) == len(wanted) and known.items() <= top.items()
 
 
+def test_an_alternative_that_is_called_by_its_id_has_no_bytes_of_that_name() -> None:
+    fields = {"logprobs": True, "top_logprobs": 3, "max_tokens": 4}
+    plain, named = (
+        only(answer)["logprobs"]["content"] for answer in posted("fireworks", fields, {**fields, "return_tokens_as_token_ids": True})
+    )
+    for entry, by_id in zip(plain, named, strict=True):
+        assert by_id["token"] == f"token_id:{entry['token_id']}" and by_id["bytes"] == entry["bytes"]
+        for one, other in zip(entry["top_logprobs"], by_id["top_logprobs"], strict=True):
+            assert other["token"] == f"token_id:{one['token_id']}"
+            assert other.get("bytes") == (one["bytes"] if one["token_id"] == entry["token_id"] else None)
+
+
 @pytest.mark.parametrize("dialect", WITH_IDS)
 def test_a_prompt_is_cut_at_the_side_that_is_asked_for(dialect: str) -> None:
     def asked(**fields: Any) -> dict[str, Any]:

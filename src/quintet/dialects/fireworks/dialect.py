@@ -291,12 +291,12 @@ def _prediction(raw: Mapping[str, object]) -> Prompt:
 def _reasoning(raw: Mapping[str, object]) -> Reasoning | None:
     effort, thinking = REASONING_EFFORT.of(raw), THINKING.of(raw)
     if thinking is None:
-        return None if effort is None else Reasoning(effort, REASONING_EFFORT.name)
+        return None if effort is None else Reasoning(effort, REASONING_EFFORT.name, shorten(raw[REASONING_EFFORT.name]))
     if effort is not None:
         raise BadRequest(THINKING.name, "must not be given together with reasoning_effort")
     if THINKING_TYPE.required(thinking) == "disabled":
         return Reasoning(0, THINKING.name)
-    return Reasoning(THINKING_BUDGET.of(thinking) or EFFORTS["medium"], THINKING.name)
+    return Reasoning(THINKING_BUDGET.of(thinking) or EFFORTS["medium"], THINKING.name, shorten(thinking))
 
 
 def _model_object(served: ServedModel) -> dict[str, object]:

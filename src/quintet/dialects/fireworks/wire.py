@@ -84,7 +84,7 @@ class Lists(msgspec.Struct, gc=False):
 
 
 class Alternative(msgspec.Struct, gc=False):
-    """``bytes`` is left out where the text does not tell them: U+FFFD stands for a part of a character."""
+    """``bytes`` is left out where the text does not tell them: U+FFFD stands for a part of a character, ``token_id:5`` for a token."""
 
     token: str
     logprob: float
@@ -283,4 +283,5 @@ def _entry(token: TokenText, top: int) -> Entry:
 def _alternative(sampled: TokenText, token: int, text: str, logprob: float) -> Alternative:
     if token == sampled.token:
         return Alternative(text, max(logprob, FLOOR), token, list(sampled.raw or sampled.name.encode()))
-    return Alternative(text, max(logprob, FLOOR), token, msgspec.UNSET if "\ufffd" in text else list(text.encode()))
+    unknown = "\ufffd" in text or text == f"token_id:{token}"
+    return Alternative(text, max(logprob, FLOOR), token, msgspec.UNSET if unknown else list(text.encode()))
