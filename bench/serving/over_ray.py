@@ -5,6 +5,9 @@
 Four servers run at once, on this machine, and are asked in turns, one request at a time over a kept connection: an empty ASGI application
 behind Ray's proxy, ours with two replicas of the bundled model behind the same proxy, ``quintet cluster`` with two replicas and its own
 front, and ``quintet serve``. All with the same number of threads for a model. Milliseconds at p50, p90 and p99.
+
+Of each of ours also what it takes above the empty application, of which its engine computes so much (from the first step to the last token,
+the mean of its own metric), and what is left for all else: HTTP, JSON, the way to the replica and back.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ START_S = 300.0
 SIZES = ("smollm2", "--kv-cache", "64MiB", "--ctx-size", "1024", "--threads", "1", "--log-level", "warning")
 TWO = ("--replicas", "2", "--cpus-per-replica", "0")
 EMPTY, PROXIED, CLUSTER, SERVE = "empty, Ray's proxy", "ours, Ray's proxy", "ours, own front", "quintet serve"
+OURS = (PROXIED, CLUSTER, SERVE)
 
 
 async def empty(scope: Any, receive: Any, send: Any) -> None:
@@ -74,6 +78,19 @@ def ask(connection: http.client.HTTPConnection, path: str) -> tuple[float, int]:
     return time.perf_counter() - begin, answer.status
 
 
+def computed(port: int) -> tuple[float, float]:
+    """Milliseconds that a server's engines have computed for requests, and how many these were."""
+    connection = http.client.HTTPConnection(HOST, port)
+    connection.request("GET", "/metrics")
+    lines = connection.getresponse().read().decode().splitlines()
+    connection.close()
+    total, count = (
+        sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"vllm:request_inference_time_seconds_{what}"))
+        for what in ("sum", "count")
+    )
+    return total * 1000, count
+
+
 def measure(places: dict[str, tuple[int, str]], rounds: int, requests: int) -> dict[str, list[float]]:
     """Milliseconds of each, asked in turns; the first round does not count."""
     found: dict[str, list[float]] = {name: [] for name in places}
@@ -113,17 +130,19 @@ def main() -> None:
             CLUSTER: (ports["cluster"], "/v1/completions"),
             SERVE: (ports["serve"], "/v1/completions"),
         }
+        before = {name: computed(places[name][0]) for name in OURS}
         found = measure(places, options.rounds, options.requests)
+        after = {name: computed(places[name][0]) for name in OURS}
     ray.shutdown()
     p50 = {name: statistics.median(times) for name, times in found.items()}
     for name, times in found.items():
         cuts = statistics.quantiles(times, n=100)
         print(f"{name:20} p50 {p50[name]:7.2f}   p90 {cuts[89]:7.2f}   p99 {cuts[98]:7.2f} ms   ({len(times)} requests)")
-    above, completion = p50[PROXIED] - p50[EMPTY], p50[SERVE]
-    print(f"ours above the empty application, both behind Ray's proxy: {above:.2f} ms at p50")
-    print(f"  of which the completion itself, as quintet serve has it: {completion:.2f} ms; the rest: {above - completion:.2f} ms")
-    around = p50[CLUSTER]
-    print(f"around the proxy: {around - p50[EMPTY]:.2f} ms above the empty application, {around - completion:.2f} ms above quintet serve")
+    print(f"\n{'milliseconds at p50':20} {'above the empty application':>28} {'computed':>10} {'the rest':>10}")
+    for name in OURS:
+        (begun, first), (ended, last) = before[name], after[name]
+        above, own = p50[name] - p50[EMPTY], (ended - begun) / (last - first)
+        print(f"{name:20} {above:28.2f} {own:10.2f} {above - own:10.2f}")
 
 
 if __name__ == "__main__":

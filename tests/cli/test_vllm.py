@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from gguf import GGMLQuantizationType as Type
 from tests.reference.folders import write_folder
+from tests.reference.seeing_folder import write_seeing
 from tests.reference.tiny_model import TinySpec, write_tiny
 from tests.support.report import Notes
 
@@ -66,6 +67,29 @@ def test_the_tokenizer_of_an_unknown_family_is_that_of_a_known_one(known: Path, 
     assert (mine.encode(text), list(mine.pieces), mine.eos_ids) == (theirs.encode(text), list(theirs.pieces), theirs.eos_ids)
     with pytest.raises(ModelError, match="quantised"):
         load_tokenizer(unknown)
+
+
+def test_a_model_whose_images_are_known_here_is_shown_them_and_another_is_told_to_take_none(
+    known: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes = Notes()
+    monkeypatch.setattr(vllm, "_installed", lambda: True)
+
+    def sees(folder: Path) -> bool:
+        asked = engines.EngineOptions(str(folder), 0, 1, 1 << 24, offline=True, engine="vllm", longest_edge=120)
+        plan = engines.plan(asked, notes)
+        assert plan.vllm is not None
+        assert plan.longest_edge == 120
+        return plan.vllm.vision
+
+    seeing = write_seeing(tmp_path)
+    assert sees(seeing)
+    assert not sees(known)
+    assert not any("no images" in line for line in notes.lines)
+    config = json.loads((seeing / "config.json").read_text(encoding="utf-8")) | {"model_type": "novel"}
+    (seeing / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    assert not sees(seeing)
+    assert "no images are taken: how a novel is shown them is not known here" in notes.lines[-1]
 
 
 @pytest.mark.parametrize("size", [None, 0, -5, "many", True, 1 << 40])

@@ -77,8 +77,7 @@ def outputs(client: OpenAI, batch: Batch) -> tuple[bytes, bytes]:
 
 
 def test_the_sdks_own_flow_runs_unmodified(tmp_path: Path) -> None:
-    with served("--toy", "--batch-dir", str(tmp_path / "kept")) as one:
-        client = client_of(one)
+    with served("--toy", "--batch-dir", str(tmp_path / "kept")) as one, client_of(one) as client:
         batch = begin(client, jsonl([line(1, seed=3), line(2, n=0), line(3)]))
         assert (batch.status, batch.object, batch.metadata) == ("validating", "batch", {"of": "test"})
         assert batch.expires_at == batch.created_at + 86_400
@@ -106,8 +105,7 @@ def test_the_sdks_own_flow_runs_unmodified(tmp_path: Path) -> None:
 
 
 def test_novitas_flow_runs_with_the_same_sdk(tmp_path: Path) -> None:
-    with served("--toy", "--batch-dir", str(tmp_path / "kept")) as one:
-        client = client_of(one, "/novita/openai/v1")
+    with served("--toy", "--batch-dir", str(tmp_path / "kept")) as one, client_of(one, "/novita/openai/v1") as client:
         bare: dict[str, object] = {"custom_id": "a", "body": {"model": "toy", "prompt": "x", "max_tokens": 2}}
         file = client.files.create(file=("in.jsonl", jsonl([bare])), purpose="batch")
         assert file.to_dict()["metadata"] == {"total_requests": 1}
@@ -123,9 +121,9 @@ def test_novitas_flow_runs_with_the_same_sdk(tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def again(folder: Path) -> Iterator[tuple[Served, OpenAI]]:
-    with served("--toy", "--batch-dir", str(folder)) as one:
+    with served("--toy", "--batch-dir", str(folder)) as one, client_of(one) as client:
         until_ready(one)
-        yield one, client_of(one)
+        yield one, client
 
 
 def completed(client: OpenAI, batch: Batch) -> int:

@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -78,9 +78,9 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def cluster(*arguments: str, key: str = "none", models: int = 1) -> Iterator[Cluster]:
+def cluster(*arguments: str, key: str = "none", models: int = 1, sizes: Sequence[str] = SMALL) -> Iterator[Cluster]:
     """One that serves, with all its least replicas of each of so many models; ended in the end, and nothing of it is left."""
-    line = [sys.executable, "-m", "quintet", "cluster", *arguments, *ALWAYS, *(() if "--toy" in arguments else SMALL)]
+    line = [sys.executable, "-m", "quintet", "cluster", *arguments, *ALWAYS, *(() if "--toy" in arguments else sizes)]
     for _ in range(ATTEMPTS):
         process = subprocess.Popen(line, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
         assert process.stdout is not None

@@ -46,6 +46,26 @@ def test_files_expire_and_are_deleted_and_what_a_batch_needs_stays(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
+    ("path", "allowed"),
+    [
+        ("/files", "POST, GET, HEAD"),
+        ("/files/x", "GET, DELETE, HEAD"),
+        ("/files/x/content", "GET, HEAD"),
+        ("/batches", "POST, GET, HEAD"),
+        ("/batches/x", "GET, HEAD"),
+        ("/batches/x/cancel", "POST"),
+    ],
+)
+def test_a_method_that_is_not_there_is_told_the_paths_own(tmp_path: Path, path: str, allowed: str) -> None:
+    async def scenario(one: World) -> None:
+        answer = await acall(one.app, method="PUT", path=f"/v1{path}")
+        assert (answer.status, answer.header("allow")) == (405, allowed)
+        assert (await acall(one.app, method="PUT", path="/v1/files/x/cancel")).status == 405, "a file of that name"
+
+    play(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
     ("body", "header", "status"),
     [
         (b"{}", "application/json", 415),

@@ -27,9 +27,9 @@ START_S = 600.0
 T = TypeVar("T")
 
 
-def link_to(path: Path, config: EngineConfig = CONFIG, context: int = 512) -> ProcessLink:
+def link_to(path: Path, config: EngineConfig = CONFIG, context: int = 512, *, vision: bool = False) -> ProcessLink:
     """To a child that loads the model of a folder."""
-    return ProcessLink(VllmSource(str(path), path.name, context, OPTIONS), lambda: load_tokenizer(path, any_model=True), config)
+    return ProcessLink(VllmSource(str(path), path.name, context, OPTIONS, vision), lambda: load_tokenizer(path, any_model=True), config)
 
 
 async def until_ready(engine: Engine) -> None:

@@ -13,6 +13,9 @@ from typing import Any
 MODELS = ("llama", "qwen3", "gemma3", "mixtral")
 """Tiny ones of random weights, with the bundled model's tokenizer."""
 
+SEEING = "seeing"
+"""A tiny SmolVLM of random weights, of which is recorded what transformers computes."""
+
 SMALL = {
     "hidden_size": 64,
     "intermediate_size": 128,
@@ -49,6 +52,8 @@ def make(root: Path) -> None:
     for name in MODELS:
         if not (root / name).exists():
             _tiny(name, root / name, smollm2)
+    if not (root / SEEING).exists():
+        _seeing(root / SEEING)
 
 
 def _tiny(name: str, target: Path, tokenizer: Path) -> None:
@@ -68,6 +73,23 @@ def _tiny(name: str, target: Path, tokenizer: Path) -> None:
     for file in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(tokenizer / file, partial / file)
     partial.rename(target)
+
+
+def _seeing(target: Path) -> None:
+    from tests.reference.seeing_folder import write_seeing
+    from tests.reference.transformers_vision import models
+
+    tiny, partial = models()["idefics3"], target.with_suffix(".partial")
+    partial.mkdir(exist_ok=True)
+    folder = write_seeing(partial)
+    pixels = {"size": {"longest_edge": 4 * tiny.tile}, "max_image_size": {"longest_edge": tiny.tile}}
+    documents: dict[str, dict[str, Any]] = {
+        "preprocessor_config.json": {"image_processor_type": "Idefics3ImageProcessor", **pixels},
+        "processor_config.json": {"processor_class": "Idefics3Processor", "image_seq_len": tiny.tokens_of_tile},
+    }
+    for name, document in documents.items():
+        (folder / name).write_text(json.dumps(document), encoding="utf-8")
+    folder.rename(target)
 
 
 if __name__ == "__main__":

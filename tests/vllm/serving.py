@@ -10,14 +10,16 @@ from collections.abc import Iterator
 from tests.support.processes import ENVIRONMENT
 from tests.vllm.models import folder
 
-SERVE = ("-m", "quintet", "serve", "--engine", "vllm", "--port", "0", "--ctx-size", "512", "--kv-cache", "64MiB", "--dtype", "float32")
+SIZES = ("--engine", "vllm", "--ctx-size", "512", "--kv-cache", "64MiB", "--dtype", "float32")
+EAGER = ("--vllm-arg", "enforce_eager=true")
+SERVE = ("-m", "quintet", "serve", "--port", "0", *SIZES)
 START_S = 600.0
 
 
 @contextlib.contextmanager
 def serving(model: str, *options: str) -> Iterator[tuple[str, int]]:
     """A server under the model's name: its address, with /v1, and the id of its process."""
-    arguments = [sys.executable, *SERVE, "--vllm-arg", "enforce_eager=true", *options, f"{model}={folder(model)}"]
+    arguments = [sys.executable, *SERVE, *EAGER, *options, f"{model}={folder(model)}"]
     server = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
     try:
         assert server.stdout is not None

@@ -263,7 +263,7 @@ def plan(options: EngineOptions, report: Report) -> Plan:
         raise OptionError(f"--kv-cache of {human(options.kv_bytes)} is more than {memory_words()}.")
     model = store.resolve(options.model, report, offline=options.offline)
     if vllm.computes(options.engine, model, options.given, report):
-        return _vllm(options, model)
+        return _vllm(options, model, report)
     file = open_model(model.path)
     about = describe(file, options.quantize, options.kv_type)
     if told := words(file.tensors, options.quantize):
@@ -308,12 +308,17 @@ def find_draft(model: StoredModel, reference: str, report: Report, kv_type: KvTy
     return Draft(draft, total(least(file.tensors)), kv_per_token(file.spec, kv_type))
 
 
-def _vllm(options: EngineOptions, model: StoredModel) -> Plan:
+def _vllm(options: EngineOptions, model: StoredModel, report: Report) -> Plan:
+    from quintet.backends.vllm.images import hidden_size  # asyncio and numpy, for those who have vLLM
+
     arguments.given(options.vllm.vllm_arg)  # a wrong one is told before anything is loaded
     full = vllm.context(model.path)
     kv_bytes = options.kv_bytes if "kv_cache" in options.given else 0
     asked = replace(options.vllm, kv_bytes=kv_bytes)
-    source = VllmSource(str(model.path), model.name, check_context(options.ctx_size, full or options.ctx_size), asked)
+    seeing, _ = _vision(options, model.path, hidden_size(model.path), report)
+    if not seeing and (kind := vllm.unknown_sight(model.path)):
+        report.note(f"{model.name}: no images are taken: how a {kind} is shown them is not known here")
+    source = VllmSource(str(model.path), model.name, check_context(options.ctx_size, full or options.ctx_size), asked, bool(seeing))
     config, sizes = _config(options, kv_bytes), (options.ctx_size or full, full, "", 0, 0)
     here = ModelSource(str(model.path), 0, source.context, model.name)
     own = options.think_tags, 0, options.suffix_first, options.longest_edge

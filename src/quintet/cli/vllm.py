@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # imported with every command, so that it stays quick
     from quintet.models.files import Report, StoredModel
 
 NATIVE_ONLY = frozenset(
-    {"threads", "quantize", "mmproj", "pack_cache", "pack_cache_size", "speculation", "draft", "image_longest_edge", "kv_type"}
+    {"threads", "quantize", "mmproj", "pack_cache", "pack_cache_size", "speculation", "draft", "kv_type"}
     | {"prefix_cache_dir", "prefix_cache_size"}
 )
 """Options that vLLM has nothing for."""
@@ -124,6 +124,16 @@ def context(folder: Path) -> int:
 
     found = text_config(read_document(folder / CONFIG)).get("max_position_embeddings")
     return found if isinstance(found, int) and found > 0 else 0
+
+
+def unknown_sight(folder: Path) -> str:
+    """The ``model_type`` of a model that sees images in a way that nothing here knows; empty = it is none."""
+    from quintet.models.folder.documents import read_document
+    from quintet.models.folder.files import CONFIG
+    from quintet.models.vision.folder import SECTION, sees
+
+    document = read_document(folder / CONFIG)
+    return str(document.get("model_type")) if SECTION in document and not sees(folder) else ""
 
 
 def _installed() -> bool:

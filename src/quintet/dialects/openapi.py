@@ -183,7 +183,7 @@ def _completions(provider: Provider, body: Json, chunk: Json, errors: Mapping[st
 
 
 def _batches(batches: Batches, errors: Mapping[str, Json]) -> dict[str, Json]:
-    form = {"file": {"type": "string", "contentMediaType": "application/octet-stream"}, "purpose": {"enum": ["batch"]}}
+    form = {"file": {"contentMediaType": "application/octet-stream"}, "purpose": {"enum": ["batch"]}}
     body = {"type": "object", "required": ["file", "purpose"], "properties": form}
     upload = {**_get("Upload a file.", errors), "requestBody": {"required": True, "content": {"multipart/form-data": {"schema": body}}}}
     named = {"parameters": [_name()]}

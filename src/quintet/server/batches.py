@@ -6,7 +6,7 @@ from quintet.batch import Batch
 from quintet.config import ServerConfig
 from quintet.dialects.batches import batches_page
 from quintet.dialects.catalog import PROVIDERS
-from quintet.errors import BadRequest, MethodNotAllowed, NotFound
+from quintet.errors import BadRequest
 from quintet.server.call import Call, Route
 from quintet.server.completions import Source, warned
 from quintet.server.files import Files, shapes
@@ -17,7 +17,6 @@ MOST_OPEN = 100
 """Batches of a key that have not ended."""
 
 _MOST_BODY = 64 * 1024
-_CANCEL = "cancel"
 
 
 def batch_routes(kept: Kept, source: Source, config: ServerConfig, once: Once) -> dict[str, Route]:
@@ -27,8 +26,10 @@ def batch_routes(kept: Kept, source: Source, config: ServerConfig, once: Once) -
     return {
         "/files": Route("/files", {"POST": files.create, "GET": files.list}, dialects),
         "/files/": Route("/files/{id}", {"GET": files.show, "DELETE": files.delete}, dialects),
+        "/files/*/content": Route("/files/{id}/content", {"GET": files.content}, dialects),
         "/batches": Route("/batches", {"POST": once.of(batches.create), "GET": batches.list}, dialects),
-        "/batches/": Route("/batches/{id}", {"GET": batches.show, "POST": batches.cancel}, dialects),
+        "/batches/": Route("/batches/{id}", {"GET": batches.show}, dialects),
+        "/batches/*/cancel": Route("/batches/{id}/cancel", {"POST": batches.cancel}, dialects),
     }
 
 
@@ -63,16 +64,11 @@ class Batches:
 
     async def show(self, call: Call) -> None:
         """``GET /v1/batches/{id}``."""
-        if call.tail.endswith(f"/{_CANCEL}"):
-            raise MethodNotAllowed("POST")
         batch = await self._kept.do(lambda store: store.batch(call.tail, call.caller.owner))
         await call.http.reply(200, shapes(call).batch(batch))
 
     async def cancel(self, call: Call) -> None:
         """``POST /v1/batches/{id}/cancel``."""
-        id_, _, rest = call.tail.partition("/")
-        if rest != _CANCEL:
-            raise NotFound(f"There is nothing at this path; batches are cancelled at POST /v1/batches/{{id}}/{_CANCEL}.")
-        batch = await self._kept.do(lambda store: store.cancel(id_, call.caller.owner, self._source.now()))
+        batch = await self._kept.do(lambda store: store.cancel(call.tail, call.caller.owner, self._source.now()))
         self._kept.wake()
         await call.http.reply(200, shapes(call).batch(batch))

@@ -23,7 +23,6 @@ MOST_FILES = 10_000
 _PIECE = 256 * 1024
 _MOST_NAME = 255
 _EXPIRES = "expires_after"
-_CONTENT = "content"
 
 
 class Files:
@@ -58,15 +57,14 @@ class Files:
         await call.http.reply(200, shapes(call).files(found, more))
 
     async def show(self, call: Call) -> None:
-        """``GET /v1/files/{id}`` and ``/v1/files/{id}/content``."""
-        id_, _, rest = call.tail.partition("/")
-        file = await self._kept.do(lambda store: store.file(id_, call.caller.owner, self._source.now()))
-        if rest == _CONTENT:
-            await _send(call, self._kept.folder().content(file.id), file.size)
-        elif not rest and "/" not in call.tail:
-            await call.http.reply(200, shapes(call).file(file))
-        else:
-            raise NotFound(f"There is nothing at this path; what is in a file is at GET /v1/files/{{id}}/{_CONTENT}.")
+        """``GET /v1/files/{id}``."""
+        file = await self._file(call)
+        await call.http.reply(200, shapes(call).file(file))
+
+    async def content(self, call: Call) -> None:
+        """``GET /v1/files/{id}/content``."""
+        file = await self._file(call)
+        await _send(call, self._kept.folder().content(file.id), file.size)
 
     async def delete(self, call: Call) -> None:
         """``DELETE /v1/files/{id}``."""
@@ -74,6 +72,9 @@ class Files:
         await self._kept.do(lambda store: store.delete_file(call.tail, call.caller.owner, self._source.now()))
         await asyncio.to_thread(partial(folder.content(call.tail).unlink, missing_ok=True))
         await call.http.reply(200, shapes(call).deleted(call.tail))
+
+    async def _file(self, call: Call) -> File:
+        return await self._kept.do(lambda store: store.file(call.tail, call.caller.owner, self._source.now()))
 
     async def _keep(self, call: Call, form: Form, draft: Draft) -> File:
         fields = dict(form.fields)

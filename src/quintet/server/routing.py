@@ -32,7 +32,7 @@ class Match:
     Args:
         provider: in whose words to answer.
         route: ``None`` = there is nothing.
-        tail: of the path, where the route takes all that is beneath it.
+        tail: of the path, where the route takes all that is beneath it; what a ``*`` of the route's path stands for.
     """
 
     provider: Provider
@@ -45,7 +45,8 @@ class Router:
 
     Args:
         plain: path -> what is there, and nowhere else.
-        resources: what is beneath every base, by the path from there on. A path that ends with a slash takes all that is beneath it.
+        resources: what is beneath every base, by the path from there on. A path that ends with a slash takes all that is beneath it,
+            and one such as ``/files/*/content`` what is beneath that and ends so.
         default: of the bare paths: a provider's name, or ``AUTO``.
     """
 
@@ -70,6 +71,9 @@ class Router:
         if route is None:
             head = resource[: resource.find("/", 1) + 1]
             route, tail = self._table.get((base, head)), resource[len(head) :]
+            name, _, last = tail.rpartition("/")
+            if name and (inner := self._table.get((base, f"{head}*/{last}"))):
+                route, tail = inner, name
         return Match(self._provider(base, request), route, tail)
 
     def _base(self, path: str) -> str:

@@ -35,6 +35,14 @@ def test_what_nobody_asked_for_is_vllms_own() -> None:
     assert not found.keys() & {"dtype", "quantization", "max_model_len", "gpu_memory_utilization", "kv_cache_memory_bytes"}
 
 
+def test_what_is_not_shown_images_is_a_language_model_only() -> None:
+    blind = made(VllmConfig())
+    assert (blind["language_model_only"], blind["skip_tokenizer_init"]) == (True, True)
+    sees = engine_arguments(VllmSource("/m", "m", 0, VllmConfig(), True), EngineConfig(), "", "room:Class", cpu=True, sees=True)
+    assert "language_model_only" not in sees
+    assert (sees["limit_mm_per_prompt"], sees["skip_tokenizer_init"]) == ({"image": 30}, False)
+
+
 def test_a_cpus_memory_is_not_taken_by_shares_unless_somebody_says_so() -> None:
     assert made(VllmConfig())["kv_cache_memory_bytes"] == CPU_KV_BYTES
     assert "kv_cache_memory_bytes" not in made(VllmConfig(gpu_memory_utilization=0.5))

@@ -41,6 +41,10 @@ KEPT = {
     "disable_log_stats": "health is told by them",
     "runner": "completions are all that is asked of it",
     "stream_interval": "each token is told when it is there",
+    "limit_mm_per_prompt": "images are Quintet's to prepare, and nothing else is taken",
+    "language_model_only": "it is so where Quintet does not know how a model is shown images",
+    "mm_processor_kwargs": "images are Quintet's to prepare",
+    "mm_processor_cache_gb": "images are Quintet's to prepare",
 }
 """Those that are what they must be, and why."""
 
@@ -49,6 +53,9 @@ RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 
 CPU_KV_BYTES = 1 << 30
 """Of the KV cache on a CPU, unless somebody says more."""
+
+MOST_IMAGES = 30
+"""Of a prompt. The front has no dialect that takes more of a request."""
 
 MAX_LOGPROBS = 20
 """As the native engine's."""
@@ -81,13 +88,16 @@ def given(arguments: tuple[str, ...]) -> dict[str, Any]:
     return found
 
 
-def engine_arguments(source: VllmSource, config: EngineConfig, sidecar: str, processor: str, *, cpu: bool) -> dict[str, Any]:
+def engine_arguments(
+    source: VllmSource, config: EngineConfig, sidecar: str, processor: str, *, cpu: bool, sees: bool = False
+) -> dict[str, Any]:
     """Of ``AsyncEngineArgs``.
 
     Args:
         sidecar: path of the child's socket.
         processor: class that chooses, ``module:name``.
         cpu: vLLM computes on the CPU: without a size it would take a share of all memory for the KV cache.
+        sees: the model is shown images.
 
     Raises:
         ModelError: see ``given``.
@@ -95,7 +105,7 @@ def engine_arguments(source: VllmSource, config: EngineConfig, sidecar: str, pro
     options = source.options
     made: dict[str, Any] = {
         "model": source.path,
-        "skip_tokenizer_init": True,
+        "skip_tokenizer_init": not sees,  # its processor of images, whose sizes it is asked for at the start, does not do without
         "max_num_seqs": config.max_running,
         "logits_processors": [processor],
         "additional_config": {"quintet": sidecar},
@@ -107,6 +117,10 @@ def engine_arguments(source: VllmSource, config: EngineConfig, sidecar: str, pro
         "tensor_parallel_size": options.tensor_parallel_size,
         "pipeline_parallel_size": options.pipeline_parallel_size,
     }
+    if sees:  # they come prepared, so what it keeps of its own preparing would be nothing
+        made |= {"limit_mm_per_prompt": {"image": MOST_IMAGES}, "mm_processor_cache_gb": 0}
+    else:
+        made["language_model_only"] = True
     if source.context:
         made["max_model_len"] = source.context
     if options.dtype:

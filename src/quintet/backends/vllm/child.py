@@ -21,6 +21,7 @@ from quintet.backends.vllm.wire import Choose, encode_choose
 from quintet.backends.vllm.worker import VllmWorker
 from quintet.errors import ModelError
 from quintet.inputs.capabilities import EVERYTHING, Feature, Supported
+from quintet.inputs.images.value import PreparedImage
 from quintet.inputs.sequence import PreparedSequence
 from quintet.request import Sampling
 
@@ -82,7 +83,7 @@ class Child:
         about = core.about
         step_s = await _tried(core)
         sizes = about.context, about.vocab, min(MAX_LOGPROBS, about.vocab), min(config.max_sequences, config.live_limit)
-        self._parent.send(Ready(source.name, *sizes, about.fingerprint, step_s, None, SUPPORTED))
+        self._parent.send(Ready(source.name, *sizes, about.fingerprint, step_s, about.images, SUPPORTED))
         return core, worker
 
     def _receive(self, message: ToProcess) -> None:
@@ -118,15 +119,28 @@ class Child:
 
 
 async def _tried(core: VllmCore) -> float:
-    """Compute a prompt and a token; seconds that the largest step may take, estimated from it."""
+    """Compute a prompt and a token, and images if it sees any; seconds that the largest step may take, estimated from it."""
     about: About = core.about
     tokens = (0,) * max(1, min(TRIED, about.context - 1))
+    step_s = await _took(core, "0", tokens) * -(-about.most_tokens // len(tokens))
+    if (traits := about.images) is not None:
+        each = traits.tokens_per_tile
+        for name in ("1", "2"):  # what the first of them takes, none after it does
+            place, pixels = (0, each), bytes([int(name)]) * traits.tile_bytes
+            image = PreparedImage(name.encode(), (place,), place, (1, traits.tile, traits.tile), pixels)
+            tile_s = await _took(core, name, (0,) * (each + 1), (image,))
+        step_s += tile_s * -(-about.most_tokens // each)
+    return step_s
+
+
+async def _took(core: VllmCore, name: str, tokens: tuple[int, ...], images: tuple[PreparedImage, ...] = ()) -> float:
+    """Seconds for a prompt and a token."""
     sampling = Sampling(temperature=0.0, top_p=1.0, seed=0)
     choose = Choose(0, len(tokens), PreparedSequence(tokens, 1, sampling, None, echo=False))
     begin = time.monotonic()
-    async for _ in core.run(Asked("0", tokens, 1, "quintet", None, None, (), encode_choose(choose))):
+    async for _ in core.run(Asked(name, tokens, 1, b"quintet".hex(), None, None, (), encode_choose(choose), images=images)):
         pass
-    return (time.monotonic() - begin) * -(-about.most_tokens // len(tokens))
+    return time.monotonic() - begin
 
 
 def main() -> None:

@@ -14,12 +14,14 @@ from typing import Any
 from quintet import __version__
 from quintet.backends.native.wire.messages import VllmSource
 from quintet.backends.vllm.arguments import engine_arguments
+from quintet.backends.vllm.images import Sight, normalised, salted, taken
 from quintet.backends.vllm.values import About, Asked, CoreDeadError, Output, RejectedError, Scored, Step
 from quintet.backends.vllm.wire import EXTRA
 from quintet.config import EngineConfig
 from quintet.errors import ModelError
 from quintet.inputs.sequence import Adapter
 from quintet.models.files import parts, sample
+from quintet.models.vision.spec import VisionSpec
 
 NO_ADAPTER = "The engine cannot load this LoRA adapter."
 _log = logging.getLogger(__name__)
@@ -44,7 +46,8 @@ class VllmCore:
             from vllm.usage.usage_lib import UsageContext
             from vllm.v1.engine.async_llm import AsyncLLM
 
-            made = engine_arguments(source, config, sidecar, _class(v2=False), cpu=current_platform.is_cpu())
+            self._sight = _sight(source, cpu=current_platform.is_cpu())
+            made = engine_arguments(source, config, sidecar, _class(v2=False), cpu=current_platform.is_cpu(), sees=self._sight is not None)
             vllm = AsyncEngineArgs(**made).create_engine_config(UsageContext.ENGINE_CONTEXT)
             vllm.model_config.logits_processors = [_class(v2=vllm.use_v2_model_runner)]
             self._engine = AsyncLLM.from_vllm_config(vllm, stat_loggers=[_recorder(stepped)], disable_log_stats=True)
@@ -57,6 +60,7 @@ class VllmCore:
             most_running=vllm.scheduler_config.max_num_seqs,
             most_adapters=source.options.max_loras,
             fingerprint=_fingerprint(Path(source.path), vllm),
+            images=self._sight.traits if self._sight else None,
         )
 
     async def run(self, asked: Asked) -> AsyncIterator[Output]:
@@ -69,7 +73,10 @@ class VllmCore:
         from vllm.inputs import tokens_input
         from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
-        prompt = tokens_input(list(asked.tokens), cache_salt=asked.salt or None)
+        if asked.images and self._sight is not None:
+            prompt = _seen(asked, self._sight.spec)
+        else:
+            prompt = tokens_input(list(asked.tokens), cache_salt=asked.salt or None)
         lora = None if asked.adapter is None else _lora(asked.adapter)
         try:
             async with contextlib.aclosing(self._engine.generate(prompt, _params(asked), asked.name, lora_request=lora)) as outputs:
@@ -139,6 +146,17 @@ def _as_model_error(name: str) -> Any:
         raise ModelError(f"{name}: vLLM does not load it: {told[:600] or type(error).__name__}") from error
 
 
+def _sight(source: VllmSource, *, cpu: bool) -> Sight | None:
+    """How the model is shown images; ``None`` = it is not."""
+    if not source.vision:
+        return None
+    sight = Sight(Path(source.path))
+    if cpu and sight.both_ways:  # there it would compute, and something else
+        _log.warning("%s takes no images: vLLM's attention on CPUs does not let an image's tokens see each other", source.name)
+        return None
+    return sight
+
+
 def _class(*, v2: bool) -> str:
     return f"quintet.backends.vllm.{'v2' if v2 else 'v1'}:Choose"
 
@@ -147,6 +165,30 @@ def _lora(adapter: Adapter) -> Any:
     from vllm.lora.request import LoRARequest
 
     return LoRARequest(str(adapter.id), adapter.id, adapter.path)  # its cache goes by this name
+
+
+def _seen(asked: Asked, spec: VisionSpec) -> Any:
+    """A prompt with images, as vLLM's processor for the model would leave it."""
+    import torch
+    from vllm.inputs import mm_input
+    from vllm.multimodal.inputs import MultiModalFieldConfig, MultiModalKwargsItems, PlaceholderRange
+
+    tiles = torch.tensor([image.shape[0] for image in asked.images])
+    values = torch.cat([torch.from_numpy(normalised(image, spec)) for image in asked.images])
+    flat = MultiModalFieldConfig.flat_from_sizes("image", tiles)
+    given, fields = {"pixel_values": values, "num_patches": tiles}, {"pixel_values": flat}
+    if spec.projector == "idefics3":  # an image is resized to whole tiles: no pixel of them is padding
+        given["pixel_attention_mask"] = torch.ones(len(values), *values.shape[2:], dtype=torch.bool)
+        fields["pixel_attention_mask"] = flat
+    fields["num_patches"] = MultiModalFieldConfig.batched("image", keep_on_cpu=True)
+    masks = [taken(image) for image in asked.images]
+    return mm_input(
+        list(asked.tokens),
+        MultiModalKwargsItems.from_hf_inputs(given, fields),
+        {"image": [salted(image, asked.salt) for image in asked.images]},
+        {"image": [PlaceholderRange(start, len(mask), torch.from_numpy(mask)) for start, mask in masks]},
+        cache_salt=asked.salt or None,
+    )
 
 
 def _params(asked: Asked) -> Any:

@@ -29,6 +29,7 @@ class Group:
         leader: it has the echo's log-probabilities computed; the others begin when they are there.
         followers: they wait for that.
         adapter: see ``Submit``.
+        places: where its images are.
     """
 
     tenant: str
@@ -38,6 +39,7 @@ class Group:
     leader: VllmSequence | None = None
     followers: list[VllmSequence] = field(default_factory=list)
     adapter: Adapter | None = None
+    places: frozenset[int] = frozenset()
 
 
 @dataclass(slots=True, eq=False)
@@ -71,8 +73,11 @@ class VllmSequence:
         return self.asked.max_tokens > 0 or self.scores_prompt
 
     def choose(self) -> Choose:
-        """How its tokens are chosen."""
-        return Choose(self.key, len(self.asked.tokens), replace(self.asked, salt=b"", prediction=()))
+        """How its tokens are chosen. Nothing is penalised for what stands where an image is."""
+        tokens = self.asked.tokens
+        if self.asked.images:
+            tokens = tuple(token for at, token in enumerate(tokens) if at not in self.group.places)
+        return Choose(self.key, len(self.asked.tokens), replace(self.asked, tokens=tokens, images=(), salt=b"", prediction=()))
 
     def ends(self, eos_ids: frozenset[int]) -> frozenset[int]:
         """Tokens that are its last. What a guide governs is complete where it lets an end-of-sequence token come."""
@@ -88,7 +93,7 @@ class VllmSequence:
         tokens, count = self.asked.tokens, self.asked.logprobs or 0
         rows: Rows = []
         for at in self.group.echo:
-            own, top = scored[at - 1] if scored and at else (None, ())
+            own, top = scored[at - 1] if scored and at and at not in self.group.places else (None, ())
             rows.append(EventRow(self.index, tokens[at], own, top[:count], True, waited=self._waited()))
         return rows
 
@@ -140,8 +145,9 @@ def sequences_of(submit: Submit) -> list[VllmSequence]:
     for index, asked in enumerate(submit.sequences()):
         end = len(asked.tokens) if asked.prompt_end is None else asked.prompt_end
         echo = range(asked.echo_from, end) if asked.echo else range(0)
-        alike = (asked.tokens, echo, asked.logprobs) if asked.echo else index
-        group = groups.setdefault(alike, Group(submit.tenant, submit.weight, submit.at, echo, adapter=submit.adapter))
+        alike = (asked.tokens, tuple(image.digest for image in asked.images), echo, asked.logprobs) if asked.echo else index
+        places = frozenset(at for image in asked.images for first, count in image.places for at in range(first, first + count))
+        group = groups.setdefault(alike, Group(submit.tenant, submit.weight, submit.at, echo, adapter=submit.adapter, places=places))
         sequence = VllmSequence(submit.request_id, index, group, asked)
         if group.leader is None:
             group.leader = sequence

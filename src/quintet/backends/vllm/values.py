@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from quintet.backends.native.schedule.plan import Top
+from quintet.inputs.images.layout import ImageTraits
+from quintet.inputs.images.value import PreparedImage
 from quintet.inputs.sequence import Adapter
 
 
@@ -27,6 +29,7 @@ class Asked:
         ends: tokens after which it may stop by itself.
         choose: an encoded ``Choose``.
         adapter: that is loaded; ``None`` = the model by itself.
+        images: at places among the tokens, with their pixels.
     """
 
     name: str
@@ -38,6 +41,7 @@ class Asked:
     ends: tuple[int, ...]
     choose: bytes
     adapter: Adapter | None = None
+    images: tuple[PreparedImage, ...] = ()
 
 
 Scored = tuple[float, Top]
@@ -80,7 +84,11 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What was loaded."""
+    """What was loaded.
+
+    Args:
+        images: how it sees images; ``None`` = it does not.
+    """
 
     context: int
     vocab: int
@@ -90,3 +98,4 @@ class About:
     most_running: int
     most_adapters: int
     fingerprint: str
+    images: ImageTraits | None = None

@@ -34,11 +34,13 @@ from quintet.backends.native.wire.messages import (
 from quintet.backends.native.worker.compiling import Compiling
 from quintet.backends.vllm import adapters
 from quintet.backends.vllm.adapters import Adapters
+from quintet.backends.vllm.images import Pictures
 from quintet.backends.vllm.sequences import MOST_ENDS, Rows, VllmSequence, sequences_of
 from quintet.backends.vllm.sidecar import Sidecar
 from quintet.backends.vllm.values import About, Asked, CoreDeadError, Output, RejectedError, Step
 from quintet.backends.vllm.wire import encode_choose
 from quintet.events import Blame, Finish
+from quintet.inputs.images.value import PreparedImage
 
 BEAT_S = 0.5
 """How often vLLM's death is looked for where nobody waits for it, and that guides are being compiled is said."""
@@ -75,6 +77,7 @@ class VllmWorker:
     def __init__(self, sidecar: Sidecar, clock: Callable[[], float], send: Callable[[FromWorker], None], eos_ids: frozenset[int]) -> None:
         self._sidecar, self._clock, self._send, self._eos_ids = sidecar, clock, send, eos_ids
         self._compiling = Compiling(sidecar, clock, self._compiled_soon)
+        self._pictures = Pictures(send)
         self._waiting: Turns[VllmSequence] = Turns()
         self._queued: set[VllmSequence] = set()  # those in it
         self._requests: dict[int, list[VllmSequence]] = {}  # that have not ended
@@ -146,7 +149,7 @@ class VllmWorker:
             case Ping() | Shed():  # vLLM's memory was taken when it started
                 self._tell_soon()
             case Pixels():
-                pass
+                self._pictures.take(message)
 
     def _look(self) -> None:
         if self._core.dead:
@@ -217,8 +220,9 @@ class VllmWorker:
     async def _follow(self, sequence: VllmSequence) -> None:
         """One sequence, from vLLM's first step of it to its end."""
         try:
-            async with self._adapters.held(sequence.group.adapter):
-                await self._run(sequence)
+            held = self._pictures.held(sequence.request_id, sequence.asked.images)
+            async with self._adapters.held(sequence.group.adapter), held as images:
+                await self._run(sequence, images)
         except CoreDeadError:
             self._die()
         except RejectedError as rejected:
@@ -234,9 +238,9 @@ class VllmWorker:
         if not self._ended.is_set():
             self._fill()
 
-    async def _run(self, sequence: VllmSequence) -> None:
+    async def _run(self, sequence: VllmSequence, images: tuple[PreparedImage, ...]) -> None:
         ends = sequence.ends(self._eos_ids)
-        outputs = self._core.run(_asked(sequence, ends))
+        outputs = self._core.run(_asked(sequence, ends, images))
         async for output in outputs:
             self._take(sequence, output, ends)
             if sequence.ended:
@@ -331,7 +335,7 @@ class VllmWorker:
         self._ended.set()
 
 
-def _asked(sequence: VllmSequence, ends: frozenset[int]) -> Asked:
+def _asked(sequence: VllmSequence, ends: frozenset[int], images: tuple[PreparedImage, ...]) -> Asked:
     own = sequence.asked
     return Asked(
         name=str(sequence.key),
@@ -343,4 +347,5 @@ def _asked(sequence: VllmSequence, ends: frozenset[int]) -> Asked:
         ends=tuple(sorted(ends)[:MOST_ENDS]),
         choose=encode_choose(sequence.choose()),
         adapter=sequence.group.adapter,
+        images=images,
     )

@@ -77,12 +77,14 @@ class VllmSource:
     Args:
         path: of a folder.
         context: most tokens of a sequence; 0 = the model's own.
+        vision: it is shown images, with the encoder of its folder.
     """
 
     path: str
     name: str
     context: int
     options: VllmConfig
+    vision: bool = False
 
 
 class Load(Message, frozen=True):
