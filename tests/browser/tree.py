@@ -67,6 +67,33 @@ def test_bookmarks_and_hoisting(playground: Opener) -> None:
     assert one.page.locator("[role=treeitem]").count() == 4
 
 
+def test_a_hoist_ends_where_its_button_says_outside_of_it_and_with_its_tree(playground: Opener, tmp_path: Path) -> None:
+    one = grown(playground)
+    page = one.page
+    items = page.locator("[role=treeitem]")
+    page.keyboard.press("Control+Space")  # beneath the first branch
+    one.done()
+    page.keyboard.press("Alt+ArrowLeft")
+    page.keyboard.press("Alt+h")
+    assert items.count() == 4
+    page.keyboard.press("Alt+ArrowRight")
+    page.click("text=Whole tree")  # from a child of what is hoisted
+    assert items.count() == 7
+    page.click("#text")
+    page.keyboard.press("Alt+ArrowLeft")
+    page.keyboard.press("Alt+h")
+    page.keyboard.press("Alt+ArrowLeft")  # out of it
+    assert (items.count(), one.text()) == (7, HEAD)
+    page.keyboard.press("Alt+ArrowRight")
+    page.keyboard.press("Alt+h")
+    page.click("text=New")
+    one.write("Once more")
+    for _ in range(2):
+        page.keyboard.press("Control+Space")
+        one.done()
+    assert items.count() == 7  # nodes of the same ids as before are other nodes
+
+
 @pytest.mark.parametrize("width", [1280, 390])
 def test_what_the_panel_tells_is_whole_and_fits(playground: Opener, width: int) -> None:
     one = playground(width=width)

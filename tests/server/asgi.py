@@ -47,13 +47,14 @@ async def acall(
     query: str = "",
     headers: Iterable[tuple[str, str]] = JSON,
     leave_after: float | None = None,
+    leave_at: int | None = None,
     gone: asyncio.Event | None = None,
     into: Answer | None = None,
 ) -> Answer:
     """One request. ``body`` is bytes, a list of bytes (pieces), or a value to send as JSON.
 
-    The client leaves after ``leave_after`` seconds, when ``gone`` is set, or when the answer is complete. ``into`` is filled while that
-    comes.
+    The client leaves after ``leave_after`` seconds, when it has ``leave_at`` parts of the answer, when ``gone`` is set, or when the
+    answer is complete. ``into`` is filled while that comes.
     """
     pieces = body if isinstance(body, list) else [body if isinstance(body, bytes) else json.dumps(body).encode()]
     messages = [{"type": "http.request", "body": piece, "more_body": at + 1 < len(pieces)} for at, piece in enumerate(pieces)]
@@ -73,6 +74,8 @@ async def acall(
             answer.parts.append(message["body"])
             if not message.get("more_body"):
                 answer.complete = True
+                gone.set()
+            if len(answer.parts) == leave_at:
                 gone.set()
 
     raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]

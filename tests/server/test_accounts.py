@@ -165,7 +165,12 @@ def test_a_client_that_leaves_is_cancelled_with_the_tokens_that_were_computed(tm
     backend = ScriptedBackend(length=None, context=10_000_000, pause=0.001)
 
     async def scenario(one: Kept) -> None:
-        await acall(one.app, {"prompt": "abcd", "max_tokens": 1_000_000, "stream": stream}, leave_after=0.1)
+        gone = asyncio.Event()
+        asking = asyncio.create_task(acall(one.app, {"prompt": "abcd", "max_tokens": 1_000_000, "stream": stream}, gone=gone))
+        while backend.steps < 20:
+            await asyncio.sleep(0.01)
+        gone.set()
+        await asking
         await one.rows(1)
 
     (row,) = run(tmp_path / "ledger.db", scenario, backend)

@@ -109,7 +109,7 @@ def test_a_client_that_leaves_is_charged_what_was_computed_and_no_more(tmp_path:
         alice.backend.pause = 0.02
 
         async def leave() -> Answer:
-            await acall(alice.app, {"prompt": "abcd", "max_tokens": 50, "stream": True}, headers=alice.headers, leave_after=0.1)
+            await acall(alice.app, {"prompt": "abcd", "max_tokens": 50, "stream": True}, headers=alice.headers, leave_at=3)
             alice.backend.pause = 0.0
             return await acall(alice.app, {"prompt": "abcd", "max_tokens": 3}, headers=alice.headers)
 

@@ -96,7 +96,7 @@ def test_what_the_engine_counts_is_told_as_it_is() -> None:
 def test_a_client_that_leaves_is_counted_as_aborted_with_the_tokens_that_were_computed() -> None:
     backend = ScriptedBackend(length=None, context=10_000_000, pause=0.001)
     served = app(backend)
-    call(served, {"prompt": "abcd", "max_tokens": 1_000_000, "stream": True}, leave_after=0.1)
+    call(served, {"prompt": "abcd", "max_tokens": 1_000_000, "stream": True}, leave_at=3)
     found = scraped(served)
     assert found['vllm:request_success_total{finished_reason="abort"}'] == 1
     assert 0 < found["vllm:generation_tokens_total{}"] <= backend.steps
@@ -145,7 +145,8 @@ def test_every_kind_of_error_has_a_word_and_one_to_come_has_its_parents() -> Non
 @pytest.mark.parametrize(("stream", "when"), [(True, "in_answer"), (False, "before_answer")])
 def test_a_client_that_leaves_is_counted_by_when_it_left(stream: bool, when: str) -> None:
     served = app(ScriptedBackend(length=None, context=10_000_000, pause=0.001))
-    call(served, {"prompt": "abcd", "max_tokens": 1_000_000, "stream": stream}, leave_after=0.1)
+    leaving = {"leave_at": 3} if stream else {"leave_after": 0.1}
+    call(served, {"prompt": "abcd", "max_tokens": 1_000_000, "stream": stream}, **leaving)
     call(served, {"prompt": "abcd", "max_tokens": 2, "stream": stream})
     found = scraped(served)
     left = {name: value for name, value in found.items() if name.startswith("quintet:client_disconnects_total") and value}
@@ -155,7 +156,7 @@ def test_a_client_that_leaves_is_counted_by_when_it_left(stream: bool, when: str
 def test_a_client_that_leaves_a_recorded_answer_is_counted_too() -> None:
     served = app(ScriptedBackend(length=None, context=10_000_000, pause=0.001))
     headers = [*JSON, ("idempotency-key", "1")]
-    call(served, {"prompt": "abcd", "max_tokens": 1_000_000, "stream": True}, headers=headers, leave_after=0.1)
+    call(served, {"prompt": "abcd", "max_tokens": 1_000_000, "stream": True}, headers=headers, leave_at=3)
     assert scraped(served)['quintet:client_disconnects_total{when="in_answer"}'] == 1
 
 

@@ -76,7 +76,8 @@ class Telemetry:
         self._seconds = _histogram(
             self._registry, "http_request_duration_seconds", "From arrival to the end of the answer.", _LATENCY, ("handler",)
         )
-        self._answers: dict[tuple[str, str, str], Counter] = {}
+        first = [("POST", "/completions", status) for status in ("2xx", "4xx", "5xx")]  # there from the start: the first 5xx is a rate too
+        self._answers: dict[tuple[str, str, str], Counter] = {labels: self._http.labels(*labels) for labels in first}
         refused = Counter(
             "quintet:requests_refused", "Requests that got an error in place of an answer.", ("reason",), registry=self._registry
         )

@@ -24,6 +24,7 @@ export function Controls() {
     <div class="row"><label class="grow"><span class="hidden">Find a control</span>
       <input type="search" placeholder="Find a control" value=${sought} onInput=${(event) => setSought(event.target.value)} /></label>
       <button disabled=${Object.keys(controls).length === 0} onClick=${() => store.set({ controls: {} })}>Reset all</button></div>
+    <p class="hint"><a href=${`docs#${dialect.name}`}>All fields of the page</a>, with a request to try for each.</p>
     ${idle.length > 0 && html`<p class="problem">Not in this dialect, and not sent: ${idle.join(", ")}.</p>`}
     ${groups.map(([title, fields]) => fields.length > 0 && html`<h2 key=${title}>${title}</h2>${fields.map((field) => html`<${Control} key=${field.name} field=${field} value=${controls[field.name]} />`)}`)}
     <h2>Set by the page</h2>

@@ -1,18 +1,19 @@
 // Walking in the tree by keyboard, the same in the text and in the panel: Alt with arrows, bookmarks, hoisting.
 
 import { change, store } from "./store.js";
-import { neighbour, path, remove, select, textOf, tokensOf, update } from "./tree.js";
+import { neighbour, newTree, path, remove, select, textOf, tokensOf, update } from "./tree.js";
 
 const ARROWS = { ArrowLeft: "left", ArrowRight: "right", ArrowUp: "up", ArrowDown: "down" };
 const visited = {}; // node -> the child that was last gone to
 
-/** Show the text up to a node. */
+/** Show the text up to a node. Whoever leaves what is hoisted sees the whole tree again. */
 export function goTo(id) {
-  const { tree } = store.get();
-  if (!tree.nodes[id] || store.get().running) return;
-  for (const node of path(tree, id)) if (node.parent !== null) visited[node.parent] = node.id;
+  const { tree, hoist, running } = store.get();
+  if (!tree.nodes[id] || running) return;
+  const nodes = path(tree, id);
+  for (const node of nodes) if (node.parent !== null) visited[node.parent] = node.id;
   const made = select(tree, id);
-  store.set({ tree: made, caret: textOf(tokensOf(made)).length });
+  store.set({ tree: made, caret: textOf(tokensOf(made)).length, hoist: nodes.some((node) => node.id === hoist) ? hoist : null });
 }
 
 export function bookmark(id) {
@@ -20,15 +21,24 @@ export function bookmark(id) {
   change(update(tree, id, { mark: !tree.nodes[id].mark }), caret);
 }
 
+/** Show the tree from a node, or, where it is shown from one, all of it. */
 export function hoist(id) {
-  store.set({ hoist: store.get().hoist === id || id === store.get().tree.root ? null : id });
+  const { hoist: now, tree } = store.get();
+  store.set({ hoist: tree.nodes[now] || id === tree.root ? null : id });
 }
 
 export function cutOff(id) {
   const { tree, running } = store.get();
   if (running) return;
+  if (id === tree.root) return replace(newTree());
   const made = remove(tree, id);
   change(made, textOf(tokensOf(made)).length);
+}
+
+/** Another tree altogether; its ids mean other nodes. */
+export function replace(tree) {
+  store.set({ hoist: null });
+  change(tree, textOf(tokensOf(tree)).length);
 }
 
 /** Whether a key was one of the tree's; then it has been heeded. */

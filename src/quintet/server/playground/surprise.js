@@ -5,10 +5,11 @@ import { Alternatives, useLooking } from "./alternatives.js";
 import { echoed } from "./answers.js";
 import { TEN, report } from "./generate.js";
 import { drawer } from "./lines.js";
+import { replace } from "./moves.js";
 import { bits, count, fixed, lines, percent, perplexity, shade, shown } from "./numbers.js";
 import { scoring } from "./request.js";
 import { complete, dialect, likeliest } from "./server.js";
-import { change, store, useStore } from "./store.js";
+import { store, useStore } from "./store.js";
 import { newTree, textOf, tokensOf, update } from "./tree.js";
 import { Legend } from "./words.js";
 
@@ -54,8 +55,7 @@ export function Surprise() {
 /** The tokens before number `upTo` as a new text in Write. */
 function toWrite(tokens, upTo, model) {
   const tree = newTree();
-  const kept = tokens.slice(0, upTo);
-  change(update(tree, tree.root, { tokens: kept, model }), textOf(kept).length);
+  replace(update(tree, tree.root, { tokens: tokens.slice(0, upTo), model }));
   store.set({ view: "write" });
 }
 

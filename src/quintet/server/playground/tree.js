@@ -128,10 +128,9 @@ function endOf(nodes) {
   return { node: last.id, index: last.tokens.length, inner: 0 };
 }
 
-/** Without a node and all beneath it; the root is emptied. */
+/** Without a node, which is not the root, and all beneath it. */
 export function remove(tree, id) {
   const { parent } = tree.nodes[id];
-  if (parent === null) return newTree();
   const nodes = { ...tree.nodes };
   for (const one of below(tree, id)) delete nodes[one];
   nodes[parent] = { ...nodes[parent], children: nodes[parent].children.filter((child) => child !== id) };

@@ -2,8 +2,8 @@
 
 import { html, useRef } from "./vendor/htm-preact.js";
 import { read, written } from "./kept.js";
-import { bookmark, cutOff, goTo, hoist, treeKey } from "./moves.js";
-import { change, store, useStore } from "./store.js";
+import { bookmark, cutOff, goTo, hoist, replace, treeKey } from "./moves.js";
+import { store, useStore } from "./store.js";
 import { newTree, path, textOf } from "./tree.js";
 
 const SHOWN = 60;
@@ -93,8 +93,7 @@ function Files() {
     event.target.value = "";
     if (!file) return;
     try {
-      const tree = read(JSON.parse(await file.text()));
-      change(tree, textOf(path(tree).flatMap((node) => node.tokens)).length);
+      replace(read(JSON.parse(await file.text())));
     } catch (error) {
       store.set({ problem: { title: "The file could not be read", text: error.message } });
     }
@@ -102,7 +101,7 @@ function Files() {
   return html`<div class="row files">
     <button onClick=${save}>Export</button>
     <label class="button">Import<input type="file" class="hidden" accept=".json,application/json" disabled=${running} onChange=${load} /></label>
-    <button disabled=${running} onClick=${() => change(newTree(), 0)}>New</button>
+    <button disabled=${running} onClick=${() => replace(newTree())}>New</button>
   </div>
   <p class="hint">Kept in this browser. An import and New can be undone.</p>`;
 }

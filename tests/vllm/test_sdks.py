@@ -1,0 +1,17 @@
+"""The providers' own SDKs, in strict mode, over a text model and one that sees images, both computed by vLLM."""
+
+from __future__ import annotations
+
+from tests.clients.__main__ import strict
+from tests.vllm.models import SEEING
+from tests.vllm.serving import serving
+
+LEAST = 170
+"""Checks of the suite."""
+
+
+def test_the_sdks_strict_suite_passes() -> None:
+    with serving("smollm2", "--alias", "toy=smollm2") as (toy, _), serving(SEEING, "--image-longest-edge", "120") as (seeing, _):
+        done = strict(toy.removesuffix("/v1"), seeing.removesuffix("/v1"))
+    assert done.failed == 0
+    assert done.passed >= LEAST
