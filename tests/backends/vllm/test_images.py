@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.backends.vllm.test_worker import World, one, played
+from tests.reference.seeing_folder import write_seeing
 
-from quintet.backends.native.wire.messages import Abort, FromWorker, Pixels, Wanted
-from quintet.backends.vllm.images import Pictures, normalised, salted, taken
+from quintet.backends.native.wire.messages import Abort, FromWorker, Pixels, VllmSource, Wanted
+from quintet.backends.vllm.images import Pictures, normalised, salted, sight_of, taken
 from quintet.backends.vllm.wire import decode_choose
+from quintet.config import VllmConfig
+from quintet.inputs.images.layout import ImageTraits
 from quintet.inputs.images.value import PreparedImage
 from quintet.models.vision.spec import VisionSpec
 
@@ -26,6 +30,19 @@ def image(name: bytes = b"a", pixels: bytes = b"") -> PreparedImage:
 
 def wanted(told: list[FromWorker]) -> list[Wanted]:
     return [message for message in told if isinstance(message, Wanted)]
+
+
+def test_gemma_3_is_shown_images_where_vllm_lets_their_tokens_see_each_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    gemma = VllmSource(str(write_seeing(tmp_path / "gemma", "gemma3")), "gemma", 0, VllmConfig(), vision=True)
+    smolvlm = VllmSource(str(write_seeing(tmp_path / "smolvlm")), "smolvlm", 0, VllmConfig(), vision=True)
+    seen = sight_of(gemma, cpu=False)
+    assert seen is not None
+    assert seen.traits == ImageTraits("gemma3", 112, seen.traits.longest_edge, 16)
+    assert sight_of(gemma, cpu=True) is None
+    assert "gemma takes no images" in caplog.text
+    assert (there := sight_of(smolvlm, cpu=True)) is not None
+    assert there.traits == ImageTraits("idefics3", 60, 240, 4)
+    assert sight_of(replace(smolvlm, vision=False), cpu=True) is None
 
 
 def test_pixels_are_scaled_and_normalised_and_their_colours_come_first() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from quintet import __version__
 from quintet.backends.native.wire.messages import VllmSource
 from quintet.backends.vllm.arguments import engine_arguments
-from quintet.backends.vllm.images import Sight, normalised, salted, taken
+from quintet.backends.vllm.images import normalised, salted, sight_of, taken
 from quintet.backends.vllm.values import About, Asked, CoreDeadError, Output, RejectedError, Scored, Step
 from quintet.backends.vllm.wire import EXTRA
 from quintet.config import EngineConfig
@@ -46,7 +46,7 @@ class VllmCore:
             from vllm.usage.usage_lib import UsageContext
             from vllm.v1.engine.async_llm import AsyncLLM
 
-            self._sight = _sight(source, cpu=current_platform.is_cpu())
+            self._sight = sight_of(source, cpu=current_platform.is_cpu())
             made = engine_arguments(source, config, sidecar, _class(v2=False), cpu=current_platform.is_cpu(), sees=self._sight is not None)
             vllm = AsyncEngineArgs(**made).create_engine_config(UsageContext.ENGINE_CONTEXT)
             vllm.model_config.logits_processors = [_class(v2=vllm.use_v2_model_runner)]
@@ -144,17 +144,6 @@ def _as_model_error(name: str) -> Any:
         _log.debug("vLLM does not start", exc_info=error)
         told = " ".join(str(error).split())
         raise ModelError(f"{name}: vLLM does not load it: {told[:600] or type(error).__name__}") from error
-
-
-def _sight(source: VllmSource, *, cpu: bool) -> Sight | None:
-    """How the model is shown images; ``None`` = it is not."""
-    if not source.vision:
-        return None
-    sight = Sight(Path(source.path))
-    if cpu and sight.both_ways:  # there it would compute, and something else
-        _log.warning("%s takes no images: vLLM's attention on CPUs does not let an image's tokens see each other", source.name)
-        return None
-    return sight
 
 
 def _class(*, v2: bool) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
@@ -17,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from quintet.backends.native.wire.messages import Pixels, Wanted
+from quintet.backends.native.wire.messages import Pixels, VllmSource, Wanted
 from quintet.backends.vllm.arguments import text_config
 from quintet.inputs.images.layout import ImageTraits
 from quintet.inputs.images.value import PreparedImage
@@ -28,6 +29,7 @@ from quintet.models.vision.spec import VisionSpec
 
 F32 = npt.NDArray[np.float32]
 WHITE = 255.0
+_log = logging.getLogger(__name__)
 
 
 class Sight:
@@ -51,6 +53,24 @@ class Sight:
     def both_ways(self) -> bool:
         """An image's tokens see those after them, which vLLM does not compute everywhere."""
         return self.spec.projector == "gemma3"
+
+
+def sight_of(source: VllmSource, *, cpu: bool) -> Sight | None:
+    """How a model is shown images; ``None`` = it is not.
+
+    Args:
+        cpu: vLLM computes on the CPU.
+
+    Raises:
+        ModelError: not all of its encoder is understood.
+    """
+    if not source.vision:
+        return None
+    sight = Sight(Path(source.path))
+    if cpu and sight.both_ways:  # there it would compute, and something else
+        _log.warning("%s takes no images: vLLM's attention on CPUs does not let an image's tokens see each other", source.name)
+        return None
+    return sight
 
 
 def hidden_size(folder: Path) -> int:
