@@ -27,7 +27,7 @@
 # make test-fuzz       100,000 hostile requests per dialect, and schemathesis over its OpenAPI document (15 minutes)
 # make test-sampling   over 10,000 random cases of sampling against its numpy twin (2 minutes)
 # make test-schemas    2,000 random JSON schemas, each generated to the end on the bundled model (10 minutes)
-# make test-vllm      Quintet over the real vLLM, in an environment that pip makes in .venv-vllm (15 minutes; 400 MB to fetch)
+# make test-vllm      Quintet over the real vLLM, in an environment that pip makes in .venv-vllm (25 minutes; 500 MB to fetch)
 # make test-ray        replicas on a real Ray of this machine, in an environment that pip makes in .venv-ray (10 minutes; 240 MB to fetch)
 # make test-kills      300 kills, crashes and stops of the engine's process under load (5 minutes)
 # make test-ledger     the server killed 100 times under load, its ledger's writer at 500 points (10 minutes)

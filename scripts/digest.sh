@@ -10,7 +10,7 @@ need cmake cmake
 
 build() { # folder, options
   cmake -S . -B "build/$1" -DQUINTET_PYTHON=OFF -DQUINTET_DIGEST=ON -DCMAKE_BUILD_TYPE=Release "${@:2}" >/dev/null
-  cmake --build "build/$1" --parallel >/dev/null
+  cmake --build "build/$1" --parallel "$(nproc)" >/dev/null  # without a number make begins all at once, some of which need a gigabyte
 }
 
 build digest

@@ -139,9 +139,10 @@ class PyModel {
     return out;
   }
 
-  // A view of a buffer that the next call overwrites; it lives as long as any view of it.
-  Out<float, 2> logits(In<uint8_t, 2> rows) {
+  // Of the first `tokens`. A view of a buffer that the next call overwrites; it lives as long as any view of it.
+  Out<float, 2> logits(In<uint8_t, 2> rows, int tokens) {
     require(rows.shape(1) == model_.row_bytes(), "logits: rows of another model");
+    require(tokens > 0 && tokens <= model_.config().vocab, "logits: tokens that there are not");
     const size_t n = rows.shape(0), stride = size_t(model_.vocab_stride());
     Buffer buffer;
     {
@@ -149,11 +150,11 @@ class PyModel {
       const std::lock_guard lock(cpu_->turn);
       if (logits_->size() < n * stride) logits_ = std::make_shared<std::vector<float>>(n * stride);
       buffer = logits_;
-      model_.logits(rows.data(), int(n), buffer->data());
+      model_.logits(rows.data(), int(n), tokens, buffer->data());
     }
     float* data = buffer->data();
     nb::capsule owner(new Buffer(std::move(buffer)), [](void* p) noexcept { delete static_cast<Buffer*>(p); });
-    return {data, {n, size_t(model_.config().vocab)}, owner, {int64_t(stride), 1}};
+    return {data, {n, size_t(tokens)}, owner, {int64_t(stride), 1}};
   }
 
   Out<float, 1> logits_of(In<uint8_t, 2> rows, In<int32_t, 1> tokens) {
@@ -262,7 +263,7 @@ NB_MODULE(_core, m) {
       .def(
           "drop_pages", [](PyModel& p, In<int32_t, 1> pages) { p.model().drop_pages(pages.data(), pages.size()); }, "pages"_a)
       .def("forward", &PyModel::forward, "tokens"_a, "lengths"_a, "starts"_a, "tables"_a, "rows"_a, "given"_a, "embeddings"_a, "spans"_a)
-      .def("logits", &PyModel::logits, "rows"_a)
+      .def("logits", &PyModel::logits, "rows"_a, "tokens"_a)
       .def("logits_of", &PyModel::logits_of, "rows"_a, "tokens"_a)
       .def("score", &PyModel::score, "rows"_a, "targets"_a, "k"_a)
       .def_prop_ro("row_bytes", [](PyModel& p) { return p.model().row_bytes(); })

@@ -308,12 +308,12 @@ void Model::logits_of(const uint8_t* rows, int n, const int32_t* tokens, float* 
   team_.parallel(n, one, Work::scoring);
 }
 
-void Model::logits(const uint8_t* rows, int n, float* out) {
+void Model::logits(const uint8_t* rows, int n, int tokens, float* out) {
   const Packed& w = output_matrix();
   const size_t stride = size_t(vocab_stride());
-  const int chunk = 4, units = (w.tiles() + chunk - 1) / chunk;
+  const int tiles = (tokens + 15) / 16, chunk = 4, units = (tiles + chunk - 1) / chunk;
   const auto some = [&](int u) {
-    const int from = u * chunk, to = std::min(w.tiles(), from + chunk);
+    const int from = u * chunk, to = std::min(tiles, from + chunk);
     for (int t = from; t < to; t++) k_.gemm_tile(w, t, rows, row_bytes(), n, out + 16 * t, stride, false);
     for (int r = 0; r < n; r++) finish_logits(out + size_t(r) * stride + 16 * from, 16 * (to - from));
   };

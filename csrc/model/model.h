@@ -74,8 +74,9 @@ class Model {
 
   // Throws std::invalid_argument, before anything is computed, for any id, length or index out of range. `out`: R rows of row_bytes().
   void forward(const Batch& batch, uint8_t* out);
-  // rows: n hidden rows as forward gives them; out: n rows of vocab_stride() floats, of which the first vocab are logits.
-  void logits(const uint8_t* rows, int n, float* out);
+  // rows: n hidden rows as forward gives them; out: n rows of vocab_stride() floats, of which the first `tokens`, from 1 to vocab, become logits
+  // and the others nothing that is worth reading.
+  void logits(const uint8_t* rows, int n, int tokens, float* out);
   // The same of one token per row: out[i] is what logits() gives for tokens[i], from 0 to vocab - 1, in rows[i].
   void logits_of(const uint8_t* rows, int n, const int32_t* tokens, float* out);
   // Log-softmax of n hidden rows without their logits ever being there at once: a block of rows at a time, in memory that is used again. Of

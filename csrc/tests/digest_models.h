@@ -190,7 +190,7 @@ void whole_model(const Kernels& k, const std::string& name, const Config& c, Res
       }
     }
     std::vector<float> logits(size_t(m.vocab_stride()) * 70);
-    m.logits(hidden.data(), 70, logits.data());
+    m.logits(hidden.data(), 70, m.config().vocab, logits.data());
     std::vector<Sampler> samplers = all_samplers(c.vocab);
     float chosens[70], tops[70][5];
     double log_sums[70];

@@ -20,7 +20,7 @@ from tests.reference.tiny_model import FAMILIES, KEPT_FLOATS, TinySpec
 from quintet.backends.native.core.cpu import Cpu, isas
 from quintet.backends.native.core.loader import PAGE
 from quintet.backends.native.core.samplers import NativeSamplers
-from quintet.backends.native.core.types import Runner, Scorer
+from quintet.backends.native.core.types import Runner, Scorer, Shortener
 from quintet.config import KvType, Quantize
 
 BUNDLED = "bundled"
@@ -277,6 +277,19 @@ def test_the_logit_of_one_token_has_the_bits_it_has_among_all(subject: Subject, 
     hidden = run_alone(runner, whole(tokens))
     targets = tokens[: len(hidden)]
     assert_same_bits(runner.logits_of(hidden, targets), logits_of(runner, hidden)[np.arange(len(targets)), targets])
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_the_logits_of_the_first_tokens_have_the_bits_they_have_among_all(subject: Subject, threads: int) -> None:
+    runner = subject.runner(threads)
+    hidden = run_alone(runner, whole(subject.tokens(subject.short)))
+    every = logits_of(runner, hidden)
+    assert isinstance(runner, Shortener)
+    for tokens in (1, 16, runner.vocab // 2, runner.vocab - 1, runner.vocab):
+        assert_same_bits(np.array(runner.first_logits(hidden, tokens)), every[:, :tokens])
+    for wrong in (0, -1, runner.vocab + 1):
+        with pytest.raises(ValueError, match="logits: tokens that there are not"):
+            runner.first_logits(hidden, wrong)
 
 
 def assert_blocks_score_as_logits(runner: Runner, tokens: Ids) -> None:

@@ -91,8 +91,13 @@ PEERS = (
         (
             *("tests/entrypoints/openai/completion/test_completion.py", "tests/entrypoints/openai/test_return_token_ids.py"),
             *("tests/entrypoints/openai/test_return_tokens_as_ids.py", "tests/entrypoints/openai/test_chunked_prompt.py"),
+            *("tests/entrypoints/openai/completion/test_prompt_validation.py", "tests/entrypoints/serve/instrumentator/test_basic.py"),
+            "tests/entrypoints/serve/tokenize/test_tokenization.py",
         ),
-        ("Qwen/Qwen3-0.6B", "Qwen/Qwen2.5-1.5B-Instruct", "HuggingFaceH4/zephyr-7b-beta"),
+        (
+            *("Qwen/Qwen3-0.6B", "Qwen/Qwen2.5-1.5B-Instruct", "HuggingFaceH4/zephyr-7b-beta"),
+            *("openai-community/gpt2", "HuggingFaceTB/SmolLM2-135M-Instruct"),
+        ),
         ("smollm2", "--offline"),
     ),
     Peer(

@@ -63,6 +63,9 @@ class Tokenizer:
     def decode(self, tokens: list[int], **_more: object) -> str:
         return str(requests.post(f"{URL}/detokenize", json={"tokens": tokens}, timeout=60).json()["prompt"])
 
+    def convert_ids_to_tokens(self, tokens: list[int]) -> list[str]:
+        return [self.decode([token]).replace(" ", "\u0120").replace("\n", "\u010a") for token in tokens]
+
     def __call__(self, text: str) -> Any:
         made = ModuleType("encoding")
         made.__dict__["input_ids"] = self.encode(text)
@@ -88,6 +91,21 @@ if PEER == "vllm":
     _module("vllm.entrypoints.openai.completion.protocol", CompletionRequest=_Theirs)
     _module("vllm.sampling_params", SamplingParams=_Theirs)
     _module("vllm.tokenizers", get_tokenizer=lambda *_args, **_more: Tokenizer())
+    for package in ("vllm.v1", "vllm.v1.engine", "vllm.renderers", "pybase64"):
+        _module(package)
+    _module("vllm.config", ModelConfig=_Theirs)
+    _module("vllm.envs", VLLM_USE_RUST_FRONTEND=False)
+    _module("vllm.exceptions", VLLMValidationError=RuntimeError)
+    _module("vllm.renderers.embed_utils", safe_load_prompt_embeds=_Theirs)
+    _module("vllm.v1.engine.exceptions", EngineDeadError=RuntimeError)
+    _module("vllm.version", __version__="0.33.0")
+    _module("fastapi", Request=_Theirs)
+    _module(
+        "torch",
+        dtype=object,
+        layout=object,
+        **dict.fromkeys(("float32", "bfloat16", "float16", "strided", "sparse_coo", "sparse_csc", "sparse_csr"), "of torch"),
+    )
     _module("tests.utils", RemoteOpenAIServer=RemoteOpenAIServer)
 elif PEER == "sglang":
     for package in ("sglang", "sglang.srt", "sglang.test"):

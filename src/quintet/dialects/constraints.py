@@ -107,8 +107,9 @@ _BARE: tuple[tuple[Field[Any], GuideKind], ...] = (
     (BARE_GRAMMAR, GuideKind.GRAMMAR),
 )
 
-NOT_KEPT = frozenset({"guided_whitespace_pattern", "structural_tag", "grammar_lazy", "grammar_triggers"})
-"""Constraints of other servers that are not kept here. vLLM's ``guided_decoding_backend`` is none: it says who keeps them."""
+NOT_KEPT = frozenset({"guided_whitespace_pattern", "structural_tag", "grammar_lazy", "grammar_triggers", "prompt_embeds", "stop_regex"})
+"""Fields of other servers without which another text comes than was asked for, and that are not kept here. vLLM's
+``guided_decoding_backend`` is none: it says who keeps a constraint."""
 
 FIELDS: tuple[Field[Any], ...] = (
     *(RESPONSE_FORMAT, FORMAT_TYPE, JSON_SCHEMA, SCHEMA, GRAMMAR),

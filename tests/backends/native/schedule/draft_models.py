@@ -66,3 +66,16 @@ class DraftRunner(ToyRunner):
         if self._vocab <= logits.shape[1]:
             return np.ascontiguousarray(logits[:, : self._vocab])
         return np.pad(logits, ((0, 0), (0, self._vocab - logits.shape[1])), constant_values=np.float32(50.0))
+
+
+class ShortRunner(DraftRunner):
+    """One that can do without the logits of its last tokens; ``counts``: of how many each call asked."""
+
+    def __init__(self, right: float, costs: Costs, vocab: int = 257) -> None:
+        super().__init__(right, costs, vocab)
+        self.counts: list[int] = []
+
+    def first_logits(self, rows: U8, tokens: int) -> F32:
+        """See ``Shortener``."""
+        self.counts.append(tokens)
+        return self.logits(rows)[:, :tokens]

@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import pytest
-from tests.backends.native.schedule.draft_models import Costs, DraftRunner
+from tests.backends.native.schedule.draft_models import Costs, DraftRunner, ShortRunner
 from tests.backends.native.schedule.harness import prepared
 from tests.backends.native.schedule.test_scheduler import CONTROLS
 from tests.backends.native.worker.harness import Simulation, assert_as_alone
@@ -89,6 +89,19 @@ def test_its_logits_may_be_wider_or_narrower_than_the_targets(vocab: int) -> Non
     assert_as_alone(simulation.events[0, 0], sequence)
     assert simulation.drafting
     assert simulation.drafting.accepted > 0.7 * simulation.drafting.drafted > 0
+
+
+@pytest.mark.parametrize(("vocab", "asked"), [(257, {128}), (150, {75, 150})], ids=["of the first half", "not of the first half"])
+def test_logits_of_its_first_half_are_enough_for_a_text_that_is_of_it(vocab: int, asked: set[int]) -> None:
+    sequence, costs = text(3, temperature=1.0, logprobs=1), Costs()
+    draft = ShortRunner(1.0, costs, vocab)
+    simulation = Simulation(draft=draft, costs=costs, batch_tokens=128)
+    seconds(simulation, sequence)
+    assert_as_alone(simulation.events[0, 0], sequence)
+    assert simulation.drafting
+    assert simulation.drafting.accepted
+    assert {*draft.counts} == asked
+    assert draft.counts == sorted(draft.counts)
 
 
 def test_a_token_that_it_does_not_have_is_not_given_to_it() -> None:

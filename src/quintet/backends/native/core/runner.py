@@ -112,7 +112,10 @@ class NativeRunner:
         return self._model.forward(*text, given.rows, given.embeddings, given.spans)
 
     def logits(self, rows: U8) -> F32:
-        return self._model.logits(np.ascontiguousarray(rows))
+        return self.first_logits(rows, self.vocab)
+
+    def first_logits(self, rows: U8, tokens: int) -> F32:
+        return self._model.logits(np.ascontiguousarray(rows), tokens)
 
     def logits_of(self, rows: U8, tokens: I32) -> F32:
         return self._model.logits_of(np.ascontiguousarray(rows), tokens)

@@ -262,6 +262,15 @@ class Samplers(Protocol):
 
 
 @runtime_checkable
+class Shortener(Protocol):
+    """A runner that computes the logits of its first tokens alone."""
+
+    def first_logits(self, rows: U8, tokens: int) -> F32:
+        """``logits(rows)[:, :tokens]``, to the bit, for so much less work; 0 < tokens <= V. Valid until the next call of either."""
+        ...
+
+
+@runtime_checkable
 class Scorer(Protocol):
     """A runner that scores hidden rows by itself, without the logits of all of them ever being there."""
 

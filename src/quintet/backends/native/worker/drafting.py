@@ -23,7 +23,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from quintet.backends.native.core.loader import PAGE
-from quintet.backends.native.core.types import F32, U32, Batch, Runner, Sampler, Samplers
+from quintet.backends.native.core.types import F32, U8, U32, Batch, Runner, Sampler, Samplers, Shortener
+from quintet.backends.native.draft.columns import Columns
 from quintet.backends.native.draft.costs import Costs
 from quintet.backends.native.draft.policy import learnt
 from quintet.backends.native.draft.thinking_budget import ThinkingBudget
@@ -113,7 +114,8 @@ class Drafting:
     ) -> None:
         self._runner, self._model, self._vocab = runner, model, vocab
         self._samplers, self._sampler, self._eos_ids, self._clock = samplers, sampler, eos_ids, clock
-        self._wide: F32 = np.zeros((0, vocab), np.float32)  # logits of a draft model with fewer tokens
+        self._columns = Columns(runner.vocab, halves=isinstance(runner, Shortener))
+        self._wide: F32 = np.zeros((0, vocab), np.float32)  # logits of fewer tokens than the target has
         self._step: list[_Drafted] = []
         self._seconds = 0.0
         self.drafted = self.accepted = 0
@@ -148,6 +150,7 @@ class Drafting:
         drafted = accepted = 0
         for one in self._step:
             drawn = one.seq.generated[one.at :]
+            self._columns.learn(drawn)
             right = next((at for at, (mine, its) in enumerate(zip(one.draft, drawn, strict=False)) if mine != its), None)
             wrong, right = right is not None, min(len(one.draft), len(drawn)) if right is None else right
             policy.judge(one.probabilities, right, wrong=wrong)
@@ -238,16 +241,22 @@ class Drafting:
         hidden = self._runner.forward(batch)
         for one in reading:
             one.reading.computed += len(one.next)
-        return self._fitted(self._runner.logits(hidden)) if len(hidden) else self._wide[:0]
+        return self._fitted(self._logits(hidden)) if len(hidden) else self._wide[:0]
+
+    def _logits(self, hidden: U8) -> F32:
+        """Of the tokens that are worth it."""
+        runner, count = self._runner, self._columns.count
+        return runner.first_logits(hidden, count) if isinstance(runner, Shortener) else runner.logits(hidden)
 
     def _fitted(self, logits: F32) -> F32:
-        """As wide as the target's: files pad vocabularies to different sizes."""
+        """As wide as the target's: files pad vocabularies to different sizes, and of a draft's not all are computed."""
         rows, width = logits.shape
         if width >= self._vocab:
             return logits[:, : self._vocab]
         if len(self._wide) < rows:
-            self._wide = np.full((rows, self._vocab), -np.inf, np.float32)
+            self._wide = np.empty((rows, self._vocab), np.float32)
         self._wide[:rows, :width] = logits
+        self._wide[:rows, width:] = -np.inf
         return self._wide[:rows]
 
     def _draw(self, ready: list[_Drafted], logits: F32) -> list[bool]:
