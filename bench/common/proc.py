@@ -15,6 +15,9 @@ from pathlib import Path
 BEGIN = time.monotonic()
 
 
+SOURCES = Path(__file__).resolve().parents[2] / "src"
+
+
 class PeerError(Exception):
     """A peer that cannot be had or did not finish; the message is the reason shown in its row."""
 
@@ -52,6 +55,11 @@ def child(command: Sequence[str | Path], log: Path, *, read: bool, feed: bool = 
         for pipe in (process.stdin, process.stdout):
             if pipe:
                 pipe.close()
+
+
+def worker(python: str | Path, module: str) -> list[str | Path]:
+    """Command that runs a module of ours in a peer's environment, where the load generator is to be found among the sources alone."""
+    return ["env", f"PYTHONPATH={SOURCES}", python, "-m", module]
 
 
 def end(process: subprocess.Popen[str]) -> None:

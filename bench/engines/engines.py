@@ -19,7 +19,7 @@ from urllib.request import urlopen
 
 from bench.common.install import Store
 from bench.common.plan import MARK, Plan, Stage, column
-from bench.common.proc import PeerError, child, last_words, lines, output, say
+from bench.common.proc import PeerError, child, last_words, lines, output, say, worker
 
 BUNDLED = "as in the file"
 """Weights of the model file itself; other values are the ggml types it is requantised to."""
@@ -293,7 +293,7 @@ class XLlamaCpp(Worker):
         return self.from_registry("xllamacpp")
 
     def command(self) -> Command:
-        return [self.python, "-m", "bench.engines.worker_xllamacpp"]
+        return worker(self.python, "bench.engines.worker_xllamacpp")
 
 
 class XLlamaCppServed(Served):
@@ -303,7 +303,7 @@ class XLlamaCppServed(Served):
         return self.from_registry("xllamacpp")
 
     def command(self, port: int) -> Command:
-        return [self.python, "-m", "bench.engines.worker_xllamacpp", self.plan.to_json(), self.model, str(port)]
+        return [*worker(self.python, "bench.engines.worker_xllamacpp"), self.plan.to_json(), self.model, str(port)]
 
 
 class OpenVino(Worker):
@@ -313,7 +313,7 @@ class OpenVino(Worker):
         return self.from_registry("openvino-genai")
 
     def command(self) -> Command:
-        return [self.python, "-m", "bench.engines.worker_openvino"]
+        return worker(self.python, "bench.engines.worker_openvino")
 
 
 def engines(plan: Plan, store: Store, isas: Sequence[str] = ("",)) -> list[Engine]:

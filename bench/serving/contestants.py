@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bench.common.install import Store
 from bench.common.plan import Plan
-from bench.common.proc import child
+from bench.common.proc import child, worker
 from bench.engines.engine_vllm import VllmServed
 from bench.engines.engines import Command, LlamaServer, OpenVino, Ours, OursServed, Served, XLlamaCppServed
 from bench.serving.scenarios import CORE, NATIVE, OPENVINO, OURS, VLLM, WHEEL, Prompts, Scenario, Shown
@@ -108,7 +108,7 @@ class InProcess(Started):
     @contextmanager
     def session(self, plan: Plan, options: Sequence[str]) -> Iterator[Session]:
         engine = self._engine
-        command: Command = [engine.python, "-m", "bench.serving.worker_openvino_load", plan.to_json(), engine.model, *options]
+        command: Command = [*worker(engine.python, "bench.serving.worker_openvino_load"), plan.to_json(), engine.model, *options]
         with child(command, engine.log, read=True, feed=True) as process:
             yield OpenVinoSession(process, engine.log, plan.limit_s)
 
