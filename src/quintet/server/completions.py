@@ -362,7 +362,7 @@ def _portions(batch: Sequence[Event]) -> Iterator[tuple[Sequence[Event], bool]]:
 
 
 def _work(event: Event) -> float:
-    """What it takes to render an event, in entries of log-probabilities: its own, its prompt's, the prompt's ids, and text, as an echo has."""
+    """What it takes to render an event, in entries of log-probabilities: these, a prompt's, its ids, and text, as an echo has."""
     if not isinstance(event, ChoiceDelta):
         return 0
     return len(event.tokens) + len(event.scores or ()) + len(event.prompt or ()) / _IDS + len(event.text) / _CHARACTERS
