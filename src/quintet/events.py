@@ -136,8 +136,7 @@ class TokenText(msgspec.Struct, frozen=True, gc=False):
         return msgspec.structs.replace(self, text=text)
 
 
-@dataclass(frozen=True, slots=True)
-class ChoiceDelta:
+class ChoiceDelta(msgspec.Struct, frozen=True, gc=False):
     """Text that is final and may be sent, with the tokens that it completes.
 
     Args:
@@ -174,8 +173,7 @@ class Flagged:
         return f"judged unsafe by {self.model}{f': {why}' if why else ''}"
 
 
-@dataclass(frozen=True, slots=True)
-class ChoiceDone:
+class ChoiceDone(msgspec.Struct, frozen=True, gc=False):
     """A choice ended; nothing follows for this index.
 
     Args:

@@ -8,8 +8,9 @@ candidate number. OpenAI's page says only "the one with the highest log probabil
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import chain
+
+from msgspec.structs import replace
 
 from quintet.events import ChoiceDelta, ChoiceDone, TokenEvent
 

@@ -7,7 +7,8 @@ thing: it looks at most at one line per token, and here no line goes unseen.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from quintet.events import ChoiceDelta, ChoiceDone, TokenText
 
