@@ -153,6 +153,10 @@ class ChoiceDelta(msgspec.Struct, frozen=True, gc=False):
     prompt: tuple[int, ...] | None = None
     scores: tuple[TokenText, ...] | None = None
 
+    def numbered(self, index: int) -> ChoiceDelta:
+        """The same of another choice."""
+        return msgspec.structs.replace(self, index=index)
+
 
 @dataclass(frozen=True, slots=True)
 class Flagged:
@@ -189,6 +193,10 @@ class ChoiceDone(msgspec.Struct, frozen=True, gc=False):
     seed: int = 0
     flagged: Flagged | None = None
     stop_id: int | None = None
+
+    def numbered(self, index: int) -> ChoiceDone:
+        """The same of another choice."""
+        return msgspec.structs.replace(self, index=index)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain
 
-from msgspec.structs import replace
-
 from quintet.events import ChoiceDelta, ChoiceDone, TokenEvent
 
 
@@ -50,7 +48,7 @@ class BestOf:
         for rank, seq in enumerate(ranked):
             held = self._held.pop(seq)
             if rank < self._n:
-                best += [replace(event, index=prompt * self._n + rank) for event in _joined(held)]
+                best += [event.numbered(prompt * self._n + rank) for event in _joined(held)]
         return best
 
     def _mean(self, seq: int) -> float:
