@@ -257,7 +257,7 @@ class Completions:
             if data:
                 await answer.write(data)
                 await asyncio.sleep(0)
-            data = await self._run(run, long, partial(_render, run.renderer, portion))
+            data = await self._run(run, True, partial(_render, run.renderer, portion)) if long else _render(run.renderer, portion)
         return data
 
     async def _run(self, run: _Run, long: bool, work: Callable[[], T]) -> T:
