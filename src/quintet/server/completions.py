@@ -9,7 +9,7 @@ import logging
 import secrets
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -49,7 +49,6 @@ _IDS, _CHARACTERS = 16, 64
 """So many token ids, and so many characters of text, take as long to render as the entry of one log-probability."""
 
 _BROKEN = "The server had an internal error."
-_LAST = (Finished, Failed)
 
 T = TypeVar("T")
 
@@ -333,10 +332,9 @@ def _resolved(request: CompletionRequest, model: str, caller: Caller) -> Complet
 
     The pages, model: "The model used for the completion." It is answered by the name that was asked for, as the services do.
     """
-    if request.model and not caller.salt:
-        return request
-    salt = f"{caller.salt}/{request.cache_salt}" if caller.salt else request.cache_salt
-    return dataclasses.replace(request, model=request.model or model, cache_salt=salt)
+    if caller.salt:
+        request = dataclasses.replace(request, cache_salt=f"{caller.salt}/{request.cache_salt}")
+    return request if request.model else dataclasses.replace(request, model=model)
 
 
 def _raise(failure: QuintetError | None) -> None:
@@ -345,17 +343,14 @@ def _raise(failure: QuintetError | None) -> None:
 
 
 def _ends(batch: list[Event], guard: Guard) -> bool:
-    return isinstance(batch[-1], _LAST) or guard.failure(batch) is not None
+    return isinstance(batch[-1], (Finished, Failed)) or guard.failure(batch) is not None
 
 
-def _portions(batch: Sequence[Event]) -> Iterable[tuple[Sequence[Event], bool]]:
+def _portions(batch: Sequence[Event]) -> Iterator[tuple[Sequence[Event], bool]]:
     """Events that are rendered in one go, and whether that takes long, as the entries of an echoed prompt do."""
     if len(batch) + sum(map(_work, batch)) <= INLINE_ENTRIES:
-        return ((batch, False),)
-    return _cut(batch)
-
-
-def _cut(batch: Sequence[Event]) -> Iterator[tuple[Sequence[Event], bool]]:
+        yield batch, False
+        return
     start, entries = 0, 0.0
     for at, event in enumerate(batch):
         more = _work(event) + 1
