@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from msgspec import Raw
@@ -77,10 +78,15 @@ class ChunkRenderer(ABC, Generic[ChoiceT, ChunkT]):
 
     def body(self) -> Iterator[bytes]:
         assert self._last is not None
-        for index, parts in self._texts.items():
+        return filled(self._last, map(self._whole, sorted(self._bodies)))
+
+    def _whole(self, index: int) -> ChoiceT:
+        """A choice of the body. Made when it is its turn: a long prompt that is echoed a thousand times is not held as often."""
+        whole = copy(self._bodies[index])
+        if parts := self._texts.get(index):
             # Encoded by itself, for what encodes text that is not ASCII looks at all that is around it.
-            self._bodies[index].text = Raw(encode("".join(parts)))
-        return filled(self._last, (body for _, body in sorted(self._bodies.items())))
+            whole.text = Raw(encode("".join(parts)))
+        return whole
 
     def late(self) -> None:
         pass
