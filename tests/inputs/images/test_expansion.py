@@ -61,6 +61,7 @@ def test_in_a_prompt_of_ids_the_models_token_becomes_what_the_processor_puts_for
     assert (sequence.images[0].places, sequence.images[0].span) == (((1, 5), (7, 5)), (1, 12))
 
 
+@pytest.mark.fault("A21")
 @pytest.mark.parametrize(
     ("asked", "param", "told"),
     [
@@ -123,11 +124,21 @@ def test_the_same_bytes_in_another_form_are_another_image() -> None:
     assert first.pixels == second.pixels and first.digest != second.digest
 
 
+@pytest.mark.fault("B17")
 def test_pixels_of_a_request_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "MOST_BYTES", 3 * 700)
     with pytest.raises(BadRequest, match="become at most 700 pixels together") as caught:
         read(ROWS, PNG, Image(data_url(file(11, 5)), "images[1]"))
     assert caught.value.param == "images[1]"
+
+
+@pytest.mark.fault("B15")
+def test_a_line_is_no_image_for_a_processor_that_would_widen_it() -> None:
+    read(ROWS, Image(data_url(file(50, 1)), "images[0]"), Image(data_url(file(2, 100)), "images[1]"))
+    for size in ((51, 1), (2, 101)):
+        with pytest.raises(BadRequest, match="at most 50 times as long as wide") as caught:
+            read(ROWS, PNG, Image(data_url(file(*size)), "images[1]"))
+        assert caught.value.param == "images[1]"
 
 
 def _grey(width: int, height: int) -> bytes:
