@@ -312,7 +312,7 @@ def test_a_server_may_be_started_with_its_standard_streams_closed(closed: list[i
             client.connect(str(path))
             client.sendall(b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n")
             assert client.recv(12) == b"HTTP/1.1 200"
-        streams = [os.readlink(f"/proc/{process.pid}/fd/{number}") for number in closed]
+        streams = [str(Path(f"/proc/{process.pid}/fd/{number}").readlink()) for number in closed]
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE_S) == 0
     assert set(streams) == {"/dev/null"}, "no socket has their numbers"
