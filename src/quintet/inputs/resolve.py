@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from hashlib import blake2b
 
 from quintet.errors import BadRequest, PromptTooLong, Unsupported, shorten
 from quintet.inputs.capabilities import Capabilities, Feature
@@ -244,7 +243,7 @@ def _sequence(spec: SequenceSpec, form: _Form, name: str, capabilities: Capabili
         prompt_end=form.end if form.end < length else None,
         echo_from=first if echo else 0,
         images=spec.seen,
-        salt=blake2b(spec.cache_salt.encode("utf-8", "surrogatepass"), digest_size=16).digest() if spec.cache_salt else b"",
+        salt=spec.salt,
         bad_words=resolved.bad_words,
         logprob_ids=tuple(_in_range(spec.logprob_ids, "logprob_token_ids", capabilities.vocab)),
     )
