@@ -12,7 +12,7 @@ from quintet.inputs.images.expansion import ProcessorTraits
 from quintet.inputs.images.layout import ImageTraits
 from quintet.inputs.images.value import PreparedImage
 from quintet.inputs.sequence import Prepared, PreparedSequence, SequenceSpec
-from quintet.request import IMAGE_MARK, CompletionRequest, Prompt, Shown
+from quintet.request import IMAGE_MARK, CompletionRequest, Prompt, Sampling, Shown
 from quintet.text.choice import Choice
 from quintet.text.entries import Echo, Scores
 from quintet.text.labels import Labels
@@ -70,9 +70,13 @@ def specs_of(request: CompletionRequest) -> list[SequenceSpec]:
     )
     images = request.images or ((),) * len(request.prompts)
     return [
-        replace(first, prompt=prompt, images=seen, sampling=replace(request.sampling, seed=(seed + index % seeds) % _SEEDS))
+        replace(first, prompt=prompt, images=seen, sampling=_drawing(request.sampling, (seed + index % seeds) % _SEEDS))
         for index, (prompt, seen) in enumerate(both for both in zip(request.prompts, images, strict=True) for _ in range(samples))
     ]
+
+
+def _drawing(sampling: Sampling, seed: int) -> Sampling:
+    return sampling if sampling.seed == seed else replace(sampling, seed=seed)
 
 
 def wants_entries(request: CompletionRequest) -> bool:
