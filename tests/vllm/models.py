@@ -10,14 +10,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.vllm import others
+
 MODELS = ("llama", "qwen3", "gemma3", "mixtral")
 """Tiny ones of random weights, with the bundled model's tokenizer."""
 
 SEEING = "seeing"
 """A tiny SmolVLM of random weights, of which is recorded what transformers computes."""
-
-OTHERS = ("llava", "mistral3")
-"""Tiny ones of random weights that vLLM's own processor shows images: squares cut out, and rows of whatever form an image has."""
 
 SMALL = {
     "hidden_size": 64,
@@ -57,7 +56,7 @@ def make(root: Path) -> None:
             _tiny(name, root / name, smollm2)
     if not (root / SEEING).exists():
         _seeing(root / SEEING)
-    for name in OTHERS:
+    for name in others.WORDS:
         if not (root / name).exists():
             _other(name, root / name, smollm2)
 
@@ -97,39 +96,14 @@ def _rename(file: Path, old: str, new: str) -> None:
 def _other(name: str, target: Path, tokenizer: Path) -> None:
     import transformers
 
-    words = {"llava": ["<image>"], "mistral3": ["[IMG]", "[IMG_BREAK]", "[IMG_END]"]}[name]
     partial = target.with_suffix(".partial")
     tokens = transformers.AutoTokenizer.from_pretrained(tokenizer)
-    tokens.add_tokens(words, special_tokens=True)
+    tokens.add_tokens(list(others.WORDS[name]), special_tokens=True)
     tokens.save_pretrained(partial)
-    text = {"vocab_size": len(tokens), **SMALL}
-    image, eye = tokens.convert_tokens_to_ids(words[0]), {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
-    eye |= {"num_attention_heads": 2, "patch_size": 8}
+    _save(others.model(name, {"vocab_size": len(tokens), **SMALL}, *tokens.convert_tokens_to_ids(list(others.WORDS[name]))), partial)
     if name == "llava":
-        clip = transformers.CLIPVisionConfig(image_size=32, projection_dim=32, **eye)
-        own = {"image_token_id": image, "image_seq_length": 16, "vision_feature_layer": -1}
-        config = transformers.LlavaConfig(vision_config=clip, text_config=transformers.LlamaConfig(**text), **own)
-        _save(transformers.LlavaForConditionalGeneration(config), partial)
         _rename(partial / "model.safetensors", "vision_tower.", "vision_tower.vision_model.")
-        sizes = {"size": {"shortest_edge": 32}, "crop_size": {"height": 32, "width": 32}}
-        documents = {
-            "preprocessor_config.json": {"image_processor_type": "CLIPImageProcessor", **sizes},
-            "processor_config.json": {"processor_class": "LlavaProcessor", "patch_size": 8, "image_token": "<image>"}
-            | {"vision_feature_select_strategy": "default", "num_additional_image_tokens": 1},
-        }
-    else:
-        pixtral = transformers.PixtralVisionConfig(image_size=64, head_dim=16, **eye)
-        own = {"image_token_index": image, "spatial_merge_size": 2, "vision_feature_layer": -1}
-        config = transformers.Mistral3Config(
-            vision_config=pixtral, text_config=transformers.MistralConfig(sliding_window=None, **text), **own
-        )
-        _save(transformers.Mistral3ForConditionalGeneration(config), partial)
-        spelled = dict(zip(("image_token", "image_break_token", "image_end_token"), words, strict=True))
-        documents = {
-            "preprocessor_config.json": {"image_processor_type": "PixtralImageProcessor", "size": {"longest_edge": 64}, "patch_size": 8},
-            "processor_config.json": {"processor_class": "PixtralProcessor", "patch_size": 8, "spatial_merge_size": 2, **spelled},
-        }
-    for file, document in documents.items():
+    for file, document in others.DOCUMENTS[name].items():
         (partial / file).write_text(json.dumps(document), encoding="utf-8")
     partial.rename(target)
 

@@ -18,13 +18,17 @@ import httpx2
 import numpy as np
 import PIL.Image
 import pytest
-from tests.vllm.models import OTHERS, folder
+from tests.vllm import others
+from tests.vllm.models import folder
 from tests.vllm.own import by_itself
 from tests.vllm.serving import serving
 
 TOKENS = 8
 SIZES = ((50, 40), (30, 64), (20, 20), (200, 10))
-PLACEHOLDER = {"llava": "<image>", "mistral3": "[IMG]"}
+STRICTLY = {"context_length_exceeded_behavior": "error"}
+PLACEHOLDER = {"llava": "<image>", "mistral3": "[IMG]", "qwen2_5_vl": "<|vision_start|><|image_pad|><|vision_end|>"}
+"""As vLLM's prompts have it."""
+
 PROMPTS: tuple[tuple[str, tuple[int, ...]], ...] = (
     ("<image>", (0,)),
     ("What is in <image> here?", (1,)),
@@ -34,7 +38,7 @@ PROMPTS: tuple[tuple[str, tuple[int, ...]], ...] = (
 """Texts, and the numbers of their images."""
 
 
-@pytest.fixture(scope="module", params=OTHERS)
+@pytest.fixture(scope="module", params=others.WORDS)
 def model(request: pytest.FixtureRequest) -> str:
     """Its name."""
     return str(request.param)
@@ -70,6 +74,11 @@ def ask(server: tuple[str, int], model: str, **fields: Any) -> httpx2.Response:
     return httpx2.post(f"{server[0]}/fireworks/inference/v1/completions", json=body, timeout=300)
 
 
+def tokenized(server: tuple[str, int], model: str, text: str) -> list[int]:
+    found: list[int] = httpx2.post(f"{server[0]}/tokenize", json={"model": model, "prompt": text}, timeout=60).json()["tokens"]
+    return found
+
+
 def test_a_model_goes_on_as_vllm_by_itself_does_with_the_same_text_and_files(server: tuple[str, int], model: str, tmp_path: Path) -> None:
     """The prompt's tokens, what follows, and the log-probabilities of both; as a stream it is the same; and text by itself."""
     paths = files(tmp_path)
@@ -79,6 +88,7 @@ def test_a_model_goes_on_as_vllm_by_itself_does_with_the_same_text_and_files(ser
         TOKENS,
         images=[[paths[number] for number in numbers] for _, numbers in PROMPTS],
     )
+    (image,) = tokenized(server, model, others.WORDS[model][0])
     for at, (text, numbers) in enumerate(PROMPTS):
         images = [data_url(number) for number in numbers]
         answer = ask(server, model, prompt=text, images=images, logprobs=0, echo=True, return_token_ids=True)
@@ -90,7 +100,6 @@ def test_a_model_goes_on_as_vllm_by_itself_does_with_the_same_text_and_files(ser
         assert entries["token_ids"] == ids + theirs["texts"][at]
         assert body["usage"] == {"prompt_tokens": len(ids), "completion_tokens": TOKENS, "total_tokens": len(ids) + TOKENS}
         assert entries["token_logprobs"][len(ids) :] == pytest.approx(theirs["logprobs"][at], abs=1e-3)
-        image = ids[len(ids) - 1 - ids[::-1].index(max(set(ids), key=ids.count))]
         for place, (own, expected) in enumerate(zip(entries["token_logprobs"][1 : len(ids)], theirs["scores"][at], strict=True), 1):
             assert own == (0.0 if ids[place] == image else pytest.approx(expected, abs=1e-3))
         assert choice["text"].startswith(text)
@@ -104,8 +113,7 @@ def test_ids_with_the_models_own_token_are_as_the_text(server: tuple[str, int], 
     images = [data_url(number) for number in numbers]
     asked = {"images": images, "return_token_ids": True}
     told = ask(server, model, prompt=text, **asked).json()
-    plain = httpx2.post(f"{server[0]}/tokenize", json={"model": model, "prompt": text.replace("<image>", PLACEHOLDER[model])}, timeout=60)
-    again = ask(server, model, prompt=plain.json()["tokens"], **asked).json()
+    again = ask(server, model, prompt=tokenized(server, model, text.replace("<image>", PLACEHOLDER[model])), **asked).json()
     assert again["choices"][0]["prompt_token_ids"] == told["choices"][0]["prompt_token_ids"]
     assert again["choices"][0]["text"] == told["choices"][0]["text"]
 
@@ -127,7 +135,7 @@ def test_samples_and_prompts_have_their_own_pictures(server: tuple[str, int], mo
         ({"prompt": "<image><image>", "images": [data_url(0)]}, "images"),
         ({"prompt": "x", "images": [data_url(0)]}, "images"),
         ({"prompt": "<image>", "images": ["data:image/png;base64,iVBORw0KGgo="]}, "images[0]"),
-        ({"prompt": "<image>" * 30, "images": [data_url(1)] * 30, "max_tokens": 500}, "max_tokens"),
+        ({"prompt": "<image>" * 9, "images": [data_url(1)] * 9, "max_tokens": 500} | STRICTLY, "max_tokens"),
         ({"prompt": "<image>" * 30 + "word " * 300, "images": [data_url(1)] * 30}, "prompt"),
     ],
 )

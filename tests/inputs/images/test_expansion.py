@@ -61,6 +61,7 @@ def test_in_a_prompt_of_ids_the_models_token_becomes_what_the_processor_puts_for
     assert (sequence.images[0].places, sequence.images[0].span) == (((1, 5), (7, 5)), (1, 12))
 
 
+@pytest.mark.fault("A21")
 @pytest.mark.parametrize(
     ("asked", "param", "told"),
     [
@@ -123,6 +124,7 @@ def test_the_same_bytes_in_another_form_are_another_image() -> None:
     assert first.pixels == second.pixels and first.digest != second.digest
 
 
+@pytest.mark.fault("B17")
 def test_pixels_of_a_request_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "MOST_BYTES", 3 * 700)
     with pytest.raises(BadRequest, match="become at most 700 pixels together") as caught:

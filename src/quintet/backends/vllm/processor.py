@@ -116,7 +116,8 @@ class Processor:
         Raises:
             Exception: whatever a processor raises; ``ValueError`` where what it gives is not as vLLM describes it.
         """
-        out = self._own(self._prompt(len(images)), self._parsed(images))
+        unhashed = {"image": [str(number) for number in range(len(images))]}
+        out = self._own(self._prompt(len(images)), self._parsed(images), unhashed)
         tokens, ranges, items = out["prompt_token_ids"], out["mm_placeholders"], out["mm_kwargs"]
         if set(ranges) != {"image"} or len(ranges["image"]) != len(images) or len(items["image"]) != len(images):
             raise ValueError("not an item for each image")

@@ -50,6 +50,7 @@ def played(scenario: Callable[[World], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(scenario(World()))
 
 
+@pytest.mark.fault("B21")
 def test_one_prompt_is_with_the_engine_at_a_time_and_tenants_take_turns() -> None:
     async def scenario(world: World) -> None:
         tasks = [await world.ask(name, tenant=tenant) for name, tenant in ((b"a", "x"), (b"b", "x"), (b"c", "x"), (b"d", "y"))]
@@ -66,6 +67,7 @@ def test_one_prompt_is_with_the_engine_at_a_time_and_tenants_take_turns() -> Non
     played(scenario)
 
 
+@pytest.mark.fault("C11")
 def test_who_leaves_keeps_the_turn_until_the_engine_has_answered() -> None:
     async def scenario(world: World) -> None:
         first, second, third = [await world.ask(name) for name in (b"a", b"b", b"c")]
@@ -109,6 +111,7 @@ def test_what_is_refused_is_told_and_the_next_has_its_turn(answer: Expanded, ind
     played(scenario)
 
 
+@pytest.mark.fault("C10")
 def test_an_engine_that_ends_has_lost_them_and_twice_is_too_often() -> None:
     async def scenario(world: World) -> None:
         for _ in range(2):
