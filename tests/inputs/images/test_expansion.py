@@ -132,6 +132,15 @@ def test_pixels_of_a_request_are_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     assert caught.value.param == "images[1]"
 
 
+@pytest.mark.fault("B15")
+def test_a_line_is_no_image_for_a_processor_that_would_widen_it() -> None:
+    read(ROWS, Image(data_url(file(50, 1)), "images[0]"), Image(data_url(file(2, 100)), "images[1]"))
+    for size in ((51, 1), (2, 101)):
+        with pytest.raises(BadRequest, match="at most 50 times as long as wide") as caught:
+            read(ROWS, PNG, Image(data_url(file(*size)), "images[1]"))
+        assert caught.value.param == "images[1]"
+
+
 def _grey(width: int, height: int) -> bytes:
     import io
 

@@ -138,15 +138,16 @@ async def _tried(core: VllmCore) -> float:
 
 async def _tried_processor(core: VllmCore) -> float:
     """Have vLLM's own processor show the model an image, if it has one; seconds that the largest step may take with images alone."""
-    image_s = 0.0
-    for level in (1, 2) if core.processor is not None else ():  # what the first of them takes, none after it does
-        assert core.processor is not None
+    if core.processor is None:
+        return 0.0
+    most, image_s = max(core.about.most_tokens, core.processor.most_embeddings), 0.0  # a step takes an image whole
+    for level in (1, 2):  # what the first of them takes, none after it does
         image = probe(level)
         made = core.processor.process((image,))
         tokens = made[0].expansion.tokens
         if len(tokens) < core.about.context:
             placed = replace(image, places=made[0].expansion.places, span=(0, len(tokens)), pixels=b"")
-            image_s = await _took(core, str(level), tokens, (placed,), made) * -(-core.about.most_tokens // len(tokens))
+            image_s = await _took(core, str(level), tokens, (placed,), made) * -(-most // len(tokens))
     return image_s
 
 

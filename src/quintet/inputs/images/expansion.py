@@ -17,6 +17,10 @@ from quintet.inputs.images.value import PreparedImage
 from quintet.inputs.tokenizer import Tokenizer
 from quintet.request import IMAGE_MARK, Prompt
 
+MOST_ASPECT = 50
+"""An image's longer edge is at most so many times its shorter one: some processors make the shorter one as long as their model wants it,
+whatever becomes of the other, and a line of a few million pixels would take all memory."""
+
 
 @dataclass(frozen=True, slots=True)
 class ProcessorTraits:

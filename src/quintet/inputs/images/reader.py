@@ -19,7 +19,7 @@ from quintet.forks.parent import Forks
 from quintet.inputs.images import messages
 from quintet.inputs.images.addresses import allowed, target_of
 from quintet.inputs.images.data_url import decoded
-from quintet.inputs.images.expansion import ProcessorTraits
+from quintet.inputs.images.expansion import MOST_ASPECT, ProcessorTraits
 from quintet.inputs.images.layout import FILTERS, Cut, ImageTraits
 from quintet.inputs.images.places import Picture
 from quintet.inputs.images.room import Room
@@ -207,6 +207,8 @@ def _cuts(images: Sequence[Image], sizes: Sequence[tuple[int, int]], traits: Ima
     pixels = size = 0
     unit, what = (traits.tile_bytes, "tiles") if isinstance(traits, ImageTraits) else (_PIXEL_BYTES, "pixels")
     for image, (width, height) in zip(images, sizes, strict=True):
+        if isinstance(traits, ProcessorTraits) and max(width, height) > MOST_ASPECT * min(width, height):
+            raise BadRequest(image.param, f"must be at most {MOST_ASPECT} times as long as wide for this model", f"{width} x {height}")
         cuts.append(traits.cut(width, height))
         pixels += width * height
         size += _bytes_of(cuts[-1], traits)
