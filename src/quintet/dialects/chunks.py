@@ -10,7 +10,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 from msgspec import Raw
 
 from quintet.dialects.base import Headers
-from quintet.dialects.columns import STRETCH, S, filled, growing, written
+from quintet.dialects.columns import HOLE, STRETCH, S, filled, growing, written
 from quintet.dialects.wire import encode
 from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finished, TokenText
 from quintet.request import CompletionRequest
@@ -56,9 +56,17 @@ class ChunkRenderer(ABC, Generic[ChoiceT, ChunkT]):
         self._bodies: dict[int, ChoiceT] = {}
         self._texts: dict[int, list[str]] = {}
         self._last: ChunkT | None = None
+        self._around: list[bytes] | None = None  # head and tail of a chunk
         self._shared: tuple[Sequence[TokenText], Any] = (), None  # tokens of an echo, and what was made of them
 
     def feed(self, event: Event) -> list[bytes]:
+        if isinstance(event, ChoiceDelta):  # what is around a delta's choice stays the same: it is written once
+            if self._around is None:
+                empty = self._body([])
+                empty.choices = [HOLE]
+                self._around = encode(empty).split(bytes(HOLE))
+            head, tail = self._around
+            return [b"%b%b%b" % (head, encode(piece), tail) for piece in self._pieces(event)]
         if isinstance(event, Failed):
             return [encode(self._broken(event))]
         return [encode(chunk) for chunk in self._chunks(event)]
@@ -123,7 +131,7 @@ class ChunkRenderer(ABC, Generic[ChoiceT, ChunkT]):
 
     @abstractmethod
     def _body(self, choices: list[ChoiceT]) -> ChunkT:
-        """A chunk of these choices."""
+        """A chunk of these choices; around them the same for all of a stream."""
 
     @abstractmethod
     def _pieces(self, delta: ChoiceDelta) -> list[ChoiceT]:

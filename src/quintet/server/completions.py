@@ -332,8 +332,9 @@ def _resolved(request: CompletionRequest, model: str, caller: Caller) -> Complet
 
     The pages, model: "The model used for the completion." It is answered by the name that was asked for, as the services do.
     """
-    salt = f"{caller.salt}/{request.cache_salt}" if caller.salt else request.cache_salt
-    return dataclasses.replace(request, model=request.model or model, cache_salt=salt)
+    if caller.salt:
+        request = dataclasses.replace(request, cache_salt=f"{caller.salt}/{request.cache_salt}")
+    return request if request.model else dataclasses.replace(request, model=model)
 
 
 def _raise(failure: QuintetError | None) -> None:
@@ -342,11 +343,14 @@ def _raise(failure: QuintetError | None) -> None:
 
 
 def _ends(batch: list[Event], guard: Guard) -> bool:
-    return isinstance(batch[-1], Finished | Failed) or guard.failure(batch) is not None
+    return isinstance(batch[-1], (Finished, Failed)) or guard.failure(batch) is not None
 
 
 def _portions(batch: Sequence[Event]) -> Iterator[tuple[Sequence[Event], bool]]:
     """Events that are rendered in one go, and whether that takes long, as the entries of an echoed prompt do."""
+    if len(batch) + sum(map(_work, batch)) <= INLINE_ENTRIES:
+        yield batch, False
+        return
     start, entries = 0, 0.0
     for at, event in enumerate(batch):
         more = _work(event) + 1
