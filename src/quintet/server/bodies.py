@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import msgspec
@@ -148,7 +149,7 @@ def _beside_texts(value: bytes | msgspec.Raw, levels: int = 3) -> int:
     return sum(_beside_texts(item, levels - 1) for item in items) if levels else len(value)
 
 
-def _written(body: dict[str, object]) -> bytes:
+def _written(body: Mapping[str, object]) -> bytes:
     """As JSON.
 
     Raises:
@@ -165,7 +166,7 @@ def _written(body: dict[str, object]) -> bytes:
 
 def _look(value: object, left: int) -> tuple[int, bool]:
     """How many values there may still be after this one, and whether msgspec, which is fast, writes it as it is; it makes null of a NaN."""
-    exact, todo = True, [[value]]
+    exact, todo = True, list[Any]([[value]])
     while todo:
         one = todo.pop()
         left -= len(one)
