@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -58,6 +59,7 @@ class SeeingBackend:
     context: int = 2048
     submitted: list[Prepared] = field(default_factory=list)
     expanded: list[tuple[tuple[int, int], bytes]] = field(default_factory=list)  # width and height, and the salt, of each image
+    answer: asyncio.Event | None = None  # what is made of images is told then; at once without one
     failure: Exception | None = None
     live: int = 0
 
@@ -84,6 +86,8 @@ class SeeingBackend:
             row = [*[IDS["<image_soft_token>"]] * width, IDS["<global-img>"]]
             tokens = (IDS["<start_of_image>"], *row * height, IDS["<end_of_image>"])
             made.append(Expansion(tokens, (1, len(tokens) - 2), tuple((1 + at * len(row), width) for at in range(height))))
+        if self.answer is not None:
+            await self.answer.wait()
         return tuple(made)
 
     async def submit(self, prepared: Prepared) -> AsyncIterator[Sequence[TokenEvent]]:

@@ -21,7 +21,7 @@ import pytest
 from tests.vllm import others
 from tests.vllm.models import folder
 from tests.vllm.own import by_itself
-from tests.vllm.serving import serving
+from tests.vllm.serving import START_S, serving
 
 TOKENS = 8
 SIZES = ((50, 40), (30, 64), (20, 20), (200, 10))
@@ -71,7 +71,7 @@ def data_url(number: int, size: tuple[int, int] | None = None) -> str:
 
 def ask(server: tuple[str, int], model: str, **fields: Any) -> httpx2.Response:
     body = {"model": model, "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True, **fields}
-    return httpx2.post(f"{server[0]}/fireworks/inference/v1/completions", json=body, timeout=300)
+    return httpx2.post(f"{server[0]}/fireworks/inference/v1/completions", json=body, timeout=START_S)
 
 
 def tokenized(server: tuple[str, int], model: str, text: str) -> list[int]:
@@ -205,7 +205,7 @@ def test_an_engine_that_is_killed_while_images_are_prepared_is_told_or_not_even_
     assert answers[0].status_code in (200, 503), answers[0].text
     if answers[0].status_code == 503:
         assert float(answers[0].headers["retry-after"]) > 0
-    end = time.monotonic() + 300
+    end = time.monotonic() + START_S
     while (again := ask(server, model, **asked)).status_code == 503 and time.monotonic() < end:
         time.sleep(1)
     assert again.json()["choices"][0]["text"] == whole["choices"][0]["text"]

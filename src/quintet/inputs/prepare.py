@@ -146,10 +146,13 @@ class Preparer:
         for spec, name in zip(specs, names, strict=True):
             placer.require_match(spec.prompt, len(spec.images), name)
         pictures = await self._images.read([image for spec in specs for image in spec.images], placer.traits, tenant)
+        asked = [bitmap(picture) for picture in pictures.values()] if isinstance(placer, ExpansionPlacer) else []
+        self._images.hold(asked, tenant)  # while they wait for the engine's answer
         made: dict[str, tuple[tuple[int, ...], tuple[PreparedImage, ...]]] = {}
         for spec, name in zip(specs, names, strict=True):
             if name not in made:
                 made[name] = await self._placed(spec, name, placer, [pictures[image.url] for image in spec.images], tenant)
+        asked.clear()
         self._images.hold([image for _, images in made.values() for image in images], tenant)
         placed = [(spec, *made[name]) for spec, name in zip(specs, names, strict=True)]
         return [replace(spec, prompt=tokens, images=(), seen=images) if images else spec for spec, tokens, images in placed]

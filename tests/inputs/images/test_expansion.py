@@ -10,7 +10,7 @@ from tests.inputs.images.pictures import data_url, file, image
 from tests.support.preparing import prepare
 from tests.support.seeing import IDS, ROWS, SeeingBackend, SeeingTokenizer
 
-from quintet.errors import BadRequest, Unsupported
+from quintet.errors import BadRequest, Overloaded, Unsupported
 from quintet.executor import FairExecutor
 from quintet.inputs.images import reader
 from quintet.inputs.images.expansion import Expansion, ProcessorTraits, expansion_placer_of
@@ -130,6 +130,32 @@ def test_pixels_of_a_request_are_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(BadRequest, match="become at most 700 pixels together") as caught:
         read(ROWS, PNG, Image(data_url(file(11, 5)), "images[1]"))
     assert caught.value.param == "images[1]"
+
+
+@pytest.mark.fault("B17")
+def test_pixels_are_counted_while_the_engine_is_asked_and_once_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    size = 40 * 17 * 3
+    monkeypatch.setattr(reader, "MOST_HELD", 2 * size)
+
+    async def go() -> None:
+        backend, other = SeeingBackend(ROWS), Image(data_url(file(40, 17, "JPEG"), "image/jpeg"), "images[0]")
+        backend.answer = asyncio.Event()
+        try:
+            waiting = [asyncio.create_task(prepare(backend, [spec("<image>", one)])) for one in (PNG, other)]
+            while len(backend.expanded) < len(waiting):
+                await asyncio.sleep(0.001)
+            with pytest.raises(Overloaded, match="no room for more images"):
+                await prepare(backend, [spec("<image>", Image(data_url(file(40, 17, "BMP")), "images[0]"))])
+            backend.answer.set()
+            made = [await one for one in waiting]
+            with pytest.raises(Overloaded):
+                await prepare(backend, [spec("<image>", PNG)])
+            del made, waiting
+            await prepare(backend, [spec("<image>", PNG)])
+        finally:
+            await backend.close()
+
+    asyncio.run(go())
 
 
 @pytest.mark.fault("B15")
