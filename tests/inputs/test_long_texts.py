@@ -105,6 +105,7 @@ def test_long_texts_are_tokenised_off_the_event_loop_wherever_they_stand() -> No
         await made.prepare([spec("y" * (INLINE_CHARS - 10)), spec("z" * 11)])
         await made.prepare([spec("a", sampling=Sampling(0.0, 1.0, 0, bad_words=("b" * INLINE_CHARS,)))])
         await made.tokenize("t" * (INLINE_CHARS + 1), add_special=False)
+        await made.tokenize_all([f"u{number}" * 99 for number in range(99)], add_special=False)
         await made.prepare([spec("short")])
 
     tokenizer = Watched()
