@@ -116,7 +116,7 @@ def test_many_texts_of_a_prompt_or_of_biases_are_tokenised_off_the_event_loop() 
             return super().encode(text)
 
     texts = [f"{number:02} " * 10 for number in range(200)]
-    bodies = [{"prompt": [1, *texts]}, {"prompt": [2], "logit_bias": [[text, -1] for text in texts]}]
+    bodies: list[dict[str, Any]] = [{"prompt": [1, *texts]}, {"prompt": [2], "logit_bias": [[text, -1] for text in texts]}]
     answers = ask(*({**body, "n_predict": 2} for body in bodies), tokenizer=Watched(), path="/completion")
     assert [answer.status for answer in answers] == [400, 200], "the first is too long for the context"
     assert threads == {False}
