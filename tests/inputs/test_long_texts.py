@@ -59,6 +59,8 @@ def preparer(tokenizer: ToyTokenizer) -> Preparer:
         ([spec("a"), spec("\u65e5" * CONTEXT * 3)], "prompt[1]", CONTEXT * 9 // 8),
         ([spec("a", suffix="x" * CONTEXT * 9)], "suffix", CONTEXT * 9 // 8),
         ([spec("x" * CONTEXT * 9, truncate=True)], "prompt", CONTEXT * 9 // 8),
+        ([spec("a", prediction="x" * CONTEXT * 9)], "prediction", CONTEXT * 9 // 8),
+        ([spec("a", prediction="x" * CONTEXT * 9, spelled=(("prediction", "speculation"),))], "speculation", CONTEXT * 9 // 8),
     ],
 )
 def test_a_text_that_cannot_fit_is_refused_before_it_is_tokenised(specs: list[SequenceSpec], param: str, least: int) -> None:
