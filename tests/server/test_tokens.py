@@ -87,3 +87,13 @@ def test_another_model_is_not_found_and_a_large_body_is_refused() -> None:
     assert ask("/tokenize", {"model": "x", "prompt": "a"}).status == 404
     assert ask("/detokenize", {"model": "x", "tokens": [1]}).status == 404
     assert ask("/tokenize", {"prompt": "a" * 100}, max_body_bytes=50).status == 413
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [("/tokenize", {"prompt": "a" * 2**21}), ("/tokenize", {"content": "a" * 2**21}), ("/detokenize", {"tokens": [1] * 2**20})],
+)
+def test_a_text_that_no_context_bounds_is_bounded_by_its_bytes(path: str, body: object) -> None:
+    """Where images may be larger: 11 MB took the front to 900 MB."""
+    answer = ask(path, body)
+    assert (answer.status, "2097152 bytes" in answer.body.decode()) == (413, True)

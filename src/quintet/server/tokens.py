@@ -9,18 +9,21 @@ from quintet.executor import FairExecutor
 from quintet.server.call import Call
 from quintet.server.models import Models
 
+MOST_BYTES = 2**21
+"""Of a body. No context bounds these texts, and an answer may be eight times as long and be made of twenty times as much memory."""
+
 
 class Tokens:
     """Endpoints.
 
     Args:
-        max_body: bytes.
+        max_body: bytes, of any body.
         executor: for what takes long.
     """
 
     def __init__(self, models: Models, max_body: int, executor: FairExecutor) -> None:
         self._models = models
-        self._max_body = max_body
+        self._max_body = min(max_body, MOST_BYTES)
         self._executor = executor
 
     async def tokenize(self, call: Call) -> None:
