@@ -74,9 +74,5 @@ template <Format F, int R, bool Fetch> inline void tile_codes(const Packed& w, c
   }
 }
 
-template <int R, bool Fetch> inline void tile_of_codes(const Packed& w, const uint8_t* tile, const Rows<R>& x, __m512 (&f)[R]) {
-  for_coded(w.format, [&]<Format F>() { tile_codes<F, R, Fetch>(w, tile, x, f); });
-}
-
 }  // namespace
 }  // namespace quintet
