@@ -40,10 +40,12 @@ template <int R, bool Fetch> inline void tile_q4(const Packed& w, const uint8_t*
 template <int R, bool Fetch> inline void tile_q8(const Packed& w, const uint8_t* tile, const Rows<R>& x, __m512 (&f)[R]) {
   const __m512i flip = _mm512_set1_epi8(char(0x80));
   const uint16_t* scales = reinterpret_cast<const uint16_t*>(tile + size_t(512) * size_t(w.blocks()));
+  TimesSums<R, -128, 0> starts;
   for (int b = 0; b < w.blocks(); b++) {
     if (Fetch) fetch_next<9>(w, tile, b);
+    starts.reach(x, b, w.blocks());
     __m512i acc[R];
-    for (int r = 0; r < R; r++) acc[r] = times_sums<-128, 0>(x[r].sum[b]);
+    for (int r = 0; r < R; r++) acc[r] = starts.of(r, b);
 #pragma GCC unroll 8
     for (int g = 0; g < 8; g++) {
       const __m512i v = _mm512_xor_si512(load64(tile + size_t(512) * size_t(b) + 64 * g), flip);
