@@ -94,11 +94,12 @@ test-vllm: setup .venv-vllm/done
 	@$(VLLM)/python -m tests.vllm.models build/vllm-models
 	@QUINTET_VLLM_MODELS=$(abspath build/vllm-models) $(VLLM)/python -m pytest -W default --timeout 7200 tests/vllm $(ARGS)
 
-.venv-vllm/packages: tests/vllm/requirements.txt
+.venv-vllm/packages: tests/vllm/requirements.txt tests/vllm/torchvision_alone.py
 	@$(PYTHON) -m venv .venv-vllm
 	@$(VLLM)/pip install -q --disable-pip-version-check -r $<
-	@$(VLLM)/pip uninstall -q -y torchvision torchaudio torchcodec
+	@$(VLLM)/pip uninstall -q -y torchaudio torchcodec
 	@$(VLLM)/pip install -q --disable-pip-version-check --no-deps 'llguidance>=1.9'
+	@$(VLLM)/python -m tests.vllm.torchvision_alone
 	@touch $@
 
 .venv-vllm/done: .venv-vllm/packages $(NATIVE) pyproject.toml

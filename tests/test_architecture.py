@@ -42,7 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "backends.base": {"inputs"},
     "backends.toy": {f"{NATIVE}.core", "inputs", "models"},
     f"{NATIVE}.front": {f"{NATIVE}.{room}" for room in ("front", "worker", "wire", "core")}
-    | {"backends.base", "inputs", "guides", "models.pieces", "children", "logs", "machine"},
+    | {"backends.base", "inputs", "guides", "models.pieces", "children", "logs", "machine", "turns"},
     f"{NATIVE}.worker": {f"{NATIVE}.{room}" for room in ("worker", "schedule", "wire", "draft", "core")}
     | {"backends.base", "backends.toy", "inputs", "guides", "logs", "models", "children", "machine"},
     f"{NATIVE}.schedule": {f"{NATIVE}.{room}" for room in ("schedule", "wire", "draft", "core")} | {"backends.base", "inputs", "guides"},
@@ -93,8 +93,8 @@ IMPORTERS = {
     "opentelemetry": ("server/otel.py",),
     "ray": ("deploy/ray.py",),
     "torch": ("backends/vllm/core.py", "backends/vllm/v1.py", "backends/vllm/v2.py"),
-    "vllm": ("backends/vllm/core.py", "backends/vllm/v1.py", "backends/vllm/v2.py"),
-    "PIL": ("inputs/images/decode.py",),
+    "vllm": ("backends/vllm/core.py", "backends/vllm/processor.py", "backends/vllm/v1.py", "backends/vllm/v2.py"),
+    "PIL": ("inputs/images/decode.py", "backends/vllm/processor.py"),
 }
 """Foreign library -> where in ``quintet`` it may be imported. A library not named here may be imported nowhere."""
 

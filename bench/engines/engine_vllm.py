@@ -15,14 +15,15 @@ class VllmServed(Served):
 
     Args:
         environment: Python of the environment.
+        dtype: what it computes in, ``float32`` or ``bfloat16``, to which it converts the weights as it loads them.
         eager: nothing is compiled: it starts sooner, and computes more slowly.
     """
 
     group, name = "vllm", "vLLM-CPU, HTTP streaming"
 
-    def __init__(self, plan: Plan, store: Store, environment: Path, *, eager: bool = False) -> None:
-        super().__init__(plan, store, "fp32")
-        self.python, self.eager = environment, eager
+    def __init__(self, plan: Plan, store: Store, environment: Path, *, dtype: str = "float32", eager: bool = False) -> None:
+        super().__init__(plan, store, dtype)
+        self.python, self.dtype, self.eager = environment, dtype, eager
 
     def prepare(self) -> str:
         given = Path(self.plan.model)
@@ -38,7 +39,7 @@ class VllmServed(Served):
 
     def command(self, port: int) -> Command:
         plan = self.plan
-        what: Command = ["--model", self.model, "--served-model-name", self.requested, "--dtype", "float32", "--port", str(port)]
+        what: Command = ["--model", self.model, "--served-model-name", self.requested, "--dtype", self.dtype, "--port", str(port)]
         limits = ["--max-model-len", str(max(plan.sequence, 256)), "--max-num-seqs", str(max(plan.clients))]
         cache = [*([] if plan.cache else ["--no-enable-prefix-caching"]), *(["--enforce-eager"] if self.eager else [])]
         setting = ["env", "VLLM_CPU_KVCACHE_SPACE=1", "HF_HUB_OFFLINE=1", f"OMP_NUM_THREADS={plan.threads}"]

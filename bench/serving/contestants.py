@@ -14,7 +14,7 @@ from bench.common.plan import Plan
 from bench.common.proc import child, worker
 from bench.engines.engine_vllm import VllmServed
 from bench.engines.engines import Command, LlamaServer, OpenVino, Ours, OursServed, Served, XLlamaCppServed
-from bench.serving.scenarios import CORE, NATIVE, OPENVINO, OURS, VLLM, WHEEL, Prompts, Scenario, Shown
+from bench.serving.scenarios import CORE, NATIVE, OPENVINO, OURS, VLLM, VLLM_BF16, WHEEL, Prompts, Scenario, Shown
 from bench.serving.sessions import HttpSession, OpenVinoSession, Session
 from quintet.load.play import Job, Load
 
@@ -141,4 +141,6 @@ def contestants(plan: Plan, store: Store, vllm: Path | None) -> list[Contestant]
         Server(NATIVE, LlamaServer(plan, store, "Q4_0")),
         InProcess(OpenVino(plan, store)),
     ]
-    return [*found, Server(VLLM, VllmServed(plan, store, vllm))] if vllm else found
+    if vllm is None:
+        return found
+    return [*found, Server(VLLM, VllmServed(plan, store, vllm)), Server(VLLM_BF16, VllmServed(plan, store, vllm, dtype="bfloat16"))]

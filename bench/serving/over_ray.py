@@ -27,6 +27,7 @@ import ray
 from ray import serve
 
 from bench.engines.engines import free_port
+from quintet.cli.scrape import Between, Scrape
 
 HOST = "127.0.0.1"
 BODY = json.dumps({"prompt": "The sky is", "max_tokens": 1, "temperature": 0})
@@ -34,6 +35,7 @@ START_S = 300.0
 SIZES = ("smollm2", "--kv-cache", "64MiB", "--ctx-size", "1024", "--threads", "1", "--log-level", "warning")
 TWO = ("--replicas", "2", "--cpus-per-replica", "0")
 EMPTY, PROXIED, CLUSTER, SERVE = "empty, Ray's proxy", "ours, Ray's proxy", "ours, own front", "quintet serve"
+COMPUTED = "vllm:request_inference_time_seconds"
 OURS = (PROXIED, CLUSTER, SERVE)
 
 
@@ -78,17 +80,18 @@ def ask(connection: http.client.HTTPConnection, path: str) -> tuple[float, int]:
     return time.perf_counter() - begin, answer.status
 
 
-def computed(port: int) -> tuple[float, float]:
-    """Milliseconds that a server's engines have computed for requests, and how many these were."""
+def scraped(port: int) -> Scrape:
+    """A server's metrics now."""
     connection = http.client.HTTPConnection(HOST, port)
     connection.request("GET", "/metrics")
-    lines = connection.getresponse().read().decode().splitlines()
+    page = connection.getresponse().read().decode()
     connection.close()
-    total, count = (
-        sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"vllm:request_inference_time_seconds_{what}"))
-        for what in ("sum", "count")
-    )
-    return total * 1000, count
+    return Scrape.of(page, time.monotonic())
+
+
+def computed(seen: Between) -> float:
+    """Milliseconds that a server's engines have computed for a request meanwhile, on average."""
+    return 1000 * (seen.share(f"{COMPUTED}_sum", f"{COMPUTED}_count") or 0.0)
 
 
 def measure(places: dict[str, tuple[int, str]], rounds: int, requests: int) -> dict[str, list[float]]:
@@ -130,9 +133,9 @@ def main() -> None:
             CLUSTER: (ports["cluster"], "/v1/completions"),
             SERVE: (ports["serve"], "/v1/completions"),
         }
-        before = {name: computed(places[name][0]) for name in OURS}
+        before = {name: scraped(places[name][0]) for name in OURS}
         found = measure(places, options.rounds, options.requests)
-        after = {name: computed(places[name][0]) for name in OURS}
+        after = {name: scraped(places[name][0]) for name in OURS}
     ray.shutdown()
     p50 = {name: statistics.median(times) for name, times in found.items()}
     for name, times in found.items():
@@ -140,8 +143,7 @@ def main() -> None:
         print(f"{name:20} p50 {p50[name]:7.2f}   p90 {cuts[89]:7.2f}   p99 {cuts[98]:7.2f} ms   ({len(times)} requests)")
     print(f"\n{'milliseconds at p50':20} {'above the empty application':>28} {'computed':>10} {'the rest':>10}")
     for name in OURS:
-        (begun, first), (ended, last) = before[name], after[name]
-        above, own = p50[name] - p50[EMPTY], (ended - begun) / (last - first)
+        above, own = p50[name] - p50[EMPTY], computed(Between(before[name], after[name]))
         print(f"{name:20} {above:28.2f} {own:10.2f} {above - own:10.2f}")
 
 

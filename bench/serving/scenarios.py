@@ -18,7 +18,8 @@ from quintet.load.client import Trace
 from quintet.load.figures import gaps, summary, wall
 from quintet.load.play import Body, Job, Load, arrivals
 
-OURS, WHEEL, NATIVE, OPENVINO, VLLM, CORE = "ours", "llama-server-wheel", "llama-server", "openvino", "vllm", "core"
+OURS, WHEEL, NATIVE, OPENVINO, CORE = "ours", "llama-server-wheel", "llama-server", "openvino", "core"
+VLLM, VLLM_BF16 = "vllm", "vllm-bf16"
 PERCENTILES = ("p50", "p90", "p99", "max")
 NO_END: Body = {"ignore_eos": True}
 """Body field by which every one of these engines decodes on past an end of sequence."""

@@ -11,7 +11,7 @@ from statistics import mean
 from bench.common.figures import Ratio
 from bench.common.plan import Plan
 from bench.common.prompt import prompt
-from bench.serving.scenarios import OPENVINO, OURS, VLLM, WHEEL, Prompts, Scenario, Shown, Sizes, Table, checked, figure
+from bench.serving.scenarios import OPENVINO, OURS, VLLM, VLLM_BF16, WHEEL, Prompts, Scenario, Shown, Sizes, Table, checked, figure
 from bench.serving.sessions import Session
 from quintet.load.client import Trace
 from quintet.load.figures import summary, wall
@@ -94,7 +94,7 @@ class Scoring(Scenario):
 
     key = "scoring"
     title = f"Scoring (echo, logprobs, token ids; {CONCURRENT} at once): requests per second; nats per token and choices against ours"
-    engines = (OURS, OPENVINO, VLLM, WHEEL)
+    engines = (OURS, OPENVINO, VLLM, VLLM_BF16, WHEEL)
     columns = ("requests", "requests/s", "difference", "same choice", "failed")
 
     def __init__(self, sizes: Sizes) -> None:
@@ -133,12 +133,17 @@ class Scoring(Scenario):
         if ours and uncached:
             yield Ratio("ours / ours, prefix cache off", "requests/s", ours / uncached, 3.0, "the same requests")
             yield Ratio("ours, cached against uncached, nats", "difference", table[OURS, UNCACHED]["difference"], 0.0, "", at_most=True)
-        peers = {peer: rate for peer in (OPENVINO, VLLM) if (rate := figure(table, peer, "requests/s"))}
+        peers = {peer: rate for peer in (OPENVINO, VLLM, VLLM_BF16) if (rate := figure(table, peer, "requests/s"))}
         right = {peer: rate for peer, rate in peers.items() if table[peer, CACHED]["difference"] <= APART}
         best = max(right, key=lambda peer: right[peer], default="")
         for peer, rate in peers.items():
             if ours:
-                yield Ratio("ours / " + peer, "requests/s", ours / rate, 8.0 if peer == best else None, self._verdict(peer, right, best))
+                required = 8.0 if peer in (best, VLLM_BF16) else None
+                yield Ratio("ours / " + peer, "requests/s", ours / rate, required, self._verdict(peer, right, best))
+        if uncached and VLLM_BF16 in peers:
+            yield Ratio(
+                f"ours, prefix cache off / {VLLM_BF16}", "requests/s", uncached / peers[VLLM_BF16], 2.0, "prompts that no cache knows"
+            )
 
     @staticmethod
     def _verdict(peer: str, right: dict[str, float], best: str) -> str:

@@ -26,6 +26,7 @@ from bench.serving.scenarios import (
     OURS,
     QUICK,
     VLLM,
+    VLLM_BF16,
     WHEEL,
     Arrival,
     Clients,
@@ -40,7 +41,7 @@ from bench.serving.scoring import Scoring
 
 SCENARIOS: tuple[type[Scenario], ...] = (Clients, Prefix, Samples, Scoring, Arrival, Copying, Rates)
 KEYS = tuple(scenario.key for scenario in SCENARIOS)
-ENGINES = (OURS, CORE, WHEEL, NATIVE, OPENVINO, VLLM)
+ENGINES = (OURS, CORE, WHEEL, NATIVE, OPENVINO, VLLM, VLLM_BF16)
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:

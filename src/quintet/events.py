@@ -136,8 +136,7 @@ class TokenText(msgspec.Struct, frozen=True, gc=False):
         return msgspec.structs.replace(self, text=text)
 
 
-@dataclass(frozen=True, slots=True)
-class ChoiceDelta:
+class ChoiceDelta(msgspec.Struct, frozen=True, gc=False):
     """Text that is final and may be sent, with the tokens that it completes.
 
     Args:
@@ -153,6 +152,10 @@ class ChoiceDelta:
     tokens: tuple[TokenText, ...] = ()
     prompt: tuple[int, ...] | None = None
     scores: tuple[TokenText, ...] | None = None
+
+    def numbered(self, index: int) -> ChoiceDelta:
+        """The same of another choice."""
+        return msgspec.structs.replace(self, index=index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,8 +177,7 @@ class Flagged:
         return f"judged unsafe by {self.model}{f': {why}' if why else ''}"
 
 
-@dataclass(frozen=True, slots=True)
-class ChoiceDone:
+class ChoiceDone(msgspec.Struct, frozen=True, gc=False):
     """A choice ended; nothing follows for this index.
 
     Args:
@@ -191,6 +193,10 @@ class ChoiceDone:
     seed: int = 0
     flagged: Flagged | None = None
     stop_id: int | None = None
+
+    def numbered(self, index: int) -> ChoiceDone:
+        """The same of another choice."""
+        return msgspec.structs.replace(self, index=index)
 
 
 @dataclass(frozen=True, slots=True)

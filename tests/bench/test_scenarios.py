@@ -15,6 +15,7 @@ from bench.serving.scenarios import (
     OURS,
     QUICK,
     VLLM,
+    VLLM_BF16,
     WHEEL,
     Arrival,
     Clients,
@@ -146,6 +147,12 @@ def test_only_a_peer_whose_answers_are_near_ours_is_one_to_be_beaten() -> None:
     assert found["ours / ours, prefix cache off"].verdict == "pass"
     assert (found["ours / openvino"].verdict, found["ours / openvino"].to) == ("", "not near enough to ours")
     assert (found["ours / vllm"].verdict, found["ours / vllm"].to) == ("pass", "best peer with right answers")
+    table[VLLM_BF16, CACHED] = row(11, 0.3)
+    found = {ratio.what: ratio for ratio in Scoring(QUICK).ratios(table)}
+    assert (found["ours / vllm-bf16"].verdict, found["ours / vllm-bf16"].to) == ("pass", "not near enough to ours"), (
+        "to be beaten all the same"
+    )
+    assert found["ours, prefix cache off / vllm-bf16"].verdict == "SHORT"
     table[OURS, UNCACHED]["difference"] = 1e-9
     found = {ratio.what: ratio for ratio in Scoring(QUICK).ratios(table)}
     assert found["ours, cached against uncached, nats"].verdict == "SHORT", "to the bit"

@@ -69,27 +69,28 @@ def test_the_tokenizer_of_an_unknown_family_is_that_of_a_known_one(known: Path, 
         load_tokenizer(unknown)
 
 
-def test_a_model_whose_images_are_known_here_is_shown_them_and_another_is_told_to_take_none(
+def test_a_model_whose_images_are_known_here_is_shown_them_so_and_of_another_vllm_is_asked(
     known: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     notes = Notes()
     monkeypatch.setattr(vllm, "_installed", lambda: True)
 
-    def sees(folder: Path) -> bool:
-        asked = engines.EngineOptions(str(folder), 0, 1, 1 << 24, offline=True, engine="vllm", longest_edge=120)
+    def sees(folder: Path, *arguments: str) -> str:
+        options = VllmConfig(vllm_arg=arguments)
+        asked = engines.EngineOptions(str(folder), 0, 1, 1 << 24, offline=True, engine="vllm", longest_edge=120, vllm=options)
         plan = engines.plan(asked, notes)
         assert plan.vllm is not None
         assert plan.longest_edge == 120
         return plan.vllm.vision
 
     seeing = write_seeing(tmp_path)
-    assert sees(seeing)
-    assert not sees(known)
+    assert sees(seeing) == "layout"
+    assert sees(known) == "processor"
     assert not any("no images" in line for line in notes.lines)
+    assert sees(seeing, "language_model_only=true") == ""
     config = json.loads((seeing / "config.json").read_text(encoding="utf-8")) | {"model_type": "novel"}
     (seeing / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    assert not sees(seeing)
-    assert "no images are taken: how a novel is shown them is not known here" in notes.lines[-1]
+    assert sees(seeing) == "processor"
 
 
 @pytest.mark.parametrize("size", [None, 0, -5, "many", True, 1 << 40])

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import tracemalloc
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 from tests.dialects.folding import fold
 
 from quintet.dialects import chunks, columns
@@ -117,7 +117,7 @@ def rendered(name: str, n: int, events: Sequence[Event]) -> list[bytes]:
 def test_an_answer_is_the_same_to_the_byte_however_it_is_written(name: str, n: int, echoed: int, generated: int, alternatives: int) -> None:
     """In short stretches, with the echo shared, or all at once from objects."""
     events = answer(n, echoed, generated, alternatives, echo=name != "novita")
-    apart = [event if not isinstance(event, ChoiceDelta) else replace(event, tokens=(*event.tokens,)[:]) for event in events]
+    apart = [structs.replace(event, tokens=(*event.tokens,)[:]) if isinstance(event, ChoiceDelta) else event for event in events]
     made = []
     for stretch, given_ in ((3, events), (10**9, apart)):
         with pytest.MonkeyPatch.context() as patched:

@@ -90,6 +90,18 @@ def test_what_is_not_kept_is_refused_by_name(dialect: str, fields: dict[str, Any
 
 
 @pytest.mark.parametrize("dialect", PROVIDERS)
+@pytest.mark.parametrize(
+    "name", ["guided_regex", "guided_grammar", "regex", "ebnf", "structured_outputs.regex", "structured_outputs.grammar"]
+)
+def test_an_empty_constraint_is_not_as_good_as_none(dialect: str, name: str) -> None:
+    """Only the empty text would conform to it; any other came."""
+    outer, _, inner = name.partition(".")
+    with pytest.raises(BadRequest, match="must not be empty") as caught:
+        guide(dialect, **{outer: {inner: ""} if inner else ""})
+    assert caught.value.param == name
+
+
+@pytest.mark.parametrize("dialect", PROVIDERS)
 def test_an_object_without_a_constraint_is_refused_and_an_empty_one_of_llama_server_is_none(dialect: str) -> None:
     for empty in ({}, {"regex": None}, {"json_object": False}):
         with pytest.raises(BadRequest, match=r"structured_outputs.*must have one of"):

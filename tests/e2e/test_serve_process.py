@@ -8,6 +8,7 @@ import os
 import re
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -294,3 +295,24 @@ def test_a_log_that_nobody_reads_holds_up_neither_answers_nor_the_end() -> None:
             assert process.wait(PATIENCE_S) == 0
         finally:
             process.kill()
+
+
+@pytest.mark.fault("D08")
+@pytest.mark.parametrize("closed", [[2], [0, 1, 2]])
+def test_a_server_may_be_started_with_its_standard_streams_closed(closed: list[int], tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    command = [sys.executable, "-m", "quintet", "serve", "--toy", "--no-batches", "--uds", str(path)]
+    ways = " ".join(f"{number}>&-" for number in closed)
+    with subprocess.Popen(["sh", "-c", f'exec "$@" {ways}', "sh", *command]) as process:
+        until = time.monotonic() + PATIENCE_S
+        while not path.exists() and process.poll() is None and time.monotonic() < until:
+            time.sleep(0.05)
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(PATIENCE_S)
+            client.connect(str(path))
+            client.sendall(b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            assert client.recv(12) == b"HTTP/1.1 200"
+        streams = [str(Path(f"/proc/{process.pid}/fd/{number}").readlink()) for number in closed]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_S) == 0
+    assert set(streams) == {"/dev/null"}, "no socket has their numbers"

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.clients.__main__ import strict
+from tests.clients.__main__ import LEAST, strict
 from tests.ray.cluster import cluster
 from tests.reference.seeing_folder import write_seeing
-
-LEAST = 170
-"""Checks of the suite."""
 
 
 def test_the_sdks_strict_suite_passes_over_replicas(tmp_path: Path) -> None:

@@ -141,14 +141,18 @@ def test_a_key_means_nothing_to_another_api_key() -> None:
     run(scenario)
 
 
-def test_an_error_is_not_kept() -> None:
+@pytest.mark.parametrize("path", ["/v1/completions", "/completion", "/v1/fim/completions"])
+def test_an_error_is_not_kept(path: str) -> None:
     """What was refused was not computed: when the reason is gone, the same key is good for the answer."""
 
     async def scenario(world: World, clock: Clock) -> None:
+        good = {"prompt": "once", "max_tokens": 4}
         for _ in range(2):
-            wrong = await world.post({**PROMPT, "temperature": 7})
+            wrong = await world.post({**good, "temperature": -7}, path=path)
             assert (wrong.status, wrong.header("idempotent-replayed")) == (400, None)
-        assert (await world.post(PROMPT)).status == 200
+        for replayed in (None, "true"):
+            right = await world.post(good, path=path)
+            assert (right.status, right.header("idempotent-replayed")) == (200, replayed)
 
     run(scenario)
 

@@ -12,9 +12,10 @@ import pytest
 from tests.inputs.images.pictures import data_url, file
 from tests.server.asgi import SOURCE, Answer, acall
 from tests.server.one import create_app
-from tests.support.seeing import GEMMA, IDS, SeeingBackend
+from tests.support.seeing import GEMMA, IDS, ROWS, SeeingBackend
 
 from quintet.config import ServerConfig
+from quintet.inputs.images.expansion import ProcessorTraits
 from quintet.inputs.images.layout import ImageTraits
 
 PNG = data_url(file(40, 30))
@@ -79,9 +80,9 @@ def test_image_tokens_count_as_tokens_of_the_prompt() -> None:
     assert sequence.tokens[0] == ord("a") and sequence.tokens[-1] == ord("b") and image.span == (1, len(sequence.tokens) - 2)
 
 
-@pytest.mark.parametrize("traits", [SeeingBackend.traits, GEMMA])
+@pytest.mark.parametrize("traits", [SeeingBackend.traits, GEMMA, ROWS])
 @pytest.mark.parametrize("prompt", ["<image>", "a <image>\n\nb", "\n<image>\n<image>\n\n\n", "<image><image>", "x\n\n<image>"])
-def test_an_echo_is_the_prompt_as_it_was_written_and_offsets_go_by_it(prompt: str, traits: ImageTraits | None) -> None:
+def test_an_echo_is_the_prompt_as_it_was_written_and_offsets_go_by_it(prompt: str, traits: ImageTraits | ProcessorTraits | None) -> None:
     """Of an image's tokens the first has the mark's text; the others have a name, as control tokens have, and no text.
 
     What is at its places has no log-probability: 0.0, as Fireworks' first token.

@@ -16,11 +16,13 @@ from tests.server.one import create_app
 from tests.server.scripted import ScriptedBackend
 
 from quintet.config import ServerConfig
-from quintet.dialects import columns, wire
+from quintet.dialects import beyond, chunks, columns, wire
+from quintet.dialects.base import Identity
+from quintet.dialects.catalog import PROVIDERS
 from quintet.dialects.columns import STRETCH
 from quintet.dialects.fireworks import wire as fireworks
 from quintet.dialects.together import wire as together
-from quintet.events import ChoiceDelta, ChoiceDone, Event, Finish, TokenText
+from quintet.events import ChoiceDelta, ChoiceDone, Event, Finish, Finished, TokenText, Usage
 from quintet.server.completions import INLINE_ENTRIES, _portions
 
 pytestmark = pytest.mark.fault("B06")
@@ -32,11 +34,12 @@ PATHS = {
 }
 SCOPE = {"type": "http", "method": "POST", "path": "/v1/completions"}
 LONG = "x" * (5 * INLINE_ENTRIES)
+MUCH = "x" * (80 * INLINE_ENTRIES)
 
 
 def ask(path: str, **fields: Any) -> Answer:
     async def go() -> Answer:
-        app = create_app(ScriptedBackend(context=10_000), ServerConfig())
+        app = create_app(ScriptedBackend(context=100_000), ServerConfig())
         return await acall(app, {"prompt": LONG, "max_tokens": 2, "echo": True, "n": 3, **PATHS[path], **fields}, path=path)
 
     return asyncio.run(go())
@@ -48,6 +51,46 @@ def test_a_long_body_comes_in_parts_of_a_choice_each_and_tells_its_length(path: 
     assert answer.header("content-length") == str(len(answer.body))
     assert len([part for part in answer.parts if len(part) > 10_000]) == 3
     assert len(answer.json()["choices"]) == 3
+
+
+@pytest.mark.parametrize("fields", [{}, {"echo": False, "prompt_logprobs": 5}, {"echo": False, "return_token_ids": True}])
+def test_a_body_that_is_long_by_other_things_comes_in_parts_too(fields: dict[str, Any]) -> None:
+    """An echo's text, its prompt's log-probabilities, ids."""
+    answer = ask("/openai/v1/completions", prompt=MUCH, logprobs=None, **fields)
+    assert answer.header("content-length") == str(len(answer.body))
+    assert len([part for part in answer.parts if len(part) > 10_000]) == 3
+    assert len(answer.json()["choices"]) == 3
+
+
+def test_answers_of_llama_server_come_in_parts_of_one_each() -> None:
+    async def go() -> Answer:
+        app = create_app(ScriptedBackend(context=100_000), ServerConfig())
+        return await acall(app, {"prompt": MUCH, "n_predict": 2 * INLINE_ENTRIES, "n_probs": 5, "n_cmpl": 3}, path="/completion")
+
+    answer = asyncio.run(go())
+    assert len([part for part in answer.parts if len(part) > 10_000]) == 3
+    assert [one["index"] for one in answer.json()] == [0, 1, 2]
+
+
+def test_the_text_of_a_choice_is_encoded_when_its_turn_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An echo of half a megabyte, a thousand times over, would be half a gigabyte in memory."""
+    seen: list[str] = []
+
+    def noted(value: object) -> bytes:
+        seen.extend([value] if isinstance(value, str) else [])
+        return wire.encode(value)
+
+    monkeypatch.setattr(chunks, "encode", noted)
+    parsed = PROVIDERS["openai"].dialect.parse(b'{"prompt": "ab", "n": 3, "max_tokens": 0, "echo": true}', 1)
+    renderer = PROVIDERS["openai"].dialect.renderer(parsed.request, Identity("1", 1, "m", "fp"), parsed.options)
+    for index in range(3):
+        renderer.add(ChoiceDelta(index, "ab"))
+        renderer.add(ChoiceDone(index, Finish.LENGTH))
+    renderer.add(Finished(Usage(2, 0, 0)))
+    for _ in range(2):  # the length first, and then what is sent
+        parts = renderer.body()
+        assert [(next(parts) != b"", len(seen)) for _ in range(4)] == [(True, 0), (True, 1), (True, 2), (True, 3)]
+        seen.clear()
 
 
 def test_a_client_that_leaves_in_the_middle_of_a_long_body_gets_no_more_of_it() -> None:
@@ -100,6 +143,20 @@ def test_only_a_few_entries_at_once_are_rendered_on_the_event_loop(path: str, st
     assert rendered[False] == len(LONG)
 
 
+def test_scores_of_a_prompt_are_rendered_in_a_thread_and_a_stretch_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    at_once: list[int] = []
+    threads: set[bool] = set()
+
+    def measured(value: object) -> bytes:
+        at_once.append(len(value) if isinstance(value, list) else 0)
+        threads.add(threading.current_thread() is threading.main_thread())
+        return wire.encode(value)
+
+    monkeypatch.setattr(beyond, "encode", measured)
+    assert ask("/openai/v1/completions", echo=False, logprobs=None, prompt_logprobs=5).status == 200
+    assert (max(at_once), threads) == (STRETCH, {False})
+
+
 @pytest.mark.parametrize("path", PATHS)
 def test_no_call_of_the_encoder_takes_more_than_a_stretch(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It holds the interpreter while it works, in whichever thread."""
@@ -128,6 +185,9 @@ def test_what_takes_long_is_rendered_by_itself_and_the_rest_together_as_far_as_i
     assert portions([many]) == [(1, True)]
     assert portions([few] * 5 + [delta(0)]) == [(3, False), (3, False)]
     assert portions([ChoiceDelta(index, "x") for index in range(128)]) == [(128, False)]
+    entries, ids = many.tokens, (1,) * (16 * INLINE_ENTRIES)
+    long = [ChoiceDelta(0, "x" * (64 * INLINE_ENTRIES)), ChoiceDelta(0, "", (), ids), ChoiceDelta(0, "", (), (), entries)]
+    assert portions([few, *long, few]) == [(1, False), (1, True), (1, True), (1, True), (1, False)]
 
 
 @settings(max_examples=200)

@@ -8,6 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.server.asgi import call
 from tests.server.one import create_app
@@ -15,6 +18,7 @@ from tests.server.scripted import ScriptedBackend
 
 from quintet.backends.base import Counts, Health, Incidents, Pages, State
 from quintet.config import ServerConfig
+from quintet.server.collectors import ENGINE, LABELS, DurationsByModel
 from quintet.server.completions import Source
 from quintet.server.metrics import MOST_SERIES, OTHER, Telemetry
 from scripts import metrics
@@ -119,6 +123,20 @@ def test_an_engines_process_is_told_apart_from_the_servers() -> None:
 def test_an_engine_whose_process_is_gone_is_told_without_it() -> None:
     _, series = parsed(Telemetry([], lambda: 0.0).scrape({"m": replace(HEALTH, pid=2**22 + 1)}))
     assert by_model(series, "m")["vllm:num_requests_running"] == 3
+
+
+@given(st.lists(st.sampled_from([0.0, 0.01, 0.0100001, 0.5, 79.0, 80.0]) | st.floats(0, 1e4)))
+def test_durations_are_told_as_the_librarys_histogram_tells_them(seconds: list[float]) -> None:
+    bounds = (0.01, 0.5, 80)
+    theirs = Histogram("gap_seconds", "Gaps.", LABELS, buckets=bounds, registry=(library := CollectorRegistry()))
+    ours = DurationsByModel("gap_seconds", "Gaps.", bounds)
+    (own := CollectorRegistry()).register(ours)
+    for model in ("a", 'b"'):
+        expected, durations = theirs.labels(model, ENGINE), ours.of(model)
+        for each in seconds:
+            expected.observe(each)
+            durations.observe(each)
+    assert generate_latest(own) == generate_latest(library)
 
 
 def test_nothing_is_shared_between_servers() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from dataclasses import replace
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -58,7 +59,7 @@ def test_asking_for_the_prompts_ids_changes_nothing_else(last: int | None, logpr
     """On an engine: the echo's text, numbers and offsets."""
     asked = replace(request("abc"), echo=True, echo_last=last, logprobs=logprobs, token_ids=True)
     plain, told = toy(asked), toy(replace(asked, prompt_ids=True))
-    assert [replace(event, prompt=None) if isinstance(event, ChoiceDelta) else event for event in told[:-1]] == plain[:-1]
+    assert [msgspec.structs.replace(event, prompt=None) if isinstance(event, ChoiceDelta) else event for event in told[:-1]] == plain[:-1]
     assert isinstance(told[-1], Finished) and isinstance(plain[-1], Finished) and told[-1].usage == plain[-1].usage
     assert isinstance(told[0], ChoiceDelta) and told[0].prompt == (97, 98, 99)
     nothing = toy(replace(asked, prompt_ids=True, max_tokens=0, echo=False, echo_last=None))

@@ -359,9 +359,9 @@ class WatchedStream(Stream):
         self._watch = watch
         self._request = next(reversed(watch.requests))  # the one that is being submitted
 
-    def push(self, events: Sequence[TokenEvent]) -> None:
+    def push(self, events: Sequence[TokenEvent]) -> int:
         self._watch.told(self._request, events)
-        super().push(events)
+        return super().push(events)
 
 
 class WatchedEngine(Engine):

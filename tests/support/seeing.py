@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -9,7 +10,9 @@ from quintet.backends.base import Health, State
 from quintet.backends.toy import EOS, ToyTokenizer
 from quintet.events import Finish, TokenEvent
 from quintet.inputs.capabilities import EVERYTHING, Capabilities
+from quintet.inputs.images.expansion import Expansion, ProcessorTraits, UnprocessableError
 from quintet.inputs.images.layout import WORDS, ImageTraits
+from quintet.inputs.images.value import PreparedImage
 from quintet.inputs.sequence import Prepared, PreparedSequence
 from quintet.inputs.tokenizer import Tokenizer
 from quintet.models.special import Specials
@@ -21,6 +24,10 @@ _CONTROLS = [text for words in WORDS.values() for text in dict.fromkeys((words.i
 _CONTROLS += ["<global-img>", *(f"<row_{row}_col_{column}>" for row in range(1, 5) for column in range(1, 5))]
 _BREAKS = ["\n" * count for count in (2, 3, 4)]  # a vocabulary has tokens for several, as Gemma's has
 IDS = {text: EOS + 1 + at for at, text in enumerate([*_CONTROLS, *_BREAKS])}
+
+
+ROWS = ProcessorTraits(IDS["<image_soft_token>"], "<image_soft_token>", 3)
+"""Of a model that its engine's own processor shows images, see ``SeeingBackend.expand``."""
 
 
 class SeeingTokenizer(ToyTokenizer):
@@ -48,9 +55,11 @@ class SeeingTokenizer(ToyTokenizer):
 class SeeingBackend:
     """Every sequence generates ``saw`` and the beginnings of its images' digests, a byte a step."""
 
-    traits: ImageTraits | None = IDEFICS
+    traits: ImageTraits | ProcessorTraits | None = IDEFICS
     context: int = 2048
     submitted: list[Prepared] = field(default_factory=list)
+    expanded: list[tuple[tuple[int, int], bytes]] = field(default_factory=list)  # width and height, and the salt, of each image
+    answer: asyncio.Event | None = None  # what is made of images is told then; at once without one
     failure: Exception | None = None
     live: int = 0
 
@@ -65,6 +74,21 @@ class SeeingBackend:
 
     def require_room(self, count: int, tenant: str = "") -> None:
         """There always is."""
+
+    async def expand(self, images: Sequence[PreparedImage], salt: bytes, tenant: str = "") -> tuple[Expansion, ...]:
+        """Rows of places, one for each 8 x 8 pixels, with a break after each and an end; nothing narrower than that."""
+        made = []
+        for number, image in enumerate(images):
+            height, width = (edge // 8 for edge in image.shape[1:])
+            if not height * width:
+                raise UnprocessableError(number, "must be 8 pixels wide and high")
+            self.expanded.append((image.shape[:0:-1], salt))
+            row = [*[IDS["<image_soft_token>"]] * width, IDS["<global-img>"]]
+            tokens = (IDS["<start_of_image>"], *row * height, IDS["<end_of_image>"])
+            made.append(Expansion(tokens, (1, len(tokens) - 2), tuple((1 + at * len(row), width) for at in range(height))))
+        if self.answer is not None:
+            await self.answer.wait()
+        return tuple(made)
 
     async def submit(self, prepared: Prepared) -> AsyncIterator[Sequence[TokenEvent]]:
         self.submitted.append(prepared)

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Seque
 from dataclasses import replace
 from operator import sub
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 from tests.support.preparing import preparer_of
 
@@ -27,7 +27,9 @@ START_S = 600.0
 T = TypeVar("T")
 
 
-def link_to(path: Path, config: EngineConfig = CONFIG, context: int = 512, *, vision: bool = False) -> ProcessLink:
+def link_to(
+    path: Path, config: EngineConfig = CONFIG, context: int = 512, *, vision: Literal["", "layout", "processor"] = ""
+) -> ProcessLink:
     """To a child that loads the model of a folder."""
     return ProcessLink(VllmSource(str(path), path.name, context, OPTIONS, vision), lambda: load_tokenizer(path, any_model=True), config)
 

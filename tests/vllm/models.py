@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.vllm import others
+
 MODELS = ("llama", "qwen3", "gemma3", "mixtral")
 """Tiny ones of random weights, with the bundled model's tokenizer."""
 
@@ -54,24 +56,55 @@ def make(root: Path) -> None:
             _tiny(name, root / name, smollm2)
     if not (root / SEEING).exists():
         _seeing(root / SEEING)
+    for name in others.WORDS:
+        if not (root / name).exists():
+            _other(name, root / name, smollm2)
 
 
 def _tiny(name: str, target: Path, tokenizer: Path) -> None:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    torch.manual_seed(1)
     partial = target.with_suffix(".partial")
     vocab = json.loads((tokenizer / "config.json").read_text(encoding="utf-8"))["vocab_size"]
     config = AutoConfig.for_model("gemma3_text" if name == "gemma3" else name, vocab_size=vocab, **SMALL, **OWN[name])
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    _save(AutoModelForCausalLM.from_config(config, dtype=torch.float32), partial)
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(tokenizer / file, partial / file)
+    partial.rename(target)
+
+
+def _save(model: Any, target: Path) -> None:
+    import torch
+
+    torch.manual_seed(1)
     with torch.no_grad():
         for weight in model.parameters():
             if weight.ndim > 1:
                 weight.normal_(0, 0.2)  # texts that are neither always one token nor all alike
-    model.save_pretrained(partial)
-    for file in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(tokenizer / file, partial / file)
+    model.save_pretrained(target)
+
+
+def _rename(file: Path, old: str, new: str) -> None:
+    """Tensors whose names begin otherwise: as published files have them, and vLLM reads them, which transformers no longer writes."""
+    from safetensors.torch import load_file, save_file
+
+    tensors = {name.replace(old, new) if name.startswith(old) else name: values for name, values in load_file(file).items()}
+    save_file(tensors, file, {"format": "pt"})
+
+
+def _other(name: str, target: Path, tokenizer: Path) -> None:
+    import transformers
+
+    partial = target.with_suffix(".partial")
+    tokens = transformers.AutoTokenizer.from_pretrained(tokenizer)
+    tokens.add_tokens(list(others.WORDS[name]), special_tokens=True)
+    tokens.save_pretrained(partial)
+    _save(others.model(name, {"vocab_size": len(tokens), **SMALL}, *tokens.convert_tokens_to_ids(list(others.WORDS[name]))), partial)
+    if name == "llava":
+        _rename(partial / "model.safetensors", "vision_tower.", "vision_tower.vision_model.")
+    for file, document in others.DOCUMENTS[name].items():
+        (partial / file).write_text(json.dumps(document), encoding="utf-8")
     partial.rename(target)
 
 

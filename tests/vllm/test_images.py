@@ -32,7 +32,7 @@ def generated(*sequences: PreparedSequence) -> list[list[TokenEvent]]:
     """Events of each, on an engine of its own that is shown images."""
 
     async def scenario() -> list[list[TokenEvent]]:
-        engine = Engine(link_to(folder(SEEING), CONFIG, vision=True), CONFIG)
+        engine = Engine(link_to(folder(SEEING), CONFIG, vision="layout"), CONFIG)
         try:
             await until_ready(engine)
             assert engine.capabilities.images is not None

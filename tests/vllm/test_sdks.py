@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from tests.clients.__main__ import strict
+from tests.clients.__main__ import LEAST, strict
 from tests.vllm.models import SEEING
 from tests.vllm.serving import serving
-
-LEAST = 170
-"""Checks of the suite."""
 
 
 def test_the_sdks_strict_suite_passes() -> None:

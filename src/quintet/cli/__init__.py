@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from quintet.errors import QuintetError
@@ -9,6 +10,7 @@ from quintet.errors import QuintetError
 
 def main() -> None:
     """Run the command line; what a person can mend is one line on stderr and exit code 1, never a traceback."""
+    _have_streams()
     import click
 
     from quintet.cli.app import app
@@ -26,3 +28,12 @@ def main() -> None:
     except BrokenPipeError:  # `quintet list | head`
         sys.stderr.close()
         sys.exit(1)
+
+
+def _have_streams() -> None:
+    """Standard streams that were closed lead nowhere; else what is opened next would have their numbers, and be written to."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            number = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(number, True)
+            setattr(sys, name, os.fdopen(number, mode))

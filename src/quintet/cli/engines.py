@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 from quintet import machine
 from quintet.backends.base import Backend
@@ -311,14 +312,13 @@ def find_draft(model: StoredModel, reference: str, report: Report, kv_type: KvTy
 def _vllm(options: EngineOptions, model: StoredModel, report: Report) -> Plan:
     from quintet.backends.vllm.images import hidden_size  # asyncio and numpy, for those who have vLLM
 
-    arguments.given(options.vllm.vllm_arg)  # a wrong one is told before anything is loaded
     full = vllm.context(model.path)
     kv_bytes = options.kv_bytes if "kv_cache" in options.given else 0
     asked = replace(options.vllm, kv_bytes=kv_bytes)
-    seeing, _ = _vision(options, model.path, hidden_size(model.path), report)
-    if not seeing and (kind := vllm.unknown_sight(model.path)):
-        report.note(f"{model.name}: no images are taken: how a {kind} is shown them is not known here")
-    source = VllmSource(str(model.path), model.name, check_context(options.ctx_size, full or options.ctx_size), asked, bool(seeing))
+    sight: Literal["", "layout", "processor"] = ""
+    if arguments.given(options.vllm.vllm_arg).get("language_model_only") is not True:  # a wrong one is told before anything is loaded
+        sight = "layout" if _vision(options, model.path, hidden_size(model.path), report)[0] else "processor"
+    source = VllmSource(str(model.path), model.name, check_context(options.ctx_size, full or options.ctx_size), asked, sight)
     config, sizes = _config(options, kv_bytes), (options.ctx_size or full, full, "", 0, 0)
     here = ModelSource(str(model.path), 0, source.context, model.name)
     own = options.think_tags, 0, options.suffix_first, options.longest_edge

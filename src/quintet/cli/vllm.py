@@ -126,16 +126,6 @@ def context(folder: Path) -> int:
     return found if isinstance(found, int) and found > 0 else 0
 
 
-def unknown_sight(folder: Path) -> str:
-    """The ``model_type`` of a model that sees images in a way that nothing here knows; empty = it is none."""
-    from quintet.models.folder.documents import read_document
-    from quintet.models.folder.files import CONFIG
-    from quintet.models.vision.folder import SECTION, sees
-
-    document = read_document(folder / CONFIG)
-    return str(document.get("model_type")) if SECTION in document and not sees(folder) else ""
-
-
 def _installed() -> bool:
     from importlib.util import find_spec
 

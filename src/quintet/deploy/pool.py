@@ -22,6 +22,8 @@ from quintet.deploy.scaling import Scaler, Sizing
 from quintet.errors import QuintetError
 from quintet.events import TokenEvent
 from quintet.inputs.capabilities import Capabilities
+from quintet.inputs.images.expansion import Expansion
+from quintet.inputs.images.value import PreparedImage
 from quintet.inputs.sequence import Prepared
 from quintet.inputs.tokenizer import Tokenizer
 
@@ -115,6 +117,12 @@ class Pool:
         """See ``Backend``."""
         if not self._with_room(count, tenant):
             self._best.engine.require_room(count, tenant)
+
+    async def expand(self, images: Sequence[PreparedImage], salt: bytes, tenant: str = "") -> tuple[Expansion, ...]:
+        """See ``Expander``. Whichever replica is asked, they all answer alike."""
+        ready = [one for one in self._replicas if not one.leaving and one.state is State.READY]
+        chosen = min(ready, key=lambda one: one.engine.live) if ready else self._best
+        return await chosen.engine.expand(images, salt, tenant)
 
     def submit(self, prepared: Prepared) -> AsyncIterator[Sequence[TokenEvent]]:
         """See ``Backend``."""

@@ -14,6 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 import msgspec
 
 from quintet.dialects.base import Headers, Renderer
+from quintet.dialects.columns import STRETCH
 from quintet.dialects.wire import FLOOR, encode
 from quintet.events import ChoiceDelta, ChoiceDone, Event, Finish, TokenText
 from quintet.request import CompletionRequest, Shown
@@ -144,7 +145,8 @@ class Beyond:
 
     def _written(self, scores: Sequence[TokenText]) -> msgspec.Raw:
         if self._scores is None or self._scores[0] is not scores:
-            self._scores = scores, msgspec.Raw(encode([_position(token) for token in scores]))
+            parts = [encode([*map(_position, scores[at : at + STRETCH])])[1:-1] for at in range(0, len(scores), STRETCH)]
+            self._scores = scores, msgspec.Raw(b"[%b]" % b",".join(parts))
         return self._scores[1]
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from msgspec import Raw
 
 from quintet.dialects.base import Headers
-from quintet.dialects.columns import STRETCH, S, filled, growing, written
+from quintet.dialects.columns import HOLE, STRETCH, S, filled, growing, written
 from quintet.dialects.wire import encode
 from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finished, TokenText
 from quintet.request import CompletionRequest
@@ -55,9 +56,17 @@ class ChunkRenderer(ABC, Generic[ChoiceT, ChunkT]):
         self._bodies: dict[int, ChoiceT] = {}
         self._texts: dict[int, list[str]] = {}
         self._last: ChunkT | None = None
+        self._around: list[bytes] | None = None  # head and tail of a chunk
         self._shared: tuple[Sequence[TokenText], Any] = (), None  # tokens of an echo, and what was made of them
 
     def feed(self, event: Event) -> list[bytes]:
+        if isinstance(event, ChoiceDelta):  # what is around a delta's choice stays the same: it is written once
+            if self._around is None:
+                empty = self._body([])
+                empty.choices = [HOLE]
+                self._around = encode(empty).split(bytes(HOLE))
+            head, tail = self._around
+            return [b"%b%b%b" % (head, encode(piece), tail) for piece in self._pieces(event)]
         if isinstance(event, Failed):
             return [encode(self._broken(event))]
         return [encode(chunk) for chunk in self._chunks(event)]
@@ -77,10 +86,15 @@ class ChunkRenderer(ABC, Generic[ChoiceT, ChunkT]):
 
     def body(self) -> Iterator[bytes]:
         assert self._last is not None
-        for index, parts in self._texts.items():
+        return filled(self._last, map(self._whole, sorted(self._bodies)))
+
+    def _whole(self, index: int) -> ChoiceT:
+        """A choice of the body. Made when it is its turn: a long prompt that is echoed a thousand times is not held as often."""
+        whole = copy(self._bodies[index])
+        if parts := self._texts.get(index):
             # Encoded by itself, for what encodes text that is not ASCII looks at all that is around it.
-            self._bodies[index].text = Raw(encode("".join(parts)))
-        return filled(self._last, (body for _, body in sorted(self._bodies.items())))
+            whole.text = Raw(encode("".join(parts)))
+        return whole
 
     def late(self) -> None:
         pass
@@ -117,7 +131,7 @@ class ChunkRenderer(ABC, Generic[ChoiceT, ChunkT]):
 
     @abstractmethod
     def _body(self, choices: list[ChoiceT]) -> ChunkT:
-        """A chunk of these choices."""
+        """A chunk of these choices; around them the same for all of a stream."""
 
     @abstractmethod
     def _pieces(self, delta: ChoiceDelta) -> list[ChoiceT]:

@@ -49,16 +49,23 @@ class Schema:
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """A grammar's text."""
+    """A grammar's text.
+
+    Args:
+        none: an empty one is none.
+    """
 
     type: str = "string"
     range: str = "no NUL"
+    none: bool = False
 
     def read(self, name: str, value: object) -> str:
         if not isinstance(value, str):
             raise wrong_type(name, "a string", value)
         if "\0" in value:
             raise BadRequest(name, "must not hold a NUL character", f"one at offset {value.index(chr(0))}")
+        if not value and not self.none:
+            raise BadRequest(name, "must not be empty")
         return value
 
 
@@ -83,11 +90,11 @@ GUIDED_JSON = Field("guided_json", Schema(), "", _BEYOND)
 GUIDED_REGEX = Field("guided_regex", Grammar(), "", _BEYOND)
 GUIDED_CHOICE: Field[tuple[str, ...]] = Field("guided_choice", _CHOICES, (), _BEYOND)
 GUIDED_GRAMMAR = Field("guided_grammar", Grammar(), "", _BEYOND, "GBNF or Lark.")
-# SGLang: json_schema, regex, ebnf; llama: json_schema, grammar.
+# SGLang: json_schema, regex, ebnf; llama: json_schema, and grammar, whose default is "".
 BARE_SCHEMA = Field("json_schema", Schema(), "", _BEYOND)
 BARE_REGEX = Field("regex", Grammar(), "", _BEYOND)
 EBNF = Field("ebnf", Grammar(), "", _BEYOND, "GBNF or Lark.")
-BARE_GRAMMAR = Field("grammar", Grammar(), "", _BEYOND, "GBNF or Lark.")
+BARE_GRAMMAR = Field("grammar", Grammar(none=True), "", _BEYOND, "GBNF or Lark.")
 
 _OF_STRUCTURED: tuple[tuple[Field[Any], GuideKind], ...] = (
     (_JSON, GuideKind.JSON_SCHEMA),

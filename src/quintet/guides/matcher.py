@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from quintet.guides.gbnf import is_gbnf, plain
 from quintet.models.pieces import Pieces
 
 if TYPE_CHECKING:
@@ -36,9 +37,9 @@ def _limits() -> LLParserLimits:
 
 def notation_of_grammar(text: str) -> str:
     """A GBNF or Lark grammar in the library's notation; raises what the library likes."""
-    from llguidance.gbnf_to_lark import any_to_lark
+    from llguidance.gbnf_to_lark import gbnf_to_lark
 
-    lark: str = any_to_lark(text)
+    lark: str = gbnf_to_lark(plain(text)) if is_gbnf(text) else text
     return lark
 
 

@@ -9,6 +9,7 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from quintet.inputs.images.expansion import ProcessorTraits
 from quintet.inputs.images.layout import ImageTraits
 from quintet.request import GuideKind, Sampling
 
@@ -109,4 +110,4 @@ class Capabilities:
     max_sequences: int
     fingerprint: str
     supported: Supported
-    images: ImageTraits | None = None
+    images: ImageTraits | ProcessorTraits | None = None

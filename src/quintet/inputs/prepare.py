@@ -12,12 +12,21 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, cast
 
-from quintet.errors import Unsupported
+from quintet.errors import BadRequest, Unsupported
 from quintet.executor import FairExecutor
 from quintet.guides.check import GuideCheck
 from quintet.inputs.capabilities import Capabilities
+from quintet.inputs.images.expansion import (
+    Expander,
+    Expansion,
+    ExpansionPlacer,
+    ProcessorTraits,
+    UnprocessableError,
+    bitmap,
+    expansion_placer_of,
+)
 from quintet.inputs.images.places import Picture, Placer, placer_of
 from quintet.inputs.images.reader import ImageReader
 from quintet.inputs.images.value import PreparedImage
@@ -60,7 +69,7 @@ class Preparer:
         guides: where guides are checked, of all models.
         executor: for what takes long, of all models.
         images: where images are read, of all models.
-        longest_edge: bounds ``ImageTraits.longest_edge``; 0 = it is the model's own.
+        longest_edge: bounds that of ``ImageTraits`` or ``ProcessorTraits``; 0 = it is the model's own.
         suffix_first: a prompt to be filled in the middle has the suffix before the prefix.
     """
 
@@ -93,7 +102,7 @@ class Preparer:
 
         Raises:
             BadRequest: a token id or a control out of range, an empty prompt, too many alternatives, a guide that cannot be compiled,
-                an image that cannot be read.
+                an image that cannot be read, or that the engine's processor does not take.
             Unsupported: what the engine lacks, a suffix on a model without fill-in-the-middle tokens, reasoning on one that does not
                 reason.
             PromptTooLong: the prompt, or the prompt plus ``max_tokens``, exceed the context.
@@ -131,26 +140,31 @@ class Preparer:
         ids = await self._encoded(tokenizer.encode_inside, strings, tenant)
         return {tokens[0]: text for text, tokens in ids.items() if len(tokens) == 1 and not tokenizer.pieces[tokens[0]]}
 
-    async def _seen(self, specs: Sequence[SequenceSpec], placer: Placer, tenant: str) -> list[SequenceSpec]:
+    async def _seen(self, specs: Sequence[SequenceSpec], placer: Placer | ExpansionPlacer, tenant: str) -> list[SequenceSpec]:
         """Those with images have them read, and token ids for prompts, the same object for all samples of one."""
         names = prompt_names(specs)
         for spec, name in zip(specs, names, strict=True):
             placer.require_match(spec.prompt, len(spec.images), name)
         pictures = await self._images.read([image for spec in specs for image in spec.images], placer.traits, tenant)
+        asked = [bitmap(picture) for picture in pictures.values()] if isinstance(placer, ExpansionPlacer) else []
+        self._images.hold(asked, tenant)  # while they wait for the engine's answer
         made: dict[str, tuple[tuple[int, ...], tuple[PreparedImage, ...]]] = {}
         for spec, name in zip(specs, names, strict=True):
             if name not in made:
                 made[name] = await self._placed(spec, name, placer, [pictures[image.url] for image in spec.images], tenant)
+        asked.clear()
         self._images.hold([image for _, images in made.values() for image in images], tenant)
         placed = [(spec, *made[name]) for spec, name in zip(specs, names, strict=True)]
         return [replace(spec, prompt=tokens, images=(), seen=images) if images else spec for spec, tokens, images in placed]
 
     async def _placed(
-        self, spec: SequenceSpec, name: str, placer: Placer, pictures: Sequence[Picture], tenant: str
+        self, spec: SequenceSpec, name: str, placer: Placer | ExpansionPlacer, pictures: Sequence[Picture], tenant: str
     ) -> tuple[tuple[int, ...], tuple[PreparedImage, ...]]:
         tokenizer = self._model.tokenizer
         if not pictures:
             return (), ()
+        if isinstance(placer, ExpansionPlacer):
+            return await self._expanded(spec, name, placer, pictures, tenant)
         if isinstance(spec.prompt, str):
             text = placer.text(spec.prompt, pictures)
             tokens = (await self._encoded(tokenizer.encode, [text], tenant))[text]
@@ -160,13 +174,36 @@ class Preparer:
             tokens = placer.ids(spec.prompt, [ids[text] for text in laid])
         return await self._run(tenant, len(tokens), lambda: placer.place(tokens, pictures, name))
 
-    def _placer(self, tokenizer: Tokenizer, capabilities: Capabilities) -> Placer | None:
+    async def _expanded(
+        self, spec: SequenceSpec, name: str, placer: ExpansionPlacer, pictures: Sequence[Picture], tenant: str
+    ) -> tuple[tuple[int, ...], tuple[PreparedImage, ...]]:
+        """``_placed`` as the engine's processor has it."""
+        tokens: Sequence[int]
+        if isinstance(spec.prompt, str):
+            text = placer.text(spec.prompt)
+            tokens = (await self._encoded(self._model.tokenizer.encode, [text], tenant))[text]
+            placer.require_places(tokens, len(pictures), name)
+        else:
+            tokens = spec.prompt
+        expansions = await self._asked(spec, [bitmap(picture) for picture in pictures], tenant)
+        return placer.place(spec.prompt, tokens, pictures, expansions)
+
+    async def _asked(self, spec: SequenceSpec, images: Sequence[PreparedImage], tenant: str) -> tuple[Expansion, ...]:
+        try:
+            return await cast("Expander", self._model).expand(images, spec.salt, tenant)
+        except UnprocessableError as error:
+            param = "images" if error.index is None else spec.images[error.index].param
+            raise BadRequest(param, error.rule) from None
+
+    def _placer(self, tokenizer: Tokenizer, capabilities: Capabilities) -> Placer | ExpansionPlacer | None:
         """``None`` if the model sees no images."""
-        traits = capabilities.images
+        traits, most = capabilities.images, self._longest_edge
         if traits is None:
             return None
-        if self._longest_edge:
-            traits = replace(traits, longest_edge=min(traits.longest_edge, self._longest_edge))
+        if isinstance(traits, ProcessorTraits):
+            return expansion_placer_of(tokenizer, replace(traits, longest_edge=most), capabilities.model)
+        if most:
+            traits = replace(traits, longest_edge=min(traits.longest_edge, most))
         return placer_of(tokenizer, traits, capabilities.model)
 
     async def tokenize(self, text: str, add_special: bool, quoted: bool = False, tenant: str = "") -> Sequence[int]:

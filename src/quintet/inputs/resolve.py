@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from hashlib import blake2b
 
 from quintet.errors import BadRequest, PromptTooLong, Unsupported, shorten
 from quintet.inputs.capabilities import Capabilities, Feature
@@ -104,7 +103,7 @@ def resolve(specs: Sequence[SequenceSpec], known: Known, capabilities: Capabilit
                 forms[key] = _plain(_in_range(ids, name, capabilities.vocab), name, known.separator)
             if tags is not None:
                 forms[key] = replace(forms[key], in_block=tags.open_in(forms[key].tokens, capabilities.pieces))
-        sequences.append(replace(_sequence(spec, forms[key], name, capabilities, controls), prediction=predictions.of(spec)))
+        sequences.append(_sequence(spec, forms[key], name, capabilities, controls, predictions))
         if spec.guide is not None:
             _refuse_longer(spec.guide, spec.sampling)
             sequences[-1] = replace(sequences[-1], grammar=known.grammars[spec.guide])
@@ -155,10 +154,10 @@ class _ControlsOfSamples:
     def resolve(self, spec: SequenceSpec, limits: Limits, stops: tuple[int, ...]) -> Resolved:
         key = replace(spec.sampling, seed=0), limits, stops
         if self._last is None or self._last[0] != key:
-            wanted = replace(spec.sampling, stop_token_ids=(*spec.sampling.stop_token_ids, *stops))
+            wanted = replace(spec.sampling, stop_token_ids=(*spec.sampling.stop_token_ids, *stops)) if stops else spec.sampling
             self._last = key, resolve_sampling(wanted, limits, self._inside, self._vocab)
-        known = self._last[1]
-        return replace(known, sampling=replace(known.sampling, seed=spec.sampling.seed))
+        known, seed = self._last[1], spec.sampling.seed
+        return known if known.sampling.seed == seed else replace(known, sampling=replace(known.sampling, seed=seed))
 
 
 class _Predictions:
@@ -219,7 +218,9 @@ def _filled(spec: SequenceSpec, tokens: Sequence[int], known: Known, model: str)
     return _Form(*known.infill.join(spec.prompt, tokens, known.encoded[spec.suffix]), known.infill.stops)
 
 
-def _sequence(spec: SequenceSpec, form: _Form, name: str, capabilities: Capabilities, controls: _ControlsOfSamples) -> PreparedSequence:
+def _sequence(
+    spec: SequenceSpec, form: _Form, name: str, capabilities: Capabilities, controls: _ControlsOfSamples, predictions: _Predictions
+) -> PreparedSequence:
     context, length = capabilities.context, len(form.tokens)
     if spec.max_tokens is not None and spec.max_tokens < 0:
         raise BadRequest("max_tokens", "must be at least 0", shorten(spec.max_tokens))
@@ -244,7 +245,8 @@ def _sequence(spec: SequenceSpec, form: _Form, name: str, capabilities: Capabili
         prompt_end=form.end if form.end < length else None,
         echo_from=first if echo else 0,
         images=spec.seen,
-        salt=blake2b(spec.cache_salt.encode("utf-8", "surrogatepass"), digest_size=16).digest() if spec.cache_salt else b"",
+        salt=spec.salt,
         bad_words=resolved.bad_words,
         logprob_ids=tuple(_in_range(spec.logprob_ids, "logprob_token_ids", capabilities.vocab)),
+        prediction=predictions.of(spec),
     )

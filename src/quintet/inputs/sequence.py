@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from hashlib import blake2b
 
 from quintet.inputs.images.value import PreparedImage
 from quintet.request import Cut, Guide, Image, Prompt, Reasoning, Sampling
@@ -52,6 +53,11 @@ class SequenceSpec:
     seen: tuple[PreparedImage, ...] = ()
     logprob_ids: tuple[int, ...] = ()
     cut: Cut | None = None
+
+    @property
+    def salt(self) -> bytes:
+        """Of ``PreparedSequence``."""
+        return blake2b(self.cache_salt.encode("utf-8", "surrogatepass"), digest_size=16).digest() if self.cache_salt else b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ class Connection(asyncio.Transport):
         return self.lingers or self._inner.is_closing()
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        if not self.lingers:
+        if self._linger is None:
             self._inner.write(data)
 
     def close(self) -> None:

@@ -194,8 +194,10 @@ class Protocol(HttpToolsProtocol):
             self._start_head()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._head_timer is not None:
-            super().on_header(name, value)
+        if self._head_timer is None:
+            return
+        # RFC 9110, 5.5: white space after a value is no part of it. How the parser itself read Transfer-Encoding is not known: not touched.
+        super().on_header(name, value if name.lower() == b"transfer-encoding" else value.rstrip(b" \t"))
 
     def on_headers_complete(self) -> None:
         self._end_head()

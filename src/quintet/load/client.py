@@ -15,14 +15,14 @@ from functools import cache, partial
 from typing import cast
 from urllib.parse import urlsplit
 
-EMPTY_TEXT = (b'"text":""', b'"text": ""')
+_EMPTY_TEXT, _SPACED_EMPTY_TEXT = b'"text":""', b'"text": ""'
 _FAILURES = (
     ("no connection", "no connection"),
     ("not ended", "timed out"),
     ("the answer broke", "broke off"),
     ("{", "error in the stream"),
 )
-USAGE = (b'"usage":{', b'"usage": {')
+_USAGE, _SPACED_USAGE = b'"usage":{', b'"usage": {'
 
 
 @dataclass(slots=True)
@@ -54,11 +54,11 @@ class Trace:
         """Take the payload of one ``data:`` line."""
         if data.startswith(b'{"error"'):
             self.error = data[:300].decode(errors="replace")
-        elif b'"text"' in data and not any(empty in data for empty in EMPTY_TEXT):
+        elif b'"text"' in data and _EMPTY_TEXT not in data and _SPACED_EMPTY_TEXT not in data:
             self.times.append(now)
         if self.keep:
             self.body += data + b"\n"
-        if any(usage in data for usage in USAGE):  # once, for all choices, or for each choice in its last event
+        if _USAGE in data or _SPACED_USAGE in data:  # once, for all choices, or for each choice in its last event
             self.used(json.loads(data)["usage"])
 
     def used(self, usage: dict[str, int]) -> None:
@@ -107,7 +107,7 @@ class Chunked:
         """The body bytes of every chunk that is complete; the rest is kept."""
         raw, position, body = self._raw + data, 0, b""
         while not self.done and (line := raw.find(b"\r\n", position)) >= 0:
-            size = int(raw[position:line].split(b";")[0], 16)
+            size = int(raw[position:line].partition(b";")[0], 16)
             stop = line + 2 + size
             if len(raw) < stop + 2:
                 break

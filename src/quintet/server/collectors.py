@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 
 from prometheus_client import ProcessCollector
@@ -144,6 +145,44 @@ class Build(Collector):
         """The metric; it never changes."""
         family = GaugeMetricFamily("quintet:build_info", "What runs, as labels.", labels=("version", "python", "machine"))
         family.add_metric((__version__, platform.python_version(), platform.machine()), 1)
+        yield family
+
+
+class Durations:
+    """Seconds, counted by buckets: what the library's histogram counts, in a fifth of its time. For what each token of a stream is.
+
+    Args:
+        bounds: the buckets' inclusive upper ends, rising.
+    """
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Count one."""
+        self.counts[bisect_left(self._bounds, seconds)] += 1
+        self.sum += seconds
+
+
+class DurationsByModel(Collector):
+    """A histogram with ``Durations`` for each model."""
+
+    def __init__(self, name: str, help_: str, bounds: Sequence[float]) -> None:
+        self._name, self._help, self._bounds = name, help_, bounds
+        self._models: dict[str, Durations] = {}
+
+    def of(self, model: str) -> Durations:
+        """Those of a model."""
+        return self._models.setdefault(model, Durations(self._bounds))
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics, as they are now."""
+        family = HistogramMetricFamily(self._name, self._help, labels=LABELS)
+        ends = [*map(floatToGoString, self._bounds), "+Inf"]
+        for model, durations in self._models.items():
+            family.add_metric((model, ENGINE), list(zip(ends, accumulate(durations.counts), strict=True)), durations.sum)
         yield family
 
 

@@ -45,6 +45,9 @@ INLINE_BYTES = 64 * 1024
 INLINE_ENTRIES = 512
 """More of a choice's log-probabilities at once are rendered in a thread; between so many of several choices others get their turn."""
 
+_IDS, _CHARACTERS = 16, 64
+"""So many token ids, and so many characters of text, take as long to render as the entry of one log-probability."""
+
 _BROKEN = "The server had an internal error."
 
 T = TypeVar("T")
@@ -100,12 +103,12 @@ class _Collected:
 
     Args:
         failure: why there is no answer.
-        entries: tokens with log-probabilities.
+        entries: what it takes to render them, as ``_work`` counts it.
         last: the last events.
     """
 
     failure: QuintetError | None = None
-    entries: int = 0
+    entries: float = 0
     last: Sequence[Event] = ()
 
     @property
@@ -254,7 +257,7 @@ class Completions:
             if data:
                 await answer.write(data)
                 await asyncio.sleep(0)
-            data = await self._run(run, long, partial(_render, run.renderer, portion))
+            data = await self._run(run, True, partial(_render, run.renderer, portion)) if long else _render(run.renderer, portion)
         return data
 
     async def _run(self, run: _Run, long: bool, work: Callable[[], T]) -> T:
@@ -279,7 +282,11 @@ class Completions:
         if not collected.long:
             await http.reply(200, b"".join(run.renderer.body()), headers)
             return
-        size = await self._run(run, True, lambda: sum(map(len, run.renderer.body())))  # made twice, so as not to be held at once
+        size = 0
+        async for part in self._parts(run):  # made twice, so as not to be held at once
+            size += len(part)
+        if run.guard.gone:
+            return
         await http.start(200, "application/json", [("content-length", str(size)), *headers])
         async for part in self._parts(run):
             await http.write(part)
@@ -315,7 +322,7 @@ class Completions:
             for portion, long in _portions(batch) if collected.failure is None else ():
                 await self._run(run, long, partial(_add, run.renderer, portion))
                 await asyncio.sleep(0)
-                collected.entries += sum(len(event.tokens) for event in portion if isinstance(event, ChoiceDelta))
+                collected.entries += sum(map(_work, portion))
             collected.last = batch
         return collected
 
@@ -325,8 +332,9 @@ def _resolved(request: CompletionRequest, model: str, caller: Caller) -> Complet
 
     The pages, model: "The model used for the completion." It is answered by the name that was asked for, as the services do.
     """
-    salt = f"{caller.salt}/{request.cache_salt}" if caller.salt else request.cache_salt
-    return dataclasses.replace(request, model=request.model or model, cache_salt=salt)
+    if caller.salt:
+        request = dataclasses.replace(request, cache_salt=f"{caller.salt}/{request.cache_salt}")
+    return request if request.model else dataclasses.replace(request, model=model)
 
 
 def _raise(failure: QuintetError | None) -> None:
@@ -335,23 +343,33 @@ def _raise(failure: QuintetError | None) -> None:
 
 
 def _ends(batch: list[Event], guard: Guard) -> bool:
-    return isinstance(batch[-1], Finished | Failed) or guard.failure(batch) is not None
+    return isinstance(batch[-1], (Finished, Failed)) or guard.failure(batch) is not None
 
 
 def _portions(batch: Sequence[Event]) -> Iterator[tuple[Sequence[Event], bool]]:
     """Events that are rendered in one go, and whether that takes long, as the entries of an echoed prompt do."""
-    start, entries = 0, 0
+    if len(batch) + sum(map(_work, batch)) <= INLINE_ENTRIES:
+        yield batch, False
+        return
+    start, entries = 0, 0.0
     for at, event in enumerate(batch):
-        more = len(event.tokens) + 1 if isinstance(event, ChoiceDelta) else 1
+        more = _work(event) + 1
         if at > start and entries + more > INLINE_ENTRIES:
             yield batch[start:at], False
-            start, entries = at, 0
+            start, entries = at, 0.0
         entries += more
         if more > INLINE_ENTRIES:
             yield batch[at : at + 1], True
-            start, entries = at + 1, 0
+            start, entries = at + 1, 0.0
     if start < len(batch):
         yield batch[start:], False
+
+
+def _work(event: Event) -> float:
+    """What it takes to render an event, in entries of log-probabilities: these, a prompt's, its ids, and text, as an echo has."""
+    if not isinstance(event, ChoiceDelta):
+        return 0
+    return len(event.tokens) + len(event.scores or ()) + len(event.prompt or ()) / _IDS + len(event.text) / _CHARACTERS
 
 
 def _render(renderer: Renderer, events: Sequence[Event]) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from urllib.parse import parse_qs
 
 from quintet.errors import HeadTooLarge, SlowBody
@@ -89,10 +89,13 @@ class Request:
         raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in lines]
         await self._send({"type": "http.response.start", "status": status, "headers": raw})
 
-    async def write(self, data: bytes, last: bool = False) -> None:
-        """Send a part of the body; waits while the client reads too slowly."""
-        await self._send({"type": "http.response.body", "body": data, "more_body": not last})
-        self.ended = last
+    def write(self, data: bytes, last: bool = False) -> Awaitable[None]:
+        """Send a part of the body; to be awaited: that waits while the client reads too slowly."""
+        return self._end(data) if last else self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def _end(self, data: bytes) -> None:
+        await self._send({"type": "http.response.body", "body": data, "more_body": False})
+        self.ended = True
 
     async def forward(self, message: Message) -> None:
         """Send what was made for another request."""

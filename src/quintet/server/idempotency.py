@@ -168,7 +168,8 @@ class Recording:
         self.size = 0
         self._grow(_ENTRY_BYTES)
         self.whole = False
-        """The answer is complete."""
+        """The answer is complete, and no refusal."""
+        self._refused = False
         self.dropped = False
         """It is too large, or there is no room: what was sent of it is not here any more."""
         self._messages: list[Message] = []
@@ -236,12 +237,14 @@ class Recording:
 
     async def _record(self, message: Message) -> None:
         self._messages.append(message)
+        if message["type"] == "http.response.start":
+            self._refused = message["status"] >= 400  # some endpoints say so in words of their own
         self._grow(len(message.get("body", b"")))
         whole = message["type"] == "http.response.body" and not message.get("more_body", False)
         self._wake()
         if self.dropped or self.size > MOST_BYTES or (self.size > SMALL_BYTES and self._room.lacks(self._caller)):
             await self._pass_on()
-        self.whole = whole
+        self.whole = whole and not self._refused
 
     async def _pass_on(self) -> None:
         """Wait until everybody who is there has been sent what there is, and let go of it: from here on nobody new can begin."""

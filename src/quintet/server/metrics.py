@@ -22,7 +22,7 @@ from prometheus_client import (
 from quintet.backends.base import Health
 from quintet.guides.check import Checked
 from quintet.ledger.ledger import Ledger
-from quintet.server.collectors import ENGINE, LABELS, Build, Engines, GuideChecks, LedgerStats
+from quintet.server.collectors import ENGINE, LABELS, Build, DurationsByModel, Engines, GuideChecks, LedgerStats
 from quintet.server.refusals import REASONS
 
 MEDIA = CONTENT_TYPE_PLAIN_0_0_4
@@ -161,7 +161,8 @@ class _Families:
         self.source = counter("vllm:prompt_tokens_by_source", "Prompt tokens of ended requests by where they came from.", "source")
         self.success = counter("vllm:request_success", "Choices by why they ended.", "finished_reason")
         self.first = histogram("vllm:time_to_first_token_seconds", "From arrival to the first text.", _TTFT)
-        self.gap = histogram("vllm:inter_token_latency_seconds", "Between the outputs of a request.", _GAP)
+        self.gap = DurationsByModel("vllm:inter_token_latency_seconds", "Between the outputs of a request.", _GAP)
+        registry.register(self.gap)
         self.per_token = histogram(
             "vllm:request_time_per_output_token_seconds", "Decode time by the tokens of the longest choice after its first.", _GAP
         )
@@ -192,7 +193,7 @@ class ModelMetrics:
         self._cached = families.cached.labels(*labels)
         self.generation_tokens = families.generation_tokens.labels(*labels)
         self.first = families.first.labels(*labels)
-        self.gap = families.gap.labels(*labels)
+        self.gap = families.gap.of(model)
         self.per_token = families.per_token.labels(*labels)
         self.latency = families.latency.labels(*labels)
         self.queue = families.queue.labels(*labels)

@@ -8,7 +8,7 @@ spaces before a JSON body.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -61,10 +61,10 @@ class SlowAnswer:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self._still()
 
-    async def write(self, data: bytes) -> None:
-        """Send data; waits while the client reads too slowly."""
+    def write(self, data: bytes) -> Awaitable[None]:
+        """Send data; to be awaited: that waits while the client reads too slowly."""
         self._written = self._loop.time()
-        await self._request.write(data)
+        return self._request.write(data)
 
     async def end(self, data: bytes) -> None:
         """Send the last data."""

@@ -8,10 +8,11 @@ from typing import TypeVar
 
 from quintet.errors import BadRequest
 from quintet.inputs.capabilities import Capabilities
-from quintet.inputs.images.layout import WORDS, ImageTraits
+from quintet.inputs.images.expansion import ProcessorTraits
+from quintet.inputs.images.layout import ImageTraits
 from quintet.inputs.images.value import PreparedImage
 from quintet.inputs.sequence import Prepared, PreparedSequence, SequenceSpec
-from quintet.request import IMAGE_MARK, CompletionRequest, Prompt, Shown
+from quintet.request import IMAGE_MARK, CompletionRequest, Prompt, Sampling, Shown
 from quintet.text.choice import Choice
 from quintet.text.entries import Echo, Scores
 from quintet.text.labels import Labels
@@ -22,6 +23,7 @@ _SEEDS = 2**64
 _PLAIN = Shown()
 
 T = TypeVar("T")
+Sight = ImageTraits | ProcessorTraits | None
 
 
 def candidates_of(request: CompletionRequest) -> int:
@@ -68,9 +70,13 @@ def specs_of(request: CompletionRequest) -> list[SequenceSpec]:
     )
     images = request.images or ((),) * len(request.prompts)
     return [
-        replace(first, prompt=prompt, images=seen, sampling=replace(request.sampling, seed=(seed + index % seeds) % _SEEDS))
+        replace(first, prompt=prompt, images=seen, sampling=_drawing(request.sampling, (seed + index % seeds) % _SEEDS))
         for index, (prompt, seen) in enumerate(both for both in zip(request.prompts, images, strict=True) for _ in range(samples))
     ]
+
+
+def _drawing(sampling: Sampling, seed: int) -> Sampling:
+    return sampling if sampling.seed == seed else replace(sampling, seed=seed)
 
 
 def wants_entries(request: CompletionRequest) -> bool:
@@ -95,7 +101,7 @@ def _alternatives(request: CompletionRequest) -> int | None:
     return max((count for count in asked if count is not None), default=None)
 
 
-def echoes_of(request: CompletionRequest, prepared: Prepared, texts: Sequence[str], labels: Labels, seen: ImageTraits | None) -> list[Echo]:
+def echoes_of(request: CompletionRequest, prepared: Prepared, texts: Sequence[str], labels: Labels, seen: Sight) -> list[Echo]:
     """What is shown of each prompt; none if nothing is."""
     if not request.echo or request.echo_last == 0:
         return []
@@ -114,13 +120,13 @@ def _echo(request: CompletionRequest, sequence: PreparedSequence, text: str, lab
     return Echo(text, own, labels, len(own) - min(request.echo_last, len(own) - sequence.echo_from), written, marks)
 
 
-def _marks(prompt: Prompt, images: Sequence[PreparedImage], seen: ImageTraits | None) -> Marks | None:
+def _marks(prompt: Prompt, images: Sequence[PreparedImage], seen: Sight) -> Marks | None:
     """Where the images of a prompt are."""
     if seen is None or not images:
         return None
     runs = [image.span for image in images]
     if isinstance(prompt, str):
-        return Marks(runs, IMAGE_MARK, WORDS[seen.family].around)
+        return Marks(runs, IMAGE_MARK, seen.around)
     return Marks(runs)
 
 

@@ -159,16 +159,15 @@ class Job:
                 continue
             self._echoes.pop(event.seq, None)  # they are complete, and its samples have them
             self._scored.pop(event.seq, None)
-            if event.finish is not None:
+            choice, finish = self._choices[event.seq], event.finish
+            if finish is not None:
                 self._count_end(event)
-            choice = self._choices[event.seq]
             if choice.done:
                 continue  # a stop string ended it; these tokens were on their way
-            if event.finish is Finish.ERROR:
+            if finish is not None and finish is Finish.ERROR:
                 return events + self._fail(event.error or _BROKEN, event.blame)
-            new = self._feed(event)
-            events += new
-            if event.finish is None and self._choices[event.seq].done:
+            events += self._feed(event)
+            if finish is None and self._choices[event.seq].done:
                 self._backend.abort(self._prepared.request_id, event.seq)
         if not self._running:
             self._ended = True

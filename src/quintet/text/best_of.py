@@ -8,7 +8,6 @@ candidate number. OpenAI's page says only "the one with the highest log probabil
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import chain
 
 from quintet.events import ChoiceDelta, ChoiceDone, TokenEvent
@@ -49,7 +48,7 @@ class BestOf:
         for rank, seq in enumerate(ranked):
             held = self._held.pop(seq)
             if rank < self._n:
-                best += [replace(event, index=prompt * self._n + rank) for event in _joined(held)]
+                best += [event.numbered(prompt * self._n + rank) for event in _joined(held)]
         return best
 
     def _mean(self, seq: int) -> float:

@@ -7,7 +7,6 @@ thing: it looks at most at one line per token, and here no line goes unseen.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from quintet.events import ChoiceDelta, ChoiceDone, TokenText
 
@@ -67,4 +66,4 @@ def _cut(delta: ChoiceDelta, length: int) -> ChoiceDelta:
             break
         tokens.append(token.with_text(token.text[:left]))
         left -= len(token.text)
-    return replace(delta, text=delta.text[:length], tokens=tuple(tokens))
+    return ChoiceDelta(delta.index, delta.text[:length], tuple(tokens), delta.prompt, delta.scores)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -15,6 +15,11 @@ from quintet.errors import ModelError
 def made(options: VllmConfig, *, context: int = 0, cpu: bool = True) -> dict[str, Any]:
     source = VllmSource("/models/m", "m", context, options)
     return engine_arguments(source, EngineConfig(max_running=7), "/run/sidecar", "room:Class", cpu=cpu)
+
+
+def seeing(how: Literal["layout", "processor"], *arguments: str) -> dict[str, Any]:
+    options = VllmConfig(vllm_arg=arguments)
+    return engine_arguments(VllmSource("/m", "m", 0, options, how), EngineConfig(), "", "room:Class", cpu=True, sees=how)
 
 
 def test_our_options_have_vllms_names() -> None:
@@ -38,9 +43,17 @@ def test_what_nobody_asked_for_is_vllms_own() -> None:
 def test_what_is_not_shown_images_is_a_language_model_only() -> None:
     blind = made(VllmConfig())
     assert (blind["language_model_only"], blind["skip_tokenizer_init"]) == (True, True)
-    sees = engine_arguments(VllmSource("/m", "m", 0, VllmConfig(), True), EngineConfig(), "", "room:Class", cpu=True, sees=True)
-    assert "language_model_only" not in sees
-    assert (sees["limit_mm_per_prompt"], sees["skip_tokenizer_init"]) == ({"image": 30}, False)
+    assert made(VllmConfig(vllm_arg=("language_model_only=false",)))["language_model_only"] is True
+    for sees in (seeing("layout"), seeing("processor")):
+        assert "language_model_only" not in sees
+        assert (sees["limit_mm_per_prompt"], sees["skip_tokenizer_init"]) == ({"image": 30, "video": 0, "audio": 0}, False)
+
+
+def test_only_vllms_own_processor_of_images_takes_options() -> None:
+    asked = 'mm_processor_kwargs={"max_pixels": 100352}'
+    assert seeing("processor", asked)["mm_processor_kwargs"] == {"max_pixels": 100352}
+    with pytest.raises(ModelError, match="mm_processor_kwargs"):
+        seeing("layout", asked)
 
 
 def test_a_cpus_memory_is_not_taken_by_shares_unless_somebody_says_so() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from quintet.backends.native.core.types import Outcome
 from quintet.backends.native.schedule.emit import NUMERICAL
 from quintet.backends.native.wire.messages import Abort, Died, EventRow, FromWorker, Ping, Row, Started, Stepped, Stop, Submit, TokenRow
+from quintet.backends.vllm.expander import Maker
 from quintet.backends.vllm.sequences import BROKEN
 from quintet.backends.vllm.sidecar import Sidecar
 from quintet.backends.vllm.values import About, Asked, CoreDeadError, Output, RejectedError, Step
@@ -46,6 +47,8 @@ class PlayedCore:
 
     async def forget(self, adapter: int) -> None:
         self.adapters.append(-adapter)
+
+    processor: Maker | None = None
 
     async def run(self, asked: Asked) -> AsyncIterator[Output]:
         self.asked[asked.name] = asked

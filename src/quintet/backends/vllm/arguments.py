@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from quintet.backends.native.wire.messages import VllmSource
 from quintet.config import EngineConfig
@@ -41,10 +41,8 @@ KEPT = {
     "disable_log_stats": "health is told by them",
     "runner": "completions are all that is asked of it",
     "stream_interval": "each token is told when it is there",
-    "limit_mm_per_prompt": "images are Quintet's to prepare, and nothing else is taken",
-    "language_model_only": "it is so where Quintet does not know how a model is shown images",
-    "mm_processor_kwargs": "images are Quintet's to prepare",
-    "mm_processor_cache_gb": "images are Quintet's to prepare",
+    "limit_mm_per_prompt": "so many images, and nothing else, may be in a request",
+    "mm_processor_cache_gb": "what is kept of images is Quintet's to say",
 }
 """Those that are what they must be, and why."""
 
@@ -89,7 +87,7 @@ def given(arguments: tuple[str, ...]) -> dict[str, Any]:
 
 
 def engine_arguments(
-    source: VllmSource, config: EngineConfig, sidecar: str, processor: str, *, cpu: bool, sees: bool = False
+    source: VllmSource, config: EngineConfig, sidecar: str, processor: str, *, cpu: bool, sees: Literal["", "layout", "processor"] = ""
 ) -> dict[str, Any]:
     """Of ``AsyncEngineArgs``.
 
@@ -97,10 +95,10 @@ def engine_arguments(
         sidecar: path of the child's socket.
         processor: class that chooses, ``module:name``.
         cpu: vLLM computes on the CPU: without a size it would take a share of all memory for the KV cache.
-        sees: the model is shown images.
+        sees: how the model is shown images, see ``VllmSource``.
 
     Raises:
-        ModelError: see ``given``.
+        ModelError: see ``given``; or an option for a processor that is not used.
     """
     options = source.options
     made: dict[str, Any] = {
@@ -117,10 +115,11 @@ def engine_arguments(
         "tensor_parallel_size": options.tensor_parallel_size,
         "pipeline_parallel_size": options.pipeline_parallel_size,
     }
+    own = given(options.vllm_arg)
     if sees:  # they come prepared, so what it keeps of its own preparing would be nothing
-        made |= {"limit_mm_per_prompt": {"image": MOST_IMAGES}, "mm_processor_cache_gb": 0}
-    else:
-        made["language_model_only"] = True
+        made |= {"limit_mm_per_prompt": {"image": MOST_IMAGES, "video": 0, "audio": 0}, "mm_processor_cache_gb": 0}
+    if sees == "layout" and "mm_processor_kwargs" in own:
+        raise ModelError("--vllm-arg mm_processor_kwargs cannot be given: this model's images are Quintet's to prepare.")
     if source.context:
         made["max_model_len"] = source.context
     if options.dtype:
@@ -134,7 +133,7 @@ def engine_arguments(
         made |= {"enable_lora": True, "max_loras": options.max_loras, "max_cpu_loras": options.max_loras, "max_lora_rank": rank}
     if options.kv_bytes or (cpu and not options.gpu_memory_utilization):
         made["kv_cache_memory_bytes"] = options.kv_bytes or CPU_KV_BYTES
-    return made | given(options.vllm_arg)
+    return made | own | ({} if sees else {"language_model_only": True})
 
 
 def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:

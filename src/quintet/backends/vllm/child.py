@@ -10,13 +10,15 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import replace
 
 from quintet.backends.native.wire.messages import Died, Load, LoadVllm, Progress, Ready, ToProcess, ToWorker, Vocabulary
 from quintet.backends.native.worker.parent import Parent, inherited
 from quintet.backends.vllm.arguments import MAX_LOGPROBS
 from quintet.backends.vllm.core import VllmCore
+from quintet.backends.vllm.processor import probe
 from quintet.backends.vllm.sidecar import Sidecar
-from quintet.backends.vllm.values import About, Asked
+from quintet.backends.vllm.values import About, Asked, Processed
 from quintet.backends.vllm.wire import Choose, encode_choose
 from quintet.backends.vllm.worker import VllmWorker
 from quintet.errors import ModelError
@@ -83,7 +85,7 @@ class Child:
         about = core.about
         step_s = await _tried(core)
         sizes = about.context, about.vocab, min(MAX_LOGPROBS, about.vocab), min(config.max_sequences, config.live_limit)
-        self._parent.send(Ready(source.name, *sizes, about.fingerprint, step_s, about.images, SUPPORTED))
+        self._parent.send(Ready(source.name, *sizes, about.fingerprint, step_s, about.images, SUPPORTED, about.processor))
         return core, worker
 
     def _receive(self, message: ToProcess) -> None:
@@ -122,6 +124,7 @@ async def _tried(core: VllmCore) -> float:
     """Compute a prompt and a token, and images if it sees any; seconds that the largest step may take, estimated from it."""
     about: About = core.about
     tokens = (0,) * max(1, min(TRIED, about.context - 1))
+    await _took(core, "logprobs", tokens, logprobs=1)  # what the first log-probabilities take, none after them do
     step_s = await _took(core, "0", tokens) * -(-about.most_tokens // len(tokens))
     if (traits := about.images) is not None:
         each = traits.tokens_per_tile
@@ -130,15 +133,38 @@ async def _tried(core: VllmCore) -> float:
             image = PreparedImage(name.encode(), (place,), place, (1, traits.tile, traits.tile), pixels)
             tile_s = await _took(core, name, (0,) * (each + 1), (image,))
         step_s += tile_s * -(-about.most_tokens // each)
-    return step_s
+    return step_s + await _tried_processor(core)
 
 
-async def _took(core: VllmCore, name: str, tokens: tuple[int, ...], images: tuple[PreparedImage, ...] = ()) -> float:
+async def _tried_processor(core: VllmCore) -> float:
+    """Have vLLM's own processor show the model an image, if it has one; seconds that the largest step may take with images alone."""
+    if core.processor is None:
+        return 0.0
+    most, image_s = max(core.about.most_tokens, core.processor.most_embeddings), 0.0  # a step takes an image whole
+    for level in (1, 2):  # what the first of them takes, none after it does
+        image = probe(level)
+        made = core.processor.process((image,))
+        tokens = made[0].expansion.tokens
+        if len(tokens) < core.about.context:
+            placed = replace(image, places=made[0].expansion.places, span=(0, len(tokens)), pixels=b"")
+            image_s = await _took(core, str(level), tokens, (placed,), made) * -(-most // len(tokens))
+    return image_s
+
+
+async def _took(
+    core: VllmCore,
+    name: str,
+    tokens: tuple[int, ...],
+    images: tuple[PreparedImage, ...] = (),
+    processed: tuple[Processed, ...] = (),
+    logprobs: int | None = None,
+) -> float:
     """Seconds for a prompt and a token."""
     sampling = Sampling(temperature=0.0, top_p=1.0, seed=0)
     choose = Choose(0, len(tokens), PreparedSequence(tokens, 1, sampling, None, echo=False))
     begin = time.monotonic()
-    async for _ in core.run(Asked(name, tokens, 1, b"quintet".hex(), None, None, (), encode_choose(choose), images=images)):
+    asked = Asked(name, tokens, 1, b"quintet".hex(), logprobs, logprobs, (), encode_choose(choose), images=images, processed=processed)
+    async for _ in core.run(asked):
         pass
     return time.monotonic() - begin
 

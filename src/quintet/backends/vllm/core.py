@@ -9,12 +9,13 @@ import logging
 import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from quintet import __version__
 from quintet.backends.native.wire.messages import VllmSource
 from quintet.backends.vllm.arguments import engine_arguments
 from quintet.backends.vllm.images import normalised, salted, sight_of, taken
+from quintet.backends.vllm.processor import Processor, UnseeingError
 from quintet.backends.vllm.values import About, Asked, CoreDeadError, Output, RejectedError, Scored, Step
 from quintet.backends.vllm.wire import EXTRA
 from quintet.config import EngineConfig
@@ -23,6 +24,7 @@ from quintet.inputs.sequence import Adapter
 from quintet.models.files import parts, sample
 from quintet.models.vision.spec import VisionSpec
 
+CHANGED = "The engine sees an image otherwise than when the request was checked."
 NO_ADAPTER = "The engine cannot load this LoRA adapter."
 _log = logging.getLogger(__name__)
 
@@ -46,11 +48,20 @@ class VllmCore:
             from vllm.usage.usage_lib import UsageContext
             from vllm.v1.engine.async_llm import AsyncLLM
 
-            self._sight = sight_of(source, cpu=current_platform.is_cpu())
-            made = engine_arguments(source, config, sidecar, _class(v2=False), cpu=current_platform.is_cpu(), sees=self._sight is not None)
-            vllm = AsyncEngineArgs(**made).create_engine_config(UsageContext.ENGINE_CONTEXT)
+            cpu = current_platform.is_cpu()
+
+            def configured(sees: Literal["", "layout", "processor"]) -> Any:
+                made = engine_arguments(source, config, sidecar, _class(v2=False), cpu=cpu, sees=sees)
+                return AsyncEngineArgs(**made).create_engine_config(UsageContext.ENGINE_CONTEXT)
+
+            self._sight, self.processor = sight_of(source, cpu=cpu), None
+            vllm = configured("layout" if self._sight else "")
+            if source.vision == "processor" and vllm.model_config.is_multimodal_model:
+                self.processor, vllm = _processor(source.name, configured, vllm, cpu=cpu)
             vllm.model_config.logits_processors = [_class(v2=vllm.use_v2_model_runner)]
             self._engine = AsyncLLM.from_vllm_config(vllm, stat_loggers=[_recorder(stepped)], disable_log_stats=True)
+        if self.processor is not None:
+            self.processor.most_embeddings = self._engine.input_processor.mm_encoder_cache_size
         self.about = About(
             context=vllm.model_config.max_model_len,
             vocab=vllm.model_config.get_vocab_size(),
@@ -61,6 +72,7 @@ class VllmCore:
             most_adapters=source.options.max_loras,
             fingerprint=_fingerprint(Path(source.path), vllm),
             images=self._sight.traits if self._sight else None,
+            processor=self.processor.traits if self.processor else None,
         )
 
     async def run(self, asked: Asked) -> AsyncIterator[Output]:
@@ -73,7 +85,9 @@ class VllmCore:
         from vllm.inputs import tokens_input
         from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
-        if asked.images and self._sight is not None:
+        if asked.processed:
+            prompt = _shown(asked)
+        elif asked.images and self._sight is not None:
             prompt = _seen(asked, self._sight.spec)
         else:
             prompt = tokens_input(list(asked.tokens), cache_salt=asked.salt or None)
@@ -146,6 +160,19 @@ def _as_model_error(name: str) -> Any:
         raise ModelError(f"{name}: vLLM does not load it: {told[:600] or type(error).__name__}") from error
 
 
+def _processor(name: str, configured: Callable[[Literal["processor"]], Any], plain: Any, *, cpu: bool) -> tuple[Processor | None, Any]:
+    """vLLM's own processor of a model's images, and the configuration with it; or none, for a reason that is told, and ``plain``."""
+    try:
+        vllm = configured("processor")
+        return Processor(vllm, cpu=cpu), vllm
+    except UnseeingError as error:
+        why = str(error)
+    except Exception as error:  # whatever this family's part of vLLM has to say
+        why = " ".join(str(error).split())[:300] or type(error).__name__
+    _log.warning("%s takes no images: %s", name, why)
+    return None, plain
+
+
 def _class(*, v2: bool) -> str:
     return f"quintet.backends.vllm.{'v2' if v2 else 'v1'}:Choose"
 
@@ -174,8 +201,33 @@ def _seen(asked: Asked, spec: VisionSpec) -> Any:
     return mm_input(
         list(asked.tokens),
         MultiModalKwargsItems.from_hf_inputs(given, fields),
-        {"image": [salted(image, asked.salt) for image in asked.images]},
+        {"image": [salted(image.digest, asked.salt) for image in asked.images]},
         {"image": [PlaceholderRange(start, len(mask), torch.from_numpy(mask)) for start, mask in masks]},
+        cache_salt=asked.salt or None,
+    )
+
+
+def _shown(asked: Asked) -> Any:
+    """A prompt with images that vLLM's processor has been given.
+
+    Raises:
+        RejectedError: it makes other tokens of them than when they were asked about.
+    """
+    from vllm.inputs import mm_input
+    from vllm.multimodal.inputs import MultiModalKwargsItems, PlaceholderRange
+
+    ranges = []
+    for image, made in zip(asked.images, asked.processed, strict=True):
+        (first, count), expansion = made.expansion.core, made.expansion
+        start = image.places[0][0] - (expansion.places[0][0] - first)
+        if start < 0 or asked.tokens[start : start + count] != expansion.tokens[first : first + count]:
+            raise RejectedError(CHANGED)
+        ranges.append(PlaceholderRange(start, count, made.mask))
+    return mm_input(
+        list(asked.tokens),
+        MultiModalKwargsItems({"image": [one.item for one in asked.processed]}),
+        {"image": [salted(one.name.encode(), asked.salt) for one in asked.processed]},
+        {"image": ranges},
         cache_salt=asked.salt or None,
     )
 

@@ -1,7 +1,7 @@
 """Images for vLLM: what its own processors would have made of them, out of the pixels that our front has decoded and cut.
 
 So no client's file is decoded in its processes, and a prompt's tokens, places and offsets are those of the other engines. It takes a family
-whose processor ours is (``inputs.images.layout``); a model of another is asked for text alone.
+whose processor ours is (``inputs.images.layout``); those of others are shown images by vLLM's own (``processor``, ``expander``).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def sight_of(source: VllmSource, *, cpu: bool) -> Sight | None:
     Raises:
         ModelError: not all of its encoder is understood.
     """
-    if not source.vision:
+    if source.vision != "layout":
         return None
     sight = Sight(Path(source.path))
     if cpu and sight.both_ways:  # there it would compute, and something else
@@ -96,13 +96,14 @@ def taken(image: PreparedImage) -> tuple[int, npt.NDArray[np.bool_]]:
     return start, mask
 
 
-def salted(image: PreparedImage, salt: str) -> str:
-    """Its name in vLLM's caches, which nobody with another salt shares.
+def salted(content: bytes, salt: str) -> str:
+    """An image's name in vLLM's caches, which nobody with another salt shares.
 
     Args:
+        content: equal ones mean equal rows of embeddings.
         salt: as of ``Asked``.
     """
-    return blake2b(image.digest, digest_size=16, key=bytes.fromhex(salt)).hexdigest()
+    return blake2b(content, digest_size=16, key=bytes.fromhex(salt)).hexdigest()
 
 
 class Pictures:

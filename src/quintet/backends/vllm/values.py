@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from quintet.backends.native.schedule.plan import Top
+from quintet.inputs.images.expansion import Expansion, ProcessorTraits
 from quintet.inputs.images.layout import ImageTraits
 from quintet.inputs.images.value import PreparedImage
 from quintet.inputs.sequence import Adapter
@@ -19,6 +21,24 @@ class RejectedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Processed:
+    """What vLLM's own processor has made of an image.
+
+    Args:
+        name: hexadecimal, of what the model takes of it: equal names mean equal rows of embeddings.
+        item: vLLM's, for the model.
+        mask: bools of ``expansion.core``: which are places; ``None`` = all.
+        size: bytes of ``item``.
+    """
+
+    expansion: Expansion
+    name: str
+    item: Any
+    mask: Any
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
 class Asked:
     """A sequence, for vLLM.
 
@@ -29,7 +49,8 @@ class Asked:
         ends: tokens after which it may stop by itself.
         choose: an encoded ``Choose``.
         adapter: that is loaded; ``None`` = the model by itself.
-        images: at places among the tokens, with their pixels.
+        images: at places among the tokens, with their pixels, or, without them, ``processed``.
+        processed: what vLLM's own processor has made of each of them.
     """
 
     name: str
@@ -42,6 +63,7 @@ class Asked:
     choose: bytes
     adapter: Adapter | None = None
     images: tuple[PreparedImage, ...] = ()
+    processed: tuple[Processed, ...] = ()
 
 
 Scored = tuple[float, Top]
@@ -87,7 +109,8 @@ class About:
     """What was loaded.
 
     Args:
-        images: how it sees images; ``None`` = it does not.
+        images: how it sees images; ``None`` = it does not, or as ``processor`` says.
+        processor: vLLM's own, where that shows it images; ``None`` = it does not.
     """
 
     context: int
@@ -99,3 +122,4 @@ class About:
     most_adapters: int
     fingerprint: str
     images: ImageTraits | None = None
+    processor: ProcessorTraits | None = None

@@ -21,6 +21,7 @@ from quintet.backends.native.wire.messages import (
     Abort,
     Died,
     Events,
+    Expand,
     FromWorker,
     Ping,
     Pixels,
@@ -34,10 +35,11 @@ from quintet.backends.native.wire.messages import (
 from quintet.backends.native.worker.compiling import Compiling
 from quintet.backends.vllm import adapters
 from quintet.backends.vllm.adapters import Adapters
+from quintet.backends.vllm.expander import Expander, Maker
 from quintet.backends.vllm.images import Pictures
 from quintet.backends.vllm.sequences import MOST_ENDS, Rows, VllmSequence, sequences_of
 from quintet.backends.vllm.sidecar import Sidecar
-from quintet.backends.vllm.values import About, Asked, CoreDeadError, Output, RejectedError, Step
+from quintet.backends.vllm.values import About, Asked, CoreDeadError, Output, Processed, RejectedError, Step
 from quintet.backends.vllm.wire import encode_choose
 from quintet.events import Blame, Finish
 from quintet.inputs.images.value import PreparedImage
@@ -54,6 +56,11 @@ class Core(adapters.Core, Protocol):
     """``VllmCore``, as far as it is needed here."""
 
     about: About
+
+    @property
+    def processor(self) -> Maker | None:
+        """Of images; ``None`` = vLLM's own is not used."""
+        ...
 
     def run(self, asked: Asked) -> AsyncIterator[Output]:
         """See ``VllmCore``."""
@@ -94,6 +101,7 @@ class VllmWorker:
         """vLLM is there."""
         self._loop, self._core = asyncio.get_running_loop(), core
         self._adapters = Adapters(core, core.about.most_adapters)
+        self._expander = Expander(core.processor, self._send) if core.processor is not None else None
         self._most = (
             core.about.most_running + core.about.most_running // 8 + 1
         )  # a few wait in vLLM: a place is taken in the step it is free
@@ -110,6 +118,8 @@ class VllmWorker:
                 self._look()
         for task in self._tasks.values():
             task.cancel()
+        if self._expander is not None:
+            self._expander.close()
         return self._end
 
     def stepped(self, step: Step) -> None:
@@ -150,6 +160,9 @@ class VllmWorker:
                 self._tell_soon()
             case Pixels():
                 self._pictures.take(message)
+            case Expand():
+                assert self._expander is not None, "the front asks where it was told of a processor"
+                self._expander.expand(message)
 
     def _look(self) -> None:
         if self._core.dead:
@@ -220,9 +233,12 @@ class VllmWorker:
     async def _follow(self, sequence: VllmSequence) -> None:
         """One sequence, from vLLM's first step of it to its end."""
         try:
-            held = self._pictures.held(sequence.request_id, sequence.asked.images)
-            async with self._adapters.held(sequence.group.adapter), held as images:
-                await self._run(sequence, images)
+            async with self._adapters.held(sequence.group.adapter):
+                if self._expander is not None:
+                    await self._run(sequence, sequence.asked.images, await self._processed(self._expander, sequence))
+                else:
+                    async with self._pictures.held(sequence.request_id, sequence.asked.images) as images:
+                        await self._run(sequence, images)
         except CoreDeadError:
             self._die()
         except RejectedError as rejected:
@@ -231,6 +247,16 @@ class VllmWorker:
             _log.exception("a sequence could not be followed")
             self._tell(sequence, [sequence.end(Finish.ERROR, REJECTED)])
 
+    async def _processed(self, expander: Expander, sequence: VllmSequence) -> tuple[Processed, ...]:
+        """What vLLM's processor makes of its images: of its request's check, or made again."""
+        salt, images = sequence.asked.salt, sequence.asked.images
+        if not images:
+            return ()
+        if (kept := expander.kept(salt, images)) is not None:
+            return kept
+        async with self._pictures.held(sequence.request_id, images) as with_pixels:
+            return await expander.processed(salt, with_pixels)
+
     def _left(self, sequence: VllmSequence) -> None:
         """Its place in vLLM is free."""
         del self._tasks[sequence]
@@ -238,9 +264,9 @@ class VllmWorker:
         if not self._ended.is_set():
             self._fill()
 
-    async def _run(self, sequence: VllmSequence, images: tuple[PreparedImage, ...]) -> None:
+    async def _run(self, sequence: VllmSequence, images: tuple[PreparedImage, ...], processed: tuple[Processed, ...] = ()) -> None:
         ends = sequence.ends(self._eos_ids)
-        outputs = self._core.run(_asked(sequence, ends, images))
+        outputs = self._core.run(_asked(sequence, ends, images, processed))
         async for output in outputs:
             self._take(sequence, output, ends)
             if sequence.ended:
@@ -335,7 +361,7 @@ class VllmWorker:
         self._ended.set()
 
 
-def _asked(sequence: VllmSequence, ends: frozenset[int], images: tuple[PreparedImage, ...]) -> Asked:
+def _asked(sequence: VllmSequence, ends: frozenset[int], images: tuple[PreparedImage, ...], processed: tuple[Processed, ...]) -> Asked:
     own = sequence.asked
     return Asked(
         name=str(sequence.key),
@@ -348,4 +374,5 @@ def _asked(sequence: VllmSequence, ends: frozenset[int], images: tuple[PreparedI
         choose=encode_choose(sequence.choose()),
         adapter=sequence.group.adapter,
         images=images,
+        processed=processed,
     )

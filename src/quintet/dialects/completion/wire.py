@@ -82,9 +82,13 @@ class LlamaRenderer:
     def body(self) -> Iterator[bytes]:
         if self._finished is None:
             raise ValueError("the events do not end with Finished")
-        ends = [self._shown(self._end(index, self._finished)) for index in range(len(self._choices))]
         # Source: "if single request, return single object instead of array".
-        yield encode(ends[0] if len(ends) == 1 else ends)
+        several = len(self._choices) > 1
+        for index in range(len(self._choices)):
+            answer = encode(self._shown(self._end(index, self._finished)))
+            yield (b"," if index else b"[") + answer if several else answer
+        if several:
+            yield b"]"
 
     def late(self) -> None:
         pass

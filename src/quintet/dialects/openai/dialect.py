@@ -148,20 +148,19 @@ class Padding:
     """
 
     def __init__(self, seed: str, empty: int, step: int) -> None:
-        self._pool = hashlib.shake_128(seed.encode()).hexdigest(_POOL)[:_POOL].encode()
+        self._pool = hashlib.shake_128(seed.encode()).hexdigest(_POOL)[:_POOL].encode() * 2
         self._step = step
-        self._floor = empty + len(_OBFUSCATION) + 1
+        self._empty = empty
         self._at = 0
 
     def pad(self, chunk: bytes) -> bytes:
         """The chunk with a field ``obfuscation`` at its end."""
-        size, step = len(chunk) + len(_OBFUSCATION) + 1, self._step
-        while self._floor + step < size:
+        step = self._step
+        while (missing := self._empty + step - len(chunk)) < 0:
             step *= 2
-        missing = self._floor + step - size
-        self._at = (self._at + 61) % _POOL  # one draw per response serves all its chunks, each from another place
-        drawn = (self._pool * (missing // _POOL + 2))[self._at : self._at + missing]
-        return b'%b%b%b"}' % (chunk[:-1], _OBFUSCATION, drawn)
+        self._at = at = (self._at + 61) % _POOL  # one draw per response serves all its chunks, each from another place
+        pool = self._pool if missing <= _POOL else self._pool * (missing // _POOL + 1)
+        return b"".join((chunk[:-1], _OBFUSCATION, pool[at : at + missing], b'"}'))
 
 
 _OBFUSCATION = b',"obfuscation":"'

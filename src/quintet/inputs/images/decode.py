@@ -1,7 +1,8 @@
 """Where images are decoded: a program of ``forks``, since a decoder may crash, or be led astray by a file.
 
-Two kinds of work: ``sizes`` reads no more than the files' heads; ``tiles`` decodes the images, resizes them and cuts them, as ``layout``
-has it. A piece of work is done in a process that can open no file, connect to nothing and start nothing, whatever a file makes of it.
+Three kinds of work: ``sizes`` reads no more than the files' heads; ``tiles`` decodes the images, resizes them and cuts them, as ``layout``
+has it; ``whole`` leaves them in one piece. A piece of work is done in a process that can open no file, connect to nothing and start
+nothing, whatever a file makes of it.
 """
 
 from __future__ import annotations
@@ -90,7 +91,10 @@ def _work(client: socket.socket) -> None:
 def _what(about: dict[str, Any], number: int) -> Callable[[bytes], Iterator[bytes]]:
     if about["work"] == "sizes":
         return lambda blob: iter([PAIR.pack(*upright_size(blob))])
-    cut, tile, resample = Cut(**about["cuts"][number]), about["tile"], _FILTERS[about["filter"]]
+    cut = Cut(**about["cuts"][number])
+    if about["work"] == "whole":
+        return lambda blob: whole(blob, cut)
+    tile, resample = about["tile"], _FILTERS[about["filter"]]
     return lambda blob: tiles(blob, cut, tile, resample)
 
 
@@ -129,6 +133,17 @@ def tiles(blob: bytes, cut: Cut, tile: int, resample: Image.Resampling) -> Itera
             made.append(image.crop((left, top, left + tile, top + tile)).tobytes())
     made.append(image.resize((tile, tile), resample).tobytes())
     return iter(made)
+
+
+def whole(blob: bytes, cut: Cut) -> Iterator[bytes]:
+    """Bytes of the image in one piece, uint8 RGB [height, width, 3], of the size that ``cut`` tells.
+
+    Raises:
+        RefusedError: as ``tiles``.
+    """
+    image = rgb(blob)
+    ((width, height),) = cut.sizes
+    return iter([(image if image.size == (width, height) else image.resize((width, height), Image.Resampling.BICUBIC)).tobytes()])
 
 
 def rgb(blob: bytes) -> Image.Image:

@@ -28,6 +28,15 @@ class ImageTraits:
     tokens_per_tile: int
 
     @property
+    def around(self) -> str:
+        """See ``Words``."""
+        return WORDS[self.family].around
+
+    def cut(self, width: int, height: int) -> Cut:
+        """See ``cut_of``."""
+        return cut_of(width, height, self)
+
+    @property
     def tile_bytes(self) -> int:
         """Bytes of a tile's pixels."""
         return self.tile * self.tile * 3

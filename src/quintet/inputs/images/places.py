@@ -39,20 +39,8 @@ class Placer:
     last: int
 
     def require_match(self, prompt: Prompt, images: int, name: str) -> None:
-        """A prompt has as many places as it has images.
-
-        A text's are its marks. Of token ids it is the model's token for images, once for each image, wherever its tokens come from.
-
-        Args:
-            name: of the prompt.
-
-        Raises:
-            BadRequest: it has more or fewer.
-        """
-        marks = prompt.count(IMAGE_MARK if isinstance(prompt, str) else self.image)  # type: ignore[arg-type]
-        if marks != images:
-            what = IMAGE_MARK if isinstance(prompt, str) else f"tokens {self.image}"
-            raise BadRequest("images", f"must be as many as {what} in {name}", f"{images} for {marks}")
+        """See ``require_match``."""
+        require_match(prompt, images, self.image, name)
 
     def text(self, prompt: str, pictures: Sequence[Picture]) -> str:
         """A prompt with what stands for its images in the place of its marks, one token of them for each tile."""
@@ -106,6 +94,24 @@ class Placer:
             span = start, len(made) + after - start
             images.append(PreparedImage(picture.digest, tuple(places), span, shape, picture.pixels))
         return (*made, *tokens[at:]), tuple(images)
+
+
+def require_match(prompt: Prompt, images: int, token: int, name: str) -> None:
+    """A prompt has as many places as it has images.
+
+    A text's are its marks. Of token ids it is the model's token for images, once for each image, wherever its tokens come from.
+
+    Args:
+        token: the model's for images.
+        name: of the prompt.
+
+    Raises:
+        BadRequest: it has more or fewer.
+    """
+    marks = prompt.count(IMAGE_MARK if isinstance(prompt, str) else token)  # type: ignore[arg-type]
+    if marks != images:
+        what = IMAGE_MARK if isinstance(prompt, str) else f"tokens {token}"
+        raise BadRequest("images", f"must be as many as {what} in {name}", f"{images} for {marks}")
 
 
 def placer_of(tokenizer: Tokenizer, traits: ImageTraits, model: str) -> Placer:

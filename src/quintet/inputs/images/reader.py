@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from hashlib import blake2b
+from typing import Any
 
 from quintet.errors import BadRequest, Overloaded
 from quintet.executor import FairExecutor
@@ -18,7 +19,8 @@ from quintet.forks.parent import Forks
 from quintet.inputs.images import messages
 from quintet.inputs.images.addresses import allowed, target_of
 from quintet.inputs.images.data_url import decoded
-from quintet.inputs.images.layout import FILTERS, Cut, ImageTraits, cut_of
+from quintet.inputs.images.expansion import MOST_ASPECT, ProcessorTraits
+from quintet.inputs.images.layout import FILTERS, Cut, ImageTraits
 from quintet.inputs.images.places import Picture
 from quintet.inputs.images.room import Room
 from quintet.inputs.images.value import PreparedImage
@@ -44,6 +46,7 @@ MOST_PIXELS = 80_000_000
 MOST_BYTES = 128 << 20
 """Of the pixels that a request's images become: 170 tiles of 512 x 512."""
 
+_PIXEL_BYTES = 3
 _NOT_DECODED = "Images cannot be decoded."
 _RULES = {
     messages.FORMAT: "must be a PNG, JPEG, WebP, GIF or BMP image",
@@ -74,7 +77,7 @@ class ImageReader:
         self._turns, self._fetches = Turns(AT_ONCE), Turns(FETCHES_AT_ONCE)
         self._waiting, self._held = Room(MOST_WAITING, "images that wait to be decoded"), Room(MOST_HELD, "images")
 
-    async def read(self, images: Sequence[Image], traits: ImageTraits, tenant: str = "") -> Mapping[str, Picture]:
+    async def read(self, images: Sequence[Image], traits: ImageTraits | ProcessorTraits, tenant: str = "") -> Mapping[str, Picture]:
         """What is at each URL, which is read once however often it is named.
 
         Raises:
@@ -97,7 +100,7 @@ class ImageReader:
                 self._turns.release()
         finally:
             self._waiting.give(tenant, size)
-        digests = await self._executor.run(tenant, lambda: [_digest(one, traits) for one in pixels])
+        digests = await self._executor.run(tenant, lambda: [_digest(*one, traits) for one in zip(cuts, pixels, strict=True)])
         return {image.url: Picture(*made) for image, made in zip(distinct, zip(cuts, digests, pixels, strict=True), strict=True)}
 
     def hold(self, images: Sequence[PreparedImage], tenant: str = "") -> None:
@@ -160,11 +163,16 @@ class ImageReader:
                 raise _too_large(image, width, height)
         return sizes
 
-    async def _tiles(self, images: Sequence[Image], blobs: Sequence[bytes], cuts: Sequence[Cut], traits: ImageTraits) -> list[bytes]:
-        about = {"work": "tiles", "cuts": [asdict(cut) for cut in cuts], "tile": traits.tile, "filter": FILTERS[traits.family]}
+    async def _tiles(
+        self, images: Sequence[Image], blobs: Sequence[bytes], cuts: Sequence[Cut], traits: ImageTraits | ProcessorTraits
+    ) -> list[bytes]:
+        """The pixels of each; for an engine's own processor of the whole of it."""
+        about: dict[str, Any] = {"work": "whole", "cuts": [asdict(cut) for cut in cuts]}
+        if isinstance(traits, ImageTraits):
+            about |= {"work": "tiles", "tile": traits.tile, "filter": FILTERS[traits.family]}
         payloads = await self._decoded(images, messages.packed(about, blobs))
         for image, cut, payload in zip(images, cuts, payloads, strict=True):
-            if len(payload) != cut.tiles * traits.tile_bytes:
+            if len(payload) != _bytes_of(cut, traits):
                 raise _refused(image, messages.DAMAGED)
         return [bytes(payload) for payload in payloads]
 
@@ -193,23 +201,36 @@ def _too_large(image: Image, width: int, height: int) -> BadRequest:
     return BadRequest(image.param, f"must have at most {messages.MAX_PIXELS} pixels", f"{width} x {height}")
 
 
-def _cuts(images: Sequence[Image], sizes: Sequence[tuple[int, int]], traits: ImageTraits) -> list[Cut]:
+def _cuts(images: Sequence[Image], sizes: Sequence[tuple[int, int]], traits: ImageTraits | ProcessorTraits) -> list[Cut]:
     """What becomes of each, within what a request's images may come to together."""
     cuts: list[Cut] = []
-    pixels = tiles = 0
+    pixels = size = 0
+    unit, what = (traits.tile_bytes, "tiles") if isinstance(traits, ImageTraits) else (_PIXEL_BYTES, "pixels")
     for image, (width, height) in zip(images, sizes, strict=True):
-        cuts.append(cut_of(width, height, traits))
+        if isinstance(traits, ProcessorTraits) and max(width, height) > MOST_ASPECT * min(width, height):
+            raise BadRequest(image.param, f"must be at most {MOST_ASPECT} times as long as wide for this model", f"{width} x {height}")
+        cuts.append(traits.cut(width, height))
         pixels += width * height
-        tiles += cuts[-1].tiles
+        size += _bytes_of(cuts[-1], traits)
         if pixels > MOST_PIXELS:
             raise BadRequest(image.param, f"is one too many: a request's images have at most {MOST_PIXELS} pixels together", str(pixels))
-        if tiles * traits.tile_bytes > MOST_BYTES:
-            most = MOST_BYTES // traits.tile_bytes
-            raise BadRequest(image.param, f"is one too many: a request's images become at most {most} tiles together", str(tiles))
+        if size > MOST_BYTES:
+            most = MOST_BYTES // unit
+            raise BadRequest(image.param, f"is one too many: a request's images become at most {most} {what} together", str(size // unit))
     return cuts
 
 
-def _digest(pixels: bytes, traits: ImageTraits) -> bytes:
-    """The number of tiles, and so their shape, follows from the length."""
-    about = f"{traits.family} {traits.tile}".encode()
-    return blake2b(pixels, digest_size=32, person=about[:16]).digest()
+def _bytes_of(cut: Cut, traits: ImageTraits | ProcessorTraits) -> int:
+    """Of the pixels that an image becomes."""
+    if isinstance(traits, ImageTraits):
+        return cut.tiles * traits.tile_bytes
+    ((width, height),) = cut.sizes
+    return width * height * _PIXEL_BYTES
+
+
+def _digest(cut: Cut, pixels: bytes, traits: ImageTraits | ProcessorTraits) -> bytes:
+    """The number of tiles, and so their shape, follows from the length; the shape of a whole image does not."""
+    if isinstance(traits, ImageTraits):
+        about = f"{traits.family} {traits.tile}".encode()
+        return blake2b(pixels, digest_size=32, person=about[:16]).digest()
+    return blake2b(pixels, digest_size=32, person=b"whole", salt=messages.PAIR.pack(*cut.sizes[0])).digest()

@@ -26,6 +26,8 @@ from quintet.config import EngineConfig
 from quintet.errors import Loading, Overloaded, TooManyRequests
 from quintet.events import TokenEvent
 from quintet.inputs.capabilities import Capabilities
+from quintet.inputs.images.expansion import Expansion
+from quintet.inputs.images.value import PreparedImage
 from quintet.inputs.sequence import Prepared
 from quintet.inputs.tokenizer import Tokenizer
 
@@ -95,6 +97,10 @@ class Engine:
             raise Overloaded("The queue is full; try again later.", self._queue_s(count))
         if tenant and own and own + count > room:  # one that leaves as much as it takes cannot shut the others out
             raise TooManyRequests("This API key has its share of the queue; try again later.", self._queue_s(count))
+
+    async def expand(self, images: Sequence[PreparedImage], salt: bytes, tenant: str = "") -> tuple[Expansion, ...]:
+        """See ``Expander``."""
+        return await self._supervisor.expanding.ask(images, salt, tenant, self._require_open)
 
     def submit(self, prepared: Prepared) -> AsyncIterator[Sequence[TokenEvent]]:
         """See ``Backend``."""

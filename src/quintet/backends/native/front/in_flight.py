@@ -117,16 +117,16 @@ class InFlight:
     def push(self, request_id: int, batch: Sequence[TokenEvent]) -> None:
         """A request's events of one step."""
         request = self._in_flight[request_id]
-        before = request.stream.open
-        request.stream.push(batch)
-        self._ended(request, before - request.stream.open)
-        self.ended += before - request.stream.open
-        if batch[-1].finish is Finish.ERROR or self.soundness.doubted:
+        ends = request.stream.push(batch)
+        if self.soundness.doubted or (ends and batch[-1].finish is Finish.ERROR):
             self.soundness.see(request.submit.prompts, batch)
-        if not request.stream.open:
-            del self._in_flight[request_id]
-            if self._suspects and batch[-1].finish in (Finish.EOS, Finish.LENGTH):
-                self._suspects.clear(self._digest(request.submit))
+        if ends:
+            self.ended += ends
+            self._ended(request, ends)
+            if not request.stream.open:
+                del self._in_flight[request_id]
+                if self._suspects and batch[-1].finish in (Finish.EOS, Finish.LENGTH):
+                    self._suspects.clear(self._digest(request.submit))
         if request is self._trial:
             self._trial = None
             self._next()

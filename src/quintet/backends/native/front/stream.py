@@ -28,14 +28,16 @@ class Stream:
         """Sequences that have not ended."""
         return len(self._open)
 
-    def push(self, events: Sequence[TokenEvent]) -> None:
-        """Add a step's events."""
+    def push(self, events: Sequence[TokenEvent]) -> int:
+        """Add a step's events; returns how many sequences they end."""
         self.delivered = True
         self._batches.append(events)
+        before = len(self._open)
         for event in events:
             if event.finish is not None:
                 self._open.discard(event.seq)
         self._wake()
+        return before - len(self._open)
 
     def end(self, finish: Finish, error: str = "") -> None:
         """End every sequence that has not ended."""

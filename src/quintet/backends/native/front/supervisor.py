@@ -33,6 +33,7 @@ from typing import Protocol
 
 from quintet import machine
 from quintet.backends.base import Health, Incidents, State
+from quintet.backends.native.front.expanding import Expanding
 from quintet.backends.native.front.in_flight import InFlight, InFlightRequest
 from quintet.backends.native.front.link import Link
 from quintet.backends.native.front.pace import Pace
@@ -42,7 +43,7 @@ from quintet.backends.native.front.soundness import UNSOUND_AT
 from quintet.backends.native.front.statistics import Statistics
 from quintet.backends.native.front.stream import Stream
 from quintet.backends.native.front.watchdog import LOAD_STALL_S, STALL_S, Watchdog
-from quintet.backends.native.wire.messages import Died, FromWorker, Ping, Progress, Ready, Shed, Started, Stepped, Submit, Wanted
+from quintet.backends.native.wire.messages import Died, Expanded, FromWorker, Ping, Progress, Ready, Shed, Started, Stepped, Submit, Wanted
 from quintet.events import Finish
 from quintet.inputs.capabilities import Capabilities
 from quintet.inputs.tokenizer import Tokenizer
@@ -94,6 +95,8 @@ class Supervisor:
         self._pace = Pace(clock(), chance)
         self._pressure = Pressure(memory)
         self._deaths = Deaths()
+        self.expanding = Expanding(link.send, clock)
+        """Images that the worker's own processor is asked about."""
         self._failures = 0  # starts in a row that did not reach readiness
         self._killed = ""  # which of the ``Incidents`` the worker was killed for
         self._incidents = Incidents()
@@ -204,6 +207,7 @@ class Supervisor:
             for timer in self._timers.values():
                 timer.cancel()
             self._end_all(Finish.ABORT)
+            self.expanding.down()
         await self._link.close()
 
     def _take(self, message: FromWorker) -> None:
@@ -216,6 +220,8 @@ class Supervisor:
                 self._work.begin(requests)
             case Wanted(request_id, digest):
                 self._work.want(request_id, digest)
+            case Expanded():
+                self.expanding.take(message)
             case Progress(share):
                 self.progress = share
                 self._watchdog.moved(self._clock())
@@ -268,6 +274,7 @@ class Supervisor:
 
     def _died(self, message: Died) -> None:
         self._statistics.died()
+        self.expanding.down()
         self._failures += self.state is not State.READY
         if not self._link.restarts or self.capabilities is None:
             self.state, self.failure = State.DEAD, message.error
@@ -342,4 +349,4 @@ def _capabilities(ready: Ready, tokenizer: Tokenizer | None) -> Capabilities:
     assert tokenizer is not None, "there is one before ``Ready``"
     pieces = Pieces.of(tokenizer.pieces, ready.vocab)  # logits may be wider than the tokenizer; such ids are valid and have no text
     limits = ready.context, ready.vocab, pieces, ready.max_logprobs, ready.max_sequences
-    return Capabilities(ready.model, *limits, ready.fingerprint, ready.supported, ready.images)
+    return Capabilities(ready.model, *limits, ready.fingerprint, ready.supported, ready.processor or ready.images)

@@ -9,6 +9,8 @@
                          <-------------------------   Started, Stepped, Started, Stepped ...
                          <-------------------------   Wanted
       Pixels             ------------------------->   (of an image of a request, when it is its turn to be encoded)
+      Expand             ------------------------->   (images of a prompt, to an engine with a processor of its own, before ``Submit``)
+                         <-------------------------   Expanded
       Shed               ------------------------->   (when memory runs short)
       Ping               ------------------------->   (to one without work)
                          <-------------------------   Stepped
@@ -24,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import msgspec
 
@@ -32,6 +35,7 @@ from quintet.config import CacheFolder, EngineConfig, KvType, Quantize, VllmConf
 from quintet.errors import EngineFailed, ModelError
 from quintet.events import NO_DRAFTS, Blame, DraftCounts, Finish, TokenEvent
 from quintet.inputs.capabilities import EVERYTHING, Supported
+from quintet.inputs.images.expansion import Expansion, ProcessorTraits
 from quintet.inputs.images.layout import ImageTraits
 from quintet.inputs.images.value import PreparedImage
 from quintet.inputs.sequence import Adapter, PreparedSequence
@@ -77,14 +81,15 @@ class VllmSource:
     Args:
         path: of a folder.
         context: most tokens of a sequence; 0 = the model's own.
-        vision: it is shown images, with the encoder of its folder.
+        vision: how it is shown images: ``layout`` = as ``inputs.images.layout`` has it, with the encoder of its folder; ``processor`` = as
+            vLLM does it, if vLLM knows how; empty = it is not.
     """
 
     path: str
     name: str
     context: int
     options: VllmConfig
-    vision: bool = False
+    vision: Literal["", "layout", "processor"] = ""
 
 
 class Load(Message, frozen=True):
@@ -180,6 +185,19 @@ class Pixels(Message, frozen=True):
     pixels: bytes
 
 
+class Expand(Message, frozen=True):
+    """What would stand for these images of a prompt? Asked before there is a request.
+
+    Args:
+        number: of the question.
+        salt, images: see ``Expander.expand``.
+    """
+
+    number: int
+    salt: bytes
+    images: tuple[PreparedImage, ...]
+
+
 class Abort(Message, frozen=True):
     """End one sequence, or with ``seq`` ``None`` all, of a request."""
 
@@ -213,8 +231,9 @@ class Ready(Message, frozen=True):
 
     Args:
         step_s: seconds that the largest step may take, estimated; 0 = not measured.
-        images: how it sees images; ``None`` = it does not.
+        images: how it sees images; ``None`` = it does not, or as ``processor`` says.
         supported: what it has.
+        processor: of its own for images; ``None`` = it has none.
     """
 
     model: str
@@ -226,6 +245,7 @@ class Ready(Message, frozen=True):
     step_s: float = 0.0
     images: ImageTraits | None = None
     supported: Supported = EVERYTHING
+    processor: ProcessorTraits | None = None
 
 
 class Wanted(Message, frozen=True):
@@ -233,6 +253,19 @@ class Wanted(Message, frozen=True):
 
     request_id: int
     digest: bytes
+
+
+class Expanded(Message, frozen=True):
+    """What stands for each of the images that were asked about.
+
+    Args:
+        number: of the question.
+        refused: number of the image that is not taken (-1 = no single one is to blame), and why, for the client; ``None`` = all are.
+    """
+
+    number: int
+    images: tuple[Expansion, ...] = ()
+    refused: tuple[int, str] | None = None
 
 
 class Started(Message, frozen=True):
@@ -361,6 +394,6 @@ class Died(Message, frozen=True):
         return None if not self.reason else ModelError(self.reason) if self.model else EngineFailed(self.reason)
 
 
-ToWorker = Submit | Pixels | Abort | Shed | Ping | Stop
+ToWorker = Submit | Pixels | Expand | Abort | Shed | Ping | Stop
 ToProcess = Load | LoadVllm | Vocabulary | ToWorker
-FromWorker = Progress | Ready | Wanted | Started | Stepped | Died
+FromWorker = Progress | Ready | Wanted | Expanded | Started | Stepped | Died

@@ -327,5 +327,8 @@ def _generated(events: Events) -> int:
 
 
 def _merge(events: Events, more: Events) -> None:
+    if not events:  # as in most steps
+        events.update(more)
+        return
     for request_id, batch in more.items():
         events.setdefault(request_id, []).extend(batch)

@@ -1,0 +1,105 @@
+"""GBNF means what it means to llama.cpp, also where the library's converter reads it otherwise."""
+
+from __future__ import annotations
+
+import pytest
+from tests.guides.test_guide import GRAMMAR, verdict
+
+from quintet.guides.protocol import GuideError
+from quintet.guides.translate import translate
+
+# llama.cpp, grammars/json.gbnf and list.gbnf, as they stand there.
+JSON = r"""
+root   ::= object
+value  ::= object | array | string | number | ("true" | "false" | "null") ws
+
+object ::=
+  "{" ws (
+            string ":" ws value
+    ("," ws string ":" ws value)*
+  )? "}" ws
+
+array  ::=
+  "[" ws (
+            value
+    ("," ws value)*
+  )? "]" ws
+
+string ::=
+  "\"" (
+    [^"\\\x7F\x00-\x1F] |
+    "\\" (["\\bfnrt] | "u" [0-9a-fA-F]{4}) # escapes
+  )* "\"" ws
+
+number ::= ("-"? ([0-9] | [1-9] [0-9]{0,15})) ("." [0-9]+)? ([eE] [-+]? [0-9] [1-9]{0,15})? ws
+
+# Optional space: by convention, applied in this grammar after literal chars when allowed
+ws ::= | " " | "\n" [ \t]{0,20}
+"""
+LIST = r"""
+root ::= item+
+
+# Excludes various line break characters
+item ::= "- " [^\r\n\x0b\x0c\x85\u2028\u2029]+ "\n"
+"""
+
+ACCEPTED = [
+    (JSON, r'{"a": [1, "x\n\u00e9", {}, null], "b": -0.5e3}'),
+    (LIST, "- eggs\n- " + "\u00e9\U0001f95a\n"),
+    ('root ::= ("a"{1,2}){1,3}', "aaaaaa"),
+    ('root ::= ("a"*)*', "aaa"),
+    ('root ::= (((("a"?)*)+)*)* "b"', "aab"),
+    ("root ::= " + "(" * 12 + '"a"?' + ")*" * 12, "aaa"),
+    ('root ::= ("a"+)? "b"', "b"),
+    ('root ::= ("ab"{2})+ "c"', "ababababc"),
+    ('root ::= (("a"?)+ "b" # c\n)*', "abb"),
+    ('root ::= (x{1,2} )*\nx ::= ([0-9]+)? ","', "12,,3,"),
+    (r'root ::= "\u0041\u00e9\U0001F389\x42\x0a\[\]"', "A\u00e9\U0001f389B\n[]"),
+    (r'root ::= "\u0022\u005c\t\"\\%/"', '"\\\t"\\%/'),
+    (r"root ::= [\u0041-\u0043]+ [\U0001F380-\U0001F390]", "ABC\U0001f389"),
+    (r"root ::= [\x41-\x43\u002d\u005d\u005e]+", "A-]^"),
+    (r"root ::= [^\]]+", "abc"),
+    (r"root ::= [\]\[\\]+", "][\\"),
+    ("root ::= [a&&b~~c|]+", "a&b~c|"),
+    ("root ::= [-a]+ [b-]+", "-ab-"),
+    ("root ::= [^^]+", "a"),
+    ("root ::= .+", "a\u00e9\n\U0001f389"),
+    ('root ::= start ends\nstart ::= "x"\nends ::= "y"', "xy"),
+    ('start ::= root\nroot ::= "x" start?', "xx"),
+    ('root ::= a-b a_b aB\na-b ::= "x"\na_b ::= "y"\naB ::= "z"', "xyz"),
+]
+REJECTED = [
+    ('root ::= ("a"{1,2}){1,3}', "aaaaaaa"),
+    ('root ::= ("ab"{2})+ "c"', "abc"),
+    (r'root ::= "\u0041"', "u"),
+    ("root ::= [a&&b]", "c"),
+    ("root ::= [a-c]", "-"),
+    ("root ::= [^^]", "^"),
+    (LIST, "- a\u2028"),
+]
+
+
+@pytest.mark.fault("B11")
+@pytest.mark.parametrize(("grammar", "text"), ACCEPTED)
+def test_what_conforms_is_accepted(grammar: str, text: str) -> None:
+    assert verdict(GRAMMAR, grammar, text) == "accepted"
+
+
+@pytest.mark.parametrize(("grammar", "text"), REJECTED)
+def test_what_does_not_is_not(grammar: str, text: str) -> None:
+    assert verdict(GRAMMAR, grammar, text) == "rejected"
+
+
+@pytest.mark.parametrize(
+    ("grammar", "why"),
+    [
+        ('root ::= "a" other', "there is no rule other"),
+        (r"root ::= [a\-z]", "Invalid escape sequence"),
+        ('root ::= "a', "must be a valid grammar"),
+        ('first ::= "a"', "root"),
+        ("", "root"),
+    ],
+)
+def test_what_is_wrong_with_it_is_told(grammar: str, why: str) -> None:
+    with pytest.raises(GuideError, match=why):
+        translate(GRAMMAR, grammar)
