@@ -13,6 +13,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.server.asgi import JSON, SOURCE, Answer, acall, call
 from tests.server.live import serving
 from tests.server.one import create_app
@@ -23,6 +25,7 @@ from quintet.errors import BadRequest, BodyTooLarge
 from quintet.events import TokenEvent
 from quintet.inputs.sequence import Prepared
 from quintet.request import CompletionRequest
+from quintet.server import bodies
 from quintet.server.asgi import Headers
 from quintet.server.bodies import as_json
 from quintet.server.guard import Deadline
@@ -306,6 +309,56 @@ def test_messagepack_of_hundreds_of_thousands_of_arrays_is_refused_before_they_a
         as_json(b"\x81\xa1a\xdd" + (many + 1).to_bytes(4) + b"\x90" * (many + 1), MSGPACK, 2**20)
     flat = {"prompt": "\u4e2d" * many, "ids": [0x9090] * many, "n": 1, "x": None}
     assert json.loads(as_json(msgspec.msgpack.encode(flat), MSGPACK, 2**20)) == flat
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        *(
+            b"\x81\xa1a",
+            b"\x81\xa1a\x81\xa1b",
+            b"\x82\xa1a\xda\x20\x00" + b"x" * 8192 + b"\xa1b\x91",
+            b"\x81\xa1a" + b"\x91" * 2,
+            b"\x81\xa1a" + b"\x91" * 9,
+        ),
+        *(b"\x81\xa1a" + b"\x91" * 900, b"\x81\xa1a\x92\xd9\x01x"),
+    ],
+)
+def test_messagepack_of_millions_of_values_is_refused_before_they_are_made(before: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twelve million, which JSON takes seconds to write, in whatever they lie."""
+    many = 12_000_000
+    monkeypatch.setattr(bodies, "_ANY", None)
+    monkeypatch.setattr(bodies, "_FLAT", None)
+    with pytest.raises(BadRequest, match="at most 2621440 bytes beside its texts"):
+        as_json(before + b"\xdd" + many.to_bytes(4) + b"\x01" * many, MSGPACK, 2**24)
+
+
+def test_messagepack_of_more_values_than_json_may_have_is_refused_before_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json, "dumps", None)
+    for value in ([[-1] * 2**19], {"b": [None] * 2**19}, [[0] * 2**18] * 2):
+        with pytest.raises(BadRequest, match="524288 values"):
+            as_json(msgspec.msgpack.encode({"a": value}), MSGPACK, 2**24)
+
+
+def test_messagepack_of_many_long_texts_and_ids_is_json() -> None:
+    images = [["data:image/png;base64," + "A" * 3_000_000] * 2, ["B" * 2_000_000, "C" * 60]]
+    for body in ({"images": images}, {"prompt": ["word " * 1000] * 1024}, {"prompt": [[150_000] * 4096] * 127, "x": images[0][0]}):
+        assert json.loads(as_json(msgspec.msgpack.encode(body), MSGPACK, 2**24)) == body
+
+
+LEAVES = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(max_size=3)
+
+
+def within(inner: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
+    return st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+
+
+@settings(max_examples=200)
+@given(st.dictionaries(st.text(max_size=3), st.recursive(LEAVES, within, max_leaves=6), max_size=3))
+def test_messagepack_is_the_json_that_python_would_have_written(body: dict[str, object]) -> None:
+    """NaN and the infinities among it, for whoever reads it to refuse by name."""
+    found = as_json(msgspec.msgpack.encode(body), MSGPACK, 2**20)
+    assert json.dumps(json.loads(found)) == json.dumps(body)
 
 
 @pytest.mark.parametrize(

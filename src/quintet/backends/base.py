@@ -171,6 +171,8 @@ class Backend(Protocol):
 
     What it is given was checked against its ``capabilities``; it checks nothing again. It shares cached prefixes only within equal salts:
     that keeps tenants apart and is no feature to lack; an engine that shares none does so too.
+
+    One whose ``capabilities.images`` are ``ProcessorTraits`` is an ``Expander`` too (``inputs.images.expansion``), asked before ``submit``.
     """
 
     @property

@@ -79,8 +79,13 @@ def _require_small(text: str) -> None:
     if "\\" in text:
         text = text.replace("\\\\", "").replace('\\"', "")
     if _has_many(text) or _is_large("".join(text.split('"')[::2])):
-        rule = f"The body holds more than {MAX_PARTS} members, arrays, objects and fractions, {MAX_TEXTS} texts, or {MAX_VALUES} values"
-        raise BadRequest("", rule, code=_INVALID)
+        raise too_many()
+
+
+def too_many() -> BadRequest:
+    """The error for a body of more values than may be."""
+    rule = f"The body holds more than {MAX_PARTS} members, arrays, objects and fractions, {MAX_TEXTS} texts, or {MAX_VALUES} values"
+    return BadRequest("", rule, code=_INVALID)
 
 
 def _parse(text: str) -> object:
