@@ -59,6 +59,8 @@ def preparer(tokenizer: ToyTokenizer) -> Preparer:
         ([spec("a"), spec("\u65e5" * CONTEXT * 3)], "prompt[1]", CONTEXT * 9 // 8),
         ([spec("a", suffix="x" * CONTEXT * 9)], "suffix", CONTEXT * 9 // 8),
         ([spec("x" * CONTEXT * 9, truncate=True)], "prompt", CONTEXT * 9 // 8),
+        ([spec("a", prediction="x" * CONTEXT * 9)], "prediction", CONTEXT * 9 // 8),
+        ([spec("a", prediction="x" * CONTEXT * 9, spelled=(("prediction", "speculation"),))], "speculation", CONTEXT * 9 // 8),
     ],
 )
 def test_a_text_that_cannot_fit_is_refused_before_it_is_tokenised(specs: list[SequenceSpec], param: str, least: int) -> None:
@@ -105,6 +107,7 @@ def test_long_texts_are_tokenised_off_the_event_loop_wherever_they_stand() -> No
         await made.prepare([spec("y" * (INLINE_CHARS - 10)), spec("z" * 11)])
         await made.prepare([spec("a", sampling=Sampling(0.0, 1.0, 0, bad_words=("b" * INLINE_CHARS,)))])
         await made.tokenize("t" * (INLINE_CHARS + 1), add_special=False)
+        await made.tokenize_all([f"u{number}" * 99 for number in range(99)], add_special=False)
         await made.prepare([spec("short")])
 
     tokenizer = Watched()

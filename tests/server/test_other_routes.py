@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,24 @@ def test_all_forms_of_a_prompt_that_mean_the_same_get_the_same_text() -> None:
 def test_biases_are_of_ids_and_texts(bias: object) -> None:
     text = one({**GREEDY, "n_predict": 40, "logit_bias": bias})["content"]
     assert ("e" in text) == (bias == [[101, -100.0], ["e", 5]]), "what is said last counts"
+
+
+@pytest.mark.fault("B04")
+def test_many_texts_of_a_prompt_or_of_biases_are_tokenised_off_the_event_loop() -> None:
+    """A thousand of 3,000 letters held every stream up for seconds."""
+    threads: set[bool] = set()
+
+    class Watched(FimTokenizer):
+        def encode(self, text: str) -> list[int]:
+            if text.startswith("0"):
+                threads.add(threading.current_thread() is threading.main_thread())
+            return super().encode(text)
+
+    texts = [f"{number:02} " * 10 for number in range(200)]
+    bodies: list[dict[str, Any]] = [{"prompt": [1, *texts]}, {"prompt": [2], "logit_bias": [[text, -1] for text in texts]}]
+    answers = ask(*({**body, "n_predict": 2} for body in bodies), tokenizer=Watched(), path="/completion")
+    assert [answer.status for answer in answers] == [400, 200], "the first is too long for the context"
+    assert threads == {False}
 
 
 def test_what_ends_an_answer_is_told_and_constraints_bind() -> None:

@@ -136,7 +136,7 @@ def test_samples_and_prompts_have_their_own_pictures(server: tuple[str, int], mo
         ({"prompt": "x", "images": [data_url(0)]}, "images"),
         ({"prompt": "<image>", "images": ["data:image/png;base64,iVBORw0KGgo="]}, "images[0]"),
         ({"prompt": "<image>" * 9, "images": [data_url(1)] * 9, "max_tokens": 500} | STRICTLY, "max_tokens"),
-        ({"prompt": "<image>" * 30 + "word " * 300, "images": [data_url(1)] * 30}, "prompt"),
+        ({"prompt": "<image>" * 30 + "word " * 600, "images": [data_url(1)] * 30}, "prompt"),
     ],
 )
 def test_what_cannot_be_is_a_400_that_names_the_field(server: tuple[str, int], model: str, fields: dict[str, Any], param: str) -> None:

@@ -9,7 +9,7 @@ as long as there are any, so what it gives may simply be dropped.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Protocol, TypeVar, cast
@@ -207,7 +207,13 @@ class Preparer:
         return placer_of(tokenizer, traits, capabilities.model)
 
     async def tokenize(self, text: str, add_special: bool, quoted: bool = False, tenant: str = "") -> Sequence[int]:
-        """The token ids of a text; special-token texts are recognised.
+        """``tokenize_all`` of one."""
+        return (await self.tokenize_all([text], add_special, quoted, tenant))[text]
+
+    async def tokenize_all(
+        self, wanted: Iterable[str], add_special: bool, quoted: bool = False, tenant: str = ""
+    ) -> dict[str, Sequence[int]]:
+        """The token ids of each text; special-token texts are recognised.
 
         Args:
             add_special: with the beginning- and end-of-sequence tokens that the model's metadata asks for, as ``prepare`` does it.
@@ -218,9 +224,9 @@ class Preparer:
         """
         tokenizer = self._model.tokenizer
         encode = tokenizer.encode_quoted if quoted else tokenizer.encode
-        ids = (await self._encoded(encode, [text], tenant))[text]
+        found = await self._encoded(encode, list(dict.fromkeys(wanted)), tenant)
         before, after = (0, 0) if add_special or quoted else tokenizer.traits.added
-        return ids[before : len(ids) - after]
+        return {text: ids[before : len(ids) - after] for text, ids in found.items()}
 
     async def fill(self, gap: Gap, tenant: str = "") -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The prompt of a gap, see ``Infill.fill``, and the tokens that end what fills it, as with ``suffix``.

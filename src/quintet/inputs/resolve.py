@@ -40,8 +40,9 @@ def require_fitting(specs: Sequence[SequenceSpec], traits: Traits, context: int)
         return
     checked: set[str] = set()
     for spec, prompt in zip(specs, prompt_names(specs), strict=True):
-        for name, text in ((prompt, spec.prompt), ("suffix", spec.suffix)):
-            if isinstance(text, str) and text not in checked and spec.cut is None:
+        predicted = dict(spec.spelled).get("prediction", "prediction")
+        for name, text in ((prompt, spec.prompt), ("suffix", spec.suffix), (predicted, spec.prediction)):
+            if isinstance(text, str) and text not in checked and (spec.cut is None or name == predicted):
                 checked.add(text)
                 least = -(-_size(text, longest * context, traits.dropped) // longest)
                 if least > context:

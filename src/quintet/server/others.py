@@ -6,11 +6,12 @@ What a prompt is made of is tokenised first (``inputs.infill`` for a gap); the r
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from quintet import __version__
 from quintet.dialects.base import ErrorReply, Format, Parsed
+from quintet.dialects.completion.kinds import Parts
 from quintet.dialects.completion.options import defaults
 from quintet.dialects.completion.wire import Options
 from quintet.dialects.completion.wire import error as llama_error
@@ -62,18 +63,28 @@ async def _complete(parsed: Parsed, preparer: Preparer, tenant: str) -> Completi
         prompt, stops = await preparer.fill(options.gap, tenant)
         request, controls = replace(request, prompts=(prompt,)), replace(controls, stop_token_ids=stops)
     if options.parts:
-        prompts: list[Prompt] = [*request.prompts]
-        for at, parts in options.parts:
-            ids: list[int] = []
-            for part in parts:
-                # Source, tokenize_mixed: only what comes first gets the tokens that the model wants before a text.
-                ids += [part] if isinstance(part, int) else await preparer.tokenize(part, add_special=not ids, tenant=tenant)
-            prompts[at] = tuple(ids)
-        request = replace(request, prompts=tuple(prompts))
+        request = replace(request, prompts=await _joined(request.prompts, options.parts, preparer, tenant))
     biases = dict(controls.logit_bias)
+    tokens = await preparer.tokenize_all((str(text) for text, _ in options.biases), add_special=False, tenant=tenant)
     for text, bias in options.biases:
-        biases |= dict.fromkeys(await preparer.tokenize(str(text), add_special=False, tenant=tenant), bias)
+        biases |= dict.fromkeys(tokens[str(text)], bias)
     return replace(request, sampling=replace(controls, logit_bias=tuple(biases.items())))
+
+
+async def _joined(prompts: Sequence[Prompt], mixed: Sequence[tuple[int, Parts]], preparer: Preparer, tenant: str) -> tuple[Prompt, ...]:
+    """The prompts, with ids for those of texts and ids."""
+    # Source, tokenize_mixed: only what comes first gets the tokens that the model wants before a text.
+    begin = (parts[0] for _, parts in mixed if isinstance(parts[0], str))
+    first = await preparer.tokenize_all(begin, add_special=True, tenant=tenant)
+    later = (part for _, parts in mixed for part in parts[1:] if isinstance(part, str))
+    inside = await preparer.tokenize_all(later, add_special=False, tenant=tenant)
+    made = [*prompts]
+    for at, parts in mixed:
+        ids: list[int] = []
+        for number, part in enumerate(parts):
+            ids += [part] if isinstance(part, int) else inside[part] if number else first[part]
+        made[at] = tuple(ids)
+    return tuple(made)
 
 
 class Properties:
