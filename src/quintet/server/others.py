@@ -5,6 +5,7 @@ What a prompt is made of is tokenised first (``inputs.infill`` for a gap); the r
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -68,6 +69,7 @@ async def _complete(parsed: Parsed, preparer: Preparer, tenant: str) -> Completi
     tokens = await preparer.tokenize_all((str(text) for text, _ in options.biases), add_special=False, tenant=tenant)
     for text, bias in options.biases:
         biases |= dict.fromkeys(tokens[str(text)], bias)
+        await asyncio.sleep(0)  # together they may be millions of tokens
     return replace(request, sampling=replace(controls, logit_bias=tuple(biases.items())))
 
 
