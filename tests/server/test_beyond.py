@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.server.asgi import Answer, acall
+from tests.server.documents import completions
 from tests.server.goldens import chunks
 from tests.server.toy import toy_app
 
@@ -156,6 +157,7 @@ def test_every_chunk_has_the_usage_so_far(dialect: str) -> None:
     counts = [chunk["usage"]["completion_tokens"] for chunk in made]
     assert counts == sorted(counts) and set(counts) >= set(range(1, 9))
     assert {chunk["usage"]["prompt_tokens"] for chunk in made} == {len(ASKED["prompt"])}
+    assert all(map(completions(dialect).chunk.is_valid, made)), "as the dialect's document has them"
 
 
 def test_chunks_with_more_in_them_still_have_few_sizes() -> None:

@@ -128,10 +128,13 @@ class CompletionDetails(msgspec.Struct, gc=False):
 
 
 class DetailedUsage(Counts, gc=False):
-    """As OpenAI writes them: how many of the prompt's came out of a cache, and what became of the completion's."""
+    """As OpenAI writes them: how many of the prompt's came out of a cache, and what became of the completion's.
 
-    prompt_tokens_details: PromptDetails
-    completion_tokens_details: CompletionDetails
+    The page has both as optional, and a usage of the text so far (``continuous_usage_stats``) is without them.
+    """
+
+    prompt_tokens_details: PromptDetails | msgspec.UnsetType = msgspec.UNSET
+    completion_tokens_details: CompletionDetails | msgspec.UnsetType = msgspec.UNSET
 
     @classmethod
     def of(cls, usage: Usage) -> DetailedUsage:
