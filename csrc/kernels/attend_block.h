@@ -3,7 +3,7 @@
 // The keys of a block of pages are made floats once and stay in the first-level cache while every row's scores are computed from them; when all
 // scores are there, the softmax; then the same with the values:
 //
-//   for each block: keys as [dimension][page][16 tokens]      for each 6 rows: scores of 4 pages, 24 chains of FMAs in registers
+//   for each block: keys as [dimension][page][16 tokens]      for each 6 rows: scores of 4 pages, or as many as they see, 24 chains of FMAs
 //   for each row:   softmax of its scores
 //   for each block: values as [token][dimension]              for each 6 rows: 4 x 16 dimensions, 24 chains that go on from `out`
 //
@@ -19,17 +19,11 @@ namespace {
 constexpr int kTileRows = 6;  // 6 x 4 sums, 4 operands and a query fit into 32 registers, 6 x 1 into 8
 static_assert(kAttendPages % kSide == 0);
 
-// The queries of up to kTileRows rows as [dimension][row], so that they are read as one stream.
-template <class Cell> inline void gather_queries(const AttendOver<Cell>& a, int from, int rows, float* out) {
-  for (int d = 0; d < a.head_dim; d++)
-    for (int r = 0; r < rows; r++) out[d * rows + r] = a.q[from + r][d];
-}
-
-// Keys of `count` pages from `page` on as [count / kSide][head_dim][kSide][16]; places beyond the last page hold its keys again.
+// Keys of `count` pages from `page` on as [count / kSide][head_dim][kSide][16]; places beyond the last page hold nothing.
 template <class Cell> inline void widen_keys(const AttendOver<Cell>& a, int page, int pages, int count, float* out) {
   for (int group = 0; group < count; group += kSide)
-    for (int p = 0; p < kSide; p++) {
-      const int i = std::min(page + group + p, pages - 1);
+    for (int p = 0; p < std::min(kSide, count - group); p++) {
+      const int i = page + group + p;
       const Cell *keys = a.k[i], *ahead = nth_read(a, pages, i + kAhead);
       float* to = out + size_t(group) * size_t(a.head_dim) * 16 + 16 * p;
       for (int d = 0; d < a.head_dim; d++, to += 16 * kSide) {
@@ -51,21 +45,25 @@ template <class Cell> inline void widen_values(const AttendOver<Cell>& a, int pa
   }
 }
 
-// Scores of R rows against kSide pages.
-template <int R> inline void tile_scores(const float* queries, const float* keys, int head_dim, float* scores, size_t stride) {
-  F acc[R][kSide];
-  for (int r = 0; r < R; r++)
-    for (int p = 0; p < kSide; p++) acc[r][p] = V::set1(0.0f);
-  for (int d = 0; d < head_dim; d++, queries += R, keys += 16 * kSide) {
-    F k[kSide];
-    for (int p = 0; p < kSide; p++) k[p] = V::load(keys + 16 * p);
+// Scores of R rows against the first P of kSide pages.
+template <int R, int P> inline void tile_scores(const float* const* queries, const float* keys, int head_dim, float* scores,
+                                                size_t stride) {
+  F acc[R][P];
+  const float* q[R];
+  for (int r = 0; r < R; r++) {
+    q[r] = queries[r];
+    for (int p = 0; p < P; p++) acc[r][p] = V::set1(0.0f);
+  }
+  for (int d = 0; d < head_dim; d++, keys += 16 * kSide) {
+    F k[P];
+    for (int p = 0; p < P; p++) k[p] = V::load(keys + 16 * p);
     for (int r = 0; r < R; r++) {
-      const F q = V::set1(queries[r]);
-      for (int p = 0; p < kSide; p++) acc[r][p] = V::fma(q, k[p], acc[r][p]);
+      const F x = V::set1(q[r][d]);
+      for (int p = 0; p < P; p++) acc[r][p] = V::fma(x, k[p], acc[r][p]);
     }
   }
   for (int r = 0; r < R; r++)
-    for (int p = 0; p < kSide; p++) V::store(scores + size_t(r) * stride + 16 * p, acc[r][p]);
+    for (int p = 0; p < P; p++) V::store(scores + size_t(r) * stride + 16 * p, acc[r][p]);
 }
 
 // `count` tokens, in order, on top of what B blocks of 16 dimensions of R rows have in `out`; nothing yet if `begin`.
@@ -117,26 +115,27 @@ template <int R = kTileRows, class Tile> inline void with_rows(int rows, Tile ti
   if constexpr (R > 1) with_rows<R - 1>(rows, tile);
 }
 
-// The scratch is [rows][stride] scores, then queries, then a block of keys or values: see attend_scratch.
+// The scratch is [rows][stride] scores, then a block of keys or values, then what rows' outputs are multiplied by: see attend_scratch.
 template <class Cell> void attend_block(const AttendOver<Cell>& a) {
   const int last = *std::max_element(a.position, a.position + a.rows), pages = last / 16 + 1;
   const size_t stride = attend_stride(pages), dim = size_t(a.head_dim);
-  float *queries = a.scratch + size_t(a.rows) * stride, *block = queries + size_t(a.rows) * dim;
+  float *block = a.scratch + size_t(a.rows) * stride, *inverse = block + size_t(kAttendPages) * 16 * dim;
   auto tiles = [&](auto each) {
     for (int from = 0; from < a.rows; from += kTileRows)
       with_rows(std::min(kTileRows, a.rows - from), [&]<int R>() { each.template operator()<R>(from); });
   };
-  tiles([&]<int R>(int from) { gather_queries(a, from, R, queries + size_t(from) * dim); });
   for (int page = 0; page < pages; page += kAttendPages) {
     const int count = std::min(kAttendPages, pages - page);
     widen_keys(a, page, pages, count, block);
     tiles([&]<int R>(int from) {
-      for (int p = 0; p < count; p += kSide)
-        tile_scores<R>(queries + size_t(from) * dim, block + size_t(p) * dim * 16, a.head_dim,
-                       a.scratch + size_t(from) * stride + 16 * (page + p), stride);
+      const int seen = *std::max_element(a.position + from, a.position + from + R) / 16 + 1 - page;
+      for (int p = 0; p < std::min(count, seen); p += kSide)
+        with_rows<kSide>(std::min(kSide, seen - p), [&]<int P>() {
+          tile_scores<R, P>(a.q + from, block + size_t(p) * dim * 16, a.head_dim, a.scratch + size_t(from) * stride + 16 * (page + p),
+                            stride);
+        });
     });
   }
-  float* inverse = queries;  // which are not needed any more
   for (int r = 0; r < a.rows; r++) inverse[r] = to_weights(a, r, a.scratch + size_t(r) * stride);
   for (int page = 0; page < pages; page += kAttendPages) {
     const int count = std::min(kAttendPages, pages - page);

@@ -38,19 +38,25 @@ template <Format F, int R, bool Fetch> inline void tile_codes(const Packed& w, c
   constexpr int lines = int((c.block() + (c.apart ? 32 : 0) + 63) / 64);
   const __m512i table = table_of<F>();
   const uint16_t* apart = reinterpret_cast<const uint16_t*>(tile + c.block() * size_t(w.blocks()));
+  // Of a block's first half and its second, or of all of it: what accumulators start from, and what minima are multiplied by.
+  constexpr bool halves = c.scales == 2, minima = c.minima && halves;
+  constexpr int off = -kTooLarge<F>;
+  TimesSums<R, halves ? 0 : off, halves ? off : 0> first;
+  TimesSums<R, off, -off> second;
+  TimesSums<R, 0, 1> first_sum;
+  TimesSums<R, 1, -1> second_sum;
   for (int b = 0; b < w.blocks(); b++) {
     const uint8_t* block = tile + c.block() * size_t(b);
     const uint16_t* scales = c.apart ? apart + 16 * b : reinterpret_cast<const uint16_t*>(block + c.scale_at());
     if (Fetch) fetch_next<lines>(w, tile, b);
+    if (off) first.reach(x, b, w.blocks());
+    if (off && halves) second.reach(x, b, w.blocks());
+    if (minima) first_sum.reach(x, b, w.blocks()), second_sum.reach(x, b, w.blocks());
     __m512i acc[R];
 #pragma GCC unroll 2
     for (int half = 0; half < 2; half++) {
       if (half == 0 || c.scales == 2)
-        for (int r = 0; r < R; r++) {
-          if (!kTooLarge<F>) acc[r] = _mm512_setzero_si512();
-          else if (c.scales == 1) acc[r] = times_sums<-kTooLarge<F>, 0>(x[r].sum[b]);
-          else acc[r] = half ? times_sums<-kTooLarge<F>, kTooLarge<F>>(x[r].sum[b]) : times_sums<0, -kTooLarge<F>>(x[r].sum[b]);
-        }
+        for (int r = 0; r < R; r++) acc[r] = !off ? _mm512_setzero_si512() : half ? second.of(r, b) : first.of(r, b);
 #pragma GCC unroll 4
       for (int g = 0; g < 4; g++) {
         const __m512i v = codes_of<F>(block, half, g, table);
@@ -66,16 +72,12 @@ template <Format F, int R, bool Fetch> inline void tile_codes(const Packed& w, c
         if (c.scales == 1) {
           f[r] = _mm512_fmadd_ps(m, _mm512_set1_ps(x[r].minimum[b]), f[r]);
         } else {
-          const __m512i sum = half ? times_sums<1, -1>(x[r].sum[b]) : times_sums<0, 1>(x[r].sum[b]);
+          const __m512i sum = half ? second_sum.of(r, b) : first_sum.of(r, b);
           f[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_mul_ps(m, _mm512_set1_ps(x[r].scale[b])), f[r]);
         }
       }
     }
   }
-}
-
-template <int R, bool Fetch> inline void tile_of_codes(const Packed& w, const uint8_t* tile, const Rows<R>& x, __m512 (&f)[R]) {
-  for_coded(w.format, [&]<Format F>() { tile_codes<F, R, Fetch>(w, tile, x, f); });
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #else
 #define SIMDE_ENABLE_NATIVE_ALIASES
 #include <simde/x86/avx512.h>
+#include <cstring>
 
 // What SIMDe 0.7.4 lacks, as two AVX2 halves.
 namespace quintet::emulated {
@@ -47,6 +48,12 @@ inline __m256i cvtps_ph(simde__m512 v, int) {
   const Halves h(v);
   return _mm256_set_m128i(_mm256_cvtps_ph(h.hi, _MM_FROUND_TO_NEAREST_INT), _mm256_cvtps_ph(h.lo, _MM_FROUND_TO_NEAREST_INT));
 }
+inline simde__m512i maskz_loadu_epi32(simde__mmask16 mask, const void* from) {
+  alignas(64) int32_t t[16] = {};
+  for (int i = 0; i < 16; i++)
+    if (mask >> i & 1) std::memcpy(t + i, static_cast<const char*>(from) + 4 * i, 4);
+  return simde_mm512_loadu_si512(t);
+}
 inline __m128i cvtepi32_epi8(simde__m512i v) {
   alignas(64) int32_t t[16];
   alignas(16) int8_t b[16];
@@ -73,6 +80,7 @@ inline __m256 extractf32x8_ps(simde__m512 v, int half) {
 #define _mm512_cvtepi8_epi32 quintet::emulated::cvtepi8_epi32
 #define _mm512_cvtph_ps quintet::emulated::cvtph_ps
 #define _mm512_cvtps_ph quintet::emulated::cvtps_ph
+#define _mm512_maskz_loadu_epi32 quintet::emulated::maskz_loadu_epi32
 #define _mm512_cvtepi32_epi8 quintet::emulated::cvtepi32_epi8
 #define _mm512_reduce_add_epi32 quintet::emulated::reduce_add_epi32
 #define _mm512_extractf32x8_ps quintet::emulated::extractf32x8_ps

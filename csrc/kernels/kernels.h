@@ -48,9 +48,9 @@ template <class Cell> struct AttendOver {
 constexpr int kAttendPages = 4;  // whose keys or values are floats at a time, when there are many rows
 // Floats of a row of scores over so many pages.
 inline size_t attend_stride(int pages) { return size_t((pages + kAttendPages - 1) / kAttendPages) * kAttendPages * 16; }
-// Scores, then queries, then keys or values.
+// Scores, then keys or values, then a number for each row.
 inline size_t attend_scratch(int rows, int pages, int head_dim) {
-  return size_t(rows) * (attend_stride(pages) + size_t(head_dim)) + size_t(kAttendPages) * 16 * size_t(head_dim);
+  return size_t(rows) * (attend_stride(pages) + 1) + size_t(kAttendPages) * 16 * size_t(head_dim);
 }
 
 struct Kernels {

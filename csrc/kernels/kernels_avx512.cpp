@@ -1,5 +1,6 @@
 // AVX-512 with VNNI: one register is the 16 columns of a tile, one instruction multiplies 64 pairs of bytes.
 #include "kernels/vec_avx512.h"
+#include <algorithm>
 #include "kernels/attend.h"
 #include "kernels/codes_avx512.h"
 #include "kernels/float_product.h"
@@ -39,10 +40,12 @@ template <int R, bool Fetch> inline void tile_q4(const Packed& w, const uint8_t*
 template <int R, bool Fetch> inline void tile_q8(const Packed& w, const uint8_t* tile, const Rows<R>& x, __m512 (&f)[R]) {
   const __m512i flip = _mm512_set1_epi8(char(0x80));
   const uint16_t* scales = reinterpret_cast<const uint16_t*>(tile + size_t(512) * size_t(w.blocks()));
+  TimesSums<R, -128, 0> starts;
   for (int b = 0; b < w.blocks(); b++) {
     if (Fetch) fetch_next<9>(w, tile, b);
+    starts.reach(x, b, w.blocks());
     __m512i acc[R];
-    for (int r = 0; r < R; r++) acc[r] = times_sums<-128, 0>(x[r].sum[b]);
+    for (int r = 0; r < R; r++) acc[r] = starts.of(r, b);
 #pragma GCC unroll 8
     for (int g = 0; g < 8; g++) {
       const __m512i v = _mm512_xor_si512(load64(tile + size_t(512) * size_t(b) + 64 * g), flip);
@@ -53,30 +56,48 @@ template <int R, bool Fetch> inline void tile_q8(const Packed& w, const uint8_t*
   }
 }
 
-template <int R, bool Fetch> void rows(const Packed& w, int tile, const uint8_t* x, size_t x_stride, float* y, size_t y_stride,
-                                       bool accumulate) {
+template <Format Is, int R, bool Fetch> void rows(const Packed& w, const uint8_t* tile, const uint8_t* x, size_t x_stride, float* y,
+                                                  size_t y_stride, bool accumulate) {
   __m512 f[R];
-  for (int r = 0; r < R; r++) f[r] = _mm512_setzero_ps();
+#pragma GCC unroll 12
+  for (int r = 0; r < R; r++) f[r] = _mm512_setzero_ps();  // as loops, this and the last one keep results in memory from the start
   const Rows<R> in{x, x_stride, w.cols};
-  if (w.format == Format::q4) tile_q4<R, Fetch>(w, w.tile(tile), in, f);
-  else if (w.format == Format::q8) tile_q8<R, Fetch>(w, w.tile(tile), in, f);
-  else tile_of_codes<R, Fetch>(w, w.tile(tile), in, f);
+  if constexpr (Is == Format::q4) tile_q4<R, Fetch>(w, tile, in, f);
+  else if constexpr (Is == Format::q8) tile_q8<R, Fetch>(w, tile, in, f);
+  else tile_codes<Is, R, Fetch>(w, tile, in, f);
+#pragma GCC unroll 12
   for (int r = 0; r < R; r++) {
     float* out = y + size_t(r) * y_stride;
     V::store(out, accumulate ? V::add(V::load(out), f[r]) : f[r]);
   }
 }
 
+// Rows that go side by side at most: as many sums and results, and five values that they share, are 29 of 32 registers.
+constexpr int kMostRows = 12;
+
+using Pass = void (*)(const Packed&, const uint8_t*, const uint8_t*, size_t, float*, size_t, bool);
+struct Passes {
+  Pass early[kMostRows], last[kMostRows];  // of 1 row and more; the last one fetches the next tile (docs/decisions/0026-experts.md)
+};
+template <Format Is> constexpr Passes passes_of() {
+  return []<int... r>(std::integer_sequence<int, r...>) {
+    return Passes{{rows<Is, r + 1, false>...}, {rows<Is, r + 1, true>...}};
+  }(std::make_integer_sequence<int, kMostRows>());
+}
+constexpr Passes kPasses[] = {passes_of<Format::q4>(), passes_of<Format::q8>(),  passes_of<Format::q4h>(), passes_of<Format::q5>(),
+                              passes_of<Format::q6>(), passes_of<Format::q8h>(), passes_of<Format::q4u>(), passes_of<Format::q4e>()};
+
 }  // namespace
 
+// Found in a table, as a step of few rows has many calls: a chain of comparisons took a tenth of those of four.
 void gemm_tile_avx512(const Packed& w, int tile, const uint8_t* x, size_t x_stride, int m, float* y, size_t y_stride, bool accumulate) {
   if (is_float(w.format)) return float_tile<8, 7, 6, 5, 4, 3, 2, 1>(w, tile, x, x_stride, m, y, y_stride, accumulate);
-  // One pass for up to 8 rows, whatever their number: a step's rows of one expert are few. The last one fetches the next tile, also of 4 bits and
-  // after a single pass: these CPUs do not see such tiles coming (docs/decisions/0026-experts.md).
-  in_passes<8, 7, 6, 5, 4, 3, 2, 1>(m, [&]<int R>(int r, bool last) {
-    const auto pass = last ? rows<R, true> : rows<R, false>;
-    pass(w, tile, x + size_t(r) * x_stride, x_stride, y + size_t(r) * y_stride, y_stride, accumulate);
-  });
+  const Passes& passes = kPasses[size_t(w.format)];
+  for (int r = 0, n; r < m; r += n) {
+    n = std::min(m - r, kMostRows);
+    const Pass pass = (r + n == m ? passes.last : passes.early)[n - 1];
+    pass(w, w.tile(tile), x + size_t(r) * x_stride, x_stride, y + size_t(r) * y_stride, y_stride, accumulate);
+  }
 }
 
 extern constinit const Kernels kernels_avx512 = table("avx512", gemm_tile_avx512);

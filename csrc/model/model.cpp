@@ -24,7 +24,7 @@ namespace quintet {
 namespace {
 
 // Rows that one phase of the feed-forward handles at a time: its scratch stays in the first-level cache.
-constexpr int kRowBlock = 32;
+constexpr int kRowBlock = 48;
 constexpr int kPhasesPerLayer = 16;
 
 void fail(const char* what) { throw std::invalid_argument(what); }
