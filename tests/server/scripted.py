@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from quintet.backends.base import Health, State, require_open
@@ -61,6 +61,9 @@ class ScriptedBackend:
 
     async def tokenize(self, text: str, add_special: bool, quoted: bool = False, tenant: str = "") -> list[int]:
         return [EOS] * add_special + list(text.encode())
+
+    async def tokenize_all(self, wanted: Iterable[str], add_special: bool, quoted: bool = False, tenant: str = "") -> dict[str, list[int]]:
+        return {text: await self.tokenize(text, add_special, quoted, tenant) for text in wanted}
 
     async def prepare(self, specs: Sequence[SequenceSpec], tenant: str = "", watch: object = None) -> tuple[PreparedSequence, ...]:
         """It is the preparer too, in words of its own."""

@@ -25,10 +25,10 @@ from quintet.errors import BadRequest, BodyTooLarge
 from quintet.events import TokenEvent
 from quintet.inputs.sequence import Prepared
 from quintet.request import CompletionRequest
-from quintet.server import bodies
+from quintet.server import unpack
 from quintet.server.asgi import Headers
-from quintet.server.bodies import as_json
 from quintet.server.guard import Deadline
+from quintet.server.unpack import as_json
 from quintet.service.job import Job
 from quintet.service.service import Service
 
@@ -327,8 +327,8 @@ def test_messagepack_of_hundreds_of_thousands_of_arrays_is_refused_before_they_a
 def test_messagepack_of_millions_of_values_is_refused_before_they_are_made(before: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twelve million, which JSON takes seconds to write, in whatever they lie."""
     many = 12_000_000
-    monkeypatch.setattr(bodies, "_ANY", None)
-    monkeypatch.setattr(bodies, "_FLAT", None)
+    monkeypatch.setattr(unpack, "_ANY", None)
+    monkeypatch.setattr(unpack, "_FLAT", None)
     with pytest.raises(BadRequest, match="at most 2621440 bytes beside its texts"):
         as_json(before + b"\xdd" + many.to_bytes(4) + b"\x01" * many, MSGPACK, 2**24)
 

@@ -1,44 +1,11 @@
-"""Request bodies: which media are read, and how packed ones become JSON."""
+"""Request bodies: which media are read, and how large they may be."""
 
 from __future__ import annotations
 
-import json
-import zlib
-from collections.abc import Mapping
-from typing import Annotated, Any
-
-import msgspec
-
-from quintet.dialects.json_guard import MAX_VALUES, too_many
-from quintet.errors import BadRequest, BodyTooLarge, UnsupportedMedia
+from quintet.errors import BodyTooLarge, UnsupportedMedia
 from quintet.server.asgi import Headers
 
 MSGPACK = ("application/vnd.msgpack", "application/msgpack", "application/x-msgpack")
-
-_INVALID = "invalid_body"
-
-MAX_CONTAINERS = 2**17
-"""Most bytes of a MessagePack body that may begin an array or an object, for it to be read as any other. Bytes of texts that are not ASCII
-look the same; a body with more must be without arrays in arrays, so that no hundreds of thousands of them are made."""
-
-MOST_BESIDE_TEXTS = 5 * MAX_VALUES
-"""Most bytes of a MessagePack body that are in none of its texts: of as many values as may be, each the longest integer of a token's id."""
-
-MOST_MEMBERS = 100
-"""Most members of a gzip body; each costs a look at all that follows it."""
-
-MOST_RATIO = 1032
-"""Bytes that one may be unpacked to: 258 for each two bits (https://zlib.net/zlib_tech.html)."""
-
-_CONTAINERS = bytes([*range(0x80, 0xA0), *range(0xDC, 0xE0)])  # https://github.com/msgpack/msgpack/blob/master/spec.md#formats
-_Leaf = None | bool | int | float | str
-_ANY = msgspec.msgpack.Decoder(dict[str, Any])
-_FLAT = msgspec.msgpack.Decoder(dict[str, _Leaf | list[_Leaf]])
-_FEW = msgspec.Meta(max_length=1024)  # texts that are long; there may be as many prompts
-_PARTS = msgspec.msgpack.Decoder(str | Annotated[list[msgspec.Raw], _FEW] | Annotated[dict[str, msgspec.Raw], _FEW])
-_SHORT = 2048  # not worth a look
-_CONTAINER = {list, dict}
-_EXACT = _CONTAINER | {int, bool, str, type(None)}
 
 
 def check_media(headers: Headers, packed: bool, typed: bool = False) -> None:
@@ -51,30 +18,18 @@ def check_media(headers: Headers, packed: bool, typed: bool = False) -> None:
     Raises:
         UnsupportedMedia: anything else.
     """
-    media, *parameters = _media(headers)
+    kind, *parameters = media(headers)
     browser = "origin" in headers or "sec-fetch-site" in headers
     taken = ("application/json", *(MSGPACK if packed else ()))
-    if media not in taken and (typed or browser or media not in ("", "application/x-www-form-urlencoded")):
+    if kind not in taken and (typed or browser or kind not in ("", "application/x-www-form-urlencoded")):
         raise UnsupportedMedia(f"Content-Type must be {' or '.join(taken[:2])}.")
     charsets = [one.removeprefix("charset=").strip('"') for one in parameters if one.startswith("charset=")]
     if any(one not in ("utf-8", "utf8") for one in charsets):
         raise UnsupportedMedia("The charset must be utf-8.")
-    encoding = _encoding(headers)
-    if encoding and not (packed and encoding == "gzip"):
+    coding = encoding(headers)
+    if coding and not (packed and coding == "gzip"):
         rule = "Content-Encoding must be gzip, or left out." if packed else "Content-Encoding is not supported; send the body uncompressed."
         raise UnsupportedMedia(rule)
-
-
-def as_json(body: bytes, headers: Headers, most: int) -> bytes:
-    """The body as JSON text; ``check_media`` has passed.
-
-    Raises:
-        BodyTooLarge: over ``most`` bytes once it is unpacked; noticed before more than that is.
-        BadRequest: not what the headers say it is.
-    """
-    if _encoding(headers) == "gzip":
-        body = _inflate(body, most)
-    return _unpack(body) if _media(headers)[0] in MSGPACK else body
 
 
 def too_large(most: int) -> BodyTooLarge:
@@ -82,99 +37,12 @@ def too_large(most: int) -> BodyTooLarge:
     return BodyTooLarge(f"The body must be at most {most} bytes.")
 
 
-def _media(headers: Headers) -> list[str]:
+def media(headers: Headers) -> list[str]:
     """The type and its parameters."""
     return [part.strip().lower() for part in headers.get("content-type", "").split(";")]
 
 
-def _encoding(headers: Headers) -> str:
-    encoding = ", ".join(headers.getlist("content-encoding")).strip().lower()
-    return "" if encoding == "identity" else encoding
-
-
-def _inflate(body: bytes, most: int) -> bytes:
-    """RFC 1952: one or more members, one after the other. The last four bytes say how long the last one is: what would be too long is not
-    unpacked up to there, which takes as long as the longest body there may be."""
-    if len(body) * MOST_RATIO > most and int.from_bytes(body[-4:], "little") > most:
-        raise BodyTooLarge(f"The gzip body is cut off, or it unpacks to more than the {most} bytes that a body may have.")
-    parts: list[bytes] = []
-    left = most + 1
-    while body:
-        if len(parts) == MOST_MEMBERS:
-            raise BadRequest("", f"The gzip body must have at most {MOST_MEMBERS} members", code=_INVALID)
-        member = zlib.decompressobj(wbits=31)
-        try:
-            parts.append(member.decompress(body, left))
-        except zlib.error:
-            raise BadRequest("", "The body is not valid gzip", code=_INVALID) from None
-        left -= len(parts[-1])
-        if left <= 0:
-            raise too_large(most)
-        if not member.eof:
-            raise BadRequest("", "The gzip body ends too early", code=_INVALID)
-        body = member.unused_data
-    return b"".join(parts)
-
-
-def _unpack(body: bytes) -> bytes:
-    """MessagePack as JSON text, which the dialect then checks like any other: NaN, depth and wrong types are refused there by name.
-
-    Too many values are refused before they are decoded, and again before they are written: of 12 MB the one takes half a second, the other
-    seven, and nothing else runs meanwhile.
-    """
-    if len(body) > MOST_BESIDE_TEXTS and _beside_texts(body) > MOST_BESIDE_TEXTS:
-        raise BadRequest("", f"A MessagePack body must have at most {MOST_BESIDE_TEXTS} bytes beside its texts", code=_INVALID)
-    containers = len(body) - len(body.translate(None, _CONTAINERS))
-    decoder = _ANY if containers <= MAX_CONTAINERS else _FLAT
-    try:
-        return _written(decoder.decode(body))
-    except msgspec.ValidationError:
-        rule = f"The body must be a MessagePack map; with more than {MAX_CONTAINERS} arrays and maps, or what looks so, none in another"
-        raise BadRequest("", rule, code=_INVALID) from None
-    except (msgspec.DecodeError, TypeError, ValueError, RecursionError):
-        raise BadRequest("", "The body is not valid MessagePack of JSON values", code=_INVALID) from None
-
-
-def _beside_texts(value: bytes | msgspec.Raw, levels: int = 3) -> int:
-    """Bytes of a value that are in no long text. No field has these deeper than ``images``, which may be an array of arrays of them."""
-    if len(value) <= _SHORT:
-        return len(value)
-    try:
-        parts = _PARTS.decode(value)
-    except (msgspec.DecodeError, RecursionError):
-        return len(value)
-    if isinstance(parts, str):
-        return 0
-    items = parts.values() if isinstance(parts, dict) else parts
-    return sum(_beside_texts(item, levels - 1) for item in items) if levels else len(value)
-
-
-def _written(body: Mapping[str, object]) -> bytes:
-    """As JSON.
-
-    Raises:
-        BadRequest: more values than JSON may have.
-        TypeError: a value that JSON has not.
-    """
-    left, members = MAX_VALUES, []
-    for name, value in body.items():
-        left, exact = _look(value, left)
-        text = msgspec.json.encode(value) if exact else json.dumps(value, ensure_ascii=False).encode()
-        members.append(json.dumps(name).encode() + b":" + text)
-    return b"{%b}" % b",".join(members)
-
-
-def _look(value: object, left: int) -> tuple[int, bool]:
-    """How many values there may still be after this one, and whether msgspec, which is fast, writes it as it is; it makes null of a NaN."""
-    exact, todo = True, list[Any]([[value]])
-    while todo:
-        one = todo.pop()
-        left -= len(one)
-        if left < 0:
-            raise too_many()
-        items = one.values() if isinstance(one, dict) else one
-        kinds = set(map(type, items))
-        exact &= kinds <= _EXACT and (items is one or set(map(type, one)) <= {str})
-        if not kinds.isdisjoint(_CONTAINER):
-            todo += [item for item in items if type(item) in _CONTAINER]
-    return left, exact
+def encoding(headers: Headers) -> str:
+    """``""`` = as it is."""
+    found = ", ".join(headers.getlist("content-encoding")).strip().lower()
+    return "" if found == "identity" else found

@@ -26,7 +26,6 @@ from quintet.moderation.judge import Moderator
 from quintet.request import CompletionRequest
 from quintet.server.accounts import Accounts
 from quintet.server.auth import Caller
-from quintet.server.bodies import as_json
 from quintet.server.call import Call
 from quintet.server.gate import Admission, Gate
 from quintet.server.guard import Deadline, Guard, while_there
@@ -34,6 +33,7 @@ from quintet.server.metrics import Telemetry
 from quintet.server.models import Models
 from quintet.server.sse import DONE, EVENTS, JSON, SlowAnswer, frames
 from quintet.server.telemetry import Observer
+from quintet.server.unpack import as_json
 from quintet.service.job import Job
 from quintet.service.service import Service
 
