@@ -12,7 +12,7 @@ import pytest
 from tests.reference.folders import Raw, write_safetensors
 
 ROOT = Path(__file__).parents[4]
-LAYERS, HIDDEN, VOCAB = 12, 512, 512
+LAYERS, HIDDEN, VOCAB = 16, 512, 512
 WIDTH, EXPERTS = 768, 6
 
 
