@@ -46,15 +46,19 @@ def plain(text: str) -> str:
 
 def _names(lexemes: list[tuple[str, str]]) -> dict[str, str]:
     """What a rule is called, so that no two names become one in Lark, which has neither capitals nor ``-`` in them."""
-    rules = [name for at, (kind, name) in enumerate(lexemes) if kind == "name" and _next(lexemes, at) == "is"]
+    rules = dict.fromkeys(name for at, (kind, name) in enumerate(lexemes) if kind == "name" and _next(lexemes, at) == "is")
     for kind, name in lexemes:
         if kind == "name" and name not in rules:
             raise ValueError(f"there is no rule {name}")
-    return {name: name if name == "root" else f"r{number}" for number, name in enumerate(dict.fromkeys(rules))}
+    return {name: name if name == "root" else f"r{number}" for number, name in enumerate(rules)}
 
 
 def _next(lexemes: list[tuple[str, str]], at: int) -> str:
-    return next((kind for kind, _ in lexemes[at + 1 :] if kind != "blank"), "")
+    """The kind of what follows, blanks aside."""
+    for later in range(at + 1, len(lexemes)):
+        if lexemes[later][0] != "blank":
+            return lexemes[later][0]
+    return ""
 
 
 def _part(kind: str, part: str, names: dict[str, str]) -> str:
