@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 
 import pytest
 from tests.guides.test_guide import GRAMMAR, verdict
 
-from quintet.guides.gbnf import plain
+from quintet.guides.gbnf import is_gbnf, plain
 from quintet.guides.protocol import GuideError
 from quintet.guides.translate import translate
 
@@ -117,3 +118,13 @@ def test_many_rules_cost_no_more_each_than_few() -> None:
     made = plain(text)
     assert time.thread_time() - began < 3
     assert made.count("::=") == rules + 1
+
+
+@pytest.mark.parametrize("part", ["\n", " \n", "#\n", "[", "{", "[\\", '"\\', "(", "a ", "start\n"])
+def test_what_is_no_grammar_is_looked_at_in_time_that_grows_with_it(part: str) -> None:
+    """Of processor time: 50 KB of line breaks took 20 seconds."""
+    text = part * 50_000
+    began = time.thread_time()
+    with contextlib.suppress(ValueError):
+        assert not is_gbnf(text) or plain(text)
+    assert time.thread_time() - began < 2

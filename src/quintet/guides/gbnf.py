@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-_LARK = re.compile(r"(?m)^\s*(%llguidance\b|start\s*:(?!:=))")
+_LARK = re.compile(r"(?m)^[ \t]*(%llguidance\b|start[ \t]*:(?!:=))")
 _LEXEME = re.compile(
     r"""(?P<blank>\s+|\#[^\r\n]*) | (?P<text>"(?:\\.|[^"\\])*") | (?P<class>\[(?:\\.|[^\]\\])*\]) | (?P<times>[*+?]|\{[^}]*\})
-    | (?P<is>::=) | (?P<name>[\w-]+) | (?P<any>\.) | (?P<end>\)) | (?P<other>.)""",
+    | (?P<is>::=) | (?P<name>[\w-]+) | (?P<any>\.) | (?P<end>\)) | (?P<other>["[{].*|.)""",  # what is not closed is looked at once
     re.VERBOSE | re.DOTALL,
 )
 _CHARACTER = re.compile(r"\\x[0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\U[0-9a-fA-F]{8}|\\.|.", re.DOTALL)
