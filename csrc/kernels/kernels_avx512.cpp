@@ -1,6 +1,8 @@
 // AVX-512 with VNNI: one register is the 16 columns of a tile, one instruction multiplies 64 pairs of bytes.
 #include "kernels/vec_avx512.h"
 #include <algorithm>
+#include <array>
+#include <utility>
 #include "kernels/attend.h"
 #include "kernels/codes_avx512.h"
 #include "kernels/float_product.h"
@@ -84,8 +86,10 @@ template <Format Is> constexpr Passes passes_of() {
     return Passes{{rows<Is, r + 1, false>...}, {rows<Is, r + 1, true>...}};
   }(std::make_integer_sequence<int, kMostRows>());
 }
-constexpr Passes kPasses[] = {passes_of<Format::q4>(), passes_of<Format::q8>(),  passes_of<Format::q4h>(), passes_of<Format::q5>(),
-                              passes_of<Format::q6>(), passes_of<Format::q8h>(), passes_of<Format::q4u>(), passes_of<Format::q4e>()};
+// By format: all that are not floats.
+constexpr auto kPasses = []<int... f>(std::integer_sequence<int, f...>) {
+  return std::array{passes_of<Format(f)>()...};
+}(std::make_integer_sequence<int, int(Format::f32)>());
 
 }  // namespace
 
