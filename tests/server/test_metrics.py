@@ -110,9 +110,12 @@ def test_a_model_that_is_not_loaded_sleeps_and_those_that_wait_are_told_apart() 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_an_engines_process_is_told_apart_from_the_servers() -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as engine:
+    program = "print(flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as engine:
+        assert engine.stdout
+        engine.stdout.readline()  # until its program is loaded it has no memory of its own to tell
         _, series = parsed(Telemetry([], lambda: 0.0).scrape({"m": replace(HEALTH, pid=engine.pid), "thread": HEALTH}))
-        engine.communicate()
+        engine.communicate(b"\n")
     server = series["process_start_time_seconds", frozenset()]
     found = by_model(series, "m")
     assert found["quintet:engine_process_start_time_seconds"] > server
