@@ -8,6 +8,9 @@ from dataclasses import dataclass
 MINUTE, DAY = 60.0, 86_400.0
 """Seconds of a limit's window."""
 
+MOST = 2**53
+"""The largest limit: up to it, counts are exact as floats too."""
+
 
 class Unit(enum.Enum):
     """What a limit counts."""

@@ -91,6 +91,13 @@ def test_a_mistake_is_told_in_one_line_and_changes_nothing(tmp_path: Path, words
     assert store.read_bytes() == before
 
 
+def test_a_key_of_an_expiry_beyond_all_dates_is_listed(tmp_path: Path) -> None:
+    store = tmp_path / "keys.db"
+    for name, expires in (("late", 8.64e12), ("last", float("inf"))):  # as versions before this one wrote them
+        KeyStore(store).add(Key(b"", name, expires=expires))
+    assert run(store, "list").count("9999-12-31T23:59:59Z") == 2
+
+
 @pytest.mark.parametrize("words", [["--budget", "-1"], ["--priority", "0"], ["--priority", "11"], ["--scope", "root"], ["--parallel", "x"]])
 def test_a_value_out_of_its_range_is_a_mistyped_option(tmp_path: Path, words: list[str]) -> None:
     done = CliRunner().invoke(app, ["keys", "add", "bob", "--keys", str(tmp_path / "keys.db"), *words])
@@ -106,6 +113,6 @@ def test_an_expiry_is_a_span_a_date_or_never() -> None:
     for text, meant in dates.items():
         assert parse_expiry(text, now) == datetime.fromisoformat(meant).timestamp()
     assert parse_expiry("never", now) is None
-    for wrong in ("", "30", "30w", "-1d", "tomorrow", "2026-11-22"):
+    for wrong in ("", "30", "30w", "-1d", "tomorrow", "2026-11-22", "99999999d", f"{'9' * 400}d"):
         with pytest.raises(OptionError):
             parse_expiry(wrong, now)

@@ -135,6 +135,40 @@ def test_a_file_that_is_no_store_is_refused_in_one_line_and_left_alone(tmp_path:
         KeyStore(tmp_path / "none").read()
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE keys SET scopes = 'root'",
+        "UPDATE keys SET models = 'smol*'",
+        "UPDATE keys SET models = '[1, 2]'",
+        "UPDATE keys SET models = '{}'",
+        "UPDATE keys SET priority = 'first'",
+        "UPDATE keys SET priority = 0",
+        "UPDATE keys SET priority = 1000000",
+        "UPDATE keys SET budget = -1",
+        "UPDATE keys SET tokens_per_day = 1.5",
+        "UPDATE keys SET expires = 'soon'",
+        "UPDATE keys SET name = x'00ff'",
+        "UPDATE keys SET digest = x'00'",
+        "ALTER TABLE keys ADD COLUMN tokens_per_second INTEGER",
+        "ALTER TABLE keys RENAME COLUMN budget TO purse",
+    ],
+)
+def test_a_row_that_no_command_writes_is_refused_in_one_line(change: str, tmp_path: Path) -> None:
+    path, clock = tmp_path / "keys.db", Clock()
+    secret = KeyStore(path).add(FULL).encode()
+    keys = ring(path, clock)
+    assert keys.find(secret) is not None
+    with sqlite3.connect(path) as other:
+        other.execute(change)
+    other.close()
+    with pytest.raises(KeyFileError, match="is none that this version of quintet keys writes") as caught:
+        KeyStore(path).read()
+    assert "\n" not in str(caught.value)
+    clock.now += LOOK_S
+    assert keys.find(secret) is None, "and not an error for whoever asks, or a key whose limits nobody knows"
+
+
 def test_another_programs_database_gets_no_keys(tmp_path: Path) -> None:
     path = tmp_path / "other.db"
     other = sqlite3.connect(path)

@@ -245,3 +245,21 @@ def test_two_processes_that_hand_over_have_rows_of_their_own_and_leave_each_othe
     assert {row.id: row.state for row in rows_in(file).values() if row} == {"a": State.INCOMPLETE, "b": State.OPEN}
     assert [path.name for path in tmp_path.glob("*life*")] == ["ledger.db-life2"]
     other.close()
+
+
+@pytest.mark.fault("J01")
+def test_a_life_that_cannot_be_looked_at_counts_as_one_and_keeps_nobody_from_the_dead(tmp_path: Path) -> None:
+    file = tmp_path / "ledger.db"
+    first, second, third = Store(file), Store(file), Store(file)
+    for store, name in ((first, "unknown"), (second, "dead")):
+        number = store.begin(0.0)
+        store.write({number: Row(number, name, "", "a", "openai", 1, 0.0)})
+    lock = file.with_name(f"{file.name}-life{first.life}")
+    lock.unlink()
+    lock.mkdir()  # may not be opened for writing, whoever asks: as another user's, or without a descriptor left
+    assert second._lock is not None
+    second._lock.drop()  # as the kernel does where it is killed
+    third.begin(0.0)
+    assert third.bury() == 1
+    assert {row.id: row.state for row in rows_in(file).values() if row} == {"unknown": State.OPEN, "dead": State.INCOMPLETE}
+    assert third.bury() == 0

@@ -17,8 +17,8 @@ import click
 from quintet.cli import configuration
 from quintet.cli.console import OptionError
 from quintet.errors import shorten
-from quintet.keys.key import MOST_PRIORITY, Key, Scope
-from quintet.quota import Limits
+from quintet.keys.key import LAST_TIME, MOST_PRIORITY, Key, Scope
+from quintet.quota import MOST, Limits
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _SECONDS = {"m": 60.0, "h": 3600.0, "d": 86_400.0}
@@ -57,7 +57,7 @@ def _rights(command: _F) -> _F:
         click.option("--model", "models", metavar="PATTERN", multiple=True, help="Model it may use, * = any text; repeatable."),
         click.option("--expires", metavar="WHEN", help="After 90m, 12h or 30d, on 2027-01-31 (UTC), or never."),
         *(
-            click.option(f"--{name.replace('_', '-')}", name, type=click.IntRange(0, 2**53), metavar="N", help=f"{told} 0 = no limit.")
+            click.option(f"--{name.replace('_', '-')}", name, type=click.IntRange(0, MOST), metavar="N", help=f"{told} 0 = no limit.")
             for name, told in _LIMITS.items()
         ),
         click.option(
@@ -130,12 +130,15 @@ def parse_expiry(text: str, now: float) -> float | None:
     """Unix time of ``90m``, ``12h`` or ``30d`` from ``now``, or of a date or time in ISO 8601, UTC if it does not say; ``never`` = None.
 
     Raises:
-        OptionError: none of these, or past.
+        OptionError: none of these, past, or beyond all dates.
     """
     if text == _NEVER:
         return None
     if found := re.fullmatch(r"(\d+(?:\.\d+)?)([mhd])", text, re.ASCII):
-        return now + float(found[1]) * _SECONDS[found[2]]
+        expires = now + float(found[1]) * _SECONDS[found[2]]
+        if expires > LAST_TIME:
+            raise OptionError(f"--expires must be before the year 10000, or never, got {shorten(text)}.")
+        return expires
     try:
         when = datetime.fromisoformat(text)
     except ValueError:
@@ -178,4 +181,4 @@ def _row(told: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _time(at: float | None) -> str | None:
-    return None if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    return None if at is None else datetime.fromtimestamp(min(at, LAST_TIME), UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

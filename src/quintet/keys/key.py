@@ -9,6 +9,9 @@ from quintet.quota import NO_LIMITS, Limits
 
 MOST_PRIORITY = 10
 
+LAST_TIME = 253_402_300_799.0
+"""The latest Unix time that a key may have: the end of the year 9999, beyond which dates cannot be written."""
+
 
 class Scope(enum.Enum):
     """What a key may do beside completions."""

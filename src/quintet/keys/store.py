@@ -15,12 +15,14 @@ import sqlite3
 from collections.abc import Iterator
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated
+
+import msgspec
 
 from quintet.errors import shorten
 from quintet.keys.file import BusyError, KeyFileError, check_private, look
-from quintet.keys.key import Key, Scope
-from quintet.quota import Limits
+from quintet.keys.key import MOST_PRIORITY, Key, Scope
+from quintet.quota import MOST, Limits
 
 PREFIX = "quintet_"
 """Of every generated key, so that people and secret scanners know one when they see it."""
@@ -31,6 +33,8 @@ _BUSY_S = 5.0  # a command waits so long for another one; a server does not wait
 # https://sqlite.org/fileformat.html, "File change counter": "a 4-byte big-endian integer at offset 24 that is incremented whenever the
 # database file is unlocked after having been modified".
 _CHANGES = slice(24, 28)
+
+_Count = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
 
 _SCHEMA = (
     """
@@ -85,11 +89,18 @@ class KeyStore:
 
         Raises:
             BusyError: it is being changed.
-            KeyFileError: missing, readable by everybody, writable by others, or no key store.
+            KeyFileError: missing, readable by everybody, writable by others, no key store, or with a key in it that is none.
         """
         check_private(self.path)
         with _told(self.path), contextlib.closing(_connect(self.path, "ro", 0.0)) as reader:
-            return [_key(dict(row)) for row in reader.execute("SELECT * FROM keys ORDER BY created, rowid")]
+            rows = [dict(row) for row in reader.execute("SELECT * FROM keys ORDER BY created, rowid")]
+        return [self._key(row) for row in rows]
+
+    def _key(self, row: dict[str, object]) -> Key:
+        try:
+            return _key(row)
+        except (msgspec.DecodeError, ValueError):
+            raise KeyFileError(f"{self.path}: the key {shorten(row.get('id'))} is none that this version of quintet keys writes") from None
 
     # -- the command's side
 
@@ -184,9 +195,34 @@ def _row(key: Key) -> dict[str, object]:
     return {**about, "models": json.dumps(key.models), "priority": key.priority, "scopes": scopes, **asdict(key.limits)}
 
 
-def _key(row: dict[str, Any]) -> Key:
-    limits = Limits(**{field.name: row.pop(field.name) for field in fields(Limits)})
-    models, scopes = tuple(json.loads(row.pop("models"))), row.pop("scopes")
-    held = frozenset(Scope(word) for word in scopes.split(",") if word)
-    del row["id"]
-    return Key(models=models, scopes=held, limits=limits, generated=True, **row)
+class _Row(msgspec.Struct, forbid_unknown_fields=True):
+    """A key's row: whatever anybody wrote into the file is held to what ``quintet keys`` writes. An unknown column may be a limit."""
+
+    id: str
+    digest: Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
+    name: str
+    created: float
+    expires: float | None
+    revoked: float | None
+    models: str
+    priority: Annotated[int, msgspec.Meta(ge=1, le=MOST_PRIORITY)]
+    scopes: str
+    requests_per_minute: _Count
+    requests_per_day: _Count
+    tokens_per_minute: _Count
+    tokens_per_day: _Count
+    parallel: _Count
+    budget: _Count
+
+
+def _key(row: dict[str, object]) -> Key:
+    """
+    Raises:
+        msgspec.DecodeError, ValueError: it is no key's.
+    """
+    found = msgspec.convert(row, _Row)
+    models = msgspec.json.decode(found.models, type=tuple[str, ...])
+    scopes = frozenset(Scope(word) for word in found.scopes.split(",") if word)
+    limits = Limits(**{field.name: getattr(found, field.name) for field in fields(Limits)})
+    about = {name: getattr(found, name) for name in ("digest", "name", "created", "expires", "revoked", "priority")}
+    return Key(models=models, scopes=scopes, limits=limits, generated=True, **about)

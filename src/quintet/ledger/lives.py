@@ -32,11 +32,13 @@ class Life:
 
 
 def ended(file: Path, number: int) -> bool:
-    """Whether a life is over."""
+    """Whether a life is surely over. Of another user's, or without a descriptor to look with, that cannot be told."""
     try:
         fd = os.open(_path(file, number), os.O_RDWR)
     except FileNotFoundError:
         return True
+    except OSError:
+        return False
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -47,8 +49,8 @@ def ended(file: Path, number: int) -> bool:
 
 
 def forget(file: Path, number: int) -> None:
-    """Take away what a life that is over has left."""
-    with contextlib.suppress(FileNotFoundError):
+    """Take away what a life that is over has left, if that may be done."""
+    with contextlib.suppress(OSError):
         _path(file, number).unlink()
 
 
