@@ -338,7 +338,7 @@ def _vision(options: EngineOptions, model: Path, hidden: int, report: Report) ->
     except ModelError as error:
         if options.mmproj:
             raise
-        report.note(f"{path.name} is not used, and no images are taken: {error}")
+        report.note(f"{path.name} is not used: {error}")
         return "", 0
     spec = file.spec
     report.note(f"images are taken: {path.name}, {spec.projector}, {spec.tokens} tokens for each {spec.image} x {spec.image} pixels")

@@ -8,8 +8,7 @@ from typing import TypeVar
 
 from quintet.errors import BadRequest
 from quintet.inputs.capabilities import Capabilities
-from quintet.inputs.images.expansion import ProcessorTraits
-from quintet.inputs.images.layout import ImageTraits
+from quintet.inputs.images.expansion import AnyTraits
 from quintet.inputs.images.value import PreparedImage
 from quintet.inputs.sequence import Prepared, PreparedSequence, SequenceSpec
 from quintet.request import IMAGE_MARK, CompletionRequest, Prompt, Sampling, Shown
@@ -23,7 +22,6 @@ _SEEDS = 2**64
 _PLAIN = Shown()
 
 T = TypeVar("T")
-Sight = ImageTraits | ProcessorTraits | None
 
 
 def candidates_of(request: CompletionRequest) -> int:
@@ -101,7 +99,7 @@ def _alternatives(request: CompletionRequest) -> int | None:
     return max((count for count in asked if count is not None), default=None)
 
 
-def echoes_of(request: CompletionRequest, prepared: Prepared, texts: Sequence[str], labels: Labels, seen: Sight) -> list[Echo]:
+def echoes_of(request: CompletionRequest, prepared: Prepared, texts: Sequence[str], labels: Labels, seen: AnyTraits | None) -> list[Echo]:
     """What is shown of each prompt; none if nothing is."""
     if not request.echo or request.echo_last == 0:
         return []
@@ -120,7 +118,7 @@ def _echo(request: CompletionRequest, sequence: PreparedSequence, text: str, lab
     return Echo(text, own, labels, len(own) - min(request.echo_last, len(own) - sequence.echo_from), written, marks)
 
 
-def _marks(prompt: Prompt, images: Sequence[PreparedImage], seen: Sight) -> Marks | None:
+def _marks(prompt: Prompt, images: Sequence[PreparedImage], seen: AnyTraits | None) -> Marks | None:
     """Where the images of a prompt are."""
     if seen is None or not images:
         return None

@@ -10,7 +10,7 @@ from typing import Any
 from quintet.backends.native.core.types import Outcome
 from quintet.backends.native.schedule.emit import NUMERICAL
 from quintet.backends.native.wire.messages import Abort, Died, EventRow, FromWorker, Ping, Row, Started, Stepped, Stop, Submit, TokenRow
-from quintet.backends.vllm.expander import Maker
+from quintet.backends.vllm.processing import Maker
 from quintet.backends.vllm.sequences import BROKEN
 from quintet.backends.vllm.sidecar import Sidecar
 from quintet.backends.vllm.values import About, Asked, CoreDeadError, Output, RejectedError, Step

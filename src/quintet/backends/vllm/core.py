@@ -16,7 +16,7 @@ from quintet.backends.native.wire.messages import VllmSource
 from quintet.backends.vllm.arguments import engine_arguments
 from quintet.backends.vllm.images import normalised, salted, sight_of, taken
 from quintet.backends.vllm.processor import Processor, UnseeingError
-from quintet.backends.vllm.values import About, Asked, CoreDeadError, Output, RejectedError, Scored, Step
+from quintet.backends.vllm.values import About, Asked, CoreDeadError, Output, RejectedError, Scored, Step, in_one_line
 from quintet.backends.vllm.wire import EXTRA
 from quintet.config import EngineConfig
 from quintet.errors import ModelError
@@ -156,8 +156,7 @@ def _as_model_error(name: str) -> Any:
         raise
     except Exception as error:
         _log.debug("vLLM does not start", exc_info=error)
-        told = " ".join(str(error).split())
-        raise ModelError(f"{name}: vLLM does not load it: {told[:600] or type(error).__name__}") from error
+        raise ModelError(f"{name}: vLLM does not load it: {in_one_line(error, 600)}") from error
 
 
 def _processor(name: str, configured: Callable[[Literal["processor"]], Any], plain: Any, *, cpu: bool) -> tuple[Processor | None, Any]:
@@ -168,7 +167,7 @@ def _processor(name: str, configured: Callable[[Literal["processor"]], Any], pla
     except UnseeingError as error:
         why = str(error)
     except Exception as error:  # whatever this family's part of vLLM has to say
-        why = " ".join(str(error).split())[:300] or type(error).__name__
+        why = in_one_line(error)
     _log.warning("%s takes no images: %s", name, why)
     return None, plain
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any
 
-from quintet.backends.vllm.values import Processed
+from quintet.backends.vllm.values import Processed, in_one_line
 from quintet.inputs.images.expansion import Expansion, ProcessorTraits, UnprocessableError
 from quintet.inputs.images.value import PreparedImage
 
@@ -56,7 +56,7 @@ class Processor:
             self._model: Any = MULTIMODAL_REGISTRY._get_model_cls(config)
             most = self._own.info.allowed_mm_limits.get("image", 0)
         except Exception as error:
-            raise UnseeingError(f"its processor cannot be loaded: {_told(error)}") from error
+            raise UnseeingError(f"its processor cannot be loaded: {in_one_line(error)}") from error
         if not most:
             raise UnseeingError("vLLM knows no way to show it any")
         self._before = self._after = 0
@@ -103,7 +103,7 @@ class Processor:
             if most > 1:
                 self._made([probe(1), probe(2)])
         except Exception as error:
-            raise UnseeingError(f"its processor fails on an image: {_told(error)}") from error
+            raise UnseeingError(f"its processor fails on an image: {in_one_line(error)}") from error
         token = one.tokens[one.places[0][0]]
         tokenizer = self._own.info.get_tokenizer()
         text = tokenizer.convert_ids_to_tokens([token])[0]
@@ -162,7 +162,3 @@ class Processor:
         sizes = ((image.shape[2], image.shape[1]) for image in images)
         given = [Image.frombytes("RGB", size, image.pixels) for size, image in zip(sizes, images, strict=True)]
         return self._own.info.parse_mm_data({"image": given})
-
-
-def _told(error: Exception) -> str:
-    return " ".join(str(error.__cause__ or error).split())[:300] or type(error).__name__

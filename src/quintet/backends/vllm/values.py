@@ -20,6 +20,11 @@ class RejectedError(Exception):
     """vLLM does not take a request, or gives it up; the others go on. Its text is for the client."""
 
 
+def in_one_line(error: BaseException, most: int = 300) -> str:
+    """What an exception of vLLM's says of its cause, in so many characters."""
+    return " ".join(str(error.__cause__ or error).split())[:most] or type(error).__name__
+
+
 @dataclass(frozen=True, slots=True)
 class Processed:
     """What vLLM's own processor has made of an image.

@@ -35,8 +35,8 @@ from quintet.backends.native.wire.messages import (
 from quintet.backends.native.worker.compiling import Compiling
 from quintet.backends.vllm import adapters
 from quintet.backends.vllm.adapters import Adapters
-from quintet.backends.vllm.expander import Expander, Maker
 from quintet.backends.vllm.images import Pictures
+from quintet.backends.vllm.processing import ImageProcessing, Maker
 from quintet.backends.vllm.sequences import MOST_ENDS, Rows, VllmSequence, sequences_of
 from quintet.backends.vllm.sidecar import Sidecar
 from quintet.backends.vllm.values import About, Asked, CoreDeadError, Output, Processed, RejectedError, Step
@@ -101,7 +101,7 @@ class VllmWorker:
         """vLLM is there."""
         self._loop, self._core = asyncio.get_running_loop(), core
         self._adapters = Adapters(core, core.about.most_adapters)
-        self._expander = Expander(core.processor, self._send) if core.processor is not None else None
+        self._processing = ImageProcessing(core.processor, self._send) if core.processor is not None else None
         self._most = (
             core.about.most_running + core.about.most_running // 8 + 1
         )  # a few wait in vLLM: a place is taken in the step it is free
@@ -118,8 +118,8 @@ class VllmWorker:
                 self._look()
         for task in self._tasks.values():
             task.cancel()
-        if self._expander is not None:
-            self._expander.close()
+        if self._processing is not None:
+            self._processing.close()
         return self._end
 
     def stepped(self, step: Step) -> None:
@@ -161,8 +161,8 @@ class VllmWorker:
             case Pixels():
                 self._pictures.take(message)
             case Expand():
-                assert self._expander is not None, "the front asks where it was told of a processor"
-                self._expander.expand(message)
+                assert self._processing is not None, "the front asks where it was told of a processor"
+                self._processing.expand(message)
 
     def _look(self) -> None:
         if self._core.dead:
@@ -234,8 +234,8 @@ class VllmWorker:
         """One sequence, from vLLM's first step of it to its end."""
         try:
             async with self._adapters.held(sequence.group.adapter):
-                if self._expander is not None:
-                    await self._run(sequence, sequence.asked.images, await self._processed(self._expander, sequence))
+                if self._processing is not None:
+                    await self._run(sequence, sequence.asked.images, await self._processed(self._processing, sequence))
                 else:
                     async with self._pictures.held(sequence.request_id, sequence.asked.images) as images:
                         await self._run(sequence, images)
@@ -247,15 +247,15 @@ class VllmWorker:
             _log.exception("a sequence could not be followed")
             self._tell(sequence, [sequence.end(Finish.ERROR, REJECTED)])
 
-    async def _processed(self, expander: Expander, sequence: VllmSequence) -> tuple[Processed, ...]:
+    async def _processed(self, processing: ImageProcessing, sequence: VllmSequence) -> tuple[Processed, ...]:
         """What vLLM's processor makes of its images: of its request's check, or made again."""
         salt, images = sequence.asked.salt, sequence.asked.images
         if not images:
             return ()
-        if (kept := expander.kept(salt, images)) is not None:
+        if (kept := processing.kept(salt, images)) is not None:
             return kept
         async with self._pictures.held(sequence.request_id, images) as with_pixels:
-            return await expander.processed(salt, with_pixels)
+            return await processing.processed(salt, with_pixels)
 
     def _left(self, sequence: VllmSequence) -> None:
         """Its place in vLLM is free."""

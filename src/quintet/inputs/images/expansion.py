@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from quintet.errors import BadRequest, Unsupported
-from quintet.inputs.images.layout import Cut
+from quintet.inputs.images.layout import Cut, ImageTraits
 from quintet.inputs.images.places import Picture, require_match
 from quintet.inputs.images.value import PreparedImage
 from quintet.inputs.tokenizer import Tokenizer
@@ -49,6 +49,10 @@ class ProcessorTraits:
         if most and longest > most:
             width, height = (max(1, round(edge * most / longest)) for edge in (width, height))
         return Cut(((width, height),))
+
+
+AnyTraits = ImageTraits | ProcessorTraits
+"""Of a model that sees images, whoever prepares them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from quintet.forks.parent import Forks
 from quintet.inputs.images import messages
 from quintet.inputs.images.addresses import allowed, target_of
 from quintet.inputs.images.data_url import decoded
-from quintet.inputs.images.expansion import MOST_ASPECT, ProcessorTraits
+from quintet.inputs.images.expansion import MOST_ASPECT, AnyTraits, ProcessorTraits
 from quintet.inputs.images.layout import FILTERS, Cut, ImageTraits
 from quintet.inputs.images.places import Picture
 from quintet.inputs.images.room import Room
@@ -77,7 +77,7 @@ class ImageReader:
         self._turns, self._fetches = Turns(AT_ONCE), Turns(FETCHES_AT_ONCE)
         self._waiting, self._held = Room(MOST_WAITING, "images that wait to be decoded"), Room(MOST_HELD, "images")
 
-    async def read(self, images: Sequence[Image], traits: ImageTraits | ProcessorTraits, tenant: str = "") -> Mapping[str, Picture]:
+    async def read(self, images: Sequence[Image], traits: AnyTraits, tenant: str = "") -> Mapping[str, Picture]:
         """What is at each URL, which is read once however often it is named.
 
         Raises:
@@ -163,9 +163,7 @@ class ImageReader:
                 raise _too_large(image, width, height)
         return sizes
 
-    async def _tiles(
-        self, images: Sequence[Image], blobs: Sequence[bytes], cuts: Sequence[Cut], traits: ImageTraits | ProcessorTraits
-    ) -> list[bytes]:
+    async def _tiles(self, images: Sequence[Image], blobs: Sequence[bytes], cuts: Sequence[Cut], traits: AnyTraits) -> list[bytes]:
         """The pixels of each; for an engine's own processor of the whole of it."""
         about: dict[str, Any] = {"work": "whole", "cuts": [asdict(cut) for cut in cuts]}
         if isinstance(traits, ImageTraits):
@@ -201,7 +199,7 @@ def _too_large(image: Image, width: int, height: int) -> BadRequest:
     return BadRequest(image.param, f"must have at most {messages.MAX_PIXELS} pixels", f"{width} x {height}")
 
 
-def _cuts(images: Sequence[Image], sizes: Sequence[tuple[int, int]], traits: ImageTraits | ProcessorTraits) -> list[Cut]:
+def _cuts(images: Sequence[Image], sizes: Sequence[tuple[int, int]], traits: AnyTraits) -> list[Cut]:
     """What becomes of each, within what a request's images may come to together."""
     cuts: list[Cut] = []
     pixels = size = 0
@@ -220,7 +218,7 @@ def _cuts(images: Sequence[Image], sizes: Sequence[tuple[int, int]], traits: Ima
     return cuts
 
 
-def _bytes_of(cut: Cut, traits: ImageTraits | ProcessorTraits) -> int:
+def _bytes_of(cut: Cut, traits: AnyTraits) -> int:
     """Of the pixels that an image becomes."""
     if isinstance(traits, ImageTraits):
         return cut.tiles * traits.tile_bytes
@@ -228,7 +226,7 @@ def _bytes_of(cut: Cut, traits: ImageTraits | ProcessorTraits) -> int:
     return width * height * _PIXEL_BYTES
 
 
-def _digest(cut: Cut, pixels: bytes, traits: ImageTraits | ProcessorTraits) -> bytes:
+def _digest(cut: Cut, pixels: bytes, traits: AnyTraits) -> bytes:
     """The number of tiles, and so their shape, follows from the length; the shape of a whole image does not."""
     if isinstance(traits, ImageTraits):
         about = f"{traits.family} {traits.tile}".encode()

@@ -12,7 +12,7 @@ import pytest
 from tests.backends.vllm.test_worker import World, one
 
 from quintet.backends.native.wire.messages import Abort, Expand, Expanded, Pixels, Wanted
-from quintet.backends.vllm import expander
+from quintet.backends.vllm import processing
 from quintet.backends.vllm.values import Processed
 from quintet.inputs.images.expansion import Expansion, UnprocessableError
 from quintet.inputs.images.value import PreparedImage
@@ -127,7 +127,7 @@ def test_the_worker_goes_on_while_images_are_looked_at() -> None:
 
 
 def test_what_is_kept_is_bounded_and_what_was_used_last_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(expander, "MOST_KEPT", 250)
+    monkeypatch.setattr(processing, "MOST_KEPT", 250)
 
     async def scenario(world: World, maker: Maker) -> None:
         for number, digests in enumerate(((b"a",), (b"b",), (b"a",), (b"c",), (b"a",), (b"d", b"e", b"f"), (b"d", b"e", b"f"), (b"a",))):

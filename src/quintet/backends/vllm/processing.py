@@ -27,7 +27,7 @@ class Maker(Protocol):
         ...
 
 
-class Expander:
+class ImageProcessing:
     """Used on one event loop.
 
     Args:
