@@ -86,6 +86,7 @@ IMPORTERS = {
         "backends/vllm/wire.py",
         "backends/native/worker/pack_directory.py",
         "deploy/remote.py",
+        "keys/store.py",
         *(f"{name}.py" for name in VALUES),
     ),
     "multipart": ("server/uploads.py",),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import stat
@@ -40,6 +41,20 @@ def test_a_socket_in_use_is_left_to_its_server(tmp_path: Path) -> None:
     with listen_unix(path, 0o600), pytest.raises(ListenError, match="is in use by another program; choose another with --uds"):
         listen_unix(path, 0o600)
     assert path.exists()
+
+
+def test_a_socket_whose_server_takes_nobody_is_in_use_and_nobody_waits_for_it(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with contextlib.ExitStack() as used:
+        stopped = used.enter_context(listen_unix(path, 0o600))
+        stopped.listen(0)
+        for _ in range(2):  # more than its backlog takes
+            client = used.enter_context(socket.socket(socket.AF_UNIX))
+            client.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                client.connect(str(path))
+        with pytest.raises(ListenError, match="is in use by another program"):
+            listen_unix(path, 0o600)
 
 
 @pytest.mark.parametrize("make", [lambda path: path.write_bytes(b"mine"), Path.mkdir, lambda path: path.symlink_to("/nowhere")])

@@ -213,11 +213,14 @@ def _remove_stale(path: Path) -> None:
     if not stat.S_ISSOCK(info.st_mode):
         raise ListenError(f"{path} is there and is no socket; choose another path with --uds.")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)  # a server that is stopped takes nobody from its backlog, and the one that waits for it holds the folder
         try:
             probe.connect(str(path))
         except ConnectionRefusedError:
             path.unlink()
             return
+        except BlockingIOError:
+            pass
     raise ListenError(f"{path} is in use by another program; choose another with --uds.")
 
 
