@@ -8,6 +8,7 @@ import json
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from quintet.batch import ENDED, Batch, File, NewBatch, Purpose, Status
 from quintet.batches import runner as module
 from quintet.batches.desk import Desk
 from quintet.batches.folder import Draft, Folder
-from quintet.batches.lines import Answer
+from quintet.batches.lines import Answer, Line
 from quintet.batches.runner import MOST_FAILURES, AgainError, Job, Runner
 from quintet.batches.store import Store
 from quintet.batches.validation import Limits
@@ -41,15 +42,17 @@ class World:
         self.folder = Folder(path)
         self.desk = Desk(self.folder)
 
-    async def put(self, lines: int, window: int | None = 3600) -> None:
+    async def put(self, lines: int, window: int | None = 3600, others: int = 0) -> None:
+        """A batch, and ``others`` of the same file."""
         data = b"".join(b'{"custom_id": "%d", "body": {"prompt": "x"}}\n' % number for number in range(1, lines + 1))
         draft = self.folder.draft()
         draft.write(data)
         draft.keep("file-1")
         await self.desk.do(lambda store: store.add_file(File("file-1", "", "in", Purpose.BATCH, draft.size, NOW, None, draft.lines)))
         asked = NewBatch("file-1", "/v1/completions", "24h", window, bare=True)
-        batch = Batch(NAME, "", "openai", asked, NOW, NOW + window if window else None)
-        await self.desk.do(lambda store: store.add_batch(batch, 5))
+        for name in (NAME, *(f"{NAME}_{other}" for other in range(others))):
+            batch = Batch(name, "", "openai", asked, NOW, NOW + window if window else None)
+            await self.desk.do(partial(Store.add_batch, batch=batch, most_open=1 + others))
 
     @asynccontextmanager
     async def running(self, compute: Callable[[Job], Awaitable[Answer]]) -> AsyncIterator[Runner]:
@@ -101,6 +104,38 @@ def test_lines_are_written_in_their_order_whatever_order_they_end_in(world: Worl
         names = [[int(str(line["custom_id"])) for line in world.lines_of(id_)] for id_ in (batch.output_file, batch.error_file)]
         assert names == [[n for n in range(1, 51) if n % 7], [n for n in range(1, 51) if n % 7 == 0]]
         assert set(batch.entered) == {"in_progress", "finalizing", "completed"}
+
+    asyncio.run(go())
+
+
+@pytest.mark.fault("J05")
+def test_no_more_bodies_are_in_memory_than_lines_are_computed_however_many_batches_there_are(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    take = module._body
+
+    def counted(path: Path, line: Line) -> bytes:
+        read.append(line.number)
+        return take(path, line)
+
+    monkeypatch.setattr(module, "_body", counted)
+
+    async def go() -> None:
+        go_on = asyncio.Event()
+
+        async def held(job: Job) -> Answer:
+            await go_on.wait()
+            return body(job)
+
+        await world.put(9, others=7)
+        async with world.running(held):
+            async with asyncio.timeout(60):
+                while len(asyncio.all_tasks()) < 8 * 4 or len(read) < 4:
+                    await asyncio.sleep(0.01)
+            assert len(read) == 4, "of 8 batches, each with 4 lines that wait"
+            go_on.set()
+            assert (await world.until(*ENDED)).completed == 9
 
     asyncio.run(go())
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from quintet.batch import ENDED, NOTHING_USED, Batch, Fault, File, Purpose, Status
 from quintet.batches.desk import Desk
@@ -39,7 +40,6 @@ last, for a request that was taken for the cause of its death to get another cha
 
 _PATIENCE = 6
 _LONGEST_S = 700.0
-_AHEAD_BYTES = 1024 * 1024
 _PIECE_BYTES = 4 * 1024 * 1024
 _AT_ONCE_UNDONE = 1000
 _UNDONE = {
@@ -222,56 +222,40 @@ class Runner:
         running: set[asyncio.Task[None]] = set()
         after = 0
         try:
-            while not stop.is_set() and (jobs := await self._ahead(batch, after)):
-                for job in jobs:
+            while not stop.is_set() and (lines := await self._desk.do(partial(_pending, batch.id, after, self._at_once))):
+                for line in lines:
                     await _until(running, self._at_once, stop)
                     if stop.is_set():
                         break
-                    running.add(asyncio.create_task(self._line(job)))
-                after = jobs[-1].line.number
+                    running.add(asyncio.create_task(self._line(batch, line)))
+                after = lines[-1].number
             await _until(running, 1, stop)
         finally:
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
 
-    async def _ahead(self, batch: Batch, after: int) -> list[Job]:
-        """The next lines that are not done, with what is in them: at least one, as long as there is one."""
+    async def _line(self, batch: Batch, line: Line) -> None:
         path = self._folder.content(batch.asked.input_file)
-
-        def read(store: Store) -> list[Job]:
-            jobs: list[Job] = []
-            size = 0
-            with path.open("rb") as file:
-                for line in store.pending(batch.id, after, self._at_once):
-                    size += line.size
-                    if jobs and size > _AHEAD_BYTES:
-                        break
-                    file.seek(line.start)
-                    jobs.append(Job(batch, line, body_of(file.read(line.size))))
-            return jobs
-
-        return await self._desk.do(read)
-
-    async def _line(self, job: Job) -> None:
         failures = 0
         while True:
             async with self._places:
+                # Read here: bodies are as large as any request's, and of a hundred batches as many lines as one computes would wait.
+                job = Job(batch, line, await asyncio.to_thread(_body, path, line))
                 try:
-                    await self._record(job, await self._compute(job))
+                    await self._record(batch, line, await self._compute(job))
                     return
                 except AgainError as error:
                     again = error
                 failures += again.failed is not None
                 if again.failed is not None and failures >= MOST_FAILURES:
-                    await self._record(job, again.failed)
+                    await self._record(batch, line, again.failed)
                     return
             # Not in a place: others may go on meanwhile.
             await asyncio.sleep(min(_LONGEST_S, again.seconds * _PATIENCE ** max(0, failures - 1)))
 
-    async def _record(self, job: Job, answer: Answer) -> None:
+    async def _record(self, batch: Batch, line: Line, answer: Answer) -> None:
         """Write down what came of a line, as soon as the disk takes it."""
-        batch, line = job.batch, job.line
         text = written(batch.id, line, answer)
         while True:
             try:
@@ -324,6 +308,17 @@ class Runner:
         return File(
             id_, batch.owner, f"{batch.id}_{what}.jsonl", Purpose.OUTPUT, draft.size, now, now + keep if keep else None, draft.lines
         )
+
+
+def _pending(id_: str, after: int, limit: int, store: Store) -> list[Line]:
+    return store.pending(id_, after, limit)
+
+
+def _body(path: Path, line: Line) -> bytes:
+    """Of a line's request."""
+    with path.open("rb") as file:
+        file.seek(line.start)
+        return body_of(file.read(line.size))
 
 
 def _piece(id_: str, draft: Draft, after: int, ok: bool, store: Store) -> int | None:
