@@ -25,6 +25,7 @@ from quintet.server.admin import Admin
 from quintet.server.asgi import ASGIApp, Receive, Scope, Send
 from quintet.server.auth import ANYBODY, Auth
 from quintet.server.batches import batch_routes
+from quintet.server.body_room import BodyHold, BodyRoom
 from quintet.server.call import Call, Endpoint, Route
 from quintet.server.completions import CompletionApi, Completions, Source
 from quintet.server.cors import Cors
@@ -111,6 +112,7 @@ class App:
         once = Once(config.max_body_bytes, source.clock, gate)
         tokens, llama = Tokens(models, config.max_body_bytes, executor), Properties(models)
         admins = Admin(registry, models, self._auth, config, source)
+        self._bodies = BodyRoom(config.max_body_bytes)
         self._hosts, self._cors = Hosts(config.allowed_hosts), Cors(config.cors_origins)
         public = {**probes.public(), **pages.public()}
         self._probes = frozenset(path.encode() for path in probes.public())
@@ -160,7 +162,8 @@ class App:
                 await request.reply(200, b"", preflight, "text/plain")
                 return
             call = self._admit(call)
-            await _handle(call)
+            with request.reading():
+                await _handle(call)
         except ClientGoneError:
             pass
         except Exception as error:
@@ -188,6 +191,7 @@ class App:
         # The raw path, so that no spelling of another path is public, and by name, so that every path to come needs a key.
         caller = ANYBODY if request.raw_path in self._public else self._auth.require(request.headers.raw, request.address)
         request.check_head()
+        request.hold = BodyHold(self._bodies, caller.id or request.address)
         provider = named(request) or call.provider
         request.always[-1] = (HEADER, provider.name)
         return replace(call, provider=provider, caller=caller)

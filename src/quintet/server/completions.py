@@ -210,13 +210,14 @@ class Completions:
     async def _parse(self, call: Call, api: CompletionApi) -> Parsed:
         http, provider, most = call.http, call.provider, self._config.max_body_bytes
         own = api.format is provider.dialect
-        body = await http.body(most, provider.packed, provider.typed and own)
+        with http.reading():
+            body = await http.body(most, provider.packed, provider.typed and own)
 
-        def parse() -> Parsed:
-            return api.format.parse(as_json(body, http.headers, most), self._source.seed())
+            def parse() -> Parsed:
+                return api.format.parse(as_json(body, http.headers, most), self._source.seed())
 
-        small = len(body) <= INLINE_BYTES and "content-encoding" not in http.headers
-        parsed = parse() if small else await self._executor.run(call.caller.tenant, parse)
+            small = len(body) <= INLINE_BYTES and "content-encoding" not in http.headers
+            parsed = parse() if small else await self._executor.run(call.caller.tenant, parse)
         if parsed.ignored and self._config.strict:
             rule = f"is not a field of {api.title}'s page, and this server is strict"
             raise BadRequest(parsed.ignored[0], rule, code="unknown_parameter")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import re
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from urllib.parse import parse_qs
 
 from quintet.errors import HeadTooLarge, SlowBody
 from quintet.server.asgi import Headers, Message, Receive, Scope, Send
 from quintet.server.bodies import check_media, too_large
+from quintet.server.body_room import SMALL_BYTES, BodyHold
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
@@ -56,6 +58,7 @@ class Request:
         self.left = False
         """The client is gone, and the answer, which had begun, is not complete."""
         self.always: list[tuple[str, str]] = []  # headers of the answer, whatever it will be
+        self.hold: BodyHold | None = None  # of the memory for bodies; None = of a body that is there
         self.limits: Callable[[], Iterable[tuple[str, str]]] = tuple  # those that say where the caller's limits stand when it begins
         self._send = send
         given = self.headers.get("x-request-id", "")
@@ -125,17 +128,29 @@ class Request:
         Raises:
             UnsupportedMedia: see ``check_media``.
             BodyTooLarge: over ``most`` bytes; noticed before more than that is read or kept.
+            Overloaded: there is no room for it.
             SlowBody: not complete after ``BODY_S`` seconds.
             ClientGoneError: the client left before it was complete.
         """
         check_media(self.headers, packed, typed)
         if self._declared() > most:
             raise too_large(most)
+        if self.hold is not None:
+            await self.hold.take(self._declared())
         try:
             async with asyncio.timeout(BODY_S):
                 return await self._read(most)
         except TimeoutError:
             raise SlowBody(f"The body did not arrive within {BODY_S:g} seconds.") from None
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """After this the body is not needed any more."""
+        try:
+            yield
+        finally:
+            if self.hold is not None:
+                self.hold.let_go()
 
     async def _read(self, most: int) -> bytes:
         parts: list[bytes] = []
@@ -146,6 +161,8 @@ class Request:
                 raise ClientGoneError
             parts.append(message.get("body", b""))
             size += len(parts[-1])
+            if self.hold is not None and size > SMALL_BYTES:  # of an undeclared size; else it has room
+                await self.hold.take(most)
             more = message.get("more_body", False)
             if size > most:
                 raise too_large(most)

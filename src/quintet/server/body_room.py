@@ -1,0 +1,105 @@
+"""Memory for request bodies while they arrive, until they are parsed: bounded over all connections, and shared between callers.
+
+A body is as large as its limit allows, connections are thousands, and a client may send as slowly as it likes. So room for the whole of a
+large body is taken before any of it is read. Until there is, nothing is read, and TCP holds the client back. Whoever has room can always
+complete its body, so nobody waits for one who waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+
+from quintet.errors import Overloaded
+
+SMALL_BYTES = 64 * 1024
+"""A body up to this size takes no room: what the HTTP server reads ahead is as large."""
+
+MOST_BYTES = 128 * 1024 * 1024
+"""Of all bodies; at least two of the largest."""
+
+WAIT_S = 30.0
+"""Seconds for which a body waits for room; as long as one that has it may take to arrive (``http.BODY_S``)."""
+
+
+_Waiting = tuple["BodyHold", int, asyncio.Future[None]]
+
+
+class BodyRoom:
+    """
+    Args:
+        largest: bytes of a body.
+    """
+
+    def __init__(self, largest: int) -> None:
+        self._most = max(MOST_BYTES, 2 * largest)
+        self._held: Counter[str] = Counter()
+        self._waiting: dict[str, deque[_Waiting]] = {}  # of each caller in the order in which they came; the callers take turns
+
+    @property
+    def held(self) -> int:
+        """Bytes that are taken."""
+        return self._held.total()
+
+    async def take(self, hold: BodyHold, size: int) -> None:
+        """Wait until there is room. No caller has more than half of it, so one that takes all it can get leaves as much to others.
+
+        Raises:
+            Overloaded: there was none for ``WAIT_S`` seconds.
+        """
+        granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(hold.caller, deque()).append((hold, size, granted))
+        self._grant()
+        try:
+            async with asyncio.timeout(WAIT_S):
+                await granted
+        except TimeoutError:
+            raise Overloaded("The server holds as much of requests' bodies as it takes; try again later.") from None
+        finally:
+            if granted.cancelled():  # it may have been in others' way
+                self._grant()
+
+    def give(self, caller: str, size: int) -> None:
+        """Of what a caller's body had."""
+        self._held[caller] -= size
+        self._held += Counter()  # drops those with nothing
+        self._grant()
+
+    def _grant(self) -> None:
+        for caller in [*self._waiting]:
+            queue = self._waiting.pop(caller)
+            while queue and (queue[0][2].done() or self._held[caller] + queue[0][1] <= self._most // 2):
+                hold, size, granted = queue[0]
+                if not granted.done():
+                    if self.held + size > self._most:
+                        self._waiting = {caller: queue, **self._waiting}  # its turn is next, however little others want
+                        return
+                    self._held[caller] += size
+                    hold.size = size
+                    granted.set_result(None)
+                queue.popleft()
+            if queue:
+                self._waiting[caller] = queue
+
+
+class BodyHold:
+    """What a request's body takes, from ``take`` until ``let_go``, of which the first counts."""
+
+    def __init__(self, room: BodyRoom, caller: str) -> None:
+        self._room, self.caller = room, caller
+        self.size = 0
+
+    async def take(self, size: int) -> None:
+        """Room for the whole body, if it is no small one and has none.
+
+        Raises:
+            Overloaded: see ``BodyRoom.take``.
+        """
+        if size > SMALL_BYTES and not self.size:
+            await self._room.take(self, size)
+
+    def let_go(self) -> None:
+        """The body is not needed any more."""
+        size, self.size = self.size, 0
+        if size:
+            self._room.give(self.caller, size)
