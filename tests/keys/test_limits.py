@@ -51,6 +51,19 @@ def test_requests_come_back_evenly_and_a_refusal_says_when() -> None:
     limiter.open(alice)
 
 
+@pytest.mark.parametrize(
+    ("limits", "says"),
+    [({"tokens_per_day": 50}, "in 1728s."), ({"tokens_per_day": 2**53}, "in 0.001s."), ({"tokens_per_minute": 7}, "in 8.57s.")],
+)
+def test_a_time_is_told_in_digits_that_a_client_can_read(limits: dict[str, int], says: str) -> None:
+    limiter, alice = made(Clock()), key(**limits)
+    with limiter.open(alice) as lease:
+        lease.settle(max(limits.values()))
+    with pytest.raises(OverLimit) as caught:
+        limiter.open(alice)
+    assert str(caught.value).endswith(says)
+
+
 def test_tokens_are_held_while_a_completion_runs_and_settled_with_what_it_took() -> None:
     clock = Clock()
     limiter, alice = made(clock), key(tokens_per_minute=100)

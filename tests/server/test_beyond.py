@@ -191,3 +191,9 @@ def test_chunks_with_more_in_them_still_have_few_sizes() -> None:
 )
 def test_what_does_not_go_together_is_refused_by_name(fields: dict[str, Any], param: str) -> None:
     assert f"'{param}" in refused(posted("openai", fields)[0])
+
+
+@pytest.mark.parametrize("dialect", ["openai", "fireworks", "together", "cerebras", "novita"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_chosen_tokens_need_logprobs_whether_streamed_or_not(dialect: str, stream: bool) -> None:
+    assert "'logprob_token_ids' needs logprobs" in refused(posted(dialect, {"logprob_token_ids": [5], "stream": stream})[0])
