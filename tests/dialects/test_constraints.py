@@ -101,6 +101,34 @@ def test_an_empty_constraint_is_not_as_good_as_none(dialect: str, name: str) -> 
     assert caught.value.param == name
 
 
+@pytest.mark.fault("A20")
+@pytest.mark.parametrize("dialect", PROVIDERS)
+@pytest.mark.parametrize("inner", [False, True, [], 123, "not JSON", "[1]"])
+def test_what_is_no_schema_where_one_belongs_is_refused_and_not_taken_for_one_around_it(dialect: str, inner: object) -> None:
+    """JSON Schema knows no keyword of that wrapping, so anything at all would conform."""
+    for name, fields in (
+        ("response_format.json_schema", {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": inner}}}),
+        ("guided_json", {"guided_json": {"schema": inner, "strict": True}}),
+    ):
+        with pytest.raises(BadRequest) as caught:
+            guide(dialect, **fields)
+        assert caught.value.param == f"{name}.schema"
+
+
+@pytest.mark.parametrize(
+    "wrapped",
+    [
+        {"name": "n", "schema": TEXT},
+        {"name": "n", "schema": SCHEMA, "strict": True, "description": "d", "more": 1},
+        {"schema": SCHEMA},
+    ],
+)
+def test_a_schema_is_found_in_openais_wrapping(wrapped: dict[str, object]) -> None:
+    for inside in (wrapped, json.dumps(wrapped)):
+        found = guide("openai", response_format={"type": "json_schema", "json_schema": inside})
+        assert found is not None and json.loads(found.text) == SCHEMA
+
+
 @pytest.mark.parametrize("dialect", PROVIDERS)
 def test_an_object_without_a_constraint_is_refused_and_an_empty_one_of_llama_server_is_none(dialect: str) -> None:
     for empty in ({}, {"regex": None}, {"json_object": False}):

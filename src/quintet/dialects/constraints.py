@@ -31,9 +31,10 @@ class Schema:
     def read(self, name: str, value: object) -> str:
         schema = self._object(name, value)
         # Fireworks' page: `{"type": "json_schema", "json_schema": <json_schema>}`; OpenAI: `{"name": ..., "schema": <json_schema>,
-        # "strict": ...}`. JSON Schema has no keyword "schema".
-        if isinstance(inner := schema.get("schema"), dict) and schema.keys() <= {"name", "description", "schema", "strict"}:
-            schema = inner
+        # "strict": ...}`. JSON Schema has neither a keyword "schema" nor "name": what is no schema there is not taken for one around it,
+        # which would admit anything.
+        if schema.get("schema") is not None and ("name" in schema or schema.keys() <= {"description", "schema", "strict"}):
+            schema = self._object(f"{name}.schema", schema["schema"])
         return json.dumps(schema, separators=(",", ":"))
 
     def _object(self, name: str, value: object) -> dict[str, object]:
