@@ -15,6 +15,7 @@ from tests.server.kept import FORM, GOOD, World, form, jsonl, line, play
 from quintet.batches import runner
 from quintet.batches.folder import Folder
 from quintet.config import BatchConfig
+from quintet.server import uploads
 from quintet.server.asgi import Message
 
 
@@ -191,5 +192,46 @@ def test_a_key_may_keep_only_so_much(tmp_path: Path) -> None:
     async def scenario(one: World) -> None:
         assert [(await one.upload(b"x" * 600)).status for _ in range(2)] == [200, 400]
         assert len(list((one.folder / "files").iterdir())) == 1
+
+    play(tmp_path, scenario, kept=BatchConfig(tmp_path / "kept", max_stored=1000))
+
+
+@pytest.mark.fault("J05")
+def test_what_is_still_arriving_counts_towards_what_a_key_may_keep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uploads, "_WRITE_BYTES", 100)
+    head, _, tail = form(b"DATA", purpose="batch").partition(b"DATA")
+
+    async def scenario(one: World) -> None:
+        written, go_on, statuses = asyncio.Event(), asyncio.Event(), list[int]()
+
+        async def slow(end: bytes | None) -> None:
+            """An upload of 600 bytes whose end comes when it may, or never."""
+            messages: list[Message] = [{"type": "http.request", "body": head + b"x" * 600, "more_body": True}]
+
+            async def receive() -> Message:
+                if messages:
+                    return messages.pop()
+                written.set()
+                await go_on.wait()
+                return {"type": "http.disconnect"} if end is None else {"type": "http.request", "body": end, "more_body": False}
+
+            async def send(message: Message) -> None:
+                statuses.extend([message["status"]] if "status" in message else [])
+
+            headers = [(name.encode(), value.encode()) for name, value in (FORM,)]
+            await one.app({"type": "http", "method": "POST", "path": "/v1/files", "headers": headers}, receive, send)
+
+        for end, status in ((None, []), (tail, [200])):
+            written.clear()
+            go_on.clear()
+            uploading = asyncio.create_task(slow(end))
+            await written.wait()
+            assert (await one.upload(b"y" * 600)).status == 400
+            assert sum(path.stat().st_size for path in (one.folder / "files").iterdir()) <= 1000
+            go_on.set()
+            await uploading
+            assert statuses == status
+        assert (await one.upload(b"y" * 400)).status == 200
+        assert (await one.upload(b"y")).status == 400
 
     play(tmp_path, scenario, kept=BatchConfig(tmp_path / "kept", max_stored=1000))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -18,6 +18,30 @@ _BATCH = """SELECT id, owner, dialect, asked, created, expires, status, entered,
   prompt, completion, reasoning, model FROM batches"""
 _LINE = "SELECT line, start, size, name, seed FROM lines"
 _ENDED = ", ".join(f"'{status.value}'" for status in ENDED)
+
+
+class Stored(NamedTuple):
+    """Files, and the bytes in them."""
+
+    files: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """Most files of a key, and most bytes in them."""
+
+    files: int
+    size: int
+
+    def require(self, stored: Stored, more: int) -> None:
+        """
+        Raises:
+            BadRequest: a file of ``more`` bytes does not fit beside what is stored.
+        """
+        if stored.files >= self.files or stored.size + more > self.size:
+            rule = f"does not fit: a key may have {self.files} files, with {self.size} bytes together; delete some"
+            raise BadRequest("file", rule, f"{more} bytes beside {stored.files} files with {stored.size}")
 
 
 class Store:
@@ -55,17 +79,19 @@ class Store:
             where, values = f"{where} AND purpose = ?", [*values, purpose]
         return self._page(_FILE, "files", where, values, after, limit, ascending=ascending, make=_file)
 
-    def add_upload(self, file: File, most: int, most_bytes: int) -> None:
+    def add_upload(self, file: File, quota: Quota) -> None:
         """
         Raises:
-            BadRequest: its owner would have more than so many files, or bytes in them.
+            BadRequest: its owner would have more than ``quota``.
         """
-        row = self._one("SELECT count(*), coalesce(sum(size), 0) FROM files WHERE owner = ?", (file.owner,))
-        assert row is not None
-        if row[0] >= most or row[1] + file.size > most_bytes:
-            rule = f"does not fit: a key may have {most} files, with {most_bytes} bytes together; delete some"
-            raise BadRequest("file", rule, f"{file.size} bytes beside {row[0]} files with {row[1]}")
+        quota.require(self.stored(file.owner), file.size)
         self.add_file(file)
+
+    def stored(self, owner: str) -> Stored:
+        """What an owner's files come to."""
+        row = self._one("SELECT count(*), coalesce(sum(size), 0) FROM files WHERE owner = ?", (owner,))
+        assert row is not None
+        return Stored(*row)
 
     def delete_file(self, id_: str, owner: str, now: float) -> None:
         """

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
 
 from quintet.batch import File, Purpose
 from quintet.batches.folder import Draft
+from quintet.batches.store import Quota
 from quintet.dialects.batches import ANCHOR, SECONDS, Batches, expiry, files_page
 from quintet.errors import BadRequest, Forbidden, NotFound
 from quintet.server.call import Call
@@ -34,6 +38,7 @@ class Files:
 
     def __init__(self, kept: Kept, source: Source, origins: tuple[str, ...]) -> None:
         self._kept, self._source, self._origins = kept, source, origins
+        self._arriving: Counter[str] = Counter()  # bytes of uploads that are not done, by their owners
 
     async def create(self, call: Call) -> None:
         """``POST /v1/files``: a form."""
@@ -42,8 +47,9 @@ class Files:
         with storing():
             draft = await asyncio.to_thread(folder.draft)
             try:
-                form = await Upload(call.http, draft, config.max_file).read()
-                file = await self._keep(call, form, draft)
+                async with self._counted(call.caller.owner) as count:
+                    form = await Upload(call.http, draft, config.max_file, count).read()
+                    file = await self._keep(call, form, draft)
             finally:
                 await asyncio.to_thread(draft.drop)
         await call.http.reply(200, shapes(call).file(file))
@@ -73,6 +79,31 @@ class Files:
         await asyncio.to_thread(partial(folder.content(call.tail).unlink, missing_ok=True))
         await call.http.reply(200, shapes(call).deleted(call.tail))
 
+    @contextlib.asynccontextmanager
+    async def _counted(self, owner: str) -> AsyncIterator[Callable[[int], None]]:
+        """For an upload: what counts its bytes as they come, and refuses those that its owner may not keep.
+
+        Whether the whole file may be kept is asked when it is there; but it may take its time, and there may be many.
+        """
+        quota, stored, size = self._quota, await self._kept.do(lambda store: store.stored(owner)), 0
+
+        def count(more: int) -> None:
+            nonlocal size
+            quota.require(stored, self._arriving[owner] + more)
+            self._arriving[owner] += more
+            size += more
+
+        count(0)
+        try:
+            yield count
+        finally:
+            self._arriving[owner] -= size
+            self._arriving += Counter()  # drops those with nothing
+
+    @property
+    def _quota(self) -> Quota:
+        return Quota(MOST_FILES, self._kept.config.max_stored)
+
     async def _file(self, call: Call) -> File:
         return await self._kept.do(lambda store: store.file(call.tail, call.caller.owner, self._source.now()))
 
@@ -92,7 +123,7 @@ class Files:
         file = File(id_, call.caller.owner, name, Purpose.BATCH, draft.size, now, now + keep if keep else None, draft.lines)
         await asyncio.to_thread(draft.keep, id_)
         try:
-            await self._kept.do(lambda store: store.add_upload(file, MOST_FILES, self._kept.config.max_stored))
+            await self._kept.do(lambda store: store.add_upload(file, self._quota))
         except BaseException:
             await asyncio.to_thread(partial(self._kept.folder().content(id_).unlink, missing_ok=True))
             raise

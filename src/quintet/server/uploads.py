@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
 from multipart import MultipartError, MultipartSegment, ParserLimitReached, PushMultipartParser, parse_options_header
@@ -43,10 +43,11 @@ class Upload:
     Args:
         draft: where its file goes.
         most: bytes of that.
+        count: told of bytes before they are written; may raise what ``read`` then raises.
     """
 
-    def __init__(self, http: Request, draft: Draft, most: int) -> None:
-        self._http, self._draft, self._most = http, draft, most
+    def __init__(self, http: Request, draft: Draft, most: int, count: Callable[[int], None]) -> None:
+        self._http, self._draft, self._most, self._count = http, draft, most, count
         self._form = Form()
         self._segment: MultipartSegment | None = None
         self._value = bytearray()  # of the field, or what of the file is not written yet
@@ -119,6 +120,7 @@ class Upload:
         if self._segment.name == FILE and len(self._value) >= least:
             data = bytes(self._value)
             self._value.clear()
+            self._count(len(data))
             await asyncio.to_thread(self._draft.write, data)
         elif self._segment.name != FILE and len(self._value) > _MOST_FIELD:
             raise BadRequest(shorten(self._segment.name), f"must be at most {_MOST_FIELD} bytes", code=_INVALID)
