@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 Prompt = str | tuple[int, ...]
 """A prompt is text (tokenised by ``inputs.prepare``) or token ids (taken exactly as they are)."""
@@ -164,7 +163,8 @@ IMAGE_MARK = "<image>"
 """Where an image goes in a prompt's text."""
 
 
-class Image(NamedTuple):
+@dataclass(slots=True)
+class Image:
     """An image as the client sent it.
 
     Args:
@@ -174,6 +174,10 @@ class Image(NamedTuple):
 
     url: str
     param: str
+
+    def forget(self) -> None:
+        """It is read. Of a request that waits or runs megabytes of base64 would else stay, whatever the pixels in it come to."""
+        self.url = ""
 
 
 @dataclass(frozen=True, slots=True)

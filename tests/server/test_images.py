@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import tracemalloc
 from itertools import pairwise
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests.support.seeing import GEMMA, IDS, ROWS, SeeingBackend
 from quintet.config import ServerConfig
 from quintet.inputs.images.expansion import ProcessorTraits
 from quintet.inputs.images.layout import ImageTraits
+from quintet.server.asgi import Message
 
 PNG = data_url(file(40, 30))
 OTHER = data_url(file(30, 40, "JPEG"), "image/jpeg")
@@ -223,3 +225,48 @@ def test_no_byte_of_an_image_is_in_a_log_or_an_error(caplog: pytest.LogCaptureFi
     payload = secret.partition(",")[2]
     for text in (error["message"], caplog.text):
         assert payload[:12] not in text and "CANARY" not in text and "BytesIO" not in text
+
+
+@pytest.mark.fault("B17")
+def test_nothing_of_an_images_file_stays_while_its_request_runs() -> None:
+    """A file may be megabytes of what is no pixels, and a thousand requests may wait."""
+    junk = file(40, 30) + bytes(1_000_000)  # what comes after the end is nobody's business
+
+    async def go() -> int:
+        backend = SeeingBackend()
+        app = create_app(backend, ServerConfig(), ("m",), source=SOURCE)
+        begun, over = asyncio.Event(), asyncio.Event()
+
+        async def one() -> None:
+            body = {"prompt": "<image>x", "images": [data_url(junk)], "max_tokens": 40, "stream": True}
+            messages: list[Message] = [{"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}]
+            del body
+
+            async def receive() -> Message:
+                if messages:
+                    return messages.pop()
+                await over.wait()
+                return {"type": "http.disconnect"}
+
+            async def send(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    assert message["status"] == 200
+                else:
+                    begun.set()
+                    await over.wait()
+
+            await app({"type": "http", "method": "POST", "path": PATH, "headers": [(b"content-type", b"application/json")]}, receive, send)
+
+        tracemalloc.start()
+        try:
+            running = asyncio.create_task(one())
+            await begun.wait()
+            held = tracemalloc.get_traced_memory()[0]
+        finally:
+            tracemalloc.stop()
+        over.set()
+        await running
+        await backend.close()
+        return held
+
+    assert asyncio.run(go()) < 1_000_000

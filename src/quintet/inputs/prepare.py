@@ -9,6 +9,7 @@ as long as there are any, so what it gives may simply be dropped.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -153,6 +154,8 @@ class Preparer:
             if name not in made:
                 made[name] = await self._placed(spec, name, placer, [pictures[image.url] for image in spec.images], tenant)
         asked.clear()
+        for image in itertools.chain.from_iterable(spec.images for spec in specs):
+            image.forget()
         self._images.hold([image for _, images in made.values() for image in images], tenant)
         placed = [(spec, *made[name]) for spec, name in zip(specs, names, strict=True)]
         return [replace(spec, prompt=tokens, images=(), seen=images) if images else spec for spec, tokens, images in placed]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -25,7 +26,8 @@ PNG = Image(data_url(file(40, 17)), "images[0]")
 
 
 def spec(prompt: Prompt, *images: Image, salt: str = "") -> SequenceSpec:
-    return SequenceSpec(prompt, 4, Sampling(0.0, 1.0, 0), None, echo=False, images=images, cache_salt=salt)
+    own = tuple(replace(image) for image in images)
+    return SequenceSpec(prompt, 4, Sampling(0.0, 1.0, 0), None, echo=False, images=own, cache_salt=salt)
 
 
 def prepared(*specs: SequenceSpec, traits: ProcessorTraits = ROWS) -> SeeingBackend:
