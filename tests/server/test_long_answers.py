@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.server.asgi import Answer, acall
+from tests.server.asgi import JSON, Answer, acall
 from tests.server.one import create_app
 from tests.server.scripted import ScriptedBackend
 
@@ -23,6 +23,8 @@ from quintet.dialects.columns import STRETCH
 from quintet.dialects.fireworks import wire as fireworks
 from quintet.dialects.together import wire as together
 from quintet.events import ChoiceDelta, ChoiceDone, Event, Finish, Finished, TokenText, Usage
+from quintet.server import gate
+from quintet.server.asgi import Message
 from quintet.server.completions import INLINE_ENTRIES, _portions
 
 pytestmark = pytest.mark.fault("B06")
@@ -210,3 +212,53 @@ def test_a_long_stream_is_what_the_json_says() -> None:
         assert "".join(one["text"] for one in mine) == choice["text"]
         for name, values in choice["logprobs"].items():
             assert [value for one in mine for value in one["logprobs"][name]] == values
+
+
+@pytest.mark.parametrize(("keys", "sent", "status"), [((), "", 503), (("a", "b"), "a", 429)])
+def test_large_answers_have_room_for_a_few_and_their_keys_share_it(
+    keys: tuple[str, ...], sent: str, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate, "LARGE", 50)
+    body = {"prompt": "x" * 98, "max_tokens": 2, "echo": True, "logprobs": 1}  # 200 log-probabilities of 1,000
+
+    async def go() -> None:
+        app = create_app(ScriptedBackend(context=1000), ServerConfig(api_keys=keys, max_logprobs=200))
+        go_on = asyncio.Event()
+        begun = 0
+
+        def auth(key: str) -> list[tuple[str, str]]:
+            return [*JSON, ("authorization", f"Bearer {key}")]
+
+        async def slow() -> None:
+            """Whoever does not read."""
+            messages: list[Message] = [{"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}]
+
+            async def receive() -> Message:
+                return messages.pop() if messages else await asyncio.get_running_loop().create_future()
+
+            async def send(message: Message) -> None:
+                nonlocal begun
+                if message["type"] == "http.response.start":
+                    assert message["status"] == 200
+                    begun += 1
+                await go_on.wait()
+
+            headers = [(name.encode(), value.encode()) for name, value in auth(sent)]
+            await app({**SCOPE, "headers": headers}, receive, send)
+
+        most = 2 if keys else 5
+        waiting = [asyncio.create_task(slow()) for _ in range(most)]
+        async with asyncio.timeout(60):
+            while begun < most:
+                await asyncio.sleep(0.01)
+        refused = await acall(app, body, headers=auth(sent))
+        assert (refused.status, bool(refused.header("retry-after"))) == (status, True)
+        small = await acall(app, {**body, "prompt": "x"}, headers=auth(sent))
+        streamed = await acall(app, {**body, "stream": True}, headers=auth(sent))
+        others = await acall(app, body, headers=auth("b")) if keys else small
+        assert [one.status for one in (small, streamed, others)] == [200] * 3
+        go_on.set()
+        await asyncio.gather(*waiting)
+        assert (await acall(app, body, headers=auth(sent))).status == 200
+
+    asyncio.run(go())

@@ -23,10 +23,7 @@ def require_answer_size(request: CompletionRequest, sequences: Sequence[Prepared
     Raises:
         BadRequest: it may need more; names the field that makes it so.
     """
-    of_prompts = None if request.shown is None else request.shown.prompt_logprobs
-    if request.logprobs is None and of_prompts is None:
-        return
-    tokens, each = sum(map(_tokens, sequences)), 1 + max(request.logprobs or 0, of_prompts or 0, len(request.logprob_ids))
+    tokens, each = _sizes(request, sequences)
     if tokens * each <= most:
         return
     samples, prompts = max(request.n, request.best_of), len(request.prompts)
@@ -42,6 +39,20 @@ def require_answer_size(request: CompletionRequest, sequences: Sequence[Prepared
     counted = f"{samples * prompts} choices with {tokens} tokens in all, each with {each - 1} alternatives"
     rule = f"asks for too much: an answer has at most {most} log-probabilities, and this one may need {tokens * each} ({counted})"
     raise BadRequest(param, f"{rule}; lower it, or another of n, max_tokens and logprobs")
+
+
+def answer_size(request: CompletionRequest, sequences: Sequence[PreparedSequence]) -> int:
+    """Log-probabilities that an answer may need at most; see ``require_answer_size``."""
+    tokens, each = _sizes(request, sequences)
+    return tokens * each
+
+
+def _sizes(request: CompletionRequest, sequences: Sequence[PreparedSequence]) -> tuple[int, int]:
+    """Tokens, and log-probabilities of each."""
+    of_prompts = None if request.shown is None else request.shown.prompt_logprobs
+    if request.logprobs is None and of_prompts is None:
+        return 0, 0
+    return sum(map(_tokens, sequences)), 1 + max(request.logprobs or 0, of_prompts or 0, len(request.logprob_ids))
 
 
 def _tokens(sequence: PreparedSequence) -> int:

@@ -100,7 +100,8 @@ class App:
         models = Models(registry, int(source.now()))
         probes = Probes(registry, self._telemetry)
         executor = registry.executor
-        gate = Gate(Limiter(config.max_per_key, source.clock, source.now, ledger.spent if ledger else nothing_spent))
+        limiter = Limiter(config.max_per_key, source.clock, source.now, ledger.spent if ledger else nothing_spent)
+        gate = Gate(limiter, config.max_logprobs)
         accounts = Accounts(ledger)
         completions = Completions(models, gate, source, config, self._telemetry, accounts, keep_alive, executor)
         unhurried = replace(config, timeout=0.0)

@@ -7,17 +7,29 @@ from collections.abc import Callable, Iterator
 
 from quintet.dialects.base import Headers
 from quintet.errors import OverLimit
+from quintet.inputs.room import Room
 from quintet.keys.limits import Lease, Limiter
 from quintet.request import CompletionRequest
 from quintet.server.call import Call
 from quintet.service.job import Job
 
+LARGE = 50_000
+"""Log-probabilities of an answer that is complete before it is sent, from which on it takes room; some 2 MB."""
+
+LARGE_AT_ONCE = 5
+"""Answers as large as they may be that there is room for at once: some 300 MB."""
+
 
 class Gate:
-    """Lets completions in."""
+    """Lets completions in.
 
-    def __init__(self, limiter: Limiter) -> None:
+    Args:
+        largest: log-probabilities of an answer.
+    """
+
+    def __init__(self, limiter: Limiter, largest: int) -> None:
         self._limiter = limiter
+        self._room = Room(LARGE_AT_ONCE * largest, "large answers")
 
     def tell(self, call: Call, over: Callable[[], bool] = lambda: False) -> None:
         """Have the answer to a call say where its caller's limits stand.
@@ -42,18 +54,22 @@ class Gate:
         over = False
         self.tell(call, lambda: over)
         try:
-            with self._limiter.open(call.caller.key, place=not call.caller.background) as lease:
-                yield Admission(call, lease)
+            with self._limiter.open(call.caller.key, place=not call.caller.background) as lease, contextlib.ExitStack() as held:
+                yield Admission(call, lease, self._room, held)
         except OverLimit:
             over = True
             raise
 
 
 class Admission:
-    """A completion that was let in."""
+    """A completion that was let in.
 
-    def __init__(self, call: Call, lease: Lease) -> None:
-        self._call, self._lease = call, lease
+    Args:
+        held: gives back what it takes of ``room``.
+    """
+
+    def __init__(self, call: Call, lease: Lease, room: Room, held: contextlib.ExitStack) -> None:
+        self._call, self._lease, self._room, self._held = call, lease, room, held
 
     def count(self, request: CompletionRequest) -> None:
         """Count its samples, where the provider does.
@@ -66,12 +82,17 @@ class Admission:
             self._lease.count(more)
 
     def reserve(self, job: Job) -> None:
-        """Hold back all the tokens that it may come to.
+        """Hold back all the tokens that it may come to, and the memory of a large answer.
 
         Raises:
             OverLimit: more than the key has left.
+            TooManyRequests, Overloaded: there is no room for such an answer.
         """
         self._lease.reserve(job.most_tokens)
+        if job.held > LARGE:
+            asked = self._call.caller.tenant, job.held
+            self._room.take(*asked)
+            self._held.callback(self._room.give, *asked)
 
     def settle(self, job: Job) -> None:
         """Count what was computed instead."""

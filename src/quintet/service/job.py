@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from quintet.backends.base import Backend
 from quintet.events import NO_DRAFTS, Blame, Event, Failed, Finish, Finished, TokenEvent, Usage
+from quintet.inputs.answer_size import answer_size
 from quintet.inputs.sequence import Prepared
 from quintet.request import CompletionRequest
 from quintet.service.fan_out import by_first, candidates_of, choices_of, echoes_of, text_of, wants_entries, wants_scores
@@ -47,6 +48,8 @@ class Job:
         self._limits = [LineLimit(rules.indent, rules.seconds) for _ in self._choices if rules.indent or rules.seconds]
         self._best_of = BestOf(self._candidates, request.n) if self._candidates > request.n else None
         self._alternatives = len(request.logprob_ids) if request.logprob_ids and request.logprobs is not None else request.logprobs
+        self.held = 0 if request.stream else answer_size(request, prepared.sequences)
+        """Log-probabilities that may have to be held until the answer is complete."""
         self._running = len(self._choices)  # sequences whose terminal event has not come
         self._cached: dict[int, int] = {}
         self._computed: dict[int, int] = {}  # tokens of prompts that gave none

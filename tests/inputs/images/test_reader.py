@@ -19,8 +19,8 @@ from quintet.inputs.images import messages, reader
 from quintet.inputs.images.layout import ImageTraits
 from quintet.inputs.images.messages import DAMAGED, DONE, END, PAIR, frame
 from quintet.inputs.images.reader import AT_ONCE, ImageReader
-from quintet.inputs.images.room import Room
 from quintet.inputs.images.value import PreparedImage
+from quintet.inputs.room import Room
 from quintet.request import Image
 
 TRAITS = ImageTraits("idefics3", 32, 64, 4)

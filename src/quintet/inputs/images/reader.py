@@ -22,8 +22,8 @@ from quintet.inputs.images.data_url import decoded
 from quintet.inputs.images.expansion import MOST_ASPECT, AnyTraits, ProcessorTraits
 from quintet.inputs.images.layout import FILTERS, Cut, ImageTraits
 from quintet.inputs.images.places import Picture
-from quintet.inputs.images.room import Room
 from quintet.inputs.images.value import PreparedImage
+from quintet.inputs.room import Room
 from quintet.request import Image
 from quintet.turns import Turns
 
