@@ -18,6 +18,9 @@ from tests.vllm.models import folder
 from tests.vllm.serving import SERVE, START_S, serving
 
 PAGES = ("openai", "fireworks", "together", "cerebras", "novita")
+OTHER_BATCH = {"together": {"choices.seed"}}
+"""Items that compare a choice drawn beside another one with the same alone: vLLM's logits may differ then (docs/engines.md), and with
+temperature 1 a draw among tens of thousands of tokens does, in some runs. Where logits are equal ``test_numbers`` compares the texts."""
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +37,7 @@ def test_every_item_of_a_providers_page_is_as_it_says(url: str, page: str) -> No
     command = [sys.executable, "-m", "quintet", "check", base, "--as", page, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=START_S, check=False)
     found = json.loads(done.stdout)
-    departures = stated("departures", page) | stated("unserved", page)
+    departures = stated("departures", page) | stated("unserved", page) | OTHER_BATCH.get(page, set())
     differing = [(one["id"], one["seen"]) for one in found["items"] if one["verdict"] == "differs" and one["id"] not in departures]
     assert differing == []
     assert len(found["items"]) > 20
