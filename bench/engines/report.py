@@ -58,6 +58,8 @@ class Report:
     work: Work
     rows: Sequence[Row]
     required: Mapping[str, float]
+    stopped: bool = False
+    """Before its end: some rounds, or parts of one, are missing."""
 
     def markdown(self) -> str:
         """The whole report."""
@@ -82,7 +84,8 @@ class Report:
         return (
             f"{machine.cpu}, {machine.cores} cores ({machine.flags}); load average before the run "
             f"{', '.join(f'{load:.2f}' for load in machine.load_before)}."
-            f"{' **The machine was busy: these figures are rough.**' if machine.load_before[0] > BUSY else ''}\n\n"
+            f"{' **The machine was busy: these figures are rough.**' if machine.load_before[0] > BUSY else ''}"
+            f"{' **The run was stopped before its end: not all of its rounds are in these figures.**' if self.stopped else ''}\n\n"
             f"Tokens per second of `{Path(plan.model).name}`, median of {plan.rounds} interleaved rounds, {plan.threads} threads; "
             f"prefill = {plan.prefill}-token prompt, bN = N sequences decoding {plan.steps} greedy steps from a context of {plan.context} "
             f"(over HTTP: N streaming clients, {plan.http_tokens} tokens each); "

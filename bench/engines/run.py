@@ -110,7 +110,7 @@ def run(options: argparse.Namespace, store: Store) -> int:
         if not any(row.samples for row in rows.values()):
             return code
     required = EXPERTS_REQUIRED if options.experts else REQUIRED
-    report = Report(plan, machine, work(Path(plan.model)), list(rows.values()), required)
+    report = Report(plan, machine, work(Path(plan.model)), list(rows.values()), required, stopped=code != 0)
     path = write(report.markdown(), report.to_json(), machine, options.results, "experts-" if options.experts else "", report.chart())
     print(report.markdown())
     say(f"written: {path}, and the same as .json and .svg")

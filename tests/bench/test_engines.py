@@ -36,6 +36,12 @@ def report(tmp_path: Path, plan: Plan = PLAN, **speed: float) -> Report:
     return Report(plan, MACHINE, work(write_tiny(tmp_path / "tiny.gguf", FAMILIES[0])), [ours, peer], REQUIRED)
 
 
+def test_a_report_says_that_its_run_was_stopped(tmp_path: Path) -> None:
+    whole = report(tmp_path)
+    assert "stopped before its end" not in whole.markdown()
+    assert "stopped before its end" in replace(whole, stopped=True).markdown()
+
+
 def kept(tmp_path: Path, before: Report, now: Report) -> bool:
     path = write(before.markdown(), before.to_json(), MACHINE, tmp_path / "results")
     return Baseline.read(path.with_suffix(".json")).kept(now)
