@@ -6,12 +6,13 @@ import asyncio
 import sys
 from collections import Counter
 from dataclasses import replace
+from typing import cast
 
 import pytest
 from tests.deploy.replicas import CONFIG, Hosts, collect, kill, pool, spec, until, workers
 from tests.support.preparing import prepare
 
-from quintet.backends.base import State
+from quintet.backends.base import Health, State
 from quintet.backends.native.front.engine import Engine
 from quintet.deploy.pool import Pool
 from quintet.deploy.scaling import Sizing
@@ -110,24 +111,34 @@ def test_a_request_is_called_off_wherever_it_is() -> None:
 
 
 class Other(Engine):
-    """Of another model."""
+    """Of another model; loaded when it is let."""
+
+    let = False
 
     @property
     def capabilities(self) -> Capabilities:
         return replace(super().capabilities, fingerprint="fp_other")
 
+    def health(self) -> Health:
+        health = super().health()
+        return health if self.let else replace(health, state=State.LOADING)
+
 
 def test_a_replica_with_another_model_is_not_used_and_goes() -> None:
     async def scenario() -> None:
         hosts = Hosts()
+        others: list[Other] = []
 
         def make() -> Engine:
             engine = hosts.make()
             if len(hosts.hosts) == 2:
                 engine.__class__ = Other
+                others.append(cast("Other", engine))
             return engine
 
         some = Pool(make, CONFIG, Sizing(2, 2))
+        await until(lambda: some.health().state is State.READY)
+        others[0].let = True  # not before the first is ready: that one's model is the pool's
         await until(lambda: hosts.released == [1])
         await until(lambda: some.health().state is State.READY)
         assert some.capabilities.fingerprint == "fp_toy_1"
