@@ -76,7 +76,7 @@ def applied(given: Mapping[str, object], options: Mapping[str, object], request:
         BadRequest: one of them is malformed, or does not go with another.
     """
     include, salt, ids = INCLUDE_STOP.of(given), CACHE_SALT.of(given), LOGPROB_IDS.of(given)
-    if ids and (request.logprobs is None or "logprobs" in dict(request.spelled)):  # Together's streams have some that nobody asked for
+    if ids and request.logprobs is None:
         raise BadRequest(LOGPROB_IDS.name, "needs logprobs")
     return replace(
         request,

@@ -92,7 +92,7 @@ class Together:
     def parse(self, body: bytes, fresh_seed: int) -> Parsed:
         raw = decode_object(body)
         logprobs = LOGPROBS.of(raw)
-        request = EXTENSIONS.apply(raw, _request(raw, logprobs, fresh_seed))
+        request = _with_those_of_chunks(EXTENSIONS.apply(raw, _request(raw, logprobs, fresh_seed)))
         return Parsed(request, unknown(KNOWN, raw), Options(logprobs), switched_off(request))
 
     def renderer(self, request: CompletionRequest, identity: Identity, options: object = None) -> TogetherRenderer:
@@ -122,23 +122,28 @@ def for_agent(parsed: Parsed, agent: str) -> Parsed:
     return parsed
 
 
+def _with_those_of_chunks(request: CompletionRequest) -> CompletionRequest:
+    """Page, CompletionToken: every chunk has a token with its `logprob`, both required. What needs ``logprobs`` needs the client's own."""
+    if request.logprobs is not None or not request.stream:
+        return request
+    return replace(request, logprobs=0, spelled=(*request.spelled, ("logprobs", STREAM.name)))
+
+
 def _request(raw: Mapping[str, object], logprobs: int | None, fresh_seed: int) -> CompletionRequest:
-    most, stream = MAX_TOKENS.of(raw), STREAM.of(raw)
+    most = MAX_TOKENS.of(raw)
     return CompletionRequest(
         model=MODEL.of(raw),
         prompts=(PROMPT.required(raw),),
         max_tokens=MAX_TOKENS_UNSET if most is None else most,
         n=N.of(raw),
         echo=ECHO.of(raw),
-        # Page, CompletionToken: every chunk has a token with its `logprob`, both required.
-        logprobs=0 if logprobs is None and stream else logprobs,
+        logprobs=logprobs,
         sampling=_sampling(raw, fresh_seed),
         stop=StopRules(STOP.of(raw)),
-        stream=stream,
+        stream=STREAM.of(raw),
         include_usage=True,  # page, CompletionChunk: `usage` is required, and null until the last
         user="",
         truncate=most is None,
-        spelled=(("logprobs", STREAM.name),) if logprobs is None and stream else (),
         safety_model=SAFETY_MODEL.of(raw),
     )
 
