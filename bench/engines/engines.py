@@ -20,6 +20,7 @@ from urllib.request import urlopen
 from bench.common.install import Store
 from bench.common.plan import MARK, Plan, Stage, column
 from bench.common.proc import PeerError, child, last_words, lines, output, say, worker
+from quintet.config import KvType
 
 BUNDLED = "as in the file"
 """Weights of the model file itself; other values are the ggml types it is requantised to."""
@@ -198,18 +199,25 @@ class Ours(Worker):
 
     Args:
         isa: the instruction set that it is made to take; empty = as it would.
+        kv_type: of keys and values.
     """
 
     isa: str = ""
+    kv_type: KvType = "f16"
     group, name, ours = "ours", "Quintet, core", True
 
     @property
     def title(self) -> str:
-        return f"{self.name}, {self.isa}" if self.isa else self.name
+        return ", ".join([self.name, *self._differs])
 
     @property
     def key(self) -> str:
-        return f"{super().key}-{self.isa}" if self.isa else super().key
+        return "-".join([super().key, *self._differs])
+
+    @property
+    def _differs(self) -> list[str]:
+        """What tells this row from that of the core as it would be."""
+        return [self.isa] * bool(self.isa) + [f"--kv-type {self.kv_type}"] * (self.kv_type != "f16")
 
     def _python(self) -> Command:
         return ["env", f"QUINTET_ISA={self.isa}", sys.executable] if self.isa else [sys.executable]
@@ -219,7 +227,7 @@ class Ours(Worker):
         return output([*self._python(), "-c", code], self.log, 60).strip()
 
     def command(self) -> Command:
-        return [*self._python(), "-m", "bench.engines.worker_ours"]
+        return [*self._python(), "-m", "bench.engines.worker_ours", self.kv_type]
 
 
 class OursServed(Served):
@@ -316,14 +324,14 @@ class OpenVino(Worker):
         return worker(self.python, "bench.engines.worker_openvino")
 
 
-def engines(plan: Plan, store: Store, isas: Sequence[str] = ("",)) -> list[Engine]:
+def engines(plan: Plan, store: Store, isas: Sequence[str] = ("",), kv_types: Sequence[KvType] = ("f16",)) -> list[Engine]:
     """Every row, in the order in which each round goes through them.
 
     Args:
-        isas: one row of our core for each, see ``Ours``.
+        isas: one row of our core for each, with each of ``kv_types``; see ``Ours``.
     """
     return [
-        *(Ours(plan, store, isa=isa) for isa in isas),
+        *(Ours(plan, store, isa=isa, kv_type=kv_type) for isa in isas for kv_type in kv_types),
         LlamaCpp(plan, store),
         LlamaCpp(plan, store, "Q4_0"),
         XLlamaCpp(plan, store),

@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import get_args
 
 from bench.common.command import look_at_machine, model_path, parser_of, run_alone, some_of, write
 from bench.common.install import Store
@@ -21,6 +22,7 @@ from bench.engines.engines import BUNDLED, Engine, engines
 from bench.engines.model import work
 from bench.engines.random_experts import TYPES, Shape, random_model
 from bench.engines.report import EXPERTS_REQUIRED, REQUIRED, Report, Row
+from quintet.config import KvType
 
 EXPERTS = ("machine", "ours", "xllamacpp", "openvino")
 DEEP, LONG = 1500, 8000
@@ -40,6 +42,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--isa", type=lambda text: tuple(text.split(",")), default=("",), help="instruction sets of the core, a row for each"
     )
+    kv_help = f"of keys and values in the core, some of {','.join(get_args(KvType))}, a row for each (default f16)"
+    parser.add_argument("--kv-type", type=some_of(get_args(KvType)), default=("f16",), help=kv_help)
     parser.add_argument("--only", type=some_of(parts), help=f"some of: {','.join(parts)} (default all; with --experts {','.join(EXPERTS)})")
     options = parser.parse_args(argv)
     options.only = options.only or (EXPERTS if options.experts else parts)
@@ -96,7 +100,7 @@ def run(options: argparse.Namespace, store: Store) -> int:
     plan, code = make_plan(options, store), 0
     wanted = [
         engine
-        for engine in engines(plan, store, options.isa)
+        for engine in engines(plan, store, options.isa, options.kv_type)
         if engine.group in options.only and (engine.weights == BUNDLED or not options.experts)
     ]
     rows: dict[str, Row] = {}

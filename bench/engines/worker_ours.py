@@ -1,4 +1,4 @@
-"""Our engine's whole model through ``quintet.backends.native.core.runner``, without scheduler or HTTP: ``worker_ours.py PLAN MODEL``."""
+"""Our whole model through ``quintet.backends.native.core.runner``, without scheduler or HTTP: ``worker_ours KV_TYPE PLAN MODEL``."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from quintet.backends.native.core.loader import PAGE
 from quintet.backends.native.core.samplers import NativeSamplers
 from quintet.backends.native.core.types import I32, Batch, Runner
 from quintet.backends.native.worker.load import native_loader
+from quintet.config import KvType
 from quintet.request import Sampling
 
 
@@ -65,8 +67,9 @@ def pages(stage: Stage) -> int:
 
 
 def main() -> None:
-    plan, begin = Plan.from_json(sys.argv[1]), time.perf_counter()
-    loaded = native_loader(Path(sys.argv[2]), plan.threads, max(stage.sequence for stage in plan.stages))(lambda _share: None)
+    kv_type, (settings, model) = cast("KvType", sys.argv[1]), sys.argv[2:]
+    plan, begin = Plan.from_json(settings), time.perf_counter()
+    loaded = native_loader(Path(model), plan.threads, max(stage.sequence for stage in plan.stages), kv_type=kv_type)(lambda _share: None)
     emit("load", time.perf_counter() - begin)
     assert loaded.cpu is not None
     measure(Ours(loaded.runner, loaded.cpu, plan), plan)

@@ -20,27 +20,27 @@ constexpr int kTileRows = 6;  // 6 x 4 sums, 4 operands and a query fit into 32 
 static_assert(kAttendPages % kSide == 0);
 
 // Keys of `count` pages from `page` on as [count / kSide][head_dim][kSide][16]; places beyond the last page hold nothing.
-template <class Cell> inline void widen_keys(const AttendOver<Cell>& a, int page, int pages, int count, float* out) {
+inline void widen_keys(const Halves& a, int page, int pages, int count, float* out) {
   for (int group = 0; group < count; group += kSide)
     for (int p = 0; p < std::min(kSide, count - group); p++) {
       const int i = page + group + p;
-      const Cell *keys = a.k[i], *ahead = nth_read(a, pages, i + kAhead);
+      const uint16_t *keys = a.k[i], *ahead = nth_read(a, pages, i + kAhead);
       float* to = out + size_t(group) * size_t(a.head_dim) * 16 + 16 * p;
       for (int d = 0; d < a.head_dim; d++, to += 16 * kSide) {
-        if (16 * d % kLine<Cell> == 0) fetch(ahead + 16 * d);
-        V::store(to, load_cells(keys + 16 * d));
+        if (16 * d % kLine == 0) fetch(ahead + 16 * d);
+        V::store(to, V::load_half(keys + 16 * d));
       }
     }
 }
 
 // Values of the tokens of `count` pages from `page` on as [token][head_dim].
-template <class Cell> inline void widen_values(const AttendOver<Cell>& a, int page, int pages, int count, float* out) {
+inline void widen_values(const Halves& a, int page, int pages, int count, float* out) {
   const int size = 16 * a.head_dim;
   for (int p = 0; p < count; p++, out += size) {
-    const Cell *values = a.v[page + p], *ahead = nth_read(a, pages, pages + page + p + kAhead);
+    const uint16_t *values = a.v[page + p], *ahead = nth_read(a, pages, pages + page + p + kAhead);
     for (int i = 0; i < size; i += 16) {
-      if (i % kLine<Cell> == 0) fetch(ahead + i);
-      V::store(out + i, load_cells(values + i));
+      if (i % kLine == 0) fetch(ahead + i);
+      V::store(out + i, V::load_half(values + i));
     }
   }
 }
@@ -95,8 +95,8 @@ template <int R> inline void tokens_values(const float* values, int head_dim, co
 }
 
 // A block's part of the outputs of R rows, which may end at different tokens: the common ones together, then each row its own rest.
-template <int R, class Cell>
-inline void block_values(const AttendOver<Cell>& a, int from, int token, int count, const float* values, size_t stride) {
+template <int R>
+inline void block_values(const Halves& a, int from, int token, int count, const float* values, size_t stride) {
   const float* weights = a.scratch + size_t(from) * stride + token;
   int common = count;
   for (int r = 0; r < R; r++) common = std::min(common, a.position[from + r] + 1 - token);
@@ -110,19 +110,14 @@ inline void block_values(const AttendOver<Cell>& a, int from, int token, int cou
   }
 }
 
-template <int R = kTileRows, class Tile> inline void with_rows(int rows, Tile tile) {
-  if (rows == R) return tile.template operator()<R>();
-  if constexpr (R > 1) with_rows<R - 1>(rows, tile);
-}
-
 // The scratch is [rows][stride] scores, then a block of keys or values, then what rows' outputs are multiplied by: see attend_scratch.
-template <class Cell> void attend_block(const AttendOver<Cell>& a) {
+inline void attend_block(const Halves& a) {
   const int last = *std::max_element(a.position, a.position + a.rows), pages = last / 16 + 1;
   const size_t stride = attend_stride(pages), dim = size_t(a.head_dim);
   float *block = a.scratch + size_t(a.rows) * stride, *inverse = block + size_t(kAttendPages) * 16 * dim;
   auto tiles = [&](auto each) {
     for (int from = 0; from < a.rows; from += kTileRows)
-      with_rows(std::min(kTileRows, a.rows - from), [&]<int R>() { each.template operator()<R>(from); });
+      with_rows<kTileRows>(std::min(kTileRows, a.rows - from), [&]<int R>() { each.template operator()<R>(from); });
   };
   for (int page = 0; page < pages; page += kAttendPages) {
     const int count = std::min(kAttendPages, pages - page);
@@ -136,7 +131,7 @@ template <class Cell> void attend_block(const AttendOver<Cell>& a) {
         });
     });
   }
-  for (int r = 0; r < a.rows; r++) inverse[r] = to_weights(a, r, a.scratch + size_t(r) * stride);
+  for (int r = 0; r < a.rows; r++) inverse[r] = softmax(a, r, a.scratch + size_t(r) * stride);
   for (int page = 0; page < pages; page += kAttendPages) {
     const int count = std::min(kAttendPages, pages - page);
     widen_values(a, page, pages, count, block);

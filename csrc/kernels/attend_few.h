@@ -8,8 +8,8 @@ namespace quintet {
 namespace {
 
 // Scores of R query rows against the 16 tokens of each of P pages.
-template <int R, int P, class Cell> inline void page_scores(const AttendOver<Cell>& a, int page, int pages, size_t stride) {
-  const Cell* ahead[P];
+template <int R, int P> inline void page_scores(const Halves& a, int page, int pages, size_t stride) {
+  const uint16_t* ahead[P];
   F acc[P][R];
   for (int p = 0; p < P; p++) {
     ahead[p] = nth_read(a, pages, page + p + std::max(kAhead, P));
@@ -17,8 +17,8 @@ template <int R, int P, class Cell> inline void page_scores(const AttendOver<Cel
   }
   for (int d = 0; d < a.head_dim; d++) {
     for (int p = 0; p < P; p++) {
-      if (16 * d % kLine<Cell> == 0) fetch(ahead[p] + 16 * d);
-      const F k = load_cells(a.k[page + p] + 16 * d);
+      if (16 * d % kLine == 0) fetch(ahead[p] + 16 * d);
+      const F k = V::load_half(a.k[page + p] + 16 * d);
       for (int r = 0; r < R; r++) acc[p][r] = V::fma(V::set1(a.q[r][d]), k, acc[p][r]);
     }
   }
@@ -26,21 +26,21 @@ template <int R, int P, class Cell> inline void page_scores(const AttendOver<Cel
     for (int r = 0; r < R; r++) V::store(a.scratch + r * stride + 16 * (page + p), acc[p][r]);
 }
 
-template <int R, int P, class Cell> inline void all_scores(const AttendOver<Cell>& a, int pages, size_t stride) {
+template <int R, int P> inline void all_scores(const Halves& a, int pages, size_t stride) {
   int page = 0;
   for (; page + P <= pages; page += P) page_scores<R, P>(a, page, pages, stride);
   for (; page < pages; page++) page_scores<R, 1>(a, page, pages, stride);
 }
 
 // 16 * B dimensions from d on of R rows, `count` tokens of one page in order. With Fetch, all dimensions of another page are fetched.
-template <int R, int B, bool Fetch = false, class Cell>
-inline void weigh_page(const Cell* v, int head_dim, const float* scores, size_t stride, int count, F (&acc)[R][B],
-                       const Cell* ahead = nullptr) {
+template <int R, int B, bool Fetch = false>
+inline void weigh_page(const uint16_t* v, int head_dim, const float* scores, size_t stride, int count, F (&acc)[R][B],
+                       const uint16_t* ahead = nullptr) {
   for (int t = 0; t < count; t++, v += head_dim) {
     if constexpr (Fetch)
-      for (int i = 0; i < head_dim; i += kLine<Cell>) fetch(ahead + t * head_dim + i);
+      for (int i = 0; i < head_dim; i += kLine) fetch(ahead + t * head_dim + i);
     F value[B];
-    for (int b = 0; b < B; b++) value[b] = load_cells(v + 16 * b);
+    for (int b = 0; b < B; b++) value[b] = V::load_half(v + 16 * b);
     for (int r = 0; r < R; r++) {
       const F s = V::set1(scores[r * stride + t]);
       for (int b = 0; b < B; b++) acc[r][b] = V::fma(s, value[b], acc[r][b]);
@@ -49,13 +49,12 @@ inline void weigh_page(const Cell* v, int head_dim, const float* scores, size_t 
 }
 
 // Rows of a group may end at different positions: the common tokens together, then each row its own rest, in the same order.
-template <int R, int B, class Cell> inline void weigh(const AttendOver<Cell>& a, const float* inverse, int d, int common, int pages,
-                                                      size_t stride) {
+template <int R, int B> inline void weigh(const Halves& a, const float* inverse, int d, int common, int pages, size_t stride) {
   F acc[R][B];
   for (int r = 0; r < R; r++)
     for (int b = 0; b < B; b++) acc[r][b] = V::set1(0.0f);
   for (int t = 0; t < common; t += 16) {
-    const Cell* v = a.v[t / 16] + d;
+    const uint16_t* v = a.v[t / 16] + d;
     const int count = std::min(16, common - t);
     if (!d) weigh_page<R, B, true>(v, a.head_dim, a.scratch + t, stride, count, acc, nth_read(a, pages, pages + t / 16 + kAhead));
     else weigh_page<R, B>(v, a.head_dim, a.scratch + t, stride, count, acc);
@@ -73,7 +72,7 @@ template <int R, int B, class Cell> inline void weigh(const AttendOver<Cell>& a,
 
 // R rows, and of them P pages or B blocks of 16 dimensions side by side: at least 8 chains of registers keep the FMA units busy. Where 8 values
 // of F are all registers, three rows are 6 chains, as 12 do not fit with their operands.
-template <int R, int P, int B, class Cell> void attend_rows(const AttendOver<Cell>& a) {
+template <int R, int P, int B> void attend_rows(const Halves& a) {
   int last = 0, common = a.position[0] + 1;
   for (int r = 0; r < R; r++) {
     last = a.position[r] > last ? a.position[r] : last;
@@ -83,7 +82,7 @@ template <int R, int P, int B, class Cell> void attend_rows(const AttendOver<Cel
   const size_t stride = size_t(pages) * 16;
   all_scores<R, P>(a, pages, stride);
   float inverse[R];
-  for (int r = 0; r < R; r++) inverse[r] = to_weights(a, r, a.scratch + r * stride);
+  for (int r = 0; r < R; r++) inverse[r] = softmax(a, r, a.scratch + r * stride);
   int d = 0;
   for (; d + 16 * B <= a.head_dim; d += 16 * B) weigh<R, B>(a, inverse, d, common, pages, stride);
   for (; d < a.head_dim; d += 16) weigh<R, 1>(a, inverse, d, common, pages, stride);
@@ -91,7 +90,7 @@ template <int R, int P, int B, class Cell> void attend_rows(const AttendOver<Cel
 
 constexpr int kFewRows = 4;
 
-template <class Cell> inline void attend_few(const AttendOver<Cell>& a) {
+inline void attend_few(const Halves& a) {
   switch (a.rows) {
     case 1: return attend_rows<1, 4, 4>(a);
     case 2: return attend_rows<2, kWide ? 4 : 2, kWide ? 4 : 2>(a);

@@ -29,8 +29,8 @@ struct ActivationRow {
         sum(reinterpret_cast<const Sums*>(minimum + k / 32)) {}
 };
 
-// Rows that share keys and values: R query rows of one KV head of one sequence. Cells of keys and values are fp16, or int8
-// with a scale for each token: then a page's values come right after its keys, and after these 16 scales of keys and 16 of values, fp16.
+// Rows that share keys and values: R query rows of one KV head of one sequence. Cells of keys and values are fp16, or bytes (the layouts of both:
+// below) with a scale for each token: then a page's values come right after its keys, and after these 16 scales of keys and 16 of values, fp16.
 template <class Cell> struct AttendOver {
   const float* const* q;  // R pointers to head_dim floats, rotated and scaled
   const int* position;    // R positions; row r sees tokens first[r]..position[r]
@@ -39,9 +39,10 @@ template <class Cell> struct AttendOver {
   int head_dim;           // multiple of 16
   float cap;              // as soft_cap on the scores; 0 = none
   const float* sink;      // null, or R logits that take part in the softmax and weigh nothing
-  const Cell* const* k;   // per page: [head_dim][16]
-  const Cell* const* v;   // per page: [16][head_dim]
-  float* scratch;         // attend_scratch(R, pages up to the last position's, head_dim) floats
+  const Cell* const* k;   // per page: fp16 [head_dim][16], bytes [head_dim / 4][16][4]
+  const Cell* const* v;   // per page: fp16 [16][head_dim], bytes [4][head_dim][4]: four tokens are together
+  int lead;               // pages of the sequence that come before the first of these; what adds up blocks of pages has to know it
+  float* scratch;         // attend_scratch or attend8_scratch(R, pages up to the last position's, head_dim) floats
   float* const* out;      // R pointers to head_dim floats
 };
 
@@ -51,6 +52,10 @@ inline size_t attend_stride(int pages) { return size_t((pages + kAttendPages - 1
 // Scores, then keys or values, then a number for each row.
 inline size_t attend_scratch(int rows, int pages, int head_dim) {
   return size_t(rows) * (attend_stride(pages) + 1) + size_t(kAttendPages) * 16 * size_t(head_dim);
+}
+// Scores, scales of keys and values, then of each row its query in two bytes a dimension and three numbers.
+inline size_t attend8_scratch(int rows, int pages, int head_dim) {
+  return size_t(rows + 2) * attend_stride(pages) + size_t(rows) * (size_t(head_dim) / 2 + 3);
 }
 
 struct Kernels {
@@ -62,7 +67,7 @@ struct Kernels {
   void (*rms_norm)(const float* x, const float* weight, int n, float eps, float* out);
   void (*layer_norm)(const float* x, const float* weight, const float* bias, int n, float eps, float* out);
   void (*attend)(const AttendOver<uint16_t>& a);
-  void (*attend8)(const AttendOver<int8_t>& a);
+  void (*attend8)(const AttendOver<uint8_t>& a);
   void (*hadamard)(float* x, int n);                                               // not scaled; n a power of two, at most kMaxHeadDim
   uint16_t (*quantize_cells)(const float* x, int n, int8_t* out);                  // n a multiple of 16; returns the scale, fp16
   void (*silu_mul)(const float* gate, const float* up, int n, float* out);         // out = silu(gate) * up, n a multiple of 16

@@ -1,6 +1,7 @@
 // 16 lanes as two 256-bit registers. Needs AVX2, FMA, F16C.
 #pragma once
 #include <cstdint>
+#include <cstring>
 #include <immintrin.h>
 
 namespace quintet {
@@ -42,8 +43,6 @@ struct V {
   static F load_half(const uint16_t* p) {
     return {_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)), _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)(p + 8)))};
   }
-  static __m256 load8_i8(const int8_t* p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p))); }
-  static F load_i8(const int8_t* p) { return {load8_i8(p), load8_i8(p + 8)}; }
   // 16 pairs of bfloat16: the first of each, and the second.
   static void load_bf16(const uint16_t* p, F& first, F& second) {
     const __m256i a = _mm256_loadu_si256((const __m256i*)p), b = _mm256_loadu_si256((const __m256i*)(p + 16));
@@ -76,6 +75,53 @@ struct V {
     const __m128 t4 = _mm_max_ps(_mm256_castps256_ps128(t8), _mm256_extractf128_ps(t8, 1));
     const __m128 t2 = _mm_max_ps(t4, _mm_movehl_ps(t4, t4));
     return _mm_cvtss_f32(_mm_max_ss(t2, _mm_shuffle_ps(t2, t2, 1)));
+  }
+
+  // Products of cells with 15-bit numbers, as words, in one part: vpmaddubsw would need three. Of four cells and numbers the first and third are
+  // one pair, the second and fourth the other.
+  struct I {
+    __m256i a, b;
+  };
+  struct Cells {
+    __m256i even[2], odd[2];
+  };
+  struct Four {
+    __m256i even, odd;
+  };
+  static constexpr int kParts = 1, kFour = 8;
+  static I set1_int(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
+  static I add_int(I x, I y) { return {_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)}; }
+  static I start(int32_t total) { return set1_int(-128 * total); }
+  static I next_part(I sum) { return sum; }
+  static Cells load_cells(const uint8_t* p) {
+    const __m256i a = _mm256_loadu_si256((const __m256i*)p), b = _mm256_loadu_si256((const __m256i*)(p + 32));
+    const __m256i low = _mm256_set1_epi16(255);
+    return {{_mm256_and_si256(a, low), _mm256_and_si256(b, low)}, {_mm256_srli_epi16(a, 8), _mm256_srli_epi16(b, 8)}};
+  }
+  static __m256i load_pair(const int8_t* p) {
+    int32_t pair;
+    std::memcpy(&pair, p, 4);
+    return _mm256_set1_epi32(pair);
+  }
+  static Four load_four(const int8_t* p) { return {load_pair(p), load_pair(p + 4)}; }
+  static __m256i dot_half(__m256i sum, __m256i even, __m256i odd, Four four) {
+    return _mm256_add_epi32(sum, _mm256_add_epi32(_mm256_madd_epi16(even, four.even), _mm256_madd_epi16(odd, four.odd)));
+  }
+  static I dot(I sum, const Cells& c, Four four) {
+    return {dot_half(sum.a, c.even[0], c.odd[0], four), dot_half(sum.b, c.even[1], c.odd[1], four)};
+  }
+  static F to_float(I x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
+  static int32_t total(I x) {
+    const __m256i t8 = _mm256_add_epi32(x.a, x.b);
+    __m128i t4 = _mm_add_epi32(_mm256_castsi256_si128(t8), _mm256_extracti128_si256(t8, 1));
+    t4 = _mm_add_epi32(t4, _mm_shuffle_epi32(t4, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(t4, _mm_shuffle_epi32(t4, 0xb1)));
+  }
+  static I store_parts(int8_t* to, int, int i, F x) {
+    const I w = {_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b)};
+    const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(w.a, w.b), 0xd8);
+    _mm256_storeu_si256((__m256i*)(to + 2 * i), _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(words, 0xd8), 0xd8));
+    return w;
   }
 };
 

@@ -1,6 +1,7 @@
 // 16 lanes as one 512-bit register. Needs AVX-512 F, BW, VL, DQ.
 #pragma once
 #include <cstdint>
+#include <cstring>
 #include "kernels/intrinsics512.h"
 
 namespace quintet {
@@ -24,7 +25,6 @@ struct V {
   static F zero_below(F x, F bound, F y) { return _mm512_maskz_mov_ps(_knot_mask16(_mm512_cmp_ps_mask(x, bound, _CMP_LT_OQ)), y); }
   static F pow2(F n) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127)), 23)); }
   static F load_half(const uint16_t* p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p)); }
-  static F load_i8(const int8_t* p) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p))); }
   // 16 pairs of bfloat16: the first of each, and the second.
   static void load_bf16(const uint16_t* p, F& first, F& second) {
     const __m512i pairs = _mm512_loadu_si512((const void*)p);
@@ -50,6 +50,31 @@ struct V {
     const __m128 t4 = _mm_max_ps(_mm256_castps256_ps128(t8), _mm256_extractf128_ps(t8, 1));
     const __m128 t2 = _mm_max_ps(t4, _mm_movehl_ps(t4, t4));
     return _mm_cvtss_f32(_mm_max_ss(t2, _mm_shuffle_ps(t2, t2, 1)));
+  }
+
+  // Products of cells with 15-bit numbers, as unsigned times signed bytes: the numbers' upper 8 bits, then their lower 7.
+  using I = __m512i;
+  using Cells = __m512i;
+  using Four = __m512i;
+  static constexpr int kParts = 2, kFour = 4;
+  static I set1_int(int32_t x) { return _mm512_set1_epi32(x); }
+  static I add_int(I x, I y) { return _mm512_add_epi32(x, y); }
+  static I start(int32_t total) { return _mm512_set1_epi32(-total); }  // times 128, by next_part
+  static I next_part(I sum) { return _mm512_slli_epi32(sum, 7); }
+  static Cells load_cells(const uint8_t* p) { return _mm512_loadu_si512((const void*)p); }
+  static Four load_four(const int8_t* p) {
+    int32_t four;
+    std::memcpy(&four, p, 4);
+    return _mm512_set1_epi32(four);
+  }
+  static I dot(I sum, Cells c, Four four) { return _mm512_dpbusd_epi32(sum, c, four); }
+  static F to_float(I x) { return _mm512_cvtepi32_ps(x); }
+  static int32_t total(I x) { return _mm512_reduce_add_epi32(x); }
+  static I store_parts(int8_t* to, int n, int i, F x) {
+    const __m512i w = _mm512_cvtps_epi32(x);
+    _mm_storeu_si128((__m128i*)(to + i), _mm512_cvtepi32_epi8(_mm512_srli_epi32(w, 7)));
+    _mm_storeu_si128((__m128i*)(to + n + i), _mm512_cvtepi32_epi8(_mm512_and_si512(w, _mm512_set1_epi32(127))));
+    return w;
   }
 
  private:

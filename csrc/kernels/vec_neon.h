@@ -2,6 +2,7 @@
 #pragma once
 #include <arm_neon.h>
 #include <cstdint>
+#include <cstring>
 
 namespace quintet {
 namespace {
@@ -57,12 +58,6 @@ struct V {
   static F load_half(const uint16_t* p) {
     return map([&](int i) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p + 4 * i))); });
   }
-  static F load_i8(const int8_t* p) {
-    const int8x16_t bytes = vld1q_s8(p);
-    const int16x8_t lo = vmovl_s8(vget_low_s8(bytes)), hi = vmovl_high_s8(bytes);
-    return {{vcvtq_f32_s32(vmovl_s16(vget_low_s16(lo))), vcvtq_f32_s32(vmovl_high_s16(lo)), vcvtq_f32_s32(vmovl_s16(vget_low_s16(hi))),
-             vcvtq_f32_s32(vmovl_high_s16(hi))}};
-  }
   // 16 pairs of bfloat16: the first of each, and the second.
   static void load_bf16(const uint16_t* p, F& first, F& second) {
     for (int i = 0; i < 4; i++) {
@@ -77,8 +72,7 @@ struct V {
   static int32_t store_i8(int8_t* p, F x) {
     int32x4_t w[4];
     for (int i = 0; i < 4; i++) w[i] = vcvtnq_s32_f32(x.v[i]);
-    const int16x8_t lo = vcombine_s16(vmovn_s32(w[0]), vmovn_s32(w[1])), hi = vcombine_s16(vmovn_s32(w[2]), vmovn_s32(w[3]));
-    vst1q_s8(p, vcombine_s8(vmovn_s16(lo), vmovn_s16(hi)));
+    vst1q_s8(p, narrow(w));
     return vaddvq_s32(vaddq_s32(vaddq_s32(w[0], w[1]), vaddq_s32(w[2], w[3])));
   }
   static float hsum(F x) {
@@ -92,6 +86,56 @@ struct V {
     vst1q_f32(t, t4);
     const float a = t[0] > t[2] ? t[0] : t[2], b = t[1] > t[3] ? t[1] : t[3];
     return a > b ? a : b;
+  }
+
+  // Products of cells with 15-bit numbers, as signed bytes: the numbers' upper 8 bits, then their lower 7.
+  struct I {
+    int32x4_t v[4];
+  };
+  struct Cells {
+    int8x16_t v[4];
+  };
+  using Four = int8x16_t;
+  static constexpr int kParts = 2, kFour = 4;
+  static I set1_int(int32_t x) { return {{vdupq_n_s32(x), vdupq_n_s32(x), vdupq_n_s32(x), vdupq_n_s32(x)}}; }
+  static I add_int(I x, I y) {
+    for (int i = 0; i < 4; i++) x.v[i] = vaddq_s32(x.v[i], y.v[i]);
+    return x;
+  }
+  static I start(int32_t) { return set1_int(0); }  // the offset goes before the product
+  static I next_part(I sum) {
+    for (int i = 0; i < 4; i++) sum.v[i] = vshlq_n_s32(sum.v[i], 7);
+    return sum;
+  }
+  static Cells load_cells(const uint8_t* p) {
+    Cells c;
+    for (int i = 0; i < 4; i++) c.v[i] = vreinterpretq_s8_u8(veorq_u8(vld1q_u8(p + 16 * i), vdupq_n_u8(128)));
+    return c;
+  }
+  static Four load_four(const int8_t* p) {
+    int32_t four;
+    std::memcpy(&four, p, 4);
+    return vreinterpretq_s8_s32(vdupq_n_s32(four));
+  }
+  static I dot(I sum, const Cells& c, Four four) {
+    for (int i = 0; i < 4; i++) sum.v[i] = vdotq_s32(sum.v[i], c.v[i], four);
+    return sum;
+  }
+  static F to_float(I x) {
+    return map([&](int i) { return vcvtq_f32_s32(x.v[i]); });
+  }
+  static int32_t total(I x) { return vaddvq_s32(vaddq_s32(vaddq_s32(x.v[0], x.v[1]), vaddq_s32(x.v[2], x.v[3]))); }
+  static int8x16_t narrow(const int32x4_t (&w)[4]) {
+    const int16x8_t lo = vcombine_s16(vmovn_s32(w[0]), vmovn_s32(w[1])), hi = vcombine_s16(vmovn_s32(w[2]), vmovn_s32(w[3]));
+    return vcombine_s8(vmovn_s16(lo), vmovn_s16(hi));
+  }
+  static I store_parts(int8_t* to, int n, int i, F x) {
+    I w, part;
+    for (int j = 0; j < 4; j++) w.v[j] = vcvtnq_s32_f32(x.v[j]), part.v[j] = vshrq_n_s32(w.v[j], 7);
+    vst1q_s8(to + i, narrow(part.v));
+    for (int j = 0; j < 4; j++) part.v[j] = vandq_s32(w.v[j], vdupq_n_s32(127));
+    vst1q_s8(to + n + i, narrow(part.v));
+    return w;
   }
 };
 

@@ -69,9 +69,6 @@ struct V {
   static F load_half(const uint16_t* p) {
     return map([&](int i) { return half_to_float(p[i]); });
   }
-  static F load_i8(const int8_t* p) {
-    return map([&](int i) { return float(p[i]); });
-  }
   // 16 pairs of bfloat16: the first of each, and the second.
   static void load_bf16(const uint16_t* p, F& first, F& second) {
     first = map([&](int i) { return std::bit_cast<float>(uint32_t(p[2 * i]) << 16); });
@@ -103,6 +100,54 @@ struct V {
     for (int w = 4; w > 0; w /= 2)
       for (int i = 0; i < w; i++) t[i] = t[i] > t[i + w] ? t[i] : t[i + w];
     return t[0];
+  }
+
+  // Products of cells with 15-bit numbers: sum += the four products of each lane. A number is one part here, of two bytes.
+  struct I {
+    int32_t v[16];
+  };
+  using Cells = const uint8_t*;
+  struct Four {
+    int16_t v[4];
+  };
+  static constexpr int kParts = 1, kFour = 8;
+  static I set1_int(int32_t x) {
+    I r;
+    for (int32_t& v : r.v) v = x;
+    return r;
+  }
+  static I add_int(I x, const I& y) {
+    for (int i = 0; i < 16; i++) x.v[i] += y.v[i];
+    return x;
+  }
+  static I start(int32_t) { return set1_int(0); }  // what the cells' offset would add, negative; here it is taken off before the product
+  static I next_part(const I& sum) { return sum; }
+  static Cells load_cells(const uint8_t* p) { return p; }
+  static Four load_four(const int8_t* p) {
+    Four four;
+    std::memcpy(four.v, p, 8);
+    return four;
+  }
+  static I dot(I sum, Cells c, const Four& four) {
+    for (int i = 0; i < 16; i++)
+      for (int j = 0; j < 4; j++) sum.v[i] += (int32_t(c[4 * i + j]) - 128) * four.v[j];
+    return sum;
+  }
+  static F to_float(const I& x) {
+    return map([&](int i) { return float(x.v[i]); });
+  }
+  static int32_t total(const I& x) {
+    int32_t sum = 0;
+    for (int32_t v : x.v) sum += v;
+    return sum;
+  }
+  // Numbers i to i + 15 of n, rounded to the nearest even; returns them. The caller keeps |x| <= 16383.
+  static I store_parts(int8_t* to, int, int i, const F& x) {
+    I w;
+    int16_t words[16];
+    for (int j = 0; j < 16; j++) w.v[j] = words[j] = int16_t(std::nearbyint(x.v[j]));
+    std::memcpy(to + 2 * i, words, sizeof words);
+    return w;
   }
 };
 

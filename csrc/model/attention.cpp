@@ -69,15 +69,19 @@ void Model::store(int l, int page, int slot, const float* k, const float* v) con
   }
 }
 
+// Four dimensions of a key, and four tokens of a value, lie together, as bytes with an offset: attend_bytes.h.
 void Model::store8(int l, int page, int slot, const float* k, const float* v) const {
   const int dim = config_.head_dim;
   int8_t cells[kMaxHeadDim];
+  auto with_offset = [&](int d) { return uint8_t(cells[d] + 128); };
   for (int h = 0; h < config_.kv_heads; h++) {
-    int8_t *column = keys<int8_t>(l, page, h) + slot, *page_values = values<int8_t>(l, page, h);
+    uint8_t *page_keys = keys<uint8_t>(l, page, h), *page_values = values<uint8_t>(l, page, h);
     uint16_t* scales = reinterpret_cast<uint16_t*>(page_values + dim * kPage);
     scales[slot] = k_.quantize_cells(k + h * dim, dim, cells);
-    for (int d = 0; d < dim; d++) column[d * kPage] = cells[d];
-    scales[kPage + slot] = k_.quantize_cells(v + h * dim, dim, page_values + slot * dim);
+    for (int d = 0; d < dim; d++) page_keys[d / 4 * 4 * kPage + 4 * slot + d % 4] = with_offset(d);
+    scales[kPage + slot] = k_.quantize_cells(v + h * dim, dim, cells);
+    uint8_t* column = page_values + slot / 4 * 4 * dim + slot % 4;
+    for (int d = 0; d < dim; d++) column[4 * d] = with_offset(d);
   }
 }
 
@@ -110,7 +114,7 @@ void Model::reserve_attention(Pass& p, int pages) const {
   for (const auto* units : {&p.units, &p.last_units})
     for (const Unit& u : *units) pairs = std::max(pairs, (u.row_to - u.row_from) * (u.head_to - u.head_from));
   for (auto& own : p.threads) {
-    grow(own.scratch, attend_scratch(pairs, pages, config_.head_dim));
+    grow(own.scratch, (config_.kv_type == KvType::f16 ? attend_scratch : attend8_scratch)(pairs, pages, config_.head_dim));
     for (auto* one : {&own.halves.keys, &own.halves.values}) grow(*one, size_t(pages));
     for (auto* one : {&own.bytes.keys, &own.bytes.values}) grow(*one, size_t(pages));
     grow(own.q, size_t(pairs));
@@ -153,6 +157,7 @@ void Model::attend(Pass& p, int l, const Unit& u, int thread) {
                             c.sinks ? own.sink.data() : nullptr,
                             cells.keys.data(),
                             cells.values.data(),
+                            skipped,
                             own.scratch.data(),
                             own.out.data()};
   };

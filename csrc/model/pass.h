@@ -29,7 +29,7 @@ struct Model::Pass {
   struct Own {
     std::vector<float> scratch, scores;
     Pages<uint16_t> halves;
-    Pages<int8_t> bytes;
+    Pages<uint8_t> bytes;
     std::vector<const float*> q;  // of a unit of attention: of each pair of row and query head
     std::vector<float*> out;
     std::vector<int> position, first;

@@ -8,6 +8,7 @@
 #include <string>
 #include "model/model.h"
 #include "sampling/sample.h"
+#include "tests/digest_attention.h"
 #include "tests/digest_codes.h"
 #include "tests/digest_models.h"
 #include "tests/digest_vision.h"
@@ -137,6 +138,7 @@ int main() {
     codes(*k, r);
     float_gemm(*k, r);
     rows(*k, r);
+    attention8(*k, r);
     whole_model(*k, "model", small(), r);
     whole_model(*k, "elaborate model", elaborate(), r);
     Config floats = elaborate();

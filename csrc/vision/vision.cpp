@@ -202,7 +202,7 @@ void Vision::attend(Team::Walk& walk, int from, int n) {
       out[i] = wide_.data() + (size_t(begin + i) * size_t(c.heads) + size_t(h)) * size_t(width);
       position[i] = c.patches() - 1;
     }
-    k_.attend({q, position, nullptr, count, width, 0.0f, nullptr, key_pages_.data() + h * pages, value_pages_.data() + h * pages,
+    k_.attend({q, position, nullptr, count, width, 0.0f, nullptr, key_pages_.data() + h * pages, value_pages_.data() + h * pages, 0,
                own_[size_t(walk.thread)].scores.data(), out});
   });
 }

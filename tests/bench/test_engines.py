@@ -7,6 +7,7 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from tests.reference.tiny_model import FAMILIES, write_tiny
@@ -22,6 +23,7 @@ from bench.engines.baseline import Baseline
 from bench.engines.engines import Ours, Sample, Worker, engines
 from bench.engines.model import work
 from bench.engines.report import REQUIRED, Report, Row
+from quintet.config import KvType
 
 MACHINE = Machine("A CPU", "avx2", 2, (0.0, 0.0, 0.0), {})
 PLAN = Plan("model.gguf", 2, deep=1500, long=8000)
@@ -90,12 +92,13 @@ def test_a_worker_makes_room_for_each_stage_and_measures_each_column_once_a_repe
     assert len(set(engine.prompts)) == len(engine.prompts)  # no cache of prefixes can help
 
 
-def test_our_core_is_measured_in_every_stage(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kv_type", get_args(KvType))
+def test_our_core_is_measured_in_every_stage(tmp_path: Path, kv_type: KvType) -> None:
     model = write_tiny(tmp_path / "tiny.gguf", FAMILIES[0])
     plan = Plan(str(model), 1, prefill=24, context=8, steps=4, batches=(1, 2), repeats=1, deep=40, deep_batches=(1,), long=60)
     vocab = FAMILIES[0].vocab
     assert plan.stages[-1].sequence <= work(model).context
-    engine = Small(plan, Store(tmp_path), vocab=vocab)
+    engine = Small(plan, Store(tmp_path), vocab=vocab, kv_type=kv_type)
     engine.model = model
     found = {sample.column: sample.value for sample in engine.samples()}
     assert {*found} == {*plan.columns, "load"}
@@ -105,8 +108,8 @@ def test_our_core_is_measured_in_every_stage(tmp_path: Path) -> None:
 class Small(Ours):
     """With prompts of the tokens that a small model has."""
 
-    def __init__(self, plan: Plan, store: Store, *, vocab: int) -> None:
-        super().__init__(plan, store)
+    def __init__(self, plan: Plan, store: Store, *, vocab: int, kv_type: KvType) -> None:
+        super().__init__(plan, store, kv_type=kv_type)
         self._vocab = vocab
 
     def command(self) -> list[str | Path]:
@@ -115,8 +118,8 @@ class Small(Ours):
             f"plan.prompt = lambda serial, length: [token % {self._vocab} for token in ids(serial, length)]\n"
             "worker.main()"
         )
-        python, *_ = super().command()
-        return [python, "-c", code]
+        python, _, _, kv_type = super().command()
+        return [python, "-c", code, kv_type]
 
 
 def test_instruction_sets_are_rows_of_their_own_and_the_core_is_made_to_take_them(tmp_path: Path) -> None:
@@ -128,6 +131,14 @@ def test_instruction_sets_are_rows_of_their_own_and_the_core_is_made_to_take_the
     assert (portable.name, portable.version.split()[-1], portable.reason) == ("Quintet, core, portable", "portable", "")
     assert unknown.name == "Quintet, core, sse9"
     assert "instruction set 'sse9' cannot run here" in unknown.reason
+
+
+def test_the_types_of_keys_and_values_are_rows_of_their_own(tmp_path: Path) -> None:
+    options = run.parse(["--kv-type", "f16,q8"])
+    rows = [engine for engine in engines(PLAN, Store(tmp_path), options.isa, options.kv_type) if isinstance(engine, Ours)]
+    assert [row.title for row in rows] == ["Quintet, core", "Quintet, core, --kv-type q8"]
+    assert len({row.key for row in rows}) == 2
+    assert rows[1].command()[-1] == "q8"
 
 
 def test_an_engine_that_crashes_is_told_with_its_last_words(tmp_path: Path) -> None:

@@ -62,8 +62,9 @@ def tiny_subject(request: pytest.FixtureRequest, load_runner: LoadRunner) -> Sub
     name = request.param.removesuffix(BYTES)
     spec = next(spec for spec in (*FAMILIES, *KEPT_FLOATS) if spec.name == name)
     tiny_path: Callable[[TinySpec], Path] = request.getfixturevalue("tiny_path")
-    types: tuple[Quantize, KvType] = "none" if spec in KEPT_FLOATS else "q8", "q8" if name != request.param else "f16"
-    return Subject(tiny_path(spec), load_runner, 5 * PAGE + 9, 3 * PAGE + 5, *types)
+    if name != request.param:  # more than two blocks of values, each of 8 pages
+        return Subject(tiny_path(spec), load_runner, 19 * PAGE + 9, 11 * PAGE + 5, kv_type="q8")
+    return Subject(tiny_path(spec), load_runner, 5 * PAGE + 9, 3 * PAGE + 5, "none" if spec in KEPT_FLOATS else "q8")
 
 
 @pytest.fixture(scope="module", params=[*TINY, *TINY_BYTES, FLOATS, BUNDLED])
@@ -218,6 +219,18 @@ def test_pages_that_no_layer_sees_may_be_gone(tiny_path: Callable[[TinySpec], Pa
                     run_alone(runner, rest)
             else:
                 assert_same_bits(expected[done:], run_alone(runner, rest))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_blocks_of_values_begin_where_they_do_without_a_window(
+    seed: int, tiny_path: Callable[[TinySpec], Path], load_runner: LoadRunner
+) -> None:
+    """A window is wider than a block, and rows that go together see other pages first than each alone."""
+    plain = next(spec for spec in FAMILIES if spec.name == "starcoder2")
+    runner = load_runner(tiny_path(replace(plain, name="starcoder2-wide", metadata={"attention.sliding_window": 150})), 2, kv_type="q8")
+    tokens = np.random.RandomState(1).randint(0, plain.vocab, 25 * PAGE).astype(np.int32)
+    chunks = decode(len(tokens)) if not seed else random_chunks(len(tokens), seed)
+    assert_same_bits(run_alone(runner, whole(tokens)), run_alone(runner, replace(whole(tokens), chunks=chunks)))
 
 
 def test_asking_for_some_rows_gives_those_rows(subject: Subject) -> None:

@@ -111,7 +111,7 @@ def _load(
 def fingerprint(digest: str, kv_type: KvType) -> str:
     """Of weights and numerics by their digest, and of what else changes bits."""
     if kv_type != "f16":
-        digest = hashlib.sha256(f"{digest}\nkeys and values {kv_type}\n".encode()).hexdigest()
+        digest = hashlib.sha256(f"{digest}\nkeys and values {kv_type}, attention in integers\n".encode()).hexdigest()
     return f"fp_{digest[:10]}"
 
 
