@@ -47,7 +47,13 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = parser_of(__doc__)
     parser.add_argument("--python", type=Path, required=True, help="Python of an environment with Quintet and vLLM")
     parser.add_argument("--rounds", type=int, default=3, help="times both are started and measured (default 3)")
-    parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 32], help="streaming clients (default 1 8 32)")
+    parser.add_argument(
+        "--clients",
+        type=int,
+        nargs="+",
+        default=[1, 8, 32],
+        help="streaming clients (default 1 8 32); a number that comes twice is measured twice a round",
+    )
     parser.add_argument("--eager", action="store_true", help="compile nothing in either: both start sooner and are slower")
     return parser.parse_args(argv)
 
@@ -93,8 +99,10 @@ def main() -> int:
         for turn in range(plan.rounds):
             for engine, into in zip(both, samples, strict=True):
                 say(f"round {turn + 1}/{plan.rounds}: {engine.name}")
-                into += engine.samples()
-        verdicts = [judged(samples, clients) for clients in plan.clients]
+                for sample in engine.samples():
+                    into.append(sample)
+                    say(f"    {sample.column}: {sample.value:.4g}")
+        verdicts = [judged(samples, clients) for clients in dict.fromkeys(plan.clients)]
     except PeerError as error:
         say(str(error))
         return 1
