@@ -33,7 +33,7 @@ from quintet.ledger.store import Store
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 KILLS = int(os.environ.get("QUINTET_TEST_LEDGER_KILLS", "2"))
-CLIENTS = 8
+CLIENTS, LONG = 8, 400
 SENDS = {"Content-Type": "application/json"}
 
 
@@ -62,6 +62,7 @@ class Client(threading.Thread):
     seed: int
     stop: threading.Event
     history: list[Seen] = field(default_factory=list)
+    reads_on: bool = False  # in a long stream that it does not leave
 
     def __post_init__(self) -> None:
         super().__init__(daemon=True)
@@ -74,12 +75,13 @@ class Client(threading.Thread):
                 self._ask(seen)
             except (OSError, http.client.HTTPException, ValueError):
                 time.sleep(0.01)
+            self.reads_on = False
             self.history.append(seen)
 
     def _ask(self, seen: Seen) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
         with contextlib.closing(connection):
-            most = self._rng.choice((1, 5, 40, 400))
+            most = self._rng.choice((1, 5, 40, LONG))
             stream = self._rng.random() < 0.6
             body: dict[str, Any] = {"prompt": f"client {self.seed}", "max_tokens": most, "stream": stream, "logit_bias": {str(EOS): -100}}
             body |= {"n": 1} if stream else {"n": self._rng.choice((1, 3))}
@@ -94,12 +96,13 @@ class Client(threading.Thread):
                 seen.refused = reply.status in (429, 503)
                 reply.read()
             elif stream:
-                self._read(reply, seen, leaves=self._rng.random() < 0.2)
+                leaves = self._rng.random() < 0.2
+                self._read(reply, seen, leaves=leaves, long=most == LONG and not leaves)
             else:
                 answer = json.loads(reply.read())
                 seen.id, seen.tokens, seen.whole = answer["id"], answer["usage"]["completion_tokens"], True
 
-    def _read(self, reply: http.client.HTTPResponse, seen: Seen, *, leaves: bool) -> None:
+    def _read(self, reply: http.client.HTTPResponse, seen: Seen, *, leaves: bool, long: bool) -> None:
         for line in reply:
             if line == b"data: [DONE]\n":
                 seen.whole = True
@@ -107,7 +110,7 @@ class Client(threading.Thread):
                 chunk = json.loads(line[6:])
                 if "error" in chunk:
                     return
-                seen.id = chunk["id"]
+                seen.id, self.reads_on = chunk["id"], long
                 seen.tokens = chunk["usage"]["completion_tokens"] if chunk.get("usage") else seen.tokens
                 if leaves and self._rng.random() < 0.2:
                     return
