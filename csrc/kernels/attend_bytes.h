@@ -46,20 +46,13 @@ inline Numbers get_numbers(const float* from, int count) {
 
 // A query in 15 bits. One that is not finite is NaN in all its scores.
 inline void quantize_query(const float* q, int n, float* to) {
-  F most = V::set1(0.0f), poison = most;
-  for (int i = 0; i < n; i += 16) {
-    const F v = V::load(q + i);
-    most = V::max(V::abs(v), most);
-    poison = V::fma(v, V::set1(0.0f), poison);
-  }
-  const bool sound = V::hsum(poison) == 0.0f;
-  const float top = V::hmax(most), inverse = sound && top > 1e-35f ? kQueryMost / top : 0.0f;
+  const float most = largest_magnitude(q, n), inverse = most > 1e-35f ? kQueryMost / most : 0.0f;
   I total = V::set1_int(0);
   for (int i = 0; i < n; i += 16) {
-    const F v = sound ? V::mul(V::load(q + i), V::set1(inverse)) : V::set1(0.0f);
+    const F v = std::isnan(most) ? V::set1(0.0f) : V::mul(V::load(q + i), V::set1(inverse));
     total = V::add_int(total, V::store_parts(reinterpret_cast<int8_t*>(to), n, i, v));
   }
-  put_numbers(to, n, V::total(total), sound ? top / kQueryMost : std::numeric_limits<float>::quiet_NaN());
+  put_numbers(to, n, V::total(total), most / kQueryMost);
 }
 
 // sums[r][c] += the products of R rows' numbers, `groups` fours of them, with C columns of cells, of which cells(g, c) is where the group lies.

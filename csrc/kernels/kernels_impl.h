@@ -98,19 +98,25 @@ inline uint16_t scale_of_cells(const float* x, int n, float least) {
   return halves[best];
 }
 
-// What is not finite has no cells, and NaN as its scale.
-uint16_t quantize_cells(const float* x, int n, int8_t* out) {
+// Of n values, a multiple of 16; NaN if one is not finite.
+inline float largest_magnitude(const float* x, int n) {
   F most = V::set1(0.0f), poison = most;
   for (int i = 0; i < n; i += 16) {
     const F v = V::load(x + i);
     most = V::max(V::abs(v), most);
     poison = V::fma(v, V::set1(0.0f), poison);
   }
-  if (V::hsum(poison) != 0.0f) {
+  return V::hsum(poison) == 0.0f ? V::hmax(most) : std::numeric_limits<float>::quiet_NaN();
+}
+
+// What is not finite has no cells, and NaN as its scale.
+uint16_t quantize_cells(const float* x, int n, int8_t* out) {
+  const float most = largest_magnitude(x, n);
+  if (std::isnan(most)) {
     std::memset(out, 0, size_t(n));
     return 0x7e00;
   }
-  const uint16_t scale = scale_of_cells(x, n, V::hmax(most) / 127.0f);
+  const uint16_t scale = scale_of_cells(x, n, most / 127.0f);
   const F inverse = V::set1(scale ? 1.0f / half_bits_to_float(scale) : 0.0f);
   for (int i = 0; i < n; i += 16) V::store_i8(out + i, V::mul(V::load(x + i), inverse));
   return scale;
