@@ -86,6 +86,12 @@ class Engine(ABC):
     def samples(self) -> Iterator[Sample]:
         """Measure once. Raises ``PeerError`` if it fails or takes too long."""
 
+    def measured(self, into: list[Sample]) -> None:
+        """Measure once, saying each sample as it comes: one that fails keeps those before. Raises what ``samples`` raises."""
+        for sample in self.samples():
+            into.append(sample)
+            say(f"    {sample.column}: {sample.value:.4g}")
+
 
 class Worker(Engine):
     """An engine measured by a Python worker that reports with ``plan.emit``."""
@@ -217,7 +223,8 @@ class Ours(Worker):
     @property
     def _differs(self) -> list[str]:
         """What tells this row from that of the core as it would be."""
-        return [self.isa] * bool(self.isa) + [f"--kv-type {self.kv_type}"] * (self.kv_type != "f16")
+        cells = "" if self.kv_type == "f16" else f"--kv-type {self.kv_type}"
+        return [what for what in (self.isa, cells) if what]
 
     def _python(self) -> Command:
         return ["env", f"QUINTET_ISA={self.isa}", sys.executable] if self.isa else [sys.executable]

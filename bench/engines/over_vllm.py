@@ -99,9 +99,7 @@ def main() -> int:
         for turn in range(plan.rounds):
             for engine, into in zip(both, samples, strict=True):
                 say(f"round {turn + 1}/{plan.rounds}: {engine.name}")
-                for sample in engine.samples():
-                    into.append(sample)
-                    say(f"    {sample.column}: {sample.value:.4g}")
+                engine.measured(into)
         verdicts = [judged(samples, clients) for clients in dict.fromkeys(plan.clients)]
     except PeerError as error:
         say(str(error))

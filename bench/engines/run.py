@@ -85,9 +85,7 @@ def measure(plan: Plan, wanted: Sequence[Engine], rows: dict[str, Row]) -> None:
                 continue
             say(f"round {turn + 1}/{plan.rounds}: {engine.title}, {engine.weights}")
             try:
-                for sample in engine.samples():
-                    row.samples.append(sample)
-                    say(f"    {sample.column}: {sample.value:.4g}")
+                engine.measured(row.samples)
             except PeerError as error:
                 row.reason = str(error)
                 say(f"    {error}")
