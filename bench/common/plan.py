@@ -87,7 +87,7 @@ class Plan:
     rounds: int = 3
     prefill: int = 248
     context: int = 64
-    steps: int = 64
+    steps: int = 128
     batches: tuple[int, ...] = (1, 4, 8, 16, 32)
     clients: tuple[int, ...] = (1, 8, 32)
     http_tokens: int = 128
@@ -108,7 +108,7 @@ class Plan:
         """What is measured without HTTP, each in a room of its own: 32 sequences as long as the longest prompt would be too large a one."""
         found = [Stage(self.prefill, self.repeats, self.context, self.batches, self.steps, plain=True)]
         if self.deep:
-            found.append(Stage(self.deep, 1, self.deep, self.deep_batches, self.steps // 2))
+            found.append(Stage(self.deep, 1, self.deep, self.deep_batches, self.steps // 4))
         if self.long:
             found.append(Stage(self.long, 1, 0, (), 0))
         return found
@@ -161,5 +161,7 @@ def measure(engine: Measured, plan: Plan) -> None:
         engine.prefill(prompt(next(serial), min(stage.prompt, WARM)))  # the first pass also pays for memory and code that are new
         for _ in range(stage.repeats):
             emit(stage.prefill, engine.prefill(prompt(next(serial), stage.prompt)))
+        if stage.plain:  # nor is the memory of the longest sequences new to any
+            engine.decode([prompt(next(serial), stage.context) for _ in range(max(stage.batches))], stage.steps)
         for batch in stage.batches:
             emit(stage.column(batch), engine.decode([prompt(next(serial), stage.context) for _ in range(batch)], stage.steps))
