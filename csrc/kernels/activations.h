@@ -1,24 +1,106 @@
-// A row of k activations as the products read it: quantised, or floats where all weights are kept floats.
+// Rows of activations as the products read them: quantised, or floats where all weights are kept floats. Where the instruction set multiplies 16 rows at
+// once (Kernels::gemm_panels), quantised rows are there twice: one after the other, for few of them, and laid together in panels.
 #pragma once
 #include <cstring>
+#include <vector>
 #include "kernels/kernels.h"
 
 namespace quintet {
 
-struct Activations {
-  const Kernels& kernels;
-  bool floats;
+struct alignas(64) Line {
+  uint8_t bytes[64];
+};
 
-  size_t bytes(int k) const { return floats ? size_t(k) * sizeof(float) : activation_row_bytes(k); }
-  void put_row(const float* x, int k, uint8_t* row) const {
-    if (floats) std::memcpy(row, x, bytes(k));
-    else kernels.quantize_row(x, k, row);
+class Activations {
+ public:
+  using Panels = std::vector<Line>;
+  struct Matrix {
+    std::vector<uint8_t> rows;
+    Panels panels;
+  };
+  // What a product reads: from some row on, the first of a panel if there are panels.
+  struct View {
+    const uint8_t *rows, *panels;
+  };
+
+  Activations(const Kernels& kernels, bool floats) : kernels_(kernels), floats_(floats) {}
+
+  bool floats() const { return floats_; }
+  size_t bytes(int k) const { return floats_ ? size_t(k) * sizeof(float) : activation_row_bytes(k); }
+  // Rows that must begin at a multiple of this are those that a product begins with.
+  int side() const { return in_panels() ? kPanelRows : 1; }
+
+  // Room for so many rows of k; they keep what they have.
+  void reserve(Matrix& m, size_t rows, int k) const {
+    if (m.rows.size() < rows * bytes(k)) m.rows.resize(rows * bytes(k));
+    if (in_panels()) reserve(m.panels, rows, k);
+  }
+
+  void put_row(const float* x, int k, Matrix& to, size_t r) const {
+    uint8_t* row = to.rows.data() + r * bytes(k);
+    if (floats_) return void(std::memcpy(row, x, bytes(k)));
+    kernels_.quantize_row(x, k, row);
+    if (in_panels()) lay(row, k, to.panels, r);
   }
   // 32 values into block `block` of the row.
-  void put_block(const float* x, int k, int block, uint8_t* row) const {
-    if (floats) std::memcpy(row + size_t(block) * 32 * sizeof(float), x, 32 * sizeof(float));
-    else kernels.quantize_block(x, k, block, row);
+  void put_block(const float* x, int k, int block, Matrix& to, size_t r) const {
+    uint8_t* row = to.rows.data() + r * bytes(k);
+    if (floats_) return void(std::memcpy(row + size_t(block) * 32 * sizeof(float), x, 32 * sizeof(float)));
+    kernels_.quantize_block(x, k, block, row);
+    if (in_panels()) lay_block(ActivationRow(row, k), block, panel(to.panels, k, r), r % kPanelRows);
   }
+  // A row that is made already.
+  void take_row(const uint8_t* from, int k, Matrix& to, size_t r) const {
+    std::memcpy(to.rows.data() + r * bytes(k), from, bytes(k));
+    if (in_panels()) lay(from, k, to.panels, r);
+  }
+
+  View view(const Matrix& m, int k, size_t first = 0) const { return view_of(m.rows.data(), m.panels, k, first); }
+  // n rows that are made already and lie one after the other; their panels, if there are any, go into `panels`.
+  View view(const uint8_t* rows, int n, int k, Panels& panels) const {
+    if (in_panels()) {
+      reserve(panels, size_t(n), k);
+      for (size_t r = 0; r < size_t(n); r++) lay(rows + r * bytes(k), k, panels, r);
+    }
+    return view_of(rows, panels, k, 0);
+  }
+  View from(const View& v, int k, size_t row) const {
+    return {v.rows + row * bytes(k), in_panels() ? v.panels + row / kPanelRows * panel_bytes(k) : nullptr};
+  }
+
+  // Kernels::gemm_tile for the first m rows of x, by panels as far as that is faster.
+  void multiply(const Packed& w, int tile, const View& x, int m, float* y, size_t y_stride, bool accumulate) const {
+    const int rest = m % kPanelRows, by_panels = !in_panels() ? 0 : rest < kernels_.least_of_panel ? m - rest : m;
+    if (by_panels) kernels_.gemm_panels(w, tile, x.panels, by_panels, y, y_stride, accumulate);
+    if (by_panels == m) return;
+    const size_t done = size_t(by_panels), stride = bytes(w.cols);
+    kernels_.gemm_tile(w, tile, x.rows + done * stride, stride, m - by_panels, y + done * y_stride, y_stride, accumulate);
+  }
+
+ private:
+  bool in_panels() const { return kernels_.gemm_panels && !floats_; }
+
+  void reserve(Panels& panels, size_t rows, int k) const {
+    const size_t lines = (rows + kPanelRows - 1) / kPanelRows * panel_bytes(k) / sizeof(Line);
+    if (panels.size() < lines) panels.resize(lines);
+  }
+  static uint8_t* panel(Panels& panels, int k, size_t r) { return panels.data()->bytes + r / kPanelRows * panel_bytes(k); }
+  View view_of(const uint8_t* rows, const Panels& panels, int k, size_t first) const {
+    return from({rows, in_panels() ? panels.data()->bytes : nullptr}, k, first);
+  }
+  static void lay(const uint8_t* row, int k, Panels& panels, size_t r) {
+    for (int block = 0; block < k / 32; block++) lay_block(ActivationRow(row, k), block, panel(panels, k, r), r % kPanelRows);
+  }
+  static void lay_block(const ActivationRow& row, int block, uint8_t* panel, size_t r) {
+    PanelBlock& to = *reinterpret_cast<PanelBlock*>(panel + size_t(block) * sizeof(PanelBlock));
+    std::memcpy(to.q[r], row.q + 32 * block, 32);
+    to.scale[r] = row.scale[block];
+    to.minimum[r] = row.minimum[block];
+    to.sum[r] = row.sum[block];
+  }
+
+  const Kernels& kernels_;
+  const bool floats_;
 };
 
 }  // namespace quintet

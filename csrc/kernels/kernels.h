@@ -29,6 +29,15 @@ struct ActivationRow {
         sum(reinterpret_cast<const Sums*>(minimum + k / 32)) {}
 };
 
+// The same, 16 rows side by side, so that every load is of whole lines: a panel is K/32 of these. Of a panel that is not full the last rows are anything.
+constexpr int kPanelRows = 16;
+struct alignas(64) PanelBlock {
+  uint8_t q[kPanelRows][32];
+  float scale[kPanelRows], minimum[kPanelRows];
+  Sums sum[kPanelRows];
+};
+inline size_t panel_bytes(int k) { return size_t(k / 32) * sizeof(PanelBlock); }
+
 // Rows that share keys and values: R query rows of one KV head of one sequence. Cells of keys and values are fp16, or bytes (the layouts of both:
 // below) with a scale for each token: then a page's values come right after its keys, and after these 16 scales of keys and 16 of values, fp16.
 template <class Cell> struct AttendOver {
@@ -87,6 +96,11 @@ struct Kernels {
   float (*row_sum_exp_times)(const float* x, int n, float max, float scale);   // sum of exp(y) * y, y = (x - max) * scale > -87
   void (*row_moments)(const float* x, int n, float max, float* out);           // of d = x - max > -infinity: sums of d, d * d and 1
   void (*row_exp)(const float* x, int n, float max, float scale, float* out);  // exp((x - max) * scale)
+
+  // If there is one: as gemm_tile for rows in panels, of weights that are no floats. What is left of m rows over whole panels is its, too, from
+  // `least_of_panel` on.
+  void (*gemm_panels)(const Packed& w, int tile, const uint8_t* panels, int m, float* y, size_t y_stride, bool accumulate) = nullptr;
+  int least_of_panel = 0;
 
   void (*leave)() = nullptr;  // if there is one: a thread's last call of a run, gives back what it would otherwise hold while it sleeps
 };

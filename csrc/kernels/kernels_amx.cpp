@@ -2,6 +2,7 @@
 // q8 is a tile as it lies, the other formats are unpacked into such blocks once for all rows of a call. Sums are scaled as AVX-512 scales
 // them, 16 rows in 16 registers. docs/decisions/0051-amx.md has what each instruction costs.
 #include <utility>
+#include "kernels/activations.h"
 #include "kernels/codes_avx512.h"
 #include "kernels/products512.h"
 #include "kernels/tiles.h"
@@ -9,14 +10,9 @@
 namespace quintet {
 namespace {
 
-constexpr int kPanel = 16;  // rows side by side
-constexpr int kLeast = 12;  // rows from which a panel is faster than AVX-512-VNNI (0051)
-constexpr int kAhead = 4;   // products that are under way while one's sums are scaled: neither waits for the other
-constexpr int kKept = 8;    // sums in memory
+constexpr int kAhead = 3;  // products that are begun while one's sums are scaled: neither waits for the other
+constexpr int kKept = 4;   // sums in memory
 
-struct alignas(64) Line {
-  uint8_t bytes[64];
-};
 struct alignas(64) Own {  // a thread's; looked up once a call, as that is a call of its own and ends what registers hold
   TileSums sums[kKept];
   std::vector<Line> weights;  // of a tile of 16 columns, as blocks of signed bytes
@@ -24,12 +20,12 @@ struct alignas(64) Own {  // a thread's; looked up once a call, as that is a cal
 };
 thread_local Own own;
 
-// Tiles 0 to 3 are sums, 4 and 5 activations, 6 and 7 weights.
+// Tile 0 is sums, 1 activations, 2 weights.
 void configure() {
   TileConfig config;
-  for (int t = 0; t < 8; t++) {
-    config.rows[t] = t < 6 ? 16 : 8;
-    config.row_bytes[t] = t == 4 || t == 5 ? 32 : 64;
+  for (int t = 0; t < 3; t++) {
+    config.rows[t] = t == 2 ? 8 : 16;
+    config.row_bytes[t] = t == 1 ? 32 : 64;
   }
   tile_configure(config);
 }
@@ -55,40 +51,30 @@ template <Format F> const uint8_t* unpack(const Packed& w, const uint8_t* tile, 
 // op<r>() for each row of a panel. Not a loop: its sums stay in registers only if every place of theirs is known from the start.
 template <class Op> [[gnu::always_inline]] inline void each_row(Op op) {
   [&]<int... r>(std::integer_sequence<int, r...>)
-      __attribute__((always_inline)) { (op.template operator()<r>(), ...); }(std::make_integer_sequence<int, kPanel>());
+      __attribute__((always_inline)) { (op.template operator()<r>(), ...); }(std::make_integer_sequence<int, kPanelRows>());
 }
 
-// Where the 16 rows of panel `i` of m begin; the last one's are some of the one before, too, if m is no multiple of 16.
-inline int first_row(int i, int m) { return std::min(kPanel * i, m - kPanel); }
-
-// The products of a tile of weights with all panels, one after the other: put(i) does the next one, into sums[i % kKept].
+// The products of a tile of weights with all panels, one after the other, a block after a block. The CPU renames tiles as it does registers, so one of
+// sums, one of activations and one of weights are enough for products that overlap.
 template <int scales> struct Products {
   TileSums* sums;
-  const uint8_t *x, *weights;
-  size_t stride;
-  int m, panels, parts;  // parts: blocks times scales
-  const uint8_t* rows;   // of the next product: its panel's first
-  int panel = 0, part = 0;
+  const PanelBlock* rows;  // of the next product
+  const uint8_t* weights;
+  int parts, left;  // blocks times scales; products that are not begun
+  int part = 0;
 
-  template <int Sums, int A, int B> void multiply(TileSums& to) const {
-    tile_load_rows<A>(rows + 32 * (part / scales), stride);
-    tile_load_block<B>(*reinterpret_cast<const TileBytes*>(weights + sizeof(TileBytes) * size_t(part)));
-    tile_zero<Sums>();
-    tile_dot<Sums, A, B>();
-    tile_store<Sums>(to);
-  }
-  void put(int i) {
-    if (panel == panels) return;
-    TileSums& to = sums[i % kKept];
-    switch (i % 4) {
-      case 0: multiply<0, 4, 6>(to); break;
-      case 1: multiply<1, 5, 7>(to); break;
-      case 2: multiply<2, 4, 6>(to); break;
-      default: multiply<3, 5, 7>(to);
-    }
-    if (++part < parts) return;
-    part = 0;
-    rows = x + size_t(first_row(++panel, m)) * stride;
+  // Begin the i-th and store the sums of the one before, in sums[its number % kKept].
+  void next(int i) {
+    TileSums& before = sums[(i + kKept - 1) % kKept];
+    if (!left) return tile_store<0>(before);
+    left--;
+    tile_load_rows<1>(*rows);
+    tile_load_block<2>(*reinterpret_cast<const TileBytes*>(weights + sizeof(TileBytes) * size_t(part)));
+    tile_store<0>(before);
+    tile_zero<0>();
+    tile_dot<0, 1, 2>();
+    if (scales == 1 || part % 2) rows++;
+    if (++part == parts) part = 0;
   }
 };
 
@@ -97,73 +83,74 @@ struct Scales {
   size_t step;  // from block to block
 };
 
-template <int scales, bool minima> void multiply_all(const Packed& w, const uint8_t* tile, const Scales& from, Products<scales> next,
-                                                     float* y, size_t y_stride, bool accumulate) {
-  const size_t blocks = size_t(w.blocks()), lines = (w.tile_bytes / 64 + blocks - 1) / blocks, step = next.stride / sizeof(float);
-  const int m = next.m, panels = next.panels;
-  for (int i = 0; i < kAhead; i++) next.put(i);
-  for (int panel = 0, i = 0; panel < panels; panel++) {
-    const int first = first_row(panel, m);
-    const float* scale = reinterpret_cast<const float*>(next.x + size_t(first) * next.stride + w.cols);
-    __m512 f[kPanel];
+// A sum as a float, by an addition to the bits of 2^23 * 1.5, which makes them those of 2^23 * 1.5 + sum: a conversion takes the one unit that multiplies
+// while tiles are in use, additions have another. Exact, as sums are below 2^22.
+inline __m512 to_float(__m512i sum) {
+  const __m512 shifted = _mm512_castsi512_ps(_mm512_add_epi32(sum, _mm512_set1_epi32(0x4b400000)));
+  return _mm512_sub_ps(shifted, _mm512_set1_ps(12582912.0f));
+}
+
+template <int scales, bool minima> void multiply_all(const Packed& w, const uint8_t* tile, const Scales& from, Products<scales> products,
+                                                     int m, float* y, size_t y_stride, bool accumulate) {
+  const size_t blocks = size_t(w.blocks()), lines = (w.tile_bytes / 64 + blocks - 1) / blocks;
+  const PanelBlock* x = products.rows;
+  const uint8_t* ahead = tile + w.tile_bytes;
+  for (int i = 0; i < kAhead; i++) products.next(i);
+  int i = 0;
+  const auto panel = [&]<bool Fetch>(int first) __attribute__((always_inline)) {
+    __m512 f[kPanelRows];
     each_row([&]<int r>() __attribute__((always_inline)) { f[r] = _mm512_setzero_ps(); });
-    // So that 16 rows are as many operands in memory, without 16 registers for their places.
-    const float* four[4] = {scale, scale + 4 * step, scale + 8 * step, scale + 12 * step};
-    for (size_t b = 0; b < blocks; b++, four[0]++, four[1]++, four[2]++, four[3]++) {
-      if (panel == panels - 1)
-        for (size_t line = b * lines; line < (b + 1) * lines; line++) fetch(tile + w.tile_bytes + 64 * line);
+    const uint8_t* scale = from.at;
+    for (size_t b = 0; b < blocks; b++, x++, scale += from.step) {
+      if constexpr (Fetch)
+        for (size_t line = 0; line < lines; line++, ahead += 64) fetch(ahead);
 #pragma GCC unroll 2
       for (int part = 0; part < scales; part++, i++) {
-        next.put(i + kAhead);
-        const uint16_t* s = reinterpret_cast<const uint16_t*>(from.at + from.step * b) + 16 * part;
+        products.next(i + kAhead);
+        const uint16_t* s = reinterpret_cast<const uint16_t*>(scale) + 16 * part;
         const __m512 d = V::load_half(s), least = minima ? V::load_half(s + 16 * scales) : _mm512_setzero_ps();
-        const TileSums& sums = next.sums[i % kKept];
+        const TileSums& sums = products.sums[i % kKept];
         each_row([&]<int r>() __attribute__((always_inline)) {
-          const float* of = four[r / 4] + (r % 4) * step;
-          const __m512 product = _mm512_cvtepi32_ps(_mm512_load_si512(sums[r])), x_scale = _mm512_set1_ps(of[0]);
-          f[r] = _mm512_fmadd_ps(product, _mm512_mul_ps(d, x_scale), f[r]);
-          if (minima && scales == 1) f[r] = _mm512_fmadd_ps(least, _mm512_set1_ps(of[blocks]), f[r]);
-          if (minima && scales == 2) {
-            Sums of_x;
-            std::memcpy(&of_x, of + 2 * blocks, sizeof of_x);
-            f[r] = _mm512_fmadd_ps(_mm512_set1_ps(float(of_x.half(part))), _mm512_mul_ps(least, x_scale), f[r]);
-          }
+          const __m512 x_scale = _mm512_set1_ps(x->scale[r]);
+          f[r] = _mm512_fmadd_ps(to_float(_mm512_load_si512(sums[r])), _mm512_mul_ps(d, x_scale), f[r]);
+          if (minima && scales == 1) f[r] = _mm512_fmadd_ps(least, _mm512_set1_ps(x->minimum[r]), f[r]);
+          if (minima && scales == 2)
+            f[r] = _mm512_fmadd_ps(_mm512_set1_ps(float(x->sum[r].half(part))), _mm512_mul_ps(least, x_scale), f[r]);
         });
       }
     }
-    const int seen = kPanel * panel - first;  // rows that the panel before has done
     each_row([&]<int r>() __attribute__((always_inline)) {
-      if (r < seen) return;
+      if (first + r >= m) return;
       float* out = y + size_t(first + r) * y_stride;
       V::store(out, accumulate ? V::add(V::load(out), f[r]) : f[r]);
     });
-  }
+  };
+  int first = 0;
+  for (; first + kPanelRows < m; first += kPanelRows) panel.template operator()<false>(first);
+  panel.template operator()<true>(first);
 }
 
-template <Format F> void all_panels(Own& mine, const Packed& w, const uint8_t* tile, const uint8_t* x, size_t x_stride, int m, float* y,
-                                    size_t y_stride, bool accumulate) {
+template <Format F> void all_panels(Own& mine, const Packed& w, const uint8_t* tile, const uint8_t* panels, int m, float* y, size_t y_stride,
+                                    bool accumulate) {
   constexpr Coding c = coding(F);
   const uint8_t* weights = F == Format::q8 ? tile : unpack<F>(w, tile, mine.weights);
   const size_t step = c.apart ? 32 : c.block();
   const Scales from = {tile + (c.apart ? c.block() * size_t(w.blocks()) : c.scale_at()), step};
-  const Products<c.scales> products = {mine.sums, x, weights, x_stride, m, (m + kPanel - 1) / kPanel, w.blocks() * c.scales, x};
-  multiply_all<c.scales, c.minima>(w, tile, from, products, y, y_stride, accumulate);
+  const int parts = w.blocks() * c.scales, count = (m + kPanelRows - 1) / kPanelRows;
+  const Products<c.scales> products = {mine.sums, reinterpret_cast<const PanelBlock*>(panels), weights, parts, count * parts};
+  multiply_all<c.scales, c.minima>(w, tile, from, products, m, y, y_stride, accumulate);
 }
 
 }  // namespace
 
-void gemm_tile_amx(const Packed& w, int tile, const uint8_t* x, size_t x_stride, int m, float* y, size_t y_stride, bool accumulate) {
-  const int rest = m % kPanel, panels_rows = m < kPanel ? 0 : rest < kLeast ? m - rest : m;
-  if (is_float(w.format) || !panels_rows) return gemm_tile_avx512(w, tile, x, x_stride, m, y, y_stride, accumulate);
+void gemm_panels_amx(const Packed& w, int tile, const uint8_t* panels, int m, float* y, size_t y_stride, bool accumulate) {
   Own& mine = own;
   if (!mine.configured) configure();
   mine.configured = true;
-  auto panels = [&]<Format F>() { all_panels<F>(mine, w, w.tile(tile), x, x_stride, panels_rows, y, y_stride, accumulate); };
-  if (w.format == Format::q4) panels.template operator()<Format::q4>();
-  else if (w.format == Format::q8) panels.template operator()<Format::q8>();
-  else for_coded(w.format, panels);
-  const size_t done = size_t(panels_rows);
-  if (panels_rows < m) gemm_tile_avx512(w, tile, x + done * x_stride, x_stride, m - panels_rows, y + done * y_stride, y_stride, accumulate);
+  auto all = [&]<Format F>() { all_panels<F>(mine, w, w.tile(tile), panels, m, y, y_stride, accumulate); };
+  if (w.format == Format::q4) all.template operator()<Format::q4>();
+  else if (w.format == Format::q8) all.template operator()<Format::q8>();
+  else for_coded(w.format, all);
 }
 
 void release_tiles() {

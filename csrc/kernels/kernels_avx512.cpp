@@ -105,8 +105,10 @@ void gemm_tile_avx512(const Packed& w, int tile, const uint8_t* x, size_t x_stri
 }
 
 extern constinit const Kernels kernels_avx512 = table("avx512", gemm_tile_avx512);
-extern constinit const Kernels kernels_amx = [] {  // all but the product is the same
-  Kernels amx = table("amx", gemm_tile_amx);
+extern constinit const Kernels kernels_amx = [] {  // all but the product of many rows is the same
+  Kernels amx = table("amx", gemm_tile_avx512);
+  amx.gemm_panels = gemm_panels_amx;
+  amx.least_of_panel = kLeastOfPanel;
   amx.leave = release_tiles;
   return amx;
 }();

@@ -5,6 +5,7 @@
 // A load of activations names no memory: whoever calls a product has written them before.
 #pragma once
 #include <cstdint>
+#include "kernels/kernels.h"
 
 namespace quintet {
 namespace {
@@ -32,9 +33,9 @@ namespace {
 inline void tile_configure(const TileConfig& config) { asm volatile("ldtilecfg %0" : : "m"(config)); }
 inline void tile_release() { asm volatile("tilerelease"); }
 
-// Rows of 32 bytes, `stride` bytes apart.
-template <int T> inline void tile_load_rows(const uint8_t* from, size_t stride) {
-  asm volatile("tileloadd (%0,%1,1), %%tmm%c2" : : "r"(from), "r"(stride), "i"(T));
+// 16 rows of 32 bytes, with which a block of a panel begins.
+template <int T> inline void tile_load_rows(const PanelBlock& from) {
+  asm volatile("tileloadd (%0,%1,1), %%tmm%c2" : : "r"(&from), "r"(size_t(32)), "i"(T));
 }
 template <int T> inline void tile_load_block(const TileBytes& from) {
   asm volatile("tileloadd (%0,%1,1), %%tmm%c2" : : "r"(&from), "r"(size_t(64)), "i"(T), "m"(from));

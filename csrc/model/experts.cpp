@@ -1,7 +1,7 @@
 // Model: a feed-forward part of many experts, of which each row takes a few.
 //
 //   route    per row: softmax of router * norm(x) over all experts; the largest `used`, ties to the lowest id
-//   group    the (row, expert) pairs sorted by expert: pair i is slot i
+//   group    the (row, expert) pairs sorted by expert: each has a slot, an expert's one after the other, the first where a product may begin
 //   gather   slot <- row
 //   compute  per expert that any row takes: ffn = q8(act(in * Wgate) * (in * Wup)), out = ffn * Wdown, for all its slots at once
 //   combine  per row: its slots, weighted, in the order of their ranks
@@ -9,7 +9,6 @@
 // An expert's weights are read once a step, and those that no row takes are never touched. A row's sums do not depend on who else took
 // the same experts: the product is per row, and the order of the ranks is the row's own.
 #include <algorithm>
-#include <cstring>
 #include "model/model.h"
 #include "model/pass.h"
 
@@ -43,27 +42,34 @@ void Model::group(Pass& p, int l, int live) const {
   const ExpertConfig& e = layers_[size_t(l)].c.experts;
   const size_t pairs = size_t(live) * size_t(e.used);
   std::vector<int>& next = p.next_slot;
-  next.assign(size_t(e.count) + 1, 0);
-  for (size_t i = 0; i < pairs; i++) next[size_t(p.chosen[i]) + 1]++;
+  next.assign(size_t(e.count), 0);
+  for (size_t i = 0; i < pairs; i++) next[size_t(p.chosen[i])]++;
   std::vector<Pass::Group>& groups = p.groups[size_t(l)];
   groups.clear();
-  for (int expert = 0; expert < e.count; expert++) {
-    const int from = next[size_t(expert)], to = from + next[size_t(expert) + 1];
+  const int side = act_.side();
+  for (int expert = 0, from = 0; expert < e.count; expert++) {
+    const int to = from + next[size_t(expert)];
     if (to > from) groups.push_back({expert, from, to});
-    next[size_t(expert) + 1] = to;
+    next[size_t(expert)] = from;
+    from = (to + side - 1) / side * side;
   }
   for (size_t i = 0; i < pairs; i++) p.slots[i] = next[size_t(p.chosen[i])]++;
+}
+
+// Slots that so many pairs may need: where an expert's end short of a side, the next one's begin at it.
+size_t Model::slots_of(const ExpertConfig& e, size_t pairs) const {
+  return pairs + std::min(size_t(e.count), pairs) * size_t(act_.side() - 1);
 }
 
 void Model::run_experts(Pass& p, int l, int live, Team::Walk& walk) {
   const Layer& layer = layers_[size_t(l)];
   const ExpertConfig& e = layer.c.experts;
-  const size_t hidden = size_t(config_.hidden), ffn_row = act_.bytes(e.ffn);
+  const size_t hidden = size_t(config_.hidden);
   walk.phase(1, [&](int) { group(p, l, live); }, Work::experts);
   const auto spread = [&](int r) {
     for (int rank = 0; rank < e.used; rank++) {
-      const size_t slot = size_t(p.slots[size_t(r) * size_t(e.used) + size_t(rank)]);
-      std::memcpy(p.expert_in.data() + slot * p.in_row, p.in.data() + size_t(r) * p.in_row, p.in_row);
+      const int slot = p.slots[size_t(r) * size_t(e.used) + size_t(rank)];
+      act_.take_row(p.in.rows.data() + size_t(r) * row_bytes(), config_.hidden, p.expert_in, size_t(slot));
     }
   };
   rows(walk, live, spread, Work::experts);
@@ -72,15 +78,15 @@ void Model::run_experts(Pass& p, int l, int live, Team::Walk& walk) {
   const auto gated = [&](int u) {
     const Pass::Group& g = groups[size_t(u / blocks)];
     const Gated part{&*layer.gate_exps, *layer.up_exps, layer.gate_exps_bias, layer.up_exps_bias, g.expert * e.ffn / 16, e.ffn, p.expert_in,
-                     p.expert_ffn,      ffn_row};
+                     p.expert_ffn};
     gated_block(p, layer, part, u % blocks, g.from, g.to, walk.thread);
   };
   tiles(walk, int(groups.size()) * blocks, gated, Work::experts);
   const auto down = [&](int u) {
     const Pass::Group& g = groups[size_t(u / tiles_out)];
     const int tile = u % tiles_out;
-    k_.gemm_tile(*layer.down_exps, g.expert * tiles_out + tile, p.expert_ffn.data() + size_t(g.from) * ffn_row, ffn_row, g.to - g.from,
-                 p.expert_out.data() + size_t(g.from) * hidden + 16 * size_t(tile), hidden, false);
+    act_.multiply(*layer.down_exps, g.expert * tiles_out + tile, act_.view(p.expert_ffn, e.ffn, size_t(g.from)), g.to - g.from,
+                  p.expert_out.data() + size_t(g.from) * hidden + 16 * size_t(tile), hidden, false);
   };
   tiles(walk, int(groups.size()) * tiles_out, down, Work::experts);
 }

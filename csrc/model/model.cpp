@@ -32,7 +32,7 @@ void fail(const char* what) { throw std::invalid_argument(what); }
 }  // namespace
 
 Model::Model(const Config& config, Cpu& cpu)
-    : config_(checked(config)), k_(cpu.kernels), team_(cpu.team), act_{cpu.kernels, config.float_activations} {
+    : config_(checked(config)), k_(cpu.kernels), team_(cpu.team), act_(cpu.kernels, config.float_activations) {
   for (const RopeParams& r : config_.ropes) ropes_.emplace_back(r, config_.context);
   for (const LayerConfig& c : config_.layers) layers_.emplace_back().c = c;
   auto window = [](const LayerConfig& c) { return c.window; };
@@ -79,10 +79,11 @@ void Model::check_spans(const Batch& b) const {
 
 void Model::project_qkv(Pass& p, const Layer& layer, Team::Walk& walk) {
   const int q = layer.q->tiles(), k = layer.k->tiles(), v = layer.v->tiles();
+  const Activations::View in = act_.view(p.in, config_.hidden);
   const auto project = [&](int u) {
     const Packed& w = u < q ? *layer.q : u < q + k ? *layer.k : *layer.v;
     const int tile = u < q ? u : u < q + k ? u - q : u - q - k;
-    k_.gemm_tile(w, tile, p.in.data(), p.in_row, p.batch->total, p.qkv.data() + 16 * u, size_t(p.qkv_width), false);
+    act_.multiply(w, tile, in, p.batch->total, p.qkv.data() + 16 * u, size_t(p.qkv_width), false);
   };
   tiles(walk, q + k + v, project, Work::qkv);
 }
@@ -93,10 +94,10 @@ void Model::gated_block(Pass& p, const Layer& layer, const Gated& part, int bloc
   float* up = gate + kRowBlock * 32;
   for (int r0 = from; r0 < to; r0 += kRowBlock) {
     const int n = std::min(kRowBlock, to - r0);
-    const uint8_t* in = part.in.data() + size_t(r0) * p.in_row;
+    const Activations::View in = act_.view(part.in, config_.hidden, size_t(r0));
     for (int t = 0; t < 2; t++) {
-      if (part.gate) k_.gemm_tile(*part.gate, part.first_tile + 2 * block + t, in, p.in_row, n, gate + 16 * t, 32, false);
-      k_.gemm_tile(part.up, part.first_tile + 2 * block + t, in, p.in_row, n, up + 16 * t, 32, false);
+      if (part.gate) act_.multiply(*part.gate, part.first_tile + 2 * block + t, in, n, gate + 16 * t, 32, false);
+      act_.multiply(part.up, part.first_tile + 2 * block + t, in, n, up + 16 * t, 32, false);
     }
     if (layer.c.ffn_bias) {
       const size_t first = 16 * size_t(part.first_tile) + 32 * size_t(block);
@@ -112,15 +113,15 @@ void Model::gated_block(Pass& p, const Layer& layer, const Gated& part, int bloc
       case Activation::gelu: k_.gelu_mul(gate, up, 32 * n, gate); break;
       case Activation::swiglu_oai: k_.swiglu_oai_mul(gate, up, 32 * n, gate); break;
     }
-    for (int r = 0; r < n; r++) act_.put_block(gate + 32 * r, part.ffn, block, part.out.data() + size_t(r0 + r) * part.out_row);
+    for (int r = 0; r < n; r++) act_.put_block(gate + 32 * r, part.ffn, block, part.out, size_t(r0 + r));
   }
 }
 
 void Model::feed_forward(Pass& p, const Layer& layer, int live, Team::Walk& walk) {
   const int ffn = layer.dense_ffn(config_);
-  const Gated part{layer.gate ? &*layer.gate : nullptr, *layer.up, layer.gate_bias, layer.up_bias, 0, ffn, p.in, p.ffn, act_.bytes(ffn)};
+  const Gated part{layer.gate ? &*layer.gate : nullptr, *layer.up, layer.gate_bias, layer.up_bias, 0, ffn, p.in, p.ffn};
   tiles(walk, ffn / 32, [&](int block) { gated_block(p, layer, part, block, 0, live, walk.thread); }, Work::gate_up);
-  give(p, layer.ffn_by_branch(), *layer.down, p.ffn, part.out_row, live, walk, Work::down);
+  give(p, layer.ffn_by_branch(), *layer.down, p.ffn, live, walk, Work::down);
 }
 
 // The last layer's keys and values are stored: from here on only the wanted rows matter.
@@ -137,11 +138,11 @@ void Model::keep_wanted(Pass& p) {
 }
 
 // What a layer adds to the rows: at once, or into the branch, to be normed or scaled first; `take` ends it.
-void Model::give(Pass& p, bool by_branch, const Packed& w, const std::vector<uint8_t>& in, size_t in_row, int live, Team::Walk& walk,
-                 Work work) {
+void Model::give(Pass& p, bool by_branch, const Packed& w, const Activations::Matrix& in, int live, Team::Walk& walk, Work work) {
   float* to = by_branch ? p.branch.data() : p.x.data();
+  const Activations::View rows = act_.view(in, w.cols);
   tiles(
-      walk, w.tiles(), [&](int t) { k_.gemm_tile(w, t, in.data(), in_row, live, to + 16 * t, size_t(config_.hidden), !by_branch); }, work);
+      walk, w.tiles(), [&](int t) { act_.multiply(w, t, rows, live, to + 16 * t, size_t(config_.hidden), !by_branch); }, work);
 }
 
 void Model::take(Pass& p, const Layer& layer, bool by_branch, const std::vector<float>& bias, const std::vector<float>& norm, int r) {
@@ -165,7 +166,7 @@ void Model::run_layers(Pass& p, Team::Walk& walk) {
     float* normed = weight.empty() ? row : p.threads[size_t(thread)].scratch.data();
     if (!bias.empty()) k_.layer_norm(row, weight.data(), bias.data(), c.hidden, c.norm_eps, normed);
     else if (!weight.empty()) k_.rms_norm(row, weight.data(), c.hidden, c.norm_eps, normed);
-    act_.put_row(normed, c.hidden, p.in.data() + size_t(r) * p.in_row);
+    act_.put_row(normed, c.hidden, p.in, size_t(r));
     return normed;
   };
   const auto begin = [&](int r) {
@@ -192,10 +193,10 @@ void Model::run_layers(Pass& p, Team::Walk& walk) {
     const std::vector<Unit>& units = last ? p.last_units : p.units;
     walk.phase(int(units.size()), [&](int u) { attend(p, l, units[size_t(u)], thread); }, Work::attention);
     const auto put_heads = [&](int r) {
-      act_.put_row(p.attended.data() + size_t(r) * size_t(width), width, p.heads.data() + size_t(r) * p.heads_row);
+      act_.put_row(p.attended.data() + size_t(r) * size_t(width), width, p.heads, size_t(r));
     };
     rows(walk, live, put_heads, Work::heads);
-    give(p, layer.attn_by_branch(), *layer.o, p.heads, p.heads_row, live, walk, Work::attention_out);
+    give(p, layer.attn_by_branch(), *layer.o, p.heads, live, walk, Work::attention_out);
     const auto to_ffn = [&](int r) {
       take(p, layer, layer.attn_by_branch(), layer.o_bias, layer.post_attn_norm, r);
       const float* normed = enter(layer.ffn_norm, layer.ffn_norm_bias, r);
@@ -219,13 +220,14 @@ void Model::reserve(Pass& p, const Layer& layer, size_t t) const {
   const ExpertConfig& e = layer.c.experts;
   const size_t hidden = size_t(config_.hidden), pairs = t * size_t(e.used);
   if (layer.ffn_by_branch()) grow(p.branch, t * hidden);
-  grow(p.ffn, t * act_.bytes(layer.dense_ffn(config_)));
+  act_.reserve(p.ffn, t, layer.dense_ffn(config_));
   grow(p.chosen, pairs);
   grow(p.slots, pairs);
   grow(p.weights, pairs);
-  grow(p.expert_in, pairs * p.in_row);
-  grow(p.expert_ffn, pairs * act_.bytes(e.ffn));
-  grow(p.expert_out, pairs * hidden);
+  const size_t places = slots_of(e, pairs);
+  act_.reserve(p.expert_in, places, config_.hidden);
+  act_.reserve(p.expert_ffn, places, e.ffn);
+  grow(p.expert_out, places * hidden);
   for (Pass::Own& own : p.threads) grow(own.scores, size_t(e.count + 15));
 }
 
@@ -235,16 +237,14 @@ void Model::prepare(Pass& p, const Batch& b) {
   const size_t t = size_t(b.total);
   p.batch = &b;
   p.qkv_width = (c.heads + 2 * c.kv_heads) * c.head_dim;
-  p.in_row = act_.bytes(c.hidden);
-  p.heads_row = act_.bytes(c.heads * c.head_dim);
   grow(p.x, t * size_t(c.hidden));
   p.threads.resize(size_t(team_.size()));
   p.groups.resize(layers_.size());
   for (const Layer& layer : layers_) reserve(p, layer, t);
   grow(p.qkv, t * size_t(p.qkv_width));
   grow(p.attended, t * size_t(c.heads * c.head_dim));
-  grow(p.in, t * p.in_row);
-  grow(p.heads, t * p.heads_row);
+  act_.reserve(p.in, t, c.hidden);
+  act_.reserve(p.heads, t, c.heads * c.head_dim);
   p.row_segment.clear();
   p.row_position.clear();
   int pages = 0;
@@ -282,7 +282,7 @@ void Model::forward(const Batch& b, uint8_t* out) {
   team_.run(kPhasesPerLayer * int(layers_.size()) + 1, [&](Team::Walk& walk) { run_layers(p, walk); });
   for (int i = 0; i < b.wanted; i++) {
     const size_t j = size_t(std::lower_bound(p.wanted.begin(), p.wanted.end(), b.rows[i]) - p.wanted.begin());
-    std::memcpy(out + size_t(i) * p.in_row, p.in.data() + j * p.in_row, p.in_row);
+    std::memcpy(out + size_t(i) * row_bytes(), p.in.rows.data() + j * row_bytes(), row_bytes());
   }
 }
 
@@ -312,9 +312,10 @@ void Model::logits(const uint8_t* rows, int n, int tokens, float* out) {
   const Packed& w = output_matrix();
   const size_t stride = size_t(vocab_stride());
   const int tiles = (tokens + 15) / 16, chunk = 4, units = (tiles + chunk - 1) / chunk;
+  const Activations::View in = act_.view(rows, n, config_.hidden, panels_);
   const auto some = [&](int u) {
     const int from = u * chunk, to = std::min(tiles, from + chunk);
-    for (int t = from; t < to; t++) k_.gemm_tile(w, t, rows, row_bytes(), n, out + 16 * t, stride, false);
+    for (int t = from; t < to; t++) act_.multiply(w, t, in, n, out + 16 * t, stride, false);
     for (int r = 0; r < n; r++) finish_logits(out + size_t(r) * stride + 16 * from, 16 * (to - from));
   };
   team_.parallel(units, some, Work::logits);

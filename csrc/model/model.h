@@ -111,9 +111,8 @@ class Model {
     const Packed& up;
     const std::vector<float>&gate_bias, &up_bias;
     int first_tile, ffn;
-    const std::vector<uint8_t>& in;
-    std::vector<uint8_t>& out;
-    size_t out_row;
+    const Activations::Matrix& in;
+    Activations::Matrix& out;
   };
   struct Pass;     // the buffers and views of one forward: pass.h
   struct Scoring;  // and of score: scoring.h
@@ -148,6 +147,7 @@ class Model {
   // experts.cpp
   void route(Pass& p, const Layer& layer, const float* row, int r, int thread) const;
   void group(Pass& p, int layer, int live) const;
+  size_t slots_of(const ExpertConfig& e, size_t pairs) const;
   void run_experts(Pass& p, int layer, int live, Team::Walk& walk);
   void combine(Pass& p, const Layer& layer, int r) const;
 
@@ -163,12 +163,12 @@ class Model {
   void keep_wanted(Pass& p);
   void feed_forward(Pass& p, const Layer& layer, int live, Team::Walk& walk);
   void gated_block(Pass& p, const Layer& layer, const Gated& part, int block, int from, int to, int thread) const;
-  void give(Pass& p, bool by_branch, const Packed& w, const std::vector<uint8_t>& in, size_t in_row, int live, Team::Walk& walk, Work work);
+  void give(Pass& p, bool by_branch, const Packed& w, const Activations::Matrix& in, int live, Team::Walk& walk, Work work);
   void take(Pass& p, const Layer& layer, bool by_branch, const std::vector<float>& bias, const std::vector<float>& norm, int row);
   void finish_logits(float* logits, int n) const;
 
   // scoring.cpp
-  void score_chunk(Scoring& s, const uint8_t* rows, int count, int chunk) const;
+  void score_chunk(Scoring& s, const Activations::View& rows, int count, int chunk) const;
 
   Config config_;
   const Kernels& k_;
@@ -184,6 +184,7 @@ class Model {
   int reach_ = 0;  // tokens that a token sees in any layer; 0: in one it sees all before it
   std::unique_ptr<Pass> pass_;
   std::unique_ptr<Scoring> scoring_;
+  Activations::Panels panels_;  // of rows that logits and score are given
   bool finished_ = false;
 };
 

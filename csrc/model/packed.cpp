@@ -27,7 +27,7 @@ void Model::give(const std::string& name, const std::string& type, int rows, int
     require(rows == n && cols == k && size == shape.bytes(), name, "wrong shape");
     require(reinterpret_cast<uintptr_t>(data) % 64 == 0, name, "not aligned");
     require(!*slot, name, "given twice");
-    require(act_.floats == is_float(shape.format), name, "floats are kept where all matrices are");
+    require(act_.floats() == is_float(shape.format), name, "floats are kept where all matrices are");
     shape.data = const_cast<uint8_t*>(data);  // nobody writes to a matrix that is packed
     *slot = shape;
     return;

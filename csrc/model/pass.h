@@ -22,7 +22,7 @@ struct Model::Pass {
   std::vector<Unit> units, last_units;         // attention of all rows, and of the wanted ones
   std::vector<float> x, branch;                // [T, hidden]: the rows, and what a layer adds to them
   std::vector<float> qkv, attended;            // [T, heads + 2 kv_heads, head_dim], [T, heads, head_dim]
-  std::vector<uint8_t> in, heads, ffn;         // rows for products: normed x, attended, gate * up
+  Activations::Matrix in, heads, ffn;          // rows for products: normed x, attended, gate * up
   template <class Cell> struct Pages {
     std::vector<const Cell*> keys, values;
   };
@@ -42,10 +42,9 @@ struct Model::Pass {
   std::vector<float> weights;                  // [T, used]
   std::vector<std::vector<Group>> groups;      // per layer
   std::vector<int> next_slot;                  // scratch of grouping
-  std::vector<uint8_t> expert_in, expert_ffn;  // per slot
+  Activations::Matrix expert_in, expert_ffn;   // per slot
   std::vector<float> expert_out;
   std::vector<Own> threads;  // each thread's own
-  size_t in_row = 0, heads_row = 0;
   int qkv_width = 0;
 };
 

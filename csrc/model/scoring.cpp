@@ -23,11 +23,11 @@ constexpr int kPhases = 4;
 
 }  // namespace
 
-void Model::score_chunk(Scoring& s, const uint8_t* rows, int count, int chunk) const {
+void Model::score_chunk(Scoring& s, const Activations::View& rows, int count, int chunk) const {
   const Packed& w = output_matrix();
   const size_t stride = size_t(vocab_stride());
   const int from = chunk * kTiles, to = std::min(w.tiles(), from + kTiles);
-  for (int t = from; t < to; t++) k_.gemm_tile(w, t, rows, row_bytes(), count, s.logits.data() + 16 * t, stride, false);
+  for (int t = from; t < to; t++) act_.multiply(w, t, rows, count, s.logits.data() + 16 * t, stride, false);
   for (int r = 0; r < count; r++) {
     float* row = s.logits.data() + size_t(r) * stride;
     finish_logits(row + 16 * from, 16 * (to - from));
@@ -40,6 +40,7 @@ void Model::score(const uint8_t* rows, int n, const int32_t* targets, int k, flo
   const size_t stride = size_t(vocab_stride());
   if (!scoring_) scoring_ = std::make_unique<Scoring>();
   Scoring& s = *scoring_;
+  const Activations::View in = act_.view(rows, n, config_.hidden, panels_);
   grow(s.logits, size_t(std::min(n, kBlock)) * stride);
   s.maxima.resize(kBlock, std::vector<float>(size_t(chunks)));
   s.masses.resize(kBlock, std::vector<float>(size_t(chunks)));
@@ -57,7 +58,7 @@ void Model::score(const uint8_t* rows, int n, const int32_t* targets, int k, flo
   team_.run(kPhases * ((n + kBlock - 1) / kBlock), [&](Team::Walk& walk) {
     for (int first = 0; first < n; first += kBlock) {
       const int count = std::min(kBlock, n - first);
-      walk.phase(chunks, [&](int c) { score_chunk(s, rows + size_t(first) * row_bytes(), count, c); }, Work::scoring);
+      walk.phase(chunks, [&](int c) { score_chunk(s, act_.from(in, config_.hidden, size_t(first)), count, c); }, Work::scoring);
       const auto maximum = [&](int) {
         for (int r = 0; r < count; r++) s.max[size_t(r)] = *std::max_element(s.maxima[size_t(r)].begin(), s.maxima[size_t(r)].end());
       };

@@ -123,7 +123,7 @@ void Model::set(const std::string& name, const std::string& type, int rows, int 
     if (rows != n || cols != k) fail(tensor + ": wrong shape");
     if (*slot) fail(tensor + ": given twice");
     *slot = pack_empty(type, rows, cols, floats, weights_);
-    if (act_.floats != is_float((*slot)->format)) fail(tensor + ": floats are kept where all matrices are, got " + type);
+    if (act_.floats() != is_float((*slot)->format)) fail(tensor + ": floats are kept where all matrices are, got " + type);
     pack_parallel(**slot, type, raw, rotated ? rope_order(n / config_.head_dim) : std::vector<int>{});
     return;
   }

@@ -39,6 +39,7 @@ void float_gemm(const Kernels& k, Results& out) {
 }
 
 void gemm(const Kernels& k, Results& out) {
+  const Activations act(k, false);
   const int n = 41, cols = 96, stride = 48;
   for (const char* type : {"Q4_1", "F32"}) {
     Random r;
@@ -48,12 +49,12 @@ void gemm(const Kernels& k, Results& out) {
     pack_tiles(w, type, raw.data(), {}, 0, w.tiles());
     Digest d;
     for (int m = 1; m <= kMostRows; m++) {
-      const size_t row = activation_row_bytes(cols);
-      std::vector<uint8_t> x(row * size_t(m));
-      for (int i = 0; i < m; i++) k.quantize_row(r.floats(size_t(cols), i == 2 ? 1e-37f : 3.0f).data(), cols, x.data() + row * size_t(i));
-      d.add(x);
+      Activations::Matrix x;
+      act.reserve(x, size_t(m), cols);
+      for (int i = 0; i < m; i++) act.put_row(r.floats(size_t(cols), i == 2 ? 1e-37f : 3.0f).data(), cols, x, size_t(i));
+      d.add(x.rows);
       auto y = r.floats(size_t(m) * stride, 1.0f);
-      for (int t = 0; t < w.tiles(); t++) k.gemm_tile(w, t, x.data(), row, m, y.data() + 16 * t, stride, m % 2 == 0);
+      for (int t = 0; t < w.tiles(); t++) act.multiply(w, t, act.view(x, cols), m, y.data() + 16 * t, stride, m % 2 == 0);
       d.add(y);
     }
     out[std::string("gemm ") + type] = d.h;

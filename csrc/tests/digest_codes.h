@@ -2,7 +2,7 @@
 #pragma once
 #include <algorithm>
 #include <cstring>
-#include "kernels/kernels.h"
+#include "kernels/activations.h"
 #include "tests/digest.h"
 
 namespace quintet {
@@ -32,6 +32,7 @@ std::vector<uint8_t> raw_coded(Random& r, const Coded& c, int rows, int cols) {
 }
 
 void codes(const Kernels& k, Results& out) {
+  const Activations act(k, false);
   for (const Coded& c : kCoded) {
     Random r;
     const int n = 41, cols = 512, stride = 48;
@@ -42,15 +43,15 @@ void codes(const Kernels& k, Results& out) {
     Digest d;
     d.add(w.data, w.bytes());
     for (int m = 1; m <= kMostRows; m++) {
-      const size_t row = activation_row_bytes(cols);
-      std::vector<uint8_t> x(row * size_t(m));
+      Activations::Matrix x;
+      act.reserve(x, size_t(m), cols);
       for (int i = 0; i < m; i++) {
         std::vector<float> values = r.floats(size_t(cols), i == 2 ? 1e-37f : 3.0f);
         if (i == 3) std::fill(values.begin(), values.end(), -2.0f);  // the largest sums
-        k.quantize_row(values.data(), cols, x.data() + row * size_t(i));
+        act.put_row(values.data(), cols, x, size_t(i));
       }
       auto y = r.floats(size_t(m) * stride, 1.0f);
-      for (int t = 0; t < w.tiles(); t++) k.gemm_tile(w, t, x.data(), row, m, y.data() + 16 * t, stride, m % 2 == 0);
+      for (int t = 0; t < w.tiles(); t++) act.multiply(w, t, act.view(x, cols), m, y.data() + 16 * t, stride, m % 2 == 0);
       d.add(y);
     }
     out[std::string("gemm ") + c.format] = d.h;

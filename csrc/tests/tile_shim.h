@@ -40,9 +40,9 @@ inline void tile_release() {
   tiles().configured = false;
 }
 
-template <int T> inline void tile_load_rows(const uint8_t* from, size_t stride) {
+template <int T> inline void tile_load_rows(const PanelBlock& from) {
   auto& to = tiles().tile(T, 16, 32);
-  for (size_t r = 0; r < 16; r++) std::memcpy(to[r], from + r * stride, 32);
+  for (size_t r = 0; r < 16; r++) std::memcpy(to[r], from.q[r], 32);
 }
 template <int T> inline void tile_load_block(const TileBytes& from) { std::memcpy(tiles().tile(T, 8, 64), from, sizeof from); }
 template <int T> inline void tile_store(TileSums& to) { std::memcpy(to, tiles().tile(T, 16, 64), sizeof to); }

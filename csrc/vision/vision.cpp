@@ -25,7 +25,7 @@ constexpr int kAttention = 4;  // what a multiply-add of attention, in floats, t
 }  // namespace
 
 Vision::Vision(const VisionConfig& config, Cpu& cpu)
-    : config_(checked(config)), k_(cpu.kernels), team_(cpu.team), act_{cpu.kernels, config.float_activations},
+    : config_(checked(config)), k_(cpu.kernels), team_(cpu.team), act_(cpu.kernels, config.float_activations),
       layers_(size_t(config.layers)) {
   for (int c = 0; c < 3; c++)
     for (int v = 0; v < 256; v++) levels_.push_back(float((double(v) / 255 - double(config_.mean[c])) / double(config_.std[c])));
@@ -49,8 +49,8 @@ void Vision::begin(const uint8_t* pixels) {
     value_pages_.push_back(values_.data() + i * width * kPage);
   }
   const int widest = std::max({c.hidden, c.patch_width(), c.merged()});
-  in_.resize(kMost * act_.bytes(widest));
-  ffn_.resize(kMost * act_.bytes(c.ffn_width()));
+  act_.reserve(in_, kMost, widest);
+  act_.reserve(ffn_, kMost, c.ffn_width());
   wide_.resize(kMost * std::max(3 * size_t(c.hidden), heads * width));
   own_.resize(size_t(team_.size()));
   for (Own& own : own_) {
@@ -114,7 +114,8 @@ template <class Row> void Vision::rows(Team::Walk& walk, int n, Row row) {
 
 // The product of the n rows in `in_`, of k values each, into rows of `width` floats.
 void Vision::give(Team::Walk& walk, const Packed& w, int k, int n, float* to, int width, bool accumulate) {
-  walk.phase(w.tiles(), [&](int t) { k_.gemm_tile(w, t, in_.data(), act_.bytes(k), n, to + 16 * t, size_t(width), accumulate); });
+  const Activations::View in = act_.view(in_, k);
+  walk.phase(w.tiles(), [&](int t) { act_.multiply(w, t, in, n, to + 16 * t, size_t(width), accumulate); });
 }
 
 // The values of a patch, colour by colour, each row by row, as the weights of a convolution lie.
@@ -134,11 +135,11 @@ void Vision::patch_row(int patch, float* row) const {
 
 void Vision::embed(Team::Walk& walk, int from, int n) {
   const VisionConfig& c = config_;
-  const size_t hidden = size_t(c.hidden), bytes = act_.bytes(c.patch_width());
+  const size_t hidden = size_t(c.hidden);
   rows(walk, n, [&](int r) {
     float* row = own_[size_t(walk.thread)].row.data();
     patch_row(from + r, row);
-    act_.put_row(row, c.patch_width(), in_.data() + size_t(r) * bytes);
+    act_.put_row(row, c.patch_width(), in_, size_t(r));
   });
   float* x = x_.data() + size_t(from) * hidden;
   give(walk, *patch_, c.patch_width(), n, x, c.hidden, false);
@@ -150,16 +151,17 @@ void Vision::embed(Team::Walk& walk, int from, int n) {
 
 void Vision::project_qkv(Team::Walk& walk, const Layer& layer, int from, int n) {
   const VisionConfig& c = config_;
-  const size_t hidden = size_t(c.hidden), bytes = act_.bytes(c.hidden);
+  const size_t hidden = size_t(c.hidden);
   rows(walk, n, [&](int r) {
     float* row = own_[size_t(walk.thread)].row.data();
     k_.layer_norm(x_.data() + size_t(from + r) * hidden, layer.attn_norm.data(), layer.attn_norm_bias.data(), c.hidden, c.norm_eps, row);
-    act_.put_row(row, c.hidden, in_.data() + size_t(r) * bytes);
+    act_.put_row(row, c.hidden, in_, size_t(r));
   });
   const int tiles = layer.q->tiles();
+  const Activations::View in = act_.view(in_, c.hidden);
   walk.phase(3 * tiles, [&](int u) {
     const Packed& w = u < tiles ? *layer.q : u < 2 * tiles ? *layer.k : *layer.v;
-    k_.gemm_tile(w, u % tiles, in_.data(), bytes, n, wide_.data() + 16 * u, 3 * hidden, false);
+    act_.multiply(w, u % tiles, in, n, wide_.data() + 16 * u, 3 * hidden, false);
   });
   rows(walk, n, [&](int r) { store(layer, from + r, wide_.data() + size_t(r) * 3 * hidden, walk.thread); });
 }
@@ -209,21 +211,21 @@ void Vision::attend(Team::Walk& walk, int from, int n) {
 
 void Vision::feed_forward(Team::Walk& walk, const Layer& layer, int from, int n) {
   const VisionConfig& c = config_;
-  const size_t hidden = size_t(c.hidden), bytes = act_.bytes(c.hidden), ffn_bytes = act_.bytes(c.ffn_width());
+  const size_t hidden = size_t(c.hidden);
   const int dim = c.head_dim(), width = c.head_width();
   float* x = x_.data() + size_t(from) * hidden;
   rows(walk, n, [&](int r) {
     float* row = own_[size_t(walk.thread)].row.data();
     for (int h = 0; h < c.heads; h++)
       std::copy_n(wide_.data() + (size_t(r) * size_t(c.heads) + size_t(h)) * size_t(width), dim, row + h * dim);
-    act_.put_row(row, c.hidden, in_.data() + size_t(r) * bytes);
+    act_.put_row(row, c.hidden, in_, size_t(r));
   });
   give(walk, *layer.o, c.hidden, n, x, c.hidden, true);
   rows(walk, n, [&](int r) {
     float* row = own_[size_t(walk.thread)].row.data();
     k_.add(x + size_t(r) * hidden, layer.o_bias.data(), c.hidden);
     k_.layer_norm(x + size_t(r) * hidden, layer.ffn_norm.data(), layer.ffn_norm_bias.data(), c.hidden, c.norm_eps, row);
-    act_.put_row(row, c.hidden, in_.data() + size_t(r) * bytes);
+    act_.put_row(row, c.hidden, in_, size_t(r));
   });
   walk.phase(c.ffn_width() / 32, [&](int block) {
     float* up = own_[size_t(walk.thread)].row.data();
@@ -233,18 +235,19 @@ void Vision::feed_forward(Team::Walk& walk, const Layer& layer, int from, int n)
       const int count = std::min(kRowBlock, n - r0);
       std::fill_n(up, 32 * count, 0.0f);
       for (int t = 0; t < 2 && 2 * block + t < layer.up->tiles(); t++)
-        k_.gemm_tile(*layer.up, 2 * block + t, in_.data() + size_t(r0) * bytes, bytes, count, up + 16 * t, 32, false);
+        act_.multiply(*layer.up, 2 * block + t, act_.view(in_, c.hidden, size_t(r0)), count, up + 16 * t, 32, false);
       for (int r = 0; r < count; r++) k_.add(up + 32 * r, layer.up_bias.data() + 32 * block, 32);
       k_.gelu_mul(up, one, 32 * count, up);
-      for (int r = 0; r < count; r++) act_.put_block(up + 32 * r, c.ffn_width(), block, ffn_.data() + size_t(r0 + r) * ffn_bytes);
+      for (int r = 0; r < count; r++) act_.put_block(up + 32 * r, c.ffn_width(), block, ffn_, size_t(r0 + r));
     }
   });
-  walk.phase(layer.down->tiles(), [&](int t) { k_.gemm_tile(*layer.down, t, ffn_.data(), ffn_bytes, n, x + 16 * t, hidden, true); });
+  const Activations::View ffn = act_.view(ffn_, c.ffn_width());
+  walk.phase(layer.down->tiles(), [&](int t) { act_.multiply(*layer.down, t, ffn, n, x + 16 * t, hidden, true); });
   rows(walk, n, [&](int r) { k_.add(x + size_t(r) * hidden, layer.down_bias.data(), c.hidden); });
 }
 
 // The normed rows of a token's patches, row by row of its square: side by side, or their mean, normed once more.
-void Vision::merge(int token, int thread, uint8_t* row) {
+void Vision::merge(int token, int thread, int row) {
   const VisionConfig& c = config_;
   const int across = c.side() / c.scale, top = token / across * c.scale, left = token % across * c.scale;
   float* whole = own_[size_t(thread)].row.data();
@@ -259,12 +262,11 @@ void Vision::merge(int token, int thread, uint8_t* row) {
     k_.scale_row(whole, 1.0f / float(c.scale * c.scale), c.hidden);
     k_.rms_norm(whole, pooled_norm_.data(), c.hidden, c.norm_eps, whole);
   }
-  act_.put_row(whole, c.merged(), row);
+  act_.put_row(whole, c.merged(), in_, size_t(row));
 }
 
 void Vision::project(Team::Walk& walk, int from, int n) {
-  const size_t bytes = act_.bytes(config_.merged());
-  rows(walk, n, [&](int r) { merge(from + r, walk.thread, in_.data() + size_t(r) * bytes); });
+  rows(walk, n, [&](int r) { merge(from + r, walk.thread, r); });
   give(walk, *projection_, config_.merged(), n, out_.data() + size_t(from) * size_t(config_.out), config_.out, false);
 }
 

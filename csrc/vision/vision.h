@@ -60,7 +60,7 @@ class Vision {
 
   void patch_row(int patch, float* row) const;
   void store(const Layer& layer, int row, float* qkv, int thread);
-  void merge(int token, int thread, uint8_t* row);
+  void merge(int token, int thread, int row);
   void give(Team::Walk& walk, const Packed& w, int k, int n, float* to, int width, bool accumulate);
   template <class Row> void rows(Team::Walk& walk, int n, Row row);
 
@@ -82,7 +82,7 @@ class Vision {
   std::vector<uint16_t> keys_, values_;                   // [heads, pages, head_width, 16], [heads, pages, 16, head_width]
   std::vector<const uint16_t*> key_pages_, value_pages_;  // [heads, pages]
   // Of a piece: rows for products, what they give, and each thread's own.
-  std::vector<uint8_t> in_, ffn_;
+  Activations::Matrix in_, ffn_;
   std::vector<float> wide_;  // [rows, 3 hidden], or [rows, heads, head_width]
   struct Own {
     std::vector<float> row, scores;

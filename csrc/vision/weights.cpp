@@ -105,7 +105,7 @@ std::vector<float>* Vision::vector_slot(const std::string& name, int* size) {
 void Vision::pack(std::optional<Packed>& slot, const std::string& type, const std::vector<uint8_t>& raw, int rows, int cols,
                   Floats floats) {
   slot = pack_empty(type, rows, cols, floats, weights_);
-  require(act_.floats == is_float(slot->format), "floats are kept where all matrices are, got " + type);
+  require(act_.floats() == is_float(slot->format), "floats are kept where all matrices are, got " + type);
   const int tiles = slot->tiles(), chunk = 8, units = (tiles + chunk - 1) / chunk;
   team_.parallel(units, [&](int u) { pack_tiles(*slot, type, raw.data(), {}, u * chunk, std::min(tiles, (u + 1) * chunk)); });
 }
