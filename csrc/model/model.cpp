@@ -24,7 +24,7 @@ namespace quintet {
 namespace {
 
 // Rows that one phase of the feed-forward handles at a time: its scratch stays in the first-level cache.
-constexpr int kRowBlock = 48;
+constexpr int kRowBlock = 96;
 constexpr int kPhasesPerLayer = 16;
 
 void fail(const char* what) { throw std::invalid_argument(what); }
@@ -79,13 +79,14 @@ void Model::check_spans(const Batch& b) const {
 
 void Model::project_qkv(Pass& p, const Layer& layer, Team::Walk& walk) {
   const int q = layer.q->tiles(), k = layer.k->tiles(), v = layer.v->tiles();
-  const Activations::View in = act_.view(p.in, config_.hidden);
-  const auto project = [&](int u) {
+  const size_t width = size_t(p.qkv_width);
+  const auto project = [&](int u, int from, int to) {
     const Packed& w = u < q ? *layer.q : u < q + k ? *layer.k : *layer.v;
     const int tile = u < q ? u : u < q + k ? u - q : u - q - k;
-    act_.multiply(w, tile, in, p.batch->total, p.qkv.data() + 16 * u, size_t(p.qkv_width), false);
+    float* out = p.qkv.data() + size_t(from) * width + 16 * u;
+    act_.multiply(w, tile, act_.view(p.in, config_.hidden, size_t(from)), to - from, out, width, false);
   };
-  tiles(walk, q + k + v, project, Work::qkv);
+  products(walk, p.batch->total, q + k + v, project, Work::qkv);
 }
 
 // gate and up for 32 columns and rows [from, to), act(gate) * up, put into rows at once.
@@ -120,7 +121,8 @@ void Model::gated_block(Pass& p, const Layer& layer, const Gated& part, int bloc
 void Model::feed_forward(Pass& p, const Layer& layer, int live, Team::Walk& walk) {
   const int ffn = layer.dense_ffn(config_);
   const Gated part{layer.gate ? &*layer.gate : nullptr, *layer.up, layer.gate_bias, layer.up_bias, 0, ffn, p.in, p.ffn};
-  tiles(walk, ffn / 32, [&](int block) { gated_block(p, layer, part, block, 0, live, walk.thread); }, Work::gate_up);
+  const auto gated = [&](int block, int from, int to) { gated_block(p, layer, part, block, from, to, walk.thread); };
+  products(walk, live, ffn / 32, gated, Work::gate_up);
   give(p, layer.ffn_by_branch(), *layer.down, p.ffn, live, walk, Work::down);
 }
 
@@ -140,9 +142,11 @@ void Model::keep_wanted(Pass& p) {
 // What a layer adds to the rows: at once, or into the branch, to be normed or scaled first; `take` ends it.
 void Model::give(Pass& p, bool by_branch, const Packed& w, const Activations::Matrix& in, int live, Team::Walk& walk, Work work) {
   float* to = by_branch ? p.branch.data() : p.x.data();
-  const Activations::View rows = act_.view(in, w.cols);
-  tiles(
-      walk, w.tiles(), [&](int t) { act_.multiply(w, t, rows, live, to + 16 * t, size_t(config_.hidden), !by_branch); }, work);
+  const size_t width = size_t(config_.hidden);
+  const auto add = [&](int t, int from, int end) {
+    act_.multiply(w, t, act_.view(in, w.cols, size_t(from)), end - from, to + size_t(from) * width + 16 * t, width, !by_branch);
+  };
+  products(walk, live, w.tiles(), add, work);
 }
 
 void Model::take(Pass& p, const Layer& layer, bool by_branch, const std::vector<float>& bias, const std::vector<float>& norm, int r) {

@@ -159,6 +159,7 @@ class Model {
   void run_layers(Pass& p, Team::Walk& walk);
   template <class Row> void rows(Team::Walk& walk, int live, Row row, Work work);
   template <class Tile> void tiles(Team::Walk& walk, int count, Tile tile, Work work);
+  template <class Tile> void products(Team::Walk& walk, int live, int count, Tile tile, Work work);
   void project_qkv(Pass& p, const Layer& layer, Team::Walk& walk);
   void keep_wanted(Pass& p);
   void feed_forward(Pass& p, const Layer& layer, int live, Team::Walk& walk);

@@ -8,6 +8,8 @@ namespace quintet {
 
 // Row-wise work below this many floats is done before a second thread has heard of it.
 constexpr int kSerialFloats = 2048;
+// Rows for which it pays to read the weights, at least.
+constexpr int kLeastBand = 64;
 
 template <class T> void grow(std::vector<T>& v, size_t n) {
   if (v.size() < n) v.resize(n);
@@ -54,6 +56,21 @@ template <class Tile> void Model::tiles(Team::Walk& walk, int count, Tile tile, 
   walk.phase((count + chunk - 1) / chunk,
              [&](int u) {
                for (int t = u * chunk; t < std::min(count, (u + 1) * chunk); t++) tile(t);
+             },
+             work);
+}
+
+// A phase of products: tile(t, from, to) for all tiles and all rows. Many rows are divided into bands, one after the other: a thread begins with a run of
+// neighbours among the units, in `rows` as here, so it meets the same rows in phase after phase, in its own second-level cache. Weights are read once
+// a band for that, which many rows pay for.
+template <class Tile> void Model::products(Team::Walk& walk, int live, int count, Tile tile, Work work) {
+  const int bands = std::clamp(live / kLeastBand, 1, team_.size());
+  const int band = ((live + bands - 1) / bands + kPanelRows - 1) / kPanelRows * kPanelRows;
+  const int chunk = std::max(1, count * bands / (6 * team_.size())), chunks = (count + chunk - 1) / chunk;
+  walk.phase(bands * chunks,
+             [&](int u) {
+               const int from = u / chunks * band, to = std::min(live, from + band), first = u % chunks * chunk;
+               for (int t = first; t < std::min(count, first + chunk) && from < to; t++) tile(t, from, to);
              },
              work);
 }
