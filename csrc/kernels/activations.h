@@ -7,10 +7,6 @@
 
 namespace quintet {
 
-struct alignas(64) Line {
-  uint8_t bytes[64];
-};
-
 class Activations {
  public:
   using Panels = std::vector<Line>;

@@ -77,18 +77,19 @@ template <int R, int C, class Cells> inline void multiply(const Numbers (&rows)[
   }
 }
 
-// Where in the scratch what lies: scores, which become weights, [rows][stride]; the scales of keys and of values, [stride] each; each row's query; what
+// Where in the scratch what lies, from a line's beginning on: scores, which become weights, [rows][stride]; the scales of keys and of values, [stride] each; each row's query; what
 // each row's outputs are to be multiplied by.
 struct Room {
   int pages;
   size_t stride, query_size;
-  float *key_scales, *value_scales, *queries, *inverse;
+  float *scores, *key_scales, *value_scales, *queries, *inverse;
   bool sound;  // whether all scales are finite
 
   explicit Room(const Bytes& a)
       : pages(*std::max_element(a.position, a.position + a.rows) / 16 + 1), stride(attend_stride(pages)),
-        query_size(size_t(a.head_dim) / 2 + 2), key_scales(a.scratch + size_t(a.rows) * stride), value_scales(key_scales + stride),
-        queries(value_scales + stride), inverse(queries + size_t(a.rows) * query_size), sound(true) {}
+        query_size(attend8_query(a.head_dim)), scores(reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(a.scratch) + 63) / 64 * 64)),
+        key_scales(scores + size_t(a.rows) * stride), value_scales(key_scales + stride), queries(value_scales + stride),
+        inverse(queries + size_t(a.rows) * query_size), sound(true) {}
   float* query(int r) const { return queries + size_t(r) * query_size; }
 };
 
@@ -136,7 +137,7 @@ inline void byte_scores(const Bytes& a, const Room& room, int from, int page) {
   for (int p = 0; p < P; p++) {
     const F scale = V::load(room.key_scales + 16 * (page + p));
     for (int r = 0; r < R; r++)
-      V::store(a.scratch + size_t(from + r) * room.stride + 16 * (page + p),
+      V::store(room.scores + size_t(from + r) * room.stride + 16 * (page + p),
                V::mul(V::mul(V::to_float(sums[r][p]), V::set1(q[r].scale)), scale));
   }
 }
@@ -159,7 +160,7 @@ inline F power_of_2(F y) {
 // Row r's scores become the weights of all blocks; returns what the row's outputs are to be multiplied by.
 inline float to_weights(const Bytes& a, const Room& room, int r) {
   constexpr float log2_e = 1.44269504088896341f;
-  float* s = a.scratch + size_t(r) * room.stride;
+  float* s = room.scores + size_t(r) * room.stride;
   auto [max, sum] = softmax_begin(a, r, s);
   const F zero = V::set1(0.0f), per_score = V::set1(log2_e), shift = V::mul(max, V::set1(-log2_e));
   for (int page = 0, end; page < room.pages; page = end) {
@@ -188,7 +189,7 @@ inline float to_weights(const Bytes& a, const Room& room, int r) {
 // The part of `count` pages from `page` on, a block, in 16 * B dimensions of R rows, on top of what is in `out`; nothing yet if it is the first.
 template <int R, int B, bool Fetch> inline void byte_values(const Bytes& a, const Room& room, int from, int page, int count, int d) {
   Numbers w[R];
-  for (int r = 0; r < R; r++) w[r] = get_numbers(a.scratch + size_t(from + r) * room.stride + 16 * page, 16 * count);
+  for (int r = 0; r < R; r++) w[r] = get_numbers(room.scores + size_t(from + r) * room.stride + 16 * page, 16 * count);
   I sums[R][B];
   multiply<R, B>(
       w, 4 * count,
@@ -236,6 +237,11 @@ template <class Each> inline void all_blocks(const Bytes& a, int pages, Each eac
   }
 }
 
+inline void finish(const Bytes& a, const Room& room) {
+  for (int r = 0; r < a.rows; r++)
+    for (int d = 0; d < a.head_dim; d += 16) V::store(a.out[r] + d, V::mul(V::load(a.out[r] + d), V::set1(room.inverse[r])));
+}
+
 inline void attend_bytes(const Bytes& a) {
   Room room(a);
   load_scales(a, room);
@@ -243,8 +249,7 @@ inline void attend_bytes(const Bytes& a) {
   all_blocks(a, room.pages, [&]<int R, bool Fetch>(int from, int page, int count) { rows_scores<R, Fetch>(a, room, from, page, count); });
   for (int r = 0; r < a.rows; r++) room.inverse[r] = to_weights(a, room, r);
   all_blocks(a, room.pages, [&]<int R, bool Fetch>(int from, int page, int count) { rows_values<R, Fetch>(a, room, from, page, count); });
-  for (int r = 0; r < a.rows; r++)
-    for (int d = 0; d < a.head_dim; d += 16) V::store(a.out[r] + d, V::mul(V::load(a.out[r] + d), V::set1(room.inverse[r])));
+  finish(a, room);
 }
 
 }  // namespace

@@ -29,6 +29,10 @@ struct ActivationRow {
         sum(reinterpret_cast<const Sums*>(minimum + k / 32)) {}
 };
 
+struct alignas(64) Line {
+  uint8_t bytes[64];
+};
+
 // The same, 16 rows side by side, so that every load is of whole lines: a panel is K/32 of these. Of a panel that is not full the last rows are anything.
 constexpr int kPanelRows = 16;
 struct alignas(64) PanelBlock {
@@ -62,9 +66,11 @@ inline size_t attend_stride(int pages) { return size_t((pages + kAttendPages - 1
 inline size_t attend_scratch(int rows, int pages, int head_dim) {
   return size_t(rows) * (attend_stride(pages) + 1) + size_t(kAttendPages) * 16 * size_t(head_dim);
 }
-// Scores, scales of keys and values, then of each row its query in two bytes a dimension and three numbers.
+// Floats of a query in two bytes a dimension, with two numbers, in whole lines.
+inline size_t attend8_query(int head_dim) { return (size_t(head_dim) / 2 + 2 + 15) / 16 * 16; }
+// Scores, scales of keys and values, then of each row its query and a number; from a line's beginning on.
 inline size_t attend8_scratch(int rows, int pages, int head_dim) {
-  return size_t(rows + 2) * attend_stride(pages) + size_t(rows) * (size_t(head_dim) / 2 + 3);
+  return size_t(rows + 2) * attend_stride(pages) + size_t(rows) * (attend8_query(head_dim) + 1) + 15;
 }
 
 struct Kernels {

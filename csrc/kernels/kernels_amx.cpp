@@ -2,7 +2,6 @@
 // q8 is a tile as it lies, the other formats are unpacked into such blocks once for all rows of a call. Sums are scaled as AVX-512 scales
 // them, 16 rows in 16 registers. docs/decisions/0051-amx.md has what each instruction costs.
 #include <utility>
-#include "kernels/activations.h"
 #include "kernels/codes_avx512.h"
 #include "kernels/products512.h"
 #include "kernels/tiles.h"
@@ -19,16 +18,6 @@ struct alignas(64) Own {  // a thread's; looked up once a call, as that is a cal
   bool configured = false;
 };
 thread_local Own own;
-
-// Tile 0 is sums, 1 activations, 2 weights.
-void configure() {
-  TileConfig config;
-  for (int t = 0; t < 3; t++) {
-    config.rows[t] = t == 2 ? 8 : 16;
-    config.row_bytes[t] = t == 1 ? 32 : 64;
-  }
-  tile_configure(config);
-}
 
 // Blocks of the products: a block of weights, or of formats with a scale for each 16 values two, in which the other 16 are 0. So one shape
 // of tile serves all formats; how deep a tile is costs nothing.
@@ -130,8 +119,8 @@ template <int scales, bool minima> void multiply_all(const Packed& w, const uint
   panel.template operator()<true>(first);
 }
 
-template <Format F> void all_panels(Own& mine, const Packed& w, const uint8_t* tile, const uint8_t* panels, int m, float* y, size_t y_stride,
-                                    bool accumulate) {
+template <Format F> void all_panels(Own& mine, const Packed& w, const uint8_t* tile, const uint8_t* panels, int m, float* y,
+                                    size_t y_stride, bool accumulate) {
   constexpr Coding c = coding(F);
   const uint8_t* weights = F == Format::q8 ? tile : unpack<F>(w, tile, mine.weights);
   const size_t step = c.apart ? 32 : c.block();
@@ -144,13 +133,24 @@ template <Format F> void all_panels(Own& mine, const Packed& w, const uint8_t* t
 }  // namespace
 
 void gemm_panels_amx(const Packed& w, int tile, const uint8_t* panels, int m, float* y, size_t y_stride, bool accumulate) {
+  configure_tiles();
   Own& mine = own;
-  if (!mine.configured) configure();
-  mine.configured = true;
   auto all = [&]<Format F>() { all_panels<F>(mine, w, w.tile(tile), panels, m, y, y_stride, accumulate); };
   if (w.format == Format::q4) all.template operator()<Format::q4>();
   else if (w.format == Format::q8) all.template operator()<Format::q8>();
   else for_coded(w.format, all);
+}
+
+// Tile 0 is sums, 1 activations, 2 weights; attention has whole ones, 3 to 5, and 0 as well.
+void configure_tiles() {
+  if (own.configured) return;
+  own.configured = true;
+  TileConfig config;
+  for (int t = 0; t < 6; t++) {
+    config.rows[t] = t == 2 ? 8 : 16;
+    config.row_bytes[t] = t == 1 ? 32 : 64;
+  }
+  tile_configure(config);
 }
 
 void release_tiles() {

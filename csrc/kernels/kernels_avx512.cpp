@@ -105,8 +105,9 @@ void gemm_tile_avx512(const Packed& w, int tile, const uint8_t* x, size_t x_stri
 }
 
 extern constinit const Kernels kernels_avx512 = table("avx512", gemm_tile_avx512);
-extern constinit const Kernels kernels_amx = [] {  // all but the product of many rows is the same
+extern constinit const Kernels kernels_amx = [] {  // all but products of many rows is the same
   Kernels amx = table("amx", gemm_tile_avx512);
+  amx.attend8 = attend8_amx;
   amx.gemm_panels = gemm_panels_amx;
   amx.least_of_panel = kLeastOfPanel;
   amx.leave = release_tiles;

@@ -1,12 +1,14 @@
 // The matrix products of the two tables that kernels_avx512.cpp has, each in its own file: see Kernels.
 #pragma once
-#include "kernels/pack.h"
+#include "kernels/kernels.h"
 
 namespace quintet {
 
 void gemm_tile_avx512(const Packed& w, int tile, const uint8_t* x, size_t x_stride, int m, float* y, size_t y_stride, bool accumulate);
 void gemm_panels_amx(const Packed& w, int tile, const uint8_t* panels, int m, float* y, size_t y_stride, bool accumulate);
 constexpr int kLeastOfPanel = 12;  // docs/decisions/0051-amx.md
-void release_tiles();  // Kernels::leave
+void attend8_amx(const AttendOver<uint8_t>& a);
+void configure_tiles();  // the calling thread's, for both, unless they are
+void release_tiles();    // Kernels::leave
 
 }  // namespace quintet

@@ -8,7 +8,6 @@
 #include "kernels/kernels.h"
 
 namespace quintet {
-namespace {
 
 struct TileConfig {
   uint8_t palette = 1, start_row = 0, reserved[14] = {};
@@ -20,7 +19,6 @@ static_assert(sizeof(TileConfig) == 64);
 using TileBytes = uint8_t[512];    // what a tile of 8 rows of 64 bytes loads
 using TileSums = int32_t[16][16];  // what a tile of 16 rows of 16 sums stores
 
-}  // namespace
 }  // namespace quintet
 
 #ifdef QUINTET_EMULATE_AVX512
@@ -40,6 +38,10 @@ template <int T> inline void tile_load_rows(const PanelBlock& from) {
 template <int T> inline void tile_load_block(const TileBytes& from) {
   asm volatile("tileloadd (%0,%1,1), %%tmm%c2" : : "r"(&from), "r"(size_t(64)), "i"(T), "m"(from));
 }
+// 16 rows of 64 bytes, `stride` bytes apart.
+template <int T> inline void tile_load_whole(const uint8_t* from, size_t stride) {
+  asm volatile("tileloadd (%0,%1,1), %%tmm%c2" : : "r"(from), "r"(stride), "i"(T));
+}
 template <int T> inline void tile_store(TileSums& to) {
   asm volatile("tilestored %%tmm%c3, (%1,%2,1)" : "=m"(to) : "r"(&to), "r"(size_t(64)), "i"(T));
 }
@@ -47,6 +49,10 @@ template <int T> inline void tile_zero() { asm volatile("tilezero %%tmm%c0" : : 
 // Sums += signed bytes of rows A times signed bytes of block B.
 template <int Sums, int A, int B> inline void tile_dot() {
   asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(Sums), "i"(A), "i"(B));
+}
+// Sums += signed bytes of rows A times unsigned bytes of B, 64 of them.
+template <int Sums, int A, int B> inline void tile_dot_unsigned() {
+  asm volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(Sums), "i"(A), "i"(B));
 }
 
 }  // namespace

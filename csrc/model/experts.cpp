@@ -77,8 +77,8 @@ void Model::run_experts(Pass& p, int l, int live, Team::Walk& walk) {
   const int blocks = e.ffn / 32, tiles_out = config_.hidden / 16;
   const auto gated = [&](int u) {
     const Pass::Group& g = groups[size_t(u / blocks)];
-    const Gated part{&*layer.gate_exps, *layer.up_exps, layer.gate_exps_bias, layer.up_exps_bias, g.expert * e.ffn / 16, e.ffn, p.expert_in,
-                     p.expert_ffn};
+    const Gated part{&*layer.gate_exps,     *layer.up_exps, layer.gate_exps_bias, layer.up_exps_bias,
+                     g.expert * e.ffn / 16, e.ffn,          p.expert_in,          p.expert_ffn};
     gated_block(p, layer, part, u % blocks, g.from, g.to, walk.thread);
   };
   tiles(walk, int(groups.size()) * blocks, gated, Work::experts);

@@ -196,9 +196,7 @@ void Model::run_layers(Pass& p, Team::Walk& walk) {
     }
     const std::vector<Unit>& units = last ? p.last_units : p.units;
     walk.phase(int(units.size()), [&](int u) { attend(p, l, units[size_t(u)], thread); }, Work::attention);
-    const auto put_heads = [&](int r) {
-      act_.put_row(p.attended.data() + size_t(r) * size_t(width), width, p.heads, size_t(r));
-    };
+    const auto put_heads = [&](int r) { act_.put_row(p.attended.data() + size_t(r) * size_t(width), width, p.heads, size_t(r)); };
     rows(walk, live, put_heads, Work::heads);
     give(p, layer.attn_by_branch(), *layer.o, p.heads, live, walk, Work::attention_out);
     const auto to_ffn = [&](int r) {

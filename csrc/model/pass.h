@@ -40,11 +40,11 @@ struct Model::Pass {
   struct Group {
     int expert, from, to;  // slots
   };
-  std::vector<int> chosen, slots;              // [T, used]: experts, and where each pair of row and expert is computed
-  std::vector<float> weights;                  // [T, used]
-  std::vector<std::vector<Group>> groups;      // per layer
-  std::vector<int> next_slot;                  // scratch of grouping
-  Activations::Matrix expert_in, expert_ffn;   // per slot
+  std::vector<int> chosen, slots;             // [T, used]: experts, and where each pair of row and expert is computed
+  std::vector<float> weights;                 // [T, used]
+  std::vector<std::vector<Group>> groups;     // per layer
+  std::vector<int> next_slot;                 // scratch of grouping
+  Activations::Matrix expert_in, expert_ffn;  // per slot
   std::vector<float> expert_out;
   std::vector<Own> threads;  // each thread's own
   int qkv_width = 0;
@@ -67,12 +67,13 @@ template <class Tile> void Model::products(Team::Walk& walk, int live, int count
   const int bands = std::clamp(live / kLeastBand, 1, team_.size());
   const int band = ((live + bands - 1) / bands + kPanelRows - 1) / kPanelRows * kPanelRows;
   const int chunk = std::max(1, count * bands / (6 * team_.size())), chunks = (count + chunk - 1) / chunk;
-  walk.phase(bands * chunks,
-             [&](int u) {
-               const int from = u / chunks * band, to = std::min(live, from + band), first = u % chunks * chunk;
-               for (int t = first; t < std::min(count, first + chunk) && from < to; t++) tile(t, from, to);
-             },
-             work);
+  walk.phase(
+      bands * chunks,
+      [&](int u) {
+        const int from = u / chunks * band, to = std::min(live, from + band), first = u % chunks * chunk;
+        for (int t = first; t < std::min(count, first + chunk) && from < to; t++) tile(t, from, to);
+      },
+      work);
 }
 
 // A phase of row-wise work; a little of it is done by one thread, as dividing it would cost more.
