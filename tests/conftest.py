@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 # However slow the machine is, that alone fails nothing.
-settings.register_profile("any speed", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("any speed", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 settings.load_profile("any speed")
 
 # No test may reach a hub or read the tokens of whoever runs it; set before huggingface_hub is imported anywhere.

@@ -13,6 +13,7 @@ class Activations {
   struct Matrix {
     std::vector<uint8_t> rows;
     Panels panels;
+    bool in_panels = false;  // whether rows are laid into them, too
   };
   // What a product reads: from some row on, the first of a panel if there are panels.
   struct View {
@@ -26,42 +27,43 @@ class Activations {
   // Rows that must begin at a multiple of this are those that a product begins with.
   int side() const { return in_panels() ? kPanelRows : 1; }
 
-  // Room for so many rows of k; they keep what they have.
+  // Room for so many rows of k, before they are put. Few have no panels: threads that write rows of one would wait for each other's lines.
   void reserve(Matrix& m, size_t rows, int k) const {
     if (m.rows.size() < rows * bytes(k)) m.rows.resize(rows * bytes(k));
-    if (in_panels()) reserve(m.panels, rows, k);
+    m.in_panels = in_panels(rows);
+    if (m.in_panels) reserve(m.panels, rows, k);
   }
 
   void put_row(const float* x, int k, Matrix& to, size_t r) const {
     uint8_t* row = to.rows.data() + r * bytes(k);
     if (floats_) return void(std::memcpy(row, x, bytes(k)));
     kernels_.quantize_row(x, k, row);
-    if (in_panels()) lay(row, k, to.panels, r);
+    if (to.in_panels) lay(row, k, to.panels, r);
   }
   // 32 values into block `block` of the row.
   void put_block(const float* x, int k, int block, Matrix& to, size_t r) const {
     uint8_t* row = to.rows.data() + r * bytes(k);
     if (floats_) return void(std::memcpy(row + size_t(block) * 32 * sizeof(float), x, 32 * sizeof(float)));
     kernels_.quantize_block(x, k, block, row);
-    if (in_panels()) lay_block(ActivationRow(row, k), block, panel(to.panels, k, r), r % kPanelRows);
+    if (to.in_panels) lay_block(ActivationRow(row, k), block, panel(to.panels, k, r), r % kPanelRows);
   }
   // A row that is made already.
   void take_row(const uint8_t* from, int k, Matrix& to, size_t r) const {
     std::memcpy(to.rows.data() + r * bytes(k), from, bytes(k));
-    if (in_panels()) lay(from, k, to.panels, r);
+    if (to.in_panels) lay(from, k, to.panels, r);
   }
 
   View view(const Matrix& m, int k, size_t first = 0) const { return view_of(m.rows.data(), m.panels, k, first); }
   // n rows that are made already and lie one after the other; their panels, if there are any, go into `panels`.
   View view(const uint8_t* rows, int n, int k, Panels& panels) const {
-    if (in_panels()) {
+    if (in_panels(size_t(n))) {
       reserve(panels, size_t(n), k);
       for (size_t r = 0; r < size_t(n); r++) lay(rows + r * bytes(k), k, panels, r);
     }
     return view_of(rows, panels, k, 0);
   }
   View from(const View& v, int k, size_t row) const {
-    return {v.rows + row * bytes(k), in_panels() ? v.panels + row / kPanelRows * panel_bytes(k) : nullptr};
+    return {v.rows + row * bytes(k), v.panels ? v.panels + row / kPanelRows * panel_bytes(k) : nullptr};
   }
 
   // Kernels::gemm_tile for the first m rows of x, by panels as far as that is faster.
@@ -75,6 +77,7 @@ class Activations {
 
  private:
   bool in_panels() const { return kernels_.gemm_panels && !floats_; }
+  bool in_panels(size_t rows) const { return in_panels() && rows >= size_t(kernels_.least_of_panel); }
 
   void reserve(Panels& panels, size_t rows, int k) const {
     const size_t lines = (rows + kPanelRows - 1) / kPanelRows * panel_bytes(k) / sizeof(Line);
@@ -82,7 +85,7 @@ class Activations {
   }
   static uint8_t* panel(Panels& panels, int k, size_t r) { return panels.data()->bytes + r / kPanelRows * panel_bytes(k); }
   View view_of(const uint8_t* rows, const Panels& panels, int k, size_t first) const {
-    return from({rows, in_panels() ? panels.data()->bytes : nullptr}, k, first);
+    return from({rows, panels.empty() ? nullptr : panels.data()->bytes}, k, first);
   }
   static void lay(const uint8_t* row, int k, Panels& panels, size_t r) {
     for (int block = 0; block < k / 32; block++) lay_block(ActivationRow(row, k), block, panel(panels, k, r), r % kPanelRows);

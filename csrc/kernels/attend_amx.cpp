@@ -33,7 +33,7 @@ struct Parts {
   size_t lower, stride;
 };
 
-// Products that run ahead of the use of their sums: begin<first, count>(i) ... end(i).
+// Products, of which the next is begun before the sums of one are used: begin(0), then for each i begin(i + 1), or store(i) for the last one, and sum(i, ...).
 struct Ahead {
   Own& own;
 

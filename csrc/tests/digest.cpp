@@ -142,6 +142,7 @@ int main() {
     attention8(*k, r);
     whole_model(*k, "model", small(), r);
     whole_model(*k, "elaborate model", elaborate(), r);
+    wide_model(*k, "elaborate model, many rows", elaborate(), r);
     Config floats = elaborate();
     floats.float_activations = true;
     whole_model(*k, "model of floats", floats, r);
