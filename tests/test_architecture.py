@@ -76,7 +76,8 @@ IMPORTERS = {
     "httpx2": ("models/downloads.py",),
     "tokenizers": ("models/folder/tokenizer.py",),
     "sentencepiece": ("models/spm.py",),
-    "llguidance": ("guides/matcher.py",),
+    "llguidance": ("guides/llguidance/",),
+    "quintet.guides.llguidance": ("guides/matcher.py",),
     "quintet._core": ("backends/native/core/", "models/texts.py", "models/folder/layouts.py"),
     "msgspec": (
         "dialects/",

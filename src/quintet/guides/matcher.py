@@ -1,4 +1,4 @@
-"""Masks for what an output must conform to, followed token by token. The only importer of ``llguidance``.
+"""Masks for what an output must conform to, followed token by token. The only importer of ``quintet.guides.llguidance``.
 
 How a guide comes here: ``quintet.guides``. What has to do with translating runs in the process where guides are tried; in the engine's
 run only ``Compiler`` and the ``Matcher`` of each sequence, on guides that passed. Plain code.
@@ -17,7 +17,7 @@ from quintet.guides.gbnf import is_gbnf, plain
 from quintet.models.pieces import Pieces
 
 if TYPE_CHECKING:
-    from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+    from quintet.guides.llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 U32 = npt.NDArray[np.uint32]
 
@@ -25,7 +25,7 @@ U32 = npt.NDArray[np.uint32]
 # The library is imported by the first guide: a server that meets none does not carry it, in two processes.
 @cache
 def _limits() -> LLParserLimits:
-    from llguidance import LLParserLimits
+    from quintet.guides.llguidance import LLParserLimits
 
     return LLParserLimits(
         max_items_in_row=10_000,  # 2,000 by default, which an object with 500 optional properties exceeds
@@ -37,7 +37,7 @@ def _limits() -> LLParserLimits:
 
 def notation_of_grammar(text: str) -> str:
     """A GBNF or Lark grammar in the library's notation; raises what the library likes."""
-    from llguidance.gbnf_to_lark import gbnf_to_lark
+    from quintet.guides.llguidance import gbnf_to_lark
 
     lark: str = gbnf_to_lark(plain(text)) if is_gbnf(text) else text
     return lark
@@ -45,14 +45,14 @@ def notation_of_grammar(text: str) -> str:
 
 def notation_of_regex(text: str) -> str:
     """A regular expression in the library's notation; raises what the library likes."""
-    from llguidance import regex_to_lark
+    from quintet.guides.llguidance import regex_to_lark
 
     return f"start: /{regex_to_lark(text, 'dw')}/"
 
 
 def fault(notation: str) -> str:
     """Why the library does not take it as it is; empty = it does. A warning is about something that would not be enforced."""
-    from llguidance import LLMatcher
+    from quintet.guides.llguidance import LLMatcher
 
     _, messages = LLMatcher.validate_grammar_with_warnings(notation, limits=_limits())
     return messages[0] if messages else ""
@@ -116,7 +116,7 @@ class Compiler:
 
     def compile(self, grammar: str) -> Matcher:
         """A matcher at the start of a guide."""
-        from llguidance import LLMatcher
+        from quintet.guides.llguidance import LLMatcher
 
         return Matcher(LLMatcher(self._tokens(), grammar, log_level=0, limits=_limits()))
 
@@ -125,7 +125,7 @@ class Compiler:
         return self._tokens().greedy_tokenize(text.decode("utf-8", "ignore"))
 
     def _tokens(self) -> LLTokenizer:
-        from llguidance import LLTokenizer, TokenizerWrapper
+        from quintet.guides.llguidance import LLTokenizer, TokenizerWrapper
 
         if self._tokenizer is None:
             wrapped = TokenizerWrapper(_Vocabulary(self.pieces, self.eos_ids))

@@ -187,7 +187,7 @@ def test_a_guide_that_throws_ends_its_request_only(heavy: Heavy, fault: BaseExce
 @pytest.mark.fault("C08")
 def test_a_limit_that_one_request_meets_in_a_guide_is_no_other_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both follow the same guide, which remembers its states, and its errors: the long text meets the limit, the short one does not."""
-    from llguidance import LLParserLimits
+    from quintet.guides.llguidance import LLParserLimits
 
     monkeypatch.setattr(matcher, "_limits", lambda: LLParserLimits(max_lexer_states=100, verbose_errors=False))
     letters = Guide(GuideKind.REGEX, "[a-z]{1,200}", "grammar")
