@@ -1,4 +1,6 @@
-// The machine's limits: read bandwidth and int8 multiply-add rate, with 1 and with N threads. Prints one JSON object.
+// The machine's limits, with 1 and with N threads: read bandwidth; multiply-adds of int8 and of floats; and those of int8 where the sums of
+// each 32 become floats and are scaled as docs/decisions/0002 has it (a conversion, a product of both scales, two FMAs), which use the same
+// units. Prints one JSON object.
 // Build: g++ -O3 -march=native -std=c++20 -pthread machine.cpp -o machine; run: ./machine [threads]
 #include <algorithm>
 #include <atomic>
@@ -96,9 +98,30 @@ std::uint64_t mac8(const std::uint8_t *, std::size_t) {
     for (auto &v : a) v = _mm512_dpbusd_epi32(v, x, y);
   }
   for (int j = 1; j < kSums; ++j) a[0] = _mm512_add_epi32(a[0], a[j]);
-  alignas(64) std::int32_t lanes[16];
-  _mm512_store_si512(lanes, a[0]);
-  return static_cast<std::uint64_t>(lanes[0]);
+  return static_cast<std::uint64_t>(_mm512_reduce_add_epi32(a[0]));
+}
+#define QUINTET_BENCH_BLOCKS "avx512-vnni: 8 vpdpbusd; vcvtdq2ps, vmulps, 2 vfmaddps"
+constexpr int kRows = 12;  // with the sums they fill the registers
+constexpr std::int64_t kMacsBlocks = kRows * 64;
+std::uint64_t blocks(const std::uint8_t *, std::size_t) {
+  __m512 f[kRows], d = _mm512_set1_ps(0.5f), m = _mm512_set1_ps(0.25f), scale = d;
+  __m512i a[kRows], x = _mm512_set1_epi8(3), y = _mm512_set1_epi8(-5);
+  for (auto &v : f) v = _mm512_setzero_ps();
+  for (std::int64_t i = 0; i < kRounds; i += 8) {
+    for (auto &v : a) v = _mm512_setzero_si512();
+    for (int j = 0; j < 8; ++j) {
+      for (auto &v : a) {
+        asm volatile("" : "+v"(x), "+v"(y));
+        v = _mm512_dpbusd_epi32(v, x, y);
+      }
+    }
+    for (int r = 0; r < kRows; ++r) {
+      asm volatile("" : "+v"(scale));
+      f[r] = _mm512_fmadd_ps(m, scale, _mm512_fmadd_ps(_mm512_cvtepi32_ps(a[r]), _mm512_mul_ps(d, scale), f[r]));
+    }
+  }
+  for (int r = 1; r < kRows; ++r) f[0] = _mm512_add_ps(f[0], f[r]);
+  return static_cast<std::uint64_t>(_mm512_reduce_add_ps(f[0]));
 }
 #elif defined(__AVX2__)
 std::uint64_t total(const __m256i *a) {
@@ -149,6 +172,43 @@ std::uint64_t mac4(const std::uint8_t *, std::size_t) {
   return total(a);
 }
 #endif
+#if defined(__FMA__)
+#if defined(__AVXVNNI__)
+#define QUINTET_BENCH_BLOCKS "avx-vnni: 8 vpdpbusd; vcvtdq2ps, vmulps, 2 vfmaddps"
+#else
+#define QUINTET_BENCH_BLOCKS "avx2, 4 bits: 8 vpmaddubsw, 8 vpaddw; vpmaddwd, vcvtdq2ps, vmulps, 2 vfmaddps"
+#endif
+constexpr int kRows = 4;  // with the sums they fill the registers
+constexpr std::int64_t kMacsBlocks = kRows * 32;
+std::uint64_t blocks(const std::uint8_t *, std::size_t) {
+  __m256 f[kRows], d = _mm256_set1_ps(0.5f), m = _mm256_set1_ps(0.25f), scale = d;
+  __m256i a[kRows], x = _mm256_set1_epi8(3), y = _mm256_set1_epi8(-5);
+  [[maybe_unused]] const __m256i one = _mm256_set1_epi16(1);
+  for (auto &v : f) v = _mm256_setzero_ps();
+  for (std::int64_t i = 0; i < kRounds; i += 8) {
+    for (auto &v : a) v = _mm256_setzero_si256();
+    for (int j = 0; j < 8; ++j) {
+      for (auto &v : a) {
+        asm volatile("" : "+x"(x), "+x"(y));
+#if defined(__AVXVNNI__)
+        v = _mm256_dpbusd_avx_epi32(v, x, y);
+#else
+        v = _mm256_add_epi16(v, _mm256_maddubs_epi16(x, y));
+#endif
+      }
+    }
+    for (int r = 0; r < kRows; ++r) {
+      asm volatile("" : "+x"(scale));
+#if !defined(__AVXVNNI__)
+      a[r] = _mm256_madd_epi16(a[r], one);
+#endif
+      f[r] = _mm256_fmadd_ps(m, scale, _mm256_fmadd_ps(_mm256_cvtepi32_ps(a[r]), _mm256_mul_ps(d, scale), f[r]));
+    }
+  }
+  for (int r = 1; r < kRows; ++r) f[0] = _mm256_add_ps(f[0], f[r]);
+  return static_cast<std::uint64_t>(_mm256_cvtss_f32(f[0]));
+}
+#endif
 #elif defined(__ARM_FEATURE_DOTPROD)
 constexpr const char *kName8 = "neon: sdot";
 constexpr std::int64_t kMacs8 = kSums * 16;
@@ -163,6 +223,30 @@ std::uint64_t mac8(const std::uint8_t *, std::size_t) {
   for (int j = 1; j < kSums; ++j) a[0] = vaddq_s32(a[0], a[j]);
   return static_cast<std::uint64_t>(vaddvq_s32(a[0]));
 }
+#define QUINTET_BENCH_BLOCKS "neon: 8 sdot; scvtf, fmul, 2 fmla"
+constexpr int kRows = 12;  // with the sums they fill the registers
+constexpr std::int64_t kMacsBlocks = kRows * 16;
+std::uint64_t blocks(const std::uint8_t *, std::size_t) {
+  int8x16_t x = vdupq_n_s8(3), y = vdupq_n_s8(-5);
+  float32x4_t f[kRows], d = vdupq_n_f32(0.5f), m = vdupq_n_f32(0.25f), scale = d;
+  int32x4_t a[kRows];
+  for (auto &v : f) v = vdupq_n_f32(0);
+  for (std::int64_t i = 0; i < kRounds; i += 8) {
+    for (auto &v : a) v = vdupq_n_s32(0);
+    for (int j = 0; j < 8; ++j) {
+      for (auto &v : a) {
+        asm volatile("" : "+w"(x), "+w"(y));
+        v = vdotq_s32(v, x, y);
+      }
+    }
+    for (int r = 0; r < kRows; ++r) {
+      asm volatile("" : "+w"(scale));
+      f[r] = vfmaq_f32(vfmaq_f32(f[r], vcvtq_f32_s32(a[r]), vmulq_f32(d, scale)), m, scale);
+    }
+  }
+  for (int r = 1; r < kRows; ++r) f[0] = vaddq_f32(f[0], f[r]);
+  return static_cast<std::uint64_t>(vaddvq_f32(f[0]));
+}
 #else
 constexpr const char *kName8 = "portable C++";
 constexpr std::int64_t kMacs8 = kSums;
@@ -176,6 +260,37 @@ std::uint64_t mac8(const std::uint8_t *, std::size_t) {
   std::uint64_t s = 0;
   for (const auto v : a) s += static_cast<std::uint64_t>(v);
   return s;
+}
+#endif
+
+// Multiply-adds of floats, likewise.
+#if defined(__AVX512F__)
+using Floats = __m512;
+#define QUINTET_BENCH_FLOATS "avx512: vfmaddps"
+#elif defined(__FMA__)
+using Floats = __m256;
+#define QUINTET_BENCH_FLOATS "avx2: vfmaddps"
+#elif defined(__aarch64__)
+using Floats = float32x4_t;
+#define QUINTET_BENCH_FLOATS "neon: fmla"
+#endif
+#if defined(QUINTET_BENCH_FLOATS)
+constexpr int kFloatSums = 12;
+constexpr std::int64_t kMacsFloats = kFloatSums * sizeof(Floats) / sizeof(float);
+std::uint64_t floats(const std::uint8_t *, std::size_t) {
+  Floats a[kFloatSums] = {}, x = Floats{} + 0.5f, y = Floats{} + 0.25f;
+  for (std::int64_t i = 0; i < kRounds; ++i) {
+    for (auto &v : a) {
+#if defined(__x86_64__)
+      asm volatile("" : "+x"(x), "+x"(y));
+#else
+      asm volatile("" : "+w"(x), "+w"(y));
+#endif
+      v += x * y;  // the compiler contracts it
+    }
+  }
+  for (int j = 1; j < kFloatSums; ++j) a[0] += a[j];
+  return static_cast<std::uint64_t>(a[0][0]);
 }
 #endif
 
@@ -197,6 +312,14 @@ int main(int argc, char **argv) {
 #if defined(QUINTET_BENCH_MAC4)
   std::printf(", \"int4x8\": {\"how\": \"%s\", \"1\": %.1f, \"%d\": %.1f}", QUINTET_BENCH_MAC4, rate(mac4, kMacs4, 1), threads,
               rate(mac4, kMacs4, threads));
+#endif
+#if defined(QUINTET_BENCH_BLOCKS)
+  std::printf(", \"int8 in blocks\": {\"how\": \"%s\", \"1\": %.1f, \"%d\": %.1f}", QUINTET_BENCH_BLOCKS, rate(blocks, kMacsBlocks, 1), threads,
+              rate(blocks, kMacsBlocks, threads));
+#endif
+#if defined(QUINTET_BENCH_FLOATS)
+  std::printf(", \"float\": {\"how\": \"%s\", \"1\": %.1f, \"%d\": %.1f}", QUINTET_BENCH_FLOATS, rate(floats, kMacsFloats, 1), threads,
+              rate(floats, kMacsFloats, threads));
 #endif
   std::printf("}\n");
   std::free(data);

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass, field
 from pathlib import Path
 from statistics import median
 
@@ -11,6 +11,7 @@ from bench.common.figures import BUSY, HTTP_SHARE, Machine, Ratio, pick, table
 from bench.common.plan import Plan, column
 from bench.engines.chart import Bar, Group, chart
 from bench.engines.engines import Engine, Sample
+from bench.engines.limits import Rates, steps
 from bench.engines.model import Work
 
 REQUIRED = {"prefill": 1.4, "b1": 1.6, "b8": 2.2, "b32": 1.8}
@@ -139,28 +140,28 @@ class Report:
         if not machine.limits:
             return f"Limits of the machine: not measured ({machine.limits_reason})." if machine.limits_reason else ""
         lines = [f"- {name}: {', '.join(f'{key}: {value}' for key, value in limit.items())}" for name, limit in machine.limits.items()]
-        return "Limits of the machine, by number of threads (GB/s; 10^9 multiply-adds/s):\n" + "\n".join([*lines, *self._distance()])
+        title = "Limits of the machine, by number of threads (GB/s; 10^9 multiply-adds/s):"
+        return "\n".join([title, *lines]) + self._distances()
 
-    def _distance(self) -> Iterable[str]:
+    def _distances(self) -> str:
         """How far from the limits ours is."""
         core = next((row for row in self.rows if row.ours and not row.http), None)
-        for name, per_token, unit, limits in self._demands():
-            figure = core.figure(name) if core else None
-            if figure:
-                used = per_token * figure / 1e9
-                shares = ", ".join(f"{100 * used / limit:.0f} % of {of}" for of, limit in limits)
-                yield f"- ours, {name}: {per_token / 1e6:.1f} M {unit} per token x {figure:.0f} tokens/s = {used:.1f} G/s, {shares}"
-
-    def _demands(self) -> Iterable[tuple[str, float, str, list[tuple[str, float]]]]:
-        work, threads = self.work, str(self.plan.threads)
-        limits = {name: float(limit[threads]) for name, limit in self.machine.limits.items() if threads in limit}
-        read = limits.pop("read_GBps", None)
-        rates = list(limits.items())
-        if read:
-            yield "b1", work.bytes, "weight bytes", [("read bandwidth", read)]
-        yield "prefill", work.layer_macs + work.head_macs / self.plan.prefill, "multiply-adds", rates
-        for batch in self.plan.batches[1:]:
-            yield column(batch), work.layer_macs + work.head_macs, "multiply-adds", rates
+        rates = Rates.of(self.machine.limits, self.plan.threads)
+        if core is None or core.version.endswith("amx") or not all(astuple(rates)):  # tiles multiply faster than what is measured
+            return ""
+        body = []
+        for step in steps(self.plan, self.work):
+            if figure := core.figure(step.column):
+                reading, bare = step.by_reading(rates), step.by_multiplying(rates.integers, rates.floats)
+                scaled = step.by_multiplying(rates.blocks, rates.floats)
+                shares = [f"{100 * figure / min(reading, most):.0f} %" for most in (bare, scaled)]
+                body.append([step.column, *(f"{value:.0f}" for value in (figure, reading, bare, scaled)), *shares])
+        heads = ["tokens/s", core.name, "by reading", "by multiply-adds", "and scaling", "share", "with scaling"]
+        note = (
+            "What they allow: reading weights, keys and values; multiplying weights in integers and attending in floats; the same, with "
+            "the sum of each 32 integers scaled, as the bits are defined (docs/decisions/0002). A share is that of the lesser of two:"
+        )
+        return f"\n\n{note}\n\n{table(heads, body)}"
 
     def _latencies(self) -> str:
         heads = ["engine", "weights", "clients", "tokens/s, whole", "first p50", "p90", "p99", "gap p50", "p90", "p99", "client CPU s"]
