@@ -210,6 +210,25 @@ def test_a_prompt_to_the_last_token_of_the_context_works_and_one_more_is_refused
     check(scenario)
 
 
+def test_a_prompt_of_the_whole_context_is_scored_to_its_last_token(check: Check) -> None:
+    async def scenario(backend: Backend) -> None:
+        features = backend.capabilities.supported.features
+        if Feature.PROMPT_LOGPROBS not in features or Feature.ECHO not in features:
+            return
+        prompt = (7, *(5,) * (backend.capabilities.context - 2), 9)
+        (scored,) = await run(backend, spec(prompt, 0, logprobs=2, echo=True))
+        assert [event.token for event in scored if event.prompt] == [*prompt]
+        assert scored[-1].finish is Finish.LENGTH
+        own = [event for event in scored if event.prompt][-1]
+        (shorter,) = await run(backend, spec(prompt[:-1], 1, logprobs=2))
+        assert own.logprob is not None
+        assert [token for token, _ in own.top] == [token for token, _ in shorter[0].top]
+        assert [value for _, value in own.top] == pytest.approx([value for _, value in shorter[0].top], abs=1e-3)
+        assert own.logprob <= own.top[0][1] + 1e-3
+
+    check(scenario)
+
+
 @pytest.mark.fault("A05")
 def test_what_cannot_run_is_refused_before_anything_starts(check: Check) -> None:
     async def scenario(backend: Backend) -> None:

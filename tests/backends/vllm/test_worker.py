@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from quintet.backends.native.core.types import Outcome
 from quintet.backends.native.schedule.emit import NUMERICAL
-from quintet.backends.native.wire.messages import Abort, Died, EventRow, FromWorker, Ping, Row, Started, Stepped, Stop, Submit, TokenRow
+from quintet.backends.native.wire.messages import (
+    Abort,
+    Died,
+    EventRow,
+    FromWorker,
+    Ping,
+    Row,
+    Started,
+    Stepped,
+    Stop,
+    Submit,
+    TokenRow,
+    Vocabulary,
+)
 from quintet.backends.vllm.processing import Maker
 from quintet.backends.vllm.sequences import BROKEN
 from quintet.backends.vllm.sidecar import Sidecar
@@ -167,6 +183,23 @@ def test_a_prompt_is_echoed_once_and_before_anything_else() -> None:
         assert world.rows(1)[2] == EventRow(0, 70, -2.0, ((8, -0.1),))
         assert list(world.core.asked) == ["1", "2", "3"]
         assert world.core.asked["2"].prompt_logprobs is None
+
+    played(scenario)
+
+
+def test_the_last_token_of_a_prompt_that_fills_the_context_is_scored_as_one_that_is_chosen() -> None:
+    async def scenario(world: World) -> None:
+        prompt = tuple(range(1, world.core.about.context + 1))
+        await world.submit(1, replace(one(prompt, max_tokens=0, echo=True, logprobs=1), echo_from=len(prompt) - 2))
+        asked = world.core.asked["1"]
+        assert (asked.tokens, asked.max_tokens, asked.logprobs, asked.prompt_logprobs) == (prompt[:-1], 1, 1, 1)
+        chosen = decode_choose(asked.choose)
+        assert (chosen.start, chosen.sequence.sampling.allowed_token_ids) == (len(prompt) - 1, prompt[-1:])
+        before = ((-1.0, ()),) * (len(prompt) - 3) + ((-2.0, ((3, -0.5),)),)
+        await world.say("1", prompt[-1], prompt=before, scored=((-4.0, ((8, -0.1),)),), finished=True)
+        told = [(row.token, row.logprob, row.top) for row in world.rows(1) if isinstance(row, EventRow) and row.prompt]
+        assert told == [(prompt[-2], -2.0, ((3, -0.5),)), (prompt[-1], -4.0, ((8, -0.1),))]
+        assert world.finishes(1) == {0: Finish.LENGTH}
 
     played(scenario)
 
@@ -374,3 +407,23 @@ def test_who_leaves_while_an_adapter_is_loaded_leaves_it_loaded() -> None:
         assert world.finishes(2) == {0: Finish.LENGTH}
 
     played(scenario)
+
+
+def test_a_chooser_that_is_gone_is_no_fault_of_those_who_talk_to_it() -> None:
+    """Its death takes vLLM along, which is what is told to clients."""
+    sidecar, vocabulary = Sidecar(), Vocabulary(b"a", b"", frozenset({0}))
+    try:
+        sidecar.accept(lambda: vocabulary)
+        with socket.socket(socket.AF_UNIX) as chooser:
+            chooser.connect(sidecar.path)
+            chooser.recv(1)  # the rest is left unread, so that its end is a reset
+            while not sidecar.sockets():
+                time.sleep(0.001)
+        for _ in range(2):
+            sidecar.hear()
+            sidecar.start(["start: /a/"], lambda: None)
+    finally:
+        for sock in sidecar.sockets():
+            sock.close()
+        sidecar.close()
+    assert not Path(sidecar.path).parent.exists()

@@ -68,6 +68,8 @@ class Child:
         except Exception as fault:
             _log.exception("vLLM does not start")
             return Died.of(fault)
+        finally:
+            sidecar.close()
         with self._lock:
             self._worker = worker
             for message in self._early:
@@ -81,7 +83,6 @@ class Child:
         core = VllmCore(source, config, sidecar.path, lambda step: worker.stepped(step))
         worker = VllmWorker(sidecar, time.monotonic, self._parent.send, self._vocabulary.result().eos_ids)
         worker.attach(core)
-        sidecar.close()
         about = core.about
         step_s = await _tried(core)
         sizes = about.context, about.vocab, min(MAX_LOGPROBS, about.vocab), min(config.max_sequences, config.live_limit)

@@ -11,6 +11,7 @@ from quintet.backends.native.wire.messages import EventRow, Row, Submit, TokenRo
 from quintet.backends.vllm.wire import Choose, Refused
 from quintet.events import Blame, Finish
 from quintet.inputs.sequence import Adapter, PreparedSequence
+from quintet.request import Sampling
 
 MOST_ENDS = 64
 """Tokens that vLLM is told to stop after: some of its workers raise above 128. After any others it is stopped."""
@@ -78,6 +79,17 @@ class VllmSequence:
         if self.asked.images:
             tokens = tuple(token for at, token in enumerate(tokens) if at not in self.group.places)
         return Choose(self.key, len(self.asked.tokens), replace(self.asked, tokens=tokens, images=(), salt=b"", prediction=()))
+
+    def fills(self, context: int) -> bool:
+        """Its prompt is scored and leaves no place for the token that vLLM computes after every prompt: ``choose_last`` then."""
+        tokens = self.asked.tokens
+        return self.asked.max_tokens == 0 and 1 < context <= len(tokens) and len(tokens) - 1 not in self.group.places
+
+    def choose_last(self) -> Choose:
+        """The prompt's last token is what comes after the others, so that its log-probability is that of a token chosen."""
+        *before, last = self.asked.tokens
+        sampling = Sampling(temperature=0.0, top_p=1.0, seed=0, allowed_token_ids=(last,))
+        return Choose(self.key, len(before), PreparedSequence(tuple(before), 1, sampling, None, echo=False))
 
     def ends(self, eos_ids: frozenset[int]) -> frozenset[int]:
         """Tokens that are its last. What a guide governs is complete where it lets an end-of-sequence token come."""

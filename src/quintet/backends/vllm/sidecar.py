@@ -64,7 +64,7 @@ class Sidecar:
     def hear(self) -> None:
         """Take in what the choosers have said; never waits."""
         for sock, splitter in self._choosers:
-            with contextlib.suppress(BlockingIOError):
+            with contextlib.suppress(BlockingIOError, ConnectionError):  # one that is gone has taken vLLM along, which is seen elsewhere
                 while data := sock.recv(_READ, socket.MSG_DONTWAIT):
                     for frame in splitter.feed(data):
                         self._take(frame)
@@ -80,7 +80,8 @@ class Sidecar:
         message = Compile(tuple(grammars))
         self._waiting[message.grammars] = len(self._choosers), then
         for sock, _ in self._choosers:
-            sock.sendall(codec.encode(message))
+            with contextlib.suppress(ConnectionError):  # see hear
+                sock.sendall(codec.encode(message))
 
     def restart(self) -> None:
         """Nobody waits for what is being compiled."""

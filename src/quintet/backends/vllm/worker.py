@@ -266,7 +266,7 @@ class VllmWorker:
 
     async def _run(self, sequence: VllmSequence, images: tuple[PreparedImage, ...], processed: tuple[Processed, ...] = ()) -> None:
         ends = sequence.ends(self._eos_ids)
-        outputs = self._core.run(_asked(sequence, ends, images, processed))
+        outputs = self._core.run(_asked(sequence, ends, images, processed, whole=sequence.fills(self._core.about.context)))
         async for output in outputs:
             self._take(sequence, output, ends)
             if sequence.ended:
@@ -281,10 +281,11 @@ class VllmWorker:
             sequence.waited = max(0.0, output.scheduled - sequence.group.submitted)
         sequence.cached = max(sequence.cached, output.cached)
         if output.prompt is not None and sequence.group.leader is sequence:
-            if not all(math.isfinite(own) for own, _ in output.prompt):
+            scored = output.prompt + (output.scored if sequence.fills(self._core.about.context) else ())
+            if not all(math.isfinite(own) for own, _ in scored):
                 self._fail(sequence)
                 return
-            self._echo(sequence, output.prompt)
+            self._echo(sequence, scored)
             self._fill()
         if sequence.asked.max_tokens == 0:
             self._tell(sequence, [sequence.end(Finish.LENGTH)])
@@ -361,17 +362,23 @@ class VllmWorker:
         self._ended.set()
 
 
-def _asked(sequence: VllmSequence, ends: frozenset[int], images: tuple[PreparedImage, ...], processed: tuple[Processed, ...]) -> Asked:
+def _asked(
+    sequence: VllmSequence, ends: frozenset[int], images: tuple[PreparedImage, ...], processed: tuple[Processed, ...], *, whole: bool
+) -> Asked:
+    """
+    Args:
+        whole: see ``VllmSequence.fills``.
+    """
     own = sequence.asked
     return Asked(
         name=str(sequence.key),
-        tokens=own.tokens,
+        tokens=own.tokens[:-1] if whole else own.tokens,
         max_tokens=max(1, own.max_tokens),
         salt=own.salt.hex(),
-        logprobs=own.logprobs if own.max_tokens else None,
+        logprobs=own.logprobs if own.max_tokens or whole else None,
         prompt_logprobs=own.logprobs if sequence.scores_prompt else None,
         ends=tuple(sorted(ends)[:MOST_ENDS]),
-        choose=encode_choose(sequence.choose()),
+        choose=encode_choose(sequence.choose_last() if whole else sequence.choose()),
         adapter=sequence.group.adapter,
         images=images,
         processed=processed,

@@ -12,8 +12,11 @@ from tests.backends.native.schedule.test_scheduler import CONTROLS
 from tests.backends.native.worker.harness import Simulation, assert_as_alone
 
 from quintet.backends.native.core.loader import PAGE
+from quintet.backends.native.core.types import Batch
+from quintet.backends.native.draft import costs as draft_costs
 from quintet.backends.native.schedule.plan import Kind
 from quintet.backends.native.schedule.speculation import ROWS, SEQUENCES
+from quintet.backends.native.worker.drafting import measure
 from quintet.backends.toy import EOS
 from quintet.inputs.sequence import PreparedSequence
 from quintet.request import Dry
@@ -298,3 +301,23 @@ def test_it_is_not_asked_while_many_decode_or_a_prompt_is_computed() -> None:
         assert not asked or simulation.last_plan.decodes
         assert simulation.last_plan.tokens <= ROWS or not asked
         assert all(segment.kind is Kind.DECODE for segment in simulation.last_plan.segments if segment.ask)
+
+
+@pytest.mark.parametrize("context", [1, 3, PAGE, 4 * PAGE])
+def test_what_steps_cost_is_measured_within_the_context(context: int) -> None:
+    class Narrow:
+        context: int
+        most = 0
+
+        def forward(self, batch: Batch) -> Any:
+            self.most = max(self.most, *batch.lengths)
+            assert self.most <= self.context
+            return batch
+
+        def logits(self, hidden: Any) -> None: ...
+
+    runner = Narrow()
+    runner.context = context
+    measure(runner, known := draft_costs.Costs(), iter(range(9)).__next__)  # type: ignore[arg-type]
+    assert runner.most == min(PAGE, context)
+    assert known.of(1) == 1

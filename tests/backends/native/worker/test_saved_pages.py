@@ -206,3 +206,16 @@ def test_a_folder_that_others_may_write_is_not_used_and_that_is_said(
     assert saved_pages.saved_pages(CacheFolder(str(folder), LIMIT), runner, "model") is None
     assert "prefixes are not kept" in caplog.text
     assert saved_pages.saved_pages(None, runner, "model") is None
+
+
+def test_a_whole_page_under_anothers_name_is_not_believed(folder: Path, runner: ToyRunner) -> None:
+    """As a restore or a copy that goes wrong may leave it: no bit of it is damaged."""
+    keep(folder, runner, 1, 2)
+    one, two = files(folder)
+    first, second = one.read_bytes(), two.read_bytes()
+    one.write_bytes(second)
+    two.write_bytes(first)
+    saved = SavedPages(folder, LIMIT, runner, "model")
+    assert not loaded(saved, runner, 1)
+    assert not loaded(saved, runner, 2)
+    saved.close()

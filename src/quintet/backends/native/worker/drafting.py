@@ -74,7 +74,7 @@ class _Drafted:
 
 def measure(runner: Runner, costs: Costs, clock: Callable[[], float]) -> None:
     """Have a runner that nobody uses yet compute steps of one token and of a page, to know what they cost before the first draft."""
-    for count in (1, PAGE, 1, PAGE):
+    for count in (1, min(PAGE, runner.context)) * 2:
         zero, tokens = np.zeros(1, np.int32), np.zeros(count, np.int32)
         batch = Batch(tokens, np.array([count], np.int32), zero, zero[None], np.arange(count, dtype=np.int32))
         begin = clock()

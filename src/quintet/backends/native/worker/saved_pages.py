@@ -3,7 +3,7 @@
 One file for each page, named by its digest, in a folder for everything that its bytes depend on::
 
     FOLDER/secret              what the salts of tenants are made of (``keys/salts.py``), so that their digests are the same the next time
-    FOLDER/<kind>/<digest>     magic, CRC-32 of the rest, bytes of a hidden row or 0, bytes of keys and values; these; hidden rows, if any
+    FOLDER/<kind>/<digest>     magic, CRC-32 of digest and rest, bytes of a hidden row or 0, of keys and values; these; hidden rows, if any
 
 A page is copied between steps and written by a thread of its own; what comes faster than the disk takes it is not kept. What is read is
 checked: a file that is damaged, cut or foreign is removed, and its tokens are computed. Whoever can write to the folder can change what a
@@ -31,7 +31,7 @@ from quintet.backends.native.core.types import U8, Runner
 from quintet.backends.native.worker.kept_files import KeptFiles
 from quintet.config import CacheFolder
 
-FORMAT = 1
+FORMAT = 2
 """Of the files; raised with every change."""
 
 QUEUED = 64 << 20
@@ -101,7 +101,7 @@ class SavedPages:
     def load(self, digest: bytes, page: int) -> U8 | None:
         name = digest.hex()
         raw = self._files.read(name, self._bytes)
-        found = self._parse(np.frombuffer(raw, np.uint8)) if raw is not None else None
+        found = self._parse(digest, np.frombuffer(raw, np.uint8)) if raw is not None else None
         if found is None:
             self._files.remove(name)
             return None
@@ -122,15 +122,15 @@ class SavedPages:
             self._queue.put(None, timeout=CLOSE_S)
             self._thread.join(CLOSE_S)
 
-    def _parse(self, raw: U8) -> tuple[U8, U8] | None:
-        """Keys and values, and rows; ``None``: it is no whole page of this model."""
+    def _parse(self, digest: bytes, raw: U8) -> tuple[U8, U8] | None:
+        """Keys and values, and rows; ``None``: it is no whole page of this model, or another one under this name."""
         if len(raw) < _HEADER.size:
             return None
         magic, crc, row_bytes, size = _HEADER.unpack(raw[: _HEADER.size].tobytes())
         body, rows = raw[_HEADER.size :], PAGE if row_bytes else 0
         if (magic, size) != (_MAGIC, self._runner.page_bytes) or row_bytes not in (0, self._row_bytes):
             return None
-        if len(body) != size + rows * row_bytes or zlib.crc32(body.data) != crc:
+        if len(body) != size + rows * row_bytes or zlib.crc32(body.data, zlib.crc32(digest)) != crc:
             return None
         return body[:size], body[size:].reshape(rows, self._row_bytes)
 
@@ -147,6 +147,6 @@ class SavedPages:
                 self._waiting.pop(job.digest.hex(), None)
 
     def _write(self, job: _Job) -> None:
-        crc = zlib.crc32(job.rows.data, zlib.crc32(job.data.data))
+        crc = zlib.crc32(job.rows.data, zlib.crc32(job.data.data, zlib.crc32(job.digest)))
         head = _HEADER.pack(_MAGIC, crc, self._row_bytes if len(job.rows) else 0, job.data.size)
         self._files.write(job.digest.hex(), [head, job.data.data, job.rows.reshape(-1).data])
