@@ -79,7 +79,7 @@ def test_the_name_of_a_request_chooses_its_adapter_and_is_answered() -> None:
     async def test(world: World) -> None:
         first, base, plain = [(await world.ask(name)).json() for name in ("first", "base", "plain")]
         assert [one["model"] for one in (first, base, plain)] == ["first", "base", "plain"]
-        assert world.engine.seen == [Adapter(1, "/first"), None]
+        assert world.engine.seen == [Adapter(1, "/first", "first"), None]
         assert (first["system_fingerprint"], base["system_fingerprint"]) == ("fp_scripted-first", "fp_scripted")
         assert await world.listed() == ["plain", "base", "first"]
 
@@ -90,14 +90,14 @@ def test_adapters_are_loaded_and_unloaded_and_never_get_anothers_number() -> Non
     async def test(world: World) -> None:
         loaded = await world.order("load", lora_name="second", lora_path="/second")
         assert (loaded.status, loaded.body) == (200, b"Success: LoRA adapter 'second' added successfully.")
-        assert world.engine.seen == [Adapter(2, "/second")], "it was tried, on the first model that takes any"
+        assert world.engine.seen == [Adapter(2, "/second", "second")], "it was tried, on the first model that takes any"
         assert (await world.ask("second")).status == 200
         assert await world.listed() == ["plain", "base", "first", "second"]
         gone = await world.order("unload", lora_name="second")
         assert (gone.status, gone.body) == (200, b"Success: LoRA adapter 'second' removed successfully.")
         assert (await world.ask("second")).status == 404
         assert (await world.order("load", lora_name="second", lora_path="/second", base_model_name="gpt-4")).status == 200
-        assert world.engine.seen[-1] == Adapter(3, "/second")
+        assert world.engine.seen[-1] == Adapter(3, "/second", "second")
 
     run(test)
 
@@ -107,8 +107,8 @@ def test_adapters_are_loaded_and_unloaded_and_never_get_anothers_number() -> Non
     [
         ({"lora_name": "x"}, "'lora_path'"),
         ({"lora_path": "/x"}, "'lora_name'"),
-        ({"lora_name": "first", "lora_path": "/x"}, "'lora_name' cannot be: the name 'first' is given twice"),
-        ({"lora_name": "base", "lora_path": "/x"}, "'lora_name' cannot be: the name 'base' is given twice"),
+        ({"lora_name": "first", "lora_path": "/x"}, "'lora_name' is taken, got 'first'."),
+        ({"lora_name": "base", "lora_path": "/x"}, "'lora_name' is taken, got 'base'."),
         ({"lora_name": "x*", "lora_path": "/x"}, "'lora_name' cannot be: a model's name must not hold *"),
         ({"lora_name": "x", "lora_path": "/missing"}, "'lora_path' cannot be loaded: there is nothing, got '/missing'"),
         ({"lora_name": "x", "lora_path": "/broken"}, "'lora_path' cannot be loaded: No (the log has more), got '/broken'"),
@@ -122,6 +122,14 @@ def test_what_cannot_be_loaded_is_refused_by_name_and_nothing_is_left_of_it(body
         assert told in refused.json()["error"]["message"]
         assert await world.listed() == ["plain", "base", "first"]
         assert (await world.order("load", lora_name="other", lora_path="/other")).status == 200, "its place is free"
+
+    run(test)
+
+
+def test_an_unknown_model_of_an_adapter_is_named_by_its_field() -> None:
+    async def test(world: World) -> None:
+        refused = await world.order("load", lora_name="x", lora_path="/x", base_model_name="nothing")
+        assert (refused.status, refused.json()["error"]["param"]) == (404, "base_model_name")
 
     run(test)
 

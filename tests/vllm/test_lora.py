@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import threading
 import time
@@ -55,7 +56,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     for name, seed in (("one", 1), ("two", 2)):
         write_adapter(adapters / name, MODULES, seed=seed)
     write_adapter(adapters / "stranger", {"model.layers.0.self_attn.q_proj": (48, 48)})
-    write_adapter(adapters / "unknown", {"model.layers.0.nothing.of_this_name": (48, 48)})
+    write_adapter(adapters / "deeper", {"model.layers.99.self_attn.q_proj": (64, 64)})
+    write_adapter(adapters / "unknown", {**MODULES, "model.layers.0.nothing.of_this_name": (48, 48)})
     options = "--lora", f"one=llama:{adapters / 'one'}", "--max-loras", "2", "--admin-key", "admin"
     with serving("llama", *options) as (url, pid):
         yield Served(url, pid, adapters)
@@ -94,9 +96,10 @@ def test_adapters_come_and_go_while_it_serves(served: Served) -> None:
 
 def test_one_that_is_not_the_models_is_refused_and_ends_nothing(served: Served) -> None:
     before = core_of(served.pid)
-    refused = served.order("load", lora_name="stranger", lora_path=str(served.adapters / "stranger"))
-    assert refused.status_code == 400
-    assert "'lora_path' cannot be loaded: adapter_model.safetensors: tensor" in refused.text
+    for name in ("stranger", "deeper"):
+        refused = served.order("load", lora_name=name, lora_path=str(served.adapters / name))
+        assert refused.status_code == 400
+        assert "'lora_path' cannot be loaded: adapter_model.safetensors: tensor" in refused.text
     refused = served.order("load", lora_name="unknown", lora_path=str(served.adapters / "unknown"))
     assert refused.status_code == 400
     assert "'lora_path' cannot be loaded: The engine cannot load this LoRA adapter" in refused.text
@@ -105,11 +108,34 @@ def test_one_that_is_not_the_models_is_refused_and_ends_nothing(served: Served) 
     assert core_of(served.pid) == before
 
 
-def test_adapters_are_there_again_after_the_engines_death(served: Served) -> None:
-    text = served.text("one")
-    os.kill(core_of(served.pid)[-1], signal.SIGKILL)
+def back(served: Served) -> None:
+    """Wait until the engine is there again."""
     body = {"model": "one", "prompt": PROMPT, "max_tokens": 1}
     deadline = time.monotonic() + START_S
     while httpx2.post(f"{served.url}/completions", json=body, timeout=START_S).status_code != 200 and time.monotonic() < deadline:
         time.sleep(0.5)
+
+
+def test_adapters_are_there_again_after_the_engines_death(served: Served) -> None:
+    text = served.text("one")
+    os.kill(core_of(served.pid)[-1], signal.SIGKILL)
+    back(served)
     assert served.text("one") == text
+
+
+def test_one_whose_files_were_replaced_is_not_computed_under_its_old_name(served: Served) -> None:
+    """What is cached of its prompts, and the fingerprint, are the old files'."""
+    path = write_adapter(served.adapters / "three", MODULES, seed=3)
+    assert served.order("load", lora_name="three", lora_path=str(path)).status_code == 200
+    text, print_ = served.text("three"), served.complete("three")["system_fingerprint"]
+    shutil.rmtree(path)
+    write_adapter(path, MODULES, seed=4)
+    os.kill(core_of(served.pid)[-1], signal.SIGKILL)
+    back(served)
+    refused = httpx2.post(f"{served.url}/completions", json={"model": "three", "prompt": PROMPT, "max_tokens": 1}, timeout=START_S)
+    assert "have changed" in refused.text
+    assert refused.status_code == 500
+    served.order("unload", lora_name="three")
+    assert served.order("load", lora_name="three", lora_path=str(path)).status_code == 200
+    assert served.text("three") != text
+    assert served.complete("three")["system_fingerprint"] != print_

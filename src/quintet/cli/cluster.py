@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -19,8 +20,11 @@ if TYPE_CHECKING:  # imported with every command, so that it stays quick
     from quintet.deploy.scaling import Sizing
     from quintet.inputs.tokenizer import Tokenizer
 
-NOTHING_TO_PROXY = ("uds", "admin_listen", "tls_cert", "max_connections", "drain_timeout", "watchdog")
+NOTHING_TO_PROXY = ("uds", "admin_listen", "tls_cert", "tls_key", "max_connections", "drain_timeout", "watchdog")
 """Options of ``serve`` that Ray Serve's proxy has no place for, or settings of its own."""
+
+LEAST_CPUS, MOST_CPUS = 0.0001, 1e6
+"""Of a replica, if not none: Ray counts in ten thousandths."""
 
 INSTALL = "pip install 'quintet[ray]'"
 
@@ -73,16 +77,23 @@ def command(serve: click.Command) -> click.Command:
         from quintet.cli.fleet import parse_seconds
 
         if ray_proxy:
-            _check_proxied()
+            _check_proxied(values["port"])
+        cpus = _cpus(cpus_per_replica)
         up, down = parse_seconds(scale_up_after, "--scale-up-after"), parse_seconds(scale_down_after, "--scale-down-after")
         sizing = _sizing(replicas, max_replicas or replicas, up, down)
         if not (values["threads"] or values["toy"] or ray_address):
             values["threads"] = _share(sizing.most)
         assert serve.callback is not None
+        before = signal.signal(signal.SIGTERM, _stop)
         try:
-            code: int = serve.callback(**values, cluster=ClusterOptions(ray_address, sizing, cpus_per_replica, ray_proxy))
+            code: int = serve.callback(**values, cluster=ClusterOptions(ray_address, sizing, cpus, ray_proxy))
+        except SystemExit as error:
+            if error.code != signal.SIGTERM:  # with which Ray's own handler ends, while Ray is started or joined
+                raise
+            code = 0
         finally:
             _leave()
+            signal.signal(signal.SIGTERM, before)
         return code
 
     help_ = (
@@ -115,7 +126,13 @@ def join(options: ClusterOptions, asked: FleetOptions) -> None:
 
 
 def distributed(fleet: Fleet, options: ClusterOptions, asked: FleetOptions) -> Fleet:
-    """The fleet with replicas for engines, in a process that has joined Ray."""
+    """The fleet with replicas for engines, in a process that has joined Ray.
+
+    Raises:
+        OptionError: this machine, on a Ray of its own, is too small for a replica.
+    """
+    if not options.address:
+        _require_room(fleet, options)
     models = [
         replace(model, start=partial(_pool, plan, _reference(text), options, asked.engine.offline))
         for model, plan, text in zip(fleet.models, fleet.plans, asked.references, strict=True)
@@ -123,7 +140,42 @@ def distributed(fleet: Fleet, options: ClusterOptions, asked: FleetOptions) -> F
     return replace(fleet, models=tuple(models))
 
 
-def _check_proxied() -> None:
+def _stop(*_: object) -> None:
+    """SIGTERM before the server listens to signals."""
+    raise SystemExit(0)
+
+
+def _cpus(given: float | None) -> float | None:
+    """
+    Raises:
+        OptionError: Ray could not reserve so much.
+    """
+    from quintet.cli.console import OptionError
+
+    if given is None or given == 0:
+        return given
+    if not LEAST_CPUS <= given <= MOST_CPUS:  # nor is nan
+        raise OptionError(f"--cpus-per-replica must be 0, or a number from {LEAST_CPUS} to {MOST_CPUS:.0f}, got {given:g}.")
+    return round(given, 4)
+
+
+def _require_room(fleet: Fleet, options: ClusterOptions) -> None:
+    from quintet.cli.console import OptionError
+    from quintet.deploy import ray
+
+    there = ray.cpus()
+    for plan in fleet.plans:
+        if (wanted := _reserved(plan, options)) > there:
+            option = "--threads" if options.cpus is None else "--cpus-per-replica"
+            raise OptionError(f"{option} must be at most {there:g}, the CPUs that Ray counts on this machine, got {wanted:g}.")
+
+
+def _reserved(plan: Plan, options: ClusterOptions) -> float:
+    """CPUs of a replica."""
+    return options.cpus if options.cpus is not None else plan.threads or 1
+
+
+def _check_proxied(port: int) -> None:
     """
     Raises:
         OptionError: an option was given that would have no effect.
@@ -134,6 +186,8 @@ def _check_proxied() -> None:
     for name in NOTHING_TO_PROXY:
         if name in given:
             raise OptionError(f"--{name.replace('_', '-')} is nothing to Ray Serve's proxy; leave it out.")
+    if port == 0:
+        raise OptionError("--port must be above 0 with --ray-proxy, for Ray Serve does not say which one it takes, got 0.")
 
 
 def _sizing(least: int, most: int, up: float, down: float) -> Sizing:
@@ -165,8 +219,8 @@ def _pool(plan: Plan, reference: str, options: ClusterOptions, offline: bool) ->
     source = plan.vllm or plan.source
     files = ray.Files(source.path, reference, offline)
     gpus = plan.vllm.options.tensor_parallel_size * plan.vllm.options.pipeline_parallel_size if plan.vllm and ray.devices() else 0
-    needs = ray.Needs(options.cpus if options.cpus is not None else plan.threads or 1, gpus)
-    make = partial(ray.make_engine, source, files, _once(plan.tokenizer), plan.config, needs)
+    needs = ray.Needs(_reserved(plan, options), gpus)
+    make = partial(ray.make_engine, source, files, _once(plan.tokenizer), plan.config, needs, local=not options.address)
     return Pool(make, plan.config, options.sizing)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
 from dataclasses import replace
@@ -12,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 from quintet import __version__
 from quintet.backends.base import State
 from quintet.cli import cluster, exporting, fleet, net, serving
-from quintet.cli.console import ConsoleReport
+from quintet.cli.console import ConsoleReport, OptionError
 from quintet.cli.interrupt import on_interrupt
 from quintet.ledger.ledger import Ledger
+from quintet.listen.sockets import listen as listen_once
 from quintet.server.app import create_app
 from quintet.server.auth import Auth
 
@@ -54,14 +56,29 @@ class Front:
 
 
 def serve(options: ServeOptions, auth: Auth) -> int:
-    """Serve until told to stop; the exit code."""
+    """Serve until told to stop; the exit code.
+
+    Raises:
+        QuintetError: it cannot start, in one clear line.
+    """
     listen, config = options.listen, options.config
     assert options.cluster is not None
+    listen.check()
     net.check_exposure(listen.host, config.api_keys, options.no_api_key, closed=auth.keys is not None)
+    if not options.cluster.address:  # nobody's Serve runs there yet, which would listen elsewhere
+        listen_once(listen.host, listen.port).close()
+    exporting.check(options.told.otlp_endpoint, os.environ)
+    with ConsoleReport() as report:  # here as well as in the front, whose errors come through Serve after many of its own lines
+        planned = fleet.plan(options.fleet, report)
     cluster.join(options.cluster, options.fleet)
+    cluster.distributed(planned, options.cluster, options.fleet)
     from quintet.deploy import ray
 
-    with ray.listening(ray.behind_proxy(partial(Front, options)), listen.host, listen.port):
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(ray.listening(ray.behind_proxy(partial(Front, options)), listen.host, listen.port))
+        except ray.DeploymentError as error:
+            raise OptionError(f"--ray-proxy: Ray Serve cannot start the front: {error}") from None
         sys.stdout.write(f"quintet {__version__}: at http://{listen.host}:{listen.port}/v1, behind Ray Serve's proxy\n")
         sys.stdout.flush()
         asyncio.run(_until_stopped())

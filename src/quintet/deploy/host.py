@@ -55,7 +55,7 @@ class Host:
 
     def _admit(self, sock: socket.socket) -> None:
         try:
-            if not hmac.compare_digest(_read(sock, SECRET_BYTES, HELLO_S), self._secret):
+            if not hmac.compare_digest(read(sock, SECRET_BYTES, HELLO_S), self._secret):
                 raise ConnectionRefusedError("a wrong secret")
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -83,7 +83,7 @@ class Host:
         self._process = self._connection = None
 
 
-def _read(sock: socket.socket, count: int, seconds: float) -> bytes:
+def read(sock: socket.socket, count: int, seconds: float) -> bytes:
     """So many bytes, or fewer if there are no more.
 
     Raises:
@@ -93,7 +93,7 @@ def _read(sock: socket.socket, count: int, seconds: float) -> bytes:
     while len(data) < count:
         left = end - time.monotonic()
         if left <= 0:
-            raise TimeoutError("no secret in time")
+            raise TimeoutError(f"{len(data)} of {count} bytes in time")
         sock.settimeout(left)
         more = sock.recv(count - len(data))
         if not more:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import secrets
 import socket
 from collections.abc import Callable, Iterator
@@ -16,7 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read when Ray is imported: nothing of ours tells others who uses it
+# Read when Ray is imported.
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing of ours tells others who uses it
+os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "86400")  # else the front ends itself a minute after Ray's head did
+os.environ.setdefault("RAY_SCHEDULER_EVENTS", "0")  # else its advice to ``ray start`` more machines is on our standard output
 
 import ray
 from ray import serve
@@ -28,7 +32,7 @@ from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.front.spawn import MODULE, VLLM_MODULE
 from quintet.backends.native.wire.messages import ModelSource, VllmSource
 from quintet.config import EngineConfig
-from quintet.deploy.host import SECRET_BYTES, Host
+from quintet.deploy.host import SECRET_BYTES, Host, read
 from quintet.deploy.remote import Place, RemoteLink
 from quintet.inputs.tokenizer import Tokenizer
 from quintet.models import store
@@ -38,7 +42,13 @@ APPLICATION = "quintet"
 """Its name in Ray Serve."""
 
 REACH_S = 5.0
-"""A cluster's head must take a connection within this time. Ray itself tries for minutes, and says nothing of it."""
+"""A cluster's head must take a connection within this time, and answer. Ray itself tries for minutes, and says nothing of it."""
+
+HTTP2_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+"""What a client begins with, gRPC's too: RFC 9113, 3.4, and a SETTINGS frame with nothing in it."""
+
+FRAME_BYTES, SETTINGS = 9, 4
+"""Length of a frame's header, and the type in it of the frame that a server begins with."""
 
 PROXY_LIMIT = 4096
 """Requests that Ray Serve's proxy gives the front at once; beyond it they wait there."""
@@ -73,16 +83,17 @@ class Replica:
     """The actor.
 
     Args:
+        local: the front is on this machine, and nobody else needs to reach it.
         vllm: it computes, in place of the native core.
         level, form: of the worker's log.
     """
 
-    def __init__(self, files: Files, secret: bytes, *, vllm: bool, level: str, form: str) -> None:
+    def __init__(self, files: Files, secret: bytes, *, local: bool, vllm: bool, level: str, form: str) -> None:
         logs.set_up(level, form)
         self._model = files.path
         if files.path and not Path(files.path).exists():
             self._model = str(store.resolve(files.reference, _Log(), offline=files.offline).path)
-        self._address = ray.util.get_node_ip_address()
+        self._address = LOCAL if local else ray.util.get_node_ip_address()
         self._host = Host(self._address, secret, VLLM_MODULE if vllm else MODULE, level, form)
 
     def place(self) -> Place:
@@ -108,7 +119,7 @@ def connect(address: str, cpus: int | None = None) -> None:
         cpus: that a new one counts with; ``None`` = the machine's.
 
     Raises:
-        OSError: nobody listens at the address.
+        OSError: no head of Ray's listens at the address.
         Exception: whatever Ray has to say.
     """
     quiet: dict[str, Any] = {"logging_level": logging.WARNING, "namespace": "quintet"}
@@ -117,21 +128,38 @@ def connect(address: str, cpus: int | None = None) -> None:
         ray.init(address=address, **quiet)
     else:  # reachable from this machine only, and as fast as what else runs on it
         os.environ.setdefault("RAY_worker_niceness", "0")
+        if os.environ.get("RAY_gcs_rpc_server_reconnect_timeout_s") == "86400":  # noqa: SIM112  # ours, see above; else some of its processes would be left for a day when its head dies, which nobody can start again
+            del os.environ["RAY_gcs_rpc_server_reconnect_timeout_s"]  # noqa: SIM112
         ray.init(address="local", _node_ip_address=LOCAL, include_dashboard=False, num_cpus=cpus, **quiet)
 
 
 def _require_head(address: str) -> None:
     """
     Raises:
-        OSError: nobody listens there. What is no ``host:port`` is Ray's to find.
+        OSError: nobody listens there, or something else does. What is no ``host:port`` is Ray's to find.
     """
     host, _, port = address.rpartition("://")[2].rpartition(":")
     if not host or not port.isdecimal():
         return
     try:
-        socket.create_connection((host.strip("[]"), int(port)), REACH_S).close()
+        sock = socket.create_connection((host.strip("[]"), int(port)), REACH_S)
     except (OSError, OverflowError) as error:
         raise ConnectionError(f"nobody answers at {host}:{port} ({error}).") from None
+    with sock:
+        if os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
+            return  # it answers after a handshake with Ray's own certificates
+        try:
+            sock.sendall(HTTP2_HELLO)
+            header = read(sock, FRAME_BYTES, REACH_S)
+        except OSError as error:
+            raise ConnectionError(f"{host}:{port} takes connections, but is no Ray head: it does not answer ({error}).") from None
+    if len(header) < FRAME_BYTES or header[3] != SETTINGS:
+        raise ConnectionError(f"{host}:{port} answers, but is no Ray head.")
+
+
+def cpus() -> float:
+    """CPUs that Ray counts with on all machines."""
+    return float(ray.cluster_resources().get("CPU", 0))
 
 
 def devices() -> float:
@@ -145,11 +173,20 @@ def disconnect() -> None:
 
 
 def make_engine(
-    source: ModelSource | VllmSource, files: Files, tokenizer: Callable[[], Tokenizer], config: EngineConfig, needs: Needs
+    source: ModelSource | VllmSource,
+    files: Files,
+    tokenizer: Callable[[], Tokenizer],
+    config: EngineConfig,
+    needs: Needs,
+    *,
+    local: bool = False,
 ) -> Engine:
     """An engine whose worker is wherever Ray finds room; call it on the event loop that will use it.
 
     With devices, its place is reserved as one piece before anything starts, and stays reserved while it is started again.
+
+    Args:
+        local: Ray has this machine alone.
     """
     options: dict[str, Any] = {"num_cpus": needs.cpus, "num_gpus": needs.gpus, "max_restarts": -1, "max_task_retries": -1}
     group = None
@@ -158,7 +195,7 @@ def make_engine(
         options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(group, placement_group_capture_child_tasks=True)
     secret = secrets.token_bytes(SECRET_BYTES)
     log = {"level": logging.getLevelName(logging.getLogger().getEffectiveLevel()), "form": logs.form_in_use()}
-    actor = ray.remote(Replica).options(**options).remote(files, secret, vllm=isinstance(source, VllmSource), **log)
+    actor = ray.remote(Replica).options(**options).remote(files, secret, local=local, vllm=isinstance(source, VllmSource), **log)
 
     async def find() -> Place:
         found: Place = await actor.place.remote()
@@ -212,11 +249,29 @@ def behind_proxy(build: Callable[[], Front]) -> serve.Application:
     return deployment(serve.ingress()(Ingress)).bind()
 
 
+class DeploymentError(Exception):
+    """Ray Serve could not start the application."""
+
+
+def root_cause(text: str) -> str:
+    """The line that says what went wrong first, of an error with traces in it: the last that names an exception, else the first one."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    named = [found[1] for line in lines if (found := re.fullmatch(r"(?:ray::.* )?[\w.]*(?:Error|Exception): (.+)", line))]
+    return (named or lines or ["it gives no reason"])[-1 if named else 0]
+
+
 @contextlib.contextmanager
 def listening(application: serve.Application, host: str, port: int) -> Iterator[None]:
-    """Serve's proxy passes requests on to the application, inside a ``with``. Where Serve runs already, it listens where it did."""
-    serve.start(http_options={"host": host, "port": port})
-    serve.run(application, name=APPLICATION, route_prefix="/")
+    """Serve's proxy passes requests on to the application, inside a ``with``. Where Serve runs already, it listens where it did.
+
+    Raises:
+        DeploymentError: it did not come up, and why, in one line.
+    """
+    try:
+        serve.start(http_options={"host": host, "port": port})
+        serve.run(application, name=APPLICATION, route_prefix="/")
+    except Exception as error:  # of Ray's, with the trace of another process in its text
+        raise DeploymentError(root_cause(str(error))) from None
     try:
         yield
     finally:

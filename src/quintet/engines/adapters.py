@@ -32,13 +32,11 @@ class Lora:
 
     Args:
         model: the model's first name.
-        digest: see ``Room``.
         users: requests that need it now.
     """
 
     model: str
     adapter: Adapter
-    digest: str
     users: int = 0
 
     @contextlib.contextmanager
@@ -63,7 +61,7 @@ class Adapters:
     def begin(self, model: str, room: Room) -> None:
         """Those that are there from the start."""
         for name, path in room.given:
-            self.named[name] = Lora(model, Adapter(next(self._ids), path), room.check(path))
+            self.named[name] = Lora(model, Adapter(next(self._ids), path, room.check(path)))
 
     @contextlib.contextmanager
     def coming(self, name: str, model: str, path: str, digest: str, most: int) -> Iterator[Lora]:
@@ -79,7 +77,7 @@ class Adapters:
             raise BadRequest("lora_name", rule, shorten(name))
         if name in self._coming:
             raise BadRequest("lora_name", "is being loaded", shorten(name))
-        lora = self._coming[name] = Lora(model, Adapter(next(self._ids), path), digest)
+        lora = self._coming[name] = Lora(model, Adapter(next(self._ids), path, digest))
         try:
             yield lora
             self.named[name] = lora

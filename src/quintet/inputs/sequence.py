@@ -99,10 +99,12 @@ class Adapter:
     Args:
         id: from 1; never another's in the life of the server, whatever its name: what is cached goes by it.
         path: of its folder.
+        digest: what tells its files from others', as they were when it was given.
     """
 
     id: int
     path: str
+    digest: str
 
 
 @dataclass(frozen=True, slots=True)

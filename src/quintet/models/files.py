@@ -13,7 +13,7 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 from quintet.errors import ModelError
 
@@ -144,11 +144,25 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def open_regular(path: Path) -> BinaryIO:
+    """A file for reading, which must be a regular one: to open a FIFO would wait for ever, and a device may have no end.
+
+    Raises:
+        ModelError: it is something else.
+        OSError: it cannot be opened.
+    """
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise ModelError(f"{file_name(path)}: is not a regular file.")
+    return file
+
+
 def sample(path: Path, hashed: hashlib.blake2b) -> None:
     """Hash a file's name, size, and ``SAMPLES`` pieces of it: to read all of a large one would take longer than loading it."""
-    size = path.stat().st_size
-    hashed.update(f"{path.name} {size}\n".encode())
-    with path.open("rb") as file:
+    with file_errors(path), open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        hashed.update(f"{path.name} {size}\n".encode())
         for piece in range(SAMPLES):
             file.seek(size * piece // SAMPLES)
             hashed.update(file.read(SAMPLE))
@@ -209,10 +223,8 @@ class Map:
     def __init__(self, path: Path, least: int) -> None:
         name = file_name(path)
         try:
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 status = os.fstat(file.fileno())
-                if not stat.S_ISREG(status.st_mode):
-                    raise ModelError(f"{name}: is not a regular file.")
                 if status.st_size < least:
                     raise ModelError(f"{name}: has only {status.st_size} bytes: it is no model file, or a download was cut short.")
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

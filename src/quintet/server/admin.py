@@ -6,11 +6,11 @@ import logging
 
 from quintet.backends.base import Backend
 from quintet.config import ServerConfig
-from quintet.dialects.admin import model_status, parse_adapter, parse_adapter_name, parse_model
+from quintet.dialects.admin import BASE_MODEL, LORA_NAME, model_status, parse_adapter, parse_adapter_name, parse_model
 from quintet.engines.adapters import Lora, Room
 from quintet.engines.entry import Entry
 from quintet.engines.registry import Registry
-from quintet.errors import BadRequest, ModelError, shorten
+from quintet.errors import BadRequest, ModelError, ModelNotFound, shorten
 from quintet.events import Failed
 from quintet.request import CompletionRequest, Sampling, StopRules
 from quintet.server.auth import Auth
@@ -65,9 +65,10 @@ class Admin:
     async def load_adapter(self, call: Call) -> None:
         """Answered when the adapter has computed a token."""
         asked = parse_adapter(await self._body(call))
-        entry = self._models.find(asked.base, call).entry if asked.base else self._registry.first_with_room()
+        entry = self._base(asked.base, call)
         room = self._registry.room(entry)
         digest = await self._registry.executor.run(call.caller.tenant, lambda: _digest(room, asked.path))
+        self._require_free(asked.name)  # not before that wait, in which another may have got it
         with entry.held(), self._registry.adding(entry, asked.name, asked.path, digest) as lora:
             await self._try(entry, await self._models.ready(call, entry), lora)
         _log.info("the LoRA adapter %s of %s is loaded from %s", asked.name, entry.name, asked.path)
@@ -79,6 +80,18 @@ class Admin:
         self._registry.remove(name)
         _log.info("the LoRA adapter %s is unloaded", name)
         await call.http.reply(200, f"Success: LoRA adapter '{name}' removed successfully.".encode(), media="text/plain")
+
+    def _base(self, name: str, call: Call) -> Entry:
+        if not name:
+            return self._registry.first_with_room()
+        try:
+            return self._models.find(name, call).entry
+        except ModelNotFound as error:
+            raise type(error)(str(error), BASE_MODEL.name) from None
+
+    def _require_free(self, name: str) -> None:
+        if name in self._registry.names.exact:
+            raise BadRequest(LORA_NAME.name, "is taken", shorten(name))
 
     async def _try(self, entry: Entry, backend: Backend, lora: Lora) -> None:
         job = await Service(backend, entry.preparer, self._source.clock).prepare(TRIED, adapter=lora.adapter)

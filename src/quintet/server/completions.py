@@ -181,7 +181,7 @@ class Completions:
             preparing = service.prepare(request, call.caller.tenant, call.caller.weight, adapter)
             job = await (while_there(call.http.receive, preparing) if judging else preparing)  # judging a prompt takes its time
         admission.reserve(job)
-        print_ = f"{backend.capabilities.fingerprint}-{served.lora.digest}" if served.lora else backend.capabilities.fingerprint
+        print_ = f"{backend.capabilities.fingerprint}-{served.lora.adapter.digest}" if served.lora else backend.capabilities.fingerprint
         about = request.model, print_, self._source.host(), served.entry.name, served.entry.users
         identity = Identity(self._source.token(), int(self._source.now()), *about)
         renderer = beyond(api.format.renderer(request, identity, parsed.options), request)

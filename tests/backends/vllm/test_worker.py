@@ -3,29 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from quintet.backends.native.core.types import Outcome
 from quintet.backends.native.schedule.emit import NUMERICAL
-from quintet.backends.native.wire.messages import (
-    Abort,
-    Died,
-    EventRow,
-    FromWorker,
-    Ping,
-    Row,
-    Started,
-    Stepped,
-    Stop,
-    Submit,
-    TokenRow,
-    Vocabulary,
-)
+from quintet.backends.native.wire.messages import Abort, Died, EventRow, FromWorker, Ping, Row, Started, Stepped, Stop, Submit, TokenRow
 from quintet.backends.vllm.processing import Maker
 from quintet.backends.vllm.sequences import BROKEN
 from quintet.backends.vllm.sidecar import Sidecar
@@ -366,7 +350,7 @@ def test_guides_are_compiled_before_a_request_may_enter_vllm() -> None:
 
 def test_an_adapter_is_there_before_a_sequence_that_needs_it_and_goes_when_another_needs_its_place() -> None:
     async def scenario(world: World) -> None:
-        first, second, third = (Adapter(number, f"/adapters/{number}") for number in (1, 2, 3))
+        first, second, third = (Adapter(number, f"/adapters/{number}", "digest") for number in (1, 2, 3))
         await world.submit(1, one(), one(), adapter=first)
         await world.submit(2, one())
         assert world.core.adapters == [1], "once for both"
@@ -384,7 +368,7 @@ def test_an_adapter_is_there_before_a_sequence_that_needs_it_and_goes_when_anoth
 def test_an_adapter_that_cannot_be_loaded_fails_its_request_alone() -> None:
     async def scenario(world: World) -> None:
         world.core.bad = {7}
-        await world.submit(1, one(), adapter=Adapter(7, "/adapters/7"))
+        await world.submit(1, one(), adapter=Adapter(7, "/adapters/7", "digest"))
         await world.submit(2, one())
         assert world.finishes(1) == {0: Finish.ERROR}
         assert [row.error for row in world.rows(1) if isinstance(row, EventRow)] == ["no such adapter"]
@@ -396,7 +380,7 @@ def test_an_adapter_that_cannot_be_loaded_fails_its_request_alone() -> None:
 
 def test_who_leaves_while_an_adapter_is_loaded_leaves_it_loaded() -> None:
     async def scenario(world: World) -> None:
-        adapter = Adapter(1, "/adapters/1")
+        adapter = Adapter(1, "/adapters/1", "digest")
         world.worker.receive(Submit.of(1, [one()], 5.0, adapter=adapter))
         await asyncio.sleep(0)
         world.worker.receive(Abort(1, None))
@@ -407,23 +391,3 @@ def test_who_leaves_while_an_adapter_is_loaded_leaves_it_loaded() -> None:
         assert world.finishes(2) == {0: Finish.LENGTH}
 
     played(scenario)
-
-
-def test_a_chooser_that_is_gone_is_no_fault_of_those_who_talk_to_it() -> None:
-    """Its death takes vLLM along, which is what is told to clients."""
-    sidecar, vocabulary = Sidecar(), Vocabulary(b"a", b"", frozenset({0}))
-    try:
-        sidecar.accept(lambda: vocabulary)
-        with socket.socket(socket.AF_UNIX) as chooser:
-            chooser.connect(sidecar.path)
-            chooser.recv(1)  # the rest is left unread, so that its end is a reset
-            while not sidecar.sockets():
-                time.sleep(0.001)
-        for _ in range(2):
-            sidecar.hear()
-            sidecar.start(["start: /a/"], lambda: None)
-    finally:
-        for sock in sidecar.sockets():
-            sock.close()
-        sidecar.close()
-    assert not Path(sidecar.path).parent.exists()

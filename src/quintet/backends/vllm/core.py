@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import importlib.metadata
@@ -22,10 +23,12 @@ from quintet.config import EngineConfig
 from quintet.errors import ModelError
 from quintet.inputs.sequence import Adapter
 from quintet.models.files import parts, sample
+from quintet.models.folder.adapter import digest_of
 from quintet.models.vision.spec import VisionSpec
 
 CHANGED = "The engine sees an image otherwise than when the request was checked."
 NO_ADAPTER = "The engine cannot load this LoRA adapter."
+OTHER_ADAPTER = "The files of this LoRA adapter have changed since it was loaded: unload it, and load it again."
 _log = logging.getLogger(__name__)
 
 
@@ -108,17 +111,21 @@ class VllmCore:
         """Load a LoRA adapter that is not there.
 
         Raises:
-            RejectedError: vLLM cannot.
+            RejectedError: vLLM cannot, or its files are others than those that it was given with.
             CoreDeadError: nor anything else any more.
         """
+        await _require_unchanged(adapter)
         try:
             await self._engine.add_lora(_lora(adapter))
+            await _require_unchanged(adapter)  # nor while it was read
         except Exception as error:
             if self._engine.errored:
                 raise CoreDeadError from error
             _log.exception("vLLM does not load the LoRA adapter %s", adapter.path)
             with contextlib.suppress(Exception):  # it may have got half of the way
                 await self.forget(adapter.id)
+            if isinstance(error, RejectedError):
+                raise
             raise RejectedError(NO_ADAPTER) from error
 
     async def forget(self, adapter: int) -> None:
@@ -174,6 +181,21 @@ def _processor(name: str, configured: Callable[[Literal["processor"]], Any], pla
 
 def _class(*, v2: bool) -> str:
     return f"quintet.backends.vllm.{'v2' if v2 else 'v1'}:Choose"
+
+
+async def _require_unchanged(adapter: Adapter) -> None:
+    """What is cached, and the fingerprint, go by the adapter's files as they were when it was given.
+
+    Raises:
+        RejectedError: they are others now, or not there.
+    """
+    try:
+        found = await asyncio.to_thread(digest_of, Path(adapter.path))
+    except ModelError as error:
+        found = str(error)
+    if found != adapter.digest:
+        _log.warning("the files of the LoRA adapter %s have changed from %s to: %s", adapter.path, adapter.digest, found)
+        raise RejectedError(OTHER_ADAPTER)
 
 
 def _lora(adapter: Adapter) -> Any:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from quintet.errors import ModelError, shorten
@@ -18,7 +19,41 @@ from quintet.models.metadata import quoted
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 MAX_RANK = 512
 _FIRST = "lora_A"
-_NAME = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
+_NAME = re.compile(r"base_model\.model\.(.{1,500})\.lora_([AB])\.weight")
+_PLAIN = re.compile(r"[\w.-]+")
+
+Shapes = Mapping[str, tuple[int, ...]]
+"""Of tensors, by their names."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ranks:
+    """What an adapter's settings say of its ranks.
+
+    Args:
+        all: of any matrix that nothing else is said of.
+        plain: end of a matrix's name -> its place (of those that match, PEFT takes the first), its rank, and how many of ``patterns``
+            go before it.
+        patterns: different ranks of what regular expressions match. Which that is, is not asked: one could be made that takes for ever.
+        several: all of them where a pair may hold a matrix for each of a layer's experts, side by side, and ranks go by names that are
+            not its own; else empty.
+    """
+
+    all: int
+    plain: Mapping[str, tuple[int, int, int]]
+    patterns: tuple[int, ...]
+    several: tuple[int, ...]
+
+    @property
+    def largest(self) -> int:
+        return max(self.all, *self.patterns, *(rank for _, rank, _ in self.plain.values()), 0)
+
+    def of(self, module: str) -> tuple[int, ...]:
+        """What a matrix's may be."""
+        if self.several:
+            return self.several
+        _, rank, before = min((self.plain[end] for end in _ends(module) if end in self.plain), default=(0, self.all, len(self.patterns)))
+        return tuple(dict.fromkeys((rank, *self.patterns[:before])))
 
 
 def rank_of(folder: Path) -> int:
@@ -27,13 +62,7 @@ def rank_of(folder: Path) -> int:
     Raises:
         ModelError: not an adapter's folder, or not one of LoRA.
     """
-    if not folder.is_dir():
-        raise ModelError(f"{folder}: must be a folder with {CONFIG} and {WEIGHTS}.")
-    settings = Settings(CONFIG, read_document(folder / CONFIG), {})
-    if settings.text("peft_type") != "LORA":
-        raise settings.error("peft_type", "must be LORA", settings.text("peft_type"))
-    ranks = settings.section("rank_pattern")
-    return max(settings.integer("r", high=MAX_RANK), *(ranks.integer(key, high=MAX_RANK) for key in ranks.unasked()) if ranks else (0,))
+    return _ranks(folder).largest
 
 
 def shapes_of(model: Path) -> dict[str, tuple[int, ...]]:
@@ -44,36 +73,120 @@ def shapes_of(model: Path) -> dict[str, tuple[int, ...]]:
         return {}
 
 
-def check_adapter(folder: Path, most: int, shapes: Mapping[str, tuple[int, ...]]) -> str:
-    """What tells an adapter's files from others', after a look at what can be seen without an engine.
-
-    Args:
-        most: largest rank.
-        shapes: of the model's tensors, as far as they are known. Not every engine looks at them, and some compute with others all the same.
+def digest_of(folder: Path) -> str:
+    """What tells an adapter's files from others', wherever they are.
 
     Raises:
-        ModelError: not an adapter's folder, damaged, of a larger rank, or of another model.
+        ModelError: one cannot be read.
     """
-    if (rank := rank_of(folder)) > most:
-        raise ModelError(f"{CONFIG}: must be of a rank of at most {most} (--max-lora-rank), got {rank}.")
-    tensors = read_tensors(folder / WEIGHTS, Map(folder / WEIGHTS, MIN_SIZE))
-    if not any(_FIRST in name for name in tensors):
-        raise ModelError(f"{WEIGHTS}: must hold tensors of LoRA, got {shorten(next(iter(tensors), ''))}.")
-    for name, tensor in tensors.items():
-        _check_shape(name, tensor.shape, shapes)
     hashed = hashlib.blake2b(digest_size=4)
     for name in (CONFIG, WEIGHTS):
         sample(folder / name, hashed)
     return hashed.hexdigest()
 
 
-def _check_shape(name: str, shape: tuple[int, ...], shapes: Mapping[str, tuple[int, ...]]) -> None:
+def check_adapter(folder: Path, most: int, shapes: Shapes) -> str:
+    """Its ``digest_of``, after a look at what can be seen without an engine.
+
+    Args:
+        most: largest rank.
+        shapes: of the model's tensors, as far as they are known. Not every engine looks at them, and some compute with others all the same.
+
+    Raises:
+        ModelError: not an adapter's folder, damaged, of a larger rank than ``most`` or its settings say, or of another model.
+    """
+    digest = digest_of(folder) if folder.is_dir() else ""  # before the look: what is put in its place meanwhile has another
+    ranks = _ranks(folder)
+    if ranks.largest > most:
+        raise ModelError(f"{CONFIG}: must be of a rank of at most {most} (--max-lora-rank), got {ranks.largest}.")
+    own = {name: tensor.shape for name, tensor in read_tensors(folder / WEIGHTS, Map(folder / WEIGHTS, MIN_SIZE)).items()}
+    if not any(_FIRST in name for name in own):
+        raise ModelError(f"{WEIGHTS}: must hold tensors of LoRA, got {shorten(next(iter(own), ''))}.")
+    for name, shape in own.items():
+        if found := _NAME.fullmatch(name):
+            _check_sides(name, shape, shapes.get(f"{found[1]}.weight"), first=found[2] == "A")
+            _check_rank(name, shape, ranks.of(found[1]), several=bool(ranks.several), first=found[2] == "A")
+    _check_pairs(own)
+    _check_model(own, shapes)
+    return digest
+
+
+def _ranks(folder: Path) -> _Ranks:
+    if not folder.is_dir():
+        raise ModelError(f"{folder}: must be a folder with {CONFIG} and {WEIGHTS}.")
+    settings = Settings(CONFIG, read_document(folder / CONFIG), {})
+    if settings.text("peft_type") != "LORA":
+        raise settings.error("peft_type", "must be LORA", settings.text("peft_type"))
+    plain: dict[str, tuple[int, int, int]] = {}
+    patterns: dict[int, None] = {}
+    section = settings.section("rank_pattern")
+    for index, key in enumerate(section.unasked() if section else ()):
+        assert section is not None
+        rank, end = section.integer(key, high=MAX_RANK), key.replace("\\.", ".")
+        if _PLAIN.fullmatch(end):
+            plain.setdefault(end, (index, rank, len(patterns)))
+        else:
+            patterns[rank] = None
+    own = settings.integer("r", high=MAX_RANK)
+    every = tuple({own, *patterns, *(rank for _, rank, _ in plain.values())}) if settings.get("target_parameters") else ()
+    return _Ranks(own, plain, tuple(patterns), every)
+
+
+def _ends(module: str) -> Iterator[str]:
+    """What of a name follows a dot, and all of it."""
+    while module:
+        yield module
+        module = module.partition(".")[2]
+
+
+def _check_sides(name: str, shape: tuple[int, ...], whole: tuple[int, ...] | None, *, first: bool) -> None:
     """The first matrix reads as many numbers as the model's does, the second gives as many."""
-    found = _NAME.fullmatch(name)
-    whole = shapes.get(f"{found[1]}.weight") if found else None
-    if found is None or whole is None or len(whole) != 2:
-        return
-    side = 1 if found[2] == "A" else 0
-    if len(shape) != 2 or shape[side] != whole[side]:
-        rule = f"must have {whole[side]} {'columns' if side else 'rows'}, as the model's matrix has"
-        raise ModelError(f"{WEIGHTS}: tensor {quoted(name)} {rule}, got the shape {list(shape)}.")
+    side = 1 if first else 0
+    if whole is not None and len(whole) == 2 and (len(shape) != 2 or shape[side] != whole[side]):
+        raise _wrong(name, f"must have {whole[side]} {'columns' if first else 'rows'}, as the model's matrix has", shape)
+
+
+def _check_rank(name: str, shape: tuple[int, ...], ranks: tuple[int, ...], *, several: bool, first: bool) -> None:
+    """The first matrix gives as many numbers as the rank is, the second reads as many."""
+    if len(shape) < 2:
+        raise _wrong(name, "must be a matrix", shape)
+    got = shape[0 if first else 1]
+    if not any(got == rank or (several and got and got % rank == 0) for rank in ranks):
+        told = " or ".join(map(str, ranks))
+        raise _wrong(name, f"must have {told} {'rows' if first else 'columns'}, the rank in {CONFIG}", shape)
+
+
+def _check_pairs(own: Shapes) -> None:
+    """What the first matrix gives is what the second reads."""
+    for name, shape in own.items():
+        found = _NAME.fullmatch(name)
+        if found and found[2] == "A":
+            second = f"base_model.model.{found[1]}.lora_B.weight"
+            if second in own and own[second][1] != shape[0]:
+                raise _wrong(second, f"must have {shape[0]} columns, as lora_A has rows", own[second])
+
+
+def _check_model(own: Shapes, shapes: Shapes) -> None:
+    """Something in it may change the model. What is in none of the layers, or has a name of another form, is the engine's to know."""
+    there = {head for name in shapes for head in _heads(_within(name))}
+    modules = [_within(found[1].removesuffix(".base_layer")) if (found := _NAME.fullmatch(name)) else "" for name in own]
+    if shapes and all(module and module not in there for module in modules):
+        name, shape = next(iter(own.items()))
+        raise _wrong(name, "must, as one of them at least, be for a matrix that the model has", shape)
+
+
+def _within(name: str) -> str:
+    """A name from the number of its layer on, empty without: what goes before differs between a model's files and PEFT's names."""
+    parts = name.split(".")
+    return ".".join(parts[next((index for index, part in enumerate(parts) if part.isdecimal()), len(parts)) :])
+
+
+def _heads(name: str) -> Iterator[str]:
+    """A name, and what of it goes before a dot."""
+    while name:
+        yield name
+        name = name.rpartition(".")[0]
+
+
+def _wrong(name: str, rule: str, shape: tuple[int, ...]) -> ModelError:
+    return ModelError(f"{WEIGHTS}: tensor {quoted(name)} {rule}, got the shape {list(shape)}.")

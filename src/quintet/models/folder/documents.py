@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from quintet.errors import ModelError, shorten
-from quintet.models.files import file_errors, file_name
+from quintet.models.files import file_errors, file_name, open_regular
 from quintet.models.metadata import quoted
 
 MAX_CONFIG = 1 << 24
@@ -23,7 +23,7 @@ def read_document(path: Path, limit: int = MAX_CONFIG) -> dict[str, Any]:
         ModelError: not readable, over ``limit`` bytes, or not an object in JSON.
     """
     name = file_name(path)
-    with file_errors(path), path.open("rb") as file:
+    with file_errors(path), open_regular(path) as file:
         raw = file.read(limit + 1)
     if len(raw) > limit:
         raise ModelError(f"{name}: must be at most {limit} bytes.")
