@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import sys
 from dataclasses import replace
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from quintet import __version__
 from quintet.backends.base import State
 from quintet.cli import cluster, exporting, fleet, net, serving
-from quintet.cli.console import ConsoleReport, OptionError
+from quintet.cli.console import ConsoleReport
 from quintet.cli.interrupt import on_interrupt
 from quintet.ledger.ledger import Ledger
 from quintet.listen.sockets import listen as listen_once
@@ -74,11 +73,7 @@ def serve(options: ServeOptions, auth: Auth) -> int:
     cluster.distributed(planned, options.cluster, options.fleet)
     from quintet.deploy import ray
 
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(ray.listening(ray.behind_proxy(partial(Front, options)), listen.host, listen.port))
-        except ray.DeploymentError as error:
-            raise OptionError(f"--ray-proxy: Ray Serve cannot start the front: {error}") from None
+    with ray.listening(ray.behind_proxy(partial(Front, options)), listen.host, listen.port):
         sys.stdout.write(f"quintet {__version__}: at http://{listen.host}:{listen.port}/v1, behind Ray Serve's proxy\n")
         sys.stdout.flush()
         asyncio.run(_until_stopped())

@@ -34,6 +34,7 @@ from quintet.backends.native.wire.messages import ModelSource, VllmSource
 from quintet.config import EngineConfig
 from quintet.deploy.host import SECRET_BYTES, Host, read
 from quintet.deploy.remote import Place, RemoteLink
+from quintet.errors import QuintetError
 from quintet.inputs.tokenizer import Tokenizer
 from quintet.models import store
 
@@ -128,8 +129,9 @@ def connect(address: str, cpus: int | None = None) -> None:
         ray.init(address=address, **quiet)
     else:  # reachable from this machine only, and as fast as what else runs on it
         os.environ.setdefault("RAY_worker_niceness", "0")
-        if os.environ.get("RAY_gcs_rpc_server_reconnect_timeout_s") == "86400":  # noqa: SIM112  # ours, see above; else some of its processes would be left for a day when its head dies, which nobody can start again
-            del os.environ["RAY_gcs_rpc_server_reconnect_timeout_s"]  # noqa: SIM112
+        headless = "RAY_gcs_rpc_server_reconnect_timeout_s"
+        if os.environ.get(headless) == "86400":  # ours: nobody can start this head again, and some of its processes would be left for a day
+            del os.environ[headless]
         ray.init(address="local", _node_ip_address=LOCAL, include_dashboard=False, num_cpus=cpus, **quiet)
 
 
@@ -249,7 +251,7 @@ def behind_proxy(build: Callable[[], Front]) -> serve.Application:
     return deployment(serve.ingress()(Ingress)).bind()
 
 
-class DeploymentError(Exception):
+class DeploymentError(QuintetError):
     """Ray Serve could not start the application."""
 
 
@@ -271,7 +273,7 @@ def listening(application: serve.Application, host: str, port: int) -> Iterator[
         serve.start(http_options={"host": host, "port": port})
         serve.run(application, name=APPLICATION, route_prefix="/")
     except Exception as error:  # of Ray's, with the trace of another process in its text
-        raise DeploymentError(root_cause(str(error))) from None
+        raise DeploymentError(f"--ray-proxy: Ray Serve cannot start the front: {root_cause(str(error))}") from None
     try:
         yield
     finally:

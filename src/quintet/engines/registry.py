@@ -195,6 +195,8 @@ class Registry:
         self.names = self.names.without(name)
 
     def _require_new(self, name: str, entry: Entry) -> Names:
+        if name in self.names.exact:
+            raise BadRequest("lora_name", "is taken", shorten(name))
         try:
             return self.names.adding(name, entry.name)
         except ModelError as error:

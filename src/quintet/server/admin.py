@@ -6,7 +6,7 @@ import logging
 
 from quintet.backends.base import Backend
 from quintet.config import ServerConfig
-from quintet.dialects.admin import BASE_MODEL, LORA_NAME, model_status, parse_adapter, parse_adapter_name, parse_model
+from quintet.dialects.admin import BASE_MODEL, model_status, parse_adapter, parse_adapter_name, parse_model
 from quintet.engines.adapters import Lora, Room
 from quintet.engines.entry import Entry
 from quintet.engines.registry import Registry
@@ -68,7 +68,6 @@ class Admin:
         entry = self._base(asked.base, call)
         room = self._registry.room(entry)
         digest = await self._registry.executor.run(call.caller.tenant, lambda: _digest(room, asked.path))
-        self._require_free(asked.name)  # not before that wait, in which another may have got it
         with entry.held(), self._registry.adding(entry, asked.name, asked.path, digest) as lora:
             await self._try(entry, await self._models.ready(call, entry), lora)
         _log.info("the LoRA adapter %s of %s is loaded from %s", asked.name, entry.name, asked.path)
@@ -88,10 +87,6 @@ class Admin:
             return self._models.find(name, call).entry
         except ModelNotFound as error:
             raise type(error)(str(error), BASE_MODEL.name) from None
-
-    def _require_free(self, name: str) -> None:
-        if name in self._registry.names.exact:
-            raise BadRequest(LORA_NAME.name, "is taken", shorten(name))
 
     async def _try(self, entry: Entry, backend: Backend, lora: Lora) -> None:
         job = await Service(backend, entry.preparer, self._source.clock).prepare(TRIED, adapter=lora.adapter)
