@@ -38,6 +38,12 @@ def test_a_key_file_alone_and_port_0_are_nothing_to_the_proxy_either() -> None:
         app(["cluster", "--toy", "--ray-proxy", "--port", "0"], standalone_mode=False)
 
 
+@pytest.mark.parametrize("option", ["--replicas", "--max-replicas"])
+def test_more_replicas_than_a_front_can_have_are_refused(option: str) -> None:
+    with pytest.raises(click.BadParameter, match="1000"):
+        app(["cluster", "--toy", option, "999999999"], standalone_mode=False)
+
+
 @pytest.mark.parametrize("cpus", ["nan", "inf", "0.00001", "1e300"])
 def test_what_ray_cannot_reserve_is_refused(cpus: str) -> None:
     with pytest.raises(OptionError, match="^--cpus-per-replica must be 0, or a number from 0.0001 to 1000000, got "):

@@ -14,7 +14,7 @@ from tests.reference.tiny_model import TinySpec, write_tiny
 from tests.support.report import Notes
 
 from quintet.backends.native.worker.load import load_tokenizer
-from quintet.cli import engines, vllm
+from quintet.cli import engines, fleet, vllm
 from quintet.cli.console import OptionError
 from quintet.config import EngineName, VllmConfig
 from quintet.errors import ModelError
@@ -119,17 +119,48 @@ def test_what_cannot_be_is_told(
         planned(request.getfixturevalue(model), engine, installed, monkeypatch)
 
 
+def served(monkeypatch: pytest.MonkeyPatch, engine: EngineName, *models: str, **more: Any) -> fleet.Fleet:
+    monkeypatch.setattr(vllm, "_installed", lambda: True)
+    asked = engines.EngineOptions("", 0, 1, 1 << 24, offline=True, engine=engine, **more)
+    return fleet.plan(fleet.FleetOptions(models, asked), Notes())
+
+
 @pytest.mark.parametrize("option", sorted(vllm.NATIVE_ONLY))
 def test_an_option_that_vllm_has_nothing_for_is_refused(known: Path, option: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(OptionError, match=f"--{option.replace('_', '-')} is nothing to the vLLM engine"):
-        planned(known, "vllm", True, monkeypatch, given=(option,))
+    with pytest.raises(OptionError, match=f"^--{option.replace('_', '-')} is nothing to the vLLM engine; leave it out"):
+        served(monkeypatch, "vllm", str(known), given=(option,))
 
 
 @pytest.mark.parametrize("option", sorted(vllm.VLLM_ONLY))
 def test_an_option_of_vllms_is_refused_for_the_native_engine(gguf: Path, option: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for engine in ("auto", "native"):
-        with pytest.raises(OptionError, match=f"--{option.replace('_', '-')} is nothing to the native engine"):
-            planned(gguf, engine, True, monkeypatch, given=(option,))
+        with pytest.raises(OptionError, match=f"^--{option.replace('_', '-')} is nothing to the native engine; leave it out"):
+            served(monkeypatch, engine, str(gguf), given=(option,))
+
+
+@pytest.mark.parametrize("option", sorted((vllm.NATIVE_ONLY | vllm.TOYS_OWN | {*vllm.VLLM_ONLY}) - vllm.HARMLESS))
+def test_an_option_of_either_engine_is_refused_for_the_toy_model(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(OptionError, match=f"^--{option.replace('_', '-')} is nothing to the toy model; leave it out"):
+        served(monkeypatch, "auto", "toy", given=(option,))
+
+
+def test_an_option_is_for_the_models_that_it_is_something_to(gguf: Path, unknown: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = {"vllm": VllmConfig(dtype="float32"), "given": ("dtype", "threads", "kv_cache")}
+    native, other, toy = served(monkeypatch, "auto", str(gguf), str(unknown), "toy", **asked).plans
+    assert (native.kind, other.kind, toy.kind) == ("native", "vllm", "toy")
+    assert other.vllm is not None
+    assert (native.threads, other.vllm.options.dtype) == (1, "float32")
+
+
+def test_what_is_said_of_one_model_is_refused_where_its_engine_has_nothing_for_it(
+    gguf: Path, unknown: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(OptionError, match="^--mmproj is nothing to the vLLM engine, which computes unknown"):
+        served(monkeypatch, "auto", str(unknown), str(gguf), mmproj="none", given=("mmproj",))
+    with pytest.raises(OptionError, match="^--draft is nothing to the vLLM engine, which computes unknown"):
+        planned(unknown, "auto", True, monkeypatch, draft=str(gguf))
+    with pytest.raises(OptionError, match="^--engine vllm is nothing to the toy model"):
+        served(monkeypatch, "vllm", "toy")
 
 
 def test_vllm_gets_its_options_and_a_kv_cache_if_one_was_asked_for(known: Path, monkeypatch: pytest.MonkeyPatch) -> None:

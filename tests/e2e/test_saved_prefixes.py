@@ -86,7 +86,7 @@ def test_a_folder_that_cannot_be_used_is_told_at_the_start(tmp_path: Path) -> No
             folder.mkdir()
             (folder / "secret").write_bytes(bytes(32))
             (folder / "secret").chmod(0o644)
-        with served("--toy", "--prefix-cache-dir", str(folder)) as one:
+        with served("--prefix-cache-dir", str(folder)) as one:
             _, err = one.process.communicate(timeout=PATIENCE_S)
         assert one.process.returncode != 0
         assert "--prefix-cache-dir cannot be used" in err

@@ -59,6 +59,22 @@ def test_of_rays_errors_the_first_cause_is_told() -> None:
     assert deploy.root_cause("")
 
 
+def test_why_a_front_does_not_come_up_behind_the_proxy_is_told_in_one_line() -> None:
+    def broken() -> deploy.Front:
+        raise FileNotFoundError("no such file as weights.gguf")
+
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+    deploy.connect("", 1)
+    try:
+        with pytest.raises(deploy.DeploymentError) as told, deploy.listening(deploy.behind_proxy(broken), "127.0.0.1", port):
+            pass
+    finally:
+        deploy.disconnect()
+    assert str(told.value) == "--ray-proxy: Ray Serve cannot start the front: no such file as weights.gguf"
+
+
 @pytest.mark.parametrize("local", [True, False])
 def test_with_a_ray_of_this_machine_a_replica_listens_for_this_machine_alone(monkeypatch: pytest.MonkeyPatch, local: bool) -> None:
     listened: list[str] = []

@@ -15,6 +15,7 @@ from quintet.cli.completion import completion
 from quintet.cli.keys import keys
 from quintet.cli.telling import TellOptions
 from quintet.config import LOG_LEVELS, MAX_LOGPROBS, EngineName, KvType, Quantize, ServerConfig
+from quintet.errors import shorten
 
 if TYPE_CHECKING:
     from quintet.backends.native.front.spawn import Ahead
@@ -76,13 +77,14 @@ def _ahead(told: TellOptions, *, first: bool) -> Ahead:
     return click.get_current_context().with_resource(Ahead(told.level.upper(), first=first and known, form=told.form))
 
 
-def _require_defaults(*given: object) -> None:
-    if given != ((), 0, 0, DEFAULT_KV, "f16", "q8"):
+def _references(models: tuple[str, ...], *, toy: bool) -> tuple[str, ...]:
+    from quintet.cli.engines import TOY
+
+    if toy and models:
         from quintet.cli.console import OptionError
 
-        raise OptionError(
-            "--toy has no weights and fixed sizes: it takes no MODEL, --ctx-size, --threads, --kv-cache, --kv-type or --quantize."
-        )
+        raise OptionError(f"--toy serves the toy model alone: it takes no MODEL, got {shorten(models[0])}.")
+    return (TOY,) if toy else models or ("smollm2",)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 140}, no_args_is_help=True)
@@ -224,8 +226,7 @@ def serve(
     ahead = _ahead(told, first=not (toy or lazy or engine == "vllm" or where))
     from quintet.cli import engines, fleet, net, serve, usage
 
-    if toy:
-        _require_defaults(models, ctx_size, threads, kv_cache, kv_type, quantize)
+    references = _references(models, toy=toy)
     sizes = ctx_size, threads, engines.parse_size(kv_cache), offline, max_choices, max_waiting
     tags, packs = engines.parse_tags(think_tags), engines.pack_bytes(server.pop("pack_cache"), server.pop("pack_cache_size"))
     kept = engines.prefix_cache(server.pop("prefix_cache_dir"), server.pop("prefix_cache_size"))
@@ -233,7 +234,6 @@ def serve(
     afar = bool(where and where.address)
     asked = engines.EngineOptions("", *sizes, tags, spm_infill, drafts, *files, "", kept, engine, *vllm.take(server), kv_type, afar)
     idle, body = fleet.parse_seconds(idle_unload, "--idle-unload"), engines.parse_size(max_body, "--max-body")
-    references = (engines.TOY,) if toy else models or ("smollm2",)
     served = fleet.FleetOptions(references, asked, served_model_name, alias, lazy, pin, idle, moderation, allow_image_urls, draft, lora)
     listen = net.ListenOptions(**{field.name: server.pop(field.name) for field in dataclasses.fields(net.ListenOptions)})
     rows = usage.ledger_config(server.pop("ledger"), server.pop("ledger_full"), server.pop("ledger_keep"))

@@ -23,6 +23,9 @@ if TYPE_CHECKING:  # imported with every command, so that it stays quick
 NOTHING_TO_PROXY = ("uds", "admin_listen", "tls_cert", "tls_key", "max_connections", "drain_timeout", "watchdog")
 """Options of ``serve`` that Ray Serve's proxy has no place for, or settings of its own."""
 
+MOST_REPLICAS = 1000
+"""Of a model: each is a process, and a connection of the front's."""
+
 LEAST_CPUS, MOST_CPUS = 0.0001, 1e6
 """Of a replica, if not none: Ray counts in ten thousandths."""
 
@@ -48,8 +51,8 @@ class ClusterOptions:
 def command(serve: click.Command) -> click.Command:
     """``quintet cluster``, which takes what ``serve`` takes and what is about Ray."""
     own = [
-        click.Option(["--replicas"], type=click.IntRange(1), default=1, show_default=True, help="Of each model, at least."),
-        click.Option(["--max-replicas"], type=click.IntRange(1), help="At most, while work waits; by default as many as at least."),
+        click.Option(["--replicas"], type=click.IntRange(1, MOST_REPLICAS), default=1, show_default=True, help="Of each model, at least."),
+        click.Option(["--max-replicas"], type=click.IntRange(1, MOST_REPLICAS), help="At most, while work waits; by default --replicas."),
         click.Option(["--ray-address"], metavar="ADDRESS", default="", help="Of a Ray cluster, or auto; by default one of this machine."),
         click.Option(["--cpus-per-replica"], type=click.FloatRange(0), help="That Ray reserves for one; by default --threads."),
         click.Option(

@@ -215,6 +215,13 @@ class Plan:
         return lambda: Engine(links.pop() if links else self._link(), self.config)
 
     @property
+    def kind(self) -> Literal["vllm", "native", "toy"]:
+        """What computes."""
+        if self.vllm is not None:
+            return "vllm"
+        return "native" if self.source.path else "toy"
+
+    @property
     def mapped(self) -> bool:
         """Its weights take no memory that others could not have."""
         return self.vllm is not None or self.source.packs is not None
@@ -263,7 +270,7 @@ def plan(options: EngineOptions, report: Report) -> Plan:
     if options.kv_bytes > machine.memory_total() and not options.elsewhere:
         raise OptionError(f"--kv-cache of {human(options.kv_bytes)} is more than {memory_words()}.")
     model = store.resolve(options.model, report, offline=options.offline)
-    if vllm.computes(options.engine, model, options.given, report):
+    if vllm.computes(options.engine, model, report):
         return _vllm(options, model, report)
     file = open_model(model.path)
     about = describe(file, options.quantize, options.kv_type)
@@ -311,6 +318,10 @@ def find_draft(model: StoredModel, reference: str, report: Report, kv_type: KvTy
 
 def _vllm(options: EngineOptions, model: StoredModel, report: Report) -> Plan:
     from quintet.backends.vllm.images import hidden_size  # asyncio and numpy, for those who have vLLM
+
+    for option, value in (("--draft", options.draft), ("--mmproj", options.mmproj)):
+        if value:
+            raise OptionError(f"{option} is nothing to the vLLM engine, which computes {model.name}; leave it out.")
 
     full = vllm.context(model.path)
     kv_bytes = options.kv_bytes if "kv_cache" in options.given else 0
@@ -372,6 +383,8 @@ def _config(options: EngineOptions, kv_bytes: int) -> EngineConfig:
 def _toy(options: EngineOptions) -> Plan:
     from quintet.backends import toy
 
+    if options.engine == "vllm":
+        raise OptionError("--engine vllm is nothing to the toy model, which has no weights; leave it out.")
     settled(TOY, {}, options.quantize)
     if options.draft:
         raise OptionError("--draft: nothing drafts for the toy model.")

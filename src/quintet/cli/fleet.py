@@ -9,7 +9,7 @@ from pathlib import Path
 
 from quintet import machine
 from quintet.backends.native.front.spawn import Ahead
-from quintet.cli import drafts, engines, loras, references
+from quintet.cli import drafts, engines, loras, references, vllm
 from quintet.cli.console import OptionError
 from quintet.engines.entry import Model
 from quintet.engines.names import Names, name_models
@@ -103,6 +103,7 @@ def plan(options: FleetOptions, report: Report) -> Fleet:
     if wrong is not None:
         raise OptionError(f"--allow-image-urls must be a host such as example.org, *.example.org or *, got {shorten(wrong)}.")
     plans = _plans(options, report)
+    vllm.require_use(options.engine.given, plans)
     own = [(one.name,) for one in plans]
     names = name_models([options.names or own[0], *own[1:]], [_alias(text) for text in options.aliases])
     unknown = [name for name in options.pins if name not in names.exact]

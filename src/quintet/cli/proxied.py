@@ -65,7 +65,7 @@ def serve(options: ServeOptions, auth: Auth) -> int:
     listen.check()
     net.check_exposure(listen.host, config.api_keys, options.no_api_key, closed=auth.keys is not None)
     if not options.cluster.address:  # nobody's Serve runs there yet, which would listen elsewhere
-        listen_once(listen.host, listen.port).close()
+        listen_once(listen.host, listen.port, free=False).close()
     exporting.check(options.told.otlp_endpoint, os.environ)
     with ConsoleReport() as report:  # here as well as in the front, whose errors come through Serve after many of its own lines
         planned = fleet.plan(options.fleet, report)

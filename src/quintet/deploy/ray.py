@@ -262,6 +262,13 @@ def root_cause(text: str) -> str:
     return (named or lines or ["it gives no reason"])[-1 if named else 0]
 
 
+def _told_of(application: str) -> str:
+    """What Ray Serve knows of its deployments; of the whole it says only that they failed."""
+    with contextlib.suppress(Exception):  # it may not have come so far
+        return "\n".join(one.message for one in serve.status().applications[application].deployments.values())
+    return ""
+
+
 @contextlib.contextmanager
 def listening(application: serve.Application, host: str, port: int) -> Iterator[None]:
     """Serve's proxy passes requests on to the application, inside a ``with``. Where Serve runs already, it listens where it did.
@@ -273,7 +280,7 @@ def listening(application: serve.Application, host: str, port: int) -> Iterator[
         serve.start(http_options={"host": host, "port": port})
         serve.run(application, name=APPLICATION, route_prefix="/")
     except Exception as error:  # of Ray's, with the trace of another process in its text
-        raise DeploymentError(f"--ray-proxy: Ray Serve cannot start the front: {root_cause(str(error))}") from None
+        raise DeploymentError(f"--ray-proxy: Ray Serve cannot start the front: {root_cause(_told_of(APPLICATION) or str(error))}") from None
     try:
         yield
     finally:

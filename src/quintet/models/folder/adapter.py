@@ -35,6 +35,7 @@ class _Ranks:
         plain: end of a matrix's name -> its place (of those that match, PEFT takes the first), its rank, and how many of ``patterns``
             go before it.
         patterns: different ranks of what regular expressions match. Which that is, is not asked: one could be made that takes for ever.
+        turned: the model's matrices are stored turned (``fan_in_fan_out``): as many rows as numbers are read.
         several: all of them where a pair may hold a matrix for each of a layer's experts, side by side, and ranks go by names that are
             not its own; else empty.
     """
@@ -42,6 +43,7 @@ class _Ranks:
     all: int
     plain: Mapping[str, tuple[int, int, int]]
     patterns: tuple[int, ...]
+    turned: bool
     several: tuple[int, ...]
 
     @property
@@ -104,7 +106,8 @@ def check_adapter(folder: Path, most: int, shapes: Shapes) -> str:
         raise ModelError(f"{WEIGHTS}: must hold tensors of LoRA, got {shorten(next(iter(own), ''))}.")
     for name, shape in own.items():
         if found := _NAME.fullmatch(name):
-            _check_sides(name, shape, shapes.get(f"{found[1]}.weight"), first=found[2] == "A")
+            whole = shapes.get(f"{found[1]}.weight")
+            _check_sides(name, shape, whole[::-1] if whole and ranks.turned else whole, first=found[2] == "A")
             _check_rank(name, shape, ranks.of(found[1]), several=bool(ranks.several), first=found[2] == "A")
     _check_pairs(own)
     _check_model(own, shapes)
@@ -129,7 +132,7 @@ def _ranks(folder: Path) -> _Ranks:
             patterns[rank] = None
     own = settings.integer("r", high=MAX_RANK)
     every = tuple({own, *patterns, *(rank for _, rank, _ in plain.values())}) if settings.get("target_parameters") else ()
-    return _Ranks(own, plain, tuple(patterns), every)
+    return _Ranks(own, plain, tuple(patterns), settings.get("fan_in_fan_out") is True, every)
 
 
 def _ends(module: str) -> Iterator[str]:
