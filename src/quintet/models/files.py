@@ -12,8 +12,9 @@ import shutil
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import Protocol
 
 from quintet.errors import ModelError
 
@@ -144,7 +145,7 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def open_regular(path: Path) -> BinaryIO:
+def open_regular(path: Path) -> BufferedReader:
     """A file for reading, which must be a regular one: to open a FIFO would wait for ever, and a device may have no end.
 
     Raises:

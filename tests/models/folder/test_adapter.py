@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from tests.reference.folders import write_safetensors
 from tests.support.adapters import write_adapter
 
@@ -25,6 +27,20 @@ MODULES = {"model.layers.0.self_attn.q_proj": (8, 6)}
 def test_equal_files_have_equal_digests_wherever_they_are(tmp_path: Path) -> None:
     first, second, other = (write_adapter(tmp_path / name, MODULES, seed=seed) for name, seed in (("a", 1), ("b", 1), ("c", 2)))
     assert check_adapter(first, 16, {}) == check_adapter(second, 16, {}) != check_adapter(other, 16, {})
+
+
+@given(st.integers(0, (1 << 20) - 1), st.integers(1, 255))
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_one_other_byte_makes_another_adapter_wherever_it_is(tmp_path: Path, place: int, change: int) -> None:
+    folder = tmp_path / "large"
+    folder.mkdir(exist_ok=True)
+    (folder / CONFIG).write_bytes(b"{}")
+    data = bytearray(1 << 20)
+    (folder / WEIGHTS).write_bytes(data)
+    before = digest_of(folder)
+    data[place] = change
+    (folder / WEIGHTS).write_bytes(data)
+    assert digest_of(folder) != before
 
 
 def test_the_rank_is_the_largest_of_any_matrix(tmp_path: Path) -> None:

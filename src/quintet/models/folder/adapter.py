@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quintet.errors import ModelError, shorten
-from quintet.models.files import Map, sample
+from quintet.models.files import Map, file_errors, open_regular
 from quintet.models.folder.documents import Settings, read_document
 from quintet.models.folder.files import weights
 from quintet.models.folder.opening import MIN_SIZE
@@ -76,14 +76,15 @@ def shapes_of(model: Path) -> dict[str, tuple[int, ...]]:
 
 
 def digest_of(folder: Path) -> str:
-    """What tells an adapter's files from others', wherever they are.
+    """What tells an adapter's files from others', wherever they are: of every byte, for what is cached of its answers goes by it.
 
     Raises:
         ModelError: one cannot be read.
     """
-    hashed = hashlib.blake2b(digest_size=4)
+    hashed = hashlib.blake2b(digest_size=8)
     for name in (CONFIG, WEIGHTS):
-        sample(folder / name, hashed)
+        with file_errors(folder / name), open_regular(folder / name) as file:
+            hashed.update(hashlib.file_digest(file, hashlib.blake2b).digest())
     return hashed.hexdigest()
 
 
