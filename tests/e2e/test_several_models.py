@@ -103,8 +103,8 @@ def model(request: pytest.FixtureRequest) -> str:
 
 def test_equal_models_give_equal_bytes_and_the_death_of_one_leaves_the_others_streams_untouched(model: str) -> None:
     """Issue 11: ``serve smollm2 second=smollm2 --alias text-davinci-003=second``."""
-    tokens = 1000 if model == "toy" else 60
-    with served(model, f"second={model}", *SECOND, "--kv-cache", "512MiB") as one:
+    tokens, sizes = (1000, ()) if model == "toy" else (60, ("--kv-cache", "512MiB"))
+    with served(model, f"second={model}", *SECOND, *sizes) as one:
         answers = [ask(one, name) for name in ("", "second", "text-davinci-003")]
         assert [answer["model"] for answer in answers] == [model, "second", "text-davinci-003"]
         assert answers[0]["choices"] == answers[1]["choices"] == answers[2]["choices"]
