@@ -287,3 +287,28 @@ def test_reading_gives_values_by_the_names_that_the_commands_know(write: Write) 
     assert configuration.read(Path(write("ctx-size = 5")), KNOWN, ctx) == {"ctx_size": 5}
     with pytest.raises(console.OptionError, match="unknown key"):
         configuration.read(Path(write("ctx_size = 5")), KNOWN, ctx)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--uds-mode", "600"), "--uds-mode means nothing without --uds."),
+        (("--ledger-full", "refuse"), "--ledger-full means nothing without --ledger."),
+        (("--ledger-keep", "90d"), "--ledger-keep means nothing without --ledger."),
+        (("--prefix-cache-size", "1GiB"), "--prefix-cache-size means nothing without --prefix-cache-dir."),
+        (("--no-batches", "--batch-dir", "x"), "--batch-dir means nothing with --no-batches."),
+        (("--no-batches", "--batch-keep", "1d"), "--batch-keep means nothing with --no-batches."),
+        (("--no-batches", "--batch-max-file", "1MB"), "--batch-max-file means nothing with --no-batches."),
+        (("--no-batches", "--batch-max-lines", "9"), "--batch-max-lines means nothing with --no-batches."),
+        (("--no-batches", "--batch-storage", "1GB"), "--batch-storage means nothing with --no-batches."),
+        (("--no-pack-cache", "--pack-cache-size", "1GB"), "--pack-cache-size means nothing with --no-pack-cache."),
+    ],
+)
+@pytest.mark.parametrize("of", ["serve", "cluster"])
+def test_an_option_that_means_nothing_beside_the_others_is_refused(of: str, words: tuple[str, ...], said: str, command: Command) -> None:
+    assert command(of, *words) == (1, "", f"error: {said}\n")
+
+
+def test_a_variable_that_means_nothing_is_named(command: Command) -> None:
+    said = "QUINTET_LEDGER_KEEP: --ledger-keep means nothing without --ledger."
+    assert command("serve", QUINTET_LEDGER_KEEP="9d") == (1, "", f"error: {said}\n")

@@ -221,6 +221,7 @@ def serve(
 
     MODEL is smollm2 (default), a path to a .gguf file or a Hugging Face folder, or hf:user/repo[:QUANT or file]; NAME=MODEL names it.
     """
+    configuration.require_partners()
     told = TellOptions(**{field.name: server.pop(field.name) for field in dataclasses.fields(TellOptions)})
     where: ClusterOptions | None = server.pop("cluster", None)
     ahead = _ahead(told, first=not (toy or lazy or engine == "vllm" or where))

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 import click
 
 from quintet.cli import configuration
-from quintet.cli.console import OptionError
 from quintet.config import BatchConfig
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -37,7 +36,7 @@ def config(server: dict[str, Any]) -> BatchConfig | None:
     """How batches are to be kept, of all options of ``serve``, from which these are taken away.
 
     Raises:
-        OptionError: a malformed option, or two that contradict.
+        OptionError: a malformed option.
     """
     from quintet.cli import engines, usage
 
@@ -46,8 +45,6 @@ def config(server: dict[str, Any]) -> BatchConfig | None:
     sizes = [engines.parse_size(given[name], f"--{name.replace('_', '-')}") for name in ("batch_max_file", "batch_storage")]
     keep = usage.parse_keep(given["batch_keep"], "--batch-keep")
     if given["no_batches"]:
-        if folder is not None:
-            raise OptionError("--batch-dir means nothing with --no-batches.")
         return None
     return BatchConfig(folder or state_dir(), keep, sizes[0], given["batch_max_lines"], sizes[1], chosen=folder is not None)
 

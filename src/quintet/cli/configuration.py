@@ -25,6 +25,15 @@ PREFIX = "QUINTET_"
 OTHER_VARIABLES = frozenset({"QUINTET_CACHE", "QUINTET_CHECK_KEY", "QUINTET_CLIENT_KEY", "QUINTET_DUMPABLE", "QUINTET_ISA"})
 """Read by others; no settings."""
 
+_PARTNERS = {"uds_mode": "uds", "ledger_full": "ledger", "ledger_keep": "ledger", "prefix_cache_size": "prefix_cache_dir"}
+"""An option, and the one without which it means nothing."""
+
+_OPPONENTS = {
+    **dict.fromkeys(("batch_dir", "batch_keep", "batch_max_file", "batch_max_lines", "batch_storage"), ("no_batches", True)),
+    "pack_cache_size": ("pack_cache", False),
+}
+"""An option, and another with that value of which it means nothing."""
+
 _FILE = "quintet.configuration.file"
 _DEFAULT = "default"
 _ALIKE = 0.75
@@ -133,6 +142,25 @@ def given() -> tuple[str, ...]:
     """What the command that runs was given, in whatever way, rather than left at its default."""
     ctx = click.get_current_context()
     return tuple(name for name in ctx.params if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT)
+
+
+def require_partners() -> None:
+    """Each option that was given means something beside the others of the command that runs.
+
+    Raises:
+        OptionError: one does not.
+    """
+    given_ones, values = given(), click.get_current_context().params
+    for name in given_ones:
+        if (partner := _PARTNERS.get(name)) and not values[partner]:
+            raise OptionError(f"{_option_of(name)} means nothing without {_option_of(partner)}.")
+        opponent, value = _OPPONENTS.get(name, ("", None))
+        if opponent and values[opponent] is value:
+            raise OptionError(f"{_option_of(name)} means nothing with {_option_of(opponent, off=value is False)}.")
+
+
+def _option_of(name: str, *, off: bool = False) -> str:
+    return f"--{'no-' if off else ''}{name.replace('_', '-')}"
 
 
 def _load(ctx: click.Context, _: click.Parameter, file: Path | None) -> None:

@@ -18,14 +18,10 @@ def ledger_config(file: Path | None, full: str, keep: str) -> LedgerConfig | Non
     """How to keep a ledger, if one is to be kept.
 
     Raises:
-        OptionError: a malformed option, or one that means nothing without a ledger.
+        OptionError: a malformed option.
     """
     seconds = parse_keep(keep)
-    if file is None:
-        if full != "refuse" or seconds:
-            raise OptionError(f"--ledger-{'full' if full != 'refuse' else 'keep'} means nothing without --ledger FILE.")
-        return None
-    return LedgerConfig(file, full == "serve", seconds)
+    return None if file is None else LedgerConfig(file, full == "serve", seconds)
 
 
 def parse_keep(text: str, option: str = "--ledger-keep") -> float:
