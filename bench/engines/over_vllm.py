@@ -1,4 +1,4 @@
-"""Quintet over vLLM beside vLLM's own server, in turns on this machine: ``python -m bench.engines.over_vllm --python PYTHON``.
+"""Quintet over vLLM beside vLLM's own server, in turns on this machine: ``python -m bench.engines.over_vllm``.
 
 Both serve the model in float32 from the same environment, that of ``make test-vllm``, to the same streaming clients. What must
 hold: at least 95 % of vLLM's tokens per second, and the first token at most 5 ms later. The exit code is 3 if it does not.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import median
 
 from bench.common.command import model_path, parser_of
@@ -45,7 +44,6 @@ class OverVllm(VllmServed):
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Command line -> options."""
     parser = parser_of(__doc__)
-    parser.add_argument("--python", type=Path, required=True, help="Python of an environment with Quintet and vLLM")
     parser.add_argument("--rounds", type=int, default=3, help="times both are started and measured (default 3)")
     parser.add_argument(
         "--clients",
@@ -89,8 +87,8 @@ def main() -> int:
     store = Store(options.peers_dir)
     plan = Plan(model_path(options.model), options.threads, options.rounds, clients=tuple(options.clients), limit_s=LIMIT_S)
     both: tuple[Served, Served] = (
-        OverVllm(plan, store, options.python, eager=options.eager),
-        VllmServed(plan, store, options.python, eager=options.eager),
+        OverVllm(plan, store, eager=options.eager),
+        VllmServed(plan, store, eager=options.eager),
     )
     samples: tuple[list[Sample], list[Sample]] = ([], [])
     try:

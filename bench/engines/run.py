@@ -18,10 +18,11 @@ from bench.common.install import Store
 from bench.common.plan import Plan
 from bench.common.proc import PeerError, say
 from bench.engines.baseline import LOST, Baseline
-from bench.engines.engines import BUNDLED, Engine, engines
+from bench.engines.engines import BUNDLED, Engine
 from bench.engines.model import work
 from bench.engines.random_experts import TYPES, Shape, random_model
 from bench.engines.report import EXPERTS_REQUIRED, REQUIRED, Report, Row
+from bench.engines.rows import engines
 from quintet.config import KvType
 
 EXPERTS = ("machine", "ours", "xllamacpp", "openvino")

