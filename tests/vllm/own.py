@@ -7,6 +7,7 @@ log-probabilities of the prompt's tokens.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -50,7 +51,9 @@ def main() -> None:
         pairs = zip(one.prompt_logprobs[1:], one.prompt_token_ids[1:], strict=True)
         scores.append([row[token].logprob for row, token in pairs])
     texts = [list(one.token_ids) for _, one in made]
-    print(MARK + json.dumps({"prompts": [ids for ids, _ in made], "texts": texts, "logprobs": own, "scores": scores}))
+    print(MARK + json.dumps({"prompts": [ids for ids, _ in made], "texts": texts, "logprobs": own, "scores": scores}), flush=True)
+    engine.llm_engine.engine_core.shutdown()
+    os._exit(0)  # its threads' destructors at the interpreter's end abort now and then ("terminate called without an active exception")
 
 
 def _seen(asked: dict[str, Any]) -> list[dict[str, Any]]:
