@@ -26,7 +26,7 @@ from bench.common.command import model_path
 from quintet.backends.native.core.cpu import Cpu
 from quintet.backends.native.core.loader import PAGE
 from quintet.backends.native.core.samplers import NativeSamplers
-from quintet.backends.native.core.types import Batch, Runner, Sampler, Samplers
+from quintet.backends.native.core.types import I32, Batch, Runner, Sampler, Samplers
 from quintet.backends.native.worker.load import native_loader
 from quintet.request import Sampling
 
@@ -40,11 +40,24 @@ QUICKEST = "quickest step"
 Spent = dict[str, float]
 
 
+def tables_of(count: int, context: int) -> I32:
+    """Pages of so many sequences."""
+    width = -(-context // PAGE)
+    return np.arange(count * width, dtype=np.int32).reshape(count, width)
+
+
+def fill(runner: Runner, count: int, context: int) -> None:
+    """Keys and values in all pages that a step reads: unwritten ones are the same zeros, which the system has once and a cache holds."""
+    prefill(runner, context)
+    tables = tables_of(count, context)
+    for target in tables[1:].flat:
+        runner.copy_page(int(target) % tables.shape[1], int(target))
+
+
 def decode(runner: Runner, samplers: Samplers, own: Sequence[Sampler], context: int, logprobs: int | None) -> None:
     """A token of each sequence, at the end of its context."""
     count = len(own)
-    width = -(-context // PAGE)
-    tables = np.arange(count * width, dtype=np.int32).reshape(count, width)
+    tables = tables_of(count, context)
     ones, rows = np.ones(count, np.int32), np.arange(count, dtype=np.int32)
     tokens = np.arange(1, count + 1, dtype=np.int32)
     logits = runner.logits(runner.forward(Batch(tokens, ones, ones * np.int32(context - 1), tables, rows)))
@@ -55,9 +68,8 @@ def decode(runner: Runner, samplers: Samplers, own: Sequence[Sampler], context: 
 
 def prefill(runner: Runner, count: int) -> None:
     """A prompt of so many tokens, up to its last row."""
-    tables = np.arange(-(-count // PAGE), dtype=np.int32)[None]
     tokens = np.arange(1, count + 1, dtype=np.int32)
-    runner.forward(Batch(tokens, np.array([count], np.int32), np.zeros(1, np.int32), tables, np.array([count - 1], np.int32)))
+    runner.forward(Batch(tokens, np.array([count], np.int32), np.zeros(1, np.int32), tables_of(1, count), np.array([count - 1], np.int32)))
 
 
 def spent(cpu: Cpu, step: Callable[[], None]) -> Spent:
@@ -108,6 +120,8 @@ def main() -> None:
     assert cpu is not None
     runner.allocate(-(-longest // PAGE) * (1 if args.prefill else widest))
     samplers = NativeSamplers(cpu, [b""] * runner.vocab, ())
+    if not args.prefill:
+        fill(runner, widest, longest)
     columns = {}
     for count in args.sequences:
         own = [samplers.make(CHOICE, (), ()) for _ in range(count)]
