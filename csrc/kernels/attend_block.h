@@ -7,6 +7,7 @@
 //   for each row:   softmax of its scores
 //   for each block: values as [token][dimension]              for each 6 rows: 4 x 16 dimensions, 24 chains that go on from `out`
 //
+// Of a block that they all see, the first 6 rows make the floats while they use them: conversions and stores take other units than FMAs do.
 // One output is the same chain of FMAs as in attend_few.h, in the order of dimensions or tokens, so the bits are the same however rows are put
 // together. Instruction sets whose registers hold fewer lanes do one page, or one block of 16 dimensions, at a time.
 #pragma once
@@ -45,18 +46,18 @@ inline void widen_values(const Halves& a, int page, int pages, int count, float*
   }
 }
 
-// Scores of R rows against the first P of kSide pages.
-template <int R, int P> inline void tile_scores(const float* const* queries, const float* keys, int head_dim, float* scores,
-                                                size_t stride) {
+// Scores of R rows against P pages; key(d, p) are dimension d's of page p.
+template <int R, int P, class Key> inline void tile_scores(const float* const* queries, Key key, int head_dim, float* scores,
+                                                           size_t stride) {
   F acc[R][P];
   const float* q[R];
   for (int r = 0; r < R; r++) {
     q[r] = queries[r];
     for (int p = 0; p < P; p++) acc[r][p] = V::set1(0.0f);
   }
-  for (int d = 0; d < head_dim; d++, keys += 16 * kSide) {
+  for (int d = 0; d < head_dim; d++) {
     F k[P];
-    for (int p = 0; p < P; p++) k[p] = V::load(keys + 16 * p);
+    for (int p = 0; p < P; p++) k[p] = key(d, p);
     for (int r = 0; r < R; r++) {
       const F x = V::set1(q[r][d]);
       for (int p = 0; p < P; p++) acc[r][p] = V::fma(x, k[p], acc[r][p]);
@@ -67,16 +68,15 @@ template <int R, int P> inline void tile_scores(const float* const* queries, con
 }
 
 // `count` tokens, in order, on top of what B blocks of 16 dimensions of R rows have in `out`; nothing yet if `begin`.
-template <int R, int B>
-inline void tile_values(const float* values, int head_dim, const float* weights, size_t stride, int count, float* const* out, int d,
-                        bool begin) {
+// value(t, b) are dimensions d + 16 * b of token t.
+template <int R, int B, class Value>
+inline void tile_values(Value value, const float* weights, size_t stride, int count, float* const* out, int d, bool begin) {
   F acc[R][B];
   for (int r = 0; r < R; r++)
     for (int b = 0; b < B; b++) acc[r][b] = begin ? V::set1(0.0f) : V::load(out[r] + d + 16 * b);
-  values += d;
-  for (int t = 0; t < count; t++, values += head_dim) {
+  for (int t = 0; t < count; t++) {
     F v[B];
-    for (int b = 0; b < B; b++) v[b] = V::load(values + 16 * b);
+    for (int b = 0; b < B; b++) v[b] = value(t, b);
     for (int r = 0; r < R; r++) {
       const F w = V::set1(weights[size_t(r) * stride + size_t(t)]);
       for (int b = 0; b < B; b++) acc[r][b] = V::fma(w, v[b], acc[r][b]);
@@ -86,12 +86,56 @@ inline void tile_values(const float* values, int head_dim, const float* weights,
     for (int b = 0; b < B; b++) V::store(out[r] + d + 16 * b, acc[r][b]);
 }
 
+// each<blocks of 16 dimensions>(first dimension) for all of a head's.
+template <class Each> inline void each_dimensions(int head_dim, Each each) {
+  int d = 0;
+  for (; d + 16 * kSide <= head_dim; d += 16 * kSide) each.template operator()<kSide>(d);
+  if constexpr (kSide > 1)
+    for (; d < head_dim; d += 16) each.template operator()<1>(d);
+}
+
 template <int R> inline void tokens_values(const float* values, int head_dim, const float* weights, size_t stride, int count,
                                            float* const* out, bool begin) {
-  int d = 0;
-  for (; d + 16 * kSide <= head_dim; d += 16 * kSide) tile_values<R, kSide>(values, head_dim, weights, stride, count, out, d, begin);
-  if constexpr (kSide > 1)
-    for (; d < head_dim; d += 16) tile_values<R, 1>(values, head_dim, weights, stride, count, out, d, begin);
+  each_dimensions(head_dim, [&]<int B>(int d) {
+    const auto value = [&](int t, int b) { return V::load(values + t * head_dim + d + 16 * b); };
+    tile_values<R, B>(value, weights, stride, count, out, d, begin);
+  });
+}
+
+// The first tile's scores against a block that all of its rows see. The keys become what widen_keys makes of them.
+inline void first_scores(const Halves& a, int page, int pages, float* keys, size_t stride) {
+  for (int group = page; group < page + kAttendPages; group += kSide, keys += size_t(16 * kSide) * size_t(a.head_dim)) {
+    const uint16_t *from[kSide], *ahead[kSide];
+    for (int p = 0; p < kSide; p++) {
+      from[p] = a.k[group + p];
+      ahead[p] = nth_read(a, pages, group + p + kAhead);
+    }
+    const auto key = [&](int d, int p) {
+      if (16 * d % kLine == 0) fetch(ahead[p] + 16 * d);
+      const F k = V::load_half(from[p] + 16 * d);
+      V::store(keys + 16 * (kSide * d + p), k);
+      return k;
+    };
+    tile_scores<kTileRows, kSide>(a.q, key, a.head_dim, a.scratch + 16 * group, stride);
+  }
+}
+
+// Likewise its part of the outputs, and the values.
+inline void first_values(const Halves& a, int page, int pages, float* values, size_t stride) {
+  const int size = 16 * a.head_dim;
+  for (int p = page; p < page + kAttendPages; p++, values += size) {
+    const uint16_t *from = a.v[p], *ahead = nth_read(a, pages, pages + p + kAhead);
+    each_dimensions(a.head_dim, [&]<int B>(int d) {
+      const auto value = [&](int t, int b) {
+        const int i = t * a.head_dim + d + 16 * b;
+        if (i % kLine == 0) fetch(ahead + i);
+        const F v = V::load_half(from + i);
+        V::store(values + i, v);
+        return v;
+      };
+      tile_values<kTileRows, B>(value, a.scratch + 16 * p, stride, 16, a.out, d, p == 0);
+    });
+  }
 }
 
 // A block's part of the outputs of R rows, which may end at different tokens: the common ones together, then each row its own rest.
@@ -115,27 +159,32 @@ inline void attend_block(const Halves& a) {
   const int last = *std::max_element(a.position, a.position + a.rows), pages = last / 16 + 1;
   const size_t stride = attend_stride(pages), dim = size_t(a.head_dim);
   float *block = a.scratch + size_t(a.rows) * stride, *inverse = block + size_t(kAttendPages) * 16 * dim;
-  auto tiles = [&](auto each) {
-    for (int from = 0; from < a.rows; from += kTileRows)
+  const auto tiles = [&](int first, auto each) {
+    for (int from = first; from < a.rows; from += kTileRows)
       with_rows<kTileRows>(std::min(kTileRows, a.rows - from), [&]<int R>() { each.template operator()<R>(from); });
   };
+  // Before this page are whole blocks that all rows of a first tile see.
+  const int whole = a.rows < kTileRows ? 0 : (*std::min_element(a.position, a.position + kTileRows) + 1) / 16 / kAttendPages * kAttendPages;
   for (int page = 0; page < pages; page += kAttendPages) {
     const int count = std::min(kAttendPages, pages - page);
-    widen_keys(a, page, pages, count, block);
-    tiles([&]<int R>(int from) {
+    if (page < whole) first_scores(a, page, pages, block, stride);
+    else widen_keys(a, page, pages, count, block);
+    tiles(page < whole ? kTileRows : 0, [&]<int R>(int from) {
       const int seen = *std::max_element(a.position + from, a.position + from + R) / 16 + 1 - page;
-      for (int p = 0; p < std::min(count, seen); p += kSide)
-        with_rows<kSide>(std::min(kSide, seen - p), [&]<int P>() {
-          tile_scores<R, P>(a.q + from, block + size_t(p) * dim * 16, a.head_dim, a.scratch + size_t(from) * stride + 16 * (page + p),
-                            stride);
-        });
+      for (int p = 0; p < std::min(count, seen); p += kSide) {
+        const float* keys = block + size_t(p) * dim * 16;
+        const auto key = [&](int d, int i) { return V::load(keys + 16 * (kSide * d + i)); };
+        float* scores = a.scratch + size_t(from) * stride + 16 * (page + p);
+        with_rows<kSide>(std::min(kSide, seen - p), [&]<int P>() { tile_scores<R, P>(a.q + from, key, a.head_dim, scores, stride); });
+      }
     });
   }
   for (int r = 0; r < a.rows; r++) inverse[r] = softmax(a, r, a.scratch + size_t(r) * stride);
   for (int page = 0; page < pages; page += kAttendPages) {
     const int count = std::min(kAttendPages, pages - page);
-    widen_values(a, page, pages, count, block);
-    tiles([&]<int R>(int from) { block_values<R>(a, from, 16 * page, 16 * count, block, stride); });
+    if (page < whole) first_values(a, page, pages, block, stride);
+    else widen_values(a, page, pages, count, block);
+    tiles(page < whole ? kTileRows : 0, [&]<int R>(int from) { block_values<R>(a, from, 16 * page, 16 * count, block, stride); });
   }
   for (int r = 0; r < a.rows; r++)
     for (int d = 0; d < a.head_dim; d += 16) V::store(a.out[r] + d, V::mul(V::load(a.out[r] + d), V::set1(inverse[r])));
