@@ -139,6 +139,7 @@ int main() {
     codes(*k, r);
     float_gemm(*k, r);
     rows(*k, r);
+    attention16(*k, r);
     attention8(*k, r);
     whole_model(*k, "model", small(), r);
     whole_model(*k, "elaborate model", elaborate(), r);

@@ -1,5 +1,5 @@
-// Attention over cells of 8 bits: any number of rows, windows, caps, sinks and sizes of heads; and that a row alone has the bits that it has among
-// others, whatever lies beyond its position.
+// Attention over cells of both types: any number of rows, windows, caps, sinks and sizes of heads; and that a row alone has the bits that it has
+// among others, whatever lies beyond its position.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -10,6 +10,22 @@
 
 namespace quintet {
 namespace {
+
+struct Pages16 {
+  int head_dim;
+  std::vector<std::vector<uint16_t>> cells;  // of a page: keys, then values
+  std::vector<const uint16_t*> keys, values;
+
+  Pages16(Random& r, int pages, int head_dim) : head_dim(head_dim) {
+    for (int p = 0; p < pages; p++) {
+      auto& page = cells.emplace_back(size_t(2 * 16 * head_dim));
+      for (auto& cell : page) cell = uint16_t(r.below(2) << 15 | (0x2800 + r.below(0x1800)));  // 1/32 to 2, of either sign
+      keys.push_back(page.data());
+      values.push_back(page.data() + 16 * head_dim);
+    }
+    for (int d = 0; d < head_dim; d++) cells.back()[size_t(16 * d + 15)] = cells.back()[size_t(31 * head_dim + d)] = 0x7e00;
+  }
+};
 
 struct Pages8 {
   int head_dim;
@@ -28,19 +44,41 @@ struct Pages8 {
   uint16_t& scale(int page, int i) { return cells[size_t(page)][size_t(16 * head_dim + i)]; }
 };
 
-struct Rows8 {
+// Of pages up to `tokens`, of which no row sees the last; the first rows end one after the other, as those of a prompt do.
+struct Rows {
   std::vector<std::vector<float>> queries;
   std::vector<int> position, first;
   std::vector<float> sinks;
+
+  Rows(Random& r, int count, int dim, int tokens) {
+    for (int i = 0; i < count; i++) {
+      queries.push_back(r.floats(size_t(dim), 2.0f));
+      position.push_back(i < 20 ? 260 + i : r.below(tokens - 1));
+      first.push_back(std::max(0, position.back() - 150));
+      sinks.push_back(r.real(3.0f));
+    }
+    queries[3].assign(size_t(dim), 0.0f);
+  }
 };
 
+struct Way {
+  bool window, sink;
+  float cap;
+  explicit Way(int variant) : window(variant & 1), sink(variant & 4), cap(variant & 2 ? 20.0f : 0.0f) {}
+};
+
+inline void attend(const Kernels& k, const AttendOver<uint16_t>& a) { k.attend(a); }
+inline void attend(const Kernels& k, const AttendOver<uint8_t>& a) { k.attend8(a); }
+inline size_t room(const Pages16& pages, int rows) { return attend_scratch(rows, int(pages.keys.size()), pages.head_dim); }
+inline size_t room(const Pages8& pages, int rows) { return attend8_scratch(rows, int(pages.keys.size()), pages.head_dim); }
+
 // Rows [from, to) over the pages from `skipped` on: outputs, one after the other.
-[[maybe_unused]] std::vector<float> attend_rows8(const Kernels& k, const Pages8& pages, const Rows8& rows, int from, int to, int skipped,
-                                                 bool window, float cap, bool sink) {
+template <class Pages> std::vector<float> attend_rows(const Kernels& k, const Pages& pages, const Rows& rows, int from, int to, int skipped,
+                                                      Way way) {
   const int n = to - from, dim = pages.head_dim;
   std::vector<int> position, first;
   std::vector<const float*> q;
-  std::vector<float> result(size_t(n * dim)), scratch(attend8_scratch(n, int(pages.keys.size()), dim));
+  std::vector<float> result(size_t(n * dim)), scratch(room(pages, n));
   std::vector<float*> out;
   for (int r = from; r < to; r++) {
     q.push_back(rows.queries[size_t(r)].data());
@@ -48,41 +86,54 @@ struct Rows8 {
     first.push_back(rows.first[size_t(r)] - 16 * skipped);
     out.push_back(result.data() + (r - from) * dim);
   }
-  k.attend8({q.data(), position.data(), window ? first.data() : nullptr, n, dim, cap, sink ? rows.sinks.data() + from : nullptr,
+  attend(k, {q.data(), position.data(), way.window ? first.data() : nullptr, n, dim, way.cap, way.sink ? rows.sinks.data() + from : nullptr,
              pages.keys.data() + skipped, pages.values.data() + skipped, skipped, scratch.data(), out.data()});
   return result;
 }
 
-[[maybe_unused]] void attention8(const Kernels& k, Results& out) {
+// All rows at once: each as if it were alone.
+template <class Pages> std::vector<float> attend_all(const Kernels& k, const Pages& pages, const Rows& rows, Way way) {
+  const int count = int(rows.position.size()), dim = pages.head_dim;
+  for (int from : {0, 20}) {  // with rows in front that all see the same blocks, and without
+    const auto together = attend_rows(k, pages, rows, from, count, 0, way);
+    for (int i = from; i < count; i++) {
+      const int skipped = way.window ? rows.first[size_t(i)] / 16 : 0;
+      const auto alone = attend_rows(k, pages, rows, i, i + 1, skipped, way);
+      if (std::memcmp(alone.data(), together.data() + (i - from) * dim, alone.size() * 4) != 0)
+        std::fprintf(stderr, "ALONE %s: row %d\n", k.name, i), std::abort();
+    }
+  }
+  return attend_rows(k, pages, rows, 0, count, 0, way);
+}
+
+constexpr int kAttentionPages = 21, kAttentionRows = 29;
+
+inline void attention16(const Kernels& k, Results& out) {
   Digest d;
   Random r;
-  const int count = 21, rows_count = 29;
   for (int dim : {16, 64, 80, 128})
     for (int variant = 0; variant < 8; variant++) {
-      const bool window = variant & 1, sink = variant & 4;
-      const float cap = variant & 2 ? 20.0f : 0.0f;
-      Pages8 pages(r, count, dim);
-      Rows8 rows;
-      for (int i = 0; i < rows_count; i++) {
-        rows.queries.push_back(r.floats(size_t(dim), 2.0f));
-        rows.position.push_back(i < 20 ? 260 + i : r.below(16 * count - 1));
-        rows.first.push_back(std::max(0, rows.position.back() - 150));
-        rows.sinks.push_back(r.real(3.0f));
-      }
-      rows.queries[3].assign(size_t(dim), 0.0f);
-      pages.scale(count - 1, 31) = 0x7e00;  // beyond every row: NaN, which none may see
-      const auto all = attend_rows8(k, pages, rows, 0, rows_count, 0, window, cap, sink);
-      for (int i = 0; i < rows_count; i++) {
-        const int skipped = window ? rows.first[size_t(i)] / 16 : 0;
-        const auto alone = attend_rows8(k, pages, rows, i, i + 1, skipped, window, cap, sink);
-        if (std::memcmp(alone.data(), all.data() + i * dim, alone.size() * 4) != 0)
-          std::fprintf(stderr, "ALONE %s: row %d\n", k.name, i), std::abort();
-      }
+      const Pages16 pages(r, kAttentionPages, dim);
+      d.add(attend_all(k, pages, Rows(r, kAttentionRows, dim, 16 * kAttentionPages), Way(variant)));
+    }
+  out["attention of halves"] = d.h;
+}
+
+inline void attention8(const Kernels& k, Results& out) {
+  Digest d;
+  Random r;
+  for (int dim : {16, 64, 80, 128})
+    for (int variant = 0; variant < 8; variant++) {
+      const Way way(variant);
+      Pages8 pages(r, kAttentionPages, dim);
+      const Rows rows(r, kAttentionRows, dim, 16 * kAttentionPages);
+      pages.scale(kAttentionPages - 1, 31) = 0x7e00;  // beyond every row: NaN, which none may see
+      const auto all = attend_all(k, pages, rows, way);
       d.add(all);
       pages.scale(17, 16 + 5) = 0x7c00;  // a value that is infinite: of token 277, which some rows see, some not
-      const auto unsound = attend_rows8(k, pages, rows, 0, rows_count, 0, window, cap, sink);
-      for (int i = 0; i < rows_count; i++) {
-        const bool seen = rows.position[size_t(i)] >= 277 && (!window || rows.first[size_t(i)] <= 277);
+      const auto unsound = attend_rows(k, pages, rows, 0, kAttentionRows, 0, way);
+      for (int i = 0; i < kAttentionRows; i++) {
+        const bool seen = rows.position[size_t(i)] >= 277 && (!way.window || rows.first[size_t(i)] <= 277);
         const float* row = unsound.data() + i * dim;
         if (seen ? !std::isnan(row[0]) : std::memcmp(row, all.data() + i * dim, size_t(dim) * 4) != 0)
           std::fprintf(stderr, "UNSOUND %s: row %d\n", k.name, i), std::abort();
