@@ -141,6 +141,14 @@ def on(port: int, file: Path) -> Iterator[Served]:
         yield one
 
 
+def until_one_reads(clients: list[Client]) -> None:
+    """One of them is in a stream that goes on."""
+    end = time.monotonic() + PATIENCE_S
+    while not any(client.reads_on for client in clients):
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
@@ -160,6 +168,7 @@ def test_whatever_is_killed_every_answer_has_one_row_and_no_refusal_has_any(tmp_
             os.kill(engine_of(one), signal.SIGKILL)
             until_ready(one)
             time.sleep(rng.uniform(0.1, 0.8))
+            until_one_reads(clients)
             one.process.kill()  # and the engine with it
             one.process.wait()
     with on(port, file) as one:

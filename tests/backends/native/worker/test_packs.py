@@ -265,7 +265,7 @@ def test_the_pack_that_was_not_used_for_longest_goes_first(three: list[Path], ca
         loads.load(path, cache)
         size = max(file.stat().st_size for file in Path(cache.folder).glob("*.pack"))
     for file in Path(cache.folder).glob("*.pack"):  # the system's clock of files may stand still between two loads
-        os.utime(file, (1, 1))
+        os.utime(file, ns=(1, file.stat().st_mtime_ns))
     loads.load(three[0], cache)
     assert loads.packed == 0
     limited = CacheFolder(cache.folder, size * 7 // 2)  # of two: what a pack will need is reckoned on the high side
@@ -275,6 +275,18 @@ def test_the_pack_that_was_not_used_for_longest_goes_first(three: list[Path], ca
         loads.load(path, limited)
         packed.append(loads.packed > 0)
     assert packed == [False, False, True]
+
+
+@pytest.mark.skipif(not hasattr(os, "O_NOATIME"), reason="every reader of a file is one that uses it here")
+def test_a_pack_that_is_only_looked_at_was_not_used(three: list[Path], cache: CacheFolder, loads: Loads) -> None:
+    loads.load(three[0], cache)
+    pack = pack_of(cache)
+    os.utime(pack, ns=(1, pack.stat().st_mtime_ns))
+    loads.load(three[1], cache)
+    assert pack.stat().st_atime_ns == 1
+    loads.load(three[0], cache)
+    assert loads.packed == 0
+    assert pack.stat().st_atime_ns > 1
 
 
 def test_a_pack_beyond_the_limit_is_not_kept(model: Path, cache: CacheFolder, loads: Loads) -> None:

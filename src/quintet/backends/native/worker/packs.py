@@ -21,6 +21,8 @@ from quintet.backends.native.worker.private import FLAGS, open_private, require_
 from quintet.models.files import human
 
 _TEMPORARY = ".tmp"
+_UNSEEN = getattr(os, "O_NOATIME", 0)
+"""A pack that is looked at for its sources was not used for that; file systems mounted with ``relatime`` tell one read in a day."""
 STAMP_NS = 2_000_000_000
 """Stamps are multiples of it: every file system keeps such a time."""
 
@@ -94,7 +96,7 @@ class Packs:
             OSError: there is none, or it is not to be trusted.
             UnusableError: it is not a whole one.
         """
-        file = os.open(name, os.O_RDONLY | FLAGS, dir_fd=self._folder)
+        file = os.open(name, os.O_RDONLY | _UNSEEN | FLAGS, dir_fd=self._folder)
         try:
             status = os.fstat(file)
             require_private(status, self.path / name)
