@@ -8,8 +8,8 @@ namespace quintet {
 
 // Row-wise work below this many floats is done before a second thread has heard of it.
 constexpr int kSerialFloats = 2048;
-// Rows for which it pays to read the weights, at least.
-constexpr int kLeastBand = 64;
+// Rows for which it pays to read the weights, at least; and whose activations stay in a second-level cache, at most.
+constexpr int kLeastBand = 64, kMostBand = 256;
 
 template <class T> void grow(std::vector<T>& v, size_t n) {
   if (v.size() < n) v.resize(n);
@@ -64,7 +64,7 @@ template <class Tile> void Model::tiles(Team::Walk& walk, int count, Tile tile, 
 // neighbours among the units, in `rows` as here, so it meets the same rows in phase after phase, in its own second-level cache. Weights are read once
 // a band for that, which many rows pay for.
 template <class Tile> void Model::products(Team::Walk& walk, int live, int count, Tile tile, Work work) {
-  const int bands = std::clamp(live / kLeastBand, 1, team_.size());
+  const int bands = std::max(std::clamp(live / kLeastBand, 1, team_.size()), (live + kMostBand - 1) / kMostBand);
   const int band = ((live + bands - 1) / bands + kPanelRows - 1) / kPanelRows * kPanelRows;
   const int chunk = std::max(1, count * bands / (6 * team_.size())), chunks = (count + chunk - 1) / chunk;
   walk.phase(

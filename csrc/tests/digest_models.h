@@ -235,21 +235,21 @@ void whole_model(const Kernels& k, const std::string& name, const Config& c, Res
 
 // 150 tokens at once, which many threads divide into bands of rows, as one alone computes them.
 void wide_model(const Kernels& k, const std::string& name, Config c, Results& out) {
-  constexpr int count = 150;
-  c.context = 160;
+  constexpr int count = 300, pages = 19;  // more than a band of one thread
+  c.context = 16 * pages;
   Random r;
   std::vector<int32_t> tokens, all, table;
   for (int i = 0; i < count; i++) tokens.push_back(r.below(c.vocab)), all.push_back(i);
-  for (int i = 0; i < 10; i++) table.push_back(9 - i);
+  for (int i = 0; i < pages; i++) table.push_back(pages - 1 - i);
   std::vector<std::vector<uint8_t>> seen;
   for (int threads : {1, 2, 3}) {
     Cpu cpu(k.name, threads);
     Model m(c, cpu);
     fill(m, c);
-    m.allocate(10);
+    m.allocate(pages);
     std::vector<uint8_t>& rows = seen.emplace_back(m.row_bytes() * count);
     const int32_t length = count, zero = 0;
-    m.forward({tokens.data(), count, &length, &zero, 1, table.data(), 10, all.data(), count}, rows.data());
+    m.forward({tokens.data(), count, &length, &zero, 1, table.data(), pages, all.data(), count}, rows.data());
     if (rows != seen[0]) {
       std::printf("FAIL %s: %d threads changed the bits of %d rows\n", k.name, threads, count);
       std::exit(1);
