@@ -20,6 +20,14 @@ namespace {
 constexpr int kTileRows = 6;  // 6 x 4 sums, 4 operands and a query fit into 32 registers, 6 x 1 into 8
 static_assert(kAttendPages % kSide == 0);
 
+// Cells [i, i + 16) of a page become floats; those of a page that is read later are fetched.
+inline F widen(const uint16_t* cells, const uint16_t* ahead, int i, float* out) {
+  if (i % kLine == 0) fetch(ahead + i);
+  const F x = V::load_half(cells + i);
+  V::store(out, x);
+  return x;
+}
+
 // Keys of `count` pages from `page` on as [count / kSide][head_dim][kSide][16]; places beyond the last page hold nothing.
 inline void widen_keys(const Halves& a, int page, int pages, int count, float* out) {
   for (int group = 0; group < count; group += kSide)
@@ -27,10 +35,7 @@ inline void widen_keys(const Halves& a, int page, int pages, int count, float* o
       const int i = page + group + p;
       const uint16_t *keys = a.k[i], *ahead = nth_read(a, pages, i + kAhead);
       float* to = out + size_t(group) * size_t(a.head_dim) * 16 + 16 * p;
-      for (int d = 0; d < a.head_dim; d++, to += 16 * kSide) {
-        if (16 * d % kLine == 0) fetch(ahead + 16 * d);
-        V::store(to, V::load_half(keys + 16 * d));
-      }
+      for (int d = 0; d < a.head_dim; d++, to += 16 * kSide) widen(keys, ahead, 16 * d, to);
     }
 }
 
@@ -39,10 +44,7 @@ inline void widen_values(const Halves& a, int page, int pages, int count, float*
   const int size = 16 * a.head_dim;
   for (int p = 0; p < count; p++, out += size) {
     const uint16_t *values = a.v[page + p], *ahead = nth_read(a, pages, pages + page + p + kAhead);
-    for (int i = 0; i < size; i += 16) {
-      if (i % kLine == 0) fetch(ahead + i);
-      V::store(out + i, V::load_half(values + i));
-    }
+    for (int i = 0; i < size; i += 16) widen(values, ahead, i, out + i);
   }
 }
 
@@ -86,14 +88,6 @@ inline void tile_values(Value value, const float* weights, size_t stride, int co
     for (int b = 0; b < B; b++) V::store(out[r] + d + 16 * b, acc[r][b]);
 }
 
-// each<blocks of 16 dimensions>(first dimension) for all of a head's.
-template <class Each> inline void each_dimensions(int head_dim, Each each) {
-  int d = 0;
-  for (; d + 16 * kSide <= head_dim; d += 16 * kSide) each.template operator()<kSide>(d);
-  if constexpr (kSide > 1)
-    for (; d < head_dim; d += 16) each.template operator()<1>(d);
-}
-
 template <int R> inline void tokens_values(const float* values, int head_dim, const float* weights, size_t stride, int count,
                                            float* const* out, bool begin) {
   each_dimensions(head_dim, [&]<int B>(int d) {
@@ -110,12 +104,7 @@ inline void first_scores(const Halves& a, int page, int pages, float* keys, size
       from[p] = a.k[group + p];
       ahead[p] = nth_read(a, pages, group + p + kAhead);
     }
-    const auto key = [&](int d, int p) {
-      if (16 * d % kLine == 0) fetch(ahead[p] + 16 * d);
-      const F k = V::load_half(from[p] + 16 * d);
-      V::store(keys + 16 * (kSide * d + p), k);
-      return k;
-    };
+    const auto key = [&](int d, int p) { return widen(from[p], ahead[p], 16 * d, keys + 16 * (kSide * d + p)); };
     tile_scores<kTileRows, kSide>(a.q, key, a.head_dim, a.scratch + 16 * group, stride);
   }
 }
@@ -128,10 +117,7 @@ inline void first_values(const Halves& a, int page, int pages, float* values, si
     each_dimensions(a.head_dim, [&]<int B>(int d) {
       const auto value = [&](int t, int b) {
         const int i = t * a.head_dim + d + 16 * b;
-        if (i % kLine == 0) fetch(ahead + i);
-        const F v = V::load_half(from + i);
-        V::store(values + i, v);
-        return v;
+        return widen(from, ahead, i, values + i);
       };
       tile_values<kTileRows, B>(value, a.scratch + 16 * p, stride, 16, a.out, d, p == 0);
     });

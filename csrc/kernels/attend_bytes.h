@@ -219,10 +219,7 @@ template <int R, bool Fetch> inline void rows_scores(const Bytes& a, const Room&
 
 template <int R, bool Fetch> inline void rows_values(const Bytes& a, const Room& room, int from, int page, int count) {
   if (seen_pages<R>(a, from, page, count) <= 0) return;
-  int d = 0;
-  for (; d + 16 * kSide <= a.head_dim; d += 16 * kSide) byte_values<R, kSide, Fetch>(a, room, from, page, count, d);
-  if constexpr (kSide > 1)
-    for (; d < a.head_dim; d += 16) byte_values<R, 1, Fetch>(a, room, from, page, count, d);
+  each_dimensions(a.head_dim, [&]<int B>(int d) { byte_values<R, B, Fetch>(a, room, from, page, count, d); });
 }
 
 // each<rows, whether these are the first, which fetch what is read next>(from, page, count) for all blocks and in each all rows, a few at a time.

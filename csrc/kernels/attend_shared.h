@@ -25,6 +25,14 @@ template <int R, class Tile> inline void with_rows(int rows, Tile tile) {
   if constexpr (R > 1) with_rows<R - 1>(rows, tile);
 }
 
+// each<blocks of 16 dimensions>(first dimension) for all of a head's.
+template <class Each> inline void each_dimensions(int head_dim, Each each) {
+  int d = 0;
+  for (; d + 16 * kSide <= head_dim; d += 16 * kSide) each.template operator()<kSide>(d);
+  if constexpr (kSide > 1)
+    for (; d < head_dim; d += 16) each.template operator()<1>(d);
+}
+
 // A row's softmax before its first exponential: what each score is less of, and the sum so far.
 struct Softmax {
   F max, sum;

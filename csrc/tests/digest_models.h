@@ -233,7 +233,7 @@ void whole_model(const Kernels& k, const std::string& name, const Config& c, Res
   }
 }
 
-// 150 tokens at once, which many threads divide into bands of rows, as one alone computes them.
+// 300 tokens at once, which many threads divide into bands of rows, as one alone computes them.
 void wide_model(const Kernels& k, const std::string& name, Config c, Results& out) {
   constexpr int count = 300, pages = 19;  // more than a band of one thread
   c.context = 16 * pages;
