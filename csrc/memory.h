@@ -3,6 +3,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <new>
 #include <vector>
 
 namespace quintet {
@@ -37,5 +38,19 @@ class Arena {
   std::vector<Region> regions_;
   size_t used_ = 0;  // of the last region
 };
+
+// A vector that begins a line of the cache. 16 floats are a line: where they begin one, no load takes two, and threads that write neighbours of such
+// 16 do not take a line from each other.
+template <class T> struct LineAllocator {
+  using value_type = T;
+  static constexpr std::align_val_t kLine{64};
+
+  LineAllocator() = default;
+  template <class U> LineAllocator(const LineAllocator<U>&) {}
+  T* allocate(size_t n) { return static_cast<T*>(::operator new(n * sizeof(T), kLine)); }
+  void deallocate(T* p, size_t) { ::operator delete(p, kLine); }
+  bool operator==(const LineAllocator&) const = default;
+};
+using FloatLines = std::vector<float, LineAllocator<float>>;
 
 }  // namespace quintet

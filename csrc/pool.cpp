@@ -16,11 +16,12 @@ inline void relax() {
 }
 // Units last from one to some hundred microseconds: longer than this and the core is better given away.
 constexpr int kSpins = 2000;
+// Before a thread helps others: for 16 threads about a microsecond. What helpers cost the others grows with their number.
+constexpr int kPatiencePerThread = 2;
 }  // namespace
 
-Team::Team(int threads, void (*leave)())
-    : size_(std::max(1, threads)), shares_(std::min(size_, kShares)), leave_(leave), spent_(size_t(size_)) {
-  for (int t = 1; t < size_; t++) threads_.emplace_back([this, t] { loop(t); });
+Team::Team(int threads, void (*leave)()) : leave_(leave), shares_(size_t(std::max(1, threads))), spent_(shares_.size()) {
+  for (int t = 1; t < size(); t++) threads_.emplace_back([this, t] { loop(t); });
 }
 
 Team::~Team() {
@@ -30,33 +31,34 @@ Team::~Team() {
   for (auto& t : threads_) t.join();
 }
 
-void Team::await(std::atomic<uint32_t>& value, uint32_t old) {
-  for (int i = 0; i < kSpins; i++) {
-    if (value.load(std::memory_order_acquire) != old) return;
+bool Team::ends_soon(uint32_t phase) const {
+  for (int i = 0; i < kPatiencePerThread * size(); i++) {
+    if (over(phase)) return true;
     relax();
   }
-  while (value.load(std::memory_order_acquire) == old) value.wait(old, std::memory_order_acquire);
+  return false;
 }
 
-void Team::open(Phase& p) {
-  p.open.store(1, std::memory_order_release);
-  p.open.notify_all();
+void Team::end(uint32_t phase) {
+  over_.store(phase, std::memory_order_release);
+  over_.notify_all();
 }
 
-void Team::run(int phases, const std::function<void(Walk&)>& work) {
-  if (phases_.size() < size_t(phases)) phases_ = std::vector<Phase>(size_t(phases));  // nobody walks now
-  for (Phase& p : phases_) {
-    if (!p.open.load(std::memory_order_relaxed)) break;
-    for (int i = 0; i < shares_; i++) p.claimed[i].store(0, std::memory_order_relaxed);
-    p.done.store(0, std::memory_order_relaxed);
-    p.open.store(0, std::memory_order_relaxed);
+void Team::await_end(uint32_t phase) {
+  for (int i = 0; i < kSpins; i++) {
+    if (over(phase)) return;
+    relax();
   }
+  for (uint32_t now; int32_t((now = over_.load(std::memory_order_acquire)) - phase) < 0;) over_.wait(now, std::memory_order_acquire);
+}
+
+void Team::run(const std::function<void(Walk&)>& work) {
   work_ = &work;
-  running_.store(size_ - 1, std::memory_order_relaxed);
+  running_.store(size() - 1, std::memory_order_relaxed);
+  Walk walk(*this, 0);
   job_.fetch_add(1, std::memory_order_release);
   job_.notify_all();
   spent_[0].lap(Work::outside);
-  Walk walk(*this, 0);
   work(walk);
   if (leave_) leave_();
   // A worker that is behind only walks past phases that are over.
@@ -64,6 +66,7 @@ void Team::run(int phases, const std::function<void(Walk&)>& work) {
     if (i < kSpins) relax();
     else std::this_thread::yield();
   }
+  walked_ = {walk.phase_, walk.due_};
   spent_[0].lap(Work::waiting);
 }
 
@@ -80,7 +83,8 @@ std::vector<Spent::Seconds> Team::end_counting() {
 void Team::loop(int thread) {
   uint32_t seen = 0;
   for (;;) {
-    await(job_, seen);
+    for (int i = 0; i < kSpins && job_.load(std::memory_order_acquire) == seen; i++) relax();
+    job_.wait(seen, std::memory_order_acquire);
     seen = job_.load(std::memory_order_acquire);
     if (stop_.load()) return;
     spent_[size_t(thread)].lap(Work::outside);

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <utility>
 #include "bindings/bindings.h"
+#include "memory.h"
 #include "model/model.h"
 
 using namespace nanobind::literals;
@@ -89,7 +90,7 @@ using View = nb::ndarray<nb::numpy, const uint8_t, nb::ndim<1>>;
 
 // A model and the buffer of logits that its callers read; one caller at a time, checked.
 class PyModel {
-  using Buffer = std::shared_ptr<std::vector<float>>;
+  using Buffer = std::shared_ptr<FloatLines>;
 
  public:
   PyModel(const nb::dict& config, std::shared_ptr<Cpu> cpu) : cpu_(std::move(cpu)), model_(config_from(config), *cpu_) {}
@@ -148,7 +149,7 @@ class PyModel {
     {
       nb::gil_scoped_release release;
       const std::lock_guard lock(cpu_->turn);
-      if (logits_->size() < n * stride) logits_ = std::make_shared<std::vector<float>>(n * stride);
+      if (logits_->size() < n * stride) logits_ = std::make_shared<FloatLines>(n * stride);
       buffer = logits_;
       model_.logits(rows.data(), int(n), tokens, buffer->data());
     }
@@ -190,7 +191,7 @@ class PyModel {
   std::shared_ptr<Cpu> cpu_;
   std::vector<In<uint8_t, 1>> given_;  // what the model reads, and others own
   Model model_;
-  Buffer logits_ = std::make_shared<std::vector<float>>();
+  Buffer logits_ = std::make_shared<FloatLines>();
 };
 
 void begin_counting(Cpu& cpu) {

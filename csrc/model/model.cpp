@@ -25,7 +25,6 @@ namespace {
 
 // Rows that one phase of the feed-forward handles at a time: its scratch stays in the first-level cache.
 constexpr int kRowBlock = 96;
-constexpr int kPhasesPerLayer = 16;
 
 void fail(const char* what) { throw std::invalid_argument(what); }
 
@@ -149,7 +148,7 @@ void Model::give(Pass& p, bool by_branch, const Packed& w, const Activations::Ma
   products(walk, live, w.tiles(), add, work);
 }
 
-void Model::take(Pass& p, const Layer& layer, bool by_branch, const std::vector<float>& bias, const std::vector<float>& norm, int r) {
+void Model::take(Pass& p, const Layer& layer, bool by_branch, const FloatLines& bias, const FloatLines& norm, int r) {
   const Config& c = config_;
   float* branch = p.branch.data() + size_t(r) * size_t(c.hidden);
   float* x = p.x.data() + size_t(r) * size_t(c.hidden);
@@ -165,7 +164,7 @@ void Model::run_layers(Pass& p, Team::Walk& walk) {
   const int width = c.heads * c.head_dim, thread = walk.thread, count = int(layers_.size());
   int live = p.batch->total;
   // The rows as the next product takes them; a layer without norms before its blocks has no weight for it.
-  auto enter = [&](const std::vector<float>& weight, const std::vector<float>& bias, int r) {
+  auto enter = [&](const FloatLines& weight, const FloatLines& bias, int r) {
     float* row = p.x.data() + size_t(r) * size_t(c.hidden);
     float* normed = weight.empty() ? row : p.threads[size_t(thread)].scratch.data();
     if (!bias.empty()) k_.layer_norm(row, weight.data(), bias.data(), c.hidden, c.norm_eps, normed);
@@ -281,7 +280,7 @@ void Model::forward(const Batch& b, uint8_t* out) {
   prepare(p, b);
   const int reached = *std::max_element(p.row_position.begin(), p.row_position.end()) + 1;
   for (RopeTable& rope : ropes_) rope.reach(reached);
-  team_.run(kPhasesPerLayer * int(layers_.size()) + 1, [&](Team::Walk& walk) { run_layers(p, walk); });
+  team_.run([&](Team::Walk& walk) { run_layers(p, walk); });
   for (int i = 0; i < b.wanted; i++) {
     const size_t j = size_t(std::lower_bound(p.wanted.begin(), p.wanted.end(), b.rows[i]) - p.wanted.begin());
     std::memcpy(out + size_t(i) * row_bytes(), p.in.rows.data() + j * row_bytes(), row_bytes());

@@ -91,11 +91,11 @@ class Model {
     LayerConfig c;
     std::optional<Packed> q, k, v, o, gate, up, down;
     std::optional<Packed> gate_exps, up_exps, down_exps;  // of all experts, one after the other
-    std::vector<float> router;                            // [experts, hidden]
-    std::vector<float> attn_norm, ffn_norm, post_attn_norm, post_ffn_norm, q_norm, k_norm, q_bias, k_bias, v_bias, o_bias, sinks;
-    std::vector<float> attn_norm_bias, ffn_norm_bias;
-    std::vector<float> gate_bias, up_bias, down_bias;                              // of the part that every row takes,
-    std::vector<float> router_bias, gate_exps_bias, up_exps_bias, down_exps_bias;  // and of the experts
+    FloatLines router;                                    // [experts, hidden]
+    FloatLines attn_norm, ffn_norm, post_attn_norm, post_ffn_norm, q_norm, k_norm, q_bias, k_bias, v_bias, o_bias, sinks;
+    FloatLines attn_norm_bias, ffn_norm_bias;
+    FloatLines gate_bias, up_bias, down_bias;                              // of the part that every row takes,
+    FloatLines router_bias, gate_exps_bias, up_exps_bias, down_exps_bias;  // and of the experts
     // What the blocks add must be normed, scaled or summed before it is added.
     bool attn_by_branch() const { return c.post_norm || c.residual_scale != 1.0f; }
     bool ffn_by_branch() const { return attn_by_branch() || c.experts.count; }
@@ -109,7 +109,7 @@ class Model {
   struct Gated {
     const Packed* gate;  // null: up alone
     const Packed& up;
-    const std::vector<float>&gate_bias, &up_bias;
+    const FloatLines &gate_bias, &up_bias;
     int first_tile, ffn;
     const Activations::Matrix& in;
     Activations::Matrix& out;
@@ -120,7 +120,7 @@ class Model {
   // weights.cpp
   const Packed& output_matrix() const;
   std::optional<Packed>* matrix_slot(const std::string& name, int* rows, int* cols);
-  std::vector<float>* vector_slot(const std::string& name, int* size);
+  FloatLines* vector_slot(const std::string& name, int* size);
   std::vector<int> rope_order(int heads) const;
   void pack_parallel(Packed& out, const std::string& type, const uint8_t* raw, const std::vector<int>& order);
 
@@ -165,7 +165,7 @@ class Model {
   void feed_forward(Pass& p, const Layer& layer, int live, Team::Walk& walk);
   void gated_block(Pass& p, const Layer& layer, const Gated& part, int block, int from, int to, int thread) const;
   void give(Pass& p, bool by_branch, const Packed& w, const Activations::Matrix& in, int live, Team::Walk& walk, Work work);
-  void take(Pass& p, const Layer& layer, bool by_branch, const std::vector<float>& bias, const std::vector<float>& norm, int row);
+  void take(Pass& p, const Layer& layer, bool by_branch, const FloatLines& bias, const FloatLines& norm, int row);
   void finish_logits(float* logits, int n) const;
 
   // scoring.cpp
@@ -178,7 +178,7 @@ class Model {
   std::vector<RopeTable> ropes_;
   Arena weights_;
   std::optional<Packed> embed_, output_;
-  std::vector<float> output_norm_, output_norm_bias_;
+  FloatLines output_norm_, output_norm_bias_;
   std::vector<Layer> layers_;
   std::optional<Region> kv_;
   int pages_ = 0;

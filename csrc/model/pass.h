@@ -2,6 +2,7 @@
 #pragma once
 #include <algorithm>
 #include <vector>
+#include "memory.h"
 #include "model/model.h"
 
 namespace quintet {
@@ -11,7 +12,7 @@ constexpr int kSerialFloats = 2048;
 // Rows for which it pays to read the weights, at least; and whose activations stay in a second-level cache, at most.
 constexpr int kLeastBand = 64, kMostBand = 256;
 
-template <class T> void grow(std::vector<T>& v, size_t n) {
+template <class Vector> void grow(Vector& v, size_t n) {
   if (v.size() < n) v.resize(n);
 }
 
@@ -22,14 +23,14 @@ struct Model::Pass {
   std::vector<const float*> row_given;         // per row: null, or what stands for the embedding's
   std::vector<int> wanted;                     // sorted, unique
   std::vector<Unit> units, last_units;         // attention of all rows, and of the wanted ones
-  std::vector<float> x, branch;                // [T, hidden]: the rows, and what a layer adds to them
-  std::vector<float> qkv, attended;            // [T, heads + 2 kv_heads, head_dim], [T, heads, head_dim]
+  FloatLines x, branch;                        // [T, hidden]: the rows, and what a layer adds to them
+  FloatLines qkv, attended;                    // [T, heads + 2 kv_heads, head_dim], [T, heads, head_dim]
   Activations::Matrix in, heads, ffn;          // rows for products: normed x, attended, gate * up
   template <class Cell> struct Pages {
     std::vector<const Cell*> keys, values;
   };
   struct Own {
-    std::vector<float> scratch, scores;
+    FloatLines scratch, scores;
     Pages<uint16_t> halves;
     Pages<uint8_t> bytes;
     std::vector<const float*> q;  // of a unit of attention: of each pair of row and query head
@@ -45,7 +46,7 @@ struct Model::Pass {
   std::vector<std::vector<Group>> groups;     // per layer
   std::vector<int> next_slot;                 // scratch of grouping
   Activations::Matrix expert_in, expert_ffn;  // per slot
-  std::vector<float> expert_out;
+  FloatLines expert_out;
   std::vector<Own> threads;  // each thread's own
   int qkv_width = 0;
 };

@@ -2,6 +2,7 @@
 #pragma once
 #include <string>
 #include <vector>
+#include "memory.h"
 
 namespace quintet {
 
@@ -33,7 +34,7 @@ class RopeTable {
   int half_, most_, filled_ = 0;
   double scale_;
   std::vector<double> frequencies_;
-  std::vector<float> cos_, sin_;  // reserved for all positions, so that rows stay where they are
+  FloatLines cos_, sin_;  // reserved for all positions, so that rows stay where they are
 };
 
 }  // namespace quintet

@@ -19,7 +19,6 @@ namespace quintet {
 namespace {
 
 constexpr int kTiles = kChunk / 16;
-constexpr int kPhases = 4;
 
 }  // namespace
 
@@ -55,7 +54,7 @@ void Model::score(const uint8_t* rows, int n, const int32_t* targets, int k, flo
     const size_t at = size_t(i) * size_t(k);
     most_likely(row, vocab, s.maxima[r], k, log_sums[i], ids + at, top + at);
   };
-  team_.run(kPhases * ((n + kBlock - 1) / kBlock), [&](Team::Walk& walk) {
+  team_.run([&](Team::Walk& walk) {
     for (int first = 0; first < n; first += kBlock) {
       const int count = std::min(kBlock, n - first);
       walk.phase(chunks, [&](int c) { score_chunk(s, act_.from(in, config_.hidden, size_t(first)), count, c); }, Work::scoring);

@@ -1,6 +1,7 @@
 // Buffers of Model::score, kept from one call to the next.
 #pragma once
 #include <vector>
+#include "memory.h"
 #include "model/model.h"
 
 namespace quintet {
@@ -9,7 +10,7 @@ namespace quintet {
 constexpr int kBlock = 32;
 
 struct Model::Scoring {
-  std::vector<float> logits;                       // [kBlock, vocab_stride]
+  FloatLines logits;                               // [kBlock, vocab_stride]
   std::vector<std::vector<float>> maxima, masses;  // [kBlock][chunks]
   std::vector<uint8_t> sound;                      // [chunks, kBlock]
   std::vector<float> max;                          // [kBlock]

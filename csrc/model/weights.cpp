@@ -58,11 +58,11 @@ std::optional<Packed>* Model::matrix_slot(const std::string& name, int* rows, in
   return nullptr;
 }
 
-std::vector<float>* Model::vector_slot(const std::string& name, int* size) {
+FloatLines* Model::vector_slot(const std::string& name, int* size) {
   const Config& c = config_;
   std::string part;
   const int l = split_layer(name, int(layers_.size()), &part);
-  auto slot = [&](std::vector<float>& v, int n) {
+  auto slot = [&](FloatLines& v, int n) {
     *size = n;
     return &v;
   };
@@ -131,7 +131,7 @@ void Model::set(const std::string& name, const std::string& type, int rows, int 
   if (!vec) fail("model: unknown " + tensor);
   if (int64_t(rows) * cols != n || (rows != 1 && !name.ends_with(".router") && !name.ends_with("_exps_bias")))
     fail(tensor + ": wrong shape");
-  std::vector<float> values(static_cast<size_t>(n));
+  FloatLines values(static_cast<size_t>(n));
   dequantize_row(type, raw, 0, n, values.data());
   if (rotated) {
     const auto order = rope_order(n / config_.head_dim);

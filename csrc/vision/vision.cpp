@@ -19,7 +19,6 @@ constexpr int kPage = 16;
 constexpr int kLeast = 16, kMost = 256;  // rows of a piece: what a product reads its weights for, and what bounds the buffers
 constexpr int kRowBlock = 32;            // rows that a block of the feed-forward part handles at a time
 constexpr int kUnitRows = 24;            // rows of a head that attend together
-constexpr int kPhases = 8;
 constexpr int kAttention = 4;  // what a multiply-add of attention, in floats, takes of those of a product, roughly
 
 }  // namespace
@@ -95,7 +94,7 @@ void Vision::take(float* out) const {
 }
 
 void Vision::run(int stage, int from, int n) {
-  team_.run(kPhases, [&](Team::Walk& walk) {
+  team_.run([&](Team::Walk& walk) {
     if (stage == 0) return embed(walk, from, n);
     if (stage + 1 == stages()) return project(walk, from, n);
     const Layer& layer = layers_[size_t((stage - 1) / 2)];

@@ -10,6 +10,7 @@
 #include "cpu.h"
 #include "kernels/activations.h"
 #include "kernels/pack.h"
+#include "memory.h"
 #include "vision/config.h"
 
 namespace quintet {
@@ -39,12 +40,12 @@ class Vision {
  private:
   struct Layer {
     std::optional<Packed> q, k, v, o, up, down;
-    std::vector<float> attn_norm, attn_norm_bias, ffn_norm, ffn_norm_bias, q_bias, k_bias, v_bias, o_bias, up_bias, down_bias;
+    FloatLines attn_norm, attn_norm_bias, ffn_norm, ffn_norm_bias, q_bias, k_bias, v_bias, o_bias, up_bias, down_bias;
   };
 
   // weights.cpp
   std::optional<Packed>* matrix_slot(const std::string& name, int* rows, int* cols);
-  std::vector<float>* vector_slot(const std::string& name, int* size);
+  FloatLines* vector_slot(const std::string& name, int* size);
   void pack(std::optional<Packed>& slot, const std::string& type, const std::vector<uint8_t>& raw, int rows, int cols, Floats floats);
 
   // vision.cpp: rows [from, from + n) of a stage: the embedding, two for each layer, and the projection.
@@ -70,22 +71,22 @@ class Vision {
   const Activations act_;
   Arena weights_;
   std::optional<Packed> patch_, projection_;
-  std::vector<float> patch_bias_, positions_, post_norm_, post_norm_bias_, pooled_norm_;
+  FloatLines patch_bias_, positions_, post_norm_, post_norm_bias_, pooled_norm_;
   std::vector<Layer> layers_;
-  std::vector<float> levels_;  // [3, 256]: what a byte of each colour is to the encoder
+  FloatLines levels_;  // [3, 256]: what a byte of each colour is to the encoder
   bool finished_ = false;
 
   // The tile: where it stands, its rows, and a layer's queries, keys and values as attention reads them.
   int stage_ = -1, row_ = 0;
   std::vector<uint8_t> pixels_;
-  std::vector<float> x_, q_, out_;                        // [patches, hidden], [patches, heads, head_width], [tokens, out]
+  FloatLines x_, q_, out_;                                // [patches, hidden], [patches, heads, head_width], [tokens, out]
   std::vector<uint16_t> keys_, values_;                   // [heads, pages, head_width, 16], [heads, pages, 16, head_width]
   std::vector<const uint16_t*> key_pages_, value_pages_;  // [heads, pages]
   // Of a piece: rows for products, what they give, and each thread's own.
   Activations::Matrix in_, ffn_;
-  std::vector<float> wide_;  // [rows, 3 hidden], or [rows, heads, head_width]
+  FloatLines wide_;  // [rows, 3 hidden], or [rows, heads, head_width]
   struct Own {
-    std::vector<float> row, scores;
+    FloatLines row, scores;
   };
   std::vector<Own> own_;
 };

@@ -74,9 +74,9 @@ std::optional<Packed>* Vision::matrix_slot(const std::string& name, int* rows, i
   return nullptr;
 }
 
-std::vector<float>* Vision::vector_slot(const std::string& name, int* size) {
+FloatLines* Vision::vector_slot(const std::string& name, int* size) {
   const VisionConfig& c = config_;
-  auto slot = [&](std::vector<float>& v, int n) {
+  auto slot = [&](FloatLines& v, int n) {
     *size = n;
     return &v;
   };
@@ -127,7 +127,7 @@ void Vision::set(const std::string& name, const std::string& type, int rows, int
   auto* vec = vector_slot(name, &n);
   require(vec != nullptr, "vision: unknown " + tensor);
   require(int64_t(rows) * cols == n, tensor + ": wrong shape");
-  std::vector<float> values(static_cast<size_t>(n));
+  FloatLines values(static_cast<size_t>(n));
   for (int r = 0; r < rows; r++) dequantize_row(type, raw, r, cols, values.data() + size_t(r) * size_t(cols));
   *vec = std::move(values);
 }
@@ -139,7 +139,7 @@ void Vision::finish() {
   need(config_.projector != Projector::gemma3 || !pooled_norm_.empty(), "pooled_norm");
   for (size_t l = 0; l < layers_.size(); l++) {
     Layer& y = layers_[l];
-    const std::vector<float>* vectors[] = {&y.attn_norm, &y.attn_norm_bias, &y.ffn_norm, &y.ffn_norm_bias, &y.q_bias,
+    const FloatLines* vectors[] = {&y.attn_norm, &y.attn_norm_bias, &y.ffn_norm, &y.ffn_norm_bias, &y.q_bias,
                                            &y.k_bias,    &y.v_bias,         &y.o_bias,   &y.up_bias,       &y.down_bias};
     const bool all = std::none_of(std::begin(vectors), std::end(vectors), [](auto* v) { return v->empty(); });
     need(all && y.q && y.k && y.v && y.o && y.up && y.down, "a tensor of layer " + std::to_string(l));
