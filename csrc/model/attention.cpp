@@ -12,41 +12,44 @@ constexpr int kMostPairs = 48, kLeastPairs = 12;
 constexpr size_t kCachedScores = size_t(1) << 18;  // 1 MiB
 constexpr int kUnitsPerThread = 4;
 
-void Model::rotate_and_store(Pass& p, int l, int r) {
+void Model::rotate_and_store(Pass& p, int l, int r, int first, int last) {
   const Config& c = config_;
   const Layer& layer = layers_[size_t(l)];
   const int position = p.row_position[size_t(r)], segment = p.row_segment[size_t(r)];
   const int page = p.batch->tables[size_t(segment) * size_t(p.batch->table_width) + size_t(position / kPage)], slot = position % kPage;
-  float* q = p.qkv.data() + size_t(r) * size_t(p.qkv_width);
-  float* k = q + c.heads * c.head_dim;
-  float* v = k + c.kv_heads * c.head_dim;
+  const int dim = c.head_dim, group = c.heads / c.kv_heads, first_q = first * group, kv_count = last - first, q_count = kv_count * group;
+  float* row = p.qkv.data() + size_t(r) * size_t(p.qkv_width);
+  float *q = row + first_q * dim, *k = row + (c.heads + first) * dim, *v = row + (c.heads + c.kv_heads + first) * dim;
   if (layer.c.qkv_bias) {
-    k_.add(q, layer.q_bias.data(), c.heads * c.head_dim);
-    k_.add(k, layer.k_bias.data(), c.kv_heads * c.head_dim);
-    k_.add(v, layer.v_bias.data(), c.kv_heads * c.head_dim);
+    k_.add(q, layer.q_bias.data() + first_q * dim, q_count * dim);
+    k_.add(k, layer.k_bias.data() + first * dim, kv_count * dim);
+    k_.add(v, layer.v_bias.data() + first * dim, kv_count * dim);
   }
   if (layer.c.qk_norm == QkNorm::full) {
-    k_.rms_norm(q, layer.q_norm.data(), c.heads * c.head_dim, c.norm_eps, q);
-    k_.rms_norm(k, layer.k_norm.data(), c.kv_heads * c.head_dim, c.norm_eps, k);
-  } else if (layer.c.qk_norm == QkNorm::head) {
-    for (int h = 0; h < c.heads + c.kv_heads; h++) {
-      float* head = q + h * c.head_dim;
-      k_.rms_norm(head, (h < c.heads ? layer.q_norm : layer.k_norm).data(), c.head_dim, c.norm_eps, head);
+    k_.rms_norm(q, layer.q_norm.data(), q_count * dim, c.norm_eps, q);
+    k_.rms_norm(k, layer.k_norm.data(), kv_count * dim, c.norm_eps, k);
+  }
+  const auto rotate = [&](float* heads, int count, const FloatLines& norm) {
+    for (float* head = heads; head < heads + count * dim; head += dim) {
+      if (layer.c.qk_norm == QkNorm::head) k_.rms_norm(head, norm.data(), dim, c.norm_eps, head);
+      if (layer.c.rope < 0) continue;
+      const RopeTable& rope = ropes_[size_t(layer.c.rope)];
+      k_.rope(head, rope.cos(position), rope.sin(position), rope.dim());
     }
-  }
-  if (layer.c.rope >= 0) {
-    const RopeTable& rope = ropes_[size_t(layer.c.rope)];
-    const float* cos = rope.cos(position);
-    const float* sin = rope.sin(position);
-    for (int h = 0; h < c.heads + c.kv_heads; h++) k_.rope(q + h * c.head_dim, cos, sin, rope.dim());
-  }
-  float scale = layer.c.attn_scale != 0.0f ? layer.c.attn_scale : 1.0f / std::sqrt(float(c.head_dim));
+  };
+  rotate(q, q_count, layer.q_norm);
+  rotate(k, kv_count, layer.k_norm);
+  float scale = layer.c.attn_scale != 0.0f ? layer.c.attn_scale : 1.0f / std::sqrt(float(dim));
   if (layer.c.temperature != 0.0f)
     scale = float(double(scale) * (1 + double(layer.c.temperature) * log_positive(1 + position / layer.c.temperature_length)));
-  if (c.kv_type == KvType::q8) scale *= rotate_for_cells(q, c.heads + 2 * c.kv_heads);
-  k_.scale_row(q, scale, c.heads * c.head_dim);
-  if (c.kv_type == KvType::f16) store(l, page, slot, k, v);
-  else store8(l, page, slot, k, v);
+  if (c.kv_type == KvType::q8) {
+    scale *= rotate_for_cells(q, q_count);
+    rotate_for_cells(k, kv_count);
+    rotate_for_cells(v, kv_count);
+  }
+  k_.scale_row(q, scale, q_count * dim);
+  if (c.kv_type == KvType::f16) store(l, page, slot, first, last, k, v);
+  else store8(l, page, slot, first, last, k, v);
 }
 
 // With cells of 8 bits all heads are rotated: a few large dimensions, which would decide a scale, come to be spread over all of them. Products of
@@ -58,28 +61,28 @@ float Model::rotate_for_cells(float* heads, int count) const {
   return 1.0f / float(block);
 }
 
-void Model::store(int l, int page, int slot, const float* k, const float* v) const {
+void Model::store(int l, int page, int slot, int first, int last, const float* k, const float* v) const {
   const int dim = config_.head_dim;
   uint16_t half[kMaxHeadDim];
-  for (int h = 0; h < config_.kv_heads; h++) {
-    k_.to_half(k + h * dim, dim, half);
+  for (int h = first; h < last; h++, k += dim, v += dim) {
+    k_.to_half(k, dim, half);
     uint16_t* column = keys<uint16_t>(l, page, h) + slot;
     for (int d = 0; d < dim; d++) column[size_t(d) * kPage] = half[d];
-    k_.to_half(v + h * dim, dim, values<uint16_t>(l, page, h) + size_t(slot) * size_t(dim));
+    k_.to_half(v, dim, values<uint16_t>(l, page, h) + size_t(slot) * size_t(dim));
   }
 }
 
 // Four dimensions of a key, and four tokens of a value, lie together, as bytes with an offset: attend_bytes.h.
-void Model::store8(int l, int page, int slot, const float* k, const float* v) const {
+void Model::store8(int l, int page, int slot, int first, int last, const float* k, const float* v) const {
   const int dim = config_.head_dim;
   int8_t cells[kMaxHeadDim];
   auto with_offset = [&](int d) { return uint8_t(cells[d] + 128); };
-  for (int h = 0; h < config_.kv_heads; h++) {
+  for (int h = first; h < last; h++, k += dim, v += dim) {
     uint8_t *page_keys = keys<uint8_t>(l, page, h), *page_values = values<uint8_t>(l, page, h);
     uint16_t* scales = reinterpret_cast<uint16_t*>(page_values + dim * kPage);
-    scales[slot] = k_.quantize_cells(k + h * dim, dim, cells);
+    scales[slot] = k_.quantize_cells(k, dim, cells);
     for (int d = 0; d < dim; d++) page_keys[d / 4 * 4 * kPage + 4 * slot + d % 4] = with_offset(d);
-    scales[kPage + slot] = k_.quantize_cells(v + h * dim, dim, cells);
+    scales[kPage + slot] = k_.quantize_cells(v, dim, cells);
     uint8_t* column = page_values + slot / 4 * 4 * dim + slot % 4;
     for (int d = 0; d < dim; d++) column[4 * d] = with_offset(d);
   }
@@ -161,9 +164,17 @@ void Model::attend(Pass& p, int l, const Unit& u, int thread) {
                             own.scratch.data(),
                             own.out.data()};
   };
-  if (config_.kv_type == KvType::f16) return k_.attend(over(own.halves));
-  k_.attend8(over(own.bytes));
-  for (size_t i = 0; i < n; i++) k_.scale_row(own.out[i], rotate_for_cells(own.out[i], 1), dim);
+  if (config_.kv_type == KvType::f16) {
+    k_.attend(over(own.halves));
+  } else {
+    k_.attend8(over(own.bytes));
+    for (size_t i = 0; i < n; i++) k_.scale_row(own.out[i], rotate_for_cells(own.out[i], 1), dim);
+  }
+  if (!whole_blocks()) return;
+  n = 0;
+  for (int r = u.row_from; r < u.row_to; r++)
+    for (int h = u.head_from; h < u.head_to; h++, n++)
+      for (int d = 0; d < dim; d += 32) act_.put_block(own.out[n] + d, config_.heads * dim, (h * dim + d) / 32, p.heads, size_t(r));
 }
 
 }  // namespace quintet

@@ -76,14 +76,16 @@ void Model::check_spans(const Batch& b) const {
   }
 }
 
-void Model::project_qkv(Pass& p, const Layer& layer, Team::Walk& walk) {
+void Model::project_qkv(Pass& p, int l, Team::Walk& walk) {
+  const Layer& layer = layers_[size_t(l)];
   const int q = layer.q->tiles(), k = layer.k->tiles(), v = layer.v->tiles();
   const size_t width = size_t(p.qkv_width);
   const auto project = [&](int u, int from, int to) {
     const Packed& w = u < q ? *layer.q : u < q + k ? *layer.k : *layer.v;
     const int tile = u < q ? u : u < q + k ? u - q : u - q - k;
     float* out = p.qkv.data() + size_t(from) * width + 16 * u;
-    act_.multiply(w, tile, act_.view(p.in, config_.hidden, size_t(from)), to - from, out, width, false);
+    const Activations::Matrix& in = entered(p, {l, false}, p.batch->total, walk.thread);
+    act_.multiply(w, tile, act_.view(in, config_.hidden, size_t(from)), to - from, out, width, false);
   };
   products(walk, p.batch->total, q + k + v, project, Work::qkv);
 }
@@ -117,10 +119,14 @@ void Model::gated_block(Pass& p, const Layer& layer, const Gated& part, int bloc
   }
 }
 
-void Model::feed_forward(Pass& p, const Layer& layer, int live, Team::Walk& walk) {
+void Model::feed_forward(Pass& p, int l, int live, Team::Walk& walk) {
+  const Layer& layer = layers_[size_t(l)];
   const int ffn = layer.dense_ffn(config_);
-  const Gated part{layer.gate ? &*layer.gate : nullptr, *layer.up, layer.gate_bias, layer.up_bias, 0, ffn, p.in, p.ffn};
-  const auto gated = [&](int block, int from, int to) { gated_block(p, layer, part, block, from, to, walk.thread); };
+  const auto gated = [&](int block, int from, int to) {
+    const Activations::Matrix& in = entered(p, {l, true}, live, walk.thread);
+    const Gated part{layer.gate ? &*layer.gate : nullptr, *layer.up, layer.gate_bias, layer.up_bias, 0, ffn, in, p.ffn};
+    gated_block(p, layer, part, block, from, to, walk.thread);
+  };
   products(walk, live, ffn / 32, gated, Work::gate_up);
   give(p, layer.ffn_by_branch(), *layer.down, p.ffn, live, walk, Work::down);
 }
@@ -159,19 +165,73 @@ void Model::take(Pass& p, const Layer& layer, bool by_branch, const FloatLines& 
   k_.add(x, branch, c.hidden);
 }
 
+// A layer without norms before its blocks has no weight for it.
+const float* Model::enter(Pass& p, const FloatLines& weight, const FloatLines& bias, int r, int thread, Activations::Matrix& to) {
+  const Config& c = config_;
+  const float* row = p.x.data() + size_t(r) * size_t(c.hidden);
+  float* normed = p.threads[size_t(thread)].scratch.data();
+  if (!bias.empty()) k_.layer_norm(row, weight.data(), bias.data(), c.hidden, c.norm_eps, normed);
+  else if (!weight.empty()) k_.rms_norm(row, weight.data(), c.hidden, c.norm_eps, normed);
+  const float* entered = weight.empty() && bias.empty() ? row : normed;
+  act_.put_row(entered, c.hidden, to, size_t(r));
+  return entered;
+}
+
+const float* Model::enter(Pass& p, const Entry& e, int r, int thread, Activations::Matrix& to) {
+  const Layer& layer = layers_[size_t(e.layer)];
+  if (e.ffn) return enter(p, layer.ffn_norm, layer.ffn_norm_bias, r, thread, to);
+  return enter(p, layer.attn_norm, layer.attn_norm_bias, r, thread, to);
+}
+
+int Model::few_rows() const { return std::max(1, kSerialFloats / config_.hidden); }
+
+// Whether each thread makes the rows ready by itself: few, and nothing but norms to be done.
+bool Model::each_enters(const Entry& e, int live) const {
+  if (live > few_rows()) return false;
+  if (e.ffn) {
+    const Layer& layer = layers_[size_t(e.layer)];
+    return !layer.attn_by_branch() && layer.o_bias.empty() && !layer.c.experts.count;
+  }
+  if (!e.layer) return false;
+  const Layer& before = layers_[size_t(e.layer) - 1];
+  return !before.ffn_by_branch() && before.down_bias.empty();
+}
+
+const Activations::Matrix& Model::entered(Pass& p, const Entry& e, int live, int thread) {
+  if (!each_enters(e, live)) return p.in;
+  Pass::Own& own = p.threads[size_t(thread)];
+  if (own.entered == e) return own.in;
+  for (int r = 0; r < live; r++) enter(p, e, r, thread, own.in);
+  own.entered = e;
+  return own.in;
+}
+
+void Model::run_attention(Pass& p, int l, bool last, int& live, Team::Walk& walk) {
+  const Layer& layer = layers_[size_t(l)];
+  const int width = config_.heads * config_.head_dim, thread = walk.thread;
+  const bool by_units = p.rotated_by_units && !last && layer.c.qk_norm != QkNorm::full;
+  if (!by_units) rows(walk, live, [&](int r) { rotate_and_store(p, l, r, 0, config_.kv_heads); }, Work::rotation);
+  if (last) {
+    walk.phase(1, [&](int) { keep_wanted(p); });
+    live = int(p.wanted.size());
+    if (!live) return;
+  }
+  const std::vector<Unit>& units = last ? p.last_units : p.units;
+  const auto some = [&](int i) {
+    const Unit& u = units[size_t(i)];
+    for (int r = u.row_from; by_units && r < u.row_to; r++) rotate_and_store(p, l, r, u.kv_head, u.kv_head + 1);
+    attend(p, l, u, thread);
+  };
+  walk.phase(int(units.size()), some, Work::attention);
+  const auto put_heads = [&](int r) { act_.put_row(p.attended.data() + size_t(r) * size_t(width), width, p.heads, size_t(r)); };
+  if (!whole_blocks()) rows(walk, live, put_heads, Work::heads);
+  give(p, layer.attn_by_branch(), *layer.o, p.heads, live, walk, Work::attention_out);
+}
+
 void Model::run_layers(Pass& p, Team::Walk& walk) {
   const Config& c = config_;
-  const int width = c.heads * c.head_dim, thread = walk.thread, count = int(layers_.size());
+  const int thread = walk.thread, count = int(layers_.size());
   int live = p.batch->total;
-  // The rows as the next product takes them; a layer without norms before its blocks has no weight for it.
-  auto enter = [&](const FloatLines& weight, const FloatLines& bias, int r) {
-    float* row = p.x.data() + size_t(r) * size_t(c.hidden);
-    float* normed = weight.empty() ? row : p.threads[size_t(thread)].scratch.data();
-    if (!bias.empty()) k_.layer_norm(row, weight.data(), bias.data(), c.hidden, c.norm_eps, normed);
-    else if (!weight.empty()) k_.rms_norm(row, weight.data(), c.hidden, c.norm_eps, normed);
-    act_.put_row(normed, c.hidden, p.in, size_t(r));
-    return normed;
-  };
   const auto begin = [&](int r) {
     float* row = p.x.data() + size_t(r) * size_t(c.hidden);
     if (const float* given = p.row_given[size_t(r)]) {
@@ -180,39 +240,30 @@ void Model::run_layers(Pass& p, Team::Walk& walk) {
       unpack_row(*embed_, p.batch->tokens[r], row);
       if (c.embed_scale != 1.0f) k_.scale_row(row, c.embed_scale, c.hidden);
     }
-    enter(layers_[0].attn_norm, layers_[0].attn_norm_bias, r);
+    enter(p, {0, false}, r, thread, p.in);
   };
   rows(walk, live, begin, Work::norms);
   for (int l = 0; l < count; l++) {
     const Layer& layer = layers_[size_t(l)];
     const bool last = l == count - 1;
-    project_qkv(p, layer, walk);
-    rows(walk, live, [&](int r) { rotate_and_store(p, l, r); }, Work::rotation);
-    if (last) {
-      walk.phase(1, [&](int) { keep_wanted(p); });
-      live = int(p.wanted.size());
-      if (!live) return;
-    }
-    const std::vector<Unit>& units = last ? p.last_units : p.units;
-    walk.phase(int(units.size()), [&](int u) { attend(p, l, units[size_t(u)], thread); }, Work::attention);
-    const auto put_heads = [&](int r) { act_.put_row(p.attended.data() + size_t(r) * size_t(width), width, p.heads, size_t(r)); };
-    rows(walk, live, put_heads, Work::heads);
-    give(p, layer.attn_by_branch(), *layer.o, p.heads, live, walk, Work::attention_out);
+    project_qkv(p, l, walk);
+    run_attention(p, l, last, live, walk);
+    if (!live) return;
     const auto to_ffn = [&](int r) {
       take(p, layer, layer.attn_by_branch(), layer.o_bias, layer.post_attn_norm, r);
-      const float* normed = enter(layer.ffn_norm, layer.ffn_norm_bias, r);
+      const float* normed = enter(p, {l, true}, r, thread, p.in);
       if (layer.c.experts.count) route(p, layer, normed, r, thread);
     };
-    rows(walk, live, to_ffn, Work::norms);
+    if (!each_enters({l, true}, live)) rows(walk, live, to_ffn, Work::norms);
     if (layer.c.experts.count) run_experts(p, l, live, walk);
-    if (layer.dense_ffn(c)) feed_forward(p, layer, live, walk);
+    if (layer.dense_ffn(c)) feed_forward(p, l, live, walk);
     const auto to_next = [&](int r) {
       if (layer.c.experts.count) combine(p, layer, r);
       take(p, layer, layer.ffn_by_branch(), layer.down_bias, layer.post_ffn_norm, r);
-      if (last) enter(output_norm_, output_norm_bias_, r);
-      else enter(layers_[size_t(l) + 1].attn_norm, layers_[size_t(l) + 1].attn_norm_bias, r);
+      if (last) enter(p, output_norm_, output_norm_bias_, r, thread, p.in);
+      else enter(p, {l + 1, false}, r, thread, p.in);
     };
-    rows(walk, live, to_next, Work::norms);
+    if (last || !each_enters({l + 1, false}, live)) rows(walk, live, to_next, Work::norms);
   }
 }
 
@@ -266,11 +317,16 @@ void Model::prepare(Pass& p, const Batch& b) {
   std::sort(p.wanted.begin(), p.wanted.end());
   p.wanted.erase(std::unique(p.wanted.begin(), p.wanted.end()), p.wanted.end());
   p.units = attention_units(p.row_segment, pages);
+  p.rotated_by_units = int(p.units.size()) == b.segments * c.kv_heads && p.units[0].head_to - p.units[0].head_from == c.heads / c.kv_heads;
   std::vector<int> segments;
   for (int row : p.wanted) segments.push_back(p.row_segment[size_t(row)]);
   p.last_units = attention_units(segments, pages);
   reserve_attention(p, pages);
-  for (auto& own : p.threads) grow(own.scratch, std::max(size_t(c.hidden), size_t(kRowBlock) * 64));
+  for (auto& own : p.threads) {
+    grow(own.scratch, std::max(size_t(c.hidden), size_t(kRowBlock) * 64));
+    act_.reserve(own.in, std::min(t, size_t(few_rows())), c.hidden);
+    own.entered = {};
+  }
 }
 
 void Model::forward(const Batch& b, uint8_t* out) {

@@ -105,6 +105,12 @@ class Model {
   struct Unit {
     int segment, kv_head, head_from, head_to, row_from, row_to;  // rows: indexes into the live rows
   };
+  // Rows as they enter a layer's attention or its feed-forward part: normed, as products take them.
+  struct Entry {
+    int layer = -1;
+    bool ffn = false;
+    bool operator==(const Entry&) const = default;
+  };
   // A gated part as rows of matrices that may hold several, and where its rows come from and go to.
   struct Gated {
     const Packed* gate;  // null: up alone
@@ -138,10 +144,13 @@ class Model {
   // attention.cpp
   std::vector<Unit> attention_units(const std::vector<int>& segments, int pages) const;
   void reserve_attention(Pass& p, int pages) const;
-  void rotate_and_store(Pass& p, int layer, int row);
+  // Of KV heads [first, last) and their query heads; of all, if norms are of whole rows.
+  void rotate_and_store(Pass& p, int layer, int row, int first, int last);
   float rotate_for_cells(float* heads, int count) const;
-  void store(int layer, int page, int slot, const float* keys, const float* values) const;
-  void store8(int layer, int page, int slot, const float* keys, const float* values) const;
+  void store(int layer, int page, int slot, int first, int last, const float* keys, const float* values) const;
+  void store8(int layer, int page, int slot, int first, int last, const float* keys, const float* values) const;
+  // Whether a head is whole blocks of 32, and so is quantised by who computes it.
+  bool whole_blocks() const { return config_.head_dim % 32 == 0; }
   void attend(Pass& p, int layer, const Unit& unit, int thread);
 
   // experts.cpp
@@ -157,12 +166,20 @@ class Model {
   void prepare(Pass& p, const Batch& b);
   void reserve(Pass& p, const Layer& layer, size_t t) const;
   void run_layers(Pass& p, Team::Walk& walk);
+  void run_attention(Pass& p, int layer, bool last, int& live, Team::Walk& walk);
+  // The row as it enters, as it was put into `to`, before that was quantised.
+  const float* enter(Pass& p, const FloatLines& weight, const FloatLines& bias, int row, int thread, Activations::Matrix& to);
+  const float* enter(Pass& p, const Entry& entry, int row, int thread, Activations::Matrix& to);
+  bool each_enters(const Entry& entry, int live) const;
+  // The rows for a thread that has a unit of the product. A few it makes itself, at its first: that is sooner done than waited for.
+  const Activations::Matrix& entered(Pass& p, const Entry& entry, int live, int thread);
+  int few_rows() const;
   template <class Row> void rows(Team::Walk& walk, int live, Row row, Work work);
   template <class Tile> void tiles(Team::Walk& walk, int count, Tile tile, Work work);
   template <class Tile> void products(Team::Walk& walk, int live, int count, Tile tile, Work work);
-  void project_qkv(Pass& p, const Layer& layer, Team::Walk& walk);
+  void project_qkv(Pass& p, int layer, Team::Walk& walk);
   void keep_wanted(Pass& p);
-  void feed_forward(Pass& p, const Layer& layer, int live, Team::Walk& walk);
+  void feed_forward(Pass& p, int layer, int live, Team::Walk& walk);
   void gated_block(Pass& p, const Layer& layer, const Gated& part, int block, int from, int to, int thread) const;
   void give(Pass& p, bool by_branch, const Packed& w, const Activations::Matrix& in, int live, Team::Walk& walk, Work work);
   void take(Pass& p, const Layer& layer, bool by_branch, const FloatLines& bias, const FloatLines& norm, int row);

@@ -23,6 +23,7 @@ struct Model::Pass {
   std::vector<const float*> row_given;         // per row: null, or what stands for the embedding's
   std::vector<int> wanted;                     // sorted, unique
   std::vector<Unit> units, last_units;         // attention of all rows, and of the wanted ones
+  bool rotated_by_units = false;               // of all rows: a unit has all rows of its segment and all query heads of its KV head
   FloatLines x, branch;                        // [T, hidden]: the rows, and what a layer adds to them
   FloatLines qkv, attended;                    // [T, heads + 2 kv_heads, head_dim], [T, heads, head_dim]
   Activations::Matrix in, heads, ffn;          // rows for products: normed x, attended, gate * up
@@ -31,6 +32,8 @@ struct Model::Pass {
   };
   struct Own {
     FloatLines scratch, scores;
+    Activations::Matrix in;  // the rows of `entered`, few
+    Entry entered;
     Pages<uint16_t> halves;
     Pages<uint8_t> bytes;
     std::vector<const float*> q;  // of a unit of attention: of each pair of row and query head
@@ -79,7 +82,7 @@ template <class Tile> void Model::products(Team::Walk& walk, int live, int count
 
 // A phase of row-wise work; a little of it is done by one thread, as dividing it would cost more.
 template <class Row> void Model::rows(Team::Walk& walk, int live, Row row, Work work) {
-  const int chunk = live * config_.hidden <= kSerialFloats ? live : std::clamp(live / team_.size(), 1, 4);
+  const int chunk = live <= few_rows() ? live : std::clamp(live / team_.size(), 1, 4);
   walk.phase((live + chunk - 1) / chunk,
              [&](int u) {
                for (int r = u * chunk; r < std::min(live, (u + 1) * chunk); r++) row(r);
