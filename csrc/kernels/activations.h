@@ -1,6 +1,7 @@
 // Rows of activations as the products read them: quantised, or floats where all weights are kept floats. Where the instruction set multiplies 16 rows at
 // once (Kernels::gemm_panels), quantised rows are there twice: one after the other, for few of them, and laid together in panels.
 #pragma once
+#include <algorithm>
 #include <cstring>
 #include <vector>
 #include "kernels/kernels.h"
@@ -34,18 +35,28 @@ class Activations {
     if (m.in_panels) reserve(m.panels, rows, k);
   }
 
-  void put_row(const float* x, int k, Matrix& to, size_t r) const {
+  void put_row(const float* x, int k, Matrix& to, size_t r) const { put_part(x, k / 32, k, 0, to, r); }
+  // 32 values each into `count` blocks of a row, from block `first` on.
+  void put_part(const float* x, int count, int k, int first, Matrix& to, size_t r) const {
     uint8_t* row = to.rows.data() + r * bytes(k);
-    if (floats_) return void(std::memcpy(row, x, bytes(k)));
-    kernels_.quantize_row(x, k, row);
-    if (to.in_panels) lay(row, k, to.panels, r);
+    if (floats_) return void(std::memcpy(row + size_t(first) * 32 * sizeof(float), x, size_t(count) * 32 * sizeof(float)));
+    kernels_.quantize_blocks(x, count, blocks(row, k, first));
+    for (int b = first; to.in_panels && b < first + count; b++) lay(ActivationRow(row, k), b, panel(to.panels, k, r, b), r);
   }
-  // 32 values into block `block` of the row.
-  void put_block(const float* x, int k, int block, Matrix& to, size_t r) const {
-    uint8_t* row = to.rows.data() + r * bytes(k);
-    if (floats_) return void(std::memcpy(row + size_t(block) * 32 * sizeof(float), x, 32 * sizeof(float)));
-    kernels_.quantize_block(x, k, block, row);
-    if (to.in_panels) lay_block(ActivationRow(row, k), block, panel(to.panels, k, r), r % kPanelRows);
+  // 32 values each into block `block` of `count` rows from r on, which begin a panel if there are panels.
+  void put_column(const float* x, int count, int k, int block, Matrix& to, size_t r) const {
+    if (floats_) {
+      for (int i = 0; i < count; i++) put_part(x + 32 * i, 1, k, block, to, r + size_t(i));
+      return;
+    }
+    PanelBlock made;
+    for (int i = 0, n; i < count; i += n, r += size_t(n)) {
+      n = std::min(count - i, kPanelRows);
+      PanelBlock& in = to.in_panels ? panel(to.panels, k, r, block) : made;
+      kernels_.quantize_blocks(x + 32 * i, n, {in.q[0], in.scale, in.minimum, in.sum});
+      for (int j = 0; j < n; j++)
+        copy(in.q[j], in.scale[j], in.minimum[j], in.sum[j], blocks(to.rows.data() + (r + size_t(j)) * bytes(k), k, block));
+    }
   }
   // A row that is made already.
   void take_row(const uint8_t* from, int k, Matrix& to, size_t r) const {
@@ -83,19 +94,29 @@ class Activations {
     const size_t lines = (rows + kPanelRows - 1) / kPanelRows * panel_bytes(k) / sizeof(Line);
     if (panels.size() < lines) panels.resize(lines);
   }
-  static uint8_t* panel(Panels& panels, int k, size_t r) { return panels.data()->bytes + r / kPanelRows * panel_bytes(k); }
+  static PanelBlock& panel(Panels& panels, int k, size_t r, int block) {
+    return *reinterpret_cast<PanelBlock*>(panels.data()->bytes + r / kPanelRows * panel_bytes(k) + size_t(block) * sizeof(PanelBlock));
+  }
   View view_of(const uint8_t* rows, const Panels& panels, int k, size_t first) const {
     return from({rows, panels.empty() ? nullptr : panels.data()->bytes}, k, first);
   }
-  static void lay(const uint8_t* row, int k, Panels& panels, size_t r) {
-    for (int block = 0; block < k / 32; block++) lay_block(ActivationRow(row, k), block, panel(panels, k, r), r % kPanelRows);
+  // Of a row those from `first` on.
+  static Blocks blocks(uint8_t* row, int k, int first) {
+    float* scale = reinterpret_cast<float*>(row + k) + first;
+    return {row + 32 * first, scale, scale + k / 32, reinterpret_cast<Sums*>(scale + 2 * (k / 32))};
   }
-  static void lay_block(const ActivationRow& row, int block, uint8_t* panel, size_t r) {
-    PanelBlock& to = *reinterpret_cast<PanelBlock*>(panel + size_t(block) * sizeof(PanelBlock));
-    std::memcpy(to.q[r], row.q + 32 * block, 32);
-    to.scale[r] = row.scale[block];
-    to.minimum[r] = row.minimum[block];
-    to.sum[r] = row.sum[block];
+  static void copy(const uint8_t* q, float scale, float minimum, Sums sum, const Blocks& to) {  // one
+    std::memcpy(to.q, q, 32);
+    *to.scale = scale;
+    *to.minimum = minimum;
+    *to.sum = sum;
+  }
+  static void lay(const ActivationRow& row, int b, PanelBlock& to, size_t r) {
+    r %= kPanelRows;
+    copy(row.q + 32 * b, row.scale[b], row.minimum[b], row.sum[b], {to.q[r], to.scale + r, to.minimum + r, to.sum + r});
+  }
+  static void lay(const uint8_t* row, int k, Panels& panels, size_t r) {
+    for (int b = 0; b < k / 32; b++) lay(ActivationRow(row, k), b, panel(panels, k, r, b), r);
   }
 
   const Kernels& kernels_;

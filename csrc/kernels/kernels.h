@@ -40,6 +40,12 @@ struct alignas(64) PanelBlock {
   float scale[kPanelRows], minimum[kPanelRows];
   Sums sum[kPanelRows];
 };
+// Where blocks of 32 go, of the rows or of a panel: each of the four one after the other.
+struct Blocks {
+  uint8_t* q;
+  float *scale, *minimum;
+  Sums* sum;
+};
 inline size_t panel_bytes(int k) { return size_t(k / 32) * sizeof(PanelBlock); }
 
 // Rows that share keys and values: R query rows of one KV head of one sequence. Cells of keys and values are fp16, or bytes (the layouts of both:
@@ -77,8 +83,7 @@ struct Kernels {
   const char* name;
   // The 16 columns of one weight tile for M rows of quantised activations: y[m*y_stride + lane], or added to what is there.
   void (*gemm_tile)(const Packed& w, int tile, const uint8_t* x, size_t x_stride, int m, float* y, size_t y_stride, bool accumulate);
-  void (*quantize_block)(const float* x, int k, int block, uint8_t* row);  // 32 floats into block `block` of a row of k
-  void (*quantize_row)(const float* x, int k, uint8_t* out);
+  void (*quantize_blocks)(const float* x, int n, const Blocks& to);  // n blocks of 32 floats, one after the other
   void (*rms_norm)(const float* x, const float* weight, int n, float eps, float* out);
   void (*layer_norm)(const float* x, const float* weight, const float* bias, int n, float eps, float* out);
   void (*attend)(const AttendOver<uint16_t>& a);

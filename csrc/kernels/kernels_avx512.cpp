@@ -9,6 +9,7 @@
 #include "kernels/kernels_impl.h"
 #include "kernels/prefetch.h"
 #include "kernels/products512.h"
+#include "kernels/quantize512.h"
 
 namespace quintet {
 namespace {
@@ -104,9 +105,19 @@ void gemm_tile_avx512(const Packed& w, int tile, const uint8_t* x, size_t x_stri
   }
 }
 
-extern constinit const Kernels kernels_avx512 = table("avx512", gemm_tile_avx512);
+namespace {
+
+constexpr Kernels table512(const char* name) {
+  Kernels k = table(name, gemm_tile_avx512);
+  k.quantize_blocks = quantize_blocks_avx512;
+  return k;
+}
+
+}  // namespace
+
+extern constinit const Kernels kernels_avx512 = table512("avx512");
 extern constinit const Kernels kernels_amx = [] {  // all but products of many rows is the same
-  Kernels amx = table("amx", gemm_tile_avx512);
+  Kernels amx = table512("amx");
   amx.attend8 = attend8_amx;
   amx.gemm_panels = gemm_panels_amx;
   amx.least_of_panel = kLeastOfPanel;

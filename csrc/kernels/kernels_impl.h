@@ -20,6 +20,7 @@ namespace quintet {
 namespace {
 
 using F = V::F;
+constexpr float kLeastMagnitude = 1e-35f;
 
 // exp(x) for x <= 88; below -87 exactly 0. Range reduction to |r| <= ln2/2 and the degree-6 polynomial of Cephes' expf (Moshier).
 inline F exp16(F x) {
@@ -38,26 +39,19 @@ inline F exp16(F x) {
   return V::zero_below(x, low, V::mul(p, V::pow2(n)));
 }
 
-// One block of 32: 16 + 16 lanes.
-void quantize_block(const float* x, int k, int block, uint8_t* row) {
-  const F a = V::load(x), b = V::load(x + 16);
-  const float amax = V::hmax(V::max(V::abs(a), V::abs(b)));
-  const float scale = amax / 127.0f;
-  // A block too small for 127/amax to be finite is zero to the precision that int8 activations have.
-  const float inverse = amax > 1e-35f ? 127.0f / amax : 0.0f;
-  const F id = V::set1(inverse);
-  int8_t* q = reinterpret_cast<int8_t*>(row) + 32 * block;
-  const int32_t first = V::store_i8(q, V::mul(a, id)), sum = first + V::store_i8(q + 16, V::mul(b, id));
-  const Sums sums = {int16_t(sum), int16_t(first)};
-  const int blocks = k / 32;
-  float* scales = reinterpret_cast<float*>(row + k);
-  scales[block] = scale;
-  scales[blocks + block] = scale * float(sum);
-  std::memcpy(scales + 2 * blocks + block, &sums, 4);
-}
-
-void quantize_row(const float* x, int k, uint8_t* row) {
-  for (int b = 0; b < k / 32; b++) quantize_block(x + 32 * b, k, b, row);
+// A block of 32: 16 + 16 lanes.
+void quantize_blocks(const float* x, int n, const Blocks& to) {
+  for (int i = 0; i < n; i++, x += 32) {
+    const F a = V::load(x), b = V::load(x + 16);
+    const float amax = V::hmax(V::max(V::abs(a), V::abs(b)));
+    // A block too small for 127/amax to be finite is zero to the precision that int8 activations have.
+    const F inverse = V::set1(amax > kLeastMagnitude ? 127.0f / amax : 0.0f);
+    int8_t* q = reinterpret_cast<int8_t*>(to.q) + 32 * i;
+    const int32_t first = V::store_i8(q, V::mul(a, inverse)), all = first + V::store_i8(q + 16, V::mul(b, inverse));
+    to.scale[i] = amax / 127.0f;
+    to.minimum[i] = to.scale[i] * float(all);
+    to.sum[i] = {int16_t(all), int16_t(first)};
+  }
 }
 
 // In Pease's form: each stage is sums and differences of the two halves, interleaved, and log2(n) such shuffles are none.
@@ -342,10 +336,10 @@ void attend(const AttendOver<uint16_t>& a);  // attend.h
 void attend8(const AttendOver<uint8_t>& a);  // attend_bytes.h
 
 constexpr Kernels table(const char* name, decltype(Kernels::gemm_tile) gemm_tile) {
-  return {name,        gemm_tile,      quantize_block, quantize_row, rms_norm,       layer_norm,      attend,      attend8,
-          hadamard,    quantize_cells, silu_mul,       gelu_mul,     swiglu_oai_mul, soft_cap,        add,         add_scaled,
-          dots,        scale_row,      rope,           to_half,      row_max,        row_max_checked, row_sum_exp, row_sum_exp_times,
-          row_moments, row_exp};
+  return {name,           gemm_tile, quantize_blocks, rms_norm,       layer_norm,      attend,      attend8,           hadamard,
+          quantize_cells, silu_mul,  gelu_mul,        swiglu_oai_mul, soft_cap,        add,         add_scaled,        dots,
+          scale_row,      rope,      to_half,         row_max,        row_max_checked, row_sum_exp, row_sum_exp_times, row_moments,
+          row_exp};
 }
 
 }  // namespace

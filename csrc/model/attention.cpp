@@ -174,7 +174,7 @@ void Model::attend(Pass& p, int l, const Unit& u, int thread) {
   n = 0;
   for (int r = u.row_from; r < u.row_to; r++)
     for (int h = u.head_from; h < u.head_to; h++, n++)
-      for (int d = 0; d < dim; d += 32) act_.put_block(own.out[n] + d, config_.heads * dim, (h * dim + d) / 32, p.heads, size_t(r));
+      act_.put_part(own.out[n], dim / 32, config_.heads * dim, h * dim / 32, p.heads, size_t(r));
 }
 
 }  // namespace quintet

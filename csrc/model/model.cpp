@@ -115,7 +115,7 @@ void Model::gated_block(Pass& p, const Layer& layer, const Gated& part, int bloc
       case Activation::gelu: k_.gelu_mul(gate, up, 32 * n, gate); break;
       case Activation::swiglu_oai: k_.swiglu_oai_mul(gate, up, 32 * n, gate); break;
     }
-    for (int r = 0; r < n; r++) act_.put_block(gate + 32 * r, part.ffn, block, part.out, size_t(r0 + r));
+    act_.put_column(gate, n, part.ffn, block, part.out, size_t(r0));
   }
 }
 

@@ -237,7 +237,7 @@ void Vision::feed_forward(Team::Walk& walk, const Layer& layer, int from, int n)
         act_.multiply(*layer.up, 2 * block + t, act_.view(in_, c.hidden, size_t(r0)), count, up + 16 * t, 32, false);
       for (int r = 0; r < count; r++) k_.add(up + 32 * r, layer.up_bias.data() + 32 * block, 32);
       k_.gelu_mul(up, one, 32 * count, up);
-      for (int r = 0; r < count; r++) act_.put_block(up + 32 * r, c.ffn_width(), block, ffn_, size_t(r0 + r));
+      act_.put_column(up, count, c.ffn_width(), block, ffn_, size_t(r0));
     }
   });
   const Activations::View ffn = act_.view(ffn_, c.ffn_width());
