@@ -16,8 +16,6 @@ inline void relax() {
 }
 // Units last from one to some hundred microseconds: longer than this and the core is better given away.
 constexpr int kSpins = 2000;
-// Before a thread helps others: for 16 threads about a microsecond. What helpers cost the others grows with their number.
-constexpr int kPatiencePerThread = 2;
 }  // namespace
 
 Team::Team(int threads, void (*leave)()) : leave_(leave), shares_(size_t(std::max(1, threads))), spent_(shares_.size()) {
@@ -29,14 +27,6 @@ Team::~Team() {
   job_.fetch_add(1, std::memory_order_release);
   job_.notify_all();
   for (auto& t : threads_) t.join();
-}
-
-bool Team::ends_soon(uint32_t phase) const {
-  for (int i = 0; i < kPatiencePerThread * size(); i++) {
-    if (over(phase)) return true;
-    relax();
-  }
-  return false;
 }
 
 void Team::end(uint32_t phase) {

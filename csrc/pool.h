@@ -56,9 +56,8 @@ class Team {
       for (int u; (u = claim(thread, units)) >= 0; count++) unit(u);
       return count && did(count);
     }
-    // First the others get a moment: looking into a share takes its line from the thread that works on it.
     template <class Unit> bool help(int units, Unit unit) {
-      if (team_.ends_soon(uint32_t(phase_))) return false;
+      if (team_.over(uint32_t(phase_))) return false;
       for (int i = 1; i < team_.size(); i++)
         for (int u; (u = claim((thread + i) % team_.size(), units)) >= 0;) {
           unit(u);
@@ -116,7 +115,6 @@ class Team {
   };
 
   bool over(uint32_t phase) const { return int32_t(over_.load(std::memory_order_acquire) - phase) >= 0; }
-  bool ends_soon(uint32_t phase) const;
   void end(uint32_t phase);
   void await_end(uint32_t phase);
   void loop(int thread);

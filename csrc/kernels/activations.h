@@ -27,12 +27,22 @@ class Activations {
   size_t bytes(int k) const { return floats_ ? size_t(k) * sizeof(float) : activation_row_bytes(k); }
   // Rows that must begin at a multiple of this are those that a product begins with.
   int side() const { return in_panels() ? kPanelRows : 1; }
+  // Whether so many go into panels.
+  bool in_panels(size_t rows) const { return in_panels() && rows >= size_t(kernels_.least_of_panel); }
 
-  // Room for so many rows of k, before they are put. Few have no panels: threads that write rows of one would wait for each other's lines.
+  // Room for so many rows of k, before they are put; few have no panels.
   void reserve(Matrix& m, size_t rows, int k) const {
-    if (m.rows.size() < rows * bytes(k)) m.rows.resize(rows * bytes(k));
+    reserve_rows(m, rows, k);
     m.in_panels = in_panels(rows);
     if (m.in_panels) reserve(m.panels, rows, k);
+  }
+  // Of rows that threads put one by one: they would wait for each other's lines if they put them into panels as well. Who reads them lays his own.
+  void reserve_rows(Matrix& m, size_t rows, int k) const {
+    if (m.rows.size() < rows * bytes(k)) m.rows.resize(rows * bytes(k));
+  }
+  void reserve(Panels& panels, size_t rows, int k) const {
+    const size_t lines = !in_panels(rows) ? 0 : (rows + kPanelRows - 1) / kPanelRows * panel_bytes(k) / sizeof(Line);
+    if (panels.size() < lines) panels.resize(lines);
   }
 
   void put_row(const float* x, int k, Matrix& to, size_t r) const { put_part(x, k / 32, k, 0, to, r); }
@@ -54,7 +64,7 @@ class Activations {
       n = std::min(count - i, kPanelRows);
       PanelBlock& in = to.in_panels ? panel(to.panels, k, r, block) : made;
       kernels_.quantize_blocks(x + 32 * i, n, {in.q[0], in.scale, in.minimum, in.sum});
-      for (int j = 0; j < n; j++)
+      for (int j = 0; j < n && (n < kPanelRows || !to.in_panels); j++)  // nobody reads rows of a whole panel
         copy(in.q[j], in.scale[j], in.minimum[j], in.sum[j], blocks(to.rows.data() + (r + size_t(j)) * bytes(k), k, block));
     }
   }
@@ -67,8 +77,8 @@ class Activations {
   View view(const Matrix& m, int k, size_t first = 0) const { return view_of(m.rows.data(), m.panels, k, first); }
   // n rows that are made already and lie one after the other; their panels, if there are any, go into `panels`.
   View view(const uint8_t* rows, int n, int k, Panels& panels) const {
+    reserve(panels, size_t(n), k);
     if (in_panels(size_t(n))) {
-      reserve(panels, size_t(n), k);
       for (size_t r = 0; r < size_t(n); r++) lay(rows + r * bytes(k), k, panels, r);
     }
     return view_of(rows, panels, k, 0);
@@ -88,12 +98,6 @@ class Activations {
 
  private:
   bool in_panels() const { return kernels_.gemm_panels && !floats_; }
-  bool in_panels(size_t rows) const { return in_panels() && rows >= size_t(kernels_.least_of_panel); }
-
-  void reserve(Panels& panels, size_t rows, int k) const {
-    const size_t lines = (rows + kPanelRows - 1) / kPanelRows * panel_bytes(k) / sizeof(Line);
-    if (panels.size() < lines) panels.resize(lines);
-  }
   static PanelBlock& panel(Panels& panels, int k, size_t r, int block) {
     return *reinterpret_cast<PanelBlock*>(panels.data()->bytes + r / kPanelRows * panel_bytes(k) + size_t(block) * sizeof(PanelBlock));
   }

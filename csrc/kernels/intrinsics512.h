@@ -68,6 +68,13 @@ inline int reduce_add_epi32(simde__m512i v) {
   for (int i = 0; i < 16; i++) sum += t[i];
   return sum;
 }
+inline simde__m512 shuffle_f32x4(simde__m512 a, simde__m512 b, int quarters) {
+  alignas(64) float from[32], to[16];
+  simde_mm512_storeu_ps(from, a);
+  simde_mm512_storeu_ps(from + 16, b);
+  for (int i = 0; i < 4; i++) std::memcpy(to + 4 * i, from + 16 * (i / 2) + 4 * (quarters >> 2 * i & 3), 16);
+  return simde_mm512_loadu_ps(to);
+}
 inline __m256 extractf32x8_ps(simde__m512 v, int half) {
   const Halves h(v);
   return half ? h.hi : h.lo;
@@ -83,5 +90,6 @@ inline __m256 extractf32x8_ps(simde__m512 v, int half) {
 #define _mm512_maskz_loadu_epi32 quintet::emulated::maskz_loadu_epi32
 #define _mm512_cvtepi32_epi8 quintet::emulated::cvtepi32_epi8
 #define _mm512_reduce_add_epi32 quintet::emulated::reduce_add_epi32
+#define _mm512_shuffle_f32x4 quintet::emulated::shuffle_f32x4
 #define _mm512_extractf32x8_ps quintet::emulated::extractf32x8_ps
 #endif

@@ -78,8 +78,8 @@ void Model::run_experts(Pass& p, int l, int live, Team::Walk& walk) {
   const auto gated = [&](int u) {
     const Pass::Group& g = groups[size_t(u / blocks)];
     const Gated part{&*layer.gate_exps,     *layer.up_exps, layer.gate_exps_bias, layer.up_exps_bias,
-                     g.expert * e.ffn / 16, e.ffn,          p.expert_in,          p.expert_ffn};
-    gated_block(p, layer, part, u % blocks, g.from, g.to, walk.thread);
+                     g.expert * e.ffn / 16, e.ffn,          p.expert_ffn};
+    gated_block(p, layer, part, act_.view(p.expert_in, config_.hidden, size_t(g.from)), u % blocks, g.from, g.to, walk.thread);
   };
   tiles(walk, int(groups.size()) * blocks, gated, Work::experts);
   const auto down = [&](int u) {

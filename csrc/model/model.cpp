@@ -25,6 +25,7 @@ namespace {
 
 // Rows that one phase of the feed-forward handles at a time: its scratch stays in the first-level cache.
 constexpr int kRowBlock = 96;
+constexpr int kPanelRowBlock = 64;  // and so do their panels, of 44 bytes for 32 values
 
 void fail(const char* what) { throw std::invalid_argument(what); }
 
@@ -84,19 +85,20 @@ void Model::project_qkv(Pass& p, int l, Team::Walk& walk) {
     const Packed& w = u < q ? *layer.q : u < q + k ? *layer.k : *layer.v;
     const int tile = u < q ? u : u < q + k ? u - q : u - q - k;
     float* out = p.qkv.data() + size_t(from) * width + 16 * u;
-    const Activations::Matrix& in = entered(p, {l, false}, p.batch->total, walk.thread);
-    act_.multiply(w, tile, act_.view(in, config_.hidden, size_t(from)), to - from, out, width, false);
+    act_.multiply(w, tile, band(p, {l, Part::attention}, p.batch->total, from, to, walk.thread), to - from, out, width, false);
   };
   products(walk, p.batch->total, q + k + v, project, Work::qkv);
 }
 
 // gate and up for 32 columns and rows [from, to), act(gate) * up, put into rows at once.
-void Model::gated_block(Pass& p, const Layer& layer, const Gated& part, int block, int from, int to, int thread) const {
+void Model::gated_block(Pass& p, const Layer& layer, const Gated& part, const Activations::View& rows, int block, int from, int to,
+                        int thread) const {
   float* gate = p.threads[size_t(thread)].scratch.data();
   float* up = gate + kRowBlock * 32;
-  for (int r0 = from; r0 < to; r0 += kRowBlock) {
-    const int n = std::min(kRowBlock, to - r0);
-    const Activations::View in = act_.view(part.in, config_.hidden, size_t(r0));
+  const int most = act_.in_panels(size_t(to - from)) ? kPanelRowBlock : kRowBlock;
+  for (int r0 = from; r0 < to; r0 += most) {
+    const int n = std::min(most, to - r0);
+    const Activations::View in = act_.from(rows, config_.hidden, size_t(r0 - from));
     for (int t = 0; t < 2; t++) {
       if (part.gate) act_.multiply(*part.gate, part.first_tile + 2 * block + t, in, n, gate + 16 * t, 32, false);
       act_.multiply(part.up, part.first_tile + 2 * block + t, in, n, up + 16 * t, 32, false);
@@ -122,13 +124,13 @@ void Model::gated_block(Pass& p, const Layer& layer, const Gated& part, int bloc
 void Model::feed_forward(Pass& p, int l, int live, Team::Walk& walk) {
   const Layer& layer = layers_[size_t(l)];
   const int ffn = layer.dense_ffn(config_);
+  const Gated part{layer.gate ? &*layer.gate : nullptr, *layer.up, layer.gate_bias, layer.up_bias, 0, ffn, p.ffn};
   const auto gated = [&](int block, int from, int to) {
-    const Activations::Matrix& in = entered(p, {l, true}, live, walk.thread);
-    const Gated part{layer.gate ? &*layer.gate : nullptr, *layer.up, layer.gate_bias, layer.up_bias, 0, ffn, in, p.ffn};
-    gated_block(p, layer, part, block, from, to, walk.thread);
+    gated_block(p, layer, part, band(p, {l, Part::ffn}, live, from, to, walk.thread), block, from, to, walk.thread);
   };
   products(walk, live, ffn / 32, gated, Work::gate_up);
-  give(p, layer.ffn_by_branch(), *layer.down, p.ffn, live, walk, Work::down);
+  const auto in = [&](int from, int) { return act_.view(p.ffn, ffn, size_t(from)); };
+  give(p, layer.ffn_by_branch(), *layer.down, in, live, walk, Work::down);
 }
 
 // The last layer's keys and values are stored: from here on only the wanted rows matter.
@@ -145,11 +147,11 @@ void Model::keep_wanted(Pass& p) {
 }
 
 // What a layer adds to the rows: at once, or into the branch, to be normed or scaled first; `take` ends it.
-void Model::give(Pass& p, bool by_branch, const Packed& w, const Activations::Matrix& in, int live, Team::Walk& walk, Work work) {
+template <class In> void Model::give(Pass& p, bool by_branch, const Packed& w, In in, int live, Team::Walk& walk, Work work) {
   float* to = by_branch ? p.branch.data() : p.x.data();
   const size_t width = size_t(config_.hidden);
   const auto add = [&](int t, int from, int end) {
-    act_.multiply(w, t, act_.view(in, w.cols, size_t(from)), end - from, to + size_t(from) * width + 16 * t, width, !by_branch);
+    act_.multiply(w, t, in(from, end), end - from, to + size_t(from) * width + 16 * t, width, !by_branch);
   };
   products(walk, live, w.tiles(), add, work);
 }
@@ -179,7 +181,7 @@ const float* Model::enter(Pass& p, const FloatLines& weight, const FloatLines& b
 
 const float* Model::enter(Pass& p, const Entry& e, int r, int thread, Activations::Matrix& to) {
   const Layer& layer = layers_[size_t(e.layer)];
-  if (e.ffn) return enter(p, layer.ffn_norm, layer.ffn_norm_bias, r, thread, to);
+  if (e.part == Part::ffn) return enter(p, layer.ffn_norm, layer.ffn_norm_bias, r, thread, to);
   return enter(p, layer.attn_norm, layer.attn_norm_bias, r, thread, to);
 }
 
@@ -188,7 +190,7 @@ int Model::few_rows() const { return std::max(1, kSerialFloats / config_.hidden)
 // Whether each thread makes the rows ready by itself: few, and nothing but norms to be done.
 bool Model::each_enters(const Entry& e, int live) const {
   if (live > few_rows()) return false;
-  if (e.ffn) {
+  if (e.part == Part::ffn) {
     const Layer& layer = layers_[size_t(e.layer)];
     return !layer.attn_by_branch() && layer.o_bias.empty() && !layer.c.experts.count;
   }
@@ -204,6 +206,18 @@ const Activations::Matrix& Model::entered(Pass& p, const Entry& e, int live, int
   for (int r = 0; r < live; r++) enter(p, e, r, thread, own.in);
   own.entered = e;
   return own.in;
+}
+
+Activations::View Model::band(Pass& p, const Entry& e, int live, int from, int to, int thread) {
+  const int k = e.part == Part::heads ? config_.heads * config_.head_dim : config_.hidden;
+  const Activations::Matrix& m = e.part == Part::heads ? p.heads : entered(p, e, live, thread);
+  if (!act_.in_panels(size_t(to - from))) return act_.view(m, k, size_t(from));
+  Pass::Own& own = p.threads[size_t(thread)];
+  if (own.laid == e && own.laid_from == from) return own.laid_view;
+  own.laid_view = act_.view(m.rows.data() + size_t(from) * act_.bytes(k), to - from, k, own.panels);
+  own.laid = e;
+  own.laid_from = from;
+  return own.laid_view;
 }
 
 void Model::run_attention(Pass& p, int l, bool last, int& live, Team::Walk& walk) {
@@ -225,7 +239,8 @@ void Model::run_attention(Pass& p, int l, bool last, int& live, Team::Walk& walk
   walk.phase(int(units.size()), some, Work::attention);
   const auto put_heads = [&](int r) { act_.put_row(p.attended.data() + size_t(r) * size_t(width), width, p.heads, size_t(r)); };
   if (!whole_blocks()) rows(walk, live, put_heads, Work::heads);
-  give(p, layer.attn_by_branch(), *layer.o, p.heads, live, walk, Work::attention_out);
+  const auto in = [&](int from, int to) { return band(p, {l, Part::heads}, live, from, to, thread); };
+  give(p, layer.attn_by_branch(), *layer.o, in, live, walk, Work::attention_out);
 }
 
 void Model::run_layers(Pass& p, Team::Walk& walk) {
@@ -240,7 +255,7 @@ void Model::run_layers(Pass& p, Team::Walk& walk) {
       unpack_row(*embed_, p.batch->tokens[r], row);
       if (c.embed_scale != 1.0f) k_.scale_row(row, c.embed_scale, c.hidden);
     }
-    enter(p, {0, false}, r, thread, p.in);
+    enter(p, {0, Part::attention}, r, thread, p.in);
   };
   rows(walk, live, begin, Work::norms);
   for (int l = 0; l < count; l++) {
@@ -251,19 +266,19 @@ void Model::run_layers(Pass& p, Team::Walk& walk) {
     if (!live) return;
     const auto to_ffn = [&](int r) {
       take(p, layer, layer.attn_by_branch(), layer.o_bias, layer.post_attn_norm, r);
-      const float* normed = enter(p, {l, true}, r, thread, p.in);
+      const float* normed = enter(p, {l, Part::ffn}, r, thread, p.in);
       if (layer.c.experts.count) route(p, layer, normed, r, thread);
     };
-    if (!each_enters({l, true}, live)) rows(walk, live, to_ffn, Work::norms);
+    if (!each_enters({l, Part::ffn}, live)) rows(walk, live, to_ffn, Work::norms);
     if (layer.c.experts.count) run_experts(p, l, live, walk);
     if (layer.dense_ffn(c)) feed_forward(p, l, live, walk);
     const auto to_next = [&](int r) {
       if (layer.c.experts.count) combine(p, layer, r);
       take(p, layer, layer.ffn_by_branch(), layer.down_bias, layer.post_ffn_norm, r);
       if (last) enter(p, output_norm_, output_norm_bias_, r, thread, p.in);
-      else enter(p, {l + 1, false}, r, thread, p.in);
+      else enter(p, {l + 1, Part::attention}, r, thread, p.in);
     };
-    if (last || !each_enters({l + 1, false}, live)) rows(walk, live, to_next, Work::norms);
+    if (last || !each_enters({l + 1, Part::attention}, live)) rows(walk, live, to_next, Work::norms);
   }
 }
 
@@ -295,8 +310,8 @@ void Model::prepare(Pass& p, const Batch& b) {
   for (const Layer& layer : layers_) reserve(p, layer, t);
   grow(p.qkv, t * size_t(p.qkv_width));
   grow(p.attended, t * size_t(c.heads * c.head_dim));
-  act_.reserve(p.in, t, c.hidden);
-  act_.reserve(p.heads, t, c.heads * c.head_dim);
+  act_.reserve_rows(p.in, t, c.hidden);
+  act_.reserve_rows(p.heads, t, c.heads * c.head_dim);
   p.row_segment.clear();
   p.row_position.clear();
   int pages = 0;
@@ -324,8 +339,9 @@ void Model::prepare(Pass& p, const Batch& b) {
   reserve_attention(p, pages);
   for (auto& own : p.threads) {
     grow(own.scratch, std::max(size_t(c.hidden), size_t(kRowBlock) * 64));
-    act_.reserve(own.in, std::min(t, size_t(few_rows())), c.hidden);
-    own.entered = {};
+    act_.reserve_rows(own.in, std::min(t, size_t(few_rows())), c.hidden);
+    act_.reserve(own.panels, std::min(t, size_t(kMostBand + kPanelRows)), std::max(c.hidden, c.heads * c.head_dim));
+    own.entered = own.laid = {};
   }
 }
 

@@ -105,10 +105,11 @@ class Model {
   struct Unit {
     int segment, kv_head, head_from, head_to, row_from, row_to;  // rows: indexes into the live rows
   };
-  // Rows as they enter a layer's attention or its feed-forward part: normed, as products take them.
+  // What enters a layer's products: rows that are normed, before attention and the feed-forward part, and what attention makes.
+  enum class Part { attention, heads, ffn };
   struct Entry {
     int layer = -1;
-    bool ffn = false;
+    Part part = Part::attention;
     bool operator==(const Entry&) const = default;
   };
   // A gated part as rows of matrices that may hold several, and where its rows come from and go to.
@@ -117,7 +118,6 @@ class Model {
     const Packed& up;
     const FloatLines &gate_bias, &up_bias;
     int first_tile, ffn;
-    const Activations::Matrix& in;
     Activations::Matrix& out;
   };
   struct Pass;     // the buffers and views of one forward: pass.h
@@ -174,14 +174,18 @@ class Model {
   // The rows for a thread that has a unit of the product. A few it makes itself, at its first: that is sooner done than waited for.
   const Activations::Matrix& entered(Pass& p, const Entry& entry, int live, int thread);
   int few_rows() const;
+  // Rows [from, to) of an entry for a thread that multiplies them; in panels of its own, if products take such.
+  Activations::View band(Pass& p, const Entry& entry, int live, int from, int to, int thread);
   template <class Row> void rows(Team::Walk& walk, int live, Row row, Work work);
   template <class Tile> void tiles(Team::Walk& walk, int count, Tile tile, Work work);
   template <class Tile> void products(Team::Walk& walk, int live, int count, Tile tile, Work work);
   void project_qkv(Pass& p, int layer, Team::Walk& walk);
   void keep_wanted(Pass& p);
   void feed_forward(Pass& p, int layer, int live, Team::Walk& walk);
-  void gated_block(Pass& p, const Layer& layer, const Gated& part, int block, int from, int to, int thread) const;
-  void give(Pass& p, bool by_branch, const Packed& w, const Activations::Matrix& in, int live, Team::Walk& walk, Work work);
+  void gated_block(Pass& p, const Layer& layer, const Gated& part, const Activations::View& in, int block, int from, int to,
+                   int thread) const;
+  // in(from, to): the view of these rows.
+  template <class In> void give(Pass& p, bool by_branch, const Packed& w, In in, int live, Team::Walk& walk, Work work);
   void take(Pass& p, const Layer& layer, bool by_branch, const FloatLines& bias, const FloatLines& norm, int row);
   void finish_logits(float* logits, int n) const;
 

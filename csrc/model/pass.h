@@ -34,6 +34,10 @@ struct Model::Pass {
     FloatLines scratch, scores;
     Activations::Matrix in;  // the rows of `entered`, few
     Entry entered;
+    Activations::Panels panels;  // of `laid`, from row `laid_from` on
+    Activations::View laid_view;
+    Entry laid;
+    int laid_from = 0;
     Pages<uint16_t> halves;
     Pages<uint8_t> bytes;
     std::vector<const float*> q;  // of a unit of attention: of each pair of row and query head
