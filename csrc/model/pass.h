@@ -73,12 +73,13 @@ template <class Tile> void Model::tiles(Team::Walk& walk, int count, Tile tile, 
 // a band for that, which many rows pay for.
 template <class Tile> void Model::products(Team::Walk& walk, int live, int count, Tile tile, Work work) {
   const int bands = std::max(std::clamp(live / kLeastBand, 1, team_.size()), (live + kMostBand - 1) / kMostBand);
-  const int band = ((live + bands - 1) / bands + kPanelRows - 1) / kPanelRows * kPanelRows;
+  const int panels = (live + kPanelRows - 1) / kPanelRows;
+  const auto begin = [&](int band) { return std::min(live, panels * band / bands * kPanelRows); };
   const int chunk = std::max(1, count * bands / (6 * team_.size())), chunks = (count + chunk - 1) / chunk;
   walk.phase(
       bands * chunks,
       [&](int u) {
-        const int from = u / chunks * band, to = std::min(live, from + band), first = u % chunks * chunk;
+        const int from = begin(u / chunks), to = begin(u / chunks + 1), first = u % chunks * chunk;
         for (int t = first; t < std::min(count, first + chunk) && from < to; t++) tile(t, from, to);
       },
       work);
