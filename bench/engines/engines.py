@@ -321,11 +321,29 @@ class XLlamaCppServed(Served):
         return [*worker(self.python, "bench.engines.worker_xllamacpp"), self.plan.to_json(), self.model, str(port)]
 
 
+@dataclass
 class OpenVino(Worker):
+    """OpenVINO GenAI.
+
+    Args:
+        exact: computes in float32, with keys and values in 16 bits, as our core does; otherwise as it comes, in bfloat16 where the CPU
+            can, with keys and values in 8 bits.
+    """
+
+    exact: bool = False
     group, name = "openvino", "OpenVINO GenAI"
+
+    @property
+    def title(self) -> str:
+        return f"{self.name}, float32" if self.exact else self.name
+
+    @property
+    def key(self) -> str:
+        return f"{super().key}-float32" if self.exact else super().key
 
     def install(self) -> str:
         return self.from_registry("openvino-genai")
 
     def command(self) -> Command:
-        return worker(self.python, "bench.engines.worker_openvino")
+        exactly = ["KV_CACHE_PRECISION=f16", "INFERENCE_PRECISION_HINT=f32"] if self.exact else []
+        return [*worker(self.python, "bench.engines.worker_openvino"), *exactly]

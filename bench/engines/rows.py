@@ -25,6 +25,7 @@ def engines(plan: Plan, store: Store, isas: Sequence[str] = ("",), kv_types: Seq
         XLlamaCpp(plan, store, "Q4_0"),
         OpenVino(plan, store),
         OpenVino(plan, store, "Q8_0"),
+        OpenVino(plan, store, exact=True),
         Vllm(plan, store, "float32"),
         Vllm(plan, store, "bfloat16"),
         OursServed(plan, store),

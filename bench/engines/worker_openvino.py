@@ -1,4 +1,4 @@
-"""OpenVINO GenAI's continuous-batching pipeline on a GGUF file; runs in its own environment: ``worker_openvino.py PLAN MODEL``."""
+"""OpenVINO GenAI's continuous batching of a GGUF file, in its own environment: ``worker_openvino [PROPERTY=VALUE ...] PLAN MODEL``."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from bench.common.stepped import BUDGET, Stepped
 
 
 class OpenVino(Stepped):
-    """One pipeline."""
+    """One pipeline, on the CPU with these properties."""
 
-    def __init__(self, model: str, plan: Plan) -> None:
+    def __init__(self, model: str, plan: Plan, properties: Mapping[str, str]) -> None:
         scheduler = genai.SchedulerConfig()
         scheduler.cache_size = 1  # GiB, ample for every case
         scheduler.max_num_batched_tokens = BUDGET
         scheduler.max_num_seqs = max(stage.slots for stage in plan.stages)
         scheduler.enable_prefix_caching = False
-        self._pipeline = genai.ContinuousBatchingPipeline(model, scheduler, "CPU", {"INFERENCE_NUM_THREADS": plan.threads})
+        self._pipeline = genai.ContinuousBatchingPipeline(model, scheduler, "CPU", {"INFERENCE_NUM_THREADS": plan.threads, **properties})
         self._handles: dict[int, Any] = {}
         self._next = 0
 
@@ -49,8 +49,9 @@ class OpenVino(Stepped):
 
 
 def main() -> None:
-    plan, begin = Plan.from_json(sys.argv[1]), time.perf_counter()
-    engine = OpenVino(sys.argv[2], plan)
+    *settings, model = sys.argv[1:]
+    plan, begin = Plan.from_json(settings.pop()), time.perf_counter()
+    engine = OpenVino(model, plan, dict(setting.split("=") for setting in settings))
     emit("load", time.perf_counter() - begin)
     measure(engine, plan)
 
