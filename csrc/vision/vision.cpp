@@ -19,7 +19,7 @@ constexpr int kPage = 16;
 constexpr int kLeast = 16, kMost = 256;  // rows of a piece: what a product reads its weights for, and what bounds the buffers
 constexpr int kRowBlock = 32;            // rows that a block of the feed-forward part handles at a time
 constexpr int kUnitRows = 24;            // rows of a head that attend together
-constexpr int kAttention = 4;  // what a multiply-add of attention, in floats, takes of those of a product, roughly
+constexpr int kAttention = 4;            // what a multiply-add of attention, in floats, takes of those of a product, roughly
 
 }  // namespace
 

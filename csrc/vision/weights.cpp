@@ -140,7 +140,7 @@ void Vision::finish() {
   for (size_t l = 0; l < layers_.size(); l++) {
     Layer& y = layers_[l];
     const FloatLines* vectors[] = {&y.attn_norm, &y.attn_norm_bias, &y.ffn_norm, &y.ffn_norm_bias, &y.q_bias,
-                                           &y.k_bias,    &y.v_bias,         &y.o_bias,   &y.up_bias,       &y.down_bias};
+                                   &y.k_bias,    &y.v_bias,         &y.o_bias,   &y.up_bias,       &y.down_bias};
     const bool all = std::none_of(std::begin(vectors), std::end(vectors), [](auto* v) { return v->empty(); });
     need(all && y.q && y.k && y.v && y.o && y.up && y.down, "a tensor of layer " + std::to_string(l));
     y.up_bias.resize(size_t(config_.ffn_width()));  // of columns that are not there: 0, and gelu(0) is 0

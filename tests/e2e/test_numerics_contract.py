@@ -110,7 +110,7 @@ def compare_threads(subject: Subject, threads: int, isa: str, length: int) -> No
     assert_same_bits(logits_of(one, left), logits_of(many, right))
 
 
-@pytest.mark.parametrize("threads", [2, 3])
+@pytest.mark.parametrize("threads", [2, 3, 17])  # 17: more than CPUs here, and than most phases have units
 def test_the_number_of_threads_changes_no_bit(subject: Subject, threads: int) -> None:
     compare_threads(subject, threads, isas()[0], subject.length)
 
