@@ -16,6 +16,15 @@ inline void relax() {
 }
 // Units last from one to some hundred microseconds: longer than this and the core is better given away.
 constexpr int kSpins = 2000;
+
+// Whether it came true in that time.
+template <class True> bool spin_until(True comes_true) {
+  for (int i = 0; i < kSpins; i++) {
+    if (comes_true()) return true;
+    relax();
+  }
+  return false;
+}
 }  // namespace
 
 Team::Team(int threads, void (*leave)()) : leave_(leave), shares_(size_t(std::max(1, threads))), spent_(shares_.size()) {
@@ -35,10 +44,7 @@ void Team::end(uint32_t phase) {
 }
 
 void Team::await_end(uint32_t phase) {
-  for (int i = 0; i < kSpins; i++) {
-    if (over(phase)) return;
-    relax();
-  }
+  if (spin_until([&] { return over(phase); })) return;
   for (uint32_t now; int32_t((now = over_.load(std::memory_order_acquire)) - phase) < 0;) over_.wait(now, std::memory_order_acquire);
 }
 
@@ -52,10 +58,9 @@ void Team::run(const std::function<void(Walk&)>& work) {
   work(walk);
   if (leave_) leave_();
   // A worker that is behind only walks past phases that are over.
-  for (int i = 0; running_.load(std::memory_order_acquire) != 0; i++) {
-    if (i < kSpins) relax();
-    else std::this_thread::yield();
-  }
+  const auto returned = [&] { return running_.load(std::memory_order_acquire) == 0; };
+  if (!spin_until(returned))
+    while (!returned()) std::this_thread::yield();
   walked_ = {walk.phase_, walk.due_};
   spent_[0].lap(Work::waiting);
 }
@@ -73,8 +78,7 @@ std::vector<Spent::Seconds> Team::end_counting() {
 void Team::loop(int thread) {
   uint32_t seen = 0;
   for (;;) {
-    for (int i = 0; i < kSpins && job_.load(std::memory_order_acquire) == seen; i++) relax();
-    job_.wait(seen, std::memory_order_acquire);
+    if (!spin_until([&] { return job_.load(std::memory_order_acquire) != seen; })) job_.wait(seen, std::memory_order_acquire);
     seen = job_.load(std::memory_order_acquire);
     if (stop_.load()) return;
     spent_[size_t(thread)].lap(Work::outside);

@@ -56,11 +56,16 @@ class Engine(ABC):
     @property
     def title(self) -> str:
         """What the table calls it."""
-        return self.name
+        return ", ".join([self.name, *self.differs])
 
     @property
     def key(self) -> str:
-        return f"{self.group} {self.weights}".replace(" ", "-")
+        return "-".join([self.group, self.weights.replace(" ", "-"), *self.differs])
+
+    @property
+    def differs(self) -> list[str]:
+        """What tells this row from that of the engine as it comes, with the same weights."""
+        return []
 
     @property
     def log(self) -> Path:
@@ -213,16 +218,7 @@ class Ours(Worker):
     group, name, ours = "ours", "Quintet, core", True
 
     @property
-    def title(self) -> str:
-        return ", ".join([self.name, *self._differs])
-
-    @property
-    def key(self) -> str:
-        return "-".join([super().key, *self._differs])
-
-    @property
-    def _differs(self) -> list[str]:
-        """What tells this row from that of the core as it would be."""
+    def differs(self) -> list[str]:
         cells = "" if self.kv_type == "f16" else f"--kv-type {self.kv_type}"
         return [what for what in (self.isa, cells) if what]
 
@@ -334,12 +330,8 @@ class OpenVino(Worker):
     group, name = "openvino", "OpenVINO GenAI"
 
     @property
-    def title(self) -> str:
-        return f"{self.name}, float32" if self.exact else self.name
-
-    @property
-    def key(self) -> str:
-        return f"{super().key}-float32" if self.exact else super().key
+    def differs(self) -> list[str]:
+        return ["float32"] if self.exact else []
 
     def install(self) -> str:
         return self.from_registry("openvino-genai")

@@ -49,8 +49,8 @@ class OpenVino(Stepped):
 
 
 def main() -> None:
-    *settings, model = sys.argv[1:]
-    plan, begin = Plan.from_json(settings.pop()), time.perf_counter()
+    *settings, plan_json, model = sys.argv[1:]
+    plan, begin = Plan.from_json(plan_json), time.perf_counter()
     engine = OpenVino(model, plan, dict(setting.split("=") for setting in settings))
     emit("load", time.perf_counter() - begin)
     measure(engine, plan)

@@ -1,5 +1,6 @@
 // Rows of activations as the products read them: quantised, or floats where all weights are kept floats. Where the instruction set multiplies 16 rows at
-// once (Kernels::gemm_panels), quantised rows are there twice: one after the other, for few of them, and laid together in panels.
+// once (Kernels::gemm_panels), quantised rows are laid together in panels as well: those that threads put one by one by who multiplies them, those that are
+// put 16 at a time at once, and then they lie there alone.
 #pragma once
 #include <algorithm>
 #include <cstring>
@@ -34,12 +35,13 @@ class Activations {
   void reserve(Matrix& m, size_t rows, int k) const {
     reserve_rows(m, rows, k);
     m.in_panels = in_panels(rows);
-    if (m.in_panels) reserve(m.panels, rows, k);
+    reserve(m.panels, rows, k);
   }
   // Of rows that threads put one by one: they would wait for each other's lines if they put them into panels as well. Who reads them lays his own.
   void reserve_rows(Matrix& m, size_t rows, int k) const {
     if (m.rows.size() < rows * bytes(k)) m.rows.resize(rows * bytes(k));
   }
+  // None for few.
   void reserve(Panels& panels, size_t rows, int k) const {
     const size_t lines = !in_panels(rows) ? 0 : (rows + kPanelRows - 1) / kPanelRows * panel_bytes(k) / sizeof(Line);
     if (panels.size() < lines) panels.resize(lines);
@@ -77,8 +79,8 @@ class Activations {
   View view(const Matrix& m, int k, size_t first = 0) const { return view_of(m.rows.data(), m.panels, k, first); }
   // n rows that are made already and lie one after the other; their panels, if there are any, go into `panels`.
   View view(const uint8_t* rows, int n, int k, Panels& panels) const {
-    reserve(panels, size_t(n), k);
     if (in_panels(size_t(n))) {
+      reserve(panels, size_t(n), k);
       for (size_t r = 0; r < size_t(n); r++) lay(rows + r * bytes(k), k, panels, r);
     }
     return view_of(rows, panels, k, 0);

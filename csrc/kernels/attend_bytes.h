@@ -46,7 +46,7 @@ inline Numbers get_numbers(const float* from, int count) {
 
 // A query in 15 bits. One that is not finite is NaN in all its scores.
 inline void quantize_query(const float* q, int n, float* to) {
-  const float most = largest_magnitude(q, n), inverse = most > 1e-35f ? kQueryMost / most : 0.0f;
+  const float most = largest_magnitude(q, n), inverse = most > kLeastMagnitude ? kQueryMost / most : 0.0f;
   I total = V::set1_int(0);
   for (int i = 0; i < n; i += 16) {
     const F v = std::isnan(most) ? V::set1(0.0f) : V::mul(V::load(q + i), V::set1(inverse));
@@ -77,7 +77,7 @@ template <int R, int C, class Cells> inline void multiply(const Numbers (&rows)[
   }
 }
 
-// Where in the scratch what lies, from a line's beginning on: scores, which become weights, [rows][stride]; the scales of keys and of values, [stride] each; each row's query; what
+// Where in the scratch what lies: scores, which become weights, [rows][stride]; the scales of keys and of values, [stride] each; each row's query; what
 // each row's outputs are to be multiplied by.
 struct Room {
   int pages;
@@ -87,9 +87,8 @@ struct Room {
 
   explicit Room(const Bytes& a)
       : pages(*std::max_element(a.position, a.position + a.rows) / 16 + 1), stride(attend_stride(pages)),
-        query_size(attend8_query(a.head_dim)), scores(reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(a.scratch) + 63) / 64 * 64)),
-        key_scales(scores + size_t(a.rows) * stride), value_scales(key_scales + stride), queries(value_scales + stride),
-        inverse(queries + size_t(a.rows) * query_size), sound(true) {}
+        query_size(attend8_query(a.head_dim)), scores(a.scratch), key_scales(scores + size_t(a.rows) * stride),
+        value_scales(key_scales + stride), queries(value_scales + stride), inverse(queries + size_t(a.rows) * query_size), sound(true) {}
   float* query(int r) const { return queries + size_t(r) * query_size; }
 };
 

@@ -61,7 +61,7 @@ template <class Cell> struct AttendOver {
   const Cell* const* k;   // per page: fp16 [head_dim][16], bytes [head_dim / 4][16][4]
   const Cell* const* v;   // per page: fp16 [16][head_dim], bytes [4][head_dim][4]: four tokens are together
   int lead;               // pages of the sequence that come before the first of these; what adds up blocks of pages has to know it
-  float* scratch;         // attend_scratch or attend8_scratch(R, pages up to the last position's, head_dim) floats
+  float* scratch;         // attend_scratch or attend8_scratch(R, pages up to the last position's, head_dim) floats, which begin a line
   float* const* out;      // R pointers to head_dim floats
 };
 
@@ -74,9 +74,9 @@ inline size_t attend_scratch(int rows, int pages, int head_dim) {
 }
 // Floats of a query in two bytes a dimension, with two numbers, in whole lines.
 inline size_t attend8_query(int head_dim) { return (size_t(head_dim) / 2 + 2 + 15) / 16 * 16; }
-// Scores, scales of keys and values, then of each row its query and a number; from a line's beginning on.
+// Scores, scales of keys and values, then of each row its query and a number.
 inline size_t attend8_scratch(int rows, int pages, int head_dim) {
-  return size_t(rows + 2) * attend_stride(pages) + size_t(rows) * (attend8_query(head_dim) + 1) + 15;
+  return size_t(rows + 2) * attend_stride(pages) + size_t(rows) * (attend8_query(head_dim) + 1);
 }
 
 struct Kernels {

@@ -20,7 +20,7 @@ namespace quintet {
 namespace {
 
 using F = V::F;
-constexpr float kLeastMagnitude = 1e-35f;
+constexpr float kLeastMagnitude = 1e-35f;  // what is below need not have a finite quotient of 127, or 16383, by it, and is quantised to 0
 
 // exp(x) for x <= 88; below -87 exactly 0. Range reduction to |r| <= ln2/2 and the degree-6 polynomial of Cephes' expf (Moshier).
 inline F exp16(F x) {
@@ -44,7 +44,6 @@ void quantize_blocks(const float* x, int n, const Blocks& to) {
   for (int i = 0; i < n; i++, x += 32) {
     const F a = V::load(x), b = V::load(x + 16);
     const float amax = V::hmax(V::max(V::abs(a), V::abs(b)));
-    // A block too small for 127/amax to be finite is zero to the precision that int8 activations have.
     const F inverse = V::set1(amax > kLeastMagnitude ? 127.0f / amax : 0.0f);
     int8_t* q = reinterpret_cast<int8_t*>(to.q) + 32 * i;
     const int32_t first = V::store_i8(q, V::mul(a, inverse)), all = first + V::store_i8(q + 16, V::mul(b, inverse));

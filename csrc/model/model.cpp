@@ -170,13 +170,12 @@ void Model::take(Pass& p, const Layer& layer, bool by_branch, const FloatLines& 
 // A layer without norms before its blocks has no weight for it.
 const float* Model::enter(Pass& p, const FloatLines& weight, const FloatLines& bias, int r, int thread, Activations::Matrix& to) {
   const Config& c = config_;
-  const float* row = p.x.data() + size_t(r) * size_t(c.hidden);
-  float* normed = p.threads[size_t(thread)].scratch.data();
+  float* row = p.x.data() + size_t(r) * size_t(c.hidden);
+  float* normed = weight.empty() ? row : p.threads[size_t(thread)].scratch.data();
   if (!bias.empty()) k_.layer_norm(row, weight.data(), bias.data(), c.hidden, c.norm_eps, normed);
   else if (!weight.empty()) k_.rms_norm(row, weight.data(), c.hidden, c.norm_eps, normed);
-  const float* entered = weight.empty() && bias.empty() ? row : normed;
-  act_.put_row(entered, c.hidden, to, size_t(r));
-  return entered;
+  act_.put_row(normed, c.hidden, to, size_t(r));
+  return normed;
 }
 
 const float* Model::enter(Pass& p, const Entry& e, int r, int thread, Activations::Matrix& to) {

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include "kernels/kernels.h"
+#include "memory.h"
 #include "tests/digest.h"
 
 namespace quintet {
@@ -78,7 +79,8 @@ template <class Pages> std::vector<float> attend_rows(const Kernels& k, const Pa
   const int n = to - from, dim = pages.head_dim;
   std::vector<int> position, first;
   std::vector<const float*> q;
-  std::vector<float> result(size_t(n * dim)), scratch(room(pages, n));
+  std::vector<float> result(size_t(n * dim));
+  FloatLines scratch(room(pages, n));
   std::vector<float*> out;
   for (int r = from; r < to; r++) {
     q.push_back(rows.queries[size_t(r)].data());
