@@ -264,6 +264,7 @@ def test_the_pack_that_was_not_used_for_longest_goes_first(three: list[Path], ca
     for path in three[:2]:
         loads.load(path, cache)
         size = max(file.stat().st_size for file in Path(cache.folder).glob("*.pack"))
+    stamped(cache)
     for file in Path(cache.folder).glob("*.pack"):  # the system's clock of files may stand still between two loads
         os.utime(file, ns=(1, file.stat().st_mtime_ns))
     loads.load(three[0], cache)
@@ -280,6 +281,7 @@ def test_the_pack_that_was_not_used_for_longest_goes_first(three: list[Path], ca
 @pytest.mark.skipif(not hasattr(os, "O_NOATIME"), reason="every reader of a file is one that uses it here")
 def test_a_pack_that_is_only_looked_at_was_not_used(three: list[Path], cache: CacheFolder, loads: Loads) -> None:
     loads.load(three[0], cache)
+    stamped(cache)
     pack = pack_of(cache)
     os.utime(pack, ns=(1, pack.stat().st_mtime_ns))
     loads.load(three[1], cache)
@@ -287,6 +289,20 @@ def test_a_pack_that_is_only_looked_at_was_not_used(three: list[Path], cache: Ca
     loads.load(three[0], cache)
     assert loads.packed == 0
     assert pack.stat().st_atime_ns > 1
+
+
+def test_a_pack_that_is_on_the_disk_at_last_was_not_used_by_that(model: Path, cache: CacheFolder, loads: Loads) -> None:
+    loads.load(model, cache)
+    stamped(cache)
+    path = pack_of(cache)
+    folder = packs.Packs(Path(cache.folder), LIMIT)
+    pack = folder.open(path.name)
+    os.utime(path, ns=(1, 1))
+    folder.settle(pack.file, pack.directory)
+    os.close(pack.file)
+    folder.close()
+    assert path.stat().st_atime_ns == 1
+    assert path.stat().st_mtime_ns == pack.directory.stamp
 
 
 def test_a_pack_beyond_the_limit_is_not_kept(model: Path, cache: CacheFolder, loads: Loads) -> None:
@@ -321,16 +337,17 @@ def test_weights_larger_than_the_memory_run_from_the_pack_and_that_is_told(model
 
 
 def stamped(cache: CacheFolder) -> None:
-    """Wait until the pack is on the disk."""
-    pack = packs.Packs(Path(cache.folder), LIMIT)
-    for _ in range(1000):
-        found = pack.open(pack_of(cache).name)
-        os.close(found.file)
-        if found.stamped:
-            break
-        time.sleep(0.01)
-    pack.close()
-    assert found.stamped
+    """Wait until every pack is on the disk."""
+    folder = packs.Packs(Path(cache.folder), LIMIT)
+    for name in [file.name for file in Path(cache.folder).glob("*.pack")]:
+        for _ in range(1000):
+            found = folder.open(name)
+            os.close(found.file)
+            if found.stamped:
+                break
+            time.sleep(0.01)
+        assert found.stamped
+    folder.close()
 
 
 @pytest.mark.usefixtures("poor")

@@ -123,9 +123,9 @@ class Packs:
                 os.close(file)
 
     def settle(self, file: int, directory: Directory) -> None:
-        """Wait until all of a pack is on the disk, and stamp it as whole."""
+        """Wait until all of a pack is on the disk, and stamp it as whole; that is no use of it."""
         os.fsync(file)
-        os.utime(file, ns=(time.time_ns(), directory.stamp))
+        os.utime(file, ns=(os.fstat(file).st_atime_ns, directory.stamp))
 
     @contextlib.contextmanager
     def draft(self) -> Iterator[Draft]:
