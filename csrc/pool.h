@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <thread>
+#include <utility>
 #include <vector>
 #include "spent.h"
 
@@ -46,6 +47,9 @@ class Team {
       spent_.lap(Work::waiting);
     }
 
+    // The units of a phase that a thread begins with: [first, second).
+    std::pair<int, int> share(int units) const { return team_.share(thread, units); }
+
     const int thread;
 
    private:
@@ -67,7 +71,7 @@ class Team {
     }
     // A unit that nobody has, of a thread's share; -1 if there is none, as also if the phase has long been over.
     int claim(int share, int units) {
-      const int64_t size = team_.size(), from = units * int64_t(share) / size, to = units * int64_t(share + 1) / size;
+      const auto [from, to] = team_.share(share, units);
       return from == to ? -1 : team_.shares_[size_t(share)].claim(phase_, from, to);
     }
     // Whether the units that are done now were the last.
@@ -115,6 +119,10 @@ class Team {
   };
 
   bool over(uint32_t phase) const { return int32_t(over_.load(std::memory_order_acquire) - phase) >= 0; }
+  std::pair<int, int> share(int thread, int units) const {
+    const int64_t size = this->size();
+    return {int(units * int64_t(thread) / size), int(units * int64_t(thread + 1) / size)};
+  }
   void end(uint32_t phase);
   void await_end(uint32_t phase);
   void loop(int thread);

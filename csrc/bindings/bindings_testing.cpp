@@ -42,7 +42,8 @@ Out<float, 2> product(Cpu& cpu, const std::string& type, int rows, int cols, In<
   const size_t m = x.shape(0), stride = 16 * size_t(w.tiles());
   std::vector<float> y(m * stride);
   for (int t = 0; t < w.tiles(); t++)
-    cpu.kernels.gemm_tile(w, t, reinterpret_cast<const uint8_t*>(x.data()), size_t(cols) * 4, int(m), y.data() + 16 * t, stride, false);
+    cpu.kernels.gemm_tile(w, t, reinterpret_cast<const uint8_t*>(x.data()), size_t(cols) * 4, int(m), y.data() + 16 * t, stride, false,
+                          nullptr);
   auto out = fresh<float, 2>({m, size_t(rows)});
   for (size_t r = 0; r < m; r++) std::copy_n(y.data() + r * stride, rows, out.data() + r * size_t(rows));
   return out;

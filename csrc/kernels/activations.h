@@ -17,9 +17,10 @@ class Activations {
     Panels panels;
     bool in_panels = false;  // whether rows are laid into them, too
   };
-  // What a product reads: from some row on, the first of a panel if there are panels.
+  // What a product reads: from some row on, the first of a panel if there are panels; and what it may fetch for later.
   struct View {
     const uint8_t *rows, *panels;
+    Ahead* ahead = nullptr;
   };
 
   Activations(const Kernels& kernels, bool floats) : kernels_(kernels), floats_(floats) {}
@@ -86,7 +87,7 @@ class Activations {
     return view_of(rows, panels, k, 0);
   }
   View from(const View& v, int k, size_t row) const {
-    return {v.rows + row * bytes(k), v.panels ? v.panels + row / kPanelRows * panel_bytes(k) : nullptr};
+    return {v.rows + row * bytes(k), v.panels ? v.panels + row / kPanelRows * panel_bytes(k) : nullptr, v.ahead};
   }
 
   // Kernels::gemm_tile for the first m rows of x, by panels as far as that is faster.
@@ -95,7 +96,7 @@ class Activations {
     if (by_panels) kernels_.gemm_panels(w, tile, x.panels, by_panels, y, y_stride, accumulate);
     if (by_panels == m) return;
     const size_t done = size_t(by_panels), stride = bytes(w.cols);
-    kernels_.gemm_tile(w, tile, x.rows + done * stride, stride, m - by_panels, y + done * y_stride, y_stride, accumulate);
+    kernels_.gemm_tile(w, tile, x.rows + done * stride, stride, m - by_panels, y + done * y_stride, y_stride, accumulate, x.ahead);
   }
 
  private:

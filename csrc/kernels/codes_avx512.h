@@ -33,7 +33,8 @@ template <Format F> inline __m512i table_of() {
   return _mm512_setzero_si512();
 }
 
-template <Format F, int R, bool Fetch> inline void tile_codes(const Packed& w, const uint8_t* tile, const Rows<R>& x, __m512 (&f)[R]) {
+template <Format F, int R, class Fetching>
+inline void tile_codes(const Packed& w, const uint8_t* tile, const Rows<R>& x, Fetching fetching, __m512 (&f)[R]) {
   constexpr Coding c = coding(F);
   constexpr int lines = int((c.block() + (c.apart ? 32 : 0) + 63) / 64);
   const __m512i table = table_of<F>();
@@ -48,7 +49,7 @@ template <Format F, int R, bool Fetch> inline void tile_codes(const Packed& w, c
   for (int b = 0; b < w.blocks(); b++) {
     const uint8_t* block = tile + c.block() * size_t(b);
     const uint16_t* scales = c.apart ? apart + 16 * b : reinterpret_cast<const uint16_t*>(block + c.scale_at());
-    if (Fetch) fetch_next<lines>(w, tile, b);
+    fetching.template with<lines>(w, tile, b);
     if (off) first.reach(x, b, w.blocks());
     if (off && halves) second.reach(x, b, w.blocks());
     if (minima) first_sum.reach(x, b, w.blocks()), second_sum.reach(x, b, w.blocks());

@@ -79,10 +79,21 @@ inline size_t attend8_scratch(int rows, int pages, int head_dim) {
   return size_t(rows + 2) * attend_stride(pages) + size_t(rows) * (attend8_query(head_dim) + 1);
 }
 
+// What will be read after some products, which may fetch it while they multiply (prefetch.h).
+struct Ahead {
+  struct Piece {
+    const uint8_t *from, *to;
+  };
+  std::vector<Piece> pieces;  // in the order of reading; what is fetched is no longer of its piece
+  size_t next = 0;            // pieces before it are empty
+};
+
 struct Kernels {
   const char* name;
-  // The 16 columns of one weight tile for M rows of quantised activations: y[m*y_stride + lane], or added to what is there.
-  void (*gemm_tile)(const Packed& w, int tile, const uint8_t* x, size_t x_stride, int m, float* y, size_t y_stride, bool accumulate);
+  // The 16 columns of one weight tile for M rows of quantised activations: y[m*y_stride + lane], or added to what is there. `ahead`: or null;
+  // only sets that gain by it fetch anything.
+  void (*gemm_tile)(const Packed& w, int tile, const uint8_t* x, size_t x_stride, int m, float* y, size_t y_stride, bool accumulate,
+                    Ahead* ahead);
   void (*quantize_blocks)(const float* x, int n, const Blocks& to);  // n blocks of 32 floats, one after the other
   void (*rms_norm)(const float* x, const float* weight, int n, float eps, float* out);
   void (*layer_norm)(const float* x, const float* weight, const float* bias, int n, float eps, float* out);

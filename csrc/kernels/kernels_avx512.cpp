@@ -2,6 +2,7 @@
 #include "kernels/vec_avx512.h"
 #include <algorithm>
 #include <array>
+#include <type_traits>
 #include <utility>
 #include "kernels/attend.h"
 #include "kernels/codes_avx512.h"
@@ -14,11 +15,12 @@
 namespace quintet {
 namespace {
 
-template <int R, bool Fetch> inline void tile_q4(const Packed& w, const uint8_t* tile, const Rows<R>& x, __m512 (&f)[R]) {
+template <int R, class Fetching> inline void tile_q4(const Packed& w, const uint8_t* tile, const Rows<R>& x, Fetching fetching,
+                                                     __m512 (&f)[R]) {
   const __m512i low = _mm512_set1_epi8(15);
   for (int b = 0; b < w.blocks(); b++) {
     const uint8_t* block = tile + 320 * b;
-    if (Fetch) fetch_next<5>(w, tile, b);
+    fetching.template with<5>(w, tile, b);
     __m512i acc[R];
     for (int r = 0; r < R; r++) acc[r] = _mm512_setzero_si512();
 #pragma GCC unroll 4
@@ -40,12 +42,13 @@ template <int R, bool Fetch> inline void tile_q4(const Packed& w, const uint8_t*
 }
 
 // The weights are offset to unsigned bytes by flipping the sign bit; the offset's share, 128 * sum(x), starts the accumulator.
-template <int R, bool Fetch> inline void tile_q8(const Packed& w, const uint8_t* tile, const Rows<R>& x, __m512 (&f)[R]) {
+template <int R, class Fetching> inline void tile_q8(const Packed& w, const uint8_t* tile, const Rows<R>& x, Fetching fetching,
+                                                     __m512 (&f)[R]) {
   const __m512i flip = _mm512_set1_epi8(char(0x80));
   const uint16_t* scales = reinterpret_cast<const uint16_t*>(tile + size_t(512) * size_t(w.blocks()));
   TimesSums<R, -128, 0> starts;
   for (int b = 0; b < w.blocks(); b++) {
-    if (Fetch) fetch_next<9>(w, tile, b);
+    fetching.template with<9>(w, tile, b);
     starts.reach(x, b, w.blocks());
     __m512i acc[R];
     for (int r = 0; r < R; r++) acc[r] = starts.of(r, b);
@@ -59,15 +62,20 @@ template <int R, bool Fetch> inline void tile_q8(const Packed& w, const uint8_t*
   }
 }
 
-template <Format Is, int R, bool Fetch> void rows(const Packed& w, const uint8_t* tile, const uint8_t* x, size_t x_stride, float* y,
-                                                  size_t y_stride, bool accumulate) {
+// Rows that go side by side at most: as many sums and results, and five values that they share, are 29 of 32 registers.
+constexpr int kMostRows = 12;
+constexpr int kLeastRowsAhead = 8;  // fewer wait for their weights, and would be slower by the question alone
+
+template <Format Is, int R, class Fetching> void rows(const Packed& w, const uint8_t* tile, const uint8_t* x, size_t x_stride, float* y,
+                                                      size_t y_stride, bool accumulate, bool next, Ahead* ahead) {
   __m512 f[R];
 #pragma GCC unroll 12
   for (int r = 0; r < R; r++) f[r] = _mm512_setzero_ps();  // as loops, this and the last one keep results in memory from the start
   const Rows<R> in{x, x_stride, w.cols};
-  if constexpr (Is == Format::q4) tile_q4<R, Fetch>(w, tile, in, f);
-  else if constexpr (Is == Format::q8) tile_q8<R, Fetch>(w, tile, in, f);
-  else tile_codes<Is, R, Fetch>(w, tile, in, f);
+  const Fetching fetching(next, ahead, R, w.blocks());
+  if constexpr (Is == Format::q4) tile_q4<R>(w, tile, in, fetching, f);
+  else if constexpr (Is == Format::q8) tile_q8<R>(w, tile, in, fetching, f);
+  else tile_codes<Is, R>(w, tile, in, fetching, f);
 #pragma GCC unroll 12
   for (int r = 0; r < R; r++) {
     float* out = y + size_t(r) * y_stride;
@@ -75,16 +83,15 @@ template <Format Is, int R, bool Fetch> void rows(const Packed& w, const uint8_t
   }
 }
 
-// Rows that go side by side at most: as many sums and results, and five values that they share, are 29 of 32 registers.
-constexpr int kMostRows = 12;
-
-using Pass = void (*)(const Packed&, const uint8_t*, const uint8_t*, size_t, float*, size_t, bool);
+using Pass = void (*)(const Packed&, const uint8_t*, const uint8_t*, size_t, float*, size_t, bool, bool, Ahead*);
 struct Passes {
-  Pass early[kMostRows], last[kMostRows];  // of 1 row and more; the last one fetches the next tile (docs/decisions/0026-experts.md)
+  Pass early;                // of kMostRows and not the last over a tile, if nothing is ahead
+  Pass fetching[kMostRows];  // of 1 row and more; the last one fetches the next tile (docs/decisions/0026-experts.md)
 };
 template <Format Is> constexpr Passes passes_of() {
   return []<int... r>(std::integer_sequence<int, r...>) {
-    return Passes{{rows<Is, r + 1, false>...}, {rows<Is, r + 1, true>...}};
+    return Passes{rows<Is, kMostRows, FetchNothing>,
+                  {rows<Is, r + 1, std::conditional_t<(r + 1 < kLeastRowsAhead), FetchNext, FetchAhead>>...}};
   }(std::make_integer_sequence<int, kMostRows>());
 }
 // By format: all that are not floats.
@@ -95,13 +102,15 @@ constexpr auto kPasses = []<int... f>(std::integer_sequence<int, f...>) {
 }  // namespace
 
 // Found in a table, as a step of few rows has many calls: a chain of comparisons took a tenth of those of four.
-void gemm_tile_avx512(const Packed& w, int tile, const uint8_t* x, size_t x_stride, int m, float* y, size_t y_stride, bool accumulate) {
+void gemm_tile_avx512(const Packed& w, int tile, const uint8_t* x, size_t x_stride, int m, float* y, size_t y_stride, bool accumulate,
+                      Ahead* ahead) {
   if (is_float(w.format)) return float_tile<8, 7, 6, 5, 4, 3, 2, 1>(w, tile, x, x_stride, m, y, y_stride, accumulate);
   const Passes& passes = kPasses[size_t(w.format)];
   for (int r = 0, n; r < m; r += n) {
     n = std::min(m - r, kMostRows);
-    const Pass pass = (r + n == m ? passes.last : passes.early)[n - 1];
-    pass(w, w.tile(tile), x + size_t(r) * x_stride, x_stride, y + size_t(r) * y_stride, y_stride, accumulate);
+    const bool last = r + n == m;
+    const Pass pass = last || FetchAhead::any(ahead) ? passes.fetching[n - 1] : passes.early;
+    pass(w, w.tile(tile), x + size_t(r) * x_stride, x_stride, y + size_t(r) * y_stride, y_stride, accumulate, last, ahead);
   }
 }
 

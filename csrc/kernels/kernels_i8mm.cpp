@@ -66,13 +66,14 @@ template <int P> void pairs(const Packed& w, int tile, const uint8_t* x, size_t 
 
 }  // namespace
 
-void gemm_tile_i8mm(const Packed& w, int tile, const uint8_t* x, size_t x_stride, int m, float* y, size_t y_stride, bool accumulate) {
-  if (is_float(w.format)) return gemm_tile_neon(w, tile, x, x_stride, m, y, y_stride, accumulate);
+void gemm_tile_i8mm(const Packed& w, int tile, const uint8_t* x, size_t x_stride, int m, float* y, size_t y_stride, bool accumulate,
+                    Ahead*) {
+  if (is_float(w.format)) return gemm_tile_neon(w, tile, x, x_stride, m, y, y_stride, accumulate, nullptr);
   in_passes<4, 2, 1>(m / 2, [&]<int P>(int p, bool) {
     pairs<P>(w, tile, x + size_t(2 * p) * x_stride, x_stride, y + size_t(2 * p) * y_stride, y_stride, accumulate);
   });
   const size_t last = size_t(m) - 1;
-  if (m % 2) gemm_tile_neon(w, tile, x + last * x_stride, x_stride, 1, y + last * y_stride, y_stride, accumulate);
+  if (m % 2) gemm_tile_neon(w, tile, x + last * x_stride, x_stride, 1, y + last * y_stride, y_stride, accumulate, nullptr);
 }
 
 }  // namespace quintet

@@ -63,7 +63,8 @@ template <int R> void rows(const Packed& w, int tile, const uint8_t* x, size_t x
 
 }  // namespace
 
-void gemm_tile_neon(const Packed& w, int tile, const uint8_t* x, size_t x_stride, int m, float* y, size_t y_stride, bool accumulate) {
+void gemm_tile_neon(const Packed& w, int tile, const uint8_t* x, size_t x_stride, int m, float* y, size_t y_stride, bool accumulate,
+                    Ahead*) {
   if (is_float(w.format)) return float_tile<4, 1>(w, tile, x, x_stride, m, y, y_stride, accumulate);
   in_passes<4, 1>(
       m, [&]<int R>(int r, bool) { rows<R>(w, tile, x + size_t(r) * x_stride, x_stride, y + size_t(r) * y_stride, y_stride, accumulate); });

@@ -52,7 +52,7 @@ void gemm_row(const Packed& w, const uint8_t* tile, const uint8_t* x, float* f) 
   }
 }
 
-void gemm_tile(const Packed& w, int tile, const uint8_t* x, size_t x_stride, int m, float* y, size_t y_stride, bool accumulate) {
+void gemm_tile(const Packed& w, int tile, const uint8_t* x, size_t x_stride, int m, float* y, size_t y_stride, bool accumulate, Ahead*) {
   if (is_float(w.format)) return float_tile<1>(w, tile, x, x_stride, m, y, y_stride, accumulate);
   for (int r = 0; r < m; r++) {
     float f[16] = {};

@@ -4,7 +4,8 @@
 
 namespace quintet {
 
-void gemm_tile_avx512(const Packed& w, int tile, const uint8_t* x, size_t x_stride, int m, float* y, size_t y_stride, bool accumulate);
+void gemm_tile_avx512(const Packed& w, int tile, const uint8_t* x, size_t x_stride, int m, float* y, size_t y_stride, bool accumulate,
+                      Ahead* ahead);
 void gemm_panels_amx(const Packed& w, int tile, const uint8_t* panels, int m, float* y, size_t y_stride, bool accumulate);
 constexpr int kLeastOfPanel = 12;  // docs/decisions/0051-amx.md
 void attend8_amx(const AttendOver<uint8_t>& a);

@@ -11,6 +11,13 @@ namespace quintet {
 constexpr int kMostPairs = 48, kLeastPairs = 12;
 constexpr size_t kCachedScores = size_t(1) << 18;  // 1 MiB
 constexpr int kUnitsPerThread = 4;
+constexpr int kLeastRowsAhead = 8, kFewRowsAhead = 4;  // rows of all sequences, at least, and of one, at most
+constexpr size_t kMostAhead = size_t(2) << 20;         // bytes for a thread: what is fetched too early is gone again
+
+namespace {
+// By a token, in a layer that has a window of so many, or 0.
+int first_seen(int window, int position) { return window ? std::max(0, position - window + 1) : 0; }
+}  // namespace
 
 void Model::rotate_and_store(Pass& p, int l, int r, int first, int last) {
   const Config& c = config_;
@@ -117,6 +124,7 @@ void Model::reserve_attention(Pass& p, int pages) const {
   for (const auto* units : {&p.units, &p.last_units})
     for (const Unit& u : *units) pairs = std::max(pairs, (u.row_to - u.row_from) * (u.head_to - u.head_from));
   for (auto& own : p.threads) {
+    own.ahead.pieces.reserve(kMostAhead / head_page_bytes() + 1);
     grow(own.scratch, (config_.kv_type == KvType::f16 ? attend_scratch : attend8_scratch)(pairs, pages, config_.head_dim));
     for (auto* one : {&own.halves.keys, &own.halves.values}) grow(*one, size_t(pages));
     for (auto* one : {&own.bytes.keys, &own.bytes.values}) grow(*one, size_t(pages));
@@ -128,12 +136,38 @@ void Model::reserve_attention(Pass& p, int pages) const {
   }
 }
 
+// Of sequences of a few rows alone: those of many compute longer than they read. Heads that are neighbours lie together.
+void Model::look_ahead(Pass& p, int l, const Team::Walk& walk) const {
+  Ahead& ahead = p.threads[size_t(walk.thread)].ahead;
+  ahead.pieces.clear();
+  ahead.next = 0;
+  const Batch& b = *p.batch;
+  if (l == int(layers_.size()) || b.total < kLeastRowsAhead) return;
+  const auto [from, to] = walk.share(int(p.units.size()));
+  size_t bytes = 0;
+  for (int i = from; i < to && bytes < kMostAhead;) {
+    const int segment = p.units[size_t(i)].segment, length = b.lengths[segment], window = layers_[size_t(l)].c.window;
+    int low = config_.kv_heads, high = 0;
+    for (; i < to && p.units[size_t(i)].segment == segment; i++) {
+      low = std::min(low, p.units[size_t(i)].kv_head);
+      high = std::max(high, p.units[size_t(i)].kv_head + 1);
+    }
+    if (length > kFewRowsAhead) continue;
+    const size_t size = size_t(high - low) * head_page_bytes();
+    const int32_t* table = b.tables + size_t(segment) * size_t(b.table_width);
+    const int first = first_seen(window, b.starts[segment]) / kPage, last = (b.starts[segment] + length - 1) / kPage;
+    for (int i = first; i <= last && bytes < kMostAhead; i++, bytes += size) {
+      const uint8_t* at = keys<uint8_t>(l, table[i], low);
+      ahead.pieces.push_back({at, at + size});
+    }
+  }
+}
+
 // Of a windowed layer the pages before the first that any of the unit's rows sees are left out: to the kernel the sequence begins there.
 void Model::attend(Pass& p, int l, const Unit& u, int thread) {
   const LayerConfig& c = layers_[size_t(l)].c;
-  auto first_seen = [&](int r) { return c.window ? std::max(0, p.row_position[size_t(r)] - c.window + 1) : 0; };
   const int dim = config_.head_dim, last = p.row_last[size_t(u.row_to - 1)];
-  const int skipped = first_seen(u.row_from) / kPage, pages = last / kPage + 1 - skipped;
+  const int skipped = first_seen(c.window, p.row_position[size_t(u.row_from)]) / kPage, pages = last / kPage + 1 - skipped;
   const int32_t* table = p.batch->tables + size_t(u.segment) * size_t(p.batch->table_width) + skipped;
   Pass::Own& own = p.threads[size_t(thread)];
   size_t n = 0;
@@ -143,7 +177,7 @@ void Model::attend(Pass& p, int l, const Unit& u, int thread) {
       own.out[n] = p.attended.data() + (size_t(r) * size_t(config_.heads) + size_t(h)) * size_t(dim);
       if (c.sinks) own.sink[n] = layers_[size_t(l)].sinks[size_t(h)];
       own.position[n] = p.row_last[size_t(r)] - skipped * kPage;
-      own.first[n] = first_seen(r) - skipped * kPage;
+      own.first[n] = first_seen(c.window, p.row_position[size_t(r)]) - skipped * kPage;
     }
   }
   auto over = [&]<class Cell>(Pass::Pages<Cell>& cells) {

@@ -79,13 +79,15 @@ void Model::run_experts(Pass& p, int l, int live, Team::Walk& walk) {
     const Pass::Group& g = groups[size_t(u / blocks)];
     const Gated part{&*layer.gate_exps,     *layer.up_exps, layer.gate_exps_bias, layer.up_exps_bias,
                      g.expert * e.ffn / 16, e.ffn,          p.expert_ffn};
-    gated_block(p, layer, part, act_.view(p.expert_in, config_.hidden, size_t(g.from)), u % blocks, g.from, g.to, walk.thread);
+    const auto in = meanwhile(p, act_.view(p.expert_in, config_.hidden, size_t(g.from)), walk.thread);
+    gated_block(p, layer, part, in, u % blocks, g.from, g.to, walk.thread);
   };
   tiles(walk, int(groups.size()) * blocks, gated, Work::experts);
   const auto down = [&](int u) {
     const Pass::Group& g = groups[size_t(u / tiles_out)];
     const int tile = u % tiles_out;
-    act_.multiply(*layer.down_exps, g.expert * tiles_out + tile, act_.view(p.expert_ffn, e.ffn, size_t(g.from)), g.to - g.from,
+    const auto in = meanwhile(p, act_.view(p.expert_ffn, e.ffn, size_t(g.from)), walk.thread);
+    act_.multiply(*layer.down_exps, g.expert * tiles_out + tile, in, g.to - g.from,
                   p.expert_out.data() + size_t(g.from) * hidden + 16 * size_t(tile), hidden, false);
   };
   tiles(walk, int(groups.size()) * tiles_out, down, Work::experts);

@@ -129,7 +129,7 @@ void Model::feed_forward(Pass& p, int l, int live, Team::Walk& walk) {
     gated_block(p, layer, part, band(p, {l, Part::ffn}, live, from, to, walk.thread), block, from, to, walk.thread);
   };
   products(walk, live, ffn / 32, gated, Work::gate_up);
-  const auto in = [&](int from, int) { return act_.view(p.ffn, ffn, size_t(from)); };
+  const auto in = [&](int from, int) { return meanwhile(p, act_.view(p.ffn, ffn, size_t(from)), walk.thread); };
   give(p, layer.ffn_by_branch(), *layer.down, in, live, walk, Work::down);
 }
 
@@ -207,13 +207,18 @@ const Activations::Matrix& Model::entered(Pass& p, const Entry& e, int live, int
   return own.in;
 }
 
+Activations::View Model::meanwhile(Pass& p, Activations::View rows, int thread) {
+  rows.ahead = &p.threads[size_t(thread)].ahead;
+  return rows;
+}
+
 Activations::View Model::band(Pass& p, const Entry& e, int live, int from, int to, int thread) {
   const int k = e.part == Part::heads ? config_.heads * config_.head_dim : config_.hidden;
   const Activations::Matrix& m = e.part == Part::heads ? p.heads : entered(p, e, live, thread);
-  if (!act_.in_panels(size_t(to - from))) return act_.view(m, k, size_t(from));
   Pass::Own& own = p.threads[size_t(thread)];
+  if (!act_.in_panels(size_t(to - from))) return meanwhile(p, act_.view(m, k, size_t(from)), thread);
   if (own.laid == e && own.laid_from == from) return own.laid_view;
-  own.laid_view = act_.view(m.rows.data() + size_t(from) * act_.bytes(k), to - from, k, own.panels);
+  own.laid_view = meanwhile(p, act_.view(m.rows.data() + size_t(from) * act_.bytes(k), to - from, k, own.panels), thread);
   own.laid = e;
   own.laid_from = from;
   return own.laid_view;
@@ -236,6 +241,7 @@ void Model::run_attention(Pass& p, int l, bool last, int& live, Team::Walk& walk
     attend(p, l, u, thread);
   };
   walk.phase(int(units.size()), some, Work::attention);
+  look_ahead(p, l + 1, walk);
   const auto put_heads = [&](int r) { act_.put_row(p.attended.data() + size_t(r) * size_t(width), width, p.heads, size_t(r)); };
   if (!whole_blocks()) rows(walk, live, put_heads, Work::heads);
   const auto in = [&](int from, int to) { return band(p, {l, Part::heads}, live, from, to, thread); };
@@ -257,6 +263,7 @@ void Model::run_layers(Pass& p, Team::Walk& walk) {
     enter(p, {0, Part::attention}, r, thread, p.in);
   };
   rows(walk, live, begin, Work::norms);
+  look_ahead(p, 0, walk);
   for (int l = 0; l < count; l++) {
     const Layer& layer = layers_[size_t(l)];
     const bool last = l == count - 1;
@@ -373,7 +380,7 @@ void Model::logits_of(const uint8_t* rows, int n, const int32_t* tokens, float* 
   const Packed& w = output_matrix();
   const auto one = [&](int i) {
     float tile[16];
-    k_.gemm_tile(w, tokens[i] / 16, rows + size_t(i) * row_bytes(), row_bytes(), 1, tile, 16, false);
+    k_.gemm_tile(w, tokens[i] / 16, rows + size_t(i) * row_bytes(), row_bytes(), 1, tile, 16, false, nullptr);
     finish_logits(tile, 16);
     out[i] = tile[tokens[i] % 16];
   };

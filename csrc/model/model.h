@@ -152,6 +152,8 @@ class Model {
   // Whether a head is whole blocks of 32, and so is quantised by who computes it.
   bool whole_blocks() const { return config_.head_dim % 32 == 0; }
   void attend(Pass& p, int layer, const Unit& unit, int thread);
+  // Have the products before a layer's attention fetch what a thread will begin that with.
+  void look_ahead(Pass& p, int layer, const Team::Walk& walk) const;
 
   // experts.cpp
   void route(Pass& p, const Layer& layer, const float* row, int r, int thread) const;
@@ -176,6 +178,8 @@ class Model {
   int few_rows() const;
   // Rows [from, to) of an entry for a thread that multiplies them; in panels of its own, if products take such.
   Activations::View band(Pass& p, const Entry& entry, int live, int from, int to, int thread);
+  // The same rows for a thread whose product of them is to fetch what it will read.
+  static Activations::View meanwhile(Pass& p, Activations::View rows, int thread);
   template <class Row> void rows(Team::Walk& walk, int live, Row row, Work work);
   template <class Tile> void tiles(Team::Walk& walk, int count, Tile tile, Work work);
   template <class Tile> void products(Team::Walk& walk, int live, int count, Tile tile, Work work);

@@ -38,6 +38,7 @@ struct Model::Pass {
     Activations::View laid_view;
     Entry laid;
     int laid_from = 0;
+    Ahead ahead;  // what this thread will read in the next layer's attention
     Pages<uint16_t> halves;
     Pages<uint8_t> bytes;
     std::vector<const float*> q;  // of a unit of attention: of each pair of row and query head
