@@ -56,8 +56,7 @@ template <Format F> inline __m256i table_of() {
   return _mm256_setzero_si256();
 }
 
-template <Format F, int R, class Fetching> inline void tile_codes(const Packed& w, const uint8_t* tile, const Rows<R>& x, Fetching fetching,
-                                                                  __m256 (&f)[R][2]) {
+template <Format F, int R, bool Fetch> inline void tile_codes(const Packed& w, const uint8_t* tile, const Rows<R>& x, __m256 (&f)[R][2]) {
   constexpr Coding c = coding(F);
   constexpr int lines = int((c.block() + (c.apart ? 32 : 0) + 63) / 64);
   const __m256i table = table_of<F>();
@@ -65,7 +64,7 @@ template <Format F, int R, class Fetching> inline void tile_codes(const Packed& 
   for (int b = 0; b < w.blocks(); b++) {
     const uint8_t* block = tile + c.block() * size_t(b);
     const uint16_t* scales = c.apart ? apart + 16 * b : reinterpret_cast<const uint16_t*>(block + c.scale_at());
-    fetching.template with<lines>(w, tile, b);
+    if (Fetch) fetch_next<lines>(w, tile, b);
 #pragma GCC unroll 2
     for (int t = 0; t < 2; t++) {
       __m256i acc[R];
@@ -97,9 +96,8 @@ template <Format F, int R, class Fetching> inline void tile_codes(const Packed& 
   }
 }
 
-template <int R, class Fetching> inline void tile_of_codes(const Packed& w, const uint8_t* tile, const Rows<R>& x, Fetching fetching,
-                                                           __m256 (&f)[R][2]) {
-  for_coded(w.format, [&]<Format F>() { tile_codes<F, R>(w, tile, x, fetching, f); });
+template <int R, bool Fetch> inline void tile_of_codes(const Packed& w, const uint8_t* tile, const Rows<R>& x, __m256 (&f)[R][2]) {
+  for_coded(w.format, [&]<Format F>() { tile_codes<F, R, Fetch>(w, tile, x, f); });
 }
 
 }  // namespace

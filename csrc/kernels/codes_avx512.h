@@ -2,7 +2,6 @@
 // too large by taken off by way of the sum of the activations, from which an accumulator starts.
 #pragma once
 #include "kernels/codes.h"
-#include "kernels/prefetch.h"
 #include "kernels/rows_avx512.h"
 
 namespace quintet {

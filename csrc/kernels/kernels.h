@@ -79,7 +79,7 @@ inline size_t attend8_scratch(int rows, int pages, int head_dim) {
   return size_t(rows + 2) * attend_stride(pages) + size_t(rows) * (attend8_query(head_dim) + 1);
 }
 
-// What will be read after some products, which may fetch it while they multiply (prefetch.h).
+// What will be read after some products, which may fetch it while they multiply (fetch_ahead.h).
 struct Ahead {
   struct Piece {
     const uint8_t *from, *to;
@@ -90,8 +90,7 @@ struct Ahead {
 
 struct Kernels {
   const char* name;
-  // The 16 columns of one weight tile for M rows of quantised activations: y[m*y_stride + lane], or added to what is there. `ahead`: or null;
-  // only sets that gain by it fetch anything.
+  // The 16 columns of one weight tile for M rows of quantised activations: y[m*y_stride + lane], or added to what is there. `ahead`: or null.
   void (*gemm_tile)(const Packed& w, int tile, const uint8_t* x, size_t x_stride, int m, float* y, size_t y_stride, bool accumulate,
                     Ahead* ahead);
   void (*quantize_blocks)(const float* x, int n, const Blocks& to);  // n blocks of 32 floats, one after the other
@@ -123,6 +122,8 @@ struct Kernels {
   // `least_of_panel` on.
   void (*gemm_panels)(const Packed& w, int tile, const uint8_t* panels, int m, float* y, size_t y_stride, bool accumulate) = nullptr;
   int least_of_panel = 0;
+
+  int least_ahead = 0;  // rows from which gemm_tile fetches what is ahead, if it ever does
 
   void (*leave)() = nullptr;  // if there is one: a thread's last call of a run, gives back what it would otherwise hold while it sleeps
 };

@@ -3,6 +3,7 @@
 // them, 16 rows in 16 registers. docs/decisions/0051-amx.md has what each instruction costs.
 #include <utility>
 #include "kernels/codes_avx512.h"
+#include "kernels/prefetch.h"
 #include "kernels/products512.h"
 #include "kernels/tiles.h"
 

@@ -14,7 +14,6 @@ namespace {
 // Blocks whose sums are there before any of them is scaled. Either of the two loops has use for all registers, and in one loop the sums and
 // the results would go through memory at every block. A single row has registers to spare and waits for its weights: it goes block by block.
 template <int R> constexpr int kBlocksAtOnce = R > 1 ? 24 : 1;
-constexpr int kMostRows = 4;  // that go side by side
 
 // f += sums of `count` blocks from `first` on times their scales, in the order of the blocks; with Minima, plus the blocks' minima. `scales`: of
 // the first of them; those of the next are `step` bytes further on.
@@ -54,12 +53,11 @@ template <int R, bool Minima, class SumsOf>
 
 // Both kernels multiply R rows by the tile's two halves at a time: each activation broadcast serves two products and each weight load R, so
 // that the two loads a cycle do not become the limit; the 16-bit or 32-bit sums of one block live in 2R registers.
-template <int R, class Fetching> inline void tile_q4(const Packed& w, const uint8_t* tile, const Rows<R>& x, Fetching fetching,
-                                                     __m256 (&f)[R][2]) {
+template <int R, bool Fetch> inline void tile_q4(const Packed& w, const uint8_t* tile, const Rows<R>& x, __m256 (&f)[R][2]) {
   const __m256i low = _mm256_set1_epi8(15), one = _mm256_set1_epi16(1);
   scaled_blocks<R, true>(w, tile + 256, 320, x, f, [&](int b, __m256i(&sums)[R][2]) {
     const uint8_t* block = tile + 320 * b;
-    fetching.template with<5>(w, tile, b);
+    if (Fetch) fetch_next<5>(w, tile, b);
     __m256i acc[R][2];
 #pragma GCC unroll 4
     for (int g = 0; g < 4; g++) {
@@ -110,12 +108,12 @@ const Shortfall* shortfall(const Packed& w, const uint8_t* tile) {
 
 // The sign of a weight goes to the activation. Short: as -q - 1, which is one operation less than -q (and with 2 * 127 * 128 = 32512 still fits 16
 // bits); what the sums are then short by is the same for all rows, and they begin with it.
-template <int R, bool Short, class Fetching> inline void tile_q8(const Packed& w, const uint8_t* tile, const Rows<R>& x,
-                                                                 const Shortfall* shorts, Fetching fetching, __m256 (&f)[R][2]) {
+template <int R, bool Fetch, bool Short> inline void tile_q8(const Packed& w, const uint8_t* tile, const Rows<R>& x,
+                                                             const Shortfall* shorts, __m256 (&f)[R][2]) {
   const __m256i one = _mm256_set1_epi16(1);
   scaled_blocks<R, false>(w, tile + size_t(512) * size_t(w.blocks()), 32, x, f, [&](int b, __m256i(&acc)[R][2]) {
     const uint8_t* block = tile + size_t(512) * size_t(b);
-    fetching.template with<9>(w, tile, b);
+    if (Fetch) fetch_next<9>(w, tile, b);
     __m256i sums[R][2];
     for (int r = 0; r < R; r++)
       for (int i = 0; i < 2; i++) sums[r][i] = Short ? shorts[b].half[i] : _mm256_setzero_si256();
@@ -137,16 +135,15 @@ template <int R, bool Short, class Fetching> inline void tile_q8(const Packed& w
   });
 }
 
-template <int R, class Fetching> void rows(const Packed& w, int tile, const uint8_t* x, size_t x_stride, const Shortfall* shorts, float* y,
-                                           size_t y_stride, bool accumulate, bool next, Ahead* ahead) {
+template <int R, bool Fetch> void rows(const Packed& w, int tile, const uint8_t* x, size_t x_stride, const Shortfall* shorts, float* y,
+                                       size_t y_stride, bool accumulate) {
   __m256 f[R][2];
   for (int r = 0; r < R; r++) f[r][0] = f[r][1] = _mm256_setzero_ps();
   const Rows<R> in{x, x_stride, w.cols};
-  const Fetching fetching(next, ahead, R, w.blocks());
-  if (w.format == Format::q4) tile_q4<R>(w, w.tile(tile), in, fetching, f);
-  else if (w.format == Format::q8 && shorts) tile_q8<R, true>(w, w.tile(tile), in, shorts, fetching, f);
-  else if (w.format == Format::q8) tile_q8<R, false>(w, w.tile(tile), in, nullptr, fetching, f);
-  else tile_of_codes<R>(w, w.tile(tile), in, fetching, f);
+  if (w.format == Format::q4) tile_q4<R, Fetch>(w, w.tile(tile), in, f);
+  else if (w.format == Format::q8 && shorts) tile_q8<R, Fetch, true>(w, w.tile(tile), in, shorts, f);
+  else if (w.format == Format::q8) tile_q8<R, Fetch, false>(w, w.tile(tile), in, nullptr, f);
+  else tile_of_codes<R, Fetch>(w, w.tile(tile), in, f);
   for (int r = 0; r < R; r++) {
     float* out = y + size_t(r) * y_stride;
     const V::F sum = {f[r][0], f[r][1]};
@@ -157,15 +154,12 @@ template <int R, class Fetching> void rows(const Packed& w, int tile, const uint
 }  // namespace
 
 void gemm_tile_avx2(const Packed& w, int tile, const uint8_t* x, size_t x_stride, int m, float* y, size_t y_stride, bool accumulate,
-                    Ahead* ahead) {
+                    Ahead*) {
   if (is_float(w.format)) return float_tile<4, 2, 1>(w, tile, x, x_stride, m, y, y_stride, accumulate);
   const Shortfall* shorts = w.format == Format::q8 && m >= kLeastShort ? shortfall(w, w.tile(tile)) : nullptr;
-  in_passes<kMostRows, 2, 1>(m, [&]<int R>(int r, bool last) {
-    const bool next = last && (m > 1 || !streams(w));
-    auto pass = next ? rows<R, FetchNext> : rows<R, FetchNothing>;
-    if constexpr (R == kMostRows)
-      if (FetchAhead::any(ahead)) pass = rows<R, FetchAhead>;
-    pass(w, tile, x + size_t(r) * x_stride, x_stride, shorts, y + size_t(r) * y_stride, y_stride, accumulate, next, ahead);
+  in_passes<4, 2, 1>(m, [&]<int R>(int r, bool last) {
+    const auto pass = last && (m > 1 || !streams(w)) ? rows<R, true> : rows<R, false>;
+    pass(w, tile, x + size_t(r) * x_stride, x_stride, shorts, y + size_t(r) * y_stride, y_stride, accumulate);
   });
 }
 

@@ -6,9 +6,9 @@
 #include <utility>
 #include "kernels/attend.h"
 #include "kernels/codes_avx512.h"
+#include "kernels/fetch_ahead.h"
 #include "kernels/float_product.h"
 #include "kernels/kernels_impl.h"
-#include "kernels/prefetch.h"
 #include "kernels/products512.h"
 #include "kernels/quantize512.h"
 
@@ -64,7 +64,7 @@ template <int R, class Fetching> inline void tile_q8(const Packed& w, const uint
 
 // Rows that go side by side at most: as many sums and results, and five values that they share, are 29 of 32 registers.
 constexpr int kMostRows = 12;
-constexpr int kLeastRowsAhead = 8;  // fewer wait for their weights, and would be slower by the question alone
+constexpr int kLeastAhead = 8;  // fewer wait for their weights, and would be slower by the question alone
 
 template <Format Is, int R, class Fetching> void rows(const Packed& w, const uint8_t* tile, const uint8_t* x, size_t x_stride, float* y,
                                                       size_t y_stride, bool accumulate, bool next, Ahead* ahead) {
@@ -91,7 +91,7 @@ struct Passes {
 template <Format Is> constexpr Passes passes_of() {
   return []<int... r>(std::integer_sequence<int, r...>) {
     return Passes{rows<Is, kMostRows, FetchNothing>,
-                  {rows<Is, r + 1, std::conditional_t<(r + 1 < kLeastRowsAhead), FetchNext, FetchAhead>>...}};
+                  {rows<Is, r + 1, std::conditional_t<(r + 1 < kLeastAhead), FetchNext, FetchAhead>>...}};
   }(std::make_integer_sequence<int, kMostRows>());
 }
 // By format: all that are not floats.
@@ -119,6 +119,7 @@ namespace {
 constexpr Kernels table512(const char* name) {
   Kernels k = table(name, gemm_tile_avx512);
   k.quantize_blocks = quantize_blocks_avx512;
+  k.least_ahead = kLeastAhead;
   return k;
 }
 

@@ -18,8 +18,6 @@ inline __m256i dot(__m256i sum, __m256i codes, __m256i q) {
 #endif
 }
 
-constexpr int kMostRows = 4;  // that go side by side
-
 // What has a sign is 128 too large as a byte without.
 template <Format F> constexpr int kTooLarge = kSigned<F> ? 128 : coding(F).offset;
 
@@ -28,15 +26,14 @@ template <Format F> inline __m256i unsigned_codes(const uint8_t* columns, int ha
   return kSigned<F> ? _mm256_xor_si256(v, _mm256_set1_epi8(char(0x80))) : v;
 }
 
-template <Format F, int R, class Fetching> inline void tile(const Packed& w, const uint8_t* from, const Rows<R>& x, Fetching fetching,
-                                                            __m256 (&f)[R][2]) {
+template <Format F, int R, bool Fetch> inline void tile(const Packed& w, const uint8_t* from, const Rows<R>& x, __m256 (&f)[R][2]) {
   constexpr Coding c = coding(F);
   constexpr int lines = int((c.block() + (c.apart ? 32 : 0) + 63) / 64);
   const __m256i table = table_of<F>();
   const uint8_t* apart = from + c.block() * size_t(w.blocks());
   for (int b = 0; b < w.blocks(); b++) {
     const uint8_t* block = from + c.block() * size_t(b);
-    fetching.template with<lines>(w, from, b);
+    if (Fetch) fetch_next<lines>(w, from, b);
     __m256i acc[R][2];
 #pragma GCC unroll 2
     for (int half = 0; half < 2; half++) {
@@ -75,15 +72,14 @@ template <Format F, int R, class Fetching> inline void tile(const Packed& w, con
   }
 }
 
-template <int R, class Fetching> void rows(const Packed& w, int at, const uint8_t* x, size_t x_stride, float* y, size_t y_stride,
-                                           bool accumulate, bool next, Ahead* ahead) {
+template <int R, bool Fetch> void rows(const Packed& w, int at, const uint8_t* x, size_t x_stride, float* y, size_t y_stride,
+                                       bool accumulate) {
   __m256 f[R][2];
   for (int r = 0; r < R; r++) f[r][0] = f[r][1] = _mm256_setzero_ps();
   const Rows<R> in{x, x_stride, w.cols};
-  const Fetching fetching(next, ahead, R, w.blocks());
-  if (w.format == Format::q4) tile<Format::q4, R>(w, w.tile(at), in, fetching, f);
-  else if (w.format == Format::q8) tile<Format::q8, R>(w, w.tile(at), in, fetching, f);
-  else for_coded(w.format, [&]<Format F>() { tile<F, R>(w, w.tile(at), in, fetching, f); });
+  if (w.format == Format::q4) tile<Format::q4, R, Fetch>(w, w.tile(at), in, f);
+  else if (w.format == Format::q8) tile<Format::q8, R, Fetch>(w, w.tile(at), in, f);
+  else for_coded(w.format, [&]<Format F>() { tile<F, R, Fetch>(w, w.tile(at), in, f); });
   for (int r = 0; r < R; r++) {
     float* out = y + size_t(r) * y_stride;
     const V::F sum = {f[r][0], f[r][1]};
@@ -94,14 +90,11 @@ template <int R, class Fetching> void rows(const Packed& w, int at, const uint8_
 }  // namespace
 
 void gemm_tile_avxvnni(const Packed& w, int at, const uint8_t* x, size_t x_stride, int m, float* y, size_t y_stride, bool accumulate,
-                       Ahead* ahead) {
-  if (is_float(w.format)) return gemm_tile_avx2(w, at, x, x_stride, m, y, y_stride, accumulate, ahead);
-  in_passes<kMostRows, 2, 1>(m, [&]<int R>(int r, bool last) {
-    const bool next = last && (r > 0 || !streams(w));
-    auto pass = next ? rows<R, FetchNext> : rows<R, FetchNothing>;
-    if constexpr (R == kMostRows)
-      if (FetchAhead::any(ahead)) pass = rows<R, FetchAhead>;
-    pass(w, at, x + size_t(r) * x_stride, x_stride, y + size_t(r) * y_stride, y_stride, accumulate, next, ahead);
+                       Ahead*) {
+  if (is_float(w.format)) return gemm_tile_avx2(w, at, x, x_stride, m, y, y_stride, accumulate, nullptr);
+  in_passes<4, 2, 1>(m, [&]<int R>(int r, bool last) {
+    const auto pass = last && (r > 0 || !streams(w)) ? rows<R, true> : rows<R, false>;
+    pass(w, at, x + size_t(r) * x_stride, x_stride, y + size_t(r) * y_stride, y_stride, accumulate);
   });
 }
 

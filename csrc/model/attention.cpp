@@ -11,8 +11,8 @@ namespace quintet {
 constexpr int kMostPairs = 48, kLeastPairs = 12;
 constexpr size_t kCachedScores = size_t(1) << 18;  // 1 MiB
 constexpr int kUnitsPerThread = 4;
-constexpr int kLeastRowsAhead = 8, kFewRowsAhead = 4;  // rows of all sequences, at least, and of one, at most
-constexpr size_t kMostAhead = size_t(2) << 20;         // bytes for a thread: what is fetched too early is gone again
+constexpr int kFewRowsAhead = 4;                // of one sequence
+constexpr size_t kMostAhead = size_t(2) << 20;  // bytes for a thread: what is fetched too early is gone again
 
 namespace {
 // By a token, in a layer that has a window of so many, or 0.
@@ -142,7 +142,7 @@ void Model::look_ahead(Pass& p, int l, const Team::Walk& walk) const {
   ahead.pieces.clear();
   ahead.next = 0;
   const Batch& b = *p.batch;
-  if (l == int(layers_.size()) || b.total < kLeastRowsAhead) return;
+  if (l == int(layers_.size()) || !k_.least_ahead || b.total < k_.least_ahead) return;
   const auto [from, to] = walk.share(int(p.units.size()));
   size_t bytes = 0;
   for (int i = from; i < to && bytes < kMostAhead;) {
