@@ -124,7 +124,6 @@ class Model {
   struct Scoring;  // and of score: scoring.h
 
   // weights.cpp
-  const Packed& output_matrix() const;
   std::optional<Packed>* matrix_slot(const std::string& name, int* rows, int* cols);
   FloatLines* vector_slot(const std::string& name, int* size);
   std::vector<int> rope_order(int heads) const;
@@ -191,6 +190,9 @@ class Model {
   // in(from, to): the view of these rows.
   template <class In> void give(Pass& p, bool by_branch, const Packed& w, In in, int live, Team::Walk& walk, Work work);
   void take(Pass& p, const Layer& layer, bool by_branch, const FloatLines& bias, const FloatLines& norm, int row);
+
+  // logits.cpp
+  const Packed& output_matrix() const;
   void finish_logits(float* logits, int n) const;
 
   // scoring.cpp
