@@ -76,7 +76,7 @@ template <class Tile> void Model::products(Team::Walk& walk, int live, int count
   const int bands = std::max(std::clamp(live / kLeastBand, 1, team_.size()), (live + kMostBand - 1) / kMostBand);
   const int panels = (live + kPanelRows - 1) / kPanelRows;
   const auto begin = [&](int band) { return std::min(live, panels * band / bands * kPanelRows); };
-  const int each = live < kLeastBand ? 6 : 12;  // units of a thread: of few rows a unit is short, and its weights should be one stream
+  const int each = live < kLeastBand ? 6 : 24;  // units of a thread: of few rows a unit is short, and its weights should be one stream
   const int chunk = std::max(1, count * bands / (each * team_.size())), chunks = (count + chunk - 1) / chunk;
   walk.phase(
       bands * chunks,
