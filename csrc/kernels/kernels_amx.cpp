@@ -90,6 +90,7 @@ template <int scales, bool minima> void multiply_all(const Packed& w, const uint
   const auto panel = [&]<bool Fetch>(int first) __attribute__((always_inline)) {
     __m512 f[kPanelRows];
     each_row([&]<int r>() __attribute__((always_inline)) { f[r] = _mm512_setzero_ps(); });
+    fetch_results<kPanelRows>(y + size_t(first) * y_stride, y_stride);
     const uint8_t* scale = from.at;
     for (size_t b = 0; b < blocks; b++, x++, scale += from.step) {
       if constexpr (Fetch)

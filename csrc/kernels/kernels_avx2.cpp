@@ -140,6 +140,7 @@ template <int R, bool Fetch> void rows(const Packed& w, int tile, const uint8_t*
   __m256 f[R][2];
   for (int r = 0; r < R; r++) f[r][0] = f[r][1] = _mm256_setzero_ps();
   const Rows<R> in{x, x_stride, w.cols};
+  fetch_results<R>(y, y_stride);
   if (w.format == Format::q4) tile_q4<R, Fetch>(w, w.tile(tile), in, f);
   else if (w.format == Format::q8 && shorts) tile_q8<R, Fetch, true>(w, w.tile(tile), in, shorts, f);
   else if (w.format == Format::q8) tile_q8<R, Fetch, false>(w, w.tile(tile), in, nullptr, f);

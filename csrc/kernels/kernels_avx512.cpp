@@ -73,6 +73,7 @@ template <Format Is, int R, class Fetching> void rows(const Packed& w, const uin
   for (int r = 0; r < R; r++) f[r] = _mm512_setzero_ps();  // as loops, this and the last one keep results in memory from the start
   const Rows<R> in{x, x_stride, w.cols};
   const Fetching fetching(next, ahead, R, w.blocks());
+  fetch_results<R>(y, y_stride);
   if constexpr (Is == Format::q4) tile_q4<R>(w, tile, in, fetching, f);
   else if constexpr (Is == Format::q8) tile_q8<R>(w, tile, in, fetching, f);
   else tile_codes<Is, R>(w, tile, in, fetching, f);

@@ -20,6 +20,23 @@ inline void fetch(const void* line) {
 #endif
 }
 
+// What a pass of R rows writes or adds to at its end, with 16 columns of each: a line a row, which comes from another core's cache or from the third-level one, and
+// there are not enough instructions in flight to go on meanwhile. A scratch, whose rows lie close together, is in the first-level cache anyway.
+template <int R> inline void fetch_results(const float* y, size_t y_stride) {
+  constexpr size_t kScratch = 32;
+  if (y_stride <= kScratch) return;
+  for (int r = 0; r < R; r++) {
+    const float* line = y + size_t(r) * y_stride;
+#if defined(__x86_64__)
+    asm volatile("prefetcht0 %a0" : : "p"(line));
+#elif defined(__aarch64__)
+    asm volatile("prfm pstl1keep, [%0]" : : "r"(line));
+#else
+    (void)line;
+#endif
+  }
+}
+
 // With block b of a tile: lines [b * lines, (b + 1) * lines) of the next one. In an 8-bit tile 9, so that its scales are among them.
 template <int lines> inline void fetch_next(const Packed& w, const uint8_t* tile, int b) {
   const uint8_t* from = tile + w.tile_bytes + 64 * lines * size_t(b);

@@ -9,7 +9,7 @@ namespace quintet {
 
 // Pairs of row and query head in a unit of attention.
 constexpr int kMostPairs = 48, kLeastPairs = 12;
-constexpr size_t kCachedScores = size_t(1) << 18;  // 1 MiB
+constexpr size_t kCachedScores = size_t(3) << 17;  // 1.5 MiB
 constexpr int kUnitsPerThread = 4;
 constexpr int kFewRowsAhead = 4;                // of one sequence
 constexpr size_t kMostAhead = size_t(2) << 20;  // bytes for a thread: what is fetched too early is gone again
