@@ -7,34 +7,27 @@
 namespace quintet {
 namespace {
 
-// Into the second-level cache, which has room for more lines on their way than the first. In assembly, as g++ takes a function around the builtin
-// for one that does nothing, and drops its calls. Of its operand the assembly knows the address alone: g++ takes assembly with an operand in
-// memory for one that may read any other memory too, and would store the sums of a loop, which are in registers, each time it comes by.
-inline void fetch(const void* line) {
+// Into the second-level cache, which has room for more lines on their way than the first, or into the first. In assembly, as g++ takes a function
+// around the builtin for one that does nothing, and drops its calls. Of its operand the assembly knows the address alone: g++ takes assembly with an
+// operand in memory for one that may read any other memory too, and would store the sums of a loop, which are in registers, each time it comes by.
 #if defined(__x86_64__)
-  asm volatile("prefetcht1 %a0" : : "p"(line));
+inline void fetch(const void* line) { asm volatile("prefetcht1 %a0" : : "p"(line)); }
+inline void fetch_near(const void* line) { asm volatile("prefetcht0 %a0" : : "p"(line)); }
 #elif defined(__aarch64__)
-  asm volatile("prfm pldl2keep, [%0]" : : "r"(line));
+inline void fetch(const void* line) { asm volatile("prfm pldl2keep, [%0]" : : "r"(line)); }
+inline void fetch_near(const void* line) { asm volatile("prfm pldl1keep, [%0]" : : "r"(line)); }
 #else
-  (void)line;
+inline void fetch(const void*) {}
+inline void fetch_near(const void*) {}
 #endif
-}
 
-// What a pass of R rows writes or adds to at its end, with 16 columns of each: a line a row, which comes from another core's cache or from the third-level one, and
-// there are not enough instructions in flight to go on meanwhile. A scratch, whose rows lie close together, is in the first-level cache anyway.
+// What a pass of R rows writes or adds to at its end, with 16 columns of each: a line a row, which comes from another core's cache or from the
+// third-level one, and there are not enough instructions in flight to go on meanwhile. A scratch, whose rows lie close together, is in the first-level
+// cache anyway.
 template <int R> inline void fetch_results(const float* y, size_t y_stride) {
   constexpr size_t kScratch = 32;
   if (y_stride <= kScratch) return;
-  for (int r = 0; r < R; r++) {
-    const float* line = y + size_t(r) * y_stride;
-#if defined(__x86_64__)
-    asm volatile("prefetcht0 %a0" : : "p"(line));
-#elif defined(__aarch64__)
-    asm volatile("prfm pstl1keep, [%0]" : : "r"(line));
-#else
-    (void)line;
-#endif
-  }
+  for (int r = 0; r < R; r++) fetch_near(y + size_t(r) * y_stride);
 }
 
 // With block b of a tile: lines [b * lines, (b + 1) * lines) of the next one. In an 8-bit tile 9, so that its scales are among them.

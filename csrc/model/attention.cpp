@@ -96,7 +96,7 @@ void Model::store8(int l, int page, int slot, int first, int last, const float* 
 }
 
 // Attention split into units: rows of one segment that share a KV head. The more rows, the fewer times their keys and values are read and made
-// floats; but their scores should stay in the second-level cache, and there must be units enough for all threads. With far more threads than
+// floats; but their scores should not be much more than the second-level cache, and there must be units enough for all threads. With far more threads than
 // units the query heads are spread as well.
 std::vector<Model::Unit> Model::attention_units(const std::vector<int>& segments, int pages) const {
   const int live = int(segments.size()), group = config_.heads / config_.kv_heads;
@@ -156,8 +156,8 @@ void Model::look_ahead(Pass& p, int l, const Team::Walk& walk) const {
     const size_t size = size_t(high - low) * head_page_bytes();
     const int32_t* table = b.tables + size_t(segment) * size_t(b.table_width);
     const int first = first_seen(window, b.starts[segment]) / kPage, last = (b.starts[segment] + length - 1) / kPage;
-    for (int i = first; i <= last && bytes < kMostAhead; i++, bytes += size) {
-      const uint8_t* at = keys<uint8_t>(l, table[i], low);
+    for (int nth = first; nth <= last && bytes < kMostAhead; nth++, bytes += size) {
+      const uint8_t* at = keys<uint8_t>(l, table[nth], low);
       ahead.pieces.push_back({at, at + size});
     }
   }

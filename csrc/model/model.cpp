@@ -215,8 +215,8 @@ Activations::View Model::meanwhile(Pass& p, Activations::View rows, int thread) 
 Activations::View Model::band(Pass& p, const Entry& e, int live, int from, int to, int thread) {
   const int k = e.part == Part::heads ? config_.heads * config_.head_dim : config_.hidden;
   const Activations::Matrix& m = e.part == Part::heads ? p.heads : entered(p, e, live, thread);
-  Pass::Own& own = p.threads[size_t(thread)];
   if (!act_.in_panels(size_t(to - from))) return meanwhile(p, act_.view(m, k, size_t(from)), thread);
+  Pass::Own& own = p.threads[size_t(thread)];
   if (own.laid == e && own.laid_from == from) return own.laid_view;
   own.laid_view = meanwhile(p, act_.view(m.rows.data() + size_t(from) * act_.bytes(k), to - from, k, own.panels), thread);
   own.laid = e;
