@@ -13,15 +13,19 @@ from prometheus_client.samples import Sample
 from tests.server.asgi import JSON, call
 from tests.server.one import create_app
 from tests.server.scripted import ScriptedBackend
+from tests.support.scripted_backend import request
 
 from quintet import __version__, errors
 from quintet.backends.base import Counts, Health, Pages, State
 from quintet.config import ServerConfig
+from quintet.events import ChoiceDelta
 from quintet.logs import JsonForm, TextForm
 from quintet.server.app import App
 from quintet.server.completions import Source
+from quintet.server.metrics import Telemetry
 from quintet.server.refusals import REASONS, reason
 from quintet.server.routing import HEADER
+from quintet.server.telemetry import Observer
 
 ENGINE = {
     "vllm:num_requests_running": 3,
@@ -125,6 +129,17 @@ def test_refusals_are_counted_by_their_reason_whatever_route_refuses() -> None:
     expected = {"unauthorized": 1, "invalid_request": 2, "prompt_too_long": 1, "model_not_found": 1, "forbidden": 1}
     assert refused == {f'quintet:requests_refused_total{{reason="{reason}"}}': count for reason, count in expected.items()}
     assert found['http_requests_total{handler="/completions",method="POST",status="4xx"}'] == 4
+
+
+def test_tokens_that_an_engine_tells_together_count_as_if_each_had_come_by_itself() -> None:
+    now = 10.0
+    metrics = Telemetry(("m",), lambda: now).of("m")
+    observer = Observer(metrics, request(n=2), now)
+    for seconds, choices in ((1.0, (0, 1)), (0.5, (0, 1)), (1.5, (0, 0, 1, 0, 1, 1))):
+        now += seconds
+        observer.saw([ChoiceDelta(choice, "x") for choice in choices])
+    assert observer.first_s == 1.0
+    assert (metrics.gap.sum, max(metrics.gap.counts)) == (2.0, 4), "four of half a second"
 
 
 def test_every_kind_of_error_has_a_word_and_one_to_come_has_its_parents() -> None:

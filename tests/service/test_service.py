@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -15,6 +16,7 @@ from tests.support.scripted_backend import Script, ScriptedBackend, done, reques
 from quintet.backends.base import State
 from quintet.errors import BadRequest, EngineFailed, Loading, Overloaded, PromptTooLong, QuintetError
 from quintet.events import ChoiceDelta, ChoiceDone, DraftCounts, Event, Finish, Finished, Usage
+from quintet.inputs.sequence import Urgency
 from quintet.request import CompletionRequest
 
 
@@ -35,6 +37,24 @@ def test_a_prompt_counts_once_and_as_cached_only_what_no_sample_computed() -> No
     second = [Script(b"", cached=1), Script(b"6", cached=3)]
     events = serve(ScriptedBackend([*first, *second]), request("ab", "cde", n=2))
     assert events[-1] == Finished(Usage(prompt_tokens=5, completion_tokens=3 + 3 + 1 + 2, cached_tokens=0 + 1))
+
+
+@pytest.mark.parametrize(
+    ("stream", "fields", "urgency"),
+    [
+        (True, {}, Urgency.SOON),
+        (False, {}, Urgency.END),
+        (False, {"n": 2, "logprobs": 1, "echo": True}, Urgency.END),
+        (True, {"stop": ("<>",)}, Urgency.NOW),
+        (False, {"stop": ("<>",)}, Urgency.NOW),
+    ],
+)
+def test_tokens_are_wanted_with_their_step_where_the_text_may_end_what_runs(stream: bool, fields: dict[str, Any], urgency: Urgency) -> None:
+    backend = ScriptedBackend([Script(b"x"), Script(b"x")])
+    asked = replace(request("a", **fields), stream=stream)
+    job = asyncio.run(service(backend).prepare(asked))
+    job.start()
+    assert backend.urgency is urgency
 
 
 def test_what_the_engine_drafts_by_itself_is_no_client_s_prediction() -> None:

@@ -15,7 +15,7 @@ from quintet.backends.toy import ToyTokenizer
 from quintet.errors import QuintetError
 from quintet.events import NO_DRAFTS, ChoiceDelta, ChoiceDone, DraftCounts, Event, Finish, TokenEvent
 from quintet.inputs.capabilities import EVERYTHING, Capabilities
-from quintet.inputs.sequence import Prepared, PreparedSequence, SequenceSpec
+from quintet.inputs.sequence import Prepared, PreparedSequence, SequenceSpec, Urgency
 from quintet.inputs.supported import require_supported
 from quintet.inputs.tokenizer import Tokenizer
 from quintet.request import CompletionRequest, Prompt, Sampling, StopRules
@@ -61,6 +61,7 @@ class ScriptedBackend:
     specs: list[SequenceSpec] = field(default_factory=list)
     submitted: int = 0
     request_id: int = 0
+    urgency: Urgency = Urgency.NOW
     aborts: list[tuple[int, int | None]] = field(default_factory=list)
     running: dict[int, Running] = field(default_factory=dict)
     echo: list[TokenEvent] = field(default_factory=list)
@@ -102,7 +103,7 @@ class ScriptedBackend:
 
     def submit(self, prepared: Prepared) -> AsyncIterator[Sequence[TokenEvent]]:
         self.submitted += 1
-        self.request_id = prepared.request_id
+        self.request_id, self.urgency = prepared.request_id, prepared.urgency
         self.running = {seq: Running(seq, self._plan(seq, item)) for seq, item in enumerate(prepared.sequences)}
         firsts = {item.tokens: seq for seq, item in reversed([*enumerate(prepared.sequences)]) if item.echo}
         self.echo = [event for tokens, seq in firsts.items() for event in self._echo(seq, tokens, prepared.sequences[seq].logprobs)]

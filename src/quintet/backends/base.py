@@ -215,7 +215,7 @@ class Backend(Protocol):
         ...
 
     def submit(self, prepared: Prepared) -> AsyncIterator[Sequence[TokenEvent]]:
-        """Start the work now; iterate over its events, one batch per engine step.
+        """Start the work now; iterate over its events: those of a step together, or of several where ``Prepared.urgency`` allows it.
 
         Where a prompt is echoed its tokens come once for all samples of it: the sequences with the same ``tokens``, the same images and the
         same part of them echoed, under the number of the first, before anything else of any; those at the places of images without

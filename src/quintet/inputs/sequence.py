@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -107,6 +108,14 @@ class Adapter:
     digest: str
 
 
+class Urgency(enum.Enum):
+    """How soon whoever reads a request's events needs those that only bring a token. An engine may tell them sooner."""
+
+    NOW = "now"  # with the step that computed them: what they are decides how it goes on
+    SOON = "soon"  # a client looks on
+    END = "end"  # with the last: nothing is shown before
+
+
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """A request that can run.
@@ -118,6 +127,7 @@ class Prepared:
         weight: the tenant's turns for every one of a tenant with weight 1; 0 = it is computed only while nothing else is to be done.
         stop_tokens: control token -> the stop string that is its text; for the text side, which ends the choice there.
         adapter: for an engine that has room for such; ``None`` = the model by itself.
+        urgency: see ``Urgency``.
     """
 
     request_id: int
@@ -126,3 +136,4 @@ class Prepared:
     weight: int = 1
     stop_tokens: Mapping[int, str] = field(default_factory=dict)
     adapter: Adapter | None = None
+    urgency: Urgency = Urgency.NOW

@@ -160,10 +160,10 @@ class Durations:
         self.counts = [0] * (len(bounds) + 1)
         self.sum = 0.0
 
-    def observe(self, seconds: float) -> None:
-        """Count one."""
-        self.counts[bisect_left(self._bounds, seconds)] += 1
-        self.sum += seconds
+    def observe(self, seconds: float, count: int = 1) -> None:
+        """Count one, or as many that took so long each."""
+        self.counts[bisect_left(self._bounds, seconds)] += count
+        self.sum += seconds * count
 
 
 class DurationsByModel(Collector):

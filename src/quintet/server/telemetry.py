@@ -46,12 +46,14 @@ class Observer:
             metrics.max_tokens.observe(min(request.max_tokens, 2**63))  # it may have thousands of digits, which no float can hold
 
     def saw(self, batch: Sequence[Event]) -> None:
-        """Events of an engine step."""
-        text = False
+        """The next events of an engine."""
+        first, texts = -1, 0  # the choice that has the first text among them, and how many it has
         for event in batch:
             match event:
-                case ChoiceDelta():
-                    text = True
+                case ChoiceDelta(index=index):
+                    if texts == 0:
+                        first = index
+                    texts += index == first
                 case ChoiceDone(finish=finish):
                     self._reason(_REASON[finish])
                 case Finished(timing=timing):
@@ -62,12 +64,12 @@ class Observer:
                     self._metrics.decode.observe(timing.completion)
                 case Failed():
                     self._reason("error")
-        if text:
-            self._saw_text(self._metrics.clock())
+        if texts:
+            self._saw_text(self._metrics.clock(), texts)
 
-    def _saw_text(self, now: float) -> None:
+    def _saw_text(self, now: float, texts: int) -> None:
         if self._last:
-            self._metrics.gap.observe(now - self._last)
+            self._metrics.gap.observe((now - self._last) / texts, texts)  # an engine may tell several tokens together
         else:
             self.first_s = now - self._arrived
             self._metrics.first.observe(self.first_s)

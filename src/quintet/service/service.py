@@ -10,7 +10,7 @@ from quintet.backends.base import Backend
 from quintet.executor import FairExecutor
 from quintet.inputs.answer_size import require_answer_size
 from quintet.inputs.prepare import INLINE_CHARS, Preparer
-from quintet.inputs.sequence import Adapter, Prepared
+from quintet.inputs.sequence import Adapter, Prepared, Urgency
 from quintet.moderation.judge import Judge, Moderator
 from quintet.request import CompletionRequest
 from quintet.service.beams import BeamJob, beam_request, require_beams
@@ -71,7 +71,7 @@ class Service:
         if self._max_logprobs is not None:
             require_answer_size(request, sequences, self._max_logprobs)
         stops = await self._preparer.stop_tokens(request.stop.strings, tenant) if request.stop.strings else {}
-        prepared = Prepared(next(_ids), sequences, tenant, weight, stops, adapter)
+        prepared = Prepared(next(_ids), sequences, tenant, weight, stops, adapter, self._urgency(request))
         make: Callable[[], Job] = partial(Job, self._backend, prepared, request, watch)
         if request.beams is not None:
             make = partial(BeamJob, self._backend, prepared, request, watch, _ids)
@@ -85,3 +85,10 @@ class Service:
         job = make() if executor is None else await executor.run(tenant, make)
         job.require_room()  # others may have come meanwhile; nothing can between this and ``start``
         return job
+
+    def _urgency(self, request: CompletionRequest) -> Urgency:
+        """What is decided by the text must not wait: where it ends, how a search goes on, whether it may be shown."""
+        rules = request.stop
+        if rules.strings or rules.indent or rules.seconds or request.beams is not None or self._moderator is not None:
+            return Urgency.NOW
+        return Urgency.SOON if request.stream else Urgency.END

@@ -15,7 +15,7 @@ from quintet.backends.base import Backend, State
 from quintet.errors import BadRequest, Overloaded, PromptTooLong
 from quintet.events import NO_DRAFTS, Finish, TokenEvent
 from quintet.inputs.capabilities import Capabilities, Feature
-from quintet.inputs.sequence import SequenceSpec
+from quintet.inputs.sequence import SequenceSpec, Urgency
 from quintet.request import Prompt, Sampling
 
 STORY = "Once upon a time there was a little fox who lived at the edge of the forest"
@@ -55,11 +55,11 @@ def need_pages(backend: Backend) -> None:
         pytest.skip("the engine counts no pages")
 
 
-async def run(backend: Backend, *specs: SequenceSpec) -> list[list[TokenEvent]]:
+async def run(backend: Backend, *specs: SequenceSpec, urgency: Urgency = Urgency.NOW) -> list[list[TokenEvent]]:
     """The events of each sequence, checked for what holds of every answer; less of what the engine lacks."""
     prepared = await prepare(backend, [within(one, backend.capabilities) for one in specs])
     events: list[list[TokenEvent]] = [[] for _ in specs]
-    async for batch in backend.submit(prepared):
+    async for batch in backend.submit(replace(prepared, urgency=urgency)):
         assert batch, "an empty batch"
         for event in batch:
             events[event.seq].append(event)
@@ -133,6 +133,17 @@ def test_the_same_request_gives_the_same_bytes_alone_in_a_crowd_and_from_the_cac
 
 
 @pytest.mark.fault("H05")
+@pytest.mark.parametrize("urgency", [Urgency.SOON, Urgency.END])
+def test_events_are_the_same_however_soon_they_are_wanted(check: Check, urgency: Urgency) -> None:
+    async def scenario(backend: Backend) -> None:
+        many = [*CROWD, *CROWD[:3]]
+        for specs in (many[:1], many) if backend.capabilities.max_sequences >= len(many) else (many[:1],):
+            expected = await run(backend, *specs)
+            assert [told(one) for one in await run(backend, *specs, urgency=urgency)] == [told(one) for one in expected]
+
+    check(scenario)
+
+
 def test_samples_of_one_prompt_are_those_of_its_seeds_alone(check: Check) -> None:
     async def scenario(backend: Backend) -> None:
         samples = [spec(temperature=1.0, seed=seed) for seed in range(12)]
@@ -344,16 +355,17 @@ def test_pages_are_held_while_something_runs_and_only_cached_afterwards(check: C
         need_pages(backend)
         before = backend.health().pages
         assert (before.used, before.cached, before.size > 0) == (0, 0, True)
-        stream = backend.submit(await prepare(backend, [spec(max_tokens=40)]))
-        await anext(stream)
+        # So many tokens that they are not all there by the time that the first one is read.
+        stream = backend.submit(await prepare(backend, [spec(max_tokens=300)]))
+        batches = [await anext(stream)]
         assert backend.health().pages.used >= len(await preparer_of(backend).tokenize(STORY, False)) // before.size
-        async for _ in stream:
-            pass
+        batches += [batch async for batch in stream]
+        generated = sum(event.token >= 0 for batch in batches for event in batch)
         after = backend.health()
         assert after.pages.used == 0
         assert after.pages.cached > 0
         assert sum(after.batches) == after.counts.steps
-        assert after.counts.tokens == after.counts.prefilled + 40, "every token is counted: of the prompt, and generated"
+        assert after.counts.tokens == after.counts.prefilled + generated, "every token is counted: of the prompt, and generated"
 
     check(scenario)
 

@@ -179,4 +179,4 @@ def test_counts_never_go_back_and_what_is_there_now_dies_with_the_worker() -> No
     world.run(2)
     world.step(2, TokenRow(0, 97), 2)
     after = world.made.health(draining=False)
-    assert (after.counts.steps, after.counts.tokens, sum(after.batches)) == (5, 40, 2)
+    assert (after.counts.steps, after.counts.tokens, sum(after.batches)) == (5, 40, 5)

@@ -191,7 +191,7 @@ def test_noise_is_refused_or_understood_and_nothing_else(data: bytes) -> None:
 def test_a_request_that_names_a_prompt_it_lacks_is_refused(number: int) -> None:
     good = codec.encode(Submit.of(1, [sequence((1, 2))], 0.0))[4:]
     message = msgspec.msgpack.decode(good)
-    message[-3][0][0] = number
+    message[-4][0][0] = number
     with pytest.raises(codec.BadFrameError, match="a prompt is missing"):
         codec.decode_to_worker(msgspec.msgpack.encode(message))
 
@@ -220,6 +220,6 @@ def test_a_request_without_images_says_nothing_of_them_and_one_with_other_images
 
 def test_a_request_with_the_images_of_too_few_prompts_is_refused() -> None:
     message = msgspec.msgpack.decode(through(Submit.of(1, [pictured(b"a"), pictured(b"b")], 0.0)))
-    message[-2].pop()
+    message[-3].pop()
     with pytest.raises(codec.BadFrameError, match="images are missing"):
         codec.decode_to_worker(msgspec.msgpack.encode(message))

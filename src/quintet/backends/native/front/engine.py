@@ -105,7 +105,7 @@ class Engine:
     def submit(self, prepared: Prepared) -> AsyncIterator[Sequence[TokenEvent]]:
         """See ``Backend``."""
         stream = Stream(len(prepared.sequences))
-        rest = prepared.tenant, prepared.weight, prepared.adapter
+        rest = prepared.tenant, prepared.weight, prepared.adapter, prepared.urgency
         pixels = {image.digest: image.pixels for sequence in prepared.sequences for image in sequence.images}
         self._supervisor.run(Submit.of(prepared.request_id, prepared.sequences, self._clock(), *rest), stream, pixels)
         return stream

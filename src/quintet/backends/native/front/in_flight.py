@@ -115,7 +115,7 @@ class InFlight:
                 request.computed = True
 
     def push(self, request_id: int, batch: Sequence[TokenEvent]) -> None:
-        """A request's events of one step."""
+        """A request's next events."""
         request = self._in_flight[request_id]
         ends = request.stream.push(batch)
         if self.soundness.doubted or (ends and batch[-1].finish is Finish.ERROR):

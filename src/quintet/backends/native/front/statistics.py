@@ -22,9 +22,11 @@ class Statistics:
         """Take over what a worker says; True if it has finished a step since it last said something."""
         before, self._counts = self._counts, message.counts
         self._running, self._waiting, self._deferred, self._pages = message.running, message.waiting, message.deferred, message.pages
-        if message.counts.steps <= before.steps:
+        steps = message.counts.steps - before.steps
+        if steps <= 0:
             return False
-        self._batches[bisect_left(BATCH_TOKENS, message.counts.tokens - before.tokens)] += 1
+        # Steps that are told together only decode, and are of one size but for a sequence that ended.
+        self._batches[bisect_left(BATCH_TOKENS, (message.counts.tokens - before.tokens) / steps)] += steps
         return True
 
     def died(self) -> None:

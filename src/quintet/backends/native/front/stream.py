@@ -29,7 +29,7 @@ class Stream:
         return len(self._open)
 
     def push(self, events: Sequence[TokenEvent]) -> int:
-        """Add a step's events; returns how many sequences they end."""
+        """Add the next events; returns how many sequences they end."""
         self.delivered = True
         self._batches.append(events)
         before = len(self._open)

@@ -37,13 +37,13 @@ class Emitter:
         elif len(seq.generated) >= seq.max_tokens:
             finish = Finish.LENGTH
         group = seq.group
-        waited = group.waited if len(seq.generated) == 1 and not group.echo else 0.0
+        first = len(seq.generated) == 1 and not group.echo
         row: Row
-        if finish is None and not waited:
+        if finish is None and not first:
             row = TokenRow(seq.index, token) if logprob is None else ScoredRow(seq.index, token, logprob, top, False)
         else:
             cached, drafts = (group.cached or 0, seq.drafts) if finish else (0, NO_DRAFTS)
-            row = EventRow(seq.index, token, logprob, top, False, finish, cached, "", waited, drafts)
+            row = EventRow(seq.index, token, logprob, top, False, finish, cached, "", group.waited if first else 0.0, drafts)
         events.setdefault(seq.request_id, []).append(row)
         return finish is not None
 

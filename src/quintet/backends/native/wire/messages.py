@@ -38,7 +38,7 @@ from quintet.inputs.capabilities import EVERYTHING, Supported
 from quintet.inputs.images.expansion import Expansion, ProcessorTraits
 from quintet.inputs.images.layout import ImageTraits
 from quintet.inputs.images.value import PreparedImage
-from quintet.inputs.sequence import Adapter, PreparedSequence
+from quintet.inputs.sequence import Adapter, PreparedSequence, Urgency
 
 MOST_PREDICTED = 8
 """Sequences of a request whose prediction the worker is told: where more decode nothing is drafted."""
@@ -123,11 +123,10 @@ class Submit(Message, frozen=True):
 
     Args:
         at: seconds, on the clock that the worker uses too.
-        tenant: who asks; tenants take turns, in proportion to their ``weight``.
         prompts: each once, however many samples it has.
         samples: number of its prompt, and the rest of each sequence.
         images: of each prompt, without their pixels, which are sent when they are ``Wanted``; empty = no prompt has any.
-        adapter: see ``Prepared``; never for the native core, which has no room for any.
+        tenant, weight, adapter, urgency: see ``Prepared``; no adapter is for the native core, which has no room for any.
 
     Raises:
         ValueError: a sample names a prompt that is not there.
@@ -141,6 +140,7 @@ class Submit(Message, frozen=True):
     samples: tuple[tuple[int, PreparedSequence], ...]
     images: tuple[tuple[PreparedImage, ...], ...] = ()
     adapter: Adapter | None = None
+    urgency: Urgency = Urgency.NOW
 
     def __post_init__(self) -> None:
         if not all(0 <= number < len(self.prompts) for number, _ in self.samples):
@@ -157,6 +157,7 @@ class Submit(Message, frozen=True):
         tenant: str = "",
         weight: int = 1,
         adapter: Adapter | None = None,
+        urgency: Urgency = Urgency.NOW,
     ) -> Submit:
         """A request's sequences, with equal prompts put together."""
         numbers: dict[tuple[tuple[int, ...], tuple[PreparedImage, ...]], int] = {}
@@ -170,7 +171,7 @@ class Submit(Message, frozen=True):
             kept = sequence.prediction if len(sequences) <= MOST_PREDICTED else ()
             samples.append((known[same], replace(sequence, tokens=(), images=(), prediction=kept)))
         prompts, pictures = tuple(tokens for tokens, _ in numbers), tuple(images for _, images in numbers)
-        return cls(request_id, at, tenant, weight, prompts, tuple(samples), pictures if any(pictures) else (), adapter)
+        return cls(request_id, at, tenant, weight, prompts, tuple(samples), pictures if any(pictures) else (), adapter, urgency)
 
     def sequences(self) -> tuple[PreparedSequence, ...]:
         """The sequences as they were, but for their images' pixels."""
@@ -349,11 +350,11 @@ class EventRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
 
 Row = TokenRow | ScoredRow | EventRow
 Events = dict[int, list[Row]]
-"""Request id -> its events of one step, in order."""
+"""Request id -> its events since it was last told of any, in order."""
 
 
 class Stepped(Message, frozen=True):
-    """A step was finished (or work was ended without one, or the worker was asked).
+    """Steps were finished (or work was ended without one, or the worker was asked).
 
     Args:
         running, waiting: sequences after it.

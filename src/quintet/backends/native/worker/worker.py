@@ -13,6 +13,7 @@ from quintet.backends.native.core.cpu import Cpu
 from quintet.backends.native.core.loader import PAGE, Loaded, Loader, longest
 from quintet.backends.native.core.samplers import NativeSamplers
 from quintet.backends.native.core.types import Batch, Runner
+from quintet.backends.native.schedule.delivery import Delivery
 from quintet.backends.native.schedule.emit import Emitter
 from quintet.backends.native.schedule.images import Encodings
 from quintet.backends.native.schedule.kv import KvCache
@@ -108,6 +109,7 @@ class Worker:
         self._encoding: Encoding | None = None
         self._saved: SavedPages | None = None
         self._drafting: Drafting | None = None
+        self._delivery = Delivery(clock())
 
     def run(self) -> None:
         """The thread's body; never raises."""
@@ -193,19 +195,28 @@ class Worker:
 
     def _turn(self, scheduler: Scheduler, stepper: Stepper) -> None:
         events: Events = {}
+        asked = False
         while not self._inbox.empty() or not (scheduler.live or events) or self._idle:
             self._idle = False
             message = self._next(scheduler)
             if isinstance(message, Shed):
                 self._shed()
             if message is None or isinstance(message, Ping | Shed):  # answered by what is told below
+                asked = True
                 break
             _merge(events, self._receive(message, scheduler))
         _merge(events, self._compiling.overdue())
         self._masks.give_up()
+        prefilled = self._prefilled
         if scheduler.live:
             _merge(events, self._step(scheduler, stepper))
-        self._tell(scheduler, events)
+        now = self._clock()
+        told = self._delivery.step(events, 0 if self._idle else scheduler.running, now)
+        if told is None and (asked or self._idle or not scheduler.live or self._prefilled > prefilled):
+            told = {}
+            self._delivery.said(now)
+        if told is not None:
+            self._tell(scheduler, told)
 
     def _next(self, scheduler: Scheduler) -> Heard | None:
         """The next message; ``None``: nothing came, and guides are still being compiled, or masks made."""
@@ -260,11 +271,14 @@ class Worker:
                     EventRow(seq, -1, finish=Finish.ERROR, error=why, blame=Blame.LOAD) for seq in range(len(submit.samples))
                 ]
             }
+        self._delivery.begin(submit.request_id, submit.urgency, len(submit.samples))
         return {}
 
     def _step(self, scheduler: Scheduler, stepper: Stepper) -> Events:
         begin = self._clock()
         plan = scheduler.plan(begin)
+        if plan.prefilled and self._delivery.unsaid:  # it takes longer than those before it
+            self._tell(scheduler, self._delivery.streams(begin))
         if self._supervised:
             self._announce(plan)
         events = self._encode(plan, scheduler)

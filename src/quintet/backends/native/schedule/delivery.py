@@ -1,0 +1,113 @@
+"""When the front is told of tokens. Plain code over values.
+
+Telling costs the front as much for a step as for several: it is woken, and on a machine whose cores all compute, what it reads has left
+their caches by then. So tokens that nobody waits for are kept back and told together, for a fraction of a second and in their order;
+whatever begins or ends something, and a prompt's own tokens, are told at once.
+
+===========  ===============================================================================================
+``Urgency``  its tokens are told
+===========  ===============================================================================================
+``NOW``      with their step
+``SOON``     with their step; while ``CROWD`` sequences or more run, with the first that ends after ``CROWD_S``
+``END``      with the first step that ends after ``END_S``
+===========  ===============================================================================================
+
+What a client gets are the same bytes, an event a token; only when it gets them differs. vLLM knows the same as ``--stream-interval``.
+"""
+
+from __future__ import annotations
+
+from quintet.backends.native.wire.messages import EventRow, Events, Row, ScoredRow
+from quintet.inputs.sequence import Urgency
+
+CROWD = 16
+"""From so many sequences on, a stream's client reads no faster than ``CROWD_S`` anyway."""
+
+CROWD_S = 0.04
+"""25 times a second is what eyes take for steady."""
+
+END_S = 0.25
+"""A fraction of any answer that is worth counting; what the front does with it then holds up others for some milliseconds."""
+
+SILENCE_S = 0.1
+"""Steps are told that often, whether there are events or not: whoever supervises sees them pass, and the load is known."""
+
+
+class Delivery:
+    """Keeps events back.
+
+    Args:
+        now: seconds, monotonic; as everywhere here.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._patient: dict[int, Urgency] = {}  # requests that have not ended; those that are not here are told of each step
+        self._open: dict[int, int] = {}  # of these, how many sequences have not ended
+        self._kept: dict[Urgency, Events] = {Urgency.SOON: {}, Urgency.END: {}}
+        self._told = {Urgency.SOON: now, Urgency.END: now}
+        self._said = now
+        self.unsaid = 0
+        """Steps since something was said."""
+
+    def begin(self, request_id: int, urgency: Urgency, sequences: int) -> None:
+        """Events of so many sequences will come."""
+        if urgency is not Urgency.NOW:
+            self._patient[request_id], self._open[request_id] = urgency, sequences
+
+    def step(self, events: Events, running: int, now: float) -> Events | None:
+        """Take a step's events.
+
+        Args:
+            running: sequences after it.
+
+        Returns:
+            What is to be told now, with all that was kept back of the same requests; ``None``: nothing is to be said.
+        """
+        due = self._due(running, now)
+        told: Events = {}
+        for request_id, rows in events.items():
+            urgency = self._patient.get(request_id, Urgency.NOW)
+            if urgency is Urgency.NOW:
+                told[request_id] = rows
+                continue
+            kept = self._kept[urgency]
+            kept.setdefault(request_id, []).extend(rows)
+            if _urgent(rows):
+                told[request_id] = kept.pop(request_id)
+                self._count(request_id, rows)
+        for urgency in due:
+            told |= self._take(urgency, now)
+        self.unsaid += 1
+        if not told and now - self._said < SILENCE_S:
+            return None
+        self.said(now)
+        return told
+
+    def streams(self, now: float) -> Events:
+        """What was kept back of streams, to be told now."""
+        self.said(now)
+        return self._take(Urgency.SOON, now)
+
+    def said(self, now: float) -> None:
+        """Something is being said."""
+        self._said, self.unsaid = now, 0
+
+    def _due(self, running: int, now: float) -> list[Urgency]:
+        late = {Urgency.SOON: CROWD_S if running >= CROWD else 0.0, Urgency.END: END_S}
+        return [urgency for urgency, seconds in late.items() if now - self._told[urgency] >= seconds]
+
+    def _take(self, urgency: Urgency, now: float) -> Events:
+        taken, self._kept[urgency] = self._kept[urgency], {}
+        self._told[urgency] = now
+        return taken
+
+    def _count(self, request_id: int, rows: list[Row]) -> None:
+        """Forget a request that ends with these."""
+        self._open[request_id] -= sum(isinstance(row, EventRow) and row.finish is not None for row in rows)
+        if self._open[request_id] <= 0:
+            del self._open[request_id], self._patient[request_id]
+
+
+def _urgent(rows: list[Row]) -> bool:
+    """Whether anything begins or ends, or is of the prompt."""
+    return any(isinstance(row, EventRow) or (isinstance(row, ScoredRow) and row.prompt) for row in rows)

@@ -1,0 +1,112 @@
+"""When a worker tells of its steps: as soon as anybody waits for what came of them, and else for several together."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from queue import SimpleQueue
+
+import pytest
+
+from quintet.backends.native.core.loader import Loaded
+from quintet.backends.native.core.types import U8, Batch
+from quintet.backends.native.schedule.delivery import CROWD, CROWD_S, SILENCE_S
+from quintet.backends.native.wire.messages import FromWorker, Ping, Stepped, Stop, Submit
+from quintet.backends.native.worker.worker import Heard, Worker
+from quintet.backends.toy import ToyRunner, ToyTokenizer
+from quintet.config import EngineConfig
+from quintet.inputs.sequence import PreparedSequence, Urgency
+from quintet.request import Sampling
+
+CONFIG = EngineConfig(kv_bytes=1 << 22, batch_tokens=64, max_running=32, max_waiting=32, max_sequences=32, speculation=False)
+ONE = PreparedSequence((104, 105), 40, Sampling(0.0, 1.0, 0, ignore_eos=True), None, echo=False)
+
+
+class World:
+    """A worker whose steps take ``step_s``, and what it tells, with the time."""
+
+    def __init__(self, step_s: float = 0.01) -> None:
+        self.now = 100.0
+        self.told: list[tuple[float, FromWorker]] = []
+        self.inbox: SimpleQueue[Heard] = SimpleQueue()
+        world = self
+
+        class Slow(ToyRunner):
+            def forward(self, batch: Batch) -> U8:
+                world.now += step_s
+                return super().forward(batch)
+
+        worker = Worker(
+            lambda _: Loaded(Slow(), ToyTokenizer(), "toy", "fp"),
+            CONFIG,
+            lambda: self.now,
+            self.inbox,
+            lambda message: self.told.append((self.now, message)),
+        )
+        self.turns = worker.turns()
+        next(self.turns)
+
+    def send(self, request_id: int, urgency: Urgency, count: int = 1, *, tokens: tuple[int, ...] = ONE.tokens) -> None:
+        sequences = [replace(ONE, tokens=tokens) for _ in range(count)]
+        self.inbox.put(Submit.of(request_id, sequences, self.now, urgency=urgency))
+
+    def run(self, turns: int) -> list[tuple[float, Stepped]]:
+        """What is told of steps meanwhile."""
+        before = len(self.told)
+        for _ in range(turns):
+            next(self.turns)
+        return [(at, message) for at, message in self.told[before:] if isinstance(message, Stepped)]
+
+
+@pytest.mark.parametrize(("urgency", "count"), [(Urgency.NOW, 1), (Urgency.NOW, CROWD), (Urgency.SOON, 1)])
+def test_every_step_is_told_where_somebody_waits_for_it(urgency: Urgency, count: int) -> None:
+    world = World()
+    world.send(1, urgency, count)
+    told = world.run(39)
+    assert len(told) == 39
+    assert all(message.events for _, message in told)
+
+
+def test_streams_of_a_crowd_are_told_of_several_steps_together() -> None:
+    world = World()
+    world.send(1, Urgency.SOON, CROWD)
+    told = [(at, message.events[1]) for at, message in world.run(39) if message.events]
+    gaps = [later - at for (at, _), (later, _) in itertools.pairwise(told)]
+    assert all(CROWD_S <= gap < CROWD_S + 0.011 for gap in gaps[1:])
+    assert all(len(rows) in (4 * CROWD, 5 * CROWD) for _, rows in told[2:-1])
+    rows = [row for _, batch in told for row in batch]
+    rows += [row for _, message in world.run(1) for row in message.events[1]]
+    assert len(rows) == 40 * CROWD, "the last step is told at once, with all that was kept"
+
+
+def test_what_is_wanted_at_its_end_is_told_of_seldom_and_its_steps_are_all_the_same() -> None:
+    world = World()
+    world.send(1, Urgency.END, 2)
+    told = world.run(40)
+    assert next(len(message.events[1]) for _, message in told if message.events) == 2, "the first tokens come at once"
+    assert sum(len(message.events.get(1, ())) for _, message in told) == 80
+    assert len([message for _, message in told if message.events]) <= 4
+    assert max(later - at for (at, _), (later, _) in itertools.pairwise(told)) < SILENCE_S + 0.011
+    assert (told[-1][1].counts.steps, told[-1][1].running) == (40, 0)
+
+
+def test_before_a_step_that_takes_a_prompt_in_the_others_get_their_tokens_and_it_is_told_by_itself() -> None:
+    world = World(step_s=0.001)
+    world.send(1, Urgency.SOON, CROWD)
+    assert len(world.run(8)) < 8
+    world.send(2, Urgency.END, tokens=tuple(range(97, 107)))
+    before, after = world.run(1)
+    assert set(before[1].events) == {1}
+    assert 1 not in after[1].events or len(after[1].events[1]) == CROWD
+    assert after[1].counts.prefilled == before[1].counts.prefilled + 10
+    assert after[1].counts.steps == before[1].counts.steps + 1
+
+
+def test_one_that_is_asked_answers() -> None:
+    world = World()
+    world.send(1, Urgency.END)
+    world.run(2)
+    world.inbox.put(Ping())
+    assert len(world.run(1)) == 1
+    world.inbox.put(Stop())
+    assert list(world.turns) == []
