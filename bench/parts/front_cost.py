@@ -1,6 +1,6 @@
-"""CPU time of ``quintet serve`` per 1,000 tokens streamed to many clients: the front's, the engine's and the load generator's.
+"""CPU time of ``quintet serve`` per 1,000 tokens that many clients get: the front's, the engine's and the load generator's.
 
-    python -m bench.parts.front_cost [--model smollm2] [--clients 32] [--requests 256] [--max-tokens 128] [--rounds 3]
+    python -m bench.parts.front_cost [--model smollm2] [--clients 32] [--requests 256] [--max-tokens 128] [--rounds 3] [--whole]
 
 The toy, which is the default, computes next to nothing, so this is what all but the model costs; with a model it is told what
 share of all that is. CPU time and not wall time: other programs disturb it less.
@@ -32,12 +32,15 @@ def load(url: str, args: argparse.Namespace) -> tuple[int, float]:
     numbers = {"clients": args.clients, "requests": args.requests, "max-tokens": args.max_tokens}
     # A text, as the toy's vocabulary is bytes; and it would end early.
     extra = {"prompt": "A story of a small server, told in sixty-four characters or more.", "ignore_eos": True}
+    if args.whole:
+        extra |= {"stream": False, "stream_options": None}
     words = ["--model", args.model, "--extra", json.dumps(extra)]
     words += [word for name, value in numbers.items() for word in (f"--{name}", str(value))]
     command = [sys.executable, "-m", "bench.common.load", "--url", f"{url}/fireworks/inference/v1/completions", *words]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     summary = json.loads(done.stdout)
-    return int(summary["tokens"]), float(summary["client_cpu_s"])
+    tokens = args.requests * args.max_tokens if args.whole else int(summary["tokens"])
+    return tokens, float(summary["client_cpu_s"])
 
 
 def main() -> None:
@@ -46,6 +49,7 @@ def main() -> None:
     for name, default in (("clients", 32), ("requests", 256), ("max-tokens", 128), ("rounds", 3)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--model", default="toy", help="what is served (default: the toy)")
+    parser.add_argument("--whole", action="store_true", help="answers in one piece, no streams")
     args = parser.parse_args()
     command = [
         sys.executable,
@@ -72,7 +76,7 @@ def main() -> None:
             server.terminate()
     front, worker, generator = (median(each) * 1000 for each in zip(*rounds, strict=True))
     told = f"front {front:.1f} ms, engine {worker:.1f} ms, load generator {generator:.1f} ms of CPU time per 1,000 tokens"
-    print(f"{args.clients} streams: {told}; the front {front / (front + worker + generator):.1%} of it")
+    print(f"{args.clients} {'answers' if args.whole else 'streams'}: {told}; the front {front / (front + worker + generator):.1%} of it")
 
 
 if __name__ == "__main__":

@@ -45,6 +45,16 @@ def test_a_report_says_that_its_run_was_stopped(tmp_path: Path) -> None:
     assert "stopped before its end" in replace(whole, stopped=True).markdown()
 
 
+def test_what_is_compared_with_the_best_that_the_machine_showed_is_the_best_round(tmp_path: Path) -> None:
+    limits: dict[str, dict[str, float | str]] = {name: {"2": 10.0} for name in ("read_GBps", "int8", "int8 in blocks", "float")}
+    made = report(tmp_path, b1=100.0)
+    made.rows[0].samples += [Sample("b1", value) for value in (90.0, 130.0)]
+    told = replace(made, machine=replace(MACHINE, limits=limits)).markdown()
+    shares = told[told.index("What they allow") :]
+    assert [line.split("|")[2].strip() for line in shares.splitlines() if line.startswith("| b1 ")] == ["130"]
+    assert "| 100 " in told, "in the table the median counts"
+
+
 def kept(tmp_path: Path, before: Report, now: Report) -> bool:
     path = write(before.markdown(), before.to_json(), MACHINE, tmp_path / "results")
     return Baseline.read(path.with_suffix(".json")).kept(now)

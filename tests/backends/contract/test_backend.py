@@ -132,7 +132,6 @@ def test_the_same_request_gives_the_same_bytes_alone_in_a_crowd_and_from_the_cac
     check(scenario)
 
 
-@pytest.mark.fault("H05")
 @pytest.mark.parametrize("urgency", [Urgency.SOON, Urgency.END])
 def test_events_are_the_same_however_soon_they_are_wanted(check: Check, urgency: Urgency) -> None:
     async def scenario(backend: Backend) -> None:
@@ -144,6 +143,7 @@ def test_events_are_the_same_however_soon_they_are_wanted(check: Check, urgency:
     check(scenario)
 
 
+@pytest.mark.fault("H05")
 def test_samples_of_one_prompt_are_those_of_its_seeds_alone(check: Check) -> None:
     async def scenario(backend: Backend) -> None:
         samples = [spec(temperature=1.0, seed=seed) for seed in range(12)]
