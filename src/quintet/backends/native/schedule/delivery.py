@@ -17,6 +17,8 @@ What a client gets are the same bytes, an event a token; only when it gets them 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from quintet.backends.native.wire.messages import EventRow, Events, Row, ScoredRow
 from quintet.inputs.sequence import Urgency
 
@@ -33,6 +35,23 @@ SILENCE_S = 0.1
 """Steps are told that often, whether there are events or not: whoever supervises sees them pass, and the load is known."""
 
 
+@dataclass(slots=True)
+class _Patient:
+    """A request whose tokens may be kept back.
+
+    Args:
+        open: sequences that have not ended.
+    """
+
+    urgency: Urgency
+    open: int
+
+    def ends_with(self, rows: list[Row]) -> bool:
+        """Whether the last of its sequences ends with these."""
+        self.open -= sum(isinstance(row, EventRow) and row.finish is not None for row in rows)
+        return self.open <= 0
+
+
 class Delivery:
     """Keeps events back.
 
@@ -41,8 +60,7 @@ class Delivery:
     """
 
     def __init__(self, now: float) -> None:
-        self._patient: dict[int, Urgency] = {}  # requests that have not ended; those that are not here are told of each step
-        self._open: dict[int, int] = {}  # of these, how many sequences have not ended
+        self._patient: dict[int, _Patient] = {}  # those that have not ended; what is not here is told of each step
         self._kept: dict[Urgency, Events] = {Urgency.SOON: {}, Urgency.END: {}}
         self._told = {Urgency.SOON: now, Urgency.END: now}
         self._said = now
@@ -52,13 +70,14 @@ class Delivery:
     def begin(self, request_id: int, urgency: Urgency, sequences: int) -> None:
         """Events of so many sequences will come."""
         if urgency is not Urgency.NOW:
-            self._patient[request_id], self._open[request_id] = urgency, sequences
+            self._patient[request_id] = _Patient(urgency, sequences)
 
-    def step(self, events: Events, running: int, now: float) -> Events | None:
+    def step(self, events: Events, running: int, now: float, *, by_itself: bool = False) -> Events | None:
         """Take a step's events.
 
         Args:
             running: sequences after it.
+            by_itself: it is told whether there are events or not.
 
         Returns:
             What is to be told now, with all that was kept back of the same requests; ``None``: nothing is to be said.
@@ -66,30 +85,30 @@ class Delivery:
         due = self._due(running, now)
         told: Events = {}
         for request_id, rows in events.items():
-            urgency = self._patient.get(request_id, Urgency.NOW)
-            if urgency is Urgency.NOW:
+            patient = self._patient.get(request_id)
+            if patient is None:
                 told[request_id] = rows
                 continue
-            kept = self._kept[urgency]
+            kept = self._kept[patient.urgency]
             kept.setdefault(request_id, []).extend(rows)
             if _urgent(rows):
                 told[request_id] = kept.pop(request_id)
-                self._count(request_id, rows)
+                if patient.ends_with(rows):
+                    del self._patient[request_id]
         for urgency in due:
             told |= self._take(urgency, now)
         self.unsaid += 1
-        if not told and now - self._said < SILENCE_S:
+        if not (told or by_itself) and now - self._said < SILENCE_S:
             return None
-        self.said(now)
+        self._speak(now)
         return told
 
     def streams(self, now: float) -> Events:
         """What was kept back of streams, to be told now."""
-        self.said(now)
+        self._speak(now)
         return self._take(Urgency.SOON, now)
 
-    def said(self, now: float) -> None:
-        """Something is being said."""
+    def _speak(self, now: float) -> None:
         self._said, self.unsaid = now, 0
 
     def _due(self, running: int, now: float) -> list[Urgency]:
@@ -100,12 +119,6 @@ class Delivery:
         taken, self._kept[urgency] = self._kept[urgency], {}
         self._told[urgency] = now
         return taken
-
-    def _count(self, request_id: int, rows: list[Row]) -> None:
-        """Forget a request that ends with these."""
-        self._open[request_id] -= sum(isinstance(row, EventRow) and row.finish is not None for row in rows)
-        if self._open[request_id] <= 0:
-            del self._open[request_id], self._patient[request_id]
 
 
 def _urgent(rows: list[Row]) -> bool:

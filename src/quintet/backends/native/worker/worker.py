@@ -210,11 +210,8 @@ class Worker:
         prefilled = self._prefilled
         if scheduler.live:
             _merge(events, self._step(scheduler, stepper))
-        now = self._clock()
-        told = self._delivery.step(events, 0 if self._idle else scheduler.running, now)
-        if told is None and (asked or self._idle or not scheduler.live or self._prefilled > prefilled):
-            told = {}
-            self._delivery.said(now)
+        by_itself = asked or self._idle or not scheduler.live or self._prefilled > prefilled
+        told = self._delivery.step(events, 0 if self._idle else scheduler.running, self._clock(), by_itself=by_itself)
         if told is not None:
             self._tell(scheduler, told)
 
@@ -277,7 +274,8 @@ class Worker:
     def _step(self, scheduler: Scheduler, stepper: Stepper) -> Events:
         begin = self._clock()
         plan = scheduler.plan(begin)
-        if plan.prefilled and self._delivery.unsaid:  # it takes longer than those before it
+        prefilled = plan.prefilled
+        if prefilled and self._delivery.unsaid:  # it takes longer than those before it
             self._tell(scheduler, self._delivery.streams(begin))
         if self._supervised:
             self._announce(plan)
@@ -291,8 +289,8 @@ class Worker:
             _merge(events, run(plan, scheduler, stepper))
         finally:
             self._steps += not self._idle
-            self._tokens += plan.prefilled + _generated(events)
-            self._prefilled += plan.prefilled
+            self._tokens += prefilled + _generated(events)
+            self._prefilled += prefilled
         seconds = self._clock() - begin
         scheduler.learn(plan.tokens, seconds)
         if self._drafting is not None:
