@@ -50,12 +50,13 @@ void Team::await_end(uint32_t phase) {
   for (uint32_t now; int32_t((now = over_.load(std::memory_order_acquire)) - phase) < 0;) over_.wait(now, std::memory_order_acquire);
 }
 
-void Team::run(const std::function<void(Walk&)>& work) {
+void Team::run(const std::function<void(Walk&)>& work, const std::function<void()>& meanwhile) {
   work_ = &work;
   running_.store(size() - 1, std::memory_order_relaxed);
   Walk walk(*this, 0);
   job_.fetch_add(1, std::memory_order_release);
   job_.notify_all();
+  if (meanwhile) meanwhile();
   spent_[0].lap(Work::outside);
   work(walk);
   if (leave_) leave_();

@@ -83,7 +83,8 @@ class Team {
   };
 
   // Run `work` on every thread of the team, the caller being thread 0; returns when all have returned. One caller at a time; `work` must not throw.
-  void run(const std::function<void(Walk&)>& work);
+  // `meanwhile`, if there is one, the caller does first, once the others have begun; it must not throw either, nor ask for the team.
+  void run(const std::function<void(Walk&)>& work, const std::function<void()>& meanwhile = nullptr);
 
   // One phase, for those who need no more.
   template <class Unit> void parallel(int units, Unit unit, Work work = Work::other) {

@@ -23,7 +23,7 @@ from quintet.backends.base import Counts, Pages, State
 from quintet.backends.native.core.cpu import Cpu
 from quintet.backends.native.core.loader import Loaded
 from quintet.backends.native.core.samplers import NativeSamplers
-from quintet.backends.native.core.types import F32, I32, U8, Batch, Scores
+from quintet.backends.native.core.types import F32, I32, U8, Batch, Meanwhile, Scores
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.front.process import ProcessLink
 from quintet.backends.native.schedule.emit import Emitter
@@ -54,7 +54,9 @@ class NoModel:
     def allocate(self, pages: int) -> None:
         """Nothing to hold."""
 
-    def forward(self, batch: Batch) -> U8:
+    def forward(self, batch: Batch, meanwhile: Meanwhile | None = None) -> U8:
+        if meanwhile:
+            meanwhile()
         return self._rows[: len(batch.rows)]
 
     def logits(self, rows: U8) -> F32:

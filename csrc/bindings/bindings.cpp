@@ -2,8 +2,10 @@
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include "bindings/bindings.h"
 #include "memory.h"
@@ -86,6 +88,28 @@ Config config_from(const nb::dict& d) {
   return c;
 }
 
+// What Python does while the other threads compute. An exception of it is raised when all is done, and what was computed is lost.
+class Meanwhile {
+ public:
+  explicit Meanwhile(nb::object task) : task_(std::move(task)) {}
+  std::function<void()> task() {
+    if (task_.is_none()) return nullptr;
+    return [this] {
+      const nb::gil_scoped_acquire acquire;
+      try {
+        task_();
+      } catch (nb::python_error& error) { error_.emplace(std::move(error)); }
+    };
+  }
+  void finish() {
+    if (error_) throw nb::python_error(std::move(*error_));
+  }
+
+ private:
+  nb::object task_;
+  std::optional<nb::python_error> error_;
+};
+
 using View = nb::ndarray<nb::numpy, const uint8_t, nb::ndim<1>>;
 
 // A model and the buffer of logits that its callers read; one caller at a time, checked.
@@ -111,7 +135,7 @@ class PyModel {
 
   // given, embeddings, spans: all empty, or as in Batch; spans: [B, 2].
   Out<uint8_t, 2> forward(In<int32_t, 1> tokens, In<int32_t, 1> lengths, In<int32_t, 1> starts, In<int32_t, 2> tables, In<int32_t, 1> rows,
-                          In<int32_t, 1> given, In<float, 2> embeddings, In<int32_t, 2> spans) {
+                          In<int32_t, 1> given, In<float, 2> embeddings, In<int32_t, 2> spans, nb::object meanwhile) {
     require(lengths.size() == starts.size() && tables.shape(0) == lengths.size(), "forward: lengths, starts and tables differ in number");
     require(tokens.size() < (1u << 24) && rows.size() < (1u << 24) && tables.shape(1) < (1u << 24), "forward: too large");
     auto out = fresh<uint8_t, 2>({rows.size(), model_.row_bytes()});
@@ -134,9 +158,13 @@ class PyModel {
                   int(given.size()),
                   reinterpret_cast<const Span*>(spans.data()),
                   int(spans.shape(0))};
-    nb::gil_scoped_release release;
-    const std::lock_guard lock(cpu_->turn);
-    model_.forward(b, out.data());
+    Meanwhile call(meanwhile);
+    {
+      nb::gil_scoped_release release;
+      const std::lock_guard lock(cpu_->turn);
+      model_.forward(b, out.data(), call.task());
+    }
+    call.finish();
     return out;
   }
 
@@ -195,14 +223,20 @@ class PyModel {
 };
 
 void begin_counting(Cpu& cpu) {
+  const nb::gil_scoped_release release;  // whoever has the turn may ask for the interpreter
   const std::lock_guard lock(cpu.turn);
   cpu.team.begin_counting();
 }
 
 nb::list end_counting(Cpu& cpu) {
+  std::vector<Spent::Seconds> counted;
+  {
+    const nb::gil_scoped_release release;
+    const std::lock_guard lock(cpu.turn);
+    counted = cpu.team.end_counting();
+  }
   nb::list threads;
-  const std::lock_guard lock(cpu.turn);
-  for (const Spent::Seconds& seconds : cpu.team.end_counting()) {
+  for (const Spent::Seconds& seconds : counted) {
     nb::dict spent;
     for (size_t i = 0; i < seconds.size(); i++) spent[kWorks[i]] = seconds[i];
     threads.append(spent);
@@ -263,7 +297,8 @@ NB_MODULE(_core, m) {
           "page"_a, "data"_a)
       .def(
           "drop_pages", [](PyModel& p, In<int32_t, 1> pages) { p.model().drop_pages(pages.data(), pages.size()); }, "pages"_a)
-      .def("forward", &PyModel::forward, "tokens"_a, "lengths"_a, "starts"_a, "tables"_a, "rows"_a, "given"_a, "embeddings"_a, "spans"_a)
+      .def("forward", &PyModel::forward, "tokens"_a, "lengths"_a, "starts"_a, "tables"_a, "rows"_a, "given"_a, "embeddings"_a, "spans"_a,
+           "meanwhile"_a = nb::none())
       .def("logits", &PyModel::logits, "rows"_a, "tokens"_a)
       .def("logits_of", &PyModel::logits_of, "rows"_a, "tokens"_a)
       .def("score", &PyModel::score, "rows"_a, "targets"_a, "k"_a)

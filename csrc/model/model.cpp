@@ -351,14 +351,14 @@ void Model::prepare(Pass& p, const Batch& b) {
   }
 }
 
-void Model::forward(const Batch& b, uint8_t* out) {
+void Model::forward(const Batch& b, uint8_t* out, const std::function<void()>& meanwhile) {
   check(b);
   if (!pass_) pass_ = std::make_unique<Pass>();
   Pass& p = *pass_;
   prepare(p, b);
   const int reached = *std::max_element(p.row_position.begin(), p.row_position.end()) + 1;
   for (RopeTable& rope : ropes_) rope.reach(reached);
-  team_.run([&](Team::Walk& walk) { run_layers(p, walk); });
+  team_.run([&](Team::Walk& walk) { run_layers(p, walk); }, meanwhile);
   for (int i = 0; i < b.wanted; i++) {
     const size_t j = size_t(std::lower_bound(p.wanted.begin(), p.wanted.end(), b.rows[i]) - p.wanted.begin());
     std::memcpy(out + size_t(i) * row_bytes(), p.in.rows.data() + j * row_bytes(), row_bytes());

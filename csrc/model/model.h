@@ -5,6 +5,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -73,7 +74,8 @@ class Model {
   void drop_pages(const int32_t* pages, size_t count);
 
   // Throws std::invalid_argument, before anything is computed, for any id, length or index out of range. `out`: R rows of row_bytes().
-  void forward(const Batch& batch, uint8_t* out);
+  // `meanwhile`, if there is one: what the caller does first, while the other threads compute (Team::run).
+  void forward(const Batch& batch, uint8_t* out, const std::function<void()>& meanwhile = nullptr);
   // rows: n hidden rows as forward gives them; out: n rows of vocab_stride() floats, of which the first `tokens`, from 1 to vocab, become logits
   // and the others nothing that is worth reading.
   void logits(const uint8_t* rows, int n, int tokens, float* out);

@@ -1,7 +1,7 @@
 """The native extension, as ``backends/native/core/`` sees it. Shapes and rules: in its ``types.py``, and in csrc/*.h."""
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -85,6 +85,7 @@ class Model:
         given: npt.NDArray[np.int32],
         embeddings: npt.NDArray[np.float32],
         spans: npt.NDArray[np.int32],
+        meanwhile: Callable[[], None] | None = None,
     ) -> npt.NDArray[np.uint8]: ...
     def logits(self, rows: npt.NDArray[np.uint8], tokens: int) -> npt.NDArray[np.float32]: ...
     def logits_of(self, rows: npt.NDArray[np.uint8], tokens: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]: ...

@@ -93,10 +93,10 @@ from quintet.backends import toy
 from quintet.backends.native.worker import child
 from quintet.backends.native.core.loader import Loaded
 class Deadly(toy.ToyRunner):
-    def forward(self, batch):
+    def forward(self, batch, meanwhile=None):
         if (batch.tokens == ord("Z")).any():
             os.kill(os.getpid(), signal.SIGSEGV)
-        return super().forward(batch)
+        return super().forward(batch, meanwhile)
 child.main(lambda source, table: lambda progress: Loaded(Deadly(), table(), "toy", "fp"))
 """
 
@@ -236,9 +236,9 @@ from quintet.backends.native.worker import child
 from quintet.backends.native.core.loader import Loaded
 class Broken(toy.ToyRunner):
     broken = {always}
-    def forward(self, batch):
+    def forward(self, batch, meanwhile=None):
         self.broken |= bool((batch.tokens == ord("Z")).any())
-        return super().forward(batch)
+        return super().forward(batch, meanwhile)
     def logits(self, rows):
         logits = super().logits(rows)
         return np.full_like(logits, np.nan) if self.broken else logits

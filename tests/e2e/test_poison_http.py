@@ -14,7 +14,7 @@ import pytest
 from tests.e2e.test_sampling_http import Target, served
 
 from quintet.backends.native.core.loader import Loaded, Loader
-from quintet.backends.native.core.types import F32, U8, Batch
+from quintet.backends.native.core.types import F32, U8, Batch, Meanwhile
 from quintet.backends.toy import EOS, ToyRunner, ToyTokenizer
 from quintet.inputs.tokenizer import Tokenizer
 
@@ -24,8 +24,8 @@ DIALECTS = ("openai", "fireworks", "together", "cerebras", "novita")
 class Poisonable(ToyRunner):
     """Breaks after it has computed a batch with a ``~``; gives no numbers after a ``^``."""
 
-    def forward(self, batch: Batch) -> U8:
-        hidden = super().forward(batch)
+    def forward(self, batch: Batch, meanwhile: Meanwhile | None = None) -> U8:
+        hidden = super().forward(batch, meanwhile)
         if (batch.tokens == ord("~")).any():
             raise RuntimeError("secret")
         return hidden

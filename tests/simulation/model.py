@@ -16,7 +16,7 @@ import numpy.typing as npt
 from quintet.backends.native.core.cpu import Cpu
 from quintet.backends.native.core.loader import PAGE
 from quintet.backends.native.core.samplers import NativeSamplers
-from quintet.backends.native.core.types import F32, I32, U8, Batch, Outcome
+from quintet.backends.native.core.types import F32, I32, U8, Batch, Meanwhile, Outcome
 from quintet.backends.native.schedule.emit import NUMERICAL, tops_of
 from quintet.backends.toy import EOS, VOCAB, ToyTokenizer
 from quintet.events import Finish
@@ -76,7 +76,9 @@ class SimulatedModel:
     def allocate(self, pages: int) -> None:
         self._pages = _random_pages(pages)
 
-    def forward(self, batch: Batch) -> U8:
+    def forward(self, batch: Batch, meanwhile: Meanwhile | None = None) -> U8:
+        if meanwhile:
+            meanwhile()
         self._compute(batch)
         segments = np.repeat(np.arange(len(batch.lengths)), batch.lengths)
         firsts = np.cumsum(batch.lengths) - batch.lengths

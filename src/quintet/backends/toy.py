@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quintet.backends.native.core.loader import PAGE, Loaded, Loader
-from quintet.backends.native.core.types import F32, I32, U8, Batch
+from quintet.backends.native.core.types import F32, I32, U8, Batch, Meanwhile
 from quintet.models.traits import ThinkTags, Traits
 
 EOS = 256
@@ -98,7 +98,7 @@ class ToyRunner:
         """Reserve pages; memory becomes resident when it is written."""
         self._pages = np.zeros((pages, PAGE), np.int32)
 
-    def forward(self, batch: Batch) -> U8:
+    def forward(self, batch: Batch, meanwhile: Meanwhile | None = None) -> U8:
         """Write the tokens to their pages, then hash each wanted row's sequence from its pages; uint8 [R, 16].
 
         Raises:
@@ -106,6 +106,8 @@ class ToyRunner:
         """
         ends = batch.starts + batch.lengths
         self._validate(batch, ends)
+        if meanwhile:
+            meanwhile()
         segments = np.repeat(np.arange(len(batch.lengths)), batch.lengths)
         firsts = np.cumsum(batch.lengths) - batch.lengths
         positions = np.arange(len(batch.tokens)) - np.repeat(firsts - batch.starts, batch.lengths)

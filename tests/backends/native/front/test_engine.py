@@ -12,7 +12,7 @@ from tests.support.preparing import prepare
 
 from quintet.backends.base import State
 from quintet.backends.native.core.loader import Loaded, Loader
-from quintet.backends.native.core.types import U8, Batch
+from quintet.backends.native.core.types import U8, Batch, Meanwhile
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.front.link import ThreadLink
 from quintet.backends.native.schedule.scheduler import Scheduler
@@ -57,19 +57,19 @@ class Gate(ToyRunner):
         super().__init__()
         self.entered, self.open = threading.Event(), threading.Event()
 
-    def forward(self, batch: Batch) -> U8:
+    def forward(self, batch: Batch, meanwhile: Meanwhile | None = None) -> U8:
         self.entered.set()
         assert self.open.wait(120)
-        return super().forward(batch)
+        return super().forward(batch, meanwhile)
 
 
 class Allergic(ToyRunner):
     """A runner that rejects every batch with a Z in it."""
 
-    def forward(self, batch: Batch) -> U8:
+    def forward(self, batch: Batch, meanwhile: Meanwhile | None = None) -> U8:
         if (batch.tokens == ord("Z")).any():
             raise ValueError("Z")
-        return super().forward(batch)
+        return super().forward(batch, meanwhile)
 
 
 def play(

@@ -9,7 +9,7 @@ from tests.backends.native.front.supervised import World, ready
 from tests.backends.native.front.test_engine import answer, loader, play, spec, until
 
 from quintet.backends.base import State
-from quintet.backends.native.core.types import U8, Batch
+from quintet.backends.native.core.types import U8, Batch, Meanwhile
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.front.pressure import AGAIN_S, KEEP, LOOK_S, TAKE, TAKE_AGAIN, Pressure
 from quintet.backends.native.wire.messages import Shed
@@ -74,10 +74,10 @@ def test_an_engine_is_told_to_give_back_now_and_then_and_refuses_only_when_that_
 class Greedy(ToyRunner):
     """A runner whose memory does not suffice for a Z."""
 
-    def forward(self, batch: Batch) -> U8:
+    def forward(self, batch: Batch, meanwhile: Meanwhile | None = None) -> U8:
         if (batch.tokens == ord("Z")).any():
             raise MemoryError
-        return super().forward(batch)
+        return super().forward(batch, meanwhile)
 
 
 @pytest.mark.fault("D05")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quintet.backends.native.core.types import F32, U8, Batch
+from quintet.backends.native.core.types import F32, U8, Batch, Meanwhile
 from quintet.backends.toy import ToyRunner
 
 
@@ -49,13 +49,13 @@ class DraftRunner(ToyRunner):
     def vocab(self) -> int:
         return self._vocab
 
-    def forward(self, batch: Batch) -> U8:
+    def forward(self, batch: Batch, meanwhile: Meanwhile | None = None) -> U8:
         """As the toy, in its own time."""
         if self.breaks:
             raise RuntimeError("it was told to")
         self._costs.spend(len(batch.tokens), self._costs.draft)
         self.computed += len(batch.tokens)
-        return super().forward(batch)
+        return super().forward(batch, meanwhile)
 
     def logits(self, rows: U8) -> F32:
         """The toy's, or at some positions another text's, of which it is less sure."""

@@ -13,7 +13,7 @@ from tests.backends.native.schedule.draft_models import Costs, DraftRunner
 from tests.backends.native.schedule.plain_samplers import PlainSamplers
 
 from quintet.backends.native.core.loader import PAGE
-from quintet.backends.native.core.types import I32, U8, U64, Batch, Runner, Samplers
+from quintet.backends.native.core.types import I32, U8, U64, Batch, Meanwhile, Runner, Samplers
 from quintet.backends.native.schedule.emit import Emitter
 from quintet.backends.native.schedule.kv import KvCache
 from quintet.backends.native.schedule.pages import BlockTables, PagePool
@@ -67,11 +67,11 @@ class WindowedRunner(ToyRunner):
     def window(self) -> int:
         return self._window
 
-    def forward(self, batch: Batch) -> U8:
+    def forward(self, batch: Batch, meanwhile: Meanwhile | None = None) -> U8:
         """As the toy; pages that no token of the batch sees may be gone."""
         unseen = np.maximum(0, batch.starts - self._window + 1) // PAGE
         seen = np.arange(batch.tables.shape[1]) >= unseen[:, None]
-        return super().forward(replace(batch, tables=np.where(seen, batch.tables, 0)))
+        return super().forward(replace(batch, tables=np.where(seen, batch.tables, 0)), meanwhile)
 
     def _prefix_hashes(self, tables: I32, length: int) -> U64:
         """Of the last tokens alone: each is computed by itself from what its pages hold, so a page that is wrong is seen."""

@@ -29,13 +29,16 @@ class World:
 
     def __init__(self, *urgencies: Urgency, sequences: int = 1) -> None:
         self.now = 100.0
+        self.urgent = False  # what was told last
         self.delivery = Delivery(self.now)
         for request_id, urgency in enumerate(urgencies):
             self.delivery.begin(request_id, urgency, sequences)
 
     def step(self, events: Events, running: int = 1, seconds: float = STEP_S) -> Events | None:
         self.now += seconds
-        return self.delivery.step(events, running, self.now)
+        telling = self.delivery.step(events, running, self.now)
+        self.urgent = telling is not None and telling.urgent
+        return None if telling is None else telling.events
 
     def waits(self, running: int, steps: int = 200) -> list[int]:
         """Steps between two tellings of request 0, which gets a token in each."""
@@ -49,7 +52,9 @@ def test_tokens_that_decide_something_come_with_their_step(running: int) -> None
 
 
 def test_a_request_that_was_never_begun_is_told_at_once() -> None:
-    assert World().step({7: [last(-1)]}, CROWD) == {7: [last(-1)]}
+    world = World()
+    assert world.step({7: [last(-1)]}, CROWD) == {7: [last(-1)]}
+    assert world.urgent
 
 
 def test_a_stream_gets_each_step_at_once_until_there_is_a_crowd() -> None:
@@ -74,9 +79,10 @@ def test_what_is_shown_at_its_end_comes_a_few_times_a_second_alone_or_in_a_crowd
 def test_what_begins_or_ends_something_or_is_of_the_prompt_is_told_at_once_after_what_was_kept(urgency: Urgency, row: Row) -> None:
     world = World(urgency)
     while world.step({0: [token(1)]}, CROWD) is not None:
-        pass
+        assert not world.urgent
     world.step({0: [token(2)]}, CROWD)
     assert world.step({0: [token(3), row]}, CROWD) == {0: [token(1), token(2), token(3), row]}
+    assert world.urgent
 
 
 def test_others_of_the_crowd_stay_where_they_are_when_one_is_told() -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.backends.native.schedule.harness import Oracle, prepared
 from tests.backends.native.worker.harness import NATIVE, Simulation, assert_as_alone
 
-from quintet.backends.native.core.types import F32, I32, U8, U32, U64, Batch, Drafted, Outcome, Sampler
+from quintet.backends.native.core.types import F32, I32, U8, U32, U64, Batch, Drafted, Meanwhile, Outcome, Sampler
 from quintet.backends.native.worker.parts import REJECTED, run
 from quintet.backends.toy import ToyRunner
 from quintet.events import Finish
@@ -39,8 +39,8 @@ class Parts(Simulation):
 class AllergicRunner(ToyRunner):
     """Computes all of a batch, and then breaks if there was a Z in it."""
 
-    def forward(self, batch: Batch) -> U8:
-        hidden = super().forward(batch)
+    def forward(self, batch: Batch, meanwhile: Meanwhile | None = None) -> U8:
+        hidden = super().forward(batch, meanwhile)
         if (batch.tokens == ord("Z")).any():
             raise ValueError("Z")
         return hidden
@@ -119,7 +119,7 @@ def test_only_the_request_that_breaks_a_step_ends_and_the_others_are_as_alone(fa
 @pytest.mark.fault("C06")
 def test_an_engine_that_can_compute_nothing_ends_all_and_loses_none(caplog: pytest.LogCaptureFixture) -> None:
     class Broken(ToyRunner):
-        def forward(self, batch: Batch) -> U8:
+        def forward(self, batch: Batch, meanwhile: Meanwhile | None = None) -> U8:
             raise ValueError("secret")
 
     simulation = Parts()

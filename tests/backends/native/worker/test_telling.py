@@ -9,12 +9,13 @@ from queue import SimpleQueue
 import pytest
 
 from quintet.backends.native.core.loader import Loaded
-from quintet.backends.native.core.types import U8, Batch
+from quintet.backends.native.core.types import U8, Batch, Meanwhile
 from quintet.backends.native.schedule.delivery import CROWD, CROWD_S, SILENCE_S
-from quintet.backends.native.wire.messages import FromWorker, Ping, Stepped, Stop, Submit
+from quintet.backends.native.wire.messages import Abort, EventRow, FromWorker, Ping, Stepped, Stop, Submit
 from quintet.backends.native.worker.worker import Heard, Worker
 from quintet.backends.toy import ToyRunner, ToyTokenizer
 from quintet.config import EngineConfig
+from quintet.events import Finish
 from quintet.inputs.sequence import PreparedSequence, Urgency
 from quintet.request import Sampling
 
@@ -32,9 +33,10 @@ class World:
         world = self
 
         class Slow(ToyRunner):
-            def forward(self, batch: Batch) -> U8:
+            def forward(self, batch: Batch, meanwhile: Meanwhile | None = None) -> U8:
+                rows = super().forward(batch, meanwhile)
                 world.now += step_s
-                return super().forward(batch)
+                return rows
 
         worker = Worker(
             lambda _: Loaded(Slow(), ToyTokenizer(), "toy", "fp"),
@@ -62,9 +64,29 @@ class World:
 def test_every_step_is_told_where_somebody_waits_for_it(urgency: Urgency, count: int) -> None:
     world = World()
     world.send(1, urgency, count)
-    told = world.run(39)
-    assert len(told) == 39
+    told = world.run(40)
+    assert len(told) == 40
     assert all(message.events for _, message in told)
+
+
+def test_a_step_is_told_while_the_next_one_is_computed_and_what_is_urgent_or_followed_by_nothing_at_once() -> None:
+    world = World()
+    world.send(1, Urgency.NOW)
+    steps = [[message.counts.steps for _, message in world.run(1)] for _ in range(40)]
+    assert steps == [[1], [], *([step] for step in range(2, 39)), [39, 40]]
+    assert [round(at - 100.0, 9) for at, message in world.told if isinstance(message, Stepped)][1:] == [
+        round(0.01 * step, 9) for step in range(1, 41)
+    ], "when each has been computed"
+
+
+def test_what_cannot_be_told_beside_a_step_is_told_after_it() -> None:
+    world = World()
+    world.send(1, Urgency.NOW)
+    world.run(2)
+    world.inbox.put(Abort(1, None))
+    assert [row.finish for _, message in world.run(1) for row in message.events[1] if isinstance(row, EventRow)] == [Finish.ABORT]
+    rows = [row for _, message in world.told if isinstance(message, Stepped) for row in message.events.get(1, ())]
+    assert len(rows) == 3, "two tokens before it"
 
 
 def test_streams_of_a_crowd_are_told_of_several_steps_together() -> None:

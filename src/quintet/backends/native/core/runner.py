@@ -9,7 +9,7 @@ import numpy as np
 
 from quintet import _core
 from quintet.backends.native.core.cpu import Cpu
-from quintet.backends.native.core.types import F32, I32, U8, Batch, Given, Scores
+from quintet.backends.native.core.types import F32, I32, U8, Batch, Given, Meanwhile, Scores
 from quintet.config import KvType
 from quintet.models.spec import ModelSpec, RawTensor, Tensors
 
@@ -106,10 +106,10 @@ class NativeRunner:
     def allocate(self, pages: int) -> None:
         self._model.allocate(pages)
 
-    def forward(self, batch: Batch) -> U8:
+    def forward(self, batch: Batch, meanwhile: Meanwhile | None = None) -> U8:
         given = batch.given or _NOTHING
         text = batch.tokens, batch.lengths, batch.starts, batch.tables, batch.rows
-        return self._model.forward(*text, given.rows, given.embeddings, given.spans)
+        return self._model.forward(*text, given.rows, given.embeddings, given.spans, meanwhile)
 
     def logits(self, rows: U8) -> F32:
         return self.first_logits(rows, self.vocab)

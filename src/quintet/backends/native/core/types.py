@@ -7,7 +7,7 @@ k = alternatives.
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -21,6 +21,9 @@ F32 = npt.NDArray[np.float32]
 U8 = npt.NDArray[np.uint8]
 U32 = npt.NDArray[np.uint32]
 U64 = npt.NDArray[np.uint64]
+
+Meanwhile = Callable[[], None]
+"""What the caller of a pass does while it is computed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +96,17 @@ class Runner(Protocol):
         """Reserve KV memory for ``pages`` pages, numbered from 0. Once, before the first ``forward``."""
         ...
 
-    def forward(self, batch: Batch) -> U8:
+    def forward(self, batch: Batch, meanwhile: Meanwhile | None = None) -> U8:
         """Run the batch, write its keys and values to the pages, and return the wanted hidden rows, uint8 [R, row_bytes].
 
         A row is the final hidden state, normed and quantised for the output matrix; it may be kept and given to ``logits`` later.
 
+        Args:
+            meanwhile: called once, in the caller's thread, when the others have begun. It must not ask for anything that computes with
+                the same threads. What it raises is raised here, once the pass is over.
+
         Raises:
-            ValueError: a token id, page number, length or index out of range; nothing was computed.
+            ValueError: a token id, page number, length or index out of range; nothing was computed, and ``meanwhile`` not called.
         """
         ...
 

@@ -12,6 +12,9 @@ whatever begins or ends something, and a prompt's own tokens, are told at once.
 ``END``      with the first step that ends after ``END_S``
 ===========  ===============================================================================================
 
+While the front works, a core computes nothing, and so does the engine's own thread while it tells. So a step is told once the next one has
+begun, beside the threads that compute, but for what is urgent or where no step follows.
+
 What a client gets are the same bytes, an event a token; only when it gets them differs. vLLM knows the same as ``--stream-interval``.
 """
 
@@ -52,6 +55,18 @@ class _Patient:
         return self.open <= 0
 
 
+@dataclass(frozen=True, slots=True)
+class Telling:
+    """What is to be told.
+
+    Args:
+        urgent: something in it begins or ends.
+    """
+
+    events: Events
+    urgent: bool
+
+
 class Delivery:
     """Keeps events back.
 
@@ -72,7 +87,7 @@ class Delivery:
         if urgency is not Urgency.NOW:
             self._patient[request_id] = _Patient(urgency, sequences)
 
-    def step(self, events: Events, running: int, now: float, *, by_itself: bool = False) -> Events | None:
+    def step(self, events: Events, running: int, now: float, *, by_itself: bool = False) -> Telling | None:
         """Take a step's events.
 
         Args:
@@ -80,18 +95,21 @@ class Delivery:
             by_itself: it is told whether there are events or not.
 
         Returns:
-            What is to be told now, with all that was kept back of the same requests; ``None``: nothing is to be said.
+            What is to be told, with all that was kept back of the same requests; ``None``: nothing is to be said.
         """
         due = self._due(running, now)
         told: Events = {}
+        any_urgent = False
         for request_id, rows in events.items():
+            urgent = _urgent(rows)
+            any_urgent |= urgent
             patient = self._patient.get(request_id)
             if patient is None:
                 told[request_id] = rows
                 continue
             kept = self._kept[patient.urgency]
             kept.setdefault(request_id, []).extend(rows)
-            if _urgent(rows):
+            if urgent:
                 told[request_id] = kept.pop(request_id)
                 if patient.ends_with(rows):
                     del self._patient[request_id]
@@ -101,7 +119,7 @@ class Delivery:
         if not (told or by_itself) and now - self._said < SILENCE_S:
             return None
         self._speak(now)
-        return told
+        return Telling(told, any_urgent)
 
     def streams(self, now: float) -> Events:
         """What was kept back of streams, to be told now."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 
+from quintet.backends.native.core.types import Meanwhile
 from quintet.backends.native.schedule.plan import Plan
 from quintet.backends.native.schedule.scheduler import Scheduler
 from quintet.backends.native.wire.messages import Events
@@ -25,10 +26,13 @@ REJECTED = "The engine could not process this request."
 """Client-safe reason of a request that broke its step."""
 
 
-def run(plan: Plan, scheduler: Scheduler, stepper: Stepper) -> Events:
-    """Run a plan and take in what came of it, but for the requests with which it cannot be run: these end."""
+def run(plan: Plan, scheduler: Scheduler, stepper: Stepper, meanwhile: Meanwhile | None = None) -> Events:
+    """Run a plan and take in what came of it, but for the requests with which it cannot be run: these end.
+
+    ``meanwhile`` is called as ``Runner.forward`` does, for each part that is run.
+    """
     try:
-        results = stepper.run(plan)
+        results = stepper.run(plan, meanwhile)
     except Exception:
         for seq in plan.sequences:
             seq.sampler = None
@@ -39,6 +43,6 @@ def run(plan: Plan, scheduler: Scheduler, stepper: Stepper) -> Events:
         _log.warning("a step of %d sequences failed; it is run again in parts", len(plan.segments))
         events: Events = {}
         for part in parts:
-            events |= run(part, scheduler, stepper)
+            events |= run(part, scheduler, stepper, meanwhile)
         return events
     return scheduler.apply(plan, results)

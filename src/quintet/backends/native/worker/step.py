@@ -9,7 +9,21 @@ from dataclasses import fields
 import numpy as np
 
 from quintet.backends.native.core.scored_rows import KEPT, ROOM, ScoredRows
-from quintet.backends.native.core.types import F32, I32, U8, Batch, Drafted, Given, Outcome, Runner, Sampler, Samplers, Scorer, Scores
+from quintet.backends.native.core.types import (
+    F32,
+    I32,
+    U8,
+    Batch,
+    Drafted,
+    Given,
+    Meanwhile,
+    Outcome,
+    Runner,
+    Sampler,
+    Samplers,
+    Scorer,
+    Scores,
+)
 from quintet.backends.native.schedule.emit import tops_of
 from quintet.backends.native.schedule.pages import BlockTables
 from quintet.backends.native.schedule.plan import Flat, Plan, Results, ScoreJob, Segment, Top
@@ -48,8 +62,11 @@ class Stepper:
         for source, target in pages:
             self._runner.copy_page(source, target)
 
-    def run(self, plan: Plan) -> Results:
+    def run(self, plan: Plan, meanwhile: Meanwhile | None = None) -> Results:
         """Do what the plan says, after ``copy``.
+
+        Args:
+            meanwhile: as ``Runner.forward`` takes it; not called if the plan computes no token.
 
         Raises:
             Exception: whatever was raised; nothing of the plan may be applied then, but it may be run again.
@@ -57,7 +74,7 @@ class Stepper:
         flat = plan.flatten()
         masks = self._masks.begin(flat.drawing) if self._masks else None
         try:
-            hidden = self._forward(flat) if flat.tokens else self._nothing
+            hidden = self._forward(flat, meanwhile) if flat.tokens else self._nothing
         except Exception:
             if masks:
                 masks()  # waits: the sequences may change now
@@ -71,17 +88,16 @@ class Stepper:
             results.scores = self._score(jobs)
         return results
 
-    def _forward(self, flat: Flat) -> U8:
-        return self._runner.forward(
-            Batch(
-                tokens=np.array(flat.tokens, np.int32),
-                lengths=np.array(flat.lengths, np.int32),
-                starts=np.array(flat.starts, np.int32),
-                tables=self._tables.gather(flat.slots),
-                rows=np.array(flat.rows, np.int32),
-                given=_given(flat) if flat.given else None,
-            )
+    def _forward(self, flat: Flat, meanwhile: Meanwhile | None) -> U8:
+        batch = Batch(
+            tokens=np.array(flat.tokens, np.int32),
+            lengths=np.array(flat.lengths, np.int32),
+            starts=np.array(flat.starts, np.int32),
+            tables=self._tables.gather(flat.slots),
+            rows=np.array(flat.rows, np.int32),
+            given=_given(flat) if flat.given else None,
         )
+        return self._runner.forward(batch, meanwhile)
 
     def _draw(self, flat: Flat, results: Results, pending: Callable[[], Masked] | None) -> None:
         logits, drawing = self._logits(flat, results.hidden), flat.drawing

@@ -110,6 +110,7 @@ class Worker:
         self._saved: SavedPages | None = None
         self._drafting: Drafting | None = None
         self._delivery = Delivery(clock())
+        self._untold: Events | None = None  # of the last step, told when the next one has begun
 
     def run(self) -> None:
         """The thread's body; never raises."""
@@ -210,10 +211,14 @@ class Worker:
         prefilled = self._prefilled
         if scheduler.live:
             _merge(events, self._step(scheduler, stepper))
-        by_itself = asked or self._idle or not scheduler.live or self._prefilled > prefilled
-        told = self._delivery.step(events, 0 if self._idle else scheduler.running, self._clock(), by_itself=by_itself)
-        if told is not None:
-            self._tell(scheduler, told)
+        waits = asked or self._idle or not scheduler.live  # no step follows at once, or somebody asked
+        by_itself = waits or self._prefilled > prefilled
+        self._say(scheduler)  # where nothing was computed
+        telling = self._delivery.step(events, 0 if self._idle else scheduler.running, self._clock(), by_itself=by_itself)
+        if telling is not None:
+            self._untold = telling.events
+            if telling.urgent or waits:
+                self._say(scheduler)
 
     def _next(self, scheduler: Scheduler) -> Heard | None:
         """The next message; ``None``: nothing came, and guides are still being compiled, or masks made."""
@@ -221,6 +226,12 @@ class Worker:
             return self._inbox.get(timeout=BEAT_S if self._compiling or scheduler.live else None)
         except Empty:
             return None
+
+    def _say(self, scheduler: Scheduler) -> None:
+        """Tell what is not told yet."""
+        if self._untold is not None:
+            self._tell(scheduler, self._untold)
+            self._untold = None
 
     def _tell(self, scheduler: Scheduler, events: Events) -> None:
         done, of = scheduler.drafts, (scheduler.preempted, scheduler.queried, scheduler.found)
@@ -276,7 +287,9 @@ class Worker:
         plan = scheduler.plan(begin)
         prefilled = plan.prefilled
         if prefilled and self._delivery.unsaid:  # it takes longer than those before it
-            self._tell(scheduler, self._delivery.streams(begin))
+            self._untold = self._delivery.streams(begin)
+        if plan.encoding is not None or self._drafting is not None:  # before the pass something else is computed
+            self._say(scheduler)
         if self._supervised:
             self._announce(plan)
         events = self._encode(plan, scheduler)
@@ -286,7 +299,7 @@ class Worker:
         begin = self._clock()
         try:
             stepper.copy(plan.copies)
-            _merge(events, run(plan, scheduler, stepper))
+            _merge(events, run(plan, scheduler, stepper, lambda: self._say(scheduler)))
         finally:
             self._steps += not self._idle
             self._tokens += prefilled + _generated(events)
