@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quintet.backends.native.schedule.delivery import CROWD, CROWD_S, END_S, SILENCE_S, Delivery
+from quintet.backends.native.schedule.delivery import CROWD, CROWD_S, END_S, SILENCE_S, Delivery, urgent
 from quintet.backends.native.wire.messages import EventRow, Events, Row, ScoredRow, TokenRow
 from quintet.events import Finish
 from quintet.inputs.sequence import Urgency
@@ -29,16 +29,13 @@ class World:
 
     def __init__(self, *urgencies: Urgency, sequences: int = 1) -> None:
         self.now = 100.0
-        self.urgent = False  # what was told last
         self.delivery = Delivery(self.now)
         for request_id, urgency in enumerate(urgencies):
             self.delivery.begin(request_id, urgency, sequences)
 
     def step(self, events: Events, running: int = 1, seconds: float = STEP_S) -> Events | None:
         self.now += seconds
-        telling = self.delivery.step(events, running, self.now)
-        self.urgent = telling is not None and telling.urgent
-        return None if telling is None else telling.events
+        return self.delivery.step(events, running, self.now)
 
     def waits(self, running: int, steps: int = 200) -> list[int]:
         """Steps between two tellings of request 0, which gets a token in each."""
@@ -52,9 +49,7 @@ def test_tokens_that_decide_something_come_with_their_step(running: int) -> None
 
 
 def test_a_request_that_was_never_begun_is_told_at_once() -> None:
-    world = World()
-    assert world.step({7: [last(-1)]}, CROWD) == {7: [last(-1)]}
-    assert world.urgent
+    assert World().step({7: [last(-1)]}, CROWD) == {7: [last(-1)]}
 
 
 def test_a_stream_gets_each_step_at_once_until_there_is_a_crowd() -> None:
@@ -79,10 +74,10 @@ def test_what_is_shown_at_its_end_comes_a_few_times_a_second_alone_or_in_a_crowd
 def test_what_begins_or_ends_something_or_is_of_the_prompt_is_told_at_once_after_what_was_kept(urgency: Urgency, row: Row) -> None:
     world = World(urgency)
     while world.step({0: [token(1)]}, CROWD) is not None:
-        assert not world.urgent
+        assert not urgent({0: [token(1)]})
     world.step({0: [token(2)]}, CROWD)
     assert world.step({0: [token(3), row]}, CROWD) == {0: [token(1), token(2), token(3), row]}
-    assert world.urgent
+    assert urgent({1: [token(1)], 0: [token(3), row]})
 
 
 def test_others_of_the_crowd_stay_where_they_are_when_one_is_told() -> None:
@@ -104,9 +99,8 @@ def test_before_a_long_step_streams_get_what_was_kept_of_theirs() -> None:
     world = World(Urgency.SOON, Urgency.END)
     while world.step({0: [token(1)], 1: [token(1)]}, CROWD) is not None:
         pass
-    assert world.delivery.unsaid == 1
     assert world.delivery.streams(world.now) == {0: [token(1)]}
-    assert world.delivery.unsaid == 0
+    assert world.delivery.streams(world.now) == {}
 
 
 def test_steps_are_told_of_though_nothing_came_of_them() -> None:

@@ -55,18 +55,6 @@ class _Patient:
         return self.open <= 0
 
 
-@dataclass(frozen=True, slots=True)
-class Telling:
-    """What is to be told.
-
-    Args:
-        urgent: something in it begins or ends.
-    """
-
-    events: Events
-    urgent: bool
-
-
 class Delivery:
     """Keeps events back.
 
@@ -79,15 +67,13 @@ class Delivery:
         self._kept: dict[Urgency, Events] = {Urgency.SOON: {}, Urgency.END: {}}
         self._told = {Urgency.SOON: now, Urgency.END: now}
         self._said = now
-        self.unsaid = 0
-        """Steps since something was said."""
 
     def begin(self, request_id: int, urgency: Urgency, sequences: int) -> None:
         """Events of so many sequences will come."""
         if urgency is not Urgency.NOW:
             self._patient[request_id] = _Patient(urgency, sequences)
 
-    def step(self, events: Events, running: int, now: float, *, by_itself: bool = False) -> Telling | None:
+    def step(self, events: Events, running: int, now: float, *, by_itself: bool = False) -> Events | None:
         """Take a step's events.
 
         Args:
@@ -95,39 +81,31 @@ class Delivery:
             by_itself: it is told whether there are events or not.
 
         Returns:
-            What is to be told, with all that was kept back of the same requests; ``None``: nothing is to be said.
+            What is to be told now, with all that was kept back of the same requests; ``None``: nothing is to be said.
         """
         due = self._due(running, now)
         told: Events = {}
-        any_urgent = False
         for request_id, rows in events.items():
-            urgent = _urgent(rows)
-            any_urgent |= urgent
             patient = self._patient.get(request_id)
             if patient is None:
                 told[request_id] = rows
                 continue
             kept = self._kept[patient.urgency]
             kept.setdefault(request_id, []).extend(rows)
-            if urgent:
+            if _urgent(rows):
                 told[request_id] = kept.pop(request_id)
                 if patient.ends_with(rows):
                     del self._patient[request_id]
         for urgency in due:
             told |= self._take(urgency, now)
-        self.unsaid += 1
         if not (told or by_itself) and now - self._said < SILENCE_S:
             return None
-        self._speak(now)
-        return Telling(told, any_urgent)
+        self._said = now
+        return told
 
     def streams(self, now: float) -> Events:
-        """What was kept back of streams, to be told now."""
-        self._speak(now)
+        """What was kept back of streams; it is to be told now."""
         return self._take(Urgency.SOON, now)
-
-    def _speak(self, now: float) -> None:
-        self._said, self.unsaid = now, 0
 
     def _due(self, running: int, now: float) -> list[Urgency]:
         late = {Urgency.SOON: CROWD_S if running >= CROWD else 0.0, Urgency.END: END_S}
@@ -137,6 +115,11 @@ class Delivery:
         taken, self._kept[urgency] = self._kept[urgency], {}
         self._told[urgency] = now
         return taken
+
+
+def urgent(events: Events) -> bool:
+    """Whether some of them are to be told before anything else is computed."""
+    return any(_urgent(rows) for rows in events.values())
 
 
 def _urgent(rows: list[Row]) -> bool:

@@ -66,15 +66,22 @@ class Stepper:
         """Do what the plan says, after ``copy``.
 
         Args:
-            meanwhile: as ``Runner.forward`` takes it; not called if the plan computes no token.
+            meanwhile: as ``Runner.forward`` takes it; also called if the plan computes no token.
 
         Raises:
             Exception: whatever was raised; nothing of the plan may be applied then, but it may be run again.
         """
         flat = plan.flatten()
         masks = self._masks.begin(flat.drawing) if self._masks else None
+        samplers: list[Sampler] = []
+
+        def beside() -> None:
+            if meanwhile:
+                meanwhile()
+            samplers.extend(self.sampler(segment.seq) for segment in flat.drawing)
+
         try:
-            hidden = self._forward(flat, meanwhile) if flat.tokens else self._nothing
+            hidden = self._forward(flat, beside)
         except Exception:
             if masks:
                 masks()  # waits: the sequences may change now
@@ -83,12 +90,15 @@ class Stepper:
             view[:, :-ROOM], view[:, -ROOM:] = hidden[first : first + len(view)], 0
         results = Results(hidden, [], [], [], [])
         if flat.drawing:
-            self._draw(flat, results, masks)
+            self._draw(flat, samplers, results, masks)
         if jobs := [segment.score for segment in plan.segments if segment.score]:
             results.scores = self._score(jobs)
         return results
 
-    def _forward(self, flat: Flat, meanwhile: Meanwhile | None) -> U8:
+    def _forward(self, flat: Flat, meanwhile: Meanwhile) -> U8:
+        if not flat.tokens:
+            meanwhile()
+            return self._nothing
         batch = Batch(
             tokens=np.array(flat.tokens, np.int32),
             lengths=np.array(flat.lengths, np.int32),
@@ -99,19 +109,21 @@ class Stepper:
         )
         return self._runner.forward(batch, meanwhile)
 
-    def _draw(self, flat: Flat, results: Results, pending: Callable[[], Masked] | None) -> None:
+    def _draw(self, flat: Flat, samplers: list[Sampler], results: Results, pending: Callable[[], Masked] | None) -> None:
         logits, drawing = self._logits(flat, results.hidden), flat.drawing
         masked = pending() if pending else None
         if masked and masked.late:
             rows = self._hold(flat, masked, results)
             if not rows:
                 return
-            logits, drawing, masked = logits[rows], [segment for segment in drawing if segment not in masked.late], masked.of(rows)
+            kept = [order for order, segment in enumerate(drawing) if segment not in masked.late]
+            drawing, samplers = [drawing[order] for order in kept], [samplers[order] for order in kept]
+            logits, masked = logits[rows], masked.of(rows)
         draws = [segment.seq for segment in drawing]
         drafted = _drafted(drawing) if len(logits) > len(draws) else None
         if drafted and masked:
             drafted.tokens[masked.ends] = -1
-        samplers, positions = [self.sampler(seq) for seq in draws], np.array([seq.length for seq in draws], np.uint64)
+        positions = np.array([seq.length for seq in draws], np.uint64)
         tokens = self._samplers.draw(logits, samplers, positions, masked.bits if masked else None, drafted)
         results.tokens = tokens.tolist()
         owners = draws if drafted is None else [segment.seq for segment in drawing for _ in range(segment.draws)]

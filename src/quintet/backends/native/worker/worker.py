@@ -13,7 +13,7 @@ from quintet.backends.native.core.cpu import Cpu
 from quintet.backends.native.core.loader import PAGE, Loaded, Loader, longest
 from quintet.backends.native.core.samplers import NativeSamplers
 from quintet.backends.native.core.types import Batch, Runner
-from quintet.backends.native.schedule.delivery import Delivery
+from quintet.backends.native.schedule.delivery import Delivery, urgent
 from quintet.backends.native.schedule.emit import Emitter
 from quintet.backends.native.schedule.images import Encodings
 from quintet.backends.native.schedule.kv import KvCache
@@ -110,7 +110,7 @@ class Worker:
         self._saved: SavedPages | None = None
         self._drafting: Drafting | None = None
         self._delivery = Delivery(clock())
-        self._untold: Events | None = None  # of the last step, told when the next one has begun
+        self._untold: tuple[Events, bool] | None = None  # of the last step; whether it is told by itself
 
     def run(self) -> None:
         """The thread's body; never raises."""
@@ -214,11 +214,9 @@ class Worker:
         waits = asked or self._idle or not scheduler.live  # no step follows at once, or somebody asked
         by_itself = waits or self._prefilled > prefilled
         self._say(scheduler)  # where nothing was computed
-        telling = self._delivery.step(events, 0 if self._idle else scheduler.running, self._clock(), by_itself=by_itself)
-        if telling is not None:
-            self._untold = telling.events
-            if telling.urgent or waits:
-                self._say(scheduler)
+        self._untold = events, by_itself
+        if waits or urgent(events):
+            self._say(scheduler)
 
     def _next(self, scheduler: Scheduler) -> Heard | None:
         """The next message; ``None``: nothing came, and guides are still being compiled, or masks made."""
@@ -227,11 +225,17 @@ class Worker:
         except Empty:
             return None
 
-    def _say(self, scheduler: Scheduler) -> None:
-        """Tell what is not told yet."""
+    def _say(self, scheduler: Scheduler, *, prompt: bool = False) -> None:
+        """Tell of the last step, once, as far as that is due. ``prompt``: one takes a prompt in now, which takes longer than those before it."""
+        now = self._clock()
         if self._untold is not None:
-            self._tell(scheduler, self._untold)
+            events, by_itself = self._untold
+            told = self._delivery.step(events, 0 if self._idle else scheduler.running, now, by_itself=by_itself)
+            if told is not None:
+                self._tell(scheduler, told)
             self._untold = None
+        if prompt and (kept := self._delivery.streams(now)):
+            self._tell(scheduler, kept)
 
     def _tell(self, scheduler: Scheduler, events: Events) -> None:
         done, of = scheduler.drafts, (scheduler.preempted, scheduler.queried, scheduler.found)
@@ -286,8 +290,6 @@ class Worker:
         begin = self._clock()
         plan = scheduler.plan(begin)
         prefilled = plan.prefilled
-        if prefilled and self._delivery.unsaid:  # it takes longer than those before it
-            self._untold = self._delivery.streams(begin)
         if plan.encoding is not None or self._drafting is not None:  # before the pass something else is computed
             self._say(scheduler)
         if self._supervised:
@@ -299,7 +301,7 @@ class Worker:
         begin = self._clock()
         try:
             stepper.copy(plan.copies)
-            _merge(events, run(plan, scheduler, stepper, lambda: self._say(scheduler)))
+            _merge(events, run(plan, scheduler, stepper, lambda: self._say(scheduler, prompt=prefilled > 0)))
         finally:
             self._steps += not self._idle
             self._tokens += prefilled + _generated(events)
