@@ -9,8 +9,12 @@ namespace quintet {
 
 // Row-wise work below this many floats is done before a second thread has heard of it.
 constexpr int kSerialFloats = 2048;
-// Rows for which it pays to read the weights, at least; and whose activations stay in a second-level cache, at most.
-constexpr int kLeastBand = 64, kMostBand = 256;
+// Rows for which it pays to read the weights once more. For each thread, as the more of them multiply, the less each has of what memory reads in a
+// second; more where weights are unpacked for all rows of a call.
+constexpr int kLeastBandOfThread = 6, kLeastBandOfPanels = 64;
+constexpr int kMostBand = 256;  // rows whose activations stay in a second-level cache
+constexpr int kPassRows = 4;    // that a product takes at once on AVX2: fewer cost nearly as much
+constexpr int kLongUnits = 64;  // rows that make a unit long even of a few tiles
 
 template <class Vector> void grow(Vector& v, size_t n) {
   if (v.size() < n) v.resize(n);
@@ -73,10 +77,12 @@ template <class Tile> void Model::tiles(Team::Walk& walk, int count, Tile tile, 
 // neighbours among the units, in `rows` as here, so it meets the same rows in phase after phase, in its own second-level cache. Weights are read once
 // a band for that, which many rows pay for.
 template <class Tile> void Model::products(Team::Walk& walk, int live, int count, Tile tile, Work work) {
-  const int bands = std::max(std::clamp(live / kLeastBand, 1, team_.size()), (live + kMostBand - 1) / kMostBand);
-  const int panels = (live + kPanelRows - 1) / kPanelRows;
-  const auto begin = [&](int band) { return std::min(live, panels * band / bands * kPanelRows); };
-  const int each = live < kLeastBand ? 6 : 24;  // units of a thread: of few rows a unit is short, and its weights should be one stream
+  const int side = std::max(act_.side(), kPassRows), sides = (live + side - 1) / side;
+  const int least = act_.side() > 1 ? kLeastBandOfPanels : std::min(kLeastBandOfThread * team_.size(), kLeastBandOfPanels);
+  const int bands = std::max(std::clamp(live / least, 1, team_.size()), (live + kMostBand - 1) / kMostBand);
+  const auto begin = [&](int band) { return std::min(live, sides * band / bands * side); };
+  // Units of a thread: of few rows a unit is short, and its weights should be one stream; bands may differ by some rows.
+  const int each = live >= kLongUnits ? 24 : bands > 1 ? 12 : 6;
   const int chunk = std::max(1, count * bands / (each * team_.size())), chunks = (count + chunk - 1) / chunk;
   walk.phase(
       bands * chunks,

@@ -121,6 +121,16 @@ def test_the_number_of_threads_changes_no_bit_with_slower_instruction_sets(tiny:
     compare_threads(tiny, threads, isa, tiny.short)
 
 
+@pytest.mark.parametrize("isa", isas()[:-1])
+@pytest.mark.parametrize("threads", [2, 3, 5])
+def test_rows_that_are_divided_among_threads_have_the_bits_of_one_thread(tiny: Subject, threads: int, isa: str) -> None:
+    one, many = tiny.runner(1, isa), tiny.runner(threads, isa)
+    tokens = tiny.tokens(129)
+    alone = run_alone(one, whole(tokens))
+    for rows in (11, 12, 13, 18, 23, 24, 25, 29, 32, 36, 47, 60, 63, 64, 65, 100, 129):
+        assert_same_bits(run_alone(many, whole(tokens[:rows])), alone[:rows])
+
+
 @pytest.mark.fault("H02")
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_sequence_alone_has_the_bits_it_has_among_31_others(subject: Subject, threads: int) -> None:
