@@ -12,8 +12,8 @@ whatever begins or ends something, and a prompt's own tokens, are told at once.
 ``END``      with the first step that ends after ``END_S``
 ===========  ===============================================================================================
 
-While the front works, a core computes nothing, and so does the engine's own thread while it tells. So a step is told once the next one has
-begun, beside the threads that compute, but for what is urgent or where no step follows.
+A step is told when the next one has begun, beside the threads that compute (docs/decisions/0065-between-two-steps.md), but for what is
+``urgent``, or where no step follows.
 
 What a client gets are the same bytes, an event a token; only when it gets them differs. vLLM knows the same as ``--stream-interval``.
 """
