@@ -226,7 +226,7 @@ class Worker:
             return None
 
     def _say(self, scheduler: Scheduler, *, prompt: bool = False) -> None:
-        """Tell of the last step, once, as far as that is due. ``prompt``: one takes a prompt in now, which takes longer than those before it."""
+        """Tell of the last step, once, as far as that is due; all that streams wait for if this one takes a ``prompt`` in, as it lasts longer."""
         now = self._clock()
         if self._untold is not None:
             events, by_itself = self._untold
