@@ -226,7 +226,7 @@ class Worker:
             return None
 
     def _say(self, scheduler: Scheduler, *, prompt: bool = False) -> None:
-        """Tell of the last step, once, as far as that is due; all that streams wait for if this one takes a ``prompt`` in, as it lasts longer."""
+        """Tell of the last step, once, as far as that is due; before a ``prompt``, which takes long, all that streams wait for."""
         now = self._clock()
         if self._untold is not None:
             events, by_itself = self._untold
