@@ -149,6 +149,20 @@ def test_summing_up_changes_no_sum_also_while_it_is_under_way(tmp_path: Path) ->
     store.close()
 
 
+@pytest.mark.parametrize("arrived", [DAY - 1e-10, 2 * DAY - 0.0004, float(2 * DAY)])
+def test_a_request_counts_for_the_day_on_which_it_arrived_to_its_last_moment(tmp_path: Path, arrived: float) -> None:
+    file = tmp_path / "ledger.db"
+    store = Store(file)
+    number = store.begin(0.0)
+    store.write({number: Row(number, "a", "k", "m", "d", 1, arrived, prompt=7, state=State.COMPLETED)})
+    day = f"1970-01-0{1 + int(arrived // DAY)}"
+    assert usage(file, Query(("day",))) == [(day, 1, 7, 0, 0, 0, 7)]
+    while store.expire(5 * DAY):
+        pass
+    assert usage(file, Query(("day",))) == [(day, 1, 7, 0, 0, 0, 7)]
+    store.close()
+
+
 @pytest.mark.fault("J06")
 def test_a_server_of_the_version_before_writes_on_while_a_newer_one_brings_the_file_up_to_date(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

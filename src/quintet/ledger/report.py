@@ -15,8 +15,11 @@ from quintet.ledger.schema import LedgerError, read
 GROUPS = ("key", "model", "day", "dialect", "state")
 SUMS = ("requests", "prompt", "completion", "cached", "reasoning", "total")
 
+# SQLite rounds a time to a millisecond before it names its day: cut to whole seconds first, here and in ``store``, or a request of a day's
+# last half of a millisecond counts for the next day.
 _ROWS = """
-    SELECT key, model, date(arrived, 'unixepoch') AS day, dialect, state, arrived, 1 AS requests, prompt, completion, cached, reasoning
+    SELECT key, model, date(CAST(arrived AS INTEGER), 'unixepoch') AS day, dialect, state, arrived, 1 AS requests, prompt, completion,
+      cached, reasoning
     FROM requests WHERE arrived >= :since AND arrived < :until
     UNION ALL
     SELECT key, model, day, dialect, state, CAST(strftime('%s', day) AS REAL) AS arrived, requests, prompt, completion, cached, reasoning

@@ -21,7 +21,7 @@ LIFE_BITS = 40
 
 _EXPIRE = """
     INSERT INTO totals (day, key, model, dialect, state, requests, prompt, completion, cached, reasoning)
-    SELECT date(arrived, 'unixepoch') AS day, key, model, dialect, state,
+    SELECT date(CAST(arrived AS INTEGER), 'unixepoch') AS day, key, model, dialect, state,
       count(*), sum(prompt), sum(completion), sum(cached), sum(reasoning)
     FROM requests WHERE number IN (SELECT number FROM old) GROUP BY day, key, model, dialect, state
     ON CONFLICT (day, key, model, dialect, state) DO UPDATE SET
