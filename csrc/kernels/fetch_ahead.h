@@ -15,13 +15,16 @@ struct FetchNothing {
   template <int> void with(const Packed&, const uint8_t*, int) {}
 };
 
-// the next tile, whose blocks are so many lines,
+// the next tile, if `next`, whose blocks are so many lines,
 struct FetchNext {
-  FetchNext(bool, Ahead*, int, int) {}
-  template <int lines> void with(const Packed& w, const uint8_t* tile, int b) { fetch_next<lines>(w, tile, b); }
+  FetchNext(bool next, Ahead*, int, int) : next(next) {}
+  template <int lines> void with(const Packed& w, const uint8_t* tile, int b) {
+    if (next) fetch_next<lines>(w, tile, b);
+  }
+  const bool next;
 };
 
-// or that, if `next`, and of what is ahead a piece, or a part of one, some lines each time.
+// or that, and of what is ahead a piece, or a part of one, some lines each time.
 class FetchAhead {
  public:
   FetchAhead(bool next, Ahead* ahead, int rows, int blocks) : next_(next) {

@@ -42,8 +42,8 @@ template <int R, Format f, bool Fetch> void float_rows(const Packed& w, int tile
 template <int... Sizes> inline void float_tile(const Packed& w, int tile, const uint8_t* x, size_t x_stride, int m, float* y,
                                                size_t y_stride, bool accumulate) {
   auto all = [&]<Format f>() {
-    in_passes<Sizes...>(m, [&]<int R>(int r, bool last) {
-      const auto pass = last ? float_rows<R, f, true> : float_rows<R, f, false>;
+    in_passes<Sizes...>(m, [&]<int R>(int r, bool fetches) {
+      const auto pass = fetches ? float_rows<R, f, true> : float_rows<R, f, false>;
       pass(w, tile, x + size_t(r) * x_stride, x_stride, y + size_t(r) * y_stride, y_stride, accumulate);
     });
   };

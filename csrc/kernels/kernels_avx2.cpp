@@ -158,8 +158,8 @@ void gemm_tile_avx2(const Packed& w, int tile, const uint8_t* x, size_t x_stride
                     Ahead*) {
   if (is_float(w.format)) return float_tile<4, 2, 1>(w, tile, x, x_stride, m, y, y_stride, accumulate);
   const Shortfall* shorts = w.format == Format::q8 && m >= kLeastShort ? shortfall(w, w.tile(tile)) : nullptr;
-  in_passes<4, 2, 1>(m, [&]<int R>(int r, bool last) {
-    const auto pass = last && (m > 1 || !streams(w)) ? rows<R, true> : rows<R, false>;
+  in_passes<4, 2, 1>(m, [&]<int R>(int r, bool fetches) {
+    const auto pass = fetches && (m > 1 || !streams(w)) ? rows<R, true> : rows<R, false>;
     pass(w, tile, x + size_t(r) * x_stride, x_stride, shorts, y + size_t(r) * y_stride, y_stride, accumulate);
   });
 }

@@ -64,7 +64,8 @@ template <int R, class Fetching> inline void tile_q8(const Packed& w, const uint
 
 // Rows that go side by side at most: as many sums and results, and five values that they share, are 29 of 32 registers.
 constexpr int kMostRows = 12;
-constexpr int kLeastAhead = 8;  // fewer wait for their weights, and would be slower by the question alone
+// Fewer wait for their weights: beside them there is no time for what is ahead, nor for the next tile if longer passes are there for it.
+constexpr int kLeastAhead = 8;
 
 template <Format Is, int R, class Fetching> void rows(const Packed& w, const uint8_t* tile, const uint8_t* x, size_t x_stride, float* y,
                                                       size_t y_stride, bool accumulate, bool next, Ahead* ahead) {
@@ -86,8 +87,8 @@ template <Format Is, int R, class Fetching> void rows(const Packed& w, const uin
 
 using Pass = void (*)(const Packed&, const uint8_t*, const uint8_t*, size_t, float*, size_t, bool, bool, Ahead*);
 struct Passes {
-  Pass early;                // of kMostRows and not the last over a tile, if nothing is ahead
-  Pass fetching[kMostRows];  // of 1 row and more; the last one fetches the next tile (docs/decisions/0026-experts.md)
+  Pass early;                // of kMostRows, if another one fetches the next tile and nothing is ahead
+  Pass fetching[kMostRows];  // of 1 row and more; one of them fetches the next tile (docs/decisions/0026-experts.md)
 };
 template <Format Is> constexpr Passes passes_of() {
   return []<int... r>(std::integer_sequence<int, r...>) {
@@ -107,11 +108,13 @@ void gemm_tile_avx512(const Packed& w, int tile, const uint8_t* x, size_t x_stri
                       Ahead* ahead) {
   if (is_float(w.format)) return float_tile<8, 7, 6, 5, 4, 3, 2, 1>(w, tile, x, x_stride, m, y, y_stride, accumulate);
   const Passes& passes = kPasses[size_t(w.format)];
+  const int few = m % kMostRows;
+  const int fetched = m > kMostRows && few < kLeastAhead ? m - few : m;  // where the pass that fetches the next tile ends
   for (int r = 0, n; r < m; r += n) {
     n = std::min(m - r, kMostRows);
-    const bool last = r + n == m;
-    const Pass pass = last || FetchAhead::any(ahead) ? passes.fetching[n - 1] : passes.early;
-    pass(w, w.tile(tile), x + size_t(r) * x_stride, x_stride, y + size_t(r) * y_stride, y_stride, accumulate, last, ahead);
+    const bool next = r + n == fetched;
+    const Pass pass = next || n < kMostRows || FetchAhead::any(ahead) ? passes.fetching[n - 1] : passes.early;
+    pass(w, w.tile(tile), x + size_t(r) * x_stride, x_stride, y + size_t(r) * y_stride, y_stride, accumulate, next, ahead);
   }
 }
 

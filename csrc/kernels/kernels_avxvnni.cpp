@@ -92,8 +92,8 @@ template <int R, bool Fetch> void rows(const Packed& w, int at, const uint8_t* x
 void gemm_tile_avxvnni(const Packed& w, int at, const uint8_t* x, size_t x_stride, int m, float* y, size_t y_stride, bool accumulate,
                        Ahead*) {
   if (is_float(w.format)) return gemm_tile_avx2(w, at, x, x_stride, m, y, y_stride, accumulate, nullptr);
-  in_passes<4, 2, 1>(m, [&]<int R>(int r, bool last) {
-    const auto pass = last && (r > 0 || !streams(w)) ? rows<R, true> : rows<R, false>;
+  in_passes<4, 2, 1>(m, [&]<int R>(int r, bool fetches) {
+    const auto pass = fetches && (m > R || !streams(w)) ? rows<R, true> : rows<R, false>;
     pass(w, at, x + size_t(r) * x_stride, x_stride, y + size_t(r) * y_stride, y_stride, accumulate);
   });
 }

@@ -199,11 +199,13 @@ template <int R> struct Rows {
   ActivationRow operator[](int r) const { return ActivationRow(x + size_t(r) * stride, k); }
 };
 
-// The rows of a product, a few at a time: pass<R>(first row, whether these are the last) for the Sizes R in order, the last of which is 1.
+// The rows of a product, a few at a time: pass<R>(first row, whether it fetches the next tile) for the Sizes R in order, the last of which is 1.
+// The last of the longest passes fetches: a shorter one would wait for memory longer than it computes (docs/decisions/0066-larger-models.md).
 template <int... Sizes, class Pass> inline void in_passes(int m, Pass pass) {
   int r = 0;
   auto all_of = [&]<int R>() {
-    for (; r + R <= m; r += R) pass.template operator()<R>(r, r + R == m);
+    const int fetched = r ? 0 : m / R * R;  // where the last pass of this size ends, if it is the longest
+    for (; r + R <= m; r += R) pass.template operator()<R>(r, r + R == fetched);
   };
   (all_of.template operator()<Sizes>(), ...);
 }

@@ -1,6 +1,6 @@
-// What is read soon is fetched while something else is computed (docs/decisions/0007). Here: the next tile, in the last pass over this one (a
-// pass is a few rows). The hardware fetches what is read as one stream; a tile that is read several times, or that has its scales at its end, is
-// not, and the products would wait for memory.
+// What is read soon is fetched while something else is computed (docs/decisions/0007). Here: the next tile, in one of the passes over this one (a
+// pass is a few rows; in_passes says which). The hardware fetches what is read as one stream; a tile that is read several times, or that has its
+// scales at its end, is not, and the products would wait for memory.
 #pragma once
 #include "kernels/pack.h"
 
