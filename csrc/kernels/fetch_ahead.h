@@ -16,18 +16,21 @@ struct FetchNothing {
 };
 
 // the next tile, if `next`, whose blocks are so many lines,
-struct FetchNext {
-  FetchNext(bool next, Ahead*, int, int) : next(next) {}
+class FetchNext {
+ public:
+  FetchNext(bool next, Ahead*, int, int) : next_(next) {}
   template <int lines> void with(const Packed& w, const uint8_t* tile, int b) {
-    if (next) fetch_next<lines>(w, tile, b);
+    if (next_) fetch_next<lines>(w, tile, b);
   }
-  const bool next;
+
+ private:
+  const bool next_;
 };
 
 // or that, and of what is ahead a piece, or a part of one, some lines each time.
 class FetchAhead {
  public:
-  FetchAhead(bool next, Ahead* ahead, int rows, int blocks) : next_(next) {
+  FetchAhead(bool next, Ahead* ahead, int rows, int blocks) : next_(next, ahead, rows, blocks) {
     if (!any(ahead)) return;
     Ahead::Piece& piece = ahead->pieces[ahead->next];
     const int lines = int((piece.to - piece.from + 63) / 64);
@@ -40,14 +43,14 @@ class FetchAhead {
   static bool any(const Ahead* ahead) { return ahead && ahead->next < ahead->pieces.size(); }
 
   template <int lines> void with(const Packed& w, const uint8_t* tile, int b) {
-    if (next_) fetch_next<lines>(w, tile, b);
+    next_.template with<lines>(w, tile, b);
     for (const uint8_t* end = std::min(to_, from_ + 64 * each_); from_ < end; from_ += 64) fetch(from_);
   }
 
  private:
   static constexpr int kRowsOfLine = 2;  // whose products with a block take about as long as memory needs for a line
 
-  const bool next_;
+  FetchNext next_;
   const uint8_t *from_ = nullptr, *to_ = nullptr;
   int each_ = 0;
 };

@@ -88,7 +88,7 @@ template <Format Is, int R, class Fetching> void rows(const Packed& w, const uin
 using Pass = void (*)(const Packed&, const uint8_t*, const uint8_t*, size_t, float*, size_t, bool, bool, Ahead*);
 struct Passes {
   Pass early;                // of kMostRows, if another one fetches the next tile and nothing is ahead
-  Pass fetching[kMostRows];  // of 1 row and more; one of them fetches the next tile (docs/decisions/0026-experts.md)
+  Pass fetching[kMostRows];  // of 1 row and more; one of them fetches the next tile (docs/decisions/0066-larger-models.md)
 };
 template <Format Is> constexpr Passes passes_of() {
   return []<int... r>(std::integer_sequence<int, r...>) {

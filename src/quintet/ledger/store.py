@@ -19,6 +19,7 @@ MOST_AT_ONCE = 256
 LIFE_BITS = 40
 """A row's number is that of its process's life, and below it a count."""
 
+# A request's day is the one that ``report`` gives it, which says why whole seconds are taken.
 _EXPIRE = """
     INSERT INTO totals (day, key, model, dialect, state, requests, prompt, completion, cached, reasoning)
     SELECT date(CAST(arrived AS INTEGER), 'unixepoch') AS day, key, model, dialect, state,
