@@ -62,8 +62,8 @@ def parser_of(description: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def look_at_machine(store: Store, threads: int, *, measure: bool) -> Machine:
-    """The CPU, how busy it is, and its limits."""
+def look_at_machine(store: Store, threads: int, *, measure: bool, options: Sequence[str] = ()) -> Machine:
+    """The CPU, how busy it is, and its limits as a compiler with these ``options`` finds them."""
     info, load = cpu_info(), os.getloadavg()
     name = re.search(r"^model name\s*:\s*(.+)$", info, re.MULTILINE)
     cpu, words = name[1] if name else platform.processor() or platform.machine(), set(info.split())
@@ -71,7 +71,7 @@ def look_at_machine(store: Store, threads: int, *, measure: bool) -> Machine:
     if measure:
         try:
             say("machine: read bandwidth and multiply-add rates")
-            limits = json.loads(output([store.compiled(MACHINE, "machine"), str(threads)], store.log("machine"), 300))
+            limits = json.loads(output([store.compiled(MACHINE, "machine", *options), str(threads)], store.log("machine"), 300))
         except PeerError as error:
             reason = str(error)
     return Machine(cpu, flags, os.cpu_count() or 1, load, limits, reason)

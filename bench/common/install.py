@@ -136,16 +136,16 @@ class Store:
             partial.rename(target)
         return target
 
-    def compiled(self, source: Path, name: str) -> Path:
-        """A C++ program of the benchmark, built for this CPU; built again when its source changes."""
-        key = sha256(source.read_bytes() + machine_key().encode()).hexdigest()[:8]
+    def compiled(self, source: Path, name: str, *options: str) -> Path:
+        """A C++ program of the benchmark, built for this CPU, with more options of the compiler; built again when its source changes."""
+        key = sha256(source.read_bytes() + " ".join((machine_key(), *options)).encode()).hexdigest()[:8]
         target = self.root / "programs" / f"{name}-{key}"
         if not target.exists():
             compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
             if not compiler:
                 raise PeerError("no C++ compiler (g++ or clang++)")
             target.parent.mkdir(parents=True, exist_ok=True)
-            output([compiler, "-O3", "-march=native", "-std=c++20", "-pthread", source, "-o", target], self.log(name), 300)
+            output([compiler, "-O3", "-march=native", *options, "-std=c++20", "-pthread", source, "-o", target], self.log(name), 300)
         return target
 
 

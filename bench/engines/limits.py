@@ -6,11 +6,19 @@ goes on beside multiplying, so the longer of the two counts; the two kinds of mu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bench.common.plan import Plan, Stage
 from bench.engines.model import Work
+
+WITHOUT = {"avx2": ("-mno-avx512f", "-mno-avxvnni"), "avxvnni": ("-mno-avx512f",)}
+"""Of the core's instruction sets, what ``machine.cpp`` is compiled without where they are measured on a CPU that has more."""
+
+
+def compiler_options(isas: Sequence[str]) -> tuple[str, ...]:
+    """For limits of the widest of these instruction sets; "" is the best that the CPU has."""
+    return tuple(option for option in WITHOUT["avx2"] if all(option in WITHOUT.get(isa, ()) for isa in isas))
 
 
 @dataclass(frozen=True, slots=True)

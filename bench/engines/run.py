@@ -19,6 +19,7 @@ from bench.common.plan import Plan
 from bench.common.proc import PeerError, say
 from bench.engines.baseline import LOST, Baseline
 from bench.engines.engines import BUNDLED, Engine
+from bench.engines.limits import compiler_options
 from bench.engines.model import work
 from bench.engines.random_experts import TYPES, Shape, random_model
 from bench.engines.report import EXPERTS_REQUIRED, REQUIRED, Report, Row
@@ -105,7 +106,7 @@ def run(options: argparse.Namespace, store: Store) -> int:
     rows: dict[str, Row] = {}
     try:
         rows = prepare(wanted)
-        machine = look_at_machine(store, plan.threads, measure="machine" in options.only)
+        machine = look_at_machine(store, plan.threads, measure="machine" in options.only, options=compiler_options(options.isa))
         measure(plan, wanted, rows)
     except KeyboardInterrupt:
         say("stopped; what was measured follows")

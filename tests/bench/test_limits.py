@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bench.common.plan import Plan
-from bench.engines.limits import Rates, Step, steps
+from bench.engines.limits import Rates, Step, compiler_options, steps
 from bench.engines.model import Work
 
 WORK = Work(bytes=100, layer_macs=1000, head_macs=500, attention_macs=10, kv_bytes=4, context=4096)
@@ -34,3 +34,17 @@ def test_the_rate_of_four_bits_counts_where_it_is_another() -> None:
     measured: dict[str, dict[str, float | str]] = {"int8": {"how": "", "2": 5.0}, "read_GBps": {"2": 1.0}}
     assert Rates.of(measured, 2) == Rates(1.0, 5.0, 0.0, 0.0)
     assert Rates.of(measured | {"int4x8": {"2": 7.0}}, 2).integers == 7.0
+
+
+@pytest.mark.parametrize(
+    ("isas", "options"),
+    [
+        (("",), ()),
+        (("amx", "avx512"), ()),
+        (("avx2",), ("-mno-avx512f", "-mno-avxvnni")),
+        (("avxvnni", "avx2"), ("-mno-avx512f",)),
+        (("avx2", "avx512"), ()),
+    ],
+)
+def test_limits_are_those_of_the_widest_instruction_set_that_is_measured(isas: tuple[str, ...], options: tuple[str, ...]) -> None:
+    assert compiler_options(isas) == options
