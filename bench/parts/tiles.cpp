@@ -57,7 +57,8 @@ int main() {
   }
   asm volatile("ldtilecfg %0" : : "m"(config));
   std::uint8_t *sums = memory + (1 << 17);
-  show("64 multiplications", 1, [] { asm volatile(MANY("vmulps %%zmm0,%%zmm1") : : :); });
+  const auto multiply = [] { asm volatile(MANY("vmulps %%zmm0,%%zmm1") : : :); };
+  show("64 multiplications", 1, multiply);
   show("64 additions of integers", 1, [] { asm volatile(MANY("vpaddd %%zmm0,%%zmm1") : : :); });
   show("64 multiplications and a tile cleared", 1, [] { asm volatile("tilezero %%tmm0\n" MANY("vmulps %%zmm0,%%zmm1") : : :); });
   show("64 additions of integers and a tile cleared", 1, [] { asm volatile("tilezero %%tmm0\n" MANY("vpaddd %%zmm0,%%zmm1") : : :); });
@@ -65,7 +66,7 @@ int main() {
   show("tdpbssd of 32 features, always of one tile", 1, [] { asm volatile("tilezero %%tmm0\n tdpbssd %%tmm2,%%tmm1,%%tmm0" : : :); });
   show("a whole tile stored", 1, [&] { asm volatile("tilestored %%tmm0,(%0,%1,1)" : : "r"(sums), "r"(64L) : "memory"); });
   show("two loads, product and store, always of the same tiles", 1, [&] { products(memory, 32, sums); });
-  show("64 multiplications while tiles hold sums", 1, [] { asm volatile(MANY("vmulps %%zmm0,%%zmm1") : : :); });
+  show("64 multiplications while tiles hold sums", 1, multiply);
   for (const int offset : {0, 16})
     show(offset ? "a whole tile loaded, rows that straddle lines" : "a whole tile loaded, rows that are lines", 1,
          [&] { asm volatile("tileloadd (%0,%1,1),%%tmm3" : : "r"(memory + offset), "r"(6016L)); });

@@ -10,21 +10,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from quintet.ledger.schema import LedgerError, read
+from quintet.ledger.schema import ARRIVED_ON, LedgerError, read
 
 GROUPS = ("key", "model", "day", "dialect", "state")
 SUMS = ("requests", "prompt", "completion", "cached", "reasoning", "total")
 
-# SQLite rounds a time to a millisecond before it names its day: cut to whole seconds first, here and in ``store``, or a request of a day's
-# last half of a millisecond counts for the next day.
-_ROWS = """
-    SELECT key, model, date(CAST(arrived AS INTEGER), 'unixepoch') AS day, dialect, state, arrived, 1 AS requests, prompt, completion,
+_ROWS = f"""
+    SELECT key, model, {ARRIVED_ON} AS day, dialect, state, arrived, 1 AS requests, prompt, completion,
       cached, reasoning
     FROM requests WHERE arrived >= :since AND arrived < :until
     UNION ALL
     SELECT key, model, day, dialect, state, CAST(strftime('%s', day) AS REAL) AS arrived, requests, prompt, completion, cached, reasoning
     FROM totals WHERE CAST(strftime('%s', day) AS REAL) >= :since AND CAST(strftime('%s', day) AS REAL) < :until
-"""
+"""  # noqa: S608  # the day is words of ours
 _SUMS = """coalesce(sum(requests), 0), coalesce(sum(prompt), 0), coalesce(sum(completion), 0), coalesce(sum(cached), 0),
            coalesce(sum(reasoning), 0), coalesce(sum(prompt + completion), 0)"""
 

@@ -45,6 +45,10 @@ STEPS = (
 A step only adds, with defaults: a server of the version before that still drains writes on into the same file.
 """
 
+ARRIVED_ON = "date(CAST(arrived AS INTEGER), 'unixepoch')"
+"""The day of a request, as SQL: in reports, and where a row becomes a part of a day's totals. SQLite rounds a time to a millisecond before
+it names its day, so it is cut to whole seconds first, or a request of a day's last half of a millisecond counts for the next day."""
+
 _ONE_ROW = f"({', '.join('?' * len(Row._fields))})"
 _INSERT = f"INSERT INTO requests ({', '.join(Row._fields)}) VALUES"
 _UPDATE = """ON CONFLICT (number) DO UPDATE SET

@@ -11,7 +11,7 @@ from typing import Any
 
 from quintet.ledger import lives
 from quintet.ledger.rows import Row, State
-from quintet.ledger.schema import LedgerError, connect, patiently, upsert
+from quintet.ledger.schema import ARRIVED_ON, LedgerError, connect, patiently, upsert
 
 MOST_AT_ONCE = 256
 """Rows of a statement, and of a step of the clean-up, which others wait for."""
@@ -19,15 +19,14 @@ MOST_AT_ONCE = 256
 LIFE_BITS = 40
 """A row's number is that of its process's life, and below it a count."""
 
-# A request's day is the one that ``report`` gives it, which says why whole seconds are taken.
-_EXPIRE = """
+_EXPIRE = f"""
     INSERT INTO totals (day, key, model, dialect, state, requests, prompt, completion, cached, reasoning)
-    SELECT date(CAST(arrived AS INTEGER), 'unixepoch') AS day, key, model, dialect, state,
+    SELECT {ARRIVED_ON} AS day, key, model, dialect, state,
       count(*), sum(prompt), sum(completion), sum(cached), sum(reasoning)
     FROM requests WHERE number IN (SELECT number FROM old) GROUP BY day, key, model, dialect, state
     ON CONFLICT (day, key, model, dialect, state) DO UPDATE SET
       requests = requests + excluded.requests, prompt = prompt + excluded.prompt, completion = completion + excluded.completion,
-      cached = cached + excluded.cached, reasoning = reasoning + excluded.reasoning"""
+      cached = cached + excluded.cached, reasoning = reasoning + excluded.reasoning"""  # noqa: S608  # the day is words of ours
 
 
 class LostFileError(sqlite3.OperationalError):
