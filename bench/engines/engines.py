@@ -65,7 +65,7 @@ class Engine(ABC):
     @property
     def differs(self) -> list[str]:
         """What tells this row from that of the engine as it comes, with the same weights."""
-        return []
+        return [self.store.isa] if self.store.isa else []
 
     @property
     def log(self) -> Path:
@@ -204,6 +204,11 @@ def wait_ready(port: int, server: Popen[str], log: Path, limit: float) -> None:
     raise PeerError(f"the server was not ready after {limit:g} s")
 
 
+def our_python(isa: str) -> Command:
+    """Begins a command whose core takes this instruction set; empty = as it would."""
+    return ["env", f"QUINTET_ISA={isa}", sys.executable] if isa else [sys.executable]
+
+
 @dataclass
 class Ours(Worker):
     """Our core.
@@ -222,15 +227,12 @@ class Ours(Worker):
         cells = "" if self.kv_type == "f16" else f"--kv-type {self.kv_type}"
         return [what for what in (self.isa, cells) if what]
 
-    def _python(self) -> Command:
-        return ["env", f"QUINTET_ISA={self.isa}", sys.executable] if self.isa else [sys.executable]
-
     def install(self) -> str:
         code = "import quintet, quintet._core as core; print(quintet.__version__, core.Cpu('', 1).isa)"
-        return output([*self._python(), "-c", code], self.log, 60).strip()
+        return output([*our_python(self.isa), "-c", code], self.log, 60).strip()
 
     def command(self) -> Command:
-        return [*self._python(), "-m", "bench.engines.worker_ours", self.kv_type]
+        return [*our_python(self.isa), "-m", "bench.engines.worker_ours", self.kv_type]
 
 
 class OursServed(Served):
@@ -242,7 +244,7 @@ class OursServed(Served):
 
     def command(self, port: int) -> Command:
         options = ["--port", str(port), "--threads", str(self.plan.threads), "--served-model-name", self.requested]
-        return [sys.executable, "-m", "quintet", "serve", self.model, *options]
+        return [*our_python(self.store.isa), "-m", "quintet", "serve", self.model, *options]
 
 
 class LlamaCpp(Engine):
@@ -331,7 +333,7 @@ class OpenVino(Worker):
 
     @property
     def differs(self) -> list[str]:
-        return ["float32"] if self.exact else []
+        return [*super().differs, *(["float32"] if self.exact else [])]
 
     def install(self) -> str:
         return self.from_registry("openvino-genai")

@@ -10,11 +10,12 @@ import argparse
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
 from bench.common.command import look_at_machine, model_path, parser_of, run_alone, some_of, write
-from bench.common.install import Store
+from bench.common.install import Store, more_than_avx2
 from bench.common.plan import Plan
 from bench.common.proc import PeerError, say
 from bench.engines.baseline import LOST, Baseline
@@ -41,9 +42,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="one short round: shows that all works, its figures are rough")
     parser.add_argument("--experts", choices=TYPES, help="measure a random model of many experts in this tensor type, in place of --model")
     parser.add_argument("--check", type=Path, metavar="RESULT", help="JSON of an earlier run on such a machine: fail if it was faster")
-    parser.add_argument(
-        "--isa", type=lambda text: tuple(text.split(",")), default=("",), help="instruction sets of the core, a row for each"
-    )
+    isa_help = "instruction sets of the core, a row for each; with avx2 alone, peers are kept to AVX2 too"
+    parser.add_argument("--isa", type=lambda text: tuple(text.split(",")), default=("",), help=isa_help)
     kv_help = f"of keys and values in the core, some of {','.join(get_args(KvType))}, a row for each (default f16)"
     parser.add_argument("--kv-type", type=some_of(get_args(KvType)), default=("f16",), help=kv_help)
     parser.add_argument("--only", type=some_of(parts), help=f"some of: {','.join(parts)} (default all; with --experts {','.join(EXPERTS)})")
@@ -97,6 +97,8 @@ def run(options: argparse.Namespace, store: Store) -> int:
     """All of it; 130 if it was stopped, after the report of what there was."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that children end with us
     before = Baseline.read(options.check) if options.check else None
+    if options.isa == ("avx2",) and more_than_avx2():
+        store = replace(store, isa="avx2")
     plan, code = make_plan(options, store), 0
     wanted = [
         engine
