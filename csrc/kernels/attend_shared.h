@@ -10,9 +10,10 @@ namespace {
 using Halves = AttendOver<uint16_t>;
 
 constexpr bool kWide = V::kRegisters >= 32;
-constexpr int kSide = kWide ? 4 : 1;  // pages, or blocks of 16 dimensions, that several rows do side by side
-constexpr int kAhead = 3;             // pages from the one that is computed to the one that is fetched
-constexpr int kLine = 32;             // cells of fp16 in a line of the cache
+constexpr int kSide = kWide ? 4 : 1;      // pages, or blocks of 16 dimensions, that several rows do side by side
+constexpr int kExpPages = kWide ? 1 : 3;  // whose exponentials go side by side; few wide registers compute as fast one page after the other
+constexpr int kAhead = 3;                 // pages from the one that is computed to the one that is fetched
+constexpr int kLine = 32;                 // cells of fp16 in a line of the cache
 
 // What is read: the keys of all pages, then their values.
 template <class Cell> inline const Cell* nth_read(const AttendOver<Cell>& a, int pages, int i) {
@@ -52,13 +53,22 @@ template <class Cell> inline Softmax softmax_begin(const AttendOver<Cell>& a, in
 
 // A row's scores become the numerators of their softmax; returns 1 / sum. Pages in order, lanes that the row does not see are exactly 0.
 inline float softmax(const Halves& a, int r, float* s) {
-  auto [max, sum] = softmax_begin(a, r, s);
-  for (int t = 0; t <= a.position[r]; t += 16) {
-    const F e = exp16(V::sub(V::load(s + t), max));
-    V::store(s + t, e);
-    sum = V::add(sum, e);
-  }
-  return 1.0f / V::hsum(sum);
+  Softmax softmax = softmax_begin(a, r, s);
+  const float* end = s + (a.position[r] + 16) / 16 * 16;
+  const auto pages = [&]<int N>() {
+    for (; end - s >= 16 * N; s += 16 * N) {
+      F e[N];
+      for (int i = 0; i < N; i++) e[i] = V::sub(V::load(s + 16 * i), softmax.max);
+      exp_each(e);
+      for (int i = 0; i < N; i++) {
+        V::store(s + 16 * i, e[i]);
+        softmax.sum = V::add(softmax.sum, e[i]);
+      }
+    }
+  };
+  pages.template operator()<kExpPages>();
+  pages.template operator()<1>();
+  return 1.0f / V::hsum(softmax.sum);
 }
 
 }  // namespace

@@ -22,21 +22,32 @@ namespace {
 using F = V::F;
 constexpr float kLeastMagnitude = 1e-35f;  // what is below need not have a finite quotient of 127, or 16383, by it, and is quantised to 0
 
-// exp(x) for x <= 88; below -87 exactly 0. Range reduction to |r| <= ln2/2 and the degree-6 polynomial of Cephes' expf (Moshier).
-inline F exp16(F x) {
+// x = exp(x) for x <= 88; below -87 exactly 0. Range reduction to |r| <= ln2/2 and the degree-6 polynomial of Cephes' expf (Moshier). N of them
+// side by side: one alone waits for each of its steps.
+template <int N> inline void exp_each(F (&x)[N]) {
+  const auto each = [](auto step) {
+#pragma GCC unroll 4
+    for (int i = 0; i < N; i++) step(i);
+  };
   const F low = V::set1(-87.0f);
-  const F c = V::max(x, low);
-  const F n = V::round(V::mul(c, V::set1(1.44269504088896341f)));
-  F r = V::fma(n, V::set1(-0.693359375f), c);
-  r = V::fma(n, V::set1(2.12194440e-4f), r);
-  F p = V::set1(1.9875691500e-4f);
-  p = V::fma(p, r, V::set1(1.3981999507e-3f));
-  p = V::fma(p, r, V::set1(8.3334519073e-3f));
-  p = V::fma(p, r, V::set1(4.1665795894e-2f));
-  p = V::fma(p, r, V::set1(1.6666665459e-1f));
-  p = V::fma(p, r, V::set1(5.0000001201e-1f));
-  p = V::fma(p, V::mul(r, r), V::add(r, V::set1(1.0f)));
-  return V::zero_below(x, low, V::mul(p, V::pow2(n)));
+  F n[N], r[N], p[N];
+  each([&](int i) { r[i] = V::max(x[i], low); });
+  each([&](int i) { n[i] = V::round(V::mul(r[i], V::set1(1.44269504088896341f))); });
+  each([&](int i) { r[i] = V::fma(n[i], V::set1(-0.693359375f), r[i]); });
+  each([&](int i) { r[i] = V::fma(n[i], V::set1(2.12194440e-4f), r[i]); });
+  each([&](int i) { p[i] = V::fma(V::set1(1.9875691500e-4f), r[i], V::set1(1.3981999507e-3f)); });
+  each([&](int i) { p[i] = V::fma(p[i], r[i], V::set1(8.3334519073e-3f)); });
+  each([&](int i) { p[i] = V::fma(p[i], r[i], V::set1(4.1665795894e-2f)); });
+  each([&](int i) { p[i] = V::fma(p[i], r[i], V::set1(1.6666665459e-1f)); });
+  each([&](int i) { p[i] = V::fma(p[i], r[i], V::set1(5.0000001201e-1f)); });
+  each([&](int i) { p[i] = V::fma(p[i], V::mul(r[i], r[i]), V::add(r[i], V::set1(1.0f))); });
+  each([&](int i) { x[i] = V::zero_below(x[i], low, V::mul(p[i], V::pow2(n[i]))); });
+}
+
+inline F exp16(F x) {
+  F alone[] = {x};
+  exp_each(alone);
+  return alone[0];
 }
 
 // A block of 32: 16 + 16 lanes.
