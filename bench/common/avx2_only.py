@@ -8,10 +8,11 @@ it before all else.
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.common.proc import lines
+from bench.common.proc import PeerError, lines
 
 SOURCE = Path(__file__).with_name("avx2_only.cpp")
 MORE_THAN_AVX2 = frozenset({"avx512f", "avx_vnni", "amx_int8"})
@@ -29,15 +30,17 @@ def keep_to_avx2(packages: Path, handler: Path, log: Path) -> None:
         handler: ``avx2_only.cpp`` as a library, which is to stay where it is.
 
     Raises:
-        PeerError: a library could not be read.
+        PeerError: there is no objdump, or it does not read a library as it is.
     """
+    if not shutil.which("objdump"):
+        raise PeerError("no objdump (binutils)")
     for library in packages.rglob("*.so*"):
         data = bytearray(library.read_bytes())
         if CPUID not in data:
             continue
         for place in _places(library, log):
             if data[place : place + 2] != CPUID:
-                raise ValueError(f"{library}: no cpuid at {place:#x}")
+                raise PeerError(f"{library}: no cpuid at {place:#x}")
             data[place : place + 2] = UD2
         library.write_bytes(data)
     (packages / "avx2_only.pth").write_text(f"import ctypes; ctypes.CDLL({str(handler)!r})\n")

@@ -74,7 +74,7 @@ class Store:
 
     def _kept(self, name: str) -> str:
         """A name of what is made for the instruction set that peers are kept to."""
-        return "-".join(filter(None, (name, self.isa)))
+        return f"{name}-{self.isa}" if self.isa else name
 
     def vllm(self) -> Path:
         """Python of the environment of ``make test-vllm``, which has Quintet and vLLM for this machine's CPU; made if it is not there."""

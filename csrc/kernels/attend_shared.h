@@ -53,22 +53,22 @@ template <class Cell> inline Softmax softmax_begin(const AttendOver<Cell>& a, in
 
 // A row's scores become the numerators of their softmax; returns 1 / sum. Pages in order, lanes that the row does not see are exactly 0.
 inline float softmax(const Halves& a, int r, float* s) {
-  Softmax softmax = softmax_begin(a, r, s);
+  Softmax begun = softmax_begin(a, r, s);
   const float* end = s + (a.position[r] + 16) / 16 * 16;
   const auto pages = [&]<int N>() {
     for (; end - s >= 16 * N; s += 16 * N) {
       F e[N];
-      for (int i = 0; i < N; i++) e[i] = V::sub(V::load(s + 16 * i), softmax.max);
+      for (int i = 0; i < N; i++) e[i] = V::sub(V::load(s + 16 * i), begun.max);
       exp_each(e);
       for (int i = 0; i < N; i++) {
         V::store(s + 16 * i, e[i]);
-        softmax.sum = V::add(softmax.sum, e[i]);
+        begun.sum = V::add(begun.sum, e[i]);
       }
     }
   };
   pages.template operator()<kExpPages>();
   pages.template operator()<1>();
-  return 1.0f / V::hsum(softmax.sum);
+  return 1.0f / V::hsum(begun.sum);
 }
 
 }  // namespace

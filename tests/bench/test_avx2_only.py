@@ -14,7 +14,7 @@ import pytest
 from bench.common.avx2_only import SOURCE, keep_to_avx2
 from bench.common.install import Store
 from bench.common.plan import Plan
-from bench.common.proc import output
+from bench.common.proc import PeerError, output
 from bench.engines import run
 from bench.engines.engine_vllm import Vllm
 from bench.engines.engines import OpenVino, Ours, OursServed
@@ -59,6 +59,12 @@ def test_a_library_finds_avx2_and_no_more(tmp_path: Path) -> None:
     assert not after[2][3] & (1 << 24 | 1 << 25)  # AMX
     assert not after[3][0] & (1 << 4 | 1 << 5)  # AVX-VNNI, AVX-512 BF16
     assert after[4] == [0x0F, 0xA2, 7]
+
+
+def test_without_objdump_the_peer_is_left_out_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(PeerError, match="no objdump"):
+        keep_to_avx2(tmp_path, tmp_path / "handler", tmp_path / "log")
 
 
 @pytest.mark.skipif(sys.platform != "linux" or platform.machine() != "x86_64", reason="the handler is of x86")
