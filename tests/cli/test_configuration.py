@@ -136,6 +136,20 @@ def test_a_models_file_is_relative_to_the_file_too_with_a_name_before_it_or_not(
     assert configuration._based(Path("/etc"), KNOWN["models"], [text]) == [based]
 
 
+@pytest.mark.parametrize(("text", "based"), [("m.gguf", "{}/m.gguf"), ("/m.gguf", "/m.gguf"), ("none", "none"), ("", "")])
+def test_an_image_encoders_file_is_relative_to_the_file_unless_there_is_none(
+    text: str, based: str, printed: Printed, write: Write, tmp_path: Path
+) -> None:
+    assert printed("--config", write(f'mmproj = "{text}"\n'))["mmproj"][0] == based.format(tmp_path)
+
+
+def test_the_page_lists_every_setting_that_holds_paths_relative_to_the_file() -> None:
+    page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    told = set(re.findall(r"`([a-z-]+)`", page.partition("**A path in the file is relative")[2].partition("; `~`")[0]))
+    values = {key: ["name=of:a/b.gguf"] if configuration._several(param) else "a/b.gguf" for key, param in KNOWN.items()}
+    assert told == {key for key, value in values.items() if configuration._based(Path("/etc"), KNOWN[key], value) != value}
+
+
 def test_the_models_are_a_setting_too(printed: Printed, write: Write, tmp_path: Path) -> None:
     file = write('models = ["smollm2", "coder=one.gguf"]\nalias = ["gpt-3.5-turbo-instruct=coder"]\n')
     found = printed("--config", file)

@@ -217,6 +217,8 @@ def _based(folder: Path, param: click.Parameter, value: Any) -> Any:
     """The value with its paths made relative to where the command runs."""
     if isinstance(param.type, click.Path):
         return str(folder / Path(value).expanduser())
+    if param.name == "mmproj":
+        return references.based_encoder(folder, value)
     if param.name == "lora":
         return [references.based_adapter(folder, one) for one in value]
     if isinstance(param, click.Argument) or param.name in ("moderation", "draft"):  # [NAME=]REFERENCE each

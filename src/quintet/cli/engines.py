@@ -23,6 +23,7 @@ from quintet.cli import vllm
 from quintet.cli.console import OptionError
 from quintet.cli.describe import check_context, describe, encoder_bytes, kv_per_token, total
 from quintet.cli.drafts import require_same_tokens
+from quintet.cli.references import NO_ENCODER
 from quintet.config import CacheFolder, EngineConfig, EngineName, KvType, Quantize, VllmConfig
 from quintet.errors import ModelError, shorten
 from quintet.executor import FairExecutor
@@ -40,8 +41,6 @@ TOY = "toy"
 
 _TOY_KV_BYTES = 4 << 20
 MAX_TAGS = 128
-NOTHING = "none"
-"""In place of an mmproj file: the model sees no images, whatever is beside it."""
 
 _UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40}
 
@@ -64,7 +63,7 @@ class EngineOptions:
         quantize: what becomes of float matrices.
         longest_edge: most pixels of the longer edge of images that a model cuts into tiles; 0 = as the model has it.
         prefixes: see ``EngineConfig``.
-        mmproj: file of an image encoder; empty = the model's folder, or a file beside it, if there is one; ``NOTHING`` = none.
+        mmproj: file of an image encoder; empty = the model's folder, or a file beside it, if there is one; ``NO_ENCODER`` = none.
         draft: reference of a draft model; empty = there is none.
         engine: what computes; ``auto`` = the native core where it knows the model, else vLLM where it is installed.
         vllm: for vLLM.
@@ -342,7 +341,7 @@ def _vision(options: EngineOptions, model: Path, hidden: int, report: Report) ->
     Raises:
         ModelError: a file that was named cannot be used.
     """
-    if options.mmproj == NOTHING or (path := Path(options.mmproj) if options.mmproj else find_vision(model)) is None:
+    if options.mmproj == NO_ENCODER or (path := Path(options.mmproj) if options.mmproj else find_vision(model)) is None:
         return "", 0
     try:
         file = open_vision(path, hidden)

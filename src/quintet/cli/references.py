@@ -6,6 +6,9 @@ from pathlib import Path
 
 from quintet.models.files import HUB
 
+NO_ENCODER = "none"
+"""In place of an image encoder's file: the model sees no images, whatever is beside it."""
+
 _WHOLE = (".", "/", "~", HUB)
 
 
@@ -21,6 +24,11 @@ def based(folder: Path, text: str) -> str:
     if reference.startswith(HUB) or not ("/" in reference or reference.lower().endswith((".gguf", ".toml"))):
         return text
     return f"{name}{'=' if name else ''}{folder / Path(reference).expanduser()}"
+
+
+def based_encoder(folder: Path, text: str) -> str:
+    """The same of an image encoder's file, which an empty text or ``NO_ENCODER`` is not."""
+    return text if text in ("", NO_ENCODER) else str(folder / Path(text).expanduser())
 
 
 def based_adapter(folder: Path, text: str) -> str:
