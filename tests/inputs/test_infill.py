@@ -22,7 +22,7 @@ from quintet.inputs.infill import Infill
 from quintet.inputs.sequence import Prepared, SequenceSpec
 from quintet.inputs.tokenizer import Tokenizer
 from quintet.models.traits import Fim, Traits
-from quintet.request import CompletionRequest, Sampling, StopRules
+from quintet.request import CompletionRequest, Sampling, Shown, StopRules
 
 PRE, SUF, MID, BOS = 1, 2, 3, 4
 
@@ -134,6 +134,14 @@ def test_the_echo_is_the_prompt_and_neither_markers_nor_suffix() -> None:
         assert text(FIM.complete(request(echo=True, **wanted))) == "ab" + made
         assert text(FIM.complete(request(echo=True, echo_last=1, **wanted))) == "b" + made
         assert text(FIM.complete(request(echo=True, echo_last=9, **wanted))) == "ab" + made
+
+
+@pytest.mark.parametrize("wanted", [{"prompt_ids": True}, {"shown": Shown(token_ids=True)}, {"shown": Shown(usage=True)}])
+def test_the_ids_of_a_prompt_are_all_that_the_usage_counts(wanted: dict[str, object]) -> None:
+    first, *_, last = FIM.complete(request(**wanted))
+    assert isinstance(first, ChoiceDelta) and isinstance(last, Finished)
+    assert first.prompt == (BOS, PRE, *b"ab", SUF, *b"yz", MID)
+    assert last.usage.prompt_tokens == len(first.prompt)
 
 
 @pytest.mark.parametrize("max_tokens", [0, 3])

@@ -169,6 +169,7 @@ def test_chunks_with_more_in_them_still_have_few_sizes() -> None:
     ("fields", "param"),
     [
         ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
+        ({"prompt_logprobs": 1, "suffix": "x"}, "prompt_logprobs"),
         ({"logprob_token_ids": [5]}, "logprob_token_ids"),
         ({"logprob_token_ids": [257], "logprobs": 1}, "logprob_token_ids"),
         ({"logprob_token_ids": [], "logprobs": 1}, "logprob_token_ids"),

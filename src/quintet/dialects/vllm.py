@@ -37,7 +37,7 @@ RETURN_TOKEN_IDS = Field("return_token_ids", Boolean(), False, _BEYOND, "`prompt
 # "tokens are represented as strings of the form 'token_id:{token_id}'".
 AS_IDS = Field("return_tokens_as_token_ids", Boolean(), False, _BEYOND, "In lists of log-probabilities.")
 # "`prompt_logprobs` are not available when `stream=True`."
-PROMPT_LOGPROBS: Field[int | None] = Field("prompt_logprobs", Integer(0, 20), None, _BEYOND, "Not with `stream`.", "off")
+PROMPT_LOGPROBS: Field[int | None] = Field("prompt_logprobs", Integer(0, 20), None, _BEYOND, "Not with `stream` or `suffix`.", "off")
 # "Specific vocab token IDs to return logprobs for at each generated position, in addition to the sampled token. [...] When set, this
 # explicit token selection takes precedence over the natural top-k selected by `logprobs`. Requires `logprobs` to be set."
 LOGPROB_IDS: Field[tuple[int, ...]] = Field(
@@ -113,9 +113,11 @@ def _shown(given: Mapping[str, object], usage: bool, request: CompletionRequest)
     scores = PROMPT_LOGPROBS.of(given)
     if scores is not None and request.stream:
         raise BadRequest(PROMPT_LOGPROBS.name, "cannot be combined with stream: true")
-    if scores is not None and request.echo_last is not None:
-        raise BadRequest(PROMPT_LOGPROBS.name, "cannot be combined with echo_last")
+    for name, there in (("echo_last", request.echo_last is not None), ("suffix", bool(request.suffix))):
+        if scores is not None and there:  # then what the engine tells of the prompt is a part of it
+            raise BadRequest(PROMPT_LOGPROBS.name, f"cannot be combined with {name}")
     shown = Shown(RETURN_TOKEN_IDS.of(given), AS_IDS.of(given), scores, usage and request.stream and request.include_usage)
     # Which token, or string, ended a choice is told to those who ask for what their provider does not have.
-    told = shown != Shown() or bool(request.sampling.stop_token_ids) or INCLUDE_STOP.of(given) is not None
+    named = bool(request.sampling.stop_token_ids or LOGPROB_IDS.of(given))
+    told = shown != Shown() or named or INCLUDE_STOP.of(given) is not None
     return shown if told else None

@@ -47,12 +47,13 @@ def specs_of(request: CompletionRequest) -> list[SequenceSpec]:
     """
     seed, samples = request.sampling.seed, candidates_of(request)
     seeds = samples if request.sampling.seeded else samples * len(request.prompts)
-    ranked = request.logprobs is None and samples > request.n  # by their log-probabilities
+    asked = _alternatives(request)
+    ranked = asked is None and samples > request.n  # by their log-probabilities
     first = SequenceSpec(
         prompt="",
         max_tokens=request.max_tokens,
         sampling=request.sampling,
-        logprobs=0 if ranked else _alternatives(request),
+        logprobs=0 if ranked else asked,
         # Else the echo is the prompt's text, which the engine need not send back.
         echo=(request.echo and wants_entries(request)) or wants_scores(request),
         echo_last=request.echo_last,
@@ -86,6 +87,11 @@ def wants_entries(request: CompletionRequest) -> bool:
 def wants_scores(request: CompletionRequest) -> bool:
     """The response has the prompts' log-probabilities, apart from an echo."""
     return request.shown is not None and request.shown.prompt_logprobs is not None
+
+
+def tells_prompt(request: CompletionRequest) -> bool:
+    """The first delta of a choice is the prompt's."""
+    return _wants_prompt_ids(request) or wants_scores(request) or (request.echo and request.echo_last != 0)
 
 
 def _wants_prompt_ids(request: CompletionRequest) -> bool:
@@ -160,7 +166,7 @@ def choices_of(
             labels=labels,
             thinking=sequence.thinking,
             prediction=sequence.prediction,
-            prompt_ids=sequence.tokens[: sequence.prompt_end] if _wants_prompt_ids(request) else None,
+            prompt_ids=sequence.tokens if _wants_prompt_ids(request) else None,
             scores=scores[index // samples] if scores else None,
             stop_ids=request.sampling.stop_token_ids,
         )
