@@ -52,6 +52,24 @@ def test_a_key_sees_its_own_files_and_batches_and_no_others(tmp_path: Path) -> N
     play(tmp_path, scenario, api_keys=("sk-alice", "sk-bob"))
 
 
+@pytest.mark.fault("F11")
+def test_pages_of_other_sites_may_not_cancel(tmp_path: Path) -> None:
+    """A form without fields is sent without asking first."""
+
+    async def scenario(one: World) -> None:
+        path = f"/v1/batches/{(await one.begin(line('a')))['id']}/cancel"
+        form = ("content-type", "application/x-www-form-urlencoded")
+        for headers, status in (
+            ([("origin", "https://evil.example"), ("sec-fetch-site", "cross-site")], 403),
+            ([("origin", "https://evil.example")], 403),
+            ([("origin", "https://good.example"), ("sec-fetch-site", "cross-site")], 200),
+            ([], 200),
+        ):
+            assert (await one.form(b"", path, form, *headers)).status == status
+
+    play(tmp_path, scenario, cors_origins=("https://good.example",))
+
+
 def test_lists_have_pages(tmp_path: Path) -> None:
     async def scenario(one: World) -> None:
         files = [(await one.upload(b"x")).json()["id"] for _ in range(5)]

@@ -146,6 +146,7 @@ def test_nothing_of_a_large_file_is_held_in_memory(tmp_path: Path) -> None:
     play(tmp_path, scenario)
 
 
+@pytest.mark.fault("F11")
 def test_pages_of_other_sites_may_not_upload(tmp_path: Path) -> None:
     async def scenario(one: World) -> None:
         body = form(b"x", purpose="batch")

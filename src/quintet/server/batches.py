@@ -9,6 +9,7 @@ from quintet.dialects.catalog import PROVIDERS
 from quintet.errors import BadRequest
 from quintet.server.call import Call, Route
 from quintet.server.completions import Source, warned
+from quintet.server.cors import Cors
 from quintet.server.files import Files, shapes
 from quintet.server.idempotency import Once
 from quintet.server.kept import Kept
@@ -22,7 +23,8 @@ _MOST_BODY = 64 * 1024
 def batch_routes(kept: Kept, source: Source, config: ServerConfig, once: Once) -> dict[str, Route]:
     """Those of files and batches, for the dialects that have them."""
     dialects = frozenset(name for name, provider in PROVIDERS.items() if provider.batches)
-    files, batches = Files(kept, source, config.cors_origins), Batches(kept, source, strict=config.strict)
+    cors = Cors(config.cors_origins)
+    files, batches = Files(kept, source, cors), Batches(kept, source, cors, strict=config.strict)
     return {
         "/files": Route("/files", {"POST": files.create, "GET": files.list}, dialects),
         "/files/": Route("/files/{id}", {"GET": files.show, "DELETE": files.delete}, dialects),
@@ -37,11 +39,12 @@ class Batches:
     """Endpoints.
 
     Args:
+        cors: which web sites' pages may cancel.
         strict: refuse fields that are not the provider's.
     """
 
-    def __init__(self, kept: Kept, source: Source, *, strict: bool) -> None:
-        self._kept, self._source, self._strict = kept, source, strict
+    def __init__(self, kept: Kept, source: Source, cors: Cors, *, strict: bool) -> None:
+        self._kept, self._source, self._cors, self._strict = kept, source, cors, strict
 
     async def create(self, call: Call) -> None:
         """``POST /v1/batches``."""
@@ -69,6 +72,7 @@ class Batches:
 
     async def cancel(self, call: Call) -> None:
         """``POST /v1/batches/{id}/cancel``."""
+        self._cors.require_allowed(call.http)
         batch = await self._kept.do(lambda store: store.cancel(call.tail, call.caller.owner, self._source.now()))
         self._kept.wake()
         await call.http.reply(200, shapes(call).batch(batch))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from quintet.errors import Forbidden
 from quintet.server.http import Request
 
 ANY = "*"
@@ -48,6 +49,18 @@ class Cors:
         if asks and (ANY in self._origins or request.headers.get("origin") in self._origins):
             return _PREFLIGHT
         return None
+
+    def require_allowed(self, request: Request) -> None:
+        """A form, and a POST without a body, are what any web page can send to another site's server without asking first.
+
+        Raises:
+            Forbidden: this one does, and its site is not allowed to.
+        """
+        site, origin = request.headers.get("sec-fetch-site", ""), request.headers.get("origin", "")
+        if site in ("same-origin", "none") or (not site and not origin):
+            return
+        if ANY not in self._origins and origin not in self._origins:
+            raise Forbidden("A page of this origin may not send this here (--cors-origin).")
 
 
 def is_origin(text: str) -> bool:

@@ -14,10 +14,10 @@ from quintet.batch import File, Purpose
 from quintet.batches.folder import Draft
 from quintet.batches.store import Quota
 from quintet.dialects.batches import ANCHOR, SECONDS, Batches, expiry, files_page
-from quintet.errors import BadRequest, Forbidden, NotFound
+from quintet.errors import BadRequest, NotFound
 from quintet.server.call import Call
 from quintet.server.completions import Source
-from quintet.server.cors import ANY
+from quintet.server.cors import Cors
 from quintet.server.kept import Kept, storing
 from quintet.server.uploads import FILE, Form, Upload
 
@@ -33,16 +33,16 @@ class Files:
     """Endpoints.
 
     Args:
-        origins: web sites whose pages may upload.
+        cors: which web sites' pages may upload.
     """
 
-    def __init__(self, kept: Kept, source: Source, origins: tuple[str, ...]) -> None:
-        self._kept, self._source, self._origins = kept, source, origins
+    def __init__(self, kept: Kept, source: Source, cors: Cors) -> None:
+        self._kept, self._source, self._cors = kept, source, cors
         self._arriving: Counter[str] = Counter()  # bytes of uploads that are not done, by their owners
 
     async def create(self, call: Call) -> None:
         """``POST /v1/files``: a form."""
-        self._require_own_page(call)
+        self._cors.require_allowed(call.http)
         config, folder = self._kept.config, self._kept.folder()
         with storing():
             draft = await asyncio.to_thread(folder.draft)
@@ -128,19 +128,6 @@ class Files:
             await asyncio.to_thread(partial(self._kept.folder().content(id_).unlink, missing_ok=True))
             raise
         return file
-
-    def _require_own_page(self, call: Call) -> None:
-        """A form is what any web page can send to another site's server without asking first.
-
-        Raises:
-            Forbidden: this one does, and its site is not allowed to.
-        """
-        headers = call.http.headers
-        site, origin = headers.get("sec-fetch-site", ""), headers.get("origin", "")
-        if site in ("same-origin", "none") or (not site and not origin):
-            return
-        if ANY not in self._origins and origin not in self._origins:
-            raise Forbidden("A page of this origin may not upload files here (--cors-origin).")
 
 
 def shapes(call: Call) -> Batches:
