@@ -77,6 +77,7 @@ def test_the_store_can_be_named_as_the_servers_setting_is(tmp_path: Path) -> Non
         (["add", "a" * 65], "NAME must be 1 to 64 of"),
         (["add", "bob", "--expires", "soon"], "--expires must be a time such as 12h or 30d"),
         (["add", "bob", "--expires", "2001-01-01"], "--expires must be in the future"),
+        (["add", "bob", "--expires", "0d"], "--expires must be in the future, got '0d'"),
         (["add", "alice"], "a key named 'alice' is in force already"),
         (["set", "bob", "--budget", "1"], "no key 'bob' is in force"),
         (["revoke", "bob"], "no key 'bob' is in force"),
@@ -89,6 +90,18 @@ def test_a_mistake_is_told_in_one_line_and_changes_nothing(tmp_path: Path, words
     with pytest.raises(QuintetError, match=said):
         run(store, *words)
     assert store.read_bytes() == before
+
+
+def test_an_expired_keys_name_is_not_given_again_but_the_key_is_renewed(tmp_path: Path) -> None:
+    store = tmp_path / "keys.db"
+    KeyStore(store).add(Key(b"", "alice", expires=1.0))
+    with pytest.raises(
+        QuintetError, match="a key named 'alice' has expired; renew it with quintet keys set --expires, revoke it, or choose"
+    ):
+        run(store, "add", "alice")
+    run(store, "set", "alice", "--expires", "1h")
+    with pytest.raises(QuintetError, match="a key named 'alice' is in force already"):
+        run(store, "add", "alice")
 
 
 def test_a_key_of_an_expiry_beyond_all_dates_is_listed(tmp_path: Path) -> None:

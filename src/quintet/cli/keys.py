@@ -130,7 +130,7 @@ def parse_expiry(text: str, now: float) -> float | None:
     """Unix time of ``90m``, ``12h`` or ``30d`` from ``now``, or of a date or time in ISO 8601, UTC if it does not say; ``never`` = None.
 
     Raises:
-        OptionError: none of these, past, or beyond all dates.
+        OptionError: none of these, not in the future, or beyond all dates.
     """
     if text == _NEVER:
         return None
@@ -138,13 +138,13 @@ def parse_expiry(text: str, now: float) -> float | None:
         expires = now + float(found[1]) * _SECONDS[found[2]]
         if expires > LAST_TIME:
             raise OptionError(f"--expires must be before the year 10000, or never, got {shorten(text)}.")
-        return expires
-    try:
-        when = datetime.fromisoformat(text)
-    except ValueError:
-        rule = "must be a time such as 12h or 30d, a date such as 2027-01-31, or never"
-        raise OptionError(f"--expires {rule}, got {shorten(text)}.") from None
-    expires = (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+    else:
+        try:
+            when = datetime.fromisoformat(text)
+        except ValueError:
+            rule = "must be a time such as 12h or 30d, a date such as 2027-01-31, or never"
+            raise OptionError(f"--expires {rule}, got {shorten(text)}.") from None
+        expires = (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
     if expires <= now:
         raise OptionError(f"--expires must be in the future, got {shorten(text)}.")
     return expires

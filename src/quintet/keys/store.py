@@ -60,7 +60,7 @@ WHERE (name = :which OR id = :which) AND revoked IS NULL
 
 
 class UnknownKeyError(KeyFileError):
-    """No key of this name or id is in force."""
+    """No key of this name or id is there that is not revoked."""
 
 
 class KeyStore:
@@ -108,23 +108,28 @@ class KeyStore:
         """Store a new key, with the name, limits and scopes of ``key``; the key itself, which nothing can tell again.
 
         Raises:
-            KeyFileError: the file is not usable, or a key of this name is in force.
+            KeyFileError: the file is not usable, or a key of this name is not revoked: one that has expired can be renewed.
         """
         secret = PREFIX + secrets.token_urlsafe(_SECRET_BYTES)
         made = replace(key, digest=hashlib.sha256(secret.encode()).digest())
         with self._writing() as writer:
-            if writer.execute("SELECT 1 FROM keys WHERE name = ? AND revoked IS NULL", (key.name,)).fetchone():
-                raise KeyFileError(
-                    f"{self.path}: a key named {shorten(key.name)} is in force already; revoke it first, or choose another name"
+            taken = writer.execute("SELECT expires FROM keys WHERE name = ? AND revoked IS NULL", (key.name,)).fetchone()
+            if taken is not None:
+                expired = taken["expires"] is not None and taken["expires"] <= key.created
+                how = (
+                    "has expired; renew it with quintet keys set --expires, revoke it"
+                    if expired
+                    else "is in force already; revoke it first"
                 )
+                raise KeyFileError(f"{self.path}: a key named {shorten(key.name)} {how}, or choose another name")
             writer.execute(_INSERT, _row(made))
         return secret
 
     def change(self, which: str, changed: Key) -> None:
-        """Give the key with this name or id all but the digest and the time of making of ``changed``.
+        """Give the key with this name or id, expired or not, all but the digest and the time of making of ``changed``.
 
         Raises:
-            UnknownKeyError: none such is in force.
+            UnknownKeyError: there is none, or it is revoked.
         """
         with self._writing() as writer:
             found = writer.execute(_UPDATE, {**_row(changed), "which": which})
@@ -132,10 +137,10 @@ class KeyStore:
                 raise UnknownKeyError(f"{self.path}: no key {shorten(which)} is in force")
 
     def find(self, which: str) -> Key:
-        """The key in force with this name or id.
+        """The key with this name or id, expired or not.
 
         Raises:
-            UnknownKeyError: there is none.
+            UnknownKeyError: there is none, or it is revoked.
         """
         for key in self.read():
             if key.revoked is None and which in (key.name, key.id):
