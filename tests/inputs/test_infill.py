@@ -22,7 +22,7 @@ from quintet.inputs.infill import Infill
 from quintet.inputs.sequence import Prepared, SequenceSpec
 from quintet.inputs.tokenizer import Tokenizer
 from quintet.models.traits import Fim, Traits
-from quintet.request import CompletionRequest, Sampling, Shown, StopRules
+from quintet.request import CompletionRequest, Cut, Prompt, Sampling, Shown, StopRules
 
 PRE, SUF, MID, BOS = 1, 2, 3, 4
 
@@ -102,13 +102,27 @@ def test_a_prompt_stands_before_its_suffix_between_the_models_markers() -> None:
 
 def test_a_server_that_is_told_so_puts_the_suffix_first_and_echoes_the_same() -> None:
     form = Infill(PRE, SUF, MID, (BOS,), 0, suffix_first=True)
-    tokens, start, end = form.join("ab", [BOS, *b"ab"], [BOS, *b"yz"])
+    tokens, start, end = form.join("ab", b"ab", [BOS, *b"yz"])
     assert tokens == (BOS, SUF, *b"yz", PRE, *b"ab", MID)
     assert bytes(tokens[start:end]) == b"ab"
 
 
 def test_token_ids_are_taken_as_they_are() -> None:
     assert FIM.prepare(replace(SPEC, prompt=(97, 98))).sequences[0].tokens == (PRE, 97, 98, SUF, *b"yz", MID)
+
+
+@pytest.mark.parametrize("prompt", ["abcd", tuple(b"abcd")])
+def test_of_a_prompt_that_is_cut_so_many_of_its_own_tokens_stand_between_the_markers(prompt: Prompt) -> None:
+    """Whatever the tokenizer puts before a text: that goes before the form."""
+    before, after = (BOS, PRE) if isinstance(prompt, str) else (PRE,), (SUF, *b"yz", MID)
+    for cut, kept in ((Cut(2), b"cd"), (Cut(1), b"d"), (Cut(3, left=False), b"abc"), (Cut(4), b"abcd"), (Cut(5), b"abcd"), (Cut(0), b"")):
+        assert FIM.prepare(replace(SPEC, prompt=prompt, cut=cut)).sequences[0].tokens == (*before, *kept, *after)
+
+
+def test_what_fits_of_a_prompt_is_what_the_form_leaves_room_for() -> None:
+    (sequence,) = FIM.prepare(replace(SPEC, prompt="a" * 5000, cut=Cut(None), max_tokens=90)).sequences
+    assert (len(sequence.tokens), sequence.max_tokens) == (4096 - 90, 90)
+    assert sequence.tokens[-5:] == (97, SUF, *b"yz", MID)
 
 
 def test_a_marker_ends_the_middle() -> None:
@@ -188,7 +202,7 @@ def test_the_form_holds_both_texts_whole_whatever_the_tokenizer_adds(prompt: str
         return [*[300] * before, *text.encode("utf-8", "surrogatepass"), *[301] * after]
 
     form = Infill(PRE, SUF, MID, (300,) * before, after)
-    tokens, start, end = form.join(prompt, encode(prompt), encode(suffix))
+    tokens, start, end = form.join(prompt, form.own(encode(prompt)), encode(suffix))
     assert bytes(tokens[start:end]) == prompt.encode("utf-8", "surrogatepass")
     assert tokens[:start] == (*[300] * before, PRE)
     assert bytes(tokens[end + 1 : -1]) == suffix.encode("utf-8", "surrogatepass")

@@ -11,7 +11,7 @@ from quintet.inputs.capabilities import EVERYTHING, Capabilities
 from quintet.inputs.resolve import Known, resolve, texts
 from quintet.inputs.sequence import SequenceSpec
 from quintet.inputs.supported import require_supported
-from quintet.request import Prompt, Reasoning, Sampling
+from quintet.request import Cut, Prompt, Reasoning, Sampling
 
 CAPABILITIES = Capabilities("m", 20, 300, [b""] * 300, max_logprobs=5, max_sequences=4, fingerprint="f", supported=EVERYTHING)
 
@@ -40,6 +40,30 @@ def test_a_text_that_begins_with_its_own_bos_does_not_get_another() -> None:
     assert tokens("", [1], 1) == (1,)
     assert tokens("aab", [5, 5, 6], 0) == (5, 5, 6), "nothing is put before it"
     assert tokens((1, 1, 5), [], 1) == (1, 1, 5), "ids are taken as they are"
+
+
+def test_equal_first_tokens_of_a_text_that_was_cut_are_no_bos_that_is_there_twice() -> None:
+    """The BOS is a token of the prompt like any other, and the first that a cut from the left takes away."""
+
+    def tokens(ids: list[int], cut: Cut) -> tuple[int, ...]:
+        return resolve([replace(spec("text"), cut=cut)], Known({"text": ids}, before=1), CAPABILITIES)[0].tokens
+
+    assert tokens([1, 7, 5, 5], Cut(2)) == (5, 5)
+    assert tokens([1, 7, 5, 5, 5], Cut(3)) == (5, 5, 5)
+    assert tokens([1, 5, 5], Cut(3)) == tokens([1, 1, 5, 5], Cut(3)) == (1, 5, 5)
+    assert tokens([1, 1, 5, 6], Cut(2, left=False)) == (1, 5)
+
+
+@pytest.mark.parametrize("max_tokens", [20, 21, 10**30])
+@pytest.mark.parametrize("truncate", [True, False])
+def test_a_prompt_that_is_to_be_cut_to_what_fits_is_never_cut_to_nothing(max_tokens: int, truncate: bool) -> None:
+    """Nor is the separator taken for it."""
+    asked = replace(spec((1,) * 40, max_tokens), cut=Cut(None), truncate=truncate)
+    error = refusal(asked)
+    assert (error.param, error.code) == ("max_tokens", "context_length_exceeded")
+    assert "must leave room in the context, 20, for some of prompt, as truncate_prompt_tokens is -1" in str(error)
+    (sequence,) = resolve([replace(asked, max_tokens=19)], Known({}), CAPABILITIES)
+    assert (sequence.tokens, sequence.max_tokens) == ((1,), 19)
 
 
 def test_equal_texts_are_tokenised_once() -> None:

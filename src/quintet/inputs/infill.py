@@ -53,15 +53,15 @@ class Infill:
         """A middle that goes on with one of these has ended: the model begins another document."""
         return self.prefix, self.suffix, self.middle
 
-    def join(self, prompt: Prompt, ids: Sequence[int], suffix: Sequence[int]) -> tuple[tuple[int, ...], int, int]:
+    def join(self, prompt: Prompt, own: Sequence[int], suffix: Sequence[int]) -> tuple[tuple[int, ...], int, int]:
         """The tokens, and where among them the prompt's own begin and end.
 
         Args:
             prompt: as the client sent it.
-            ids, suffix: its tokens and those of the text after it, as the tokenizer gave them.
+            own: of it, what is to be between the markers.
+            suffix: the tokens of the text after it, as the tokenizer gave them.
         """
-        first, own = (self.first, self._own(ids)) if isinstance(prompt, str) else ((), ids)
-        made, start = self._around(first, own, self._own(suffix))
+        made, start = self._around(self.first if isinstance(prompt, str) else (), own, self.own(suffix))
         return made, start, start + len(own)
 
     def fill(self, gap: Gap, ids: Mapping[str, Sequence[int]], line: Sequence[int], context: int) -> tuple[int, ...]:
@@ -87,7 +87,8 @@ class Infill:
         head = (*first, *(tail if self.suffix_first else ()), self.prefix)
         return (*head, *before, *(() if self.suffix_first else tail), self.middle), len(head)
 
-    def _own(self, ids: Sequence[int]) -> Sequence[int]:
+    def own(self, ids: Sequence[int]) -> Sequence[int]:
+        """Of a text's tokens those that the tokenizer did not put around it."""
         return ids[len(self.first) : len(ids) - self.after]
 
     def _extra(self, gap: Gap, ids: Mapping[str, Sequence[int]]) -> list[int]:

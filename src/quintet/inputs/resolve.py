@@ -94,14 +94,7 @@ def resolve(specs: Sequence[SequenceSpec], known: Known, capabilities: Capabilit
     for spec, name in zip(specs, names, strict=True):
         key = spec.prompt, spec.suffix
         if key not in forms:
-            ids = _cut(known.encoded[spec.prompt] if isinstance(spec.prompt, str) else spec.prompt, spec, capabilities.context)
-            if known.image is not None and not spec.seen and known.image in ids:
-                raise BadRequest(name, "must not hold the model's token for images, which marks the place of one, without images")
-            if spec.suffix:
-                forms[key] = _filled(spec, _in_range(ids, name, capabilities.vocab), known, capabilities.model)
-            else:
-                ids = _once(ids, known.before) if isinstance(spec.prompt, str) else ids
-                forms[key] = _plain(_in_range(ids, name, capabilities.vocab), name, known.separator)
+            forms[key] = _filled(spec, name, known, capabilities) if spec.suffix else _plain(spec, name, known, capabilities)
             if tags is not None:
                 forms[key] = replace(forms[key], in_block=tags.open_in(forms[key].tokens, capabilities.pieces))
         sequences.append(_sequence(spec, forms[key], name, capabilities, controls, predictions))
@@ -196,27 +189,44 @@ def _once(tokens: Sequence[int], before: int) -> Sequence[int]:
     return tokens[before:] if before and tokens[before : 2 * before] == tokens[:before] else tokens
 
 
-def _cut(tokens: Sequence[int], spec: SequenceSpec, context: int) -> Sequence[int]:
-    if spec.cut is None:
-        return tokens
-    # vLLM, truncate_prompt_tokens: -1 stands for the context less ``max_tokens``.
-    most = max(context - (1 if spec.max_tokens is None else spec.max_tokens), 0) if spec.cut.most is None else spec.cut.most
-    if most > context:
-        raise BadRequest("truncate_prompt_tokens", f"must be at most {context}, the context", shorten(most))
-    return tokens[max(len(tokens) - most, 0) :] if spec.cut.left else tokens[:most]
-
-
-def _plain(tokens: Sequence[int], name: str, separator: int | None) -> _Form:
-    if not tokens and separator is None:
+def _plain(spec: SequenceSpec, name: str, known: Known, capabilities: Capabilities) -> _Form:
+    ids = _once(known.encoded[spec.prompt], known.before) if isinstance(spec.prompt, str) else spec.prompt
+    tokens = _kept(ids, spec, name, known, capabilities)
+    if not tokens and known.separator is None:
         raise BadRequest(name, "must not be empty: this model has no token to start from")
-    given = tuple(tokens) if tokens or separator is None else (separator,)
+    given = tuple(tokens) if tokens or known.separator is None else (known.separator,)
     return _Form(given, 0, len(given))
 
 
-def _filled(spec: SequenceSpec, tokens: Sequence[int], known: Known, model: str) -> _Form:
-    if known.infill is None:
-        raise Unsupported("suffix", f"needs a model with fill-in-the-middle tokens, and {model} has none; leave it out")
-    return _Form(*known.infill.join(spec.prompt, tokens, known.encoded[spec.suffix]), known.infill.stops)
+def _filled(spec: SequenceSpec, name: str, known: Known, capabilities: Capabilities) -> _Form:
+    infill = known.infill
+    if infill is None:
+        raise Unsupported("suffix", f"needs a model with fill-in-the-middle tokens, and {capabilities.model} has none; leave it out")
+    own = infill.own(known.encoded[spec.prompt]) if isinstance(spec.prompt, str) else spec.prompt
+    suffix = known.encoded[spec.suffix]
+    around, _, _ = infill.join(spec.prompt, (), suffix)
+    return _Form(*infill.join(spec.prompt, _kept(own, spec, name, known, capabilities, len(around)), suffix), infill.stops)
+
+
+def _kept(tokens: Sequence[int], spec: SequenceSpec, name: str, known: Known, capabilities: Capabilities, around: int = 0) -> Sequence[int]:
+    """A prompt's tokens as far as they are kept, checked; ``around``: how many are put around them."""
+    kept = _cut(tokens, spec, name, capabilities.context, around)
+    if known.image is not None and not spec.seen and known.image in kept:
+        raise BadRequest(name, "must not hold the model's token for images, which marks the place of one, without images")
+    return _in_range(kept, name, capabilities.vocab)
+
+
+def _cut(tokens: Sequence[int], spec: SequenceSpec, name: str, context: int, around: int) -> Sequence[int]:
+    if spec.cut is None:
+        return tokens
+    # vLLM, truncate_prompt_tokens: -1 stands for the context less ``max_tokens``.
+    most = context - around - (1 if spec.max_tokens is None else spec.max_tokens) if spec.cut.most is None else spec.cut.most
+    if most > context:
+        raise BadRequest("truncate_prompt_tokens", f"must be at most {context}, the context", shorten(most))
+    if spec.cut.most is None and most <= 0 and tokens:
+        rule = f"must leave room in the context, {context}, for some of {name}, as truncate_prompt_tokens is -1"
+        raise PromptTooLong("max_tokens", rule, shorten(spec.max_tokens))
+    return tokens[max(len(tokens) - most, 0) :] if spec.cut.left else tokens[:most]
 
 
 def _sequence(
