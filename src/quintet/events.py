@@ -94,12 +94,10 @@ class TokenEvent(msgspec.Struct, frozen=True, gc=False):
     blame: Blame = Blame.SERVER
     computed: int = 0
 
-    def without_scores(self) -> TokenEvent:
-        """The same without log-probabilities."""
-        return msgspec.structs.replace(self, logprob=None, top=())
-
-    def with_top(self, most: int) -> TokenEvent:
-        """The same with no more than so many alternatives."""
+    def with_top(self, most: int | None) -> TokenEvent:
+        """The same with no more than so many alternatives; ``None`` = nor with its own log-probability."""
+        if most is None:
+            return self if self.logprob is None else msgspec.structs.replace(self, logprob=None, top=())
         return self if len(self.top) <= most else msgspec.structs.replace(self, top=self.top[:most])
 
 
@@ -181,10 +179,11 @@ class ChoiceDone(msgspec.Struct, frozen=True, gc=False):
     """A choice ended; nothing follows for this index.
 
     Args:
-        stop: the stop string that matched, when ``finish`` is ``STOP``.
+        stop: the stop string that matched, when ``finish`` is ``STOP`` and one did.
         seed: the seed this choice drew with.
         flagged: what was found in the text that is not shown, when ``finish`` is ``FILTER``.
         stop_id: the token that ended it, if it is one that the request named.
+        tokens: that the choice has, also those of which nothing is shown.
     """
 
     index: int
@@ -193,6 +192,7 @@ class ChoiceDone(msgspec.Struct, frozen=True, gc=False):
     seed: int = 0
     flagged: Flagged | None = None
     stop_id: int | None = None
+    tokens: int = 0
 
     def numbered(self, index: int) -> ChoiceDone:
         """The same of another choice."""

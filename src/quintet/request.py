@@ -285,3 +285,8 @@ class CompletionRequest:
     beams: Beams | None = None
     cut: Cut | None = None
     shown: Shown | None = None
+
+    @property
+    def alternatives(self) -> int | None:
+        """Tokens whose log-probabilities are told at each generated one's place; ``None`` = not even its own is."""
+        return len(self.logprob_ids) or self.logprobs if self.logprobs is not None else None

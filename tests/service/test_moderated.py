@@ -51,7 +51,7 @@ def test_what_is_safe_comes_through_as_it_is_and_every_chunk_is_judged_with_all_
     guard = Guard()
     events = serve(backend(LONG), guard)
     assert texts(events) == {0: LONG.decode()}
-    assert done(events) == {0: ChoiceDone(0, Finish.EOS, "", 5)}
+    assert done(events) == {0: ChoiceDone(0, Finish.EOS, "", 5, tokens=len(LONG) + 1)}
     assert events[-1] == Finished(Usage(1, len(LONG) + 1))
     assert guard.asked[0] == "judge <p>"
     ends = [FIRST_TOKENS, *range(FIRST_TOKENS + CHUNK_TOKENS, len(LONG), CHUNK_TOKENS), len(LONG)]
@@ -64,7 +64,7 @@ def test_an_unsafe_output_ends_before_the_chunk_in_which_it_is_and_its_sequence_
     events = serve(played, Guard())
     shown = FIRST_TOKENS + CHUNK_TOKENS
     assert texts(events) == {0: BAD[:shown].decode()}
-    assert done(events) == {0: ChoiceDone(0, Finish.FILTER, "", 5, FOUND)}
+    assert done(events) == {0: ChoiceDone(0, Finish.FILTER, "", 5, FOUND, tokens=FIRST_TOKENS + 2 * CHUNK_TOKENS)}
     assert events[-1] == Finished(Usage(1, shown + CHUNK_TOKENS)), "what was generated and judged counts"
     assert played.aborts == [(played.request_id, 0)]
 

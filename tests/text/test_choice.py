@@ -61,7 +61,7 @@ def test_end_of_sequence_as_the_only_token_keeps_its_slot() -> None:
     assert [entry.logprob for entry in entries(out)] == [None, -2.0, -0.25]
     assert [entry.top for entry in entries(out)] == [(), ((B, "b", -2.0),), ((EOS, "</s>", -0.25),)]
     assert [entry.label for entry in entries(out)] == ["a", "b", "</s>"], "p(end of text) can be read"
-    assert out[-1] == ChoiceDone(0, Finish.EOS, "", 9)
+    assert out[-1] == ChoiceDone(0, Finish.EOS, "", 9, tokens=1)
     assert ended.completion_tokens == 1
 
 
@@ -167,7 +167,7 @@ def test_a_token_cut_by_the_stop_keeps_the_part_that_is_returned() -> None:
     assert shown(out) == [(A, "a", 0), (A_LESS, "a", 1)]
     assert entries(out)[1].raw == b"a<"
     assert entries(out)[1].top == ((B, "b", -0.5), (A_LESS, "a", -1.0))
-    assert out[-1] == ChoiceDone(0, Finish.STOP, "<>", 9)
+    assert out[-1] == ChoiceDone(0, Finish.STOP, "<>", 9, tokens=3)
 
 
 def test_an_included_stop_trims_what_follows_it_in_its_last_token() -> None:
@@ -180,18 +180,18 @@ def test_tokens_of_a_character_that_is_cut_have_no_entry() -> None:
 
 
 def test_a_stop_at_the_very_start_leaves_nothing() -> None:
-    assert feed(choice(["ab"]), [token(A), token(B)]) == [ChoiceDone(0, Finish.STOP, "ab", 9)]
+    assert feed(choice(["ab"]), [token(A), token(B)]) == [ChoiceDone(0, Finish.STOP, "ab", 9, tokens=2)]
 
 
 def test_a_stop_on_the_last_allowed_token_is_a_stop() -> None:
-    assert feed(choice(["b"]), [token(A), token(B, finish=Finish.LENGTH)])[-1] == ChoiceDone(0, Finish.STOP, "b", 9)
+    assert feed(choice(["b"]), [token(A), token(B, finish=Finish.LENGTH)])[-1] == ChoiceDone(0, Finish.STOP, "b", 9, tokens=2)
 
 
 def test_a_stop_does_not_match_in_the_prompt_nor_across_its_border() -> None:
     asked = [token(A, None, prompt=True), token(AB, prompt=True), token(A, prompt=True)]
     out = feed(choice(["ab"], prompt="aaba", echo=asked), [token(B), token(B, finish=Finish.LENGTH)])
     assert shown(out)[3:] == [(B, "b", 4), (B, "b", 5)]
-    assert out[-1] == ChoiceDone(0, Finish.LENGTH, "", 9)
+    assert out[-1] == ChoiceDone(0, Finish.LENGTH, "", 9, tokens=2)
 
 
 def test_the_sampled_token_is_appended_to_alternatives_that_lack_it() -> None:
@@ -216,7 +216,7 @@ def test_minus_infinity_stays_a_number() -> None:
 
 def test_an_aborted_choice_gives_what_it_held_back() -> None:
     out = feed(choice(["<>"], logprobs=False), [token(A), token(LESS), TokenEvent(0, -1, finish=Finish.ABORT)])
-    assert out == [ChoiceDelta(0, "a"), ChoiceDelta(0, "<"), ChoiceDone(0, Finish.ABORT, "", 9)]
+    assert out == [ChoiceDelta(0, "a"), ChoiceDelta(0, "<"), ChoiceDone(0, Finish.ABORT, "", 9, tokens=2)]
 
 
 def test_a_prompt_whose_tokens_did_not_all_come_is_still_whole() -> None:

@@ -188,10 +188,10 @@ def test_text_and_finish_do_not_depend_on_the_tokens(
     for logprobs in (False, True):
         result = run(events, stops, include, logprobs)
         if winner is None:
-            assert (result.text, result.done) == (text, ChoiceDone(7, finish, "", 3))
+            assert (result.text, result.done.finish, result.done.stop) == (text, finish, "")
         else:
             end, stop = winner
-            assert (result.text, result.done) == (text[: end if include else end - len(stop)], ChoiceDone(7, Finish.STOP, stop, 3))
+            assert (result.text, result.done.finish, result.done.stop) == (text[: end if include else end - len(stop)], Finish.STOP, stop)
 
 
 @settings(deadline=None)

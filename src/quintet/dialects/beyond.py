@@ -113,6 +113,8 @@ class Beyond:
             choice.tokens += len(ids)
             one.update(self._of_chunk(choice, ids, last=bool(one.get("finish_reason"))))
             choice.ids = []
+            if one.get("finish_reason") and choice.done:
+                choice.tokens = max(choice.tokens, choice.done.tokens)  # a stop string's are not shown
             if self._shown.usage and made.get("usage") is None:
                 # vLLM's source, continuous_usage_stats: of the prompt and this choice so far.
                 counts = {"prompt_tokens": choice.prompt_tokens, "completion_tokens": choice.tokens}

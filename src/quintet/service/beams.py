@@ -131,17 +131,16 @@ def require_beams(request: CompletionRequest, capabilities: Capabilities, modera
         "logprobs": (request.logprobs or 0) > 2 * request.n,
     }
     spelled = dict(request.spelled)
-    controls = {control.param: control.turned_on(request.sampling) for control in Control if control not in _HEEDED}
-    for name, there in (beside | controls).items():
-        if there:
-            raise BadRequest(spelled.get(name, name), "cannot be combined with use_beam_search")
+    controls = [control.param for control in Control if control not in _HEEDED and control.turned_on(request.sampling)]
+    for name in (*(name for name, there in beside.items() if there), *controls):
+        raise BadRequest(spelled.get(name, name), "cannot be combined with use_beam_search")
     if 2 * request.n > capabilities.max_logprobs:
         raise BadRequest("n", f"must be at most {capabilities.max_logprobs // 2} with use_beam_search", str(request.n))
 
 
 def beam_request(request: CompletionRequest) -> CompletionRequest:
     """What is prepared: one sequence per prompt, with as many log-probabilities as a step needs."""
-    sampling = Sampling(0.0, 1.0, 0)
+    sampling = Sampling(0.0, 1.0, request.sampling.seed)  # which changes nothing, and is told with each choice
     return replace(request, n=1, best_of=1, logprobs=2 * request.n, sampling=sampling, beams=None)
 
 
@@ -159,7 +158,9 @@ class BeamJob(Job):
         assert request.beams is not None
         ends = frozenset[int]() if request.sampling.ignore_eos else backend.tokenizer.eos_ids
         self._prompts = prepared.sequences
-        self._searches = [Search(request.n, one.max_tokens, ends, request.beams) for one in self._prompts]
+        self._searches = [  # a middle that is filled in has ends of its own
+            Search(request.n, one.max_tokens, ends | frozenset(one.sampling.stop_token_ids), request.beams) for one in self._prompts
+        ]
         self._ids = ids
         self._under_way = 0  # the step's request; 0 = none
 
@@ -201,8 +202,8 @@ class BeamJob(Job):
 
     async def _advance(self) -> Failed | None:
         """One token after each live beam."""
-        asked = [(search, beam, prompt) for search, prompt in zip(self._searches, self._prompts, strict=True) for beam in search.live]
-        sequences = tuple(_after(prompt, beam) for _, beam, prompt in asked)
+        asked = [(number, beam) for number, search in enumerate(self._searches) for beam in search.live]
+        sequences = tuple(_after(self._prompts[number], beam) for number, beam in asked)
         request_id = next(self._ids)
         self._backend.require_room(len(sequences), self._prepared.tenant)
         tops: list[tuple[tuple[int, float], ...]] = [()] * len(asked)
@@ -217,6 +218,8 @@ class BeamJob(Job):
                     self._cancelled = True
                 if event.token >= 0:
                     tops[event.seq] = event.top
+                if event.finish is not None:  # of a prompt's first step, which has it alone
+                    self._cached.setdefault(asked[event.seq][0], event.cached_tokens)
         self._under_way = 0
         if not self._cancelled:
             at = 0
@@ -231,6 +234,7 @@ class BeamJob(Job):
         """The best beams as choices, each fed with its tokens as if they had been drawn."""
         pieces, events = self._backend.capabilities.pieces, list[Event]()
         for number, search in enumerate(self._searches):
+            self._computed[number] = len(self._prompts[number].tokens)
             found = search.best()
             for rank, beam in enumerate([*found, *[Beam()] * (self._width - len(found))]):
                 seq = number * self._width + rank

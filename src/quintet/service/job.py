@@ -47,7 +47,9 @@ class Job:
         rules = request.stop
         self._limits = [LineLimit(rules.indent, rules.seconds) for _ in self._choices if rules.indent or rules.seconds]
         self._best_of = BestOf(self._candidates, request.n) if self._candidates > request.n else None
-        self._alternatives = len(request.logprob_ids) if request.logprob_ids and request.logprobs is not None else request.logprobs
+        # The engine was asked for as many as any of them needs.
+        self._top, self._top_echoed = request.alternatives, request.logprobs
+        self._top_scored = request.shown.prompt_logprobs if request.shown else None
         self.held = 0 if request.stream else answer_size(request, prepared.sequences)
         """Log-probabilities that may have to be held until the answer is complete."""
         self._running = len(self._choices)  # sequences whose terminal event has not come
@@ -179,24 +181,17 @@ class Job:
 
     def _add_echo(self, event: TokenEvent) -> None:
         for echo in self._echoes.get(event.seq, ()):
-            echo.add(self._shown(event))
+            echo.add(event.with_top(self._top_echoed))
         for score in self._scored.get(event.seq, ()):
-            score.add(event)
-
-    def _shown(self, event: TokenEvent) -> TokenEvent:
-        """The ranking of ``best_of``, and prompts' scores, need log-probabilities that the client need not have asked for here."""
-        if event.logprob is None:
-            return event
-        return event.without_scores() if self._alternatives is None else event.with_top(self._alternatives)
+            score.add(event.with_top(self._top_scored))
 
     def _feed(self, event: TokenEvent) -> Sequence[Event]:
         choice = self._choices[event.seq]
+        new = choice.feed(event.with_top(self._top))
         if self._limits:
-            new, ended = self._limits[event.seq].feed(choice.feed(self._shown(event)), self._watch.generating)
-            return [*new, choice.end()] if ended else new
-        if self._best_of is None:
-            return choice.feed(self._shown(event))
-        return self._best_of.feed(event, choice.feed(self._shown(event)))
+            limited, ended = self._limits[event.seq].feed(new, self._watch.generating)
+            return [*limited, choice.end()] if ended else limited
+        return new if self._best_of is None else self._best_of.feed(event, new)
 
     def _count_end(self, event: TokenEvent) -> None:
         self._running -= 1

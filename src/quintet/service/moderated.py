@@ -18,6 +18,7 @@ from quintet.events import Blame, ChoiceDelta, ChoiceDone, Event, Failed, Finish
 from quintet.inputs.sequence import Prepared
 from quintet.moderation.judge import Judge
 from quintet.request import CompletionRequest
+from quintet.service.fan_out import tells_prompt
 from quintet.service.job import SETTLE_S, Job
 from quintet.service.watch import Watch
 
@@ -61,7 +62,7 @@ class _Lane:
     """A choice on its way to the client.
 
     Args:
-        echoes: the first delta is the prompt, which was judged.
+        echoes: the first delta is the prompt's, which was judged.
         text, tokens: of all that was generated and not echoed.
         open: deltas of the chunk that grows, which has ``size`` tokens so far.
         chunks: that wait for their judgement; the first may be under way.
@@ -110,8 +111,7 @@ class ModeratedJob(Job):
     ) -> None:
         super().__init__(backend, prepared, request, watch)
         self._judge, self._prompts, self._n = judge, prompts, request.n
-        shows_prompt = request.prompt_ids or (request.echo and request.echo_last != 0)
-        self._lanes = [_Lane(shows_prompt) for _ in range(len(prompts) * request.n)]
+        self._lanes = [_Lane(tells_prompt(request)) for _ in range(len(prompts) * request.n)]
         self._judging: dict[asyncio.Task[Flagged | None], int] = {}
         self._came: deque[list[Event]] = deque()  # of the engine, not looked at yet
         self._news = asyncio.Event()
@@ -226,7 +226,7 @@ class ModeratedJob(Job):
         chunk = lane.chunks.popleft()
         if (flagged := task.result()) is not None:
             self._cut(index, chunk.tokens)
-            return self._close(lane, ChoiceDone(index, Finish.FILTER, seed=self._seed(index), flagged=flagged))
+            return self._close(lane, ChoiceDone(index, Finish.FILTER, seed=self._seed(index), flagged=flagged, tokens=chunk.tokens))
         ends = lane.done is not None and not lane.chunks
         return [*chunk.deltas, *(self._close(lane, lane.done) if ends and lane.done else ())]
 

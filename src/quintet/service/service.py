@@ -69,7 +69,8 @@ class Service:
         specs = specs_of(request if request.beams is None else beam_request(request))
         sequences = await self._preparer.prepare(specs, tenant, watch.tokenizing)
         if self._max_logprobs is not None:
-            require_answer_size(request, sequences, self._max_logprobs)
+            told = sequences if request.beams is None else [one for one in sequences for _ in range(request.n)]
+            require_answer_size(request, told, self._max_logprobs)
         stops = await self._preparer.stop_tokens(request.stop.strings, tenant) if request.stop.strings else {}
         prepared = Prepared(next(_ids), sequences, tenant, weight, stops, adapter, self._urgency(request))
         make: Callable[[], Job] = partial(Job, self._backend, prepared, request, watch)

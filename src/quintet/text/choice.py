@@ -105,7 +105,8 @@ class Choice:
         if stop is not None:
             out.append(self._end(Finish.STOP, stop))
         elif event.finish is not None:
-            out.append(self._end(event.finish, stop_id=event.token if event.token in self._stop_ids else None))
+            named = event.finish is Finish.EOS and event.token in self._stop_ids  # the request ended the text, and not the model
+            out.append(self._end(Finish.STOP, stop_id=event.token) if named else self._end(event.finish))
         return out
 
     def end(self) -> ChoiceDone:
@@ -173,7 +174,7 @@ class Choice:
 
     def _end(self, finish: Finish, stop: str = "", stop_id: int | None = None) -> ChoiceDone:
         self.done = True
-        return ChoiceDone(self._index, finish, stop, self._seed, stop_id=stop_id)
+        return ChoiceDone(self._index, finish, stop, self._seed, stop_id=stop_id, tokens=self.completion_tokens)
 
 
 class _Ledger:

@@ -221,7 +221,7 @@ def _at(answer: object, path: str) -> object:
 def _stop_type(done: ChoiceDone) -> str:
     if done.finish is Finish.STOP and done.stop:
         return "word"
-    return "eos" if done.finish is Finish.EOS else "limit"
+    return "eos" if done.finish is Finish.EOS or done.stop_id is not None else "limit"
 
 
 def _entry(token: int, label: str, logprob: float) -> dict[str, object]:
