@@ -117,6 +117,17 @@ def test_listed_layers_have_windows_and_their_own_rotation(tmp_path: Path) -> No
     assert [(rope.base, rope.scaling, rope.factor) for rope in spec.ropes] == [(5e5, "linear", 4.0), (777.0, "none", 1.0)]
 
 
+@pytest.mark.parametrize("name", ["gemma3", "olmo3"])
+def test_layers_with_a_window_as_long_as_the_context_rotate_by_themselves_still(name: str, tmp_path: Path) -> None:
+    family = next(replace(spec, types=(Type.BF16,)) for spec in FAMILIES if spec.name == name)
+    want = spec_of(tmp_path, family)
+    assert len(want.ropes) == 2
+    for size in (family.context, 2 * family.context):
+        spec = spec_of(tmp_path, family, sliding_window=size)
+        assert spec.ropes == want.ropes
+        assert [layer.rope for layer in spec.layers] == [layer.rope for layer in want.layers]
+
+
 def test_a_scale_of_its_own_is_heeded(tmp_path: Path) -> None:
     gemma = next(replace(spec, types=(Type.BF16,)) for spec in FAMILIES if spec.name == "gemma2")
     assert {layer.attn_scale for layer in spec_of(tmp_path, gemma, query_pre_attn_scalar=144).layers} == {144**-0.5}

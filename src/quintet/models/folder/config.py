@@ -257,7 +257,8 @@ class _Reading:
         period = self._period()
         size = config.integer("sliding_window") if "sliding_window" in config and asked else 0
         config.know("sliding_window")
-        if not size or size >= self._context:  # nothing is ever out of it
+        # Nothing is ever out of a window as long as the context: it is none, but where layers with a window rotate by their own theta.
+        if not size or (size >= self._context and not self._kind.local_rope):
             return ()
         if types:
             seen = [type_ == SLIDING for type_ in types]
