@@ -83,7 +83,16 @@ def test_a_time_ends_it_and_people_get_figures_charts_and_a_picture(server: Serv
 def test_a_server_that_refuses_everything_is_an_error_that_quotes_it(server: Served, words: tuple[str, ...], key: str, said: str) -> None:
     run = bench(server.url, "-n", "2", "--model", "toy", *words, key=key)
     assert (run.returncode, run.stdout, run.stderr.count("\n")) == (1, "", 1)
-    assert said in run.stderr and "key-of" not in run.stderr
+    assert run.stderr.count(said) == 1 and "key-of" not in run.stderr
+
+
+@pytest.mark.parametrize(
+    ("key", "said"), [("", "without a key (status 401); give one with"), ("no", "with this key (status 401); give another with")]
+)
+def test_a_server_that_lists_its_models_to_keys_alone_is_an_error_that_names_the_option(server: Served, key: str, said: str) -> None:
+    run = bench(server.url, "-n", "2", key=key)
+    assert (run.returncode, run.stdout) == (1, "")
+    assert run.stderr == f"error: {server.url}/v1/models is not shown {said} --key.\n"
 
 
 def test_nobody_there_is_an_error() -> None:
@@ -127,6 +136,13 @@ def test_usage_is_asked_for_where_the_page_has_it() -> None:
 
 def made(*times: float, due: float = 0.0, error: str = "", status: int = 200) -> Trace:
     return Trace(due, times=list(times), tokens=2 * len(times), status=status, error=error, end=max(times, default=due))
+
+
+def test_a_report_of_a_slow_server_is_as_wide_as_any_other() -> None:
+    traces = [made(0.5, 2.5), made(1234.5, 1250.0)]
+    found = Measured("u", "openai", "m", {"clients": 2, "rate": 0.0}, summary(traces), traces, 0.1)
+    scales = [line for line in drawn(found, color=False).splitlines() if "ms or more" in line]
+    assert [len(line) for line in scales] == [100, 100]
 
 
 def test_a_report_tells_failures_by_kind_and_a_load_that_was_busy_itself() -> None:

@@ -17,6 +17,9 @@ from quintet.errors import QuintetError, shorten
 MOST_BYTES = 64 << 20
 """More than any answer that is asked for."""
 
+REFUSED = (401, 403)
+"""Statuses of who has no key, or not the right one."""
+
 _TRIES, _LONGEST_WAIT_S = 4, 30.0
 _WAITS = (429, 503)
 
@@ -114,11 +117,14 @@ def first_model(server: Server) -> str:
     """The name of the first model that the server lists.
 
     Raises:
-        UnusableServerError: it lists none.
+        UnusableServerError: it lists none, or not to whoever has this key or none.
     """
     reply = server.send(Call("GET", f"{server.base.path}/models"))
     if reply.problem:
         raise UnusableServerError(f"{server.base.geturl()}: {reply.problem}.")
+    if reply.status in REFUSED:
+        shown, give = ("with this key", "another") if server.key else ("without a key", "one")
+        raise UnusableServerError(f"{server.base.geturl()}/models is not shown {shown} (status {reply.status}); give {give} with --key.")
     try:
         found = json.loads(reply.body)
         listed = found if isinstance(found, list) else found["data"]

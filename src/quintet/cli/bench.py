@@ -174,7 +174,9 @@ async def _warm_up(target: Target, page: str, load: LoadOptions) -> None:
     """
     traces = await over_http(target, Load([Job(body) for body in itertools.islice(bodies(page, load, load.seed + 1), load.warm_up)], 1))
     if traces and not any(trace.good for trace in traces):
-        raise UnusableServerError(f"{target.url}: {traces[0].failure}: {shorten(traces[0].error, 300)}.")
+        kind, error = traces[0].failure, traces[0].error
+        more = error.partition(f"{kind}: ")[2] or error  # which most begin with
+        raise UnusableServerError(f"{target.url}: {kind}{f': {shorten(more, 300)}' if more else ''}.")
 
 
 async def _measured(target: Target, page: str, load: LoadOptions) -> list[Trace]:

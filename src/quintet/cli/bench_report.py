@@ -147,7 +147,8 @@ def _spread(title: str, values: Sequence[float]) -> list[Text]:
     counts = [0.0] * (width + 1)
     for value in ordered:
         counts[min(width, int((value - low) / (high - low) * width))] += 1
-    scale = f"{low:,.1f} ms".ljust(width - 14) + f"{high:,.1f} ms or more".rjust(15)
+    most = f"{high:,.1f} ms or more"
+    scale = f"{low:,.1f} ms".ljust(width + 1 - len(most)) + most
     return [Text(title, style="dim"), *_columns(counts, f"{max(counts):,.0f}", "0"), Text(f"{'':10} {scale}", style="dim")]
 
 

@@ -14,14 +14,13 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from quintet.cli.asking import Server, UnusableServerError, parse_url
+from quintet.cli.asking import REFUSED, Server, UnusableServerError, parse_url
 from quintet.cli.scrape import Between, Look, Scrape, look
 from quintet.conformance.item import Call
 from quintet.errors import shorten
 from quintet.models.files import human
 
 ANSWER_S = 5.0
-_REFUSED = (401, 403)
 _HEADS = (
     *("state", "running", "waiting", "choices/s", "tokens/s", "prompt/s"),
     *("KV cache", "hits", "first p50", "first p95", "gap p50", "gap p95", "CPUs", "memory"),
@@ -85,7 +84,7 @@ def scrape(server: Server, path: str) -> Scrape:
     where = f"{server.base.scheme}://{server.base.netloc}{path}"
     if reply.problem or not reply.status:
         raise AwayError(f"{where}: {reply.problem or 'no answer'}")
-    if reply.status in _REFUSED:
+    if reply.status in REFUSED:
         raise UnusableServerError(f"{where} is not shown to everybody (status {reply.status}); give a key of scope metrics with --key.")
     if reply.status == 404:
         raise UnusableServerError(f"{where} is not there; with --admin-listen it is on that address.")

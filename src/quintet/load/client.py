@@ -82,13 +82,7 @@ class Trace:
             return ""
         if self.status not in (0, 200):
             return f"status {self.status}"
-        kinds = (
-            ("no connection", "no connection"),
-            ("not ended", "timed out"),
-            ("the answer broke", "broke off"),
-            ("{", "error in the stream"),
-        )
-        return next((kind for start, kind in kinds if self.error.startswith(start)), "no answer" if self.error else "no text")
+        return next((kind for start, kind in _FAILURES if self.error.startswith(start)), "no answer" if self.error else "no text")
 
     @property
     def good(self) -> bool:
