@@ -70,6 +70,7 @@ IMPORTERS = {
     "click": ("cli/",),
     "rich": ("cli/",),
     "uvicorn": ("listen/",),
+    "httptools": ("listen/protocol.py",),
     "uvloop": ("cli/",),
     "prometheus_client": ("server/metrics.py", "server/collectors.py", "cli/scrape.py"),
     "huggingface_hub": ("models/hub.py",),

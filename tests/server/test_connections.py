@@ -248,6 +248,13 @@ def chunked(parts: list[bytes]) -> tuple[bytes, bytes]:
     return head + body + b"0\r\nx-trailer: y\r\n\r\n", b"[/chunked host,transfer-encoding %b]" % b"".join(parts)
 
 
+def offering(request: tuple[bytes, bytes]) -> tuple[bytes, bytes]:
+    """The same from a client that would speak HTTP/2 as well, as curl's and Java's do."""
+    raw, want = request
+    offer = b"\r\nconnection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABk\r\n"
+    return raw.replace(b"\r\n", offer, 1), want.replace(b" host", b" connection,upgrade,http2-settings,host")
+
+
 REQUEST = st.one_of(
     st.sampled_from(
         [
@@ -257,7 +264,9 @@ REQUEST = st.one_of(
         ]
     ),
     CONTENT.map(sized),
+    CONTENT.map(sized).map(offering),
     st.lists(CONTENT, max_size=3).map(chunked),
+    st.lists(CONTENT, max_size=3).map(chunked).map(offering),
 )
 
 
@@ -265,6 +274,7 @@ REQUEST = st.one_of(
 @settings(max_examples=300, deadline=None)
 @given(requests=st.lists(REQUEST, min_size=1, max_size=6), cuts=st.lists(st.integers(0, 600), max_size=12))
 @example(requests=[chunked([b"\r\n\r\n"]), sized(b"\r\n\r\n"), chunked([])], cuts=list(range(600)))
+@example(requests=[offering(sized(GET)), offering(chunked([GET])), offering(sized(b"")), sized(GET)], cuts=[])
 def test_requests_cut_anywhere_are_answered_one_by_one_and_in_order(requests: list[tuple[bytes, bytes]], cuts: list[int]) -> None:
     sent = b"".join(raw for raw, _ in requests)
     ends = [0, *sorted(cut for cut in set(cuts) if cut < len(sent)), len(sent)]
@@ -272,6 +282,16 @@ def test_requests_cut_anywhere_are_answered_one_by_one_and_in_order(requests: li
     with pytest.MonkeyPatch.context() as patch:
         got = asyncio.run(conversation(pieces, counted(patch)))
     assert [part.partition(b"\r\n\r\n")[2] for part in got.split(b"HTTP/1.1 200 OK\r\n")[1:]] == [want for _, want in requests]
+
+
+@pytest.mark.fault("E04", "E13")
+@pytest.mark.parametrize("framing", [b"content-length: %d\r\n\r\n" % len(GET), b"transfer-encoding: chunked\r\n\r\n", b"\r\n"])
+def test_what_comes_after_a_connect_is_no_request(framing: bytes, begun: list[float]) -> None:
+    head = b"CONNECT /a HTTP/1.1\r\nhost: x\r\n" + framing
+    body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(GET), GET) if b"chunked" in framing else GET
+    for pieces in ([head + body + GET], [head, body, GET]):
+        got = asyncio.run(conversation(pieces, begun))
+        assert (got.count(b"HTTP/1.1 200"), got.count(b"connection: close"), len(begun)) == (1, 1, 1)
 
 
 def counted(patch: pytest.MonkeyPatch) -> list[float]:

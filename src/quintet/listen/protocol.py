@@ -12,8 +12,10 @@ import asyncio
 import math
 import re
 from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
 from typing import Any
 
+import httptools
 import uvicorn
 from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -54,6 +56,7 @@ class Protocol(HttpToolsProtocol):
     - One request at a time: the next one is not parsed before this one's answer is in the system's hands.
     - A head that is too slow gets 408, one that is too large 431, as do trailers without end; all end the connection.
     - Trailers are dropped: a header that comes after the body was not seen by who let the request in.
+    - Nothing is upgraded: a request that offers another protocol is answered in this one, after its body, and CONNECT ends the connection.
     - An answer that starts before its request has ended ends the connection, unless the rest is of known size, bounded, and comes soon.
     - A client that does not read is cut off, which ends its work; until then the application is not asked for more.
 
@@ -80,7 +83,9 @@ class Protocol(HttpToolsProtocol):
         self._rest_timer: asyncio.TimerHandle | None = None
         self._data, self._at = b"", 0  # what has arrived, and how much of it the parser has had
         self._head_bytes = 0
+        self._heads: httptools.HttpRequestParser | None = None  # the parser, while another has a body
         self._left = 0  # bytes of a body of known length
+        self._chunked = False
         self._content = False  # whether the parser met some in its last piece
         self._framing = 0  # bytes of a chunked body since the last of its content
         self._keep_alive = False
@@ -100,6 +105,7 @@ class Protocol(HttpToolsProtocol):
         self._end_stuck()
         self._end_rest()
         self._connection.end()
+        self._heads = None
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
@@ -206,12 +212,14 @@ class Protocol(HttpToolsProtocol):
         self._require_host()
         super().on_headers_complete()
         fields = dict(self.headers)  # the parser has refused two lengths, and a length with chunks
-        self._left = 0 if b"transfer-encoding" in fields else int(fields.get(b"content-length", b"0"))
+        self._chunked = b"transfer-encoding" in fields
+        self._left = 0 if self._chunked else int(fields.get(b"content-length", b"0"))
         if self.parser.get_http_version() == "1.0":
             self.cycle.send = _until_closed(self.cycle)  # type: ignore[method-assign, assignment]
         self._framing = 0
-        self._keep_alive = self.cycle.keep_alive and not self._last
-        if self._last or b"transfer-encoding" in fields or self._left > linger.LINGER_BYTES or self.expect_100_continue:
+        # RFC 9110, 9.3.6: what follows a CONNECT is a tunnel's, and there is none
+        self._keep_alive = self.cycle.keep_alive and not self._last and self.parser.get_method() != b"CONNECT"
+        if not self._keep_alive or self._chunked or self._left > linger.LINGER_BYTES or self.expect_100_continue:
             self.cycle.keep_alive = False  # until all of the request is there
 
     def on_body(self, body: bytes) -> None:
@@ -219,12 +227,30 @@ class Protocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if self._heads is not None:
+            self.parser, self._heads = self._heads, None
+        elif self.parser.should_upgrade() and (self._chunked or self._left):
+            self._heads, self.parser = self.parser, self._body_parser()
+            return
         self._end_rest()
         self._connection.unread = False
         self._left = 0
         if not self.cycle.response_started:
             self.cycle.keep_alive = self._keep_alive
         super().on_message_complete()
+
+    def _body_parser(self) -> httptools.HttpRequestParser:
+        """For the body of a request that offers another protocol, or of a CONNECT: to httptools these end with their heads.
+
+        "A server MAY ignore a received Upgrade header field" (RFC 9110, 7.8); the message is then as long as its other fields say.
+        """
+        parser = httptools.HttpRequestParser(SimpleNamespace(on_body=self.on_body, on_message_complete=self.on_message_complete))
+        framing = b"transfer-encoding: chunked" if self._chunked else b"content-length: %d" % self._left
+        parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n\r\n" % framing)
+        return parser
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """What is offered and not taken is nobody's fault."""
 
     def _require_framing(self) -> None:
         """
