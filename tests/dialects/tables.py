@@ -69,7 +69,7 @@ OUT_OF_RANGE: dict[type, list[object]] = {
     ],
     Prompts: [[], [[]], [[1], []], [-1], [[1, -1]], [2**31], [10**100], [1, 2**63]],
     LogprobsChoice: [-1, 6, 10**100],
-    Effort: ["", "LOW", "max", -1, 10**100],
+    Effort: ["", "LOW", "max", -1],
     Schema: ["", "{", "[]", "5", "null", '{"a":1,"a":2}', "\0"],
     Grammar: ["a\0b"],
 }
@@ -82,7 +82,7 @@ INSIDE: dict[type, list[object]] = {
     LogitBias: [{}, {"0": -100}, {"5": 100, "2147483647": 0.5}, {str(token): 1 for token in range(1024)}],
     Prompts: ["", "a", "\0", [""], ["a", ""], [0], [1, 2], [2**31 - 1], [[0]], [[1], [2, 3]], ["a"] * 1024, [1.0, 2]],
     LogprobsChoice: [True, False, 0, 5, 5.0],
-    Effort: ["none", "low", "medium", "high", 0, 4096, True, False],
+    Effort: ["none", "low", "medium", "high", 0, 4096, 2**31, 10**100, True, False],
     Schema: [{"type": "object"}, '{"type": "object"}', {"name": "a", "schema": {"type": "object"}}, {"minimum": 10**30}],
     Grammar: ['root ::= "a"'],
 }

@@ -58,8 +58,10 @@ def test_none_closes_the_block_at_once_and_does_nothing_where_none_is_open(bundl
 
 def test_efforts_that_are_more_than_the_answer_change_nothing(bundled: Client) -> None:
     free = bundled.choice(prompt=PROMPT)
-    for effort in ("low", "high"):
+    for effort in ("low", "high", 10**30):
         assert bundled.choice(prompt=PROMPT, reasoning_effort=effort) == free
+    for budget in (1024, 2**64, 10**30):
+        assert bundled.choice(prompt=PROMPT, thinking={"type": "enabled", "budget_tokens": budget}) == free
 
 
 def test_usage_counts_the_thinking_in_the_dialects_that_have_a_place_for_it(bundled: Client) -> None:

@@ -123,7 +123,7 @@ def schema(kind: Kind[object]) -> Json:
         case LogprobsChoice(most):
             made = {"anyOf": [{"type": "boolean"}, {"type": "integer", "minimum": 0, "maximum": most}]}
         case Effort():
-            made = {"anyOf": [{"type": "boolean"}, {"enum": list(EFFORTS)}, {"type": "integer", "minimum": 0, "maximum": EFFORTS["high"]}]}
+            made = {"anyOf": [{"type": "boolean"}, {"enum": list(EFFORTS)}, {"type": "integer", "minimum": 0}]}
         case ListOf(one, most, least):
             made = {"type": "array", "minItems": least, "maxItems": most, "items": schema(one)}
         case MirostatVersion():

@@ -182,12 +182,14 @@ def test_the_two_cache_keys_never_share_a_cache(fields: dict[str, object], salt:
         ({"reasoning_effort": "low"}, 3000),
         ({"reasoning_effort": True}, 12000),
         ({"reasoning_effort": 77}, 77),
+        *(({"reasoning_effort": many}, 2**31 - 1) for many in (2**31 - 1, 2**31, 2**64, 10**100)),
         ({"thinking": {"type": "disabled"}}, 0),
         ({"thinking": {"type": "enabled"}}, 12000),
         ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, 1024),
+        *(({"thinking": {"type": "enabled", "budget_tokens": many}}, 2**31 - 1) for many in (2**31 - 1, 2**31, 2**64, 10**100)),
     ],
 )
-def test_reasoning_is_a_number_of_tokens(fields: dict[str, object], tokens: int) -> None:
+def test_reasoning_is_a_number_of_tokens_that_the_engine_takes(fields: dict[str, object], tokens: int) -> None:
     assert parse(**fields).request == replace(DEFAULTS, reasoning=Reasoning(tokens, next(iter(fields))))
 
 

@@ -27,7 +27,7 @@ from quintet.dialects.fields import (
 )
 from quintet.dialects.fireworks import limits
 from quintet.dialects.fireworks.images import NONE, Images, by_prompt
-from quintet.dialects.fireworks.kinds import EFFORTS, Effort, LogprobsChoice
+from quintet.dialects.fireworks.kinds import EFFORTS, Effort, LogprobsChoice, at_most_high
 from quintet.dialects.fireworks.wire import FireworksRenderer, Options, Shape, error_body
 from quintet.dialects.json_guard import decode_object
 from quintet.dialects.predictions import Predicted, Speculation
@@ -296,7 +296,8 @@ def _reasoning(raw: Mapping[str, object]) -> Reasoning | None:
         raise BadRequest(THINKING.name, "must not be given together with reasoning_effort")
     if THINKING_TYPE.required(thinking) == "disabled":
         return Reasoning(0, THINKING.name)
-    return Reasoning(THINKING_BUDGET.of(thinking) or EFFORTS["medium"], THINKING.name, shorten(thinking))
+    budget = at_most_high(THINKING_BUDGET.of(thinking) or EFFORTS["medium"])
+    return Reasoning(budget, THINKING.name, shorten(thinking))
 
 
 def _model_object(served: ServedModel) -> dict[str, object]:

@@ -44,4 +44,9 @@ class Effort:
             return EFFORTS[OneOf(tuple(EFFORTS)).read(name, value)]
         if not isinstance(value, int | float):
             raise wrong_type(name, "a string, an integer or a boolean", value)
-        return Integer(0, EFFORTS["high"]).read(name, value)
+        return at_most_high(Integer(0).read(name, value))
+
+
+def at_most_high(tokens: int) -> int:
+    """No context holds so many, so a larger number says no more; and the engine takes none of more than 64 bits."""
+    return min(tokens, EFFORTS["high"])
