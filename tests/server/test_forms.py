@@ -80,6 +80,12 @@ def test_who_asks_whether_to_go_on_is_told_so_or_why_not(server: tuple[ScriptedB
 
 
 @pytest.mark.fault("E13")
+def test_http_1_0_is_never_told_to_go_on(server: tuple[ScriptedBackend, int]) -> None:
+    request = SIZED.replace(b"HTTP/1.1", b"HTTP/1.0") + b"expect: 100-continue\r\n\r\n" + BODY
+    assert exchange(server[1], request).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.fault("E13")
 def test_white_space_around_a_value_is_no_part_of_it(server: tuple[ScriptedBackend, int]) -> None:
     """RFC 9110, 5.5. A length with a blank behind it was a body that is too long, and a key with one a wrong key."""
     line, *fields = SIZED.splitlines()

@@ -210,11 +210,16 @@ class Protocol(HttpToolsProtocol):
         self._crowd.works(self)
         self._require_framing()
         self._require_host()
+        old = self.parser.get_http_version() == "1.0"
+        if (
+            old
+        ):  # RFC 9110, 10.1.1: "A server that receives a 100-continue expectation in an HTTP/1.0 request MUST ignore that expectation."
+            self.expect_100_continue = False
         super().on_headers_complete()
         fields = dict(self.headers)  # the parser has refused two lengths, and a length with chunks
         self._chunked = b"transfer-encoding" in fields
         self._left = 0 if self._chunked else int(fields.get(b"content-length", b"0"))
-        if self.parser.get_http_version() == "1.0":
+        if old:
             self.cycle.send = _until_closed(self.cycle)  # type: ignore[method-assign, assignment]
         self._framing = 0
         # RFC 9110, 9.3.6: what follows a CONNECT is a tunnel's, and there is none
