@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+from quintet import cli
 from quintet.cli import serve
 
 
@@ -15,3 +18,18 @@ def openness() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(serve, "keep_private", lambda: None)
         yield
+
+
+@pytest.fixture
+def command(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple[int, str, str]]:
+    """Run the command in this process: (exit code, stdout, stderr)."""
+    monkeypatch.setenv("QUINTET_CACHE", str(tmp_path))
+
+    def call(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["quintet", *words])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        code = end.value.code
+        return (code if isinstance(code, int) else 0, *capfd.readouterr())
+
+    return call

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from tests.reference.tiny_model import TinySpec, write_tiny
 from tests.support.report import Notes
 
-from quintet import cli
 from quintet.backends.native.core.loader import Loaded, Loader
 from quintet.backends.native.front.engine import Engine
 from quintet.cli import console, describe, doctor, engines, loading, run
@@ -90,21 +89,6 @@ def test_version() -> None:
 
 
 Command = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def command(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
-    """Run the command in this process: (exit code, stdout, stderr)."""
-    monkeypatch.setenv("QUINTET_CACHE", str(tmp_path))
-
-    def call(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["quintet", *words])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        code = end.value.code
-        return (code if isinstance(code, int) else 0, *capfd.readouterr())
-
-    return call
 
 
 @pytest.mark.parametrize(

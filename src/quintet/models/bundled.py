@@ -37,23 +37,28 @@ def resolve(report: Report, *, offline: bool, refresh: bool) -> StoredModel:
         ModelError: offline and absent or damaged; network, disk or hash trouble.
     """
     path = cache_dir() / FILE
-    if _intact(path, refresh):
-        return _model(path)
-    if offline:
-        state = "damaged" if path.exists() else "not here"
-        raise ModelError(f"the bundled model is {state} ({path}) and offline mode is on; run `quintet pull {NAME}` with a network.")
     with file_errors(path):
+        if _intact(path, refresh):
+            return _model(path)
+        if offline:
+            state = "damaged" if path.exists() else "not here"
+            raise ModelError(f"the bundled model is {state} ({path}) and offline mode is on; run `quintet pull {NAME}` with a network.")
         path.parent.mkdir(parents=True, exist_ok=True)
         with _alone(path.parent, report):
             if not _intact(path, refresh):  # another process may have fetched it while this one waited
                 _fetch(path, report)
-    return _model(path)
+        return _model(path)
 
 
 def stored() -> list[StoredModel]:
-    """The bundled model if it is in the cache."""
+    """The bundled model if it is in the cache.
+
+    Raises:
+        ModelError: the cache cannot be reached.
+    """
     path = cache_dir() / FILE
-    return [_model(path)] if path.is_file() else []
+    with file_errors(path):
+        return [_model(path)] if path.is_file() else []
 
 
 def _model(path: Path) -> StoredModel:

@@ -76,13 +76,23 @@ def parts(path: Path) -> tuple[Path, ...]:
     """All files that a model is made of, in their order: a folder's, or those of ``split_parts``.
 
     Raises:
-        ModelError: ``path`` is a folder, but not a model's.
+        ModelError: ``path`` cannot be reached, or is a folder, but not a model's.
     """
-    if not path.is_dir():
+    if not is_folder(path):
         return split_parts(path)
     from quintet.models.folder.files import parts as parts_of_folder  # which builds on this module
 
     return parts_of_folder(path)
+
+
+def is_folder(path: Path) -> bool:
+    """Whether it is one that is there. Python tells most of what hinders a look at it as an error, a missing permission for one.
+
+    Raises:
+        ModelError: it cannot be reached.
+    """
+    with file_errors(path):
+        return path.is_dir()
 
 
 def split_parts(path: Path) -> tuple[Path, ...]:
@@ -106,7 +116,7 @@ def local_model(reference: str, path: Path) -> StoredModel:
     Raises:
         ModelError: a file is missing or cannot be reached.
     """
-    folder = path.is_dir()
+    folder = is_folder(path)
     files, size = parts(path), 0
     for file in files:
         with file_errors(file):
@@ -134,8 +144,13 @@ def pack_dir() -> Path:
 
 
 def kept_packs() -> tuple[int, int]:
-    """How many models' packed weights are kept there, and their bytes."""
-    sizes = [file.lstat().st_size for file in pack_dir().glob("*.pack")]
+    """How many models' packed weights are kept there, and their bytes.
+
+    Raises:
+        ModelError: the folder cannot be read.
+    """
+    with file_errors(pack_dir()):
+        sizes = [file.lstat().st_size for file in pack_dir().glob("*.pack")]
     return len(sizes), sum(sizes)
 
 
@@ -179,14 +194,23 @@ def human(size: int) -> str:
     return f"{value:.1f} TB"
 
 
+def nearest(folder: Path) -> Path:
+    """``folder``, or what is there of the way to it.
+
+    Raises:
+        ModelError: it cannot be reached.
+    """
+    with file_errors(folder):
+        return next(parent for parent in (folder, *folder.parents) if parent.exists())
+
+
 def check_space(folder: Path, need: int) -> None:
     """Refuse a download that cannot fit.
 
     Raises:
-        ModelError: fewer than ``need`` bytes are free where ``folder`` is or will be.
+        ModelError: fewer than ``need`` bytes are free where ``folder`` is or will be, or it cannot be reached.
     """
-    there = next(parent for parent in (folder, *folder.parents) if parent.exists())
-    free = shutil.disk_usage(there).free
+    free = shutil.disk_usage(nearest(folder)).free
     if free < need:
         raise ModelError(f"not enough disk space in {folder}: the download needs {human(need)}, {human(free)} are free.")
 

@@ -156,7 +156,8 @@ def _repos() -> list[CachedRepoInfo]:
     from huggingface_hub.errors import CacheNotFound
 
     try:
-        return [repo for repo in scan_cache_dir(_cache()).repos if repo.repo_type == "model"]
+        with file_errors(_cache()):
+            return [repo for repo in scan_cache_dir(_cache()).repos if repo.repo_type == "model"]
     except CacheNotFound:
         return []
 

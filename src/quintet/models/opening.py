@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from quintet.models import gguf
-from quintet.models.files import file_errors
+from quintet.models.files import file_errors, is_folder
 from quintet.models.opened import ModelFile
 from quintet.models.vision.spec import VisionFile
 
@@ -16,7 +16,7 @@ def open_model(path: Path) -> ModelFile:
     Raises:
         ModelError: not readable, damaged, or asking for something this server does not implement.
     """
-    if path.is_dir():
+    if is_folder(path):
         from quintet.models.folder.opening import open_folder  # a third of what reading models takes to import
 
         return open_folder(path)
@@ -36,7 +36,7 @@ def open_vision(path: Path, text_hidden: int) -> VisionFile:
     from quintet.models.vision.folder import open_seeing  # likewise, and most models see nothing
     from quintet.models.vision.mmproj import open_mmproj
 
-    return open_seeing(path, text_hidden) if path.is_dir() else open_mmproj(path, text_hidden)
+    return open_seeing(path, text_hidden) if is_folder(path) else open_mmproj(path, text_hidden)
 
 
 def find_vision(model: Path) -> Path | None:
@@ -45,7 +45,7 @@ def find_vision(model: Path) -> Path | None:
     Raises:
         ModelError: the folder cannot be read.
     """
-    if model.is_dir():
+    if is_folder(model):
         from quintet.models.vision.folder import sees
 
         return model if sees(model) else None

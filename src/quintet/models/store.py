@@ -10,7 +10,7 @@ from pathlib import Path
 
 from quintet.errors import ModelError, shorten
 from quintet.models import bundled
-from quintet.models.files import HUB, Report, StoredModel, local_model
+from quintet.models.files import HUB, Report, StoredModel, file_errors, local_model
 
 
 def is_reference(text: str) -> bool:
@@ -46,10 +46,12 @@ def stored() -> list[StoredModel]:
 
 def _local(text: str) -> StoredModel:
     path = Path(text).expanduser()
-    if not text or (not is_reference(text) and not path.exists()):
+    with file_errors(path):
+        known = bool(text) and (is_reference(text) or path.exists())
+    if not known:
         hint = f" Did you mean {HUB}{text}?" if text.count("/") == 1 and text[0] not in "./~" else ""
-        known = f"{bundled.NAME}, a path to a .gguf file or a folder, or {HUB}user/repo[:QUANT]"
-        raise ModelError(f"unknown model {shorten(text)}: give {known}.{hint}")
+        forms = f"{bundled.NAME}, a path to a .gguf file or a folder, or {HUB}user/repo[:QUANT]"
+        raise ModelError(f"unknown model {shorten(text)}: give {forms}.{hint}")
     if path.name == "config.json" or path.suffix == ".safetensors":
         raise ModelError(f"{path} is one file of a model: give the folder that it is in.")
     return local_model(str(path), path)

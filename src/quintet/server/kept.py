@@ -53,10 +53,11 @@ class Kept:
 
     def begin(self) -> None:
         """Go on with what an earlier process has left, if it has left anything. On the event loop that serves."""
-        if self._config is not None and self._config.folder.exists():
+        if self._config is not None:
             try:
-                self._open()
-            except BatchFolderError as error:
+                if self._config.folder.exists():
+                    self._open()
+            except (BatchFolderError, OSError) as error:  # OSError: nobody can tell whether it is there
                 _log.error("batches: %s", error)
 
     async def end(self) -> None:

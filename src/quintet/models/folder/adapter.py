@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quintet.errors import ModelError, shorten
-from quintet.models.files import Map, file_errors, open_regular
+from quintet.models.files import Map, file_errors, is_folder, open_regular
 from quintet.models.folder.documents import Settings, read_document
 from quintet.models.folder.files import weights
 from quintet.models.folder.opening import MIN_SIZE
@@ -98,7 +98,7 @@ def check_adapter(folder: Path, most: int, shapes: Shapes) -> str:
     Raises:
         ModelError: not an adapter's folder, damaged, of a larger rank than ``most`` or its settings say, or of another model.
     """
-    digest = digest_of(folder) if folder.is_dir() else ""  # before the look: what is put in its place meanwhile has another
+    digest = digest_of(folder) if is_folder(folder) else ""  # before the look: what is put in its place meanwhile has another
     ranks = _ranks(folder)
     if ranks.largest > most:
         raise ModelError(f"{CONFIG}: must be of a rank of at most {most} (--max-lora-rank), got {ranks.largest}.")
@@ -116,7 +116,7 @@ def check_adapter(folder: Path, most: int, shapes: Shapes) -> str:
 
 
 def _ranks(folder: Path) -> _Ranks:
-    if not folder.is_dir():
+    if not is_folder(folder):
         raise ModelError(f"{folder}: must be a folder with {CONFIG} and {WEIGHTS}.")
     settings = Settings(CONFIG, read_document(folder / CONFIG), {})
     if settings.text("peft_type") != "LORA":
