@@ -10,7 +10,9 @@ from typing import Any, TypeVar
 import click
 
 from quintet.cli import configuration
+from quintet.cli.console import OptionError
 from quintet.config import BatchConfig
+from quintet.errors import shorten
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -85,6 +87,8 @@ def connect(*of_engine: Decorator) -> None:
         """
         from quintet.cli import batch_run, engines
 
+        if not output.name:
+            raise OptionError(f"--output must be a file's name, got {shorten(str(output))}.")
         packs = engines.pack_bytes(engine.pop("pack_cache"), engine.pop("pack_cache_size"))
         sizes = engine.pop("ctx_size"), engine.pop("threads"), engines.parse_size(engine.pop("kv_cache"))
         reference = engines.TOY if toy else model

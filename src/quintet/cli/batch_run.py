@@ -83,13 +83,45 @@ def run(engine: engines.EngineOptions, options: BatchOptions) -> int:
 def _check(options: BatchOptions) -> None:
     if options.dialect not in PROVIDERS:
         raise OptionError(f"--dialect must be one of {', '.join(PROVIDERS)}, got {options.dialect!r}.")
-    if not options.file.is_file():
-        raise OptionError(f"{options.file} is no file.")
+    _require_apart(options)
+    with _usable(options.file):
+        if not options.file.is_file():
+            raise OptionError(f"{options.file} is no file.")
+        options.file.open("rb").close()
     for path in (options.output, options.errors):
-        if not path.parent.is_dir():
-            raise OptionError(f"{path.parent} is no folder.")
-        if path.exists() and not options.work.exists():
-            raise OptionError(f"{path} is there already; remove it, or give another name.")
+        with _usable(path):
+            if not path.parent.is_dir():
+                raise OptionError(f"{path.parent} is no folder.")
+            if path.is_dir() or (path.exists() and not options.work.exists()):
+                raise OptionError(f"{path} is there already; remove it, or give another name.")
+
+
+def _require_apart(options: BatchOptions) -> None:
+    """Answers and refusals are put in their places one after the other, and then the folder is removed: no file may be in another's place.
+
+    Raises:
+        OptionError: one is.
+    """
+    file, output, errors, work = (Path(os.path.realpath(path)) for path in (options.file, options.output, options.errors, options.work))
+    if output == errors:
+        raise OptionError(f"--output and --errors must be two files, got {options.output} for both.")
+    for path, given in ((file, options.file), (output, options.output), (errors, options.errors)):
+        if path.is_relative_to(work):
+            raise OptionError(f"{given} must not be in {options.work}, which is removed when all is done.")
+        if path == file and given is not options.file:
+            raise OptionError(f"{given} is the file of requests; give another name for what comes of them.")
+
+
+@contextlib.contextmanager
+def _usable(path: Path) -> Iterator[None]:
+    """
+    Raises:
+        OptionError: instead of ``OSError``.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise OptionError(f"cannot use {path}: {error.strerror}.") from None
 
 
 async def _begun(desk: Desk, folder: Folder, options: BatchOptions, model: str) -> Batch:

@@ -1,0 +1,57 @@
+"""``quintet batch run``: what is wrong with its files is told before anything is computed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Command = Callable[..., tuple[int, str, str]]
+
+LONG = "n" * 300
+"""A name that every file system refuses: a look at such a path fails as one without permission does, but for root too."""
+
+LINES = [{"custom_id": f"{n}", "method": "POST", "url": "/v1/completions", "body": {"prompt": "x", "n": n}} for n in (1, 0)]
+"""One that is answered, and one that is refused."""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that the command runs in, with a file of requests."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in LINES))
+    (tmp_path / "link.jsonl").symlink_to("out.jsonl")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["in.jsonl", "-o", "out.jsonl", "--errors", "out.jsonl"], "--output and --errors must be two files, got out.jsonl for both."),
+        (["in.jsonl", "-o", "out.jsonl", "--errors", "./link.jsonl"], "--output and --errors must be two files, got out.jsonl for both."),
+        (["in.jsonl", "-o", "in.jsonl"], "in.jsonl is the file of requests; give another name for what comes of them."),
+        (["in.jsonl", "-o", "o", "--errors", "./in.jsonl"], "in.jsonl is the file of requests; give another name for what comes of them."),
+        (["in.jsonl", "-o", "o", "--errors", "o.batch/e"], "o.batch/e must not be in o.batch, which is removed when all is done."),
+        (["o.batch/in.jsonl", "-o", "o"], "o.batch/in.jsonl must not be in o.batch, which is removed when all is done."),
+        (["in.jsonl", "-o", "."], "--output must be a file's name, got '.'."),
+        (["in.jsonl", "-o", "o", "--errors", "."], ". is there already; remove it, or give another name."),
+        (["none.jsonl", "-o", "o"], "none.jsonl is no file."),
+        (["in.jsonl", "-o", "none/o"], "none is no folder."),
+        ([f"{LONG}/in.jsonl", "-o", "o"], f"cannot use {LONG}/in.jsonl: File name too long."),
+        (["in.jsonl", "-o", f"{LONG}/o"], f"cannot use {LONG}/o: File name too long."),
+    ],
+)
+def test_files_that_would_be_in_each_others_way_or_cannot_be_used_are_refused(
+    words: list[str], said: str, here: Path, command: Command
+) -> None:
+    before = sorted(here.iterdir())
+    assert command("batch", "run", *words, "--toy") == (1, "", f"error: {said}\n")
+    assert sorted(here.iterdir()) == before
+
+
+def test_answers_and_refusals_go_where_they_were_wanted(here: Path, command: Command) -> None:
+    code, out, err = command("batch", "run", "in.jsonl", "-o", "out.jsonl", "--errors", "wrong.jsonl", "--toy")
+    assert (code, out) == (1, "") and err.startswith("1 lines answered, 1 refused, see wrong.jsonl; ")
+    assert [json.loads((here / name).read_text())["custom_id"] for name in ("out.jsonl", "wrong.jsonl")] == ["1", "0"]
