@@ -83,7 +83,7 @@ def test_a_method_that_is_not_there_is_told_the_paths_own(tmp_path: Path, path: 
         (form(b"x", **{f"field{number}": "" for number in range(20)}), FORM[1], 400),
         (form(b"x", purpose="batch").replace(b"content-type: text/plain", b"x-long: " + b"x" * 9000), FORM[1], 400),
         (form(b"x", purpose="batch").replace(b"content-disposition: form-data; ", b"", 1), FORM[1], 400),
-        (form(b"x", purpose="\udcff".encode("utf-8", "surrogatepass").decode("latin-1")), FORM[1], 400),
+        (form(b"x", purpose="batch").replace(b"batch", b"\xff"), FORM[1], 400),
         (form(b"x" * 2000, purpose="batch"), FORM[1], 413),
         (form(b"x", purpose="batch", **{"expires_after[anchor]": "created_at"}), FORM[1], 400),
         (form(b"x", purpose="batch", **{"expires_after[anchor]": "created_at", "expires_after[seconds]": "1"}), FORM[1], 400),
@@ -97,6 +97,33 @@ def test_what_is_no_form_with_a_file_is_refused_and_leaves_nothing(tmp_path: Pat
         assert list((one.folder / "files").iterdir()) == [] and (await one.get("/v1/files")).json()["data"] == []
 
     play(tmp_path, scenario, kept=BatchConfig(tmp_path / "kept", max_file=1000))
+
+
+@pytest.mark.fault("G04")
+@pytest.mark.parametrize(
+    ("body", "param", "message"),
+    [
+        (form(b"x").replace(b"in.jsonl", b"\xff"), None, "The body is not valid multipart/form-data: Segment header failed to decode."),
+        (form(b"x", purpose="batch").replace(b'; name="purpose"', b""), None, "Each part of the form must have a name."),
+        (form(b"x", purpose="batch").replace(b"--a-boundary--", b"") + form(b"x", purpose="batch"), "purpose", "'purpose' must come once."),
+        (form(b"x", purpose="b" * 2000), "purpose", "'purpose' must be at most 1024 bytes."),
+        (form(b"x", purpose="batch").replace(b"batch", b"\xff"), "purpose", "'purpose' must be UTF-8."),
+        (form(b"x", purpose="batch", **{"\u00e9" * 99: ""}), r"\xe9" * 14 + "..", None),
+        (
+            form(b"x", **{f"field{number}": "" for number in range(20)}),
+            None,
+            "The form must have at most 8 parts, and headers of at most 4096 bytes.",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_form_is_said_by_its_fields_name_and_with_nothing_of_the_code(
+    tmp_path: Path, body: bytes, param: str | None, message: str | None
+) -> None:
+    async def scenario(one: World) -> None:
+        error = (await one.form(body)).json()["error"]
+        assert (error["param"], error["message"]) == (param, message or f"'{param}' is not a field of this form.")
+
+    play(tmp_path, scenario)
 
 
 @pytest.mark.parametrize("size", [1, 7, 100_000])

@@ -14,6 +14,7 @@ from quintet.batch import File, Purpose
 from quintet.batches.folder import Draft
 from quintet.batches.store import Quota
 from quintet.dialects.batches import ANCHOR, SECONDS, Batches, expiry, files_page
+from quintet.dialects.json_guard import printable
 from quintet.errors import BadRequest, NotFound
 from quintet.server.call import Call
 from quintet.server.completions import Source
@@ -141,7 +142,7 @@ def _expiry(fields: dict[str, str]) -> int:
     names = {name: f"{_EXPIRES}[{name}]" for name in (ANCHOR, SECONDS)}
     given: dict[str, object] = {name: fields.pop(key) for name, key in names.items() if key in fields}
     if fields:
-        raise BadRequest(next(iter(fields)), "is not a field of this form", code="unknown_parameter")
+        raise BadRequest(printable(next(iter(fields))), "is not a field of this form", code="unknown_parameter")
     seconds = given.get(SECONDS)
     if isinstance(seconds, str) and seconds.isascii() and seconds.isdigit() and len(seconds) < 10:
         given[SECONDS] = int(seconds)

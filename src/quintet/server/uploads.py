@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from multipart import MultipartError, MultipartSegment, ParserLimitReached, PushMultipartParser, parse_options_header
 
 from quintet.batches.folder import Draft
-from quintet.errors import BadRequest, SlowBody, UnsupportedMedia, shorten
+from quintet.dialects.json_guard import printable
+from quintet.errors import BadRequest, SlowBody, UnsupportedMedia
 from quintet.server.bodies import too_large
 from quintet.server.http import BODY_S, ClientGoneError, Request
 
@@ -49,7 +50,7 @@ class Upload:
     def __init__(self, http: Request, draft: Draft, most: int, count: Callable[[int], None]) -> None:
         self._http, self._draft, self._most, self._count = http, draft, most, count
         self._form = Form()
-        self._segment: MultipartSegment | None = None
+        self._part = ""  # the name of the one that arrives
         self._value = bytearray()  # of the field, or what of the file is not written yet
 
     async def read(self) -> Form:
@@ -73,11 +74,12 @@ class Upload:
                     await self._take(event)
             parser.close()  # type: ignore[no-untyped-call]
         except ParserLimitReached:
-            if self._segment is not None and self._segment.name == FILE:
+            if self._part == FILE:
                 raise too_large(self._most) from None
-            raise BadRequest("", f"The form must have at most {_MOST_PARTS} parts", code=_INVALID) from None
-        except MultipartError as error:
-            raise BadRequest("", f"The body is not valid {_TYPE}: {error}", code=_INVALID) from None
+            rule = f"The form must have at most {_MOST_PARTS} parts, and headers of at most {_MOST_HEADER} bytes"
+            raise BadRequest("", rule, code=_INVALID) from None
+        except MultipartError as error:  # its further arguments are exceptions, with what was sent
+            raise BadRequest("", f"The body is not valid {_TYPE}: {error.args[0]}", code=_INVALID) from None
         return self._form
 
     async def _chunks(self) -> AsyncIterator[bytes]:
@@ -109,32 +111,32 @@ class Upload:
 
     def _begin(self, segment: MultipartSegment) -> None:
         name = segment.name or ""
+        if not name:  # RFC 7578, 4.2: the header "MUST also contain an additional parameter of 'name'"
+            raise BadRequest("", "Each part of the form must have a name", code=_INVALID)
         if name in self._form.fields or (name == FILE and self._form.file_name is not None):
-            raise BadRequest(shorten(name), "must come once", code=_INVALID)
+            raise BadRequest(printable(name), "must come once", code=_INVALID)
         if name == FILE:
             self._form.file_name = segment.filename or ""
-        self._segment = segment
+        self._part = name
 
     async def _spill(self, least: int) -> None:
-        assert self._segment is not None
-        if self._segment.name == FILE and len(self._value) >= least:
+        if self._part == FILE and len(self._value) >= least:
             data = bytes(self._value)
             self._value.clear()
             self._count(len(data))
             await asyncio.to_thread(self._draft.write, data)
-        elif self._segment.name != FILE and len(self._value) > _MOST_FIELD:
-            raise BadRequest(shorten(self._segment.name), f"must be at most {_MOST_FIELD} bytes", code=_INVALID)
+        elif self._part != FILE and len(self._value) > _MOST_FIELD:
+            raise BadRequest(printable(self._part), f"must be at most {_MOST_FIELD} bytes", code=_INVALID)
 
     async def _end(self) -> None:
-        assert self._segment is not None
         await self._spill(1)
-        if self._segment.name != FILE:
+        if self._part != FILE:
             try:
-                self._form.fields[self._segment.name or ""] = self._value.decode("utf-8")
+                self._form.fields[self._part] = self._value.decode("utf-8")
             except UnicodeDecodeError:
-                raise BadRequest(shorten(self._segment.name), "must be UTF-8", code=_INVALID) from None
+                raise BadRequest(printable(self._part), "must be UTF-8", code=_INVALID) from None
             self._value.clear()
-        self._segment = None
+        self._part = ""
 
 
 def _boundary(http: Request) -> str:
