@@ -240,6 +240,39 @@ def test_what_an_option_refuses_later_tells_the_variable_or_the_file_that_it_is_
     assert command("serve", "--kv-cache", "lots") == (1, "", f"error: {said}")
 
 
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"QUINTET_KV_CACHE": "lots"}, "--kv-cache must be a number above 0"),
+        ({"QUINTET_LEDGER_KEEP": "9d"}, "--ledger-keep means nothing without --ledger."),
+        ({"QUINTET_LOG_LEVEL": "loud"}, "--log-level must be one of error, warning, info, debug, got 'loud'."),
+        ({"QUINTET_DIALECT": "x"}, "--dialect must be one of openai, "),
+        ({"QUINTET_TOY": "1", "QUINTET_MODELS": "smollm2"}, "--toy serves the toy model alone"),
+        ({"QUINTET_BATCH_KEEP": "x"}, "--batch-keep must be a whole number"),
+        ({"QUINTET_ADMIN_LISTEN": "x"}, "--admin-listen must be HOST:PORT"),
+        ({"QUINTET_ADMIN_KEY": "a b"}, "the admin key must be printable"),
+        ({"QUINTET_HOST": "0.0.0.0"}, "host '0.0.0.0' is reachable from other machines and no API key is set"),
+        ({"QUINTET_ALIAS": "x"}, "--alias must be NAME=MODEL"),
+        ({"QUINTET_ALLOW_IMAGE_URLS": "a/b"}, "--allow-image-urls must be a host"),
+        ({"QUINTET_DRAFT": "x", "QUINTET_SPECULATION": "off"}, "--draft needs --speculation auto."),
+        ({"QUINTET_LORA": "x"}, "--lora must be NAME=MODEL:PATH"),
+        ({"QUINTET_TRUSTED_PROXY": "x"}, "--trusted-proxy must be a network"),
+        ({"QUINTET_OTLP_ENDPOINT": "x"}, "--otlp-endpoint must be a collector's base URL"),
+    ],
+)
+def test_config_refuses_what_serve_refuses_of_the_settings_themselves(variables: dict[str, str], said: str, command: Command) -> None:
+    refused = command("config", **variables)
+    assert (refused[:2], said in refused[2]) == ((1, ""), True), refused
+    assert refused == command("serve", "--lazy", **variables)
+
+
+def test_config_reads_no_file_that_the_settings_name(printed: Printed, tmp_path: Path) -> None:
+    missing = str(tmp_path / "no")
+    words = "none.gguf", "--api-key-file", missing, "--keys", missing, "--prefix-cache-dir", missing, "--moderation", "none=no"
+    assert printed(*words)["keys"] == (missing, "--keys")
+    assert not (tmp_path / "no").exists()
+
+
 def test_a_mistyped_option_stays_what_it_was(command: Command) -> None:
     code, _, err = command("serve", "--port", "x")
     assert (code, err.splitlines()[-1]) == (2, "Error: Invalid value for '--port': 'x' is not a valid integer range.")

@@ -14,12 +14,10 @@ from quintet.cli import batch, clients, cluster, configuration, vllm
 from quintet.cli.completion import completion
 from quintet.cli.keys import keys
 from quintet.cli.telling import TellOptions
-from quintet.config import LOG_LEVELS, MAX_LOGPROBS, EngineName, KvType, Quantize, ServerConfig
-from quintet.errors import shorten
+from quintet.config import LOG_LEVELS, MAX_LOGPROBS, KvType, Quantize
 
 if TYPE_CHECKING:
     from quintet.backends.native.front.spawn import Ahead
-    from quintet.cli.cluster import ClusterOptions
 
 DEFAULT_KV = "1GiB"
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -75,16 +73,6 @@ def _ahead(told: TellOptions, *, first: bool) -> Ahead:
 
     known = told.level in LOG_LEVELS
     return click.get_current_context().with_resource(Ahead(told.level.upper(), first=first and known, form=told.form))
-
-
-def _references(models: tuple[str, ...], *, toy: bool) -> tuple[str, ...]:
-    from quintet.cli.engines import TOY
-
-    if toy and models:
-        from quintet.cli.console import OptionError
-
-        raise OptionError(f"--toy serves the toy model alone: it takes no MODEL, got {shorten(models[0])}.")
-    return (TOY,) if toy else models or ("smollm2",)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 140}, no_args_is_help=True)
@@ -182,65 +170,24 @@ app.command_class = configuration.Command
 @_option("--log-format", type=click.Choice(logs.FORMS), help="Form of the log's lines; by default text on a terminal, else JSON.")
 @vllm.options
 @configuration.option
-def serve(
-    models: tuple[str, ...],
-    *,
-    api_key: tuple[str, ...],
-    no_api_key: bool,
-    admin_key: str | None,
-    served_model_name: tuple[str, ...],
-    alias: tuple[str, ...],
-    moderation: tuple[str, ...],
-    lazy: bool,
-    pin: tuple[str, ...],
-    idle_unload: str,
-    ctx_size: int,
-    threads: int,
-    kv_cache: str,
-    kv_type: KvType,
-    quantize: Quantize,
-    mmproj: str,
-    toy: bool,
-    offline: bool,
-    max_body: str,
-    allow_image_urls: tuple[str, ...],
-    image_longest_edge: int,
-    max_choices: int,
-    max_waiting: int,
-    drain_timeout: float,
-    watchdog: float,
-    speculation: str,
-    draft: tuple[str, ...],
-    lora: tuple[str, ...],
-    think_tags: str | None,
-    spm_infill: bool,
-    engine: EngineName,
-    **server: Any,
-) -> int:
+def serve(**values: Any) -> int:
     """Serve models over HTTP; the first answers requests that name none.
 
     MODEL is smollm2 (default), a path to a .gguf file or a Hugging Face folder, or hf:user/repo[:QUANT or file]; NAME=MODEL names it.
     """
     configuration.require_partners()
-    told = TellOptions(**{field.name: server.pop(field.name) for field in dataclasses.fields(TellOptions)})
-    where: ClusterOptions | None = server.pop("cluster", None)
-    ahead = _ahead(told, first=not (toy or lazy or engine == "vllm" or where))
-    from quintet.cli import engines, fleet, net, serve, usage
+    told = TellOptions(**{field.name: values[field.name] for field in dataclasses.fields(TellOptions)})
+    ahead = _ahead(told, first=not (values["toy"] or values["lazy"] or values["engine"] == "vllm" or values.get("cluster")))
+    from quintet.cli import asked, serve
 
-    references = _references(models, toy=toy)
-    sizes = ctx_size, threads, engines.parse_size(kv_cache), offline, max_choices, max_waiting
-    tags, packs = engines.parse_tags(think_tags), engines.pack_bytes(server.pop("pack_cache"), server.pop("pack_cache_size"))
-    kept = engines.prefix_cache(server.pop("prefix_cache_dir"), server.pop("prefix_cache_size"))
-    drafts, files = speculation == "auto", (packs, quantize, image_longest_edge, mmproj)
-    afar = bool(where and where.address)
-    asked = engines.EngineOptions("", *sizes, tags, spm_infill, drafts, *files, "", kept, engine, *vllm.take(server), kv_type, afar)
-    idle, body = fleet.parse_seconds(idle_unload, "--idle-unload"), engines.parse_size(max_body, "--max-body")
-    served = fleet.FleetOptions(references, asked, served_model_name, alias, lazy, pin, idle, moderation, allow_image_urls, draft, lora)
-    listen = net.ListenOptions(**{field.name: server.pop(field.name) for field in dataclasses.fields(net.ListenOptions)})
-    rows = usage.ledger_config(server.pop("ledger"), server.pop("ledger_full"), server.pop("ledger_keep"))
-    # An option that is neither one of these nor named above is the server's setting of that name.
-    config = ServerConfig(api_keys=api_key, admin_key=admin_key or "", max_body_bytes=body, batches=batch.config(server), **server)
-    return serve.serve(serve.ServeOptions(served, config, listen, no_api_key, told, drain_timeout, watchdog, rows, where), ahead)
+    return serve.serve(asked.options(**values), ahead)
+
+
+def _check(**values: Any) -> None:
+    """What is wrong with the options of ``serve``."""
+    from quintet.cli import asked
+
+    asked.check(**values)
 
 
 @app.command()
@@ -389,4 +336,4 @@ for _command in (keys, batch.batch, clients.top, clients.bench, clients.evaluate
     app.add_command(_command)
 app.add_command(completion)
 app.add_command(cluster.command(serve))
-app.add_command(configuration.command(serve))
+app.add_command(configuration.command(serve, _check))

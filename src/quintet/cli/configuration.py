@@ -82,11 +82,20 @@ def connect(serve: click.Command, *others: click.Command) -> None:
         param.envvar = f"{PREFIX}{str(param.name).upper()}"
 
 
-def command(serve: click.Command) -> click.Command:
-    """``quintet config``, which takes what ``serve`` takes."""
+def command(serve: click.Command, check: Callable[..., None]) -> click.Command:
+    """``quintet config``, which takes what ``serve`` takes.
+
+    Args:
+        check: told all of it by name, raises what ``serve`` would refuse of it.
+    """
+
+    def config(*, as_json: bool, **values: Any) -> None:
+        check(**values)
+        _print(values, as_json=as_json)
+
     as_json = click.Option(["--json", "as_json"], is_flag=True, help="Print JSON.")
     help_ = "Print every setting of quintet serve and where it is from: an option, a variable, the file of --config or the default."
-    return Command("config", callback=_print, params=[*serve.params, as_json], help=help_)
+    return Command("config", callback=config, params=[*serve.params, as_json], help=help_)
 
 
 def settings(serve: click.Command) -> dict[str, click.Parameter]:
@@ -244,7 +253,7 @@ def _shown(param: click.Parameter, value: Any) -> Any:
     return "***" if _secret(param) and value is not None else str(value) if isinstance(value, Path) else value
 
 
-def _print(*, as_json: bool, **values: Any) -> None:
+def _print(values: Mapping[str, Any], *, as_json: bool) -> None:
     ctx = click.get_current_context()
     known = settings(ctx.command)
     known.pop("json")

@@ -260,10 +260,8 @@ def plan(options: EngineOptions, report: Report) -> Plan:
     Raises:
         ModelError: the model cannot be had or read, ``quantize`` is not for it, or the context does not fit the model or the KV cache; or
             the same of its draft model, which must have the same tokens too.
-        OptionError: a KV cache that the machine cannot hold, or a draft model where nothing is drafted.
+        OptionError: a KV cache that the machine cannot hold, or a draft model for one that nothing drafts for.
     """
-    if options.draft and not options.speculation:
-        raise OptionError("--draft needs --speculation auto.")
     if options.model == TOY:
         return _toy(options)
     if options.kv_bytes > machine.memory_total() and not options.elsewhere:

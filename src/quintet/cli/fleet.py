@@ -92,6 +92,23 @@ def parse_seconds(text: str, option: str) -> float:
     return float(found[1]) * _SECONDS[found[2]]
 
 
+def check(options: FleetOptions) -> None:
+    """What can be told without the models.
+
+    Raises:
+        OptionError: a malformed option.
+    """
+    wrong = next((text for text in options.image_hosts if not is_entry(text)), None)
+    if wrong is not None:
+        raise OptionError(f"--allow-image-urls must be a host such as example.org, *.example.org or *, got {shorten(wrong)}.")
+    for text in options.aliases:
+        _alias(text)
+    if drafts.by_model(options.drafts) and not options.engine.speculation:
+        raise OptionError("--draft needs --speculation auto.")
+    for text in options.loras:
+        loras.parse(text)
+
+
 def plan(options: FleetOptions, report: Report) -> Fleet:
     """Find the models, fetching them if need be, and check that what was asked for fits.
 
@@ -99,9 +116,7 @@ def plan(options: FleetOptions, report: Report) -> Fleet:
         ModelError: a model cannot be had or read, its context does not fit its share of the KV cache, or names contradict.
         OptionError: a malformed option, or more memory than the machine has.
     """
-    wrong = next((text for text in options.image_hosts if not is_entry(text)), None)
-    if wrong is not None:
-        raise OptionError(f"--allow-image-urls must be a host such as example.org, *.example.org or *, got {shorten(wrong)}.")
+    check(options)
     plans = _plans(options, report)
     vllm.require_use(options.engine.given, plans)
     own = [(one.name,) for one in plans]

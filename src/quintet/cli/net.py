@@ -60,13 +60,14 @@ class ListenOptions:
             raise OptionError(f"--allowed-host must be a name, *.NAME, an address or *, without a port, got {shorten(wrong[0])}.")
         if wrong := [origin for origin in self.cors_origin if not is_origin(origin)]:
             raise OptionError(f"--cors-origin must be an origin such as https://app.example.org, or *, got {shorten(wrong[0])}.")
+        if self.admin_listen is not None:
+            _host_and_port(self.admin_listen)
 
     def open(self) -> Inherited:
         """The listening sockets: those that this process was started with, else those that the options tell of.
 
         Raises:
             ListenError: it cannot be listened there.
-            OptionError: a malformed ``--admin-listen``.
         """
         given = inherited(os.environ, os.getpid())
         there = {one.name for one in given.listeners}

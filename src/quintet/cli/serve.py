@@ -70,7 +70,6 @@ def serve(options: ServeOptions, ahead: Ahead) -> int:
 
         return proxied.serve(options, auth)
     keys = auth.keys
-    options.listen.check()
     most = limits.most_connections(options.listen.max_connections, limits.raise_descriptors())
     tls = options.listen.tls()
     given = options.listen.open()
@@ -113,6 +112,19 @@ def checked(options: ServeOptions) -> tuple[ServerConfig, Auth]:
     Raises:
         QuintetError: it is, in one clear line.
     """
+    check(options)
+    config = options.config
+    keep_private()
+    if (prefixes := options.fleet.engine.prefixes) is not None:
+        config = replace(config, salt_secret=_secret_of(Path(prefixes.folder)))
+    return config, Auth.of(config, time.monotonic, time.time)
+
+
+def check(options: ServeOptions) -> None:
+    """
+    Raises:
+        QuintetError: something is wrong with the options, whatever this machine has.
+    """
     config = options.config
     if options.told.level not in LOG_LEVELS:
         raise OptionError(f"--log-level must be one of {', '.join(LOG_LEVELS)}, got {options.told.level!r}.")
@@ -120,14 +132,11 @@ def checked(options: ServeOptions) -> tuple[ServerConfig, Auth]:
         _check_dialect(config.dialect)
     if "" in options.fleet.names:
         raise OptionError("--served-model-name must not be empty.")
-    keep_private()
-    if (prefixes := options.fleet.engine.prefixes) is not None:
-        config = replace(config, salt_secret=_secret_of(Path(prefixes.folder)))
-    auth = Auth.of(config, time.monotonic, time.time)
+    options.listen.check()
     Proxies(config.trusted_proxy)
     if config.admin_key:
         net.check_key(config.admin_key, "the admin key")
-    return config, auth
+    fleets.check(options.fleet)
 
 
 def _batches(config: BatchConfig | None, *, waits: bool) -> BatchConfig | None:
