@@ -103,16 +103,27 @@ def test_an_empty_constraint_is_not_as_good_as_none(dialect: str, name: str) -> 
 
 @pytest.mark.fault("A20")
 @pytest.mark.parametrize("dialect", PROVIDERS)
-@pytest.mark.parametrize("inner", [False, True, [], 123, "not JSON", "[1]"])
+@pytest.mark.parametrize("inner", [None, False, True, [], 123, "not JSON", "[1]"])
 def test_what_is_no_schema_where_one_belongs_is_refused_and_not_taken_for_one_around_it(dialect: str, inner: object) -> None:
     """JSON Schema knows no keyword of that wrapping, so anything at all would conform."""
     for name, fields in (
         ("response_format.json_schema", {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": inner}}}),
         ("guided_json", {"guided_json": {"schema": inner, "strict": True}}),
+        ("guided_json", {"guided_json": {"schema": inner, "title": "t", "more": 1}}),
+        ("json_schema", {"json_schema": json.dumps({"schema": inner})}),
     ):
         with pytest.raises(BadRequest) as caught:
             guide(dialect, **fields)
         assert caught.value.param == f"{name}.schema"
+
+
+@pytest.mark.fault("A20")
+@pytest.mark.parametrize("dialect", PROVIDERS)
+@pytest.mark.parametrize("wrapping", [{"name": "n"}, {"name": "n", "strict": True}, {"strict": True, "description": "d"}])
+def test_a_wrapping_with_nothing_in_it_is_refused(dialect: str, wrapping: dict[str, object]) -> None:
+    with pytest.raises(BadRequest) as caught:
+        guide(dialect, response_format={"type": "json_schema", "json_schema": wrapping})
+    assert caught.value.param == "response_format.json_schema.schema"
 
 
 @pytest.mark.parametrize(
@@ -121,12 +132,29 @@ def test_what_is_no_schema_where_one_belongs_is_refused_and_not_taken_for_one_ar
         {"name": "n", "schema": TEXT},
         {"name": "n", "schema": SCHEMA, "strict": True, "description": "d", "more": 1},
         {"schema": SCHEMA},
+        {"schema": SCHEMA, "strict": True, "title": "t", "$schema": "https://json-schema.org/draft/2020-12/schema"},
+        {"schema": SCHEMA, "more": 1},
+        {"type": "json_schema", "name": "n", "schema": SCHEMA},
     ],
 )
 def test_a_schema_is_found_in_openais_wrapping(wrapped: dict[str, object]) -> None:
     for inside in (wrapped, json.dumps(wrapped)):
         found = guide("openai", response_format={"type": "json_schema", "json_schema": inside})
         assert found is not None and json.loads(found.text) == SCHEMA
+
+
+@pytest.mark.parametrize("more", [{"schema": SCHEMA}, {"schema": None, "name": "n"}, {"name": "n"}, {"strict": True}, {"title": "t"}])
+def test_what_restricts_by_itself_is_the_schema_whatever_else_it_has(more: dict[str, object]) -> None:
+    """Words that are no keywords of JSON Schema mean nothing in one."""
+    for schema in ({**SCHEMA, **more}, {"anyOf": [SCHEMA], **more}):
+        found = guide("openai", guided_json=schema)
+        assert found is not None and json.loads(found.text) == schema
+
+
+def test_a_schema_that_admits_anything_is_one() -> None:
+    for schema in ({}, {"title": "t"}):
+        found = guide("openai", guided_json=schema)
+        assert found is not None and json.loads(found.text) == schema
 
 
 @pytest.mark.parametrize("dialect", PROVIDERS)

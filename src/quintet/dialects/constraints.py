@@ -20,6 +20,23 @@ from quintet.request import Guide, GuideKind
 
 _BEYOND = Status.EXTENSION
 
+_RESTRICTING = frozenset(
+    {
+        *("type", "enum", "const", "not", "if", "then", "else", "allOf", "anyOf", "oneOf", "disallow", "extends"),
+        *("$ref", "$dynamicRef", "$recursiveRef"),
+        *("format", "pattern", "minLength", "maxLength"),
+        *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "divisibleBy"),
+        *("properties", "patternProperties", "additionalProperties", "unevaluatedProperties", "propertyNames"),
+        *("required", "minProperties", "maxProperties", "dependencies", "dependentRequired", "dependentSchemas"),
+        *("items", "prefixItems", "additionalItems", "unevaluatedItems", "uniqueItems", "minItems", "maxItems"),
+        *("contains", "minContains", "maxContains"),
+    }
+)
+"""Keywords of JSON Schema, any draft's, without which a schema admits anything."""
+
+_WRAPPING = frozenset({"name", "schema", "strict"})
+"""Members of OpenAI's object around a schema that are no keywords of one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Schema:
@@ -31,10 +48,10 @@ class Schema:
     def read(self, name: str, value: object) -> str:
         schema = self._object(name, value)
         # Fireworks' page: `{"type": "json_schema", "json_schema": <json_schema>}`; OpenAI: `{"name": ..., "schema": <json_schema>,
-        # "strict": ...}`. JSON Schema has neither a keyword "schema" nor "name": what is no schema there is not taken for one around it,
-        # which would admit anything.
-        if schema.get("schema") is not None and ("name" in schema or schema.keys() <= {"description", "schema", "strict"}):
-            schema = self._object(f"{name}.schema", schema["schema"])
+        # "strict": ...}`. What is no schema there, null or nothing, is not taken for one around it, which would admit anything.
+        around = not _WRAPPING.isdisjoint(schema) and _RESTRICTING.isdisjoint(schema)
+        if around or ("name" in schema and schema.get("schema") is not None):
+            schema = self._object(f"{name}.schema", schema.get("schema"))
         return json.dumps(schema, separators=(",", ":"))
 
     def _object(self, name: str, value: object) -> dict[str, object]:
