@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from tests.reference.tiny_model import TinySpec, write_tiny
+
+from quintet.keys.store import KeyStore
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -56,3 +62,62 @@ def test_the_doctor_tells_of_a_cache_that_cannot_be_reached_and_goes_on(command:
 
 def test_a_ledger_that_cannot_be_reached_is_one_line(command: Command) -> None:
     assert command("usage", "--ledger", f"{LONG}/k") == (1, "", f"error: ledger {LONG}/k: File name too long.\n")
+
+
+# --- standard streams
+
+
+def piped(*words: str, stdin: bytes = b"", stdout: int = subprocess.PIPE, **environment: str) -> tuple[int, bytes, bytes]:
+    """Run the command as a shell does: (exit code, stdout, stderr)."""
+    own = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    command = [sys.executable, "-m", "quintet", *words]
+    done = subprocess.run(command, input=stdin, stdout=stdout, stderr=subprocess.PIPE, env={**own, **environment}, timeout=120, check=False)
+    return done.returncode, done.stdout or b"", done.stderr
+
+
+FULL = Path("/dev/full")
+full_disk = pytest.mark.skipif(not FULL.exists(), reason="the system has no disk that is always full")
+
+
+@full_disk
+@pytest.mark.parametrize("words", [["list"], ["config"], ["--version"], ["completion", "bash"]])
+def test_a_full_disk_on_stdout_is_one_line(words: list[str], tmp_path: Path) -> None:
+    with FULL.open("wb") as full:
+        found = piped(*words, stdout=full.fileno(), QUINTET_CACHE=str(tmp_path))
+    assert found == (1, b"", b"error: standard output: No space left on device.\n")
+
+
+@full_disk
+def test_a_key_that_cannot_be_shown_is_not_in_force(tmp_path: Path) -> None:
+    store = tmp_path / "keys.db"
+    with FULL.open("wb") as full:
+        assert piped("keys", "add", "alice", "--keys", str(store), stdout=full.fileno())[0] == 1
+    assert [(key.name, key.revoked is None) for key in KeyStore(store).read()] == [("alice", False)]
+    assert piped("keys", "add", "alice", "--keys", str(store))[0] == 0
+
+
+def test_a_reader_that_has_gone_is_told_nothing(tmp_path: Path) -> None:
+    theirs, ours = os.pipe()
+    os.close(theirs)
+    with os.fdopen(ours, "wb") as gone:
+        assert piped("list", stdout=gone.fileno(), QUINTET_CACHE=str(tmp_path)) == (1, b"", b"")
+
+
+def test_a_character_that_the_encoding_lacks_is_written_out(tmp_path: Path) -> None:
+    code, out, err = piped("list", QUINTET_CACHE=f"{tmp_path}/\u65e5", HF_HOME=str(tmp_path), PYTHONIOENCODING="ascii", PYTHONUTF8="1")
+    assert (code, err) == (0, b"") and out.startswith(b"no models in ") and b"/\\u65e5 or " in out
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [(["caf\udce9"], "the prompt"), (["x", "--stop", "a", "--stop", "\udce9"], "--stop"), (["toy", "\udce9"], "the prompt")],
+)
+def test_a_prompt_or_a_stop_string_of_other_bytes_than_utf_8_is_refused(words: list[str], text: str, command: Command) -> None:
+    code, out, err = command("run", *words)
+    assert (code, out) == (1, "") and err.startswith(f"error: {text} must be UTF-8, in a locale of UTF-8, got ") and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
+def test_the_same_on_standard_input(errors: str) -> None:
+    code, out, err = piped("run", "toy/", stdin=b"caf\xe9", PYTHONIOENCODING=f"utf-8:{errors}")
+    assert (code, out) == (1, b"") and err.startswith(b"error: the prompt must be UTF-8, in a locale of UTF-8") and err.count(b"\n") == 1

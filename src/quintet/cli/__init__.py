@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 
@@ -16,7 +17,9 @@ def main() -> None:
     from quintet.cli.app import app
 
     try:
-        sys.exit(app(prog_name="quintet", standalone_mode=False))
+        code = app(prog_name="quintet", standalone_mode=False)
+        sys.stdout.flush()  # while it can still be told that this fails
+        sys.exit(code)
     except click.ClickException as error:  # of the command line itself: usage and what is wrong with it
         error.show()
         sys.exit(error.exit_code)
@@ -25,9 +28,20 @@ def main() -> None:
     except QuintetError as error:
         sys.stderr.write(f"error: {error}\n")
         sys.exit(1)
-    except BrokenPipeError:  # `quintet list | head`
-        sys.stderr.close()
-        sys.exit(1)
+    except OSError as error:
+        sys.exit(_told(error))
+
+
+def _told(error: OSError) -> int:
+    """The exit code, when the system's error is told. Most of them are some module's own to tell, in better words."""
+    place = f"{error.filename}: " if error.filename else ""
+    try:
+        sys.stdout.close()  # what could not be written would be tried again, and fail, when Python ends
+    except OSError as failed:
+        error, place = failed, "standard output: "
+    if not isinstance(error, BrokenPipeError):  # `quintet list | head`
+        sys.stderr.write(f"error: {place}{error.strerror or error}.\n")
+    return 1
 
 
 def _have_streams() -> None:
@@ -37,3 +51,5 @@ def _have_streams() -> None:
             number = os.open(os.devnull, os.O_RDWR)
             os.set_inheritable(number, True)
             setattr(sys, name, os.fdopen(number, mode))
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a text may be of any characters, and an encoding have few
+        sys.stdout.reconfigure(errors="backslashreplace")

@@ -80,9 +80,14 @@ def add(name: str, keys: Path, **rights: Any) -> None:
 
     if not _NAME.fullmatch(name):
         raise OptionError(f"NAME must be 1 to 64 of A-Z a-z 0-9 . _ @ -, got {shorten(name)}.")
-    now = time.time()
-    secret = KeyStore(keys).add(_with(Key(b"", name, now), now, **rights))
-    sys.stdout.write(f"{secret}\n")
+    now, store = time.time(), KeyStore(keys)
+    secret = store.add(_with(Key(b"", name, now), now, **rights))
+    try:
+        sys.stdout.write(f"{secret}\n")
+        sys.stdout.flush()
+    except OSError:  # nobody has it, and nobody can be told it again
+        store.change(name, replace(store.find(name), revoked=time.time()))
+        raise
 
 
 @keys.command("set")

@@ -14,7 +14,7 @@ from quintet.cli import engines
 from quintet.cli.console import ConsoleReport, OptionError
 from quintet.cli.interrupt import INTERRUPTED, end_within, on_interrupt, unless
 from quintet.cli.loading import ready
-from quintet.errors import EngineFailed
+from quintet.errors import EngineFailed, shorten
 from quintet.events import ChoiceDelta, Failed, Usage
 from quintet.executor import FairExecutor
 from quintet.guides.check import GuideCheck
@@ -57,7 +57,7 @@ def model_and_prompt(words: list[str]) -> tuple[str, str]:
     """Tell model and prompt apart by their form alone; a missing prompt is read from standard input.
 
     Raises:
-        OptionError: more than two arguments, or no prompt and nobody to ask.
+        OptionError: more than two arguments, no prompt and nobody to ask, or one on standard input that is no text.
     """
     if len(words) > 2:
         raise OptionError(f"run takes a model and a prompt, got {len(words)} arguments; put the prompt in quotes.")
@@ -67,7 +67,10 @@ def model_and_prompt(words: list[str]) -> tuple[str, str]:
         return "smollm2", words[0]
     if sys.stdin.isatty():
         raise OptionError('give a prompt: quintet run [MODEL] "The sky is", or pipe one in.')
-    return words[0] if words else "smollm2", sys.stdin.read()
+    try:
+        return words[0] if words else "smollm2", sys.stdin.read()
+    except UnicodeDecodeError:
+        raise OptionError("the prompt must be UTF-8, in a locale of UTF-8.") from None
 
 
 def draw_seed() -> int:
@@ -79,8 +82,13 @@ def check(options: RunOptions) -> None:
     """What the option parser lets through.
 
     Raises:
-        OptionError: a value outside its range (NaN included).
+        OptionError: a value outside its range (NaN included), or a text that is none.
     """
+    for name, text in (("the prompt", options.prompt), *(("--stop", stop) for stop in options.stop)):
+        try:
+            text.encode()
+        except UnicodeEncodeError:  # bytes that Python could not decode are half surrogate pairs
+            raise OptionError(f"{name} must be UTF-8, in a locale of UTF-8, got {shorten(text)}.") from None
     if not 0 <= options.temperature <= 2:
         raise OptionError(f"--temperature must be from 0 to 2, got {options.temperature}.")
     if not 0 < options.top_p <= 1:
