@@ -116,6 +116,7 @@ def test_what_a_guide_accepts(kind: GuideKind, guide: object, text: str, wanted:
         ({"exclusiveMaximum": -20.229999999999997}, ["-20.23", "-20.230000", "-21"], ["-20.2299999999999971", "-20.2"]),
         ({"exclusiveMinimum": 20.229999999999997}, ["20.23", "21"], ["20.2299999999999971", "20.229999999999997"]),
         ({"exclusiveMaximum": 20.229999999999997, "maximum": 7.5}, ["7.5", "3"], ["7.6"]),
+        ({"exclusiveMaximum": 9007199254740991}, ["9007199254740990", "3.5"], ["9007199254740990.9999", "9007199254740991"]),
         ({"exclusiveMaximum": 5.0, "exclusiveMinimum": 2}, ["4.9", "2.1", "3"], ["5", "2", "5.0"]),
     ],
 )
@@ -125,6 +126,51 @@ def test_an_exclusive_bound_is_not_reached_as_a_double_either(bounds: dict[str, 
     valid = jsonschema_rs.Draft202012Validator(schema).is_valid
     assert all(valid(json.loads(text)) for text in inside)
     assert not any(valid(json.loads(text)) for text in outside)
+
+
+LARGE = [*(2**power + more for power in (53, 60, 63) for more in (-1, 0, 1)), 2**64 - 1, 1234567890123456789, 10**15 + 1, 10**17]
+
+
+@pytest.mark.fault("H10")
+@pytest.mark.parametrize(
+    ("schema", "last", "beyond"),
+    [
+        ('{"const": N}', 0, 1),
+        ('{"enum": ["other", N]}', 0, -1),
+        ('{"properties": {}, "const": {"id": [N]}}', 0, 1),
+        *((f'{{"type": "{kind}", "maximum": N}}', 0, 1) for kind in ("integer", "number")),
+        *((f'{{"type": "{kind}", "minimum": N}}', 0, -1) for kind in ("integer", "number")),
+        *((f'{{"type": ["null", "{kind}"], "exclusiveMaximum": N}}', -1, 0) for kind in ("integer", "number")),
+        ('{"type": "integer", "minimum": N, "exclusiveMinimum": true}', 1, 0),
+    ],
+)
+def test_a_number_of_a_schema_holds_to_the_last_digit_or_is_refused(schema: str, last: int, beyond: int) -> None:
+    """The library has doubles, exact to 2^53, and integers that end at 2^63: what it would round is not given to it."""
+    around = '{"id":[%d]}' if "id" in schema else "%d"
+    for number in (*LARGE, *(-number for number in LARGE)):
+        text = schema.replace("N", str(number))
+        try:
+            verify(SCHEMA, translate(SCHEMA, text))
+        except GuideError as error:
+            assert abs(number) >= 2**53 and (str(number) in str(error) or "integer range" in str(error)), error
+        else:
+            assert verdict(SCHEMA, text, around % (number + last)) == "accepted"
+            assert verdict(SCHEMA, text, around % (number + beyond)) != "accepted"
+
+
+@pytest.mark.parametrize(
+    "schema", ['{"const": 1e400}', '{"enum": [12345678901234567890.5]}', '{"maximum": -1e400}', '{"multipleOf": -3}', '{"multipleOf": 0}']
+)
+def test_a_number_that_no_double_or_no_schema_has_is_refused_by_its_keyword(schema: str) -> None:
+    with pytest.raises(GuideError, match=next(iter(json.loads(schema)))):
+        translate(SCHEMA, schema)
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(0.1, "0.1"), (-0.0, "-0"), (5.0, "5"), (1e-7, "0.0000001"), (0.30000000000000004, "0.30000000000000004")]
+)
+def test_a_fraction_that_is_the_only_value_is_what_comes(number: float, text: str) -> None:
+    assert verdict(SCHEMA, {"const": number}, text) == verdict(SCHEMA, {"enum": ["a", number]}, text) == "accepted"
 
 
 def test_schemas_in_a_grammar_are_enforced_like_others() -> None:

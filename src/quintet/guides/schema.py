@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from typing import TypeGuard
 from urllib.parse import unquote
 
 from quintet.guides.pattern import PatternError, from_ecma
@@ -30,6 +32,12 @@ _NOTHING: Mapping[str, tuple[object, ...]] = {
 
 _DIGITS = 15
 """Every decimal number of fewer is a double's own."""
+
+_WHOLE = 2**53
+"""Every integer up to here is a double's own."""
+
+_INT64 = 2**63 - 1
+"""The compiler's integers end here: what is larger becomes this one."""
 
 _DATE = (
     r"(?:\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|02-(?:0[1-9]|1\d|2[0-8]))"
@@ -106,8 +114,41 @@ def _refuse(part: Part, *, nested: bool) -> None:
         raise SchemaError("must not use minProperties above 1 and above the number of required ones, which cannot be enforced")
     for key in ("const", "enum", "required", "properties"):
         names = list(part[key]) if key == "properties" and isinstance(part.get(key), dict) else part.get(key)  # type: ignore[call-overload]
-        if any(map(_unwritable, _strings(names))):
+        if any(_unwritable(one) for one in _scalars(names) if isinstance(one, str)):
             raise SchemaError(f"must not have control characters in {key} other than \\b \\f \\n \\r \\t")
+    for key, number in _inexact(part):
+        raise SchemaError(f"must not have the number {number} in {key}, which cannot be enforced exactly")
+    if _is_number(step := part.get("multipleOf")) and step <= 0:
+        # JSON Schema Validation 2020-12, 6.2.1: "The value of "multipleOf" MUST be a number, strictly greater than 0."
+        raise SchemaError(f"must not have {step} in multipleOf, which is a number above 0")
+
+
+def _inexact(part: Part) -> Iterator[tuple[str, float]]:
+    """Numbers of which the compiler would make others, with their keywords."""
+    for key in ("const", "enum"):
+        for number in filter(_is_number, _scalars(part.get(key))):
+            if not _kept(number, whole=isinstance(number, int)) and number != _INT64:
+                yield key, number
+    types = part.get("type", "number")
+    whole = "number" not in (types if isinstance(types, list) else [types])
+    for key, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
+        bound, next_to = part.get(key), part.get(exclusive)
+        if _is_number(bound) and not _kept(bound, whole=whole) and not (whole and key == "maximum" and bound == _INT64):
+            yield key, bound
+        beyond = bound if next_to is True else next_to  # as draft 4 has it
+        if _is_number(beyond) and not abs(beyond) < _WHOLE:  # the compiler adds or takes 1
+            yield exclusive, beyond
+
+
+def _kept(number: float, *, whole: bool) -> bool:
+    """The compiler reads a double, and writes that integer if only integers are meant, else the shortest decimal number of that double."""
+    if abs(number) <= _WHOLE:
+        return True
+    return abs(number) < _INT64 and float(number) == number and (whole or Decimal(repr(float(number))) == number)
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _unwritable(text: str) -> bool:
@@ -115,16 +156,17 @@ def _unwritable(text: str) -> bool:
     return any(char < " " and char not in "\b\f\n\r\t" for char in text)
 
 
-def _strings(value: object) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
+def _scalars(value: object) -> Iterator[object]:
+    """All that a value is made of, names with them."""
+    if isinstance(value, dict):
         for key, inner in value.items():
             yield key
-            yield from _strings(inner)
+            yield from _scalars(inner)
     elif isinstance(value, list):
         for inner in value:
-            yield from _strings(inner)
+            yield from _scalars(inner)
+    else:
+        yield value
 
 
 def _rewritten(schema: object) -> object:
@@ -163,7 +205,7 @@ def _neighbours(part: Part) -> Iterator[Part]:
     """
     for exclusive, inclusive, towards in (("exclusiveMaximum", "maximum", -math.inf), ("exclusiveMinimum", "minimum", math.inf)):
         bound = part.get(exclusive)
-        if isinstance(bound, float) and len(_significant(bound)) >= _DIGITS:
+        if _is_number(bound) and len(_significant(float(bound))) >= _DIGITS:
             yield {inclusive: math.nextafter(bound, towards)}
 
 
