@@ -89,6 +89,8 @@ def connect(*of_engine: Decorator) -> None:
 
         if not output.name:
             raise OptionError(f"--output must be a file's name, got {shorten(str(output))}.")
+        if toy and "model" in configuration.given():
+            raise OptionError(f"--toy computes with the toy model alone: it takes no --model, got {shorten(model)}.")
         packs = engines.pack_bytes(engine.pop("pack_cache"), engine.pop("pack_cache_size"))
         sizes = engine.pop("ctx_size"), engine.pop("threads"), engines.parse_size(engine.pop("kv_cache"))
         reference = engines.TOY if toy else model

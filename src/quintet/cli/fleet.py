@@ -101,6 +101,8 @@ def check(options: FleetOptions) -> None:
     wrong = next((text for text in options.image_hosts if not is_entry(text)), None)
     if wrong is not None:
         raise OptionError(f"--allow-image-urls must be a host such as example.org, *.example.org or *, got {shorten(wrong)}.")
+    for text in options.references:
+        references.split(text)
     for text in options.aliases:
         _alias(text)
     if drafts.by_model(options.drafts) and not options.engine.speculation:

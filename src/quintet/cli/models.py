@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from quintet.cli.console import ConsoleReport, stdout
+from quintet.cli.console import ConsoleReport, OptionError, stdout
 from quintet.cli.describe import Description, check_context, describe
-from quintet.cli.engines import Draft, find_draft
+from quintet.cli.engines import TOY, Draft, find_draft
 from quintet.config import EngineConfig, KvType, Quantize
 from quintet.models import store
 from quintet.models.files import StoredModel, cache_dir, human, kept_packs, pack_dir, parts
@@ -17,7 +17,9 @@ def pull(reference: str, *, offline: bool, quiet: bool) -> None:
 
     Raises:
         ModelError: it cannot be had, or is damaged, or of a kind that Quintet does not run.
+        OptionError: it has no file.
     """
+    _require_file(reference)
     with ConsoleReport() as report:
         model = store.resolve(reference, report, offline=offline, refresh=True)
     open_model(model.path)
@@ -43,7 +45,9 @@ def show(reference: str, ctx_size: int, quantize: Quantize, kv_type: KvType, dra
 
     Raises:
         ModelError: as for ``pull``, or a context beyond the model's, or ``quantize`` is not for it; or a draft model with other tokens.
+        OptionError: it has no file.
     """
+    _require_file(reference)
     with ConsoleReport() as report:
         model = store.resolve(reference, report, offline=offline)
         drafts = find_draft(model, draft, report, kv_type, offline=offline) if draft else None
@@ -71,6 +75,11 @@ def rows(model: StoredModel, about: Description, context: int) -> list[tuple[str
         ("memory", f"about {human(about.weights + kv)}: weights {human(about.weights)}, KV cache {human(kv)} for {context} tokens"),
         *([("on load", ", ".join(f"--quantize {name}: {human(size)}" for name, size in about.choices.items()))] if about.choices else []),
     ]
+
+
+def _require_file(reference: str) -> None:
+    if reference == TOY:
+        raise OptionError("the toy model has no file: there is nothing to fetch or to describe.")
 
 
 def _draft_row(draft: Draft, context: int) -> tuple[str, str]:

@@ -68,9 +68,12 @@ class ListenOptions:
 
         Raises:
             ListenError: it cannot be listened there.
+            OptionError: ``--admin-listen`` is where the public listens.
         """
         given = inherited(os.environ, os.getpid())
         there = {one.name for one in given.listeners}
+        if not there:
+            self._require_two_places()
         with contextlib.ExitStack() as undo:
             opened = []
             for name, wanted, opens in ((PUBLIC, True, self._public), (ADMIN, self.admin_listen is not None, self._admin)):
@@ -82,6 +85,13 @@ class ListenOptions:
 
     def _public(self) -> socket.socket:
         return listen(self.host, self.port) if self.uds is None else listen_unix(self.uds, int(self.uds_mode, 8))
+
+    def _require_two_places(self) -> None:
+        if self.uds is not None or self.admin_listen is None:
+            return
+        host, port = _host_and_port(self.admin_listen)
+        if port and port == self.port and (host == self.host or {host, self.host} & {"0.0.0.0", "::"}):  # noqa: S104 -- compared
+            raise OptionError(f"--admin-listen must be another place than --host and --port, got {shorten(self.admin_listen)}.")
 
     def _admin(self) -> socket.socket:
         return listen(*_host_and_port(self.admin_listen or ""), "--admin-listen")

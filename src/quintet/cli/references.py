@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from quintet.cli.console import OptionError
+from quintet.errors import shorten
 from quintet.models.files import HUB
 
 NO_ENCODER = "none"
@@ -13,8 +15,14 @@ _WHOLE = (".", "/", "~", HUB)
 
 
 def split(text: str) -> tuple[str, str]:
-    """The name, empty if there is none, and the reference. What begins like a path or a hub reference is one as a whole."""
+    """The name, empty if there is none, and the reference. What begins like a path or a hub reference is one as a whole.
+
+    Raises:
+        OptionError: an equals sign without a name before it.
+    """
     name, equals, reference = text.partition("=")
+    if equals and not name:
+        raise OptionError(f"a model is written REFERENCE or NAME=REFERENCE, got {shorten(text)}.")
     return (name, reference) if equals and not text.startswith(_WHOLE) else ("", text)
 
 

@@ -162,7 +162,8 @@ def _secret_of(folder: Path) -> bytes:
     try:
         return lasting_secret(folder)
     except (OSError, ValueError) as error:
-        raise OptionError(f"--prefix-cache-dir cannot be used: {error}") from None
+        reason = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else error
+        raise OptionError(f"--prefix-cache-dir cannot be used: {reason}.") from None
 
 
 def _check_dialect(name: str) -> None:
