@@ -324,6 +324,15 @@ def test_doctor_fails_where_the_cache_cannot_be_written(monkeypatch: pytest.Monk
     assert doctor.cache().level == "fail"
 
 
+def test_doctor_fails_where_the_cache_is_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for place in ("file", "file/beneath"):
+        monkeypatch.setenv("QUINTET_CACHE", str(tmp_path / place))
+        assert doctor.cache() == doctor.Finding(
+            "fail", "cache", f"{tmp_path / place} cannot be written; set QUINTET_CACHE to a folder of yours"
+        )
+
+
 def test_doctor_names_missing_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.metadata.requires", lambda name: ["numpy>=1.26", "no-such-package>=1", 'pytest>=8; extra == "dev"'])
     finding = doctor.packages()

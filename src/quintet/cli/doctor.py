@@ -103,7 +103,7 @@ def cache() -> Finding:
         there = nearest(folder)
     except ModelError as error:
         return Finding("fail", "cache", str(error))
-    if not os.access(there, os.W_OK):
+    if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
         return Finding("fail", "cache", f"{folder} cannot be written; set QUINTET_CACHE to a folder of yours")
     free = shutil.disk_usage(there).free
     level = "warn" if free < _LOW_MEMORY else "ok"
