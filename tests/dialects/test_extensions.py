@@ -201,6 +201,17 @@ def test_mirostat_takes_its_own_numbers_and_thinking_its_budget(dialect: str) ->
 
 
 @pytest.mark.parametrize("dialect", PROVIDERS)
+@pytest.mark.parametrize("top_p", [1e-7, 1e-6, 0.5])
+def test_a_top_p_that_mirostat_stands_for_is_named_and_makes_nothing_greedy(dialect: str, top_p: float) -> None:
+    """However small; by itself the smallest is greedy."""
+    on = {"mirostat_target": 9} if dialect == "fireworks" else {"mirostat": 2}
+    both, greedy = parse(dialect, temperature=0.7, top_p=top_p, **on), parse(dialect, temperature=0.0, top_p=top_p, **on)
+    assert (both.unheeded, both.request.sampling.temperature) == (("top_p",), 0.7)
+    assert (greedy.unheeded, greedy.request.sampling.temperature) == ((), 0.0)
+    assert (parse(dialect, temperature=0.7, top_p=top_p).request.sampling.temperature == 0) is (top_p < 1e-6)
+
+
+@pytest.mark.parametrize("dialect", PROVIDERS)
 def test_a_prediction_is_a_text_or_openais_object_around_one(dialect: str) -> None:
     parts = [{"type": "text", "text": "a "}, {"type": "text", "text": "b"}]
     for given in ("a b", {"type": "content", "content": "a b"}, {"type": "content", "content": parts}):

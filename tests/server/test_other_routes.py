@@ -104,6 +104,11 @@ def test_biases_are_of_ids_and_texts(bias: object) -> None:
     assert ("e" in text) == (bias == [[101, -100.0], ["e", 5]]), "what is said last counts"
 
 
+def test_mirostat_stands_for_a_top_p_that_is_greedy_by_itself() -> None:
+    for beside, temperature in (({"mirostat": 2}, 0.7), ({}, 0.0)):
+        assert one({**GREEDY, "temperature": 0.7, "top_p": 0, **beside})["generation_settings"]["temperature"] == temperature
+
+
 @pytest.mark.fault("B04")
 def test_many_texts_of_a_prompt_or_of_biases_are_tokenised_off_the_event_loop() -> None:
     """A thousand of 3,000 letters held every stream up for seconds."""

@@ -220,15 +220,18 @@ LEAST = 1e-6
 is that one token. And it stands for 0 in controls that must be above it."""
 
 
-def sampling(temperature: float, top_p: float, seed: int | None, fresh_seed: int) -> Sampling:
+def sampling(temperature: float, top_p: float, seed: int | None, fresh_seed: int, *, mirostat: bool = False) -> Sampling:
     """Canonical sampling: ``top_p`` in (0, 1], which providers let clients set to 0, and numbers single precision can hold.
 
     Args:
         seed: as the client gave it, any integer, taken modulo 2**64.
         fresh_seed: where it gave none.
+        mirostat: it stands for ``top_p``, which makes nothing greedy then; see ``switched_off``.
     """
-    greedy = temperature < GREEDY_BELOW or top_p < LEAST
     drawn = (fresh_seed if seed is None else seed) % 2**64
+    if mirostat:
+        top_p = max(top_p, LEAST)
+    greedy = temperature < GREEDY_BELOW or top_p < LEAST
     return Sampling(0.0 if greedy else temperature, 1.0 if top_p < LEAST else top_p, drawn, seeded=seed is not None)
 
 

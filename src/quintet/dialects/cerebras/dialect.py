@@ -10,7 +10,7 @@ from quintet.dialects.base import GREEDY_NOTE, ErrorReply, Headers, Identity, Pa
 from quintet.dialects.cerebras import limits
 from quintet.dialects.cerebras.grammar import ROOTS, guide
 from quintet.dialects.cerebras.wire import CerebrasRenderer, error_body
-from quintet.dialects.extensions import Extensions
+from quintet.dialects.extensions import MIROSTAT, Extensions
 from quintet.dialects.fields import Boolean, Field, Integer, LogitBias, Number, Object, OneOf, Prompts, Status, Stop, String, unknown
 from quintet.dialects.json_guard import decode_object
 from quintet.dialects.wire import encode, model_object
@@ -151,7 +151,7 @@ def _request(raw: Mapping[str, object], fresh_seed: int) -> CompletionRequest:
 
 def _sampling(raw: Mapping[str, object], fresh_seed: int) -> Sampling:
     return replace(
-        sampling(TEMPERATURE.of(raw), TOP_P.of(raw), SEED.of(raw), fresh_seed),
+        sampling(TEMPERATURE.of(raw), TOP_P.of(raw), SEED.of(raw), fresh_seed, mirostat=MIROSTAT.of(raw) > 0),
         frequency_penalty=FREQUENCY_PENALTY.of(raw),
         presence_penalty=PRESENCE_PENALTY.of(raw),
         logit_bias=LOGIT_BIAS.of(raw),

@@ -175,6 +175,7 @@ def _sampling(raw: Mapping[str, object], samplers: Sequence[str], fresh_seed: in
         of(TOP_P, "top_p", 1.0),
         None if seed < 0 else seed,
         fresh_seed,
+        mirostat=mirostat > 0,
     )
     return replace(
         made,

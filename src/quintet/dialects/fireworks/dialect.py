@@ -254,7 +254,7 @@ def _sampling(raw: Mapping[str, object], fresh_seed: int) -> Sampling:
     if target == 1:
         temperature = 0.0  # a perplexity of 1: no surprise at all
     return replace(
-        sampling(temperature, TOP_P.of(raw), SEED.of(raw), fresh_seed),
+        sampling(temperature, TOP_P.of(raw), SEED.of(raw), fresh_seed, mirostat=target is not None),
         top_k=TOP_K.of(raw),
         min_probability=MIN_P.of(raw),
         typical_p=max(TYPICAL_P.of(raw), LEAST),

@@ -22,7 +22,7 @@ from quintet.dialects.base import (
     sampling,
     switched_off,
 )
-from quintet.dialects.extensions import Extensions
+from quintet.dialects.extensions import MIROSTAT, Extensions
 from quintet.dialects.fields import REQUIRED, Boolean, Field, Integer, LogitBias, Number, Object, Positive, Prompts, Stop, String, unknown
 from quintet.dialects.json_guard import decode_object
 from quintet.dialects.novita.wire import NovitaRenderer, error_body
@@ -144,7 +144,7 @@ def _request(raw: Mapping[str, object], fresh_seed: int) -> CompletionRequest:
 
 def _sampling(raw: Mapping[str, object], fresh_seed: int) -> Sampling:
     return replace(
-        sampling(TEMPERATURE.of(raw), TOP_P.of(raw), SEED.of(raw), fresh_seed),
+        sampling(TEMPERATURE.of(raw), TOP_P.of(raw), SEED.of(raw), fresh_seed, mirostat=MIROSTAT.of(raw) > 0),
         top_k=TOP_K.of(raw),
         min_p=MIN_P.of(raw),
         repetition_penalty=max(REPETITION_PENALTY.of(raw), LEAST),

@@ -22,7 +22,7 @@ from quintet.dialects.base import (
     switched_off,
 )
 from quintet.dialects.chunks import ChunkRenderer
-from quintet.dialects.extensions import Extensions
+from quintet.dialects.extensions import MIROSTAT, Extensions
 from quintet.dialects.fields import Boolean, Field, Integer, LogitBias, Number, Object, Prompts, Status, Stop, String, unknown
 from quintet.dialects.json_guard import decode_object
 from quintet.dialects.openai import limits
@@ -260,7 +260,7 @@ def _request(raw: Mapping[str, object], fresh_seed: int) -> CompletionRequest:
 
 def _sampling(raw: Mapping[str, object], fresh_seed: int) -> Sampling:
     return replace(
-        sampling(TEMPERATURE.of(raw), TOP_P.of(raw), SEED.of(raw), fresh_seed),
+        sampling(TEMPERATURE.of(raw), TOP_P.of(raw), SEED.of(raw), fresh_seed, mirostat=MIROSTAT.of(raw) > 0),
         frequency_penalty=FREQUENCY_PENALTY.of(raw),
         presence_penalty=PRESENCE_PENALTY.of(raw),
         logit_bias=LOGIT_BIAS.of(raw),
