@@ -81,7 +81,8 @@ def applied(given: Mapping[str, object], options: Mapping[str, object], request:
     return replace(
         request,
         stop=request.stop if include is None else replace(request.stop, include=include),
-        cache_salt=f"{request.cache_salt}/vllm:{salt}" if salt else request.cache_salt,
+        # With its length, as both may hold anything: no two pairs are the same.
+        cache_salt=f"vllm:{len(salt)}:{salt}/{request.cache_salt}" if salt else request.cache_salt,
         logprob_ids=ids,
         beams=_beams(given),
         cut=_cut(given, request),

@@ -174,6 +174,19 @@ def test_the_two_cache_keys_never_share_a_cache(fields: dict[str, object], salt:
     assert parse(**fields).request == replace(DEFAULTS, cache_salt=salt)
 
 
+def test_a_salt_beside_a_cache_key_never_shares_a_cache_with_another_pair() -> None:
+    """Each may hold what stands between them."""
+    texts = ["", "a", "b", "a/b", "a/vllm:b", "vllm:1:b/", "1:b/isolation:a", "b/isolation:a", "/isolation:a"]
+    pairs = [
+        {name: key, "cache_salt": salt}
+        for name in ("prompt_cache_isolation_key", "prompt_cache_key")
+        for key in texts[1:]
+        for salt in texts
+    ]
+    pairs += [{"cache_salt": salt} for salt in texts]
+    assert len({parse(**pair).request.cache_salt for pair in pairs}) == len(pairs)
+
+
 @pytest.mark.parametrize(
     ("fields", "tokens"),
     [
