@@ -23,6 +23,8 @@ Ids = npt.NDArray[np.int32]
 
 MODELS = Path(__file__).with_name("transformers_tiny.json")
 ANSWERS = Path(__file__).with_name("transformers_tiny.npz")
+MISSING = Path(__file__).with_name("transformers_missing.json")
+"""What it makes of configurations without a key; ``bench.quality.record_missing_keys`` recorded it."""
 
 PROMPT = 70
 """Random tokens at the start."""

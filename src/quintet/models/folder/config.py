@@ -31,9 +31,10 @@ FACTORS = {
     "embedding_multiplier": "embedding_scale",
     "residual_multiplier": "residual_scale",
     "logits_scaling": "logit_scale",
-    "attn_logit_softcapping": "attn_logit_softcapping",
-    "final_logit_softcapping": "final_logit_softcapping",
 }
+CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
+"""GGUF's keys too; ``null`` = there is none."""
+
 EXPERTS = {
     "num_experts_per_tok": "expert_used_count",
     "moe_intermediate_size": "expert_feed_forward_length",
@@ -142,12 +143,16 @@ def read_outline(document: dict[str, Any]) -> Outline:
     _refuse_quantised(document, kind.method if kind else "")
     if kind is None:
         raise ModelError(f"{FILE}: 'model_type' must be one of the supported {', '.join(KINDS)}, got {shorten(type_)}.")
-    whole = Settings(FILE, document, dict(kind.defaults))
-    config = whole
-    if kind.section:
-        config = whole.section(kind.section, dict(kind.defaults)) or Settings(FILE, {}, dict(kind.defaults), f"{kind.section}.")
-        _refuse_quantised(document.get(kind.section) or {}, kind.method)
-    return _Reading(config, kind).outline()
+    if not kind.section:
+        return _Reading(Settings(FILE, document, kind.defaults), kind).outline()
+    section = Settings(FILE, document, {}).section(kind.section)
+    inner = section.text("model_type", kind.inner[0]) if section else kind.inner[0]
+    if section and inner not in kind.inner:
+        raise section.error("model_type", f"must be {' or '.join(kind.inner)} in this family", inner)
+    kind = replace(kind, defaults=KINDS[inner].defaults, rope=KINDS[inner].rope)
+    values = document.get(kind.section) or {}
+    _refuse_quantised(values, kind.method)
+    return _Reading(Settings(FILE, values, kind.defaults, f"{kind.section}."), kind).outline()
 
 
 def _refuse_quantised(document: dict[str, Any], read: str) -> None:
@@ -191,7 +196,8 @@ class _Reading:
             if FAMILIES[kind.architecture].layer_norm
             else {RMS_EPSILON: config.real("rms_norm_eps", 1e-6)}
         )
-        keys |= {theirs: config.real(ours) for ours, theirs in FACTORS.items() if ours in kind.reads and ours in config}
+        keys |= {theirs: config.real(ours) for ours, theirs in FACTORS.items() if ours in kind.reads}
+        keys |= {name: config.real(name) for name in CAPS if name in kind.reads and name in config}
         experts = self._experts(keys)
         rotation = read_rotation(config, kind, head_dim, self._context)
         keys |= rotation.keys
@@ -255,17 +261,18 @@ class _Reading:
         asked = config.flag("use_sliding_window", False) if how in ("asked", "late", "unrotated") else True
         late = config.integer("max_window_layers", 28, low=0) if how == "late" else 0
         period = self._period()
-        size = config.integer("sliding_window") if "sliding_window" in config and asked else 0
-        config.know("sliding_window")
-        # Nothing is ever out of a window as long as the context: it is none, but where layers with a window rotate by their own theta.
-        if not size or (size >= self._context and not self._kind.local_rope):
-            return ()
         if types:
             seen = [type_ == SLIDING for type_ in types]
         elif how == "listed":
             seen = [(i + 1) % period != 0 for i in range(self._layers)]
         else:
             seen = [i in unrotated if how == "unrotated" else i >= late for i in range(self._layers)]
+        must = how == "listed" and any(seen)
+        size = config.integer("sliding_window") if asked and (must or "sliding_window" in config) else 0
+        config.know("sliding_window")
+        # Nothing is ever out of a window as long as the context: it is none, but where layers with a window rotate by their own theta.
+        if not size or (size >= self._context and not self._kind.local_rope):
+            return ()
         return tuple(size if windowed else 0 for windowed in seen)
 
     def _layer_types(self) -> list[str]:
@@ -303,11 +310,6 @@ class _Reading:
     def _refuse_unasked(self) -> None:
         for key, value in self._config.unasked().items():
             neutral = {**NEUTRAL, **self._kind.neutral}.get(key, ())
-            if (
-                key in MEANINGLESS
-                or key.startswith("_")
-                or value is None
-                or any(value == one and type(value) is type(one) for one in neutral)
-            ):
+            if key in MEANINGLESS or key.startswith("_") or any(value == one and type(value) is type(one) for one in neutral):
                 continue
             raise self._config.error(key, "asks for something that is not implemented", value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -67,7 +67,7 @@ class Settings:
     """Typed, checked access to an object of settings, and a record of what was asked for.
 
     Every getter raises ``ModelError`` naming file, key and value when the key is missing and has no default, has the wrong type, or
-    is out of range. ``null`` is a missing key.
+    is out of range. ``null`` is no value, not that of ``defaults`` either.
 
     Args:
         file: its name, for messages.
@@ -76,17 +76,17 @@ class Settings:
         path: the keys that lead to it in the file, with a dot after each.
     """
 
-    def __init__(self, file: str, values: dict[str, Any], defaults: dict[str, Any], path: str = "") -> None:
+    def __init__(self, file: str, values: Mapping[str, Any], defaults: Mapping[str, Any], path: str = "") -> None:
         self.file, self._path = file, path
-        self._values = {**defaults, **{key: value for key, value in values.items() if value is not None}}
+        self._values = {**defaults, **values}
         self._asked: set[str] = set()
 
     def __contains__(self, key: str) -> bool:
         return self._values.get(key) is not None
 
     def unasked(self) -> dict[str, Any]:
-        """What nobody asked for."""
-        return {key: value for key, value in self._values.items() if key not in self._asked}
+        """What nobody asked for, but ``null``."""
+        return {key: value for key, value in self._values.items() if value is not None and key not in self._asked}
 
     def error(self, key: str, rule: str, got: object = None) -> ModelError:
         """The error for ``key``: one line with the file, the key, the rule and (unless ``None``) the value."""

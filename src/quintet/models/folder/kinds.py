@@ -143,6 +143,7 @@ class Kind:
         local_rope: layers with a window rotate by their own theta, unscaled.
         one_more: norms multiply by 1 + weight.
         section: the key of the language model's configuration inside the whole's; empty = it is the whole.
+        inner: model types that it may name there, whose defaults count; the first one is meant where it names none.
         prefixes: what tensors' names may begin with.
         skipped: beginnings of names that are not the language model's.
         rope: what rotates where nothing is said of it.
@@ -159,6 +160,7 @@ class Kind:
     local_rope: bool = False
     one_more: bool = False
     section: str = ""
+    inner: tuple[str, ...] = ()
     prefixes: tuple[str, ...] = ("model.",)
     skipped: tuple[str, ...] = ()
     rope: Mapping[str, Any] = field(default_factory=dict)
@@ -166,7 +168,8 @@ class Kind:
 
 
 _GEMMA: dict[str, Any] = {"tie_word_embeddings": True, "hidden_activation": "gelu_pytorch_tanh", "head_dim": 256}
-_GRANITE = frozenset({"attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling"})
+_GRANITE = dict.fromkeys(("attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling"), 1.0)
+_LATE = {"sliding_window": 4096, "num_key_value_heads": 32}
 _CAPS = frozenset({"query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping"})
 _OLMO = {"rms_norm_eps": 1e-5}
 _WINDOW_SIZE = {"sliding_window_size": (4096,)}  # of an older implementation; it says the same as ``sliding_window``
@@ -195,34 +198,43 @@ _GEMMA3 = Kind(
     one_more=True,
 )
 
-_MINISTRAL = Kind("mistral3", defaults={"rms_norm_eps": 1e-5}, windowed="all")
+_MINISTRAL = Kind(
+    "mistral3",
+    defaults={"rms_norm_eps": 1e-5, "num_key_value_heads": 8, "head_dim": 128},
+    windowed="all",
+    rope={
+        **{"rope_type": "yarn", "rope_theta": 1000000.0, "factor": 16.0, "original_max_position_embeddings": 16384},
+        **{"mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1},
+    },
+)
 
 KINDS: Mapping[str, Kind] = {
     "llama": Kind("llama"),
-    "mistral": Kind("llama", windowed="all"),
+    "mistral": Kind("llama", defaults={"sliding_window": 4096, "num_key_value_heads": 8}, windowed="all"),
     "mixtral": Kind(
         "llama",
         _ATTENTION | _PRE_NORMS | _experts("block_sparse_moe", "gate", "w1", "w3", "w2"),
-        {"rms_norm_eps": 1e-5, "rope_theta": 1000000.0},
+        {"rms_norm_eps": 1e-5, "rope_theta": 1000000.0, "num_key_value_heads": 8},
         frozenset({"num_local_experts", "num_experts_per_tok"}),
         windowed="all",
     ),
-    "qwen2": Kind("qwen2", windowed="late"),
-    "qwen3": Kind("qwen3", defaults={"head_dim": 128}, windowed="late"),
+    "qwen2": Kind("qwen2", defaults=_LATE, windowed="late"),
+    "qwen3": Kind("qwen3", defaults={**_LATE, "head_dim": 128}, windowed="late"),
     "qwen3_moe": Kind(
         "qwen3moe",
         _ATTENTION | _PRE_NORMS | _experts("mlp", "gate", "gate_proj", "up_proj", "down_proj"),
-        {"norm_topk_prob": False},
+        {"norm_topk_prob": False, "sliding_window": 4096, "num_key_value_heads": 4},
         frozenset({"num_experts", "num_local_experts", "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob"}),
         {"decoder_sparse_step": (1,), "mlp_only_layers": ([],)},
         windowed="asked",
     ),
-    "gemma": Kind("gemma", defaults=_GEMMA, one_more=True),
+    "gemma": Kind("gemma", defaults={**_GEMMA, "num_key_value_heads": 16}, one_more=True),
     "gemma2": Kind(
         "gemma2",
         _ATTENTION | _ALL_NORMS | _DENSE,
         {
             **_GEMMA,
+            "num_key_value_heads": 4,
             "query_pre_attn_scalar": 256,
             "sliding_window": 4096,
             "attn_logit_softcapping": 50.0,
@@ -242,18 +254,27 @@ KINDS: Mapping[str, Kind] = {
         neutral={"lm_head_bias": (False,), "full_attn_mod": (1,), "interpolate_factor": (1,)},
         windowed="all",
     ),
-    "granite": Kind("granite", reads=_GRANITE),
+    "granite": Kind("granite", defaults=_GRANITE, reads=frozenset(_GRANITE)),
     "granitemoe": Kind(
-        "granitemoe", _ATTENTION | _PRE_NORMS | _GRANITE_EXPERTS, reads=_GRANITE | {"num_local_experts", "num_experts_per_tok"}
+        "granitemoe",
+        _ATTENTION | _PRE_NORMS | _GRANITE_EXPERTS,
+        _GRANITE,
+        frozenset({*_GRANITE, "num_local_experts", "num_experts_per_tok"}),
     ),
     "granitemoeshared": Kind(
         "granitemoe",
         _ATTENTION | _PRE_NORMS | _GRANITE_EXPERTS,
-        reads=_GRANITE | {"num_local_experts", "num_experts_per_tok", "shared_intermediate_size"},
+        _GRANITE,
+        frozenset({*_GRANITE, "num_local_experts", "num_experts_per_tok", "shared_intermediate_size"}),
     ),
     "olmo2": Kind("olmo2", _ATTENTION | _POST_NORMS | _DENSE, _OLMO),
     "olmo3": Kind(
-        "olmo2", _ATTENTION | _POST_NORMS | _DENSE, {**_OLMO, "sliding_window": 4096}, windowed="listed", period=4, local_rope=True
+        "olmo2",
+        _ATTENTION | _POST_NORMS | _DENSE,
+        {**_OLMO, "sliding_window": 4096, "rope_theta": 500000.0},
+        windowed="listed",
+        period=4,
+        local_rope=True,
     ),
     "olmoe": Kind(
         "olmoe",
@@ -266,7 +287,7 @@ KINDS: Mapping[str, Kind] = {
     "starcoder2": Kind(
         "starcoder2",
         _ATTENTION | _STARCODER,
-        {"tie_word_embeddings": True, "norm_epsilon": 1e-5},
+        {"tie_word_embeddings": True, "norm_epsilon": 1e-5, "num_key_value_heads": 2},
         neutral={"use_bias": (True,)},
         windowed="all",
     ),
@@ -277,6 +298,7 @@ KINDS: Mapping[str, Kind] = {
             "rms_norm_eps": 1e-5,
             "rope_theta": 150000.0,
             "head_dim": 64,
+            "num_key_value_heads": 8,
             "sliding_window": 128,
             "num_local_experts": 128,
             "num_experts_per_tok": 4,
@@ -291,18 +313,26 @@ KINDS: Mapping[str, Kind] = {
     "seed_oss": Kind(
         "seed_oss",
         _ATTENTION | _DENSE | _names({"attn_norm.weight": "input_layernorm.weight"}) | _POST_NORMS,
+        {"head_dim": 128, "num_key_value_heads": 8},
         neutral={"attention_out_bias": (False,)},
     ),
     "smollm3": Kind(
-        "smollm3", defaults={"tie_word_embeddings": True, "no_rope_layer_interval": 4, "rope_theta": 2000000.0}, windowed="unrotated"
+        "smollm3",
+        defaults={"tie_word_embeddings": True, "no_rope_layer_interval": 4, "rope_theta": 2000000.0, "num_key_value_heads": 4},
+        windowed="unrotated",
     ),
 }
 
-_IMAGES = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector.")
+_SEEING: dict[str, Any] = {
+    "section": "text_config",
+    "prefixes": ("language_model.model.", "model.language_model."),
+    "skipped": ("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector."),
+}
 
 _IDEFICS3 = Kind(
     "llama",
     section="text_config",
+    inner=("llama",),
     prefixes=("model.text_model.",),
     skipped=("model.vision_model.", "model.connector."),
     neutral={"qk_layer_norms": (False,), "use_resampler": (False,)},
@@ -313,6 +343,6 @@ KINDS = {
     # What sees images: the language model; an encoder is read by models/vision/folder.py, where it is implemented.
     "idefics3": _IDEFICS3,
     "smolvlm": _IDEFICS3,
-    "gemma3": replace(_GEMMA3, section="text_config", prefixes=("language_model.model.", "model.language_model."), skipped=_IMAGES),
-    "mistral3": replace(_MINISTRAL, section="text_config", prefixes=("language_model.model.", "model.language_model."), skipped=_IMAGES),
+    "gemma3": replace(_GEMMA3, inner=("gemma3_text",), **_SEEING),
+    "mistral3": replace(_MINISTRAL, inner=("mistral", "ministral3"), **_SEEING),
 }

@@ -40,11 +40,11 @@ def read_rotation(config: Settings, kind: Kind, head_dim: int, context: int) -> 
     Raises:
         ModelError: a key is wrong, or asks for something that is not implemented.
     """
-    theta, partial = config.real("rope_theta", 10000.0), config.real("partial_rotary_factor", 1.0)
+    theta, partial = config.real("rope_theta", kind.defaults.get("rope_theta", 10000.0)), config.real("partial_rotary_factor", 1.0)
     local_theta = config.real("rope_local_base_freq", theta) if kind.local_rope else theta
-    rope = config.section("rope_parameters") or config.section("rope_scaling")
-    rope = rope or Settings(config.file, dict(kind.rope), {}, "rope_parameters.")
-    if kind.local_rope and ("full_attention" in rope or "sliding_attention" in rope):
+    new = config.section("rope_parameters")
+    rope = new or config.section("rope_scaling") or Settings(config.file, dict(kind.rope), {}, "rope_parameters.")
+    if kind.local_rope and new:  # what it says outside its sections is heeded by nobody
         local = rope.section("sliding_attention")
         if local is not None:
             local_theta = local.real("rope_theta", local_theta)
@@ -94,7 +94,9 @@ class _Reading:
             raise rope.error("rope_type", f"must be one of default, {', '.join(kinds)}; others are not implemented", type_)
         if type_ in kinds:
             kinds[type_](made)
-        rope.know("type", "finetuned", "original_max_position_embeddings")
+        # Ministral 3's default has its context too, which says nothing.
+        own = ("max_position_embeddings",) if self._kind.architecture == "mistral3" else ()
+        rope.know("type", "finetuned", "original_max_position_embeddings", *own)
         _refuse_unasked(rope)
         return made
 
