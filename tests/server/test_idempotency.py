@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -24,6 +26,7 @@ from quintet.config import EngineConfig, ServerConfig
 from quintet.server import idempotency
 from quintet.server.asgi import ASGIApp, Message
 from quintet.server.completions import Source
+from quintet.server.http import Request
 
 pytestmark = pytest.mark.fault("E11")
 
@@ -204,6 +207,61 @@ def test_who_keeps_the_most_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_kept_answer_takes_no_more_memory_than_is_counted_whatever_its_request_was(monkeypatch: pytest.MonkeyPatch, stream: bool) -> None:
+    """Each once held its whole request: 51 KB with large headers, 9 KB without, where 1.5 KB were counted."""
+    kept: list[idempotency.Recording] = []
+    begin = idempotency.Recording.__init__
+
+    def noted(self: idempotency.Recording, *given: Any) -> None:
+        begin(self, *given)
+        kept.append(self)
+
+    monkeypatch.setattr(idempotency.Recording, "__init__", noted)
+    app, large = create_app(ScriptedBackend(length=None), ServerConfig()), [(f"x-{number}", "y" * 300) for number in range(80)]
+
+    async def post(number: int) -> None:
+        headers = [*JSON, *large, ("x-request-id", f"{number:0128}"), ("idempotency-key", f"{number:0256}")]
+        assert (await acall(app, {"prompt": "a", "max_tokens": 8, "stream": stream}, headers=headers)).status == 200
+
+    async def scenario() -> None:
+        await post(0)  # what is made once comes before tracing, which is slow
+        tracemalloc.start()
+        for number in range(1, 10):
+            await post(number)
+        gc.collect()
+        kept.clear()
+        before, _ = tracemalloc.get_traced_memory()
+        for number in range(10, 60):
+            await post(number)
+        gc.collect()
+        taken = tracemalloc.get_traced_memory()[0] - before
+        counted = sum(one.size for one in kept)
+        print(f"{taken / 50:.0f} bytes for each, {counted / 50:.0f} counted")
+        assert counted / 2 < taken <= counted
+        requests = sum(type(one) is Request for one in gc.get_objects())
+        assert requests < 5, "of those that are over none is held"
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_large_kept_answer_is_sent_in_pieces_and_a_streams_frames_whole(monkeypatch: pytest.MonkeyPatch, stream: bool) -> None:
+    monkeypatch.setattr(idempotency, "PIECE_BYTES", 1000)
+
+    async def scenario(world: World, clock: Clock) -> None:
+        body = {**PROMPT, "max_tokens": 1000, "stream": stream}
+        first, again = await world.post(body), await world.post(body)
+        assert again.body == first.body and again.complete
+        assert len(again.parts) >= len(again.body) / 1000 and max(map(len, again.parts)) <= 1000
+        assert not stream or all(part.endswith(b"\n\n") for part in again.parts)
+
+    run(scenario)
+
+
 def test_an_answer_too_large_to_keep_is_given_whole_and_never_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(idempotency, "MOST_BYTES", 2000)
 
@@ -227,7 +285,7 @@ def test_a_large_answer_is_not_held_while_it_is_made_for_one_who_reads_slowly_or
 
     async def watched(self: idempotency.Recording, message: Message) -> None:
         await record(self, message)
-        held.append(sum(len(one.get("body", b"")) for one in self._messages))
+        held.append(len(self._body))
 
     monkeypatch.setattr(idempotency.Recording, "_record", watched)
 

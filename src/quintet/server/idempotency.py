@@ -16,7 +16,7 @@ import asyncio
 import hashlib
 import re
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from quintet.errors import BadRequest, IdempotencyConflict, shorten
 from quintet.server.asgi import Message
@@ -42,7 +42,13 @@ OPEN_BYTES = 64 * 1024 * 1024
 SMALL_BYTES = 64 * 1024
 """An answer up to this size is always kept: there are no more of them at once than requests that the engines take."""
 
-_ENTRY_BYTES = 1024
+PIECE_BYTES = 64 * 1024
+"""Of an answer at once, to whoever is behind."""
+
+_ENTRY_BYTES = 2048
+_HEADER_BYTES = 256
+"""What a kept answer takes in memory beside its own bytes, and so does each of its headers."""
+
 _KEY = re.compile(r"[!-~]{1,256}")
 
 _Name = tuple[str, str]
@@ -102,7 +108,7 @@ class Once:
     async def _answer(self, call: Call, endpoint: Endpoint) -> None:
         recording, again = await self._recording(call, endpoint)
         if again:
-            call.facts["replay_of"] = recording.http.request_id
+            call.facts["replay_of"] = recording.request_id
             self._gate.tell(call)
         await recording.play(call.http, again=again)
 
@@ -114,8 +120,8 @@ class Once:
         self._forget_old()
         recording = self._recordings.get(name)
         if recording is None:
-            recording = self._recordings[name] = Recording(call.http, body, digest, self._clock(), self._room, name[0])
-            task = asyncio.create_task(self._run(name, recording, call, endpoint))
+            recording = self._recordings[name] = Recording(call.http.request_id, digest, self._clock(), self._room, name[0])
+            task = asyncio.create_task(self._run(name, recording, call, endpoint, body))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
             return recording, False
@@ -125,9 +131,9 @@ class Once:
             raise IdempotencyConflict("The answer to this Idempotency-Key was too large to be kept, and cannot be given again.", 409)
         return recording, True
 
-    async def _run(self, name: _Name, recording: Recording, call: Call, endpoint: Endpoint) -> None:
+    async def _run(self, name: _Name, recording: Recording, call: Call, endpoint: Endpoint, body: bytes) -> None:
         """Compute, whoever listens; what fails is told to those who do, and forgotten."""
-        await recording.make(call, endpoint)
+        await recording.make(call, endpoint, body)
         self._room.take(name[0], -recording.size)
         if not recording.whole:
             del self._recordings[name]
@@ -151,44 +157,54 @@ class Once:
 
 
 class Recording:
-    """An answer, as it is sent.
+    """An answer, as it is sent. Once it is complete, nothing of the request is kept with it but what tells it from others.
+
+    A place in it is a number: 0 before its head, and one more behind that, behind each byte of its body, and behind its end.
 
     Args:
-        http: the request that is answered.
-        body: of it.
+        request_id: of the request that is answered.
         digest: of all that makes it this request.
         began: seconds.
         room: in which it is made, for ``caller``.
     """
 
-    def __init__(self, http: Request, body: bytes, digest: bytes, began: float, room: Room, caller: str) -> None:
-        self.digest, self.began = digest, began
-        self.http = http.detached(body, self._record)
+    def __init__(self, request_id: str, digest: bytes, began: float, room: Room, caller: str) -> None:
+        self.request_id, self.digest, self.began = request_id, digest, began
         self._room, self._caller = room, caller
         self.size = 0
         self._grow(_ENTRY_BYTES)
         self.whole = False
         """The answer is complete, and no refusal."""
-        self._refused = False
         self.dropped = False
         """It is too large, or there is no room: what was sent of it is not here any more."""
-        self._messages: list[Message] = []
-        self._first = 0  # of these, in the answer
-        self._players: dict[Request, int] = {}  # who is sent it, and the number of the next message
-        self._played = asyncio.Event()
+        self._head: Message | None = None
+        self._limited: frozenset[bytes] = frozenset()  # names of its headers that tell of limits
+        self._body: bytes | bytearray = bytearray()
+        self._first = 0  # byte of this, in the answer
+        self._closed = False  # the body is complete
+        self._players: dict[Request, int] = {}  # who is sent it, and the place that each is at
+        self._played, self._more = _Bell(), _Bell()
         self._ended = False
         self._failure: Exception | None = None
-        self._more = asyncio.Event()
+        self._limits: Callable[[], Iterable[tuple[str, str]]] = tuple  # where they stand, for a refusal
 
-    async def make(self, call: Call, endpoint: Endpoint) -> None:
-        """Have the request answered, into this recording."""
+    async def make(self, call: Call, endpoint: Endpoint, body: bytes) -> None:
+        """Have a request with such a body answered, into this recording."""
+
+        async def send(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self._limited = frozenset(name.encode("latin-1") for name, _ in http.limits())
+            await self._record(message)
+
+        http = call.http.detached(body, send)
         try:
-            await endpoint(Call(self.http, call.provider, call.route, call.tail, call.arrived, call.caller, call.facts, call.observers))
+            await endpoint(Call(http, call.provider, call.route, call.tail, call.arrived, call.caller, call.facts, call.observers))
         except Exception as error:
-            self._failure = error
+            self._failure, self._limits = error, http.limits
         finally:
             self._ended = True
-            self._wake()
+            self._body = bytes(self._body)  # without the room that it had to grow
+            self._more.ring()
 
     async def play(self, http: Request, *, again: bool) -> None:
         """Send it, from the beginning to the end of the recording, or until the client leaves.
@@ -203,66 +219,97 @@ class Recording:
         self._players[http] = 0
         try:
             while not leaving.done():
-                more = self._more
                 while (at := self._players[http]) < self._end and not leaving.done():
-                    await self._forward(http, self._messages[at - self._first], again)
-                    self._players[http] = at + 1
-                    self._played.set()
+                    self._players[http] = await self._forward(http, at, again)
+                    self._played.ring()
                 if self._ended and at == self._end:
                     break
-                waiting = asyncio.create_task(more.wait())
-                await asyncio.wait({leaving, waiting}, return_when=asyncio.FIRST_COMPLETED)
-                waiting.cancel()
+                await asyncio.wait({leaving, self._more.heard()}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             leaving.cancel()
             http.left = http.started and (not self._ended or self._players[http] < self._end)
             del self._players[http]
-            self._played.set()
+            self._played.ring()
         if self._failure is not None:
-            http.limits = self.http.limits  # the refusal goes out on the client's own request
+            http.limits = self._limits  # the refusal goes out on the client's own request
             raise self._failure
 
-    async def _forward(self, http: Request, message: Message, again: bool) -> None:
-        """As it was sent; but limits are told as they stand now."""
-        if again and message["type"] == "http.response.start":
-            then = {key.encode("latin-1") for key, _ in self.http.limits()}
-            now = [(key.encode("latin-1"), value.encode("latin-1")) for key, value in http.limits()]
-            kept = [(key, value) for key, value in message["headers"] if key not in then]
-            message = {**message, "headers": [*kept, *now, REPLAYED]}
-        await http.forward(message)
+    async def _forward(self, http: Request, at: int, again: bool) -> int:
+        """Send what comes at a place, as it was sent, but for limits, which are told as they stand now.
+
+        Returns:
+            The place behind it.
+        """
+        if at == 0:
+            assert self._head is not None
+            await http.forward(self._once_more(http, self._head) if again else self._head)
+            return 1
+        begin = at - 1 - self._first
+        data = self._piece(begin)
+        last = self._closed and begin + len(data) == len(self._body)
+        await http.forward({"type": "http.response.body", "body": data, "more_body": not last})
+        return at + len(data) + last
+
+    def _piece(self, begin: int) -> bytes:
+        """What comes at a byte; of a stream whole frames, where they are no longer than a piece."""
+        data = bytes(self._body[begin : begin + PIECE_BYTES])
+        frames = data.rfind(b"\n\n") + 2 if len(data) == PIECE_BYTES else 0
+        return data[:frames] if frames > 1 else data
+
+    def _once_more(self, http: Request, head: Message) -> Message:
+        now = [(key.encode("latin-1"), value.encode("latin-1")) for key, value in http.limits()]
+        kept = [(key, value) for key, value in head["headers"] if key not in self._limited]
+        return {**head, "headers": [*kept, *now, REPLAYED]}
 
     @property
     def _end(self) -> int:
-        return self._first + len(self._messages)
+        return (self._head is not None) + self._first + len(self._body) + self._closed
 
     async def _record(self, message: Message) -> None:
-        self._messages.append(message)
         if message["type"] == "http.response.start":
-            self._refused = message["status"] >= 400  # some endpoints say so in words of their own
-        self._grow(len(message.get("body", b"")))
-        whole = message["type"] == "http.response.body" and not message.get("more_body", False)
-        self._wake()
-        if self.dropped or self.size > MOST_BYTES or (self.size > SMALL_BYTES and self._room.lacks(self._caller)):
+            self._head = message
+            self._grow(sum(_HEADER_BYTES + len(name) + len(value) for name, value in message["headers"]))
+        else:
+            self._body += message["body"]
+            self._grow(len(message["body"]))
+            self._closed = not message["more_body"]
+        self._more.ring()
+        held = len(self._body)
+        if self.dropped or held > MOST_BYTES or (held > SMALL_BYTES and self._room.lacks(self._caller)):
             await self._pass_on()
-        self.whole = whole and not self._refused
+        # Some endpoints say in words of their own that they refuse.
+        self.whole = self._closed and self._head is not None and self._head["status"] < 400
 
     async def _pass_on(self) -> None:
         """Wait until everybody who is there has been sent what there is, and let go of it: from here on nobody new can begin."""
         self.dropped = True
         while any(at < self._end for at in self._players.values()):
-            self._played.clear()
-            await self._played.wait()
-        self._first = self._end
-        self._messages = []
-        self._grow(_ENTRY_BYTES - self.size)
+            await self._played.heard()
+        self._grow(-len(self._body))
+        self._first += len(self._body)
+        self._body = bytearray()
 
     def _grow(self, more: int) -> None:
         self.size += more
         self._room.take(self._caller, more)
 
-    def _wake(self) -> None:
-        self._more.set()
-        self._more = asyncio.Event()
+
+class _Bell:
+    """Wakes all who wait. As long as nobody does it is next to nothing, of which kept answers are many; an event of asyncio's is not."""
+
+    def __init__(self) -> None:
+        self._waiting: list[asyncio.Future[None]] = []
+
+    def heard(self) -> asyncio.Future[None]:
+        """Done when it rings next."""
+        self._waiting.append(asyncio.get_running_loop().create_future())
+        return self._waiting[-1]
+
+    def ring(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for one in waiting:
+            if not one.done():
+                one.set_result(None)
 
 
 def _key(http: Request) -> str:
