@@ -222,6 +222,7 @@ def test_the_language_model_of_one_that_sees_images(tmp_path: Path) -> None:
         ({"rope_scaling": {**LLAMA3, "high_freq_factor": 1.0}}, "must be above the low_freq_factor 1.0, got 1.0"),
         ({"rope_scaling": [2]}, "'rope_scaling' must be an object, got [2]"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 2, "truncate": False}}, "'rope_scaling.truncate' must be true"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 0.5}}, "'rope_scaling.factor' must be at least 1 for yarn, got 0.5"),
         ({"tie_word_embeddings": "yes"}, "'tie_word_embeddings' must be true or false, got 'yes'"),
         (
             {"tie_word_embeddings": True, "vocab_size": 276},

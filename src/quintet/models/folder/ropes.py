@@ -111,7 +111,9 @@ class _Reading:
     def _yarn(self, made: Rotation) -> None:
         rope = self._rope
         factor = rope.real("factor")
-        by_factor = 1 + 0.1 * math.log(factor) if factor > 1 else 1.0
+        if factor < 1:  # such a one shrinks the context, and transformers has a rule of its own for it
+            raise rope.error("factor", "must be at least 1 for yarn", factor)
+        by_factor = 1 + 0.1 * math.log(factor)
         truncate = FAMILIES[self._kind.architecture].truncate
         if rope.flag("truncate", True) is not truncate:
             raise rope.error("truncate", f"must be {str(truncate).lower()} in this family; another is not implemented", not truncate)
