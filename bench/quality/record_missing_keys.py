@@ -19,18 +19,10 @@ from typing import Any
 import transformers
 from tests.reference.transformers_tiny import MISSING, models
 
-SAYS_NOTHING = (
-    "transformers_version",
-    "dtype",
-    "architectures",
-    "id2label",
-    "label2id",
-    "problem_type",
-    "return_dict",
-    "is_encoder_decoder",
-)
+SAYS_NOTHING = {"transformers_version", "dtype", "architectures", "id2label", "label2id", "problem_type", "return_dict"}
+SAYS_NOTHING |= {"is_encoder_decoder", "output_hidden_states", "output_attentions", "chunk_size_feed_forward", "use_cache"}
+SAYS_NOTHING |= {"initializer_range", "_name_or_path"}
 """Keys that every configuration has, and nothing follows from."""
-SAYS_NOTHING += ("output_hidden_states", "output_attentions", "chunk_size_feed_forward", "use_cache", "initializer_range", "_name_or_path")
 WINDOWED = {"use_sliding_window": True, "sliding_window": 24, "max_window_layers": 1, "layer_types": None}
 """Windows where they must be asked for."""
 
