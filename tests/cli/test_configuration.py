@@ -205,7 +205,7 @@ def test_a_file_that_holds_a_key_is_nobody_elses(mode: int, command: Command, wr
         ("[port]\na = 1", ": port must be an integer, got {'a': 1}."),
         ("port = 70000", ": port: 70000 is not in the range 0<=x<=65535."),
         ("timeout = '1'", ": timeout must be a number, got '1'."),
-        ("timeout = -1", ": timeout: -1.0 is not in the range x>=0."),
+        ("timeout = -1", ": timeout: -1.0 is not in the range 0<=x<=1000000."),
         ("strict = 1", ": strict must be true or false, got 1."),
         ("kv-cache = 5", ": kv-cache must be a string, got 5."),
         ("speculation = 'on'", ": speculation: 'on' is not one of 'auto', 'off'."),

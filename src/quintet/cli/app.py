@@ -14,6 +14,7 @@ from quintet.cli import batch, clients, cluster, configuration, vllm
 from quintet.cli.completion import completion
 from quintet.cli.keys import keys
 from quintet.cli.telling import TellOptions
+from quintet.cli.values import MOST_SECONDS, PATH, Number
 from quintet.config import LOG_LEVELS, MAX_LOGPROBS, KvType, Quantize
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def _option(*names: str, **settings: Any) -> Callable[[_F], _F]:
 
 
 _model = click.argument("model", default="smollm2", required=False)
-_ledger = _option("--ledger", type=click.Path(path_type=Path), metavar="FILE", help="Keep a row for each completion in this file.")
+_ledger = _option("--ledger", type=PATH, metavar="FILE", help="Keep a row for each completion in this file.")
 _offline = _option("--offline", is_flag=True, help="Use only what is on this machine.")
 _threads = _option("--threads", "-t", type=click.IntRange(0, 1024), default=0, help="Compute threads; 0 = one per available CPU.")
 _context = _option("--ctx-size", "-c", type=click.IntRange(0), default=0, help="Most tokens of prompt and completion; 0 = the model's own.")
@@ -88,22 +89,22 @@ app.command_class = configuration.Command
 @click.argument("models", metavar="[MODEL]...", nargs=-1)
 @_option("--host", default="127.0.0.1", help="Address to listen on.")
 @_option("--port", type=click.IntRange(0, 65535), default=8000, help="Port to listen on; 0 = any free one.")
-@_option("--uds", type=click.Path(path_type=Path), metavar="PATH", help="Unix socket to listen on, in place of an address and a port.")
+@_option("--uds", type=PATH, metavar="PATH", help="Unix socket to listen on, in place of an address and a port.")
 @_option("--uds-mode", metavar="OCTAL", default="600", help="Who may use the Unix socket, as for chmod.")
 @_option("--admin-listen", metavar="HOST:PORT", help="Have metrics and administration there, and there alone.")
-@_option("--tls-cert", type=click.Path(path_type=Path), metavar="FILE", help="Certificate in PEM; read again when it changes.")
-@_option("--tls-key", type=click.Path(path_type=Path), metavar="FILE", help="Its private key in PEM.")
+@_option("--tls-cert", type=PATH, metavar="FILE", help="Certificate in PEM; read again when it changes.")
+@_option("--tls-key", type=PATH, metavar="FILE", help="Its private key in PEM.")
 @_option("--allowed-host", metavar="NAME", multiple=True, help="Name that a request's Host may have, *.NAME or *; repeatable.")
 @_option("--cors-origin", metavar="ORIGIN", multiple=True, help="Web site whose pages may send requests, or *; repeatable.")
 @_option("--max-connections", type=click.IntRange(1), help="Most connections at once; by default what the system's limit allows, to 8192.")
 @_option("--api-key", multiple=True, show_envvar=True, help="Key a request must carry; repeatable.")
 @_option(
     "--api-key-file",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="FILE",
     help="Keys, one a line, plain or as sha256:HEX; read again when it changes.",
 )
-@_option("--keys", type=click.Path(path_type=Path), metavar="FILE", help="Store of keys with limits, made with quintet keys.")
+@_option("--keys", type=PATH, metavar="FILE", help="Store of keys with limits, made with quintet keys.")
 @_option("--trusted-proxy", metavar="NETWORK", multiple=True, help="Who is believed about a client's address, or unix; repeatable.")
 @_option("--no-api-key", is_flag=True, help="Listen beyond this machine without a key.")
 @_option("--dialect", default="openai", help="Of paths without a provider's prefix; auto = by the SDK's User-Agent.")
@@ -125,11 +126,11 @@ app.command_class = configuration.Command
 @_mmproj
 @_pack_cache
 @_pack_size
-@_option("--prefix-cache-dir", type=click.Path(path_type=Path), metavar="FOLDER", help="Keep prefixes of prompts here beyond a restart.")
+@_option("--prefix-cache-dir", type=PATH, metavar="FOLDER", help="Keep prefixes of prompts here beyond a restart.")
 @_option("--prefix-cache-size", metavar="SIZE", default="8GiB", help="Most bytes of them; what was not used for longest goes.")
 @_option("--toy", is_flag=True, help="Serve a deterministic toy model that needs no weights.")
 @_offline
-@_option("--timeout", type=click.FloatRange(0), metavar="SECONDS", default=0, help="Most time for one completion; 0 = no limit.")
+@_option("--timeout", type=Number(0, MOST_SECONDS), metavar="SECONDS", default=0, help="Most time for one completion; 0 = no limit.")
 @_option("--max-body", metavar="SIZE", default="12MiB", help="Largest request body.")
 @_option("--allow-image-urls", metavar="HOST", multiple=True, help="Host that images may be fetched from, *.NAME or *; repeatable.")
 @_option("--image-longest-edge", type=click.IntRange(0), default=0, help="Most pixels of an image's longer edge; 0 = the model's own.")
@@ -152,11 +153,15 @@ app.command_class = configuration.Command
 @_option("--ledger-keep", metavar="TIME", default="0", help="Sum rows up by day after so long, e.g. 90d; 0 = never.")
 @batch.options
 @_option(
-    "--drain-timeout", type=click.FloatRange(0), metavar="SECONDS", default=30, help="Most time for running answers to end after SIGTERM."
+    "--drain-timeout",
+    type=Number(0, MOST_SECONDS),
+    metavar="SECONDS",
+    default=30,
+    help="Most time for running answers to end after SIGTERM.",
 )
 @_option(
     "--watchdog",
-    type=click.FloatRange(0),
+    type=Number(1, MOST_SECONDS, off=True),
     metavar="SECONDS",
     default=30,
     help="End a server that stands still for so long, to be started again; 0 = never.",
@@ -317,7 +322,7 @@ def doctor(*, port: int) -> int:
 )
 @_option("--model", default="", help="Model to ask; by default the first that the server lists.")
 @_option("--only", metavar="ITEM", multiple=True, help="Check this item alone; repeatable.")
-@_option("--timeout", type=click.FloatRange(0, min_open=True), metavar="SECONDS", default=60, help="Most time for one answer.")
+@_option("--timeout", type=Number(0, MOST_SECONDS, above=True), metavar="SECONDS", default=60, help="Most time for one answer.")
 @_option("--json", "as_json", is_flag=True, help="Print JSON, with each item's request and answer.")
 def check(url: str, *, page: str, key: str | None, model: str, only: tuple[str, ...], timeout: float, as_json: bool) -> int:
     """Put any server through a provider's page, item by item.

@@ -11,6 +11,7 @@ import click
 
 from quintet.cli import configuration
 from quintet.cli.console import OptionError
+from quintet.cli.values import PATH
 from quintet.config import BatchConfig
 from quintet.errors import shorten
 
@@ -18,7 +19,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 _OPTIONS: dict[str, dict[str, Any]] = {
-    "batch_dir": {"type": click.Path(path_type=Path), "metavar": "FOLDER", "help": "Where files and batches are kept; one server each."},
+    "batch_dir": {"type": PATH, "metavar": "FOLDER", "help": "Where files and batches are kept; one server each."},
     "no_batches": {"is_flag": True, "help": "Keep no files and no batches."},
     "batch_keep": {"metavar": "TIME", "default": "30d", "help": "Keep files and batches for so long, e.g. 12h; 0 = for ever."},
     "batch_max_file": {"metavar": "SIZE", "default": "200MB", "help": "Largest file."},
@@ -70,9 +71,9 @@ def connect(*of_engine: Decorator) -> None:
     """Add ``batch run``, with options that other commands have too."""
 
     @batch.command("run")
-    @click.argument("file", type=click.Path(path_type=Path), metavar="IN.jsonl")
-    @click.option("--output", "-o", type=click.Path(path_type=Path), required=True, metavar="OUT.jsonl", help="Where the answers go.")
-    @click.option("--errors", type=click.Path(path_type=Path), metavar="FILE", help="Where refusals go; by default OUT.errors.jsonl.")
+    @click.argument("file", type=PATH, metavar="IN.jsonl")
+    @click.option("--output", "-o", type=PATH, required=True, metavar="OUT.jsonl", help="Where the answers go.")
+    @click.option("--errors", type=PATH, metavar="FILE", help="Where refusals go; by default OUT.errors.jsonl.")
     @click.option("--model", default="smollm2", show_default=True, help="Model that computes every line, whatever model the line names.")
     @click.option("--dialect", default="openai", show_default=True, help="Whose requests the lines are: openai, fireworks, ...")
     @click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Other texts for lines without a seed.")

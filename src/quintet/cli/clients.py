@@ -6,20 +6,27 @@ from pathlib import Path
 
 import click
 
+from quintet.cli.values import MOST_SECONDS, PATH, Number
+
 PAGES = ("openai", "fireworks", "together", "cerebras", "novita")
 
 _key = click.option(
     "--key", envvar="QUINTET_CLIENT_KEY", show_envvar=True, default="", help="The server's key; others may read it off a command line."
 )
 _timeout = click.option(
-    "--timeout", type=click.FloatRange(0, min_open=True), metavar="SECONDS", default=60, show_default=True, help="Most time for one answer."
+    "--timeout",
+    type=Number(0, MOST_SECONDS, above=True),
+    metavar="SECONDS",
+    default=60,
+    show_default=True,
+    help="Most time for one answer.",
 )
 
 
 @click.command()
 @click.argument("url", default="http://127.0.0.1:8000")
 @_key
-@click.option("--interval", type=click.FloatRange(0.1), metavar="SECONDS", default=1, show_default=True, help="Between two looks.")
+@click.option("--interval", type=Number(0.1, MOST_SECONDS), metavar="SECONDS", default=1, show_default=True, help="Between two looks.")
 @click.option("--once", is_flag=True, help="Look twice, an interval apart, print what there is, and end.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: a line for each look.")
 def top(url: str, *, key: str, interval: float, once: bool, as_json: bool) -> int:
@@ -39,7 +46,7 @@ def top(url: str, *, key: str, interval: float, once: bool, as_json: bool) -> in
 @_key
 @click.option("--model", default="", help="Model to ask; by default the first that the server lists.")
 @click.option("--clients", "-c", type=click.IntRange(1), help="Clients that each wait for their answer; by default 4.")
-@click.option("--rate", type=click.FloatRange(0, min_open=True), help="In their place: arrivals per second that wait for nobody.")
+@click.option("--rate", type=Number(0, above=True), help="In their place: arrivals per second that wait for nobody.")
 @click.option("--requests", "-n", type=click.IntRange(1), help="Requests in all.")
 @click.option("--duration", metavar="TIME", help="In their place: how long requests are sent, e.g. 2m; by default 30s.")
 @click.option("--prompt-tokens", metavar="N|N-M", default="64", show_default=True, help="Words of a prompt; most are a token.")
@@ -51,7 +58,7 @@ def top(url: str, *, key: str, interval: float, once: bool, as_json: bool) -> in
 @click.option("--warm-up", type=click.IntRange(0), default=1, show_default=True, help="Requests before those that count.")
 @_timeout
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--svg", type=click.Path(path_type=Path), metavar="FILE", help="Write the report as a picture too.")
+@click.option("--svg", type=PATH, metavar="FILE", help="Write the report as a picture too.")
 def bench(
     url: str,
     *,
@@ -92,10 +99,10 @@ def bench(
 @_key
 @click.option("--tokenizer", default="", metavar="NAME", help="A Hugging Face tokenizer, where the server has no /tokenize.")
 @click.option("--concurrent", type=click.IntRange(1), default=8, show_default=True, help="Requests at once.")
-@click.option("--limit", type=click.FloatRange(0, min_open=True), help="So many questions of each task, or, below 1, that share.")
+@click.option("--limit", type=Number(0, above=True), help="So many questions of each task, or, below 1, that share.")
 @click.option("--num-fewshot", type=click.IntRange(0), help="Examples before each question; by default as the task has it.")
-@click.option("--include-path", type=click.Path(path_type=Path), metavar="DIR", help="A folder of tasks of your own.")
-@click.option("--output", "-o", type=click.Path(path_type=Path), metavar="FILE", help="Write lm-eval's results there, as JSON.")
+@click.option("--include-path", type=PATH, metavar="DIR", help="A folder of tasks of your own.")
+@click.option("--output", "-o", type=PATH, metavar="FILE", help="Write lm-eval's results there, as JSON.")
 @click.option("--offline", is_flag=True, help="Fetch no model.")
 def evaluate(
     model: str,

@@ -19,6 +19,7 @@ from click.core import ParameterSource
 
 from quintet.cli import references
 from quintet.cli.console import OptionError
+from quintet.cli.values import PATH
 from quintet.errors import shorten
 
 PREFIX = "QUINTET_"
@@ -65,7 +66,7 @@ def option(command: _F) -> _F:
     return click.option(
         "--config",
         metavar="FILE",
-        type=click.Path(path_type=Path),
+        type=PATH,
         envvar=f"{PREFIX}CONFIG",
         is_eager=True,  # before the options whose values it may hold
         expose_value=False,

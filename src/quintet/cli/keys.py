@@ -16,6 +16,7 @@ import click
 
 from quintet.cli import configuration
 from quintet.cli.console import OptionError
+from quintet.cli.values import PATH
 from quintet.errors import shorten
 from quintet.keys.key import LAST_TIME, MOST_PRIORITY, Key, Scope
 from quintet.quota import MOST, Limits
@@ -45,9 +46,7 @@ keys.command_class = configuration.Command
 
 def _store(command: _F) -> _F:
     """``--keys FILE``, by whatever way ``serve`` is told it."""
-    return click.option("--keys", required=True, type=click.Path(path_type=Path), metavar="FILE", help="The store.")(
-        configuration.option(command)
-    )
+    return click.option("--keys", required=True, type=PATH, metavar="FILE", help="The store.")(configuration.option(command))
 
 
 def _rights(command: _F) -> _F:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 import click
 
 from quintet.cli import configuration
+from quintet.cli.values import Number
 from quintet.config import EngineName, VllmConfig
 from quintet.errors import ModelError
 
@@ -55,7 +56,7 @@ def options(command: _F) -> _F:
         click.option("--pipeline-parallel-size", type=click.IntRange(1), default=1, help="vLLM: groups of devices that share the layers."),
         click.option(
             "--gpu-memory-utilization",
-            type=click.FloatRange(0, 1),
+            type=Number(0, 1),
             default=0,
             metavar="SHARE",
             help="vLLM: share of each device's memory that it takes; 0 = vLLM's default.",

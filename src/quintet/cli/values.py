@@ -1,0 +1,34 @@
+"""Kinds of values that options have."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import click
+
+PATH = click.Path(path_type=Path, readable=False)
+"""What is wrong with a file is told by what reads it: in one line, as a person can mend it, and not as a mistyped option."""
+
+MOST_SECONDS = 1_000_000
+"""More than eleven days; ``poll`` and sockets take about twice as many."""
+
+
+class Number(click.FloatRange):
+    """A finite one. In click NaN is in every range, for it is on neither side of an end.
+
+    Args:
+        above: ``least`` itself is not taken.
+        off: 0 is, whatever the range: it turns off what the option is about.
+    """
+
+    def __init__(self, least: float, most: float | None = None, *, above: bool = False, off: bool = False) -> None:
+        super().__init__(least, most, min_open=above)
+        self._off = off
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number: float = click.FLOAT.convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number.", param, ctx)
+        return number if self._off and number == 0 else super().convert(number, param, ctx)

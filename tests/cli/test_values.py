@@ -1,0 +1,81 @@
+"""Values of options: numbers are finite and within bounds, and what is wrong with a file is told by what reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from quintet.cli.app import app
+
+Command = Callable[..., tuple[int, str, str]]
+
+URL = "http://127.0.0.1:1"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["serve", "toy", "--timeout"],
+        ["serve", "toy", "--drain-timeout"],
+        ["serve", "toy", "--watchdog"],
+        ["serve", "toy", "--gpu-memory-utilization"],
+        ["config", "--timeout"],
+        ["top", URL, "--interval"],
+        ["bench", URL, "--timeout"],
+        ["bench", URL, "--rate"],
+        ["check", URL, "--as", "openai", "--timeout"],
+        ["eval", "model", "task", "--limit"],
+    ],
+)
+def test_a_number_is_finite(words: list[str], command: Command) -> None:
+    for value in ("nan", "inf", "-inf", "1e999"):
+        code, out, err = command(*words, value)
+        assert (code, out) == (2, "")
+        assert err.endswith(f"Invalid value for '{words[-1]}': {value} is not a finite number.\n")
+
+
+@pytest.mark.parametrize("value", ["nan", "inf"])
+def test_a_number_of_a_file_or_a_variable_is_finite_too(
+    value: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "quintet.toml"
+    file.write_text(f"timeout = {value}\n")
+    assert command("config", "--config", str(file)) == (1, "", f"error: {file}: timeout: {value} is not a finite number.\n")
+    monkeypatch.setenv("QUINTET_TIMEOUT", value)
+    assert command("config") == (1, "", f"error: QUINTET_TIMEOUT: {value} is not a finite number.\n")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "taken"),
+    [
+        ("--watchdog", "0", True),
+        ("--watchdog", "1e-9", False),
+        ("--watchdog", "0.9", False),
+        ("--watchdog", "1", True),
+        ("--watchdog", "1e6", True),
+        ("--watchdog", "1e8", False),
+        ("--drain-timeout", "0", True),
+        ("--drain-timeout", "1e300", False),
+        ("--timeout", "1e-9", True),
+        ("--timeout", "-1", False),
+    ],
+)
+def test_seconds_are_neither_too_few_nor_more_than_can_be_waited_for(option: str, value: str, taken: bool, command: Command) -> None:
+    assert command("config", option, value)[0] == (0 if taken else 2)
+
+
+def commands(command: click.Command) -> Iterator[click.Command]:
+    yield command
+    if isinstance(command, click.Group):
+        for one in command.commands.values():
+            yield from commands(one)
+
+
+def test_no_file_that_cannot_be_read_is_a_mistyped_option() -> None:
+    """It is told in one line with exit code 1, by what reads it."""
+    paths = [param.type for command in commands(app) for param in command.params if isinstance(param.type, click.Path)]
+    assert len(paths) > 20
+    assert not any(path.readable or path.exists for path in paths)
