@@ -15,14 +15,15 @@ from quintet.config import ServerConfig
 from quintet.errors import BadRequest
 from quintet.inputs.answer_size import require_answer_size
 from quintet.inputs.sequence import PreparedSequence
-from quintet.request import CompletionRequest
+from quintet.request import CompletionRequest, Shown
+from quintet.service.fan_out import wants_scores
 
 pytestmark = pytest.mark.fault("B06")
 
 
 def sequences(asked: CompletionRequest, length: int = 100, most: int = 28) -> list[PreparedSequence]:
     """Of prompts of so many tokens, of which up to so many more are generated."""
-    one = PreparedSequence((7,) * length, most, asked.sampling, asked.logprobs, asked.echo)
+    one = PreparedSequence((7,) * length, most, asked.sampling, asked.logprobs, asked.echo or wants_scores(asked))
     return [one] * (len(asked.prompts) * max(asked.n, asked.best_of))
 
 
@@ -40,6 +41,10 @@ def asked(prompts: int = 1, **changes: object) -> CompletionRequest:
         (asked(logprobs=5, echo=True), 128 * 6, "logprobs"),
         (asked(logprobs=0), 28, "max_tokens"),
         (asked(logprobs=0, echo=True, max_tokens=0), 128, "echo"),
+        (asked(shown=Shown(prompt_logprobs=5), max_tokens=0), 128 * 6, "prompt_logprobs"),
+        (asked(shown=Shown(prompt_logprobs=0), max_tokens=0), 128, "prompt_logprobs"),
+        (asked(logprobs=1, shown=Shown(prompt_logprobs=5)), 128 * 6, "prompt_logprobs"),
+        (asked(logprobs=1, logprob_ids=tuple(range(100))), 28 * 101, "logprob_token_ids"),
     ],
 )
 def test_an_answer_is_as_large_as_its_choices_tokens_and_alternatives(wanted: CompletionRequest, needs: int, param: str) -> None:

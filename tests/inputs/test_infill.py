@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,12 +18,12 @@ from quintet.backends.native.front.engine import Engine
 from quintet.backends.toy import EOS, ToyRunner, ToyTokenizer
 from quintet.config import EngineConfig
 from quintet.errors import Unsupported
-from quintet.events import ChoiceDelta, Event, Finished, TokenText
+from quintet.events import ChoiceDelta, ChoiceDone, Event, Finish, Finished, TokenText
 from quintet.inputs.infill import Infill
 from quintet.inputs.sequence import Prepared, SequenceSpec
 from quintet.inputs.tokenizer import Tokenizer
 from quintet.models.traits import Fim, Traits
-from quintet.request import CompletionRequest, Cut, Prompt, Sampling, Shown, StopRules
+from quintet.request import Beams, CompletionRequest, Cut, Prompt, Sampling, Shown, StopRules
 
 PRE, SUF, MID, BOS = 1, 2, 3, 4
 
@@ -30,8 +31,8 @@ PRE, SUF, MID, BOS = 1, 2, 3, 4
 class FimTokenizer(ToyTokenizer):
     """The toy's, with control characters as markers and a BOS before every text."""
 
-    def __init__(self) -> None:
-        self.traits = Traits(added=(1, 0), fim=Fim(PRE, SUF, MID))
+    def __init__(self, middle: int = MID) -> None:
+        self.traits = Traits(added=(1, 0), fim=Fim(PRE, SUF, middle))
 
     @property
     def pieces(self) -> list[bytes]:
@@ -129,6 +130,14 @@ def test_a_marker_ends_the_middle() -> None:
     assert FIM.prepare(SPEC).sequences[0].sampling.stop_token_ids == (PRE, SUF, MID)
 
 
+def test_a_marker_ends_the_middle_of_a_beam_too() -> None:
+    """The middle marker is a letter here that the model says."""
+    lab = Lab(FimTokenizer(middle=ord("w")))
+    for beams in (None, Beams()):
+        (done,) = [event for event in lab.complete(replace(request(max_tokens=6), beams=beams)) if isinstance(event, ChoiceDone)]
+        assert (done.finish, done.tokens) == (Finish.EOS, 3), beams
+
+
 def test_nothing_before_the_gap_is_a_prompt_too() -> None:
     (sequence,) = FIM.prepare(replace(SPEC, prompt="", echo=True)).sequences
     assert sequence.tokens == (BOS, PRE, SUF, *b"yz", MID)
@@ -151,7 +160,7 @@ def test_the_echo_is_the_prompt_and_neither_markers_nor_suffix() -> None:
 
 
 @pytest.mark.parametrize("wanted", [{"prompt_ids": True}, {"shown": Shown(token_ids=True)}, {"shown": Shown(usage=True)}])
-def test_the_ids_of_a_prompt_are_all_that_the_usage_counts(wanted: dict[str, object]) -> None:
+def test_the_ids_of_a_prompt_are_all_that_the_usage_counts(wanted: dict[str, Any]) -> None:
     first, *_, last = FIM.complete(request(**wanted))
     assert isinstance(first, ChoiceDelta) and isinstance(last, Finished)
     assert first.prompt == (BOS, PRE, *b"ab", SUF, *b"yz", MID)

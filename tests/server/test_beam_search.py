@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -11,10 +12,15 @@ import numpy as np
 import pytest
 from tests.server.asgi import Answer, acall
 from tests.server.toy import toy_app
+from tests.support.scripted_backend import ScriptedBackend, request
 
 from quintet.backends.native.core.loader import PAGE
 from quintet.backends.native.core.types import Batch
 from quintet.backends.toy import EOS, ToyRunner
+from quintet.errors import BadRequest
+from quintet.inputs.capabilities import Control
+from quintet.request import Beams, Dry, Sampling
+from quintet.service.beams import HEEDED, require_beams
 
 LONG = 96
 
@@ -101,3 +107,58 @@ def test_prompts_in_a_list_are_searched_each_by_itself_and_nothing_is_left_to_ch
 def test_no_tokens_are_no_search() -> None:
     (answer,) = posted({"prompt": "a", "n": 2, "max_tokens": 0})
     assert [(choice["text"], choice["finish_reason"]) for choice in answer.json()["choices"]] == [("", "length")] * 2
+    assert answer.json()["usage"]["prompt_tokens"] == 1
+
+
+ON: dict[Control, Any] = {
+    Control.TOP_P: 0.5,
+    Control.TOP_K: 3,
+    Control.MIN_P: 0.5,
+    Control.MIN_PROBABILITY: 0.5,
+    Control.TYPICAL_P: 0.5,
+    Control.TOP_N_SIGMA: 1.0,
+    Control.XTC: 0.5,
+    Control.REPETITION_PENALTY: 1.1,
+    Control.FREQUENCY_PENALTY: 1.0,
+    Control.PRESENCE_PENALTY: 1.0,
+    Control.DRY: Dry(1.0),
+    Control.MIROSTAT: 5.0,
+    Control.LOGIT_BIAS: ((5, 1.0),),
+    Control.ALLOWED_TOKEN_IDS: (5,),
+    Control.BAD_WORDS: ("a",),
+    Control.MIN_TOKENS: 1,
+    Control.STOP_TOKEN_IDS: (5,),
+}
+
+
+@pytest.mark.parametrize("control", ON.keys() | (set(Control) - HEEDED), ids=str)
+def test_every_control_that_a_search_does_not_heed_is_refused_by_the_name_of_its_field(control: Control) -> None:
+    """``min_p`` is two controls, of which one was forgotten."""
+    asked = replace(request(n=2), sampling=replace(Sampling(1.0, 1.0, 0), **{control.value: ON[control]}), beams=Beams())
+    with pytest.raises(BadRequest, match=f"'{control.param}' cannot be combined with use_beam_search"):
+        require_beams(asked, ScriptedBackend([]).capabilities, moderated=False)
+
+
+def test_what_of_a_prompt_was_in_the_cache_is_told_of_a_search_as_of_any_other_request() -> None:
+    asked: dict[str, Any] = {"prompt": "Once upon a time, " * 20, "n": 2, "max_tokens": 3}
+    first, again, plain = posted(asked, asked, {**asked, "use_beam_search": False, "n": 1})
+    cached = [answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"] for answer in (first, again, plain)]
+    assert cached[0] == 0 < cached[1] <= cached[2]
+
+
+def test_a_choice_is_told_with_the_seed_that_was_sent() -> None:
+    async def ask() -> Answer:
+        async with toy_app("together") as app:
+            return await acall(app, json.dumps({"prompt": "Once", "max_tokens": 2, "n": 2, "use_beam_search": True, "seed": 42}).encode())
+
+    assert [choice["seed"] for choice in asyncio.run(ask()).json()["choices"]] == [42, 42]
+
+
+def test_the_choices_of_a_search_count_for_the_limit_of_log_probabilities_as_others_do() -> None:
+    async def ask() -> list[Answer]:
+        async with toy_app("openai", max_logprobs=100) as app:
+            asked = {"prompt": "a", "n": 10, "best_of": 10, "max_tokens": 5, "logprobs": 5}
+            return [await acall(app, json.dumps({**asked, "use_beam_search": beams}).encode()) for beams in (False, True)]
+
+    for answer in asyncio.run(ask()):
+        assert answer.status == 400 and "asks for too much" in answer.body.decode()

@@ -105,6 +105,67 @@ def test_given_tokens_have_the_log_probabilities_that_they_have_among_the_likeli
         assert len(top) == len(wanted) and known.items() <= top.items()
 
 
+@pytest.mark.parametrize("dialect", PROVIDERS)
+def test_given_tokens_are_told_also_with_logprobs_0_in_a_body_and_in_a_stream(dialect: str) -> None:
+    asked = {"logprobs": 0, "logprob_token_ids": [5, 6], "return_tokens_as_token_ids": True, "max_tokens": 3}
+    body, stream = posted(dialect, asked, {**asked, "stream": True})
+    lists, parts = only(body)["logprobs"], [one for chunk in chunks(stream.body) for one in chunk["choices"]]
+    if dialect == "together":  # whose chunks are a token each
+        maps = [*lists["token_top_logprobs"], *(one["top_logprobs"] for one in parts)]
+    else:
+        maps = [*lists["top_logprobs"], *(top for one in parts if one.get("logprobs") for top in one["logprobs"]["top_logprobs"])]
+    assert len(maps) == 6 and all({"token_id:5", "token_id:6"} <= top.keys() for top in maps)
+
+
+@pytest.mark.parametrize("top", [None, 1])
+def test_given_tokens_are_told_in_fireworks_newer_shape_whatever_top_logprobs_says(top: int | None) -> None:
+    asked = {"logprobs": True, "top_logprobs": top, "logprob_token_ids": [5, 6, 7], "max_tokens": 2, "echo": True, "raw_output": True}
+    choice = only(posted("fireworks", asked)[0])
+    *echoed, first, second = choice["logprobs"]["content"]
+    assert [len(one["top_logprobs"]) for one in echoed[1:]] == [top or 0] * (len(ASKED["prompt"]) - 1)
+    for entry in (first, second, *choice["raw_output"]["completion_logprobs"]["content"]):
+        assert {one["token_id"] for one in entry["top_logprobs"]} == {5, 6, 7}
+
+
+def test_each_field_decides_how_many_alternatives_its_own_tokens_have() -> None:
+    """Those of echoed tokens are ``logprobs``'s, of scored ones ``prompt_logprobs``'s, and given ones are of generated tokens alone."""
+    for logprobs, scored, given in ((5, 2, 0), (1, 4, 0), (5, 0, 0), (2, 3, 7), (3, 1, 2), (None, 3, 0)):
+        ids = {"logprob_token_ids": list(range(97, 97 + given))} if given else {}
+        asked = {"echo": True, "logprobs": logprobs, "prompt_logprobs": scored, "max_tokens": 2, **ids}
+        plain, ranked = posted("openai", asked, {**asked, "best_of": 2})
+        for choice in (only(plain), only(ranked)):
+            assert {len(one) for one in choice["prompt_logprobs"][1:]} <= {max(scored, 1), scored + 1}
+            if logprobs is not None:
+                tops, border = choice["logprobs"]["top_logprobs"], len(ASKED["prompt"])
+                assert {len(one) for one in tops[1:border]} <= {logprobs, logprobs + 1}
+                assert {len(one) for one in tops[border:]} <= {given or logprobs, (given or logprobs) + 1} and tops[border:]
+
+
+def test_what_ended_a_choice_is_told_beside_given_tokens_too() -> None:
+    choice = only(posted("openai", {"logprobs": 1, "logprob_token_ids": [5]})[0])
+    assert choice["stop_reason"] is None, "and there"
+
+
+def test_the_tokens_of_a_stop_string_count_in_the_usage_of_the_chunk_that_ends_the_choice() -> None:
+    text = only(posted("openai", {})[0])["text"]
+    asked = {"stop": [text[3:5]], "stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+    *_, end, last = chunks(posted("openai", asked)[0].body)
+    assert end["choices"][0]["finish_reason"] == "stop"
+    assert end["usage"]["completion_tokens"] == last["usage"]["completion_tokens"] == 5
+
+
+def test_a_token_that_the_client_named_stops_the_text_and_is_no_eos_in_together() -> None:
+    token = ord(only(posted("together", {})[0])["text"][4])
+    body, stream = posted("together", {"stop_token_ids": [token]}, {"stop_token_ids": [token], "stream": True})
+    assert (only(body)["finish_reason"], only(body)["stop_reason"]) == ("stop", token)
+    assert chunks(stream.body)[-1]["finish_reason"] == "stop"
+
+
+def test_the_end_goes_with_the_last_token_in_together_also_where_the_context_ends() -> None:
+    made = chunks(posted("together", {"prompt": "a" * 4090, "max_tokens": None, "stream": True})[0].body)
+    assert [chunk["choices"][0]["finish_reason"] for chunk in made] == [None] * 5 + ["length"]
+
+
 def test_an_alternative_that_is_called_by_its_id_has_no_bytes_of_that_name() -> None:
     fields = {"logprobs": True, "top_logprobs": 3, "max_tokens": 4}
     plain, named = (

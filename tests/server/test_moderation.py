@@ -39,7 +39,7 @@ def run(
     **more: Any,
 ) -> None:
     """A test with an application that serves ``cat``, which says ``WORDS``, and ``guard``, also as an alias."""
-    backend, judge = ScriptedBackend(words=WORDS, length=9, **more), guard or Guard()
+    backend, judge = ScriptedBackend(**{"words": WORDS, "length": 9, **more}), guard or Guard()
 
     async def go() -> None:
         served = [
@@ -95,6 +95,17 @@ def test_an_unsafe_output_ends_its_choice_and_says_why_in_a_stream() -> None:
         assert done == "[DONE]"
 
     run(test)
+
+
+@pytest.mark.parametrize("first", [b" BAD", b" the"])
+def test_the_prompt_s_ids_and_scores_are_told_whatever_was_found_in_the_output(first: bytes) -> None:
+    async def test(app: ASGIApp, _: ScriptedBackend, __: Guard) -> None:
+        body = (await acall(app, {**ASK, "return_token_ids": True, "prompt_logprobs": 1}, path=PATH)).json()
+        choice = body["choices"][0]
+        assert choice["prompt_token_ids"] == [97] and choice["prompt_logprobs"] == [None]
+        assert choice["moderation"]["flagged"]
+
+    run(test, words=(first, *WORDS))
 
 
 @pytest.mark.parametrize("stream", [False, True])

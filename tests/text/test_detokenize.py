@@ -7,6 +7,10 @@ import pytest
 from quintet.text.detokenize import Detokenizer, align, token_texts
 
 
+def aligned(texts: list[str], whole: str, names: list[str] | None = None) -> list[str]:
+    return list(align(texts, whole, names or [""] * len(texts)))
+
+
 @pytest.mark.parametrize(
     ("pieces", "texts"),
     [
@@ -42,11 +46,19 @@ def test_control_tokens_written_out_in_a_prompt_take_the_text_between_their_neig
     """BOS is not in the text at all; the control token just before the next text takes what is unclaimed."""
     texts = ["", "", "user", "\n", "Is it i?", "", "\n"]
     prompt = "<|im_start|>user\nIs it i?<|im_end|>\n"
-    assert list(align(texts, prompt)) == ["", "<|im_start|>", "user", "\n", "Is it i?", "<|im_end|>", "\n"]
+    assert aligned(texts, prompt) == ["", "<|im_start|>", "user", "\n", "Is it i?", "<|im_end|>", "\n"]
 
 
 def test_a_short_token_is_not_found_inside_the_control_token_before_it() -> None:
-    assert list(align(["", "im", " a", "", "\n"], "<|im_start|>im a<|im_end|>\n")) == ["<|im_start|>", "im", " a", "<|im_end|>", "\n"]
+    assert aligned(["", "im", " a", "", "\n"], "<|im_start|>im a<|im_end|>\n") == ["<|im_start|>", "im", " a", "<|im_end|>", "\n"]
+
+
+@pytest.mark.fault("A21")
+@pytest.mark.parametrize("text", ["a", "x", "t|>"])
+def test_a_control_token_is_known_by_its_name_also_where_the_text_after_it_is_a_part_of_that(text: str) -> None:
+    spans = ["<|im_start|>", text, "<|endoftext|>", text, "<|im_end|>"]
+    texts = ["", text, "", text, ""]
+    assert aligned(texts, "".join(spans), [span if not own else "" for span, own in zip(spans, texts, strict=True)]) == spans
 
 
 @pytest.mark.parametrize(
@@ -59,19 +71,19 @@ def test_a_short_token_is_not_found_inside_the_control_token_before_it() -> None
     ],
 )
 def test_the_space_that_sentencepiece_adds_is_not_looked_for_later(texts: list[str], spans: list[str]) -> None:
-    assert list(align(texts, "".join(spans))) == spans
+    assert aligned(texts, "".join(spans)) == spans
 
 
 def test_a_normalised_token_takes_what_the_next_one_leaves() -> None:
-    assert list(align(["caf", "é", " au"], "cafe\u0301 au")) == ["caf", "e\u0301", " au"]
+    assert aligned(["caf", "é", " au"], "cafe\u0301 au") == ["caf", "e\u0301", " au"]
 
 
 def test_what_is_left_belongs_to_the_last_token() -> None:
-    assert list(align(["a"], "ab")) == ["ab"]
-    assert list(align(["", "a", ""], "a<eos>")) == ["", "a", "<eos>"]
+    assert aligned(["a"], "ab") == ["ab"]
+    assert aligned(["", "a", ""], "a<eos>") == ["", "a", "<eos>"]
 
 
 def test_aligning_a_long_prompt_that_never_matches_ends() -> None:
     """A search is bounded, so that the whole is linear in the prompt."""
-    spans = list(align(["x"] * 100_000, "y" * 400_000))
+    spans = aligned(["x"] * 100_000, "y" * 400_000)
     assert spans[-1] == "y" * 400_000

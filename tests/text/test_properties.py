@@ -80,9 +80,10 @@ def test_token_texts_join_to_the_text(whole: bytes, data: st.DataObject) -> None
 
 
 @settings(deadline=None)
-@given(st.lists(st.text("ab<", max_size=3), min_size=1, max_size=12), st.text("ab<", max_size=30))
-def test_aligned_spans_always_join_to_the_prompt(texts: list[str], whole: str) -> None:
-    spans = list(align(texts, whole))
+@given(st.lists(st.tuples(*[st.text("ab<", max_size=3)] * 2), min_size=1, max_size=12), st.text("ab<", max_size=30))
+def test_aligned_spans_always_join_to_the_prompt(tokens: list[tuple[str, str]], whole: str) -> None:
+    texts = [text for text, _ in tokens]
+    spans = list(align(texts, whole, ["" if text else name for text, name in tokens]))
     assert len(spans) == len(texts)
     assert "".join(spans) == whole
 
@@ -90,7 +91,7 @@ def test_aligned_spans_always_join_to_the_prompt(texts: list[str], whole: str) -
 @settings(deadline=None)
 @given(st.lists(st.text(max_size=5), min_size=1, max_size=12))
 def test_alignment_changes_nothing_where_texts_already_join(texts: list[str]) -> None:
-    assert [text for text in align(texts, "".join(texts)) if text] == [text for text in texts if text]
+    assert [text for text in align(texts, "".join(texts), [""] * len(texts)) if text] == [text for text in texts if text]
 
 
 @pytest.mark.fault("A18")

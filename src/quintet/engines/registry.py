@@ -49,6 +49,11 @@ class Served:
     name: str
     lora: Lora | None = None
 
+    def fingerprint(self, backend: Backend) -> str:
+        """What computes its answers: the engine with its weights, and the adapter's."""
+        own = backend.capabilities.fingerprint
+        return f"{own}-{self.lora.adapter.digest}" if self.lora else own
+
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
         """As long as a request needs engine and adapter."""

@@ -31,10 +31,12 @@ def require_answer_size(request: CompletionRequest, sequences: Sequence[Prepared
         param = "best_of" if request.best_of > request.n else "n"
     elif prompts > 1 and tokens * each // (samples * prompts) <= most:
         param = "prompt"
-    elif request.logprobs and tokens <= most:
-        param = "logprobs"
+    elif tokens <= most:
+        param, _ = max(_alternatives(request).items(), key=lambda one: one[1])
+    elif request.max_tokens:
+        param = "max_tokens"
     else:
-        param = "echo" if request.echo and not request.max_tokens else "max_tokens"
+        param = "echo" if request.echo else "prompt_logprobs"
     param = dict(request.spelled).get(param, param)
     counted = f"{samples * prompts} choices with {tokens} tokens in all, each with {each - 1} alternatives"
     rule = f"asks for too much: an answer has at most {most} log-probabilities, and this one may need {tokens * each} ({counted})"
@@ -49,10 +51,15 @@ def answer_size(request: CompletionRequest, sequences: Sequence[PreparedSequence
 
 def _sizes(request: CompletionRequest, sequences: Sequence[PreparedSequence]) -> tuple[int, int]:
     """Tokens, and log-probabilities of each."""
-    of_prompts = None if request.shown is None else request.shown.prompt_logprobs
-    if request.logprobs is None and of_prompts is None:
-        return 0, 0
-    return sum(map(_tokens, sequences)), 1 + max(request.logprobs or 0, of_prompts or 0, len(request.logprob_ids))
+    alternatives = _alternatives(request)
+    return (sum(map(_tokens, sequences)), 1 + max(alternatives.values())) if alternatives else (0, 0)
+
+
+def _alternatives(request: CompletionRequest) -> dict[str, int]:
+    """How many each field asks for; none does = there are no log-probabilities."""
+    scores = None if request.shown is None else request.shown.prompt_logprobs
+    asked = {"logprobs": request.logprobs, "prompt_logprobs": scores, "logprob_token_ids": len(request.logprob_ids) or None}
+    return {name: count for name, count in asked.items() if count is not None}
 
 
 def _tokens(sequence: PreparedSequence) -> int:

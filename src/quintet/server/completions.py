@@ -181,10 +181,10 @@ class Completions:
             preparing = service.prepare(request, call.caller.tenant, call.caller.weight, adapter)
             job = await (while_there(call.http.receive, preparing) if judging else preparing)  # judging a prompt takes its time
         admission.reserve(job)
-        print_ = f"{backend.capabilities.fingerprint}-{served.lora.adapter.digest}" if served.lora else backend.capabilities.fingerprint
-        about = request.model, print_, self._source.host(), served.entry.name, served.entry.users
+        about = request.model, served.fingerprint(backend), self._source.host(), served.entry.name, served.entry.users
         identity = Identity(self._source.token(), int(self._source.now()), *about)
-        renderer = beyond(api.format.renderer(request, identity, parsed.options), request)
+        asked = dataclasses.replace(request, max_tokens=job.max_tokens)
+        renderer = beyond(api.format.renderer(asked, identity, parsed.options), asked)
         async with self._accounts.row(call, served.entry.name, request, identity, job) as account:
             job.require_room()  # others may have come while the row was written; nothing can between this and ``start``
             observer = Observer(self._telemetry.of(served.entry.name), request, call.arrived)

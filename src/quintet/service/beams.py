@@ -24,7 +24,7 @@ from quintet.service.watch import Watch
 
 _log = logging.getLogger(__name__)
 
-_HEEDED = {Control.TEMPERATURE, Control.SEED, Control.IGNORE_EOS}
+HEEDED = {Control.TEMPERATURE, Control.SEED, Control.IGNORE_EOS}
 """Controls that may be sent: log-probabilities are the model's own, so the first two change nothing, as in vLLM."""
 
 _BROKEN = "The engine stopped before the request was complete."
@@ -131,7 +131,7 @@ def require_beams(request: CompletionRequest, capabilities: Capabilities, modera
         "logprobs": (request.logprobs or 0) > 2 * request.n,
     }
     spelled = dict(request.spelled)
-    controls = [control.param for control in Control if control not in _HEEDED and control.turned_on(request.sampling)]
+    controls = [control.param for control in Control if control not in HEEDED and control.turned_on(request.sampling)]
     for name in (*(name for name, there in beside.items() if there), *controls):
         raise BadRequest(spelled.get(name, name), "cannot be combined with use_beam_search")
     if 2 * request.n > capabilities.max_logprobs:

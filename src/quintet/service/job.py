@@ -81,6 +81,11 @@ class Job:
         return max(choice.completion_tokens for choice in self._choices)
 
     @property
+    def max_tokens(self) -> int:
+        """Most tokens of a choice: what was asked for, or what fits the context."""
+        return max(sequence.max_tokens for sequence in self._prepared.sequences)
+
+    @property
     def most_tokens(self) -> int:
         """What ``usage`` may come to at most: the prompts, and all that each choice may be long."""
         sequences = self._prepared.sequences

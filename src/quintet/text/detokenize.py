@@ -84,12 +84,16 @@ def token_texts(pieces: Iterable[bytes]) -> list[str]:
     return texts
 
 
-def align(texts: Sequence[str], whole: str) -> Iterator[str]:
+def align(texts: Sequence[str], whole: str, names: Sequence[str]) -> Iterator[str]:
     """Spread ``whole`` over the (one or more) tokens it was tokenised to; the results always join to ``whole``.
 
+    Args:
+        names: of each token without a text, what stands for it where it is written out; empty = nothing does.
+
     The tokens' own ``texts`` need not join to it: a control token written out in a prompt has no text of its own, SentencePiece puts a
-    space before the first word, a tokenizer may normalise. Each token takes its own text where that comes next; text that no token
-    claims goes to the token before it, and a token whose text does not come within ``_GAP`` characters takes what the next one leaves.
+    space before the first word, a tokenizer may normalise. Each token takes its own text, or its name, where that comes next; text
+    that no token claims goes to the token before it, and a token whose text does not come within ``_GAP`` characters takes what the next
+    one leaves.
     """
     if "".join(texts) == whole:
         yield from texts
@@ -97,7 +101,7 @@ def align(texts: Sequence[str], whole: str) -> Iterator[str]:
     before: str | None = None
     at = 0
     for index, text in enumerate(texts):
-        place = _locate(texts, index, whole, at) if text else None
+        place = _locate(texts, index, whole, at) if text else _named(names[index], whole, at)
         start, end = place or (at, at)
         if before is not None:
             yield before + whole[at:start]
@@ -105,6 +109,10 @@ def align(texts: Sequence[str], whole: str) -> Iterator[str]:
         before = whole[at:end]
         at = end
     yield (before or "") + whole[at:]
+
+
+def _named(name: str, whole: str, at: int) -> tuple[int, int] | None:
+    return (at, at + len(name)) if name and whole.startswith(name, at) else None
 
 
 def _locate(texts: Sequence[str], index: int, whole: str, at: int) -> tuple[int, int] | None:

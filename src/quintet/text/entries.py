@@ -58,7 +58,7 @@ class Echo:
         self, prompt: str, tokens: Sequence[int], labels: Labels, skip: int = 0, written: bool = False, marks: Marks | None = None
     ) -> None:
         piece = labels.written if written else labels.pieces.__getitem__
-        self._spans = _spans(prompt, tokens, piece) if marks is None else marked_spans(prompt, tokens, piece, marks)
+        self._spans = _spans(prompt, tokens, labels, piece) if marks is None else marked_spans(prompt, tokens, labels, piece, marks)
         self._start = sum(map(len, islice(self._spans, skip)))
         self.text = prompt[self._start :]
         self._entries = Entries(self._start, labels)
@@ -105,6 +105,6 @@ class Scores:
         return self._tokens
 
 
-def _spans(prompt: str, tokens: Sequence[int], piece: Callable[[int], bytes]) -> Iterator[str]:
+def _spans(prompt: str, tokens: Sequence[int], labels: Labels, piece: Callable[[int], bytes]) -> Iterator[str]:
     """The text of each token; nothing is done before the first is asked for."""
-    yield from align(token_texts(map(piece, tokens)), prompt)
+    yield from align(token_texts(map(piece, tokens)), prompt, labels.names(tokens))

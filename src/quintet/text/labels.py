@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 
@@ -36,6 +36,10 @@ class Labels:
     def written(self, token: int) -> bytes:
         """A token as it is shown where a prompt of ids is echoed: control tokens by the text that stands for them in a prompt."""
         return self.pieces[token] or self.spelling(token).encode()
+
+    def names(self, tokens: Iterable[int]) -> list[str]:
+        """What each is written as in a prompt where it gives no text; empty = it gives one."""
+        return ["" if self.pieces[token] else self.spelling(token) for token in tokens]
 
     def _name(self, token: int) -> str:
         # vLLM, return_tokens_as_token_ids: "tokens are represented as strings of the form 'token_id:{token_id}'".

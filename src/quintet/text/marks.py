@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from quintet.text.detokenize import align, token_texts
+from quintet.text.labels import Labels
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,16 +27,16 @@ class Marks:
     around: str = ""
 
 
-def marked_spans(prompt: str, tokens: Sequence[int], piece: Callable[[int], bytes], marks: Marks) -> Iterator[str]:
+def marked_spans(prompt: str, tokens: Sequence[int], labels: Labels, piece: Callable[[int], bytes], marks: Marks) -> Iterator[str]:
     """The text of each token; together they are the prompt.
 
     Args:
         piece: the bytes of a token id.
     """
-    return _of_text(prompt, tokens, piece, marks) if marks.text else _of_ids(prompt, tokens, piece, marks.runs)
+    return _of_text(prompt, tokens, labels, piece, marks) if marks.text else _of_ids(prompt, tokens, labels, piece, marks.runs)
 
 
-def _of_text(prompt: str, tokens: Sequence[int], piece: Callable[[int], bytes], marks: Marks) -> Iterator[str]:
+def _of_text(prompt: str, tokens: Sequence[int], labels: Labels, piece: Callable[[int], bytes], marks: Marks) -> Iterator[str]:
     parts = prompt.split(marks.text)
     edges = [(-1, 0), *((first, first + count) for first, count in marks.runs), (len(tokens), -1)]
     for number, ((first, start), (end, _)) in enumerate(pairwise(edges)):
@@ -45,7 +46,8 @@ def _of_text(prompt: str, tokens: Sequence[int], piece: Callable[[int], bytes], 
         before, after = (marks.around if number else ""), (marks.around if number < len(marks.runs) else "")
         texts = token_texts(map(piece, tokens[start:end]))
         if texts:
-            yield from _within(align(texts, before + parts[number] + after), len(before), len(before) + len(parts[number]))
+            spans = align(texts, before + parts[number] + after, labels.names(tokens[start:end]))
+            yield from _within(spans, len(before), len(before) + len(parts[number]))
 
 
 def _within(spans: Iterator[str], start: int, end: int) -> Iterator[str]:
@@ -56,7 +58,9 @@ def _within(spans: Iterator[str], start: int, end: int) -> Iterator[str]:
         at += len(span)
 
 
-def _of_ids(prompt: str, tokens: Sequence[int], piece: Callable[[int], bytes], runs: Sequence[tuple[int, int]]) -> Iterator[str]:
+def _of_ids(
+    prompt: str, tokens: Sequence[int], labels: Labels, piece: Callable[[int], bytes], runs: Sequence[tuple[int, int]]
+) -> Iterator[str]:
     """A run's text is what the prompt has for the client's one token, whatever that is: the text between those around it."""
     counts = dict(runs)
     own: list[int] = []  # the client's: one for each run
@@ -65,6 +69,7 @@ def _of_ids(prompt: str, tokens: Sequence[int], piece: Callable[[int], bytes], r
         own.append(at)
         at += counts.get(at, 1)
     texts = token_texts(b"" if at in counts else piece(tokens[at]) for at in own)
-    for at, span in zip(own, align(texts, prompt), strict=True):
+    names = ["" if at in counts else name for at, name in zip(own, labels.names(tokens[at] for at in own), strict=True)]
+    for at, span in zip(own, align(texts, prompt, names), strict=True):
         yield span
         yield from [""] * (counts.get(at, 1) - 1)

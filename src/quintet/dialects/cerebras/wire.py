@@ -93,7 +93,7 @@ class CerebrasRenderer(ChunkRenderer[ChoiceBody, Completion]):
         super().__init__(request)
         self._identity = identity
         self._raw = request.token_ids
-        self._logprobs = request.logprobs
+        self._logprobs, self._tops = request.logprobs is not None, bool(request.alternatives)
         self._usage = request.include_usage or not request.stream
         self._starts: dict[int, int] = {}
 
@@ -119,7 +119,7 @@ class CerebrasRenderer(ChunkRenderer[ChoiceBody, Completion]):
             piece.tokens = [token.token for token in tokens if token.whole]
         else:
             piece.text = text
-        if self._logprobs is not None:
+        if self._logprobs:
             piece.logprobs = self._lists(index, tokens)
         return piece
 
@@ -131,7 +131,7 @@ class CerebrasRenderer(ChunkRenderer[ChoiceBody, Completion]):
         def write(some: Sequence[TokenText]) -> Lists:
             made = Logprobs.of(some, start)
             # Page, logprobs: "When set to 0, log probabilities are enabled but it does not return `top_logprobs`."
-            return Lists(made.text_offset, made.token_logprobs, made.tokens, made.top_logprobs if self._logprobs else UNSET)
+            return Lists(made.text_offset, made.token_logprobs, made.tokens, made.top_logprobs if self._tops else UNSET)
 
         return self._entries(tokens, write)
 

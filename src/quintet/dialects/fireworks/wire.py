@@ -187,6 +187,7 @@ class FireworksRenderer(ChunkRenderer[ChoiceBody, Completion]):
         self._request = request
         self._identity = identity
         self._options = options
+        self._top = request.alternatives or 0
         self._metrics = options.perf_metrics
         self._unbegun = set(self._running) if request.echo or request.prompt_ids else set()
         self._seen = {index: _Seen() for index in self._running} if options.raw_output else {}
@@ -207,8 +208,8 @@ class FireworksRenderer(ChunkRenderer[ChoiceBody, Completion]):
             seen.texts.append(delta.text)
             seen.ids += [token.token for token in delta.tokens if token.whole]
             if self._options.shape is not Shape.NONE:
-                seen.content += _content(delta.tokens, self._options.top).content
-        return [ChoiceBody(delta.text, delta.index, self._logprobs(delta.tokens), token_ids=self._ids(delta.tokens))]
+                seen.content += _content(delta.tokens, self._top).content
+        return [ChoiceBody(delta.text, delta.index, self._logprobs(delta.tokens, self._top), token_ids=self._ids(delta.tokens))]
 
     def _end(self, done: ChoiceDone) -> ChoiceBody:
         raw = self._raw(done.index)
@@ -221,7 +222,8 @@ class FireworksRenderer(ChunkRenderer[ChoiceBody, Completion]):
         if not (self._request.echo or self._options.token_ids):
             return []
         prompt_ids = ids if self._options.token_ids else msgspec.UNSET
-        return [ChoiceBody(delta.text, delta.index, self._logprobs(delta.tokens), prompt_token_ids=prompt_ids, token_ids=self._ids(()))]
+        logprobs = self._logprobs(delta.tokens, self._options.top)
+        return [ChoiceBody(delta.text, delta.index, logprobs, prompt_token_ids=prompt_ids, token_ids=self._ids(()))]
 
     def _finish(self, last: Completion, event: Finished) -> None:
         last.usage = Counts.of(event.usage)
@@ -235,11 +237,11 @@ class FireworksRenderer(ChunkRenderer[ChoiceBody, Completion]):
         last.error = error_body(broken(event)).error
         return last
 
-    def _logprobs(self, tokens: Sequence[TokenText]) -> Lists | Content | None:
+    def _logprobs(self, tokens: Sequence[TokenText], top: int = 0) -> Lists | Content | None:
         if self._options.shape is Shape.NONE:
             return None
         if self._options.shape is Shape.CONTENT:
-            return self._entries(tokens, lambda some: _content(some, self._options.top))
+            return self._entries(tokens, lambda some: _content(some, top))
         return self._entries(tokens, Lists.of)
 
     def _ids(self, tokens: Iterable[TokenText]) -> list[int] | msgspec.UnsetType:

@@ -57,15 +57,15 @@ class Lists(msgspec.Struct, gc=False):
     top_logprobs: dict[str, float] | Tops | msgspec.UnsetType = msgspec.UNSET
 
     @classmethod
-    def of(cls, tokens: Iterable[TokenText], options: Options) -> Lists:
+    def of(cls, tokens: Iterable[TokenText], options: Options, tops: bool) -> Lists:
         made = cls([], [], [])
-        if options.logprobs:
+        if tops:
             made.token_top_logprobs, made.top_logprobs = [], [] if options.listed else {}
         for token in tokens:
             made.token_ids.append(token.token)
             made.tokens.append(token.label)
             made.token_logprobs.append(shown_logprob(token))
-            if options.logprobs:
+            if tops:
                 made._add_tops([top_map(token)])
         return made
 
@@ -206,6 +206,7 @@ class TogetherRenderer:
         self._identity = identity
         self._options = options
         self._lists = options.logprobs is not None
+        self._tops = bool(self._lists and request.alternatives)  # of generated tokens
         self._most = request.max_tokens
         self._sent = dict.fromkeys(range(request.n), 0)  # tokens of each choice
         self._running = set(self._sent)
@@ -236,7 +237,7 @@ class TogetherRenderer:
                 choice = self._folded(index)
                 choice.texts.append(text)
                 if isinstance(choice.lists, Lists):
-                    choice.lists.extend(Lists.of(tokens, self._options))
+                    choice.lists.extend(Lists.of(tokens, self._options, self._tops))
             case ChoiceDone(index, finish):
                 choice = self._folded(index)
                 self._done[index] = ChoiceBody(
@@ -310,7 +311,7 @@ class TogetherRenderer:
         choice = ChunkChoice(index, token.text, Delta("assistant", token.token, token.text))
         if self._lists:
             choice.logprobs = logprob
-        if self._options.logprobs:
+        if self._tops:
             choice.top_logprobs = top_map(token)
         return self._chunk(Token(token.token, token.text, logprob, special=not token.raw), [choice])
 
@@ -323,17 +324,18 @@ class TogetherRenderer:
         return chunk
 
     def _prompt_body(self, delta: ChoiceDelta) -> PromptBody:
-        lists = self._empty()
+        tops = bool(self._options.logprobs)
+        lists = self._empty(tops)
         if isinstance(lists, Lists):
             for at in range(0, len(delta.tokens), STRETCH):
-                lists.extend(Lists.of(delta.tokens[at : at + STRETCH], self._options))
+                lists.extend(Lists.of(delta.tokens[at : at + STRETCH], self._options, tops))
         return PromptBody(delta.text, lists)
 
     def _folded(self, index: int) -> _Folded:
-        return self._bodies.setdefault(index, _Folded(self._empty()))
+        return self._bodies.setdefault(index, _Folded(self._empty(self._tops)))
 
-    def _empty(self) -> Lists | msgspec.UnsetType:
-        return growing(Lists.of((), self._options)) if self._lists else msgspec.UNSET
+    def _empty(self, tops: bool) -> Lists | msgspec.UnsetType:
+        return growing(Lists.of((), self._options, tops)) if self._lists else msgspec.UNSET
 
     def _chunk(self, token: Token, choices: list[ChunkChoice]) -> Chunk:
         about = self._identity
