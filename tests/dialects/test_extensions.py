@@ -139,7 +139,7 @@ def test_a_value_at_the_bound_is_taken_documented_and_one_that_the_engine_takes(
     if "" in (*sampling.bad_words, *sampling.dry.breakers):
         return  # what the engine refuses by the same name
     encoded = {form: [1, 2] for form in word_forms(sampling)}
-    resolve_sampling(replace(sampling, min_tokens=0), Limits(16, lowered=False), encoded, VOCAB)
+    resolve_sampling(replace(sampling, min_tokens=0), Limits(16, asked=16), encoded, VOCAB)
     assert jsonschema_rs.is_valid(openapi.schema(field.kind), value)
 
 

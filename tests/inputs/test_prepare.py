@@ -54,6 +54,15 @@ def test_equal_first_tokens_of_a_text_that_was_cut_are_no_bos_that_is_there_twic
     assert tokens([1, 1, 5, 6], Cut(2, left=False)) == (1, 5)
 
 
+@pytest.mark.fault("A15")
+@pytest.mark.parametrize("length", [3, 18])
+def test_min_tokens_beyond_max_tokens_are_refused_whether_that_fits_or_is_lowered(length: int) -> None:
+    asked = replace(spec((1,) * length, max_tokens=4), truncate=True)
+    assert "'min_tokens' must be at most 4" in str(refusal(replace(asked, sampling=replace(asked.sampling, min_tokens=5))))
+    (sequence,) = resolve([replace(asked, sampling=replace(asked.sampling, min_tokens=4))], Known({}), CAPABILITIES)
+    assert sequence.sampling.min_tokens == sequence.max_tokens == min(4, 20 - length)
+
+
 @pytest.mark.parametrize("max_tokens", [20, 21, 10**30])
 @pytest.mark.parametrize("truncate", [True, False])
 def test_a_prompt_that_is_to_be_cut_to_what_fits_is_never_cut_to_nothing(max_tokens: int, truncate: bool) -> None:

@@ -24,8 +24,8 @@ VOCAB = 257
 PLAIN = Sampling(1.0, 1.0, 0)
 
 
-def resolve(sampling: Sampling, most: int = 10, lowered: bool = False) -> Resolved:
-    return resolve_sampling(sampling, Limits(most, lowered), {form: list(form.encode()) for form in word_forms(sampling)}, VOCAB)
+def resolve(sampling: Sampling, most: int = 10, asked: int = 10) -> Resolved:
+    return resolve_sampling(sampling, Limits(most, asked), {form: list(form.encode()) for form in word_forms(sampling)}, VOCAB)
 
 
 def refusal(**controls: Any) -> BadRequest:
@@ -71,7 +71,9 @@ def test_min_tokens_may_be_all_there_is_room_for_and_no_more() -> None:
     assert resolve(replace(PLAIN, min_tokens=-1)).sampling.min_tokens == 10
     assert resolve(replace(PLAIN, min_tokens=10)).sampling.min_tokens == 10
     assert refusal(min_tokens=11).param == "min_tokens"
-    assert resolve(replace(PLAIN, min_tokens=11), lowered=True).sampling.min_tokens == 10
+    assert resolve(replace(PLAIN, min_tokens=11), asked=11).sampling.min_tokens == 10, "with max_tokens, which was lowered to fit"
+    with pytest.raises(BadRequest, match="'min_tokens' must be at most 11"):
+        resolve(replace(PLAIN, min_tokens=12), asked=11)
 
 
 def test_bad_words_are_tokenised_as_they_begin_a_word_and_go_on_one() -> None:

@@ -244,7 +244,7 @@ def _sequence(
         rule = f"and the {length} tokens of {name} must together be at most {context}, the context"
         raise PromptTooLong("max_tokens", rule, shorten(spec.max_tokens))
     max_tokens = context - length if spec.max_tokens is None else min(spec.max_tokens, context - length)
-    resolved = controls.resolve(spec, Limits(max_tokens, lowered=max_tokens < (spec.max_tokens or 0)), form.stops)
+    resolved = controls.resolve(spec, Limits(max_tokens, asked=max(max_tokens, spec.max_tokens or 0)), form.stops)
     first = form.start if spec.echo_last is None else max(form.start, form.end - spec.echo_last)
     echo = spec.echo and first < form.end
     return PreparedSequence(

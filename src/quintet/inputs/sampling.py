@@ -91,16 +91,16 @@ class Limits:
 
     Args:
         most: tokens.
-        lowered: that is less than the client asked for, and was agreed to.
+        asked: before ``most`` was lowered to what the context leaves, as was agreed to; else the same.
     """
 
     most: int
-    lowered: bool
+    asked: int
 
     def resolve(self, min_tokens: int) -> int:
-        """``min_tokens`` as a number; -1 is the end of the context."""
-        if min_tokens > self.most and not self.lowered:
-            raise BadRequest("min_tokens", f"must be at most {self.most}, the most tokens of this completion", str(min_tokens))
+        """``min_tokens`` as a number, lowered likewise; -1 is the end of the context."""
+        if min_tokens > self.asked:
+            raise BadRequest("min_tokens", f"must be at most {self.asked}, the most tokens of this completion", str(min_tokens))
         return self.most if min_tokens < 0 else min(min_tokens, self.most)
 
 
