@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from typing import Any
 
 import pytest
-from tests.server.asgi import Answer, call
+from tests.server.asgi import JSON, Answer, acall, call
 from tests.server.one import create_app
-from tests.server.scripted import EOS, ScriptedBackend
+from tests.server.scripted import EOS, FIRST_WORD, ScriptedBackend
 
 from quintet.config import ServerConfig
 from quintet.dialects.catalog import PROVIDERS
+from quintet.server import tokens
+from quintet.server.asgi import ASGIApp, Message
+from quintet.server.http import PIECE_BYTES
 
 
 def ask(path: str, body: object = None, method: str = "POST", **config: Any) -> Answer:
@@ -97,3 +102,73 @@ def test_a_text_that_no_context_bounds_is_bounded_by_its_bytes(path: str, body: 
     """Where images may be larger: 11 MB took the front to 900 MB."""
     answer = ask(path, body)
     assert (answer.status, "2097152 bytes" in answer.body.decode()) == (413, True)
+
+
+WIDE = {"tokens": [FIRST_WORD] * 5000}
+"""Each is 64 spaces: the answer is twenty times the body."""
+
+
+def wide(**config: Any) -> ASGIApp:
+    return create_app(ScriptedBackend(words=(b" " * 64,)), ServerConfig(**config))
+
+
+async def unread(app: ASGIApp, path: str, body: object, read: asyncio.Event, sent: list[bytes], key: str = "") -> None:
+    """A request whose client reads nothing of the answer's body until it is told to."""
+    unsent = [json.dumps(body).encode()]
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": unsent.pop()} if unsent else await asyncio.get_running_loop().create_future()
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            sent.append(message["body"])
+            await read.wait()
+
+    headers = [(b"content-type", b"application/json"), *([(b"authorization", b"Bearer " + key.encode())] if key else [])]
+    await app({"type": "http", "method": "POST", "path": path, "headers": headers}, receive, send)
+
+
+@pytest.mark.fault("B23")
+@pytest.mark.parametrize(("path", "body"), [("/detokenize", WIDE), ("/tokenize", {"content": "a" * 50_000, "with_pieces": True})])
+def test_a_large_answer_is_written_in_pieces_as_its_client_reads(path: str, body: object) -> None:
+    async def scenario() -> None:
+        app, read, sent = wide(), asyncio.Event(), list[bytes]()
+        asking = asyncio.ensure_future(unread(app, path, body, read, sent))
+        while not sent:
+            await asyncio.sleep(0.001)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert [len(part) for part in sent] == [PIECE_BYTES], "what was not read stops the rest"
+        read.set()
+        await asking
+        whole = await acall(app, body, path=path)
+        assert b"".join(sent) == whole.body
+        assert len(whole.body) > 9 * PIECE_BYTES and max(map(len, whole.parts)) == PIECE_BYTES
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.fault("B23")
+@pytest.mark.parametrize(("keys", "status"), [((), 503), (("a", "b"), 429)])
+def test_answers_that_wait_for_clients_have_bounded_room(keys: tuple[str, ...], status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokens, "MOST_ANSWERS", 1_500_000)
+
+    async def scenario() -> None:
+        app, read, sent = wide(api_keys=keys), asyncio.Event(), list[bytes]()
+        first = asyncio.ensure_future(unread(app, "/detokenize", WIDE, read, sent, *keys[:1]))
+        while not sent:
+            await asyncio.sleep(0.001)
+
+        async def ask(key: str, many: int) -> Answer:
+            headers = [*JSON, *([("authorization", f"Bearer {key}")] if keys else [])]
+            return await acall(app, {"tokens": [FIRST_WORD] * many}, path="/detokenize", headers=headers)
+
+        refused = await ask("a", 7000 if keys else 10_000)
+        assert (refused.status, refused.header("retry-after") is not None) == (status, True)
+        assert (await ask("a", 10)).status == 200, "a small one takes no room"
+        assert not keys or (await ask("b", 5000)).status == 200
+        read.set()
+        await first
+        assert (await ask("a", 5000)).status == 200
+
+    asyncio.run(scenario())

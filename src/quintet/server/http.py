@@ -23,6 +23,9 @@ MOST_URL = 8 * 1024
 MOST_HEADERS = 100
 MOST_HEADER_BYTES = 32 * 1024
 
+PIECE_BYTES = 64 * 1024
+"""Of an answer that are written at once."""
+
 PUBLIC, ADMIN = "public", "admin"
 """Names of the sockets that connections come over."""
 
@@ -118,9 +121,12 @@ class Request:
         return other
 
     async def reply(self, status: int, body: bytes, headers: Iterable[tuple[str, str]] = (), media: str = "application/json") -> None:
-        """Answer at once."""
+        """Answer at once; in pieces, so that of a large answer little more than one waits in the buffers towards a client."""
         await self.start(status, media, [("content-length", str(len(body))), *headers])
-        await self.write(body, last=True)
+        last = max(0, len(body) - 1) // PIECE_BYTES * PIECE_BYTES
+        for at in range(0, last, PIECE_BYTES):
+            await self.write(body[at : at + PIECE_BYTES])
+        await self.write(body[last:], last=True)
 
     async def body(self, most: int, packed: bool = False, typed: bool = False) -> bytes:
         """The request body as it was sent.

@@ -23,7 +23,7 @@ from quintet.server.asgi import Message
 from quintet.server.call import Call, Endpoint
 from quintet.server.gate import Gate
 from quintet.server.guard import disconnected
-from quintet.server.http import Request
+from quintet.server.http import PIECE_BYTES, Request
 
 HEADER = "idempotency-key"
 REPLAYED = (b"idempotent-replayed", b"true")
@@ -41,9 +41,6 @@ OPEN_BYTES = 64 * 1024 * 1024
 
 SMALL_BYTES = 64 * 1024
 """An answer up to this size is always kept: there are no more of them at once than requests that the engines take."""
-
-PIECE_BYTES = 64 * 1024
-"""Of an answer at once, to whoever is behind."""
 
 _ENTRY_BYTES = 2048
 _HEADER_BYTES = 256

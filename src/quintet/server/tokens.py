@@ -6,11 +6,19 @@ from functools import partial
 
 from quintet.dialects.tokens import detokenized, parse_detokenize, parse_tokenize, tokenized, tokenizer_info
 from quintet.executor import FairExecutor
+from quintet.inputs.room import Room
 from quintet.server.call import Call
 from quintet.server.models import Models
 
 MOST_BYTES = 2**21
-"""Of a body. No context bounds these texts, and an answer may be eight times as long and be made of twenty times as much memory."""
+"""Of a body. No context bounds these texts, and an answer may be over twenty times as long: an id of six characters may be 64 spaces, and
+a token's piece stands beside its id."""
+
+LARGE_BYTES = 64 * 1024
+"""An answer up to this size takes no room: what waits on the way to a client that does not read is as large."""
+
+MOST_ANSWERS = 256 * 1024 * 1024
+"""Bytes of all large answers until their clients have read them."""
 
 
 class Tokens:
@@ -25,30 +33,51 @@ class Tokens:
         self._models = models
         self._max_body = min(max_body, MOST_BYTES)
         self._executor = executor
+        self._room = Room(MOST_ANSWERS, "large answers")
 
     async def tokenize(self, call: Call) -> None:
         """``POST /tokenize``."""
-        body = await call.http.body(self._max_body)
-        tenant = call.caller.id
-        asked = await self._executor.run(tenant, partial(parse_tokenize, body))
-        entry = self._models.find(asked.model, call).entry
-        with entry.held():
-            backend = await self._models.ready(call, entry)
-            ids = await entry.preparer.tokenize(asked.text, asked.add_special, tenant=tenant)
-            about, spelling = backend.capabilities, backend.tokenizer.spelling
-            answer = await self._executor.run(tenant, partial(tokenized, asked, ids, about.pieces, spelling, about.context))
-            await call.http.reply(200, answer)
+        await self._reply(call, await self._tokenized(call))
 
     async def detokenize(self, call: Call) -> None:
         """``POST /detokenize``."""
-        body = await call.http.body(self._max_body)
-        tenant = call.caller.id
-        model, ids = await self._executor.run(tenant, partial(parse_detokenize, body))
-        entry = self._models.find(model, call).entry
-        with entry.held():
-            backend = await self._models.ready(call, entry)
-            made = partial(detokenized, ids, backend.capabilities.pieces, backend.tokenizer.spelling)
-            await call.http.reply(200, await self._executor.run(tenant, made))
+        await self._reply(call, await self._detokenized(call))
+
+    async def _tokenized(self, call: Call) -> bytes:
+        with call.http.reading():
+            body = await call.http.body(self._max_body)
+            tenant = call.caller.id
+            asked = await self._executor.run(tenant, partial(parse_tokenize, body))
+            entry = self._models.find(asked.model, call).entry
+            with entry.held():
+                backend = await self._models.ready(call, entry)
+                ids = await entry.preparer.tokenize(asked.text, asked.add_special, tenant=tenant)
+                about, spelling = backend.capabilities, backend.tokenizer.spelling
+                return await self._executor.run(tenant, partial(tokenized, asked, ids, about.pieces, spelling, about.context))
+
+    async def _detokenized(self, call: Call) -> bytes:
+        with call.http.reading():
+            body = await call.http.body(self._max_body)
+            tenant = call.caller.id
+            model, ids = await self._executor.run(tenant, partial(parse_detokenize, body))
+            entry = self._models.find(model, call).entry
+            with entry.held():
+                backend = await self._models.ready(call, entry)
+                made = partial(detokenized, ids, backend.capabilities.pieces, backend.tokenizer.spelling)
+                return await self._executor.run(tenant, made)
+
+    async def _reply(self, call: Call, answer: bytes) -> None:
+        """Nothing of the request but its answer is held meanwhile, and that has room.
+
+        Raises:
+            TooManyRequests, Overloaded: there is none.
+        """
+        asked = call.caller.tenant, len(answer) if len(answer) > LARGE_BYTES else 0
+        self._room.take(*asked)
+        try:
+            await call.http.reply(200, answer)
+        finally:
+            self._room.give(*asked)
 
     async def info(self, call: Call) -> None:
         """``GET /tokenizer_info``; ``?model=`` names another model than the first."""
