@@ -18,6 +18,7 @@ from quintet.backends.native.core.types import F32, U8, Batch, Meanwhile
 from quintet.backends.toy import EOS, ToyRunner, ToyTokenizer
 from quintet.inputs.tokenizer import Tokenizer
 
+MIROSTAT = {"mirostat": 2, "mirostat_tau": 3.0, "mirostat_eta": 0.5}
 DIALECTS = ("openai", "fireworks", "together", "cerebras", "novita")
 
 
@@ -67,7 +68,8 @@ def test_the_guilty_gets_a_500_and_its_neighbours_are_as_without_it(target: Targ
     prompts = [f"neighbour {at}: " for at in range(6)]
 
     def neighbour(prompt: str) -> Any:
-        return choices(post(target, "openai", prompt, n=2, max_tokens=80))
+        more = MIROSTAT if prompts.index(prompt) % 2 else {}
+        return choices(post(target, "openai", prompt, n=2, max_tokens=80, **more))
 
     alone = [neighbour(prompt) for prompt in prompts]
     with ThreadPoolExecutor(9) as pool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from quintet.request import Sampling
 
 TEXT = b"It was the best of times, it was the worst of times, it was the age of wisdom"
 GUILTY = 3
+REMEMBER: list[dict[str, float]] = [{}, {"presence_penalty": 0.5}, {"mirostat_target": 3.0, "mirostat_lr": 0.5}]
 
 
 class Parts(Simulation):
@@ -46,25 +48,41 @@ class AllergicRunner(ToyRunner):
         return hidden
 
 
+@dataclass(frozen=True)
+class Seeded:
+    """A sampler that tells its seed."""
+
+    inner: Sampler
+    seed: int
+
+    @property
+    def accepted(self) -> int:
+        return self.inner.accepted
+
+    def accept(self, token: int) -> None:
+        self.inner.accept(token)
+
+    def copy(self) -> Seeded:
+        return Seeded(self.inner.copy(), self.seed)
+
+
 class AllergicSamplers:
     """Draw for everybody, and then break if a sampler with seed 666 was among them; or cannot make one."""
 
     def __init__(self, *, makes: bool) -> None:
         self._makes = makes
-        self._guilty: set[int] = set()
 
     def make(self, sampling: Sampling, bad_words: Sequence[Sequence[int]], prompt: Sequence[int]) -> Sampler:
         if sampling.seed == 666 and not self._makes:
             raise ValueError("666")
-        sampler = NATIVE.make(sampling, bad_words, prompt)
-        self._guilty |= {id(sampler)} if sampling.seed == 666 else set()
-        return sampler
+        return Seeded(NATIVE.make(sampling, bad_words, prompt), sampling.seed)
 
     def draw(
         self, logits: F32, samplers: Sequence[Sampler], positions: U64, masks: U32 | None = None, drafts: Drafted | None = None
     ) -> I32:
-        tokens = NATIVE.draw(logits, samplers, positions, masks, drafts)
-        if any(id(sampler) in self._guilty for sampler in samplers):
+        ours = cast("Sequence[Seeded]", samplers)
+        tokens = NATIVE.draw(logits, [sampler.inner for sampler in ours], positions, masks, drafts)
+        if any(sampler.seed == 666 for sampler in ours):
             raise RuntimeError("666")
         return tokens
 
@@ -78,7 +96,7 @@ def requests(rng: random.Random, guilty: PreparedSequence) -> dict[int, list[Pre
     for request in range(7):
         prompt = TEXT[rng.randrange(40) :][: rng.randrange(1, 40)]
         echo = rng.random() < 0.4
-        controls = {"presence_penalty": 0.5} if rng.random() < 0.5 else {}
+        controls = rng.choice(REMEMBER)
         made[request] = [
             prepared(prompt, rng.randrange(1, 30), temperature=1.0, seed=seed, logprobs=2 if echo else None, echo=echo, **controls)
             for seed in range(rng.randrange(1, 4))

@@ -7,7 +7,7 @@ halving, as ``git bisect`` does::
 
 That the others' bytes are what they would have been follows from how a step is made: nothing of it is applied before all of it was
 computed; keys and values are written where the plan says, so that computing them again writes the same over them; no number depends
-on what else is in the batch. Only samplers may have gone ahead, with drafts: they are made again of the tokens that were applied.
+on what else is in the batch; samplers that go ahead with drafts are copies, which come to nothing with the step (``Stepper.run``).
 """
 
 from __future__ import annotations
@@ -34,8 +34,6 @@ def run(plan: Plan, scheduler: Scheduler, stepper: Stepper, meanwhile: Meanwhile
     try:
         results = stepper.run(plan, meanwhile)
     except Exception:
-        for seq in plan.sequences:
-            seq.sampler = None
         parts = plan.halves()
         if parts is None:
             _log.exception("a step of %d sequences of one request failed", len(plan.segments))

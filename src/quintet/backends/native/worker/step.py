@@ -78,7 +78,7 @@ class Stepper:
         def beside() -> None:
             if meanwhile:
                 meanwhile()
-            samplers.extend(self.sampler(segment.seq) for segment in flat.drawing)
+            samplers.extend(self._drawing(segment) for segment in flat.drawing)
 
         try:
             hidden = self._forward(flat, beside)
@@ -93,6 +93,8 @@ class Stepper:
             self._draw(flat, samplers, results, masks)
         if jobs := [segment.score for segment in plan.segments if segment.score]:
             results.scores = self._score(jobs)
+        for segment, sampler in zip(flat.drawing, samplers, strict=True):
+            segment.seq.sampler = sampler
         return results
 
     def _forward(self, flat: Flat, meanwhile: Meanwhile) -> U8:
@@ -167,6 +169,12 @@ class Stepper:
         for token in seq.generated[sampler.accepted :]:
             sampler.accept(token)
         return sampler
+
+    def _drawing(self, segment: Segment) -> Sampler:
+        """What it draws with. A draw accepts drafts, and what Mirostat learnt by that cannot be taken back, nor learnt again from tokens
+        alone; a step may fail. So the sequence's own sampler stays where it is until all is done."""
+        sampler = self.sampler(segment.seq)
+        return sampler.copy() if segment.draft else sampler
 
     def _logits(self, flat: Flat, hidden: U8) -> F32:
         """Logits float32 [D, V]; a hidden row that several sequences draw from goes through the output matrix once."""
