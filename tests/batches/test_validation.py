@@ -40,6 +40,7 @@ def found(folder: Path, text: str | bytes, asked: NewBatch = STRICT, limits: Lim
         (GOOD.replace('"a"', '""'), "invalid_custom_id", 1),
         (GOOD.replace('{"model": "m", "prompt": "x"}', "[]"), "invalid_request", 1),
         (GOOD.replace("POST", "GET"), "invalid_method", 1),
+        (GOOD.replace('"method"', '"priority": 1, "method"'), "invalid_request", 1),
         (GOOD.replace('"method": "POST", ', ""), "invalid_method", 1),
         (GOOD.replace("/v1/completions", "/v1/chat/completions"), "mismatched_url", 1),
         (f"{GOOD}\n{GOOD}", "duplicate_custom_id", 2),
@@ -50,6 +51,27 @@ def found(folder: Path, text: str | bytes, asked: NewBatch = STRICT, limits: Lim
 def test_what_is_wrong_is_told_with_its_line_and_a_code(tmp_path: Path, text: str | bytes, code: str, line: int | None) -> None:
     faults = found(tmp_path, text).faults
     assert [(fault.code, fault.line) for fault in faults] == [(code, line)] and faults[0].message.endswith(".")
+
+
+@pytest.mark.fault("A23")
+@pytest.mark.parametrize(
+    ("again", "name"),
+    [
+        ('"custom_id": "b"', "custom_id"),
+        ('"custom_id": "a"', "custom_id"),
+        ('"method": "POST"', "method"),
+        ('"\\u0075rl": "/v1/completions"', "url"),
+        ('"body": {"model": "m", "prompt": "y"}', "body"),
+    ],
+)
+def test_a_member_that_is_given_twice_is_a_fault_of_its_line_whatever_its_values(tmp_path: Path, again: str, name: str) -> None:
+    for text in (f"{GOOD[:-1]}, {again}}}", f"{{{again}, {GOOD[1:]}"):
+        assert [(fault.code, fault.line, fault.param) for fault in found(tmp_path, text).faults] == [("duplicate_key", 1, name)]
+
+
+def test_a_member_that_means_nothing_is_named_in_few_words(tmp_path: Path) -> None:
+    named, long = (found(tmp_path, f'{GOOD[:-1]}, "{name}": 1}}').faults[0].message for name in ("priority", "é" * 200))
+    assert "unknown field `priority`" in named and len(long) < 200
 
 
 def test_every_line_that_is_wrong_is_told_up_to_a_number(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ class _Body(msgspec.Struct):
     model: str | None = None
 
 
-class _Request(msgspec.Struct):
+class _Request(msgspec.Struct, forbid_unknown_fields=True):  # what means nothing here is not dropped in silence
     custom_id: str
     body: _Body
     method: str | None = None
@@ -111,14 +111,41 @@ class _Whole(msgspec.Struct):
     body: msgspec.Raw
 
 
+class _Name:
+    """Of a member; no two are equal, so a decoder shows them all."""
+
+
+class _RepeatedError(Exception):
+    """A member's name comes again."""
+
+
+def _repeated(data: bytes) -> str | None:
+    """A member of a request that is given more than once: readers disagree on which of the two counts, so neither does."""
+    seen: set[str] = set()
+
+    def note(_: type, name: str) -> _Name:
+        if name in seen:
+            raise _RepeatedError(name)
+        seen.add(name)
+        return _Name()
+
+    try:
+        msgspec.json.decode(data, type=dict[_Name, msgspec.Raw], dec_hook=note)
+    except _RepeatedError as error:
+        return str(error)
+    return None
+
+
 def _read(found: Found, names: set[str], line: Line, data: bytes, asked: NewBatch, limits: Limits) -> Fault | None:
     number = line.number
     try:
         request = _DECODER.decode(data)
     except msgspec.ValidationError as error:
-        return Fault("invalid_request", f"The line is no request: {error}.", number)
+        return Fault("invalid_request", f"The line is no request: {shorten(str(error), 120)[1:-1]}.", number)  # it names what was sent
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return Fault("invalid_json_line", "This line is not parseable as valid JSON.", number)
+    if (name := _repeated(data)) is not None:
+        return Fault("duplicate_key", f"The member {name} is given more than once.", number, name)
     if not 0 < len(request.custom_id) <= MOST_NAME:
         return Fault("invalid_custom_id", f"The custom_id must have 1 to {MOST_NAME} characters.", number, "custom_id")
     if request.custom_id in names:
