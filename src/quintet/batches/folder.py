@@ -110,6 +110,8 @@ class Draft:
         self._fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
         self.size = 0
         self.lines = 0
+        """Those that are not blank, as ``validate`` reads them; the last one may be without its end."""
+        self._begun = False  # the last line counts already
 
     def write(self, data: bytes) -> None:
         """
@@ -121,7 +123,12 @@ class Draft:
         while view:
             view = view[os.write(self._fd, view) :]
         self.size += len(data)
-        self.lines += data.count(b"\n")
+        self._count(data)
+
+    def _count(self, data: bytes) -> None:
+        first, *others = [bool(line.strip()) for line in data.split(b"\n")]
+        self.lines += (first and not self._begun) + sum(others)
+        self._begun = others[-1] if others else first or self._begun
 
     def keep(self, id_: str) -> None:
         """It is on the disk when this returns, in the place of what had that id.

@@ -1,0 +1,31 @@
+"""What is known of a file when it has been written."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quintet.batch import NewBatch
+from quintet.batches.folder import Folder
+from quintet.batches.validation import Limits, validate
+
+ASKED = NewBatch("file", "/v1/completions", "48h", 172_800, bare=True)
+LINES = st.sampled_from(["", " ", "\t\r", '{"custom_id": "%d", "body": {}}', ' {"custom_id": "%d", "body": {}}\r'])
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(LINES, max_size=6), st.lists(st.integers(0, 200), max_size=6))
+def test_the_requests_of_a_file_are_counted_as_they_are_validated_however_it_arrives(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[str], cuts: list[int]
+) -> None:
+    data = "\n".join(line.replace("%d", str(number)) for number, line in enumerate(lines)).encode()
+    folder = Folder(tmp_path_factory.mktemp("batches"))
+    draft, ends = folder.draft(), sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
+    for begin, end in itertools.pairwise(ends):
+        draft.write(data[begin:end])
+    draft.keep("file")
+    *_, found = validate(folder.content("file"), ASKED, Limits(), lambda number: number)
+    assert draft.lines == len(found.lines)
