@@ -15,7 +15,7 @@ from tests.server.kept import FORM, GOOD, World, form, jsonl, line, play
 from quintet.batches import runner
 from quintet.batches.folder import Folder
 from quintet.config import BatchConfig
-from quintet.server import uploads
+from quintet.server import files, uploads
 from quintet.server.asgi import Message
 
 
@@ -174,6 +174,84 @@ def test_nothing_of_a_large_file_is_held_in_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.fault("F11")
+class Slow:
+    """An upload whose file comes a piece at a time, when it may; the download of one is as slow."""
+
+    def __init__(self, one: World, key: str, method: str = "POST", path: str = "/v1/files") -> None:
+        self.status, self.body = 0, b""
+        self.waits, self.go_on = asyncio.Event(), asyncio.Event()
+        self._messages = [form(b"x" * 300, purpose="batch")[:-40]] if method == "POST" else [b""]
+        headers = [(name.encode(), value.encode()) for name, value in (FORM, ("authorization", f"Bearer {key}"))]
+        scope = {"type": "http", "method": method, "path": path, "headers": headers}
+        self.task = asyncio.ensure_future(one.app(scope, self._receive, self._send))
+
+    async def _receive(self) -> Message:
+        if self._messages:
+            return {"type": "http.request", "body": self._messages.pop(), "more_body": True}
+        self.waits.set()
+        await self.go_on.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Message) -> None:
+        self.status = message.get("status", self.status)
+        self.body += message.get("body", b"")
+        if message["type"] == "http.response.body":
+            self.waits.set()
+            if self.status == 200:
+                await self.go_on.wait()
+
+
+@pytest.mark.fault("B22")
+def test_files_that_come_or_go_slowly_are_few_and_leave_others_their_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "MOST_AT_ONCE", 8)
+
+    async def scenario(one: World) -> None:
+        kept = {}
+        for one.key in "abc":
+            kept[one.key] = (await one.upload(b"x")).json()["id"]
+        slow = [Slow(one, "a") for _ in range(3)]
+        slow.append(Slow(one, "a", "GET", f"/v1/files/{kept['a']}/content"))
+        await asyncio.gather(*(each.waits.wait() for each in slow))
+        one.key = "a"
+        for refused in (await one.upload(b"x"), await one.get(f"/v1/files/{kept['a']}/content")):
+            assert refused.status == 429 and refused.header("retry-after")
+        assert (await one.get("/v1/files")).status == 200
+        slow += [Slow(one, key) for key in "bbcd"]
+        await asyncio.gather(*(each.waits.wait() for each in slow))
+        assert len(list((one.folder / "files").glob("*.draft"))) == 7
+        one.key = "e"
+        assert (await one.upload(b"x")).status == 503
+        for each in slow:
+            each.go_on.set()
+        await asyncio.gather(*(each.task for each in slow))
+        assert (await one.upload(b"x")).status == 200
+
+    play(tmp_path, scenario, api_keys=tuple("abcde"))
+
+
+@pytest.mark.fault("B22")
+def test_an_upload_of_a_byte_now_and_then_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uploads, "BODY_S", 0.1)
+
+    async def scenario(one: World) -> None:
+        body, statuses = form(b"x" * 5000, purpose="batch"), list[int]()
+
+        async def send(message: Message) -> None:
+            statuses.extend([message["status"]] if "status" in message else [])
+
+        async def receive() -> Message:
+            nonlocal body
+            await asyncio.sleep(0.01)
+            piece, body = body[:1], body[1:]
+            return {"type": "http.request", "body": piece, "more_body": bool(body)}
+
+        scope = {"type": "http", "method": "POST", "path": "/v1/files", "headers": [(FORM[0].encode(), FORM[1].encode())]}
+        await one.app(scope, receive, send)
+        assert statuses == [408]
+
+    play(tmp_path, scenario)
+
+
 def test_pages_of_other_sites_may_not_upload(tmp_path: Path) -> None:
     async def scenario(one: World) -> None:
         body = form(b"x", purpose="batch")

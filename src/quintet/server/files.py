@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from quintet.batches.store import Quota
 from quintet.dialects.batches import ANCHOR, SECONDS, Batches, expiry, files_page
 from quintet.dialects.json_guard import printable
 from quintet.errors import BadRequest, NotFound
+from quintet.inputs.room import Room
 from quintet.server.call import Call
 from quintet.server.completions import Source
 from quintet.server.cors import Cors
@@ -24,6 +25,9 @@ from quintet.server.uploads import FILE, Form, Upload
 
 MOST_FILES = 10_000
 """Of a key."""
+
+MOST_AT_ONCE = 64
+"""Files that come or go. Each has a descriptor, of those that no connection gets, and a piece in memory, as long as its client takes."""
 
 _PIECE = 256 * 1024
 _MOST_NAME = 255
@@ -39,13 +43,14 @@ class Files:
 
     def __init__(self, kept: Kept, source: Source, cors: Cors) -> None:
         self._kept, self._source, self._cors = kept, source, cors
+        self._moving = Room(MOST_AT_ONCE, "files that come or go")
         self._arriving: Counter[str] = Counter()  # bytes of uploads that are not done, by their owners
 
     async def create(self, call: Call) -> None:
         """``POST /v1/files``: a form."""
         self._cors.require_allowed(call.http)
         config, folder = self._kept.config, self._kept.folder()
-        with storing():
+        with self._place(call), storing():
             draft = await asyncio.to_thread(folder.draft)
             try:
                 async with self._counted(call.caller.owner) as count:
@@ -71,7 +76,8 @@ class Files:
     async def content(self, call: Call) -> None:
         """``GET /v1/files/{id}/content``."""
         file = await self._file(call)
-        await _send(call, self._kept.folder().content(file.id), file.size)
+        with self._place(call):
+            await _send(call, self._kept.folder().content(file.id), file.size)
 
     async def delete(self, call: Call) -> None:
         """``DELETE /v1/files/{id}``."""
@@ -79,6 +85,20 @@ class Files:
         await self._kept.do(lambda store: store.delete_file(call.tail, call.caller.owner, self._source.now()))
         await asyncio.to_thread(partial(folder.content(call.tail).unlink, missing_ok=True))
         await call.http.reply(200, shapes(call).deleted(call.tail))
+
+    @contextlib.contextmanager
+    def _place(self, call: Call) -> Iterator[None]:
+        """One of ``MOST_AT_ONCE``.
+
+        Raises:
+            TooManyRequests, Overloaded: see ``Room.take``.
+        """
+        tenant = call.caller.id
+        self._moving.take(tenant, 1)
+        try:
+            yield
+        finally:
+            self._moving.give(tenant, 1)
 
     @contextlib.asynccontextmanager
     async def _counted(self, owner: str) -> AsyncIterator[Callable[[int], None]]:

@@ -24,6 +24,7 @@ _MOST_HEADER = 4096
 _MOST_BOUNDARY = 200  # RFC 2046: 70
 _MOST_AROUND = 64 * 1024  # of the body beside the file
 _WRITE_BYTES = 256 * 1024
+"""Of the file at once; as much of the body must arrive within ``BODY_S``, or a byte now and then would keep an upload's place for ever."""
 
 
 @dataclass(slots=True)
@@ -60,7 +61,7 @@ class Upload:
             UnsupportedMedia: it is no form.
             BadRequest: it is malformed, or not what a form with a file is.
             BodyTooLarge: the file is.
-            SlowBody: for so long nothing came.
+            SlowBody: for so long too little came.
             ClientGoneError: the client left.
             OSError: the disk does not take it.
         """
@@ -83,14 +84,17 @@ class Upload:
         return self._form
 
     async def _chunks(self) -> AsyncIterator[bytes]:
-        """The body as it comes."""
-        size, more = 0, True
+        """The body as it comes. Its time is counted only while it is waited for: the disk's is not the client's."""
+        clock = asyncio.get_running_loop().time
+        size, more, enough, left = 0, True, _WRITE_BYTES, BODY_S
         while more:
+            begun = clock()
             try:
-                async with asyncio.timeout(BODY_S):
+                async with asyncio.timeout(left):
                     message = await self._http.receive()
             except TimeoutError:
-                raise SlowBody(f"Nothing of the body arrived within {BODY_S:g} seconds.") from None
+                raise SlowBody(f"Less than {_WRITE_BYTES} bytes of the body arrived within {BODY_S:g} seconds.") from None
+            left -= clock() - begun
             if message["type"] == "http.disconnect":
                 raise ClientGoneError
             more = message.get("more_body", False)
@@ -98,6 +102,8 @@ class Upload:
                 size += len(data)
                 if size > self._most + _MOST_AROUND:
                     raise too_large(self._most)
+                if size >= enough:
+                    enough, left = size + _WRITE_BYTES, BODY_S
                 yield data
 
     async def _take(self, event: MultipartSegment | bytes | bytearray | None) -> None:
