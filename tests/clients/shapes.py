@@ -186,6 +186,13 @@ def test_together_aliases(base: str) -> None:
         assert client.completions.create(model="toy", prompt="a", max_tokens=1).choices
 
 
+@pytest.mark.parametrize("base", ["/together", "/together/v1"])
+def test_together_models_of_a_project(base: str) -> None:
+    with Together(base_url=TOY + base, project_id="p", **STRICT) as client:
+        assert [model.id for model in client.models.list()] == ["toy"]
+        assert client.models.retrieve("toy").project_id == "p"
+
+
 @pytest.mark.parametrize("base", ["/novita/openai", "/novita/v3/openai", "/v3/openai"])
 def test_novita_aliases(base: str) -> None:
     with OpenAI(base_url=TOY + base, **STRICT) as client:

@@ -82,3 +82,29 @@ def test_another_form_is_refused_by_cerebras_and_means_nothing_to_the_others() -
 def test_while_the_model_loads_there_is_no_context_to_tell() -> None:
     assert listed("cerebras", "format=openrouter", state=State.LOADING).status == 503
     assert listed("cerebras", "", state=State.LOADING).status == 200
+
+
+def of_project(path: str, dialect: str = "together") -> Answer:
+    app = create_app(ScriptedBackend(), ServerConfig(), ("a/b", "c"), source=SOURCE)
+    return call(app, method="GET", path=f"/{dialect}{path}")
+
+
+def test_togethers_sdk_lists_the_models_of_its_project_whichever_it_is() -> None:
+    """SDK 3.x: ``Together(base_url=".../together", project_id="p").models.list()`` and ``.retrieve(id)``."""
+    entry = {"organizationId": "quintet", "visibility": "VISIBILITY_INTERNAL"}
+    entry |= {"projectId": "p", "weights": {"type": "WEIGHTS_TYPE_DEFAULT", "contextLength": "64"}}  # type: ignore[dict-item]
+    for base in ("", "/v1"):
+        listed = of_project(f"{base}/v2/projects/p/models")
+        assert (listed.status, listed.json()) == (200, {"data": [{"id": "a/b", "name": "a/b", **entry}, {"id": "c", "name": "c", **entry}]})
+        assert of_project(f"{base}/v2/projects/p/models/a/b").json() == listed.json()["data"][0]
+    assert of_project("/v2/projects/p/models/other").status == 404
+
+
+@pytest.mark.parametrize("path", ["/v2/projects/p", "/v2/projects//models", "/v2/projects/p/models/", "/v2/models", "/v2/projects/p/other"])
+def test_there_is_nothing_else_of_a_project(path: str) -> None:
+    assert of_project(path).status == 404
+
+
+@pytest.mark.parametrize("dialect", sorted(PROVIDERS.keys() - {"together"}))
+def test_projects_are_togethers_alone(dialect: str) -> None:
+    assert of_project("/v2/projects/p/models", dialect).status == 404

@@ -23,6 +23,7 @@ from quintet.dialects.novita.batches import NovitaBatches
 from quintet.dialects.openai import dialect as openai
 from quintet.dialects.openai.batches import OpenAIBatches
 from quintet.dialects.together import dialect as together
+from quintet.dialects.together import models as together_models
 from quintet.dialects.together import wire as together_wire
 
 
@@ -56,6 +57,7 @@ class Provider:
         counts_samples: a request with ``n`` samples counts as ``n`` requests.
         forms: what its clients make of a model's name, as regular expressions whose one group is the name.
         formats: the models list's in other forms: value of the parameter ``format`` -> what writes an entry.
+        of_project: writes an entry of the models of a project, of that name, for which its SDK asks.
     """
 
     dialect: Dialect
@@ -73,6 +75,7 @@ class Provider:
     counts_samples: bool = False
     forms: tuple[str, ...] = ()
     formats: Mapping[str, Callable[[ServedModel], dict[str, object]]] = field(default_factory=dict)
+    of_project: Callable[[ServedModel, str], dict[str, object]] | None = None
     claims: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
     typed: bool = False
@@ -127,6 +130,7 @@ _ALL = (
         ("Together/", "AsyncTogether/"),
         chunk=together_wire.Chunk,
         for_agent=together.for_agent,
+        of_project=together_models.of_project,
         statuses={"403": "The prompt, or the prompt and `max_tokens` together, do not fit the context."},
         forms=(_OF_ORGANISATION,),
     ),

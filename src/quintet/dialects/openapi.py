@@ -72,7 +72,8 @@ def document(provider: Provider) -> Json:
         "paths": {
             "/completions": {"post": _completions(provider, body, chunk, errors)},
             "/models": {"get": _get("The models served.", errors)},
-            "/models/{name}": {"get": {**_get("One model.", errors), "parameters": [_name()]}},
+            "/models/{name}": {"get": {**_get("One model.", errors), "parameters": [_in_path("name")]}},
+            **(_of_project(errors) if provider.of_project is not None else {}),
             "/tokenize": {"post": _post("Text to token ids.", request(tokens.FIELDS), errors)},
             "/detokenize": {"post": _post("Token ids to text.", _ids(), errors)},
             "/tokenizer_info": {"get": _get("The tokenizer's special tokens.", errors)},
@@ -186,7 +187,7 @@ def _batches(batches: Batches, errors: Mapping[str, Json]) -> dict[str, Json]:
     form = {"file": {"contentMediaType": "application/octet-stream"}, "purpose": {"enum": ["batch"]}}
     body = {"type": "object", "required": ["file", "purpose"], "properties": form}
     upload = {**_get("Upload a file.", errors), "requestBody": {"required": True, "content": {"multipart/form-data": {"schema": body}}}}
-    named = {"parameters": [_name()]}
+    named = {"parameters": [_in_path("name")]}
     content = {"200": {"description": "As it was uploaded or made.", "content": {"application/octet-stream": {}}}, **errors}
     return {
         "/files": {"post": upload, "get": _get("The files.", errors)},
@@ -210,8 +211,16 @@ def _json(body: Json) -> Json:
     return {"application/json": {"schema": body}}
 
 
-def _name() -> Json:
-    return {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
+def _of_project(errors: Json) -> Json:
+    path, project = "/v2/projects/{project}/models", _in_path("project")
+    return {
+        path: {"get": {**_get("The models served, of a project of any name.", errors), "parameters": [project]}},
+        f"{path}/{{name}}": {"get": {**_get("One of them.", errors), "parameters": [project, _in_path("name")]}},
+    }
+
+
+def _in_path(name: str) -> Json:
+    return {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
 
 
 def _ids() -> Json:

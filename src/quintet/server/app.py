@@ -121,6 +121,7 @@ class App:
         plain = {**public, "/version": probes.version}
         inside = {"/metrics": probes.metrics, "/health/models": probes.models, "/load": probes.load}
         warming = frozenset(name for name, provider in PROVIDERS.items() if provider.warming)
+        projects = frozenset(name for name, provider in PROVIDERS.items() if provider.of_project)
         completing = _completing(completions, once)
         self._traced = completing.keys()  # what else is asked for is no work of a model
         resources = {
@@ -130,6 +131,7 @@ class App:
             **batch_routes(self._kept, source, config, once),
             "/models": Route("/models", {"GET": models.list}),
             "/models/": Route("/models/{name}", {"GET": models.show}),
+            "/v2/": Route("/v2/projects/{project}/models", {"GET": models.of_project}, projects),
             "/tokenize": Route("/tokenize", {"POST": tokens.tokenize}),
             "/detokenize": Route("/detokenize", {"POST": tokens.detokenize}),
             "/tokenizer_info": Route("/tokenizer_info", {"GET": tokens.info}),

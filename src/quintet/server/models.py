@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 
 from quintet.backends.base import Backend, State
 from quintet.dialects.base import ServedModel
@@ -10,10 +11,12 @@ from quintet.dialects.wire import encode
 from quintet.engines.entry import Entry
 from quintet.engines.names import matches
 from quintet.engines.registry import Registry, Served
-from quintet.errors import BadRequest, ModelNotAllowed, ModelNotFound, shorten
+from quintet.errors import BadRequest, ModelNotAllowed, ModelNotFound, NotFound, shorten
 from quintet.keys.key import Key
 from quintet.server.call import Call
 from quintet.server.guard import while_there
+
+_OF_PROJECT = re.compile("projects/([^/]+)/models(?:/(.+))?", re.DOTALL)
 
 SAFETY_MODEL = "safety_model"
 """The field that names a moderation model."""
@@ -89,7 +92,7 @@ class Models:
 
     async def list(self, call: Call) -> None:
         """``GET /v1/models``."""
-        entries, write = [self._entry(name, self._registry.find(name).entry) for name in self._names(call)], _format(call)
+        entries, write = self._entries(call), _format(call)
         body = encode({"data": [write(entry) for entry in entries]}) if write else call.provider.dialect.models(entries)
         await call.http.reply(200, body)
 
@@ -97,6 +100,25 @@ class Models:
         """``GET /v1/models/{name}``; the name may hold slashes, which the SDKs send percent-encoded."""
         entry, write = self._entry(call.tail, self.find(call.tail, call).entry), _format(call)
         await call.http.reply(200, encode(write(entry)) if write else call.provider.dialect.model(entry))
+
+    async def of_project(self, call: Call) -> None:
+        """``GET /v2/projects/{project}/models``, and beneath it one by its name: every project has all. Together's SDK asks so.
+
+        Raises:
+            NotFound: another path.
+        """
+        found, write = _OF_PROJECT.fullmatch(call.tail), call.provider.of_project
+        if found is None or write is None:
+            raise NotFound("There is nothing at this path; models are at GET /v2/projects/{project}/models.")
+        project, name = found.groups()
+        if name is None:  # SDK, SyncCursorPagination: no next_cursor, no further page
+            body: dict[str, object] = {"data": [write(entry, project) for entry in self._entries(call)]}
+        else:
+            body = write(self._entry(name, self.find(name, call).entry), project)
+        await call.http.reply(200, encode(body))
+
+    def _entries(self, call: Call) -> Sequence[ServedModel]:
+        return [self._entry(name, self._registry.find(name).entry) for name in self._names(call)]
 
     def _entry(self, name: str, entry: Entry) -> ServedModel:
         there = entry.backend is not None and entry.health().state in (State.READY, State.STALLED, State.UNSOUND)
