@@ -197,6 +197,19 @@ def test_a_wrong_tokenizer_json_is_refused_by_what_is_wrong(change: Change, said
     assert text.startswith("tokenizer.json: ")
 
 
+def test_an_added_token_of_which_nothing_is_left_is_refused(tmp_path: Path) -> None:
+    """The library would look for an empty text, and has no end of it in some."""
+    folder = folder_of(tmp_path / "model", "gemma")
+    document = json.loads((folder / "tokenizer.json").read_text())
+    document["normalizer"] = {"type": "Strip", "strip_left": True, "strip_right": True}
+    token = next(one for one in document["added_tokens"] if one["content"] == "\n\n")
+    (folder / "tokenizer.json").write_text(json.dumps(document))
+    build_folder_tokenizer(folder)
+    token["normalized"] = True
+    (folder / "tokenizer.json").write_text(json.dumps(document))
+    assert "'normalizer' must leave something of added token '\\n\\n'" in refused(folder)
+
+
 @pytest.mark.parametrize(
     ("file", "content", "said"),
     [

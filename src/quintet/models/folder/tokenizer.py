@@ -145,7 +145,15 @@ def _load(document: dict[str, Any], added: tuple[Added, ...]) -> tokenizers.Toke
             raise ModelError(
                 f"{TOKENIZER}: the id of added token {shorten(one.content)} must be {made.token_to_id(one.content)}, got {one.id}."
             )
+        if one.normalized and not _normalised(made, one.content):  # the library finds it everywhere, and in some texts for ever
+            raise ModelError(f"{TOKENIZER}: 'normalizer' must leave something of added token {shorten(one.content)}.")
     return made
+
+
+def _normalised(library: tokenizers.Tokenizer, text: str) -> str:
+    with _one_line():
+        found: str = text if library.normalizer is None else library.normalizer.normalize_str(text)
+    return found
 
 
 def _parse(document: dict[str, Any]) -> tokenizers.Tokenizer:
