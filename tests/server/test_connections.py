@@ -8,6 +8,7 @@ import inspect
 import itertools
 import socket
 import time
+import tracemalloc
 from collections.abc import Iterator, Sequence
 from http.client import HTTPResponse
 from typing import Any
@@ -304,6 +305,31 @@ def counted(patch: pytest.MonkeyPatch) -> list[float]:
 
     patch.setattr(Protocol, "on_message_begin", counting)
     return begun
+
+
+@pytest.mark.fault("B13")
+@pytest.mark.parametrize("reads", [False, True])
+def test_nothing_is_kept_of_a_body_that_was_read_or_never_will_be(reads: bool) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if reads:
+            await receive()
+            await asyncio.get_running_loop().create_future()  # as long as its answer takes
+        await wide(scope, receive, send)
+
+    async def go() -> int:
+        one = Protocol(uvicorn.Config(app, http=Protocol, log_config=None), ServerState(), {}, Crowd(1, time.monotonic))
+        wire = Wire()
+        one.connection_made(wire)
+        tracemalloc.start()
+        one.data_received(sized(b"x" * 1_000_000)[0])
+        for _ in range(20):
+            await asyncio.sleep(0)
+        kept = tracemalloc.get_traced_memory()[0] - len(wire.got)
+        tracemalloc.stop()
+        one.connection_lost(None)
+        return kept
+
+    assert asyncio.run(go()) < 500_000
 
 
 # What is uvicorn's

@@ -155,6 +155,9 @@ class Protocol(HttpToolsProtocol):
             self._check(len(piece))
         if self.transport.is_closing():
             self._data, self._at = b"", 0
+        elif self._at == len(self._data):  # however long the answer takes, nothing that the parser has had is kept
+            self._data = self._data[-_OVERLAP:]
+            self._at = len(self._data)
         self._connection.full = len(self._data) - self._at > AHEAD_BYTES
         if self._connection.full:
             self._connection.pause_reading()
@@ -292,6 +295,7 @@ class Protocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        self.cycle.body.clear()  # what came of it and nobody has read
         self._crowd.waits(self)
         if self._connection.unread and not self.transport.is_closing():
             self._rest_timer = self.loop.call_later(linger.LINGER_S, self.transport.abort)
