@@ -173,7 +173,6 @@ def test_nothing_of_a_large_file_is_held_in_memory(tmp_path: Path) -> None:
     play(tmp_path, scenario)
 
 
-@pytest.mark.fault("F11")
 class Slow:
     """An upload whose file comes a piece at a time, when it may; the download of one is as slow."""
 
@@ -252,6 +251,7 @@ def test_an_upload_of_a_byte_now_and_then_is_ended(tmp_path: Path, monkeypatch: 
     play(tmp_path, scenario)
 
 
+@pytest.mark.fault("F11")
 def test_pages_of_other_sites_may_not_upload(tmp_path: Path) -> None:
     async def scenario(one: World) -> None:
         body = form(b"x", purpose="batch")
