@@ -54,6 +54,9 @@ KEEP_ALIVE = 15.0
 FLUSH_S = 1.0
 """Most time at the end for spans that were not sent yet; a server that is told to end at once has little more."""
 
+_WARMING = frozenset(name for name, provider in PROVIDERS.items() if provider.warming)
+_PROJECTS = frozenset(name for name, provider in PROVIDERS.items() if provider.of_project)
+
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"})
 
 
@@ -120,8 +123,6 @@ class App:
         self._public = frozenset(path.encode() for path in {*public, *static.public()})
         plain = {**public, "/version": probes.version}
         inside = {"/metrics": probes.metrics, "/health/models": probes.models, "/load": probes.load}
-        warming = frozenset(name for name, provider in PROVIDERS.items() if provider.warming)
-        projects = frozenset(name for name, provider in PROVIDERS.items() if provider.of_project)
         completing = _completing(completions, once)
         self._traced = completing.keys()  # what else is asked for is no work of a model
         resources = {
@@ -131,11 +132,11 @@ class App:
             **batch_routes(self._kept, source, config, once),
             "/models": Route("/models", {"GET": models.list}),
             "/models/": Route("/models/{name}", {"GET": models.show}),
-            "/v2/": Route("/v2/projects/{project}/models", {"GET": models.of_project}, projects),
+            "/v2/": Route("/v2/projects/{project}/models", {"GET": models.of_project}, _PROJECTS),
             "/tokenize": Route("/tokenize", {"POST": tokens.tokenize}),
             "/detokenize": Route("/detokenize", {"POST": tokens.detokenize}),
             "/tokenizer_info": Route("/tokenizer_info", {"GET": tokens.info}),
-            "/tcp_warming": Route("/tcp_warming", {"GET": probes.warm}, warming),
+            "/tcp_warming": Route("/tcp_warming", {"GET": probes.warm}, _WARMING),
         }
         administration = admins.routes()
         shared = {path: resources[path] for path in ("/models", "/models/")}
