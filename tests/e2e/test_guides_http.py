@@ -122,3 +122,19 @@ def test_hostile_guides_are_refused_over_http_while_others_are_served(target: Ta
         assert "response_format" in answer.text
     dialect, guide, conforms = KINDS["grammar"]
     assert conforms(post(target, dialect, **guide).json()["choices"][0]["text"])
+
+
+@pytest.mark.fault("C12")
+def test_a_guide_that_takes_much_is_followed_by_a_fresh_engine_as_far_as_by_one_that_others_have_asked() -> None:
+    """Followers of a guide share what was built of it, and to build this one's takes more in a mask than the library would let it."""
+
+    def asked(*seeds: int) -> list[tuple[int, str]]:
+        engine = served(lambda: native_loader(bundled_path(), threads=2, context=PAGES * PAGE), lambda model: min(model.tokenizer.eos_ids))
+        target, body = next(engine), {"prompt": "The best thing about summer is", "max_tokens": 14, "temperature": 2.0}
+        answers = [post(target, "openai", **body, seed=seed, guided_regex="(.{3,40}a.{3,40}){1,4}") for seed in seeds]
+        next(engine, None)
+        return [(answer.status_code, json.dumps(answer.json().get("choices"))) for answer in answers]
+
+    alone = asked(3)
+    assert alone[0][0] == 200
+    assert asked(0, 7, 2, 3)[3:] == alone

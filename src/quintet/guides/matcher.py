@@ -22,14 +22,24 @@ if TYPE_CHECKING:
 U32 = npt.NDArray[np.uint32]
 
 
+FUEL = 5_000_000
+"""Expressions that a guide's lexer may build for one mask, up to a second's work. What others have built costs nothing: so that they do not
+decide over a text, this is where nearly always the limit on states is met first, which counts the same whoever built them
+(docs/decisions/0014). The library's 200,000 a harmless pattern meets on a fresh server."""
+
+TRIED_FUEL = 200_000
+"""The same where guides are tried: each is compiled for itself there, and this is soon refused."""
+
+
 # The library is imported by the first guide: a server that meets none does not carry it, in two processes.
 @cache
-def _limits() -> LLParserLimits:
+def _limits(fuel: int) -> LLParserLimits:
     from quintet.guides.llguidance import LLParserLimits
 
     return LLParserLimits(
         max_items_in_row=10_000,  # 2,000 by default, which an object with 500 optional properties exceeds
         step_max_items=20_000,  # 50,000 by default, with which a mask of an ambiguous grammar takes a second; the time grows as the square
+        step_lexer_fuel=fuel,
         max_lexer_states=50_000,  # 250,000 by default, which are 160 MB; a text of 5,000 characters at most needs 20,000
         verbose_errors=False,  # else errors hold dumps of the parser
     )
@@ -54,7 +64,7 @@ def fault(notation: str) -> str:
     """Why the library does not take it as it is; empty = it does. A warning is about something that would not be enforced."""
     from quintet.guides.llguidance import LLMatcher
 
-    _, messages = LLMatcher.validate_grammar_with_warnings(notation, limits=_limits())
+    _, messages = LLMatcher.validate_grammar_with_warnings(notation, limits=_limits(TRIED_FUEL))
     return messages[0] if messages else ""
 
 
@@ -107,9 +117,11 @@ class Compiler:
         pieces: the bytes of each token id; those without are never allowed.
         eos_ids: tokens that end a text which conforms.
         vocab: width of the logits.
+        fuel: see ``FUEL``.
     """
 
-    def __init__(self, pieces: Sequence[bytes], eos_ids: frozenset[int], vocab: int) -> None:
+    def __init__(self, pieces: Sequence[bytes], eos_ids: frozenset[int], vocab: int, fuel: int = FUEL) -> None:
+        self._fuel = fuel
         self.pieces = Pieces.of(pieces, vocab)
         self.eos_ids = eos_ids
         self._tokenizer: LLTokenizer | None = None
@@ -118,7 +130,7 @@ class Compiler:
         """A matcher at the start of a guide."""
         from quintet.guides.llguidance import LLMatcher
 
-        return Matcher(LLMatcher(self._tokens(), grammar, log_level=0, limits=_limits()))
+        return Matcher(LLMatcher(self._tokens(), grammar, log_level=0, limits=_limits(self._fuel)))
 
     def cut(self, text: bytes) -> list[int]:
         """``text`` in the longest tokens, from its beginning; what is not whole characters is left out."""

@@ -10,7 +10,7 @@ from functools import cache
 
 import numpy as np
 
-from quintet.guides.matcher import Compiler, Matcher, fault, notation_of_grammar, notation_of_regex
+from quintet.guides.matcher import TRIED_FUEL, Compiler, Matcher, fault, notation_of_grammar, notation_of_regex
 from quintet.guides.protocol import GuideError
 from quintet.guides.schema import SchemaError, enforceable
 from quintet.request import GuideKind
@@ -68,7 +68,7 @@ def verify(kind: GuideKind, grammar: str) -> None:
 
 @cache
 def _over_bytes() -> Compiler:
-    return Compiler([*(bytes([byte]) for byte in range(256)), b""], frozenset({256}), 257)
+    return Compiler([*(bytes([byte]) for byte in range(256)), b""], frozenset({256}), 257, TRIED_FUEL)
 
 
 def _walk(matcher: Matcher, rng: random.Random) -> None:

@@ -189,7 +189,7 @@ def test_a_limit_that_one_request_meets_in_a_guide_is_no_other_ones(monkeypatch:
     """Both follow the same guide, which remembers its states, and its errors: the long text meets the limit, the short one does not."""
     from quintet.guides.llguidance import LLParserLimits
 
-    monkeypatch.setattr(matcher, "_limits", lambda: LLParserLimits(max_lexer_states=100, verbose_errors=False))
+    monkeypatch.setattr(matcher, "_limits", lambda _: LLParserLimits(max_lexer_states=100, verbose_errors=False))
     letters = Guide(GuideKind.REGEX, "[a-z]{1,200}", "grammar")
     short, long = spec(guide=letters, max_tokens=20), spec(guide=letters, max_tokens=200)
 
