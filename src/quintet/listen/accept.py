@@ -12,6 +12,7 @@ import logging
 import socket
 from collections.abc import Callable
 
+from quintet.listen.reads import READ_BYTES, Reads
 from quintet.listen.sockets import Listener
 from quintet.listen.tls import Tls
 
@@ -38,6 +39,7 @@ class Acceptor:
         self._loop = asyncio.get_running_loop()
         self._sock, self._tls, self._room, self._taken = listener.sock, tls, room, taken
         self._descriptor = listener.sock.fileno()
+        self._buffer = bytearray(READ_BYTES)
         self._opening: set[asyncio.Task[None]] = set()
         self._pause: asyncio.TimerHandle | None = None
         self._short = False
@@ -90,7 +92,7 @@ class Acceptor:
                 client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             timeout = {} if self._tls is None else {"ssl_handshake_timeout": HANDSHAKE_S}
             context = None if self._tls is None else self._tls.context
-            await self._loop.connect_accepted_socket(lambda: protocol, client, ssl=context, **timeout)
+            await self._loop.connect_accepted_socket(lambda: Reads(protocol, self._buffer), client, ssl=context, **timeout)
         except OSError as error:  # it left, or does not speak TLS
             _log.debug("a connection did not come about: %s", error)
             client.close()

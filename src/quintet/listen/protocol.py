@@ -214,9 +214,8 @@ class Protocol(HttpToolsProtocol):
         self._require_framing()
         self._require_host()
         old = self.parser.get_http_version() == "1.0"
-        if (
-            old
-        ):  # RFC 9110, 10.1.1: "A server that receives a 100-continue expectation in an HTTP/1.0 request MUST ignore that expectation."
+        # RFC 9110, 10.1.1: "A server that receives a 100-continue expectation in an HTTP/1.0 request MUST ignore that expectation."
+        if old:
             self.expect_100_continue = False
         super().on_headers_complete()
         fields = dict(self.headers)  # the parser has refused two lengths, and a length with chunks

@@ -13,7 +13,7 @@ from collections import Counter, deque
 from quintet.errors import Overloaded
 
 SMALL_BYTES = 64 * 1024
-"""A body up to this size takes no room: what the HTTP server reads ahead is as large."""
+"""A body up to this size takes no room: what the HTTP server reads ahead is larger by one read (``listen/reads.py``)."""
 
 MOST_BYTES = 128 * 1024 * 1024
 """Of all bodies; at least two of the largest."""
