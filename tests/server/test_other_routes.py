@@ -98,10 +98,40 @@ def test_all_forms_of_a_prompt_that_mean_the_same_get_the_same_text() -> None:
     assert len(one({**GREEDY, "prompt": ["a", "b"], "n_cmpl": 2})) == 4
 
 
-@pytest.mark.parametrize("bias", [[[101, False]], [["e", -100]], {"101": -100}, {"e": False}, [[101, -100.0], ["e", 5]]])
+def biases(bias: object) -> dict[int, float]:
+    """What is in force, by token."""
+    known = one({**GREEDY, "n_predict": 1, "logit_bias": bias})["generation_settings"]["logit_bias"]
+    assert len({each["token"] for each in known}) == len(known)
+    return {each["token"]: each["bias"] for each in known}
+
+
+@pytest.mark.parametrize("bias", [[[101, False]], [["e", -100]], {"101": -100}, {"e": False}])
 def test_biases_are_of_ids_and_texts(bias: object) -> None:
-    text = one({**GREEDY, "n_predict": 40, "logit_bias": bias})["content"]
-    assert ("e" in text) == (bias == [[101, -100.0], ["e", 5]]), "what is said last counts"
+    assert "e" not in one({**GREEDY, "n_predict": 40, "logit_bias": bias})["content"]
+
+
+@pytest.mark.parametrize(
+    "bias",
+    [
+        *([["e", 5], [101, False]], [[101, False], ["e", 5]], [["e", False], ["e", 100]], [[101, -100.0], ["e", 5]]),
+        *({"e": 5, "101": False}, {"101": False, "e": 5}, [[101, 100], ["e", 100], [101, False]]),
+    ],
+)
+def test_a_token_that_is_banned_is_never_produced_whatever_else_is_said_of_it(bias: object) -> None:
+    assert biases(bias) == {101: -100}
+    assert "e" not in one({**GREEDY, "n_predict": 40, "logit_bias": bias})["content"]
+
+
+def test_biases_of_one_token_add_up() -> None:
+    assert biases([[101, 5], ["e", 2.5], [102, 1]]) == {101: 7.5, 102: 1}
+    assert biases([["eel", 2]]) == {101: 4, 108: 2}
+    assert biases({"e": 70, "101": 70}) == {101: 100}, "as much as a bias may be"
+
+
+def test_digits_are_a_text_in_an_array_and_an_id_as_a_key() -> None:
+    assert biases([["5", False]]) == {ord("5"): -100}
+    assert biases({"5": False}) == {5: -100}
+    assert biases([["101", 1]]) == {ord("1"): 2, ord("0"): 1}
 
 
 def test_mirostat_stands_for_a_top_p_that_is_greedy_by_itself() -> None:

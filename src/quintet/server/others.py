@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from quintet import __version__
 from quintet.dialects.base import ErrorReply, Format, Parsed
-from quintet.dialects.completion.kinds import Parts
+from quintet.dialects.completion.kinds import Bias, Parts
 from quintet.dialects.completion.options import defaults
 from quintet.dialects.completion.wire import Options
 from quintet.dialects.completion.wire import error as llama_error
 from quintet.errors import QuintetError
 from quintet.inputs.prepare import Preparer
+from quintet.inputs.sampling import BAN
 from quintet.keys.key import Scope
 from quintet.request import CompletionRequest, Prompt
 from quintet.server.auth import require_scope
@@ -65,12 +68,21 @@ async def _complete(parsed: Parsed, preparer: Preparer, tenant: str) -> Completi
         request, controls = replace(request, prompts=(prompt,)), replace(controls, stop_token_ids=stops)
     if options.parts:
         request = replace(request, prompts=await _joined(request.prompts, options.parts, preparer, tenant))
-    biases = dict(controls.logit_bias)
-    tokens = await preparer.tokenize_all((str(text) for text, _ in options.biases), add_special=False, tenant=tenant)
-    for text, bias in options.biases:
-        biases |= dict.fromkeys(tokens[str(text)], bias)
-        await asyncio.sleep(0)  # together they may be millions of tokens
+    biases = await _added(options.biases, preparer, tenant)
     return replace(request, sampling=replace(controls, logit_bias=tuple(biases.items())))
+
+
+async def _added(biases: Sequence[Bias], preparer: Preparer, tenant: str) -> dict[int, float]:
+    """The bias of each token that one of them names, by its id or in a text."""
+    texts = await preparer.tokenize_all((one for one, _ in biases if isinstance(one, str)), add_special=False, tenant=tenant)
+    made: dict[int, float] = {}
+    for one, bias in biases:
+        # Source, logit_bias: each is put on a list as it comes, a ban as minus infinity; llama_sampler_logit_bias_apply adds all of them.
+        weight = bias if bias > BAN else -math.inf
+        for token, times in Counter((one,) if isinstance(one, int) else texts[one]).items():
+            made[token] = made.get(token, 0.0) + times * weight
+        await asyncio.sleep(0)  # together they may be millions of tokens
+    return {token: min(max(bias, BAN), -BAN) for token, bias in made.items()}
 
 
 async def _joined(prompts: Sequence[Prompt], mixed: Sequence[tuple[int, Parts]], preparer: Preparer, tenant: str) -> tuple[Prompt, ...]:

@@ -35,7 +35,7 @@ class Completion:
             slot=max(options.ID_SLOT.of(raw), 0),
             tokens=options.RETURN_TOKENS.of(raw) or request.stream,
             parts=tuple((at, one) for at, one in enumerate(parts) if plain(one) is None),
-            biases=tuple(bias for bias in options.LOGIT_BIAS.of(raw) if isinstance(bias.token, str)),
+            biases=options.LOGIT_BIAS.of(raw),
         )
         return Parsed(request, unknown(FIELDS, raw), written, options.unheeded(raw, samplers))
 

@@ -33,7 +33,7 @@ class Biases:
         return f"up to {self.most} token ids or texts, each -100 to 100, or `false`"
 
     def read(self, name: str, value: object) -> tuple[Bias, ...]:
-        pairs = [*value.items()] if isinstance(value, dict) else value
+        pairs = [(_key(key), bias) for key, bias in value.items()] if isinstance(value, dict) else value
         if not isinstance(pairs, list):
             raise wrong_type(name, "an array of pairs, or an object", value)
         if len(pairs) > self.most:
@@ -44,13 +44,15 @@ class Biases:
         if not isinstance(pair, list | tuple) or len(pair) != 2:
             raise wrong_type(name, "a pair of a token and a bias", pair)
         token, bias = pair
-        # Source, parse_logit_bias: a key that is a number as a whole is a token's id.
-        if isinstance(token, str) and token.isascii() and token.isdecimal() and len(token) < 11:
-            token = int(token)
         number = token if isinstance(token, str) else integral(token)
         if number is None or (isinstance(number, int) and not 0 <= number <= MAX_TOKEN_ID) or number == "":
             raise wrong_type(name, "a pair of a token's id, or a text, and a bias", pair)
         return Bias(number, -100.0 if bias is False else Number(-100, 100).read(name, bias))
+
+
+def _key(key: str) -> int | str:
+    """Source, logit_bias: of an object, a key that is a number as a whole is a token's id. Of an array, any string is a text."""
+    return int(key) if key.isascii() and key.isdecimal() and len(key) < 11 else key
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,12 @@ MIROSTAT_ETA = Field("mirostat_eta", Number(0, 1000), 0.1)
 IGNORE_EOS = Field("ignore_eos", Boolean(), False)
 # Page, logit_bias: "[[15043,1.0]]"; "Setting the value to false [...] ensures that the token `Hello` is never produced. The tokens can
 # also be represented as strings".
-LOGIT_BIAS: Field[tuple[Bias, ...]] = Field("logit_bias", Biases(1024), (), note="-100 and `false` ban. A text stands for all its tokens.")
+LOGIT_BIAS: Field[tuple[Bias, ...]] = Field(
+    "logit_bias",
+    Biases(1024),
+    (),
+    note="-100 and `false` ban. A text stands for all its tokens; an object's key that is a number is an id. A token's biases add up.",
+)
 N_PROBS = Field("n_probs", Integer(0, 20), 0, note="Log-probabilities are the model's own.")
 GRAMMAR = replace(BARE_GRAMMAR, status=Status.DONE)
 JSON_SCHEMA = replace(BARE_SCHEMA, status=Status.DONE)
@@ -191,6 +196,5 @@ def _sampling(raw: Mapping[str, object], samplers: Sequence[str], fresh_seed: in
         dry=Dry(of(DRY_MULTIPLIER, "dry", 0.0), DRY_BASE.of(raw), DRY_ALLOWED_LENGTH.of(raw), DRY_LAST_N.of(raw), DRY_BREAKERS.of(raw)),
         mirostat_target=MIROSTAT_TAU.of(raw) if mirostat else 0.0,
         mirostat_lr=MIROSTAT_ETA.of(raw),
-        logit_bias=tuple((bias.token, bias.bias) for bias in LOGIT_BIAS.of(raw) if isinstance(bias.token, int)),
         ignore_eos=IGNORE_EOS.of(raw),
     )

@@ -25,7 +25,7 @@ class Options:
         tokens: the ids are shown.
         gap: whose prompt is still to be made.
         parts: by its number, each prompt of texts and ids that is still to be tokenised.
-        biases: of texts, likewise.
+        biases: of ids, and of texts that are still to be tokenised.
     """
 
     most: int

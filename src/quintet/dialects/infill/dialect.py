@@ -48,7 +48,7 @@ class Infill:
             slot=max(options.ID_SLOT.of(raw), 0),
             tokens=options.RETURN_TOKENS.of(raw) or request.stream,
             gap=_gap(raw, max(most, 0)),
-            biases=tuple(bias for bias in options.LOGIT_BIAS.of(raw) if isinstance(bias.token, str)),
+            biases=options.LOGIT_BIAS.of(raw),
         )
         strange = {f"input_extra[].{name}": None for chunk in INPUT_EXTRA.of(raw) for name in chunk.unknown}
         return Parsed(request, unknown(FIELDS, raw), written, (*options.unheeded(raw, samplers), *strange))
