@@ -113,6 +113,7 @@ class TokenText(msgspec.Struct, frozen=True, gc=False):
         offset: characters (code points) from the start of the prompt text to this token's text.
         name: what lists call it, where that is not its text: a control token has none.
         whole: all of it is in the returned text; else a stop string cut it, and its id stands for more than is shown.
+        top_raw: ``raw`` of each of ``top``.
     """
 
     token: int
@@ -123,6 +124,7 @@ class TokenText(msgspec.Struct, frozen=True, gc=False):
     offset: int
     name: str = ""
     whole: bool = True
+    top_raw: tuple[bytes, ...] = ()
 
     @property
     def label(self) -> str:

@@ -87,6 +87,23 @@ def test_probabilities_are_those_of_the_log_probabilities() -> None:
         assert entry["id"] == ord(token)
 
 
+def test_the_bytes_of_every_token_of_a_list_are_its_own_also_of_a_part_of_a_character() -> None:
+    class Parts(FimTokenizer):
+        @property
+        def pieces(self) -> list[bytes]:
+            return [piece and bytes([0x80 + token % 64]) if token % 3 else piece for token, piece in enumerate(super().pieces)]
+
+    whole, stream = ask(*({**GREEDY, "n_probs": 20, "stream": stream} for stream in (False, True)), tokenizer=Parts(), path="/completion")
+    rows = whole.json()["completion_probabilities"]
+    assert rows == [row for part in frames(stream) for row in part.get("completion_probabilities", ())]
+    entries = [entry for row in rows for entry in (row, *row["top_logprobs"])]
+    assert len({entry["id"] for entry in entries if entry["token"] == "\ufffd"}) > 3
+    for entry in entries:
+        assert bytes(entry["bytes"]) == (Parts().pieces[entry["id"]] or Parts().spelling(entry["id"]).encode())
+    for row in rows:
+        assert row == {**row["top_logprobs"][0], "top_logprobs": row["top_logprobs"]}, "the likeliest is the chosen one"
+
+
 def test_all_forms_of_a_prompt_that_mean_the_same_get_the_same_text() -> None:
     ids = [BOS, *b"Once upon"]
     forms = ["Once upon", ids, {"prompt_string": "Once upon"}, [*ids[:5], " upon"], ["Once upon"], [ids]]

@@ -27,7 +27,9 @@ class Entries:
         """The entry of the next token, whose text as returned is ``text``; ``whole``: see ``TokenText``."""
         # A control token that is written out in a prompt is called by what stands there.
         name = self._labels.of(event.token, event.piece) if self._labels.as_ids or not text else ""
-        entry = TokenText(event.token, text, event.piece, event.logprob, self._top(event, name or text), self._offset, name, whole)
+        top = self._top(event, name or text)
+        raws = tuple(event.piece if token == event.token else self._labels.pieces[token] for token, _, _ in top)
+        entry = TokenText(event.token, text, event.piece, event.logprob, top, self._offset, name, whole, raws)
         self._offset += len(text)
         return entry
 

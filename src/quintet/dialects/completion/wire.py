@@ -129,8 +129,8 @@ class LlamaRenderer:
         """Source, probs_vector_to_json. The numbers are the model's own log-probabilities."""
         most = self._request.logprobs or 0
         return [
-            {**_entry(token.token, token.label, token.logprob or 0.0), "bytes": list(token.raw or token.label.encode())}
-            | {"top_logprobs": [_entry(*one) for one in token.top[:most]]}
+            _entry(token.token, token.label, token.logprob or 0.0, token.raw)
+            | {"top_logprobs": [_entry(*one, raw) for one, raw in zip(token.top[:most], token.top_raw[:most], strict=True)]}
             for token in tokens
         ]
 
@@ -224,8 +224,9 @@ def _stop_type(done: ChoiceDone) -> str:
     return "eos" if done.finish is Finish.EOS or done.stop_id is not None else "limit"
 
 
-def _entry(token: int, label: str, logprob: float) -> dict[str, object]:
-    return {"id": token, "token": label, "bytes": list(label.encode()), "logprob": max(logprob, FLOOR)}
+def _entry(token: int, label: str, logprob: float, raw: bytes) -> dict[str, object]:
+    # Source, probs_vector_to_json: "bytes" are those of common_token_to_piece, which writes control tokens out.
+    return {"id": token, "token": label, "bytes": list(raw or label.encode()), "logprob": max(logprob, FLOOR)}
 
 
 def _timings(finished: Finished, tokens: int, prompt: int) -> dict[str, int | float]:
