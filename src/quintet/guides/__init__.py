@@ -8,7 +8,7 @@ bits of an answer depend on request and model alone here too.
 ::
 
     text of the request                                                          above every engine
-      | translate   schema.py, pattern.py: into the compiler's notation; what it would weaken is rewritten or refused
+      | translate   schema.py, pattern.py, terminals.py: into the compiler's notation; what it would weaken is rewritten or refused
       | try         check.py -> process.py: compiled and walked a little where it may crash or stall: 400, or it is taken
       v
     notation, as text                                                            crosses to the engine

@@ -1,25 +1,71 @@
-"""GBNF, llama.cpp's notation for grammars, put so that the library's converter understands it.
+"""GBNF, llama.cpp's notation for grammars, read as llama.cpp reads it. Plain code.
 
-The converter (``llguidance.gbnf_to_lark``) knows most of it. What it reads otherwise than llama.cpp does is written in other words here: a
-repetition of a repetition, ``.``, code points, classes with signs that mean something to its regular expressions, and rules whose names
-Lark has no room for. Source: llama.cpp, grammars/README.md and src/llama-grammar.cpp.
+Source: llama.cpp, grammars/README.md and src/llama-grammar.cpp. How the library follows what is read here: ``terminals``.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 _LARK = re.compile(r"(?m)^[ \t]*(%llguidance\b|start[ \t]*:(?!:=))")
 _LEXEME = re.compile(
-    r"""(?P<blank>\s+|\#[^\r\n]*) | (?P<text>"(?:\\.|[^"\\])*") | (?P<class>\[(?:\\.|[^\]\\])*\]) | (?P<times>[*+?]|\{[^}]*\})
-    | (?P<is>::=) | (?P<name>[\w-]+) | (?P<any>\.) | (?P<end>\)) | (?P<other>["[{].*|.)""",  # what is not closed is looked at once
+    r"""(?P<blank>[ \t]+|\#[^\r\n]*) | (?P<line>[\r\n]+) | (?P<text>"(?:\\.|[^"\\])*") | (?P<class>\[(?:\\.|[^\]\\])*\])
+    | (?P<times>[*+?]|\{[^}]*\}) | (?P<is>::=) | (?P<name>[\w-]+) | (?P<any>\.) | (?P<or>\|) | (?P<open>\() | (?P<close>\))
+    | (?P<other>["[{].*|.)""",  # what is not closed is looked at once
     re.VERBOSE | re.DOTALL,
 )
 _CHARACTER = re.compile(r"\\x[0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\U[0-9a-fA-F]{8}|\\.|.", re.DOTALL)
 _CODES = {"x": 4, "u": 6, "U": 10}
-_ANY = "[\\x00-\U0010ffff]"
-_EMPTY = ' ""'
+_SIGNS = {"\\t": "\t", "\\r": "\r", "\\n": "\n", "\\\\": "\\", '\\"': '"', "\\[": "[", "\\]": "]"}
+_TIMES = re.compile(r"\{\s*([0-9]+)\s*(,?)\s*([0-9]*)\s*\}")
+_LAST = 0x10FFFF
+_SURROGATES = (0xD800, 0xDFFF)
+
+Range = tuple[int, int]
+"""The first and the last code point."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chars:
+    """One character of these, in order and apart."""
+
+    ranges: tuple[Range, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sequence:
+    """One after the other; of none: the empty text."""
+
+    parts: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Choice:
+    """One of these."""
+
+    parts: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Times:
+    """Again and again; ``most`` None: without end."""
+
+    inner: Node
+    least: int
+    most: int | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Name:
+    """What the rule of this name is."""
+
+    name: str
+
+
+Node = Chars | Sequence | Choice | Times | Name
+"""Each is itself only, wherever an equal one stands."""
 
 
 def is_gbnf(text: str) -> bool:
@@ -27,79 +73,149 @@ def is_gbnf(text: str) -> bool:
     return _LARK.search(text) is None
 
 
-def plain(text: str) -> str:
-    """The same grammar in the part of GBNF that the converter reads as llama.cpp does; what is wrong with it stays as it is.
+def read(text: str) -> dict[str, Node]:
+    """The rules, ``root`` among them; of two of one name the later.
 
     Raises:
-        ValueError: a rule that is not there.
+        ValueError: it is no grammar, or a rule is not there.
     """
-    lexemes = [(found.lastgroup or "", found[0]) for found in _LEXEME.finditer(text)]
-    names = _names(lexemes)
-    made, before = [], ""
-    for at, (kind, part) in enumerate(lexemes):
-        if kind == "end" and before == "times" and _next(lexemes, at) == "times":
-            made.append(_EMPTY)  # a repetition alone in parentheses would lose them
-        made.append(_part(kind, part, names))
-        before = before if kind == "blank" else kind
-    return "".join(made)
+    return _Reader(text).rules()
 
 
-def _names(lexemes: list[tuple[str, str]]) -> dict[str, str]:
-    """What a rule is called, so that no two names become one in Lark, which has neither capitals nor ``-`` in them."""
-    rules = dict.fromkeys(name for at, (kind, name) in enumerate(lexemes) if kind == "name" and _next(lexemes, at) == "is")
-    for kind, name in lexemes:
-        if kind == "name" and name not in rules:
-            raise ValueError(f"there is no rule {name}")
-    return {name: name if name == "root" else f"r{number}" for number, name in enumerate(rules)}
+class _Reader:
+    def __init__(self, text: str) -> None:
+        self._lexemes = [(found.lastgroup or "", found[0]) for found in _LEXEME.finditer(text)]
+        self._at = 0
+        self._named = ["root"]
+
+    def rules(self) -> dict[str, Node]:
+        rules: dict[str, Node] = {}
+        self._skip(lines=True)
+        while self._kind():
+            name = self._take("name")
+            self._skip(lines=False)
+            self._take("is")
+            self._skip(lines=True)
+            rules[name] = self._choice(nested=False)
+            if self._kind():
+                self._take("line")
+            self._skip(lines=True)
+        for name in self._named:
+            if name not in rules:
+                raise ValueError(f"there is no rule {name}")
+        return rules
+
+    def _choice(self, *, nested: bool) -> Node:
+        parts = [self._sequence(nested=nested)]
+        while self._kind() == "or":
+            self._at += 1
+            self._skip(lines=True)
+            parts.append(self._sequence(nested=nested))
+        return parts[0] if len(parts) == 1 else Choice(tuple(parts))
+
+    def _sequence(self, *, nested: bool) -> Node:
+        parts: list[Node] = []
+        while (kind := self._kind()) in ("text", "class", "any", "name", "open", "times"):
+            part = self._take(kind)
+            match kind:
+                case "text":
+                    characters = tuple(Chars(_only(code)) for code in _codes(part[1:-1]))
+                    parts.append(characters[0] if len(characters) == 1 else Sequence(characters))
+                case "class":
+                    parts.append(_class(part[1:-1]))
+                case "any":
+                    parts.append(Chars(_without_surrogates([(0, _LAST)])))
+                case "name":
+                    parts.append(Name(part))
+                    self._named.append(part)
+                case "open":
+                    self._skip(lines=True)
+                    parts.append(self._choice(nested=True))
+                    self._take("close")
+                case _ if parts:
+                    parts.append(_times(parts.pop(), part))
+                case _:
+                    raise ValueError(f"there is nothing before {part}")
+            self._skip(lines=nested)
+        return parts[0] if len(parts) == 1 else Sequence(tuple(parts))
+
+    def _kind(self) -> str:
+        """Of what comes next; nothing at the end."""
+        return self._lexemes[self._at][0] if self._at < len(self._lexemes) else ""
+
+    def _take(self, kind: str) -> str:
+        if self._kind() != kind:
+            found = self._lexemes[self._at][1][:20] if self._kind() else "the end"
+            raise ValueError(f"there is no {kind} where {found} is")
+        self._at += 1
+        return self._lexemes[self._at - 1][1]
+
+    def _skip(self, *, lines: bool) -> None:
+        while self._kind() == "blank" or (lines and self._kind() == "line"):
+            self._at += 1
 
 
-def _next(lexemes: list[tuple[str, str]], at: int) -> str:
-    """The kind of what follows, blanks aside."""
-    for later in range(at + 1, len(lexemes)):
-        if lexemes[later][0] != "blank":
-            return lexemes[later][0]
-    return ""
+def _times(inner: Node, sign: str) -> Times:
+    if sign in ("*", "+", "?"):
+        return Times(inner, int(sign == "+"), 1 if sign == "?" else None)
+    found = _TIMES.fullmatch(sign)
+    if found is None:
+        raise ValueError(f"{sign[:20]} is no number of times")
+    least, comma, most = found.groups()
+    bound = int(most) if most else None if comma else int(least)
+    if (most and not comma) or (bound is not None and bound < int(least)):
+        raise ValueError(f"{sign[:20]} is no number of times")
+    return Times(inner, int(least), bound)
 
 
-def _part(kind: str, part: str, names: dict[str, str]) -> str:
-    match kind:
-        case "name":
-            return names[part]
-        case "any":
-            return _ANY
-        case "text":
-            return f'"{"".join(_written(one) for one in _characters(part[1:-1]))}"'
-        case "class":
-            return f"[{''.join(_ranges(part[1:-1]))}]"
-    return part
-
-
-def _ranges(inside: str) -> Iterator[str]:
+def _class(inside: str) -> Chars:
     """Source, parse_sequence: ``-`` makes a range unless the class ends there, ``^`` stands for all others where it comes first."""
-    if inside.startswith("^"):
-        yield "^"
-    given = _characters(inside.removeprefix("^"))
-    at = 0
+    given = list(_codes(inside.removeprefix("^")))
+    signs = _CHARACTER.findall(inside.removeprefix("^"))
+    ranges, at = list[Range](), 0
     while at < len(given):
-        yield _written(given[at])
-        if at + 2 < len(given) and given[at + 1] == "-":
-            yield f"-{_written(given[at + 2])}"
-            at += 2
-        at += 1
+        step = 3 if at + 2 < len(given) and signs[at + 1] == "-" else 1
+        ranges.append((given[at], given[at + step - 1]))
+        at += step
+    if any(first > last for first, last in ranges):
+        raise ValueError(f"[{inside[:20]}] has a range from its end")
+    return Chars(_without_surrogates(_others(ranges) if inside.startswith("^") else ranges))
 
 
-def _characters(text: str) -> list[str]:
-    """Each as itself, or as an escape that is none of a code point."""
-    return [_read(one) for one in _CHARACTER.findall(text)]
+def _others(ranges: list[Range]) -> list[Range]:
+    made, begin = [], 0
+    for first, last in sorted(ranges):
+        made.append((begin, first - 1))
+        begin = max(begin, last + 1)
+    return [*made, (begin, _LAST)]
 
 
-def _read(one: str) -> str:
-    if one[1:2] in _CODES and len(one) == _CODES[one[1]]:
-        code = int(one[2:], 16)
-        return chr(code) if code <= 0x10FFFF else one
-    return one[1] if one in ("\\[", "\\]") else one
+def _only(code: int) -> tuple[Range, ...]:
+    return ((code, code),) if code < _SURROGATES[0] else _without_surrogates([(code, code)])
 
 
-def _written(one: str) -> str:
-    """Signs as numbers: in a class some of them mean something, alone or twice."""
-    return f"\\x{ord(one):02x}" if len(one) == 1 and one.isascii() and not one.isalnum() and one != " " else one
+def _without_surrogates(ranges: list[Range]) -> tuple[Range, ...]:
+    """In order and apart, and without what UTF-8 has no bytes for."""
+    made: list[Range] = []
+    for first, last in sorted(ranges):
+        for begin, end in ((first, min(last, _SURROGATES[0] - 1)), (max(first, _SURROGATES[1] + 1), last)):
+            if begin <= end:
+                if made and begin <= made[-1][1] + 1:
+                    made[-1] = (made[-1][0], max(made[-1][1], end))
+                else:
+                    made.append((begin, end))
+    if not made:
+        raise ValueError("there is a class of no character")
+    return tuple(made)
+
+
+def _codes(text: str) -> Iterator[int]:
+    for one in _CHARACTER.findall(text):
+        if one[1:2] in _CODES and len(one) == _CODES[one[1]]:
+            if (code := int(one[2:], 16)) > _LAST:
+                raise ValueError(f"{one} is no code point")
+            yield code
+        elif len(one) == 2 and one not in _SIGNS:
+            raise ValueError(f"Invalid escape sequence {one}")
+        else:
+            yield ord(_SIGNS.get(one, one))

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from quintet.guides.gbnf import is_gbnf, plain
 from quintet.models.pieces import Pieces
 
 if TYPE_CHECKING:
@@ -43,14 +42,6 @@ def _limits(fuel: int) -> LLParserLimits:
         max_lexer_states=50_000,  # 250,000 by default, which are 160 MB; a text of 5,000 characters at most needs 20,000
         verbose_errors=False,  # else errors hold dumps of the parser
     )
-
-
-def notation_of_grammar(text: str) -> str:
-    """A GBNF or Lark grammar in the library's notation; raises what the library likes."""
-    from quintet.guides.llguidance import gbnf_to_lark
-
-    lark: str = gbnf_to_lark(plain(text)) if is_gbnf(text) else text
-    return lark
 
 
 def notation_of_regex(text: str) -> str:

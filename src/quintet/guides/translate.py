@@ -10,9 +10,11 @@ from functools import cache
 
 import numpy as np
 
-from quintet.guides.matcher import TRIED_FUEL, Compiler, Matcher, fault, notation_of_grammar, notation_of_regex
+from quintet.guides.gbnf import is_gbnf
+from quintet.guides.matcher import TRIED_FUEL, Compiler, Matcher, fault, notation_of_regex
 from quintet.guides.protocol import GuideError
 from quintet.guides.schema import SchemaError, enforceable
+from quintet.guides.terminals import notation
 from quintet.request import GuideKind
 
 BLANKS = 64
@@ -104,7 +106,7 @@ def _choice(text: str) -> str:
 
 
 def _grammar(text: str) -> str:
-    return notation_of_grammar(_with_enforced_schemas(text)) + _TAIL
+    return (notation(text) if is_gbnf(text) else _with_enforced_schemas(text)) + _TAIL
 
 
 def _with_enforced_schemas(text: str) -> str:

@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper, regex_to_lark
-    from llguidance.gbnf_to_lark import gbnf_to_lark
 else:
     from quintet.guides.llguidance._lib import LLMatcher, LLParserLimits, LLTokenizer, regex_to_lark
     from quintet.guides.llguidance._tokenizer import TokenizerWrapper
-    from quintet.guides.llguidance.gbnf_to_lark import gbnf_to_lark
 
-__all__ = ["LLMatcher", "LLParserLimits", "LLTokenizer", "TokenizerWrapper", "gbnf_to_lark", "regex_to_lark"]
+__all__ = ["LLMatcher", "LLParserLimits", "LLTokenizer", "TokenizerWrapper", "regex_to_lark"]
