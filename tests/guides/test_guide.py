@@ -100,6 +100,8 @@ CASES = [
     *lists(REGEX, "(a+)+b", ["ab", "aaaab"], ["b", "abb"], ["aaaa"]),
     *lists(CHOICE, ["yes", 'n"o\n', "é", "ye"], ["yes", "ye", 'n"o\n', "é"], ["x", "yess"], ["y"]),
     *lists(CHOICE, ["", "a"], ["", "a"], ["b"], []),
+    *lists(CHOICE, (odd := ["a\x7f", "\x00", "\x85", "\u2028", "\ufeff", "/"]), odd, ["\x7f", "\x01"], ["a"]),
+    *lists(SCHEMA, {"type": "object", "required": ["\x7f"]}, ['{"\x7f":1}'], ['{"\\u007f":1}'], []),
     *lists(GRAMMAR, 'root ::= "yes" | "no" root', ["yes", "nonoyes"], ["yesno"], ["no"]),
     *lists(GRAMMAR, 'start: A ("," A)*\nA: /[0-9]+/', ["1", "1,22"], ["a", "1,,"], ["1,"]),
 ]

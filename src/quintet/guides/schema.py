@@ -114,7 +114,7 @@ def _refuse(part: Part, *, nested: bool) -> None:
         raise SchemaError("must not use minProperties above 1 and above the number of required ones, which cannot be enforced")
     for key in ("const", "enum", "required", "properties"):
         names = list(part[key]) if key == "properties" and isinstance(part.get(key), dict) else part.get(key)  # type: ignore[call-overload]
-        if any(_unwritable(one) for one in _scalars(names) if isinstance(one, str)):
+        if any(_unwritable(one, value=key in ("const", "enum")) for one in _scalars(names) if isinstance(one, str)):
             raise SchemaError(f"must not have control characters in {key} other than \\b \\f \\n \\r \\t")
     for key, number in _inexact(part):
         raise SchemaError(f"must not have the number {number} in {key}, which cannot be enforced exactly")
@@ -151,9 +151,9 @@ def _is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _unwritable(text: str) -> bool:
-    """Holds a character that JSON writes as a code only, which the compiler leaves out where codes are not allowed."""
-    return any(char < " " and char not in "\b\f\n\r\t" for char in text)
+def _unwritable(text: str, *, value: bool) -> bool:
+    """Holds a character that the compiler writes as a code only, and leaves out where codes are not allowed: in values U+007F is one."""
+    return any((char < " " and char not in "\b\f\n\r\t") or (value and char == "\x7f") for char in text)
 
 
 def _scalars(value: object) -> Iterator[object]:

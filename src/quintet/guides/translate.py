@@ -102,7 +102,12 @@ def _choice(text: str) -> str:
     options = json.loads(text)
     if not isinstance(options, list) or not options or not all(isinstance(option, str) for option in options):
         raise GuideError("must be a list of at least one string")
-    return f"start: {' | '.join(json.dumps(option, ensure_ascii=False) for option in options)}{_TAIL}"
+    return f"start: {' | '.join(map(_quoted, options))}{_TAIL}"
+
+
+def _quoted(text: str) -> str:
+    """U+007F, which JSON leaves as it is, the library takes as a code only."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _grammar(text: str) -> str:
