@@ -156,6 +156,24 @@ def test_mirostat_stands_for_a_top_p_that_is_greedy_by_itself() -> None:
         assert one({**GREEDY, "temperature": 0.7, "top_p": 0, **beside})["generation_settings"]["temperature"] == temperature
 
 
+def test_what_mirostat_stands_for_is_named_if_it_was_sent() -> None:
+    filters = {"top_k": 1, "top_p": 0.1, "min_p": 0.9, "typical_p": 0.1, "top_n_sigma": 1, "xtc_probability": 1}
+    bodies: list[dict[str, Any]] = [
+        {"mirostat": 2},
+        {"mirostat": 2, "top_k": 1},
+        {"mirostat": 2, **filters},
+        {"mirostat": 2, "top_k": 1, "temperature": 0},
+        {"mirostat": 2, "samplers": ["infill"]},
+        {"mirostat": 0, **filters},
+    ]
+    named = [None, "top_k", "top_n_sigma, top_k, typical_p, top_p, min_p, xtc_probability", None, "mirostat, samplers[infill]", None]
+    gap = {"input_prefix": "a", "input_suffix": "b"}
+    for path, beside in (("/completion", {"prompt": "a"}), ("/infill", gap)):
+        answers = ask(*({**beside, "n_predict": 1, **body} for body in bodies), path=path)
+        warnings = [None if names is None else f'299 - "not, or not fully, heeded here: {names}"' for names in named]
+        assert [answer.header("warning") for answer in answers] == warnings
+
+
 @pytest.mark.fault("B04")
 def test_many_texts_of_a_prompt_or_of_biases_are_tokenised_off_the_event_loop() -> None:
     """A thousand of 3,000 letters held every stream up for seconds."""

@@ -37,7 +37,7 @@ class Completion:
             parts=tuple((at, one) for at, one in enumerate(parts) if plain(one) is None),
             biases=options.LOGIT_BIAS.of(raw),
         )
-        return Parsed(request, unknown(FIELDS, raw), written, options.unheeded(raw, samplers))
+        return Parsed(request, unknown(FIELDS, raw), written, options.unheeded(raw, samplers, request))
 
     def renderer(self, request: CompletionRequest, identity: Identity, given: object = None) -> LlamaRenderer:
         if not isinstance(given, Options):

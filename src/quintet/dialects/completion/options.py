@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from quintet.dialects.base import GREEDY_NOTE, LEAST, check_choices, sampling
+from quintet.dialects.base import GREEDY_NOTE, LEAST, check_choices, sampling, switched_off
 from quintet.dialects.completion.kinds import Bias, Biases
 from quintet.dialects.constraints import BARE_GRAMMAR, BARE_SCHEMA, NOT_KEPT, constraint
 from quintet.dialects.extensions import MirostatVersion
@@ -120,10 +120,13 @@ def most_of(raw: Mapping[str, object]) -> int:
     return MAX_TOKENS.of(raw) if most is None else most
 
 
-def unheeded(raw: Mapping[str, object], samplers: Sequence[str]) -> tuple[str, ...]:
-    """Fields of a body that have no effect here."""
+def unheeded(raw: Mapping[str, object], samplers: Sequence[str], request: CompletionRequest) -> tuple[str, ...]:
+    """Fields of a body that have no effect here, or less than documented."""
     names = [field.name for field in _NO_EFFECT if field.of(raw) >= 0]
-    return (*names, "samplers[infill]") if "infill" in samplers else tuple(names)
+    names += [name for name in switched_off(request) if raw.get(name) is not None]  # of defaults nobody need hear
+    if "infill" in samplers:  # the likeliest token, and Mirostat draws
+        names += ["mirostat", "samplers[infill]"] if request.sampling.mirostat_target else ["samplers[infill]"]
+    return tuple(names)
 
 
 def request_of(raw: Mapping[str, object], prompts: tuple[Prompt, ...], fresh_seed: int) -> CompletionRequest:

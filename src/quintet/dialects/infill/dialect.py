@@ -51,7 +51,7 @@ class Infill:
             biases=options.LOGIT_BIAS.of(raw),
         )
         strange = {f"input_extra[].{name}": None for chunk in INPUT_EXTRA.of(raw) for name in chunk.unknown}
-        return Parsed(request, unknown(FIELDS, raw), written, (*options.unheeded(raw, samplers), *strange))
+        return Parsed(request, unknown(FIELDS, raw), written, (*options.unheeded(raw, samplers, request), *strange))
 
     def renderer(self, request: CompletionRequest, identity: Identity, given: object = None) -> LlamaRenderer:
         if not isinstance(given, Options):
