@@ -175,6 +175,22 @@ def test_a_client_that_leaves_a_recorded_answer_is_counted_too() -> None:
     assert scraped(served)['quintet:client_disconnects_total{when="in_answer"}'] == 1
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_who_closes_right_after_a_recorded_answer_has_not_left_and_its_line_tells_all_of_it(
+    caplog: pytest.LogCaptureFixture, stream: bool
+) -> None:
+    served = app()
+    with caplog.at_level(logging.INFO, "quintet.access"):
+        for headers in (JSON, [*JSON, ("idempotency-key", "1")]):
+            call(served, {"prompt": "abcd", "max_tokens": 3, "stream": stream}, headers=headers)
+    found = scraped(served)
+    assert [value for name, value in found.items() if name.startswith("quintet:client_disconnects_total") and value] == []
+    plain, recorded = lines(caplog)
+    told = ("status", "model", "prompt_tokens", "completion_tokens", "finish")
+    assert [recorded.get(fact) for fact in told] == [plain[fact] for fact in told]
+    assert plain.keys() == recorded.keys()
+
+
 @pytest.mark.fault("G10")
 def test_hostile_requests_make_no_new_series() -> None:
     served = app()

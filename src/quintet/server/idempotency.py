@@ -215,16 +215,22 @@ class Recording:
         leaving = asyncio.create_task(disconnected(http.receive))
         self._players[http] = 0
         try:
-            while not leaving.done():
-                while (at := self._players[http]) < self._end and not leaving.done():
+            while (at := self._players[http]) < self._end or not self._ended:
+                sent = self._closed and at == self._end
+                if leaving.done() and not sent:
+                    break
+                if at < self._end:
                     self._players[http] = await self._forward(http, at, again)
                     self._played.ring()
-                if self._ended and at == self._end:
-                    break
-                await asyncio.wait({leaving, self._more.heard()}, return_when=asyncio.FIRST_COMPLETED)
+                elif sent:
+                    await (
+                        self._more.heard()
+                    )  # the client may go; what the endpoint has still to say of the answer is for the request's line
+                else:
+                    await asyncio.wait({leaving, self._more.heard()}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             leaving.cancel()
-            http.left = http.started and (not self._ended or self._players[http] < self._end)
+            http.left = http.started and not ((self._closed or self._ended) and self._players[http] == self._end)
             del self._players[http]
             self._played.ring()
         if self._failure is not None:
