@@ -223,9 +223,7 @@ class Recording:
                     self._players[http] = await self._forward(http, at, again)
                     self._played.ring()
                 elif sent:
-                    await (
-                        self._more.heard()
-                    )  # the client may go; what the endpoint has still to say of the answer is for the request's line
+                    await self._more.heard()  # the client may go; what the endpoint still notes of the answer is for the request's line
                 else:
                     await asyncio.wait({leaving, self._more.heard()}, return_when=asyncio.FIRST_COMPLETED)
         finally:
