@@ -1,10 +1,14 @@
-"""``quintet batch run``: what is wrong with its files is told before anything is computed."""
+"""``quintet batch run``: what is wrong with its files is told before anything is computed, and what comes of it is where it was wanted."""
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +16,9 @@ Command = Callable[..., tuple[int, str, str]]
 
 LONG = "n" * 300
 """A name that every file system refuses: a look at such a path fails as one without permission does, but for root too."""
+
+ALMOST = "n" * 246
+"""One that leaves no room for the names that are made of it."""
 
 LINES = [{"custom_id": f"{n}", "method": "POST", "url": "/v1/completions", "body": {"prompt": "x", "n": n}} for n in (1, 0)]
 """One that is answered, and one that is refused."""
@@ -41,6 +48,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["in.jsonl", "-o", "none/o"], "none is no folder."),
         ([f"{LONG}/in.jsonl", "-o", "o"], f"cannot use {LONG}/in.jsonl: File name too long."),
         (["in.jsonl", "-o", f"{LONG}/o"], f"cannot use {LONG}/o: File name too long."),
+        (["in.jsonl", "-o", ALMOST], f"cannot use {ALMOST}.batch.done: File name too long."),
     ],
 )
 def test_files_that_would_be_in_each_others_way_or_cannot_be_used_are_refused(
@@ -55,3 +63,47 @@ def test_answers_and_refusals_go_where_they_were_wanted(here: Path, command: Com
     code, out, err = command("batch", "run", "in.jsonl", "-o", "out.jsonl", "--errors", "wrong.jsonl", "--toy")
     assert (code, out) == (1, "") and err.startswith("1 lines answered, 1 refused, see wrong.jsonl; ")
     assert [json.loads((here / name).read_text())["custom_id"] for name in ("out.jsonl", "wrong.jsonl")] == ["1", "0"]
+
+
+@pytest.fixture
+def apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder "other" is another file system: nothing is renamed into it, or out of it."""
+    replace = Path.replace
+
+    def within(self: Path, target: Path) -> Path:
+        if "other" in (self.parent.name, target.parent.name) and self.parent != target.parent:
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), str(self), None, str(target))
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", within)
+
+
+@pytest.mark.usefixtures("apart")
+def test_refusals_go_to_another_file_system_and_none_is_seen_there_before_it_is_whole(
+    here: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words, other = ("batch", "run", "in.jsonl", "-o", "out.jsonl", "--errors", "other/wrong.jsonl", "--toy"), here / "other"
+    other.mkdir()
+
+    def full(_source: Any, target: Any) -> None:
+        target.write(b"{")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "copyfileobj", full)
+        assert command(*words) == (1, "", "error: cannot use other/wrong.jsonl: No space left on device.\n")
+    assert not [*other.iterdir()]
+    code, out, err = command(*words)
+    assert (code, out) == (1, "") and err.startswith("1 lines answered, 1 refused, see other/wrong.jsonl; ")
+    for path, name in ((here / "out.jsonl", "1"), (other / "wrong.jsonl", "0")):
+        assert json.loads(path.read_text())["custom_id"] == name and path.stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in other.iterdir()] == ["wrong.jsonl"] and not (here / "out.jsonl.batch").exists()
+
+
+def test_what_a_run_left_that_was_killed_while_it_removed_its_folder_is_in_nobodys_way(here: Path, command: Command) -> None:
+    left = here / "out.jsonl.batch.done"
+    (left / "files").mkdir(parents=True)
+    (left / "files" / "input").touch()
+    code, _, err = command("batch", "run", "in.jsonl", "-o", "out.jsonl", "--toy")
+    assert code == 1 and err.startswith("1 lines answered, 1 refused, ")
+    assert (here / "out.jsonl").exists() and not left.exists()

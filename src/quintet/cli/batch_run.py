@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import hashlib
 import os
 import shutil
@@ -54,6 +55,11 @@ class BatchOptions:
         """The folder with what is done so far."""
         return self.output.with_name(f"{self.output.name}.batch")
 
+    @property
+    def done(self) -> Path:
+        """The same while it is removed."""
+        return self.work.with_name(f"{self.work.name}.done")
+
 
 def run(engine: engines.EngineOptions, options: BatchOptions) -> int:
     """Compute what is left; the exit code: 1 if a line was refused.
@@ -94,6 +100,8 @@ def _check(options: BatchOptions) -> None:
                 raise OptionError(f"{path.parent} is no folder.")
             if path.is_dir() or (path.exists() and not options.work.exists()):
                 raise OptionError(f"{path} is there already; remove it, or give another name.")
+    with _usable(options.done):
+        options.done.is_dir()  # the longest name of all
 
 
 def _require_apart(options: BatchOptions) -> None:
@@ -231,22 +239,43 @@ def _hand_out(folder: Folder, options: BatchOptions, batch: Batch) -> int:
     if batch.status is Status.FAILED:
         for fault in batch.faults:
             sys.stderr.write(f"{options.file}{f', line {fault.line}' if fault.line else ''}: {fault.message}\n")
-        _remove(options.work)
+        _remove(options)
         return 1
     for id_, path in ((batch.output_file, options.output), (batch.error_file, options.errors)):
         if id_ is not None and folder.content(id_).exists():
-            folder.content(id_).replace(path)
+            with _usable(path):
+                _put(folder.content(id_), path)
     for place in {options.output.parent, options.errors.parent}:
         fd = os.open(place, os.O_RDONLY)
         os.fsync(fd)
         os.close(fd)
-    _remove(options.work)
+    _remove(options)
     tokens = batch.tokens
     refused = f", {batch.failed} refused, see {options.errors}" if batch.failed else ""
     sys.stderr.write(f"{batch.completed} lines answered{refused}; {tokens.prompt} prompt tokens, {tokens.completion} generated.\n")
     return 1 if batch.failed else 0
 
 
-def _remove(work: Path) -> None:
+def _put(content: Path, path: Path) -> None:
+    """All of a file in its place, or nothing, on whatever file system that is."""
+    try:
+        content.replace(path)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        beside = path.with_name(f".{content.name}")  # the same in each run: what a killed one left is written over
+        try:
+            with content.open("rb") as whole, os.fdopen(os.open(beside, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "wb") as file:
+                shutil.copyfileobj(whole, file)
+                file.flush()
+                os.fsync(file.fileno())
+            beside.replace(path)
+        finally:
+            beside.unlink(missing_ok=True)
+
+
+def _remove(options: BatchOptions) -> None:
     """At once, as far as the next run can see."""
-    shutil.rmtree(work.replace(work.with_name(f"{work.name}.done")))
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(options.done)  # of a run that was killed here
+    shutil.rmtree(options.work.replace(options.done))
