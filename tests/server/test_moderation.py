@@ -265,6 +265,26 @@ def test_judgements_are_counted() -> None:
     run(test)
 
 
+def test_who_waits_for_the_guard_and_loses_the_model_meanwhile_is_told_to_come_again() -> None:
+    async def go() -> None:
+        guard = Guard(state=State.LOADING)
+        served = [
+            Model("cat", ScriptedBackend, preparer=preparer_of),
+            Model("guard", lambda: guard, lazy=True, preparer=preparer_of, moderation=FORM),
+        ]
+        registry = Registry(served, name_models([("cat",), ("guard",)]))
+        asking = asyncio.create_task(acall(create_app(registry, ServerConfig(), source=SOURCE), ASK, path=PATH))
+        while registry.entries["guard"].backend is None:
+            await asyncio.sleep(0.001)
+        await registry.unload(registry.entries["cat"])
+        guard.state = State.READY
+        answer = await asking
+        assert (answer.status, answer.header("retry-after")) == (503, "1")
+        await registry.close()
+
+    asyncio.run(asyncio.wait_for(go(), 60))
+
+
 def test_a_server_without_a_guard_has_no_such_metrics() -> None:
     async def go() -> None:
         backend = ScriptedBackend()

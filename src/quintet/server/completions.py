@@ -173,8 +173,8 @@ class Completions:
     ) -> None:
         async with deadline.kept():
             backend = await self._models.ready(call, served.entry)
+            preparer = served.entry.preparer  # while the engine is there; it may be gone before the judge is
             moderator = await self._moderator(call, judging) if judging else None
-            preparer = served.entry.preparer
             request = _resolved(await api.complete(parsed, preparer, call.caller.tenant), served.name, call.caller)
             service = Service(backend, preparer, self._source.clock, self._config.max_logprobs, self._executor, moderator)
             adapter = served.lora.adapter if served.lora else None
@@ -192,7 +192,7 @@ class Completions:
             try:
                 async with Guard(call.http.receive, job, deadline) as guard:
                     account.begin(observer, guard)
-                    job.start()
+                    admission.start(job)
                     run = _Run(call, job, renderer, observer, guard, tuple(warned(parsed.ignored, parsed.unheeded)), api.done)
                     await (self._stream(run) if request.stream else self._json(run))
                     call.http.left = guard.gone and not call.http.ended
