@@ -227,6 +227,15 @@ def test_whatever_a_field_holds_it_is_understood_or_refused_by_its_name(name: st
             assert parsed.request.n >= 1
 
 
+@pytest.mark.parametrize("name", [field.name for field in FIELDS])
+def test_a_field_is_checked_also_where_another_leaves_it_unused(name: str) -> None:
+    """``max_tokens`` beside ``n_predict``, what Mirostat aims at without it, and what has no effect at all."""
+    used = {**VIM, "n_cmpl": 1, "mirostat": 0, "dry_multiplier": 0}
+    with pytest.raises(BadRequest) as caught:
+        Infill().parse(json.dumps({**used, name: [[[]]]}).encode(), 1)
+    assert caught.value.param.partition("[")[0] == name
+
+
 def test_errors_are_in_llama_servers_shape() -> None:
     broken, unread, unknown = ask({**VIM, "n_predict": "1"}, b"{", {**VIM, "model": "other"})
     assert broken.status == 400

@@ -230,11 +230,13 @@ def test_what_cannot_be_is_refused_by_name_in_llama_servers_form(body: dict[str,
 
 
 def test_what_has_no_effect_is_said() -> None:
-    (answer,) = completion({**GREEDY, "repeat_last_n": 64, "n_keep": 3, "timings_per_token": True})
+    sent = {"repeat_last_n": 64, "n_keep": 3, "n_cache_reuse": 256, "samplers": ["top_k", "dry", "top_k"], "timings_per_token": True}
+    answer, none = completion({**GREEDY, **sent}, {**GREEDY, "repeat_last_n": -1, "n_cache_reuse": 0, "adaptive_target": None})
     assert answer.header("warning") == '299 - "unknown fields ignored: timings_per_token"'
     assert [value for name, value in answer.headers if name == "warning"][1:] == [
-        '299 - "not, or not fully, heeded here: repeat_last_n, n_keep"'
+        '299 - "not, or not fully, heeded here: repeat_last_n, n_keep, n_cache_reuse, samplers[top_k]"'
     ]
+    assert (none.status, none.header("warning")) == (200, None)
 
 
 def test_props_and_slots() -> None:

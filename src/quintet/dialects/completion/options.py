@@ -5,6 +5,7 @@ Page: llama.cpp, tools/server/README.md, "POST /completion", quoted as "page" be
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -74,7 +75,11 @@ GRAMMAR = replace(BARE_GRAMMAR, status=Status.DONE)
 JSON_SCHEMA = replace(BARE_SCHEMA, status=Status.DONE)
 RETURN_TOKENS = Field("return_tokens", Boolean(), False)
 SAMPLERS: Field[tuple[str, ...]] = Field(
-    "samplers", ListOf(OneOf((*CHAIN, "infill", "adaptive_p")), 64), CHAIN, note="Others are off. `infill`: see below.", shown="all"
+    "samplers",
+    ListOf(OneOf((*CHAIN, "infill", "adaptive_p")), 64),
+    CHAIN,
+    note="Others are off; one named twice is there once. `infill`: see below.",
+    shown="all",
 )
 STOP: Field[tuple[str, ...]] = Field("stop", Stop(32, 1024), ())
 STREAM = Field("stream", Boolean(), False, note="Frames of `data:`, and no `[DONE]`.")
@@ -104,8 +109,7 @@ FIELDS: tuple[Field[Any], ...] = (
     *(SAMPLERS, STOP, STREAM, CACHE_PROMPT, T_MAX_PREDICT, RESPONSE_FIELDS),
     *(T_MAX_PROMPT, ID_SLOT, REPEAT_LAST_N, N_KEEP, N_CACHE_REUSE, LORA, DYNATEMP, MIN_KEEP, POST_SAMPLING, ADAPTIVE),
 )
-_REFUSED = (LORA, DYNATEMP, MIN_KEEP, POST_SAMPLING)
-_NO_EFFECT = (T_MAX_PROMPT, ID_SLOT, REPEAT_LAST_N, N_KEEP)
+_NO_EFFECT = (T_MAX_PROMPT, ID_SLOT, REPEAT_LAST_N, N_KEEP, N_CACHE_REUSE)
 
 
 def defaults() -> dict[str, object]:
@@ -122,11 +126,19 @@ def most_of(raw: Mapping[str, object]) -> int:
 
 def unheeded(raw: Mapping[str, object], samplers: Sequence[str], request: CompletionRequest) -> tuple[str, ...]:
     """Fields of a body that have no effect here, or less than documented."""
-    names = [field.name for field in _NO_EFFECT if field.of(raw) >= 0]
+    names = [field.name for field in _NO_EFFECT if field.of(raw) > field.default]
     names += [name for name in switched_off(request) if raw.get(name) is not None]  # of defaults nobody need hear
-    if "infill" in samplers:  # the likeliest token, and Mirostat draws
-        names += ["mirostat", "samplers[infill]"] if request.sampling.mirostat_target else ["samplers[infill]"]
-    return tuple(names)
+    if "infill" in samplers and request.sampling.mirostat_target:  # that draws, and this takes the likeliest token
+        names.append(MIROSTAT.name)
+    # Source, common_sampler_init: each name adds a sampler to the chain. Here there is one of each.
+    return (*names, *(f"samplers[{name}]" for name, times in Counter(samplers).items() if name == "infill" or times > 1))
+
+
+def _read_all(raw: Mapping[str, object]) -> None:
+    """Each field, also where another's value leaves it unused."""
+    for field in FIELDS:
+        if field is not ADAPTIVE or ADAPTIVE.kind.read(ADAPTIVE.name, raw.get(ADAPTIVE.name) or 0.0) >= 0:  # negative: off
+            field.of(raw)
 
 
 def request_of(raw: Mapping[str, object], prompts: tuple[Prompt, ...], fresh_seed: int) -> CompletionRequest:
@@ -135,10 +147,7 @@ def request_of(raw: Mapping[str, object], prompts: tuple[Prompt, ...], fresh_see
     Raises:
         BadRequest: an option is malformed or not there.
     """
-    for field in _REFUSED:
-        field.of(raw)
-    if ADAPTIVE.kind.read(ADAPTIVE.name, raw.get(ADAPTIVE.name, -1.0)) >= 0:  # negative: off
-        ADAPTIVE.of(raw)
+    _read_all(raw)
     most, n, probs = most_of(raw), N_CMPL.of(raw) or N.of(raw), N_PROBS.of(raw)
     made = CompletionRequest(
         model=MODEL.of(raw),
