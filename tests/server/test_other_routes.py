@@ -203,6 +203,43 @@ def test_what_ends_an_answer_is_told_and_constraints_bind() -> None:
     assert (warm["content"], warm["tokens_predicted"], warm["stop_type"]) == ("", 0, "limit")
 
 
+@pytest.mark.parametrize("rule", [{}, {"stop": list("abcdefghijklmnopqrstuvwxyz ")}, {"grammar": 'root ::= ""'}])
+def test_with_n_predict_0_nothing_is_generated_whatever_would_end_it(rule: dict[str, Any]) -> None:
+    whole, stream = completion(*({**GREEDY, **rule, "n_predict": 0, "stream": stream} for stream in (False, True)))
+    (end,) = frames(stream)
+    for body in (whole.json(), end):
+        assert (body["content"], body["tokens_predicted"], body["truncated"]) == ("", 0, False)
+        assert (body["stop_type"], body["stopping_word"]) == ("limit", "")
+
+
+def test_the_numbers_of_an_answer_do_not_depend_on_what_else_was_asked_for() -> None:
+    """Tokens of a stop string counted for one choice and not for several, and in a stream."""
+    text = one({**GREEDY, "n_predict": 12})["content"]
+    ended = {**GREEDY, "n_predict": 12, "stop": [text[3:6]]}
+    alone = one(ended)
+    assert (alone["tokens_predicted"], alone["timings"]["predicted_n"], alone["tokens_cached"]) == (6, 6, 15)
+    several, streamed = completion({**ended, "n_cmpl": 2}, {**ended, "n_cmpl": 2, "stream": True})
+    ends = [frame for frame in frames(streamed) if frame["stop"]]
+    names = ("tokens_predicted", "tokens_cached", "truncated", "stop_type", "stopping_word")
+    assert {tuple(each[name] for name in names) for each in (*several.json(), *ends)} == {tuple(alone[name] for name in names)}
+
+
+def test_each_answer_tells_the_seed_that_draws_it_again() -> None:
+    several = one({"prompt": ["Once", "Twice"], "n_predict": 8, "n_cmpl": 2, "seed": 5})
+    seeds = [answer["generation_settings"]["seed"] for answer in several]
+    assert sorted(set(seeds)) == [5, 6]
+    for answer, seed in zip(several, seeds, strict=True):
+        assert one({"prompt": answer["prompt"], "n_predict": 8, "seed": seed})["content"] == answer["content"]
+
+
+def test_the_timings_of_several_prompts_are_of_all_of_them() -> None:
+    prompts = ["a" * 70, "b" * 40, "c" * 9]
+    _, again = (answer.json() for answer in completion(*[{**GREEDY, "prompt": prompts}] * 2))
+    for answer in again:
+        assert answer["timings"]["cache_n"] > 0
+        assert answer["timings"]["cache_n"] + answer["timings"]["prompt_n"] == sum(each["tokens_evaluated"] for each in again)
+
+
 @pytest.mark.parametrize(
     ("body", "status", "names"),
     [

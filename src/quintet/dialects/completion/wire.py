@@ -100,8 +100,9 @@ class LlamaRenderer:
         match event:
             case ChoiceDelta(index, prompt=tuple(ids)):
                 self._choices[index].prompt = len(ids)
-            case ChoiceDone():
-                self._choices[event.index].done = event
+            case ChoiceDone(index):
+                # Page, n_predict: "When 0, no tokens will be generated": how the token ended that is computed for it is nobody's business.
+                self._choices[index].done = event if self._options.most else ChoiceDone(index, Finish.LENGTH, seed=event.seed)
 
     def _add(self, delta: ChoiceDelta) -> None:
         if self._options.most == 0:
@@ -135,9 +136,9 @@ class LlamaRenderer:
         ]
 
     def _end(self, index: int, finished: Finished) -> dict[str, object]:
-        choice, usage, text = self._choices[index], finished.usage, "".join(self._choices[index].texts)
-        assert choice.done is not None
-        tokens = usage.completion_tokens if len(self._choices) == 1 and self._options.most else len(choice.ids)
+        choice, done, text = self._choices[index], self._choices[index].done, "".join(self._choices[index].texts)
+        assert done is not None
+        tokens = done.tokens
         prompt = self._request.prompts[index // self._request.n]
         written = {"prompt": prompt} if self._options.gap is None and isinstance(prompt, str) else {}
         answer: dict[str, object] = {
@@ -149,22 +150,22 @@ class LlamaRenderer:
             "model": self._identity.model,
             "tokens_predicted": tokens,
             "tokens_evaluated": choice.prompt,
-            "generation_settings": self._settings(),
+            "generation_settings": self._settings(done.seed),
             **written,
             "has_new_line": "\n" in text,
-            "truncated": choice.done.finish is Finish.LENGTH and tokens != self._options.most,
-            "stop_type": _stop_type(choice.done),
-            "stopping_word": choice.done.stop,
+            "truncated": done.finish is Finish.LENGTH and tokens != self._options.most,
+            "stop_type": _stop_type(done),
+            "stopping_word": done.stop,
             "tokens_cached": choice.prompt + max(tokens - 1, 0),
-            "timings": _timings(finished, tokens, choice.prompt if len(self._request.prompts) > 1 else usage.prompt_tokens),
+            "timings": _timings(finished, tokens),
         }
         return answer | {"completion_probabilities": choice.probabilities} if choice.probabilities else answer
 
-    def _settings(self) -> dict[str, object]:
-        """What was in force, under llama-server's names."""
+    def _settings(self, seed: int) -> dict[str, object]:
+        """What was in force for a choice, under llama-server's names."""
         request, controls, dry = self._request, self._request.sampling, self._request.sampling.dry
         return {
-            "seed": controls.seed,
+            "seed": seed,
             "temperature": controls.temperature,
             "top_k": controls.top_k,
             "top_p": controls.top_p,
@@ -229,9 +230,10 @@ def _entry(token: int, label: str, logprob: float, raw: bytes) -> dict[str, obje
     return {"id": token, "token": label, "bytes": list(raw or label.encode()), "logprob": max(logprob, FLOOR)}
 
 
-def _timings(finished: Finished, tokens: int, prompt: int) -> dict[str, int | float]:
+def _timings(finished: Finished, tokens: int) -> dict[str, int | float]:
+    """The times and the counts of prompts are the whole request's, so that they belong together; the tokens are a choice's own."""
     usage, timing = finished.usage, finished.timing
-    computed = max(prompt - usage.cached_tokens, 0)
+    computed = usage.prompt_tokens - usage.cached_tokens
     made: dict[str, int | float] = {"cache_n": usage.cached_tokens}
     for name, count, seconds in (("prompt", computed, timing.prompt), ("predicted", tokens, timing.completion)):
         ms = round(seconds * 1000, 3)
