@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.reference.tiny_model import TinySpec, write_tiny
+
+from quintet.cli import batch_run
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -65,6 +68,18 @@ def test_answers_and_refusals_go_where_they_were_wanted(here: Path, command: Com
     assert [json.loads((here / name).read_text())["custom_id"] for name in ("out.jsonl", "wrong.jsonl")] == ["1", "0"]
 
 
+def test_every_line_is_computed_by_the_model_of_a_file_whatever_model_it_names(here: Path, command: Command) -> None:
+    write_tiny(here / "tiny.gguf", TinySpec("tiny"))
+    bodies = ({"prompt": "x", **named} for named in ({}, {"model": "tiny"}, {"model": "gpt-4"}))
+    lines = [{**LINES[0], "custom_id": f"{number}", "body": body} for number, body in enumerate(bodies)]
+    (here / "in.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    code, _, err = command("batch", "run", "in.jsonl", "-o", "out.jsonl", "--model", "./tiny.gguf", "--offline", "--threads", "1")
+    assert (code, err.partition(";")[0]) == (0, "3 lines answered")
+    answers = [json.loads(line)["response"]["body"] for line in (here / "out.jsonl").read_text().splitlines()]
+    assert [answer["model"] for answer in answers] == ["tiny", "tiny", "gpt-4"]
+    assert len({answer["system_fingerprint"] for answer in answers}) == 1
+
+
 @pytest.fixture
 def apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """The folder "other" is another file system: nothing is renamed into it, or out of it."""
@@ -107,3 +122,36 @@ def test_what_a_run_left_that_was_killed_while_it_removed_its_folder_is_in_nobod
     code, _, err = command("batch", "run", "in.jsonl", "-o", "out.jsonl", "--toy")
     assert code == 1 and err.startswith("1 lines answered, 1 refused, ")
     assert (here / "out.jsonl").exists() and not left.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--kv-type", "q8"], "what computes has changed (the model's file, --kv-type, another option of numbers, or this program)"),
+        (["--ctx-size", "16"], "--ctx-size is another"),
+        (
+            ["--model", "other/tiny.gguf"],
+            "what computes has changed (the model's file, --kv-type, another option of numbers, or this program)",
+        ),
+        (["--seed", "5"], "--seed is another"),
+    ],
+)
+def test_a_run_does_not_go_on_with_what_another_engine_or_other_settings_have_begun(
+    words: list[str], said: str, here: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And goes on with what it was begun with."""
+    for folder, seed in ((here, 1), (here / "other", 2)):
+        folder.mkdir(exist_ok=True)
+        write_tiny(folder / "tiny.gguf", TinySpec("tiny", seed=seed))
+    begun = ("batch", "run", "in.jsonl", "-o", "out.jsonl", "--model", "./tiny.gguf", "--offline", "--threads", "1")
+
+    async def interrupted(*_: object) -> None: ...
+
+    with monkeypatch.context() as patched:
+        patched.setattr(batch_run, "_watch", interrupted)
+        code, _, err = command(*begun)
+    assert (code, err.endswith("lines are done; the same command goes on with the others.\n")) == (130, True), err
+    ending = " since the batch in out.jsonl.batch was begun; give what it was begun with, or remove that folder to begin anew.\n"
+    assert command(*begun, *words) == (1, "", f"error: {said}{ending}")
+    code, _, err = command(*begun)
+    assert code == 1 and err.startswith("1 lines answered, 1 refused, ")

@@ -10,8 +10,8 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import uvloop
@@ -26,14 +26,21 @@ from quintet.cli.console import ConsoleReport, OptionError
 from quintet.cli.interrupt import INTERRUPTED, end_within, on_interrupt, unless
 from quintet.cli.loading import ready
 from quintet.dialects.catalog import PROVIDERS
+from quintet.engines.names import ANY
 from quintet.engines.registry import Registry
+from quintet.inputs.capabilities import Capabilities
 from quintet.models.files import sha256
 from quintet.server.alone import alone
 
-_MOST_LINES = 1_000_000
+_LIMITS = Limits(1_000_000, one_model=False)
 _LOOK_S = 0.2
 _CLOSE_S, _PATIENT_S = 2.0, 60.0  # who has pressed Ctrl-C does not wait long
 _INPUT = "input"
+_FINGERPRINT = "fingerprint"
+_CHANGED = {
+    "sha256": "{file} has changed",
+    _FINGERPRINT: "what computes has changed (the model's file, --kv-type, another option of numbers, or this program)",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +81,17 @@ def run(engine: engines.EngineOptions, options: BatchOptions) -> int:
     desk = Desk(folder)
     try:
         with ConsoleReport() as report:
-            served = fleet.plan(fleet.FleetOptions((engine.model,), engine, aliases=(f"*={engine.model}",)), report)
-        batch = asyncio.run(_begun(desk, folder, options, served.names.default.name))
-        ended = uvloop.run(_compute(served, desk, folder, batch))
+            served = fleet.plan(fleet.FleetOptions((engine.model,), engine), report)
+        about = _about(options, served.names.default.name)
+        asyncio.run(_require_same(desk, options, about))  # before a model is loaded in vain
+        served = replace(served, names=replace(served.names, patterns=((ANY, served.names.default.model),)))  # whatever a line names
+        ended = uvloop.run(_compute(served, desk, folder, options, about))
     finally:
         desk.close()
         folder.leave()
-    if ended.status not in ENDED:
-        sys.stderr.write(f"{_done(ended)} of {ended.total} lines are done; the same command goes on with the others.\n")
+    if ended is None or ended.status not in ENDED:
+        done, total = (_done(ended), ended.total) if ended else (0, 0)
+        sys.stderr.write(f"{done} of {total} lines are done; the same command goes on with the others.\n")
         return INTERRUPTED
     return _hand_out(folder, options, ended)
 
@@ -132,23 +142,35 @@ def _usable(path: Path) -> Iterator[None]:
         raise OptionError(f"cannot use {path}: {error.strerror}.") from None
 
 
-async def _begun(desk: Desk, folder: Folder, options: BatchOptions, model: str) -> Batch:
-    """The batch: the one that was begun with these very settings, or a new one.
+def _about(options: BatchOptions, model: str) -> dict[str, str]:
+    """What all that answers are made of follows from, as far as it is known before the model is loaded."""
+    return {"sha256": sha256(options.file), "model": model, "dialect": options.dialect, "seed": str(options.seed)}
 
-    Raises:
-        OptionError: another one was begun.
+
+def _engine(about: Capabilities) -> dict[str, str]:
+    """The rest of it: which bits come out, and which lines are too long."""
+    return {_FINGERPRINT: about.fingerprint, "ctx-size": str(about.context)}
+
+
+async def _require_same(desk: Desk, options: BatchOptions, about: Mapping[str, str]) -> None:
     """
-    digest = sha256(options.file)
-    about = {"sha256": digest, "model": model, "dialect": options.dialect, "seed": str(options.seed)}
-    made = _batch(options, about, int(options.file.stat().st_mtime))
-    before, _ = await desk.do(lambda store: store.batches("", "", 1))
-    if before:
-        old = before[0].asked.metadata or {}
-        changed = [name for name, value in about.items() if old.get(name) != value]
-        if changed:
-            what = f"{options.file} has changed" if "sha256" in changed else f"--{changed[0]} is another"
-            raise OptionError(f"{what} since the batch in {options.work} was begun; remove that folder to begin anew.")
-        return before[0]
+    Raises:
+        OptionError: a batch was begun, and not with these very settings.
+    """
+    before = await _now(desk)
+    old = (before.asked.metadata if before else None) or about
+    changed = next((name for name, value in about.items() if old.get(name) != value), None)
+    if changed is None:
+        return
+    what = _CHANGED.get(changed, f"--{changed} is another").format(file=options.file)
+    raise OptionError(
+        f"{what} since the batch in {options.work} was begun; give what it was begun with, or remove that folder to begin anew."
+    )
+
+
+async def _begin(desk: Desk, folder: Folder, options: BatchOptions, about: Mapping[str, str], engine: Mapping[str, str]) -> Batch:
+    """Another run goes on with it from here on."""
+    made = _batch(options, about, engine)
     draft = folder.draft()
     try:
         with options.file.open("rb") as file:
@@ -163,32 +185,40 @@ async def _begun(desk: Desk, folder: Folder, options: BatchOptions, model: str) 
     return made
 
 
-def _batch(options: BatchOptions, about: dict[str, str], created: int) -> Batch:
+def _batch(options: BatchOptions, about: Mapping[str, str], engine: Mapping[str, str]) -> Batch:
     """All that answers are made of follows from the file and the settings, so that they are the same in every run."""
     name = hashlib.sha256(repr(sorted(about.items())).encode()).hexdigest()
-    asked = NewBatch(_INPUT, "/v1/completions", "", None, about, bare=True)
-    return Batch(f"batch_{name[:32]}", "", options.dialect, asked, created, None)
+    asked = NewBatch(_INPUT, "/v1/completions", "", None, {**about, **engine}, bare=True)
+    return Batch(f"batch_{name[:32]}", "", options.dialect, asked, int(options.file.stat().st_mtime), None)
 
 
 def _seed(batch: Batch) -> Callable[[int], int]:
     return lambda line: int.from_bytes(hashlib.sha256(f"{batch.id}/{line}/seed".encode()).digest()[:8]) >> 1
 
 
-async def _compute(served: fleet.Fleet, desk: Desk, folder: Folder, batch: Batch) -> Batch:
-    """How it stands when all is done, or at Ctrl-C."""
+async def _compute(served: fleet.Fleet, desk: Desk, folder: Folder, options: BatchOptions, about: Mapping[str, str]) -> Batch | None:
+    """How it stands when all is done, or at Ctrl-C; ``None`` = nothing was begun.
+
+    Raises:
+        OptionError: another engine has computed what is done.
+    """
     interrupted = on_interrupt()
     registry = served.open()
-    limits = Limits(_MOST_LINES, one_model=False)
-    runner = Runner(folder, desk, alone(registry), time.time, limits=limits, keep=0.0, seed=_seed(batch))
     try:
         if await unless(interrupted, _loaded(registry)):
+            (entry,) = registry.entries.values()
+            assert entry.backend is not None
+            engine = _engine(entry.backend.capabilities)
+            await _require_same(desk, options, engine)
+            batch = await _now(desk) or await _begin(desk, folder, options, about, engine)
+            runner = Runner(folder, desk, alone(registry), time.time, limits=_LIMITS, keep=0.0, seed=_seed(batch))
             running = asyncio.create_task(runner.run())
             try:
-                await unless(interrupted, _watch(desk, batch, running))
+                await unless(interrupted, _watch(desk, running))
             finally:
                 running.cancel()
                 await asyncio.gather(running, return_exceptions=True)
-        return await _now(desk, batch)
+        return await _now(desk)
     finally:
         await end_within(_CLOSE_S if interrupted.is_set() else _PATIENT_S, INTERRUPTED, registry.close())
 
@@ -199,16 +229,16 @@ async def _loaded(registry: Registry) -> None:
         await ready(entry.backend, entry.name)
 
 
-async def _now(desk: Desk, batch: Batch) -> Batch:
-    found = await desk.do(lambda store: store.known(batch.id))
-    assert found is not None
-    return found
+async def _now(desk: Desk) -> Batch | None:
+    """The folder's one batch, once it is begun."""
+    found, _ = await desk.do(lambda store: store.batches("", "", 1))
+    return found[0] if found else None
 
 
-async def _watch(desk: Desk, batch: Batch, running: asyncio.Task[None]) -> None:
+async def _watch(desk: Desk, running: asyncio.Task[None]) -> None:
     """Until it has ended."""
     with _bar() as show:
-        while (now := await _now(desk, batch)).status not in ENDED:
+        while (now := await _now(desk)) and now.status not in ENDED:
             show(_done(now), now.total)
             await asyncio.wait((running,), timeout=_LOOK_S)
             if running.done():
