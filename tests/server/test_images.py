@@ -53,6 +53,20 @@ PAGE: dict[str, Any] = {
 }  # fmt: skip
 
 
+def test_props_promise_no_vision_as_long_as_llama_servers_route_takes_no_pictures() -> None:
+    async def go() -> tuple[Answer, Answer]:
+        backend = SeeingBackend()
+        app = create_app(backend, ServerConfig(), source=SOURCE)
+        try:
+            prompt = {"prompt_string": "<__media__>", "multimodal_data": [PNG]}
+            return await acall(app, None, method="GET", path="/props"), await acall(app, {"prompt": prompt}, path="/completion")
+        finally:
+            await backend.close()
+
+    props, answer = asyncio.run(go())
+    assert (props.json()["modalities"]["vision"], answer.status) == (False, 501)
+
+
 def test_the_pages_example_with_an_image_for_its_placeholder() -> None:
     """The page has ``"images": ["<string>"]``, which stands for one, and forgets its place in the prompt; the rest is as it stands."""
     (answer,) = ask(SeeingBackend(), PAGE)

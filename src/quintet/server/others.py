@@ -121,7 +121,7 @@ class Properties:
             "chat_template": roles.chat_template,
             "bos_token": roles.bos,
             "eos_token": roles.eos,
-            "modalities": {"vision": about.images is not None, "audio": False},
+            "modalities": {"vision": False, "audio": False},  # of `multimodal_data`, which `/completion` refuses
             "build_info": f"quintet-{__version__}",
             "is_sleeping": False,
         }
