@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.test_serve_command import PATIENCE_S, served
-from tests.e2e.test_serve_process import Streaming, child_of, engine_of, gone
+from tests.e2e.test_serve_process import Streaming, child_of, children_of, engine_of, gone
+from tests.reference.tiny_model import TinySpec, write_tiny
 
 from quintet.cli import heart, watch
 from quintet.cli.heart import Heart
@@ -87,6 +88,49 @@ def test_the_service_manager_is_told_of_the_start_the_end_and_each_beat(manager:
         assert one.process.wait(PATIENCE_S) == 0
         assert set(seen) == {b"WATCHDOG=1", b"READY=1", b"STOPPING=1"}
         assert seen.count(b"READY=1") == 1
+
+
+def told(manager: socket.socket) -> list[bytes]:
+    """All that a server said which has ended."""
+    manager.setblocking(False)
+    seen: list[bytes] = []
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            seen.append(manager.recv(1024))
+    return seen
+
+
+def test_a_reload_while_the_models_load_tells_the_service_manager_nothing(manager: socket.socket, tmp_path: Path) -> None:
+    path = write_tiny(tmp_path / "tiny.gguf", TinySpec("tiny"))
+    command = [sys.executable, "-m", "quintet", "serve", "--port", "0", str(path)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+        try:
+            while not (engines := children_of(process.pid, b"worker.child")):
+                time.sleep(0.001)
+            os.kill(engines[0], signal.SIGSTOP)
+            while not children_of(process.pid, b"watch.py"):  # the event loop is there
+                time.sleep(0.001)
+            process.send_signal(signal.SIGHUP)
+            process.send_signal(signal.SIGTERM)  # which has the higher number, and is heard behind it
+            process.communicate(timeout=PATIENCE_S)
+            assert (process.returncode, told(manager)) == (0, [])
+        finally:
+            process.kill()
+
+
+def test_a_reload_while_the_server_drains_does_not_tell_the_service_manager_that_it_is_ready(manager: socket.socket) -> None:
+    with served("--toy") as one:
+        engine, stream = engine_of(one), Streaming(one)
+        assert stream.begun.wait(PATIENCE_S)
+        os.kill(engine, signal.SIGSTOP)
+        one.process.send_signal(signal.SIGTERM)
+        seen = [manager.recv(1024)]
+        while seen[-1] != b"STOPPING=1":
+            seen.append(manager.recv(1024))
+        one.process.send_signal(signal.SIGHUP)
+        assert one.end(signal.SIGTERM)[0] == 0
+        stream.join(PATIENCE_S)
+        assert (seen, told(manager)) == ([b"READY=1", b"STOPPING=1"], [])
 
 
 def test_a_reload_is_told_with_its_time(manager: socket.socket) -> None:

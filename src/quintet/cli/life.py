@@ -46,6 +46,7 @@ class Life:
     ) -> None:
         self._fleet, self._make, self._given, self._tls = fleet, server, given, tls
         self._banner, self._drain, self._watchdog = banner, drain, watchdog
+        self._managed = False  # READY has been told, and no end
         self._replaced = False
 
     async def run(self) -> int:
@@ -68,8 +69,10 @@ class Life:
                 Lines(1).write(self._banner)  # whether anybody reads it or not
                 if self._given.ready is not None:
                     handover.announce(self._given.ready)
+                self._managed = True
                 notify(READY=1)
                 await unless(stop, self._until_replaced())
+                self._managed = False
                 if not self._replaced:  # else the service goes on
                     notify(STOPPING=1)
                 await unless(at_once, self._left() if self._replaced else self._drained())
@@ -78,10 +81,13 @@ class Life:
             await self._shut_down()
 
     def _reload(self) -> None:
-        reloading()
+        """The service manager is told between start and end alone: READY tells it that the one is over, and that the other is not."""
+        if self._managed:
+            reloading()
         if self._tls is not None:
             self._tls.reload()
-        notify(READY=1)
+        if self._managed:
+            notify(READY=1)
 
     async def _until_replaced(self) -> None:
         while not self._replaced and not await unless(self._renew, self._ended()):
