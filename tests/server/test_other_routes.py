@@ -300,6 +300,14 @@ def test_fim_is_answered_as_mistral_answers_and_fills_as_suffix_does() -> None:
     )
 
 
+def test_a_fim_answer_that_fills_the_context_says_so() -> None:
+    full = {"prompt": "x" * 4080, "suffix": "y", "temperature": 0}
+    whole, stream, bounded = ask(full, {**full, "stream": True}, {**full, "max_tokens": 2}, path="/v1/fim/completions")
+    assert whole.json()["usage"]["total_tokens"] == 4096
+    ends = [whole.json(), frames(stream)[-1], bounded.json()]
+    assert [end["choices"][0]["finish_reason"] for end in ends] == ["model_length", "model_length", "length"]
+
+
 def test_a_fim_stream_joins_to_the_answer_and_ends_with_done() -> None:
     """As Continue reads it: ``choices[0].delta.content`` of each chunk."""
     answer, stream = ask(FIM, {**FIM, "stream": True}, path="/v1/fim/completions")

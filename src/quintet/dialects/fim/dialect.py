@@ -47,10 +47,11 @@ class FimCompletion:
     def parse(self, body: bytes, fresh_seed: int) -> Parsed:
         raw = decode_object(body)
         METADATA.of(raw)
-        return Parsed(_request(raw, fresh_seed), unknown(FIELDS, raw))
+        request = _request(raw, fresh_seed)
+        return Parsed(request, unknown(FIELDS, raw), request.max_tokens is not None)
 
-    def renderer(self, request: CompletionRequest, identity: Identity, _options: object = None) -> FimRenderer:
-        return FimRenderer(request, identity)
+    def renderer(self, _request: CompletionRequest, identity: Identity, bounded: object = None) -> FimRenderer:
+        return FimRenderer(identity, bounded=bool(bounded))
 
 
 def _request(raw: Mapping[str, object], fresh_seed: int) -> CompletionRequest:

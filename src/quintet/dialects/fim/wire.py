@@ -8,18 +8,22 @@ from typing import Any
 from quintet.dialects.base import ErrorReply, Fault, Headers, Identity, broken, fault
 from quintet.dialects.wire import encode
 from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finish, Finished, Usage
-from quintet.request import CompletionRequest
 
-# Page, finish_reason: "Enum: stop, length, model_length, error, tool_calls"; `model_length` is the end of the context.
+# Page, finish_reason: "Enum: stop, length, model_length, error, tool_calls".
 _FINISH = {Finish.EOS: "stop", Finish.STOP: "stop", Finish.LENGTH: "length"}
 
 
 class FimRenderer:
-    """See ``Renderer``. A stream's last chunk has the finish reason and the usage."""
+    """See ``Renderer``. A stream's last chunk has the finish reason and the usage.
 
-    def __init__(self, request: CompletionRequest, identity: Identity) -> None:
-        self._request = request
+    Args:
+        bounded: the request has a ``max_tokens``.
+    """
+
+    def __init__(self, identity: Identity, *, bounded: bool) -> None:
         self._identity = identity
+        # The service says so where the context ends a text and no limit of the request: prompt and completion are then as long as it is.
+        self._reasons = _FINISH if bounded else {**_FINISH, Finish.LENGTH: "model_length"}
         self._texts: list[str] = []
         self._finish = "error"
         self._usage: Usage | None = None
@@ -29,7 +33,7 @@ class FimRenderer:
             case ChoiceDelta(text=text):
                 return [encode(self._chunk({"role": "assistant", "content": text}, None))]
             case ChoiceDone(finish=finish):
-                self._finish = _FINISH.get(finish, "error")
+                self._finish = self._reasons.get(finish, "error")
             case Finished(usage):
                 return [encode(self._chunk({"content": ""}, self._finish) | {"usage": _counts(usage)})]
             case Failed():
@@ -44,7 +48,7 @@ class FimRenderer:
             case ChoiceDelta(text=text):
                 self._texts.append(text)
             case ChoiceDone(finish=finish):
-                self._finish = _FINISH.get(finish, "error")
+                self._finish = self._reasons.get(finish, "error")
             case Finished(usage):
                 self._usage = usage
             case Failed(message):
