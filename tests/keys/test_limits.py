@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quintet.errors import OverLimit, TooManyRequests
+from quintet.errors import (
+    BadRequest,
+    DeadlineExceeded,
+    EngineFailed,
+    Loading,
+    ModelNotFound,
+    OverLimit,
+    Overloaded,
+    QuintetError,
+    TooManyRequests,
+)
 from quintet.keys.key import Key
 from quintet.keys.limits import Lease, Limiter, Spent, nothing_spent
 from quintet.quota import DAY, MINUTE, Limits, Unit
@@ -62,6 +73,42 @@ def test_a_time_is_told_in_digits_that_a_client_can_read(limits: dict[str, int],
     with pytest.raises(OverLimit) as caught:
         limiter.open(alice)
     assert str(caught.value).endswith(says)
+
+
+@pytest.mark.parametrize("refusal", [TooManyRequests("room"), Overloaded("queue"), Loading("model"), EngineFailed("engine")])
+def test_who_is_turned_away_before_its_work_begins_has_used_no_request(refusal: QuintetError) -> None:
+    limiter, alice = made(), key(requests_per_day=10, tokens_per_minute=100)
+    for _ in range(20):
+        with pytest.raises(QuintetError), limiter.open(alice) as lease:
+            lease.count(4)
+            assert left(limiter, alice) == [5, 100], "held meanwhile"
+            raise refusal
+        with pytest.raises(OverLimit), limiter.open(alice) as lease:
+            lease.reserve(101)
+    assert left(limiter, alice) == [10, 100]
+
+
+@pytest.mark.parametrize("refusal", [BadRequest("n", "must be a number"), ModelNotFound("none"), DeadlineExceeded("late"), None])
+def test_what_is_refused_for_what_it_asks_has_used_its_requests(refusal: QuintetError | None) -> None:
+    limiter, alice = made(), key(requests_per_day=10)
+    with contextlib.suppress(QuintetError), limiter.open(alice) as lease:
+        lease.count(4)
+        if refusal:
+            raise refusal
+    assert left(limiter, alice) == [5]
+
+
+def test_a_completion_uses_its_requests_when_its_work_begins_and_they_drain_from_then_on_whatever_becomes_of_it() -> None:
+    clock = Clock()
+    limiter, alice = made(clock), key(requests_per_minute=10)
+    with pytest.raises(EngineFailed), limiter.open(alice) as lease:
+        clock.now += 30
+        assert left(limiter, alice) == [9], "what is held does not drain"
+        lease.begin()
+        clock.now += 3
+        assert [meter.reset for meter in limiter.meters(alice)] == [pytest.approx(3)]
+        raise EngineFailed("engine")
+    assert [meter.reset for meter in limiter.meters(alice)] == [pytest.approx(3)]
 
 
 def test_tokens_are_held_while_a_completion_runs_and_settled_with_what_it_took() -> None:
@@ -182,6 +229,7 @@ def test_no_order_of_events_lets_more_through_than_the_limits(data: st.DataObjec
         except OverLimit:
             lease.__exit__(None, None, None)
             continue
+        lease.begin()
         running.append((lease, most))
         assert not parallel or len(running) <= parallel
         lately = sum(amount for at, amount in used if at > clock.now - MINUTE)

@@ -183,6 +183,19 @@ def test_a_keys_limits_hold_for_its_lines_which_wait_for_them(tmp_path: Path) ->
     assert len(rows) == 62 and {row.state for row in rows} == {State.COMPLETED} and len({row.key for row in rows}) == 1
 
 
+def test_a_line_that_waits_for_tokens_uses_one_request_however_often_it_is_tried(tmp_path: Path) -> None:
+    """A minute's tokens may come at once; the lines beyond them are tried until enough has come back."""
+    store = KeyStore(tmp_path / "keys.db")
+    secret = store.add(Key(b"", name="alice", limits=Limits(requests_per_day=120, tokens_per_minute=6000)))
+
+    async def scenario(one: World) -> None:
+        alice = replace(one, key=secret)
+        batch = await alice.begin(*(line(str(number), prompt="x" * 50, ignore_eos=True) for number in range(120)))
+        assert (await alice.ended(batch))["request_counts"] == {"total": 120, "completed": 120, "failed": 0}
+
+    play(tmp_path, scenario, keys=store.path)
+
+
 def test_the_lines_of_a_key_that_is_not_in_force_wait_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_lines, "_KEY_S", 0.05)
     file = tmp_path / "keys"

@@ -15,6 +15,7 @@ from tests.server.asgi import JSON, Answer, acall, call
 from tests.server.one import create_app
 from tests.server.scripted import ScriptedBackend
 
+from quintet.backends.base import State
 from quintet.config import ServerConfig
 from quintet.dialects.catalog import PROVIDERS
 from quintet.keys.key import Key, Scope
@@ -102,6 +103,22 @@ def test_whatever_becomes_of_a_request_nothing_stays_held(tmp_path: Path, body: 
         alice.ask(**body)
         used = 7 if body.get("stream") else 0
         assert limits_of(alice.ask())["x-ratelimit-remaining-tokens"] == str(93 - used)
+
+
+def test_who_is_refused_for_tokens_or_while_the_engine_takes_nothing_has_used_no_request(tmp_path: Path) -> None:
+    with tenant(tmp_path, requests_per_day=10, tokens_per_minute=20) as alice:
+
+        def refused(**body: Any) -> tuple[int, str]:
+            answer = alice.ask(**body)
+            return answer.status, limits_of(answer)["x-ratelimit-remaining-requests"]
+
+        assert [refused(max_tokens=50) for _ in range(3)] == [(429, "10")] * 3
+        for state, status in ((State.LOADING, 503), (State.DRAINING, 503), (State.DEAD, 500)):
+            alice.backend.state = state
+            assert [refused() for _ in range(3)] == [(status, "10")] * 3
+        alice.backend.state = State.READY
+        assert refused(n="x") == (400, "9"), "a client that sends nothing but these costs work too"
+        assert refused() == (200, "8")
 
 
 def test_a_client_that_leaves_is_charged_what_was_computed_and_no_more(tmp_path: Path) -> None:

@@ -144,18 +144,28 @@ class WatchedLimiter(Limiter):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self._opened: dict[str, list[float]] = {}
+        self._begun: dict[str, list[float]] = {}
 
     def open(self, key: Key, *, place: bool = True) -> Lease:
-        lease, now, limits = super().open(key, place=place), self._clock(), key.limits
+        lease, limits = super().open(key, place=place), key.limits
         running = self._accounts[key.id].running
         _require(not limits.parallel or running <= limits.parallel, f"limits: {running} at once, and {limits.parallel} may be")
-        times = self._opened.setdefault(key.id, [])
+        begin = lease.begin
+
+        def begun() -> None:
+            lease.begin = begin  # type: ignore[method-assign]  # it ends with another call, which counts nothing
+            begin()
+            self._count(key)
+
+        lease.begin = begun  # type: ignore[method-assign]
+        return lease
+
+    def _count(self, key: Key) -> None:
+        times, now = self._begun.setdefault(key.id, []), self._clock()
         times.append(now)
-        if rate := limits.requests_per_minute:  # what was used drains away evenly
+        if rate := key.limits.requests_per_minute:  # what was used drains away evenly
             over = next((at for at, since in enumerate(times) if len(times) - at > rate + rate * (now - since) / MINUTE + 1e-6), None)
             _require(over is None, f"limits: more than {rate} requests a minute")
-        return lease
 
     def check(self, rows: list[Row]) -> None:
         """All have ended.
@@ -165,8 +175,9 @@ class WatchedLimiter(Limiter):
         """
         for key, account in self._accounts.items():
             _require(account.running == 0, f"limits: {account.running} are held to be running when all have ended")
+            for bucket in account.buckets.values():
+                _require(bucket.held == 0, f"limits: {bucket.held} {bucket.unit.value} are held when all have ended")
             for bucket in account.of(Unit.TOKENS):
-                _require(bucket.held == 0, f"limits: {bucket.held} tokens are held when all have ended")
                 used = sum(row.prompt + row.completion for row in rows if row.key == key)
                 if not bucket.window:
                     counted = bucket.limit - bucket.left(self._clock())

@@ -7,9 +7,10 @@ resets mean ("The time until the rate limit resets to its initial state").
 
 Tokens are not known before they are computed, so they are reserved, then settled::
 
-    open      a completion begins: a place among the key's parallel ones, and a request
+    open      a completion comes: a place among the key's parallel ones, and a request, both held
     count     more requests, where each sample counts as one
     reserve   as many tokens as it can come to at most: held back, and not drained while it runs
+    begin     its work begins: its requests are used
     settle    the held tokens are let go, those that were computed are used
 
 Each of these either takes all it asks for or nothing, without a moment in which others could come between: of 200 requests at once, with
@@ -21,9 +22,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from types import TracebackType
 
-from quintet.errors import OverLimit, TooManyRequests
+from quintet.errors import EngineFailed, OverLimit, Overloaded, TooManyRequests
 from quintet.keys.key import Key
 from quintet.quota import DAY, MINUTE, Limits, Meter, Unit
+
+_TURNED_AWAY = TooManyRequests | Overloaded | EngineFailed
+"""What refuses a completion, before its work begins, that may come again as it is: it has used no request."""
 
 Spent = Callable[[str, float], int]
 """Tokens that a key (its id) has used since a Unix time, also before this process began."""
@@ -155,12 +159,15 @@ class Lease:
     def __init__(self, account: Account, clock: Callable[[], float], places: int) -> None:
         self._account, self._clock, self.places = account, clock, places
         self._held: list[tuple[Bucket, int]] = []
+        self._requests = 0  # held
 
     def __enter__(self) -> Lease:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._let_go()
+        if not isinstance(error, _TURNED_AWAY):
+            self.begin()  # also one that is refused for what it asks: a client that sends nothing else costs work too
+        self._let_go(*Unit)
         self._account.running -= self.places
 
     def check(self, unit: Unit, amount: int) -> None:
@@ -175,14 +182,13 @@ class Lease:
                 raise OverLimit(bucket.meter(now), amount, wait)
 
     def count(self, requests: int) -> None:
-        """Use requests.
+        """Hold back requests.
 
         Raises:
-            OverLimit: so many are not left; none is used.
+            OverLimit: so many are not left; none is held.
         """
-        self.check(Unit.REQUESTS, requests)
-        for bucket in self._account.of(Unit.REQUESTS):
-            bucket.use(requests, self._clock())
+        self._hold(Unit.REQUESTS, requests)
+        self._requests += requests
 
     def reserve(self, tokens: int) -> None:
         """Hold back as many tokens as it may come to.
@@ -190,21 +196,32 @@ class Lease:
         Raises:
             OverLimit: so many are not left; none is held.
         """
-        self.check(Unit.TOKENS, tokens)
-        for bucket in self._account.of(Unit.TOKENS):
-            bucket.held += tokens
-            self._held.append((bucket, tokens))
+        self._hold(Unit.TOKENS, tokens)
+
+    def begin(self) -> None:
+        """Use the requests that were held."""
+        self._use(Unit.REQUESTS, self._requests)
+        self._requests = 0
 
     def settle(self, tokens: int) -> None:
         """Count the tokens that were computed instead of those that were held."""
-        self._let_go()
-        for bucket in self._account.of(Unit.TOKENS):
-            bucket.use(tokens, self._clock())
+        self._use(Unit.TOKENS, tokens)
 
-    def _let_go(self) -> None:
-        for bucket, tokens in self._held:
-            bucket.held -= tokens
-        self._held.clear()
+    def _hold(self, unit: Unit, amount: int) -> None:
+        self.check(unit, amount)
+        for bucket in self._account.of(unit):
+            bucket.held += amount
+            self._held.append((bucket, amount))
+
+    def _use(self, unit: Unit, amount: int) -> None:
+        self._let_go(unit)
+        for bucket in self._account.of(unit):
+            bucket.use(amount, self._clock())
+
+    def _let_go(self, *units: Unit) -> None:
+        for bucket, amount in self._held:
+            bucket.held -= amount if bucket.unit in units else 0
+        self._held = [(bucket, amount) for bucket, amount in self._held if bucket.unit not in units]
 
 
 def nothing_spent(key_id: str, since: float) -> int:

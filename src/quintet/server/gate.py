@@ -94,6 +94,11 @@ class Admission:
             self._room.take(*asked)
             self._held.callback(self._room.give, *asked)
 
+    def start(self, job: Job) -> None:
+        """Start its work. From here on its requests are used, whatever becomes of it."""
+        self._lease.begin()
+        job.start()
+
     def settle(self, job: Job) -> None:
         """Count what was computed instead."""
         usage = job.usage
