@@ -113,7 +113,7 @@ class TokenText(msgspec.Struct, frozen=True, gc=False):
         offset: characters (code points) from the start of the prompt text to this token's text.
         name: what lists call it, where that is not its text: a control token has none.
         whole: all of it is in the returned text; else a stop string cut it, and its id stands for more than is shown.
-        top_raw: ``raw`` of each of ``top``.
+        top_raw: the bytes of each of ``top``; of a control token those that stand for it in a prompt, but ``raw`` of the token itself.
     """
 
     token: int

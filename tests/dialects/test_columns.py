@@ -70,12 +70,15 @@ def test_a_body_in_parts_is_the_body() -> None:
 
 def tokens(count: int, alternatives: int, start: int = 0) -> tuple[TokenText, ...]:
     top = [(rank, f"t{rank}\u20ac", -0.5 - rank) for rank in range(alternatives)]
-    return tuple(
-        TokenText(
-            9, f"w{at % 7}", b"w", -1.5 - at % 5 if at else None, ((9, f"w{at % 7}", -1.5 - at % 5), *top) if at else (), start + 2 * at
-        )
-        for at in range(count)
-    )
+    raws = (b"w", *(label.encode() for _, label, _ in top))
+
+    def token(at: int) -> TokenText:
+        logprob, text = -1.5 - at % 5, f"w{at % 7}"
+        if not at:
+            return TokenText(9, text, b"w", None, (), start)
+        return TokenText(9, text, b"w", logprob, ((9, text, logprob), *top), start + 2 * at, top_raw=raws)
+
+    return tuple(map(token, range(count)))
 
 
 def answer(n: int, echoed: int, generated: int, alternatives: int, echo: bool = True) -> list[Event]:
@@ -156,7 +159,8 @@ def test_generated_entries_are_kept_as_json_and_not_as_objects(name: str) -> Non
     try:
         for at in range(count):
             top = tuple((rank, f"t{rank}", -0.5 - rank - at / count) for rank in range(5))
-            whole.add(ChoiceDelta(0, "w", (TokenText(9, "w", b"w", -1.5 - at / count, top, at),)))
+            raws = tuple(label.encode() for _, label, _ in top)
+            whole.add(ChoiceDelta(0, "w", (TokenText(9, "w", b"w", -1.5 - at / count, top, at, top_raw=raws),)))
         kept, _ = tracemalloc.get_traced_memory()
         whole.add(ChoiceDone(0, Finish.LENGTH))
         whole.add(Finished(Usage(1, count)))

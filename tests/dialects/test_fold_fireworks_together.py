@@ -34,7 +34,8 @@ def token(draw: st.DrawFn) -> TokenText:
     own = draw(st.tuples(st.integers(0, 9), text, logprob))
     others = draw(st.lists(st.tuples(st.integers(10, 19), text, logprob), max_size=2))
     top = sorted([own, *others], key=lambda one: -one[2])
-    return TokenText(own[0], own[1], own[1].encode()[:2], own[2], tuple(top), own[0])
+    raws = tuple(label.encode()[:2] for _, label, _ in top)
+    return TokenText(own[0], own[1], own[1].encode()[:2], own[2], tuple(top), own[0], top_raw=raws)
 
 
 def first(token: TokenText) -> TokenText:
@@ -120,6 +121,8 @@ def test_fireworks_shows_exactly_the_alternatives_that_were_asked_for(data: st.D
         assert bytes(entry["bytes"]) == one.raw
         likeliest = [max(value, FLOOR) for _, _, value in one.top][:asked]
         assert [alternative["logprob"] for alternative in entry["top_logprobs"]] == likeliest
+        known = [raw or label.encode() * (token != one.token) for (token, label, _), raw in zip(one.top, one.top_raw, strict=True)]
+        assert [bytes(alternative["bytes"]) for alternative in entry["top_logprobs"]] == known[:asked]
 
 
 @pytest.mark.fault("H05")

@@ -166,7 +166,7 @@ def test_the_end_goes_with_the_last_token_in_together_also_where_the_context_end
     assert [chunk["choices"][0]["finish_reason"] for chunk in made] == [None] * 5 + ["length"]
 
 
-def test_an_alternative_that_is_called_by_its_id_has_no_bytes_of_that_name() -> None:
+def test_the_bytes_of_an_alternative_that_is_called_by_its_id_are_the_tokens_own() -> None:
     fields = {"logprobs": True, "top_logprobs": 3, "max_tokens": 4}
     plain, named = (
         only(answer)["logprobs"]["content"] for answer in posted("fireworks", fields, {**fields, "return_tokens_as_token_ids": True})
@@ -175,7 +175,7 @@ def test_an_alternative_that_is_called_by_its_id_has_no_bytes_of_that_name() -> 
         assert by_id["token"] == f"token_id:{entry['token_id']}" and by_id["bytes"] == entry["bytes"]
         for one, other in zip(entry["top_logprobs"], by_id["top_logprobs"], strict=True):
             assert other["token"] == f"token_id:{one['token_id']}"
-            assert other.get("bytes") == (one["bytes"] if one["token_id"] == entry["token_id"] else None)
+            assert other["bytes"] == one["bytes"]
 
 
 @pytest.mark.parametrize("dialect", WITH_IDS)

@@ -28,7 +28,7 @@ class Entries:
         # A control token that is written out in a prompt is called by what stands there.
         name = self._labels.of(event.token, event.piece) if self._labels.as_ids or not text else ""
         top = self._top(event, name or text)
-        raws = tuple(event.piece if token == event.token else self._labels.pieces[token] for token, _, _ in top)
+        raws = tuple(event.piece if token == event.token else self._labels.written(token) for token, _, _ in top)
         entry = TokenText(event.token, text, event.piece, event.logprob, top, self._offset, name, whole, raws)
         self._offset += len(text)
         return entry

@@ -37,7 +37,7 @@ OPTIONS = Options(shape=Shape.NONE, top=0, token_ids=True, raw_output=False, per
 
 def token(id_: int, text: str, offset: int, logprob: float | None = None) -> TokenText:
     top = () if logprob is None else ((id_, text, logprob),)
-    return TokenText(id_, text, text.encode(), logprob, top, offset)
+    return TokenText(id_, text, text.encode(), logprob, top, offset, top_raw=tuple(text.encode() for _ in top))
 
 
 EVENTS: list[Event] = [

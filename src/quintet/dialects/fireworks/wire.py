@@ -84,12 +84,10 @@ class Lists(msgspec.Struct, gc=False):
 
 
 class Alternative(msgspec.Struct, gc=False):
-    """``bytes`` is left out where the text does not tell them: U+FFFD stands for a part of a character, ``token_id:5`` for a token."""
-
     token: str
     logprob: float
     token_id: int
-    bytes: list[int] | msgspec.UnsetType = msgspec.UNSET
+    bytes: list[int]
 
 
 class Entry(msgspec.Struct, gc=False):
@@ -278,12 +276,10 @@ def _content(tokens: Iterable[TokenText], top: int) -> Content:
 
 
 def _entry(token: TokenText, top: int) -> Entry:
-    alternatives = [_alternative(token, *one) for one in token.top[:top]]
+    alternatives = [_alternative(token, *one, raw) for one, raw in zip(token.top[:top], token.top_raw[:top], strict=True)]
     return Entry(token.label, list(token.raw or token.name.encode()), shown_logprob(token) or 0.0, token.token, token.offset, alternatives)
 
 
-def _alternative(sampled: TokenText, token: int, text: str, logprob: float) -> Alternative:
-    if token == sampled.token:
-        return Alternative(text, max(logprob, FLOOR), token, list(sampled.raw or sampled.name.encode()))
-    unknown = "\ufffd" in text or text == f"token_id:{token}"
-    return Alternative(text, max(logprob, FLOOR), token, msgspec.UNSET if unknown else list(text.encode()))
+def _alternative(sampled: TokenText, token: int, text: str, logprob: float, raw: bytes) -> Alternative:
+    name = sampled.name if token == sampled.token else text
+    return Alternative(text, max(logprob, FLOOR), token, list(raw or name.encode()))
