@@ -191,12 +191,6 @@ def test_a_server_whose_engine_stands_still_ends_without_waiting_for_all_of_the_
         assert gone(engine)
 
 
-def handles(pid: int, number: int) -> bool:
-    """Whether a process does something of its own upon a signal."""
-    caught = re.search(r"^SigCgt:\s+(\w+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
-    return caught is not None and bool(int(caught[1], 16) >> number - 1 & 1)
-
-
 @pytest.mark.fault("D03")
 def test_a_server_that_loads_ends_though_its_engine_says_nothing(tmp_path: Path) -> None:
     path = write_tiny(tmp_path / "tiny.gguf", TinySpec("tiny"))
@@ -206,7 +200,7 @@ def test_a_server_that_loads_ends_though_its_engine_says_nothing(tmp_path: Path)
             while not (engines := children_of(process.pid, b"worker.child")):
                 time.sleep(0.001)
             os.kill(engines[0], signal.SIGSTOP)
-            while not handles(process.pid, signal.SIGTERM):  # the engine's process is there before the server's event loop
+            while not children_of(process.pid, b"watch.py"):  # the engine's process is there before the server's event loop
                 time.sleep(0.001)
             process.send_signal(signal.SIGTERM)
             out, _ = process.communicate(timeout=PATIENCE_S)
@@ -214,6 +208,60 @@ def test_a_server_that_loads_ends_though_its_engine_says_nothing(tmp_path: Path)
             assert gone(engines[0])
         finally:
             process.kill()
+
+
+EARLY = """
+import os, signal, sys
+import quintet.cli
+
+class Signals:
+    def __init__(self, *plan): self.plan = dict(plan)
+    def find_spec(self, name, *_):
+        for number in self.plan.pop(name, ()): os.kill(os.getpid(), number)
+
+{code}
+quintet.cli.main()
+"""
+"""A server that sends itself signals when it comes to import a module."""
+
+FIRST, LAST = "click", "uvloop"
+"""What a server imports at the very beginning, and when its engines load."""
+
+
+def ended_early(code: str) -> tuple[int, bytes, bytes]:
+    done = subprocess.run([sys.executable, "-c", EARLY.format(code=code), "serve", "--toy", "--port", "0"], capture_output=True)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.fault("D03")
+@pytest.mark.parametrize("number", ["SIGTERM", "SIGINT"])
+@pytest.mark.parametrize("when", [FIRST, LAST])
+def test_a_signal_ends_a_server_cleanly_however_early_it_comes(number: str, when: str) -> None:
+    assert ended_early(f"sys.meta_path.insert(0, Signals(('{when}', [signal.{number}])))") == (0, b"", b"")
+
+
+def test_a_signal_that_comes_where_nothing_can_be_raised_ends_a_server_too() -> None:
+    """Such as at the end of an import, whose lock has a callback."""
+    code = """
+class Dropped:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        for _ in range(9): pass  # it is heard here
+
+class Drops:
+    def find_spec(self, name, *_):
+        if name == "click": Dropped()
+
+sys.meta_path.insert(0, Drops())
+"""
+    assert ended_early(code) == (0, b"", b"")
+
+
+def test_a_reload_or_a_hand_over_that_is_asked_for_too_early_harms_nothing() -> None:
+    plan = ", ".join(f"('{when}', [signal.SIGHUP, signal.SIGUSR2])" for when in (FIRST, LAST))
+    with served("--toy", code=EARLY.format(code=f"sys.meta_path.insert(0, Signals({plan}))")) as one:
+        assert one.post({"prompt": "x", "max_tokens": 1})[0] == 200
+        assert one.end(signal.SIGTERM)[0] == 0
 
 
 @pytest.mark.fault("C01", "E05")

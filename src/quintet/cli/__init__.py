@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import sys
 
+from quintet.cli import early
 from quintet.errors import QuintetError
 
 
 def main() -> None:
     """Run the command line; what a person can mend is one line on stderr and exit code 1, never a traceback."""
     _have_streams()
+    # No option may stand before the command; and what knows them all takes its time to be imported.
+    with early.heeded() if sys.argv[1:2] == ["serve"] else contextlib.nullcontext():
+        _run()
+
+
+def _run() -> None:
     import click
 
     from quintet.cli.app import app
