@@ -18,7 +18,7 @@ from tests.support.scripted_backend import request
 from quintet import __version__, errors
 from quintet.backends.base import Counts, Health, Pages, State
 from quintet.config import ServerConfig
-from quintet.events import ChoiceDelta
+from quintet.events import ChoiceDelta, ChoiceDone, Failed, Finish, Usage
 from quintet.logs import JsonForm, TextForm
 from quintet.server.app import App
 from quintet.server.completions import Source
@@ -104,6 +104,16 @@ def test_a_client_that_leaves_is_counted_as_aborted_with_the_tokens_that_were_co
     found = scraped(served)
     assert found['vllm:request_success_total{finished_reason="abort"}'] == 1
     assert 0 < found["vllm:generation_tokens_total{}"] <= backend.steps
+
+
+@pytest.mark.parametrize(("last", "reason"), [([], "abort"), ([Failed("The engine failed.")], "error")])
+def test_each_choice_of_a_request_that_ends_early_is_counted_by_why_it_ended(last: list[Failed], reason: str) -> None:
+    """With no last word where the client has left."""
+    served = Telemetry(("m",), lambda: 0.0).of("m")
+    observer = Observer(served, request("a", "b", n=2), 0.0)
+    observer.saw([ChoiceDone(1, Finish.STOP), *last])
+    observer.ended(Usage(1, 1), 1)
+    assert observer.reasons == ["stop", *[reason] * 3]
 
 
 def test_a_request_of_one_token_has_no_time_per_output_token() -> None:

@@ -63,7 +63,7 @@ class Observer:
                     self._metrics.prefill.observe(timing.prompt)
                     self._metrics.decode.observe(timing.completion)
                 case Failed():
-                    self._reason("error")
+                    self._end_others("error")
         if texts:
             self._saw_text(self._metrics.clock(), texts)
 
@@ -84,8 +84,7 @@ class Observer:
         """
         metrics = self._metrics
         self.usage = usage
-        if not self.reason:  # the client left before any choice was done
-            self._reason("abort")
+        self._end_others("abort")  # the client left before they were done
         metrics.latency.observe(metrics.clock() - self._arrived)
         metrics.prompted(usage.prompt_tokens, usage.cached_tokens)
         metrics.generation_tokens.inc(usage.completion_tokens)
@@ -105,6 +104,11 @@ class Observer:
         first = None if self.first_s is None else round(self.first_s * 1000, 1)
         usage = self.usage
         return {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens, "finish": self.reason, "ttft_ms": first}
+
+    def _end_others(self, reason: str) -> None:
+        """All choices end that have not."""
+        for _ in range(len(self.request.prompts) * self.request.n - len(self.reasons)):
+            self._reason(reason)
 
     def _reason(self, reason: str) -> None:
         self.reasons.append(reason)
