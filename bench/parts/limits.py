@@ -16,7 +16,7 @@ from statistics import median
 
 from quintet.dialects.catalog import PROVIDERS
 from quintet.keys.key import Key
-from quintet.keys.limits import Limiter, nothing_spent
+from quintet.keys.limits import Limiter
 from quintet.keys.store import KeyStore
 from quintet.quota import Limits
 from quintet.server.auth import Auth
@@ -48,7 +48,7 @@ def main() -> None:
         auth = Auth((), "", [store], time.monotonic, time.time)
         headers = [(b"host", b"localhost"), (b"authorization", f"Bearer {secret}".encode())]
         key = auth.require(headers, "127.0.0.1").key
-        limiter = Limiter(0, time.monotonic, time.time, nothing_spent)
+        limiter = Limiter(0, time.monotonic, time.time, None)
 
         def use(one: Key) -> None:
             with limiter.open(one) as lease:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given, settings
@@ -21,7 +21,8 @@ from quintet.errors import (
     TooManyRequests,
 )
 from quintet.keys.key import Key
-from quintet.keys.limits import Lease, Limiter, Spent, nothing_spent
+from quintet.keys.limits import Book, Lease, Limiter
+from quintet.ledger.spending import FINE_DAYS, SLOT, Spending
 from quintet.quota import DAY, MINUTE, Limits, Unit
 
 
@@ -33,8 +34,23 @@ class Clock:
         return self.now
 
 
-def made(clock: Clock | None = None, *, parallel: int = 0, spent: Spent = nothing_spent) -> Limiter:
-    return Limiter(parallel, clock or Clock(), lambda: 5e9, spent)
+@dataclass
+class Notes:
+    """What a ledger remembers."""
+
+    spending: Spending = field(default_factory=lambda: Spending(5e9))
+    heard: list[tuple[str, int]] = field(default_factory=list)
+
+    def spent(self, key: str, since: float) -> list[tuple[int, int]]:
+        return self.spending.since(key, since)
+
+    def elsewhere(self) -> list[tuple[str, int]]:
+        heard, self.heard = self.heard, []
+        return heard
+
+
+def made(clock: Clock | None = None, *, parallel: int = 0, book: Book | None = None) -> Limiter:
+    return Limiter(parallel, clock or Clock(), lambda: 5e9, book)
 
 
 def key(**limits: int) -> Key:
@@ -161,15 +177,54 @@ def test_a_budget_never_comes_back_and_whoever_waits_for_what_is_held_may_ask_ag
 
 
 def test_a_restart_forgets_neither_the_day_nor_the_budget() -> None:
-    asked: list[tuple[str, float]] = []
+    notes, alice = Notes(), key(tokens_per_minute=1000, tokens_per_day=100, budget=110)
+    notes.spending.add(alice.id, 5e9 - DAY, 30)
+    notes.spending.add(alice.id, 5e9, 70)
+    assert left(made(book=notes), alice) == [1000, 30, 10]
 
-    def spent(key_id: str, since: float) -> int:
-        asked.append((key_id, since))
-        return 70
 
-    limiter, alice = made(spent=spent), key(tokens_per_minute=1000, tokens_per_day=100, budget=80)
-    assert left(limiter, alice) == [1000, 30, 10]
-    assert asked == [(alice.id, 5e9 - DAY), (alice.id, alice.created)]
+def test_after_a_restart_as_much_of_the_day_has_come_back_as_without_one() -> None:
+    """60 tokens 23 hours ago, 30 now: of a limit of 100 a day no token of the first is missing any more."""
+    notes, alice = Notes(), key(tokens_per_day=100)
+    notes.spending.add(alice.id, 5e9 - 23 * 3600, 60)
+    notes.spending.add(alice.id, 5e9, 30)
+    assert left(made(book=notes), alice) == [70]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data(), st.integers(1, 100_000), st.floats(0, DAY))
+def test_a_bucket_that_is_made_again_is_where_the_one_that_lived_is_to_a_slots_drain_and_never_allows_more(
+    data: st.DataObject, limit: int, phase: float
+) -> None:
+    """Whatever was spent when: at once, at the limit's rate, in bursts, with days of nothing. What is older than the slots is known
+    by days, and then only the second half holds."""
+    clock, began = Clock(0.0), 5e9 + phase
+    spending = Spending(began)
+    notes, alice = Notes(spending), key(tokens_per_day=limit)
+    lived = Limiter(0, clock, lambda: began + clock.now, None)
+    for _ in range(data.draw(st.integers(0, 60))):
+        clock.now += data.draw(st.sampled_from([0.0, 1.0, SLOT / 2, SLOT, 3600.0, DAY / 2, 2.0 * DAY]))
+        allowed = left(lived, alice)[0]
+        tokens = data.draw(st.sampled_from([allowed, allowed // 2, min(allowed, 1 + limit // 24)]))
+        if tokens:
+            lived.open(alice).settle(tokens)
+            spending.add(alice.id, began + clock.now, tokens)
+    (before,) = lived.meters(alice)
+    (after,) = Limiter(0, clock, lambda: began + clock.now, notes).meters(alice)
+    assert after.reset >= before.reset - 1e-3
+    if clock.now <= (FINE_DAYS - 2) * DAY:
+        assert after.reset <= before.reset + SLOT + 1e-3
+
+
+def test_what_is_spent_in_another_process_counts_for_days_and_budgets_and_once() -> None:
+    notes, alice = Notes(), key(tokens_per_minute=1000, tokens_per_day=100, budget=200)
+    limiter = made(book=notes)
+    notes.heard = [(alice.id, 20)]
+    notes.spending.add(alice.id, 5e9, 20)
+    assert left(limiter, alice) == [1000, 80, 180], "made after it was heard of: the book has it"
+    notes.heard = [(alice.id, 30), ("another", 7), (alice.id, 1)]
+    for _ in range(2):
+        assert left(limiter, alice) == [1000, 49, 149]
 
 
 def test_a_changed_limit_counts_at_once_and_what_was_used_stays_used() -> None:
@@ -190,7 +245,7 @@ def test_a_changed_limit_counts_at_once_and_what_was_used_stays_used() -> None:
 @pytest.mark.fault("D09")
 def test_a_jump_of_the_wall_clock_moves_no_window() -> None:
     clock, wall = Clock(), Clock(5e9)
-    limiter, alice = Limiter(0, clock, wall, nothing_spent), key(requests_per_minute=2, requests_per_day=2)
+    limiter, alice = Limiter(0, clock, wall, None), key(requests_per_minute=2, requests_per_day=2)
     for jump in (3600.0, -7200.0):
         limiter.open(alice)
         wall.now += jump

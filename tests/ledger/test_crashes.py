@@ -14,8 +14,8 @@ from tests.ledger.crashing import batches
 from tests.ledger.disk import Disk, needs_disk
 from tests.ledger.files import rows_in
 
-from quintet.ledger.rows import Row
-from quintet.ledger.store import LIFE_BITS, Store
+from quintet.ledger.rows import LIFE_BITS, Row
+from quintet.ledger.store import Store
 from quintet.ledger.writer import Rows
 
 POINTS = int(os.environ.get("QUINTET_TEST_LEDGER_POINTS", "30"))

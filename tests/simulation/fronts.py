@@ -21,8 +21,7 @@ from tests.simulation.faults import Chance, Fault
 from tests.simulation.invariants import Watch
 from tests.simulation.served import Served
 
-from quintet.ledger.rows import Row, State
-from quintet.ledger.store import LIFE_BITS
+from quintet.ledger.rows import LIFE_BITS, Row, State
 
 ENDED = {State.COMPLETED, State.CANCELLED, State.FAILED}
 

@@ -19,8 +19,10 @@ credit for 10, 10 are admitted.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from types import TracebackType
+from typing import Protocol
 
 from quintet.errors import EngineFailed, OverLimit, Overloaded, TooManyRequests
 from quintet.keys.key import Key
@@ -29,8 +31,16 @@ from quintet.quota import DAY, MINUTE, Limits, Meter, Unit
 _TURNED_AWAY = TooManyRequests | Overloaded | EngineFailed
 """What refuses a completion, before its work begins, that may come again as it is: it has used no request."""
 
-Spent = Callable[[str, float], int]
-"""Tokens that a key (its id) has used since a Unix time, also before this process began."""
+
+class Book(Protocol):
+    """Who remembers what keys, by their ids, have used of tokens, also before this process began, and beside it."""
+
+    def spent(self, key: str, since: float) -> Iterable[tuple[float, int]]:
+        """(Unix time, tokens) in order, from a Unix time on; each no sooner than it was used."""
+
+    def elsewhere(self) -> Iterable[tuple[str, int]]:
+        """What was used in other processes since this was last asked: (key, tokens)."""
+
 
 _ROUNDING = 1e-6
 """Far less than anything that is counted: what has drained for just as long as it should must not be missing by a last bit."""
@@ -44,18 +54,27 @@ class Bucket:
 
     Args:
         window: seconds in which a limit's worth drains away; 0 = it stays.
-        used: so far.
     """
 
-    def __init__(self, unit: Unit, window: float, limit: int, now: float, used: float = 0.0) -> None:
+    def __init__(self, unit: Unit, window: float, limit: int) -> None:
         self.unit, self.window, self.limit = unit, window, limit
         self.held = 0
-        self._used, self._at = used, now
+        self._used, self._at = 0.0, -math.inf
+
+    @property
+    def lasting(self) -> bool:
+        """What it counts is in the ledger, and goes on over a restart."""
+        return self.unit is Unit.TOKENS and self.window != MINUTE
 
     def use(self, amount: int, now: float) -> None:
         """Count ``amount`` as used."""
         self._used = self._drained(now) + amount
         self._at = now
+
+    def recall(self, amount: int, at: float) -> None:
+        """Count what was used at a time before this; from the oldest on. It was let in, so it never was more than the limit at once."""
+        self.use(amount, at)
+        self._used = min(self._used, self.limit) if self.window else self._used
 
     def left(self, now: float) -> float:
         """What may be used now; below 0 where a limit was lowered, or more came than was held for it."""
@@ -99,11 +118,12 @@ class Limiter:
     Args:
         parallel: completions at once of a key that has no such limit of its own; 0 = as many as it likes.
         clock: seconds, monotonic: a jump of the wall clock moves no window.
-        now: Unix time in seconds; only to ask ``spent``.
+        now: Unix time in seconds; only to read ``book``.
+        book: ``None`` = nobody keeps one.
     """
 
-    def __init__(self, parallel: int, clock: Callable[[], float], now: Callable[[], float], spent: Spent) -> None:
-        self._parallel, self._clock, self._now, self._spent = parallel, clock, now, spent
+    def __init__(self, parallel: int, clock: Callable[[], float], now: Callable[[], float], book: Book | None) -> None:
+        self._parallel, self._clock, self._now, self._book = parallel, clock, now, book
         self._accounts: dict[str, Account] = {}
 
     def open(self, key: Key, *, place: bool = True) -> Lease:
@@ -132,25 +152,39 @@ class Limiter:
         return [bucket.meter(now) for bucket in self._account(key).buckets.values()]
 
     def _account(self, key: Key) -> Account:
+        self._hear()
         account = self._accounts.setdefault(key.id, Account())
         if account.limits != key.limits:
             self._adjust(account, key)
         return account
 
+    def _hear(self) -> None:
+        """Count what keys have used elsewhere; what is not in use here finds it in the book."""
+        for key, tokens in self._book.elsewhere() if self._book else ():
+            for bucket in self._accounts[key].buckets.values() if key in self._accounts else ():
+                if bucket.lasting:
+                    bucket.use(tokens, self._clock())
+
     def _adjust(self, account: Account, key: Key) -> None:
-        """Buckets as the key's limits are now. A new one for tokens begins with what the ledger knows, so a restart forgets nothing."""
+        """Buckets as the key's limits are now. A new one for tokens begins where the book has it, so a restart forgets nothing."""
         limits, old = key.limits, account.buckets
         account.limits, account.buckets = limits, {}
         for unit, window, limit in _windows(limits):
             bucket = old.get((unit, window))
             if limit and bucket is None:
-                since = self._now() - window if window else key.created
-                lasting = unit is Unit.TOKENS and window != MINUTE
-                bucket = Bucket(unit, window, limit, self._clock(), self._spent(key.id, since) if lasting else 0)
+                bucket = Bucket(unit, window, limit)
+                if self._book and bucket.lasting:
+                    self._recall(bucket, key, self._book)
             if limit and bucket is not None:
                 bucket.use(0, self._clock())  # what has drained so far did so at the old rate
                 bucket.limit = limit
                 account.buckets[unit, window] = bucket
+
+    def _recall(self, bucket: Bucket, key: Key, book: Book) -> None:
+        """Let all that was ever used go through the bucket: how much of a day is back depends on when it was used, and what before it."""
+        clock, now = self._clock(), self._now()
+        for time, tokens in book.spent(key.id, key.created):
+            bucket.recall(tokens, clock - max(0.0, now - time))
 
 
 class Lease:
@@ -222,12 +256,6 @@ class Lease:
         for bucket, amount in self._held:
             bucket.held -= amount if bucket.unit in units else 0
         self._held = [(bucket, amount) for bucket, amount in self._held if bucket.unit not in units]
-
-
-def nothing_spent(key_id: str, since: float) -> int:
-    """Where nobody keeps a ledger."""
-    del key_id, since
-    return 0
 
 
 def _windows(limits: Limits) -> Iterable[tuple[Unit, float, int]]:

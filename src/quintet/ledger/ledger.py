@@ -126,9 +126,16 @@ class Ledger:
         """Rows that are only in memory because the disk does not take them."""
         return self._writer.waiting if self._unwritable else 0
 
-    def spent(self, key: str, since: float) -> int:
+    def spent(self, key: str, since: float) -> list[tuple[int, int]]:
         """Tokens, of prompts and completions, of a key's ended requests from a Unix time on; see ``Spending.since``."""
         return self._spending.since(key, since)
+
+    def elsewhere(self) -> list[tuple[str, int]]:
+        """Keys, and tokens that they have spent in other processes since this was last asked; from here on ``spent`` has them."""
+        heard = self._writer.heard()
+        for spent in heard:
+            self._spending.add(*spent)
+        return [(key, tokens) for key, _, tokens in heard]
 
     async def open(self, about: About, usage: Callable[[], Usage]) -> Entry:
         """The row of a request, which is on the disk when this returns.
@@ -161,7 +168,7 @@ class Ledger:
         """Of ``Entry.close``."""
         row = entry.row
         del self._entries[row.number]
-        self._spending.add(row.key, row.arrived, row.prompt + row.completion)
+        self._spending.add(row.key, row.arrived + (row.total or 0.0), row.prompt + row.completion)
         self._writer.put(row.number, row)
         if self._loop is not None and not self._closing_soon:
             self._closing_soon = True

@@ -5,6 +5,9 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple
 
+LIFE_BITS = 40
+"""A row's number is that of its process's life, and below it a count."""
+
 
 class State(enum.StrEnum):
     """How a request stands."""

@@ -1,15 +1,16 @@
-"""How many tokens each key has spent since when: sums in memory. Plain code over values.
+"""What each key has spent when: sums in memory. Plain code over values.
 
-By minutes for two days, then by days (UTC): so a sum from a day's beginning on is exact, and memory does not grow with requests.
+By slots of five minutes for a week, then by days (UTC): so what comes back of a limit can be told nearly to the moment, a sum from a day's
+beginning on is exact, and memory does not grow with requests.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 
-SLOT = 60
+SLOT = 300
 DAY = 86_400
-FINE_DAYS = 2
+FINE_DAYS = 8
 
 
 class Spending:
@@ -21,34 +22,39 @@ class Spending:
 
     def __init__(self, now: float) -> None:
         self._days: defaultdict[str, Counter[int]] = defaultdict(Counter)  # key -> day -> tokens
-        self._slots: defaultdict[str, Counter[int]] = defaultdict(Counter)  # the same by minutes, of the newest days
+        self._slots: defaultdict[str, Counter[int]] = defaultdict(Counter)  # the same by slots, of the newest days
         self._newest = int(now // DAY)
 
     @property
     def fine(self) -> float:
-        """The time from which on sums are by minutes."""
-        return float((self._newest - FINE_DAYS + 1) * DAY)
+        """The time from which on sums are by slots."""
+        return float(self._first_fine * DAY)
 
     def add(self, key: str, time: float, tokens: int) -> None:
-        """Tokens of a request that arrived at a Unix time."""
+        """Tokens of a request that ended at a Unix time."""
         day = int(time // DAY)
         self._days[key][day] += tokens
         if day > self._newest:
             self._newest = day
             self._forget()
-        if day > self._newest - FINE_DAYS:
+        if day >= self._first_fine:
             self._slots[key][int(time // SLOT)] += tokens
 
-    def since(self, key: str, since: float) -> int:
-        """Tokens of a key from a Unix time on: from the beginning of its minute, or of its day if that was some days ago.
+    def since(self, key: str, since: float) -> list[tuple[int, int]]:
+        """(Unix time, tokens) of a key, in order, from the slot, or the day, that a Unix time is in.
 
-        So it may be more than was spent, and never less.
+        A sum stands at the end of its slot or day. So what comes back with time may come later than it should, and never sooner.
         """
-        day = int(since // DAY)
-        if day <= self._newest - FINE_DAYS:
-            return sum(tokens for one, tokens in self._days.get(key, Counter()).items() if one >= day)
-        slot = int(since // SLOT)
-        return sum(tokens for one, tokens in self._slots.get(key, Counter()).items() if one >= slot)
+        days = sorted(self._days.get(key, {}).items())
+        slots = sorted(self._slots.get(key, {}).items())
+        return [
+            *(((day + 1) * DAY, tokens) for day, tokens in days if since // DAY <= day < self._first_fine),
+            *(((slot + 1) * SLOT, tokens) for slot, tokens in slots if since // SLOT <= slot),
+        ]
+
+    @property
+    def _first_fine(self) -> int:
+        return self._newest - FINE_DAYS + 1
 
     def _forget(self) -> None:
         first = self.fine // SLOT

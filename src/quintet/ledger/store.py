@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from quintet.ledger import lives
-from quintet.ledger.rows import Row, State
+from quintet.ledger.beside import Beside, Spent
+from quintet.ledger.rows import LIFE_BITS, Row, State
 from quintet.ledger.schema import ARRIVED_ON, LedgerError, connect, patiently, upsert
 
 MOST_AT_ONCE = 256
 """Rows of a statement, and of a step of the clean-up, which others wait for."""
-
-LIFE_BITS = 40
-"""A row's number is that of its process's life, and below it a count."""
 
 _EXPIRE = f"""
     INSERT INTO totals (day, key, model, dialect, state, requests, prompt, completion, cached, reasoning)
@@ -47,6 +45,7 @@ class Store:
         self.life = 0
         self._logged: tuple[int, int] | None = None  # the write-ahead log
         self._lock: lives.Life | None = None
+        self.beside = Beside(0)
 
     def begin(self, now: float) -> int:
         """Begin a life of this process; the first number of its rows. No two lives share one, whatever clocks say.
@@ -58,7 +57,8 @@ class Store:
             cursor = self._connection.execute("INSERT INTO lives (seen) VALUES (?)", (now,))
             self.life = int(cursor.lastrowid or 0)
             self._lock = lives.Life(self._file, self.life)
-        self._logged = _identity(self._beside("-wal"))
+        self.beside = Beside(self.life)
+        self._logged = _identity(self._at("-wal"))
         return self.life << LIFE_BITS
 
     def write(self, rows: Mapping[int, Row | None]) -> None:
@@ -104,9 +104,9 @@ class Store:
             return
         self._opened = None
         self._connection.close()
-        if _identity(self._beside("-wal")) == self._logged:  # SQLite would take it for the next file's
+        if _identity(self._at("-wal")) == self._logged:  # SQLite would take it for the next file's
             for suffix in ("-wal", "-shm"):
-                self._beside(suffix).unlink(missing_ok=True)
+                self._at(suffix).unlink(missing_ok=True)
         self._logged = None
         if self._lock is not None:
             self._lock.drop()
@@ -116,7 +116,7 @@ class Store:
             with self._transaction():
                 self._connection.execute("INSERT INTO lives (life, seen) VALUES (?, ?)", (self.life, now))
                 self._lock = lives.Life(self._file, self.life)
-            self._logged = _identity(self._beside("-wal"))
+            self._logged = _identity(self._at("-wal"))
         except (LedgerError, OSError) as error:
             self._opened = None
             raise sqlite3.OperationalError(str(error)) from None
@@ -154,20 +154,34 @@ class Store:
                 self._connection.execute("DELETE FROM requests WHERE number IN (SELECT number FROM old)")
         return found == MOST_AT_ONCE
 
-    def spent(self, fine: float, slot: float, day: float) -> list[tuple[str, float, int]]:
-        """Tokens of each key by time: (key, Unix time, tokens), the time rounded down to a ``slot`` from ``fine`` on, to a ``day`` before.
+    def spent(self, fine: float, slot: float, day: float) -> list[Spent]:
+        """Tokens of each key by when requests ended, to the ``slot`` from ``fine`` on, to the ``day`` before: times that are in these.
+
+        Of days that were summed up nothing else is known: they stand in a day's last slot. From here on ``news`` has what others spend.
 
         Args:
             fine: the beginning of a day.
             slot, day: seconds.
         """
-        return self._execute(
-            """SELECT key, CASE WHEN arrived >= :fine THEN CAST(arrived / :slot AS INTEGER) * :slot
-                                ELSE CAST(arrived / :day AS INTEGER) * :day END AS time, sum(prompt + completion)
-               FROM requests GROUP BY key, time
-               UNION ALL SELECT key, CAST(strftime('%s', day) AS REAL), sum(prompt + completion) FROM totals GROUP BY key, day""",
-            {"fine": fine, "slot": slot, "day": day},
-        ).fetchall()
+        with self._transaction("DEFERRED"):  # one moment of the file; others write on
+            found = self._execute(
+                """SELECT key, CASE WHEN ended >= :fine THEN CAST(ended / :slot AS INTEGER) * :slot
+                                    ELSE CAST(ended / :day AS INTEGER) * :day END AS time, sum(tokens)
+                   FROM (SELECT key, arrived + coalesce(total, 0) AS ended, prompt + completion AS tokens FROM requests) GROUP BY key, time
+                   UNION ALL
+                   SELECT key, CAST(strftime('%s', day) AS REAL) + :day - 1, sum(prompt + completion) FROM totals GROUP BY key, day""",
+                {"fine": fine, "slot": slot, "day": day},
+            ).fetchall()
+            self.beside.begin(self._connection)
+        return found
+
+    def news(self) -> list[Spent]:
+        """What other processes have spent since ``spent``, or this, was asked.
+
+        Raises:
+            sqlite3.Error: it cannot be read.
+        """
+        return patiently(lambda: self.beside.look(self._connection))
 
     def close(self) -> None:
         """Let go of the file. Rows of this life that are still open will never be closed now."""
@@ -186,7 +200,7 @@ class Store:
         """A statement that may find the file locked."""
         return patiently(lambda: self._connection.execute(statement, values))
 
-    def _beside(self, suffix: str) -> Path:
+    def _at(self, suffix: str) -> Path:
         return self._file.with_name(self._file.name + suffix)
 
     @property
@@ -203,8 +217,8 @@ class Store:
         return cursor.rowcount
 
     @contextlib.contextmanager
-    def _transaction(self) -> Iterator[None]:
-        self._execute("BEGIN IMMEDIATE")
+    def _transaction(self, kind: str = "IMMEDIATE") -> Iterator[None]:
+        self._execute(f"BEGIN {kind}")
         try:
             yield
             self._connection.execute("COMMIT")

@@ -8,8 +8,10 @@ from __future__ import annotations
 import logging
 import sqlite3
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 
+from quintet.ledger.beside import Spent
 from quintet.ledger.rows import Row, State
 from quintet.ledger.stats import Stats
 from quintet.ledger.store import LostFileError, Store
@@ -21,6 +23,9 @@ RETRY_S = 0.5
 
 TIDY_S = 60.0
 """Seconds between two looks for rows that are too old, and for processes that have died."""
+
+BESIDE_S = 5.0
+"""The same while another process writes: what it spends is known here so much later."""
 
 Rows = dict[int, Row | None]
 """By their numbers, as they stand; ``None`` = it must not be there."""
@@ -52,6 +57,7 @@ class Writer:
         self._writing: Rows = {}  # taken from these, and not on the disk yet
         self._failing = ""  # why
         self._closing = False
+        self._heard: deque[Spent] = deque()
         self._begin()
 
     @property
@@ -69,6 +75,10 @@ class Writer:
         with self._lock:
             self._pending[number] = row
 
+    def heard(self) -> list[Spent]:
+        """What other processes have spent, as far as it was not asked for yet."""
+        return [self._heard.popleft() for _ in range(len(self._heard))]
+
     def wake(self) -> None:
         """Write now what there is."""
         self._wake.set()
@@ -83,7 +93,7 @@ class Writer:
         """The thread's body in pieces, for one who has no thread to give: seconds until the next is due, if nobody wakes it sooner."""
         tidied = self._clock() - TIDY_S
         while True:
-            due = tidied + TIDY_S - self._clock()
+            due = tidied + self._pause - self._clock()
             yield RETRY_S if self._failing else max(0.0, due)
             closing = self._closing  # before the rows are taken: what is put before ``close`` is among them
             with self._lock:
@@ -91,7 +101,7 @@ class Writer:
             self._write(self._writing)
             if closing:
                 break
-            if not self._failing and tidied + TIDY_S <= self._clock() and not self._tidy():
+            if not self._failing and tidied + self._pause <= self._clock() and not self._tidy():
                 tidied = self._clock()
         if lost := sum(row is not None for row in self._pending.values()):
             _log.error("ledger: %d rows could not be written and are lost", lost)
@@ -137,11 +147,16 @@ class Writer:
         self._failing = why
         self._told(rows, error)
 
+    @property
+    def _pause(self) -> float:
+        return BESIDE_S if self._store.beside else TIDY_S
+
     def _tidy(self) -> bool:
         """A step of the clean-up; whether there is more to do."""
         try:
             if buried := self._store.bury():
                 _log.warning("ledger: %d requests of processes that died are incomplete", buried)
+            self._heard.extend(self._store.news())
             day = 86_400
             return self._keep > 0 and self._store.expire((self._now() - self._keep) // day * day)
         except sqlite3.Error as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from quintet.batches.runner import Compute
 from quintet.config import ServerConfig
 from quintet.engines.registry import Registry
-from quintet.keys.limits import Limiter, nothing_spent
+from quintet.keys.limits import Limiter
 from quintet.server.accounts import Accounts
 from quintet.server.auth import Auth
 from quintet.server.completions import Completions, Source
@@ -19,7 +19,7 @@ def alone(registry: Registry) -> Compute:
     """Computes lines on the registry's engines; call it on the event loop that they are on."""
     source, config = Source(), ServerConfig()
     models = Models(registry, int(source.now()))
-    gate = Gate(Limiter(0, source.clock, source.now, nothing_spent), config.max_logprobs)
+    gate = Gate(Limiter(0, source.clock, source.now, None), config.max_logprobs)
     telemetry, accounts = Telemetry(registry.entries, source.clock, None, ()), Accounts(None)
 
     def completions(source: Source) -> Completions:

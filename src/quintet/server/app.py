@@ -16,7 +16,7 @@ from quintet.dialects.fim.wire import error as fim_error
 from quintet.dialects.infill.dialect import Infill
 from quintet.engines.registry import Registry
 from quintet.errors import BodyTooLarge, NotFound, Overloaded, QuintetError, SlowBody
-from quintet.keys.limits import Limiter, nothing_spent
+from quintet.keys.limits import Limiter
 from quintet.ledger.ledger import Ledger
 from quintet.logs import REQUEST
 from quintet.server import pages, static
@@ -103,7 +103,7 @@ class App:
         models = Models(registry, int(source.now()))
         probes = Probes(registry, self._telemetry)
         executor = registry.executor
-        limiter = Limiter(config.max_per_key, source.clock, source.now, ledger.spent if ledger else nothing_spent)
+        limiter = Limiter(config.max_per_key, source.clock, source.now, ledger)
         gate = Gate(limiter, config.max_logprobs)
         accounts = Accounts(ledger)
         completions = Completions(models, gate, source, config, self._telemetry, accounts, keep_alive, executor)

@@ -1,0 +1,107 @@
+"""What keys have spent, as the ledger tells it to the next process, and to one beside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.ledger.files import rows_in
+from tests.ledger.test_ledger import by_id, kept, opened, run, until
+
+from quintet.events import Usage
+from quintet.ledger import ledger as module
+from quintet.ledger import writer
+from quintet.ledger.ledger import About, Ledger
+from quintet.ledger.rows import State
+
+
+def test_what_a_key_has_spent_outlives_the_process(tmp_path: Path) -> None:
+    file, day = tmp_path / "ledger.db", 86_400
+    now = 10.0 * day + 7_290
+    slot = 10 * day + 7_500
+
+    async def spend(ledger: Ledger) -> None:
+        for key, tokens in (("aaaaaaaa", 5), ("aaaaaaaa", 6), ("bbbbbbbb", 7)):
+            (await opened(ledger, used=Usage(1, tokens), key=key)).close(State.COMPLETED, "stop", 200, None)
+        assert ledger.spent("aaaaaaaa", now) == [(slot, 13)]
+
+    async def nothing(ledger: Ledger) -> None:
+        assert ledger.spent("aaaaaaaa", 0) == ledger.spent("aaaaaaaa", now) == [(slot, 13)]
+        assert ledger.spent("aaaaaaaa", slot) == []
+        assert (ledger.spent("bbbbbbbb", 0), ledger.spent("cccccccc", 0)) == ([(slot, 8)], [])
+
+    run(spend, file, now=lambda: now, clock=lambda: 0.0)
+    run(nothing, file, now=lambda: now)
+
+    async def later(ledger: Ledger) -> None:
+        assert ledger.spent("aaaaaaaa", now) == [(11 * day, 13)], "by days, since it is long ago"
+        assert ledger.spent("aaaaaaaa", 11 * day) == []
+
+    run(later, file, now=lambda: now + 30 * day)
+
+    async def summed(ledger: Ledger) -> None:
+        await until(lambda: not rows_in(file))
+
+    run(summed, file, keep=day, now=lambda: now + 3 * day)
+    run(later, file, now=lambda: now + 30 * day)
+
+    async def soon(ledger: Ledger) -> None:
+        assert ledger.spent("aaaaaaaa", 0) == [(11 * day, 13)], "nothing but the day is known of it, so it may have been at its end"
+
+    run(soon, file, now=lambda: now + 3 * day)
+
+
+def test_tokens_are_spent_when_a_request_ends_also_as_the_next_process_reads_them(tmp_path: Path) -> None:
+    """A limit drains what was used from then on."""
+    file, steady = tmp_path / "ledger.db", 0.0
+
+    async def long(ledger: Ledger) -> None:
+        nonlocal steady
+        entry = await opened(ledger, key="aaaaaaaa")
+        steady = 3600.0
+        entry.close(State.COMPLETED, "stop", 200, None)
+        assert ledger.spent("aaaaaaaa", 0) == [(603_900, 7)]
+
+    async def read(ledger: Ledger) -> None:
+        assert ledger.spent("aaaaaaaa", 0) == [(603_900, 7)]
+
+    run(long, file, now=lambda: 600_000.0, clock=lambda: steady)
+    run(read, file, now=lambda: 604_000.0)
+
+
+def test_what_another_process_spends_meanwhile_is_heard_of_once_and_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a server hands over: what ended before is read at the start, what runs then and what comes later as it is noted."""
+    monkeypatch.setattr(module, "NOTE_S", 0.01)
+    monkeypatch.setattr(writer, "BESIDE_S", 0.01)
+    file = tmp_path / "ledger.db"
+    heard: list[tuple[str, int]] = []
+
+    def total(ledger: Ledger) -> int:
+        return sum(tokens for _, tokens in ledger.spent("aaaaaaaa", 0))
+
+    async def scenario(old: Ledger) -> None:
+        used = Usage(10, 1)
+        (await opened(old, "before", key="aaaaaaaa")).close(State.COMPLETED, "stop", 200, None)
+        running = await old.open(About("running", "aaaaaaaa", "toy", "openai", 1, old.clock()), lambda: used)
+        await until(lambda: by_id(file)["before"].state is State.COMPLETED and by_id(file)["running"].completion == 1)
+
+        def hears(tokens: int) -> bool:
+            heard.extend(new.elsewhere())
+            return sum(more for _, more in heard) == tokens
+
+        with kept(file) as new:
+            assert total(new) == 7 + 11 and hears(0)
+            used = Usage(10, 21)
+            await until(lambda: hears(20))
+            (await opened(old, "later", key="bbbbbbbb")).close(State.COMPLETED, "stop", 200, None)
+            await until(lambda: hears(27))
+            used = Usage(10, 31)
+            running.close(State.COMPLETED, "stop", 200, None)
+            old.close()
+            await until(lambda: hears(37))
+            (await opened(new, "own", key="aaaaaaaa")).close(State.COMPLETED, "stop", 200, None)
+            await until(lambda: not new._writer._store.beside)
+            assert hears(37) and total(new) == 7 + 41 + 7
+        assert {key for key, _ in heard} == {"aaaaaaaa", "bbbbbbbb"}
+
+    run(scenario, file)
