@@ -26,7 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "conformance": {"conformance"},
     "listen": {"listen"},
     "load": {"load"},
-    "server": {"server", "batches", "ledger", "service", "engines", "dialects", "inputs", "keys", "backends.base", "executor"}
+    "server": {"server", "batches", "ledger", "service", "engines", "dialects", "inputs", "keys", "backends.base", "executor", "turns"}
     | {"moderation.judge", "guides.check", "logs"},
     "batches": {"batches"},
     "ledger": {"ledger"},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from tests.server.scripted import EOS, FIRST_WORD, ScriptedBackend
 
 from quintet.config import ServerConfig
 from quintet.dialects.catalog import PROVIDERS
+from quintet.dialects.tokens import parse_detokenize
 from quintet.server import tokens
 from quintet.server.asgi import ASGIApp, Message
 from quintet.server.http import PIECE_BYTES
@@ -102,6 +104,46 @@ def test_a_text_that_no_context_bounds_is_bounded_by_its_bytes(path: str, body: 
     """Where images may be larger: 11 MB took the front to 900 MB."""
     answer = ask(path, body)
     assert (answer.status, "2097152 bytes" in answer.body.decode()) == (413, True)
+
+
+@pytest.mark.fault("B23")
+def test_of_texts_that_arrive_together_one_at_a_time_becomes_ids_and_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """64 of the largest took the front to 1.4 GB: all of them waited as ids for the executor."""
+    steps: list[str] = []
+    answer = tokens.tokenized
+
+    class Noting(ScriptedBackend):
+        async def tokenize(self, *about: Any, **more: Any) -> list[int]:
+            steps.append("ids")
+            return await super().tokenize(*about, **more)
+
+    def noted(*about: Any) -> bytes:
+        steps.append("answer")
+        return answer(*about)
+
+    monkeypatch.setattr(tokens, "tokenized", noted)
+
+    async def scenario() -> list[Answer]:
+        app = create_app(Noting(), ServerConfig())
+        texts = [{"content": "a" * 50_000}, {"content": "b" * 10}, {"prompt": "c" * 50_000}, {"prompt": "d"}]
+        return await asyncio.gather(*(acall(app, text, path="/tokenize") for text in texts))
+
+    assert [len(answer.json()["tokens"]) for answer in asyncio.run(scenario())] == [50_000, 10, 50_001, 2]
+    assert steps == ["ids", "answer"] * 4
+
+
+@pytest.mark.fault("B23")
+def test_ids_that_wait_take_little_more_than_their_body() -> None:
+    """64 bodies of the largest took the front to 1.6 GB."""
+    body = json.dumps({"tokens": [300] * 100_000}, separators=(",", ":")).encode()
+    parse_detokenize(body)
+    tracemalloc.start()
+    try:
+        model, ids = parse_detokenize(body)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (model, len(ids), set(ids)) == ("", 100_000, {300}) and held < 1.1 * len(body)
 
 
 WIDE = {"tokens": [FIRST_WORD] * 5000}

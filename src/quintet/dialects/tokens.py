@@ -6,6 +6,7 @@ the text ``content`` and wants ``add_special`` false by default.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -92,8 +93,8 @@ def _piece(piece: bytes) -> str | list[int]:
         return list(piece)
 
 
-def parse_detokenize(body: bytes) -> tuple[str, tuple[int, ...]]:
-    """Model name and token ids.
+def parse_detokenize(body: bytes) -> tuple[str, Sequence[int]]:
+    """Model name and token ids, which wait for their turn in 4 bytes each: as a list they may be twenty times the body.
 
     Raises:
         BadRequest: and nothing else, whatever the bytes.
@@ -101,12 +102,12 @@ def parse_detokenize(body: bytes) -> tuple[str, tuple[int, ...]]:
     raw = decode_object(body)
     tokens = raw.get("tokens")
     if tokens == []:
-        return MODEL.of(raw), ()
+        return MODEL.of(raw), array("I")
     if not isinstance(tokens, list) or (tokens and isinstance(tokens[0], str | list)):
         raise wrong_type("tokens", "an array of token ids", tokens)
     (ids,) = _Prompts(1).read("tokens", tokens)
     assert isinstance(ids, tuple)
-    return MODEL.of(raw), ids
+    return MODEL.of(raw), array("I", ids)
 
 
 def detokenized(ids: Sequence[int], pieces: Sequence[bytes], spelling: Callable[[int], str]) -> bytes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import AsyncIterator
 from functools import partial
 
 from quintet.dialects.tokens import detokenized, parse_detokenize, parse_tokenize, tokenized, tokenizer_info
@@ -9,6 +11,7 @@ from quintet.executor import FairExecutor
 from quintet.inputs.room import Room
 from quintet.server.call import Call
 from quintet.server.models import Models
+from quintet.turns import Turns
 
 MOST_BYTES = 2**21
 """Of a body. No context bounds these texts, and an answer may be over twenty times as long: an id of six characters may be 64 spaces, and
@@ -34,6 +37,7 @@ class Tokens:
         self._max_body = min(max_body, MOST_BYTES)
         self._executor = executor
         self._room = Room(MOST_ANSWERS, "large answers")
+        self._turns = Turns(1)
 
     async def tokenize(self, call: Call) -> None:
         """``POST /tokenize``."""
@@ -51,9 +55,20 @@ class Tokens:
             entry = self._models.find(asked.model, call).entry
             with entry.held():
                 backend = await self._models.ready(call, entry)
-                ids = await entry.preparer.tokenize(asked.text, asked.add_special, tenant=tenant)
                 about, spelling = backend.capabilities, backend.tokenizer.spelling
-                return await self._executor.run(tenant, partial(tokenized, asked, ids, about.pieces, spelling, about.context))
+                async with self._turn(tenant):
+                    ids = await entry.preparer.tokenize(asked.text, asked.add_special, tenant=tenant)
+                    return await self._executor.run(tenant, partial(tokenized, asked, ids, about.pieces, spelling, about.context))
+
+    @contextlib.asynccontextmanager
+    async def _turn(self, tenant: str) -> AsyncIterator[None]:
+        """One at a time has its text as ids and as an answer: these are over twenty times the body, and all that arrive together would
+        have them while they wait for the executor."""
+        await self._turns.acquire(tenant)
+        try:
+            yield
+        finally:
+            self._turns.release()
 
     async def _detokenized(self, call: Call) -> bytes:
         with call.http.reading():
