@@ -136,13 +136,50 @@ def test_where_all_are_followed_the_large_ones_are_not_followed_further(small: i
         assert large and guides.bytes <= small
 
 
+@pytest.mark.fault("B09")
+def test_samples_that_each_meet_a_limit_hold_no_more_than_others(small: int) -> None:
+    """Each has a lexer of its own from then on: beyond twice the bound the large ones are not followed further, until they are gone."""
+    guides, grammar = Guides(COMPILER), schema(0)
+    followed = []
+    while guides.bytes <= 2 * small:
+        followed.append(walk(guides, grammar))
+        guides.forget(grammar)
+        assert len(followed) < 1000
+    followed.append(walk(guides, grammar))
+    with guides.growing(grammar) as room:
+        assert not room
+    followed.clear()
+    with guides.growing(grammar) as room:
+        assert room and guides.bytes <= small
+
+
 def test_what_is_forgotten_is_made_anew_and_its_followers_go_on() -> None:
     guides, grammar, mask = Guides(COMPILER), regex(7), np.zeros(WORDS, np.uint32)
     first = guides.matcher(grammar)
     guides.forget(grammar)
-    assert not guides.ready(grammar) and guides.bytes == 0
+    assert not guides.ready(grammar)
     second = guides.matcher(grammar)
     assert guides.ready(grammar) and first.fill(mask) and second.fill(mask)
+
+
+@pytest.mark.fault("B09")
+def test_what_is_forgotten_is_charged_until_its_last_follower_is_gone() -> None:
+    """Samples that each meet a limit begin anew, and the others go on with what they share: up to 30 MB each, which nobody counted."""
+    guides, grammar = Guides(COMPILER), regex(7)
+    first, second = guides.matcher(grammar), guides.matcher(grammar)
+    alone = guides.bytes
+    guides.forget(grammar)
+    assert guides.bytes == alone
+    third = guides.matcher(grammar)
+    both = guides.bytes
+    assert both > alone
+    del first
+    assert guides.bytes == both
+    del second
+    assert guides.bytes == both - alone > 0
+    guides.forget(grammar)
+    del third
+    assert guides.bytes == 0
 
 
 @pytest.mark.fault("B09")

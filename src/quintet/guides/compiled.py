@@ -8,8 +8,8 @@ guide grow, and the difference is the guide's::
     ------------------+--------------------
     the others of the process allocate too: what they take is charged to the guide, which then goes a little too early
 
-What was used last stays; a guide that a sequence follows is never dropped. Should all that are followed exceed twice the bound, those that
-grew largest are not followed any further.
+What was used last stays; a guide that a sequence follows is never dropped, and one that is forgotten counts until nobody follows it. Should
+all that are followed exceed twice the bound, those that grew largest are not followed any further.
 """
 
 from __future__ import annotations
@@ -80,14 +80,17 @@ class Guides:
     def __init__(self, compiler: Compiler) -> None:
         self.compiler = compiler
         self._kept: OrderedDict[str, _Kept] = OrderedDict()  # used last, last
+        self._forgotten: list[tuple[WeakSet[Matcher], int]] = []  # who follows it still, and bytes
         self._bytes = self._dropped = 0
         self._pool: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
 
     @property
     def bytes(self) -> int:
-        """Of all that are kept."""
-        return self._bytes
+        """Of all that are kept, or still followed."""
+        with self._lock:
+            self._settle()
+            return self._bytes
 
     def ready(self, grammar: str) -> bool:
         """``matcher`` would not have to compile."""
@@ -117,8 +120,9 @@ class Guides:
     def forget(self, grammar: str) -> None:
         """Compile it anew for the next: a limit was met in what its followers share, and that stays."""
         with self._lock:
-            kept = self._kept.pop(grammar, None)
-            self._bytes -= kept.bytes if kept else 0
+            if (kept := self._kept.pop(grammar, None)) is not None:
+                self._forgotten.append((kept.users, kept.bytes))
+            self._settle()
 
     @contextlib.contextmanager
     def growing(self, grammar: str) -> Iterator[bool]:
@@ -128,7 +132,7 @@ class Guides:
             Whether there is room for that. If not, it is one of the largest, and all that is followed takes far too much.
         """
         kept = self._kept.get(grammar)
-        crowded = kept is not None and self._bytes > 2 * CACHE_BYTES and kept.bytes > CACHE_BYTES // SHARE
+        crowded = kept is not None and kept.bytes > CACHE_BYTES // SHARE and self.bytes > 2 * CACHE_BYTES
         if kept is None or not kept.looked_at():
             yield not crowded
             return
@@ -180,8 +184,20 @@ class Guides:
         kept.grown += grown if kept.masks <= EXACT else EVERY * max(-MOST_BYTES, min(grown, MOST_BYTES))
         self._bytes += kept.bytes - before
 
+    def _settle(self) -> None:
+        """What was forgotten, and has lost its last follower since."""
+        followed = []
+        for users, size in self._forgotten:
+            if users:
+                followed.append((users, size))
+            else:
+                self._bytes -= size
+                self._dropped += size
+        self._forgotten = followed
+
     def _drop(self, new: str) -> None:
         """The one that was not used for longest, while they take too much."""
+        self._settle()
         if self._bytes <= CACHE_BYTES:
             return
         for grammar in [grammar for grammar, kept in self._kept.items() if not kept.users and grammar != new]:
