@@ -131,7 +131,7 @@ ON: dict[Control, Any] = {
 }
 
 
-@pytest.mark.parametrize("control", ON.keys() | (set(Control) - HEEDED), ids=str)
+@pytest.mark.parametrize("control", [control for control in Control if control not in HEEDED], ids=str)
 def test_every_control_that_a_search_does_not_heed_is_refused_by_the_name_of_its_field(control: Control) -> None:
     """``min_p`` is two controls, of which one was forgotten."""
     asked = replace(request(n=2), sampling=replace(Sampling(1.0, 1.0, 0), **{control.value: ON[control]}), beams=Beams())
