@@ -15,6 +15,7 @@ from tests.server.scripted import EOS, FIRST_WORD, ScriptedBackend
 from quintet.config import ServerConfig
 from quintet.dialects.catalog import PROVIDERS
 from quintet.dialects.tokens import parse_detokenize
+from quintet.dialects.tokens import tokenized
 from quintet.server import tokens
 from quintet.server.asgi import ASGIApp, Message
 from quintet.server.http import PIECE_BYTES
@@ -110,7 +111,7 @@ def test_a_text_that_no_context_bounds_is_bounded_by_its_bytes(path: str, body: 
 def test_of_texts_that_arrive_together_one_at_a_time_becomes_ids_and_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """64 of the largest took the front to 1.4 GB: all of them waited as ids for the executor."""
     steps: list[str] = []
-    answer = tokens.tokenized
+    answer = tokenized
 
     class Noting(ScriptedBackend):
         async def tokenize(self, *about: Any, **more: Any) -> list[int]:
