@@ -14,8 +14,7 @@ from tests.server.scripted import EOS, FIRST_WORD, ScriptedBackend
 
 from quintet.config import ServerConfig
 from quintet.dialects.catalog import PROVIDERS
-from quintet.dialects.tokens import parse_detokenize
-from quintet.dialects.tokens import tokenized
+from quintet.dialects.tokens import parse_detokenize, tokenized
 from quintet.server import tokens
 from quintet.server.asgi import ASGIApp, Message
 from quintet.server.http import PIECE_BYTES
