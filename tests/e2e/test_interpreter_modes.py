@@ -57,7 +57,8 @@ def test_no_mode_of_python_changes_a_byte_and_none_has_anything_to_warn_of(mode:
     with served("--toy", "--log-level", "warning", **MODES[mode]) as one:
         assert answers(one) == expected
         code, err = one.end(signal.SIGTERM)
-    assert (code, err) == (0, "")
+    # In its debug mode asyncio tells of each callback that took 0.1 s, as any does on a machine that is busy enough.
+    assert (code, [line for line in err.splitlines() if not ('"logger":"asyncio"' in line and " took " in line)]) == (0, [])
 
 
 @pytest.mark.fault("D17")

@@ -175,7 +175,7 @@ def test_a_load_that_fails_is_told_and_tried_again_by_the_next_request(failure: 
 def test_an_idle_model_is_freed_and_loaded_again_and_a_pinned_one_stays() -> None:
     async def test() -> None:
         a, b = Shop(), Shop()
-        models = registry({"a": a, "b": b}, lazy=False, pinned=("b",), idle=0.02)
+        models = registry({"a": a, "b": b}, lazy=False, pinned=("b",), idle=0.3)
         await until(lambda: models.entries["a"].phase is Phase.UNLOADED)
         assert a.made[0].state is State.CLOSED
         assert models.entries["b"].status == "ready"
