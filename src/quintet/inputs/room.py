@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
+from collections.abc import Iterator
 
 from quintet.errors import Overloaded, TooManyRequests
 
@@ -18,6 +20,19 @@ class Room:
     def __init__(self, most: int, what: str) -> None:
         self._most, self._what = most, what
         self._taken: Counter[str] = Counter()
+
+    @contextlib.contextmanager
+    def held(self, tenant: str, size: int) -> Iterator[None]:
+        """Taken for a while.
+
+        Raises:
+            TooManyRequests, Overloaded: see ``take``.
+        """
+        self.take(tenant, size)
+        try:
+            yield
+        finally:
+            self.give(tenant, size)
 
     def take(self, tenant: str, size: int) -> None:
         """``give`` it back.

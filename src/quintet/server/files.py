@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
 
@@ -50,7 +50,7 @@ class Files:
         """``POST /v1/files``: a form."""
         self._cors.require_allowed(call.http)
         config, folder = self._kept.config, self._kept.folder()
-        with self._place(call), storing():
+        with self._moving.held(call.caller.id, 1), storing():
             draft = await asyncio.to_thread(folder.draft)
             try:
                 async with self._counted(call.caller.owner) as count:
@@ -76,7 +76,7 @@ class Files:
     async def content(self, call: Call) -> None:
         """``GET /v1/files/{id}/content``."""
         file = await self._file(call)
-        with self._place(call):
+        with self._moving.held(call.caller.id, 1):
             await _send(call, self._kept.folder().content(file.id), file.size)
 
     async def delete(self, call: Call) -> None:
@@ -85,20 +85,6 @@ class Files:
         await self._kept.do(lambda store: store.delete_file(call.tail, call.caller.owner, self._source.now()))
         await asyncio.to_thread(partial(folder.content(call.tail).unlink, missing_ok=True))
         await call.http.reply(200, shapes(call).deleted(call.tail))
-
-    @contextlib.contextmanager
-    def _place(self, call: Call) -> Iterator[None]:
-        """One of ``MOST_AT_ONCE``.
-
-        Raises:
-            TooManyRequests, Overloaded: see ``Room.take``.
-        """
-        tenant = call.caller.id
-        self._moving.take(tenant, 1)
-        try:
-            yield
-        finally:
-            self._moving.give(tenant, 1)
 
     @contextlib.asynccontextmanager
     async def _counted(self, owner: str) -> AsyncIterator[Callable[[int], None]]:

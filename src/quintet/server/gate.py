@@ -90,9 +90,7 @@ class Admission:
         """
         self._lease.reserve(job.most_tokens)
         if job.held > LARGE:
-            asked = self._call.caller.tenant, job.held
-            self._room.take(*asked)
-            self._held.callback(self._room.give, *asked)
+            self._held.enter_context(self._room.held(self._call.caller.tenant, job.held))
 
     def start(self, job: Job) -> None:
         """Start its work. From here on its requests are used, whatever becomes of it."""

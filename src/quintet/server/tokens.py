@@ -87,12 +87,8 @@ class Tokens:
         Raises:
             TooManyRequests, Overloaded: there is none.
         """
-        asked = call.caller.tenant, len(answer) if len(answer) > LARGE_BYTES else 0
-        self._room.take(*asked)
-        try:
+        with self._room.held(call.caller.tenant, len(answer) if len(answer) > LARGE_BYTES else 0):
             await call.http.reply(200, answer)
-        finally:
-            self._room.give(*asked)
 
     async def info(self, call: Call) -> None:
         """``GET /tokenizer_info``; ``?model=`` names another model than the first."""

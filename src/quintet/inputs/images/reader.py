@@ -88,8 +88,7 @@ class ImageReader:
         """
         distinct = list({image.url: image for image in reversed(images)}.values())[::-1]
         size = sum(messages.FETCH_BYTES if _is_address(image) else len(image.url) for image in distinct)
-        self._waiting.take(tenant, size)
-        try:
+        with self._waiting.held(tenant, size):
             blobs = await self._blobs(distinct, tenant)
             await self._turn(tenant)
             try:
@@ -98,8 +97,6 @@ class ImageReader:
                 pixels = await self._tiles(distinct, blobs, cuts, traits)
             finally:
                 self._turns.release()
-        finally:
-            self._waiting.give(tenant, size)
         digests = await self._executor.run(tenant, lambda: [_digest(*one, traits) for one in zip(cuts, pixels, strict=True)])
         return {image.url: Picture(*made) for image, made in zip(distinct, zip(cuts, digests, pixels, strict=True), strict=True)}
 
