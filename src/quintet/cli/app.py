@@ -14,7 +14,7 @@ from quintet.cli import batch, clients, cluster, configuration, vllm
 from quintet.cli.completion import completion
 from quintet.cli.keys import keys
 from quintet.cli.telling import TellOptions
-from quintet.cli.values import MOST_SECONDS, PATH, Number
+from quintet.cli.values import MOST_SECONDS, PATH, Number, taken
 from quintet.config import LOG_LEVELS, MAX_LOGPROBS, KvType, Quantize
 
 if TYPE_CHECKING:
@@ -181,11 +181,11 @@ def serve(**values: Any) -> int:
     MODEL is smollm2 (default), a path to a .gguf file or a Hugging Face folder, or hf:user/repo[:QUANT or file]; NAME=MODEL names it.
     """
     configuration.require_partners()
-    told = TellOptions(**{field.name: values[field.name] for field in dataclasses.fields(TellOptions)})
+    told = taken(TellOptions, values)
     ahead = _ahead(told, first=not (values["toy"] or values["lazy"] or values["engine"] == "vllm" or values.get("cluster")))
     from quintet.cli import asked, serve
 
-    return serve.serve(asked.options(**values), ahead)
+    return serve.serve(asked.options(told, **values), ahead)
 
 
 def _check(**values: Any) -> None:

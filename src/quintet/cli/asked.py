@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
-from dataclasses import fields
 from typing import Any
 
 from quintet.cli import batch, configuration, engines, exporting, fleet, net, serve, usage, vllm
 from quintet.cli.cluster import ClusterOptions
 from quintet.cli.console import OptionError
 from quintet.cli.telling import TellOptions
+from quintet.cli.values import taken
 from quintet.config import EngineName, KvType, Quantize, ServerConfig
 from quintet.errors import shorten
 
 
 def options(
+    told: TellOptions,
     models: tuple[str, ...],
     *,
     api_key: tuple[str, ...],
@@ -63,8 +64,7 @@ def options(
     wanted = engines.EngineOptions("", *sizes, tags, spm_infill, drafts, *files, "", kept, engine, *vllm.take(server), kv_type, afar)
     idle, body = fleet.parse_seconds(idle_unload, "--idle-unload"), engines.parse_size(max_body, "--max-body")
     named = served_model_name, alias, lazy, pin, idle, moderation, allow_image_urls, draft, lora
-    told = TellOptions(**{field.name: server.pop(field.name) for field in fields(TellOptions)})
-    listen = net.ListenOptions(**{field.name: server.pop(field.name) for field in fields(net.ListenOptions)})
+    listen = taken(net.ListenOptions, server)
     rows = usage.ledger_config(server.pop("ledger"), server.pop("ledger_full"), server.pop("ledger_keep"))
     # An option that is neither one of these nor named above is the server's setting of that name.
     config = ServerConfig(api_keys=api_key, admin_key=admin_key or "", max_body_bytes=body, batches=batch.config(server), **server)
@@ -78,7 +78,7 @@ def check(**values: Any) -> None:
         QuintetError: ``quintet serve`` would refuse the options of the command that runs, whatever this machine has.
     """
     configuration.require_partners()
-    asked = options(**values)
+    asked = options(taken(TellOptions, values), **values)
     serve.check(asked)
     closed = bool(asked.config.api_key_file or asked.config.keys)
     net.check_exposure(asked.listen.host, asked.config.api_keys, asked.no_api_key, closed=closed)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -13,6 +14,14 @@ PATH = click.Path(path_type=Path, readable=False)
 
 MOST_SECONDS = 1_000_000
 """More than eleven days; ``poll`` and sockets take about twice as many."""
+
+
+_T = TypeVar("_T")
+
+
+def taken(kind: type[_T], values: dict[str, Any]) -> _T:
+    """A dataclass of options, which are taken out of those of the command that runs."""
+    return kind(**{field.name: values.pop(field.name) for field in fields(kind)})  # type: ignore[arg-type]
 
 
 class Number(click.FloatRange):
