@@ -129,6 +129,8 @@ class Registry:
             Overloaded: not now: it is being unloaded, the server shuts down, or the memory does not suffice.
             EngineFailed: it cannot be loaded.
         """
+        if (change := self._changes.get(entry.name)) is not None and change.done():
+            await asyncio.sleep(0)  # its callback, which takes it away, is due
         if self._draining:
             raise Overloaded(_CLOSING)
         if entry.phase is Phase.UNLOADING:
