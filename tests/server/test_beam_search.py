@@ -10,14 +10,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.backends.contract.conftest import ready
 from tests.server.asgi import Answer, acall
+from tests.server.one import create_app
 from tests.server.toy import toy_app
-from tests.support.scripted_backend import ScriptedBackend, request
+from tests.support.preparing import service
+from tests.support.scripted_backend import ScriptedBackend, collect, request
 
 from quintet.backends.native.core.loader import PAGE
 from quintet.backends.native.core.types import Batch
-from quintet.backends.toy import EOS, ToyRunner
+from quintet.backends.native.front.engine import Engine
+from quintet.backends.toy import EOS, ToyRunner, toy_loader
+from quintet.config import EngineConfig, ServerConfig
 from quintet.errors import BadRequest
+from quintet.events import Finished, Usage
 from quintet.inputs.capabilities import Control
 from quintet.request import Beams, Dry, Sampling
 from quintet.service.beams import HEEDED, require_beams
@@ -152,6 +158,42 @@ def test_a_choice_is_told_with_the_seed_that_was_sent() -> None:
             return await acall(app, json.dumps({"prompt": "Once", "max_tokens": 2, "n": 2, "use_beam_search": True, "seed": 42}).encode())
 
     assert [choice["seed"] for choice in asyncio.run(ask()).json()["choices"]] == [42, 42]
+
+
+@pytest.mark.parametrize("found", [False, True])
+def test_a_search_that_is_called_off_has_used_its_prompt_and_the_tokens_of_its_beams(found: bool) -> None:
+    async def ask() -> Usage:
+        async with ready(Engine(toy_loader(), EngineConfig(kv_bytes=1 << 22, speculation=False))) as engine:
+            asked = replace(request("Once upon a time. " * 4), n=2, best_of=2, max_tokens=900, beams=Beams())
+            asked = replace(asked, sampling=replace(asked.sampling, ignore_eos=True))
+            jobs = service(engine)
+            if found:
+                await collect(await jobs.prepare(replace(asked, max_tokens=1)))
+            job = await jobs.prepare(asked)
+            task = asyncio.create_task(collect(job))
+            while job.usage.completion_tokens < 10:
+                await asyncio.sleep(0.001)
+            job.cancel()
+            last = (await task)[-1]
+            assert isinstance(last, Finished) and last.usage == job.usage
+            return last.usage
+
+    usage = asyncio.run(ask())
+    assert (usage.prompt_tokens, usage.cached_tokens > 0) == (72, found)
+    assert 10 <= usage.completion_tokens < 1800
+
+
+def test_at_the_deadline_of_a_search_whose_prompt_was_in_the_cache_the_client_is_told_so() -> None:
+    """It once was a 500, as fewer tokens seemed to be computed than were found."""
+
+    async def ask() -> Answer:
+        async with ready(Engine(toy_loader(), EngineConfig(kv_bytes=1 << 22, speculation=False))) as engine:
+            asked = {"prompt": "Once upon a time. " * 4, "n": 2, "use_beam_search": True, "ignore_eos": True}
+            assert (await acall(create_app(engine, ServerConfig(), ("toy",)), {**asked, "max_tokens": 2})).status == 200
+            return await acall(create_app(engine, ServerConfig(timeout=0.3), ("toy",)), {**asked, "max_tokens": 3000})
+
+    answer = asyncio.run(ask())
+    assert (answer.status, answer.header("x-should-retry")) == (504, "false"), answer.body
 
 
 def test_the_choices_of_a_search_count_for_the_limit_of_log_probabilities_as_others_do() -> None:

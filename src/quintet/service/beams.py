@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from quintet.backends.base import Backend
 from quintet.errors import BadRequest, QuintetError
-from quintet.events import Blame, Event, Failed, Finish, Finished, TokenEvent
+from quintet.events import Blame, Event, Failed, Finish, Finished, TokenEvent, Usage
 from quintet.inputs.capabilities import Capabilities, Control
 from quintet.inputs.sequence import Prepared, PreparedSequence
 from quintet.request import Beams, CompletionRequest, Sampling
@@ -102,6 +102,11 @@ class Search:
             self.live = []
         self._complete = self.best()  # no other can be among the best any more
 
+    @property
+    def reached(self) -> int:
+        """Tokens of the beams that go on, or else of those that are complete."""
+        return sum(beam.length for beam in (self.live or self._complete)[: self._width])
+
     def best(self) -> list[Beam]:
         """Of those that are complete, once none is live."""
         return sorted(self._complete, key=self._score, reverse=True)[: self._width]
@@ -163,6 +168,13 @@ class BeamJob(Job):
         ]
         self._ids = ids
         self._under_way = 0  # the step's request; 0 = none
+        self._answered = False  # the choices have their tokens
+
+    @property
+    def usage(self) -> Usage:
+        """See ``Job``. Of a search that was called off, the tokens of its beams."""
+        usage = super().usage
+        return usage if self._answered else replace(usage, completion_tokens=sum(search.reached for search in self._searches))
 
     def start(self) -> None:
         """Nothing: a step begins when it is awaited."""
@@ -219,7 +231,9 @@ class BeamJob(Job):
                 if event.token >= 0:
                     tops[event.seq] = event.top
                 if event.finish is not None:  # of a prompt's first step, which has it alone
-                    self._cached.setdefault(asked[event.seq][0], event.cached_tokens)
+                    prompt = asked[event.seq][0]
+                    self._cached.setdefault(prompt, event.cached_tokens)
+                    self._computed.setdefault(prompt, len(self._prompts[prompt].tokens) if event.token >= 0 else event.computed)
         self._under_way = 0
         if not self._cancelled:
             at = 0
@@ -233,6 +247,7 @@ class BeamJob(Job):
     def _told(self) -> list[Event]:
         """The best beams as choices, each fed with its tokens as if they had been drawn."""
         pieces, events = self._backend.capabilities.pieces, list[Event]()
+        self._answered = True
         for number, search in enumerate(self._searches):
             self._computed[number] = len(self._prompts[number].tokens)
             found = search.best()
