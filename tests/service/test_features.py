@@ -107,6 +107,23 @@ def test_more_candidates_than_the_engine_takes_are_refused() -> None:
     assert caught.value.param == "best_of"
 
 
+@pytest.mark.parametrize("quick", [0, 1])
+def test_no_best_is_chosen_among_candidates_of_which_one_was_called_off(quick: int) -> None:
+    """The one that had ended by itself once was the answer, though the other might have been better."""
+
+    async def go() -> None:
+        scripts = [Script(b"x" * 50_000, logprob=-9.0)] * 2
+        scripts[quick] = Script(b"ab", logprob=-0.1)
+        job = await service(ScriptedBackend(scripts)).prepare(replace(request(), best_of=2))
+        task = asyncio.create_task(collect(job))
+        for _ in range(60):
+            await asyncio.sleep(0)
+        job.cancel()
+        assert {end.finish for end in done(await task).values()} == {Finish.ABORT}
+
+    asyncio.run(go())
+
+
 @settings(max_examples=5, deadline=None)
 @given(st.integers(0, 2**32), st.integers(2, 6), st.data())
 def test_best_of_returns_what_all_of_its_candidates_would(seed: int, candidates: int, data: st.DataObject) -> None:

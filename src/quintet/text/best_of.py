@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain
 
-from quintet.events import ChoiceDelta, ChoiceDone, TokenEvent
+from quintet.events import ChoiceDelta, ChoiceDone, Finish, TokenEvent
 
 
 class BestOf:
     """Holds the candidates' events back until all of a prompt's are done, then gives those of the best, renumbered by rank.
+
+    A candidate that was called off ranks before all: nobody is answered with the best of those that were not.
 
     Args:
         candidates: per prompt; candidate *j* of prompt *p* is sequence ``p * candidates + j``.
@@ -43,13 +45,17 @@ class BestOf:
 
     def _best(self, prompt: int) -> list[ChoiceDelta | ChoiceDone]:
         mine = range(prompt * self._candidates, (prompt + 1) * self._candidates)
-        ranked = sorted(mine, key=lambda seq: -self._mean(seq))  # stable: the lower number first among equals
+        ranked = sorted(mine, key=lambda seq: (not self._called_off(seq), -self._mean(seq)))  # stable: the lower number first among equals
         best: list[ChoiceDelta | ChoiceDone] = []
         for rank, seq in enumerate(ranked):
             held = self._held.pop(seq)
             if rank < self._n:
                 best += [event.numbered(prompt * self._n + rank) for event in _joined(held)]
         return best
+
+    def _called_off(self, seq: int) -> bool:
+        last = self._held[seq][-1]
+        return isinstance(last, ChoiceDone) and last.finish is Finish.ABORT
 
     def _mean(self, seq: int) -> float:
         total, count = self._sums.get(seq, (0.0, 1))
