@@ -193,6 +193,79 @@ def test_an_answer_is_kept_for_an_hour() -> None:
     run(scenario)
 
 
+def test_one_that_takes_longer_than_an_hour_keeps_no_other_answer_from_being_forgotten() -> None:
+    async def scenario() -> None:
+        backend, clock, gone = ScriptedBackend(length=None, context=10_000_000, pause=0.01), Clock(), asyncio.Event()
+        app = create_app(backend, ServerConfig(), source=Source(seed=clock.seed, clock=clock))
+
+        async def post(key: str, most: int) -> Answer:
+            return await acall(app, {"prompt": "a", "max_tokens": most}, headers=[*JSON, ("idempotency-key", key)], gone=gone)
+
+        long = asyncio.create_task(post("long", 1_000_000))
+        while not backend.steps:
+            await asyncio.sleep(0.001)
+        for now, replayed in ((0.0, None), (idempotency.KEEP_S - 1, "true"), (idempotency.KEEP_S + 1, None)):
+            clock.now = now
+            assert (await post("short", 2)).header("idempotent-replayed") == replayed
+        gone.set()
+        await asyncio.gather(long, return_exceptions=True)
+
+    asyncio.run(scenario())
+
+
+def test_what_a_web_page_may_see_of_an_answer_that_is_given_again_goes_by_the_page_that_asks_now() -> None:
+    async def scenario() -> None:
+        app = create_app(ScriptedBackend(), ServerConfig(cors_origins=("https://a.example", "https://b.example")))
+        for origin in ("", "https://a.example", "https://b.example"):
+            headers = [*JSON, ("idempotency-key", "k"), *([("origin", origin)] if origin else [])]
+            answer = await acall(app, {"prompt": "a"}, headers=headers)
+            named = [value for name, value in answer.headers if name == "access-control-allow-origin"]
+            assert (answer.status, named) == (200, [origin] if origin else [])
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+def test_of_a_request_that_is_computed_and_of_those_that_wait_for_it_no_body_is_held(key: str | None) -> None:
+    """With a key it once was, as long as the request ran: 12 MB for each of those that may wait."""
+
+    async def scenario() -> None:
+        backend = ScriptedBackend(length=None, context=10_000_000, pause=0.01)
+        app = create_app(backend, ServerConfig())
+        sent = [*JSON, *([("idempotency-key", key)] if key else [])]
+        headers = [(name.encode(), value.encode()) for name, value in sent]
+        scope = {"type": "http", "method": "POST", "path": "/v1/completions", "raw_path": b"/v1/completions", "headers": headers}
+
+        async def post() -> None:
+            arriving = [b'{"prompt":"a","max_tokens":100000,"x":"' + b"y" * 4_000_000 + b'"}']
+
+            async def receive() -> Message:
+                if arriving:
+                    return {"type": "http.request", "body": arriving.pop(), "more_body": False}
+                return await asyncio.Event().wait()  # type: ignore[return-value]
+
+            async def send(message: Message) -> None: ...
+
+            await app(scope, receive, send)
+
+        tracemalloc.start()
+        before, _ = tracemalloc.get_traced_memory()
+        posts = [asyncio.create_task(post()) for _ in range(3)]
+        async with asyncio.timeout(20):
+            while not backend.steps or app._bodies.held:  # type: ignore[attr-defined]
+                await asyncio.sleep(0.001)
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] - before < 3_000_000
+        for one in posts:
+            one.cancel()
+        await asyncio.gather(*posts, return_exceptions=True)
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        tracemalloc.stop()
+
+
 def test_who_keeps_the_most_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(world: World, clock: Clock) -> None:
         mine = await world.post(PROMPT)

@@ -155,8 +155,12 @@ class Request:
         try:
             yield
         finally:
-            if self.hold is not None:
-                self.hold.let_go()
+            self.let_go()
+
+    def let_go(self) -> None:
+        """The body is not needed any more."""
+        if self.hold is not None:
+            self.hold.let_go()
 
     async def _read(self, most: int) -> bytes:
         parts: list[bytes] = []

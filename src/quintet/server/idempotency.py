@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import re
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
@@ -105,6 +106,7 @@ class Once:
     async def _answer(self, call: Call, endpoint: Endpoint) -> None:
         recording, again = await self._recording(call, endpoint)
         if again:
+            call.http.let_go()
             call.facts["replay_of"] = recording.request_id
             self._gate.tell(call)
         await recording.play(call.http, again=again)
@@ -118,7 +120,7 @@ class Once:
         recording = self._recordings.get(name)
         if recording is None:
             recording = self._recordings[name] = Recording(call.http.request_id, digest, self._clock(), self._room, name[0])
-            task = asyncio.create_task(self._run(name, recording, call, endpoint, body))
+            task = asyncio.create_task(self._run(name, recording, recording.detached(call, body), endpoint))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
             return recording, False
@@ -128,9 +130,9 @@ class Once:
             raise IdempotencyConflict("The answer to this Idempotency-Key was too large to be kept, and cannot be given again.", 409)
         return recording, True
 
-    async def _run(self, name: _Name, recording: Recording, call: Call, endpoint: Endpoint, body: bytes) -> None:
+    async def _run(self, name: _Name, recording: Recording, call: Call, endpoint: Endpoint) -> None:
         """Compute, whoever listens; what fails is told to those who do, and forgotten."""
-        await recording.make(call, endpoint, body)
+        await recording.make(call, endpoint)
         self._room.take(name[0], -recording.size)
         if not recording.whole:
             del self._recordings[name]
@@ -142,10 +144,8 @@ class Once:
 
     def _forget_old(self) -> None:
         now = self._clock()
-        while self._recordings:
-            name, oldest = next(iter(self._recordings.items()))
-            if not oldest.whole or now - oldest.began < KEEP_S:
-                return
+        old = itertools.takewhile(lambda item: now - item[1].began >= KEEP_S, self._recordings.items())
+        for name in [name for name, one in old if one.whole]:
             self._forget(name)
 
     def _forget(self, name: _Name) -> None:
@@ -175,7 +175,7 @@ class Recording:
         self.dropped = False
         """It is too large, or there is no room: what was sent of it is not here any more."""
         self._head: Message | None = None
-        self._limited: frozenset[bytes] = frozenset()  # names of its headers that tell of limits
+        self._own: frozenset[bytes] = frozenset()  # names of its headers that are of the request and not of the answer
         self._body: bytes | bytearray = bytearray()
         self._first = 0  # byte of this, in the answer
         self._closed = False  # the body is complete
@@ -185,19 +185,23 @@ class Recording:
         self._failure: Exception | None = None
         self._limits: Callable[[], Iterable[tuple[str, str]]] = tuple  # where they stand, for a refusal
 
-    async def make(self, call: Call, endpoint: Endpoint, body: bytes) -> None:
-        """Have a request with such a body answered, into this recording."""
+    def detached(self, call: Call, body: bytes) -> Call:
+        """A call that is answered into this recording. It alone has the body, until that is read."""
 
         async def send(message: Message) -> None:
             if message["type"] == "http.response.start":
-                self._limited = frozenset(name.encode("latin-1") for name, _ in http.limits())
+                self._own = frozenset(name.encode("latin-1") for name, _ in (*call.http.always, *http.limits()))
             await self._record(message)
 
         http = call.http.detached(body, send)
+        return Call(http, call.provider, call.route, call.tail, call.arrived, call.caller, call.facts, call.observers)
+
+    async def make(self, call: Call, endpoint: Endpoint) -> None:
+        """Have a call that is ``detached`` answered."""
         try:
-            await endpoint(Call(http, call.provider, call.route, call.tail, call.arrived, call.caller, call.facts, call.observers))
+            await endpoint(call)
         except Exception as error:
-            self._failure, self._limits = error, http.limits
+            self._failure, self._limits = error, call.http.limits
         finally:
             self._ended = True
             self._body = bytes(self._body)  # without the room that it had to grow
@@ -236,7 +240,7 @@ class Recording:
             raise self._failure
 
     async def _forward(self, http: Request, at: int, again: bool) -> int:
-        """Send what comes at a place, as it was sent, but for limits, which are told as they stand now.
+        """Send what comes at a place, as it was sent, but for limits, which are told as they stand now, and for what a web page may see.
 
         Returns:
             The place behind it.
@@ -258,8 +262,8 @@ class Recording:
         return data[:frames] if frames > 1 else data
 
     def _once_more(self, http: Request, head: Message) -> Message:
-        now = [(key.encode("latin-1"), value.encode("latin-1")) for key, value in http.limits()]
-        kept = [(key, value) for key, value in head["headers"] if key not in self._limited]
+        now = [(key.encode("latin-1"), value.encode("latin-1")) for key, value in (*http.always, *http.limits())]
+        kept = [(key, value) for key, value in head["headers"] if key not in self._own]
         return {**head, "headers": [*kept, *now, REPLAYED]}
 
     @property
