@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from quintet.errors import DeadlineExceeded, Overloaded, QuintetError, RequestError
+
 
 class Finish(enum.Enum):
     """Why a sequence or a choice ended; each dialect maps it by a total table."""
@@ -31,6 +33,7 @@ class Blame(enum.Enum):
     NUMBERS = "numbers"  # the same: the model's values are not finite, for this request or for all
     REQUEST = "request"  # it asks for what cannot be: sent again, it fails again
     LOAD = "load"  # there is too much to do: sent again later, it may succeed
+    TIME = "time"  # its time was up: sent again, it takes as long
 
 
 class DraftCounts(NamedTuple):
@@ -264,6 +267,18 @@ class Failed:
 
     message: str
     blame: Blame = Blame.SERVER
+
+    @classmethod
+    def by(cls, error: QuintetError) -> Failed:
+        """As what would have been raised before the status line was sent."""
+        match error:
+            case RequestError():
+                return cls(str(error), Blame.REQUEST)
+            case Overloaded():
+                return cls(str(error), Blame.LOAD)
+            case DeadlineExceeded():
+                return cls(str(error), Blame.TIME)
+        return cls(str(error))
 
 
 Event = ChoiceDelta | ChoiceDone | Finished | Failed

@@ -99,9 +99,24 @@ def test_at_the_deadline_the_work_ends_and_the_client_is_told_not_to_try_again(s
     if stream:
         assert b'"text":" the"' in answer.body
         assert (answer.status, answer.complete) == (200, False)
+        assert b'"code":"deadline_exceeded"' in answer.parts[-1]
     else:
         assert (answer.status, answer.header("x-should-retry")) == (504, "false")
         assert answer.json()["error"]["code"] == "deadline_exceeded"
+
+
+def test_a_stream_that_a_shutdown_ends_says_that_it_may_be_sent_again() -> None:
+    async def go() -> None:
+        backend, answer = ScriptedBackend(length=None, context=10_000_000, pause=0.01), Answer()
+        app = create_app(backend, ServerConfig())
+        asking = asyncio.create_task(acall(app, {**ASK, "max_tokens": 1_000_000, "stream": True}, into=answer))
+        while not answer.parts:
+            await asyncio.sleep(0.001)
+        await backend.close()
+        await asking
+        assert b'"code":"overloaded"' in answer.parts[-1] and not answer.complete
+
+    asyncio.run(go())
 
 
 @pytest.mark.parametrize("stage", ["body", "preparing"])

@@ -321,6 +321,8 @@ def failed(event: Failed) -> QuintetError:
             return Unsatisfiable(event.message)
         case Blame.LOAD:
             return Overloaded(event.message)
+        case Blame.TIME:
+            return DeadlineExceeded(event.message)
     return EngineFailed(event.message)
 
 

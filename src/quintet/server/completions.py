@@ -238,8 +238,8 @@ class Completions:
                     await answer.write(await self._write_all_but_last(run, batch, answer))
                     batch = await anext(batches)
                     run.observer.saw(batch)
-                failure: Exception | None = run.guard.failure(batch)
-                events = batch if failure is None else _broken(batch, failure)
+                failure: Exception | None = (refusal := run.guard.failure(batch))
+                events = batch if refusal is None else _broken(batch, refusal)
                 last = await self._write_all_but_last(run, events, answer)
             except Exception as error:
                 _log.exception("request %s broke in its stream", run.call.http.request_id)
@@ -382,10 +382,10 @@ def _add(renderer: Renderer, events: Sequence[Event]) -> None:
         renderer.add(event)
 
 
-def _broken(batch: Sequence[Event], failure: Exception) -> list[Event]:
+def _broken(batch: Sequence[Event], failure: QuintetError) -> list[Event]:
     """A stream that broke ends with an error object and, so that nobody takes it for complete, without ``[DONE]``."""
     whole = [event for event in batch if not isinstance(event, Failed | Finished | ChoiceDone)]
-    why = next((event for event in batch if isinstance(event, Failed)), Failed(str(failure)))
+    why = next((event for event in batch if isinstance(event, Failed)), Failed.by(failure))
     return [*whole, why]
 
 

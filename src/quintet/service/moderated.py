@@ -13,8 +13,8 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 
 from quintet.backends.base import Backend
-from quintet.errors import Overloaded, QuintetError, RequestError, UnsafePrompt
-from quintet.events import Blame, ChoiceDelta, ChoiceDone, Event, Failed, Finish, Finished, Flagged
+from quintet.errors import QuintetError, UnsafePrompt
+from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finish, Finished, Flagged
 from quintet.inputs.sequence import Prepared
 from quintet.moderation.judge import Judge
 from quintet.request import CompletionRequest
@@ -242,11 +242,7 @@ class ModeratedJob(Job):
 
 
 def _failure(error: BaseException) -> Failed:
-    if isinstance(error, RequestError):
-        return Failed(str(error), Blame.REQUEST)
-    if isinstance(error, Overloaded):
-        return Failed(str(error), Blame.LOAD)
     if isinstance(error, QuintetError):
-        return Failed(str(error))
+        return Failed.by(error)
     _log.error("a judgement broke", exc_info=error)
     return Failed(_BROKEN)
