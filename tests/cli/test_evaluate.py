@@ -84,6 +84,23 @@ def test_a_server_is_started_asked_and_ended_and_the_results_are_kept(path: str,
         socket.create_connection(("127.0.0.1", int(url.rpartition("/v1")[0].rpartition(":")[2])))
 
 
+def test_settings_of_other_servers_are_not_of_this_one_but_how_a_model_computes_is(path: str, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    others = {
+        "DIALECT": "fireworks",
+        "UDS_MODE": "660",
+        "PIN": "other",
+        "ALIAS": "a=other",
+        "LEDGER": str(tmp_path / "ledger"),
+        "STRICT": "1",
+    }
+    variables = {f"QUINTET_{name}": value for name, value in others.items()}
+    run = evaluate("smollm2", "one", "-o", str(out), PATH=path, QUINTET_CTX_SIZE="512", **variables)
+    assert (run.returncode, run.stderr) == (0, "")
+    assert results(out)["about"]["max_length"] == "512"
+    assert not (tmp_path / "ledger").exists()
+
+
 def test_a_server_that_runs_is_asked_by_its_url_with_its_key(path: str, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     with served("--toy", "--api-key", "key-of-the-evaluation", "--alias", "mine=toy") as one:

@@ -16,28 +16,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from quintet.cli import vllm
 from quintet.cli.asking import Server, first_model, parse_url
+from quintet.cli.configuration import OTHER_VARIABLES, PREFIX
 from quintet.cli.console import OptionError
 from quintet.conformance.item import Call
 from quintet.errors import QuintetError, shorten
 
 HARNESS = "lm_eval"
 _LACKING = "quintet eval runs lm-eval, which is not here: pip install 'quintet[eval]', or have its command lm_eval on the path."
-# Settings of servers that are for others to reach; the one that is started here is for this command alone.
-_OTHERS = (
-    "API_KEY",
-    "API_KEY_FILE",
-    "KEYS",
-    "HOST",
-    "PORT",
-    "UDS",
-    "ADMIN_LISTEN",
-    "TLS_CERT",
-    "TLS_KEY",
-    "TRUSTED_PROXY",
-    "CONFIG",
-    "MODELS",
-)
+# Settings that say how a model computes. All others are of servers that are for others to reach, or for other models.
+_KEPT = {"engine", *vllm.NATIVE_ONLY, *vllm.TOYS_OWN, *vllm.VLLM_ONLY} - {"draft", "prefix_cache_dir", "prefix_cache_size"}
 _END_S = 10.0
 
 
@@ -106,8 +95,8 @@ def served(model: str, *, offline: bool) -> Iterator[str]:
     Raises:
         EvaluationError: it did not come up; why, it has said itself.
     """
-    others = {f"QUINTET_{name}" for name in _OTHERS}
-    environment = {name: value for name, value in os.environ.items() if name not in others}
+    kept = {f"{PREFIX}{name.upper()}" for name in _KEPT} | OTHER_VARIABLES
+    environment = {name: value for name, value in os.environ.items() if name in kept or not name.startswith(PREFIX)}
     words = ["serve", model, "--host", "127.0.0.1", "--port", "0", "--log-level", "error", *(["--offline"] if offline else [])]
     with subprocess.Popen([sys.executable, "-m", "quintet", *words], stdout=subprocess.PIPE, text=True, env=environment) as process:
         try:
