@@ -1,8 +1,10 @@
-"""What is known of a file when it has been written."""
+"""A folder of batches: whose it is, and what is known of a file when it has been written."""
 
 from __future__ import annotations
 
 import itertools
+import os
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -14,6 +16,18 @@ from quintet.batches.validation import Limits, validate
 
 ASKED = NewBatch("file", "/v1/completions", "48h", 172_800, bare=True)
 LINES = st.sampled_from(["", " ", "\t\r", '{"custom_id": "%d", "body": {}}', ' {"custom_id": "%d", "body": {}}\r'])
+
+
+@pytest.mark.parametrize("mask", [0o000, 0o002, 0o022, 0o077])
+def test_a_folder_that_is_made_is_its_owners_alone_whatever_the_umask(mask: int, tmp_path: Path) -> None:
+    path = tmp_path / "state" / "batches"
+    before = os.umask(mask)
+    try:
+        folder = Folder(path)
+    finally:
+        os.umask(before)
+    for made in (path, folder.content("any").parent):
+        assert made.stat().st_mode & 0o777 == 0o700
 
 
 @settings(max_examples=100, deadline=None)

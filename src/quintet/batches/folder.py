@@ -37,7 +37,8 @@ class Folder:
         self._files = path / "files"
         self._lock: int | None = None
         try:
-            self._files.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)  # for itself: a parent that mkdir makes beside has not the mode
+            self._files.mkdir(mode=0o700, exist_ok=True)
             if path.stat().st_mode & 0o022:
                 raise BatchFolderError(f"The folder of batches {path} may be written by others; chmod 700 it.")
         except OSError as error:
