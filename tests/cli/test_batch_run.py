@@ -83,14 +83,14 @@ def test_every_line_is_computed_by_the_model_of_a_file_whatever_model_it_names(h
 @pytest.fixture
 def apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """The folder "other" is another file system: nothing is renamed into it, or out of it."""
-    replace = Path.replace
+    link = os.link
 
-    def within(self: Path, target: Path) -> Path:
-        if "other" in (self.parent.name, target.parent.name) and self.parent != target.parent:
-            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), str(self), None, str(target))
-        return replace(self, target)
+    def within(source: Path, target: Path) -> None:
+        if "other" in (source.parent.name, target.parent.name) and source.parent != target.parent:
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), str(source), None, str(target))
+        link(source, target)
 
-    monkeypatch.setattr(Path, "replace", within)
+    monkeypatch.setattr(os, "link", within)
 
 
 @pytest.mark.usefixtures("apart")
@@ -113,6 +113,72 @@ def test_refusals_go_to_another_file_system_and_none_is_seen_there_before_it_is_
     for path, name in ((here / "out.jsonl", "1"), (other / "wrong.jsonl", "0")):
         assert json.loads(path.read_text())["custom_id"] == name and path.stat().st_mode & 0o777 == 0o600
     assert [path.name for path in other.iterdir()] == ["wrong.jsonl"] and not (here / "out.jsonl.batch").exists()
+
+
+TO = ("batch", "run", "in.jsonl", "-o", "out.jsonl", "--errors", "other/wrong.jsonl")
+
+
+@pytest.mark.parametrize("name", ["out.jsonl", "other/wrong.jsonl", "link.jsonl"])
+def test_a_file_that_was_there_before_anything_was_computed_is_not_written_over_whatever_a_start_that_failed_has_left(
+    name: str, here: Path, command: Command
+) -> None:
+    (here / "other").mkdir()
+    words = (*TO[:4], "link.jsonl", *TO[5:]) if name == "link.jsonl" else TO
+    code, _, err = command(*TO, "--model", "./none.gguf")
+    assert (code, "none.gguf" in err, (here / "out.jsonl.batch").exists()) == (1, True, True)
+    if name != "link.jsonl":  # it is one, to nothing
+        (here / name).write_text("keep")
+    assert command(*words, "--toy") == (1, "", f"error: {name} is there already; remove it, or give another name.\n")
+    assert (here / name).is_symlink() or (here / name).read_text() == "keep"
+
+
+def without_links(*_: object) -> None:
+    raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+
+@pytest.mark.usefixtures("apart")
+@pytest.mark.parametrize("name", ["out.jsonl", "other/wrong.jsonl"])
+@pytest.mark.parametrize("links", [True, False])
+def test_a_file_that_comes_while_a_batch_is_computed_stays_and_the_answers_are_kept_for_the_next_run(
+    name: str, links: bool, here: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "other").mkdir()
+    watch = batch_run._watch
+
+    async def meanwhile(*about: Any) -> None:
+        await watch(*about)
+        (here / name).write_text("keep")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(batch_run, "_watch", meanwhile)
+        if not links:
+            patched.setattr(os, "link", without_links)
+        assert command(*TO, "--toy") == (1, "", f"error: {name} is there already; remove it, or give another name.\n")
+    assert (here / name).read_text() == "keep"
+    (here / name).unlink()
+    code, _, err = command(*TO, "--toy")
+    assert code == 1 and err.startswith("1 lines answered, 1 refused, ")
+    assert [json.loads((here / each).read_text())["custom_id"] for each in ("out.jsonl", "other/wrong.jsonl")] == ["1", "0"]
+
+
+@pytest.mark.usefixtures("apart")
+def test_what_a_run_left_that_was_killed_while_it_handed_out_is_in_nobodys_way(
+    here: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are in their places, and one is still in the folder too; so is the other, as between two file systems."""
+    (here / "other").mkdir()
+
+    def killed(_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(batch_run, "_remove", killed)
+        patched.setattr(Path, "unlink", lambda *_, **__: None)
+        assert command(*TO, "--toy")[0] == 130
+    before = {name: (here / name).read_bytes() for name in ("out.jsonl", "other/wrong.jsonl")}
+    code, _, err = command(*TO, "--toy")
+    assert code == 1 and err.startswith("1 lines answered, 1 refused, ")
+    assert {name: (here / name).read_bytes() for name in before} == before and not (here / "out.jsonl.batch").exists()
 
 
 def test_what_a_run_left_that_was_killed_while_it_removed_its_folder_is_in_nobodys_way(here: Path, command: Command) -> None:

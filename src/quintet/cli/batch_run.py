@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import filecmp
 import hashlib
 import os
 import shutil
@@ -37,6 +38,7 @@ _LOOK_S = 0.2
 _CLOSE_S, _PATIENT_S = 2.0, 60.0  # who has pressed Ctrl-C does not wait long
 _INPUT = "input"
 _FINGERPRINT = "fingerprint"
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)  # of file systems that have none
 _CHANGED = {
     "sha256": "{file} has changed",
     _FINGERPRINT: "what computes has changed (the model's file, --kv-type, another option of numbers, or this program)",
@@ -80,6 +82,9 @@ def run(engine: engines.EngineOptions, options: BatchOptions) -> int:
         raise OptionError(f"{options.work} is in use: another process computes this batch.")
     desk = Desk(folder)
     try:
+        begun = asyncio.run(_now(desk))
+        if begun is None or begun.status not in ENDED:  # else a run may have been killed that had put one of the two in its place
+            _require_free(options)
         with ConsoleReport() as report:
             served = fleet.plan(fleet.FleetOptions((engine.model,), engine), report)
         about = _about(options, served.names.default.name)
@@ -108,10 +113,24 @@ def _check(options: BatchOptions) -> None:
         with _usable(path):
             if not path.parent.is_dir():
                 raise OptionError(f"{path.parent} is no folder.")
-            if path.is_dir() or (path.exists() and not options.work.exists()):
-                raise OptionError(f"{path} is there already; remove it, or give another name.")
     with _usable(options.done):
         options.done.is_dir()  # the longest name of all
+        if not options.work.exists():
+            _require_free(options)  # before a folder is made
+
+
+def _require_free(options: BatchOptions) -> None:
+    """
+    Raises:
+        OptionError: something is where answers or refusals are to be.
+    """
+    for path in (options.output, options.errors):
+        if os.path.lexists(path):
+            raise _taken(path)
+
+
+def _taken(path: Path) -> OptionError:
+    return OptionError(f"{path} is there already; remove it, or give another name.")
 
 
 def _require_apart(options: BatchOptions) -> None:
@@ -287,21 +306,50 @@ def _hand_out(folder: Folder, options: BatchOptions, batch: Batch) -> int:
 
 
 def _put(content: Path, path: Path) -> None:
-    """All of a file in its place, or nothing, on whatever file system that is."""
+    """All of a file in its place, or nothing, on whatever file system that is.
+
+    Raises:
+        OptionError: what was put there while the batch was computed is another; it stays.
+    """
     try:
-        content.replace(path)
-    except OSError as error:
-        if error.errno != errno.EXDEV:
-            raise
-        beside = path.with_name(f".{content.name}")  # the same in each run: what a killed one left is written over
         try:
-            with content.open("rb") as whole, os.fdopen(os.open(beside, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "wb") as file:
-                shutil.copyfileobj(whole, file)
-                file.flush()
-                os.fsync(file.fileno())
-            beside.replace(path)
-        finally:
-            beside.unlink(missing_ok=True)
+            _move(content, path)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            _copy(content, path)
+    except FileExistsError:
+        if not (path.is_file() and filecmp.cmp(content, path, shallow=False)):  # a run that was killed here may have left the same
+            raise _taken(path) from None
+
+
+def _move(file: Path, place: Path) -> None:
+    """
+    Raises:
+        FileExistsError: something is there.
+    """
+    try:
+        os.link(file, place)  # where a rename would write over what is there
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        if os.path.lexists(place):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(place)) from None
+        file.rename(place)
+    else:
+        file.unlink()
+
+
+def _copy(content: Path, path: Path) -> None:
+    beside = path.with_name(f".{content.name}")  # the same in each run: what a killed one left is written over
+    try:
+        with content.open("rb") as whole, os.fdopen(os.open(beside, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "wb") as file:
+            shutil.copyfileobj(whole, file)
+            file.flush()
+            os.fsync(file.fileno())
+        _move(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def _remove(options: BatchOptions) -> None:
