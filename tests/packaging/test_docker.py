@@ -14,6 +14,7 @@ from tests.packaging.tools import PACKAGING, ROOT, tool
 
 import quintet
 from quintet import _core
+from quintet.cli.batch import state_dir
 
 DOCKER = PACKAGING / "docker"
 FILE = (DOCKER / "Dockerfile").read_text(encoding="utf-8")
@@ -30,6 +31,18 @@ def test_what_runs_is_not_root_and_writes_nothing_outside_its_volume() -> None:
     assert re.search(r"^VOLUME /models$", last, re.MULTILINE)
     assert "QUINTET_CACHE=/models" in last
     assert 'ENTRYPOINT ["/opt/quintet/bin/quintet"]' in last
+
+
+def test_batches_are_kept_in_the_volume(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As models are; so the compose file and the chart, whose root is read-only, need not say where they are."""
+    last = FILE.rpartition("\nFROM ")[2]
+    for name, value in re.findall(r"([A-Z_]+)=(/\S+)", last):
+        monkeypatch.setenv(name, value)
+    assert state_dir().is_relative_to("/models")
+    compose = (DOCKER / "compose.yaml").read_text(encoding="utf-8")
+    assert "read_only: true" in compose and 'volumes: ["models:/models"]' in compose
+    pod = (PACKAGING / "helm/quintet/templates/deployment.yaml").read_text(encoding="utf-8")
+    assert "readOnlyRootFilesystem: true" in pod and "{name: models, mountPath: /models}" in pod
 
 
 def test_all_that_is_copied_is_there_and_is_let_through() -> None:

@@ -82,6 +82,11 @@ def test_values_reach_what_they_are_for() -> None:
     assert {"name": "models", "emptyDir": {}} in pod["volumes"]
 
 
+def test_pods_that_stand_behind_one_service_keep_no_batches() -> None:
+    made = [render(replicas=replicas)["Deployment"]["spec"]["template"]["spec"]["containers"][0]["args"] for replicas in (1, 2)]
+    assert ["--no-batches" in args for args in made] == [False, True]
+
+
 @pytest.mark.parametrize(
     "values",
     [{"replica": 2}, {"models": []}, {"arguments": ["--api-key"]}, {"persistence": {"size": "much"}}, {"service": {"port": 0}}],

@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 from tests.packaging.tools import PACKAGING, tool
 
+from quintet.cli.batch import state_dir
+
 UNITS = PACKAGING / "systemd"
 DROP_IN = UNITS / "quintet.service.d/keys.conf"
 PATIENCE_S = 60
@@ -46,6 +48,15 @@ def test_systemd_finds_nothing_wrong_with_the_units(service: Path, keys: bool) -
     found = subprocess.run(command, capture_output=True, text=True)
     about = [line for line in (found.stdout + found.stderr).splitlines() if "quintet" in line]
     assert (found.returncode, about) == (0, [])
+
+
+def test_batches_are_kept_in_a_folder_that_the_service_may_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = re.findall(r"^(\w+)=(.*)$", (UNITS / "quintet.service").read_text(encoding="utf-8"), re.MULTILINE)
+    assert ("ProtectSystem", "strict") in settings, "all but the folders that it names is read-only"
+    for name, value in settings:
+        if name == "Environment":
+            monkeypatch.setenv(*value.split("="))
+    assert [state_dir().is_relative_to(f"/var/lib/{value}") for name, value in settings if name == "StateDirectory"] == [True]
 
 
 def test_a_mistake_in_a_unit_is_found(service: Path) -> None:
