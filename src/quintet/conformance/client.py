@@ -26,6 +26,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "null": (type(None),),
 }
 _BUSY = (429, 503)
+"""Statuses that are about the server's load, and not about what was sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,7 @@ class Client:
     """One server under test, asked about one page.
 
     An exchange that was had before is not had again, unless ``take`` says that another is wanted: without a seed a second draw
-    may differ.
+    may differ. One that failed, or met a limit, says nothing of the next, and is had again.
 
     Args:
         path: of completions, on the server.
@@ -123,14 +124,15 @@ class Client:
     _kept: dict[tuple[Call, int], Reply] = field(default_factory=dict)
 
     def reply(self, body: Fields, take: int = 0, headers: Sequence[tuple[str, str]] = (), keyed: bool = True) -> Reply:
-        """The answer to this very body, whatever it is; a body without ``model`` has none."""
+        """The answer to this very body, whatever it says of that; a body without ``model`` has none."""
         call = self.call(body, headers, keyed)
-        known = self._kept.get((call, take))
-        if known is None:
-            known = self._kept[call, take] = self.send(call)
+        known = self._kept.get((call, take)) or self.send(call)
         self.last = call, known
         if known.problem:
             raise Differs(known.problem)
+        if known.status in _BUSY:
+            raise Untold(f"the server is over a limit and answers {known.status}")
+        self._kept[call, take] = known
         return known
 
     def call(self, body: Fields, headers: Sequence[tuple[str, str]] = (), keyed: bool = True) -> Call:
@@ -169,16 +171,12 @@ class Client:
 
     def accepted(self, reply: Reply) -> None:
         """A reply that must be a 200."""
-        if reply.status in _BUSY:
-            raise Untold(f"the server is over a limit and answers {reply.status}")
         if reply.status != 200:
             raise Differs(f"status {reply.status}: {excerpt(reply.body)}")
 
     def refused(self, **fields: Any) -> Reply:
         """A reply that must be a refusal of what the client sent, a 4xx."""
         reply = self.reply(self.body({**self.page.greedy, **fields}))
-        if reply.status in _BUSY:
-            raise Untold(f"the server is over a limit and answers {reply.status}")
         if not 400 <= reply.status < 500:
             shown = ", ".join(f"{name}: {json.dumps(value)}" for name, value in fields.items())
             raise Differs(f"{shown} should be refused, and the status is {reply.status}")
