@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -50,6 +52,60 @@ def test_of_a_server_that_is_over_a_limit_no_item_can_be_told(page: Page, status
     found = results(lambda _: Reply(status, {}, b"{}"), page)
     assert {one.item.id: one.verdict for one in found if one.verdict is not Verdict.UNTOLD} == {}
     assert not any("the server says so" in one.seen for one in found)
+
+
+def damaged(value: Any) -> Iterator[Any]:
+    """This JSON with one thing in it, at any depth, gone or of another type; of a list its first."""
+    yield from (None, [], "x")
+    places: list[Any] = list(value) if isinstance(value, dict) else [0] if isinstance(value, list) else []
+    for place in places:
+        for other in damaged(value[place]):
+            changed = value.copy()
+            changed[place] = other
+            yield changed
+        changed = value.copy()
+        del changed[place]
+        yield changed
+
+
+@pytest.mark.parametrize("page", PAGES.values(), ids=lambda page: page.name)
+def test_no_answer_of_an_odd_shape_ends_the_run(page: Page) -> None:
+    for body in damaged(BODY):
+        assert len(results(replying(body), page)) == sum(1 for _ in page.each())
+
+
+def test_an_answer_that_no_judge_was_ready_for_differs() -> None:
+    def send(_: Call) -> Reply:
+        raise KeyError("choices")
+
+    (found,) = results(send, PAGES["openai"], "object")
+    assert (found.verdict, found.seen) == (Verdict.DIFFERS, "the answer has not the page's shape (KeyError: 'choices')")
+
+
+@pytest.mark.parametrize(
+    ("name", "item"), [("fireworks", "top_logprobs"), ("fireworks", "min_p"), ("novita", "top_k"), ("openai", "logprobs")]
+)
+@pytest.mark.parametrize("top", [None, "absent"])
+def test_alternatives_that_are_not_there_are_told_as_such(name: str, item: str, top: object) -> None:
+    lists = {**LISTS, "top_logprobs": top} if top is None else {key: value for key, value in LISTS.items() if key != "top_logprobs"}
+    (found,) = results(replying({**BODY, "choices": [{**CHOICE, "logprobs": lists}]}), PAGES[name], item)
+    assert found.verdict is Verdict.DIFFERS and found.seen.startswith("there are no top_logprobs")
+
+
+@pytest.mark.parametrize("top", [[{}, {}], [{"token": "a", "logprob": -1}, {"token": "b", "logprob": -1}], [None, None], [[], []]])
+def test_alternatives_that_are_no_texts_with_numbers_are_shown(top: list[object]) -> None:
+    (found,) = results(
+        replying({**BODY, "choices": [{**CHOICE, "logprobs": {**LISTS, "top_logprobs": top}}]}),
+        PAGES["openai"],
+        "choices.logprobs.token_logprobs",
+    )
+    assert found.verdict is Verdict.DIFFERS and found.seen.startswith("an entry of top_logprobs is ")
+
+
+def test_of_a_text_that_ended_before_its_first_token_log_probabilities_cannot_be_told() -> None:
+    lists: dict[str, list[object]] = {name: [] for name in LISTS}
+    (found,) = results(replying({**BODY, "choices": [{**CHOICE, "text": "", "logprobs": lists}]}), PAGES["openai"], "logprobs")
+    assert (found.verdict, found.seen) == (Verdict.UNTOLD, "the model ended before its first token")
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def prompt_forms(client: Client) -> None:
     one, two = PROMPT, "The sky is"
     alone = [client.greedy(prompt=one).text, client.greedy(prompt=two).text]
     both = client.greedy(prompt=[one, two])
-    by_index = [choice["text"] for choice in sorted(both.choices, key=lambda choice: str(choice.get("index")))]
+    by_index = [member(choice, "text", "string") for choice in sorted(both.choices, key=lambda choice: str(choice.get("index")))]
     need(by_index == alone, f"two prompts give {shown(by_index)}, and each alone {shown(alone)}")
     ids, more = [65, 66, 67, 68, 69], [70, 71]
     answer = client.greedy(prompt=ids)

@@ -37,7 +37,7 @@ def _prompt_default(client: Client) -> None:
 def _raw_tokens(client: Client) -> None:
     """Ids in place of a text: those of the text, and the same each time."""
     answer = client.greedy(return_raw_tokens=True)
-    choice = answer.choices[0]
+    choice = answer.member("choices.0", "object")
     ids = choice.get("tokens")
     need(isinstance(ids, list) and bool(ids) and all(isinstance(one, int) for one in ids), f"tokens is {shown(ids)}")
     need(not choice.get("text"), f"there is the text {shown(choice.get('text'))} too")

@@ -76,11 +76,11 @@ def _min_p(client: Client) -> None:
     c.keeps_one(min_p=1)(client)
     least = 0.25
     answer = client.ask(max_tokens=64, temperature=1, min_p=least, logprobs=2)
-    found = lp.lists(answer)
+    found = lp.with_alternatives(answer)
     for token, value, top in zip(found["tokens"], found["token_logprobs"], found["top_logprobs"], strict=True):
         chance = 2.718281828**value
         need(
-            chance >= least - 1e-6 or value >= max(top.values()) - 1e-6,
+            chance >= least - 1e-6 or value >= lp.ranked(top)[0] - 1e-6,
             f"{shown(token)} has the probability {chance:.3f} with min_p {least}",
         )
     client.refused(min_p=1.1)
@@ -164,7 +164,7 @@ def _logprobs(client: Client) -> None:
     """A number gives parallel lists; ``true`` gives log-probabilities too; more than 5 is refused."""
     lp.logprobs(5)(client)
     answer = client.greedy(logprobs=True, top_logprobs=3)
-    choice = answer.choices[0]
+    choice = answer.member("choices.0", "object")
     need(isinstance(choice.get("logprobs"), dict), f"with true, logprobs is {shown(choice.get('logprobs'))}")
     entries = choice["logprobs"].get("content")
     if isinstance(entries, list):  # the newer shape, of OpenAI's chats
@@ -181,8 +181,9 @@ def _logprobs(client: Client) -> None:
 def _top_logprobs(client: Client) -> None:
     """It overrides how many alternatives there are."""
     for many in (1, 4):
-        tops = lp.lists(client.greedy(logprobs=2, top_logprobs=many))["top_logprobs"]
-        need(max(len(top) for top in tops) in (many, many + 1), f"with top_logprobs {many} the alternatives are {shown(tops[0])}")
+        tops = lp.with_alternatives(client.greedy(logprobs=2, top_logprobs=many))["top_logprobs"]
+        most = max((len(lp.ranked(top)) for top in tops), default=0)
+        need(most in (many, many + 1), f"with top_logprobs {many} the alternatives are {shown(tops)}")
     client.refused(logprobs=1, top_logprobs=6)
     client.refused(logprobs=1, top_logprobs=-1)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from quintet.conformance.client import LONG, Answer, Client, need, shown
-from quintet.conformance.item import Check
+from quintet.conformance.item import Check, Untold
 
 
 def lists(answer: Answer, place: str = "choices.0.logprobs") -> Mapping[str, list[Any]]:
@@ -22,6 +22,20 @@ def lists(answer: Answer, place: str = "choices.0.logprobs") -> Mapping[str, lis
     return found
 
 
+def with_alternatives(answer: Answer) -> Mapping[str, list[Any]]:
+    """The same, with ``top_logprobs`` among them."""
+    found = lists(answer)
+    need("top_logprobs" in found, f"there are no top_logprobs, and the lists are {', '.join(found)}")
+    return found
+
+
+def ranked(top: object) -> list[float]:
+    """The log-probabilities of an entry of ``top_logprobs``, the largest first."""
+    values = list(top.values()) if isinstance(top, dict) else []
+    need(bool(values) and all(isinstance(one, int | float) for one in values), f"an entry of top_logprobs is {shown(top)}")
+    return sorted(values, reverse=True)
+
+
 def logprobs(most: int, zero_has_top: bool = True) -> Check:
     """As many alternatives as were asked for, the sampled token among them, in falling order of nothing but probability.
 
@@ -33,13 +47,14 @@ def logprobs(most: int, zero_has_top: bool = True) -> Check:
     def check(client: Client) -> None:
         many = min(most, 5)
         answer = client.ask(max_tokens=LONG, logprobs=many, temperature=1)
-        found = lists(answer)
-        need("top_logprobs" in found, "there are no top_logprobs")
+        found = with_alternatives(answer)
+        if not found["tokens"] and not answer.text:
+            raise Untold("the model ended before its first token")
         for token, value, top in zip(found["tokens"], found["token_logprobs"], found["top_logprobs"], strict=True):
             need(isinstance(value, int | float) and value <= 0, f"the log-probability of {shown(token)} is {shown(value)}")
             need(isinstance(top, dict) and 1 <= len(top) <= many + 1, f"with logprobs {many} the alternatives are {shown(top)}")
             need(token in top, f"the sampled token {shown(token)} is not among the alternatives {shown(top)}")
-        need(max(len(top) for top in found["top_logprobs"]) >= many, f"never {many} alternatives")
+        need(any(len(top) >= many for top in found["top_logprobs"]), f"never {many} alternatives")
         none = client.greedy(logprobs=0)
         alone = lists(none).get("top_logprobs")
         need(zero_has_top or alone is None, "with logprobs 0 there are top_logprobs")
@@ -76,7 +91,7 @@ def token_logprobs(client: Client) -> None:
     values = found["token_logprobs"]
     need(bool(values) and all(isinstance(one, int | float) and one <= 0 for one in values), f"they are {shown(values)}")
     for value, top in zip(values, found.get("top_logprobs", []), strict=False):
-        need(isinstance(top, dict) and value >= max(top.values()) - 1e-6, f"greedy, {value} is less than another of {shown(top)}")
+        need(value >= ranked(top)[0] - 1e-6, f"greedy, {value} is less than another of {shown(top)}")
 
 
 def top_logprobs(client: Client) -> None:

@@ -45,9 +45,9 @@ def _stop_text(client: Client) -> None:
 def _top_k(client: Client) -> None:
     """Of the two likeliest tokens, one is drawn, and not always the same."""
     answer = client.ask(top_k=2, temperature=1.9, max_tokens=64, logprobs=2)
-    found = lp.lists(answer)
+    found = lp.with_alternatives(answer)
     values = zip(found["token_logprobs"], found["top_logprobs"], strict=True)
-    need(all(value >= sorted(top.values())[-2:][0] - 1e-6 for value, top in values), "a token beyond the two likeliest was drawn")
+    need(all(value >= lp.ranked(top)[:2][-1] - 1e-6 for value, top in values), "a token beyond the two likeliest was drawn")
     need(len({client.ask(take, top_k=2, temperature=1.9, max_tokens=LONG).text for take in range(3)}) > 1, "three draws are the same")
     client.refused(top_k=0)
     client.refused(top_k=129)
@@ -81,7 +81,7 @@ def _some_of(client: Client) -> None:
 
 
 def _choice_required(client: Client) -> None:
-    choice = client.greedy().choices[0]
+    choice = client.greedy().member("choices.0", "object")
     for name in ("finish_reason", "index", "logprobs", "text"):
         need(name in choice, f"a choice has no {name}: {shown(choice)}")
 

@@ -30,7 +30,7 @@ def _logprobs(client: Client) -> None:
 def _alternatives(client: Client) -> None:
     """Where the answer has alternatives of a kind, they are more than the sampled tokens."""
     answer = client.greedy(logprobs=5)
-    top = answer.body["choices"][0]["logprobs"].get("top_logprobs")
+    top = answer.member("choices.0.logprobs", "object").get("top_logprobs")
     if top is None:
         raise Untold("the page has no member for them")
     texts = [one for entry in (top if isinstance(top, list) else [top]) for one in (entry or {})]
@@ -123,7 +123,7 @@ def _prompt_logprobs(client: Client) -> None:
 def _logprobs_object(client: Client) -> None:
     """An object where they were asked for; where they were not, nothing or an object, as the page has no null there."""
     client.greedy(logprobs=1).member("choices.0.logprobs", "object")
-    choice = client.greedy().choices[0]
+    choice = client.greedy().member("choices.0", "object")
     need("logprobs" not in choice or isinstance(choice["logprobs"], dict), f"not asked for, it is {shown(choice.get('logprobs'))}")
 
 
