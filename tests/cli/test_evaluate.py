@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -117,6 +118,28 @@ def test_the_exit_status_is_lm_evals_and_failed_results_are_not_kept(path: str, 
     run = evaluate("toy", "task", "-o", str(tmp_path / "out.json"), PATH=path, HARNESS_ENDS="3")
     assert run.returncode == 3
     assert not (tmp_path / "out.json").exists()
+
+
+@pytest.mark.parametrize(("output", "said"), [("no/out.json", "no is no folder."), ("bin", "bin is a folder.")])
+def test_a_place_where_no_results_can_be_written_is_told_before_anything_is_evaluated(
+    output: str, said: str, path: str, tmp_path: Path
+) -> None:
+    run = evaluate("toy", "task", "-o", str(tmp_path / output), PATH=path)
+    assert (run.returncode, run.stdout, run.stderr) == (1, "", f"error: --output: {tmp_path}/{said}\n")
+
+
+def test_results_go_into_a_pipe(path: str) -> None:
+    run = evaluate("toy", "task", "-o", "/dev/stdout", PATH=path)
+    table, _, told = run.stdout.partition("\n")
+    assert (run.returncode, run.stderr, table) == (0, "", "| the table |")
+    assert json.loads(told)["about"]["model"] == "toy"
+
+
+def test_results_that_cannot_be_written_in_the_end_are_kept_and_it_is_told_where(path: str, tmp_path: Path) -> None:
+    run = evaluate("toy", "task", "-o", "/dev/full", PATH=path, TMPDIR=str(tmp_path))
+    found = re.fullmatch(r"error: --output: /dev/full cannot be written: No space left on device; the results are in (.*)\.\n", run.stderr)
+    assert run.returncode == 1 and found is not None, run.stderr
+    assert results(Path(found[1]))["about"]["model"] == "toy"
 
 
 def test_without_lm_eval_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

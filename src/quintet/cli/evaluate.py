@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkdtemp
 
 from quintet.cli import vllm
 from quintet.cli.asking import Server, first_model, parse_url
@@ -64,14 +64,30 @@ def evaluate(options: EvalOptions) -> int:
     """Run the tasks; lm-eval prints its table. Its exit code.
 
     Raises:
-        OptionError: lm-eval is not here, or an option is malformed.
+        OptionError: lm-eval is not here, an option is malformed, or the results cannot be written where they are wanted.
         UnusableServerError, EvaluationError: there is no server to ask, or no results.
     """
     command = harness()
+    if options.output is not None:
+        _require_place(options.output)
     if options.url:
         return _run(command, options, options.url)
     with served(options.model, offline=options.offline) as url:
         return _run(command, options, url)
+
+
+def _require_place(output: Path) -> None:
+    """Before hours of evaluation.
+
+    Raises:
+        OptionError: no file can be written there.
+    """
+    if not output.parent.is_dir():
+        raise OptionError(f"--output: {output.parent} is no folder.")
+    if output.is_dir():
+        raise OptionError(f"--output: {output} is a folder.")
+    if not os.access(output if output.exists() else output.parent, os.W_OK):
+        raise OptionError(f"--output: {output} cannot be written.")
 
 
 def harness() -> list[str]:
@@ -167,11 +183,18 @@ def context(server: Server, model: str) -> int | None:
 
 
 def _keep(folder: Path, output: Path) -> None:
-    """lm-eval names its file by the time, in a folder that it names by the model."""
+    """lm-eval names its file by the time, in a folder that it names by the model.
+
+    Raises:
+        EvaluationError: there is none.
+        OptionError: it cannot be written; it is kept where the message says.
+    """
     found = sorted(folder.rglob("results*.json"), key=lambda path: path.stat().st_mtime)
     if not found:
         raise EvaluationError("lm-eval has written no results.")
     try:
-        shutil.copyfile(found[-1], output)
+        with found[-1].open("rb") as results, output.open("wb") as file:  # which may be a pipe
+            shutil.copyfileobj(results, file)
     except OSError as error:
-        raise OptionError(f"--output: {output} cannot be written: {error.strerror}.") from None
+        kept = found[-1].rename(Path(mkdtemp(prefix="quintet-eval-"), found[-1].name))
+        raise OptionError(f"--output: {output} cannot be written: {error.strerror}; the results are in {kept}.") from None
