@@ -151,6 +151,20 @@ def test_a_key_of_another_kind_is_refused_by_its_name(
         assert f"'{key}'" in error, (key, value)
 
 
+OLMO_3 = next(spec for spec in FAMILIES if spec.name == "olmo3")
+
+
+@pytest.mark.parametrize("kind", [GGUFValueType.BOOL, GGUFValueType.UINT8])
+def test_a_file_may_list_the_layers_with_a_window(
+    kind: GGUFValueType, parts_of: Callable[[TinySpec], Parts], fresh: Callable[[], Path]
+) -> None:
+    """llama.cpp's converters list them as booleans."""
+    seen = [True, False, True, True, False]  # not those that the architecture has without a list
+    listed = struct.pack("<IIQ", GGUFValueType.ARRAY, kind, len(seen)) + bytes(seen)
+    path = parts_of(OLMO_3).write(fresh(), {f"olmo2.{PATTERN}": listed})
+    assert [bool(layer.window) for layer in open_model(path).spec.layers] == seen
+
+
 NUMBERS = st.one_of(
     st.sampled_from([0, 1, 2, 3, 7, 31, 33, 255, 1024, 4097, 1 << 16, 1 << 27, 1 << 31, 1 << 40, 1 << 63, (1 << 64) - 1]).map(
         lambda n: scalar(GGUFValueType.UINT64, "Q", n)

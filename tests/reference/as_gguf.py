@@ -75,7 +75,7 @@ def write_gguf(path: Path, tiny: TinyModel, kind: Type = Type.F32) -> Path:
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_name("tiny")  # llama.cpp takes a name that tells of Phi 3 for a vocabulary of its
     for key, value in keys(tiny.config).items():
-        put = {float: writer.add_float32, int: writer.add_uint32, str: writer.add_string}[type(value)]
+        put = {float: writer.add_float32, int: writer.add_uint32, str: writer.add_string, list: writer.add_array}[type(value)]
         put(f"{architecture}.{key}", value)  # type: ignore[operator]
     add_tokenizer(writer, TinySpec(tiny.name, architecture, vocab=tiny.config["vocab_size"]))
     for name, values in tensors(tiny):
@@ -89,13 +89,15 @@ def write_gguf(path: Path, tiny: TinyModel, kind: Type = Type.F32) -> Path:
     return path
 
 
-def keys(config: dict[str, Any]) -> dict[str, int | float | str]:
+def keys(config: dict[str, Any]) -> dict[str, Any]:
     """The architecture's own keys."""
-    found = {gguf_name: config[name] for name, gguf_name in KEYS.items() if config.get(name) is not None}
+    found: dict[str, Any] = {gguf_name: config[name] for name, gguf_name in KEYS.items() if config.get(name) is not None}
     found = {key: float(value) if key.endswith(FLOATS) else value for key, value in found.items()}
     head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     if ARCHITECTURES[config["model_type"]] == "llama":
         found.pop("attention.sliding_window", None)
+    if config["model_type"] == "olmo3":
+        found["attention.sliding_window_pattern"] = [type_ == "sliding_attention" for type_ in config["layer_types"]]
     if config["model_type"] == "gpt_oss":
         found["expert_feed_forward_length"] = config["intermediate_size"]
     if config.get("head_dim"):

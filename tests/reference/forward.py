@@ -26,7 +26,7 @@ INTERLEAVED = {
 """Architecture -> whether rotary pairs are (2i, 2i+1), as its files have them; else (i, i + half)."""
 
 GLOBAL_EVERY = {"gemma2": 2, "gemma3": 6, "olmo2": 4, "gpt-oss": 2, "starcoder2": 0}
-"""Architectures whose layers see a window, where the file names one, except the last of every so many; of 0 all do."""
+"""Architectures whose layers see a window, where the file names one and does not list them: all but the last of every so many; of 0 all."""
 
 UNROTATED_EVERY = {"smollm3": 4}
 """Architectures in which the last of every so many layers does not rotate its heads."""
@@ -170,6 +170,7 @@ class Reference:
         self.temperature_length: int = file.setting("rope.scaling.original_context_length", file.setting("context_length"))
         self.attn_cap: float = file.setting("attn_logit_softcapping", 0.0)
         self.window: int = file.setting("attention.sliding_window", 0) if file.architecture in GLOBAL_EVERY else 0
+        self.windowed: list[bool] = file.setting("attention.sliding_window_pattern", [])
         self.limit = 7.0
         self.residual_scale: float = file.setting("residual_scale", 1.0)
 
@@ -231,7 +232,7 @@ class Reference:
         normed = self.rounded(self._normed(weights, "attn_norm", x))
         q, k, v = self._qkv(weights, normed)
         every = GLOBAL_EVERY.get(self.file.architecture) or self.layers + 1
-        local = self.window and (layer + 1) % every != 0
+        local = self.window and (self.windowed[layer] if self.windowed else (layer + 1) % every != 0)
         if (layer + 1) % UNROTATED_EVERY.get(self.file.architecture, self.layers + 1):
             rotated = self.local_rotation if local else self.rotation
             q, k = rotated(q), rotated(k)

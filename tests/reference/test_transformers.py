@@ -57,6 +57,8 @@ SIZES |= {"vocab_size", "context_length", "rope.scaling.type", "rope.dimension_c
 def another(key: str, value: Any) -> Any:
     if key.endswith(("epsilon", "original_context_length")):
         return 100 * value
+    if isinstance(value, list):
+        return [not one for one in value]
     return value + 1 if isinstance(value, int) else 2 * value
 
 

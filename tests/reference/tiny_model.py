@@ -136,7 +136,7 @@ FAMILIES += (
     TinySpec("olmo2", "olmo2", hidden=128, heads=4, kv_heads=2, types=PLAIN_TYPES, rope={"freq_base": 5e5}),
     TinySpec(
         "olmo3", "olmo2", layers=5, hidden=96, heads=3, kv_heads=3, types=PLAIN_TYPES, rope={**YARN, "freq_base": 5e5},
-        metadata={"attention.sliding_window": 40},
+        metadata={"attention.sliding_window": 40, "attention.sliding_window_pattern": [True, True, True, False, True]},
     ),
     TinySpec("fused", "phi3", hidden=128, heads=4, kv_heads=2, types=PLAIN_TYPES, metadata={"attention.sliding_window": 64}),
     TinySpec(
@@ -340,6 +340,7 @@ def write_tiny(path: Path, spec: TinySpec, split: int = 0) -> Path:
     writer.add_vocab_size(spec.vocab)
     writer.add_quantization_version(2)
     puts: dict[type, Callable[[str, Any], None]] = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}
+    puts[list] = writer.add_array
     if spec.experts[0]:
         writer.add_expert_count(spec.experts[0])
         writer.add_expert_used_count(spec.experts[1])

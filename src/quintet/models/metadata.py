@@ -117,12 +117,16 @@ class Metadata:
         except UnicodeDecodeError as error:
             raise self.error(key, "must hold UTF-8 texts only", error.object) from None
 
-    def numbers(self, key: str, length: int) -> Numbers | None:
-        """A numeric array of at least ``length`` entries, cut to it; ``None`` if the key is missing."""
+    def numbers(self, key: str, length: int, *, flags: bool = False) -> Numbers | None:
+        """A numeric array of at least ``length`` entries, cut to it; ``None`` if the key is missing.
+
+        Args:
+            flags: one of booleans will do as well.
+        """
         value = self._values.get(key)
         if value is None:
             return None
-        if not isinstance(value, memoryview) or value.format == "?":
+        if not isinstance(value, memoryview) or (value.format == "?" and not flags):
             raise self.error(key, "must be an array of numbers", value)
         if len(value) < length:
             raise self.error(key, f"must have {length} entries", len(value))

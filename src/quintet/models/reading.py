@@ -194,8 +194,8 @@ class _Reading:
         key, some = self._key(PATTERN), self._family.windows.layers
         if key not in self._meta:
             return frozenset(i for i in range(self._count) if i in some)
-        if isinstance(self._meta.get(key), memoryview):
-            return frozenset(i for i, windowed in enumerate(self._meta.numbers(key, self._count) or ()) if windowed)
+        if isinstance(self._meta.get(key), memoryview):  # of booleans, as llama.cpp's converters write it
+            return frozenset(i for i, windowed in enumerate(self._meta.numbers(key, self._count, flags=True) or ()) if windowed)
         period = self._meta.integer(key, low=0, high=1 << 16)
         return frozenset(i for i in range(self._count) if period and i % period < period - 1)
 
