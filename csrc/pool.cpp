@@ -30,10 +30,17 @@ template <class True> bool spin_until(True comes_true, int spins = kSpins) {
 }  // namespace
 
 Team::Team(int threads, void (*leave)()) : leave_(leave), shares_(size_t(std::max(1, threads))), spent_(shares_.size()) {
-  for (int t = 1; t < size(); t++) threads_.emplace_back([this, t] { loop(t); });
+  try {
+    for (int t = 1; t < size(); t++) threads_.emplace_back([this, t] { loop(t); });
+  } catch (...) {  // the system grants no more of them; those that there are would end the program
+    dismiss();
+    throw;
+  }
 }
 
-Team::~Team() {
+Team::~Team() { dismiss(); }
+
+void Team::dismiss() {
   stop_.store(true);
   job_.fetch_add(1, std::memory_order_release);
   job_.notify_all();

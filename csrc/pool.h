@@ -127,6 +127,7 @@ class Team {
   void end(uint32_t phase);
   void await_end(uint32_t phase);
   void loop(int thread);
+  void dismiss();
 
   void (*const leave_)();
   std::vector<Share> shares_;

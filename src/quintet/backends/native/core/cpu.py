@@ -9,7 +9,7 @@ Cpu = _core.Cpu
 
 Args:
     isa: instruction set, see ``isas``; empty = ``QUINTET_ISA`` from the environment, else the best. ``ValueError``: it cannot run here.
-    threads: from 1 to 256.
+    threads: from 1 to 256. ``RuntimeError``: the system grants fewer.
 """
 
 

@@ -56,9 +56,14 @@ def load_weights(
         kv_type: of keys and values.
 
     Raises:
-        ModelError: the file is unusable, or not what ``quantize`` is for, or the memory does not hold its weights.
+        ModelError: the file is unusable, or not what ``quantize`` is for, or the memory does not hold its weights, or there are
+            not so many threads to be had.
     """
-    return _load(path, Cpu(isa, threads), context, progress, packs, quantize, kv_type)
+    try:
+        cpu = Cpu(isa, threads)
+    except RuntimeError as error:
+        raise ModelError(f"{threads} threads cannot be started ({error}); --threads asks for fewer.") from None
+    return _load(path, cpu, context, progress, packs, quantize, kv_type)
 
 
 def load_draft(path: Path, target: NativeRunner, progress: Callable[[float], None], packs: CacheFolder | None = None) -> NativeRunner:
