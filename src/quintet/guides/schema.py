@@ -30,6 +30,15 @@ _NOTHING: Mapping[str, tuple[object, ...]] = {
 }
 """Keywords that the compiler refuses, with values that restrict nothing, which generators of schemas write."""
 
+_PARTNERS: Mapping[str, str] = {
+    **{"patternProperties": "additionalProperties", "items": "additionalItems"},
+    **{"minimum": "exclusiveMinimum", "maximum": "exclusiveMaximum"},  # draft 4: true there is about the bound here
+    **{"additionalProperties": "patternProperties", "additionalItems": "items"},
+    **{"exclusiveMinimum": "minimum", "exclusiveMaximum": "maximum"},
+}
+"""Keywords of which one says what the other means. The compiler reads a schema piece by piece, and each ``anyOf``, ``allOf``, ``oneOf``,
+``enum``, ``const`` and ``$ref`` ends a piece: what stands behind it is read without what stands before it."""
+
 _DIGITS = 15
 """Every decimal number of fewer is a double's own."""
 
@@ -107,6 +116,8 @@ def _refuse(part: Part, *, nested: bool) -> None:
         raise SchemaError(f"must not use {key}, which cannot be enforced")
     if nested and ("$id" in part or "$schema" in part):
         raise SchemaError("must not use $id and $schema below the top")
+    if "prefixItems" in part and isinstance(part.get("items"), list):  # each is what the other was called in another draft
+        raise SchemaError("must not use prefixItems beside an array in items")
     least, required = part.get("minProperties", 0), part.get("required", [])
     named = len(set(map(str, required))) if isinstance(required, list) else 0
     # A name may come twice in what the compiler admits, and counts twice there.
@@ -174,7 +185,7 @@ def _rewritten(schema: object) -> object:
     if not isinstance(schema, dict):
         return schema
     made: Part = {}
-    for key, value in schema.items():
+    for key, value in _keywords(schema):
         if value in _NOTHING.get(key, ()):
             continue
         if key in _MAPS and isinstance(value, dict):
@@ -195,6 +206,15 @@ def _rewritten(schema: object) -> object:
         others = made.get("allOf", [])
         made["allOf"] = [*others, *also] if isinstance(others, list) else others
     return made
+
+
+def _keywords(part: Part) -> Iterator[tuple[str, object]]:
+    """Those that say something, in their order, which is that of an object's members; but partners together."""
+    for key in dict.fromkeys(key for each in part for key in (each, _PARTNERS.get(each, each)) if key in part):
+        if key == "additionalItems" and not isinstance(part.get("items"), list):
+            # JSON Schema Validation draft-07, 6.4.2: "Otherwise, "additionalItems" MUST be ignored". The compiler would ignore prefixItems.
+            continue
+        yield key, part[key]
 
 
 def _neighbours(part: Part) -> Iterator[Part]:

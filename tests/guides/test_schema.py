@@ -1,0 +1,62 @@
+"""Schemas: no keyword is passed over, whatever stands beside it."""
+
+from __future__ import annotations
+
+import json
+
+import jsonschema_rs
+import pytest
+from tests.guides.test_guide import SCHEMA, verdict
+
+from quintet.guides.protocol import GuideError
+from quintet.guides.translate import translate
+
+STRING, INTEGER = {"type": "string"}, {"type": "integer"}
+ALL: list[object] = [{"minItems": 0}]
+
+
+def accepted(schema: dict[str, object], texts: list[str]) -> list[str]:
+    return [text for text in texts if verdict(SCHEMA, schema, text) == "accepted"]
+
+
+@pytest.mark.fault("H10")
+@pytest.mark.parametrize("between", [{"anyOf": ALL}, {"allOf": ALL}, {"oneOf": ALL}, {"$ref": "#/$defs/all"}])
+@pytest.mark.parametrize(
+    ("one", "other", "inside", "outside"),
+    [
+        ({"items": [STRING]}, {"additionalItems": False}, ["[]", '["a"]'], ['["a",1]', "[1]"]),
+        ({"prefixItems": [STRING]}, {"items": INTEGER}, ["[]", '["a",1]'], ['["a","b"]', "[1]"]),
+        ({"minimum": 5}, {"exclusiveMinimum": True}, ["5.1", "6"], ["5", "4"]),
+        ({"maximum": 5}, {"exclusiveMaximum": True}, ["4.9", "4"], ["5", "6"]),
+        ({"patternProperties": {"^x": INTEGER}}, {"additionalProperties": False}, ["{}", '{"x1":1}'], ['{"a":1}', '{"x":"a"}']),
+        ({"properties": {"a": INTEGER}}, {"additionalProperties": False}, ["{}", '{"a":1}'], ['{"b":1}', '{"a":"a"}']),
+    ],
+)
+def test_keywords_that_need_each_other_hold_whatever_stands_between_them(
+    one: dict[str, object], other: dict[str, object], between: dict[str, object], inside: list[str], outside: list[str]
+) -> None:
+    for order in ((one, between, other), (other, between, one)):
+        schema = {"$defs": {"all": ALL[0]}, **order[0], **order[1], **order[2]}
+        assert accepted(schema, inside + outside) == inside, schema
+
+
+def test_members_come_in_the_order_in_which_the_schema_names_them() -> None:
+    """Keywords that need each other are put together; what orders members stays where it is."""
+    first, second = {"properties": {"a": INTEGER}, "required": ["a"]}, {"properties": {"b": INTEGER}, "required": ["b"]}
+    rest = {"additionalProperties": INTEGER, "patternProperties": {"^x": STRING}}
+    assert accepted({"allOf": [first], **second, **rest}, ['{"a":1,"b":1}', '{"b":1,"a":1}']) == ['{"a":1,"b":1}']
+    assert accepted({**second, "allOf": [first], **rest}, ['{"a":1,"b":1}', '{"b":1,"a":1}']) == ['{"b":1,"a":1}']
+
+
+@pytest.mark.fault("H10")
+def test_additional_items_say_nothing_where_items_are_no_array_and_hide_no_others() -> None:
+    valid = jsonschema_rs.Draft202012Validator
+    for more in ({}, {"items": INTEGER}, {"items": False}):
+        schema = {"type": "array", "prefixItems": [STRING], **more, "additionalItems": False}
+        texts = ["[]", "[1]", '["a"]', '["a",1]', '["a","b"]']
+        assert accepted(schema, texts) == [text for text in texts if valid(schema).is_valid(json.loads(text))]
+
+
+def test_two_arrays_for_the_same_items_are_refused() -> None:
+    with pytest.raises(GuideError, match="prefixItems beside an array in items"):
+        translate(SCHEMA, json.dumps({"type": "array", "prefixItems": [STRING], "items": [INTEGER]}))
