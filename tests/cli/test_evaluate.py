@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from quintet.cli.console import OptionError
 from quintet.cli.evaluate import EvalOptions, arguments
 
 HARNESS = """#!{python}
-import json, os, sys, urllib.request
+import json, os, sys, time, urllib.request
 options = dict(zip(sys.argv[2::2], sys.argv[3::2]))
 about = dict(pair.split("=") for pair in options["--model_args"].split(","))
 body = {{"model": about["model"], "prompt": [84, 104, 101], "echo": True, "logprobs": 1, "max_tokens": 1, "temperature": 0}}
@@ -32,6 +33,9 @@ with urllib.request.urlopen(request) as reply:
     answer = json.load(reply)
 where = about["base_url"].replace("completions", "tokenizer_info")
 tokenizer = json.load(urllib.request.urlopen(urllib.request.Request(where, headers=headers)))
+if "HARNESS_WAITS" in os.environ:
+    print(os.getpid(), about["base_url"], flush=True)
+    time.sleep(600)
 print("| the table |")
 folder = os.path.join(options["--output_path"], "a__model")
 os.makedirs(folder)
@@ -81,8 +85,25 @@ def test_a_server_is_started_asked_and_ended_and_the_results_are_kept(path: str,
     logprobs = found["answer"]["choices"][0]["logprobs"]["token_logprobs"]
     assert logprobs[0] is None and len(logprobs) == 4
     assert "eos" in found, "the tokenizer was asked for too"
+    require_nobody(url)
+
+
+def require_nobody(url: str) -> None:
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", int(url.rpartition("/v1")[0].rpartition(":")[2])))
+
+
+def test_a_service_manager_s_signal_ends_lm_eval_and_the_server_too(path: str) -> None:
+    words = [sys.executable, "-m", "quintet", "eval", "toy", "task"]
+    environment = {**os.environ, "PATH": path, "HARNESS_WAITS": "1"}
+    with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True) as run:
+        assert run.stdout is not None
+        number, url = run.stdout.readline().split()
+        run.terminate()
+        assert run.wait(PATIENCE_S) == 128 + signal.SIGTERM
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(number), 0)
+    require_nobody(url)
 
 
 def test_settings_of_other_servers_are_not_of_this_one_but_how_a_model_computes_is(path: str, tmp_path: Path) -> None:

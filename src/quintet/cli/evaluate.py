@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
+from typing import Any
 
 from quintet.cli import vllm
 from quintet.cli.asking import Server, first_model, parse_url
@@ -64,16 +65,26 @@ def evaluate(options: EvalOptions) -> int:
     """Run the tasks; lm-eval prints its table. Its exit code.
 
     Raises:
+        SystemExit: at SIGTERM, when lm-eval and the server have ended too.
         OptionError: lm-eval is not here, an option is malformed, or the results cannot be written where they are wanted.
         UnusableServerError, EvaluationError: there is no server to ask, or no results.
     """
     command = harness()
     if options.output is not None:
         _require_place(options.output)
-    if options.url:
-        return _run(command, options, options.url)
-    with served(options.model, offline=options.offline) as url:
-        return _run(command, options, url)
+    before = signal.signal(signal.SIGTERM, _end)
+    try:
+        if options.url:
+            return _run(command, options, options.url)
+        with served(options.model, offline=options.offline) as url:
+            return _run(command, options, url)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _end(number: int, _frame: object) -> None:
+    signal.signal(number, signal.SIG_IGN)  # a second one does not end what ends the children, which takes seconds
+    sys.exit(128 + number)
 
 
 def _require_place(output: Path) -> None:
@@ -122,11 +133,15 @@ def served(model: str, *, offline: bool) -> Iterator[str]:
                 raise EvaluationError("the server for the evaluation did not come up.")
             yield found[0]
         finally:
-            process.send_signal(signal.SIGINT)  # at once: nobody else waits for it
-            try:
-                process.wait(_END_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
+            _ended(process, signal.SIGINT)  # at once: nobody else waits for it
+
+
+def _ended(process: subprocess.Popen[Any], number: int) -> None:
+    process.send_signal(number)
+    try:
+        process.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
 
 
 def _run(command: Sequence[str], options: EvalOptions, url: str) -> int:
@@ -147,6 +162,9 @@ def _run(command: Sequence[str], options: EvalOptions, url: str) -> int:
                 code = process.wait()
             except KeyboardInterrupt:  # it has heard it too
                 process.wait()
+                raise
+            except SystemExit:  # it may not have
+                _ended(process, signal.SIGTERM)
                 raise
         if options.output is not None and not code:
             _keep(Path(folder), options.output)
