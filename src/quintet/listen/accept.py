@@ -42,12 +42,15 @@ class Acceptor:
         self._buffer = bytearray(READ_BYTES)
         self._opening: set[asyncio.Task[None]] = set()
         self._pause: asyncio.TimerHandle | None = None
-        self._short = False
+        self._short = self._stopped = False
         self._sock.setblocking(False)
         self._go_on()
 
     def stop(self) -> None:
-        """Take no more. Those that wait in the backlog are left to another process that has the socket, if there is one."""
+        """Take no more. Those that wait in the backlog are left to another process that has the socket, if there is one. Idempotent."""
+        if self._stopped:  # after a hand-over the descriptor may be another's
+            return
+        self._stopped = True
         self._loop.remove_reader(self._descriptor)
         if self._pause is not None:
             self._pause.cancel()
