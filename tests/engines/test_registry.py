@@ -3,90 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from tests.engines.shops import Shop, asked, registry, run, until
 
-from quintet.backends.base import Counts, Health, State
+from quintet.backends.base import State
 from quintet.engines.entry import Entry, Model, Phase
 from quintet.engines.names import name_models
-from quintet.engines.registry import Registry, first_enough
+from quintet.engines.registry import Registry
 from quintet.errors import BadRequest, EngineFailed, Loading, ModelError, ModelNotFound, Overloaded
 from quintet.executor import FairExecutor
 from quintet.guides.check import GuideCheck
 from quintet.inputs.images.reader import ImageReader
 from quintet.inputs.prepare import Preparer
-
-PATIENCE_S = 30
-"""For what must happen; nothing is expected to take so long."""
-
-
-@dataclass
-class Fake:
-    """An engine that does what it is told."""
-
-    state: State = State.LOADING
-    live: int = 0
-    failure: Exception | None = None
-    drained: bool = False
-    steps: int = 0
-
-    def health(self) -> Health:
-        return Health(State.DRAINING if self.drained else self.state, 0.5, counts=Counts(steps=self.steps), batches=(self.steps,) * 14)
-
-    def drain(self) -> None:
-        self.drained = True
-
-    async def close(self) -> None:
-        await asyncio.sleep(0)
-        self.state, self.drained = State.CLOSED, False
-
-
-@dataclass
-class Shop:
-    """Makes engines and remembers them.
-
-    Args:
-        state: of new ones.
-    """
-
-    state: State = State.READY
-    made: list[Fake] = field(default_factory=list)
-
-    def start(self) -> Any:
-        self.made.append(Fake(self.state))
-        return self.made[-1]
-
-
-def registry(
-    shops: dict[str, Shop], *, lazy: bool = True, pinned: tuple[str, ...] = (), weights: int = 0, mapped: bool = False, **settings: Any
-) -> Registry:
-    models = [Model(name, shop.start, weights, weights // 10, lazy, name in pinned, mapped) for name, shop in shops.items()]
-    return Registry(models, name_models([(name,) for name in shops]), **settings)
-
-
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(PATIENCE_S):
-            await test()
-
-    asyncio.run(bounded())
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    while not holds():
-        await asyncio.sleep(0.005)
-
-
-async def asked(models: Registry, name: str) -> Any:
-    """What a request does."""
-    entry = models.find(name).entry
-    with entry.held():
-        return await models.ready(entry)
 
 
 def test_without_lazy_everything_is_loaded_at_the_start_and_nobody_waits_for_it() -> None:
@@ -235,71 +165,6 @@ def test_a_pinned_model_is_not_unloaded() -> None:
     run(test)
 
 
-def test_memory_that_does_not_suffice_is_told_before_anything_is_unloaded() -> None:
-    async def test() -> None:
-        shops = {name: Shop() for name in "abc"}
-        room = 1000_000
-        models = registry(shops, weights=500_000, free=lambda: room)
-        for name in "ab":
-            await asked(models, name)
-        room = 40_000
-        in_use = models.entries["b"].held()
-        with in_use, pytest.raises(Overloaded, match="The model c needs 1 MB of memory, and 1 MB can be had") as caught:
-            await asked(models, "c")
-        assert caught.value.retry_after > 1
-        assert [entry.status for entry in models.entries.values()] == ["ready", "ready", "unloaded"]
-        await models.close()
-
-    run(test)
-
-
-def test_what_was_idle_longest_makes_room() -> None:
-    async def test() -> None:
-        shops = {name: Shop() for name in "abc"}
-        room = 10_000_000
-        models = registry(shops, weights=500_000, free=lambda: room)
-        for name in "bca":
-            await asked(models, name)
-        await models.unload(models.entries["a"])
-        room = 60_000
-        await asked(models, "a")
-        assert [entry.status for entry in models.entries.values()] == ["ready", "unloaded", "ready"]
-        await models.close()
-
-    run(test)
-
-
-def test_weights_that_are_mapped_need_no_room_but_what_is_idle_makes_some() -> None:
-    async def test() -> None:
-        room = 1_200_000  # what is mapped is told as free, whoever uses it
-        models = registry({name: Shop() for name in "abc"}, weights=500_000, mapped=True, free=lambda: room)
-        for name in "abc":  # with c there are 1.5 MB of them
-            await asked(models, name)
-        assert [entry.status for entry in models.entries.values()] == ["unloaded", "ready", "ready"]
-        room = 100_000
-        await asked(models, "a")
-        assert [entry.status for entry in models.entries.values()] == ["ready", "unloaded", "unloaded"]
-        room = 40_000
-        with pytest.raises(Overloaded, match="The model b needs 1 MB of memory"):  # of which 50 kB are its keys' and values'
-            await asked(models, "b")
-        await models.close()
-
-    run(test)
-
-
-def test_a_model_that_was_loaded_at_the_start_to_stay_makes_no_room() -> None:
-    async def test() -> None:
-        room = 10_000_000
-        models = registry({"a": Shop(), "b": Shop()}, lazy=False, weights=500_000, free=lambda: room)
-        await models.unload(models.entries["b"])
-        room = 0
-        with pytest.raises(Overloaded, match="0 MB can be had"):
-            await asked(models, "b")
-        await models.close()
-
-    run(test)
-
-
 def test_a_drain_refuses_everything_and_loads_nothing_more() -> None:
     async def test() -> None:
         shops = {name: Shop(State.LOADING) for name in "abc"}
@@ -387,14 +252,3 @@ def test_what_engines_have_counted_outlives_them() -> None:
             assert (entry.health().counts.steps, entry.health().batches[0], entry.health().state) == (5 * at, 5 * at, State.CLOSED)
 
     run(test)
-
-
-@given(st.lists(st.floats(0, 100), max_size=8), st.floats(-10, 300))
-def test_the_first_that_suffice_are_taken_and_not_one_more(sizes: list[float], lacking: float) -> None:
-    taken = first_enough(lacking, enumerate(sizes))
-    if taken is None:
-        assert sum(sizes) < lacking + 1e-6
-        return
-    assert taken == list(range(len(taken)))
-    assert sum(sizes[: len(taken)]) >= lacking - 1e-6
-    assert not taken or sum(sizes[: len(taken) - 1]) < lacking + 1e-6

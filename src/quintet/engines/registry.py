@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from quintet.backends.base import Backend
+from quintet.backends.base import Backend, State
 from quintet.engines.adapters import Adapters, Lora, Room
 from quintet.engines.entry import POLL_S, Entry, Model, Phase
 from quintet.engines.names import Names
@@ -97,6 +97,7 @@ class Registry:
                 self.adapters.begin(model.name, model.loras)
         self._idle, self._free, self._patience, self._clock = idle, free, patience, clock
         self._changes: dict[str, asyncio.Task[None]] = {}
+        self._making_room = asyncio.Lock()
         self._draining = False
         self._watch = asyncio.create_task(self._free_idle()) if idle else None
         for entry in self.entries.values():
@@ -244,8 +245,10 @@ class Registry:
         return self._change(entry, entry.unload(DRAIN_S))
 
     async def _load(self, entry: Entry) -> None:
-        victims = self._in_the_way(entry)
-        await asyncio.gather(*(self._unload(victim) for victim in victims))
+        async with self._making_room:  # whoever is next sees this one loading
+            await asyncio.gather(*(self._unload(victim) for victim in self._in_the_way(entry)))
+        if self._draining:
+            raise Overloaded(_CLOSING)
         await entry.load()
 
     def _in_the_way(self, entry: Entry) -> list[Entry]:
@@ -256,7 +259,7 @@ class Registry:
         """
         if self._free is None:
             return []
-        loading = (one.model for one in self.entries.values() if one.phase is Phase.LOADING)  # not yet seen in what is free
+        loading = (one.model for one in self.entries.values() if one.health().state is State.LOADING)  # not yet seen in what is free
         left = self._free() - sum(model.kv if model.mapped else model.weights + model.kv for model in loading)
         mapped = (one.model for one in self.entries.values() if one.phase is not Phase.UNLOADED and one.model.mapped)  # seen as free
         free = left - sum(model.weights for model in mapped)
