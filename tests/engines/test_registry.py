@@ -155,6 +155,22 @@ def test_unloading_lets_what_runs_end_and_refuses_what_comes() -> None:
     run(test)
 
 
+def test_a_model_that_still_loads_at_the_start_is_not_unloaded() -> None:
+    async def test() -> None:
+        shop = Shop(State.LOADING)
+        models = registry({"a": shop}, lazy=False)
+        entry = models.entries["a"]
+        with pytest.raises(Overloaded, match="is being loaded or unloaded; try again later"):
+            await models.unload(entry)
+        assert entry.status == "loading"
+        shop.made[0].state = State.READY
+        await models.unload(entry)
+        assert entry.status == "unloaded"
+        await models.close()
+
+    run(test)
+
+
 def test_a_pinned_model_is_not_unloaded() -> None:
     async def test() -> None:
         models = registry({"a": Shop()}, pinned=("a",))

@@ -6,11 +6,13 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from quintet.backends.base import State
 from quintet.cli.fleet import Fleet
 from quintet.cli.heart import Heart, notify, reloading
 from quintet.cli.interrupt import end_within, on_renewal, on_stop, unless
 from quintet.cli.loading import ready
 from quintet.engines.registry import Registry
+from quintet.errors import EngineFailed, ModelError
 from quintet.listen import handover
 from quintet.listen.server import Server
 from quintet.listen.sockets import Inherited
@@ -148,11 +150,16 @@ class Life:
 
 
 async def _loaded(models: Registry) -> None:
-    """Wait for what is loaded at the start; all of it at the same time.
+    """Wait for what is loaded at the start, and for nothing that clients ask for meanwhile; all of it at the same time.
 
     Raises:
         ModelError, EngineFailed: one cannot be.
     """
-    for entry in models.entries.values():
-        if entry.backend is not None:
-            await ready(entry.backend, entry.name)
+    begun = [(one.name, one.backend) for one in models.entries.values() if one.loaded and one.backend is not None]
+    for name, backend in begun:
+        try:
+            await ready(backend, name)
+        except (ModelError, EngineFailed):
+            if backend.health().state is State.DEAD:
+                raise
+            # Else it came up while others loaded, and has been unloaded since, say.

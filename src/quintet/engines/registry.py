@@ -159,7 +159,7 @@ class Registry:
         """
         if entry.model.pinned:
             raise BadRequest("model", "is pinned: it stays loaded", shorten(entry.name))
-        if entry.name in self._changes:
+        if entry.name in self._changes or entry.health().state is State.LOADING:
             raise Overloaded(f"The model {entry.name} is being loaded or unloaded; try again later.")
         if entry.backend is not None:
             await asyncio.shield(self._unload(entry))

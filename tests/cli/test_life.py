@@ -1,0 +1,105 @@
+"""A server's start, while clients use already what there is of it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+from types import TracebackType
+
+import pytest
+from tests.engines.shops import Shop, asked, run, until
+
+from quintet.backends.base import State
+from quintet.cli.fleet import Fleet
+from quintet.cli.life import Life
+from quintet.engines.entry import Model
+from quintet.engines.names import name_models
+from quintet.engines.registry import Registry
+from quintet.errors import EngineFailed, ModelError
+from quintet.listen.server import Server
+from quintet.listen.sockets import Inherited
+from quintet.server.asgi import Receive, Scope, Send
+
+
+async def nobody_asks(scope: Scope, receive: Receive, send: Send) -> None:
+    """An application without requests."""
+
+
+class Begun:
+    """A server that has begun to load its models, inside an ``async with``.
+
+    Args:
+        lazy: which of them wait for a request.
+    """
+
+    def __init__(self, shops: dict[str, Shop], lazy: str = "") -> None:
+        models = tuple(Model(name, shop.start, lazy=name in lazy) for name, shop in shops.items())
+        fleet = Fleet((), models, name_models([(name,) for name in shops]), 0.0, ())
+        self._heard, ready = os.pipe()
+        self._life = Life(fleet, self._server, Inherited(ready=ready), None, "serves\n", 1.0, 0.0)
+
+    async def __aenter__(self) -> Begun:
+        self._running = asyncio.create_task(self._life.run())
+        await asyncio.sleep(0)
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._made.end()
+        os.close(self._heard)
+        assert await self._running == 0
+
+    async def serves(self) -> None:
+        """Wait until it says so."""
+        await until(lambda: self._running.done() or bool(select.select([self._heard], [], [], 0)[0]))
+        if self._running.done():
+            self._running.result()
+
+    def _server(self, models: Registry) -> Server:
+        self.models, self._made = models, Server(nobody_asks, (), 1)
+        return self._made
+
+
+def test_how_a_model_fares_that_came_up_while_others_load_ends_no_start() -> None:
+    async def test() -> None:
+        shops = {"a": Shop(State.LOADING), "b": Shop(), "c": Shop()}
+        async with Begun(shops) as begun:
+            shops["b"].made[0].live = 1
+            unloading = asyncio.create_task(begun.models.unload(begun.models.entries["b"]))
+            shops["c"].made[0].state = State.STALLED
+            await until(lambda: begun.models.entries["b"].status == "unloading")
+            shops["a"].made[0].state = State.READY
+            await begun.serves()
+            shops["b"].made[0].live = 0
+            await unloading
+            assert [entry.status for entry in begun.models.entries.values()] == ["ready", "unloaded", "stalled"]
+
+    run(test)
+
+
+def test_a_start_waits_for_no_model_that_a_client_asks_for_and_does_not_fail_with_it() -> None:
+    async def test() -> None:
+        shops = {"a": Shop(State.LOADING), "b": Shop(State.LOADING)}
+        async with Begun(shops, lazy="b") as begun:
+            waiting = asyncio.create_task(asked(begun.models, "b"))
+            await until(lambda: bool(shops["b"].made))
+            shops["a"].made[0].state = State.READY
+            await begun.serves()
+            assert [entry.status for entry in begun.models.entries.values()] == ["ready", "loading"]
+            shops["b"].made[0].failure, shops["b"].made[0].state = ModelError("no such file."), State.DEAD
+            with pytest.raises(EngineFailed, match="no such file"):
+                await waiting
+
+    run(test)
+
+
+def test_a_model_that_cannot_be_loaded_ends_the_start_with_its_reason() -> None:
+    async def test() -> None:
+        shops = {"a": Shop(), "b": Shop(State.LOADING)}
+        begun = Begun(shops)
+        with pytest.raises(ModelError, match="no such file"):
+            async with begun:
+                shops["b"].made[0].failure, shops["b"].made[0].state = ModelError("no such file."), State.DEAD
+                await begun.serves()
+
+    run(test)
