@@ -1,4 +1,4 @@
-"""Schemas: no keyword is passed over, whatever stands beside it."""
+"""Schemas: no keyword is passed over, whatever stands beside it and whichever draft it is of."""
 
 from __future__ import annotations
 
@@ -9,10 +9,15 @@ import pytest
 from tests.guides.test_guide import SCHEMA, verdict
 
 from quintet.guides.protocol import GuideError
-from quintet.guides.translate import translate
+from quintet.guides.translate import translate, verify
 
 STRING, INTEGER = {"type": "string"}, {"type": "integer"}
 ALL: list[object] = [{"minItems": 0}]
+DRAFTS = [
+    *(f"http://json-schema.org/draft-{number}/schema#" for number in ("04", "06", "07")),
+    *(f"https://json-schema.org/draft/{name}/schema" for name in ("2019-09", "2020-12")),
+    "https://example.org/a-draft-of-our-own",
+]
 
 
 def accepted(schema: dict[str, object], texts: list[str]) -> list[str]:
@@ -60,3 +65,24 @@ def test_additional_items_say_nothing_where_items_are_no_array_and_hide_no_other
 def test_two_arrays_for_the_same_items_are_refused() -> None:
     with pytest.raises(GuideError, match="prefixItems beside an array in items"):
         translate(SCHEMA, json.dumps({"type": "array", "prefixItems": [STRING], "items": [INTEGER]}))
+
+
+@pytest.mark.fault("H10")
+@pytest.mark.parametrize("draft", DRAFTS)
+def test_a_keyword_that_is_newer_than_the_draft_is_enforced_or_named_like_any_other(draft: str) -> None:
+    assert accepted({"$schema": draft, "const": "a"}, ['"a"', '"b"']) == ['"a"']
+    assert accepted({"$schema": draft, "type": "array", "prefixItems": [STRING]}, ['["a"]', "[1]"]) == ['["a"]']
+    for keyword, value in (
+        *(("dependentRequired", {"a": ["b"]}), ("dependentSchemas", {"a": False}), ("unevaluatedProperties", False)),
+        *(("unevaluatedItems", False), ("if", False), ("contains", STRING), ("propertyNames", {"pattern": "b"})),
+    ):
+        with pytest.raises(GuideError, match=keyword):
+            verify(SCHEMA, translate(SCHEMA, json.dumps({"$schema": draft, "type": ["object", "array"], keyword: value})))
+
+
+@pytest.mark.parametrize("draft", DRAFTS)
+def test_what_older_drafts_wrote_otherwise_holds_under_every_draft(draft: str) -> None:
+    about = {"$schema": draft, "$id": "#here", "id": "https://example.org/here", "definitions": {"a": INTEGER}}
+    assert accepted({**about, "items": [STRING], "additionalItems": False}, ['["a"]', '["a",1]']) == ['["a"]']
+    assert accepted({**about, "type": "integer", "minimum": 5, "exclusiveMinimum": True}, ["5", "6"]) == ["6"]
+    assert accepted({**about, "properties": {"a": {"$ref": "#/definitions/a"}}}, ['{"a":1}', '{"a":"a"}']) == ['{"a":1}']

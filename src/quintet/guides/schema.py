@@ -211,6 +211,8 @@ def _rewritten(schema: object) -> object:
 def _keywords(part: Part) -> Iterator[tuple[str, object]]:
     """Those that say something, in their order, which is that of an object's members; but partners together."""
     for key in dict.fromkeys(key for each in part for key in (each, _PARTNERS.get(each, each)) if key in part):
+        if key in ("$id", "$schema"):
+            continue  # nothing refers to the one, and for the other's sake the compiler would pass over what that draft did not have yet
         if key == "additionalItems" and not isinstance(part.get("items"), list):
             # JSON Schema Validation draft-07, 6.4.2: "Otherwise, "additionalItems" MUST be ignored". The compiler would ignore prefixItems.
             continue
