@@ -123,6 +123,13 @@ def test_settings_of_other_servers_are_not_of_this_one_but_how_a_model_computes_
     assert not (tmp_path / "ledger").exists()
 
 
+@pytest.mark.parametrize("spared", ["", "other.example", "*"])
+def test_a_proxy_is_not_asked_for_the_server_that_is_started(path: str, spared: str) -> None:
+    proxies = {"http_proxy": "http://127.0.0.1:1", "HTTP_PROXY": "http://127.0.0.1:1", "NO_PROXY": spared}
+    run = evaluate("toy", "one", "-o", "/dev/stdout", PATH=path, **proxies)
+    assert (run.returncode, run.stderr) == (0, "")
+
+
 def test_a_server_that_runs_is_asked_by_its_url_with_its_key(path: str, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     with served("--toy", "--api-key", "key-of-the-evaluation", "--alias", "mine=toy") as one:

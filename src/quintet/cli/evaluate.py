@@ -28,6 +28,7 @@ HARNESS = "lm_eval"
 _LACKING = "quintet eval runs lm-eval, which is not here: pip install 'quintet[eval]', or have its command lm_eval on the path."
 # Settings that say how a model computes. All others are of servers that are for others to reach, or for other models.
 _KEPT = {"engine", *vllm.NATIVE_ONLY, *vllm.TOYS_OWN, *vllm.VLLM_ONLY} - {"draft", "prefix_cache_dir", "prefix_cache_size"}
+_HOST = "127.0.0.1"
 _END_S = 10.0
 
 
@@ -124,7 +125,7 @@ def served(model: str, *, offline: bool) -> Iterator[str]:
     """
     kept = {f"{PREFIX}{name.upper()}" for name in _KEPT} | OTHER_VARIABLES
     environment = {name: value for name, value in os.environ.items() if name in kept or not name.startswith(PREFIX)}
-    words = ["serve", model, "--host", "127.0.0.1", "--port", "0", "--log-level", "error", *(["--offline"] if offline else [])]
+    words = ["serve", model, "--host", _HOST, "--port", "0", "--log-level", "error", *(["--offline"] if offline else [])]
     with subprocess.Popen([sys.executable, "-m", "quintet", *words], stdout=subprocess.PIPE, text=True, env=environment) as process:
         try:
             assert process.stdout is not None
@@ -156,8 +157,7 @@ def _run(command: Sequence[str], options: EvalOptions, url: str) -> int:
             "--output_path",
             folder,
         ]
-        environment = os.environ | {"OPENAI_API_KEY": options.key or "none"}
-        with subprocess.Popen(words, env=environment) as process:
+        with subprocess.Popen(words, env=_environment(options)) as process:
             try:
                 code = process.wait()
             except KeyboardInterrupt:  # it has heard it too
@@ -169,6 +169,16 @@ def _run(command: Sequence[str], options: EvalOptions, url: str) -> int:
         if options.output is not None and not code:
             _keep(Path(folder), options.output)
     return code
+
+
+def _environment(options: EvalOptions) -> dict[str, str]:
+    """lm-eval's, whose tokenizer asks by ``requests``: that goes by a proxy also to 127.0.0.1, if it is not told which hosts are spared."""
+    environment = os.environ | {"OPENAI_API_KEY": options.key or "none"}
+    if not options.url:
+        hosts = environment.get("no_proxy") or environment.get("NO_PROXY") or ""
+        spared = hosts if hosts == "*" else ",".join(filter(None, (hosts, _HOST)))
+        environment |= {"no_proxy": spared, "NO_PROXY": spared}
+    return environment
 
 
 def arguments(options: EvalOptions, model: str, url: str, context: int | None) -> list[str]:
