@@ -104,6 +104,8 @@ def test_the_ledger_is_a_setting_like_others(ledger: Path, monkeypatch: pytest.M
         (("--ledger", "x", "--by", "key,user"), "--by must be some of key, model, day, dialect, state, each once"),
         (("--ledger", "x", "--by", "key,key"), "--by must be some of"),
         (("--ledger", "x", "--since", "yesterday"), "--since must be a date such as 2026-11-30"),
+        (("--ledger", "x", "--since", ""), "--since must be a date such as 2026-11-30"),
+        (("--ledger", "x", "--until", ""), "--until must be a date such as 2026-11-30"),
         (("--ledger", "x", "--key", "sk-secret"), "--key must be a key's id"),
     ],
 )

@@ -54,8 +54,8 @@ def report(file: Path | None, by: str, since: str | None, until: str | None, key
         raise OptionError(f"--by must be some of {', '.join(GROUPS)}, each once, with commas between them, got {shorten(by)}.")
     if key is not None and not re.fullmatch("[0-9a-f]{8}", key):
         raise OptionError(f"--key must be a key's id, the 8 hex digits that are in the log, got {shorten(key)}.")
-    first = parse_time(since, "--since") if since else 0.0
-    last = parse_time(until, "--until") if until else float("inf")
+    first = parse_time(since, "--since") if since is not None else 0.0
+    last = parse_time(until, "--until") if until is not None else float("inf")
     sys.stdout.write(FORMS[form](groups, usage(file, Query(groups, first, last, key))))
 
 
