@@ -183,6 +183,13 @@ def test_a_model_that_cannot_be_served_is_told_by_the_server(path: str) -> None:
     assert "no-such.gguf" in run.stderr and run.stderr.endswith("error: the server for the evaluation did not come up.\n")
 
 
+@pytest.mark.parametrize(("limit", "told"), [(1234567.0, "1234567"), (0.1234567, "0.1234567"), (5.0, "5")])
+def test_every_digit_of_a_limit_is_told(limit: float, told: str) -> None:
+    options = EvalOptions("a", ("task",), "http://x", "", "", 1, limit, None, None, None, offline=False)
+    words = arguments(options, "a", "http://x/v1/completions", None)
+    assert words[words.index("--limit") + 1] == told
+
+
 def test_a_name_that_would_be_two_arguments_is_refused() -> None:
     options = EvalOptions("a,b", ("task",), "http://x", "", "", 1, None, None, None, None, offline=False)
     with pytest.raises(OptionError, match="no name with a comma or an equals sign, got 'a,b'"):

@@ -195,7 +195,7 @@ def arguments(options: EvalOptions, model: str, url: str, context: int | None) -
         raise OptionError(f"lm-eval takes no name with a comma or an equals sign, got {shorten(wrong)}.")
     words = ["--model", "local-completions", "--model_args", ",".join(f"{name}={value}" for name, value in about.items())]
     words += ["--tasks", ",".join(options.tasks)]
-    words += [] if options.limit is None else ["--limit", f"{options.limit:g}"]
+    words += [] if options.limit is None else ["--limit", str(options.limit).removesuffix(".0")]
     words += [] if options.fewshot is None else ["--num_fewshot", str(options.fewshot)]
     return words + ([] if options.include is None else ["--include_path", str(options.include)])
 
