@@ -165,6 +165,32 @@ def test_a_file_may_list_the_layers_with_a_window(
     assert [bool(layer.window) for layer in open_model(path).spec.layers] == seen
 
 
+YARNS_OWN = 1.1386294361119891  # 1 + 0.1 ln 4
+
+
+@pytest.mark.parametrize(
+    "names",
+    [("yarn_attn_factor", "yarn_beta_fast", "yarn_beta_slow"), ("attn_factor",), ("attn_factor", "yarn_attn_factor")],
+    ids=["now", "of 2025", "both"],
+)
+def test_yarns_own_factor_counts_once_in_olmo_3_however_converters_write_it(
+    names: tuple[str, ...], parts_of: Callable[[TinySpec], Parts], fresh: Callable[[], Path]
+) -> None:
+    """Its config.json says ``"attention_factor": 1.2079441541679836`` of a factor of 8, which is what transformers multiplies by."""
+    values = {"yarn_beta_fast": 32.0, "yarn_beta_slow": 1.0}
+    keys = {f"olmo2.rope.scaling.{name}": scalar(GGUFValueType.FLOAT32, "f", values.get(name, YARNS_OWN)) for name in names}
+    plain, path = parts_of(OLMO_3).write(fresh(), {}), parts_of(OLMO_3).write(fresh(), keys)
+    assert open_model(path).spec.ropes == open_model(plain).spec.ropes
+
+
+def test_another_factor_of_yarns_is_refused(parts_of: Callable[[TinySpec], Parts], fresh: Callable[[], Path]) -> None:
+    """transformers takes it, llama.cpp does not: a file with it is two models."""
+    key = "olmo2.rope.scaling.yarn_attn_factor"
+    path = parts_of(OLMO_3).write(fresh(), {key: scalar(GGUFValueType.FLOAT32, "f", 1.25)})
+    said = f"'{key}' must be 1, or 1.138629 as YaRN itself has it; others are not implemented, got 1.25."
+    assert opened(path) == f"{path.name}: {said}"
+
+
 NUMBERS = st.one_of(
     st.sampled_from([0, 1, 2, 3, 7, 31, 33, 255, 1024, 4097, 1 << 16, 1 << 27, 1 << 31, 1 << 40, 1 << 63, (1 << 64) - 1]).map(
         lambda n: scalar(GGUFValueType.UINT64, "Q", n)

@@ -62,6 +62,7 @@ class Family:
         qkv_bias: ``True``: always there; ``None``: if the file has them.
         freq_factors: a ``rope_freqs.weight`` tensor may be there.
         truncate: see ``RopeSpec``.
+        whole_factor: files of old converters have all of YaRN's factor in ``rope.scaling.attn_factor``, which is put to YaRN's own.
         long_rope: ``rope_factors_long.weight`` and ``rope_factors_short.weight`` may be there.
         windows: layers with a window.
         experts: its models have them, or may.
@@ -80,6 +81,7 @@ class Family:
     qkv_bias: bool | None = False
     freq_factors: bool = False
     truncate: bool = True
+    whole_factor: bool = False
     long_rope: bool = False
     windows: Windows | None = None
     experts: Experts | None = None
@@ -123,7 +125,11 @@ FAMILIES = {
     "granitemoe": Family(interleaved=True, freq_factors=True, reads=_SCALES, experts=Experts()),
     "olmoe": Family(layer=LayerSpec(qk_norm="full"), experts=Experts(normalise=False)),
     # Post-norms only; the third generation is the same architecture with windows, and its stretched rotation is that of the other layers.
-    "olmo2": Family(layer=LayerSpec(pre_norm=False, post_norm=True, qk_norm="full"), windows=Windows(Some(4, 0, 3), scaled=False)),
+    "olmo2": Family(
+        layer=LayerSpec(pre_norm=False, post_norm=True, qk_norm="full"),
+        windows=Windows(Some(4, 0, 3), scaled=False),
+        whole_factor=True,
+    ),
     # llama.cpp's graph leaves the window out too: converters write it for models that were trained without one.
     "phi3": Family(long_rope=True, fused=True, ignored=frozenset({"attention.sliding_window"})),
     "mistral3": Family(interleaved=True, qkv_bias=None, freq_factors=True, experts=Experts(always=False), reads=_LONGER),

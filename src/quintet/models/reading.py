@@ -40,6 +40,7 @@ READ = {
     "rope.scaling.attn_factor",
     "rope.scaling.yarn_beta_fast",
     "rope.scaling.yarn_beta_slow",
+    "rope.scaling.yarn_attn_factor",
     "rope.scaling.finetuned",  # says how the model was made, not how to run it, but for the family that reads it
     "tensor_data_layout",  # likewise; the layout follows from the architecture
 }
@@ -65,7 +66,6 @@ NEUTRAL: Mapping[str, tuple[float, ...]] = {
     "pooling_type": (0,),
     "use_parallel_residual": (True,),  # written by old converters for every model; ignored by the llama graph
     "rope.scaling.yarn_ext_factor": (-1.0,),
-    "rope.scaling.yarn_attn_factor": (1.0,),
     "rope.scaling.yarn_log_multiplier": (0.0,),
     "rope.scaling.alpha": (0.0,),
 }
@@ -247,13 +247,25 @@ class _Reading:
             scaling="none" if not stretched or (scaling == "linear" and factor == 1.0) else scaling,
             factor=factor,
             original_context=meta.integer(self._key("rope.scaling.original_context_length"), context),
-            attn_factor=meta.real(self._key("rope.scaling.attn_factor"), 1.0),
+            attn_factor=self._attn_factor(1 + 0.1 * math.log(factor) if scaling == "yarn" else 1.0),
             beta_fast=meta.real(self._key("rope.scaling.yarn_beta_fast"), 32.0),
             beta_slow=meta.real(self._key("rope.scaling.yarn_beta_slow"), 1.0),
             log_multiplier=self._factor("rope.scaling.yarn_log_multiplier", 0.0),
             truncate=self._family.truncate,
             **self._factors(dim),
         )
+
+    def _attn_factor(self, own: float) -> float:
+        """What rotated values are multiplied by, beside YaRN's ``own``.
+
+        Converters write config.json's ``attention_factor``, which has YaRN's own in it, as ``yarn_attn_factor``, and llama.cpp takes YaRN's
+        own whatever it is. Those of 2025 wrote it for OLMo 3 as ``attn_factor``, and llama.cpp puts it to YaRN's own: that counts it twice.
+        """
+        meta, whole = self._meta, self._key("rope.scaling.yarn_attn_factor")
+        if (found := meta.real(whole, 1.0)) != 1.0 and not math.isclose(found, own, rel_tol=1e-6):
+            raise meta.error(whole, f"must be 1, or {own:.7g} as YaRN itself has it; others are not implemented", found)
+        more = meta.real(self._key("rope.scaling.attn_factor"), 1.0)
+        return 1.0 if self._family.whole_factor and math.isclose(more, own, rel_tol=1e-6) else more
 
     def _factors(self, dim: int) -> dict[str, tuple[float, ...]]:
         """What the file divides frequencies by, in the names of ``RopeSpec``."""
