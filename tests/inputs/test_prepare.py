@@ -8,7 +8,8 @@ import pytest
 
 from quintet.errors import BadRequest, PromptTooLong, Unsupported
 from quintet.inputs.capabilities import EVERYTHING, Capabilities
-from quintet.inputs.resolve import Known, resolve, texts
+from quintet.inputs.resolve import Known, resolve, texts, words
+from quintet.inputs.sampling import word_forms
 from quintet.inputs.sequence import SequenceSpec
 from quintet.inputs.supported import require_supported
 from quintet.request import Cut, Prompt, Reasoning, Sampling
@@ -77,6 +78,19 @@ def test_a_prompt_that_is_to_be_cut_to_what_fits_is_never_cut_to_nothing(max_tok
 
 def test_equal_texts_are_tokenised_once() -> None:
     assert texts([spec("a"), spec("b"), spec("a"), spec((1,))]) == ["a", "b"]
+
+
+def test_the_controls_of_a_thousand_samples_are_resolved_once_however_their_prompts_alternate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of it holds the event loop up, or the interpreter: 500 forms of bad words a thousand times took 12 s."""
+    asked: list[int] = []
+    monkeypatch.setattr("quintet.inputs.resolve.word_forms", lambda own: asked.append(own.seed) or word_forms(own))
+    first = replace(spec(max_tokens=None), sampling=Sampling(1.0, 1.0, 0, bad_words=("a", "b"), min_tokens=-1))
+    samples = [replace(first, prompt=(1,) * (1 + seed % 2), sampling=replace(first.sampling, seed=seed)) for seed in range(6)]
+    known = Known({}, {form: [ord(form[-1])] for form in words(samples)})
+    assert len(asked) == 1
+    sequences = resolve(samples, known, CAPABILITIES)
+    assert len({id(sequence.bad_words) for sequence in sequences}) == 1
+    assert [(one.sampling.seed, one.sampling.min_tokens) for one in sequences] == [(seed, 19 - seed % 2) for seed in range(6)]
 
 
 def test_a_prompt_of_exactly_the_context_is_an_error_or_leaves_no_token_as_truncate_says() -> None:

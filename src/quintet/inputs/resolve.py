@@ -26,7 +26,8 @@ def texts(specs: Sequence[SequenceSpec]) -> list[str]:
 def words(specs: Sequence[SequenceSpec]) -> list[str]:
     """The distinct texts that must be tokenised as they stand inside a longer one."""
     predictions = [spec.prediction for spec in specs if isinstance(spec.prediction, str) and spec.prediction]
-    return list(dict.fromkeys([*predictions, *(form for spec in specs for form in word_forms(spec.sampling))]))
+    samplings = {id(spec.sampling.bad_words): spec.sampling for spec in specs}  # all samples hold the same words, which may be many
+    return list(dict.fromkeys([*predictions, *(form for sampling in samplings.values() for form in word_forms(sampling))]))
 
 
 def require_fitting(specs: Sequence[SequenceSpec], traits: Traits, context: int) -> None:
@@ -138,7 +139,7 @@ def prompt_names(specs: Sequence[SequenceSpec]) -> list[str]:
 
 
 class _ControlsOfSamples:
-    """Resolves the controls of a prompt's samples, which differ in the seed alone, once."""
+    """Resolves the controls of a request's samples once: they differ in the seed, and in ``min_tokens`` where their prompts' lengths do."""
 
     def __init__(self, inside: Mapping[str, Sequence[int]], vocab: int) -> None:
         self._inside = inside
@@ -146,12 +147,14 @@ class _ControlsOfSamples:
         self._last: tuple[object, Resolved] | None = None
 
     def resolve(self, spec: SequenceSpec, limits: Limits, stops: tuple[int, ...]) -> Resolved:
-        key = replace(spec.sampling, seed=0), limits, stops
+        key = replace(spec.sampling, seed=0), stops
         if self._last is None or self._last[0] != key:
             wanted = replace(spec.sampling, stop_token_ids=(*spec.sampling.stop_token_ids, *stops)) if stops else spec.sampling
             self._last = key, resolve_sampling(wanted, limits, self._inside, self._vocab)
-        known, seed = self._last[1], spec.sampling.seed
-        return known if known.sampling.seed == seed else replace(known, sampling=replace(known.sampling, seed=seed))
+        known, own = self._last[1], (spec.sampling.seed, limits.resolve(spec.sampling.min_tokens))
+        if (known.sampling.seed, known.sampling.min_tokens) == own:
+            return known
+        return replace(known, sampling=replace(known.sampling, seed=own[0], min_tokens=own[1]))
 
 
 class _Predictions:

@@ -16,6 +16,7 @@ import uvloop
 from quintet.backends.native.front import connection
 from quintet.backends.native.front.process import ProcessLink
 from quintet.backends.native.front.spawn import Ahead
+from quintet.backends.native.wire import codec
 from quintet.backends.native.wire.messages import Died, FromWorker, ModelSource, Progress, Ready, Started, Submit
 from quintet.backends.toy import ToyTokenizer
 from quintet.config import EngineConfig
@@ -122,6 +123,32 @@ def test_a_child_that_reads_nothing_is_given_up(run: Run, monkeypatch: pytest.Mo
                 await asyncio.sleep(0)
             assert link.heard == [Died("the engine reads nothing.")]
             link.link.send(submit(1))
+
+    run(scenario())
+
+
+def test_a_request_that_is_too_long_for_a_frame_is_refused_and_the_longest_is_no_backlog(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the child would end at it, or be given up, and the next one as well."""
+    assert connection.MAX_BACKLOG > 2 * codec.MAX_FRAME
+    monkeypatch.setattr(codec, "MAX_FRAME", 1 << 16)
+
+    async def scenario() -> None:
+        async with Link("""
+data = sock.recv(1 << 20)
+sock.sendall(encode(Progress(0.5)))
+while b"Submit" not in data:
+    data += sock.recv(1 << 20)
+sock.sendall(encode(Progress(1.0)))
+time.sleep(1000)
+""") as link:
+            with pytest.raises(OverflowError):
+                link.link.send(submit(1 << 17))
+            while Progress(0.5) not in link.heard:
+                await asyncio.sleep(0.001)
+            link.link.send(submit(1))
+            while Progress(1.0) not in link.heard:
+                await asyncio.sleep(0.001)
+            assert link.heard == [Progress(0.5), Progress(1.0)]
 
     run(scenario())
 

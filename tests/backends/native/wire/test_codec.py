@@ -39,6 +39,7 @@ from quintet.events import Finish, TokenEvent
 from quintet.inputs.images.value import PreparedImage
 from quintet.inputs.sequence import PreparedSequence
 from quintet.request import Sampling
+from quintet.thinking import Thinking
 
 st.register_type_strategy(int, st.integers(-(2**63), 2**64 - 1))  # what msgpack can hold
 st.register_type_strategy(float, st.floats(allow_nan=False))
@@ -51,6 +52,11 @@ rows = st.one_of(*(st.builds(kind, token=st.integers(-1, 49)) for kind in (Token
 ids = st.integers(0, 2**40)
 prompts = st.lists(st.integers(0, 2**31), max_size=5).map(tuple)
 sequences = st.builds(PreparedSequence, tokens=prompts, **SPECIAL)
+samples = st.builds(  # so few of each that many have something in common
+    lambda tokens, most, grammar, seed, words: replace(sequence(tokens, seed), max_tokens=most, grammar=grammar, bad_words=words),
+    st.sampled_from([(1,), (1, 2)]),
+    *(st.sampled_from(few) for few in ((3, 4), ("", "a"), (0, 1), ((), ((5,),)))),
+)
 
 
 def through(message: Message) -> bytes:
@@ -64,7 +70,7 @@ def test_steps_come_out_as_they_went_in_every_field_of_their_events(sent: dict[i
     assert codec.decode_from_worker(through(step)) == step
 
 
-@given(ids, st.lists(sequences, max_size=4), st.floats(0, 1e9))
+@given(ids, st.lists(sequences, max_size=4) | st.lists(samples, max_size=9), st.floats(0, 1e9))
 def test_requests_come_out_as_they_went_in(request_id: int, asked: list[PreparedSequence], at: float) -> None:
     message = codec.decode_to_worker(through(Submit.of(request_id, asked, at, "tenant", 3)))
     assert isinstance(message, Submit)
@@ -120,6 +126,38 @@ def test_a_prompt_of_many_samples_is_sent_once() -> None:
     size = len(codec.encode(Submit.of(1, [sequence(prompt, seed) for seed in range(100)], 0.0)))
     alone = len(codec.encode(Submit.of(1, [sequence(prompt)], 0.0)))
     assert size < alone + 100 * 1000
+
+
+def test_controls_of_many_samples_are_sent_once_whatever_becomes_of_them_by_their_prompts() -> None:
+    words = tuple(tuple(range(300 + word, 556 + word)) for word in range(64))
+    controls = Sampling(1.0, 1.0, 0, bad_words=("x" * 256,) * 64, logit_bias=tuple((token, 1.0) for token in range(300)))
+    alone = replace(sequence((1,)), sampling=controls, bad_words=words, grammar="x" * 50_000, thinking=Thinking(b"<", b">", (1,)))
+    many = [
+        replace(
+            alone,
+            tokens=(1,) * length,
+            max_tokens=9 - length,
+            sampling=replace(controls, seed=seed, min_tokens=length),
+            echo=length > 1,
+            echo_from=length - 1,
+            prompt_end=length,
+            thinking=Thinking(b"<", b">", (1,), inside=length > 1),
+        )
+        for seed, length in enumerate([1, 2, 3, 1, 2] * 20)
+    ]
+    frame = codec.encode(Submit.of(1, many, 0.0))
+    assert len(frame) < len(codec.encode(Submit.of(1, [alone], 0.0))) + 100 * 100
+    came = codec.decode_to_worker(bytes(frame)[4:]).sequences()  # type: ignore[union-attr]
+    assert came == tuple(many)
+    assert len({id(one.bad_words) for one in came}) == 1
+
+
+def test_a_message_that_the_other_side_would_end_at_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    message = Submit.of(1, [sequence((1, 2))], 0.0)
+    monkeypatch.setattr(codec, "MAX_FRAME", len(through(message)))
+    assert through(message)
+    with pytest.raises(OverflowError):
+        codec.encode(Submit.of(1, [sequence((1, 2, 3))], 0.0))
 
 
 def test_a_plain_token_is_a_few_bytes() -> None:
@@ -188,10 +226,11 @@ def test_noise_is_refused_or_understood_and_nothing_else(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("number", [-1, 1])
-def test_a_request_that_names_a_prompt_it_lacks_is_refused(number: int) -> None:
+@pytest.mark.parametrize("what", [0, 1], ids=["prompt", "asked"])
+def test_a_request_that_names_a_prompt_it_lacks_is_refused(what: int, number: int) -> None:
     good = codec.encode(Submit.of(1, [sequence((1, 2))], 0.0))[4:]
     message = msgspec.msgpack.decode(good)
-    message[-4][0][0] = number
+    message[-4][0][what] = number
     with pytest.raises(codec.BadFrameError, match="a prompt is missing"):
         codec.decode_to_worker(msgspec.msgpack.encode(message))
 

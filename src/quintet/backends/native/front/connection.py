@@ -24,8 +24,8 @@ from typing import Protocol
 from quintet.backends.native.wire import codec
 from quintet.backends.native.wire.messages import Died, FromWorker, Message
 
-MAX_BACKLOG = 1 << 28
-"""Bytes that a child may leave unread; one that reads so little hangs."""
+MAX_BACKLOG = 4 * codec.MAX_FRAME
+"""Bytes that a child may leave unread; one that reads so little hangs. One that just came up is told at once of everything that waits."""
 
 _READ = 1 << 18
 _REAP_S = 0.005

@@ -216,7 +216,7 @@ class InFlight:
     def _send(self, request: InFlightRequest) -> None:
         try:
             self._tell(request.submit)
-        except (OverflowError, ValueError):  # a number that no message can hold must not be left here without an end
+        except (OverflowError, ValueError):  # what no frame can hold must not be left here without an end
             self._end(request, Finish.ERROR, UNSENDABLE)
             return
         request.sent = True

@@ -22,7 +22,7 @@ import msgspec
 from quintet.backends.native.wire.messages import FromWorker, Message, Submit, ToProcess
 
 MAX_FRAME = 1 << 28
-"""Bytes; the largest honest frame, a full queue of prompts of a long context, stays far below."""
+"""Bytes; what becomes of the largest body that is taken stays far below."""
 
 T = TypeVar("T")
 
@@ -42,11 +42,14 @@ def encode(message: Message) -> bytearray:
     """The message's frame.
 
     Raises:
-        OverflowError, ValueError: a field holds what no frame can.
+        OverflowError, ValueError: a field holds what no frame can, or the frame would be too long.
     """
     buffer = bytearray(_LENGTH.size)
     _encoder.encode_into(message, buffer, _LENGTH.size)
-    _LENGTH.pack_into(buffer, 0, len(buffer) - _LENGTH.size)
+    length = len(buffer) - _LENGTH.size
+    if length > MAX_FRAME:  # the other side would end at it
+        raise OverflowError(f"a frame of {length} bytes")
+    _LENGTH.pack_into(buffer, 0, length)
     return buffer
 
 
@@ -108,8 +111,7 @@ def digest(submit: Submit) -> bytes:
     The salt of the cached prefixes, which differs from one API key to the next, is not: it changes nothing that is computed. So many bytes
     that nobody can make a request whose digest is another's.
     """
-    samples = [
-        (number, replace(sample, salt=b"", sampling=replace(sample.sampling, seed=0, seeded=False))) for number, sample in submit.samples
-    ]
-    asked = (submit.prompts, samples, submit.images, submit.adapter)
+    seedless = [replace(one, salt=b"", sampling=replace(one.sampling, seed=0, seeded=False)) for one in submit.asked]
+    samples = [msgspec.structs.replace(sample, seed=0) for sample in submit.samples]
+    asked = (submit.prompts, seedless, samples, submit.images, submit.adapter)
     return blake2b(_encoder.encode(asked), digest_size=32).digest()

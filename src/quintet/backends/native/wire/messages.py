@@ -19,18 +19,19 @@
 
 The same values go through both links: as they are to a worker in a thread, as frames (``codec``) to one in a process. So none holds what
 could not cross: no objects with behaviour, no tokenizer, no exception, nothing that could be code. What the front knows anyway does not
-cross either: a token's bytes, and a prompt that other samples share.
+cross either: a token's bytes, and what other samples of a request were told.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
 
 from quintet.backends.base import Counts, Pages
+from quintet.backends.native.wire.samples import Images, Prompt, Sample, pack, unpack
 from quintet.config import CacheFolder, EngineConfig, KvType, Quantize, VllmConfig
 from quintet.errors import EngineFailed, ModelError
 from quintet.events import NO_DRAFTS, Blame, DraftCounts, Finish, TokenEvent
@@ -39,9 +40,6 @@ from quintet.inputs.images.expansion import Expansion, ProcessorTraits
 from quintet.inputs.images.layout import ImageTraits
 from quintet.inputs.images.value import PreparedImage
 from quintet.inputs.sequence import Adapter, PreparedSequence, Urgency
-
-MOST_PREDICTED = 8
-"""Sequences of a request whose prediction the worker is told: where more decode nothing is drafted."""
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True, gc=False):
@@ -124,27 +122,30 @@ class Submit(Message, frozen=True):
     Args:
         at: seconds, on the clock that the worker uses too.
         prompts: each once, however many samples it has.
-        samples: number of its prompt, and the rest of each sequence.
+        asked: what else is asked, each once, as of the first sample that has it.
+        samples: what each sequence has for itself.
         images: of each prompt, without their pixels, which are sent when they are ``Wanted``; empty = no prompt has any.
         tenant, weight, adapter, urgency: see ``Prepared``; no adapter is for the native core, which has no room for any.
 
     Raises:
-        ValueError: a sample names a prompt that is not there.
+        ValueError: a sample names what is not there.
     """
 
     request_id: int
     at: float
     tenant: str
     weight: int
-    prompts: tuple[tuple[int, ...], ...]
-    samples: tuple[tuple[int, PreparedSequence], ...]
-    images: tuple[tuple[PreparedImage, ...], ...] = ()
+    prompts: tuple[Prompt, ...]
+    asked: tuple[PreparedSequence, ...]
+    samples: tuple[Sample, ...]
+    images: tuple[Images, ...] = ()
     adapter: Adapter | None = None
     urgency: Urgency = Urgency.NOW
 
     def __post_init__(self) -> None:
-        if not all(0 <= number < len(self.prompts) for number, _ in self.samples):
-            raise ValueError("a prompt is missing")
+        prompts, asked = len(self.prompts), len(self.asked)
+        if not all(0 <= sample.prompt < prompts and 0 <= sample.asked < asked for sample in self.samples):
+            raise ValueError("a prompt is missing, or what is asked")
         if self.images and len(self.images) != len(self.prompts):
             raise ValueError("a prompt's images are missing")
 
@@ -159,24 +160,13 @@ class Submit(Message, frozen=True):
         adapter: Adapter | None = None,
         urgency: Urgency = Urgency.NOW,
     ) -> Submit:
-        """A request's sequences, with equal prompts put together."""
-        numbers: dict[tuple[tuple[int, ...], tuple[PreparedImage, ...]], int] = {}
-        known: dict[tuple[int, int], int] = {}  # by identity: samples of a prompt hold the same objects, and hashing them 128 times is slow
-        samples = []
-        for sequence in sequences:
-            tokens, images = sequence.tokens, sequence.images
-            same = id(tokens), id(images)
-            if same not in known:
-                known[same] = numbers.setdefault((tokens, tuple(replace(image, pixels=b"") for image in images)), len(numbers))
-            kept = sequence.prediction if len(sequences) <= MOST_PREDICTED else ()
-            samples.append((known[same], replace(sequence, tokens=(), images=(), prediction=kept)))
-        prompts, pictures = tuple(tokens for tokens, _ in numbers), tuple(images for _, images in numbers)
-        return cls(request_id, at, tenant, weight, prompts, tuple(samples), pictures if any(pictures) else (), adapter, urgency)
+        """A request's sequences, with what is equal put together."""
+        prompts, asked, samples, images = pack(sequences)
+        return cls(request_id, at, tenant, weight, prompts, asked, samples, images if any(images) else (), adapter, urgency)
 
     def sequences(self) -> tuple[PreparedSequence, ...]:
         """The sequences as they were, but for their images' pixels."""
-        images = self.images or ((),) * len(self.prompts)
-        return tuple(replace(sample, tokens=self.prompts[number], images=images[number]) for number, sample in self.samples)
+        return tuple(unpack(self.prompts, self.asked, self.samples, self.images))
 
 
 class Pixels(Message, frozen=True):

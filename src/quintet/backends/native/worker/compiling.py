@@ -77,7 +77,7 @@ class Compiling:
 
     def begin(self, submit: Submit) -> bool:
         """Compile what the request still lacks; False if that is nothing."""
-        new = {sample.grammar for _, sample in submit.samples if sample.grammar and not self._guides.ready(sample.grammar)}
+        new = {one.grammar for one in submit.asked if one.grammar and not self._guides.ready(one.grammar)}
         if not new:
             return False
         self._waiting[submit.request_id] = _Waiting(submit, sorted(new))
