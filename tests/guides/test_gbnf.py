@@ -11,7 +11,7 @@ from tests.guides.test_guide import GRAMMAR, verdict
 from quintet.guides.gbnf import is_gbnf, read
 from quintet.guides.protocol import GuideError
 from quintet.guides.terminals import notation
-from quintet.guides.translate import translate
+from quintet.guides.translate import translate, verify
 
 # llama.cpp, grammars/json.gbnf and list.gbnf, as they stand there.
 JSON = r"""
@@ -70,6 +70,7 @@ ACCEPTED = [
     ("root ::= [^^]+", "a"),
     ("root ::= .+", "a\u00e9\n\U0001f389"),
     ('root ::= start ends\nstart ::= "x"\nends ::= "y"', "xy"),
+    ('root ::= (\n  start [:;]\n| "b"[.]":")\nstart ::= "x"', "x:"),
     ('start ::= root\nroot ::= "x" start?', "xx"),
     ('root ::= a-b a_b aB\na-b ::= "x"\na_b ::= "y"\naB ::= "z"', "xyz"),
 ]
@@ -108,6 +109,18 @@ def test_what_does_not_is_not(grammar: str, text: str) -> None:
 def test_what_is_wrong_with_it_is_told(grammar: str, why: str) -> None:
     with pytest.raises(GuideError, match=why):
         translate(GRAMMAR, grammar)
+
+
+@pytest.mark.parametrize("marks", ["", "?", "!", "!?"])
+@pytest.mark.parametrize("more", ["", " ", "[lazy]", '[capture="a:b"]', ' [capture="]:", max_tokens=9] '])
+def test_a_rule_start_makes_a_grammar_lark_whatever_is_written_about_it(marks: str, more: str) -> None:
+    """``?start: value`` begins Lark's own example, a grammar of JSON."""
+    assert verdict(GRAMMAR, f"{marks}start{more}: A\nA: /[0-9]+/", "1") == "accepted"
+
+
+def test_what_the_library_does_not_take_of_lark_is_told_as_of_lark() -> None:
+    with pytest.raises(GuideError, match="priority not supported"):
+        verify(GRAMMAR, translate(GRAMMAR, 'start.2: "a"'))
 
 
 def test_many_rules_cost_no_more_each_than_few() -> None:

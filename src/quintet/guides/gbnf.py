@@ -9,7 +9,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-_LARK = re.compile(r"(?m)^[ \t]*(%llguidance\b|start[ \t]*:(?!:=))")
+_LARK = re.compile(r"(?m)^[ \t]*(%llguidance\b|!?\??start[ \t]*(\.[ \t]*\d+[ \t]*)?(\[[^\n]*\][ \t]*)?:(?!:=))")
+"""A rule ``start``, with its marks, priority and attributes, as llguidance's parser has them."""
 _LEXEME = re.compile(
     r"""(?P<blank>[ \t]+|\#[^\r\n]*) | (?P<line>[\r\n]+) | (?P<text>"(?:\\.|[^"\\])*") | (?P<class>\[(?:\\.|[^\]\\])*\])
     | (?P<times>[*+?]|\{[^}]*\}) | (?P<is>::=) | (?P<name>[\w-]+) | (?P<any>\.) | (?P<or>\|) | (?P<open>\() | (?P<close>\))
