@@ -186,6 +186,20 @@ def test_schemas_in_a_grammar_are_enforced_like_others() -> None:
             translate(GRAMMAR, f"start: %json {schema}")
 
 
+@pytest.mark.parametrize("not_code", ["# the %json rule", "// the %json rule", '# "', "# /"])
+def test_a_comment_in_a_grammar_is_one_whichever_way_it_begins(not_code: str) -> None:
+    lark = f'start: A | %json {{"type": "object"}} {not_code}\nA: /[0-9]+/ {not_code}'
+    assert verdict(GRAMMAR, lark, "12") == verdict(GRAMMAR, lark, "{}") == "accepted"
+    assert verdict(GRAMMAR, lark, "{" + " " * (BLANKS + 1)) == "rejected"
+
+
+def test_a_schema_behind_a_regular_expression_of_two_lines_is_enforced_like_others() -> None:
+    """Taken for a comment, it reached the library as it was."""
+    lark = 'start: A | /x\n//y/ %json {"type": "object"}\nA: /[0-9]+/'
+    assert verdict(GRAMMAR, lark, "x\ny{}") == "accepted"
+    assert verdict(GRAMMAR, lark, "x\ny{" + " " * (BLANKS + 1)) == "rejected"
+
+
 def test_the_end_of_sequence_comes_exactly_where_the_text_conforms() -> None:
     at = matcher(REGEX, "ab?")
     ends = [EOS in allowed(at)]

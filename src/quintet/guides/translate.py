@@ -148,8 +148,8 @@ _NAMES = {
 
 
 _READER = json.JSONDecoder()
-_LEXEME = re.compile(r""""(?:\\.|[^"\\\n])*"|//[^\n]*|/(?:\\.|[^/\\\n])+/|%json\s*""")
-"""A string, a comment, a regular expression, or what comes before a schema."""
+_LEXEME = re.compile(r""""(?:\\.|[^"\\\n])*"|(?://|#)[^\n]*|/(?:\\.|[^/\\])+/|%json\s*""")
+"""A string, a comment, a regular expression, or what comes before a schema, as llguidance's lexer has them."""
 
 _PLACE = re.compile(r"^at \d+\(\d+\): (failed to compile JSON schema: )?")
 _SOURCE = re.compile(r"\n\s*\d+ \| ")
