@@ -82,8 +82,13 @@ def test_equal_texts_are_tokenised_once() -> None:
 
 def test_the_controls_of_a_thousand_samples_are_resolved_once_however_their_prompts_alternate(monkeypatch: pytest.MonkeyPatch) -> None:
     """All of it holds the event loop up, or the interpreter: 500 forms of bad words a thousand times took 12 s."""
-    asked: list[int] = []
-    monkeypatch.setattr("quintet.inputs.resolve.word_forms", lambda own: asked.append(own.seed) or word_forms(own))
+    asked: list[Sampling] = []
+
+    def counted(sampling: Sampling) -> list[str]:
+        asked.append(sampling)
+        return word_forms(sampling)
+
+    monkeypatch.setattr("quintet.inputs.resolve.word_forms", counted)
     first = replace(spec(max_tokens=None), sampling=Sampling(1.0, 1.0, 0, bad_words=("a", "b"), min_tokens=-1))
     samples = [replace(first, prompt=(1,) * (1 + seed % 2), sampling=replace(first.sampling, seed=seed)) for seed in range(6)]
     known = Known({}, {form: [ord(form[-1])] for form in words(samples)})
