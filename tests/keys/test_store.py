@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,11 @@ class Clock:
 
 def ring(path: Path, clock: Clock) -> KeyRing:
     return KeyRing((), [KeyStore(path)], clock, clock)
+
+
+def alice(store: KeyStore) -> Key:
+    (found,) = (key for key in store.read() if key.name == "alice")
+    return found
 
 
 FULL = Key(
@@ -67,17 +73,17 @@ def test_every_change_counts_within_a_second(tmp_path: Path) -> None:
         return keys.find(secret)
 
     assert LOOK_S < 1
-    assert now() == store.find("alice")
+    assert now() == alice(store)
     for change in ({"models": ("x",)}, {"limits": Limits(budget=3)}, {"priority": 2}, {"scopes": frozenset({Scope.ADMIN})}):
-        store.change("alice", replace(store.find("alice"), **change))
-        assert now() == store.find("alice")
-    store.change(store.find("alice").id, replace(store.find("alice"), expires=clock.now + 10))
+        store.change("alice", partial(replace, **change))
+        assert now() == alice(store)
+    store.change(alice(store).id, lambda key: replace(key, expires=clock.now + 10))
     assert now() is not None
     clock.now += 10
     assert keys.find(secret) is None, "it is looked at on every request whether a key has expired"
-    store.change("alice", replace(store.find("alice"), expires=None))
+    store.change("alice", lambda key: replace(key, expires=None))
     assert now() is not None
-    store.change("alice", replace(store.find("alice"), revoked=clock.now))
+    store.change("alice", lambda key: replace(key, revoked=clock.now))
     assert now() is None
 
 
@@ -86,9 +92,26 @@ def test_a_name_is_one_keys_while_it_is_in_force(tmp_path: Path) -> None:
     store.add(Key(b"", "alice"))
     with pytest.raises(KeyFileError, match="a key named 'alice' is in force already"):
         store.add(Key(b"", "alice"))
-    store.change("alice", replace(store.find("alice"), revoked=1.0))
+    store.change("alice", lambda key: replace(key, revoked=1.0))
     store.add(Key(b"", "alice"))
     assert [key.name for key in store.read()] == ["alice", "alice"]
+
+
+def test_a_key_that_is_named_as_anothers_id_is_the_one_that_is_meant_and_the_other_stays(tmp_path: Path) -> None:
+    store = KeyStore(tmp_path / "keys.db")
+    store.add(Key(b"", "alice"))
+    other = alice(store)
+    store.add(Key(b"", other.id, created=1.0))
+    store.change(other.id, lambda key: replace(key, revoked=2.0))
+    assert [(key.name, key.revoked) for key in store.read()] == [("alice", None), (other.id, 2.0)]
+    store.change(other.id, lambda key: replace(key, revoked=3.0))
+    assert [(key.name, key.revoked) for key in store.read()] == [("alice", 3.0), (other.id, 2.0)]
+
+
+def test_a_change_of_a_store_that_is_not_there_makes_none(tmp_path: Path) -> None:
+    with pytest.raises(KeyFileError, match="No such file"):
+        KeyStore(tmp_path / "none").change("alice", lambda key: key)
+    assert not [*tmp_path.iterdir()]
 
 
 HOSTILE = ["' OR 1=1 --", "a'; DROP TABLE keys; --", "%s%s%n", "${jndi:ldap://x}", "\0", "a" * 100_000, "\ud7ff\u202e", '{"$ne": 1}']
@@ -104,7 +127,7 @@ def test_no_text_is_ever_part_of_a_statement(word: str, tmp_path_factory: pytest
     before = path.read_bytes()
     for which in (word, f"{word}' OR 'a'='a"):
         with pytest.raises(KeyFileError, match="no key"):
-            store.change(which, FULL)
+            store.change(which, lambda key: key)
     assert ring(path, Clock()).find(word.encode()) is None
     assert path.read_bytes() == before
     store.add(replace(FULL, name=word, models=(word,)))
@@ -185,7 +208,7 @@ def test_while_a_change_is_being_written_the_keys_stay_as_they_were(tmp_path: Pa
     store = KeyStore(path)
     secret = store.add(Key(b"", "alice")).encode()
     keys = ring(path, clock)
-    store.change("alice", replace(store.find("alice"), priority=2))
+    store.change("alice", lambda key: replace(key, priority=2))
     writer = sqlite3.connect(path, isolation_level=None)
     writer.execute("BEGIN EXCLUSIVE")
     with pytest.raises(BusyError):
@@ -202,13 +225,18 @@ def test_while_a_change_is_being_written_the_keys_stay_as_they_were(tmp_path: Pa
 
 def test_commands_at_the_same_time_lose_nothing(tmp_path: Path) -> None:
     path = tmp_path / "keys.db"
+    KeyStore(path).add(Key(b"", "alice"))
     code = (
-        "import sys, pathlib; from quintet.keys.key import Key; from quintet.keys.store import KeyStore\n"
-        "for at in range(10): KeyStore(pathlib.Path(sys.argv[1])).add(Key(b'', f'{sys.argv[2]}-{at}'))"
+        "import dataclasses, sys, pathlib; from quintet.keys.key import Key; from quintet.keys.store import KeyStore\n"
+        "store = KeyStore(pathlib.Path(sys.argv[1]))\n"
+        "for at in range(10):\n"
+        "  store.add(Key(b'', f'{sys.argv[2]}-{at}'))\n"
+        "  store.change('alice', lambda key: dataclasses.replace(key, models=(*key.models, f'{sys.argv[2]}-{at}')))"
     )
     commands = [subprocess.Popen([sys.executable, "-c", code, str(path), str(number)]) for number in range(4)]
     assert [command.wait(60) for command in commands] == [0] * 4
-    assert len(KeyStore(path).read()) == 40
+    assert {key.name for key in KeyStore(path).read()} == {"alice", *alice(KeyStore(path)).models}
+    assert len(alice(KeyStore(path)).models) == 40
 
 
 @pytest.mark.fault("F03")
@@ -224,8 +252,8 @@ def test_a_look_up_compares_only_digests_keyed_with_a_secret_of_the_process(tmp_
     store = KeyStore(tmp_path / "keys.db")
     secret = store.add(FULL).encode()
     one, other = ring(store.path, Clock()), ring(store.path, Clock())
-    assert one.find(secret) == other.find(secret) == store.find("alice")
-    digest = store.find("alice").digest
+    assert one.find(secret) == other.find(secret) == alice(store)
+    digest = alice(store).digest
     assert [len(text) for pair in compared for text in pair] == [32] * 4
     assert len({text for pair in compared for text in (*pair, digest)}) == 3, "each process has a secret of its own"
     assert secret not in repr(vars(one)).encode() and digest.hex().encode() not in repr(list(one._entries)).encode()

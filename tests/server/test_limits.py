@@ -144,7 +144,7 @@ def test_samples_count_as_requests_where_the_provider_says_so(tmp_path: Path, pr
 def test_what_is_changed_in_the_store_counts_within_a_second_and_a_revoked_keys_answer_is_finished(tmp_path: Path) -> None:
     with tenant(tmp_path) as alice:
         assert alice.ask().status == 200
-        alice.store.change("alice", replace(alice.store.find("alice"), limits=Limits(requests_per_minute=1)))
+        alice.store.change("alice", lambda key: replace(key, limits=Limits(requests_per_minute=1)))
         alice.clock.now += LOOK_S
         assert [alice.ask().status for _ in range(2)] == [200, 429]
         alice.clock.now += 60
@@ -153,7 +153,7 @@ def test_what_is_changed_in_the_store_counts_within_a_second_and_a_revoked_keys_
         async def revoked_meanwhile() -> Answer:
             running = asyncio.create_task(acall(alice.app, {"prompt": "a", "max_tokens": 8}, headers=alice.headers))
             await asyncio.sleep(0.02)
-            alice.store.change("alice", replace(alice.store.find("alice"), revoked=1.0))
+            alice.store.change("alice", lambda key: replace(key, revoked=1.0))
             alice.clock.now += LOOK_S
             assert (await acall(alice.app, {"prompt": "a"}, headers=alice.headers)).status == 401
             return await running
@@ -202,7 +202,7 @@ def test_an_answer_that_is_given_again_tells_of_limits_as_they_stand_then(tmp_pa
         told = [{name: int(value) for name, value in limits_of(one).items() if "remaining" in name} for one in (first, again)]
         assert told[0] != told[1] or provider == "novita", "what the others used shows; Novita tells nothing"
         assert all(told[0][name] >= told[1][name] for name in told[0])
-        alice.store.change("alice", replace(alice.store.find("alice"), limits=Limits()))
+        alice.store.change("alice", lambda key: replace(key, limits=Limits()))
         alice.clock.now += LOOK_S
         assert limits_of(ask("order-0")) == {}
 
@@ -269,7 +269,7 @@ def test_a_server_without_keys_shows_its_metrics_and_one_with_keys_to_the_admin(
 
 def test_a_store_without_keys_lets_nobody_in(tmp_path: Path) -> None:
     with tenant(tmp_path) as alice:
-        alice.store.change("alice", replace(alice.store.find("alice"), revoked=1.0))
+        alice.store.change("alice", lambda key: replace(key, revoked=1.0))
         alice.clock.now += LOOK_S
         assert call(alice.app, {"prompt": "a"}).status == 401
 

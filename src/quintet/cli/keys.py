@@ -85,7 +85,7 @@ def add(name: str, keys: Path, **rights: Any) -> None:
         sys.stdout.write(f"{secret}\n")
         sys.stdout.flush()
     except OSError:  # nobody has it, and nobody can be told it again
-        store.change(name, replace(store.find(name), revoked=time.time()))
+        store.change(name, _revoked)
         raise
 
 
@@ -97,8 +97,7 @@ def set_(key: str, keys: Path, **rights: Any) -> None:
     """Change what the key with this NAME, or id, may do and use."""
     from quintet.keys.store import KeyStore
 
-    store = KeyStore(keys)
-    store.change(key, _with(store.find(key), time.time(), **rights))
+    KeyStore(keys).change(key, lambda found: _with(found, time.time(), **rights))
 
 
 @keys.command()
@@ -108,8 +107,7 @@ def revoke(key: str, keys: Path) -> None:
     """Take the key with this NAME, or id, out of force. Answers that run are finished."""
     from quintet.keys.store import KeyStore
 
-    store = KeyStore(keys)
-    store.change(key, replace(store.find(key), revoked=time.time()))
+    KeyStore(keys).change(key, _revoked)
 
 
 @keys.command("list")
@@ -167,6 +165,10 @@ def _with(
         scopes=frozenset(Scope(word) for word in scopes if word != _NO_SCOPE) if scopes else key.scopes,
         limits=replace(key.limits, **given),
     )
+
+
+def _revoked(key: Key) -> Key:
+    return replace(key, revoked=time.time())
 
 
 def _told(key: Key, now: float) -> dict[str, Any]:

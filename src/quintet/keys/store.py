@@ -12,7 +12,7 @@ import json
 import os
 import secrets
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Annotated
@@ -51,11 +51,13 @@ _INSERT = """
 INSERT INTO keys VALUES (:id, :digest, :name, :created, :expires, :revoked, :models, :priority, :scopes,
   :requests_per_minute, :requests_per_day, :tokens_per_minute, :tokens_per_day, :parallel, :budget)
 """
+# A name before an id, so that each key can be named whatever another is called.
+_FIND = "SELECT * FROM keys WHERE (name = :which OR id = :which) AND revoked IS NULL ORDER BY name = :which DESC"
 _UPDATE = """
 UPDATE keys SET name = :name, expires = :expires, revoked = :revoked, models = :models, priority = :priority, scopes = :scopes,
   requests_per_minute = :requests_per_minute, requests_per_day = :requests_per_day, tokens_per_minute = :tokens_per_minute,
   tokens_per_day = :tokens_per_day, parallel = :parallel, budget = :budget
-WHERE (name = :which OR id = :which) AND revoked IS NULL
+WHERE id = :id
 """
 
 
@@ -125,27 +127,19 @@ class KeyStore:
             writer.execute(_INSERT, _row(made))
         return secret
 
-    def change(self, which: str, changed: Key) -> None:
-        """Give the key with this name or id, expired or not, all but the digest and the time of making of ``changed``.
+    def change(self, which: str, change: Callable[[Key], Key]) -> None:
+        """Give the key with this name or id, expired or not, what ``change`` makes of it, all but the digest and the time of making.
 
         Raises:
             UnknownKeyError: there is none, or it is revoked.
+            KeyFileError: the file is not usable.
         """
-        with self._writing() as writer:
-            found = writer.execute(_UPDATE, {**_row(changed), "which": which})
-            if found.rowcount == 0:
+        check_private(self.path)  # none is made
+        with self._writing() as writer:  # what is read here is what another command has left
+            row = writer.execute(_FIND, {"which": which}).fetchone()
+            if row is None:
                 raise UnknownKeyError(f"{self.path}: no key {shorten(which)} is in force")
-
-    def find(self, which: str) -> Key:
-        """The key with this name or id, expired or not.
-
-        Raises:
-            UnknownKeyError: there is none, or it is revoked.
-        """
-        for key in self.read():
-            if key.revoked is None and which in (key.name, key.id):
-                return key
-        raise UnknownKeyError(f"{self.path}: no key {shorten(which)} is in force")
+            writer.execute(_UPDATE, _row(change(self._key(dict(row)))))
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
