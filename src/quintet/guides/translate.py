@@ -127,6 +127,8 @@ def _with_enforced_schemas(text: str) -> str:
 
 
 def _regex(text: str) -> str:
+    if (len(text) - len(text.rstrip("\\"))) % 2:
+        raise GuideError("must not end with a backslash that escapes nothing")  # the library would leave it out
     return notation_of_regex(text) + _TAIL
 
 
