@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from quintet.backends.native.schedule.images import Encodings, Job, Key, PromptImages
+from quintet.backends.native.schedule.sequence import Group
 from quintet.inputs.images.value import PreparedImage
 
 WIDTH = 4
@@ -75,6 +76,15 @@ class TestChunks:
     def test_text_is_the_prompt_without_its_places(self) -> None:
         _, prompt = self.prompt(both_ways=False)
         assert prompt.without(tuple(range(28))) == (0, 1, 2, 7, 8, *range(13, 20), 26, 27)
+        assert prompt.without(tuple(range(26))) == (0, 1, 2, 7, 8, *range(13, 20))
+        tiles = PromptImages((image("next", (4, 3)), image("first", (0, 4))), b"", Encodings())
+        assert tiles.without((7,) * 7 + (1, 2)) == (1, 2)
+
+    def test_text_is_looked_for_once_for_all_samples_of_a_prompt(self) -> None:
+        """Each makes a sampler that has seen it, up to 64 of them in a step."""
+        group = Group(tuple(range(28)), echo=False, logprobs=None, images=self.prompt(both_ways=False)[1])
+        assert group.text == (0, 1, 2, 7, 8, *range(13, 20), 26, 27)
+        assert group.text is group.text
 
 
 class TestIdentity:

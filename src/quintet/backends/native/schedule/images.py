@@ -171,7 +171,11 @@ class PromptImages:
 
     def without(self, prompt: tuple[int, ...]) -> tuple[int, ...]:
         """The prompt's text."""
-        return tuple(token for at, token in enumerate(prompt) if not self.at(at))
+        text, start = list[int](), 0
+        for run in self._runs:
+            text += prompt[start : run.start]
+            start = run.end
+        return (*text, *prompt[start:])
 
     def at(self, position: int) -> bool:
         """Whether a position is an image's."""

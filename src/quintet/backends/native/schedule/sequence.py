@@ -98,6 +98,7 @@ class Group:
     reached: int = 0
     weight: int = 1
     images: PromptImages | None = None
+    _text: tuple[int, ...] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.echoed = self.start
@@ -126,7 +127,11 @@ class Group:
     @property
     def text(self) -> tuple[int, ...]:
         """The prompt without its images: what penalties count and drafts look things up in."""
-        return self.prompt if self.images is None else self.images.without(self.prompt)
+        if self.images is None:
+            return self.prompt
+        if self._text is None:  # each of its samples asks for it, many of them in one step
+            self._text = self.images.without(self.prompt)
+        return self._text
 
     @property
     def live(self) -> list[Sequence]:
