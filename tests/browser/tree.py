@@ -10,6 +10,16 @@ import pytest
 from conftest import Opener, Playground, ask, until
 
 HEAD = "Once upon a time"
+DIALECT = ".choices select >> nth=1"
+SPEAKS_FIREWORKS = "document.querySelector('pre')?.textContent.includes('/fireworks/')"
+SPOIL = """() => new Promise(done => {
+    const opening = indexedDB.open('quintet-playground', 1);
+    opening.onsuccess = () => {
+        const writing = opening.result.transaction('kept', 'readwrite');
+        writing.objectStore('kept').put({tree: {format: 'of another time'}}, 'state');
+        writing.oncomplete = () => { opening.result.close(); done(); };
+    };
+})"""
 
 
 def grown(playground: Opener) -> Playground:
@@ -144,6 +154,29 @@ def test_it_is_there_after_a_reload(playground: Opener) -> None:
     one.open()
     assert one.text() == text
     assert one.page.locator("[role=treeitem]").count() == 4
+
+
+def test_the_chosen_dialect_is_spoken_after_a_reload_and_the_next(playground: Opener) -> None:
+    one = playground()
+    page = one.open()
+    page.select_option(DIALECT, "fireworks")
+    page.click("#tab-code")
+    until(page, SPEAKS_FIREWORKS)
+    for _ in range(2):
+        page.wait_for_timeout(900)
+        one.open()
+        until(page, SPEAKS_FIREWORKS)
+        assert page.input_value(DIALECT) == "fireworks"
+
+
+def test_what_was_kept_and_cannot_be_read_is_told(playground: Opener) -> None:
+    one = playground()
+    page = one.open()
+    page.evaluate(SPOIL)
+    one.open()
+    assert '"format" must be' in one.problem()
+    one.write(HEAD)  # and the page works
+    assert one.complete() != ""
 
 
 def test_a_file_brings_back_every_token_and_its_colour(playground: Opener, tmp_path: Path) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import urllib.request
+from typing import Any
 
 import numpy as np
 import pytest
+from playwright.sync_api import Page, Route
 
-from conftest import URL, Opener, ask, until
+from conftest import URL, Opener, Playground, ask, until
 
 DIALECTS = ("openai", "fireworks", "together", "cerebras", "novita")
 VALID = "document.querySelector('#form-state').textContent.startsWith('Valid,')"
@@ -214,6 +216,22 @@ def test_looking_at_the_outputs_form_changes_no_control(playground: Opener) -> N
     until(page, VALID)
     page.click("#tab-controls")
     assert page.locator(".control.set label").all_inner_texts() == ["max_tokens", "structured_outputs.regex"]
+
+
+def test_the_dialect_that_was_chosen_last_is_spoken(playground: Opener) -> None:
+    """However long the fields of one that was passed over take to come."""
+    one = playground()
+    page = one.open()
+    late: list[Route] = []
+    page.route("**/openapi.json?dialect=fireworks", lambda route: late.append(route))
+    page.click("#tab-code")
+    for dialect in ("fireworks", "novita"):
+        page.select_option(".choices select >> nth=1", dialect)
+    until(page, "document.querySelector('pre')?.textContent.includes('/novita/')")
+    late[0].continue_()
+    page.wait_for_timeout(1000)
+    assert page.input_value(".choices select >> nth=1") == "novita"
+    assert "/novita/" in page.inner_text("pre")
 
 
 def test_a_wrong_value_is_told_in_the_servers_words(playground: Opener) -> None:

@@ -15,7 +15,7 @@ export function KeyDialog({ connect }) {
   const use = (given) => {
     key.set(given.trim());
     setValue("");
-    store.set({ asksKey: false });
+    store.set({ asksKey: false, problem: null });
     connect();
   };
   const submit = (event) => {

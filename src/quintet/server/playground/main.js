@@ -19,15 +19,19 @@ async function connect() {
   try {
     const found = await models();
     const { model } = store.get();
-    store.set({ models: found, model: found.some((one) => one.id === model) ? model : (found[0]?.id ?? ""), problem: null, asksKey: false });
+    store.set({ models: found, model: found.some((one) => one.id === model) ? model : (found[0]?.id ?? "") });
   } catch (error) {
     report("The models could not be listed", error);
   }
 }
 
+let spoken = ""; // the dialect that was chosen last: the fields of one before it may come later
+
 async function speak(name) {
+  spoken = name;
   try {
-    store.set({ fields: await dialect(name), dialect: name });
+    const fields = await dialect(name);
+    if (spoken === name) store.set({ fields, dialect: name });
   } catch (error) {
     report("The dialect's fields could not be read", error);
   }
@@ -63,9 +67,11 @@ function App() {
   useEffect(() => {
     kept()
       .catch((error) => report("What this browser had kept could not be read", error))
-      .finally(keep);
-    connect();
-    speak(store.get().dialect);
+      .finally(() => {
+        keep();
+        connect(); // with the model and the dialect that were kept
+        speak(store.get().dialect);
+      });
   }, []);
   return html`<${Top} /><${Problem} />
     <div class="work"><main id="view">${h(VIEWS[view][1])}</main><${Panels} /></div>
