@@ -156,6 +156,14 @@ def test_it_is_there_after_a_reload(playground: Opener) -> None:
     assert one.page.locator("[role=treeitem]").count() == 4
 
 
+def test_what_was_written_last_is_there_after_a_reload_at_once(playground: Opener) -> None:
+    one = grown(playground)
+    one.page.wait_for_timeout(900)
+    one.write(" more")
+    one.open()
+    assert one.text().endswith(" more")
+
+
 def test_the_chosen_dialect_is_spoken_after_a_reload_and_the_next(playground: Opener) -> None:
     one = playground()
     page = one.open()
@@ -167,6 +175,24 @@ def test_the_chosen_dialect_is_spoken_after_a_reload_and_the_next(playground: Op
         one.open()
         until(page, SPEAKS_FIREWORKS)
         assert page.input_value(DIALECT) == "fireworks"
+
+
+def test_a_tab_in_which_nothing_was_changed_keeps_nothing(playground: Opener) -> None:
+    one = playground()
+    one.open()
+    one.write(HEAD)
+    one.page.wait_for_timeout(900)
+    other = one.context.new_page()
+    other.goto(one.url + "/")
+    until(other, f"document.querySelector('#text .line')?.textContent === '{HEAD}'")
+    other.click("#text")
+    other.keyboard.press("Control+End")
+    other.keyboard.type(", elsewhere")
+    other.wait_for_timeout(900)
+    one.page.evaluate("dispatchEvent(new Event('pagehide'))")  # a browser may have ended it before the page can keep anything, or not
+    one.page.wait_for_timeout(300)
+    one.open()
+    assert one.text() == f"{HEAD}, elsewhere"
 
 
 def test_what_was_kept_and_cannot_be_read_is_told(playground: Opener) -> None:

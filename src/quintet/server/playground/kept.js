@@ -8,26 +8,29 @@ const VERSION = 1;
 const SETTINGS = ["controls", "dialect", "model", "branches", "panel", "view", "form"];
 const AFTER_MS = 500;
 
+let database = null; // open as long as the page is, which has no time to wait for it when it ends
+
 function open() {
   return new Promise((done, failed) => {
     const opening = indexedDB.open(NAME, 1);
     opening.onupgradeneeded = () => opening.result.createObjectStore("kept");
-    opening.onsuccess = () => done(opening.result);
+    opening.onsuccess = () => {
+      opening.result.onclose = () => (database = null); // by the browser, as where a user clears what sites keep
+      done(opening.result);
+    };
     opening.onerror = () => failed(opening.error);
   });
 }
 
 async function within(mode, act) {
-  const database = await open();
-  try {
-    return await new Promise((done, failed) => {
-      const asked = act(database.transaction("kept", mode).objectStore("kept"));
-      asked.onsuccess = () => done(asked.result);
-      asked.onerror = () => failed(asked.error);
-    });
-  } finally {
-    database.close();
-  }
+  database ??= await open();
+  return new Promise((done, failed) => {
+    const transaction = database.transaction("kept", mode);
+    const asked = act(transaction.objectStore("kept"));
+    asked.onsuccess = () => done(asked.result);
+    asked.onerror = () => failed(asked.error);
+    transaction.commit(); // now: a page that ends would not be heard later
+  });
 }
 
 /** Take up what was kept, if there is something. */
@@ -55,7 +58,7 @@ export function keep() {
     last = state;
     if (changed && !state.running) due ||= setTimeout(save, AFTER_MS);
   });
-  addEventListener("pagehide", save);
+  addEventListener("pagehide", () => changed && save()); // else an idle tab would write over what another has kept since
 }
 
 /** A tree as JSON has it: tokens are [text, id, log-probability]. */
