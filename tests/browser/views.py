@@ -59,6 +59,55 @@ def test_a_scored_text_goes_on_from_any_token(playground: Opener) -> None:
     assert len(one.text()) < len("The capital of France is Paris.")
 
 
+def scored(playground: Opener, text: str) -> Playground:
+    one = playground()
+    page = one.open()
+    one.set(seed=5, max_tokens=4)
+    page.click("nav >> text=Surprise")
+    page.fill(".surprise textarea", text)
+    page.click("button.main")
+    page.wait_for_selector("#perplexity")
+    return one
+
+
+@pytest.mark.parametrize("text", ["The capital of France", "\U0001f600 is a face", "\u20b0\u20b1"])
+def test_a_scored_text_goes_on_in_write_from_the_very_tokens_that_were_scored(playground: Opener, text: str) -> None:
+    """As a text of its own: nothing is put before it that was not there when it was scored."""
+    one = scored(playground, text)
+    page = one.page
+    page.click("text=Open in Write")
+    sent = bodies(page, "/completions")
+    page.click("#text")
+    page.keyboard.press("Control+End")
+    made = one.complete()
+    assert sent[-1]["prompt"] == ask("/v1/tokenize", {"prompt": text})["tokens"]
+    assert made == ask("/v1/completions", {"prompt": text, "max_tokens": 4, "seed": 5})["choices"][0]["text"]
+
+
+def test_what_one_model_scored_is_never_told_to_be_anothers(playground: Opener) -> None:
+    """Its ids mean other texts there."""
+    one = scored(playground, "The capital of France")
+    page = one.page
+    page.select_option(".choices select >> nth=0", "gap")
+    sent = bodies(page, "/completions")
+    page.click("[aria-label='Worst tokens'] li button >> nth=0")
+    page.wait_for_selector(".alternatives ol")
+    assert sent[-1]["model"] == "smollm2"
+    page.keyboard.press("Escape")
+    page.click("text=Open in Write")
+    page.click("#text")
+    page.keyboard.press("Control+End")
+    one.complete()
+    assert (sent[-1]["model"], sent[-1]["prompt"]) == ("gap", "The capital of France")
+
+
+def bodies(page: Page, path: str) -> list[dict[str, Any]]:
+    """What the page sends to a path from now on."""
+    found: list[dict[str, Any]] = []
+    page.on("request", lambda request: found.append(json.loads(request.post_data or "")) if path in request.url else None)
+    return found
+
+
 def test_two_settings_side_by_side_and_where_they_part(playground: Opener) -> None:
     one = playground()
     page = one.open()

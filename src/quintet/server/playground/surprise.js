@@ -10,14 +10,14 @@ import { bits, count, fixed, lines, percent, perplexity, shade, shown } from "./
 import { scoring } from "./request.js";
 import { complete, dialect, likeliest } from "./server.js";
 import { store, useStore } from "./store.js";
-import { newTree, textOf, tokensOf, update } from "./tree.js";
+import { newTree, textOf, tokensOf, typed, update } from "./tree.js";
 import { Legend } from "./words.js";
 
 const WORST = 12;
 
 export function Surprise() {
   const [text, setText] = useState(() => store.get().pasted);
-  const [tokens, setTokens] = useState(null);
+  const [scored, setScored] = useState(null); // {tokens, model}: ids are of the model that scored, whichever is chosen later
   const running = useStore((state) => state.running);
   const model = useStore((state) => state.model);
 
@@ -25,7 +25,8 @@ export function Surprise() {
     const stopping = new AbortController();
     store.set({ running: { stop: () => stopping.abort(), label: "Reading" }, problem: null });
     try {
-      setTokens(echoed(await complete(await dialect("openai"), scoring(model, text), stopping.signal)));
+      const tokens = echoed(await complete(await dialect("openai"), scoring(model, text), stopping.signal));
+      setScored({ tokens, model });
     } catch (error) {
       report("The text could not be scored", error);
     } finally {
@@ -38,7 +39,7 @@ export function Surprise() {
   };
   return html`<section class="surprise sheet" aria-label="Surprise">
     <label class="stacked">Text to score
-      <textarea rows=${tokens ? 3 : 9} value=${text} onInput=${(event) => give(event.target.value)} placeholder="Paste a text." spellcheck=${false}></textarea></label>
+      <textarea rows=${scored ? 3 : 9} value=${text} onInput=${(event) => give(event.target.value)} placeholder="Paste a text." spellcheck=${false}></textarea></label>
     <div class="row">
       ${
         running
@@ -46,16 +47,21 @@ export function Surprise() {
           : html`<button class="main" key="map" disabled=${text === ""} onClick=${map}>Score</button>`
       }
       <button onClick=${() => give(textOf(tokensOf(store.get().tree)))}>Take the text of Write</button>
-      ${tokens && html`<button class="quiet" onClick=${() => toWrite(tokens, tokens.length, model)}>Open in Write</button>`}
+      ${scored && html`<button class="quiet" onClick=${() => toWrite(scored.tokens, scored.model)}>Open in Write</button>`}
     </div>
-    ${tokens && html`<${Scored} tokens=${tokens} model=${model} />`}
+    ${scored && html`<${Scored} ...${scored} />`}
   </section>`;
 }
 
-/** The tokens before number `upTo` as a new text in Write. */
-function toWrite(tokens, upTo, model) {
+/**
+ * Scored tokens as a new text in Write, `more` after them. Their first text is one that was typed: before a first token with an id Write puts
+ * what a document begins with, and here that was either not there or is among those without text.
+ */
+function toWrite(tokens, model, more = []) {
+  const first = tokens.findIndex((token) => token.t !== "");
+  const begun = first < 0 ? [] : [...typed(tokens[first].t), ...tokens.slice(first + 1)];
   const tree = newTree();
-  replace(update(tree, tree.root, { tokens: tokens.slice(0, upTo), model }));
+  replace(update(tree, tree.root, { tokens: [...begun, ...more], model }));
   store.set({ view: "write" });
 }
 
@@ -133,10 +139,7 @@ function Scored({ tokens, model }) {
       token &&
       html`<${Alternatives} token=${token} span=${looked.span} focus=${looked.focus} close=${() => setLooked(null)}
         ask=${(signal) => before(tokens, looked.index, model, signal)}
-        choose=${(one) => {
-          const kept = [...tokens.slice(0, looked.index), one];
-          toWrite(kept, kept.length, model);
-        }} />`
+        choose=${(one) => toWrite(tokens.slice(0, looked.index), model, [one])} />`
     }
   </div>`;
 }
