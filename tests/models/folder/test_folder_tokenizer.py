@@ -104,6 +104,19 @@ def test_roles_are_found_as_in_a_gguf_file(form: str, tmp_path: Path) -> None:
     assert made.pieces[end] == b"", "it is a control token, whatever its flag in the file"
 
 
+@pytest.mark.parametrize(("name", "token", "text"), [("pad", 0, b"!"), ("pad", 7, b"("), ("eos", 7, b"(")])
+def test_an_id_in_the_models_configuration_makes_no_text_a_control_token(name: str, token: int, text: bytes, tmp_path: Path) -> None:
+    """As a Llama that was trained anew has them: LlamaConfig's ids 1 and 2, whatever they are in its tokenizer."""
+    folder = folder_of(tmp_path / "model", "llama_3", **{f"{name}_token_id": token})
+    (folder / "tokenizer_config.json").unlink()
+    made = build_folder_tokenizer(folder)
+    assert made.pieces[token] == text
+    assert getattr(made.traits.roles, name) == text.decode(), "it is that token all the same"
+    assert (token in made.eos_ids) == (name == "eos"), "and ends a text"
+    for row in recorded("llama_3"):
+        assert made.encode(row["text"]) == row["ids"], row["text"]
+
+
 def test_rows_without_a_text_have_none(made: FolderTokenizer) -> None:
     assert len(made.pieces) == ROWS
     assert set(made.pieces[480:]) <= {b"", *made.pieces[480:495]}

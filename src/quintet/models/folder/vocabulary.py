@@ -113,11 +113,13 @@ class _Reading:
             if token < self._size:
                 texts[token] = one.content
         ids = {text: token for token, text in texts.items()}
-        roles = {name: self._role(name, ids) for name in ROLES}
+        named = {name: self._named(name, ids) for name in ROLES}
         self._check_settings(texts)
-        for role in roles.values():
-            if role is not None and role not in listed and role in texts:
+        # Those alone: transformers makes no token special for an id in config.json, where it may be any text's.
+        for role in named.values():
+            if role is not None and role not in listed:
                 listed[role] = Added(role, texts[role], special=True)
+        roles = {name: self._configured(name) if role is None else role for name, role in named.items()}
         added = tuple(one for token, one in sorted(listed.items()) if token < self._size)
         values = self._values(texts, {one.id: one for one in added}, roles)
         ends = frozenset(token for token in (*self._ends(), roles["eos_token"]) if token is not None)
@@ -150,14 +152,18 @@ class _Reading:
                 raise _error("'added_tokens' must hold objects with an id and a content", shorten(entry))
             yield Added(token, content, **flags)
 
-    def _role(self, name: str, ids: dict[str, int]) -> int | None:
-        """The id of a token that tokenizer_config.json names, or that the model's configuration does."""
+    def _named(self, name: str, ids: dict[str, int]) -> int | None:
+        """The id of a token that tokenizer_config.json names."""
         found = self._settings.get(name)
         text = found.get("content") if isinstance(found, dict) else found
         if isinstance(text, str) and text in ids:
             return ids[text]
         if text is not None and not isinstance(text, str):
             raise ModelError(f"{TOKENIZER_CONFIG}: {quoted(name)} must be a text, got {shorten(found)}.")
+        return None
+
+    def _configured(self, name: str) -> int | None:
+        """The id that the model's configuration has for it, which of ``unk_token`` says nothing to a tokenizer."""
         if name == "unk_token":
             return None
         token = next((source[f"{name}_id"] for source in self._sources if source.get(f"{name}_id") is not None), None)
