@@ -53,6 +53,22 @@ def test_what_is_wrong_is_told_with_its_line_and_a_code(tmp_path: Path, text: st
     assert [(fault.code, fault.line) for fault in faults] == [(code, line)] and faults[0].message.endswith(".")
 
 
+def test_only_requests_count_toward_the_most_of_them_and_only_so_many_lines_may_be_blank(tmp_path: Path) -> None:
+    requests = [GOOD.replace('"a"', f'"{number}"') for number in range(10)]
+    for end in ("\n\n", "\r\n\r\n", "\n \n"):
+        what = found(tmp_path, "".join(f"{request}{end}" for request in requests))
+        assert (len(what.lines), what.faults) == (10, [])
+    for text, line in ((f"\n{chr(10).join(requests)}\n{GOOD}\n", 12), (f"{GOOD}\n{chr(10) * 11}", 12)):
+        assert [(fault.code, fault.line) for fault in found(tmp_path, text).faults] == [("too_many_tasks", line)]
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\r\n"])
+def test_a_lines_end_is_not_of_its_bytes(tmp_path: Path, end: str) -> None:
+    whole, after = GOOD + " " * (500 - len(GOOD)), end + GOOD.replace('"a"', '"b"') if end else ""
+    assert not found(tmp_path, f"{whole}{after}").faults
+    assert [(fault.code, fault.line) for fault in found(tmp_path, f"{whole} {after}").faults] == [("line_too_long", 1)]
+
+
 @pytest.mark.fault("A23")
 @pytest.mark.parametrize(
     ("again", "name"),

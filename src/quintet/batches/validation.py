@@ -27,8 +27,8 @@ class Limits:
     """What a batch's file may be.
 
     Args:
-        lines: most of them.
-        line_bytes: most of one of them.
+        lines: most of them; as many may be blank, beside.
+        line_bytes: most of one of them, without its end.
         one_model: all of them must name the same, as the pages have it.
     """
 
@@ -79,14 +79,15 @@ def validate(path: Path, asked: NewBatch, limits: Limits, seed: Callable[[int], 
     """Read a file; what is found so far comes again and again, so that whoever reads lets others have the interpreter in between."""
     found = Found()
     names: set[str] = set()
-    number = start = 0
+    number = start = blank = 0
     with path.open("rb") as file:
-        while data := file.readline(limits.line_bytes + 1):
+        while data := file.readline(limits.line_bytes + len(b"\r\n")):
             number += 1
-            if number > limits.lines:
+            blank += not data.strip()
+            if max(blank, number - blank) > limits.lines:
                 found.faults.append(Fault("too_many_tasks", f"The file has more than {limits.lines} lines.", number))
                 break
-            if len(data) > limits.line_bytes:
+            if len(data.removesuffix(b"\n").removesuffix(b"\r")) > limits.line_bytes:
                 found.faults.append(Fault("line_too_long", f"The line has more than {limits.line_bytes} bytes.", number))
                 break
             if data.strip():
