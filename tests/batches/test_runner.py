@@ -277,6 +277,20 @@ def test_time_ends_a_batch_and_says_so_for_each_line_that_was_not_computed(world
     asyncio.run(go())
 
 
+def test_a_batch_is_known_for_as_long_after_its_end_as_its_files_are_kept_however_long_it_took(world: World) -> None:
+    async def go() -> None:
+        await world.put(1)
+        world.now += 1000
+        async with world.running(plain):
+            await world.until(Status.COMPLETED)
+        await world.desk.do(lambda store: store.expire(world.now + 99, 100))
+        assert (await world.known()).status is Status.COMPLETED
+        await world.desk.do(lambda store: store.expire(world.now + 100, 100))
+        assert await world.desk.do(lambda store: store.known(NAME)) is None
+
+    asyncio.run(go())
+
+
 @pytest.mark.fault("J05")
 def test_a_cancelled_batch_keeps_what_there_was(world: World) -> None:
     async def go() -> None:

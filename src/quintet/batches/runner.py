@@ -84,7 +84,7 @@ class Runner:
     Args:
         compute: what becomes of a line. The same line must give the same answer.
         now: Unix time in seconds.
-        keep: seconds for which files are kept that say nothing else, and batches are known; 0 = for ever.
+        keep: seconds for which files are kept that say nothing else, and batches are known that have ended; 0 = for ever.
         seed: of a line's number; drawn when the batch's file is read, and written down.
     """
 

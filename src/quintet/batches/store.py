@@ -109,12 +109,12 @@ class Store:
         """Forget files that have expired, unless a batch needs them, and batches that ended so long ago.
 
         Args:
-            keep: seconds for which a batch is known after it was made; 0 = for ever.
+            keep: seconds for which a batch is known after it ended, as its files are; 0 = for ever.
         """
         needed = f"SELECT input FROM batches WHERE status NOT IN ({_ENDED})"
         self._execute(f"DELETE FROM files WHERE expires <= ? AND id NOT IN ({needed})", (now,))
         if keep:
-            self._execute(f"DELETE FROM batches WHERE created <= ? AND status IN ({_ENDED})", (now - keep,))
+            self._execute(f"DELETE FROM batches WHERE status IN ({_ENDED}) AND json_extract(entered, '$.' || status) <= ?", (now - keep,))
 
     def known_files(self) -> set[str]:
         """Ids of all files."""
