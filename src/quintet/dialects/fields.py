@@ -364,7 +364,7 @@ def unknown(fields: Iterable[Field[object]], body: Mapping[str, object]) -> tupl
     parents = {name.partition(".")[0] for name in known if "." in name}
     names: list[str] = []
     for key, value in body.items():
-        if key not in known:
+        if "." in key or key not in known:  # a dotted name is a member's, and no key of the body itself
             names.append(printable(key))
         elif key in parents and isinstance(value, dict):
             names += [f"{key}.{printable(inner)}" for inner in value if f"{key}.{inner}" not in known]
