@@ -218,6 +218,14 @@ def test_thinking_and_reasoning_effort_exclude_each_other() -> None:
         parse(thinking={"type": "disabled"}, reasoning_effort="low")
 
 
+@pytest.mark.parametrize("kind", ["enabled", "disabled"])
+@pytest.mark.parametrize("budget", ["x", 5, True])
+def test_a_budget_of_thinking_is_checked_whether_or_not_it_is_used(kind: str, budget: object) -> None:
+    with pytest.raises(BadRequest) as caught:
+        parse(thinking={"type": kind, "budget_tokens": budget})
+    assert caught.value.param == "thinking.budget_tokens"
+
+
 def test_hints_change_nothing() -> None:
     assert parse(metadata={"a": "b"}, service_tier="flex", reasoning_history="preserved") == parse()
 

@@ -294,10 +294,10 @@ def _reasoning(raw: Mapping[str, object]) -> Reasoning | None:
         return None if effort is None else Reasoning(effort, REASONING_EFFORT.name, shorten(raw[REASONING_EFFORT.name]))
     if effort is not None:
         raise BadRequest(THINKING.name, "must not be given together with reasoning_effort")
-    if THINKING_TYPE.required(thinking) == "disabled":
+    kind, budget = THINKING_TYPE.required(thinking), THINKING_BUDGET.of(thinking)
+    if kind == "disabled":
         return Reasoning(0, THINKING.name)
-    budget = at_most_high(THINKING_BUDGET.of(thinking) or EFFORTS["medium"])
-    return Reasoning(budget, THINKING.name, shorten(thinking))
+    return Reasoning(at_most_high(budget or EFFORTS["medium"]), THINKING.name, shorten(thinking))
 
 
 def _model_object(served: ServedModel) -> dict[str, object]:
