@@ -150,6 +150,24 @@ def test_what_another_process_removed_is_simply_not_there(folder: Path, runner: 
     saved.close()
 
 
+def test_a_file_that_goes_while_the_folder_is_looked_at_hides_no_other(
+    folder: Path, runner: ToyRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep(folder, runner, 1, 2, 3)
+    look, removed = os.stat, list[str]()
+
+    def first_goes(name: str, *, dir_fd: int | None = None, follow_symlinks: bool = True) -> os.stat_result:
+        if dir_fd is not None and not removed:
+            removed.append(name)
+            os.unlink(name, dir_fd=dir_fd)
+        return look(name, dir_fd=dir_fd, follow_symlinks=follow_symlinks)
+
+    monkeypatch.setattr(os, "stat", first_goes)
+    saved = SavedPages(folder, LIMIT, runner, "model")
+    assert [number for number in (1, 2, 3) if not saved.has(digest(number), with_rows=False)] == [int(name, 16) for name in removed]
+    saved.close()
+
+
 def test_a_file_that_a_killed_process_was_writing_is_never_read_and_goes_in_time(folder: Path, runner: ToyRunner) -> None:
     keep(folder, runner, 1)
     (path,) = files(folder)

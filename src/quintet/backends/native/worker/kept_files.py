@@ -131,12 +131,13 @@ class KeptFiles:
                 folder = os.open(kind, os.O_RDONLY | os.O_DIRECTORY | FLAGS, dir_fd=self._root)
                 try:
                     for name in _names(folder):
-                        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
-                        if name.startswith(_PARTIAL):
-                            if now - status.st_mtime > _PARTIAL_S:
-                                os.unlink(name, dir_fd=folder)
-                        elif stat.S_ISREG(status.st_mode):
-                            found.append((status.st_mtime_ns, (kind, name), status.st_size))
+                        with contextlib.suppress(FileNotFoundError):  # another process removed it meanwhile
+                            status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                            if name.startswith(_PARTIAL):
+                                if now - status.st_mtime > _PARTIAL_S:
+                                    os.unlink(name, dir_fd=folder)
+                            elif stat.S_ISREG(status.st_mode):
+                                found.append((status.st_mtime_ns, (kind, name), status.st_size))
                 finally:
                     os.close(folder)
         with self._lock:
