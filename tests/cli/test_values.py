@@ -67,6 +67,25 @@ def test_seconds_are_neither_too_few_nor_more_than_can_be_waited_for(option: str
     assert command("config", option, value)[0] == (0 if taken else 2)
 
 
+KEYED = {
+    "QUINTET_CHECK_KEY": (["check", URL, "--as", "openai"],),
+    "QUINTET_CLIENT_KEY": (["top", URL], ["bench", URL, "--model", "m"], ["eval", "model", "task", "--url", URL]),
+}
+
+
+@pytest.mark.parametrize(
+    "key", ["sk-secret\n", "sk-secret\r", "sk-secret\r\n\r\nGET / HTTP/1.1", "sk secret", "sk-s\xe9cret", "sk-secret\x7f"]
+)
+@pytest.mark.parametrize(("variable", "words"), [(variable, words) for variable, all_ in KEYED.items() for words in all_])
+def test_a_key_that_no_header_can_carry_is_told_and_not_shown(
+    variable: str, words: list[str], key: str, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = (1, "", f"error: --key or {variable} must be printable ASCII without spaces, and not empty.\n")
+    assert command(*words, "--key", key) == told
+    monkeypatch.setenv(variable, key)
+    assert command(*words) == told
+
+
 def commands(command: click.Command) -> Iterator[click.Command]:
     yield command
     if isinstance(command, click.Group):

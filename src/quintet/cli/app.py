@@ -314,17 +314,12 @@ def doctor(*, port: int) -> int:
 @app.command()
 @click.argument("url")
 @_option("--as", "page", type=click.Choice(clients.PAGES), required=True, help="The provider whose page the server is put through.")
-@_option(
-    "--key",
-    envvar="QUINTET_CHECK_KEY",
-    show_envvar=True,
-    help="The server's key; others may read it off a command line.",
-)
+@clients.key_option("QUINTET_CHECK_KEY")
 @_option("--model", default="", help="Model to ask; by default the first that the server lists.")
 @_option("--only", metavar="ITEM", multiple=True, help="Check this item alone; repeatable.")
 @_option("--timeout", type=Number(0, MOST_SECONDS, above=True), metavar="SECONDS", default=60, help="Most time for one answer.")
 @_option("--json", "as_json", is_flag=True, help="Print JSON, with each item's request and answer.")
-def check(url: str, *, page: str, key: str | None, model: str, only: tuple[str, ...], timeout: float, as_json: bool) -> int:
+def check(url: str, *, page: str, key: str, model: str, only: tuple[str, ...], timeout: float, as_json: bool) -> int:
     """Put any server through a provider's page, item by item.
 
     URL is its base URL as SDKs take it, such as http://127.0.0.1:8000/together/v1 or https://api.together.xyz/v1. The exit status is 0 if
@@ -332,7 +327,7 @@ def check(url: str, *, page: str, key: str | None, model: str, only: tuple[str, 
     """
     from quintet.cli import check
 
-    return check.check(check.CheckOptions(url, page, key or "", model, only, timeout, as_json))
+    return check.check(check.CheckOptions(url, page, key, model, only, timeout, as_json))
 
 
 batch.connect(_context, _threads, _kv_cache, _kv_type, _quantize, _mmproj, _pack_cache, _pack_size, _offline, configuration.option)

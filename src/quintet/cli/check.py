@@ -66,8 +66,8 @@ def _try(client: Client, server: Server, show: Callable[[str], str]) -> None:
     """The plainest request must be answered, or there is nothing to compare."""
     reply = server.send(client.call({"model": client.model, "prompt": "One", "max_tokens": 1}))
     if reply.problem or reply.status != 200:
-        seen = reply.problem or f"status {reply.status}: {show(excerpt(reply.body))}"
-        raise UnusableServerError(f"{server.base.geturl()}/completions does not complete a prompt: {seen}")
+        seen = reply.problem or f"status {reply.status}: {excerpt(reply.body)}"
+        raise UnusableServerError(f"{server.base.geturl()}/completions does not complete a prompt: {show(seen)}")
 
 
 def _run(client: Client, page: Page, only: Collection[str]) -> list[Result]:

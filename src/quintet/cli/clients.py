@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 
-from quintet.cli.values import MOST_SECONDS, PATH, Number
+from quintet.cli.values import MOST_SECONDS, PATH, Number, check_key
 
 PAGES = ("openai", "fireworks", "together", "cerebras", "novita")
+_F = TypeVar("_F", bound=Callable[..., Any])
 
-_key = click.option(
-    "--key", envvar="QUINTET_CLIENT_KEY", show_envvar=True, default="", help="The server's key; others may read it off a command line."
-)
+
+def key_option(variable: str) -> Callable[[_F], _F]:
+    """The server's key, also from a variable. One that no header can carry ends here, unquoted: http.client would quote it."""
+
+    def checked(_: click.Context, __: click.Parameter, key: str) -> str:
+        if key:
+            check_key(key, f"--key or {variable}")
+        return key
+
+    told = "The server's key; others may read it off a command line."
+    return click.option("--key", envvar=variable, show_envvar=True, default="", callback=checked, help=told)
+
+
+_key = key_option("QUINTET_CLIENT_KEY")
 _timeout = click.option(
     "--timeout",
     type=Number(0, MOST_SECONDS, above=True),

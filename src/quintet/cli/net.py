@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from quintet.cli.console import OptionError
+from quintet.cli.values import check_key
 from quintet.errors import shorten
 from quintet.listen.sockets import ADMIN, PUBLIC, Inherited, Listener, ListenError, inherited, is_loopback, listen, listen_unix
 from quintet.listen.tls import Tls
@@ -132,7 +133,8 @@ def check_exposure(host: str, keys: tuple[str, ...], no_key: bool, *, closed: bo
         closed: a key is needed, though it may be none of these.
 
     Raises:
-        ListenError: that, or a key that no request could carry.
+        ListenError: that.
+        OptionError: a key that no request could carry.
     """
     for key in keys:
         check_key(key, "an API key")
@@ -143,12 +145,3 @@ def check_exposure(host: str, keys: tuple[str, ...], no_key: bool, *, closed: bo
             f"host {shorten(host)} is reachable from other machines and no API key is set: "
             "add --api-key KEY, --api-key-file FILE or --keys FILE, or --no-api-key to let everybody in."
         )
-
-
-def check_key(key: str, what: str) -> None:
-    """
-    Raises:
-        ListenError: no request could carry it.
-    """
-    if not key or not key.isascii() or not key.isprintable() or " " in key:
-        raise ListenError(f"{what} must be printable ASCII without spaces, and not empty.")

@@ -20,6 +20,7 @@ from quintet.cli.cluster import ClusterOptions
 from quintet.cli.console import ConsoleReport, OptionError
 from quintet.cli.heart import WATCHDOG_S
 from quintet.cli.telling import TellOptions
+from quintet.cli.values import check_key
 from quintet.config import LOG_LEVELS, BatchConfig, LedgerConfig, ServerConfig
 from quintet.engines.entry import Model
 from quintet.errors import shorten
@@ -135,7 +136,7 @@ def check(options: ServeOptions) -> None:
     options.listen.check()
     Proxies(config.trusted_proxy)
     if config.admin_key:
-        net.check_key(config.admin_key, "the admin key")
+        check_key(config.admin_key, "the admin key")
     fleets.check(options.fleet)
 
 

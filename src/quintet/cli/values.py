@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 import click
 
+from quintet.cli.console import OptionError
+
 PATH = click.Path(path_type=Path, readable=False)
 """What is wrong with a file is told by what reads it: in one line, as a person can mend it, and not as a mistyped option."""
 
@@ -22,6 +24,15 @@ _T = TypeVar("_T")
 def taken(kind: type[_T], values: dict[str, Any]) -> _T:
     """A dataclass of options, which are taken out of those of the command that runs."""
     return kind(**{field.name: values.pop(field.name) for field in fields(kind)})  # type: ignore[arg-type]
+
+
+def check_key(key: str, what: str) -> None:
+    """
+    Raises:
+        OptionError: no request could carry it.
+    """
+    if not key or not key.isascii() or not key.isprintable() or " " in key:
+        raise OptionError(f"{what} must be printable ASCII without spaces, and not empty.")
 
 
 class Number(click.FloatRange):
