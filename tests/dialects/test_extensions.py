@@ -200,6 +200,13 @@ def test_mirostat_takes_its_own_numbers_and_thinking_its_budget(dialect: str) ->
     assert parse(dialect, thinking_token_budget=0).request.reasoning == Reasoning(0, "thinking_token_budget")
 
 
+@pytest.mark.parametrize("dialect", ["openai", "together", "cerebras", "novita"])
+def test_a_control_that_single_precision_has_for_0_is_on(dialect: str) -> None:
+    """Where 0 is off, the smallest number above it is not."""
+    sampling = parse(dialect, mirostat=2, mirostat_tau=1e-50, top_n_sigma=5e-324).request.sampling
+    assert (sampling.mirostat_target, sampling.top_n_sigma) == (1e-6, 1e-6)
+
+
 @pytest.mark.parametrize("dialect", PROVIDERS)
 @pytest.mark.parametrize("top_p", [1e-7, 1e-6, 0.5])
 def test_a_top_p_that_mirostat_stands_for_is_named_and_makes_nothing_greedy(dialect: str, top_p: float) -> None:

@@ -156,6 +156,11 @@ def test_mirostat_stands_for_a_top_p_that_is_greedy_by_itself() -> None:
         assert one({**GREEDY, "temperature": 0.7, "top_p": 0, **beside})["generation_settings"]["temperature"] == temperature
 
 
+def test_a_control_that_single_precision_has_for_0_is_on() -> None:
+    settings = one({**GREEDY, "mirostat": 2, "mirostat_tau": 1e-50, "top_n_sigma": 5e-324})["generation_settings"]
+    assert (settings["mirostat_tau"], settings["top_n_sigma"]) == (1e-6, 1e-6)
+
+
 def test_what_mirostat_stands_for_is_named_if_it_was_sent() -> None:
     filters = {"top_k": 1, "top_p": 0.1, "min_p": 0.9, "typical_p": 0.1, "top_n_sigma": 1, "xtc_probability": 1}
     bodies: list[dict[str, Any]] = [

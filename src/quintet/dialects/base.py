@@ -217,7 +217,7 @@ GREEDY_NOTE = f"Below {GREEDY_BELOW:.5f}: greedy."
 
 LEAST = 1e-6
 """A lower ``top_p`` means greedy. That is exact: the likeliest of V tokens has a probability of at least 1/V, so with V < 10**6 the nucleus
-is that one token. And it stands for 0 in controls that must be above it."""
+is that one token. And it stands for 0, and for what single precision has for 0, in controls that must be above it."""
 
 
 def sampling(temperature: float, top_p: float, seed: int | None, fresh_seed: int, *, mirostat: bool = False) -> Sampling:

@@ -146,14 +146,14 @@ class Extensions:
         def of(field: Field[T], current: T) -> T:
             return field.of(given) if field.name in self._names else current
 
-        tau, eta = MIROSTAT_TAU.of(given), MIROSTAT_ETA.of(given)
+        sigmas, tau, eta = TOP_N_SIGMA.of(given), MIROSTAT_TAU.of(given), MIROSTAT_ETA.of(given)
         mirostat = MIROSTAT.of(given)
         return replace(
             own,
             top_k=max(of(TOP_K, own.top_k), 0),
             min_p=of(MIN_P, own.min_p),
             typical_p=max(of(TYPICAL_P, own.typical_p), LEAST),
-            top_n_sigma=max(TOP_N_SIGMA.of(given), 0.0),
+            top_n_sigma=max(sigmas, LEAST) if sigmas > 0 else 0.0,
             xtc_probability=XTC_PROBABILITY.of(given),
             xtc_threshold=XTC_THRESHOLD.of(given),
             repetition_penalty=max(of(REPETITION_PENALTY, own.repetition_penalty), LEAST),
@@ -164,7 +164,7 @@ class Extensions:
                 DRY_LAST_N.of(given),
                 DRY_BREAKERS.of(given),
             ),
-            mirostat_target=tau if mirostat else own.mirostat_target,
+            mirostat_target=max(tau, LEAST) if mirostat else own.mirostat_target,
             mirostat_lr=eta if mirostat else own.mirostat_lr,
             min_tokens=of(MIN_TOKENS, own.min_tokens),
             ignore_eos=of(IGNORE_EOS, own.ignore_eos),

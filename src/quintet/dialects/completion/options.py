@@ -187,6 +187,7 @@ def _sampling(raw: Mapping[str, object], samplers: Sequence[str], fresh_seed: in
         value = field.of(raw)
         return value if sampler in samplers else off
 
+    sigmas = of(TOP_N_SIGMA, "top_n_sigma", 0.0)
     made = sampling(
         0.0 if "infill" in samplers else of(TEMPERATURE, "temperature", 1.0),
         of(TOP_P, "top_p", 1.0),
@@ -199,14 +200,14 @@ def _sampling(raw: Mapping[str, object], samplers: Sequence[str], fresh_seed: in
         top_k=TOP_K.of(raw) if "top_k" in samplers else 0,
         min_p=of(MIN_P, "min_p", 0.0),
         typical_p=max(of(TYPICAL_P, "typ_p", 1.0), LEAST),
-        top_n_sigma=max(of(TOP_N_SIGMA, "top_n_sigma", 0.0), 0.0),
+        top_n_sigma=max(sigmas, LEAST) if sigmas > 0 else 0.0,
         xtc_probability=of(XTC_PROBABILITY, "xtc", 0.0),
         xtc_threshold=XTC_THRESHOLD.of(raw),
         repetition_penalty=max(of(REPEAT_PENALTY, "penalties", 1.0), LEAST),
         presence_penalty=of(PRESENCE_PENALTY, "penalties", 0.0),
         frequency_penalty=of(FREQUENCY_PENALTY, "penalties", 0.0),
         dry=Dry(of(DRY_MULTIPLIER, "dry", 0.0), DRY_BASE.of(raw), DRY_ALLOWED_LENGTH.of(raw), DRY_LAST_N.of(raw), DRY_BREAKERS.of(raw)),
-        mirostat_target=MIROSTAT_TAU.of(raw) if mirostat else 0.0,
+        mirostat_target=max(MIROSTAT_TAU.of(raw), LEAST) if mirostat else 0.0,
         mirostat_lr=MIROSTAT_ETA.of(raw),
         ignore_eos=IGNORE_EOS.of(raw),
     )
