@@ -36,6 +36,8 @@ class Heavy:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun, self.go = threading.Event(), threading.Event()
+        self.free = 0
+        """So many are made at once."""
         self.fault: BaseException | None = None
         self.threads: set[int] = set()
         compile_, copy, fill = matcher.Compiler.compile, Matcher.copy, Matcher.fill
@@ -57,7 +59,9 @@ class Heavy:
             return made
 
         def filled(one: Matcher, mask: U32) -> bool:
-            if id(one) in mine:
+            if id(one) in mine and self.free:
+                self.free -= 1
+            elif id(one) in mine:
                 self.begun.set()
                 self.threads.add(threading.get_ident())
                 assert self.go.wait(120)
@@ -159,6 +163,30 @@ def test_a_request_that_is_called_off_while_its_mask_is_made_ends_at_once(heavy:
             assert [event.finish async for batch in stream for event in batch] == [Finish.ABORT] * 2
             heavy.go.set()
             assert (await run(engine, [spec(guide=HEAVY)]))[0][1] is Finish.EOS
+
+    asyncio.run(go())
+
+
+@pytest.mark.fault("B10")
+def test_a_mask_that_never_comes_and_that_nobody_waits_for_any_more_holds_up_no_other_slow_one(
+    heavy: Heavy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both samples are called off: the one whose mask is being made, and the one whose mask would be the next."""
+    monkeypatch.setattr(masks, "SLOW_S", 0.0)
+
+    async def go() -> None:
+        async with running() as engine, asyncio.timeout(120):
+            heavy.free = 2  # then both are slow
+            gone = await prepare(engine, [spec(guide=HEAVY), spec(1, guide=HEAVY)])
+            stream = engine.submit(gone)
+            await asyncio.to_thread(heavy.begun.wait, 120)
+            engine.abort(gone.request_id)
+            assert [event.finish async for batch in stream for event in batch if event.finish] == [Finish.ABORT] * 2
+            slow = engine.submit(await prepare(engine, [spec(guide=WORDS)]))
+            assert not (await anext(slow))[-1].finish
+            monkeypatch.setattr(masks, "HANG_S", 0.1)
+            assert [event.finish async for batch in slow for event in batch if event.finish], "it ends, be it with its own mask given up"
+            assert engine.live == 0 and engine.health().state is State.READY
 
     asyncio.run(go())
 

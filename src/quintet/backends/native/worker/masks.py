@@ -133,7 +133,8 @@ class Masks:
         """
         if not any(segment.seq.guided for segment in drawing):
             return None
-        self._late = {seq: job for seq, job in self._late.items() if seq.state is not State.DONE}
+        # One that is being made holds up those behind it, whoever still waits for it: see ``give_up``.
+        self._late = {seq: job for seq, job in self._late.items() if seq.state is not State.DONE or (job.begun and not job.done)}
         masked = Masked(np.full((sum(segment.draws for segment in drawing), self._words), 0xFFFFFFFF, np.uint32), [])
         jobs: dict[Segment, _Job] = {}
         first = 0
@@ -206,7 +207,7 @@ class Masks:
 
     def _filled(self, job: _Job) -> int:
         seq = job.seq
-        if seq.mask_s > TOTAL_S:
+        if seq.mask_s > TOTAL_S or seq.state is State.DONE:
             return 0
         with self._guides.growing(seq.grammar) as room:
             if not room:
