@@ -25,24 +25,35 @@ def chunked(*parts: bytes) -> bytes:
 
 
 STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+UNFRAMED = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
+DONE = b"data: [DONE]\n\n"
+ANSWER = b'{"choices": [{"text": "a"}], "usage": {"completion_tokens": 2}}'
+
+
+def counted(body: bytes, length: int | None = None) -> bytes:
+    return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body) if length is None else length, body)
 
 
 class Transport(asyncio.Transport):
     """Forgets what is written to it."""
 
+    closed = False
+
     def write(self, data: object) -> None: ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        self.closed = True
 
 
-def received(*pieces: bytes, keep: bool = False) -> Trace:
-    """The trace of an answer that came in these pieces."""
+def received(*pieces: bytes, keep: bool = False, lost: Exception | None = None, open_: bool = False) -> Trace:
+    """The trace of an answer that came in these pieces; ``lost``: how the connection ended; ``open_``: not by the server."""
     trace, ended = Trace(time.perf_counter(), keep), []
-    exchange = Exchange(b"", trace, lambda: ended.append(1))
-    exchange.connection_made(Transport())
+    exchange, transport = Exchange(b"", trace, lambda: ended.append(1)), Transport()
+    exchange.connection_made(transport)
     for piece in pieces:
         exchange.data_received(piece)
-    exchange.connection_lost(None)
+    assert transport.closed or not open_
+    exchange.connection_lost(lost)
     assert ended == [1]
     return trace
 
@@ -65,9 +76,19 @@ def test_tokens_are_those_of_all_choices_whether_told_at_once_or_one_by_one() ->
     assert received(STREAM + chunked(event("a", 3), event("b", 2), event("c", 4))).tokens == 9
 
 
-def test_an_answer_that_is_no_stream_counts_when_it_is_complete() -> None:
-    trace = received(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n", b'{"a":\n', b"[1]")
-    assert (trace.body, trace.error, len(trace.times)) == (b'{"a":\n[1]', "", 1)
+def test_an_answer_that_is_no_stream_counts_when_it_is_complete_whether_or_not_the_server_closes() -> None:
+    whole = counted(ANSWER)
+    trace = received(whole[:20], whole[20:60], whole[60:], open_=True)
+    assert (trace.body, trace.error, len(trace.times)) == (ANSWER, "", 1)
+    assert received(b"HTTP/1.1 200 OK\r\n\r\n" + ANSWER).good, "its end is that of the connection"
+    assert received(whole, lost=ConnectionResetError()).good, "it was all there"
+    assert received(STREAM + chunked(event("a"), DONE), open_=True).good and received(UNFRAMED + event("a") + DONE).good
+
+
+def test_usage_that_cannot_be_read_is_none() -> None:
+    for usage in (b'"usage":{', b'"usage": {"completion_tokens": "many"}}', b'"x": {"usage": {"completion_tokens": 3}}}'):
+        trace = received(STREAM + chunked(event("a"), b'data: {"choices": [], ' + usage + b"\n\n", DONE))
+        assert (trace.good, trace.tokens) == (True, 0)
 
 
 @pytest.mark.parametrize(
@@ -76,12 +97,47 @@ def test_an_answer_that_is_no_stream_counts_when_it_is_complete() -> None:
         (b"HTTP/1.1 429 Too Many Requests\r\n\r\nwait", "status 429: wait"),
         (STREAM + chunked(event("a"))[:-5], "the answer broke off: connection closed"),
         (STREAM + chunked(event("a"), b'data: {"error": {"message": "gone"}}\n\n'), '{"error": {"message": "gone"}}'),
+        (STREAM + chunked(event("a")), "the answer broke off: there is no data: [DONE]"),
+        (UNFRAMED + event("a"), "the answer broke off: there is no data: [DONE]"),
+        (counted(ANSWER[:-1], len(ANSWER)), "the answer broke off: connection closed"),
+        (counted(b"<html>busy</html>"), "no completion: <html>busy</html>"),
+        (counted(b'{"error": "no \\"choices\\""}'), 'no completion: {"error": "no \\"choices\\""}'),
+        (counted(b""), "no completion: "),
+        (b"SSH-2.0-OpenSSH\r\n\r\n", "no HTTP: b'SSH-2.0-OpenSSH'"),
+        (STREAM + b"-9\r\n", "no HTTP: a chunk of a negative size"),
         (b"", "status 0: "),
     ],
 )
 def test_a_failure_is_told(answer: bytes, error: str) -> None:
     trace = received(answer)
     assert (trace.error, trace.good) == (error, False)
+    assert trace.failure in ("status 429", "broke off", "error in the stream", "no completion", "no HTTP", "no answer")
+
+
+@pytest.mark.parametrize("answer", [counted(ANSWER[:-1], len(ANSWER)), b"HTTP/1.1 200 OK\r\n\r\n" + ANSWER, UNFRAMED + event("a") + DONE])
+def test_an_answer_whose_connection_was_reset_before_its_end_was_known_broke_off(answer: bytes) -> None:
+    trace = received(answer, lost=ConnectionResetError("reset"))
+    assert (trace.error, trace.good) == ("the answer broke off: reset", False)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b'{"id":"x","choices":[{"text":"","index":0}],"error":{"object":"error","message":"gone"}}',
+        b'{"message":"gone","status_code":500,"error":{"message":"gone"}}',
+        b'{"object": "error", "message": "gone", "type": "t"}',
+        b'{"error":"gone"}',
+    ],
+)
+def test_an_error_in_a_stream_is_seen_in_each_providers_frame(frame: bytes) -> None:
+    trace = received(STREAM + chunked(event("a"), b"data: " + frame + b"\n\n", DONE))
+    assert (trace.error, trace.failure) == (frame.decode(), "error in the stream")
+
+
+def test_a_text_or_a_token_about_errors_is_none() -> None:
+    top = {"choices": [{"text": '{"error": {"object": "error"}}', "finish_reason": "error", "logprobs": {"top_logprobs": [{"error": -1}]}}]}
+    for other in ({"error": None}, {"error": ""}, {"object": "text_completion"}):
+        assert received(STREAM + chunked(b"data: " + json.dumps({**top, **other}).encode() + b"\n\n", DONE)).good
 
 
 @given(st.binary(min_size=1, max_size=40), st.integers(1, 5))

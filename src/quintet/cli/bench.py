@@ -194,12 +194,8 @@ def _read_usage(traces: list[Trace]) -> None:
     """Of answers that were no streams: their bodies are here, and were not looked into while the load was on."""
     for trace in traces:
         if trace.good and trace.body and not trace.tokens:
-            try:
-                trace.used(json.loads(trace.body)["usage"])
-            except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
-                continue  # it tells none
-            finally:
-                trace.body = b""
+            trace.read_usage(trace.body)
+            trace.body = b""
 
 
 def _write(file: Path, text: str) -> None:

@@ -7,22 +7,34 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import ssl
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import cast
 from urllib.parse import urlsplit
+
+from quintet.errors import shorten
 
 _EMPTY_TEXT, _SPACED_EMPTY_TEXT = b'"text":""', b'"text": ""'
 _FAILURES = (
     ("no connection", "no connection"),
     ("not ended", "timed out"),
     ("the answer broke", "broke off"),
+    ("no HTTP", "no HTTP"),
+    ("no completion", "no completion"),
     ("{", "error in the stream"),
 )
 _USAGE, _SPACED_USAGE = b'"usage":{', b'"usage": {'
+# A member `error` wherever it stands, beside the members of a chunk too. Inside a text its quotes would be escaped, and as a token that
+# log-probabilities name it would have a number.
+_ERROR = re.compile(rb'"error"\s*:\s*(?:\{|"[^"])|"object"\s*:\s*"error"')
+_STATUS = re.compile(rb"HTTP/1\.\d (\d{3})\b")
+_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,18})[ \t]*(?:\r\n|$)")
+_DONE = b"[DONE]"
 
 
 @dataclass(slots=True)
@@ -52,19 +64,21 @@ class Trace:
 
     def event(self, data: bytes, now: float) -> None:
         """Take the payload of one ``data:`` line."""
-        if data.startswith(b'{"error"'):
+        if b'"error"' in data and _ERROR.search(data):
             self.error = data[:300].decode(errors="replace")
         elif b'"text"' in data and _EMPTY_TEXT not in data and _SPACED_EMPTY_TEXT not in data:
             self.times.append(now)
         if self.keep:
             self.body += data + b"\n"
         if _USAGE in data or _SPACED_USAGE in data:  # once, for all choices, or for each choice in its last event
-            self.used(json.loads(data)["usage"])
+            self.read_usage(data)
 
-    def used(self, usage: dict[str, int]) -> None:
-        """Take the server's usage; what it leaves out counts as none."""
-        self.tokens += int(usage.get("completion_tokens") or 0)
-        self.prompt_tokens += int(usage.get("prompt_tokens") or 0)
+    def read_usage(self, data: bytes) -> None:
+        """Take the server's usage out of an event or an answer; what it does not tell, or not in numbers, counts as none."""
+        with suppress(ValueError, RecursionError, LookupError, TypeError, AttributeError, OverflowError):
+            usage = json.loads(data)["usage"]
+            self.tokens += int(usage.get("completion_tokens") or 0)
+            self.prompt_tokens += int(usage.get("prompt_tokens") or 0)
 
     def ended(self, now: float) -> None:
         """An answer that is no stream is complete."""
@@ -91,7 +105,7 @@ class Trace:
 
 
 class Chunked:
-    """Incremental reader of an HTTP/1.1 chunked body."""
+    """Incremental reader of an HTTP/1.1 chunked body. What is none is a ``ValueError``."""
 
     def __init__(self) -> None:
         self._raw = b""
@@ -102,6 +116,8 @@ class Chunked:
         raw, position, body = self._raw + data, 0, b""
         while not self.done and (line := raw.find(b"\r\n", position)) >= 0:
             size = int(raw[position:line].partition(b";")[0], 16)
+            if size < 0:
+                raise ValueError("a chunk of a negative size")
             stop = line + 2 + size
             if len(raw) < stop + 2:
                 break
@@ -111,37 +127,62 @@ class Chunked:
         return body
 
 
+class Counted:
+    """The same of a body whose length was told."""
+
+    def __init__(self, size: int) -> None:
+        self._left = size
+
+    @property
+    def done(self) -> bool:
+        return not self._left
+
+    def feed(self, data: bytes) -> bytes:
+        """Those of the bytes that are the body's."""
+        body = data[: self._left]
+        self._left -= len(body)
+        return body
+
+
 class Exchange(asyncio.Protocol):
-    """One request on one connection, which the server closes; ``done`` is called when the answer ended, well or not."""
+    """One request on one connection, which ends with the answer; ``done`` is called when that ended, well or not."""
 
     def __init__(self, request: bytes, trace: Trace, done: Callable[[], None]) -> None:
         self._request, self._trace, self._done = request, trace, done
         self._head = self._tail = b""
-        self._stream = False
-        self._chunked: Chunked | None = None
+        self._stream = self._finished = False
+        self._framed: Chunked | Counted | None = None  # else the body goes on until the server closes
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one by behaviour, not by class
         self._transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
-        now = time.perf_counter()
+        try:
+            self._received(data, time.perf_counter())
+        except ValueError as error:
+            self._trace.error = f"no HTTP: {error}"
+            self._transport.close()
+
+    def _received(self, data: bytes, now: float) -> None:
         if not self._trace.status:
             data = self._header(data)
-        if self._chunked:
-            data = self._chunked.feed(data)
+        if self._framed:
+            data = self._framed.feed(data)
         if self._stream:
             self._events(data, now)
         else:
             self._trace.body += data
-        if self._chunked and self._chunked.done:
+        if self._framed and self._framed.done:
             self._transport.close()
 
     def _events(self, data: bytes, now: float) -> None:
         *lines, self._tail = (self._tail + data).split(b"\n")
         for line in lines:
             if line.startswith(b"data:"):
-                self._trace.event(line[5:].strip(), now)
+                payload = line[5:].strip()
+                self._finished = payload == _DONE
+                self._trace.event(payload, now)
 
     def _header(self, data: bytes) -> bytes:
         """Collect the head; return what follows it, empty while it is incomplete."""
@@ -149,11 +190,16 @@ class Exchange(asyncio.Protocol):
         head, end, rest = self._head.partition(b"\r\n\r\n")
         if not end:
             return b""
-        self._trace.status = int(head.split(b" ", 2)[1])
+        status = _STATUS.match(head)
+        if status is None:
+            raise ValueError(shorten(head))
+        self._trace.status = int(status[1])
         fields = head.lower()
         self._stream = b"text/event-stream" in fields
         if b"transfer-encoding: chunked" in fields:
-            self._chunked = Chunked()
+            self._framed = Chunked()
+        elif length := _LENGTH.search(fields):
+            self._framed = Counted(int(length[1]))
         return rest
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -161,13 +207,21 @@ class Exchange(asyncio.Protocol):
         if trace.end:  # it was given up
             return
         trace.end = time.perf_counter()
-        if trace.status != 200:
-            trace.error = f"status {trace.status}: {trace.body[:300].decode(errors='replace')}"
-        elif self._chunked and not self._chunked.done:
-            trace.error = trace.error or f"the answer broke off: {exc or 'connection closed'}"
-        elif not self._stream:
+        trace.error = trace.error or self._fault(exc)
+        if not trace.error and not self._stream:
             trace.ended(trace.end)
         self._done()
+
+    def _fault(self, exc: Exception | None) -> str:
+        """Why the answer is no whole completion; empty if it is one."""
+        body, complete = self._trace.body, self._framed.done if self._framed else exc is None
+        if self._trace.status != 200:
+            return f"status {self._trace.status}: {body[:300].decode(errors='replace')}"
+        if not complete:
+            return f"the answer broke off: {exc or 'connection closed'}"
+        if self._stream:  # every page's: "terminated by a `data: [DONE]` message"
+            return "" if self._finished else "the answer broke off: there is no data: [DONE]"
+        return "" if b'"choices"' in body else f"no completion: {body[:300].decode(errors='replace')}"
 
 
 @cache
