@@ -108,6 +108,15 @@ def bodies(page: Page, path: str) -> list[dict[str, Any]]:
     return found
 
 
+def test_where_there_are_no_alternatives_that_is_told_and_escape_closes_it(playground: Opener) -> None:
+    one = scored(playground, "The capital of France")
+    page = one.page
+    page.click("[aria-label='Worst lines'] li button")  # a line that begins with the first token
+    page.wait_for_selector(".alternatives .problem")
+    page.keyboard.press("Escape")
+    page.wait_for_selector(".alternatives", state="detached")
+
+
 def test_two_settings_side_by_side_and_where_they_part(playground: Opener) -> None:
     one = playground()
     page = one.open()

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from conftest import Opener, Playground, ask
 
@@ -24,6 +25,16 @@ def started(playground: Opener, **controls: object) -> Playground:
     one.set(seed=11, max_tokens=24, **controls)
     one.write("The sea was quiet that night, and")
     return one
+
+
+def imported(one: Playground, folder: Path, tokens: list[list[object]], model: str) -> None:
+    """A text of tokens that a model drew."""
+    node = {"id": "1", "parent": None, "children": [], "model": model, "tokens": tokens}
+    kept = folder / "tree.json"
+    kept.write_text(json.dumps({"format": "quintet-tree", "version": 1, "root": "1", "current": "1", "next": 2, "nodes": [node]}))
+    one.page.click("#tab-tree")
+    one.page.set_input_files("input[type=file]", kept)
+    one.page.wait_for_selector("#text .token")
 
 
 def test_what_is_typed_is_the_text_and_a_completion_follows_it(playground: Opener) -> None:
@@ -155,6 +166,49 @@ def test_alternatives_are_those_of_the_model_that_is_chosen_now(playground: Open
     assert asked == ["smollm2", "gap"]  # what is known already is not asked for again
 
 
+def test_a_token_of_another_model_is_none_of_the_chosen_ones_alternatives(playground: Opener, tmp_path: Path) -> None:
+    """Its id means another text there."""
+    one = playground()
+    page = one.open()
+    tokens = [["One", 3725, -1], [" zebra", 7, -9]]
+    imported(one, tmp_path, tokens, "another")
+    page.hover("#text .token >> nth=1")
+    shown = rows(one)
+    assert len(shown) == 10
+    assert page.locator(".alternatives .chosen").count() == 0
+    assert page.inner_text(".alternatives .head .piece") == "␣zebra"
+
+
+def test_alternatives_go_with_the_text_and_the_model_that_they_are_of(playground: Opener) -> None:
+    one = started(playground)
+    one.complete()
+    page = one.page
+
+    def opened() -> None:
+        page.keyboard.press("Control+End")
+        page.keyboard.press("Control+.")
+        rows(one)
+
+    opened()
+    page.select_option(".choices select >> nth=0", "gap")
+    page.wait_for_selector(".alternatives", state="detached")
+    page.click("#text")
+    opened()
+    page.click("text=Undo")
+    page.wait_for_selector(".alternatives", state="detached")
+
+
+def test_escape_closes_alternatives_that_could_not_be_had(playground: Opener) -> None:
+    one = started(playground)
+    one.complete()
+    one.page.route("**/cerebras/completions", lambda route: route.fulfill(status=503, body="busy"))
+    one.page.keyboard.press("Control+.")
+    one.page.wait_for_selector(".alternatives .problem")
+    one.page.keyboard.press("Escape")
+    one.page.wait_for_selector(".alternatives", state="detached")
+    assert one.page.evaluate("document.activeElement.id") == "text"
+
+
 def test_the_token_that_stands_there_repeats_the_rest_to_the_bit(playground: Opener) -> None:
     one = started(playground)
     made = one.complete()
@@ -194,12 +248,7 @@ def test_another_token_leads_elsewhere_and_by_keyboard(playground: Opener) -> No
 def test_a_lines_end_has_alternatives_by_keyboard_on_the_empty_line_after_it_too(playground: Opener, tmp_path: Path) -> None:
     one = playground()
     page = one.open()
-    node = {"id": "1", "parent": None, "children": [], "model": "smollm2", "tokens": [["One", 3725, -1], ["\n", 198, -1], ["\n", 198, -2]]}
-    kept = tmp_path / "tree.json"
-    kept.write_text(json.dumps({"format": "quintet-tree", "version": 1, "root": "1", "current": "1", "next": 2, "nodes": [node]}))
-    page.click("#tab-tree")
-    page.set_input_files("input[type=file]", kept)
-    page.wait_for_selector("#text .line >> nth=2")
+    imported(one, tmp_path, [["One", 3725, -1], ["\n", 198, -1], ["\n", 198, -2]], "smollm2")
     page.focus("#text")
     page.keyboard.press("Control+End")
     for key in ("End", "ArrowUp"):  # the empty line at the end, and the one that the second line's end makes

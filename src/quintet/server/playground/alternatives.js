@@ -7,7 +7,10 @@ import { store } from "./store.js";
 
 const HOVER_MS = 250;
 
-/** Look at the token that is under the mouse, or was tapped, after a moment; at the same while the mouse is in what is shown of it. */
+/**
+ * Look at the token that is under the mouse, or was tapped, after a moment; at the same while the mouse is in what is shown of it, the text
+ * and the model are as they were, and until Escape.
+ */
 export function useLooking(host, tokenAt, setLooked) {
   useEffect(() => {
     let timer = 0;
@@ -20,21 +23,29 @@ export function useLooking(host, tokenAt, setLooked) {
         timer = setTimeout(() => !store.get().running && span.isConnected && setLooked({ ...tokenAt(span), focus: false }), wait);
       } else timer = setTimeout(() => setLooked((now) => (now?.focus ? now : null)), HOVER_MS);
     };
-    const away = store.subscribe((state) => state.running && setLooked(null));
+    const escape = (event) => event.key === "Escape" && setLooked(null);
+    let was = store.get();
+    const away = store.subscribe((state) => {
+      if (state.running || state.tree !== was.tree || state.model !== was.model) setLooked(null);
+      was = state;
+    });
     document.addEventListener("mouseover", over);
+    document.addEventListener("keydown", escape);
     host.current.addEventListener("click", over);
     return () => {
       away();
       clearTimeout(timer);
       document.removeEventListener("mouseover", over);
+      document.removeEventListener("keydown", escape);
     };
   }, []);
 }
 
 /**
- * Args: the token, its element, whether the keyboard goes there, `ask(signal)` for the alternatives, `choose(token)` for going on.
+ * Args: the token, its element, whether the keyboard goes there, `ask(signal)` for the alternatives, `choose(token)` for going on, and
+ * whether the token's id is one of the model that is asked.
  */
-export function Alternatives({ token, span, focus, close, ask, choose }) {
+export function Alternatives({ token, span, focus, close, ask, choose, own = true }) {
   const [found, setFound] = useState(null);
   const [failed, setFailed] = useState("");
   const box = useRef(null);
@@ -69,17 +80,18 @@ export function Alternatives({ token, span, focus, close, ask, choose }) {
     close();
     choose({ t: one.t, id: one.id, p: one.p });
   };
+  const same = (one) => (own ? one.id === token.id : one.t === token.t); // another model's id is another token here
   const row = (one) => html`<li key=${one.id}>
-    <button class=${one.id === token.id ? "chosen" : ""} aria-current=${one.id === token.id ? "true" : "false"} onClick=${() => take(one)}>
+    <button class=${same(one) ? "chosen" : ""} aria-current=${same(one) ? "true" : "false"} onClick=${() => take(one)}>
       <meter min="0" max="1" value=${Math.exp(one.p)} aria-hidden="true"></meter>
       <span class="piece">${shown(one.t)}</span><span class="figure">${percent(one.p)}</span></button></li>`;
-  const listed = found?.some((one) => one.id === token.id);
+  const unlisted = own && token.p !== null && !found?.some(same);
   return html`<div class="alternatives" role="dialog" aria-label=${`Alternatives to ${shown(token.t)}`} ref=${box} onKeyDown=${keys}>
     <p class="head"><span class=${`piece ${shade(token.p)}`}>${shown(token.t)}</span>
       <span class="figure">${token.p === null ? "probability not known here" : `${percent(token.p)} · ${fixed(bits(token.p))} bits`}</span></p>
     ${failed && html`<p class="problem">${failed}</p>`}
     ${!found && !failed && html`<p class="hint">Asking for the likeliest ${TEN} …</p>`}
-    ${found && html`<ol>${found.map(row)}${!listed && token.p !== null && row(token)}</ol>`}
+    ${found && html`<ol>${found.map(row)}${unlisted && row(token)}</ol>`}
     ${found && html`<p class="hint">Entropy ${fixed(entropy(found.map((one) => one.p)))} bits, of these ${found.length} and all others as one. Before temperature.</p>`}
   </div>`;
 }

@@ -37,14 +37,17 @@ export function Write() {
     setLooked(null);
     host.current.focus();
   };
-  const token = looked && store.get().tree.nodes[looked.node]?.tokens[looked.index];
+  const { tree, model } = store.get();
+  const node = looked && tree.nodes[looked.node];
+  const token = node?.tokens[looked.index];
   const ask = (signal) => alternatives(looked.node, looked.index, signal);
   const choose = (one) => goOn(looked.node, looked.index, one);
   return html`<section class="write" aria-label="Write" onKeyDown=${keys}>
     <div id="text" class="text" ref=${host} contenteditable="true" role="textbox" aria-multiline="true" aria-label="Text"
       aria-describedby="keys" spellcheck=${false} data-placeholder="Write a beginning, then let the model go on." tabindex="0"></div>
     <${Bar} editor=${made} />
-    ${token && html`<${Alternatives} token=${token} span=${looked.span} focus=${looked.focus} close=${close} ask=${ask} choose=${choose} />`}
+    ${token && html`<${Alternatives} token=${token} span=${looked.span} focus=${looked.focus} close=${close} ask=${ask} choose=${choose}
+      own=${node.model === null || node.model === model} />`}
   </section>`;
 }
 
