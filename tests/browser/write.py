@@ -77,6 +77,24 @@ def test_typing_of_every_kind(playground: Opener) -> None:
     assert one.text() == "a\n\nba\n\n<b>éb"
 
 
+@pytest.mark.parametrize("key", ["Backspace", "Control+Backspace", "Delete"])
+def test_a_key_that_deletes_nothing_changes_nothing(playground: Opener, key: str) -> None:
+    one = started(playground)
+    page = one.page
+    page.keyboard.press("Control+Space")  # a fork, of which a change would make one more branch
+    one.done()
+    page.keyboard.press("Control+End" if key == "Delete" else "Control+Home")
+    colours = "all => all.map(one => one.className)"
+    before = page.eval_on_selector_all("#text span", colours)
+    page.keyboard.press(key)
+    page.wait_for_timeout(100)
+    assert page.eval_on_selector_all("#text span", colours) == before
+    page.click("#tab-tree")
+    assert page.locator("[role=treeitem]").count() == 4
+    page.click("text=Undo")
+    assert page.locator("[role=treeitem]").count() == 1  # the branches were the last step
+
+
 def test_it_comes_as_a_stream_and_can_be_stopped(playground: Opener) -> None:
     one = started(playground, ignore_eos=True)
     one.set(max_tokens=2000)

@@ -75,7 +75,8 @@ export function editor(host) {
 
   const replace = (from, to, text, burst) => {
     if (store.get().running) return;
-    change(edit(store.get().tree, from, to, text), from + text.length, burst);
+    // A key may delete nothing, as at the beginning, and what is composed be given up.
+    if (from < to || text !== "") change(edit(store.get().tree, from, to, text), from + text.length, burst);
     setCaret(from + text.length);
   };
 
