@@ -198,11 +198,29 @@ def test_a_tab_in_which_nothing_was_changed_keeps_nothing(playground: Opener) ->
 def test_what_was_kept_and_cannot_be_read_is_told(playground: Opener) -> None:
     one = playground()
     page = one.open()
+    page.goto(f"{one.url}/docs")  # of the same origin; the playground has kept what it had to
     page.evaluate(SPOIL)
     one.open()
     assert '"format" must be' in one.problem()
     one.write(HEAD)  # and the page works
     assert one.complete() != ""
+
+
+def test_while_a_branch_is_written_no_bookmark_is_a_step_of_its_own(playground: Opener) -> None:
+    one = grown(playground)
+    one.set(max_tokens=400, ignore_eos=True)
+    one.page.click("#tab-tree")
+    one.page.click("#text")
+    one.page.keyboard.press("Control+Enter")
+    until(one.page, "document.querySelectorAll('#text .token').length > 12")
+    one.page.keyboard.press("Alt+b")
+    one.page.keyboard.press("Escape")
+    one.done()
+    text = one.text()
+    one.page.keyboard.press("Alt+b")
+    assert one.page.locator(".marks button").count() == 1
+    one.page.keyboard.press("Control+z")
+    assert (one.text(), one.page.locator(".marks button").count()) == (text, 0)
 
 
 def test_a_file_brings_back_every_token_and_its_colour(playground: Opener, tmp_path: Path) -> None:

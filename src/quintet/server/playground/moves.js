@@ -17,7 +17,8 @@ export function goTo(id) {
 }
 
 export function bookmark(id) {
-  const { tree, caret } = store.get();
+  const { tree, caret, running } = store.get();
+  if (running) return; // a step back from it would take away what has been written since
   change(update(tree, id, { mark: !tree.nodes[id].mark }), caret);
 }
 
