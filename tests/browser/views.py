@@ -276,6 +276,19 @@ def test_looking_at_the_outputs_form_changes_no_control(playground: Opener) -> N
     assert page.locator(".control.set label").all_inner_texts() == ["max_tokens", "structured_outputs.regex"]
 
 
+def test_what_a_control_cannot_be_stays_there_to_be_mended(playground: Opener) -> None:
+    one = playground()
+    page = one.open()
+    one.set(logit_bias='{"1": 2', temperature=0.5)
+    bias = page.locator("#control-logit_bias")
+    assert (bias.input_value(), bias.get_attribute("aria-invalid")) == ('{"1": 2', "true")
+    one.set(logit_bias='{"1": 2}')
+    assert (bias.input_value(), bias.get_attribute("aria-invalid")) == ('{"1":2}', "false")
+    one.set(logit_bias="{")
+    page.click("text=Reset all")
+    assert (bias.input_value(), bias.get_attribute("aria-invalid")) == ("", "false")
+
+
 def test_the_dialect_that_was_chosen_last_is_spoken(playground: Opener) -> None:
     """However long the fields of one that was passed over take to come."""
     one = playground()

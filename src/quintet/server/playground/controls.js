@@ -10,6 +10,7 @@ export function Controls() {
   const dialect = useStore((state) => state.fields);
   const controls = useStore((state) => state.controls);
   const [sought, setSought] = useState("");
+  const [resets, setResets] = useState(0);
   if (!dialect) return html`<p class="hint">Reading the dialect’s fields …</p>`;
   const all = fieldsOf(dialect).filter((field) => field.name.includes(sought.trim()));
   const rank = (field) => (FIRST.includes(field.name) ? FIRST.indexOf(field.name) : FIRST.length);
@@ -20,13 +21,17 @@ export function Controls() {
   ];
   const known = new Set(fieldsOf(dialect).map((field) => field.name));
   const idle = Object.keys(controls).filter((name) => !known.has(name));
+  const reset = () => {
+    setResets(resets + 1); // what could not be sent is forgotten as well
+    store.set({ controls: {} });
+  };
   return html`<div class="controls">
     <div class="row"><label class="grow"><span class="hidden">Find a control</span>
       <input type="search" placeholder="Find a control" value=${sought} onInput=${(event) => setSought(event.target.value)} /></label>
-      <button disabled=${Object.keys(controls).length === 0} onClick=${() => store.set({ controls: {} })}>Reset all</button></div>
+      <button disabled=${Object.keys(controls).length === 0} onClick=${reset}>Reset all</button></div>
     <p class="hint"><a href=${`docs#${dialect.name}`}>All fields of the page</a>, with a request to try for each.</p>
     ${idle.length > 0 && html`<p class="problem">Not in this dialect, and not sent: ${idle.join(", ")}.</p>`}
-    ${groups.map(([title, fields]) => fields.length > 0 && html`<h2 key=${title}>${title}</h2>${fields.map((field) => html`<${Control} key=${field.name} field=${field} value=${controls[field.name]} />`)}`)}
+    ${groups.map(([title, fields]) => fields.length > 0 && html`<h2 key=${title}>${title}</h2>${fields.map((field) => html`<${Control} key=${`${field.name} ${resets}`} field=${field} value=${controls[field.name]} />`)}`)}
     <h2>Set by the page</h2>
     <dl class="own">${all.filter((field) => field.name in OWN).map((field) => html`<div key=${field.name}><dt><code>${field.name}</code></dt><dd>${OWN[field.name]}</dd></div>`)}</dl>
   </div>`;
@@ -40,26 +45,26 @@ function setControl(name, value) {
 }
 
 export function Control({ field, value, id = `control-${field.name}`, set = setControl }) {
-  const [wrong, setWrong] = useState("");
+  const [wrong, setWrong] = useState(null); // {text, words}: what was written, which stays to be mended, and why it is not sent
   const give = (text) => {
     try {
       set(field.name, text === "" ? undefined : parsed(field, text));
-      setWrong("");
+      setWrong(null);
     } catch (error) {
-      setWrong(error.message);
+      setWrong({ text, words: error.message });
     }
   };
   return html`<div class=${value === undefined ? "control" : "control set"}>
     <label for=${id}><code>${field.name}</code></label>
     <${Input} field=${field} id=${id} value=${value} give=${give} wrong=${wrong} />
-    <p id=${`${id}-note`} class="note">${wrong ? html`<span class="wrong">${wrong}</span>` : field.note}</p>
+    <p id=${`${id}-note`} class="note">${wrong ? html`<span class="wrong">${wrong.words}</span>` : field.note}</p>
   </div>`;
 }
 
 function Input({ field, id, value, give, wrong }) {
   const common = { id, "aria-describedby": `${id}-note`, "aria-invalid": wrong ? "true" : "false", onChange: (event) => give(event.target.value) };
   const kind = kindOf(field);
-  const shown = value === undefined ? "" : kind === "json" && typeof value !== "string" ? JSON.stringify(value) : String(value);
+  const shown = wrong ? wrong.text : value === undefined ? "" : kind === "json" && typeof value !== "string" ? JSON.stringify(value) : String(value);
   if (Array.isArray(kind))
     return html`<select ...${common} value=${shown}><option value="">${field.preset}</option>${kind.map((one) => html`<option key=${one} value=${one}>${one}</option>`)}</select>`;
   if (kind === "number") {
