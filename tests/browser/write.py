@@ -114,6 +114,32 @@ def test_it_comes_as_a_stream_and_can_be_stopped(playground: Opener) -> None:
     assert one.page.locator("#text .token").count() == count
 
 
+def test_it_can_be_stopped_before_the_text_is_tokens(playground: Opener) -> None:
+    """As while a model loads that its ids are asked of."""
+    one = started(playground)
+    one.complete()
+    text = one.text()
+    one.page.route("**/v1/tokenize", lambda route: None)  # no answer
+    one.write(" And")
+    one.page.keyboard.press("Control+Enter")
+    one.page.wait_for_selector("body[data-busy]")
+    one.page.keyboard.press("Escape")
+    one.done()
+    assert (one.text(), one.page.locator(".problem").count()) == (f"{text} And", 0)
+
+
+def test_what_came_before_a_failure_stays(playground: Opener) -> None:
+    one = started(playground)
+    text = one.text()
+    chunk = {"text": " still", "index": 0, "logprobs": {"token_logprobs": [-0.5], "text_offset": [0]}, "token_ids": [1]}
+    frames = [{"choices": [chunk]}, {"error": {"message": "The engine has died."}}]
+    body = "".join(f"data: {json.dumps(frame)}\n\n" for frame in frames)
+    one.page.route("**/openai/v1/completions", lambda route: route.fulfill(status=200, content_type="text/event-stream", body=body))
+    one.page.keyboard.press("Control+Enter")
+    one.page.wait_for_selector(".problem")
+    assert (one.text(), one.problem()) == (f"{text} still", "The engine has died.")
+
+
 def test_undo_and_redo_go_over_edits_and_completions(playground: Opener) -> None:
     one = started(playground)
     states = [one.text()]

@@ -47,7 +47,8 @@ async function grow(tree, parent, count, lead, seed) {
   const before = tokensOf(tree, parent);
   store.set({ running: { stop: () => stopping.abort(), label }, problem: null, told: null });
   try {
-    const base = { model, prompt: await prompt(fields, model, [...before, ...lead], drawnBy(tree, parent)), ...chosen(fields, controls) };
+    const given = await prompt(fields, model, [...before, ...lead], drawnBy(tree, parent), stopping.signal);
+    const base = { model, prompt: given, ...chosen(fields, controls) };
     if (count > 1) base.n = count;
     if (seed !== null) base.seed = seed;
     const body = drawable(fields, base, freshSeed());
@@ -88,7 +89,7 @@ export async function alternatives(id, index, signal) {
   const known = seen.get(token) ?? {};
   if (known[model]) return known[model];
   const before = [...tokensOf(tree, tree.nodes[id].parent), ...tree.nodes[id].tokens.slice(0, index)];
-  const found = await likeliest(model, await ids(model, before, drawnBy(tree, id)), TEN, signal);
+  const found = await likeliest(model, await ids(model, before, drawnBy(tree, id), signal), TEN, signal);
   if (token.p !== null) seen.set(token, { ...seen.get(token), [model]: found });
   return found;
 }

@@ -83,11 +83,11 @@ function takesIds(dialect) {
 const known = new Map();
 const MOST_KNOWN = 200;
 
-async function idsOf(model, text, special) {
+async function idsOf(model, text, special, signal) {
   const name = `${model} ${special} ${text}`;
   if (!known.has(name)) {
     if (known.size >= MOST_KNOWN) known.delete(known.keys().next().value);
-    known.set(name, await tokenize(model, text, special));
+    known.set(name, await tokenize(model, text, special, signal));
   }
   return known.get(name);
 }
@@ -96,11 +96,11 @@ async function idsOf(model, text, special) {
  * The ids of tokens: those that were drawn by this model as they were, what was typed as the tokenizer cuts it.
  * `drawnBy`: the models of the text's nodes; where another one is among them, all of it is text.
  */
-export async function ids(model, tokens, drawnBy) {
+export async function ids(model, tokens, drawnBy, signal) {
   const all = tokens.map((token) => token.t).join("");
-  if (all === "" && tokens.every((token) => token.id === null)) return opening(model);
-  if (!own(model, tokens, drawnBy)) return idsOf(model, all, true);
-  const made = tokens[0].id === null ? [] : [...(await opening(model))];
+  if (all === "" && tokens.every((token) => token.id === null)) return opening(model, signal);
+  if (!own(model, tokens, drawnBy)) return idsOf(model, all, true, signal);
+  const made = tokens[0].id === null ? [] : [...(await opening(model, signal))];
   for (let k = 0; k < tokens.length; ) {
     if (tokens[k].id !== null) {
       made.push(tokens[k++].id);
@@ -109,7 +109,7 @@ export async function ids(model, tokens, drawnBy) {
     let text = "";
     const first = k === 0;
     while (k < tokens.length && tokens[k].id === null) text += tokens[k++].t;
-    made.push(...(await idsOf(model, text, first)));
+    made.push(...(await idsOf(model, text, first, signal)));
   }
   return made;
 }
@@ -117,7 +117,7 @@ export async function ids(model, tokens, drawnBy) {
 const own = (model, tokens, drawnBy) => tokens.some((token) => token.id !== null) && drawnBy.every((one) => one === null || one === model);
 
 /** The prompt as it is sent: text where all of it was typed or the dialect has no ids, else ids. */
-export async function prompt(dialect, model, tokens, drawnBy) {
-  if (own(model, tokens, drawnBy) && takesIds(dialect)) return ids(model, tokens, drawnBy);
+export async function prompt(dialect, model, tokens, drawnBy, signal) {
+  if (own(model, tokens, drawnBy) && takesIds(dialect)) return ids(model, tokens, drawnBy, signal);
   return tokens.map((token) => token.t).join("");
 }

@@ -64,16 +64,16 @@ export async function dialect(name) {
   return dialects.get(name);
 }
 
-export async function tokenize(model, text, special) {
-  return (await json("v1/tokenize", { body: { model, prompt: text, add_special_tokens: special } })).tokens;
+export async function tokenize(model, text, special, signal) {
+  return (await json("v1/tokenize", { body: { model, prompt: text, add_special_tokens: special }, signal })).tokens;
 }
 
 const openings = new Map();
 
 /** The ids that an empty prompt stands for: what a document begins with. */
-export async function opening(model) {
+export async function opening(model, signal) {
   if (!openings.has(model)) {
-    const { choices } = await json("v1/completions", { body: { model, prompt: "", max_tokens: 0, return_token_ids: true } });
+    const { choices } = await json("v1/completions", { body: { model, prompt: "", max_tokens: 0, return_token_ids: true }, signal });
     openings.set(model, choices[0].prompt_token_ids);
   }
   return openings.get(model);
@@ -101,7 +101,7 @@ export async function likeliest(model, prompt, many, signal) {
 export const complete = (dialect, body, signal) => json(`${dialect.base}/completions`, { body, dialect: dialect.name, signal });
 
 /**
- * A completion, told as it comes: `heard(events)` gets lists of what `answers.js` makes of the chunks.
+ * A completion, told as it comes: `heard(events)` gets what `answers.js` makes of each chunk, so that what came before a failure is heard.
  * Without `stream` in the body all comes at once.
  */
 export async function generate(dialect, body, heard, signal) {
@@ -116,13 +116,11 @@ export async function generate(dialect, body, heard, signal) {
     if (ended) break;
     const frames = (rest + value).split("\n\n");
     rest = frames.pop();
-    const events = [];
     for (const frame of frames) {
       if (!frame.startsWith("data: ")) continue; // a comment, in silence
       if (frame === "data: [DONE]") done = true;
-      else events.push(...answered(read, JSON.parse(frame.slice(6))));
+      else heard(answered(read, JSON.parse(frame.slice(6))));
     }
-    if (events.length) heard(events);
   }
   if (!done) throw new Refused(0, "The stream broke off.");
 }
