@@ -145,6 +145,11 @@ def test_a_report_of_a_slow_server_is_as_wide_as_any_other() -> None:
     assert [len(line) for line in scales] == [100, 100]
 
 
+def test_a_report_shows_a_models_name_in_printable_characters() -> None:
+    found = Measured("u", "openai", "m[b]\x1b]0;hi", {"clients": 2, "rate": 0.0}, summary([made(0.5)]), [made(0.5)], 0.1)
+    assert "model m[b]\N{REPLACEMENT CHARACTER}]0;hi:" in drawn(found, color=True)
+
+
 def test_a_report_tells_failures_by_kind_and_a_load_that_was_busy_itself() -> None:
     lost = "no connection: [Errno 111] Connection refused", "status 503: full", "not ended after 5 s"
     bad = [made(error=lost[0], status=0), made(error=lost[1], status=503), made(error=lost[1], status=503), made(1.0, error=lost[2])]

@@ -122,6 +122,19 @@ def test_no_number_is_cut_off_on_a_terminal_of_the_usual_width(width: int, model
     assert model in text or model in name
 
 
+@pytest.mark.parametrize("name", ["a[b]", ":fire:", "x[/y]", "[red]m[/]", "m\x1b]0;hi\x07", "m\nn"])
+def test_names_and_versions_are_shown_as_they_are_but_for_what_a_terminal_would_heed(name: str) -> None:
+    look = told(name)
+    look.server["version"] = f"1{name}"
+    console = Console(width=400, force_terminal=True, no_color=True)
+    with console.capture() as capture:
+        console.print(shown(look, "http://127.0.0.1:8000"))
+    printable = "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in name)
+    text = capture.get()
+    assert f"Quintet 1{printable} " in text and any(line.startswith(f"{printable} ") for line in text.splitlines())
+    assert "\x1b]" not in text and "\x07" not in text
+
+
 def until(master: int, words: str, shown: bytearray) -> None:
     """Read a terminal until it shows these words."""
     end = time.monotonic() + PATIENCE_S

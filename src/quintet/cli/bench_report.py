@@ -11,6 +11,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from quintet.conformance.report import hidden
 from quintet.load.client import Trace
 from quintet.load.figures import gaps
 
@@ -20,6 +21,7 @@ ROWS = 6
 BUSY = 0.7
 """Share of a core above which the load generator itself may be what is slow."""
 
+_printable = hidden("")  # a model's name is the server's, whoever's it is
 _LATENCIES = (("first text", "ttft_ms"), ("between outputs", "gap_ms"), ("whole answer", "whole_ms"))
 # rich's own has a font that is fetched from another host.
 _PICTURE = """<svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
@@ -89,7 +91,7 @@ class Measured:
         how = f"{load['clients']} clients" if load["clients"] else f"{load['rate']:g} arrivals per second"
         ended = told["requests"] - told["failed"]
         parts: list[RenderableType] = [
-            Text(f"{self.url} as {self.page}, model {self.model}: {how}, {told['wall_s']:g} s", style="bold"),
+            Text(f"{self.url} as {self.page}, model {_printable(self.model)}: {how}, {told['wall_s']:g} s", style="bold"),
             Text(f"{ended} answers, {self._per_second:g} per second; {told['tokens']} tokens, {told['tokens_per_s']:g} per second"),
         ]
         if told["failed"]:

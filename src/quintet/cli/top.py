@@ -17,6 +17,7 @@ from rich.text import Text
 from quintet.cli.asking import REFUSED, Server, UnusableServerError, parse_url
 from quintet.cli.scrape import Between, Look, Scrape, look
 from quintet.conformance.item import Call
+from quintet.conformance.report import hidden
 from quintet.errors import shorten
 from quintet.models.files import human
 
@@ -31,6 +32,8 @@ _UNBOUNDED = 400
 """Characters of a line of a file."""
 _NAME = 16
 """Characters of a line of a model's name where it has to give way."""
+_printable = hidden("")
+"""Names and versions are the server's, whoever's it is, and go to a terminal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +151,7 @@ def _text(seen: Look, url: str) -> str:
 def shown(seen: Look, url: str) -> RenderableType:
     """A line for the server, and one for each model; more than one where the terminal is narrow."""
     rows = {name: _cells(model) for name, model in seen.models.items()}
-    return Group(Text(url, style="bold"), Text(_server_line(seen)), Text(), _Models(rows))
+    return Group(Text(url, style="bold"), Text(_printable(_server_line(seen))), Text(), _Models(rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +179,7 @@ class _Models:
         for head in _HEADS[chosen]:
             table.add_column(head, justify="right", no_wrap=True)
         for name, cells in self.rows.items():
-            table.add_row(name, *cells[chosen])
+            table.add_row(Text(_printable(name)), *cells[chosen])
         return table
 
 
