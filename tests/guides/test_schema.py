@@ -86,3 +86,14 @@ def test_what_older_drafts_wrote_otherwise_holds_under_every_draft(draft: str) -
     assert accepted({**about, "items": [STRING], "additionalItems": False}, ['["a"]', '["a",1]']) == ['["a"]']
     assert accepted({**about, "type": "integer", "minimum": 5, "exclusiveMinimum": True}, ["5", "6"]) == ["6"]
     assert accepted({**about, "properties": {"a": {"$ref": "#/definitions/a"}}}, ['{"a":1}', '{"a":"a"}']) == ['{"a":1}']
+
+
+@pytest.mark.parametrize(
+    ("bound", "exclusive", "inside"), [("minimum", "exclusiveMinimum", "20.23"), ("maximum", "exclusiveMaximum", "20.21")]
+)
+def test_a_bound_that_an_older_draft_excludes_is_not_reached_as_a_double_either(bound: str, exclusive: str, inside: str) -> None:
+    """One digit more is another decimal and the same double."""
+    schema = {"type": "number", bound: 20.229999999999997, exclusive: True}
+    texts = [inside, "20.2299999999999971", "20.2299999999999969", "20.229999999999997"]
+    valid = jsonschema_rs.Draft4Validator(schema).is_valid
+    assert accepted(schema, texts) == [text for text in texts if valid(json.loads(text))] == [inside]

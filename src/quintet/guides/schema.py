@@ -226,7 +226,7 @@ def _neighbours(part: Part) -> Iterator[Part]:
     with (with 4.75: no 4.7, but 4.70), so that with their neighbours they would cost 4.9 instead of 5.
     """
     for exclusive, inclusive, towards in (("exclusiveMaximum", "maximum", -math.inf), ("exclusiveMinimum", "minimum", math.inf)):
-        bound = part.get(exclusive)
+        bound = part.get(inclusive if part.get(exclusive) is True else exclusive)  # draft 4 has true
         if _is_number(bound) and len(_significant(float(bound))) >= _DIGITS:
             yield {inclusive: math.nextafter(bound, towards)}
 
