@@ -72,6 +72,10 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         },
     },
     "OLMoE": {"model_type": "olmoe", "clip_qkv": None, "num_experts": 8, "num_experts_per_tok": 2, "norm_topk_prob": False},
+    "StarCoder2": {  # and the keys that its 15B has beside
+        **{"model_type": "starcoder2", "hidden_act": "gelu_pytorch_tanh", "norm_epsilon": 1e-5, "use_bias": True, "sliding_window": 4096},
+        **{"residual_dropout": 0.1, "embedding_dropout": 0.1, "mlp_type": "default", "norm_type": "layer_norm"},
+    },
     "SmolLM3": {
         **{"model_type": "smollm3", "max_window_layers": 28, "no_rope_layer_interval": 4, "no_rope_layers": [1, 1, 1, 0]},
         **{

@@ -191,11 +191,11 @@ class _Reading:
             "attention.key_length": head_dim,
             "attention.value_length": head_dim,
         }
-        keys |= (
-            {EPSILON: config.real("norm_epsilon")}
-            if FAMILIES[kind.architecture].layer_norm
-            else {RMS_EPSILON: config.real("rms_norm_eps", 1e-6)}
-        )
+        if FAMILIES[kind.architecture].layer_norm:
+            keys[EPSILON] = config.real("norm_epsilon")
+            config.know("rms_norm_eps")  # StarCoder2's largest has it too; there is no norm of its kind
+        else:
+            keys[RMS_EPSILON] = config.real("rms_norm_eps", 1e-6)
         keys |= {theirs: config.real(ours) for ours, theirs in FACTORS.items() if ours in kind.reads}
         keys |= {name: config.real(name) for name in CAPS if name in kind.reads and name in config}
         experts = self._experts(keys)

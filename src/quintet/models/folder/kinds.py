@@ -288,7 +288,7 @@ KINDS: Mapping[str, Kind] = {
         "starcoder2",
         _ATTENTION | _STARCODER,
         {"tie_word_embeddings": True, "norm_epsilon": 1e-5, "num_key_value_heads": 2},
-        neutral={"use_bias": (True,)},
+        neutral={"use_bias": (True,), "mlp_type": ("default",), "norm_type": ("layer_norm",)},
         windowed="all",
     ),
     "gpt_oss": Kind(
