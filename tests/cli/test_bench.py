@@ -106,6 +106,9 @@ def test_nobody_there_is_an_error() -> None:
         (("--clients", "2", "--rate", "3"), "--clients is for clients that wait"),
         (("-n", "2", "--duration", "3"), "--requests and --duration both"),
         (("--duration", "0"), "--duration must be above 0"),
+        (("--rate", "20000", "--duration", "1m"), "--rate times --duration must be at most 500,000, got 1.2e+06."),
+        (("--rate", "20000"), "--rate times --duration must be at most 500,000, got 600000."),
+        (("-n", "600000"), "--requests must be at most 500,000, got 600000."),
         (("--duration", "soon"), "--duration must be a number with a unit"),
         (("--prompt-tokens", "9-3"), "--prompt-tokens must be a number such as 64, or two"),
         (("--max-tokens", "x"), "--max-tokens must be a number such as 64, or two"),
@@ -115,6 +118,12 @@ def test_nobody_there_is_an_error() -> None:
 def test_options_that_contradict_or_mean_nothing_are_told(words: tuple[str, ...], said: str) -> None:
     result = CliRunner().invoke(app, ["bench", "http://127.0.0.1:9", *words])
     assert isinstance(result.exception, OptionError) and str(result.exception).startswith(said)
+
+
+@pytest.mark.parametrize("rate", ["1e308", "100001", "0", "-1"])
+def test_a_rate_that_nobody_can_send_is_no_rate(rate: str) -> None:
+    run = command("bench", "http://127.0.0.1:9", "--rate", rate)
+    assert (run.returncode, run.stdout) == (2, "") and "Invalid value for '--rate'" in run.stderr
 
 
 LOAD = benching.LoadOptions(2, 0.0, 3, 0.0, (10, 20), (4, 6), 5, stream=True, extra={"top_p": 1}, seed=7, warm_up=0)

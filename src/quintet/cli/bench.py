@@ -37,6 +37,8 @@ WORDS = _TEXT.split()
 _SPAN = re.compile(r"([1-9]\d{0,6})(?:-([1-9]\d{0,6}))?")
 DURATION_S = 30.0
 CLIENTS = 4
+MOST_REQUESTS = 500_000
+"""Where their number is known before: all are made before the clock starts, and each takes about 3 kB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,7 @@ def parse_amount(clients: int | None, rate: float | None, requests: int | None, 
     """``clients``, ``rate``, ``requests`` and ``duration`` of ``LoadOptions``.
 
     Raises:
-        OptionError: two that contradict.
+        OptionError: two that contradict, or more requests than are made beforehand.
     """
     if clients is not None and rate is not None:
         raise OptionError("--clients is for clients that wait for their answers, --rate for arrivals that do not: give one of them.")
@@ -124,6 +126,9 @@ def parse_amount(clients: int | None, rate: float | None, requests: int | None, 
     seconds = parse_seconds(duration, "--duration") if duration is not None else DURATION_S
     if not seconds:
         raise OptionError("--duration must be above 0.")
+    count = requests or (rate or 0.0) * seconds
+    if count > MOST_REQUESTS:
+        raise OptionError(f"{'--requests' if requests else '--rate times --duration'} must be at most {MOST_REQUESTS:,}, got {count:g}.")
     return (0 if rate else clients or CLIENTS), rate or 0.0, requests or 0, 0.0 if requests else seconds
 
 
