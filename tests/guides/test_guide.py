@@ -258,6 +258,16 @@ def test_what_ends_conforms_to_its_schema(schema: dict[str, object], rng: random
         assert not at.error, text  # every way on from a text that may still conform leads somewhere
 
 
+def test_a_token_that_ends_texts_is_no_text_of_a_guide() -> None:
+    """Of an ordinary text: it would end one that does not conform."""
+    again = len(BYTES)
+    at = Compiler([*BYTES, b"("], frozenset({EOS, ord("(")}), again + 1).compile(translate(REGEX, r"a\(b"))
+    for byte, token in ((b"a", ord("a")), (b"(", again), (b"b", ord("b"))):
+        assert allowed(at) == [token], byte
+        assert at.consume(token)
+    assert allowed(at) == [ord("("), EOS]
+
+
 HOSTILE: dict[str, tuple[GuideKind, object]] = {
     "look-around": (REGEX, "(?=a)b"),
     "back-reference": (REGEX, r"(a)\1"),

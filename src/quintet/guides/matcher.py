@@ -106,7 +106,7 @@ class Compiler:
 
     Args:
         pieces: the bytes of each token id; those without are never allowed.
-        eos_ids: tokens that end a text which conforms.
+        eos_ids: tokens that end a text which conforms, and are allowed nowhere else, whatever their bytes.
         vocab: width of the logits.
         fuel: see ``FUEL``.
     """
@@ -142,8 +142,10 @@ class _Vocabulary:
     bos_token_id = None
 
     def __init__(self, pieces: Sequence[bytes], eos_ids: frozenset[int]) -> None:
-        self.tokens = [piece or b"<%d>" % token for token, piece in enumerate(pieces)]
-        self.special_token_ids = [token for token, piece in enumerate(pieces) if not piece]
+        # A model's configuration may name an ordinary token as its end. In the midst of a guide its bytes would end the text there.
+        special = {*eos_ids, *(token for token, piece in enumerate(pieces) if not piece)}
+        self.tokens = [b"<%d>" % token if token in special else piece for token, piece in enumerate(pieces)]
+        self.special_token_ids = sorted(special)
         self.eos_token_id = min(eos_ids)
 
     def __call__(self, text: bytes) -> list[int]:  # noqa: ARG002 - the library's
