@@ -176,7 +176,7 @@ class Simulation:
             if segment.kind is Kind.DECODE:
                 assert len(segment.tokens) == segment.wanted == segment.draws >= 1
                 assert len(segment.seq.generated) + len(segment.draft) < segment.seq.max_tokens, "more is drafted than could be drawn"
-        assert plan.segments, "a step must do something"
+        assert plan.segments or plan.restoring, "a step must do something"
 
     def finish(self, limit: int = 20_000) -> None:
         """Run until nothing is left."""

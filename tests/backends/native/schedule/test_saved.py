@@ -124,6 +124,36 @@ def test_they_come_back_in_slices_while_others_run_and_nobody_gives_up_a_place_f
         assert_as_alone(simulation.events[0, index], one)
 
 
+def test_they_come_back_in_slices_where_nothing_runs_and_that_costs_no_snapshot() -> None:
+    """A disk may take longer for all of them than an engine may be silent."""
+    shelf: Shelf = {}
+    count = 2 * SLICE + 5
+    long = (TEXT * 3)[: count * PAGE + 1]
+    life(shelf, long)
+    made: list[Kept] = []
+
+    def saved(runner: Runner) -> Kept:
+        made.append(Kept(shelf, runner))
+        return made[0]
+
+    simulation = Simulation(saved=saved, max_running=1)
+    samples = [prepared(b"short", 1, temperature=1.0, seed=seed) for seed in range(2)]
+    simulation.add(0, *samples, tenant="first")
+    simulation.add(1, prepared(long, 2), tenant="second")
+    simulation.step()
+    for expected in (SLICE, 2 * SLICE):
+        simulation.step()
+        assert made[0].loads == expected
+        assert simulation.last_plan.restoring and not simulation.last_plan.segments
+        assert simulation.scheduler._queues.groups.snapshots, "of the sample that waits"
+    simulation.step()
+    assert not simulation.last_plan.restoring and simulation.last_plan.segments
+    simulation.finish()
+    assert simulation.events[1, 0][-1].cached_tokens == count * PAGE
+    for index, one in enumerate(samples):
+        assert_as_alone(simulation.events[0, index], one)
+
+
 def test_a_cache_that_is_smaller_than_the_prefix_takes_what_fits() -> None:
     shelf: Shelf = {}
     life(shelf, TEXT[:200])

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from pathlib import Path
 from queue import SimpleQueue
 
 import pytest
 
-from quintet.backends.native.core.loader import Loaded
+from quintet.backends.native.core.loader import PAGE, Loaded
 from quintet.backends.native.core.types import U8, Batch, Meanwhile
 from quintet.backends.native.schedule.delivery import CROWD, CROWD_S, SILENCE_S
+from quintet.backends.native.schedule.planner import SLICE
 from quintet.backends.native.wire.messages import Abort, EventRow, FromWorker, Ping, Stepped, Stop, Submit
+from quintet.backends.native.worker.saved_pages import SavedPages
 from quintet.backends.native.worker.worker import Heard, Worker
 from quintet.backends.toy import ToyRunner, ToyTokenizer
-from quintet.config import EngineConfig
+from quintet.config import CacheFolder, EngineConfig
 from quintet.events import Finish
 from quintet.inputs.sequence import PreparedSequence, Urgency
 from quintet.request import Sampling
@@ -26,7 +29,7 @@ ONE = PreparedSequence((104, 105), 40, Sampling(0.0, 1.0, 0, ignore_eos=True), N
 class World:
     """A worker whose steps take ``step_s``, and what it tells, with the time."""
 
-    def __init__(self, step_s: float = 0.01) -> None:
+    def __init__(self, step_s: float = 0.01, config: EngineConfig = CONFIG) -> None:
         self.now = 100.0
         self.told: list[tuple[float, FromWorker]] = []
         self.inbox: SimpleQueue[Heard] = SimpleQueue()
@@ -40,7 +43,7 @@ class World:
 
         worker = Worker(
             lambda _: Loaded(Slow(), ToyTokenizer(), "toy", "fp"),
-            CONFIG,
+            config,
             lambda: self.now,
             self.inbox,
             lambda message: self.told.append((self.now, message)),
@@ -122,6 +125,39 @@ def test_before_a_step_that_takes_a_prompt_in_the_others_get_their_tokens_and_it
     assert 1 not in after[1].events or len(after[1].events[1]) == CROWD
     assert after[1].counts.prefilled == before[1].counts.prefilled + 10
     assert after[1].counts.steps == before[1].counts.steps + 1
+
+
+def test_each_slice_of_pages_that_come_back_from_a_disk_is_told_and_the_next_follows_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing can be computed meanwhile, and a disk may need half a minute for a long prompt: the engine does not hang."""
+    config = replace(CONFIG, prefixes=CacheFolder(str(tmp_path / "kept"), 1 << 24))
+    prompt = tuple(97 + at % 20 for at in range(4 * SLICE * PAGE + 1))
+    before = World(config=config)
+    before.send(1, Urgency.END, tokens=prompt)
+    while not any(isinstance(message, Stepped) and message.counts.prefilled == len(prompt) for _, message in before.told):
+        before.run(1)
+    before.inbox.put(Stop())
+    assert list(before.turns) == []
+    world, load = World(config=config), SavedPages.load
+
+    def slow(saved: SavedPages, digest: bytes, page: int) -> U8 | None:
+        world.now += 0.1
+        return load(saved, digest, page)
+
+    def wait(*_: object) -> None:
+        raise AssertionError("it waits for a message")
+
+    monkeypatch.setattr(SavedPages, "load", slow)
+    world.send(1, Urgency.END, tokens=prompt)
+    told = world.run(1)
+    with monkeypatch.context() as busy:
+        busy.setattr(Worker, "_next", wait)
+        told += world.run(3)
+    assert [(round(at, 6), message.counts.steps) for at, message in told[:3]] == [(100 + 0.1 * SLICE * (each + 1), 0) for each in range(3)]
+    assert told[-1][1].counts.prefilled == 1
+    world.inbox.put(Stop())
+    assert list(world.turns) == []
 
 
 def test_one_that_is_asked_answers() -> None:

@@ -123,12 +123,14 @@ class Plan:
         segments: decoding ones first, then forks from kept rows, then prefills, each before those that fork from it.
         tokens: how many are computed.
         encoding: the image of which a piece is encoded beside it; ``None`` = none waits to be.
+        restoring: some of the pages of the head of the queue were brought back from a disk, and there are more.
     """
 
     copies: list[tuple[int, int]] = field(default_factory=list)
     segments: list[Segment] = field(default_factory=list)
     tokens: int = 0
     encoding: Job | None = None
+    restoring: bool = False
 
     def add(self, segment: Segment) -> None:
         """One more takes part."""

@@ -20,8 +20,8 @@ from quintet.config import EngineConfig
 _DECODING, _PREFILLING, _DECODE = State.DECODE, State.PREFILL, Kind.DECODE
 
 
-SLICE, ALL = 32, 1 << 30
-"""Pages that are brought back from a disk at a time: while something runs, no more than keep it waiting for some 10 ms."""
+SLICE = 32
+"""Pages that are brought back from a disk at a time: what runs is kept waiting for some 10 ms, and where nothing does, it is told."""
 
 
 class Planner:
@@ -54,6 +54,7 @@ class Planner:
         self._admit(plan, now)
         head = self._head()
         self._stuck = None if head is self._coming else head
+        plan.restoring = self._coming is not None
         plan.encoding = self._encoding()
         left = hurry = self._batch_tokens - plan.tokens
         if decodes or background:
@@ -156,7 +157,7 @@ class Planner:
                 return
             if self._start(seq, plan, now):
                 continue
-            if self._running or not self._groups.shed():  # with nothing running, only snapshots can be in the way
+            if self._coming or self._running or not self._groups.shed():  # with nothing running, only snapshots can be in the way
                 return
 
     def _start(self, seq: Sequence, plan: Plan, now: float) -> bool:
@@ -170,7 +171,7 @@ class Planner:
             self._fork(seq, group.snapshot.row, plan)
             self._groups.started(group)
             return True
-        if self._kv.restore(seq, SLICE if self._running else ALL):
+        if self._kv.restore(seq, SLICE):
             self._coming = seq
             return False
         matched = self._kv.match(seq)

@@ -104,7 +104,8 @@ class Worker:
         self._send = send
         self._supervised = supervised
         self._computed: set[int] = set()  # requests of the last step
-        self._idle = False  # everybody in the batch waits for a mask
+        self._idle = False  # everybody in the batch waits for a mask, or for pixels
+        self._restoring = False  # nothing was done but that pages were brought back, and there are more
         self._steps = self._tokens = self._prefilled = 0
         self._encoding: Encoding | None = None
         self._saved: SavedPages | None = None
@@ -211,7 +212,7 @@ class Worker:
         prefilled = self._prefilled
         if scheduler.live:
             _merge(events, self._step(scheduler, stepper))
-        waits = asked or self._idle or not scheduler.live  # no step follows at once, or somebody asked
+        waits = asked or self._idle or self._restoring or not scheduler.live  # no step follows at once, or somebody asked
         by_itself = waits or self._prefilled > prefilled
         self._say(scheduler)  # where nothing was computed
         self._untold = events, by_itself
@@ -297,13 +298,15 @@ class Worker:
         events = self._encode(plan, scheduler)
         if self._drafting is not None:
             self._drafting.fill(plan)
-        self._idle = not plan.segments and (plan.encoding is None or self._pixels_lack)
+        steps = bool(plan.segments) or (plan.encoding is not None and not self._pixels_lack)
+        self._restoring = plan.restoring and not steps
+        self._idle = not (steps or plan.restoring)
         begin = self._clock()
         try:
             stepper.copy(plan.copies)
             _merge(events, run(plan, scheduler, stepper, lambda: self._say(scheduler, prompt=prefilled > 0)))
         finally:
-            self._steps += not self._idle
+            self._steps += steps
             self._tokens += prefilled + _generated(events)
             self._prefilled += prefilled
         seconds = self._clock() - begin
