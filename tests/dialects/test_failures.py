@@ -24,7 +24,7 @@ DIALECTS: dict[str, Dialect] = {
     "novita": Novita(),
 }
 FORMATS: dict[str, Format] = {**DIALECTS, "infill": Infill()}
-STATUS = {Blame.SERVER: 500, Blame.NUMBERS: 500, Blame.REQUEST: 400, Blame.LOAD: 503}
+STATUS = {Blame.SERVER: 500, Blame.NUMBERS: 500, Blame.REQUEST: 400, Blame.LOAD: 503, Blame.TIME: 504}
 BODY = {"model": "toy", "prompt": "a", "max_tokens": 4, "stream": True}
 INFILL = {"input_prefix": "a", "input_suffix": "b", "stream": True}
 
