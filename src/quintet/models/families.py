@@ -133,12 +133,14 @@ FAMILIES = {
     # llama.cpp's graph leaves the window out too: converters write it for models that were trained without one.
     "phi3": Family(long_rope=True, fused=True, ignored=frozenset({"attention.sliding_window"})),
     "mistral3": Family(interleaved=True, qkv_bias=None, freq_factors=True, experts=Experts(always=False), reads=_LONGER),
-    # Trained with a window; where the file names it, it holds, as in transformers. llama.cpp has none.
+    # Trained with a window; where the file names it, it holds, as in transformers. llama.cpp has none. The config.json of 15B has an
+    # epsilon of RMS norms too, which converters write, and nothing reads.
     "starcoder2": Family(
         layer=LayerSpec(activation="gelu", gated=False, o_bias=True, ffn_bias=True),
         qkv_bias=True,
         layer_norm=True,
         windows=Windows(Some(1, 0, 1)),
+        ignored=frozenset({"attention.layer_norm_rms_epsilon"}),
     ),
     # Softmax over those experts alone that are taken is the same as normalising what they have of all. YaRN's ramp is not rounded, as in
     # its config.json and in transformers; llama.cpp's always is.
