@@ -37,6 +37,11 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         },
         **{"max_window_layers": 48, "sliding_window": None, "use_sliding_window": False, "attention_bias": False, "rope_scaling": None},
     },
+    "Qwen3-Coder": {
+        **{"model_type": "qwen3_moe", "decoder_sparse_step": 1, "mlp_only_layers": [], "num_experts": 8, "num_experts_per_tok": 2},
+        **{"moe_intermediate_size": 32, "norm_topk_prob": True, "head_dim": 32, "sliding_window": None, "use_sliding_window": False},
+        **{"use_qk_norm": True, "qkv_bias": False, "shared_expert_intermediate_size": 0, "max_window_layers": 28},
+    },
     "Gemma 2": {
         **{"model_type": "gemma2", "cache_implementation": "hybrid", "final_logit_softcapping": 30.0, "attn_logit_softcapping": 50.0},
         **{"hidden_act": "gelu_pytorch_tanh", "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 256, "head_dim": 256},

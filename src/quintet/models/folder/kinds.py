@@ -225,7 +225,11 @@ KINDS: Mapping[str, Kind] = {
         _ATTENTION | _PRE_NORMS | _experts("mlp", "gate", "gate_proj", "up_proj", "down_proj"),
         {"norm_topk_prob": False, "sliding_window": 4096, "num_key_value_heads": 4},
         frozenset({"num_experts", "num_local_experts", "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob"}),
-        {"decoder_sparse_step": (1,), "mlp_only_layers": ([],)},
+        {
+            **{"decoder_sparse_step": (1,), "mlp_only_layers": ([],)},
+            # The coder's, which transformers has no names for: its models of this type all have norms of q and k, and no shared expert.
+            **{"use_qk_norm": (True,), "qkv_bias": (False,), "shared_expert_intermediate_size": (0,)},
+        },
         windowed="asked",
     ),
     "gemma": Kind("gemma", defaults={**_GEMMA, "num_key_value_heads": 16}, one_more=True),
