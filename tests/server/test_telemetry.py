@@ -308,3 +308,19 @@ def test_a_source_of_time_is_asked_and_not_the_machine() -> None:
     parts = ("queue", "prefill", "decode")
     assert 0 < sum(found[f"vllm:request_{part}_time_seconds_sum{{}}"] for part in parts) < whole
     assert [found[f"vllm:request_{part}_time_seconds_count{{}}"] for part in parts] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_an_answer_tells_of_its_times_begins_when_the_request_arrives_and_not_when_it_is_parsed(stream: bool) -> None:
+    passed = [0.0]
+
+    def seed() -> int:  # is asked for while a body is parsed, which takes five seconds here
+        passed[0] += 5.0
+        return 7
+
+    served = create_app(ScriptedBackend(), ServerConfig(), ("m",), source=Source(clock=lambda: passed[0], seed=seed))
+    body = {"prompt": "a", "max_tokens": 2, "stream": stream, "perf_metrics_in_response": True}
+    told = call(served, body, path="/fireworks/inference/v1/completions").body
+    assert b'"server-time-to-first-token":5.0,' in told and b'"server-processing-time":5.0,' in told
+    assert b'"tokenizer-duration":0.0,' in told and b'"prefill-duration":0.0,' in told
+    assert b'"total_time":5.0,' in call(served, body, path="/cerebras/v1/completions").body

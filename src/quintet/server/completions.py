@@ -178,7 +178,7 @@ class Completions:
             request = _resolved(await api.complete(parsed, preparer, call.caller.tenant), served.name, call.caller)
             service = Service(backend, preparer, self._source.clock, self._config.max_logprobs, self._executor, moderator)
             adapter = served.lora.adapter if served.lora else None
-            preparing = service.prepare(request, call.caller.tenant, call.caller.weight, adapter)
+            preparing = service.prepare(request, call.caller.tenant, call.caller.weight, adapter, call.arrived)
             job = await (while_there(call.http.receive, preparing) if judging else preparing)  # judging a prompt takes its time
         admission.reserve(job)
         about = request.model, served.fingerprint(backend), self._source.host(), served.entry.name, served.entry.users

@@ -50,18 +50,26 @@ class Service:
         self._executor = executor
         self._moderator = moderator
 
-    async def prepare(self, request: CompletionRequest, tenant: str = "", weight: int = 1, adapter: Adapter | None = None) -> Job:
+    async def prepare(
+        self,
+        request: CompletionRequest,
+        tenant: str = "",
+        weight: int = 1,
+        adapter: Adapter | None = None,
+        arrived: float | None = None,
+    ) -> Job:
         """Check and tokenise; nothing is started, and the job may simply be dropped.
 
         Args:
             tenant, weight, adapter: see ``Prepared``.
+            arrived: seconds on the clock, for what the answer tells of its times; ``None`` = now.
 
         Raises:
             BadRequest: more choices than the engine offers, a larger answer than is allowed, a prompt that was judged unsafe, and all that
                 the preparer refuses.
             Loading, Overloaded, EngineFailed, TooManyRequests: the engine takes no work now, or none of this tenant.
         """
-        watch = Watch(self._clock)
+        watch = Watch(self._clock, arrived)
         self._backend.require_room(1, tenant)  # where not even one sequence fits, nothing need be tokenised
         require_choices(request, self._backend.capabilities)
         if request.beams is not None:

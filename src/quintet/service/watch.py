@@ -12,13 +12,15 @@ class Watch:
     """Takes a request's times.
 
     Args:
-        clock: seconds, monotonic; the request arrives now.
+        clock: seconds, monotonic.
+        arrived: when the request did; ``None`` = now.
     """
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], arrived: float | None = None) -> None:
         self.tokenizing = Stopwatch(clock)
         self._clock = clock
-        self._arrived = self._submitted = self._last = clock()
+        self._submitted = self._last = clock()
+        self._arrived = self._last if arrived is None else arrived
         self._queue: float | None = None
         self._firsts: dict[int, float] = {}  # sequence -> when its first token came
         self._sequences, self._samples = 1, 1
