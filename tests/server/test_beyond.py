@@ -7,11 +7,14 @@ import json
 from typing import Any
 
 import pytest
-from tests.server.asgi import Answer, acall
+from tests.server.asgi import Answer, acall, call
 from tests.server.documents import completions
 from tests.server.goldens import chunks
+from tests.server.one import create_app
+from tests.server.scripted import FIRST_WORD, ScriptedBackend
 from tests.server.toy import toy_app
 
+from quintet.config import ServerConfig
 from quintet.dialects.catalog import PROVIDERS
 from quintet.dialects.fields import Status
 
@@ -54,6 +57,20 @@ def test_token_ids_are_those_of_the_text_and_a_stream_joins_to_the_same(dialect:
     assert [token for one in parts for token in one["token_ids"]] == choice["token_ids"]
     assert [one["stop_reason"] for one in parts if "stop_reason" in one] == [choice["stop_reason"]] == [None]
     assert not {"token_ids", "prompt_token_ids", "stop_reason"} & only(plain).keys(), "nothing is told to those who do not ask"
+
+
+@pytest.mark.parametrize("dialect", WITH_IDS)
+def test_a_token_that_a_stop_string_cut_in_two_is_counted_and_has_no_id(dialect: str) -> None:
+    """Its id would stand for more than is shown: Novita shows the stop string, and all others what stands before it."""
+    app = create_app(ScriptedBackend(words=(b" the", b" cat")), ServerConfig(dialect=dialect))
+    asked = {"prompt": "a", "stop": ["ca"], "return_token_ids": True}
+    choice = only(call(app, asked))
+    assert (choice["text"], choice["token_ids"]) == (" the ca" if dialect == "novita" else " the ", [FIRST_WORD])
+    made = chunks(call(app, {**asked, "stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}).body)
+    parts = [one for chunk in made for one in chunk["choices"]]
+    assert "".join(one.get("text", "") for one in parts) == choice["text"]
+    assert [token for one in parts for token in one["token_ids"]] == [FIRST_WORD]
+    assert [chunk["usage"]["completion_tokens"] for chunk in made if "".join(one.get("text", "") for one in chunk["choices"])] == [1, 2]
 
 
 def test_each_of_several_choices_has_its_own() -> None:

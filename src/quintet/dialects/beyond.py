@@ -31,13 +31,19 @@ class _Padded(Protocol):
 
 @dataclass(slots=True)
 class _Choice:
-    """What is known of a choice, and not yet told."""
+    """What is known of a choice, and not yet told.
+
+    Args:
+        ids: of tokens all of whose text is returned.
+        untold, tokens: how many tokens no chunk has gone for yet, and has.
+    """
 
     prompt: tuple[int, ...] | None = None
     scores: msgspec.Raw | None = None
     ids: list[int] = field(default_factory=list)
     done: ChoiceDone | None = None
     prompt_tokens: int = 0
+    untold: int = 0
     tokens: int = 0
 
 
@@ -93,7 +99,9 @@ class Beyond:
             case ChoiceDelta(index, _, tokens, prompt, scores):
                 choice = self._choices[index]
                 if prompt is None and scores is None:
-                    choice.ids += [token.token for token in tokens]
+                    # As Fireworks' own field: never for more than the text, so without a token that a stop string cut in two.
+                    choice.ids += [token.token for token in tokens if token.whole]
+                    choice.untold += len(tokens)
                     return False
                 choice.prompt_tokens = len(prompt or ())
                 choice.prompt = prompt if self._shown.token_ids else None
@@ -108,11 +116,12 @@ class Beyond:
         padded = made.pop("obfuscation", None) is not None
         for one in made.get("choices", ()):
             choice = self._choices[one["index"]]
-            # Together's chunks are one token each, and some wait for the next: they say which it is.
-            ids = [made["token"]["id"]] * (made["token"]["id"] >= 0) if "token" in made else choice.ids
-            choice.tokens += len(ids)
+            # Together's chunks are one token each, if any, and some wait for the next.
+            told = int(made["token"]["id"] >= 0) if "token" in made else choice.untold
+            ids, choice.ids = choice.ids[:told], choice.ids[told:]
+            choice.untold -= told
+            choice.tokens += told
             one.update(self._of_chunk(choice, ids, last=bool(one.get("finish_reason"))))
-            choice.ids = []
             if one.get("finish_reason") and choice.done:
                 choice.tokens = max(choice.tokens, choice.done.tokens)  # a stop string's are not shown
             if self._shown.usage and made.get("usage") is None:
