@@ -125,6 +125,26 @@ def test_all_of_it_by_keyboard(playground: Opener) -> None:
     page.wait_for_selector(".surprise")
 
 
+def test_the_button_that_began_is_the_one_that_stops_so_the_focus_stays_and_escape_is_heard(playground: Opener) -> None:
+    one = playground()
+    page = one.open()
+    one.set(seed=4, max_tokens=2000, ignore_eos=True)
+    one.write("It was")
+    page.click("text=Complete")
+    page.wait_for_selector("body[data-busy]")
+    page.keyboard.press("Escape")
+    one.done()
+    assert page.locator("#text .token").count() < 2000
+    assert page.evaluate("document.activeElement.textContent").startswith("Complete")
+    page.click("nav >> text=Surprise")
+    page.fill(".surprise textarea", "It was the best of times.")
+    page.focus("button.main")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#perplexity")
+    one.done()
+    assert page.evaluate("document.activeElement.textContent") == "Score"
+
+
 def test_a_phone_never_scrolls_sideways(playground: Opener) -> None:
     one = playground(width=390, height=844)
     page = one.open()

@@ -35,8 +35,8 @@ export function Compare() {
     <div class="row">
       ${
         running
-          ? html`<button class="main" key="stop" onClick=${running.stop}>Stop</button>`
-          : html`<button class="main" key="go" disabled=${!fields} onClick=${both}>Compare</button>`
+          ? html`<button class="main" onClick=${running.stop}>Stop</button>`
+          : html`<button class="main" disabled=${!fields} onClick=${both}>Compare</button>`
       }
       <button onClick=${() => store.set({ compared: { ...compared, prompt: textOf(tokensOf(store.get().tree)) } })}>Take the text of Write</button>
       <${Legend} />

@@ -50,8 +50,8 @@ export function Fill() {
     <div class="row">
       ${
         running
-          ? html`<button class="main" key="stop" onClick=${running.stop}>Stop</button>`
-          : html`<button class="main" key="fill" disabled=${after === ""} onClick=${fill}>Fill</button>`
+          ? html`<button class="main" onClick=${running.stop}>Stop</button>`
+          : html`<button class="main" disabled=${after === ""} onClick=${fill}>Fill</button>`
       }
       <button disabled=${running || tokens.length === 0} onClick=${keep}>Keep</button>
       <button disabled=${running || tokens.length === 0} onClick=${() => setTokens([])}>Discard</button>

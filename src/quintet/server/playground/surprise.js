@@ -43,8 +43,8 @@ export function Surprise() {
     <div class="row">
       ${
         running
-          ? html`<button class="main" key="stop" onClick=${running.stop}>Stop</button>`
-          : html`<button class="main" key="map" disabled=${text === ""} onClick=${map}>Score</button>`
+          ? html`<button class="main" onClick=${running.stop}>Stop</button>`
+          : html`<button class="main" disabled=${text === ""} onClick=${map}>Score</button>`
       }
       <button onClick=${() => give(textOf(tokensOf(store.get().tree)))}>Take the text of Write</button>
       ${scored && html`<button class="quiet" onClick=${() => toWrite(scored.tokens, scored.model)}>Open in Write</button>`}

@@ -61,12 +61,13 @@ function Bar({ editor }) {
     what();
     editor.current.setCaret(store.get().caret);
   };
+  // To begin and to stop are one button: the focus stays on it, and Escape is heard.
   return html`<div class="bar">
     <div class="row">
       ${
         running
-          ? html`<button class="main" key="stop" onClick=${running.stop}>Stop <kbd>Esc</kbd></button>`
-          : html`<button class="main" key="complete" onClick=${() => complete(1)}>Complete <kbd>Ctrl ↵</kbd></button>`
+          ? html`<button class="main" onClick=${running.stop}>Stop <kbd>Esc</kbd></button>`
+          : html`<button class="main" onClick=${() => complete(1)}>Complete <kbd>Ctrl ↵</kbd></button>`
       }
       <span class="joined">
         <button disabled=${running} onClick=${() => complete(branches)}>Branch <kbd>Ctrl Space</kbd></button>
