@@ -99,3 +99,18 @@ def test_the_language_model_of_one_that_sees_images_has_the_defaults_of_the_type
     assert meaning({"model_type": "mistral3", "text_config": {**text, "model_type": "qwen2"}}) == (
         "config.json: 'text_config.model_type' must be mistral or ministral3 in this family, got 'qwen2'."
     )
+
+
+def test_sizes_that_a_language_model_inside_another_file_leaves_out_are_those_of_its_type() -> None:
+    """transformers writes such a part as what it has beside its class: SmolVLM's 2.2B has no heads, Idefics3's 8B no width."""
+    taken = ("context_length", "embedding_length", "feed_forward_length", "block_count", "attention.head_count", "attention.head_count_kv")
+    sizes = {
+        ("smolvlm", "llama"): (2048, 4096, 11008, 32, 32, 32),
+        ("idefics3", "llama"): (2048, 4096, 11008, 32, 32, 32),
+        ("mistral3", "mistral"): (131072, 4096, 14336, 32, 32, 8),
+        ("mistral3", "ministral3"): (262144, 4096, 14336, 34, 32, 8),
+    }
+    for (type_, inner), want in sizes.items():
+        found = said({"model_type": type_, "text_config": {"model_type": inner}})
+        assert tuple(found[f"{found['general.architecture']}.{key}"] for key in taken) == want
+    assert meaning({"model_type": "smolvlm"}) == "config.json: 'text_config' is missing."

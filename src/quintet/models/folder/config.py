@@ -145,12 +145,15 @@ def read_outline(document: dict[str, Any]) -> Outline:
         raise ModelError(f"{FILE}: 'model_type' must be one of the supported {', '.join(KINDS)}, got {shorten(type_)}.")
     if not kind.section:
         return _Reading(Settings(FILE, document, kind.defaults), kind).outline()
-    section = Settings(FILE, document, {}).section(kind.section)
-    inner = section.text("model_type", kind.inner[0]) if section else kind.inner[0]
-    if section and inner not in kind.inner:
+    whole = Settings(FILE, document, {})
+    section = whole.section(kind.section)
+    if section is None:  # transformers has others than the defaults of the type then
+        raise whole.error(kind.section, "is missing")
+    inner = section.text("model_type", kind.inner[0])
+    if inner not in kind.inner:
         raise section.error("model_type", f"must be {' or '.join(kind.inner)} in this family", inner)
-    kind = replace(kind, defaults=KINDS[inner].defaults, rope=KINDS[inner].rope)
-    values = document.get(kind.section) or {}
+    kind = replace(kind, defaults={**KINDS[inner].inside, **KINDS[inner].defaults}, rope=KINDS[inner].rope)
+    values = document[kind.section]
     _refuse_quantised(values, kind.method)
     return _Reading(Settings(FILE, values, kind.defaults, f"{kind.section}."), kind).outline()
 

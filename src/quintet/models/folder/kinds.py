@@ -144,6 +144,7 @@ class Kind:
         one_more: norms multiply by 1 + weight.
         section: the key of the language model's configuration inside the whole's; empty = it is the whole.
         inner: model types that it may name there, whose defaults count; the first one is meant where it names none.
+        inside: further defaults of one that is named there: transformers leaves out what is as its class has it.
         prefixes: what tensors' names may begin with.
         skipped: beginnings of names that are not the language model's.
         rope: what rotates where nothing is said of it.
@@ -161,6 +162,7 @@ class Kind:
     one_more: bool = False
     section: str = ""
     inner: tuple[str, ...] = ()
+    inside: Mapping[str, Any] = field(default_factory=dict)
     prefixes: tuple[str, ...] = ("model.",)
     skipped: tuple[str, ...] = ()
     rope: Mapping[str, Any] = field(default_factory=dict)
@@ -173,6 +175,14 @@ _LATE = {"sliding_window": 4096, "num_key_value_heads": 32}
 _CAPS = frozenset({"query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping"})
 _OLMO = {"rms_norm_eps": 1e-5}
 _WINDOW_SIZE = {"sliding_window_size": (4096,)}  # of an older implementation; it says the same as ``sliding_window``
+
+
+def _sizes(layers: int, ffn: int, vocab: int, context: int) -> dict[str, int]:
+    return {
+        **{"hidden_size": 4096, "num_attention_heads": 32, "num_hidden_layers": layers, "intermediate_size": ffn},
+        **{"vocab_size": vocab, "max_position_embeddings": context},
+    }
+
 
 _GEMMA3 = Kind(
     "gemma3",
@@ -201,6 +211,7 @@ _GEMMA3 = Kind(
 _MINISTRAL = Kind(
     "mistral3",
     defaults={"rms_norm_eps": 1e-5, "num_key_value_heads": 8, "head_dim": 128},
+    inside=_sizes(34, 14336, 131072, 262144),
     windowed="all",
     rope={
         **{"rope_type": "yarn", "rope_theta": 1000000.0, "factor": 16.0, "original_max_position_embeddings": 16384},
@@ -209,8 +220,13 @@ _MINISTRAL = Kind(
 )
 
 KINDS: Mapping[str, Kind] = {
-    "llama": Kind("llama"),
-    "mistral": Kind("llama", defaults={"sliding_window": 4096, "num_key_value_heads": 8}, windowed="all"),
+    "llama": Kind("llama", inside=_sizes(32, 11008, 32000, 2048)),
+    "mistral": Kind(
+        "llama",
+        defaults={"sliding_window": 4096, "num_key_value_heads": 8},
+        inside=_sizes(32, 14336, 32000, 131072),
+        windowed="all",
+    ),
     "mixtral": Kind(
         "llama",
         _ATTENTION | _PRE_NORMS | _experts("block_sparse_moe", "gate", "w1", "w3", "w2"),
