@@ -200,6 +200,29 @@ def test_a_model_that_takes_long_to_load_is_a_503_with_retry_after(name: str) ->
     run(test)
 
 
+def test_a_catalogue_has_the_models_that_are_loaded_and_one_that_is_asked_for_by_name_is_loaded() -> None:
+    async def test() -> None:
+        engines = two()
+        served = create_app(models(engines, lazy=True), ServerConfig(dialect="cerebras"))
+
+        async def listed(name: str = "") -> Answer:
+            return await acall(served, method="GET", path=f"/v1/models{name}", query="format=openrouter")
+
+        assert (await listed()).json() == {"data": []}
+        assert (await listed("/dog")).json()["context_length"] == 32
+        assert [(one["id"], one["context_length"]) for one in (await listed()).json()["data"]] == [("dog", 32)]
+        engines["cat"].state = State.LOADING
+        waiting = asyncio.create_task(listed("/cat"))
+        while (loading := await listed()).status == 200:
+            await asyncio.sleep(0)
+        assert (loading.status, loading.header("retry-after"), waiting.done()) == (503, "1", False)
+        engines["cat"].state = State.READY
+        assert (await waiting).json()["context_length"] == 64
+        assert [one["id"] for one in (await listed()).json()["data"]] == ["cat", "dog"]
+
+    run(test)
+
+
 def test_a_model_that_cannot_be_loaded_is_a_500_with_the_reason() -> None:
     broken = ScriptedBackend(state=State.DEAD, failure=ModelError("cat.gguf: truncated."))
     answer = call(create_app(models({"cat": broken}, lazy=True), ServerConfig()), ASK)

@@ -16,6 +16,9 @@ from quintet.keys.key import Key
 from quintet.server.call import Call
 from quintet.server.guard import while_there
 
+_THERE = (State.READY, State.STALLED, State.UNSOUND)
+"""An engine in one of these says what it can."""
+
 _OF_PROJECT = re.compile("projects/([^/]+)/models(?:/(.+))?", re.DOTALL)
 
 SAFETY_MODEL = "safety_model"
@@ -92,14 +95,23 @@ class Models:
 
     async def list(self, call: Call) -> None:
         """``GET /v1/models``."""
-        entries, write = self._entries(call), _format(call)
-        body = encode({"data": [write(entry) for entry in entries]}) if write else call.provider.dialect.models(entries)
+        write = _format(call)
+        if write is None:
+            body = call.provider.dialect.models(self._entries(call))
+        else:  # these require a context, which is not known of a model that is not loaded, and a list loads none
+            body = encode({"data": [write(entry) for entry in self._entries(call, *_THERE, State.LOADING)]})
         await call.http.reply(200, body)
 
     async def show(self, call: Call) -> None:
         """``GET /v1/models/{name}``; the name may hold slashes, which the SDKs send percent-encoded."""
-        entry, write = self._entry(call.tail, self.find(call.tail, call).entry), _format(call)
-        await call.http.reply(200, encode(write(entry)) if write else call.provider.dialect.model(entry))
+        entry, write = self.find(call.tail, call).entry, _format(call)
+        if write is None:
+            body = call.provider.dialect.model(self._entry(call.tail, entry))
+        else:
+            with entry.held():
+                await self.ready(call, entry)
+                body = encode(write(self._entry(call.tail, entry)))
+        await call.http.reply(200, body)
 
     async def of_project(self, call: Call) -> None:
         """``GET /v2/projects/{project}/models``, and beneath it one by its name: every project has all. Together's SDK asks so.
@@ -117,11 +129,13 @@ class Models:
             body = write(self._entry(name, self.find(name, call).entry), project)
         await call.http.reply(200, encode(body))
 
-    def _entries(self, call: Call) -> Sequence[ServedModel]:
-        return [self._entry(name, self._registry.find(name).entry) for name in self._names(call)]
+    def _entries(self, call: Call, *states: State) -> Sequence[ServedModel]:
+        """Of the list; only those in one of these states, if any is given."""
+        found = ((name, self._registry.find(name).entry) for name in self._names(call))
+        return [self._entry(name, entry) for name, entry in found if not states or entry.health().state in states]
 
     def _entry(self, name: str, entry: Entry) -> ServedModel:
-        there = entry.backend is not None and entry.health().state in (State.READY, State.STALLED, State.UNSOUND)
+        there = entry.backend is not None and entry.health().state in _THERE
         moderation = entry.model.moderation is not None
         if not there or entry.backend is None:
             return ServedModel(name, self._created, moderation=moderation)
