@@ -147,6 +147,28 @@ def test_two_settings_side_by_side_and_where_they_part(playground: Opener) -> No
     assert page.locator("section[aria-label=A] .only").count() == 16 - common
 
 
+def test_two_texts_are_compared_once_however_much_is_typed_beside_them(playground: Opener) -> None:
+    one = playground()
+    page = one.open()
+    one.set(seed=5, max_tokens=8, temperature=0)
+    page.click("nav >> text=Compare")
+    page.fill(".compare textarea >> nth=0", "The recipe begins with")
+    page.select_option("section[aria-label=B] label:has-text('Another control') select", "temperature")
+    page.fill("#B-temperature", "2")
+    page.keyboard.press("Tab")
+    page.evaluate("""() => {
+        window.rows = 0;  // of the table that finds what both have in common
+        window.Uint32Array = class extends Uint32Array { constructor(...all) { super(...all); window.rows++; } };
+    }""")
+    page.click("button.main")
+    page.wait_for_selector("#parting")
+    told, rows = page.inner_text("#parting"), page.evaluate("window.rows")
+    assert rows > 1
+    page.click(".compare textarea >> nth=0")
+    page.keyboard.type(" and")
+    assert (page.inner_text("#parting"), page.evaluate("window.rows")) == (told, rows)
+
+
 def longest(a: list[str], b: list[str]) -> int:
     """Length of the longest common subsequence."""
     table = np.zeros((len(a) + 1, len(b) + 1), int)

@@ -1,6 +1,6 @@
 // One prompt, two models or two settings, side by side: what each writes with the same seed, and where they part.
 
-import { html, useEffect, useState } from "./vendor/htm-preact.js";
+import { html, useEffect, useMemo, useState } from "./vendor/htm-preact.js";
 import { Control } from "./controls.js";
 import { freshSeed, report } from "./generate.js";
 import { count, diff, fixed, perplexity } from "./numbers.js";
@@ -11,6 +11,7 @@ import { textOf, tokensOf } from "./tree.js";
 import { Legend, Told, Tokens } from "./words.js";
 
 const SIDES = ["A", "B"];
+const NOTHING = [[], []];
 const fresh = () => ({ prompt: textOf(tokensOf(store.get().tree)), sides: SIDES.map(() => ({ model: "", changes: {}, tokens: [], told: null })) });
 
 function setSide(at, changed) {
@@ -25,10 +26,12 @@ export function Compare() {
   useEffect(() => {
     if (!store.get().compared) store.set({ compared: fresh() });
   }, []);
+  const [left, right] = compared?.sides.map((side) => side.tokens) ?? NOTHING;
+  const ready = left.length > 0 && right.length > 0 && !running;
+  // Of two long texts that is a table of many megabytes: once, not for each key in the prompt.
+  const parts = useMemo(() => (ready ? parted(left, right) : null), [left, right, ready]);
   if (!compared) return null;
   const { prompt, sides } = compared;
-  const [left, right] = sides.map((side) => side.tokens);
-  const parts = left.length && right.length && !running ? parted(left, right) : null;
   return html`<section class="compare sheet" aria-label="Compare">
     <label class="stacked">Prompt of both
       <textarea rows="4" value=${prompt} spellcheck=${false} onInput=${(event) => store.set({ compared: { ...compared, prompt: event.target.value } })}></textarea></label>
