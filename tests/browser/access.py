@@ -9,7 +9,7 @@ from pathlib import Path
 
 import axe_playwright_python
 import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import Page, Route
 
 from conftest import Opener, until
 
@@ -199,6 +199,23 @@ def test_the_key_is_asked_for_where_one_is_needed(playground: Opener) -> None:
         page.click("#tab-tree")
         page.click("text=Export")
     assert os.environ["QUINTET_SECRET"] not in Path(download.value.path()).read_text()
+
+
+def test_the_dialog_for_the_key_is_not_closed_by_what_goes_wrong_meanwhile(playground: Opener) -> None:
+    one = playground()
+    page = one.open()
+    held: list[Route] = []
+    page.route("**/openai/v1/completions", lambda route: held.append(route))
+    one.write("Hello")
+    page.keyboard.press("Control+Enter")
+    page.wait_for_selector("body[data-busy]")
+    page.click("text=Key")
+    page.wait_for_selector("dialog[open]")
+    page.keyboard.type("sk-")
+    held[0].fulfill(status=503, body="busy")
+    page.wait_for_selector(".problem")
+    page.wait_for_timeout(100)
+    assert page.locator("dialog[open]").count() == 1
 
 
 def test_it_is_small_and_there_soon(playground: Opener) -> None:

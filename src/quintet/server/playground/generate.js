@@ -11,7 +11,8 @@ export const TEN = 10;
 /** Show what went wrong; a missing key is asked for. */
 export function report(title, error) {
   if (error.name === "AbortError") return;
-  store.set({ problem: { title, text: error.message }, asksKey: error instanceof Refused && error.status === 401 });
+  const keyless = error instanceof Refused && error.status === 401;
+  store.set({ problem: { title, text: error.message }, asksKey: keyless || store.get().asksKey }); // a dialog that is open stays so
 }
 
 export const freshSeed = () => crypto.getRandomValues(new Uint32Array(1))[0];
