@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from quintet.dialects.base import check_choices
@@ -43,3 +45,9 @@ def test_what_is_refused(asked: CompletionRequest, param: str, words: str) -> No
     with pytest.raises(BadRequest, match=words) as caught:
         check_choices(asked, 128)
     assert caught.value.param == param
+
+
+def test_the_number_of_choices_has_the_name_that_the_client_gave_it() -> None:
+    with pytest.raises(BadRequest, match=r"at most 128 choices \(prompts times n_cmpl\)") as caught:
+        check_choices(replace(request(prompts=65, n=2, best_of=2), spelled=(("n", "n_cmpl"),)), 128)
+    assert caught.value.param == "n_cmpl"

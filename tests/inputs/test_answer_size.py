@@ -40,6 +40,7 @@ def asked(prompts: int = 1, **changes: object) -> CompletionRequest:
         (asked(4, logprobs=5, echo=True), 4 * 128 * 6, "prompt"),
         (asked(logprobs=5, echo=True), 128 * 6, "logprobs"),
         (asked(logprobs=0), 28, "max_tokens"),
+        (asked(logprobs=0, max_tokens=None), 28, "max_tokens"),
         (asked(logprobs=0, echo=True, max_tokens=0), 128, "echo"),
         (asked(shown=Shown(prompt_logprobs=5), max_tokens=0), 128 * 6, "prompt_logprobs"),
         (asked(shown=Shown(prompt_logprobs=0), max_tokens=0), 128, "prompt_logprobs"),
@@ -71,7 +72,7 @@ def test_text_alone_is_not_counted() -> None:
 
 def test_the_field_is_named_as_the_client_spelled_it() -> None:
     wanted = asked(logprobs=5, echo=True, spelled=(("logprobs", "top_logprobs"),))
-    with pytest.raises(BadRequest) as refused:
+    with pytest.raises(BadRequest, match="another of n, max_tokens and top_logprobs") as refused:
         require_answer_size(wanted, sequences(wanted), 200)
     assert refused.value.param == "top_logprobs"
 
@@ -98,3 +99,13 @@ def test_every_dialect_refuses_what_is_too_large_before_anything_is_computed(pat
     assert (refused.status, backend.submitted) == (400, 0)
     assert "may need 180 " in json.dumps(refused.json())
     assert ask(180).status == 200
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_every_dialect_names_the_field_that_has_the_number_of_alternatives(path: str) -> None:
+    refused = call(
+        create_app(ScriptedBackend(), ServerConfig(max_logprobs=59)), {"prompt": "a", "max_tokens": 10, **PATHS[path]}, path=path
+    )
+    name = list(PATHS[path])[-1]
+    assert refused.status == 400
+    assert f"'{name}' asks for too much" in refused.body.decode()

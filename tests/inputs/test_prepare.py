@@ -124,6 +124,13 @@ def test_a_prompt_and_max_tokens_beyond_the_context_are_refused_with_all_numbers
     assert str(error) == "'max_tokens' and the 3 tokens of prompt must together be at most 20, the context, got 18."
 
 
+def test_numbers_out_of_bounds_are_refused_by_the_names_that_the_client_gave_them() -> None:
+    spelled = (("max_tokens", "max_completion_tokens"), ("logprobs", "top_logprobs"))
+    named = {"max_tokens": 18}, {"max_tokens": -1}, {"max_tokens": 20, "cut": Cut(None)}, {"logprobs": 6}
+    params = [refusal(replace(spec(), spelled=spelled, **fields)).param for fields in named]
+    assert params == ["max_completion_tokens"] * 3 + ["top_logprobs"]
+
+
 @pytest.mark.fault("A16")
 @pytest.mark.parametrize(("length", "max_tokens"), [(21, 0), (21, 5), (20, 1), (20, None)])
 def test_a_prompt_that_leaves_no_room_is_refused_as_the_prompt(length: int, max_tokens: int | None) -> None:

@@ -271,6 +271,22 @@ def test_what_cannot_be_is_refused_by_name_in_llama_servers_form(body: dict[str,
     assert f"'{names}'" in error["message"]
 
 
+@pytest.mark.parametrize(
+    ("config", "body", "names"),
+    [
+        ({}, {"prompt": ["a", "b"], "n_cmpl": 128}, "n_cmpl"),
+        ({}, {"prompt": ["a", "b"], "n": 128}, "n"),
+        ({"max_logprobs": 59}, {"prompt": "a", "n_predict": 10, "n_probs": 5}, "n_probs"),
+        ({"max_logprobs": 59}, {"prompt": "a", "n_predict": 60, "n_probs": 1}, "n_predict"),
+        ({"max_logprobs": 59}, {"prompt": "a", "max_tokens": 60, "n_probs": 1}, "max_tokens"),
+        ({"max_logprobs": 59}, {"prompt": "a", "n_probs": 1}, "n_predict"),
+    ],
+)
+def test_what_is_too_much_is_refused_by_the_name_that_the_client_gave_it(config: dict[str, Any], body: dict[str, Any], names: str) -> None:
+    (answer,) = completion(body, **config)
+    assert (answer.status, answer.json()["error"]["message"].partition(" ")[0]) == (400, f"'{names}'")
+
+
 def test_what_has_no_effect_is_said() -> None:
     sent = {"repeat_last_n": 64, "n_keep": 3, "n_cache_reuse": 256, "samplers": ["top_k", "dry", "top_k"], "timings_per_token": True}
     answer, none = completion({**GREEDY, **sent}, {**GREEDY, "repeat_last_n": -1, "n_cache_reuse": 0, "adaptive_target": None})

@@ -267,7 +267,7 @@ def check_choices(request: CompletionRequest, most: int | None = None) -> None:
     if best_of < n:
         raise BadRequest("best_of", "must be at least n", f"best_of {best_of} with n {n}")
     if most is not None and prompts * best_of > most:
-        name = "best_of" if best_of > n else "n"
+        name = "best_of" if best_of > n else dict(request.spelled).get("n", "n")
         raise BadRequest(name, f"must give at most {most} choices (prompts times {name})", f"{prompts} times {best_of}")
     # The pages: "Results cannot be streamed": which are the best is known when all of them are complete.
     if request.stream and best_of > n:

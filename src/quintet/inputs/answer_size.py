@@ -33,14 +33,15 @@ def require_answer_size(request: CompletionRequest, sequences: Sequence[Prepared
         param = "prompt"
     elif tokens <= most:
         param, _ = max(_alternatives(request).items(), key=lambda one: one[1])
-    elif request.max_tokens:
+    elif request.max_tokens != 0:
         param = "max_tokens"
     else:
         param = "echo" if request.echo else "prompt_logprobs"
-    param = dict(request.spelled).get(param, param)
+    spelled = dict(request.spelled)
+    n, length, logprobs = (spelled.get(name, name) for name in ("n", "max_tokens", "logprobs"))
     counted = f"{samples * prompts} choices with {tokens} tokens in all, each with {each - 1} alternatives"
     rule = f"asks for too much: an answer has at most {most} log-probabilities, and this one may need {tokens * each} ({counted})"
-    raise BadRequest(param, f"{rule}; lower it, or another of n, max_tokens and logprobs")
+    raise BadRequest(spelled.get(param, param), f"{rule}; lower it, or another of {n}, {length} and {logprobs}")
 
 
 def answer_size(request: CompletionRequest, sequences: Sequence[PreparedSequence]) -> int:

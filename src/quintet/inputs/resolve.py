@@ -41,13 +41,18 @@ def require_fitting(specs: Sequence[SequenceSpec], traits: Traits, context: int)
         return
     checked: set[str] = set()
     for spec, prompt in zip(specs, prompt_names(specs), strict=True):
-        predicted = dict(spec.spelled).get("prediction", "prediction")
+        predicted = _spelled(spec, "prediction")
         for name, text in ((prompt, spec.prompt), ("suffix", spec.suffix), (predicted, spec.prediction)):
             if isinstance(text, str) and text not in checked and (spec.cut is None or name == predicted):
                 checked.add(text)
                 least = -(-_size(text, longest * context, traits.dropped) // longest)
                 if least > context:
                     raise PromptTooLong(name, f"must have at most {context} tokens, the context", f"at least {least}")
+
+
+def _spelled(spec: SequenceSpec, name: str) -> str:
+    """The client's field that stands for this one."""
+    return dict(spec.spelled).get(name, name)
 
 
 def _size(text: str, most: int, dropped: bytes) -> int:
@@ -168,7 +173,7 @@ class _Predictions:
     def of(self, spec: SequenceSpec) -> tuple[int, ...]:
         given = spec.prediction
         if given not in self._made:
-            name = dict(spec.spelled).get("prediction", "prediction")
+            name = _spelled(spec, "prediction")
             ids = self._inside[given] if isinstance(given, str) else _in_range(given, name, self._vocab)
             self._made[given] = tuple(ids[:REACH])
         return self._made[given]
@@ -228,7 +233,7 @@ def _cut(tokens: Sequence[int], spec: SequenceSpec, name: str, context: int, aro
         raise BadRequest("truncate_prompt_tokens", f"must be at most {context}, the context", shorten(most))
     if spec.cut.most is None and most <= 0 and tokens:
         rule = f"must leave room in the context, {context}, for some of {name}, as truncate_prompt_tokens is -1"
-        raise PromptTooLong("max_tokens", rule, shorten(spec.max_tokens))
+        raise PromptTooLong(_spelled(spec, "max_tokens"), rule, shorten(spec.max_tokens))
     return tokens[max(len(tokens) - most, 0) :] if spec.cut.left else tokens[:most]
 
 
@@ -237,7 +242,7 @@ def _sequence(
 ) -> PreparedSequence:
     context, length = capabilities.context, len(form.tokens)
     if spec.max_tokens is not None and spec.max_tokens < 0:
-        raise BadRequest("max_tokens", "must be at least 0", shorten(spec.max_tokens))
+        raise BadRequest(_spelled(spec, "max_tokens"), "must be at least 0", shorten(spec.max_tokens))
     # Room for one token, unless none is wanted. Fireworks' page, context_length_exceeded_behavior: "`truncate` limits the `max_tokens` to
     # at most `context_window_length - prompt_length`": of a prompt of exactly the context that is 0.
     most = context if spec.max_tokens == 0 or spec.truncate else context - 1
@@ -245,7 +250,7 @@ def _sequence(
         raise PromptTooLong(name, f"must have at most {most} tokens, for the context is {context}", str(length))
     if spec.max_tokens is not None and length + spec.max_tokens > context and not spec.truncate:
         rule = f"and the {length} tokens of {name} must together be at most {context}, the context"
-        raise PromptTooLong("max_tokens", rule, shorten(spec.max_tokens))
+        raise PromptTooLong(_spelled(spec, "max_tokens"), rule, shorten(spec.max_tokens))
     max_tokens = context - length if spec.max_tokens is None else min(spec.max_tokens, context - length)
     resolved = controls.resolve(spec, Limits(max_tokens, asked=max(max_tokens, spec.max_tokens or 0)), form.stops)
     first = form.start if spec.echo_last is None else max(form.start, form.end - spec.echo_last)

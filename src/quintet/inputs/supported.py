@@ -56,7 +56,7 @@ def _check(spec: SequenceSpec, capabilities: Capabilities) -> None:
         raise unsupported(spec.guide.param, capabilities)
     if spec.logprobs is not None and not 0 <= spec.logprobs <= capabilities.max_logprobs:
         rule = "must be at least 0" if spec.logprobs < 0 else f"must be at most {capabilities.max_logprobs}"
-        raise BadRequest("logprobs", rule, shorten(spec.logprobs))
+        raise BadRequest(spelled.get("logprobs", "logprobs"), rule, shorten(spec.logprobs))
 
 
 def _features(spec: SequenceSpec) -> Iterator[tuple[Feature, str]]:

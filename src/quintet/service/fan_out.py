@@ -32,7 +32,7 @@ def candidates_of(request: CompletionRequest) -> int:
 def require_choices(request: CompletionRequest, capabilities: Capabilities) -> None:
     """What must hold before prompts x samples are spelled out."""
     most, samples = capabilities.max_sequences, candidates_of(request)
-    name = "best_of" if samples > request.n else "n"
+    name = "best_of" if samples > request.n else dict(request.spelled).get("n", "n")
     if len(request.prompts) * samples > most:
         what = f"{len(request.prompts)} prompts with {name} = {samples}"
         rule = f"must give at most {most} choices (prompts times {name}), which is this server's limit (--max-choices)"
@@ -55,7 +55,7 @@ def specs_of(request: CompletionRequest) -> list[SequenceSpec]:
         sampling=request.sampling,
         logprobs=0 if ranked else asked,
         # Else the echo is the prompt's text, which the engine need not send back.
-        echo=(request.echo and wants_entries(request)) or wants_scores(request),
+        echo=(request.echo and request.echo_scored and wants_entries(request)) or wants_scores(request),
         echo_last=request.echo_last,
         suffix=request.suffix,
         truncate=request.truncate,
@@ -161,7 +161,7 @@ def choices_of(
             patterns=patterns,
             include=request.stop.include,
             stop_tokens=prepared.stop_tokens,
-            min_tokens=sequence.max_tokens if request.sampling.min_tokens < 0 else request.sampling.min_tokens,
+            min_tokens=sequence.sampling.min_tokens,
             seed=sequence.sampling.seed,
             labels=labels,
             thinking=sequence.thinking,

@@ -6,7 +6,7 @@ Page: llama.cpp, tools/server/README.md, "POST /completion", quoted as "page" be
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -168,9 +168,20 @@ def request_of(raw: Mapping[str, object], prompts: tuple[Prompt, ...], fresh_see
         prompt_ids=True,  # and so is how many its prompt has
         guide=constraint({name: value for name, value in raw.items() if name in _GUIDED}, None),
         cache_salt="" if CACHE_PROMPT.of(raw) else f"once:{fresh_seed}",
+        spelled=tuple(_spelled(raw)),
     )
     check_choices(made, MAX_CHOICES)
     return made
+
+
+def _spelled(raw: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    yield "logprobs", N_PROBS.name
+    yield "mirostat_target", MIROSTAT.name
+    yield "repetition_penalty", REPEAT_PENALTY.name
+    if raw.get(N_PREDICT.name) is not None or raw.get(MAX_TOKENS.name) is None:
+        yield "max_tokens", N_PREDICT.name
+    if raw.get(N_CMPL.name) is not None:
+        yield "n", N_CMPL.name
 
 
 _GUIDED = frozenset({GRAMMAR.name, JSON_SCHEMA.name}) | NOT_KEPT

@@ -277,6 +277,10 @@ def _cache_salt(raw: Mapping[str, object]) -> str:
 def _spelled(raw: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     if ECHO_LAST.of(raw) is not None:
         yield "echo", ECHO_LAST.name
+    if MAX_COMPLETION_TOKENS.of(raw) is not None:
+        yield "max_tokens", MAX_COMPLETION_TOKENS.name
+    if TOP_LOGPROBS.of(raw) is not None:
+        yield "logprobs", TOP_LOGPROBS.name
     if SPECULATION.of(raw):
         yield "prediction", SPECULATION.name
 
