@@ -91,6 +91,23 @@ def test_a_window_that_is_null_is_none_where_the_family_may_have_none_and_refuse
     assert said({**GEMMA_2, "sliding_window": None, "layer_types": ["full_attention"] * 2})["windows"] == ()
 
 
+def test_a_scale_of_yarns_that_is_0_is_none_as_one_that_is_missing() -> None:
+    """Devstral 2 says so of two: transformers asks whether both of the first two are true, and adds the third times a logarithm."""
+    plain = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 64.0, "original_max_position_embeddings": 4096}
+    full = {"mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}
+
+    def rotated(scales: dict[str, float]) -> dict[str, Any]:
+        return said({**GEMMA_2, "model_type": "ministral3", "rope_parameters": {**plain, **scales}})
+
+    none = rotated({})
+    assert "mistral3.attention.temperature_scale" not in none and none["mistral3.rope.scaling.attn_factor"] == 1.0
+    assert rotated(dict.fromkeys(full, 0.0)) == rotated({**full, "mscale_all_dim": 0, "llama_4_scaling_beta": 0}) == none
+    assert rotated({**full, "mscale": 0.0, "llama_4_scaling_beta": 0.0}) == none != rotated({**full, "llama_4_scaling_beta": 0.0})
+    for key in full:
+        wrong = {**GEMMA_2, "model_type": "ministral3", "rope_parameters": {**plain, key: -1.0}}
+        assert f"'rope_parameters.{key}' must be a finite number above 0, got -1.0" in meaning(wrong)
+
+
 def test_the_language_model_of_one_that_sees_images_has_the_defaults_of_the_type_that_it_names() -> None:
     text = {**{key: value for key, value in GEMMA_2.items() if key != "model_type"}, "max_position_embeddings": 8192}
     for type_, windows, scaling in ((None, (4096, 4096), None), ("mistral", (4096, 4096), None), ("ministral3", (), "yarn")):

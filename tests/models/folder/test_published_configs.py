@@ -77,6 +77,13 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         },
     },
     "OLMoE": {"model_type": "olmoe", "clip_qkv": None, "num_experts": 8, "num_experts_per_tok": 2, "norm_topk_prob": False},
+    "Devstral 2": {
+        **{"model_type": "ministral3", "head_dim": 32, "hidden_act": "silu", "sliding_window": None, "tie_word_embeddings": False},
+        "rope_parameters": {
+            **{"rope_type": "yarn", "type": "yarn", "rope_theta": 1000000.0, "factor": 64.0, "original_max_position_embeddings": 4096},
+            **{"beta_fast": 4.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 0.0, "llama_4_scaling_beta": 0.0},
+        },
+    },
     "StarCoder2": {  # and the keys that its 15B has beside
         **{"model_type": "starcoder2", "hidden_act": "gelu_pytorch_tanh", "norm_epsilon": 1e-5, "use_bias": True, "sliding_window": 4096},
         **{"residual_dropout": 0.1, "embedding_dropout": 0.1, "mlp_type": "default", "norm_type": "layer_norm"},

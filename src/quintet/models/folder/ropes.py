@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from quintet.models.families import FAMILIES
-from quintet.models.folder.documents import Settings
+from quintet.models.folder.documents import Settings, is_real
 from quintet.models.folder.kinds import Kind
 from quintet.models.layout import ROPE_FREQS, ROPE_LONG, ROPE_SHORT
 from quintet.models.reading import LOCAL_BASE
@@ -117,16 +117,16 @@ class _Reading:
         truncate = FAMILIES[self._kind.architecture].truncate
         if rope.flag("truncate", True) is not truncate:
             raise rope.error("truncate", f"must be {str(truncate).lower()} in this family; another is not implemented", not truncate)
-        scales = [rope.real(key, 1.0) for key in ("mscale", "mscale_all_dim")]
+        scales = [self._scale(key) for key in ("mscale", "mscale_all_dim")]
         usual = by_factor
-        if "mscale" in rope and "mscale_all_dim" in rope and factor > 1:
+        if all(scales) and factor > 1:
             if self._kind.architecture == "mistral3" and scales[0] == 1.0 and "attention_factor" not in rope:  # which has a key for it
                 made.keys["rope.scaling.yarn_log_multiplier"] = scales[1]
             else:
                 above, below = (1 + 0.1 * scale * math.log(factor) for scale in scales)
                 usual = above / below
-        if self._kind.architecture == "mistral3":
-            made.keys["attention.temperature_scale"] = rope.real("llama_4_scaling_beta", 0.0)
+        if self._kind.architecture == "mistral3" and (beta := self._scale("llama_4_scaling_beta")):
+            made.keys["attention.temperature_scale"] = beta
         made.keys |= {
             "rope.scaling.type": "yarn",
             "rope.scaling.factor": factor,
@@ -135,6 +135,11 @@ class _Reading:
             "rope.scaling.yarn_beta_fast": rope.real("beta_fast", 32.0),
             "rope.scaling.yarn_beta_slow": rope.real("beta_slow", 1.0),
         }
+
+    def _scale(self, key: str) -> float:
+        """What scales something; 0 = nothing does, whether the file says 0 or nothing, as transformers has it."""
+        found = self._rope.get(key)
+        return 0.0 if found is None or (is_real(found) and found == 0) else self._rope.real(key)
 
     def _llama3(self, made: Rotation) -> None:
         rope = self._rope
