@@ -241,6 +241,7 @@ class CompletionRequest:
         best_of: candidates per prompt, ≥ n; the n with the highest mean token log-probability are returned.
         suffix: text that follows the completion (fill in the middle); empty = none.
         echo_last: echo only so many of the prompt's last tokens; ``None`` = all of it.
+        echo_scored: where each token is needed an echoed prompt's are too; else its text will do.
         truncate: lower ``max_tokens`` to what fits the context instead of refusing.
         token_ids: the response needs every generated or echoed token's id, with or without log-probabilities.
         prompt_ids: the response needs the ids of each prompt, whatever is echoed of it.
@@ -271,6 +272,7 @@ class CompletionRequest:
     best_of: int = 1
     suffix: str = ""
     echo_last: int | None = None
+    echo_scored: bool = True
     truncate: bool = False
     token_ids: bool = False
     prompt_ids: bool = False

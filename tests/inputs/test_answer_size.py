@@ -101,6 +101,17 @@ def test_every_dialect_refuses_what_is_too_large_before_anything_is_computed(pat
     assert ask(180).status == 200
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_echoed_prompt_that_is_told_without_log_probabilities_is_neither_counted_nor_scored(stream: bool) -> None:
+    """Together's chunks have their tokens' own, whatever was asked for."""
+    backend = ScriptedBackend()
+    body = {"prompt": "a" * 8, "max_tokens": 4, "echo": True, "stream": stream}
+    answer = call(create_app(backend, ServerConfig(dialect="together", max_logprobs=4)), body)
+    first = answer.json() if answer.header("content-type") == "application/json" else json.loads(answer.parts[0].removeprefix(b"data: "))
+    assert (answer.status, first.get("prompt")) == (200, [{"text": "a" * 8}])
+    assert call(create_app(backend, ServerConfig(dialect="together", max_logprobs=11)), body | {"logprobs": 0}).status == 400
+
+
 @pytest.mark.parametrize("path", PATHS)
 def test_every_dialect_names_the_field_that_has_the_number_of_alternatives(path: str) -> None:
     refused = call(

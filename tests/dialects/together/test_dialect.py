@@ -16,6 +16,7 @@ from quintet.dialects.together.wire import Options
 from quintet.errors import BadRequest, EngineFailed, ModelNotFound, NotAuthorized, Overloaded, PromptTooLong, TooManyRequests, Unsupported
 from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finish, Finished, TokenText, Usage
 from quintet.request import CompletionRequest, Sampling, StopRules
+from quintet.service.fan_out import specs_of
 
 IDENTITY = Identity("id", 1, "m", "fp")
 DEFAULTS = replace(MINIMAL, max_tokens=512, include_usage=True, truncate=True)
@@ -45,9 +46,16 @@ def test_only_a_default_max_tokens_gives_way_to_the_context() -> None:
 
 
 def test_a_stream_always_has_log_probabilities_for_its_tokens_and_shows_them_on_request() -> None:
-    assert parse(stream=True) == Parsed(replace(DEFAULTS, stream=True, logprobs=0, spelled=(("logprobs", "stream"),)), (), Options(None))
+    unasked = replace(DEFAULTS, stream=True, logprobs=0, echo_scored=False, spelled=(("logprobs", "stream"),))
+    assert parse(stream=True) == Parsed(unasked, (), Options(None))
     assert parse(stream=True, logprobs=0) == Parsed(replace(DEFAULTS, stream=True, logprobs=0), (), Options(0))
     assert parse(stream=True, logprobs=3).request.logprobs == 3
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_echoed_prompt_is_scored_where_its_log_probabilities_are_asked_for(stream: bool) -> None:
+    (text,), (numbers,) = (specs_of(parse(echo=True, stream=stream, logprobs=logprobs).request) for logprobs in (None, 0))
+    assert (text.echo, numbers.echo) == (False, True)
 
 
 @pytest.mark.parametrize(

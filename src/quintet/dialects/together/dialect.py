@@ -123,10 +123,13 @@ def for_agent(parsed: Parsed, agent: str) -> Parsed:
 
 
 def _with_those_of_chunks(request: CompletionRequest) -> CompletionRequest:
-    """Page, CompletionToken: every chunk has a token with its `logprob`, both required. What needs ``logprobs`` needs the client's own."""
+    """Page, CompletionToken: every chunk has a token with its `logprob`, both required. What needs ``logprobs`` needs the client's own.
+
+    The prompt is in no such chunk: page, echo: "Can be used with `logprobs` to return prompt logprobs", and so without them it has none.
+    """
     if request.logprobs is not None or not request.stream:
         return request
-    return replace(request, logprobs=0, spelled=(*request.spelled, ("logprobs", STREAM.name)))
+    return replace(request, logprobs=0, echo_scored=False, spelled=(*request.spelled, ("logprobs", STREAM.name)))
 
 
 def _request(raw: Mapping[str, object], logprobs: int | None, fresh_seed: int) -> CompletionRequest:
