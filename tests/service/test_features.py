@@ -15,11 +15,11 @@ from tests.support.scripted_backend import Script, ScriptedBackend, collect, don
 
 from quintet.backends.base import State
 from quintet.backends.native.front.engine import Engine
-from quintet.backends.toy import toy_loader
+from quintet.backends.toy import CONTEXT, toy_loader
 from quintet.config import EngineConfig
 from quintet.errors import BadRequest
 from quintet.events import ChoiceDelta, Event, Finish, Finished, Timing, TokenText
-from quintet.request import CompletionRequest
+from quintet.request import CompletionRequest, StopRules
 
 
 def entries(events: list[Event]) -> list[TokenText]:
@@ -175,6 +175,15 @@ def test_min_tokens_beyond_every_stop_string_keep_the_whole_text(least: int) -> 
     asked = replace(asked, sampling=replace(asked.sampling, min_tokens=least))
     events = serve(ScriptedBackend([Script(b"a<>b<><>", Finish.LENGTH)]), asked)
     assert texts(events)[0] == ("a<>b<>" if least == 7 else "a<>b<><>")
+
+
+def test_min_tokens_that_are_lowered_with_max_tokens_are_lowered_for_stop_strings_too() -> None:
+    """A stop string that completes with the last token that fits the context."""
+    asked = replace(request("a" * (CONTEXT - 4)), max_tokens=512, truncate=True)
+    asked = replace(asked, sampling=replace(asked.sampling, min_tokens=100))
+    whole = texts(toy(asked))[0]
+    events = toy(replace(asked, stop=StopRules((whole[-2:],))))
+    assert (texts(events)[0], done(events)[0].finish) == (whole[:-2], Finish.STOP)
 
 
 def test_timing_splits_the_time_at_the_first_step_and_at_the_first_token() -> None:

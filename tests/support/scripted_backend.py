@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from msgspec.structs import replace
+from msgspec import structs
 from tests.support.preparing import service
 
 from quintet.backends.base import Health, State, require_open
@@ -15,6 +15,7 @@ from quintet.backends.toy import ToyTokenizer
 from quintet.errors import QuintetError
 from quintet.events import NO_DRAFTS, ChoiceDelta, ChoiceDone, DraftCounts, Event, Finish, TokenEvent
 from quintet.inputs.capabilities import EVERYTHING, Capabilities
+from quintet.inputs.sampling import Limits
 from quintet.inputs.sequence import Prepared, PreparedSequence, SequenceSpec, Urgency
 from quintet.inputs.supported import require_supported
 from quintet.inputs.tokenizer import Tokenizer
@@ -95,7 +96,11 @@ class ScriptedBackend:
             raise self.refuse
         require_supported(specs, self.capabilities)
         self.specs = list(specs)
-        return tuple(PreparedSequence(encode(s.prompt), s.max_tokens or 99, s.sampling, s.logprobs, s.echo) for s in specs)
+        return tuple(self._prepare(spec, spec.max_tokens or 99) for spec in specs)
+
+    def _prepare(self, spec: SequenceSpec, most: int) -> PreparedSequence:
+        least = Limits(most, asked=2**31).resolve(spec.sampling.min_tokens)
+        return PreparedSequence(encode(spec.prompt), most, replace(spec.sampling, min_tokens=least), spec.logprobs, spec.echo)
 
     async def stop_tokens(self, strings: Sequence[str], tenant: str = "") -> dict[int, str]:
         """No token of its has a text of its own."""
@@ -118,15 +123,15 @@ class ScriptedBackend:
         if not events or script.finish in (Finish.ERROR, Finish.ABORT):
             events.append(TokenEvent(seq, -1))
         error = "The engine failed." if script.finish is Finish.ERROR else ""
-        events[-1] = replace(events[-1], finish=script.finish, cached_tokens=script.cached, error=error, drafts=script.drafts)
-        return [replace(events[0], waited=0.0 if item.echo else script.waited), *events[1:]]
+        events[-1] = structs.replace(events[-1], finish=script.finish, cached_tokens=script.cached, error=error, drafts=script.drafts)
+        return [structs.replace(events[0], waited=0.0 if item.echo else script.waited), *events[1:]]
 
     def _echo(self, seq: int, tokens: Sequence[int], logprobs: int | None) -> list[TokenEvent]:
         """A prompt's tokens, for all its samples."""
         script = self.scripts[seq % len(self.scripts)]
         logprob = None if logprobs is None else script.logprob
         made = [TokenEvent(seq, token, PIECES[token], logprob if at else None, prompt=True) for at, token in enumerate(tokens)]
-        return [replace(made[0], waited=script.waited), *made[1:]]
+        return [structs.replace(made[0], waited=script.waited), *made[1:]]
 
     async def _steps(self) -> AsyncIterator[Sequence[TokenEvent]]:
         steps = 0
