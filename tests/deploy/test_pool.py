@@ -14,6 +14,7 @@ from tests.support.preparing import prepare
 
 from quintet.backends.base import Health, State
 from quintet.backends.native.front.engine import Engine
+from quintet.cli.loading import ready
 from quintet.deploy.pool import Pool
 from quintet.deploy.scaling import Sizing
 from quintet.errors import EngineFailed
@@ -159,5 +160,20 @@ def test_a_model_that_no_replica_can_have_is_a_failure_and_not_a_wait() -> None:
         assert "the machine is gone" in str(none.failure)
         await none.close()
         assert sorted({*hosts.released}) == [0, 1]
+
+    asyncio.run(scenario())
+
+
+def test_why_no_replica_can_be_had_is_known_as_soon_as_that_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the replicas are looked at again."""
+    monkeypatch.setattr("quintet.deploy.pool.TICK_S", 3600.0)
+
+    async def scenario() -> None:
+        hosts = Hosts()
+        hosts.lost = True
+        none = Pool(hosts.make, CONFIG, Sizing(2, 3))
+        with pytest.raises(EngineFailed, match="toy could not be loaded: .*the machine is gone"):
+            await ready(none, "toy")
+        await none.close()
 
     asyncio.run(scenario())

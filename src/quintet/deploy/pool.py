@@ -75,7 +75,6 @@ class Pool:
         self._made = 0
         self._past = Health(State.CLOSED)  # counted by replicas that are gone
         self._capabilities: Capabilities | None = None
-        self._failure: Exception | None = None
         self._again = 0.0  # not before then is one replaced
         self._pages = 0  # of a replica
         self._draining = self._closed = False
@@ -110,8 +109,9 @@ class Pool:
 
     @property
     def failure(self) -> Exception | None:
-        """See ``Backend``."""
-        return self._failure
+        """See ``Backend``. Where no replica could be started at all, that is so for any that would be made."""
+        failures = [one.engine.failure for one in self._replicas]
+        return None if self._capabilities is not None or None in failures else failures[-1]
 
     def require_room(self, count: int, tenant: str = "") -> None:
         """See ``Backend``."""
@@ -195,7 +195,7 @@ class Pool:
     def _tend(self) -> None:
         for one in tuple(self._replicas):
             self._see(one)
-        if self._draining or self._failure is not None:
+        if self._draining or self.failure is not None:
             return
         seen = [one.engine.health() for one in self._replicas if not one.leaving]
         coming = sum(health.state is not State.READY for health in seen)
@@ -241,10 +241,8 @@ class Pool:
             chosen.engine.take(request)
 
     def _replace(self, one: Replica) -> None:
-        """It could not be started at all: that is so for all of them, or just for this one."""
-        if self._capabilities is None and all(other.engine.failure is not None for other in self._replicas):
-            self._failure = one.engine.failure
-        elif self._capabilities is not None and self._clock() >= self._again:
+        """It could not be started at all, and another could."""
+        if self._capabilities is not None and self._clock() >= self._again:
             _log.error("replica %d cannot be started: %s", one.number, one.engine.failure)
             self._again = self._clock() + REPLACE_S
             self._remove(one)
