@@ -195,6 +195,80 @@ def test_an_address_inside_is_refused_by_the_process_that_would_connect() -> Non
     run(body, "*")
 
 
+def addresses(count: int) -> list[Image]:
+    return [Image(f"https://example.org/{at}.png", f"images[{at}]") for at in range(count)]
+
+
+@pytest.mark.parametrize("tenant", ["", "key"])
+def test_many_addresses_of_one_request_are_read_a_few_at_a_time(tenant: str) -> None:
+    """And take the room of what came, not of what might have."""
+
+    async def body(one: ImageReader) -> None:
+        under_way: list[int] = []
+
+        async def ask(*request: bytes, whole: Any = None) -> bytes:
+            under_way.append(1)
+            assert len(under_way) <= reader.FETCHES_OF_ONE
+            await asyncio.sleep(0)
+            under_way.pop()
+            return frames((DONE, file(20, 10)), (END, b""))
+
+        one._fetcher.ask = ask  # type: ignore[method-assign]
+        assert len(await one.read([PNG, *addresses(30)], TRAITS, tenant)) == 31
+        assert not one._waiting._taken
+
+    run(body, "example.org")
+
+
+def test_many_clients_with_an_address_each_are_served() -> None:
+    async def body(one: ImageReader) -> None:
+        go = asyncio.Event()
+
+        async def ask(*request: bytes, whole: Any = None) -> bytes:
+            await go.wait()
+            return frames((DONE, file(20, 10)), (END, b""))
+
+        one._fetcher.ask = ask  # type: ignore[method-assign]
+        reads = [asyncio.create_task(one.read(addresses(1), TRAITS, f"key{at}")) for at in range(12)]
+        await asyncio.sleep(0.01)
+        go.set()
+        assert [len(found) for found in await asyncio.gather(*reads)] == [1] * 12
+
+    run(body, "example.org")
+
+
+@pytest.mark.parametrize("tenant", ["", "key"])
+@pytest.mark.fault("B17")
+def test_files_that_no_idle_server_has_room_for_are_the_requests_own_fault(tenant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As much as is allowed is served to a tenant that is alone, and the next byte is refused for good."""
+    monkeypatch.setattr(reader, "MOST_FILES", 3 * len(file(20, 10)))
+
+    async def body(one: ImageReader) -> None:
+        async def ask(*request: bytes, whole: Any = None) -> bytes:
+            return frames((DONE, file(20, 10)), (END, b""))
+
+        one._fetcher.ask = ask  # type: ignore[method-assign]
+        one._waiting = Room(2 * reader.MOST_FILES, "images")
+        assert len(await one.read(addresses(3), TRAITS, tenant)) == 3
+        with pytest.raises(BadRequest, match=r"images\[3\].* bytes together"):
+            await one.read(addresses(4), TRAITS, tenant)
+        assert not one._waiting._taken
+
+    run(body, "example.org")
+
+
+def test_nobody_waits_long_for_a_turn_to_fetch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "WAIT_S", 0.01)
+
+    async def body(one: ImageReader) -> None:
+        for _ in range(reader.FETCHES_AT_ONCE):
+            await one._fetches.acquire("")
+        with pytest.raises(Overloaded, match="being fetched"):
+            await one.read(addresses(1), TRAITS)
+
+    run(body, "example.org")
+
+
 def test_one_tenants_images_are_in_the_way_of_its_own_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who waits for too much is told so; of two tenants that wait, each has its turn."""
     monkeypatch.setattr(reader, "MOST_WAITING", 40 * len(PNG.url))

@@ -7,9 +7,10 @@ bounded, in all and for each tenant.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from typing import Any
 
@@ -31,11 +32,17 @@ AT_ONCE = 2
 """Requests whose images are decoded; each on one CPU, which the engine has the less."""
 
 FETCHES_AT_ONCE = 8
+FETCHES_OF_ONE = 2
+"""Of these, for one request."""
+
 WAIT_S = 15.0
-"""For a turn to decode; a photograph takes a fifth of a second."""
+"""For a turn to fetch or to decode; a photograph takes a fifth of a second to decode."""
 
 MOST_WAITING = 128 << 20
-"""Bytes of images as they were sent, or may be fetched, of all requests that wait or are being decoded."""
+"""Bytes of images as they were sent or fetched, of all requests that wait or are being decoded; besides, ``FETCHES_AT_ONCE`` files come."""
+
+MOST_FILES = MOST_WAITING // 2
+"""Of a request's images: as much as one tenant may take, so that a request is served where nobody else is in its way."""
 
 MOST_HELD = 1 << 30
 """Bytes of pixels of all requests from here to their end."""
@@ -60,6 +67,27 @@ _RULES = {
     messages.STATUS: "must be answered with the status 200",
 }
 _TOO_COMPLEX = "takes too much time or memory to decode"
+
+
+@dataclass(slots=True)
+class _Files:
+    """Those of one request, which take room as they come."""
+
+    room: Room
+    tenant: str
+    size: int = 0
+
+    def __enter__(self) -> _Files:
+        return self
+
+    def take(self, image: Image, size: int) -> None:
+        if self.size + size > MOST_FILES:
+            raise BadRequest(image.param, f"is one too many: a request's images are files of at most {MOST_FILES} bytes together")
+        self.room.take(self.tenant, size)
+        self.size += size
+
+    def __exit__(self, *_: object) -> None:
+        self.room.give(self.tenant, self.size)
 
 
 class ImageReader:
@@ -87,10 +115,11 @@ class ImageReader:
             EngineFailed: none can be read.
         """
         distinct = list({image.url: image for image in reversed(images)}.values())[::-1]
-        size = sum(messages.FETCH_BYTES if _is_address(image) else len(image.url) for image in distinct)
-        with self._waiting.held(tenant, size):
-            blobs = await self._blobs(distinct, tenant)
-            await self._turn(tenant)
+        with _Files(self._waiting, tenant) as files:
+            for image in itertools.filterfalse(_is_address, distinct):
+                files.take(image, len(image.url))
+            blobs = await self._blobs(distinct, files)
+            await _turn(self._turns, tenant, "decoded")
             try:
                 sizes = await self._sizes(distinct, blobs)
                 cuts = _cuts(distinct, sizes, traits)
@@ -115,7 +144,7 @@ class ImageReader:
         self._decoder.close()
         self._fetcher.close()
 
-    async def _blobs(self, images: Sequence[Image], tenant: str) -> list[bytes]:
+    async def _blobs(self, images: Sequence[Image], files: _Files) -> list[bytes]:
         """The file of each; what may not be fetched is refused before anything is."""
         for image in filter(_is_address, images):
             target = target_of(image.url)
@@ -123,34 +152,35 @@ class ImageReader:
                 raise BadRequest(image.param, "must be a data URL: this server fetches no images")
             if target is None or not allowed(target, self._hosts):
                 raise _refused(image, messages.HOST)
-        tasks = [asyncio.ensure_future(self._blob(image, tenant)) for image in images]
+        few = asyncio.Semaphore(FETCHES_OF_ONE)
+        tasks = [asyncio.ensure_future(self._blob(image, files, few)) for image in images]
         try:
             return list(await asyncio.gather(*tasks))
         finally:
             for task in tasks:
                 task.cancel()
 
-    async def _blob(self, image: Image, tenant: str) -> bytes:
+    async def _blob(self, image: Image, files: _Files, few: asyncio.Semaphore) -> bytes:
         if not _is_address(image):
-            return await self._executor.run(tenant, lambda: decoded(image))
-        await self._fetches.acquire(tenant)
-        try:
-            work = messages.packed({"url": image.url, "hosts": list(self._hosts)})
-            answer = messages.frames(await self._fetcher.ask(*work, whole=lambda _: True))
-        finally:
-            self._fetches.release()
+            return await self._executor.run(files.tenant, lambda: decoded(image))
+        async with few:  # so that who names many does not wait for its own longer than WAIT_S
+            await _turn(self._fetches, files.tenant, "fetched")
+            try:
+                blob = await self._fetched(image)
+            finally:
+                self._fetches.release()
+        files.take(image, len(blob))
+        return blob
+
+    async def _fetched(self, image: Image) -> bytes:
+        work = messages.packed({"url": image.url, "hosts": list(self._hosts)})
+        answer = messages.frames(await self._fetcher.ask(*work, whole=lambda _: True))
         if not answer:
             raise BadRequest(image.param, f"cannot be fetched within {messages.FETCH_S:g} seconds")
         kind, payload = answer[0]
         if kind != messages.DONE:
             raise _refused(image, kind)
         return bytes(payload)
-
-    async def _turn(self, tenant: str) -> None:
-        try:
-            await asyncio.wait_for(self._turns.acquire(tenant), WAIT_S)
-        except TimeoutError:
-            raise Overloaded("Too many images are being decoded; try again later.") from None
 
     async def _sizes(self, images: Sequence[Image], blobs: Sequence[bytes]) -> list[tuple[int, int]]:
         payloads = await self._decoded(images, messages.packed({"work": "sizes"}, blobs))
@@ -182,6 +212,14 @@ class ImageReader:
         if len(answer) < len(images):  # the process ended over the next one
             raise BadRequest(images[len(answer)].param, _TOO_COMPLEX)
         return [payload for _, payload in answer[: len(images)]]
+
+
+async def _turn(turns: Turns, tenant: str, what: str) -> None:
+    try:
+        async with asyncio.timeout(WAIT_S):
+            await turns.acquire(tenant)
+    except TimeoutError:
+        raise Overloaded(f"Too many images are being {what}; try again later.") from None
 
 
 def _is_address(image: Image) -> bool:
