@@ -106,6 +106,19 @@ def test_raw_output_is_what_went_in_and_came_out() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("guide", "grammar"),
+    [
+        (None, None),
+        (Guide(GuideKind.JSON_OBJECT, "", "response_format"), '{"type":"object"}'),
+        (Guide(GuideKind.JSON_SCHEMA, '{"type":"array"}', "response_format"), '{"type":"array"}'),
+    ],
+)
+def test_raw_output_tells_the_schema_that_constrained_it(guide: Guide | None, grammar: str | None) -> None:
+    (choice,) = fold(replace(OPTIONS, token_ids=False, raw_output=True), replace(REQUEST, guide=guide))["choices"]
+    assert choice["raw_output"]["grammar"] == grammar
+
+
 def test_raw_output_of_token_ids_with_log_probabilities_ends_a_streamed_choice() -> None:
     options = replace(OPTIONS, shape=Shape.LISTS, token_ids=False, raw_output=True)
     chunks = stream(options, request=replace(REQUEST, prompts=((97, 98, 98),)))

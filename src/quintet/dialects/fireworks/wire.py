@@ -14,7 +14,7 @@ from quintet.dialects.columns import Column
 from quintet.dialects.fireworks.metrics import Metrics, as_headers, metrics
 from quintet.dialects.wire import FLOOR, Counts, shown_logprob, top_map
 from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finish, Finished, TokenText
-from quintet.request import CompletionRequest
+from quintet.request import CompletionRequest, GuideKind
 
 # Page, finish_reason: "This will be "stop" if the model hit a natural stop point or a provided stop sequence, or "length" if the
 # maximum number of tokens specified in the request was reached." The SDK also knows "error".
@@ -26,6 +26,9 @@ _FINISH = {
     Finish.ERROR: "error",
     Finish.FILTER: "length",
 }
+
+_ANY_OBJECT = '{"type":"object"}'
+"""The schema of ``json_object``, which is written without one."""
 
 
 class Shape(enum.Enum):
@@ -257,7 +260,7 @@ class FireworksRenderer(ChunkRenderer[ChoiceBody, Completion]):
             completion="".join(seen.texts),
             completion_token_ids=seen.ids,
             completion_logprobs=None if self._options.shape is Shape.NONE else Content(seen.content),
-            grammar=None if guide is None else guide.text,
+            grammar=None if guide is None else _ANY_OBJECT if guide.kind is GuideKind.JSON_OBJECT else guide.text,
         )
 
     def _body(self, choices: list[ChoiceBody]) -> Completion:
