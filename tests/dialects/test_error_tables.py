@@ -12,6 +12,7 @@ from tests.dialects.tables import DOCS
 
 from quintet.dialects.base import Dialect
 from quintet.dialects.catalog import PROVIDERS
+from quintet.dialects.openapi import document
 from quintet.errors import (
     BadRequest,
     BodyTooLarge,
@@ -87,6 +88,12 @@ def test_no_row_is_of_an_answer_that_there_is_not(name: str) -> None:
     for statuses, codes in rows(name):
         assert statuses <= {status for status, _ in answers}
         assert codes - {"invalid_request_error", "invalid_body"} <= {code for status, code in answers if status in statuses} | types(name)
+
+
+@pytest.mark.parametrize("name", PROVIDERS)
+def test_the_openapi_document_has_the_statuses_of_the_table(name: str) -> None:
+    answers = document(PROVIDERS[name])["paths"]["/completions"]["post"]["responses"]
+    assert {status for statuses, _ in rows(name) for status in statuses} == {int(status) for status in answers} - {200}
 
 
 def types(name: str) -> set[str]:

@@ -53,7 +53,7 @@ class Provider:
         batches: its files and batches of completions; ``None`` = it has none.
         packed: request bodies may be gzip-compressed, and MessagePack.
         warming: its SDK asks for ``tcp_warming`` when it is made.
-        statuses: of errors that the other providers do not have, and what they mean.
+        statuses: of errors that mean something else than with the other providers, and what.
         counts_samples: a request with ``n`` samples counts as ``n`` requests.
         forms: what its clients make of a model's name, as regular expressions whose one group is the name.
         formats: the models list's in other forms: value of the parameter ``format`` -> what writes an entry.
@@ -131,7 +131,7 @@ _ALL = (
         chunk=together_wire.Chunk,
         for_agent=together.for_agent,
         of_project=together_models.of_project,
-        statuses={"403": "The prompt, or the prompt and `max_tokens` together, do not fit the context."},
+        statuses={"403": "The prompt, or the prompt and `max_tokens` together, do not fit the context; or the key may not do this."},
         forms=(_OF_ORGANISATION,),
     ),
     Provider(
@@ -161,7 +161,7 @@ _ALL = (
             *("/v3/openai", "/v3/openai/v1"),
         ),
         (),
-        statuses={"403": "The key may not use this model."},
+        statuses={"403": "The key may not use this model, or may not do this."},
         forms=(_OF_ORGANISATION,),
         # Page: "--url https://api.novita.ai/openai/v1/completions".
         claims=("/openai/v1", "/openai", "/openai/v1/v1"),
