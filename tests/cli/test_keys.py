@@ -71,6 +71,16 @@ def test_the_store_can_be_named_as_the_servers_setting_is(tmp_path: Path) -> Non
         assert name in [key.name for key in KeyStore(store).read()]
 
 
+def test_what_the_server_serves_is_nothing_that_a_key_was_given(tmp_path: Path) -> None:
+    store, file = tmp_path / "keys.db", tmp_path / "quintet.toml"
+    file.write_text('keys = "keys.db"\nmodels = ["b"]\n')
+    run(store, "add", "alice", "--model", "a")
+    run(store, "add", "bob", QUINTET_MODELS="b c=./x.gguf")
+    run(store, "set", "alice", "--budget", "5", QUINTET_MODELS="b c=./x.gguf")
+    run(store, "set", "alice", "--priority", "2", "--config", str(file))
+    assert {key.name: key.models for key in KeyStore(store).read()} == {"alice": ("a",), "bob": ()}
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

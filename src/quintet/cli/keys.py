@@ -53,7 +53,8 @@ def _rights(command: _F) -> _F:
     """What a key may do and use; an option that is not given changes nothing."""
     scopes = click.Choice([*(scope.value for scope in Scope), _NO_SCOPE])
     made = [
-        click.option("--model", "models", metavar="PATTERN", multiple=True, help="Model it may use, * = any text; repeatable."),
+        # No name of a setting of serve: with that, what is served by QUINTET_MODELS or the file would be what the key may use.
+        click.option("--model", "patterns", metavar="PATTERN", multiple=True, help="Model it may use, * = any text; repeatable."),
         click.option("--expires", metavar="WHEN", help="After 90m, 12h or 30d, on 2027-01-31 (UTC), or never."),
         *(
             click.option(f"--{name.replace('_', '-')}", name, type=click.IntRange(0, MOST), metavar="N", help=f"{told} 0 = no limit.")
@@ -153,13 +154,13 @@ def parse_expiry(text: str, now: float) -> float | None:
 
 
 def _with(
-    key: Key, now: float, *, models: Sequence[str], expires: str | None, priority: int | None, scopes: Sequence[str], **limits: int | None
+    key: Key, now: float, *, patterns: Sequence[str], expires: str | None, priority: int | None, scopes: Sequence[str], **limits: int | None
 ) -> Key:
     """``key`` with what was given."""
     given = {name: value for name, value in limits.items() if value is not None}
     return replace(
         key,
-        models=(() if "*" in models else tuple(models)) if models else key.models,
+        models=(() if "*" in patterns else tuple(patterns)) if patterns else key.models,
         expires=key.expires if expires is None else parse_expiry(expires, now),
         priority=key.priority if priority is None else priority,
         scopes=frozenset(Scope(word) for word in scopes if word != _NO_SCOPE) if scopes else key.scopes,
