@@ -51,6 +51,77 @@ def test_a_folder_says_what_its_processor_does(tmp_path: Path) -> None:
         (folder / name).unlink()
 
 
+PUBLISHED: dict[str, dict[str, Any]] = {
+    "idefics3": {
+        "do_convert_rgb": True,
+        "do_image_splitting": True,
+        "do_normalize": True,
+        "do_pad": True,
+        "do_rescale": True,
+        "do_resize": True,
+        "image_mean": [0.5, 0.5, 0.5],
+        "image_processor_type": "Idefics3ImageProcessor",
+        "image_std": [0.5, 0.5, 0.5],
+        "max_image_size": {"longest_edge": TINY.tile},
+        "processor_class": "Idefics3Processor",
+        "resample": 1,
+        "rescale_factor": 0.00392156862745098,
+        "size": {"longest_edge": 4 * TINY.tile},
+    },
+    "gemma3": {
+        "do_convert_rgb": None,
+        "do_normalize": True,
+        "do_pan_and_scan": None,
+        "do_rescale": True,
+        "do_resize": True,
+        "image_mean": [0.5, 0.5, 0.5],
+        "image_processor_type": "Gemma3ImageProcessor",
+        "image_seq_length": 256,
+        "image_std": [0.5, 0.5, 0.5],
+        "pan_and_scan_max_num_crops": None,
+        "processor_class": "Gemma3Processor",
+        "resample": 2,
+        "rescale_factor": 0.00392156862745098,
+        "size": {"height": models()["gemma3"].tile, "width": models()["gemma3"].tile},
+    },
+}
+"""As SmolVLM's and Gemma 3's files are, but for the sizes."""
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_processor_as_it_is_published_says_what_none_says(name: str, tmp_path: Path) -> None:
+    folder = models()[name].write(tmp_path)
+    spec = open_vision(folder, 96).spec
+    (folder / "preprocessor_config.json").write_text(json.dumps(PUBLISHED[name]))
+    assert open_vision(folder, 96).spec == spec
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "message"),
+    [
+        ("idefics3", {"do_image_splitting": False}, "do_image_splitting' must be true; others are not implemented, got False"),
+        ("gemma3", {"do_pan_and_scan": True}, "do_pan_and_scan' must be false"),
+        ("gemma3", {"do_normalize": False}, "do_normalize' must be true"),
+        ("idefics3", {"do_rescale": False}, "do_rescale' must be true"),
+        ("idefics3", {"do_resize": False}, "do_resize' must be true"),
+        ("idefics3", {"rescale_factor": 1 / 127.5}, "rescale_factor' must be 1/255"),
+        ("idefics3", {"resample": 3}, "resample' must be 1"),
+        ("gemma3", {"resample": 3}, "resample' must be 2"),
+        ("idefics3", {"max_image_size": {"longest_edge": 364}}, f"max_image_size.longest_edge' must be {TINY.tile}, .* got 364"),
+        ("gemma3", {"size": {"height": 448, "width": 448}}, "size.height' must be"),
+    ],
+)
+def test_a_processor_that_does_something_else_to_pixels_is_refused_by_name(
+    name: str, said: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    folder = models()[name].write(tmp_path)
+    for file, document in (("preprocessor_config.json", said), ("processor_config.json", {"image_processor": said})):
+        (folder / file).write_text(json.dumps(document))
+        with pytest.raises(ModelError, match=f"{file}: .*{message}"):
+            open_vision(folder, 96)
+        (folder / file).unlink()
+
+
 def test_an_encoder_is_found_beside_its_model_or_in_its_folder(tmp_path: Path) -> None:
     model = write_gguf(tmp_path / "model.gguf", TINY.text())
     assert find_vision(model) is None

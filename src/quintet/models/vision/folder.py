@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -54,6 +55,7 @@ class Seeing:
         defaults: what a missing key of ``SECTION`` means.
         encoders: what the names of the encoder's tensors may begin with; the first that fits counts.
         projection: ends of the names of the projector's tensors, by our names.
+        does: what is done to pixels here, by the names of a processor's settings; a file may say nothing else.
         head: what names of tensors begin with, below the encoder's, that nothing here uses.
     """
 
@@ -61,9 +63,11 @@ class Seeing:
     defaults: Mapping[str, Any]
     encoders: tuple[str, ...]
     projection: Mapping[str, str]
+    does: Mapping[str, Any]
     head: str = "head."
 
 
+_DOES: Mapping[str, Any] = {"do_resize": True, "do_rescale": True, "do_normalize": True}
 _IDEFICS3 = Seeing(
     "idefics3",
     {
@@ -76,6 +80,7 @@ _IDEFICS3 = Seeing(
     },
     ("model.vision_model.",),
     {"projection": "modality_projection.proj.weight"},
+    {**_DOES, "do_image_splitting": True, "resample": 1},  # Pillow's number of Lanczos
 )
 SEEING: Mapping[str, Seeing] = {
     "idefics3": _IDEFICS3,
@@ -92,6 +97,7 @@ SEEING: Mapping[str, Seeing] = {
         },
         tuple(f"{outer}vision_tower.{inner}" for outer in ("", "model.") for inner in ("vision_model.", "")),
         {"projection": "mm_input_projection_weight", "pooled_norm": "mm_soft_emb_norm.weight"},
+        {**_DOES, "do_pan_and_scan": False, "resample": 2},  # of bilinear
     ),
 }
 KEYS = {
@@ -175,6 +181,7 @@ def _spec(whole: Settings, processor: Settings, kind: Seeing, text_hidden: int) 
         if math.isqrt(tokens) ** 2 != tokens or side % math.isqrt(tokens):
             raise whole.error("mm_tokens_per_image", f"must be the square of a divisor of the {side} patches of an image's side", tokens)
         scale = side // math.isqrt(tokens)
+    _require_implemented(processor, kind, sizes["image"])
     mean, std = (_colours(processor, key) for key in ("image_mean", "image_std"))
     spec = VisionSpec(
         kind.projector,
@@ -187,6 +194,21 @@ def _spec(whole: Settings, processor: Settings, kind: Seeing, text_hidden: int) 
         longest_edge=edge,
     )
     return check_sizes(spec, text_hidden, lambda name, rule, got: config.error(KEYS.get(name, name), rule, got))
+
+
+def _require_implemented(processor: Settings, kind: Seeing, image: int) -> None:
+    """Nothing if what is done to pixels here is what the folder's processor does; what its file leaves out is the type's own."""
+    for key, done in kind.does.items():
+        if (found := processor.get(key)) is not None and found != done:
+            raise processor.error(key, f"must be {json.dumps(done)}; others are not implemented", found)
+    if not math.isclose(processor.real("rescale_factor", 1 / 255), 1 / 255, rel_tol=1e-6):
+        raise processor.error("rescale_factor", "must be 1/255; others are not implemented", processor.get("rescale_factor"))
+    edges = {"max_image_size": ("longest_edge",)} if kind.projector == "idefics3" else {"size": ("height", "width")}
+    for name, keys in edges.items():
+        section = processor.section(name)
+        for key in keys if section else ():
+            if section and (found := section.get(key)) is not None and found != image:
+                raise section.error(key, f"must be {image}, the edge of a tile, which is the encoder's {KEYS['image']}", found)
 
 
 def _colours(processor: Settings, key: str) -> Colours:
