@@ -66,6 +66,12 @@ def test_what_is_transparent_is_laid_over_white(mode: str) -> None:
     assert made.getpixel((5, 599)) == (255, 255, 255) and made.getpixel((1, 599)) != (255, 255, 255)
 
 
+def test_the_one_of_65536_greys_that_is_transparent_is_laid_over_white_and_no_other() -> None:
+    grey = np.array([[0x1234, 0x1233, 0x1235, 0x3434, 0x3412, 0xFFFF, 0]], np.uint16)
+    made = np.asarray(rgb(saved(Image.fromarray(grey), "PNG", transparency=0x1234)))[0, :, 0]
+    assert made.tolist() == [255, 18, 18, 52, 51, 255, 0]
+
+
 @pytest.mark.fault("G07")
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])

@@ -17,6 +17,7 @@ from PIL import (
     BmpImagePlugin,
     GifImagePlugin,
     Image,
+    ImageChops,
     JpegImagePlugin,
     MpoImagePlugin,
     PngImagePlugin,
@@ -158,13 +159,22 @@ def rgb(blob: bytes) -> Image.Image:
         image.load()
         clear = "A" in image.getbands() or image.info.get("transparency") is not None
         if image.mode.startswith("I"):  # 16 bits of grey, which Pillow would cut off at 255
-            image = image.convert("I").point(lambda value: value * (1 / 257)).convert("L")
+            image = _eight_bits(image.convert("I"), image.info.get("transparency"))
         made = _over_white(image) if clear else image.convert("RGB")
     except MemoryError:
         raise
     except Exception:  # whatever a decoder makes of hostile bytes
         raise RefusedError(DAMAGED) from None
     return made if turn is None else made.transpose(turn)
+
+
+def _eight_bits(image: Image.Image, clear: int | None) -> Image.Image:
+    """16 bits of grey as 8, and with an alpha where one of the 65,536 greys is transparent: of 8 bits 257 would be."""
+    grey = image.point(lambda value: value * (1 / 257)).convert("L")
+    if clear is None:
+        return grey
+    above, below = (image.point(by).convert("L") for by in (lambda value: value - clear, lambda value: value * -1 + clear))  # cut off at 0
+    return Image.merge("LA", (grey, ImageChops.lighter(above, below).point(lambda value: 255 if value else 0)))
 
 
 def _over_white(image: Image.Image) -> Image.Image:
