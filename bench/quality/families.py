@@ -80,7 +80,7 @@ ROWS = (
     Row("Gemma 2", "gemma2", ("gemma2",), ("gemma2",)),
     Row("Gemma 3, which sees images from 4B on", "gemma3", ("gemma3_text", "gemma3"), ("gemma3_text",)),
     Row("Phi 3, 3.5 and 4", "phi3", ("phi3",), ("phi4", "phi3"), "", "Phi 4 reasoning"),
-    Row("Granite 3", "granite", ("granite",), ("granite",), "Granite 3.3", "Granite 3.3"),
+    Row("Granite 3; GGUF of 4.0's without Mamba layers", "granite", ("granite",), ("granite",), "Granite 3.3", "Granite 3.3"),
     Row("Granite 3's with experts", "granitemoe", ("granitemoe", "granitemoeshared"), ("granitemoeshared", "granitemoe")),
     Row("OLMo 2", "olmo2", ("olmo2",), ("olmo2",)),
     Row("OLMo 3", "olmo2", ("olmo3",), ("olmo3",), "", "OLMo 3 Think"),

@@ -9,10 +9,16 @@ from typing import Any
 import pytest
 from tests.reference.tiny_model import FAMILIES, write_tiny
 
+from quintet.errors import ModelError
 from quintet.models.gguf import open_model
 from quintet.models.spec import ModelSpec
 
 BESIDE: dict[str, dict[str, Any]] = {
+    "granite": {  # of 4.0's without other layers than attention
+        **{"ssm.conv_kernel": 4, "ssm.state_size": 128, "ssm.group_count": 1, "ssm.inner_size": 320, "ssm.time_step_rank": 5},
+        **{"expert_count": 0, "expert_used_count": 0, "expert_shared_feed_forward_length": 352, "rope.scaling.finetuned": True},
+        "attention.head_count_kv": [1, 1],  # of each layer
+    },
     "starcoder2": {"attention.layer_norm_rms_epsilon": 1e-5},  # of 15B
 }
 """Name of a tiny model -> the keys."""
@@ -27,3 +33,9 @@ def opened(path: Path, name: str, keys: dict[str, Any]) -> ModelSpec:
 @pytest.mark.parametrize("name", BESIDE)
 def test_a_file_with_all_that_its_converter_writes_is_what_it_is_without(tmp_path: Path, name: str) -> None:
     assert opened(tmp_path / "all.gguf", name, BESIDE[name]) == opened(tmp_path / "some.gguf", name, {})
+
+
+def test_heads_of_keys_that_are_listed_by_layer_are_all_the_same(tmp_path: Path) -> None:
+    for listed, rule in (([5, 1], "must be the same 2 times"), ([1], "must have 2 entries, got 1"), ([1.0, 1.0], "must be an integer")):
+        with pytest.raises(ModelError, match=rf"^m\.gguf: 'granite\.attention\.head_count_kv' {rule}"):
+            opened(tmp_path / "m.gguf", "granite", {"attention.head_count_kv": listed})

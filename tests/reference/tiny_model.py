@@ -340,7 +340,7 @@ def write_tiny(path: Path, spec: TinySpec, split: int = 0) -> Path:
     writer.add_vocab_size(spec.vocab)
     writer.add_quantization_version(2)
     puts: dict[type, Callable[[str, Any], None]] = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}
-    puts[list] = writer.add_array
+    puts |= {list: writer.add_array, bool: writer.add_bool}
     if spec.experts[0]:
         writer.add_expert_count(spec.experts[0])
         writer.add_expert_used_count(spec.experts[1])

@@ -99,6 +99,8 @@ _GEMMA = LayerSpec(activation="gelu")
 _CAPS = frozenset({"attn_logit_softcapping", "final_logit_softcapping"})
 _SCALES = frozenset({"attention.scale", "embedding_scale", "residual_scale", "logit_scale", "rope.scaling.finetuned"})
 
+_HYBRID = frozenset({f"ssm.{key}" for key in ("conv_kernel", "state_size", "group_count", "inner_size", "time_step_rank")})
+_HYBRID |= {"expert_shared_feed_forward_length"}
 _LONGER = frozenset({"rope.scaling.yarn_log_multiplier", "attention.temperature_scale", "attention.temperature_length"})
 
 FAMILIES = {
@@ -121,7 +123,9 @@ FAMILIES = {
         scale_by_width=62,
         reads=frozenset({"final_logit_softcapping"}),
     ),
-    "granite": Family(interleaved=True, freq_factors=True, reads=_SCALES),
+    # Those of 4.0 without layers of other kinds than attention are written by the converter of those with them, which says of every model
+    # what such layers are like, and how wide the part is that all tokens take: here it is all there is, ``feed_forward_length``.
+    "granite": Family(interleaved=True, freq_factors=True, reads=_SCALES, ignored=_HYBRID),
     "granitemoe": Family(interleaved=True, freq_factors=True, reads=_SCALES, experts=Experts()),
     "olmoe": Family(layer=LayerSpec(qk_norm="full"), experts=Experts(normalise=False)),
     # Post-norms only; the third generation is the same architecture with windows, and its stretched rotation is that of the other layers.

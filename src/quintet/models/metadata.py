@@ -96,6 +96,15 @@ class Metadata:
             raise self.error(key, f"must be an integer from {low} to {high}", value)
         return value
 
+    def same_integer(self, key: str, length: int, default: int | None = None, high: int = (1 << 31) - 1) -> int:
+        """An integer in ``[1, high]``, or an array of at least ``length`` of them whose first ``length`` are all the same."""
+        listed = self.numbers(key, length) if isinstance(self._values.get(key), memoryview) else None
+        if listed is None:
+            return self.integer(key, default, high=high)
+        if any(number != listed[0] for number in listed):
+            raise self.error(key, f"must be the same {length} times; others are not implemented", self._values[key])
+        return Metadata(self.file, {key: listed[0]}).integer(key, high=high)
+
     def real(self, key: str, default: float | None = None) -> float:
         """A finite number above zero."""
         value = default if default is not None and key not in self else self.get(key)

@@ -117,7 +117,8 @@ class _Reading:
         self._sizes = {ours: meta.integer(self._key(key), high=1 << 27) for ours, key in SIZES.items()}
         self._count = meta.integer(self._key("block_count"), high=MAX_LAYERS)
         self._heads = meta.integer(self._key("attention.head_count"), high=1 << 16)
-        self._kv_heads = meta.integer(self._key("attention.head_count_kv"), self._heads, high=1 << 16)
+        # The converter of models that have layers without attention lists it by layer, for those too that have none.
+        self._kv_heads = meta.same_integer(self._key("attention.head_count_kv"), self._count, self._heads, high=1 << 16)
         if self._heads % self._kv_heads:
             raise meta.error(self._key("attention.head_count_kv"), f"must divide the {self._heads} attention heads", self._kv_heads)
         self._head_dim = self._read_head_dim()
