@@ -226,6 +226,9 @@ def test_what_fails_on_the_way_is_told_with_the_status_that_its_client_got(tmp_p
     found = run(tmp_path / "ledger.db", scenario, ScriptedBackend(break_after=2))
     assert [(row.state, row.finish, row.status) for row in found] == [(State.FAILED, "error", 500), (State.FAILED, "error", 200)]
 
+    found = run(tmp_path / "first.db", scenario, ScriptedBackend(break_after=0))
+    assert [(row.state, row.finish, row.status) for row in found] == [(State.FAILED, "error", 500)] * 2
+
     async def late(one: Kept) -> None:
         answer = await acall(one.app, LONG)
         assert answer.status == 504

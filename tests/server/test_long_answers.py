@@ -25,7 +25,7 @@ from quintet.dialects.together import wire as together
 from quintet.events import ChoiceDelta, ChoiceDone, Event, Finish, Finished, TokenText, Usage
 from quintet.server import gate
 from quintet.server.asgi import Message
-from quintet.server.completions import INLINE_ENTRIES, _portions
+from quintet.server.portions import INLINE_ENTRIES, portions
 
 pytestmark = pytest.mark.fault("B06")
 PATHS = {
@@ -173,8 +173,8 @@ def test_no_call_of_the_encoder_takes_more_than_a_stretch(path: str, monkeypatch
     assert max(seen) <= STRETCH
 
 
-def portions(batch: Sequence[Event]) -> list[tuple[int, bool]]:
-    return [(len(portion), long) for portion, long in _portions(batch)]
+def parts(batch: Sequence[Event]) -> list[tuple[int, bool]]:
+    return [(len(portion), long) for portion, long in portions(batch)]
 
 
 def test_what_takes_long_is_rendered_by_itself_and_the_rest_together_as_far_as_it_is_not_much() -> None:
@@ -182,14 +182,14 @@ def test_what_takes_long_is_rendered_by_itself_and_the_rest_together_as_far_as_i
         return ChoiceDelta(0, "", (TokenText(1, "", b"", None, (), 0),) * count)
 
     few, many = delta(INLINE_ENTRIES // 4), delta(INLINE_ENTRIES)
-    assert portions([few, few, ChoiceDone(0, Finish.STOP)]) == [(3, False)]
-    assert portions([few, many, many, few, few]) == [(1, False), (1, True), (1, True), (2, False)]
-    assert portions([many]) == [(1, True)]
-    assert portions([few] * 5 + [delta(0)]) == [(3, False), (3, False)]
-    assert portions([ChoiceDelta(index, "x") for index in range(128)]) == [(128, False)]
+    assert parts([few, few, ChoiceDone(0, Finish.STOP)]) == [(3, False)]
+    assert parts([few, many, many, few, few]) == [(1, False), (1, True), (1, True), (2, False)]
+    assert parts([many]) == [(1, True)]
+    assert parts([few] * 5 + [delta(0)]) == [(3, False), (3, False)]
+    assert parts([ChoiceDelta(index, "x") for index in range(128)]) == [(128, False)]
     entries, ids = many.tokens, (1,) * (16 * INLINE_ENTRIES)
     long = [ChoiceDelta(0, "x" * (64 * INLINE_ENTRIES)), ChoiceDelta(0, "", (), ids), ChoiceDelta(0, "", (), (), entries)]
-    assert portions([few, *long, few]) == [(1, False), (1, True), (1, True), (1, True), (1, False)]
+    assert parts([few, *long, few]) == [(1, False), (1, True), (1, True), (1, True), (1, False)]
 
 
 @settings(max_examples=200)
@@ -197,7 +197,7 @@ def test_what_takes_long_is_rendered_by_itself_and_the_rest_together_as_far_as_i
 def test_portions_are_the_batch_in_its_order_and_none_on_the_loop_is_large(sizes: list[int]) -> None:
     one = TokenText(1, "", b"", None, (), 0)
     batch = [ChoiceDelta(index, "", (one,) * size) for index, size in enumerate(sizes)]
-    made = [*_portions(batch)]
+    made = [*portions(batch)]
     assert [event for portion, _ in made for event in portion] == batch
     inline = [[event for event in portion if isinstance(event, ChoiceDelta)] for portion, long in made if not long]
     assert all(sum(len(event.tokens) + 1 for event in portion) <= INLINE_ENTRIES for portion in inline)

@@ -178,6 +178,15 @@ def test_a_client_that_leaves_is_counted_by_when_it_left(stream: bool, when: str
     assert left == {f'quintet:client_disconnects_total{{when="{when}"}}': 1}
 
 
+def test_a_stream_that_is_left_before_its_first_token_had_no_answer() -> None:
+    served = app(ScriptedBackend(pause=0.3))
+    call(served, {"prompt": "abcd", "max_tokens": 3, "stream": True}, leave_after=0.05)
+    found = scraped(served)
+    assert found['quintet:client_disconnects_total{when="before_answer"}'] == 1
+    assert found['http_requests_total{handler="/completions",method="POST",status="4xx"}'] == 1
+    assert found['vllm:request_success_total{finished_reason="abort"}'] == 1
+
+
 def test_a_client_that_leaves_a_recorded_answer_is_counted_too() -> None:
     served = app(ScriptedBackend(length=None, context=10_000_000, pause=0.001))
     headers = [*JSON, ("idempotency-key", "1")]

@@ -9,7 +9,7 @@ import logging
 import secrets
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -19,7 +19,7 @@ from quintet.dialects.base import Format, Headers, Identity, Parsed, Renderer
 from quintet.dialects.beyond import beyond
 from quintet.engines.registry import Served
 from quintet.errors import BadRequest, QuintetError
-from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finished
+from quintet.events import ChoiceDone, Event, Failed, Finished
 from quintet.executor import FairExecutor
 from quintet.inputs.prepare import Preparer
 from quintet.moderation.judge import Moderator
@@ -31,6 +31,7 @@ from quintet.server.gate import Admission, Gate
 from quintet.server.guard import Deadline, Guard, while_there
 from quintet.server.metrics import Telemetry
 from quintet.server.models import Models
+from quintet.server.portions import INLINE_ENTRIES, portions, work_of
 from quintet.server.sse import DONE, EVENTS, JSON, SlowAnswer, frames
 from quintet.server.telemetry import Observer
 from quintet.server.unpack import as_json
@@ -41,12 +42,6 @@ _log = logging.getLogger(__name__)
 
 INLINE_BYTES = 64 * 1024
 """A larger body is parsed in a thread: what is sent by one client must not hold up the streams of all others."""
-
-INLINE_ENTRIES = 512
-"""More of a choice's log-probabilities at once are rendered in a thread; between so many of several choices others get their turn."""
-
-_IDS, _CHARACTERS = 16, 64
-"""So many token ids, and so many characters of text, take as long to render as the entry of one log-probability."""
 
 _BROKEN = "The server had an internal error."
 
@@ -103,7 +98,7 @@ class _Collected:
 
     Args:
         failure: why there is no answer.
-        entries: what it takes to render them, as ``_work`` counts it.
+        entries: what it takes to render them, as ``work_of`` counts it.
         last: the last events.
     """
 
@@ -228,8 +223,13 @@ class Completions:
         # What fails before the first token gets a real status; there is nothing to send before it anyway.
         first = asyncio.ensure_future(anext(batches))
         await asyncio.wait({first}, timeout=self._keep_alive)
-        if first.done() and not run.guard.gone:
-            _raise(run.guard.failure(first.result()))
+        if first.done():
+            failed = run.guard.failure(first.result())
+            if failed is not None or run.guard.gone:
+                run.observer.saw(first.result())
+            if run.guard.gone:
+                return
+            _raise(failed)
         async with SlowAnswer(run.call.http, EVENTS, run.headers, self._keep_alive) as answer:
             try:
                 batch = await first
@@ -254,7 +254,7 @@ class Completions:
     async def _write_all_but_last(self, run: _Run, batch: Sequence[Event], answer: SlowAnswer) -> bytes:
         """The last piece of the body for an engine step, which is the only one if the step made nothing long."""
         data = b""
-        for portion, long in _portions(batch):
+        for portion, long in portions(batch):
             if data:
                 await answer.write(data)
                 await asyncio.sleep(0)
@@ -320,10 +320,10 @@ class Completions:
         async for batch in run.job.events():
             run.observer.saw(batch)
             collected.failure = collected.failure or run.guard.failure(batch)
-            for portion, long in _portions(batch) if collected.failure is None else ():
+            for portion, long in portions(batch) if collected.failure is None else ():
                 await self._run(run, long, partial(_add, run.renderer, portion))
                 await asyncio.sleep(0)
-                collected.entries += sum(map(_work, portion))
+                collected.entries += sum(map(work_of, portion))
             collected.last = batch
         return collected
 
@@ -345,32 +345,6 @@ def _raise(failure: QuintetError | None) -> None:
 
 def _ends(batch: list[Event], guard: Guard) -> bool:
     return isinstance(batch[-1], (Finished, Failed)) or guard.failure(batch) is not None
-
-
-def _portions(batch: Sequence[Event]) -> Iterator[tuple[Sequence[Event], bool]]:
-    """Events that are rendered in one go, and whether that takes long, as the entries of an echoed prompt do."""
-    if len(batch) + sum(map(_work, batch)) <= INLINE_ENTRIES:
-        yield batch, False
-        return
-    start, entries = 0, 0.0
-    for at, event in enumerate(batch):
-        more = _work(event) + 1
-        if at > start and entries + more > INLINE_ENTRIES:
-            yield batch[start:at], False
-            start, entries = at, 0.0
-        entries += more
-        if more > INLINE_ENTRIES:
-            yield batch[at : at + 1], True
-            start, entries = at + 1, 0.0
-    if start < len(batch):
-        yield batch[start:], False
-
-
-def _work(event: Event) -> float:
-    """What it takes to render an event, in entries of log-probabilities: these, a prompt's, its ids, and text, as an echo has."""
-    if not isinstance(event, ChoiceDelta):
-        return 0
-    return len(event.tokens) + len(event.scores or ()) + len(event.prompt or ()) / _IDS + len(event.text) / _CHARACTERS
 
 
 def _render(renderer: Renderer, events: Sequence[Event]) -> bytes:

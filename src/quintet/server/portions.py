@@ -1,0 +1,39 @@
+"""Which events of an engine step are rendered in one go: what takes long must not hold up the streams of all others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from quintet.events import ChoiceDelta, Event
+
+INLINE_ENTRIES = 512
+"""More of a choice's log-probabilities at once are rendered in a thread; between so many of several choices others get their turn."""
+
+_IDS, _CHARACTERS = 16, 64
+"""So many token ids, and so many characters of text, take as long to render as the entry of one log-probability."""
+
+
+def portions(batch: Sequence[Event]) -> Iterator[tuple[Sequence[Event], bool]]:
+    """Events that are rendered in one go, and whether that takes long, as the entries of an echoed prompt do."""
+    if len(batch) + sum(map(work_of, batch)) <= INLINE_ENTRIES:
+        yield batch, False
+        return
+    start, entries = 0, 0.0
+    for at, event in enumerate(batch):
+        more = work_of(event) + 1
+        if at > start and entries + more > INLINE_ENTRIES:
+            yield batch[start:at], False
+            start, entries = at, 0.0
+        entries += more
+        if more > INLINE_ENTRIES:
+            yield batch[at : at + 1], True
+            start, entries = at + 1, 0.0
+    if start < len(batch):
+        yield batch[start:], False
+
+
+def work_of(event: Event) -> float:
+    """What it takes to render an event, in entries of log-probabilities: these, a prompt's, its ids, and text, as an echo has."""
+    if not isinstance(event, ChoiceDelta):
+        return 0
+    return len(event.tokens) + len(event.scores or ()) + len(event.prompt or ()) / _IDS + len(event.text) / _CHARACTERS
