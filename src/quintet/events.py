@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from quintet.errors import DeadlineExceeded, Overloaded, QuintetError, RequestError
+from quintet.errors import DeadlineExceeded, Overloaded, QuintetError, RequestError, TooManyRequests
 
 
 class Finish(enum.Enum):
@@ -272,10 +272,10 @@ class Failed:
     def by(cls, error: QuintetError) -> Failed:
         """As what would have been raised before the status line was sent."""
         match error:
+            case Overloaded() | TooManyRequests():
+                return cls(str(error), Blame.LOAD)
             case RequestError():
                 return cls(str(error), Blame.REQUEST)
-            case Overloaded():
-                return cls(str(error), Blame.LOAD)
             case DeadlineExceeded():
                 return cls(str(error), Blame.TIME)
         return cls(str(error))

@@ -21,6 +21,7 @@ from quintet.config import LedgerConfig, ServerConfig
 from quintet.engines.entry import Model
 from quintet.engines.names import name_models
 from quintet.engines.registry import Registry
+from quintet.errors import TooManyRequests
 from quintet.ledger.ledger import Ledger
 from quintet.ledger.rows import State as RowState
 from quintet.server.app import create_app
@@ -56,6 +57,19 @@ def run(
 def frames(answer: Answer) -> list[Any]:
     lines = [line.removeprefix("data: ") for line in answer.body.decode().split("\n\n") if line.startswith("data: ")]
     return [line if line == "[DONE]" else json.loads(line) for line in lines]
+
+
+def test_a_key_with_its_share_of_the_guards_queue_is_told_to_come_again() -> None:
+    async def test(app: ASGIApp, _: ScriptedBackend, guard: Guard) -> None:
+        def full(count: int, tenant: str = "") -> None:
+            if guard.asked:
+                raise TooManyRequests("This API key has its share of the queue; try again later.")
+
+        guard.require_room = full  # type: ignore[method-assign]
+        answer = await acall(app, ASK, path=PATH)
+        assert (answer.status, answer.header("retry-after")) == (503, "1"), answer.body
+
+    run(test)
 
 
 def test_a_safe_answer_is_the_same_as_one_that_nobody_judged() -> None:
