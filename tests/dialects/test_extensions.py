@@ -18,7 +18,7 @@ from quintet.dialects.base import Parsed
 from quintet.dialects.catalog import PROVIDERS
 from quintet.dialects.constraints import Grammar, Schema
 from quintet.dialects.extensions import FIELDS, MirostatVersion
-from quintet.dialects.fields import Boolean, Field, Integer, Number, Object, OneOf, Positive, Status, String, table
+from quintet.dialects.fields import Boolean, Field, Integer, Number, Object, OneOf, Positive, Status, String, shown, table
 from quintet.dialects.lists import ListOf
 from quintet.dialects.predictions import Predicted
 from quintet.dialects.vllm import Early
@@ -170,6 +170,8 @@ EXPECTED: dict[str, tuple[object, dict[str, object]]] = {
     "bad_words": (["x"], {"bad_words": ("x",)}),
 }
 WITHOUT_EFFECT = {"mirostat_tau", "mirostat_eta"}
+OTHERS = {field.name for field in (*constraints.FIELDS, *vllm.FIELDS)}
+"""That are no controls of sampling."""
 
 
 @pytest.mark.parametrize("dialect", PROVIDERS)
@@ -183,7 +185,7 @@ def test_each_field_sets_its_control_and_no_other(dialect: str) -> None:
             shown = Shown() if field.name == "stop_token_ids" else None  # the token that ended a choice is told
             assert parse(dialect, **{field.name: value}).request == replace(plain, sampling=expected, spelled=spelled, shown=shown)
         else:
-            assert field.name in {*WITHOUT_EFFECT, "thinking_token_budget", "prediction"} or field in (*constraints.FIELDS, *vllm.FIELDS)
+            assert field.name in {*WITHOUT_EFFECT, "thinking_token_budget", "prediction"} or field.name in OTHERS
 
 
 @pytest.mark.parametrize("dialect", PROVIDERS)
@@ -256,6 +258,16 @@ def test_the_table_in_the_docs_is_the_one_that_is_enforced(dialect: str) -> None
     found = re.search(r"<!-- extensions -->\n(.*)<!-- /extensions -->", (DOCS / f"{dialect}.md").read_text(encoding="utf-8"), re.DOTALL)
     assert found is not None
     assert found[1].strip() == table(TAKEN[dialect]).strip()
+
+
+@pytest.mark.parametrize("dialect", PROVIDERS)
+def test_a_note_or_default_in_the_docs_is_the_dialects_own(dialect: str) -> None:
+    """Novita's texts end with the stop string; of the fields that prompt_logprobs do not go with a dialect may have none."""
+    taken, own = {field.name: field for field in TAKEN[dialect]}, {field.name for field in PROVIDERS[dialect].fields}
+    included = parse(dialect).request.stop.include
+    assert (shown(taken["include_stop_str_in_output"]), included) == (f"`{str(included).lower()}`", dialect == "novita")
+    named = set(re.findall("`(.*?)`", taken["prompt_logprobs"].note))
+    assert named == {"stream", "suffix", "echo_last"} & own
 
 
 def test_every_kind_is_covered() -> None:

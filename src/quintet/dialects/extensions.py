@@ -90,13 +90,12 @@ THINKING_BUDGET: Field[int | None] = Field(
 # OpenAI, chat completions, prediction: "Static predicted output content"; its page of completions has what became of one, in the usage.
 PREDICTION = Field("prediction", Predicted(), "", _BEYOND, "What the text may be: drafted, and never trusted.")
 
-FIELDS: tuple[Field[Any], ...] = (
+_CONTROLS: tuple[Field[Any], ...] = (
     *(TOP_K, MIN_P, TYPICAL_P, TOP_N_SIGMA, XTC_PROBABILITY, XTC_THRESHOLD, REPETITION_PENALTY),
     *(DRY_MULTIPLIER, DRY_BASE, DRY_ALLOWED_LENGTH, DRY_LAST_N, DRY_BREAKERS, MIROSTAT, MIROSTAT_TAU, MIROSTAT_ETA),
     *(MIN_TOKENS, IGNORE_EOS, STOP_TOKEN_IDS, ALLOWED_TOKEN_IDS, BAD_WORDS, THINKING_BUDGET, PREDICTION),
-    *constraints.FIELDS,
-    *vllm.FIELDS,
 )
+FIELDS = (*_CONTROLS, *constraints.FIELDS, *vllm.FIELDS)
 
 _SAME = {
     MIROSTAT.name: "mirostat_target",
@@ -112,11 +111,13 @@ class Extensions:
 
     Args:
         own: the provider's fields.
+        stop_included: see ``vllm.beside``.
     """
 
-    def __init__(self, own: Sequence[Field[Any]]) -> None:
+    def __init__(self, own: Sequence[Field[Any]], *, stop_included: bool = False) -> None:
         names = {field.name for field in own}
-        self.fields = tuple(field for field in FIELDS if field.name not in names and _SAME.get(field.name) not in names)
+        every = (*_CONTROLS, *constraints.FIELDS, *vllm.beside(names, stop_included))
+        self.fields = tuple(field for field in every if field.name not in names and _SAME.get(field.name) not in names)
         self._names = frozenset(field.name for field in self.fields) | (constraints.NOT_KEPT - names)
 
     def apply(self, raw: Mapping[str, object], request: CompletionRequest) -> CompletionRequest:

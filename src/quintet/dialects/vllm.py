@@ -5,7 +5,7 @@ Taken in every dialect, with vLLM's names, types, defaults and rules (its ``entr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -37,7 +37,7 @@ RETURN_TOKEN_IDS = Field("return_token_ids", Boolean(), False, _BEYOND, "`prompt
 # "tokens are represented as strings of the form 'token_id:{token_id}'".
 AS_IDS = Field("return_tokens_as_token_ids", Boolean(), False, _BEYOND, "In lists of log-probabilities.")
 # "`prompt_logprobs` are not available when `stream=True`."
-PROMPT_LOGPROBS: Field[int | None] = Field("prompt_logprobs", Integer(0, 20), None, _BEYOND, "Not with `stream` or `suffix`.", "off")
+PROMPT_LOGPROBS: Field[int | None] = Field("prompt_logprobs", Integer(0, 20), None, _BEYOND, "Not with `stream`.", "off")
 # "Specific vocab token IDs to return logprobs for at each generated position, in addition to the sampled token. [...] When set, this
 # explicit token selection takes precedence over the natural top-k selected by `logprobs`. Requires `logprobs` to be set."
 LOGPROB_IDS: Field[tuple[int, ...]] = Field(
@@ -59,10 +59,27 @@ LENGTH_PENALTY = Field("length_penalty", Number(-50, 50), 1.0, _BEYOND, "Needs `
 # "never", it goes on to max_tokens. `False` stopped "when it's very unlikely to find better candidates", and goes on here too.
 EARLY_STOPPING = Field("early_stopping", Early(), False, _BEYOND, "`true`: ends with `n` complete texts. Needs `use_beam_search`.")
 
+_PARTS = ("echo_last", "suffix")
+"""With one of these a part is all that the engine tells of a prompt, so ``PROMPT_LOGPROBS`` cannot be had."""
+
 FIELDS: tuple[Field[Any], ...] = (
     *(RETURN_TOKEN_IDS, AS_IDS, PROMPT_LOGPROBS, LOGPROB_IDS, TRUNCATE, TRUNCATION_SIDE, INCLUDE_STOP, CACHE_SALT),
     *(STREAM_OPTIONS, CONTINUOUS_USAGE, USE_BEAM_SEARCH, LENGTH_PENALTY, EARLY_STOPPING),
 )
+
+
+def beside(own: Container[str], stop_included: bool) -> tuple[Field[Any], ...]:
+    """``FIELDS`` as the docs have them beside a provider's own.
+
+    Args:
+        own: names of its fields.
+        stop_included: its texts end with the stop string, whoever does not ask for that.
+    """
+    others = "".join(f" or `{name}`" for name in _PARTS if name in own)
+    told: dict[str, Field[Any]] = {PROMPT_LOGPROBS.name: replace(PROMPT_LOGPROBS, note=f"Not with `stream`{others}.")}
+    if stop_included:
+        told[INCLUDE_STOP.name] = replace(INCLUDE_STOP, shown="`true`")
+    return tuple(told.get(field.name, field) for field in FIELDS)
 
 
 def applied(given: Mapping[str, object], options: Mapping[str, object], request: CompletionRequest) -> CompletionRequest:
@@ -114,8 +131,8 @@ def _shown(given: Mapping[str, object], usage: bool, request: CompletionRequest)
     scores = PROMPT_LOGPROBS.of(given)
     if scores is not None and request.stream:
         raise BadRequest(PROMPT_LOGPROBS.name, "cannot be combined with stream: true")
-    for name, there in (("echo_last", request.echo_last is not None), ("suffix", bool(request.suffix))):
-        if scores is not None and there:  # then what the engine tells of the prompt is a part of it
+    for name, there in zip(_PARTS, (request.echo_last is not None, bool(request.suffix)), strict=True):
+        if scores is not None and there:
             raise BadRequest(PROMPT_LOGPROBS.name, f"cannot be combined with {name}")
     shown = Shown(RETURN_TOKEN_IDS.of(given), AS_IDS.of(given), scores, usage and request.stream and request.include_usage)
     # Which token, or string, ended a choice is told to those who ask for what their provider does not have.

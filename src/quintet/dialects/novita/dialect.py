@@ -87,7 +87,7 @@ FIELDS: tuple[Field[Any], ...] = (
     *(STOP, TEMPERATURE, TOP_P, TOP_K, MIN_P, LOGIT_BIAS, LOGPROBS, BEST_OF),
 )
 """Every field of the page, in its order."""
-EXTENSIONS = Extensions(FIELDS)
+EXTENSIONS = Extensions(FIELDS, stop_included=True)
 KNOWN = (*FIELDS, *EXTENSIONS.fields)
 
 
