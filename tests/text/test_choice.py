@@ -12,6 +12,7 @@ from quintet.text.choice import Choice
 from quintet.text.entries import Echo
 from quintet.text.labels import Labels
 from quintet.text.stop import compile_stops
+from quintet.thinking import Thinking
 
 PIECES = [b"<eos>"[:0], b"a", b"b", b"ab", b"ab", b"\xe2", b"\x82\xac", b"\x82\xacx", b"<", b">c", b"a<"]
 EOS, A, B, AB, AB2, E1, E23, E23X, LESS, MORE_C, A_LESS = range(11)
@@ -257,3 +258,19 @@ def test_a_token_that_the_vocabulary_does_not_write_is_called_by_its_id_and_all_
     named = Labels([b"a", b""], lambda _: "</s>", as_ids=True)
     assert [named.alone(0), named.alone(1), named.of(0, b"a"), Labels([b"a"]).of(0, b"a")] == ["token_id:0", "token_id:1", "token_id:0", ""]
     assert Labels([b" a"], lambda _: "\u0120a").of(0, b"") == " a", "an ordinary token that ended the text"
+
+
+def test_what_is_cut_off_is_neither_thinking_nor_predicted() -> None:
+    """However far the engine ran ahead: the counts are those of a choice that had no more tokens."""
+    rest = {"logprobs": False, "patterns": (), "include": False, "seed": 9, "labels": LABELS}
+
+    def counted(tokens: int, cut: int) -> tuple[int, int, tuple[int, int]]:
+        thinking = Thinking(b"<", b">c", (LESS, MORE_C), inside=True)
+        made = Choice(0, start=0, echo=None, thinking=thinking, prediction=[A, B, A, A, B, B], **rest)  # type: ignore[arg-type]
+        feed(made, [token(one) for one in (A, B, A, MORE_C, LESS, A, B, B)[:tokens]])
+        made.cut(cut)
+        return made.completion_tokens, made.reasoning_tokens, made.predicted
+
+    assert counted(8, 3) == counted(3, 3) == (3, 3, (3, 3))
+    assert counted(8, 8) == (8, 6, (6, 0))
+    assert all(counted(8, cut) == counted(cut, cut) for cut in range(9))

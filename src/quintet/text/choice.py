@@ -15,6 +15,7 @@ What a client can rely on:
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from collections.abc import Container, Mapping, Sequence
 
@@ -67,9 +68,10 @@ class Choice:
         stop_ids: Container[int] = (),
     ) -> None:
         self.done = False
-        self.completion_tokens = 0
+        self.completion_tokens = self.reasoning_tokens = 0
         self._thinking = ThinkCounter(thinking) if thinking else None
-        self._follower, self._predicted = Follower(prediction) if prediction else None, len(prediction)
+        self._follower, self._predicted, self._matched = Follower(prediction) if prediction else None, len(prediction), 0
+        self._counts = array("L")  # of thinking and of the prediction, after each token, if there is either
         self._index = index
         self._seed = seed
         self._echo = echo
@@ -83,15 +85,9 @@ class Choice:
         self._ledger = _Ledger(Entries(start, labels), cuts=bool(patterns)) if logprobs else None
 
     @property
-    def reasoning_tokens(self) -> int:
-        """Tokens of thinking so far."""
-        return self._thinking.tokens if self._thinking else 0
-
-    @property
     def predicted(self) -> tuple[int, int]:
         """Tokens of the prediction that the choice has so far, and that it has not."""
-        matched = self._follower.matched if self._follower else 0
-        return matched, self._predicted - matched
+        return self._matched, self._predicted - self._matched
 
     def feed(self, event: TokenEvent) -> list[ChoiceDelta | ChoiceDone]:
         """What an event that is not the prompt's makes final. Nothing may be fed once ``done``."""
@@ -114,18 +110,16 @@ class Choice:
         return self._end(Finish.STOP)
 
     def cut(self, tokens: int) -> None:
-        """Stop here, whatever was fed: only so many tokens count."""
+        """Stop here, whatever was fed: only so many tokens count, and what was of the thinking and of the prediction by then."""
         self.done, self.completion_tokens = True, tokens
+        if self._counts:
+            self.reasoning_tokens, self._matched = self._counts[2 * tokens - 2 : 2 * tokens] if tokens else (0, 0)
 
     def _advance(self, event: TokenEvent) -> tuple[str, str | None]:
         """Text that the event makes final, and the stop string if one completed."""
         text, stop = "", None
         if event.token >= 0:
-            self.completion_tokens += 1
-            if self._follower:
-                self._follower.feed(event.token)
-            if self._thinking and event.finish is not Finish.EOS:
-                self._thinking.feed(event.piece)
+            self._count(event)
             named = self._stop_tokens.get(event.token, "")
             # The model's own end is told as that, as ever, but where the text is to contain what ended it.
             if named and self.completion_tokens >= self._min_tokens and (self._include or event.finish is not Finish.EOS):
@@ -135,6 +129,17 @@ class Choice:
             tail, stop = self._flush()
             text += tail
         return text, stop
+
+    def _count(self, event: TokenEvent) -> None:
+        self.completion_tokens += 1
+        if self._follower:
+            self._follower.feed(event.token)
+            self._matched = self._follower.matched
+        if self._thinking and event.finish is not Finish.EOS:
+            self._thinking.feed(event.piece)
+            self.reasoning_tokens = self._thinking.tokens
+        if self._follower or self._thinking:
+            self._counts.extend((self.reasoning_tokens, self._matched))
 
     def _stop_at(self, event: TokenEvent, named: str) -> tuple[str, str]:
         """A control token stands for its text, which is a stop string."""
