@@ -179,6 +179,18 @@ def test_a_guard_that_dies_ends_the_request_with_what_it_had_called_safe(judgeme
     assert told == [("prompt", "safe"), *[("output", "safe")] * (judgements - 1), ("output", "failed")]
 
 
+def test_a_failure_is_the_last_event_whatever_else_was_judged_at_the_same_time() -> None:
+    """Whoever counts the ends of choices would count one more than there are."""
+
+    class Unclear(Guard):
+        def _answer(self, text: str) -> bytes:
+            return b"none" if text == "odd" else super()._answer(text)
+
+    events = serve(backend(b"one", b"odd", b"two", step_budget=(9,)), Unclear(), request(n=3))
+    assert [event for event in events if isinstance(event, Failed)] == [events[-1]]
+    assert (texts(events), done(events).keys()) == ({0: "one"}, {0})
+
+
 def test_a_guard_that_is_loaded_again_meanwhile_is_told_as_such() -> None:
     async def go() -> None:
         guard = Guard()

@@ -134,9 +134,10 @@ class ModeratedJob(Job):
                 ended = self._last and all(lane.closed for lane in self._lanes)
                 if ended and self._last:
                     told.append(Finished(self.usage, self._last.timing))
+                failed = next((at for at, event in enumerate(told) if isinstance(event, Failed)), None)
                 if told:
-                    yield told
-                if ended or any(isinstance(event, Failed) for event in told):
+                    yield told[: failed + 1] if failed is not None else told  # it is the last, whatever else came with it
+                if ended or failed is not None:
                     return
                 self._ask()
         finally:
