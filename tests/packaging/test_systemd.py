@@ -59,6 +59,14 @@ def test_batches_are_kept_in_a_folder_that_the_service_may_write(monkeypatch: py
     assert [state_dir().is_relative_to(f"/var/lib/{value}") for name, value in settings if name == "StateDirectory"] == [True]
 
 
+def test_models_of_the_hub_are_kept_in_a_folder_that_the_service_may_write() -> None:
+    settings = re.findall(r"^(\w+)=(.*)$", (UNITS / "quintet.service").read_text(encoding="utf-8"), re.MULTILINE)
+    environment = dict(value.split("=") for name, value in settings if name == "Environment")
+    code = "from huggingface_hub.constants import HF_HUB_CACHE; print(HF_HUB_CACHE)"
+    cache = Path(subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True).stdout.strip())
+    assert cache.is_relative_to(f"/var/cache/{dict(settings)['CacheDirectory']}")
+
+
 def test_a_mistake_in_a_unit_is_found(service: Path) -> None:
     service.write_text(service.read_text().replace("Type=notify", "Tipe=notify"))
     found = subprocess.run([tool("systemd-analyze"), "verify", "--man=no", str(service)], capture_output=True, text=True)
