@@ -45,6 +45,14 @@ def test_batches_are_kept_in_the_volume(monkeypatch: pytest.MonkeyPatch) -> None
     assert "readOnlyRootFilesystem: true" in pod and "{name: models, mountPath: /models}" in pod
 
 
+def test_the_file_of_keys_beside_the_compose_file_is_no_variable_of_the_server_s_and_goes_into_no_repository() -> None:
+    compose = (DOCKER / "compose.yaml").read_text(encoding="utf-8")
+    found = re.search(r"file: \$\{(\w+):-\./(\S+)\}", compose)
+    assert found and not found[1].startswith("QUINTET_")
+    ignored = (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
+    assert f"/packaging/docker/{found[2]}" in ignored
+
+
 def test_all_that_is_copied_is_there_and_is_let_through() -> None:
     let_through = [line[1:] for line in (DOCKER / "Dockerfile.dockerignore").read_text().splitlines() if line.startswith("!")]
     copied = [word for words in re.findall(r"^COPY (?!--from)(.*) \S+$", FILE, re.MULTILINE) for word in words.split()]
