@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 from typing import Any
 
 import pytest
 from tests.packaging.tools import PACKAGING, packaging_python
+
+from quintet.cli.net import answered_hosts
+from quintet.errors import WrongHost
+from quintet.listen.sockets import Listener
+from quintet.server.asgi import Headers
+from quintet.server.hosts import Hosts
 
 CHART = PACKAGING / "helm/quintet"
 RENDER = """
@@ -46,7 +53,7 @@ def test_what_is_made_by_default_is_what_the_page_says() -> None:
     assert pod["securityContext"]["runAsNonRoot"] and container["securityContext"]["readOnlyRootFilesystem"]
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert not pod["automountServiceAccountToken"]
-    assert container["args"] == ["serve", "smollm2", "--host=0.0.0.0", "--port=8000", "--no-api-key"]
+    assert container["args"][:5] == ["serve", "smollm2", "--host=0.0.0.0", "--port=8000", "--no-api-key"]
     selector = made["Service"]["spec"]["selector"]
     labels = made["Deployment"]["spec"]["template"]["metadata"]["labels"]
     assert selector.items() <= labels.items()
@@ -80,6 +87,35 @@ def test_values_reach_what_they_are_for() -> None:
     ]
     assert (pod["serviceAccountName"], pod["nodeSelector"]) == ("there", {"disk": "fast"})
     assert {"name": "models", "emptyDir": {}} in pod["volumes"]
+
+
+def args_of(**values: object) -> list[str]:
+    args: list[str] = render(**values)["Deployment"]["spec"]["template"]["spec"]["containers"][0]["args"]
+    return args
+
+
+def test_without_keys_the_names_of_its_service_are_answered_to() -> None:
+    made = render()
+    name, args = made["Service"]["metadata"]["name"], made["Deployment"]["spec"]["template"]["spec"]["containers"][0]["args"]
+    allowed = tuple(arg.removeprefix("--allowed-host=") for arg in args if arg.startswith("--allowed-host="))
+    with socket.create_server(("0.0.0.0", 0)) as sock:
+        hosts = Hosts(answered_hosts([Listener(sock)], allowed, keyless=True))
+    for host in (name, f"{name}.team", f"{name}.team:80", f"{name}.team.svc", f"{name}.team.svc.cluster.local"):
+        hosts.require(Headers([(b"host", host.encode())]))
+    with pytest.raises(WrongHost):
+        hosts.require(Headers([(b"host", b"elsewhere.example")]))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"arguments": ["--keys=/models/keys.db"]},
+        {"arguments": ["--keys", "/models/keys.db"]},
+        {"env": [{"name": "QUINTET_API_KEY", "valueFrom": {"secretKeyRef": {"name": "mine", "key": "key"}}}]},
+    ],
+)
+def test_keys_that_are_in_no_secret_are_asked_for(values: dict[str, object]) -> None:
+    assert not [arg for arg in args_of(**values) if arg.startswith(("--no-api-key", "--allowed-host"))]
 
 
 def test_pods_that_stand_behind_one_service_keep_no_batches() -> None:

@@ -21,3 +21,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- define "quintet.account" -}}
 {{- .Values.serviceAccount.name | default (include "quintet.name" .) -}}
 {{- end -}}
+
+{{/* Not empty where keys are told otherwise than by the secret: by a store, or in the environment. */}}
+{{- define "quintet.keys" -}}
+{{- range .Values.arguments -}}
+{{- if or (eq . "--keys") (hasPrefix "--keys=" .) -}}{{ . }}{{- end -}}
+{{- end -}}
+{{- range .Values.env -}}
+{{- if has .name (list "QUINTET_KEYS" "QUINTET_API_KEY" "QUINTET_API_KEY_FILE") -}}{{ .name }}{{- end -}}
+{{- end -}}
+{{- end -}}
