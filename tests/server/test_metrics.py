@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -157,6 +158,22 @@ def test_the_documented_table_is_what_the_page_says_of_itself() -> None:
 
 
 @pytest.mark.fault("G10")
+def test_every_metric_that_a_page_names_is_one_that_there_is() -> None:
+    there = set(re.findall(r"^\| `([^`]+)` \|", metrics.table(metrics.scraped()), re.MULTILINE))
+    named = [
+        (page.name, name)
+        for page in [*metrics.PAGE.parent.glob("*.md"), *metrics.PAGE.parent.glob("guides/*.md")]
+        for name in re.findall(r"\b(?:quintet|vllm):\w+\*?", page.read_text(encoding="utf-8"))
+    ]
+    assert len(named) > len(there)
+    unknown = [
+        (page, name)
+        for page, name in named
+        if name not in there and not (name.endswith("*") and any(one.startswith(name[:-1]) for one in there))
+    ]
+    assert unknown == []
+
+
 def test_the_number_of_series_is_bounded_and_nothing_goes_uncounted() -> None:
     telemetry = Telemetry([], lambda: 0.0)
     for number in range(10_000):
