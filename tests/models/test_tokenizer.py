@@ -165,6 +165,12 @@ def test_bos_and_eos_are_added_only_if_the_metadata_asks(tmp_path: Path) -> None
         tiny(tmp_path, *specials, flags={"add_bos_token": True})
 
 
+def test_a_padding_token_that_there_is_not_is_none(tmp_path: Path) -> None:
+    """The model of llama.cpp's server tests has -1 in 32 bits there."""
+    for token, pad in ((256, "zz"), (257, ""), ((1 << 32) - 1, "")):
+        assert tiny(tmp_path, [], [], ids={"padding_token_id": token}).traits.roles.pad == pad
+
+
 def test_an_end_token_is_known_by_name_even_if_typed_as_text(tmp_path: Path) -> None:
     tokenizer = tiny(tmp_path, ["<|im_end|>", "<|fim_pad|>"], [NORMAL, NORMAL])
     assert tokenizer.eos_ids == {257, 258}
@@ -205,6 +211,7 @@ BAD: list[tuple[str, Any, str]] = [
     ("tokenizer.ggml.eos_token_id", 999, "must be an integer from 0 to 256, got 999"),
     ("tokenizer.ggml.eos_token_id", -1, "must be an integer from 0 to 256, got -1"),
     ("tokenizer.ggml.fim_pre_token_id", "x", "must be an integer"),
+    ("tokenizer.ggml.padding_token_id", -1, "must be an integer from 0 to 4294967295, got -1"),
     ("tokenizer.ggml.add_bos_token", 1, "must be a boolean, got 1"),
     ("tokenizer.ggml.suppress_tokens", 5, "asks for something that is not implemented, got 5"),
     ("general.name", 1, "must be a string"),

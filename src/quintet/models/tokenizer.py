@@ -245,9 +245,16 @@ def _tokenizer(
 
 
 def _roles(meta: Metadata, vocabulary: Vocabulary, bos_id: int | None, eos_id: int | None) -> Roles:
-    ids = eos_id, bos_id, token_id(meta, "padding_token_id", len(vocabulary.ids))
+    ids = eos_id, bos_id, _padding(meta, len(vocabulary.ids))
     eos, bos, pad = ("" if token is None else vocabulary.ids.text(token) for token in ids)
     return Roles(eos, bos, pad, meta.text(TEMPLATE, ""))
+
+
+def _padding(meta: Metadata, size: int) -> int | None:
+    """``None`` if the file does not say, or says -1 in 32 bits, as some do: llama.cpp takes a token that there is not for none."""
+    key = PREFIX + "padding_token_id"
+    found = meta.integer(key, low=0, high=(1 << 32) - 1) if key in meta else size
+    return found if found < size else None
 
 
 def _strip_after(meta: Metadata, vocabulary: Vocabulary, special: frozenset[int]) -> frozenset[int]:
