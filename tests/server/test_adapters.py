@@ -25,7 +25,7 @@ ADMIN = ("authorization", "Bearer admin")
 
 
 class Adapting(ScriptedBackend):
-    """Knows which adapter each request came with; has those whose path ends with "broken" fail."""
+    """Knows which adapter each request came with; has those whose path ends with "broken" fail, and the first stop if it is "/halted"."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,6 +35,9 @@ class Adapting(ScriptedBackend):
         self.seen.append(prepared.adapter)
         if prepared.adapter is not None and prepared.adapter.path.endswith("broken"):
             yield [TokenEvent(0, -1, finish=Finish.ERROR, error="No.")]
+            return
+        if prepared.adapter is not None and prepared.adapter.path == "/halted" and len(self.seen) == 1:
+            yield [TokenEvent(0, -1, finish=Finish.ABORT)]
             return
         async for batch in super().submit(prepared):
             yield batch
@@ -122,6 +125,17 @@ def test_what_cannot_be_loaded_is_refused_by_name_and_nothing_is_left_of_it(body
         assert told in refused.json()["error"]["message"]
         assert await world.listed() == ["plain", "base", "first"]
         assert (await world.order("load", lora_name="other", lora_path="/other")).status == 200, "its place is free"
+
+    run(test)
+
+
+def test_an_adapter_whose_trial_is_called_off_is_not_there_and_may_be_tried_again() -> None:
+    async def test(world: World) -> None:
+        refused = await world.order("load", lora_name="x", lora_path="/halted")
+        assert refused.status == 503 and refused.header("retry-after")
+        assert "was not loaded" in refused.json()["error"]["message"]
+        assert await world.listed() == ["plain", "base", "first"]
+        assert (await world.order("load", lora_name="x", lora_path="/halted")).status == 200
 
     run(test)
 

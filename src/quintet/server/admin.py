@@ -10,8 +10,8 @@ from quintet.dialects.admin import BASE_MODEL, model_status, parse_adapter, pars
 from quintet.engines.adapters import Lora, Room
 from quintet.engines.entry import Entry
 from quintet.engines.registry import Registry
-from quintet.errors import BadRequest, ModelError, ModelNotFound, shorten
-from quintet.events import Failed
+from quintet.errors import BadRequest, ModelError, ModelNotFound, Overloaded, shorten
+from quintet.events import ChoiceDone, Failed, Finish
 from quintet.request import CompletionRequest, Sampling, StopRules
 from quintet.server.auth import Auth
 from quintet.server.call import Call, Endpoint, Route
@@ -96,6 +96,8 @@ class Admin:
                     raise BadRequest(
                         "lora_path", f"cannot be loaded: {event.message.rstrip('.')} (the log has more)", shorten(lora.adapter.path)
                     )
+                if isinstance(event, ChoiceDone) and event.finish is Finish.ABORT:  # nothing was computed with it
+                    raise Overloaded("The LoRA adapter was not loaded: its trial was called off; try again later.")
 
     async def _asked(self, call: Call) -> Entry:
         name = parse_model(await self._body(call))
