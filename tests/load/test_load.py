@@ -85,6 +85,15 @@ def test_an_answer_that_is_no_stream_counts_when_it_is_complete_whether_or_not_t
     assert received(STREAM + chunked(event("a"), DONE), open_=True).good and received(UNFRAMED + event("a") + DONE).good
 
 
+def test_heads_before_the_final_one_are_not_the_answer() -> None:
+    early = b"HTTP/1.1 100 Continue\r\n\r\n" + b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\nContent-Length: 3\r\n\r\n"
+    answer = early + STREAM + chunked(event("a", 1), DONE)
+    for cut in range(1, len(early) + 20):
+        trace = received(answer[:cut], answer[cut:])
+        assert (trace.status, trace.good, trace.tokens) == (200, True, 1)
+    assert not received(early).good
+
+
 def test_usage_that_cannot_be_read_is_none() -> None:
     for usage in (b'"usage":{', b'"usage": {"completion_tokens": "many"}}', b'"x": {"usage": {"completion_tokens": 3}}}'):
         trace = received(STREAM + chunked(event("a"), b'data: {"choices": [], ' + usage + b"\n\n", DONE))

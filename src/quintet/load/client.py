@@ -187,12 +187,16 @@ class Exchange(asyncio.Protocol):
     def _header(self, data: bytes) -> bytes:
         """Collect the head; return what follows it, empty while it is incomplete."""
         self._head += data
-        head, end, rest = self._head.partition(b"\r\n\r\n")
-        if not end:
-            return b""
-        status = _STATUS.match(head)
-        if status is None:
-            raise ValueError(shorten(head))
+        while True:
+            head, end, rest = self._head.partition(b"\r\n\r\n")
+            if not end:
+                return b""
+            status = _STATUS.match(head)
+            if status is None:
+                raise ValueError(shorten(head))
+            if not status[1].startswith(b"1"):
+                break
+            self._head = rest  # RFC 9110, 15.2: such a head is "prior to ... the final response"
         self._trace.status = int(status[1])
         fields = head.lower()
         self._stream = b"text/event-stream" in fields
