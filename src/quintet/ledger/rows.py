@@ -31,7 +31,7 @@ class Row(NamedTuple):
         arrived: Unix time in seconds.
         first, total: seconds from then to the first text and to the end, on a clock that never jumps; ``None`` = not yet, or never.
         prompt, completion, cached, reasoning: tokens so far, see ``Usage``.
-        finish: why its first choice ended; empty = none has.
+        finish: why the choice ended that ended first; empty = none has.
         status: of HTTP; 0 = none was sent yet, 499 = the client left before.
     """
 

@@ -96,7 +96,7 @@ class Observer:
 
     @property
     def reason(self) -> str:
-        """Why the first choice ended; empty while none has."""
+        """Why the choice ended that ended first; empty while none has."""
         return self.reasons[0] if self.reasons else ""
 
     def facts(self) -> dict[str, str | float | None]:
