@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 from gguf import GGMLQuantizationType as Type
+from gguf import GGUFWriter
+from tests.reference import tiny_model
 from tests.reference.folders import write_folder
 from tests.reference.tiny_model import FAMILIES, TinySpec, write_tiny
 
@@ -29,6 +31,24 @@ def test_a_model_of_every_family_is_shown_and_completes_a_prompt(
         assert app(words, standalone_mode=False) in (None, 0)
         texts.append(capsys.readouterr().out)
     assert texts[0] and texts[0] == texts[1]
+
+
+@pytest.mark.parametrize(("roles", "said"), [(("pre", "suf", "mid"), "yes"), (("pre", "suf"), "no")])
+def test_a_model_is_shown_to_fill_in_the_middle_if_its_vocabulary_has_the_tokens(
+    roles: tuple[str, ...], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add_as_always = tiny_model.add_tokenizer
+
+    def add_tokenizer(writer: GGUFWriter, spec: TinySpec) -> None:
+        add_as_always(writer, spec)
+        for token, role in enumerate(roles, spec.vocab - len(roles)):
+            writer.add_uint32(f"tokenizer.ggml.fim_{role}_token_id", token)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tiny_model, "add_tokenizer", add_tokenizer)
+        file = write_tiny(tmp_path / "tiny.gguf", TinySpec("tiny"))
+    assert app(["show", str(file)], standalone_mode=False) in (None, 0)
+    assert dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines())["infill"] == said
 
 
 def test_where_all_layers_have_windows_a_text_may_be_longer_than_the_cache(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
