@@ -120,10 +120,12 @@ def test_options_that_contradict_or_mean_nothing_are_told(words: tuple[str, ...]
     assert isinstance(result.exception, OptionError) and str(result.exception).startswith(said)
 
 
-@pytest.mark.parametrize("rate", ["1e308", "100001", "0", "-1"])
-def test_a_rate_that_nobody_can_send_is_no_rate(rate: str) -> None:
-    run = command("bench", "http://127.0.0.1:9", "--rate", rate)
-    assert (run.returncode, run.stdout) == (2, "") and "Invalid value for '--rate'" in run.stderr
+@pytest.mark.parametrize(
+    ("option", "value"), [*(("--rate", rate) for rate in ("1e308", "100001", "0", "-1")), ("--clients", "0"), ("--clients", "10001")]
+)
+def test_a_load_that_nobody_can_send_is_none(option: str, value: str) -> None:
+    run = command("bench", "http://127.0.0.1:9", option, value)
+    assert (run.returncode, run.stdout) == (2, "") and f"Invalid value for '{option}'" in run.stderr
 
 
 LOAD = benching.LoadOptions(2, 0.0, 3, 0.0, (10, 20), (4, 6), 5, stream=True, extra={"top_p": 1}, seed=7, warm_up=0)

@@ -59,7 +59,7 @@ def top(url: str, *, key: str, interval: float, once: bool, as_json: bool) -> in
 @click.option("--as", "page", type=click.Choice(PAGES), default="openai", show_default=True, help="The page whose words requests are in.")
 @_key
 @click.option("--model", default="", help="Model to ask; by default the first that the server lists.")
-@click.option("--clients", "-c", type=click.IntRange(1), help="Clients that each wait for their answer; by default 4.")
+@click.option("--clients", "-c", type=click.IntRange(1, 10_000), help="Clients that each wait for their answer; by default 4.")
 @click.option("--rate", type=Number(0, 100_000, above=True), help="In their place: arrivals per second that wait for nobody.")
 @click.option("--requests", "-n", type=click.IntRange(1), help="Requests in all.")
 @click.option("--duration", metavar="TIME", help="In their place: how long requests are sent, e.g. 2m; by default 30s.")
