@@ -6,7 +6,7 @@ import itertools
 import os
 import struct
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -48,7 +48,7 @@ class Parts:
     count: int
     data: bytes
 
-    def write(self, path: Path, changes: dict[str, bytes | None]) -> Path:
+    def write(self, path: Path, changes: Mapping[str, bytes | None]) -> Path:
         """The file with other keys; ``None`` leaves one out."""
         keys = {name: value for name, value in {**self.keys, **changes}.items() if value is not None}
         pairs = b"".join(text(name.encode()) + value for name, value in keys.items())
