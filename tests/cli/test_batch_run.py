@@ -68,6 +68,16 @@ def test_answers_and_refusals_go_where_they_were_wanted(here: Path, command: Com
     assert [json.loads((here / name).read_text())["custom_id"] for name in ("out.jsonl", "wrong.jsonl")] == ["1", "0"]
 
 
+def test_settings_of_a_server_that_tells_dialects_by_the_client_are_taken_and_lines_tell_of_none(here: Path, command: Command) -> None:
+    (here / "quintet.toml").write_text('dialect = "auto"\n')
+    code, _, err = command("batch", "run", "in.jsonl", "-o", "out.jsonl", "--toy", "--config", "quintet.toml")
+    assert (code, err.partition(",")[0]) == (1, "1 lines answered")
+    assert "system_fingerprint" in json.loads((here / "out.jsonl").read_text())["response"]["body"]
+    (here / "quintet.toml").write_text('dialect = "none"\n')
+    code, _, err = command("batch", "run", "in.jsonl", "-o", "more.jsonl", "--toy", "--config", "quintet.toml")
+    assert code == 1 and err.startswith("error: quintet.toml: --dialect must be one of openai, ")
+
+
 def test_every_line_is_computed_by_the_model_of_a_file_whatever_model_it_names(here: Path, command: Command) -> None:
     write_tiny(here / "tiny.gguf", TinySpec("tiny"))
     bodies = ({"prompt": "x", **named} for named in ({}, {"model": "tiny"}, {"model": "gpt-4"}))

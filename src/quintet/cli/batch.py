@@ -75,7 +75,9 @@ def connect(*of_engine: Decorator) -> None:
     @click.option("--output", "-o", type=PATH, required=True, metavar="OUT.jsonl", help="Where the answers go.")
     @click.option("--errors", type=PATH, metavar="FILE", help="Where refusals go; by default OUT.errors.jsonl.")
     @click.option("--model", default="smollm2", show_default=True, help="Model that computes every line, whatever model the line names.")
-    @click.option("--dialect", default="openai", show_default=True, help="Whose requests the lines are: openai, fireworks, ...")
+    @click.option(
+        "--dialect", default="openai", show_default=True, help="Whose requests the lines are: openai, fireworks, ...; auto = openai."
+    )
     @click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Other texts for lines without a seed.")
     @click.option("--toy", is_flag=True, help="Use a deterministic toy model that needs no weights.")
     @_all(of_engine)
@@ -87,6 +89,7 @@ def connect(*of_engine: Decorator) -> None:
         Can be interrupted at any moment, and goes on with the same command. The same file gives the same answers, byte for byte.
         """
         from quintet.cli import batch_run, engines
+        from quintet.server.routing import AUTO
 
         if not output.name:
             raise OptionError(f"--output must be a file's name, got {shorten(str(output))}.")
@@ -97,7 +100,8 @@ def connect(*of_engine: Decorator) -> None:
         reference = engines.TOY if toy else model
         wanted = engines.EngineOptions(reference, *sizes, offline, pack_bytes=packs, **engine)
         where = output, errors or output.with_name(f"{output.stem}.errors{output.suffix}")
-        return batch_run.run(wanted, batch_run.BatchOptions(file, *where, dialect, seed))
+        whose = "openai" if dialect == AUTO else dialect  # as a server that shares the setting reads what tells of no client
+        return batch_run.run(wanted, batch_run.BatchOptions(file, *where, whose, seed))
 
 
 def _all(decorators: tuple[Decorator, ...]) -> Decorator:
