@@ -15,7 +15,7 @@
 # make bench-serve     set up, then servers under load, ours and others         (make bench-serve ARGS="...")
 # make soak            set up, then a server for an hour at 70 % of what it can bear, a fault a minute (make soak ARGS="--hours 8")
 # make overload        set up, then a server for ten minutes at ten times that            (make overload ARGS="--seconds 60")
-# make clean           remove .venv and what was built
+# make clean           remove .venv, .venv-vllm, .venv-ray and what was built
 #
 # Slow, or needing more than a compiler; the last three compare the native core's bits with a plain build's:
 # make nightly         most of these with the numbers of a release (many hours)
@@ -233,7 +233,7 @@ sanitize test-emulated neon:
 	@scripts/digest.sh $(@:test-%=%)
 
 clean:
-	rm -rf $(VENV) build dist
+	rm -rf $(VENV) .venv-vllm .venv-ray build dist
 
 # Everything the project needs. Begun and not ended (the stamp is missing): start from an empty environment.
 $(STAMPS)/deps: pyproject.toml requirements.lock scripts/requirements.py scripts/preflight.sh
