@@ -17,8 +17,9 @@ from quintet.backends.native.core.loader import Loaded
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.toy import EOS, ToyRunner, ToyTokenizer
 from quintet.config import EngineConfig
-from quintet.errors import Unsupported
+from quintet.errors import BadRequest, Unsupported
 from quintet.events import ChoiceDelta, ChoiceDone, Event, Finish, Finished, TokenText
+from quintet.inputs import resolve
 from quintet.inputs.infill import Infill
 from quintet.inputs.sequence import Prepared, SequenceSpec
 from quintet.inputs.tokenizer import Tokenizer
@@ -81,6 +82,25 @@ class Lab:
 
 FIM = Lab(FimTokenizer())
 SPEC = SequenceSpec("ab", 4, Sampling(0.0, 1.0, 0), None, False, suffix="yz")
+
+
+def test_a_suffix_counts_once_for_each_prompt_and_is_refused_where_that_is_more_than_bodies_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand short prompts and a suffix as long as the context were a hundred kilobytes, and gigabytes in the engine."""
+    monkeypatch.setattr(resolve, "MOST_SUFFIXES", 90)
+
+    async def go(count: int) -> tuple[int, int]:
+        engine = await Lab(FimTokenizer()).start()
+        try:
+            prompts = [f"number {number}" for number in range(count)]
+            specs = [replace(SPEC, prompt=prompt, suffix="y" * 29) for prompt in prompts for _ in range(2)]
+            return resolve.size_of(specs, resolve.Known({"y" * 29: [0] * 30})), len((await prepare(engine, specs)).sequences)
+        finally:
+            await engine.close()
+
+    assert asyncio.run(go(1)) == (30 + 8, 2)
+    with pytest.raises(BadRequest, match="stands in each of 4 prompts, and must come to at most 90 tokens") as caught:
+        asyncio.run(go(4))
+    assert caught.value.param == "suffix"
 
 
 def request(prompt: str = "ab", **wanted: object) -> CompletionRequest:

@@ -32,7 +32,7 @@ from quintet.inputs.images.places import Picture, Placer, placer_of
 from quintet.inputs.images.reader import ImageReader
 from quintet.inputs.images.value import PreparedImage
 from quintet.inputs.infill import infill, texts_of
-from quintet.inputs.resolve import Known, prompt_names, require_fitting, resolve, texts, words
+from quintet.inputs.resolve import Known, prompt_names, require_fitting, resolve, size_of, texts, words
 from quintet.inputs.sequence import PreparedSequence, SequenceSpec
 from quintet.inputs.stopwatch import Stopwatch
 from quintet.inputs.supported import fills_in, require_supported
@@ -126,8 +126,7 @@ class Preparer:
             tags=self._tags_of(tokenizer),
             image=None if placer is None else placer.image,
         )
-        ids = sum(len(prompt) for prompt in {id(spec.prompt): spec.prompt for spec in specs}.values())
-        return await self._run(tenant, ids, lambda: resolve(specs, known, capabilities))
+        return await self._run(tenant, size_of(specs, known), lambda: resolve(specs, known, capabilities))
 
     async def stop_tokens(self, strings: Sequence[str], tenant: str = "") -> dict[int, str]:
         """The control tokens whose text is one of the stop strings. Such a token has no text in which that could be found.

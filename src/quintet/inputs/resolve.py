@@ -16,6 +16,9 @@ from quintet.models.traits import Traits
 from quintet.prediction import REACH
 from quintet.request import Guide, Prompt, Sampling
 
+MOST_SUFFIXES = 1 << 22
+"""Tokens of a suffix in all prompts of a request, each of which it is put together with: a body without one hardly holds more."""
+
 
 def texts(specs: Sequence[SequenceSpec]) -> list[str]:
     """The distinct texts among the prompts and suffixes."""
@@ -83,6 +86,20 @@ class Known:
     infill: Infill | None = None
     tags: Tags | None = None
     image: int | None = None
+
+
+def size_of(specs: Sequence[SequenceSpec], known: Known) -> int:
+    """What distinct prompts come to, in characters or ids, with the suffix that each of them is put together with.
+
+    Raises:
+        BadRequest: a suffix that makes more of a short body than a long one could hold.
+    """
+    prompts = {id(spec.prompt): spec for spec in specs}.values()
+    suffixes = sum(len(known.encoded[spec.suffix]) for spec in prompts if spec.suffix)
+    if suffixes > MOST_SUFFIXES:
+        rule = f"stands in each of {len(prompts)} prompts, and must come to at most {MOST_SUFFIXES} tokens in all of them"
+        raise BadRequest(_spelled(specs[0], "suffix"), rule, str(suffixes))
+    return suffixes + sum(len(spec.prompt) for spec in prompts)
 
 
 def resolve(specs: Sequence[SequenceSpec], known: Known, capabilities: Capabilities) -> tuple[PreparedSequence, ...]:

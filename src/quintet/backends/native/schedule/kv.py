@@ -58,7 +58,7 @@ class KvCache:
         """Bring kept pages with the sequence's first tokens back into the prefix cache, at most so many; ``match`` finds them there.
 
         Returns:
-            Whether there are more: then come again, after a step of those who run.
+            Whether there are more: then come again, after a step of those who run, if any do.
         """
         saved, scoring, held = self._saved, seq.group.scoring, list[int]()
         if saved is None or seq.restored:

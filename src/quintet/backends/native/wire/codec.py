@@ -22,7 +22,7 @@ import msgspec
 from quintet.backends.native.wire.messages import FromWorker, Message, Submit, ToProcess
 
 MAX_FRAME = 1 << 28
-"""Bytes; what becomes of the largest body that is taken stays far below."""
+"""Bytes; what is made of the largest body that is taken stays below."""
 
 T = TypeVar("T")
 
