@@ -14,6 +14,7 @@ from tests.reference.tiny_model import TinySpec, write_tiny
 from tests.support.report import Notes
 
 from quintet.backends.native.worker.load import load_tokenizer
+from quintet.backends.vllm.images import hidden_size
 from quintet.cli import engines, fleet, vllm
 from quintet.cli.console import OptionError
 from quintet.config import EngineName, VllmConfig
@@ -91,6 +92,16 @@ def test_a_model_whose_images_are_known_here_is_shown_them_so_and_of_another_vll
     config = json.loads((seeing / "config.json").read_text(encoding="utf-8")) | {"model_type": "novel"}
     (seeing / "config.json").write_text(json.dumps(config), encoding="utf-8")
     assert sees(seeing) == "processor"
+
+
+def test_what_a_language_model_inside_another_file_leaves_out_is_what_its_type_has(known: Path, tmp_path: Path) -> None:
+    """Gemma 3's published files tell neither how many tokens there are nor, some, how wide the model is."""
+    for file in known.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    part = {"model_type": "gemma3_text", "intermediate_size": 64, "num_hidden_layers": 2, "sliding_window": 16}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gemma3", "text_config": part}), encoding="utf-8")
+    assert len(load_tokenizer(tmp_path, any_model=True).pieces) == 262208
+    assert hidden_size(tmp_path) == 2304
 
 
 @pytest.mark.parametrize("size", [None, 0, -5, "many", True, 1 << 40])

@@ -24,6 +24,7 @@ from quintet.inputs.images.layout import ImageTraits
 from quintet.inputs.images.value import PreparedImage
 from quintet.models.folder.documents import read_document
 from quintet.models.folder.files import CONFIG
+from quintet.models.folder.kinds import left_out
 from quintet.models.opening import open_vision
 from quintet.models.vision.spec import VisionSpec
 
@@ -75,7 +76,8 @@ def sight_of(source: VllmSource, *, cpu: bool) -> Sight | None:
 
 def hidden_size(folder: Path) -> int:
     """Of the folder's language model; 0 = it is not told."""
-    found = text_config(read_document(folder / CONFIG)).get("hidden_size")
+    config = read_document(folder / CONFIG)
+    found = {**left_out(config), **text_config(config)}.get("hidden_size")
     return found if isinstance(found, int) else 0
 
 

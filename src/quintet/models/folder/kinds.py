@@ -366,3 +366,12 @@ KINDS = {
     "gemma3": replace(_GEMMA3, inner=("gemma3_text",), **_SEEING),
     "mistral3": replace(_MINISTRAL, inner=("mistral", "ministral3"), **_SEEING),
 }
+
+
+def left_out(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What the language model's configuration inside a file means by what it leaves out; nothing of a type that is not known."""
+    whole, part = KINDS.get(str(document.get("model_type"))), document.get("text_config")
+    if not isinstance(part, dict):
+        return {}
+    kind = KINDS.get(str(part.get("model_type", whole.inner[0] if whole and whole.inner else "")))
+    return {**kind.inside, **kind.defaults} if kind else {}

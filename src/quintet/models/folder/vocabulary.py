@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import struct
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -16,6 +16,7 @@ from quintet.models.files import file_errors
 from quintet.models.folder.config import read_outline
 from quintet.models.folder.documents import read_document
 from quintet.models.folder.files import CONFIG, GENERATION, TEMPLATE, TOKENIZER, TOKENIZER_CONFIG
+from quintet.models.folder.kinds import left_out
 from quintet.models.metadata import LENGTH_BYTES, Metadata, StringArray, Value, quoted
 from quintet.models.vocabulary import PREFIX, TokenType
 from quintet.models.vocabulary import TEMPLATE as TEMPLATE_KEY
@@ -75,7 +76,7 @@ def read_files(folder: Path, *, any_model: bool = False) -> Files:
     return _Reading(folder, any_model).files()
 
 
-def _size(sources: list[dict[str, Any]]) -> int:
+def _size(sources: Iterable[Mapping[str, Any]]) -> int:
     """How many tokens a model has rows for."""
     size = next((source["vocab_size"] for source in sources if "vocab_size" in source), None)
     if type(size) is not int or not 0 < size <= MAX_VOCAB:
@@ -93,7 +94,7 @@ class _Reading:
         if any_model:
             part = config.get("text_config")
             self._sources = [config, part] if isinstance(part, dict) else [config]
-            self._size = _size(self._sources)
+            self._size = _size([*self._sources, left_out(config)])
         else:
             outline = read_outline(config)
             self._size = outline.vocab
