@@ -34,15 +34,18 @@ class Room:
         finally:
             self.give(tenant, size)
 
-    def take(self, tenant: str, size: int) -> None:
+    def take(self, tenant: str, size: int, mine: int = 0) -> None:
         """``give`` it back.
 
+        Args:
+            mine: of what the tenant holds, what is for the same request.
+
         Raises:
-            TooManyRequests: the tenant holds some already, and would leave less than it has.
+            TooManyRequests: the tenant holds some already for others, and would leave less than it has.
             Overloaded: there is no room.
         """
         room, own = self._most - self._taken.total() - size, self._taken[tenant]
-        if tenant and own and own + size > room:  # one that leaves as much as it takes cannot shut the others out
+        if tenant and own > mine and own + size > room:  # one that leaves as much as it takes cannot shut the others out
             raise TooManyRequests(f"This API key has its share of {self._what}; try again later.")
         if room < 0:
             raise Overloaded(f"There is no room for more {self._what}; try again later.")

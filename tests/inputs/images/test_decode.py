@@ -66,6 +66,16 @@ def test_what_is_transparent_is_laid_over_white(mode: str) -> None:
     assert made.getpixel((5, 599)) == (255, 255, 255) and made.getpixel((1, 599)) != (255, 255, 255)
 
 
+def test_the_colour_of_16_bits_that_is_transparent_is_laid_over_white() -> None:
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    row = b"\0" + struct.pack(">6H", *[0x1234] * 3, *[0x3434] * 3)
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", 2, 1, 16, 2, 0, 0, 0)) + chunk(b"tRNS", struct.pack(">3H", *[0x1234] * 3))
+    made = rgb(b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", zlib.compress(row)) + chunk(b"IEND", b""))
+    assert np.asarray(made)[0, :, 0].tolist() == [255, 0x34]
+
+
 def test_the_one_of_65536_greys_that_is_transparent_is_laid_over_white_and_no_other() -> None:
     grey = np.array([[0x1234, 0x1233, 0x1235, 0x3434, 0x3412, 0xFFFF, 0]], np.uint16)
     made = np.asarray(rgb(saved(Image.fromarray(grey), "PNG", transparency=0x1234)))[0, :, 0]

@@ -330,6 +330,18 @@ def test_pixels_take_room_as_long_as_they_exist(monkeypatch: pytest.MonkeyPatch)
     run(body)
 
 
+def test_what_a_request_has_already_taken_is_not_held_against_it() -> None:
+    """Piece by piece it gets what it would get at once, and no more."""
+    for mine, pieces in ((0, [60]), (1, [10] * 6)):
+        room, taken = Room(100, "images"), 0
+        room.take("other", 30)
+        for piece in pieces:
+            room.take("a", piece, mine * taken)
+            taken += piece
+        with pytest.raises(TooManyRequests):
+            room.take("a", 1)
+
+
 def test_room_is_shared_fairly() -> None:
     room = Room(100, "images")
     room.take("a", 40)

@@ -64,6 +64,7 @@ _TURNS = {
 """CIPA DC-008 (Exif), tag Orientation."""
 
 _SIDEWAYS = (5, 6, 7, 8)
+_PNG_BITS = 24  # where a PNG says how many bits a channel has
 _STRIP = 256  # rows that are laid over white at once: a large image need not be there four times over
 
 
@@ -158,6 +159,9 @@ def rgb(blob: bytes) -> Image.Image:
     try:
         image.load()
         clear = "A" in image.getbands() or image.info.get("transparency") is not None
+        if clear and image.mode == "RGB" and image.format == "PNG" and blob[_PNG_BITS] == 16:
+            # Of each pixel Pillow keeps 8 of them, and all of the colour that is transparent.
+            image.info["transparency"] = tuple(value >> 8 for value in image.info["transparency"])
         if image.mode.startswith("I"):  # 16 bits of grey, which Pillow would cut off at 255
             image = _eight_bits(image.convert("I"), image.info.get("transparency"))
         made = _over_white(image) if clear else image.convert("RGB")

@@ -83,7 +83,7 @@ class _Files:
     def take(self, image: Image, size: int) -> None:
         if self.size + size > MOST_FILES:
             raise BadRequest(image.param, f"is one too many: a request's images are files of at most {MOST_FILES} bytes together")
-        self.room.take(self.tenant, size)
+        self.room.take(self.tenant, size, self.size)
         self.size += size
 
     def __exit__(self, *_: object) -> None:
