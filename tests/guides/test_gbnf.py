@@ -72,6 +72,9 @@ ACCEPTED = [
     ('root ::= start ends\nstart ::= "x"\nends ::= "y"', "xy"),
     ('root ::= (\n  start [:;]\n| "b"[.]":")\nstart ::= "x"', "x:"),
     ('start ::= root\nroot ::= "x" start?', "xx"),
+    ('root ::= (\n  start [0-9] "[1]:"\n)\nstart ::= "x"', "x1[1]:"),
+    ('root ::= (\n  start [\\]:]\n)\nstart ::= "x"', "x:"),
+    ('root ::= (\n  start [0-9] # [1]: one\n)\nstart ::= "x"', "x1"),
     ('root ::= a-b a_b aB\na-b ::= "x"\na_b ::= "y"\naB ::= "z"', "xyz"),
 ]
 REJECTED = [

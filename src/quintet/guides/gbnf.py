@@ -9,7 +9,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-_LARK = re.compile(r"(?m)^[ \t]*(%llguidance\b|!?\??start[ \t]*(\.[ \t]*\d+[ \t]*)?(\[[^\n]*\][ \t]*)?:(?!:=))")
+_LARK = re.compile(
+    r"(?m)^[ \t]*(%llguidance\b|!?\??start[ \t]*(\.[ \t]*\d+[ \t]*)?"
+    r"(\[[ \t]*[a-z_]+[ \t]*(?=[=,\]])(?:\"(?:\\.|[^\"\\\n])*\"|[^\"\]\n])*\][ \t]*)?:(?!:=))"
+)
 """A rule ``start``, with its marks, priority and attributes, as llguidance's parser has them."""
 _LEXEME = re.compile(
     r"""(?P<blank>[ \t]+|\#[^\r\n]*) | (?P<line>[\r\n]+) | (?P<text>"(?:\\.|[^"\\])*") | (?P<class>\[(?:\\.|[^\]\\])*\])
