@@ -130,6 +130,14 @@ def test_a_proxy_is_not_asked_for_the_server_that_is_started(path: str, spared: 
     assert (run.returncode, run.stderr) == (0, "")
 
 
+def test_a_server_of_its_own_fetches_nothing_where_the_environment_says_so(path: str) -> None:
+    words, nobody = ("hf:nobody/nothing", "one"), "http://127.0.0.1:9"
+    nowhere = {"HF_ENDPOINT": nobody, "PIP_INDEX_URL": nobody, "PATH": path}
+    told = evaluate(*words, "--offline", **nowhere)
+    assert told.returncode == 1 and "nothing" in told.stderr
+    assert evaluate(*words, QUINTET_OFFLINE="1", **nowhere).stderr == told.stderr
+
+
 def test_a_server_that_runs_is_asked_by_its_url_with_its_key(path: str, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     with served("--toy", "--api-key", "key-of-the-evaluation", "--alias", "mine=toy") as one:

@@ -51,6 +51,17 @@ def test_a_model_is_shown_to_fill_in_the_middle_if_its_vocabulary_has_the_tokens
     assert dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines())["infill"] == said
 
 
+def test_a_model_whose_tokenizer_is_not_understood_is_shown_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(tiny_model, "add_tokenizer", lambda writer, spec: writer.add_tokenizer_model("novel"))
+        file = write_tiny(tmp_path / "tiny.gguf", TinySpec("tiny"))
+    assert app(["show", str(file)], standalone_mode=False) in (None, 0)
+    shown = dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines())
+    assert shown["infill"].startswith("unknown: ") and "novel" in shown["infill"] and "memory" in shown
+
+
 def test_where_all_layers_have_windows_a_text_may_be_longer_than_the_cache(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The same bytes as from a cache that holds all of it; a model without windows refuses such a prompt."""
     file, prompt = str(write_tiny(tmp_path / "w.gguf", WINDOWED)), "a thin text, then another " * 20

@@ -77,7 +77,7 @@ def test_a_split_model_is_found_by_any_part_and_named_without_its_number(folder:
     for number in (1, COUNT):
         found = store.resolve(str(part(folder, number)), Notes())
         assert (found.name, found.path, found.size) == ("m", part(folder, 1), size)
-    shown = dict(rows(found, describe(open_model(found.path)), 64, fills=False))
+    shown = dict(rows(found, describe(open_model(found.path)), 64, fills="no"))
     assert shown["file"].endswith(f" in {COUNT} files")
 
 

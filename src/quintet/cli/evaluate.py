@@ -27,7 +27,8 @@ from quintet.errors import QuintetError, shorten
 HARNESS = "lm_eval"
 _LACKING = "quintet eval runs lm-eval, which is not here: pip install 'quintet[eval]', or have its command lm_eval on the path."
 # Settings that say how a model computes. All others are of servers that are for others to reach, or for other models.
-_KEPT = {"engine", *vllm.NATIVE_ONLY, *vllm.TOYS_OWN, *vllm.VLLM_ONLY} - {"draft", "prefix_cache_dir", "prefix_cache_size"}
+_KEPT = {"engine", "offline", "think_tags", *vllm.NATIVE_ONLY, *vllm.TOYS_OWN, *vllm.VLLM_ONLY}
+_KEPT -= {"draft", "mmproj", "prefix_cache_dir", "prefix_cache_size"}
 _HOST = "127.0.0.1"
 _END_S = 10.0
 
@@ -159,10 +160,11 @@ def _run(command: Sequence[str], options: EvalOptions, url: str) -> int:
         ]
         with subprocess.Popen(words, env=_environment(options)) as process:
             try:
-                code = process.wait()
-            except KeyboardInterrupt:  # it has heard it too
-                process.wait()
-                raise
+                try:
+                    code = process.wait()
+                except KeyboardInterrupt:  # it has heard it too
+                    process.wait()
+                    raise
             except SystemExit:  # it may not have
                 _ended(process, signal.SIGTERM)
                 raise

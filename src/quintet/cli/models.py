@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from quintet.backends.native.worker.load import load_tokenizer
 from quintet.cli.console import ConsoleReport, OptionError, stdout
 from quintet.cli.describe import Description, check_context, describe
 from quintet.cli.engines import TOY, Draft, find_draft
 from quintet.config import EngineConfig, KvType, Quantize
+from quintet.errors import ModelError
 from quintet.inputs.infill import infill
 from quintet.models import store
 from quintet.models.files import StoredModel, cache_dir, human, kept_packs, pack_dir, parts
@@ -55,16 +58,23 @@ def show(reference: str, ctx_size: int, quantize: Quantize, kv_type: KvType, dra
         drafts = find_draft(model, draft, report, kv_type, offline=offline) if draft else None
     about = describe(open_model(model.path), quantize, kv_type)
     context = check_context(ctx_size, about.spec.context) or about.spec.context
-    fills = infill(load_tokenizer(model.path)) is not None
+    fills = _fills(model.path)
     for name, text in (*rows(model, about, context, fills=fills), *([_draft_row(drafts, context)] if drafts else [])):
         stdout().print(f"{name:13} {text}", markup=False)
 
 
-def rows(model: StoredModel, about: Description, context: int, *, fills: bool) -> list[tuple[str, str]]:
+def _fills(path: Path) -> str:
+    try:
+        return "no" if infill(load_tokenizer(path)) is None else "yes"
+    except ModelError as error:
+        return f"unknown: {error}"
+
+
+def rows(model: StoredModel, about: Description, context: int, *, fills: str) -> list[tuple[str, str]]:
     """The lines of ``show``: (what, value).
 
     Args:
-        fills: its vocabulary has what filling in the middle takes.
+        fills: whether its vocabulary has what filling in the middle takes.
     """
     spec, files = about.spec, len(parts(model.path))
     kv = about.kv_per_token * min(context, spec.window + EngineConfig().batch_tokens if spec.window else context)
@@ -78,7 +88,7 @@ def rows(model: StoredModel, about: Description, context: int, *, fills: bool) -
         ("shape", f"{shape}, {_feed_forward(spec)}"),
         ("vocabulary", f"{spec.vocab} tokens{', output tied to the embedding' if spec.tied else ''}"),
         ("context", f"{spec.context} tokens"),
-        ("infill", "yes" if fills else "no"),
+        ("infill", fills),
         ("quantisation", f"{about.quant}: {mix} tensors"),
         ("memory", f"about {human(about.weights + kv)}: weights {human(about.weights)}, KV cache {human(kv)} for {context} tokens"),
         *([("on load", ", ".join(f"--quantize {name}: {human(size)}" for name, size in about.choices.items()))] if about.choices else []),
