@@ -22,7 +22,7 @@ from quintet.backends.native.core.types import Batch
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.toy import EOS, ToyRunner, toy_loader
 from quintet.config import EngineConfig, ServerConfig
-from quintet.errors import BadRequest
+from quintet.errors import BadRequest, EngineFailed
 from quintet.events import Finished, Usage
 from quintet.inputs.capabilities import Control
 from quintet.request import Beams, Dry, Sampling
@@ -194,6 +194,24 @@ def test_at_the_deadline_of_a_search_whose_prompt_was_in_the_cache_the_client_is
 
     answer = asyncio.run(ask())
     assert (answer.status, answer.header("x-should-retry")) == (504, "false"), answer.body
+
+
+def test_an_engine_that_is_dead_between_two_steps_of_a_search_is_no_load() -> None:
+    async def ask() -> Answer:
+        async with ready(Engine(toy_loader(), EngineConfig(kv_bytes=1 << 22))) as engine:
+            asked = {"prompt": "Once", "n": 2, "max_tokens": 5, "use_beam_search": True}
+            require, calls = engine.require_room, [0]
+
+            def room(count: int, tenant: str = "") -> None:
+                calls[0] += 1
+                if calls[0] > 3:
+                    raise EngineFailed("The engine is dead.")
+                require(count, tenant)
+
+            engine.require_room = room  # type: ignore[method-assign]
+            return await acall(create_app(engine, ServerConfig(), ("toy",)), asked)
+
+    assert asyncio.run(ask()).status == 500
 
 
 def test_the_choices_of_a_search_count_for_the_limit_of_log_probabilities_as_others_do() -> None:

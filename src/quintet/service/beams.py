@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from quintet.backends.base import Backend
 from quintet.errors import BadRequest, QuintetError
-from quintet.events import Blame, Event, Failed, Finish, Finished, TokenEvent, Usage
+from quintet.events import Event, Failed, Finish, Finished, TokenEvent, Usage
 from quintet.inputs.capabilities import Capabilities, Control
 from quintet.inputs.sequence import Prepared, PreparedSequence
 from quintet.request import Beams, CompletionRequest, Sampling
@@ -201,7 +201,7 @@ class BeamJob(Job):
                     yield [failure]
                     return
         except QuintetError as error:
-            yield [Failed(str(error), Blame.LOAD)]
+            yield [Failed.by(error)]
             return
         except Exception:
             _log.exception("request %d broke", self._prepared.request_id)
