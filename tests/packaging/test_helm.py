@@ -118,6 +118,18 @@ def test_keys_that_are_in_no_secret_are_asked_for(values: dict[str, object]) -> 
     assert not [arg for arg in args_of(**values) if arg.startswith(("--no-api-key", "--allowed-host"))]
 
 
+def test_names_of_the_environment_are_not_replaced() -> None:
+    args = args_of(env=[{"name": "QUINTET_ALLOWED_HOST", "value": "llm.example.org"}])
+    assert [arg for arg in args if arg.startswith(("--no-api-key", "--allowed-host"))] == ["--no-api-key"]
+
+
+def test_a_pod_that_keeps_batches_ends_before_the_next_one_starts() -> None:
+    """Which would find the folder of batches in use, and go on with none of them."""
+    for replicas, mode, ends in ((1, "ReadWriteOnce", True), (1, "ReadWriteMany", True), (2, "ReadWriteMany", False)):
+        spec = render(replicas=replicas, persistence={"enabled": True, "accessMode": mode})["Deployment"]["spec"]
+        assert (spec.get("strategy") == {"type": "Recreate"}) is ends
+
+
 def test_pods_that_stand_behind_one_service_keep_no_batches() -> None:
     made = [render(replicas=replicas)["Deployment"]["spec"]["template"]["spec"]["containers"][0]["args"] for replicas in (1, 2)]
     assert ["--no-batches" in args for args in made] == [False, True]

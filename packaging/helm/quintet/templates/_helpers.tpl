@@ -31,3 +31,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if has .name (list "QUINTET_KEYS" "QUINTET_API_KEY" "QUINTET_API_KEY_FILE") -}}{{ .name }}{{- end -}}
 {{- end -}}
 {{- end -}}
+
+{{/* Not empty where the environment says which hosts are answered to, which an argument would replace. */}}
+{{- define "quintet.hosts" -}}
+{{- range .Values.env -}}
+{{- if eq .name "QUINTET_ALLOWED_HOST" -}}{{ .name }}{{- end -}}
+{{- end -}}
+{{- end -}}
