@@ -8,7 +8,7 @@ import { OWN, chosen, drawable, fieldsOf } from "./request.js";
 import { run } from "./runs.js";
 import { store, useStore } from "./store.js";
 import { textOf, tokensOf } from "./tree.js";
-import { Legend, Told, Tokens } from "./words.js";
+import { Legend, Told, Tokens, once } from "./words.js";
 
 const SIDES = ["A", "B"];
 const NOTHING = [[], []];
@@ -38,7 +38,7 @@ export function Compare() {
     <div class="row">
       ${
         running
-          ? html`<button class="main" onClick=${running.stop}>Stop</button>`
+          ? html`<button class="main" onClick=${once(running.stop)}>Stop</button>`
           : html`<button class="main" disabled=${!fields} onClick=${both}>Compare</button>`
       }
       <button onClick=${() => store.set({ compared: { ...compared, prompt: textOf(tokensOf(store.get().tree)) } })}>Take the text of Write</button>

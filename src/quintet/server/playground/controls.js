@@ -28,7 +28,7 @@ export function Controls() {
   return html`<div class="controls">
     <div class="row"><label class="grow"><span class="hidden">Find a control</span>
       <input type="search" placeholder="Find a control" value=${sought} onInput=${(event) => setSought(event.target.value)} /></label>
-      <button disabled=${Object.keys(controls).length === 0} onClick=${reset}>Reset all</button></div>
+      <button onClick=${reset}>Reset all</button></div>
     <p class="hint"><a href=${`docs#${dialect.name}`}>All fields of the page</a>, with a request to try for each.</p>
     ${idle.length > 0 && html`<p class="problem">Not in this dialect, and not sent: ${idle.join(", ")}.</p>`}
     ${groups.map(([title, fields]) => fields.length > 0 && html`<h2 key=${title}>${title}</h2>${fields.map((field) => html`<${Control} key=${`${field.name} ${resets}`} field=${field} value=${controls[field.name]} />`)}`)}
@@ -51,6 +51,7 @@ export function Control({ field, value, id = `control-${field.name}`, set = setC
       set(field.name, text === "" ? undefined : parsed(field, text));
       setWrong(null);
     } catch (error) {
+      set(field.name, undefined); // what was right before is not what is shown
       setWrong({ text, words: error.message });
     }
   };

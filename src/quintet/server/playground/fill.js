@@ -7,7 +7,7 @@ import { run } from "./runs.js";
 import { dialect } from "./server.js";
 import { store, useStore } from "./store.js";
 import { textOf } from "./tree.js";
-import { Legend, Told, Tokens } from "./words.js";
+import { Legend, Told, Tokens, once } from "./words.js";
 
 export function Fill() {
   const { before, after } = useStore((state) => state.gap);
@@ -50,7 +50,7 @@ export function Fill() {
     <div class="row">
       ${
         running
-          ? html`<button class="main" onClick=${running.stop}>Stop</button>`
+          ? html`<button class="main" onClick=${once(running.stop)}>Stop</button>`
           : html`<button class="main" disabled=${after === ""} onClick=${fill}>Fill</button>`
       }
       <button disabled=${running || tokens.length === 0} onClick=${keep}>Keep</button>

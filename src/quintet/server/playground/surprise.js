@@ -11,7 +11,7 @@ import { scoring } from "./request.js";
 import { complete, dialect, likeliest } from "./server.js";
 import { store, useStore } from "./store.js";
 import { newTree, textOf, tokensOf, typed, update } from "./tree.js";
-import { Legend } from "./words.js";
+import { Legend, once } from "./words.js";
 
 const WORST = 12;
 
@@ -43,7 +43,7 @@ export function Surprise() {
     <div class="row">
       ${
         running
-          ? html`<button class="main" onClick=${running.stop}>Stop</button>`
+          ? html`<button class="main" onClick=${once(running.stop)}>Stop</button>`
           : html`<button class="main" disabled=${text === ""} onClick=${map}>Score</button>`
       }
       <button onClick=${() => give(textOf(tokensOf(store.get().tree)))}>Take the text of Write</button>

@@ -26,3 +26,6 @@ export const Legend = () =>
 /** Tokens as text, coloured; `marked(k)`: a class for some of them. */
 export const Tokens = ({ tokens, marked = () => "" }) =>
   html`<div class="tokens">${tokens.map((token, k) => html`<span key=${k} class=${`token ${shade(token.p)} ${marked(k)}`}>${token.t}</span>`)}</div>`;
+
+/** What a button does that has taken another's place: not at the second click of a double one, which was meant for that. */
+export const once = (act) => (event) => event.detail < 2 && act();

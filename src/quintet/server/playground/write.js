@@ -6,7 +6,7 @@ import { editor } from "./editor.js";
 import { alternatives, complete, goOn } from "./generate.js";
 import { redo, store, undo, useStore } from "./store.js";
 import { treeKey } from "./moves.js";
-import { Legend, Told } from "./words.js";
+import { Legend, Told, once } from "./words.js";
 
 export function Write() {
   const host = useRef(null);
@@ -66,7 +66,7 @@ function Bar({ editor }) {
     <div class="row">
       ${
         running
-          ? html`<button class="main" onClick=${running.stop}>Stop <kbd>Esc</kbd></button>`
+          ? html`<button class="main" onClick=${once(running.stop)}>Stop <kbd>Esc</kbd></button>`
           : html`<button class="main" onClick=${() => complete(1)}>Complete <kbd>Ctrl ↵</kbd></button>`
       }
       <span class="joined">
