@@ -220,6 +220,11 @@ LEAST = 1e-6
 is that one token. And it stands for 0, and for what single precision has for 0, in controls that must be above it."""
 
 
+def or_off(value: float) -> float:
+    """Of a control that 0 and less turn off: on, whatever single precision makes of it, or 0."""
+    return max(value, LEAST) if value > 0 else 0.0
+
+
 def sampling(temperature: float, top_p: float, seed: int | None, fresh_seed: int, *, mirostat: bool = False) -> Sampling:
     """Canonical sampling: ``top_p`` in (0, 1], which providers let clients set to 0, and numbers single precision can hold.
 

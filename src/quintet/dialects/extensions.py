@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from quintet.dialects import constraints, vllm
-from quintet.dialects.base import LEAST
+from quintet.dialects.base import LEAST, or_off
 from quintet.dialects.fields import MAX_TOKEN_ID, Boolean, Field, Integer, Number, Positive, Status, String, T
 from quintet.dialects.lists import ListOf
 from quintet.dialects.predictions import Predicted
@@ -147,14 +147,14 @@ class Extensions:
         def of(field: Field[T], current: T) -> T:
             return field.of(given) if field.name in self._names else current
 
-        sigmas, tau, eta = TOP_N_SIGMA.of(given), MIROSTAT_TAU.of(given), MIROSTAT_ETA.of(given)
+        tau, eta = MIROSTAT_TAU.of(given), MIROSTAT_ETA.of(given)
         mirostat = MIROSTAT.of(given)
         return replace(
             own,
             top_k=max(of(TOP_K, own.top_k), 0),
             min_p=of(MIN_P, own.min_p),
             typical_p=max(of(TYPICAL_P, own.typical_p), LEAST),
-            top_n_sigma=max(sigmas, LEAST) if sigmas > 0 else 0.0,
+            top_n_sigma=or_off(TOP_N_SIGMA.of(given)),
             xtc_probability=XTC_PROBABILITY.of(given),
             xtc_threshold=XTC_THRESHOLD.of(given),
             repetition_penalty=max(of(REPETITION_PENALTY, own.repetition_penalty), LEAST),

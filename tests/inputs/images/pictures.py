@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import io
+import struct
+import zlib
 from typing import Any
 
 import numpy as np
@@ -35,3 +37,11 @@ def file(width: int = 9, height: int = 7, form: str = "PNG", mode: str = "RGB", 
 
 def data_url(data: bytes, kind: str = "image/png") -> str:
     return f"data:{kind};base64,{base64.b64encode(data).decode()}"
+
+
+def png(width: int, height: int, rows: bytes = bytes(100), *, bits: int = 8, more: tuple[tuple[bytes, bytes], ...] = ()) -> bytes:
+    """A PNG in RGB by hand, with ``more`` chunks (kind, data) before its rows, of which there may be fewer than it says."""
+    head = (b"IHDR", struct.pack(">IIBBBBB", width, height, bits, 2, 0, 0, 0))
+    chunks = (head, *more, (b"IDAT", zlib.compress(rows)), (b"IEND", b""))
+    made = (struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks)
+    return b"\x89PNG\r\n\x1a\n" + b"".join(made)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import io
 import random
 import struct
-import zlib
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from tests.inputs.images.pictures import FORMATS, file, image
+from tests.inputs.images.pictures import FORMATS, file, image, png
 
 from quintet.inputs.images.decode import rgb, upright_size
 from quintet.inputs.images.messages import DAMAGED, FORMAT, MAX_PIXELS, PIXELS, RefusedError
@@ -67,12 +66,8 @@ def test_what_is_transparent_is_laid_over_white(mode: str) -> None:
 
 
 def test_the_colour_of_16_bits_that_is_transparent_is_laid_over_white() -> None:
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
     row = b"\0" + struct.pack(">6H", *[0x1234] * 3, *[0x3434] * 3)
-    head = chunk(b"IHDR", struct.pack(">IIBBBBB", 2, 1, 16, 2, 0, 0, 0)) + chunk(b"tRNS", struct.pack(">3H", *[0x1234] * 3))
-    made = rgb(b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", zlib.compress(row)) + chunk(b"IEND", b""))
+    made = rgb(png(2, 1, row, bits=16, more=((b"tRNS", struct.pack(">3H", *[0x1234] * 3)),)))
     assert np.asarray(made)[0, :, 0].tolist() == [255, 0x34]
 
 
@@ -112,13 +107,6 @@ def test_other_formats_are_not_even_tried() -> None:
 @pytest.mark.fault("B14", "B15")
 def test_sizes_are_looked_at_before_anything_is_decoded() -> None:
     """Files of a few bytes that say that they are huge, or nothing at all."""
-
-    def png(width: int, height: int) -> bytes:
-        def chunk(kind: bytes, data: bytes) -> bytes:
-            return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-        head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
-        return b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", zlib.compress(b"\0" * 100)) + chunk(b"IEND", b"")
 
     def bmp(width: int, height: int) -> bytes:
         return b"BM" + struct.pack("<IHHIIiiHHIIiiII", 60, 0, 0, 54, 40, width, height, 1, 24, 0, 6, 0, 0, 0, 0) + b"\0" * 6

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import struct
-import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from tests.inputs.images.pictures import data_url, file
+from tests.inputs.images.pictures import data_url, file, png
 
 from quintet.errors import BadRequest, Overloaded, QuintetError, TooManyRequests
 from quintet.executor import FairExecutor
@@ -81,19 +79,12 @@ def test_a_picture_is_known_by_its_pixels_and_read_once() -> None:
 
 @pytest.mark.fault("B14", "B17")
 def test_a_requests_images_are_bounded_together_before_they_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    def claims(width: int, height: int) -> bytes:
-        head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
-        return b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", zlib.compress(b"\0" * 100)) + chunk(b"IEND", b"")
-
-    large = [Image(data_url(claims(6000, 5000 + at)), f"images[{at}]") for at in range(3)]
+    large = [Image(data_url(png(6000, 5000 + at)), f"images[{at}]") for at in range(3)]
 
     async def body(one: ImageReader) -> None:
         error = await refusal(one, *large)
         assert error.param == "images[2]" and "80000000 pixels together" in str(error)
-        error = await refusal(one, Image(data_url(claims(60_000, 5000)), "images[0]"))
+        error = await refusal(one, Image(data_url(png(60_000, 5000)), "images[0]"))
         assert "40000000 pixels, got 60000 x 5000" in str(error)
         monkeypatch.setattr(reader, "MOST_BYTES", 9 * 32 * 32 * 3)
         error = await refusal(one, PNG, OTHER, large[2])

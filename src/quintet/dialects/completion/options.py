@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from quintet.dialects.base import GREEDY_NOTE, LEAST, check_choices, sampling, switched_off
+from quintet.dialects.base import GREEDY_NOTE, LEAST, check_choices, or_off, sampling, switched_off
 from quintet.dialects.completion.kinds import Bias, Biases
 from quintet.dialects.constraints import BARE_GRAMMAR, BARE_SCHEMA, NOT_KEPT, constraint
 from quintet.dialects.extensions import MirostatVersion
@@ -198,7 +198,6 @@ def _sampling(raw: Mapping[str, object], samplers: Sequence[str], fresh_seed: in
         value = field.of(raw)
         return value if sampler in samplers else off
 
-    sigmas = of(TOP_N_SIGMA, "top_n_sigma", 0.0)
     made = sampling(
         0.0 if "infill" in samplers else of(TEMPERATURE, "temperature", 1.0),
         of(TOP_P, "top_p", 1.0),
@@ -211,7 +210,7 @@ def _sampling(raw: Mapping[str, object], samplers: Sequence[str], fresh_seed: in
         top_k=TOP_K.of(raw) if "top_k" in samplers else 0,
         min_p=of(MIN_P, "min_p", 0.0),
         typical_p=max(of(TYPICAL_P, "typ_p", 1.0), LEAST),
-        top_n_sigma=max(sigmas, LEAST) if sigmas > 0 else 0.0,
+        top_n_sigma=or_off(of(TOP_N_SIGMA, "top_n_sigma", 0.0)),
         xtc_probability=of(XTC_PROBABILITY, "xtc", 0.0),
         xtc_threshold=XTC_THRESHOLD.of(raw),
         repetition_penalty=max(of(REPEAT_PENALTY, "penalties", 1.0), LEAST),

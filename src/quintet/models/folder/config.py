@@ -152,7 +152,7 @@ def read_outline(document: dict[str, Any]) -> Outline:
     inner = section.text("model_type", kind.inner[0])
     if inner not in kind.inner:
         raise section.error("model_type", f"must be {' or '.join(kind.inner)} in this family", inner)
-    kind = replace(kind, defaults={**KINDS[inner].inside, **KINDS[inner].defaults}, rope=KINDS[inner].rope)
+    kind = replace(kind, defaults=KINDS[inner].within, rope=KINDS[inner].rope)
     values = document[kind.section]
     _refuse_quantised(values, kind.method)
     return _Reading(Settings(FILE, values, kind.defaults, f"{kind.section}."), kind).outline()

@@ -168,6 +168,11 @@ class Kind:
     rope: Mapping[str, Any] = field(default_factory=dict)
     method: str = ""
 
+    @property
+    def within(self) -> Mapping[str, Any]:
+        """All that a missing key means where it is named inside another's configuration."""
+        return {**self.inside, **self.defaults}
+
 
 _GEMMA: dict[str, Any] = {"tie_word_embeddings": True, "hidden_activation": "gelu_pytorch_tanh", "head_dim": 256}
 _GRANITE = dict.fromkeys(("attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling"), 1.0)
@@ -374,4 +379,4 @@ def left_out(document: Mapping[str, Any]) -> Mapping[str, Any]:
     if not isinstance(part, dict):
         return {}
     kind = KINDS.get(str(part.get("model_type", whole.inner[0] if whole and whole.inner else "")))
-    return {**kind.inside, **kind.defaults} if kind else {}
+    return kind.within if kind else {}
