@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,6 +15,7 @@ from quintet.backends.native.core.samplers import NativeSamplers
 from quintet.backends.native.core.types import F32, I32, U64, Outcome
 from quintet.backends.vllm.choose import Chooser, Row
 from quintet.backends.vllm.wire import Choose, decode_choose, encode_choose
+from quintet.guides import compiled
 from quintet.guides.compiled import Guides
 from quintet.guides.matcher import Compiler
 from quintet.guides.translate import translate
@@ -153,6 +155,31 @@ def test_guides_and_thinking_budgets_are_kept_beside_rows_without() -> None:
     assert bytes(guided.generated) in (b"nev", *(bytes((a, b, c)) for a in b"abc" for b in b"abc" for c in b"abc"))
     assert thinker.generated[2] == ord("<"), "two tokens of thinking, and then the end tag"
     assert plain.generated == alone(CONTROLS[1], 2, 3)
+    assert refused.told == []
+
+
+def test_a_sequence_that_has_left_holds_no_guide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has ended, most likely: guides of many that have would leave no room for those of others."""
+    monkeypatch.setattr(compiled, "CACHE_BYTES", 1 << 20)
+    refused = Refusals()
+    made = chooser(refused)
+    for key in range(60):
+        row = made.enter(entering(key, CONTROLS[1], grammar=translate(GuideKind.REGEX, f"[a-c]{{3}}|x{key}")), [])
+        made.draw(logits(0, 1), [row])
+        made.leave(row)
+    assert refused.told == []
+    assert made.guides.bytes <= 2 << 20
+
+
+def test_a_guided_sequence_that_was_preempted_goes_on_where_it_was() -> None:
+    refused = Refusals()
+    made = chooser(refused)
+    grammar = translate(GuideKind.REGEX, "[a-c]{3}[x-z]{3}")
+    row = made.enter(entering(1, CONTROLS[1], grammar=grammar), [])
+    begun = follow(made, row, 4, refused)
+    made.leave(row)
+    again = made.enter(entering(1, CONTROLS[1], grammar=grammar), list(begun))
+    assert re.fullmatch(b"[a-c]{3}[x-z]{3}", follow(made, again, 6, refused))
     assert refused.told == []
 
 

@@ -36,7 +36,7 @@ class Row:
 
     Args:
         generated: its tokens so far; whoever made the row keeps it up to date.
-        sampler, follower: made when they are needed first; they have seen a part of ``generated``.
+        sampler, follower: made when they are needed; they have seen a part of ``generated``.
         mask_s: processor time of its slow masks.
         broken: something of it raised; nothing is chosen for it any more.
     """
@@ -107,6 +107,7 @@ class Chooser:
 
     def leave(self, row: Row) -> None:
         """It is out of the batch."""
+        row.follower = None  # most have ended, and a guide that is followed is never dropped; who comes back begins it again
         self._parked[row.choose.key] = row
         if len(self._parked) > PARKED:
             self._parked.popitem(last=False)
