@@ -6,8 +6,11 @@ import socket
 import time
 from pathlib import Path
 
+import msgspec
+
 from quintet.backends.native.wire.messages import Vocabulary
 from quintet.backends.vllm.sidecar import Sidecar
+from quintet.backends.vllm.wire import Compiled
 
 
 def test_a_chooser_that_is_gone_is_no_fault_of_those_who_talk_to_it() -> None:
@@ -28,3 +31,22 @@ def test_a_chooser_that_is_gone_is_no_fault_of_those_who_talk_to_it() -> None:
             sock.close()
         sidecar.close()
     assert not Path(sidecar.path).parent.exists()
+
+
+def test_of_guides_only_the_last_answer_is_known() -> None:
+    """Choosers drop what they have no room for, and say nothing: texts of all that ever were would pile up, and tell nothing."""
+    sidecar = Sidecar()
+    try:
+        told: list[str] = []
+        for grammar in ("start: /a/", "start: /b/"):
+            sidecar.start([grammar], lambda done=grammar: told.append(done))  # type: ignore[misc]
+            assert not sidecar.ready(grammar)
+            sidecar._take(msgspec.msgpack.encode(Compiled((grammar,), well=True)))
+            assert sidecar.ready(grammar)
+        assert not sidecar.ready("start: /a/")
+        sidecar.restart()
+        sidecar._take(msgspec.msgpack.encode(Compiled(("start: /a/",), well=True)))
+        assert not sidecar.ready("start: /a/"), "nobody asked"
+        assert told == ["start: /a/", "start: /b/"]
+    finally:
+        sidecar.close()

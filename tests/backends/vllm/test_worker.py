@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
+import msgspec
+
 from quintet.backends.native.core.types import Outcome
 from quintet.backends.native.schedule.emit import NUMERICAL
 from quintet.backends.native.wire.messages import Abort, Died, EventRow, FromWorker, Ping, Row, Started, Stepped, Stop, Submit, TokenRow
@@ -14,7 +16,7 @@ from quintet.backends.vllm.processing import Maker
 from quintet.backends.vllm.sequences import BROKEN
 from quintet.backends.vllm.sidecar import Sidecar
 from quintet.backends.vllm.values import About, Asked, CoreDeadError, Output, RejectedError, Step
-from quintet.backends.vllm.wire import Refused, decode_choose
+from quintet.backends.vllm.wire import Compiled, Refused, decode_choose
 from quintet.backends.vllm.worker import DEAD, REJECTED, VllmWorker
 from quintet.events import Blame, Finish
 from quintet.inputs.sequence import Adapter, PreparedSequence
@@ -82,6 +84,11 @@ class World:
     async def say(self, name: str, *tokens: int, **more: Any) -> None:
         given: dict[str, Any] = {"scored": (), "prompt": None, "finished": False, "cached": 0, "scheduled": 7.0}
         self.core.outputs[name].put_nowait(Output(tokens, **(given | more)))
+        await self.settle()
+
+    async def compiled(self, *grammars: str) -> None:
+        """A chooser says it."""
+        self.sidecar._take(msgspec.msgpack.encode(Compiled(grammars, well=True)))
         await self.settle()
 
     async def settle(self) -> None:
@@ -333,17 +340,33 @@ def test_statistics_are_counted_by_vllms_steps() -> None:
 
 def test_guides_are_compiled_before_a_request_may_enter_vllm() -> None:
     async def scenario(world: World) -> None:
-        begun: list[Callable[[], None]] = []
-        world.sidecar.start = lambda grammars, then: begun.append(then)  # type: ignore[method-assign]
         await world.submit(1, one(grammar="start: /a/"), one(grammar="start: /a/"))
         await world.submit(2, one((4,)))
         assert [asked.tokens for asked in world.core.asked.values()] == [(4,)]
         world.worker.receive(Abort(1, 1))
-        world.sidecar._ready.add("start: /a/")
-        begun[0]()
-        await world.settle()
-        assert [asked.tokens for asked in world.core.asked.values()] == [(4,), (1, 2, 3), (1, 2, 3)][: len(world.core.asked)]
+        await world.compiled("start: /a/")
+        assert [asked.tokens for asked in world.core.asked.values()] == [(4,), (1, 2, 3)]
         assert world.finishes(1) == {1: Finish.ABORT}
+
+    played(scenario)
+
+
+def test_a_guide_is_asked_for_again_once_another_was_for_which_it_may_have_been_dropped() -> None:
+    """Or it would be compiled within a step, which holds up the whole batch."""
+
+    async def scenario(world: World) -> None:
+        first, second = "start: /a/", "start: /b/"
+        for request_id, grammar in ((1, first), (2, second)):
+            await world.submit(request_id, one((request_id,), grammar=grammar))
+        for request_id, grammar in ((1, first), (2, second)):
+            await world.compiled(grammar)
+            await world.say(str(request_id), 70, 71, 72)
+        await world.submit(3, one((3,), grammar=second))
+        assert world.core.asked["3"].tokens == (3,), "it is the one that they have just told of"
+        await world.submit(4, one((4,), grammar=first))
+        assert list(world.core.asked) == ["1", "2", "3"]
+        await world.compiled(first)
+        assert world.core.asked["4"].tokens == (4,)
 
     played(scenario)
 

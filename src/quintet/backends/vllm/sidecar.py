@@ -22,7 +22,8 @@ _log = logging.getLogger(__name__)
 class Sidecar:
     """Choosers connect while vLLM loads, in as many processes as compute; used on one thread after that.
 
-    Its guides are those of ``Compiling``: one is ready when every chooser has compiled it.
+    Its guides are those of ``Compiling``: one is ready when every chooser has just said that it has it. What they drop later they do not
+    say, so they are asked again, which takes no time where they have it still.
     """
 
     def __init__(self) -> None:
@@ -32,7 +33,7 @@ class Sidecar:
         self._listener.bind(self.path)  # in a folder that only this user can enter
         self._listener.listen()
         self._choosers: list[tuple[socket.socket, codec.Splitter]] = []
-        self._ready: set[str] = set()
+        self._ready: tuple[str, ...] = ()  # of the last answer
         self._waiting: dict[
             tuple[str, ...], tuple[int, Callable[[], None]]
         ] = {}  # grammars -> choosers that have not answered, and who asks
@@ -72,11 +73,12 @@ class Sidecar:
     # ---- as ``Guides`` for ``Compiling``
 
     def ready(self, grammar: str) -> bool:
-        """Every chooser has compiled it."""
+        """Every chooser has it, by their last answer."""
         return grammar in self._ready
 
     def start(self, grammars: Sequence[str], then: Callable[[], None]) -> None:
         """Have them compiled; ``then`` is called by ``hear`` when all have answered."""
+        self._ready = ()  # for which these may have to go
         message = Compile(tuple(grammars))
         self._waiting[message.grammars] = len(self._choosers), then
         for sock, _ in self._choosers:
@@ -94,11 +96,13 @@ class Sidecar:
                 while len(self.refused) > MOST_REFUSED:  # of sequences that had ended, told once more by another worker
                     del self.refused[next(iter(self.refused))]
             case Compiled(grammars, well):
-                left, then = self._waiting.pop(grammars, (0, lambda: None))
+                left, then = self._waiting.pop(grammars, (0, None))
+                if then is None:
+                    return  # nobody waits for it any more
                 if not well:
                     then()  # without it being ready, which is how a guide is that cannot be compiled
                 elif left > 1:
                     self._waiting[grammars] = left - 1, then
                 else:
-                    self._ready.update(grammars)
+                    self._ready = grammars
                     then()

@@ -104,10 +104,11 @@ class Compiling:
         if waiting is None:  # given up
             return None, [], {}
         self._count()
+        ready = all(map(self._guides.ready, waiting.grammars))  # before the next ones are begun, for which they may be dropped
         self._next()
         if waiting.ended:
             return None, [], {}
-        if not all(map(self._guides.ready, waiting.grammars)):
+        if not ready:
             return None, [], _end(waiting.submit, Finish.ERROR, BROKEN)
         return waiting.submit, waiting.aborts, {}
 
