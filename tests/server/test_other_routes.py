@@ -151,6 +151,30 @@ def test_digits_are_a_text_in_an_array_and_an_id_as_a_key() -> None:
     assert biases([["101", 1]]) == {ord("1"): 2, ord("0"): 1}
 
 
+@pytest.mark.fault("B05")
+def test_a_text_that_stands_for_too_many_tokens_is_refused_and_what_it_may_stand_for_is_told_of_each_choice() -> None:
+    """250 kB of text came to 35,000 biases, and they were in the answer as often as there were choices: over a hundred megabytes."""
+
+    class Letters(FimTokenizer):
+        def encode(self, text: str) -> list[int]:
+            return [BOS, *map(ord, text)]
+
+    letters = "".join(map(chr, range(2048, 2048 + 1023)))
+    few = {**GREEDY, "n_predict": 1, "n_cmpl": 3, "logit_bias": {"5": -1, "abc": 2}}
+    bodies = [{**GREEDY, "logit_bias": bias} for bias in ({"5": 1, letters: 1}, {"5": 1, f"{letters}a": 1})]
+    within, beyond, told = ask(*bodies, few, tokenizer=Letters(), path="/completion")
+    assert "'logit_bias' token ids must be from" in within.json()["error"]["message"], "this model has no such tokens"
+    assert (beyond.status, "1024 different tokens" in beyond.json()["error"]["message"]) == (400, True)
+    known = [{"token": 5, "bias": -1.0}, *({"token": token, "bias": 2.0} for token in b"abc")]
+    assert [one["generation_settings"]["logit_bias"] for one in told.json()] == [known] * 3
+
+
+def test_texts_of_biases_are_bounded_together() -> None:
+    texts = [["x" * 65_536, 1]], [["x" * 65_000, 1], ["y" * 537, 1]]
+    fits, long = completion(*({**GREEDY, "n_predict": 1, "logit_bias": bias} for bias in texts))
+    assert (fits.status, long.status, "65536 characters" in long.json()["error"]["message"]) == (200, 400, True)
+
+
 def test_mirostat_stands_for_a_top_p_that_is_greedy_by_itself() -> None:
     for beside, temperature in (({"mirostat": 2}, 0.7), ({}, 0.0)):
         assert one({**GREEDY, "temperature": 0.7, "top_p": 0, **beside})["generation_settings"]["temperature"] == temperature

@@ -14,11 +14,11 @@ from dataclasses import replace
 
 from quintet import __version__
 from quintet.dialects.base import ErrorReply, Format, Parsed
-from quintet.dialects.completion.kinds import Bias, Parts
+from quintet.dialects.completion.kinds import MOST_BIASES, Bias, Parts
 from quintet.dialects.completion.options import defaults
 from quintet.dialects.completion.wire import Options
 from quintet.dialects.completion.wire import error as llama_error
-from quintet.errors import QuintetError
+from quintet.errors import BadRequest, QuintetError
 from quintet.inputs.prepare import Preparer
 from quintet.inputs.sampling import BAN
 from quintet.keys.key import Scope
@@ -73,7 +73,11 @@ async def _complete(parsed: Parsed, preparer: Preparer, tenant: str) -> Completi
 
 
 async def _added(biases: Sequence[Bias], preparer: Preparer, tenant: str) -> dict[int, float]:
-    """The bias of each token that one of them names, by its id or in a text."""
+    """The bias of each token that one of them names, by its id or in a text.
+
+    Raises:
+        BadRequest: these are too many.
+    """
     texts = await preparer.tokenize_all((one for one, _ in biases if isinstance(one, str)), add_special=False, tenant=tenant)
     made: dict[int, float] = {}
     for one, bias in biases:
@@ -81,7 +85,9 @@ async def _added(biases: Sequence[Bias], preparer: Preparer, tenant: str) -> dic
         weight = bias if bias > BAN else -math.inf
         for token, times in Counter((one,) if isinstance(one, int) else texts[one]).items():
             made[token] = made.get(token, 0.0) + times * weight
-        await asyncio.sleep(0)  # together they may be millions of tokens
+        if len(made) > MOST_BIASES:
+            raise BadRequest("logit_bias", f"must stand for at most {MOST_BIASES} different tokens, those of its texts among them")
+        await asyncio.sleep(0)  # together they may be thousands of tokens
     return {token: min(max(bias, BAN), -BAN) for token, bias in made.items()}
 
 

@@ -10,6 +10,9 @@ from quintet.dialects.fields import MAX_TOKEN_ID, Number, Object, String, integr
 from quintet.dialects.json_guard import printable
 from quintet.errors import BadRequest, Unsupported, shorten
 
+MOST_BIASES = 1024
+"""Pairs of ``logit_bias``, and tokens that they come to: an answer tells each of them, for each of its choices."""
+
 Parts = tuple[int | str, ...]
 """A prompt of token ids and texts, in turn."""
 
@@ -23,14 +26,19 @@ class Bias(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Biases:
-    """Pairs of a token and its bias, or an object of them; ``false`` bans."""
+    """Pairs of a token and its bias, or an object of them; ``false`` bans.
 
-    most: int
+    Args:
+        characters: most in all texts together; what tokens they stand for is only known once they are tokenised.
+    """
+
+    most: int = MOST_BIASES
+    characters: int = 1 << 16
     type: str = "array<array> | object"
 
     @property
     def range(self) -> str:
-        return f"up to {self.most} token ids or texts, each -100 to 100, or `false`"
+        return f"up to {self.most} token ids, or texts of up to {self.characters} characters in all, each -100 to 100, or `false`"
 
     def read(self, name: str, value: object) -> tuple[Bias, ...]:
         pairs = [(_key(key), bias) for key, bias in value.items()] if isinstance(value, dict) else value
@@ -38,7 +46,11 @@ class Biases:
             raise wrong_type(name, "an array of pairs, or an object", value)
         if len(pairs) > self.most:
             raise BadRequest(name, f"must have at most {self.most} entries", f"{len(pairs)} entries")
-        return tuple(self._bias(f"{name}[{at}]", pair) for at, pair in enumerate(pairs))
+        biases = tuple(self._bias(f"{name}[{at}]", pair) for at, pair in enumerate(pairs))
+        characters = sum(len(bias.token) for bias in biases if isinstance(bias.token, str))
+        if characters > self.characters:
+            raise BadRequest(name, f"must have texts of at most {self.characters} characters in all", f"{characters} characters")
+        return biases
 
     def _bias(self, name: str, pair: object) -> Bias:
         if not isinstance(pair, list | tuple) or len(pair) != 2:

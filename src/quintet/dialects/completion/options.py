@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from quintet.dialects.base import GREEDY_NOTE, LEAST, check_choices, or_off, sampling, switched_off
-from quintet.dialects.completion.kinds import Bias, Biases
+from quintet.dialects.completion.kinds import MOST_BIASES, Bias, Biases
 from quintet.dialects.constraints import BARE_GRAMMAR, BARE_SCHEMA, NOT_KEPT, constraint
 from quintet.dialects.extensions import MirostatVersion
 from quintet.dialects.fields import Boolean, Field, Integer, Number, Object, OneOf, Positive, Status, Stop, String
@@ -66,9 +66,10 @@ IGNORE_EOS = Field("ignore_eos", Boolean(), False)
 # also be represented as strings".
 LOGIT_BIAS: Field[tuple[Bias, ...]] = Field(
     "logit_bias",
-    Biases(1024),
+    Biases(),
     (),
-    note="-100 and `false` ban. A text stands for all its tokens; an object's key that is a number is an id. A token's biases add up.",
+    note=f"-100 and `false` ban. A text stands for all its tokens, and there may be {MOST_BIASES} different ones in all; an object's key "
+    "that is a number is an id. A token's biases add up.",
 )
 N_PROBS = Field("n_probs", Integer(0, 20), 0, note="Log-probabilities are the model's own.")
 GRAMMAR = replace(BARE_GRAMMAR, status=Status.DONE)

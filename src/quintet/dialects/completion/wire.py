@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from quintet.dialects.base import ErrorReply, Headers, Identity, failed, fault
 from quintet.dialects.columns import Column
 from quintet.dialects.completion.kinds import Bias, Parts
@@ -56,6 +58,8 @@ class LlamaRenderer:
         self._options = options
         self._choices = [_Choice() for _ in range(len(request.prompts) * request.n)]
         self._finished: Finished | None = None
+        biases = [{"token": token, "bias": bias} for token, bias in request.sampling.logit_bias]
+        self._biases = msgspec.Raw(encode(biases))  # once for all choices, each of which tells them
 
     def feed(self, event: Event) -> list[bytes]:
         match event:
@@ -192,7 +196,7 @@ class LlamaRenderer:
             "n_indent": request.stop.indent,
             "t_max_predict_ms": request.stop.seconds * 1000,
             "ignore_eos": controls.ignore_eos,
-            "logit_bias": [{"token": token, "bias": bias} for token, bias in controls.logit_bias],
+            "logit_bias": self._biases,
             "stream": request.stream,
             "n_probs": request.logprobs or 0,
             "samplers": self._options.samplers,
