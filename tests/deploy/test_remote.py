@@ -9,17 +9,20 @@ import sys
 import time
 
 import pytest
-from tests.deploy.replicas import ADDRESS, SECRET, Hosts, collect, kill, ready, spec, until, workers
+from tests.deploy.replicas import ADDRESS, CONFIG, SECRET, Hosts, collect, kill, ready, spec, until, workers
 
 from quintet.backends.base import State
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.front.link import ThreadLink
+from quintet.backends.native.wire.messages import ModelSource
 from quintet.backends.toy import toy_loader
 from quintet.config import EngineConfig
 from quintet.deploy import host
 from quintet.deploy.host import SECRET_BYTES
-from quintet.deploy.remote import CLOCK
+from quintet.deploy.remote import CLOCK, Place, RemoteLink
+from quintet.errors import ModelError
 from quintet.events import Finish
+from quintet.inputs.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -108,5 +111,28 @@ def test_a_front_with_a_wrong_secret_is_told_so() -> None:
         await until(lambda: engine.health().state is State.DEAD)
         assert "the host refuses the secret" in str(engine.failure) or "reset" in str(engine.failure)
         await engine.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_tokenizer_that_cannot_be_loaded_is_told_while_a_replica_is_still_waited_for() -> None:
+    """Ray may have room for it in minutes, or never."""
+
+    def bad() -> Tokenizer:
+        raise ModelError("no such tokenizer.")
+
+    async def find() -> Place:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def scenario() -> None:
+        released: list[bool] = []
+        source = ModelSource("/elsewhere", 1, None, "toy")
+        engine = Engine(RemoteLink(source, bad, CONFIG, find, SECRET, lambda: released.append(True)), CONFIG)
+        async with asyncio.timeout(60):
+            await until(lambda: engine.health().state is State.DEAD)
+        assert str(engine.failure) == "no such tokenizer."
+        await engine.close()
+        assert released == [True]
 
     asyncio.run(scenario())

@@ -110,8 +110,7 @@ class RemoteLink(ProcessLink):
 
     def kill(self) -> None:
         if self._connecting is not None:
-            self._connecting.cancel()
-            self._unreached("was not reached in time")
+            self._lost(Died("the replica was not reached in time.", started=False))
         super().kill()
 
     async def close(self) -> None:
@@ -125,7 +124,8 @@ class RemoteLink(ProcessLink):
                 sock, theirs = await _open(place, self._secret)
         except Exception as error:  # whatever Ray has to say, or the system
             _log.debug("a replica cannot be reached", exc_info=error)
-            self._unreached(f"cannot be reached: {error or type(error).__name__}")
+            self._connecting = None
+            self._receive(Died(f"the replica cannot be reached: {error or type(error).__name__}.", started=False))
             return
         self._ahead_s = theirs - time.monotonic()
         self._source = replace(self._source, path=place.model)
@@ -135,9 +135,13 @@ class RemoteLink(ProcessLink):
         if self.tokenizer is not None:
             self._tell_vocabulary(child)
 
-    def _unreached(self, why: str) -> None:
-        self._connecting = None
-        self._receive(Died(f"the replica {why}.", started=False))
+    def _lost(self, why: Died | None = None) -> None:
+        if self._connecting is None:
+            super()._lost(why)
+        else:  # there is no child to be lost yet: the tokenizer cannot be loaded, or it took too long
+            self._connecting.cancel()
+            self._connecting = None
+            self._receive(why or Died("the engine ended."))
 
 
 async def _open(place: Place, secret: bytes) -> tuple[socket.socket, float]:
