@@ -115,6 +115,14 @@ def test_what_only_looks_like_a_prefix_is_not_found(path: str) -> None:
     assert (answer.status, answer.json()["error"]["code"]) == (404, "not_found")
 
 
+@pytest.mark.parametrize("base", [*BARE, *(base for base, _ in BASES)])
+@pytest.mark.parametrize("path", ["/models/", "/files/", "/batches/", "/v2/"])
+def test_nothing_is_beneath_a_slash_that_ends_a_path(base: str, path: str) -> None:
+    """The model without a name was the first one."""
+    answer, unknown = (call(app(), method="GET", path=f"{base}{one}") for one in (path, "/nothing"))
+    assert (answer.status, answer.body) == (404, unknown.body)
+
+
 @pytest.mark.parametrize("name", PROVIDERS)
 def test_errors_are_in_the_words_of_the_dialect_chosen(name: str) -> None:
     answer = call(app(api_keys=("sk",)), BODY, path=f"{PROVIDERS[name].bases[0]}/completions")

@@ -67,9 +67,11 @@ class Router:
         path = request.path
         base = self._base(path)
         resource, tail = path[len(base) :], ""
+        head = resource[: resource.find("/", 1) + 1]
+        if resource == head:  # nothing is beneath a slash that ends the path: no name, which would mean the first model
+            return Match(self._provider(base, request), None, tail)
         route = self._table.get((base, resource))
         if route is None:
-            head = resource[: resource.find("/", 1) + 1]
             route, tail = self._table.get((base, head)), resource[len(head) :]
             name, _, last = tail.rpartition("/")
             if name and (inner := self._table.get((base, f"{head}*/{last}"))):
