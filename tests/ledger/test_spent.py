@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,9 @@ from quintet.events import Usage
 from quintet.ledger import ledger as module
 from quintet.ledger import writer
 from quintet.ledger.ledger import About, Ledger
-from quintet.ledger.rows import State
+from quintet.ledger.rows import Row, State
+from quintet.ledger.spending import DAY, SLOT
+from quintet.ledger.store import Store
 
 
 def test_what_a_key_has_spent_outlives_the_process(tmp_path: Path) -> None:
@@ -105,3 +108,49 @@ def test_what_another_process_spends_meanwhile_is_heard_of_once_and_to_its_end(t
         assert {key for key, _ in heard} == {"aaaaaaaa", "bbbbbbbb"}
 
     run(scenario, file)
+
+
+def test_what_another_process_spends_is_a_sum_for_whoever_does_not_ask_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server without completions of its own asks for nothing, for months."""
+    monkeypatch.setattr(writer, "BESIDE_S", 0.01)
+    file, day = tmp_path / "ledger.db", 7 * 86_400.0
+
+    async def scenario(old: Ledger) -> None:
+        with kept(file, now=lambda: day + 100) as new:
+            for index in range(40):
+                (await opened(old, f"{index}", key="ab"[index % 2] * 8)).close(State.COMPLETED, "stop", 200, None)
+            old.close()
+            await until(lambda: not new._writer._store.beside)
+            assert sorted(new._writer.heard()) == [("aaaaaaaa", day, 140), ("bbbbbbbb", day, 140)]
+
+    run(scenario, file, now=lambda: day + 100)
+
+
+def test_beside_a_row_that_stays_open_no_other_is_read_again(tmp_path: Path) -> None:
+    """One that streams for an hour, while thousands come and go."""
+    store, beside = Store(tmp_path / "ledger.db"), Store(tmp_path / "ledger.db")
+    first = store.begin(0.0)
+    beside.begin(0.0)
+    beside.spent(0.0, SLOT, DAY)
+    read: list[int] = []
+
+    def counted(_: sqlite3.Cursor, row: tuple[int, ...]) -> tuple[int, ...]:
+        read.append(row[0])
+        return row
+
+    def news(*rows: Row) -> list[tuple[str, float, int]]:
+        """What is heard of these, and in ``read`` the numbers of all rows that were looked at."""
+        store.write({row.number: row for row in rows})
+        read.clear()
+        return beside.news()
+
+    running = Row(first, "r", "k", "m", "d", 1, 60.0)
+    ended = [running._replace(number=first + n, id=f"{n:x}", prompt=n, state=State.COMPLETED) for n in range(1, 300)]
+    beside._connection.row_factory = counted
+    assert news(running, *ended) == [("k", 60.0, n) for n in range(1, 300)]
+    assert news(running._replace(prompt=5)) == [("k", 60.0, 5)]
+    assert [number for number in read if number >= first] == [first]
+    assert news(running._replace(prompt=7, state=State.COMPLETED)) == [("k", 60.0, 2)]
+    assert news() == [] and not [number for number in read if number >= first]
+    store.close()
+    beside.close()

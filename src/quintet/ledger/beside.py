@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 
 from quintet.ledger.rows import LIFE_BITS, State
@@ -9,9 +10,11 @@ from quintet.ledger.rows import LIFE_BITS, State
 Spent = tuple[str, float, int]
 """A key, a Unix time, and tokens."""
 
-_FIRST = "SELECT coalesce(min(CASE WHEN state = ? THEN number END), max(number) + 1) FROM requests WHERE number >= ? AND number < ?"
-_ROWS = """SELECT number, key, arrived + coalesce(total, 0), prompt + completion, state FROM requests
-           WHERE number >= ? AND number < ? ORDER BY number"""
+_LAST = "SELECT coalesce(max(number), ?) FROM requests WHERE number > ? AND number < ?"
+_OPEN = "SELECT number, prompt + completion FROM requests WHERE number > ? AND number < ? AND state = ?"
+_ROWS = "SELECT number, key, arrived + coalesce(total, 0), prompt + completion, state FROM requests"
+_LATER = f"{_ROWS} WHERE number > ? AND number < ? ORDER BY number"
+_NAMED = f"{_ROWS} WHERE number IN (SELECT value FROM json_each(?))"  # noqa: S608  # words of ours
 
 
 class Beside:
@@ -23,12 +26,12 @@ class Beside:
 
     def __init__(self, life: int) -> None:
         self._life = life
-        self._first: dict[int, int] = {}  # life -> its first row that may still change, or come
-        self._told: dict[int, int] = {}  # row -> its tokens at the last look, of these
+        self._last: dict[int, int] = {}  # life -> its last row that was read; none comes before it any more
+        self._open: dict[int, int] = {}  # row that may still change -> its tokens at the last look
 
     def __bool__(self) -> bool:
         """Others write, or did at the last look."""
-        return bool(self._first)
+        return bool(self._last)
 
     def begin(self, connection: sqlite3.Connection) -> None:
         """What they have spent so far is known; a snapshot in which that was read.
@@ -36,11 +39,11 @@ class Beside:
         Raises:
             sqlite3.Error: they cannot be read.
         """
+        self._last, self._open = {}, {}
         for life in self._others(connection):
-            first, end = life << LIFE_BITS, (life + 1) << LIFE_BITS
-            (found,) = connection.execute(_FIRST, (State.OPEN, first, end)).fetchone()
-            self._first[life] = first if found is None else found
-        self.look(connection)
+            before, end = _bounds(life)
+            (self._last[life],) = connection.execute(_LAST, (before, before, end)).fetchone()
+            self._open.update(connection.execute(_OPEN, (before, end, State.OPEN)))
 
     def look(self, connection: sqlite3.Connection) -> list[Spent]:
         """What they have spent since the last look.
@@ -49,19 +52,23 @@ class Beside:
             sqlite3.Error: they cannot be read, and will be the next time.
         """
         alive = self._others(connection)  # asked first: of one that is not there any more the rows do not change
-        first: dict[int, int] = {}
-        told: dict[int, int] = {}
-        news: list[Spent] = []
-        for life in alive | self._first.keys():
-            begin = self._first.get(life, life << LIFE_BITS)
-            rows = connection.execute(_ROWS, (begin, (life + 1) << LIFE_BITS)).fetchall()
-            news += [(key, when, more) for number, key, when, tokens, _ in rows if (more := tokens - self._told.get(number, 0))]
+        rows = connection.execute(_NAMED, (json.dumps([*self._open]),)).fetchall()
+        last: dict[int, int] = {}
+        for life in alive | self._last.keys():
+            before, end = _bounds(life)
+            later = connection.execute(_LATER, (self._last.get(life, before), end)).fetchall()
+            rows += later
             if life in alive:
-                last = rows[-1][0] + 1 if rows else begin
-                first[life] = min((number for number, *_, state in rows if state == State.OPEN), default=last)
-                told.update((number, tokens) for number, _, _, tokens, _ in rows if number >= first[life])
-        self._first, self._told = first, told
+                last[life] = later[-1][0] if later else self._last.get(life, before)
+        news = [(key, when, more) for number, key, when, tokens, _ in rows if (more := tokens - self._open.get(number, 0))]
+        self._open = {number: tokens for number, _, _, tokens, state in rows if state == State.OPEN and number >> LIFE_BITS in last}
+        self._last = last
         return news
 
     def _others(self, connection: sqlite3.Connection) -> set[int]:
         return {life for (life,) in connection.execute("SELECT life FROM lives WHERE life <> ?", (self._life,))}
+
+
+def _bounds(life: int) -> tuple[int, int]:
+    """The numbers before a life's first row, and behind its last."""
+    return (life << LIFE_BITS) - 1, (life + 1) << LIFE_BITS

@@ -8,11 +8,12 @@ from __future__ import annotations
 import logging
 import sqlite3
 import threading
-from collections import deque
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 from quintet.ledger.beside import Spent
 from quintet.ledger.rows import Row, State
+from quintet.ledger.spending import SLOT
 from quintet.ledger.stats import Stats
 from quintet.ledger.store import LostFileError, Store
 
@@ -57,7 +58,7 @@ class Writer:
         self._writing: Rows = {}  # taken from these, and not on the disk yet
         self._failing = ""  # why
         self._closing = False
-        self._heard: deque[Spent] = deque()
+        self._heard: Counter[tuple[str, int]] = Counter()  # summed up: it may be that nobody asks for long
         self._begin()
 
     @property
@@ -76,8 +77,10 @@ class Writer:
             self._pending[number] = row
 
     def heard(self) -> list[Spent]:
-        """What other processes have spent, as far as it was not asked for yet."""
-        return [self._heard.popleft() for _ in range(len(self._heard))]
+        """What other processes have spent, as far as it was not asked for yet: of each key and slot one sum."""
+        with self._lock:
+            heard, self._heard = self._heard, Counter()
+        return [(key, slot * SLOT, tokens) for (key, slot), tokens in heard.items()]
 
     def wake(self) -> None:
         """Write now what there is."""
@@ -156,7 +159,10 @@ class Writer:
         try:
             if buried := self._store.bury():
                 _log.warning("ledger: %d requests of processes that died are incomplete", buried)
-            self._heard.extend(self._store.news())
+            news = self._store.news()
+            with self._lock:
+                for key, time, tokens in news:
+                    self._heard[key, int(time // SLOT)] += tokens
             day = 86_400
             return self._keep > 0 and self._store.expire((self._now() - self._keep) // day * day)
         except sqlite3.Error as error:
