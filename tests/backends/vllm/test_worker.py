@@ -40,9 +40,10 @@ class PlayedCore:
         self.dead = False
         self.adapters: list[int] = []  # loaded, and with a minus those that had to go
         self.bad: set[int] = set()
+        self.slow: asyncio.Event | None = None  # what loading an adapter waits for
 
     async def adapt(self, adapter: Adapter) -> None:
-        await asyncio.sleep(0)
+        await (self.slow.wait() if self.slow else asyncio.sleep(0))
         if adapter.id in self.bad:
             raise RejectedError("no such adapter")
         self.adapters.append(adapter.id)
@@ -74,7 +75,8 @@ class World:
         self.told: list[FromWorker] = []
         self.core = PlayedCore()
         self.sidecar = Sidecar()
-        self.worker = VllmWorker(self.sidecar, lambda: 10.0, self.told.append, frozenset({EOS}))
+        self.now = 10.0
+        self.worker = VllmWorker(self.sidecar, lambda: self.now, self.told.append, frozenset({EOS}))
         self.worker.attach(self.core)
 
     async def submit(self, request_id: int, *sequences: PreparedSequence, tenant: str = "", adapter: Adapter | None = None) -> None:
@@ -384,6 +386,31 @@ def test_an_adapter_is_there_before_a_sequence_that_needs_it_and_goes_when_anoth
         await world.submit(3, one(max_tokens=9), adapter=second)
         await world.submit(4, one(), adapter=third)
         assert world.core.adapters == [1, 2, -1, 3], "two have places, and nobody uses the first"
+
+    played(scenario)
+
+
+def test_while_an_adapter_is_loaded_the_front_hears_that_something_goes_on_but_not_for_ever() -> None:
+    """It would have the engine killed, which finishes no step meanwhile."""
+
+    async def scenario(world: World) -> None:
+        async def heard() -> bool:
+            before = len(world.told)
+            world.worker._look()
+            await world.settle()
+            return len(world.told) > before
+
+        world.core.slow = asyncio.Event()
+        await world.submit(1, one(), adapter=Adapter(1, "/adapters/1", "digest"))
+        for _ in range(4):
+            world.now += 60
+            assert await heard()
+        world.now += 100
+        assert not await heard(), "it hangs"
+        world.core.slow.set()
+        await world.settle()
+        await world.submit(2, one(), adapter=Adapter(1, "/adapters/1", "digest"))
+        assert not await heard(), "it is for vLLM to finish steps"
 
     played(scenario)
 

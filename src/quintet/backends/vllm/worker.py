@@ -45,7 +45,10 @@ from quintet.events import Blame, Finish
 from quintet.inputs.images.value import PreparedImage
 
 BEAT_S = 0.5
-"""How often vLLM's death is looked for where nobody waits for it, and that guides are being compiled is said."""
+"""How often vLLM's death is looked for where nobody waits for it, and it is said that something goes on: guides are compiled, say."""
+
+ENTER_S = 300.0
+"""A sequence's adapter and images may take so long before vLLM has it; no step is finished meanwhile. What takes longer hangs."""
 
 REJECTED = "The engine cannot take this request."
 DEAD = "vLLM's engine has ended."
@@ -90,6 +93,7 @@ class VllmWorker:
         self._requests: dict[int, list[VllmSequence]] = {}  # that have not ended
         self._started: set[int] = set()  # of these, whom the front was told of
         self._tasks: dict[VllmSequence, asyncio.Task[None]] = {}
+        self._entering: dict[VllmSequence, float] = {}  # of these, those that vLLM does not have yet, and since when
         self._keys = 0
         self._events: Events = {}
         self._telling = self._heard = False
@@ -168,7 +172,7 @@ class VllmWorker:
         if self._core.dead:
             self._die()
         self._merge(self._compiling.overdue())
-        if self._compiling:
+        if self._compiling or any(self._clock() - since <= ENTER_S for since in self._entering.values()):
             self._tell_soon()
 
     def _compiled_soon(self, request_id: int) -> None:
@@ -206,6 +210,7 @@ class VllmWorker:
             self._keys += 1
             sequence.key = self._keys
             self._begin(sequence.request_id)
+            self._entering[sequence] = self._clock()
             task = self._tasks[sequence] = self._loop.create_task(self._follow(sequence))
             task.add_done_callback(lambda _: self._left(sequence))  # one that is cancelled before it begins runs nothing of its own
         else:
@@ -260,11 +265,13 @@ class VllmWorker:
     def _left(self, sequence: VllmSequence) -> None:
         """Its place in vLLM is free."""
         del self._tasks[sequence]
+        self._entering.pop(sequence, None)
         self._sidecar.refused.pop(sequence.key, None)
         if not self._ended.is_set():
             self._fill()
 
     async def _run(self, sequence: VllmSequence, images: tuple[PreparedImage, ...], processed: tuple[Processed, ...] = ()) -> None:
+        del self._entering[sequence]
         ends = sequence.ends(self._eos_ids)
         outputs = self._core.run(_asked(sequence, ends, images, processed, whole=sequence.fills(self._core.about.context)))
         async for output in outputs:
