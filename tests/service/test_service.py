@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import tracemalloc
 from dataclasses import replace
 from typing import Any
 
@@ -11,13 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.preparing import service
-from tests.support.scripted_backend import Script, ScriptedBackend, done, request, serve, texts
+from tests.support.scripted_backend import PIECES, Script, ScriptedBackend, done, request, serve, texts
 
 from quintet.backends.base import State
 from quintet.errors import BadRequest, EngineFailed, Loading, Overloaded, PromptTooLong, QuintetError
-from quintet.events import ChoiceDelta, ChoiceDone, DraftCounts, Event, Finish, Finished, Usage
-from quintet.inputs.sequence import Urgency
+from quintet.events import ChoiceDelta, ChoiceDone, DraftCounts, Event, Finish, Finished, TokenEvent, Usage
+from quintet.inputs.sequence import Prepared, PreparedSequence, Urgency
 from quintet.request import CompletionRequest
+from quintet.service.fan_out import choices_of
+from quintet.text.labels import Labels
 
 
 def test_choices_are_numbered_prompts_by_samples_with_one_seed_each() -> None:
@@ -62,6 +65,24 @@ def test_what_the_engine_drafts_by_itself_is_no_client_s_prediction() -> None:
     assert serve(ScriptedBackend(scripts), request("ab", n=2))[-1] == Finished(
         Usage(prompt_tokens=2, completion_tokens=6), drafts=DraftCounts(3, 3, 7)
     )
+
+
+def test_all_choices_follow_one_prediction_whose_index_is_made_once() -> None:
+    """It is two hundred bytes for each of its tokens."""
+    sampling, tokens = request().sampling, tuple(range(300, 20_300))
+    asked = replace(request("a", "b", n=32), prediction=tokens)
+    sequences = tuple(PreparedSequence((97,), 9, sampling, None, False, prediction=tokens) for _ in range(64))
+    choices = choices_of(asked, Prepared(1, sequences), ["a", "b"], [], [], Labels(PIECES))
+    tracemalloc.start()
+    try:
+        for choice in choices:
+            for _ in range(3):
+                choice.feed(TokenEvent(0, 97, b"a"))
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 400 * len(tokens)
+    assert {choice.predicted for choice in choices} == {(0, len(tokens))}
 
 
 @pytest.mark.fault("H08")

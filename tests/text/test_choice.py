@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import pytest
 
 from quintet.events import ChoiceDelta, ChoiceDone, Finish, TokenEvent, TokenText
+from quintet.prediction import Predicted
 from quintet.text.choice import Choice
 from quintet.text.entries import Echo
 from quintet.text.labels import Labels
@@ -266,7 +267,7 @@ def test_what_is_cut_off_is_neither_thinking_nor_predicted() -> None:
 
     def counted(tokens: int, cut: int) -> tuple[int, int, tuple[int, int]]:
         thinking = Thinking(b"<", b">c", (LESS, MORE_C), inside=True)
-        made = Choice(0, start=0, echo=None, thinking=thinking, prediction=[A, B, A, A, B, B], **rest)  # type: ignore[arg-type]
+        made = Choice(0, start=0, echo=None, thinking=thinking, prediction=Predicted([A, B, A, A, B, B]), **rest)  # type: ignore[arg-type]
         feed(made, [token(one) for one in (A, B, A, MORE_C, LESS, A, B, B)[:tokens]])
         made.cut(cut)
         return made.completion_tokens, made.reasoning_tokens, made.predicted

@@ -11,6 +11,7 @@ from quintet.inputs.capabilities import Capabilities
 from quintet.inputs.images.expansion import AnyTraits
 from quintet.inputs.images.value import PreparedImage
 from quintet.inputs.sequence import Prepared, PreparedSequence, SequenceSpec
+from quintet.prediction import Predicted
 from quintet.request import IMAGE_MARK, CompletionRequest, Prompt, Sampling, Shown
 from quintet.text.choice import Choice
 from quintet.text.entries import Echo, Scores
@@ -151,6 +152,8 @@ def choices_of(
     request: CompletionRequest, prepared: Prepared, texts: Sequence[str], echoes: Sequence[Echo], scores: Sequence[Scores], labels: Labels
 ) -> list[Choice]:
     patterns, samples = compile_stops(request.stop.strings), candidates_of(request)
+    predicted = prepared.sequences[0].prediction  # a request has one
+    prediction = Predicted(predicted) if predicted else None
     entries = wants_entries(request) or request.safety_model is not None  # so that where a chunk ends does not depend on what is shown
     return [
         Choice(
@@ -165,7 +168,7 @@ def choices_of(
             seed=sequence.sampling.seed,
             labels=labels,
             thinking=sequence.thinking,
-            prediction=sequence.prediction,
+            prediction=prediction,
             prompt_ids=sequence.tokens if _wants_prompt_ids(request) else None,
             scores=scores[index // samples] if scores else None,
             stop_ids=request.sampling.stop_token_ids,

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Container, Mapping, Sequence
 
 from quintet.events import ChoiceDelta, ChoiceDone, Finish, TokenEvent, TokenText
-from quintet.prediction import Follower
+from quintet.prediction import Follower, Predicted
 from quintet.text.detokenize import Detokenizer
 from quintet.text.entries import Echo, Entries, Scores
 from quintet.text.labels import Labels
@@ -42,7 +42,7 @@ class Choice:
         seed: reported in ``ChoiceDone``.
         labels: what lists call tokens.
         thinking: where it may think; ``None`` = nothing counts as thinking.
-        prediction: what the client thought that its tokens would be.
+        prediction: what the client thought that its tokens would be; ``None`` = nothing.
         prompt_ids: the first delta is to tell these.
         scores: likewise; complete by the time of the first event.
         stop_ids: tokens that the request wants to end at.
@@ -62,7 +62,7 @@ class Choice:
         min_tokens: int = 0,
         stop_tokens: Mapping[int, str] | None = None,
         thinking: Thinking | None = None,
-        prediction: Sequence[int] = (),
+        prediction: Predicted | None = None,
         prompt_ids: tuple[int, ...] | None = None,
         scores: Scores | None = None,
         stop_ids: Container[int] = (),
@@ -70,7 +70,8 @@ class Choice:
         self.done = False
         self.completion_tokens = self.reasoning_tokens = 0
         self._thinking = ThinkCounter(thinking) if thinking else None
-        self._follower, self._predicted, self._matched = Follower(prediction) if prediction else None, len(prediction), 0
+        self._follower = Follower(prediction) if prediction else None
+        self._predicted, self._matched = len(prediction.tokens) if prediction else 0, 0
         self._counts = array("L")  # of thinking and of the prediction, after each token, if there is either
         self._index = index
         self._seed = seed

@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from quintet.backends.native.draft.lookup import Lookup
-from quintet.prediction import Follower
+from quintet.prediction import Follower, Predicted
 
 RATE = 0.25
 """What one more outcome counts against all before it."""
@@ -63,7 +63,7 @@ class Drafter:
 
     def __init__(self, prompt: Sequence[int], prediction: Sequence[int] = ()) -> None:
         self._lookup = Lookup(prompt)
-        self._follower = Follower(prediction) if prediction else None
+        self._follower = Follower(Predicted(prediction)) if prediction else None
         self._seen = 0  # tokens of the output that the index has
         self._found, self._predicted, self._jumped = AcceptanceRate(0.5), AcceptanceRate(0.8), AcceptanceRate(0.8)
         self._source = self._found
