@@ -1,4 +1,4 @@
-"""Keys that llama.cpp's converters write beside those that count: none of them is a reason to refuse a file."""
+"""Keys that llama.cpp's converters write beside those that count, which are no reason to refuse a file, and keys that old ones left out."""
 
 from __future__ import annotations
 
@@ -39,3 +39,16 @@ def test_heads_of_keys_that_are_listed_by_layer_are_all_the_same(tmp_path: Path)
     for listed, rule in (([5, 1], "must be the same 2 times"), ([1], "must have 2 entries, got 1"), ([1.0, 1.0], "must be an integer")):
         with pytest.raises(ModelError, match=rf"^m\.gguf: 'granite\.attention\.head_count_kv' {rule}"):
             opened(tmp_path / "m.gguf", "granite", {"attention.head_count_kv": listed})
+
+
+def test_a_gemma_2_without_keys_for_caps_and_window_has_those_of_its_family(tmp_path: Path) -> None:
+    """Converters of its first days did not write them; llama.cpp takes these where they are missing. 0 is none."""
+    tiny = next(spec for spec in FAMILIES if spec.name == "gemma2")
+    usual = {"attention.sliding_window": 4096, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
+
+    def said(**keys: Any) -> tuple[list[int], set[float], float]:
+        spec = open_model(write_tiny(tmp_path / f"{len(keys)}.gguf", replace(tiny, metadata=keys))).spec
+        return [layer.window for layer in spec.layers], {layer.attn_cap for layer in spec.layers}, spec.logit_cap
+
+    assert said() == said(**usual) == ([4096, 0, 4096], {50.0}, 30.0)
+    assert said(**{key: type(value)(0) for key, value in usual.items()}) == ([0, 0, 0], {0.0}, 0.0)

@@ -28,6 +28,9 @@ INTERLEAVED = {
 GLOBAL_EVERY = {"gemma2": 2, "gemma3": 6, "olmo2": 4, "gpt-oss": 2, "starcoder2": 0}
 """Architectures whose layers see a window, where the file names one and does not list them: all but the last of every so many; of 0 all."""
 
+GEMMA_2 = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "attention.sliding_window": 4096}
+"""What its first files do not say, and all its models have: in llama.cpp the keys need not be there either."""
+
 UNROTATED_EVERY = {"smollm3": 4}
 """Architectures in which the last of every so many layers does not rotate its heads."""
 
@@ -168,8 +171,10 @@ class Reference:
         self.attn_scale: float = file.setting("attention.scale", 1 / np.sqrt(self.head_dim))
         self.temperature: float = file.setting("attention.temperature_scale", 0.0)
         self.temperature_length: int = file.setting("rope.scaling.original_context_length", file.setting("context_length"))
-        self.attn_cap: float = file.setting("attn_logit_softcapping", 0.0)
-        self.window: int = file.setting("attention.sliding_window", 0) if file.architecture in GLOBAL_EVERY else 0
+        attn_cap, logit_cap, window = (file.setting(key, usual if file.architecture == "gemma2" else 0) for key, usual in GEMMA_2.items())
+        self.attn_cap: float = attn_cap
+        self.logit_cap: float = logit_cap
+        self.window: int = window if file.architecture in GLOBAL_EVERY else 0
         self.windowed: list[bool] = file.setting("attention.sliding_window_pattern", [])
         self.limit = 7.0
         self.residual_scale: float = file.setting("residual_scale", 1.0)
@@ -196,7 +201,7 @@ class Reference:
     def logits(self, hidden: F32) -> F32:
         """Output matrix over hidden rows: float32 [T, D] -> [T, V]."""
         plain = (self.rounded(hidden) @ self.output().T).astype(np.float64) / self.file.setting("logit_scale", 1.0)
-        return _capped(plain, self.file.setting("final_logit_softcapping", 0.0)).astype(np.float32)
+        return _capped(plain, self.logit_cap).astype(np.float32)
 
     def __call__(self, tokens: npt.NDArray[np.int32]) -> F32:
         """Logits of one sequence: ids [T] -> float32 [T, V]."""

@@ -24,6 +24,15 @@ def test_the_reference_is_llama_cpp_in_float32(spec: TinySpec, tmp_path: Path) -
     assert diverge(ids[RECORDED_ROWS], theirs, ours).mean_kl < (1e-6 if table else 1e-8)
 
 
+def test_a_gemma_2_whose_file_does_not_say_them_has_its_caps_and_its_window(tmp_path: Path) -> None:
+    spec = next(one for one in FLOAT_FAMILIES if one.name == "gemma2")
+    said = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "attention.sliding_window": 4096}
+    old, new = (Reference(write_tiny(tmp_path / f"{len(keys)}.gguf", replace(spec, metadata=keys))) for keys in ({}, said))
+    ids = random_ids(spec, 32)
+    np.testing.assert_array_equal(old(ids), new(ids))
+    assert old.window == new.window == 4096
+
+
 def test_the_same_specification_writes_the_same_bytes(tmp_path: Path) -> None:
     spec = FLOAT_FAMILIES[0]
     first, second, other = (

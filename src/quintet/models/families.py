@@ -5,6 +5,7 @@ Facts per family are those of llama.cpp's graphs (``src/models/*.cpp``) and of t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from quintet.models.spec import LayerSpec
@@ -24,15 +25,17 @@ class Some:
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Layers that see a window of tokens only, where the file names its size.
+    """Layers that see a window of tokens only.
 
     Args:
         layers: which; the file may give another period, ``attention.sliding_window_pattern``.
+        size: of a window if the file does not say it, which may say 0; 0 = there is none then.
         base: theta of their own rotation if the file does not say it; 0 = the others'.
         scaled: their rotation is stretched as the others' is.
     """
 
     layers: Some
+    size: int = 0
     base: float = 0.0
     scaled: bool = True
 
@@ -72,7 +75,8 @@ class Family:
         layer_norm: see ``ModelSpec``.
         fused: ``attn_qkv`` holds q, k and v, and ``ffn_up`` gate and up, one after the other.
         ffn_norm: what its files call the norm before the feed-forward part.
-        reads: further keys that the architecture means something by: of ``reading.FACTORS``.
+        reads: further keys that the architecture means something by.
+        defaults: what factors among them are if the file does not say it; others ask for nothing then.
         ignored: keys that its files have and that mean nothing.
     """
 
@@ -92,11 +96,12 @@ class Family:
     fused: bool = False
     ffn_norm: str = "ffn_norm"
     reads: frozenset[str] = frozenset()
+    defaults: Mapping[str, float] = field(default_factory=dict)
     ignored: frozenset[str] = frozenset()
 
 
 _GEMMA = LayerSpec(activation="gelu")
-_CAPS = frozenset({"attn_logit_softcapping", "final_logit_softcapping"})
+_CAPS = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
 _SCALES = frozenset({"attention.scale", "embedding_scale", "residual_scale", "logit_scale", "rope.scaling.finetuned"})
 
 _HYBRID = frozenset({f"ssm.{key}" for key in ("conv_kernel", "state_size", "group_count", "inner_size", "time_step_rank")})
@@ -109,12 +114,14 @@ FAMILIES = {
     "qwen3": Family(layer=LayerSpec(qk_norm="head")),
     "qwen3moe": Family(layer=LayerSpec(qk_norm="head"), experts=Experts(own_width=True)),
     "gemma": Family(layer=_GEMMA, embed_by_width=True),
+    # Its first files have neither caps nor window in their keys: converters did not write them yet, and every model of it has these.
     "gemma2": Family(
         layer=LayerSpec(activation="gelu", post_norm=True),
-        windows=Windows(Some(2, 0, 1)),
+        windows=Windows(Some(2, 0, 1), size=4096),
         embed_by_width=True,
         scale_by_width=46,
-        reads=_CAPS,
+        reads=frozenset(_CAPS),
+        defaults=_CAPS,
     ),
     "gemma3": Family(
         layer=LayerSpec(activation="gelu", post_norm=True, qk_norm="head"),

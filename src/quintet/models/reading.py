@@ -149,9 +149,11 @@ class _Reading:
         )
 
     def _factor(self, name: str, neutral: float) -> float:
-        """A factor of the family's, or its neutral value; 0 asks for nothing."""
+        """A factor of the family's, or its neutral value; 0 asks for nothing, as a missing key does where the family has no default."""
         key = self._key(name)
-        return self._meta.real(key) if name in self._family.reads and key in self._meta and self._meta.get(key) != 0 else neutral
+        if key not in self._meta:
+            return self._family.defaults.get(name, neutral)
+        return self._meta.real(key) if name in self._family.reads and self._meta.get(key) != 0 else neutral
 
     def _layers(self, rope: RopeSpec) -> tuple[tuple[LayerSpec, ...], tuple[RopeSpec, ...]]:
         family, meta = self._family, self._meta
@@ -169,7 +171,7 @@ class _Reading:
             # Granite's files say by this key that the model was trained without a rotation.
             rope=-1 if "rope.scaling.finetuned" in family.reads and not meta.flag(self._key("rope.scaling.finetuned"), True) else 0,
         )
-        window = meta.integer(self._key(WINDOW), 0, low=0) if family.windows else 0
+        window = meta.integer(self._key(WINDOW), family.windows.size, low=0) if family.windows else 0
         local = self._local_rope(rope) if window else rope
         windowed = replace(usual, window=window, rope=0 if local == rope else 1)
         seen = self._windowed() if window else frozenset()

@@ -133,6 +133,27 @@ def test_a_scale_of_its_own_is_heeded(tmp_path: Path) -> None:
     assert {layer.attn_scale for layer in spec_of(tmp_path, gemma, query_pre_attn_scalar=144).layers} == {144**-0.5}
 
 
+@pytest.mark.parametrize(
+    ("changes", "want"),
+    [
+        ({}, [4096, 0, 4096]),
+        ({"sliding_window": 16384}, [0, 0, 0]),
+        ({"layer_types": ["full_attention"] * 3}, [0, 0, 0]),
+    ],
+)
+def test_a_gemma_2_that_does_not_say_them_has_its_familys_caps_and_window_and_none_where_it_says_so(
+    changes: dict[str, Any], want: list[int], tmp_path: Path
+) -> None:
+    gemma = next(replace(spec, types=(Type.BF16,), context=8192, metadata={}) for spec in FAMILIES if spec.name == "gemma2")
+    folder = folder_of(tmp_path, gemma, **changes)
+    spec = open_model(folder).spec
+    assert (windows(spec), spec.layers[0].attn_cap, spec.logit_cap) == (want, 50.0, 30.0)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "attn_logit_softcapping": None, "final_logit_softcapping": None}))
+    spec = open_model(folder).spec
+    assert (windows(spec), spec.layers[0].attn_cap, spec.logit_cap) == (want, 0.0, 0.0)
+
+
 def test_listed_layers_are_not_rotated(tmp_path: Path) -> None:
     smol = next(replace(spec, types=(Type.BF16,)) for spec in FAMILIES if spec.name == "smollm3")
     assert [layer.rope for layer in spec_of(tmp_path, smol, no_rope_layers=[1, 0, 1, 1, 0]).layers] == [0, -1, 0, 0, -1]

@@ -80,7 +80,7 @@ def test_a_cap_that_is_null_is_none_and_one_that_is_missing_is_the_familys() -> 
     caps = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
     for key, usual in caps.items():
         assert said(GEMMA_2)[f"gemma2.{key}"] == usual
-        assert f"gemma2.{key}" not in said({**GEMMA_2, key: None})
+        assert said({**GEMMA_2, key: None})[f"gemma2.{key}"] == 0
 
 
 def test_a_window_that_is_null_is_none_where_the_family_may_have_none_and_refused_where_it_must_have_one() -> None:
@@ -88,7 +88,12 @@ def test_a_window_that_is_null_is_none_where_the_family_may_have_none_and_refuse
     assert said(mistral)["windows"] == (4096, 4096)
     assert said({**mistral, "sliding_window": None})["windows"] == ()
     assert meaning({**GEMMA_2, "sliding_window": None}) == "config.json: 'sliding_window' is missing."
-    assert said({**GEMMA_2, "sliding_window": None, "layer_types": ["full_attention"] * 2})["windows"] == ()
+    for none in (
+        {**GEMMA_2, "sliding_window": None, "layer_types": ["full_attention"] * 2},
+        GEMMA_2,
+    ):  # nothing is ever out of the latter's
+        assert said(none)["gemma2.attention.sliding_window"] == 0
+    assert said({**GEMMA_2, "max_position_embeddings": 8192})["gemma2.attention.sliding_window"] == 4096
 
 
 def test_a_scale_of_yarns_that_is_0_is_none_as_one_that_is_missing() -> None:

@@ -33,7 +33,7 @@ FACTORS = {
     "logits_scaling": "logit_scale",
 }
 CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
-"""GGUF's keys too; ``null`` = there is none."""
+"""GGUF's keys too; ``null`` = there is none, where GGUF says 0: a key that is missing may mean the family's own."""
 
 EXPERTS = {
     "num_experts_per_tok": "expert_used_count",
@@ -200,14 +200,14 @@ class _Reading:
         else:
             keys[RMS_EPSILON] = config.real("rms_norm_eps", 1e-6)
         keys |= {theirs: config.real(ours) for ours, theirs in FACTORS.items() if ours in kind.reads}
-        keys |= {name: config.real(name) for name in CAPS if name in kind.reads and name in config}
+        keys |= {name: config.real(name) if name in config else 0.0 for name in CAPS if name in kind.reads}
         experts = self._experts(keys)
         rotation = read_rotation(config, kind, head_dim, self._context)
         keys |= rotation.keys
         unrotated = self._unrotated()
         windows = self._windows(unrotated or frozenset())
-        if FAMILIES[kind.architecture].windows and any(windows):
-            keys |= {WINDOW: max(windows), PATTERN: memoryview(array("B", map(bool, windows)))}
+        if FAMILIES[kind.architecture].windows:
+            keys |= {WINDOW: max(windows, default=0), PATTERN: memoryview(array("B", map(bool, windows)))}
             windows = ()
         self._check_activation()
         tied = config.flag("tie_word_embeddings", False)
