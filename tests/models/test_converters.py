@@ -52,3 +52,10 @@ def test_a_gemma_2_without_keys_for_caps_and_window_has_those_of_its_family(tmp_
 
     assert said() == said(**usual) == ([4096, 0, 4096], {50.0}, 30.0)
     assert said(**{key: type(value)(0) for key, value in usual.items()}) == ([0, 0, 0], {0.0}, 0.0)
+
+
+def test_a_window_of_every_layer_is_a_pattern_of_0(tmp_path: Path) -> None:
+    """As llama.cpp reads it; 1 is that of none."""
+    for pattern, windows in ((0, [9, 9, 9]), (1, [0, 0, 0]), (3, [9, 9, 0])):
+        spec = opened(tmp_path / f"{pattern}.gguf", "gemma2", {"attention.sliding_window_pattern": pattern})
+        assert [layer.window for layer in spec.layers] == windows

@@ -200,7 +200,7 @@ class _Reading:
         if isinstance(self._meta.get(key), memoryview):  # of booleans, as llama.cpp's converters write it
             return frozenset(i for i, windowed in enumerate(self._meta.numbers(key, self._count, flags=True) or ()) if windowed)
         period = self._meta.integer(key, low=0, high=1 << 16)
-        return frozenset(i for i in range(self._count) if period and i % period < period - 1)
+        return frozenset(i for i in range(self._count) if not period or i % period < period - 1)
 
     def _local_rope(self, rope: RopeSpec) -> RopeSpec:
         windows = self._family.windows
