@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+import os
+import sqlite3
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -104,6 +106,32 @@ def test_lines_are_written_in_their_order_whatever_order_they_end_in(world: Worl
         names = [[int(str(line["custom_id"])) for line in world.lines_of(id_)] for id_ in (batch.output_file, batch.error_file)]
         assert names == [[n for n in range(1, 51) if n % 7], [n for n in range(1, 51) if n % 7 == 0]]
         assert set(batch.entered) == {"in_progress", "finalizing", "completed"}
+
+    asyncio.run(go())
+
+
+def full() -> None:
+    raise sqlite3.OperationalError("database or disk is full")
+
+
+def test_batches_go_on_beside_what_cannot_be_tidied_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory that a file server puts everywhere; and a disk that takes no change of what is known."""
+    strange, draft = (world.folder.content(name) for name in ("@eaDir", "killed.draft"))
+    strange.mkdir()
+    draft.touch()
+    for path in (strange, draft):
+        os.utime(path, (0, 0))
+
+    async def go() -> None:
+        await world.put(2)
+        async with world.running(plain):
+            assert (await world.until(*ENDED)).completed == 2
+        assert strange.is_dir() and not draft.exists()
+        monkeypatch.setattr(Store, "expire", lambda *_: full())
+        again = World(world.path.with_name("again"))
+        await again.put(2)
+        async with again.running(plain):
+            assert (await again.until(*ENDED)).completed == 2
 
     asyncio.run(go())
 

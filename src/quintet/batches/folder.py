@@ -88,12 +88,14 @@ class Folder:
     def sweep(self, known: set[str], now: float) -> None:
         """Remove contents that nothing is told of: drafts of processes that were killed, and files that were deleted.
 
+        What cannot be removed stays, such as a directory that a file server or a file system has put there.
+
         Args:
             now: Unix time in seconds. What was written in the last ``SWEEP_S`` may be another process's that is about to tell.
         """
         for path in self._files.iterdir():
             if path.name not in known:
-                with contextlib.suppress(FileNotFoundError):
+                with contextlib.suppress(OSError):
                     if now - path.stat().st_mtime > SWEEP_S:
                         path.unlink()
 

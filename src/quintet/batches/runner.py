@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import logging
+import math
 import sqlite3
 import time
 from collections.abc import Awaitable, Callable
@@ -117,22 +118,26 @@ class Runner:
         try:
             while not self._folder.take():
                 await asyncio.sleep(POLL_S)
-            tidied = 0.0
+            tidied = -math.inf
             while True:
                 self._wake.clear()
-                try:
-                    if self._now() - tidied >= TIDY_S:
-                        await self._tidy()
-                        tidied = self._now()
-                    self._look(await self._desk.do(Store.open_batches))
-                except _STORE_ERRORS as error:
-                    _log.error("batches: %s", error)
+                if time.monotonic() - tidied >= TIDY_S:
+                    tidied = time.monotonic()
+                    await self._or_told(self._tidy())
+                await self._or_told(self._look())
                 await self._sleep(POLL_S)
         finally:
             for task in self._tasks.values():
                 task.cancel()
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
             self._folder.leave()
+
+    async def _or_told(self, work: Awaitable[None]) -> None:
+        """What fails now is tried again the next time, and nothing else waits for it."""
+        try:
+            await work
+        except _STORE_ERRORS as error:
+            _log.error("batches: %s", error)
 
     async def _sleep(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
@@ -149,8 +154,8 @@ class Runner:
         known = await self._desk.do(tidy)
         await asyncio.to_thread(self._folder.sweep, known, now)
 
-    def _look(self, found: list[Batch]) -> None:
-        for batch in found:
+    async def _look(self) -> None:
+        for batch in await self._desk.do(Store.open_batches):
             if batch.id not in self._tasks:
                 self._stops[batch.id] = asyncio.Event()
                 self._tasks[batch.id] = task = asyncio.create_task(self._see_through(batch.id))
