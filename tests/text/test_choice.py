@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Iterator
 
 import pytest
 
@@ -124,6 +125,26 @@ def test_a_token_that_a_stop_string_cuts_is_not_whole_nor_is_what_shares_a_chara
     assert wholes("x", A, E1, E23X) == [(A, "a", True), (E1, "", False), (E23X, "\u20ac", False)]
     assert wholes("b", A, E1, E23, B) == [(A, "a", True), (E1, "", True), (E23, "\u20ac", True)]
     assert wholes("xb", E1, E23X, A) == [(E1, "", True), (E23X, "\u20acx", True), (A, "a", True)]
+
+
+@pytest.mark.parametrize("stops", [["zz"], []])
+def test_characters_that_never_complete_take_linear_work(stops: list[str]) -> None:
+    """Each token's bytes break off the character before and open another, so that none is whole."""
+
+    class Walked(deque[tuple[TokenEvent, str, bool]]):
+        steps = 0
+
+        def __iter__(self) -> Iterator[tuple[TokenEvent, str, bool]]:
+            for one in super().__iter__():
+                self.steps += 1
+                yield one
+
+    to, count = choice(stops), 500
+    assert to._ledger is not None
+    to._ledger._waiting = walked = Walked()
+    out = feed(to, [*(token(E1) for _ in range(count)), token(A, finish=Finish.LENGTH)])
+    assert "".join(text for _, text, _ in shown(out)) == "\ufffd" * count + "a"
+    assert walked.steps <= 2 * count
 
 
 @pytest.mark.parametrize("logprobs", [False, True])

@@ -196,10 +196,13 @@ class _Ledger:
         self._cuts = cuts
         self._waiting: deque[tuple[TokenEvent, str, bool]] = deque()  # with whether the token's bytes end inside a character
         self._released = 0  # characters that may be returned and are not yet in a taken token
+        # The tokens at the head that are to come together; kept as they are added, lest a run that never completes be walked for each.
+        self._first, self._size, self._open = 0, 0, True  # how many, the characters to wait for, and whether a later one is to join them
 
     def add(self, event: TokenEvent, text: str, incomplete: bool) -> None:
         """A token and its text; ``incomplete``: the bytes so far end inside a character."""
         self._waiting.append((event, text, incomplete))
+        self._join(text, incomplete)
 
     def complete(self, tail: str) -> None:
         """The bytes have ended; ``tail`` is the text of an unfinished character and belongs to the last token that has bytes."""
@@ -208,6 +211,7 @@ class _Ledger:
             for at in range(last, len(self._waiting)):
                 event, text, _ = self._waiting[at]
                 self._waiting[at] = (event, text + (tail if at == last else ""), False)
+            self._regroup()
 
     def take(self, released: int, cut: bool) -> tuple[TokenText, ...]:
         """The tokens that are whole after ``released`` more characters.
@@ -217,22 +221,27 @@ class _Ledger:
         """
         self._released += released
         taken: list[TokenText] = []
-        while count := self._ready():
-            taken += [self._take() for _ in range(count)]
+        while not self._open and self._size <= self._released:
+            taken += [self._take() for _ in range(self._first)]
+            self._regroup()
         while cut and self._released:
             taken.append(self._take(whole=False))
         return tuple(taken)
 
-    def _ready(self) -> int:
-        """How many tokens at the head can be taken together."""
-        size = 0
-        for count, (_, text, incomplete) in enumerate(self._waiting, 1):
-            size += len(text)
-            if not incomplete:
-                return count if size <= self._released else 0
-            if not self._cuts:  # the open character is the first one of a later token's text, so that one must be released too
-                return 1 if size < self._released else 0
-        return 0
+    def _regroup(self) -> None:
+        self._first, self._size, self._open = 0, 0, True
+        for _, text, incomplete in self._waiting:
+            self._join(text, incomplete)
+            if not self._open:
+                return
+
+    def _join(self, text: str, incomplete: bool) -> None:
+        """The next token is one of the first, if those are not whole without it."""
+        if self._open:
+            self._first += 1
+            # Where nothing cuts, a token waits for the character that it opens, which is the first one of a later token's text.
+            self._size += len(text) + (incomplete and not self._cuts)
+            self._open = incomplete and self._cuts
 
     def _take(self, *, whole: bool = True) -> TokenText:
         event, text, _ = self._waiting.popleft()
