@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -105,17 +105,21 @@ class ListenOptions:
         return None if self.tls_cert is None or self.tls_key is None else Tls(self.tls_cert, self.tls_key)
 
 
-def answered_hosts(listeners: Sequence[Listener], allowed: tuple[str, ...], *, keyless: bool) -> tuple[str, ...]:
+def answered_hosts(listened: Iterable[str], allowed: tuple[str, ...], *, keyless: bool) -> tuple[str, ...]:
     """What a ``Host`` may name: see ``server/hosts.py``.
 
     Where a key is needed, a page that made its name mean this machine has none, and gets nowhere; so there everything may be named, unless
     it was said what.
+
+    Args:
+        listened: the addresses that are listened on; an empty one is a Unix socket.
     """
     if not keyless and not allowed:
         return (ANY,)
-    own = {one.address for one in listeners if one.address}
-    names = {socket.gethostname()} if not all(one.local for one in listeners) else set()
-    return (*allowed, *sorted(own), *(name for name in sorted(names) if is_host(name)))
+    own = sorted({one for one in listened if one})
+    name = socket.gethostname()
+    beyond = not all(map(is_loopback, own)) and is_host(name)
+    return (*allowed, *own, *([name] if beyond else ()))
 
 
 def _host_and_port(text: str) -> tuple[str, int]:

@@ -22,8 +22,6 @@ from quintet.server.auth import Auth
 if TYPE_CHECKING:
     from quintet.cli.serve import ServeOptions
 
-ANY_HOST = ("*",)
-
 
 class Front:
     """See ``deploy.ray.Front``; it begins to load at once."""
@@ -38,7 +36,8 @@ class Front:
         assert options.cluster is not None
         self._models = cluster.distributed(planned, options.cluster, options.fleet).open()
         self._ledger = Ledger(options.ledger) if options.ledger else None
-        config = replace(config, allowed_hosts=options.listen.allowed_host or ANY_HOST, cors_origins=options.listen.cors_origin)
+        hosts = net.answered_hosts([options.listen.host], options.listen.allowed_host, keyless=auth.keys is None)
+        config = replace(config, allowed_hosts=hosts, cors_origins=options.listen.cors_origin)
         otlp = options.told.otlp_endpoint
         tracing = exporting.tracing(otlp, os.environ) if exporting.check(otlp, os.environ) else None
         self._app = create_app(self._models, config, ledger=self._ledger, auth=auth, tracing=tracing)

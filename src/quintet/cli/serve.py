@@ -90,7 +90,7 @@ def serve(options: ServeOptions, ahead: Ahead) -> int:
         exports = exporting.check(options.told.otlp_endpoint, os.environ)
         config = replace(
             config,
-            allowed_hosts=net.answered_hosts(given.listeners, options.listen.allowed_host, keyless=keys is None),
+            allowed_hosts=net.answered_hosts([one.address for one in given.listeners], options.listen.allowed_host, keyless=keys is None),
             cors_origins=options.listen.cors_origin,
             admin_listener=any(one.name == ADMIN for one in given.listeners),
         )

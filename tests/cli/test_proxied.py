@@ -1,0 +1,86 @@
+"""The front of ``quintet cluster --ray-proxy``, without Ray: its replicas are an engine here."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from quintet.cli import cluster, proxied, serving
+from quintet.cli.app import app
+from quintet.cli.serve import ServeOptions
+
+
+def options(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> ServeOptions:
+    """As they are given to the front."""
+    made: list[ServeOptions] = []
+    monkeypatch.setattr(proxied, "serve", lambda options, _: made.append(options))
+    app(["cluster", "--toy", "--ray-proxy", "--no-batches", *arguments], standalone_mode=False)
+    return made[0]
+
+
+def statuses(of: ServeOptions, hosts: tuple[str, ...]) -> list[int]:
+    """Of requests to these hosts."""
+
+    async def asked() -> list[int]:
+        front = proxied.Front(of)
+        begin, end = asyncio.Event(), asyncio.Event()
+        told: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+
+        async def lifespan() -> dict[str, Any]:
+            if not begin.is_set():
+                begin.set()
+                return {"type": "lifespan.startup"}
+            await end.wait()
+            return {"type": "lifespan.shutdown"}
+
+        life = asyncio.create_task(front({"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}, lifespan, told.put))
+        assert (await told.get())["type"] == "lifespan.startup.complete"
+        found = [await status(front, host) for host in hosts]
+        end.set()
+        await life
+        return found
+
+    return asyncio.run(asked())
+
+
+async def status(front: proxied.Front, host: str) -> int:
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    scope: dict[str, Any] = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "GET",
+        "scheme": "http",
+        "path": "/v1/models",
+    }
+    scope |= {"raw_path": b"/v1/models", "query_string": b"", "root_path": "", "headers": [(b"host", host.encode())]}
+    await front(scope | {"client": ("127.0.0.1", 1), "server": ("127.0.0.1", 8000)}, receive, send)
+    return int(sent[0]["status"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ((), [200, 200, 421, 421]),
+        (("--allowed-host", "llm.example"), [200, 200, 200, 421]),
+        (("--host", "0.0.0.0", "--no-api-key"), [200, 200, 421, 421]),
+        (("--api-key", "k"), [401, 401, 401, 401]),
+        (("--api-key", "k", "--allowed-host", "llm.example"), [401, 401, 401, 421]),
+    ],
+)
+def test_without_keys_only_hosts_that_mean_this_machine_are_answered(
+    monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], expected: list[int]
+) -> None:
+    """As by ``quintet serve``: a web page that makes its own name mean this machine gets no answer."""
+    monkeypatch.setattr(cluster, "distributed", lambda fleet, *_: fleet)
+    monkeypatch.setattr(serving, "log_to_stderr", lambda *_: None)
+    assert statuses(options(monkeypatch, *arguments), ("localhost:8000", "127.0.0.1", "llm.example", "evil.example")) == expected
