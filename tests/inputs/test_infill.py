@@ -188,10 +188,11 @@ def test_the_ids_of_a_prompt_are_all_that_the_usage_counts(wanted: dict[str, Any
 
 
 @pytest.mark.parametrize("max_tokens", [0, 3])
-@pytest.mark.parametrize("size", [1, 12, 13, 14, 15, 30, 31])
+@pytest.mark.parametrize("size", [1, 12, 13, 14, 15, 30, 31, 300])
 def test_log_probabilities_of_the_echo_are_those_at_their_places_in_the_form(size: int, max_tokens: int) -> None:
-    """The whole form, sent as ids and echoed, is the oracle; asked twice, for the second time comes from the cache."""
-    prompt = "abcdefghijklmnopqrstuvwxyzabcdefgh"[:size]
+    """The whole form, sent as ids and echoed, is the oracle; asked twice, for the second time comes from the cache. The longest takes
+    several steps, and from the cache too: what has been computed after the gap waits for the echo of what is before it."""
+    prompt = ("abcdefghijklmnopqrstuvwxyz" * 12)[:size]
     form = (BOS, PRE, *prompt.encode(), SUF, *b"yz" * 20, MID)
 
     async def go() -> tuple[list[Event], ...]:

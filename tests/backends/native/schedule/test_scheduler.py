@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
@@ -42,6 +44,13 @@ def prompts(draw: st.DrawFn) -> bytes:
 
 
 @st.composite
+def echoed(draw: st.DrawFn, length: int) -> tuple[int, int | None]:
+    """Of a prompt, if it is echoed: all, its end, or what stands before a gap (``suffix``). So few ways that they often meet."""
+    whole, end, gap = (0, None), (length // 2, None), (min(2, length // 2), length // 2 + 1)
+    return draw(st.sampled_from([whole, whole, end, gap]))
+
+
+@st.composite
 def requests(draw: st.DrawFn) -> list[PreparedSequence]:
     """One to three prompts, often equal, with one to five samples each."""
     logprobs = draw(st.sampled_from([None, None, 0, 2]))
@@ -50,11 +59,13 @@ def requests(draw: st.DrawFn) -> list[PreparedSequence]:
     temperature = draw(st.sampled_from([0.0, 1.0]))
     seed = draw(st.sampled_from([0, 2**64 - 8]))
     controls = draw(st.sampled_from(CONTROLS))
-    return [
-        prepared(prompt, max_tokens, temperature=temperature, seed=seed + sample, logprobs=logprobs, echo=echo, **controls)
-        for prompt in draw(st.lists(prompts(), min_size=1, max_size=3))
-        for sample in range(draw(st.integers(1, 5)))
-    ]
+    made: list[PreparedSequence] = []
+    for prompt in draw(st.lists(prompts(), min_size=1, max_size=3)):
+        start, end = draw(echoed(len(prompt)))
+        for sample in range(draw(st.integers(1, 5))):
+            how: dict[str, Any] = {"temperature": temperature, "seed": seed + sample, "logprobs": logprobs, "echo": echo}
+            made.append(replace(prepared(prompt, max_tokens, **how, **controls), echo_from=start, prompt_end=end))
+    return made
 
 
 draft_lengths = st.lists(st.sampled_from([0, 1, 2, 5, PAGE, 2 * PAGE + 1]), min_size=1, max_size=4)
@@ -149,3 +160,15 @@ TestAnyInterleaving = AnyInterleaving.TestCase
 TestAnyInterleaving.settings = settings(
     max_examples=60, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
+
+
+@pytest.mark.parametrize("batch_tokens", [7, PAGE, 50, 64])
+@pytest.mark.parametrize("max_tokens", [1, PAGE])
+def test_the_echo_before_a_gap_may_come_steps_after_the_pages_behind_it(max_tokens: int, batch_tokens: int) -> None:
+    """Those pages are full, and the echo is not there yet: from the cache it is no quicker than a step has rows to score."""
+    simulation, size = Simulation(batch_tokens=batch_tokens), 6 * PAGE + 1
+    for request, end in enumerate([size - 40, size - 40, size - 1, size - 1, 5 * PAGE, 5 * PAGE]):
+        one = replace(prepared(LONG[:size], max_tokens, echo=True, logprobs=0), prompt_end=end, echo_from=2)
+        simulation.add(request, one)
+        simulation.finish()
+        assert_as_alone(simulation.events[request, 0], one)

@@ -78,6 +78,7 @@ class Group:
         cached: prompt tokens that came from the prefix cache; ``None`` until that step.
         reached: prompt tokens that have been computed at least once, or cached.
         images: in the prompt; ``None`` = all of it is text.
+        sampled: the member whose sampler was made last.
     """
 
     prompt: tuple[int, ...]
@@ -98,6 +99,7 @@ class Group:
     reached: int = 0
     weight: int = 1
     images: PromptImages | None = None
+    sampled: Sequence | None = field(default=None, repr=False)
     _text: tuple[int, ...] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -120,8 +122,8 @@ class Group:
 
     @property
     def scored(self) -> int:
-        """Positions from 0 on whose hidden rows are stored, if prompt log-probabilities are computed at all. The last token's row tells
-        nothing of the prompt, and may be computed when there is nothing left to score."""
+        """Positions from 0 on whose hidden rows are stored, if prompt log-probabilities are computed at all. The others' tell nothing of
+        what is echoed: they are stored as long as that goes on, and may be computed when there is nothing left to score."""
         return (len(self.prompt) if self.end is None else self.end) - 1
 
     @property
