@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import re
 import signal
@@ -13,9 +14,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from urllib.error import URLError
 from urllib.request import urlopen
 
 from bench.common.proc import PeerError, child, last_words
@@ -81,9 +82,11 @@ class Server:
         return Figures(time.perf_counter(), _status(front, "VmRSS") * 1024, size, descriptors, _status(front, "Threads"), busy)
 
     def _busy(self) -> float:
-        text = _get(f"{self.base}/metrics")[1].decode()
+        status, body = _get(f"{self.base}/metrics")
+        if status != 200:
+            return math.inf  # one that does not answer is not idle
         names = ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc")
-        return sum(float(found[1]) for name in names for found in re.finditer(rf"^{name}{{.*}} (\S+)$", text, re.MULTILINE))
+        return sum(float(found[1]) for name in names for found in re.finditer(rf"^{name}{{.*}} (\S+)$", body.decode(), re.MULTILINE))
 
     async def idle(self) -> float:
         """Seconds until nothing runs, waits or holds a page."""
@@ -113,7 +116,7 @@ def _get(url: str) -> tuple[int, bytes]:
     try:
         with urlopen(url, timeout=30) as answer:
             return answer.status, answer.read()
-    except URLError as error:
+    except (OSError, HTTPException) as error:  # it is not there, does not answer in time, or breaks off
         return getattr(error, "code", 0), b""
 
 

@@ -83,7 +83,10 @@ class Soak:
             if what is None:
                 await storm(self._server.target, 200, self._rng)
             else:
-                self.recoveries.append(await self._server.hurt(what))
+                try:
+                    self.recoveries.append(await self._server.hurt(what))
+                except PeerError:
+                    self.recoveries.append(math.inf)  # and what fails from here on is not this fault's any more
                 say(f"{what.name}: ready after {self.recoveries[-1]:.1f} s")
             self.faults[-1] = (begin, time.perf_counter() + GRACE_S)
             self.answers[await canary(self._server.target)] += 1

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
+from bench.common.proc import PeerError
 from quintet.load.client import Target, Trace
 
 Body = dict[str, object]
@@ -79,7 +80,11 @@ async def one(target: Target, body: Body, seen: Seen) -> Trace:
 
 @asynccontextmanager
 async def crowd() -> AsyncIterator[Crowd]:
-    """Tasks that end when the block does, all at once: their connections are cut."""
+    """Tasks that end when the block does, all at once: their connections are cut.
+
+    Raises:
+        PeerError: one has failed, so that what was to be seen was not.
+    """
     made = Crowd()
     try:
         yield made
@@ -87,19 +92,27 @@ async def crowd() -> AsyncIterator[Crowd]:
         for task in list(made.tasks):
             task.cancel()
         await asyncio.gather(*made.tasks, return_exceptions=True)
+    if made.failure is not None:
+        raise PeerError(f"a client failed: {made.failure!r}") from made.failure
 
 
 class Crowd:
-    """Clients under way."""
+    """Clients under way, and how the first failed that did."""
 
     def __init__(self) -> None:
         self.tasks: set[asyncio.Task[Any]] = set()
+        self.failure: BaseException | None = None
 
     def add(self, work: Coroutine[Any, Any, Any]) -> None:
         """Begin a client's work."""
         task = asyncio.create_task(work)
         self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self.tasks.discard(task)
+        if not task.cancelled():
+            self.failure = self.failure or task.exception()
 
 
 async def asking(target: Target, rng: random.Random, tokens: int, seen: Seen) -> None:
