@@ -134,7 +134,15 @@ def test_pods_that_stand_behind_one_service_keep_no_batches() -> None:
 
 @pytest.mark.parametrize(
     "values",
-    [{"replica": 2}, {"models": []}, {"arguments": ["--api-key"]}, {"persistence": {"size": "much"}}, {"service": {"port": 0}}],
+    [
+        {"replica": 2},
+        {"models": []},
+        {"arguments": ["--api-key"]},
+        {"arguments": ["--lazy", "--api-key=secret"]},
+        {"arguments": ["--port=9000"]},
+        {"persistence": {"size": "much"}},
+        {"service": {"port": 0}},
+    ],
 )
 def test_values_that_mean_nothing_are_refused(values: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"schema|values|[Aa]dditional|must|lint"):
