@@ -325,6 +325,15 @@ def test_gguf_files_come_before_safetensors(fake: FakeHub, folder: Path) -> None
     assert folder.exists()
 
 
+def test_of_a_repository_with_one_file_of_weights_and_several_the_one_is_fetched(fake: FakeHub, tmp_path: Path) -> None:
+    tiny = write_tiny(tmp_path / "tiny.gguf", TinySpec("tiny", types=(Type.BF16,)))
+    made = [write_folder(tmp_path / f"in-{shards}", tiny, shards=shards) for shards in (1, 2)]
+    fake.files = {path.name: path.read_bytes() for folder in made for path in folder.iterdir()}
+    model = store.resolve("hf:user/repo", Notes())
+    assert [name for name in fake.sent if name.startswith("model")] == ["model.safetensors"]
+    assert store.resolve("hf:user/repo", Notes(), offline=True) == model
+
+
 def test_weights_that_the_index_names_and_the_repository_lacks_are_named(fake: FakeHub, folder: Path) -> None:
     lacking = sorted(name for name in fake.files if name.startswith("model") and name.endswith(".safetensors"))[-1]
     index = {"weight_map": {"a": lacking}}

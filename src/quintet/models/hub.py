@@ -203,11 +203,12 @@ def _fetch(reference: HubReference, report: Report) -> StoredModel:
 
 def _fetch_folder(reference: HubReference, remote: Mapping[str, RemoteFile], report: Report) -> StoredModel:
     name = f"{HUB}{reference.repo}"
-    first = [remote[file] for file in (*SMALL, INDEX) if file in remote]
+    whole = SINGLE in remote  # an index beside it does not count
+    first = [remote[file] for file in (SMALL if whole else (*SMALL, INDEX)) if file in remote]
     folder = _download(reference, first, f"{name}, its configuration and tokenizer,", report) if CONFIG in remote else None
     if folder is None:
         raise ModelError(f"{name} has no {CONFIG}: it is not a model's repository.")
-    names = [path.name for path in weights(folder)] if INDEX in remote else [SINGLE]
+    names = [SINGLE] if whole else [path.name for path in weights(folder)]
     if lacking := [file for file in names if file not in remote]:
         raise ModelError(f"{name} lacks {lacking[0]}, which its {INDEX} names.")
     if _download(reference, [remote[file] for file in names], name, report) != folder:

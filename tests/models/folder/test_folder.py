@@ -349,8 +349,18 @@ def test_what_a_folder_must_have(tmp_path: Path) -> None:
 def test_an_index_names_files_of_its_folder_only(name: object, tmp_path: Path) -> None:
     folder = folder_of(tmp_path)
     index = {"weight_map": {"model.norm.weight": name}}
+    (folder / "model.safetensors").unlink()
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     assert "the file of tensor 'model.norm.weight' must be a .safetensors file of the folder" in refused(folder)
+
+
+def test_one_file_of_weights_comes_before_an_index_of_several(tmp_path: Path) -> None:
+    """As in transformers, of which an earlier save may have left the others."""
+    old, new = (write_tiny(tmp_path / f"{seed}.gguf", replace(PLAIN, seed=seed)) for seed in (1, 2))
+    folder, fresh = write_folder(tmp_path / "model", old, shards=2), write_folder(tmp_path / "new", new)
+    (folder / "model.safetensors").write_bytes((fresh / "model.safetensors").read_bytes())
+    ours, theirs, before = (bytes(open_model(path).tensors["embed"].data) for path in (folder, fresh, old))
+    assert ours == theirs != before
 
 
 def test_a_shard_that_is_missing_or_repeats_a_tensor_is_named(tmp_path: Path) -> None:

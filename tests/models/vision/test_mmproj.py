@@ -205,7 +205,8 @@ def test_a_folders_tensor_that_does_not_belong_is_named(tmp_path: Path) -> None:
     folder = TINY.write(tmp_path)
     one = {"model.vision_model.odd": ("F32", (1,), b"abcd")}
     write_safetensors(folder / "model-00002.safetensors", one)
-    names = dict.fromkeys(TINY.shapes, "model.safetensors") | {"model.vision_model.odd": "model-00002.safetensors"}
+    (folder / "model.safetensors").rename(folder / "model-00001.safetensors")
+    names = dict.fromkeys(TINY.shapes, "model-00001.safetensors") | {"model.vision_model.odd": "model-00002.safetensors"}
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
     with pytest.raises(ModelError, match="tensor 'model.vision_model.odd' is not part of an image encoder"):
         open_vision(folder, 96)

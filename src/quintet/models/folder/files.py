@@ -42,10 +42,10 @@ def weights(folder: Path) -> tuple[Path, ...]:
     with file_errors(folder):
         if not (folder / CONFIG).is_file():
             raise ModelError(f"{folder}: has no {CONFIG}: it is not the folder of a model.")
+        if (folder / SINGLE).is_file():  # which transformers looks for first too
+            return (folder / SINGLE,)
         if (folder / INDEX).is_file():
             return tuple(folder / name for name in _shards(folder))
-        if (folder / SINGLE).is_file():
-            return (folder / SINGLE,)
         names = sorted(path.name for path in folder.iterdir())
     others = [name for name in names if name.endswith((".bin", ".pt", ".pth", ".ckpt"))]
     if others:
