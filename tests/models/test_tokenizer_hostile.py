@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import tracemalloc
 import unicodedata
 from array import array
 from collections.abc import Iterable
@@ -222,8 +223,8 @@ def slow_cut(text: str, specials: list[tuple[str, int]], strip: frozenset[int]) 
 
 @settings(max_examples=500, deadline=None)
 @given(
-    texts=st.lists(st.text("ab<", min_size=1, max_size=5), unique=True, max_size=6),
-    text=st.text("ab< \n", max_size=40),
+    texts=st.lists(st.text("ab<", min_size=1, max_size=5) | st.integers(1, 5).map("a".__mul__), unique=True, max_size=6),
+    text=st.text("ab< \n", max_size=40) | st.text("aaab", max_size=40),
     strip=st.frozensets(st.integers(0, 5)),
 )
 def test_special_texts_are_taken_longest_first(texts: list[str], text: str, strip: frozenset[int]) -> None:
@@ -235,6 +236,20 @@ def test_special_texts_are_taken_longest_first(texts: list[str], text: str, stri
 def test_special_texts_may_nest_as_deep_as_they_may_be_long() -> None:
     specials = Specials([("a" * n, n) for n in range(1, MAX_LENGTH + 1)])
     assert list(specials.cut("a" * (2 * MAX_LENGTH + 3))) == [MAX_LENGTH, MAX_LENGTH, 3]
+
+
+@pytest.mark.fault("B04")
+@pytest.mark.parametrize("text", [" " * 20_000, "".join(" " * (number % 40) + "x" for number in range(1000))], ids=["one run", "many"])
+def test_special_texts_that_nest_take_memory_for_one_at_each_character(text: str) -> None:
+    """Runs of spaces are such texts in Gemma's vocabulary, of each length up to 31."""
+    specials = Specials([(" " * n, n) for n in range(2, 32)])
+    tracemalloc.start()
+    try:
+        assert "".join(part if isinstance(part, str) else " " * part for part in specials.cut(text)) == text
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 150 * len(text)
 
 
 @pytest.mark.fault("B04")

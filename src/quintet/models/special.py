@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from array import array
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from heapq import heappop, heappush
 
 Trie = dict[str, "Trie"]
 END = ""
@@ -24,11 +26,11 @@ class Specials:
     """
 
     def __init__(self, texts: Sequence[tuple[str, int]], strip_after: frozenset[int] = frozenset()) -> None:
-        ranked = sorted(texts, key=lambda item: -len(item[0].encode()))
-        self._ids = {text: (rank, token) for rank, (text, token) in enumerate(ranked)}
-        self._shorter = {text: [text[:n] for n in range(1, len(text)) if text[:n] in self._ids] for text in self._ids}
+        self._ranked = sorted(texts, key=lambda item: -len(item[0].encode()))
+        self._ranks = {text: rank for rank, (text, _) in enumerate(self._ranked)}
+        self._shorter = [self._prefix(text) for text, _ in self._ranked]
         self._strip = strip_after
-        pattern = _pattern(_trie(list(self._ids)))
+        pattern = _pattern(_trie(list(self._ranks)))
         self._find = re.compile(f"(?=({pattern}))") if texts else None
 
     def cut(self, text: str) -> Iterator[str | int]:
@@ -45,22 +47,33 @@ class Specials:
 
     def _take(self, text: str) -> list[tuple[int, int, int]]:
         """(start, end, id) of the texts taken, in order; ``end`` is past the white space dropped."""
-        places: defaultdict[int, list[tuple[int, str]]] = defaultdict(list)
+        # Rank -> where its text may begin. Each place is in one at a time, that of the longest text there which has not been tried: runs of
+        # spaces are texts that nest, and a prompt full of them has as many at each of its characters.
+        places: defaultdict[int, array[int]] = defaultdict(lambda: array("I"))
         for match in self._find.finditer(text) if self._find else ():
-            for found in (match[1], *self._shorter[match[1]]):
-                places[self._ids[found][0]].append((match.start(), found))
+            places[self._ranks[match[1]]].append(match.start())
         used = bytearray(len(text) if places else 0)
         taken = []
-        for rank in sorted(places):
-            for start, found in places[rank]:
+        ranks = sorted(places)
+        while ranks:
+            rank = heappop(ranks)
+            (found, token), shorter = self._ranked[rank], self._shorter[rank]
+            for start in sorted(places.pop(rank)):
                 end = start + len(found)
                 if used.find(1, start, end) < 0:
-                    token = self._ids[found][1]
                     while token in self._strip and end < len(text) and text[end] in " \t\n\v\f\r" and not used[end]:
                         end += 1
                     used[start:end] = b"\1" * (end - start)
                     taken.append((start, end, token))
+                elif shorter is not None and not used[start]:
+                    if shorter not in places:
+                        heappush(ranks, shorter)
+                    places[shorter].append(start)
         return sorted(taken)
+
+    def _prefix(self, text: str) -> int | None:
+        """The rank of the longest text that this one begins with."""
+        return next((self._ranks[text[:size]] for size in range(len(text) - 1, 0, -1) if text[:size] in self._ranks), None)
 
 
 def _trie(texts: list[str]) -> Trie:
