@@ -11,6 +11,10 @@ from dataclasses import dataclass, field
 Prompt = str | tuple[int, ...]
 """A prompt is text (tokenised by ``inputs.prepare``) or token ids (taken exactly as they are)."""
 
+FRESH_SEED_BITS = 52
+"""Of a seed that the client did not choose. Answers tell it, and choice *i*'s ``seed + i``: what is sent back is the same only below 2**53
+where numbers are doubles, as in JavaScript."""
+
 
 @dataclass(frozen=True, slots=True)
 class Dry:

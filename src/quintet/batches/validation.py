@@ -12,14 +12,13 @@ import msgspec
 from quintet.batch import Fault, NewBatch
 from quintet.batches.lines import Line
 from quintet.errors import shorten
+from quintet.request import FRESH_SEED_BITS
 
 MOST_FAULTS = 100
 """Of a file more are not told."""
 
 MOST_NAME = 512
 """Characters of a ``custom_id``."""
-
-_SEED_BITS = 63  # as many as an integer of SQLite's has without its sign
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,7 @@ class Limits:
 def draw_seed(line: int) -> int:
     """A seed for a request without one."""
     del line
-    return secrets.randbits(_SEED_BITS)
+    return secrets.randbits(FRESH_SEED_BITS)
 
 
 class _Body(msgspec.Struct):

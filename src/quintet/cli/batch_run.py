@@ -31,6 +31,7 @@ from quintet.engines.names import ANY
 from quintet.engines.registry import Registry
 from quintet.inputs.capabilities import Capabilities
 from quintet.models.files import sha256
+from quintet.request import FRESH_SEED_BITS
 from quintet.server.alone import alone
 
 _LIMITS = Limits(1_000_000, one_model=False)
@@ -212,7 +213,7 @@ def _batch(options: BatchOptions, about: Mapping[str, str], engine: Mapping[str,
 
 
 def _seed(batch: Batch) -> Callable[[int], int]:
-    return lambda line: int.from_bytes(hashlib.sha256(f"{batch.id}/{line}/seed".encode()).digest()[:8]) >> 1
+    return lambda line: int.from_bytes(hashlib.sha256(f"{batch.id}/{line}/seed".encode()).digest()[:8]) >> (64 - FRESH_SEED_BITS)
 
 
 async def _compute(served: fleet.Fleet, desk: Desk, folder: Folder, options: BatchOptions, about: Mapping[str, str]) -> Batch | None:

@@ -23,7 +23,7 @@ from quintet.events import ChoiceDone, Event, Failed, Finished
 from quintet.executor import FairExecutor
 from quintet.inputs.prepare import Preparer
 from quintet.moderation.judge import Moderator
-from quintet.request import CompletionRequest
+from quintet.request import FRESH_SEED_BITS, CompletionRequest
 from quintet.server.accounts import Accounts
 from quintet.server.auth import Caller
 from quintet.server.call import Call
@@ -55,7 +55,7 @@ class Source:
     now: Callable[[], float] = time.time
     token: Callable[[], str] = lambda: secrets.token_hex(16)
     host: Callable[[], str] = socket.gethostname
-    seed: Callable[[], int] = lambda: secrets.randbits(64)
+    seed: Callable[[], int] = lambda: secrets.randbits(FRESH_SEED_BITS)
     clock: Callable[[], float] = time.monotonic
 
 

@@ -203,7 +203,7 @@ def _sampling(raw: Mapping[str, object], samplers: Sequence[str], fresh_seed: in
         0.0 if "infill" in samplers else of(TEMPERATURE, "temperature", 1.0),
         of(TOP_P, "top_p", 1.0),
         None if seed < 0 else seed,
-        fresh_seed,
+        fresh_seed % 2**31,  # llama-server's are uint32; answers tell it, and ``seed + i`` of others
         mirostat=mirostat > 0,
     )
     return replace(
