@@ -252,7 +252,12 @@ def test_what_an_option_refuses_later_tells_the_variable_or_the_file_that_it_is_
         ({"QUINTET_ADMIN_LISTEN": "x"}, "--admin-listen must be HOST:PORT"),
         ({"QUINTET_ADMIN_KEY": "a b"}, "the admin key must be printable"),
         ({"QUINTET_HOST": "0.0.0.0"}, "host '0.0.0.0' is reachable from other machines and no API key is set"),
+        (
+            {"QUINTET_PORT": "0", "QUINTET_ADMIN_LISTEN": "0.0.0.0:0"},
+            "host '0.0.0.0' is reachable from other machines and no API key is set",
+        ),
         ({"QUINTET_ALIAS": "x"}, "--alias must be NAME=MODEL"),
+        ({"QUINTET_MODERATION": "x"}, "--moderation must be NAME=FORMAT"),
         ({"QUINTET_ALLOW_IMAGE_URLS": "a/b"}, "--allow-image-urls must be a host"),
         ({"QUINTET_DRAFT": "x", "QUINTET_SPECULATION": "off"}, "--draft needs --speculation auto."),
         ({"QUINTET_LORA": "x"}, "--lora must be NAME=MODEL:PATH"),

@@ -81,7 +81,8 @@ def check(**values: Any) -> None:
     asked = options(taken(TellOptions, values), **values)
     serve.check(asked)
     closed = bool(asked.config.api_key_file or asked.config.keys)
-    net.check_exposure(asked.listen.host, asked.config.api_keys, asked.no_api_key, closed=closed)
+    for host in asked.listen.hosts:
+        net.check_exposure(host, asked.config.api_keys, asked.no_api_key, closed=closed)
     if asked.told.otlp_endpoint:
         exporting.check(asked.told.otlp_endpoint, os.environ)
 

@@ -105,6 +105,8 @@ def check(options: FleetOptions) -> None:
         references.split(text)
     for text in options.aliases:
         _alias(text)
+    for text in options.moderation:
+        _role(text)
     if drafts.by_model(options.drafts) and not options.engine.speculation:
         raise OptionError("--draft needs --speculation auto.")
     for text in options.loras:
@@ -198,13 +200,13 @@ def _moderation(given: Sequence[str], names: Names) -> dict[str, Format]:
     """By the model's first name.
 
     Raises:
-        OptionError: malformed, an unknown model, one that is given twice, or a format that is neither known nor a file.
+        OptionError: an unknown model, one that is given twice, or a format that is neither known nor a file.
         ModelError: a file that holds no format.
     """
     roles: dict[str, Format] = {}
     for text in given:
-        name, equals, form = text.rpartition("=")
-        if not equals or name not in names.exact:
+        name, form = _role(text)
+        if name not in names.exact:
             raise OptionError(f"--moderation must be NAME=FORMAT, NAME one of {', '.join(names.exact)}, got {shorten(text)}.")
         if names.exact[name] in roles:
             raise OptionError(f"--moderation gives the model {shorten(names.exact[name])} two formats.")
@@ -239,6 +241,13 @@ def _alias(text: str) -> tuple[str, str]:
     if not equals:
         raise OptionError(f"--alias must be NAME=MODEL, got {shorten(text)}.")
     return name, model
+
+
+def _role(text: str) -> tuple[str, str]:
+    name, equals, form = text.rpartition("=")
+    if not equals:
+        raise OptionError(f"--moderation must be NAME=FORMAT, got {shorten(text)}.")
+    return name, form
 
 
 def _check_memory(models: Sequence[Model]) -> None:

@@ -64,6 +64,11 @@ class ListenOptions:
         if self.admin_listen is not None:
             _host_and_port(self.admin_listen)
 
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Where it is listened, unless on sockets that this process was started with."""
+        return (self.host,) if self.admin_listen is None else (self.host, _host_and_port(self.admin_listen)[0])
+
     def open(self) -> Inherited:
         """The listening sockets: those that this process was started with, else those that the options tell of.
 
