@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import json
 
 import openai
 import pytest
@@ -69,6 +71,23 @@ def test_a_key_with_another_request_is_an_error_and_not_the_answer_of_the_first(
             assert refused.json()["error"]["code"] == "idempotency_conflict"
             assert refused.header("x-should-retry") == "false"
         assert (await world.post(PROMPT, path="/together/v1/completions")).status == 422, "other words, another request"
+
+    run(scenario)
+
+
+def test_a_retry_that_is_compressed_anew_is_the_same_request() -> None:
+    """The head of a gzip body says when it was made."""
+
+    async def scenario(world: World, clock: Clock) -> None:
+        async def post(body: object, made: int) -> Answer:
+            packed = gzip.compress(json.dumps(body).encode(), mtime=made)
+            headers = [*JSON, ("authorization", "Bearer sk-a"), ("idempotency-key", "k"), ("content-encoding", "gzip")]
+            return await acall(world.app, packed, headers=headers, path="/cerebras/v1/completions")
+
+        first, second = await post(PROMPT, 1), await post(PROMPT, 2)
+        assert (second.status, second.body) == (200, first.body)
+        assert (first.header("idempotent-replayed"), second.header("idempotent-replayed")) == (None, "true")
+        assert (await post({**PROMPT, "prompt": "twice"}, 1)).status == 422
 
     run(scenario)
 
