@@ -176,6 +176,19 @@ def test_a_download_with_the_wrong_hash_is_removed(fake: FakeHub) -> None:
     assert hub.stored() == []
 
 
+def test_a_check_that_is_broken_off_is_made_the_next_time(fake: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ctrl_c(path: Path) -> str:
+        raise KeyboardInterrupt
+
+    fake.promised["m-Q4_K_M.gguf"] = "0" * 64
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(hub, "sha256", ctrl_c)
+        store.resolve("hf:user/repo", Notes())
+    assert hub.stored() == []
+    with pytest.raises(ModelError, match="wrong SHA-256 hash .* it was removed"):
+        store.resolve("hf:user/repo", Notes())
+
+
 def test_too_large_for_the_disk_is_refused_before_the_download(fake: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=9))
     with pytest.raises(ModelError, match="not enough disk space .* needs 10 kB, 9 B are free"):

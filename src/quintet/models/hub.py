@@ -295,7 +295,12 @@ def _check(path: Path, file: RemoteFile) -> None:
     Raises:
         ModelError: wrong hash.
     """
-    if not file.sha256 or (digest := sha256(path)) == file.sha256:
+    try:
+        digest = file.sha256 and sha256(path)
+    except BaseException:  # Ctrl-C above all, since it takes seconds
+        path.unlink(missing_ok=True)  # else it would count as checked; its bytes stay for the next time, which checks them
+        raise
+    if digest == file.sha256:
         return
     path.resolve().unlink(missing_ok=True)  # the blob behind the snapshot's link
     path.unlink(missing_ok=True)
