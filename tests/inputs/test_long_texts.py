@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,13 +16,16 @@ from quintet.backends.toy import ToyTokenizer
 from quintet.errors import PromptTooLong
 from quintet.executor import FairExecutor
 from quintet.guides.check import GuideCheck
+from quintet.inputs import prepare
 from quintet.inputs.capabilities import EVERYTHING, Capabilities
 from quintet.inputs.images.reader import ImageReader
-from quintet.inputs.prepare import INLINE_CHARS, PORTION_CHARS, Preparer
-from quintet.inputs.resolve import require_fitting
+from quintet.inputs.infill import Infill
+from quintet.inputs.mixed import joined
+from quintet.inputs.prepare import INLINE_CHARS, LARGE_CHARS, PORTION_CHARS, Preparer
+from quintet.inputs.resolve import MOST_CUT, require_fitting
 from quintet.inputs.sequence import SequenceSpec
-from quintet.models.traits import Traits
-from quintet.request import Sampling
+from quintet.models.traits import Fim, Traits
+from quintet.request import Cut, Gap, Sampling
 
 CONTEXT = 4096
 
@@ -60,6 +63,7 @@ def preparer(tokenizer: ToyTokenizer) -> Preparer:
         ([spec("a", suffix="x" * CONTEXT * 9)], "suffix", CONTEXT * 9 // 8),
         ([spec("x" * CONTEXT * 9, truncate=True)], "prompt", CONTEXT * 9 // 8),
         ([spec("a", prediction="x" * CONTEXT * 9)], "prediction", CONTEXT * 9 // 8),
+        ([spec("a", suffix="x" * CONTEXT * 9, cut=Cut(1))], "suffix", CONTEXT * 9 // 8),
         ([spec("a", prediction="x" * CONTEXT * 9, spelled=(("prediction", "speculation"),))], "speculation", CONTEXT * 9 // 8),
     ],
 )
@@ -70,6 +74,27 @@ def test_a_text_that_cannot_fit_is_refused_before_it_is_tokenised(specs: list[Se
         asyncio.run(preparer(tokenizer).prepare(specs))
     assert (refused.value.param, refused.value.got) == (param, f"at least {least}")
     assert tokenizer.seen == []
+
+
+@pytest.mark.fault("B01", "B04")
+@pytest.mark.parametrize("parts", [[1, "x" * CONTEXT * 8], ["x" * 8] * CONTEXT + [1], [1] * (CONTEXT + 1)])
+def test_a_prompt_of_ids_and_texts_that_cannot_fit_is_refused_before_it_is_tokenised(parts: list[int | str]) -> None:
+    """Twelve megabytes of it were."""
+    tokenizer = Watched(longest=8)
+    with pytest.raises(PromptTooLong) as refused:
+        asyncio.run(preparer(tokenizer).join({"prompt[0]": [1, "x"], "prompt[1]": parts}))
+    assert (refused.value.param, refused.value.got) == ("prompt[1]", f"at least {CONTEXT + 1}")
+    assert tokenizer.seen == []
+
+
+@pytest.mark.fault("B04")
+@pytest.mark.parametrize(("longest", "most"), [(None, MOST_CUT), (8, MOST_CUT), (1024, CONTEXT * 1024)])
+def test_a_prompt_that_is_cut_may_be_as_long_as_the_context_can_hold_or_so_many_bytes(longest: int | None, most: int) -> None:
+    tokenizer = Watched(longest=longest)
+    asyncio.run(preparer(tokenizer).prepare([spec("x" * most, cut=Cut(1))]))
+    with pytest.raises(PromptTooLong, match=f"'prompt' must be at most {most} bytes"):
+        asyncio.run(preparer(tokenizer).prepare([spec("x" * (most + 1), cut=Cut(1))]))
+    assert len(tokenizer.seen) == 1
 
 
 @pytest.mark.parametrize(
@@ -139,3 +164,59 @@ def test_one_with_many_long_texts_does_not_keep_another_waiting_for_all_of_them(
 
     asyncio.run(scenario(preparer(tokenizer)))
     assert "".join(text[0] for text, _ in tokenizer.seen).index("b") <= 2
+
+
+@pytest.mark.fault("B18")
+def test_of_requests_with_large_texts_one_at_a_time_has_them_as_ids() -> None:
+    """All that had arrived had them while they waited for the executor: up to 500 MB each."""
+    tokenizer, steps = Watched(fim=Fim(1, 2, 3)), list[str]()
+    encode = tokenizer.encode
+
+    def noting(text: str) -> list[int]:
+        steps.extend(text[:1] * (len(text) > INLINE_CHARS))
+        return encode(text)
+
+    tokenizer.encode = tokenizer.encode_inside = tokenizer.encode_quoted = noting  # type: ignore[method-assign]
+    a, b, c, d = (letter * (LARGE_CHARS // 2) for letter in "abcd")
+
+    async def done(work: Coroutine[Any, Any, object]) -> None:
+        await work
+        steps.append("done")
+
+    async def scenario(made: Preparer) -> None:
+        several = made.prepare([spec(a), spec(f"{a}a")])
+        cut = made.prepare([spec(f"{b}{b}b", cut=Cut(1))])
+        gap = made.fill(Gap(c, "", f"{c}c", (), 1))
+        mixed = made.join({"prompt": [1, d, f"{d}d"]})
+        await asyncio.gather(*(done(work) for work in (several, cut, gap, mixed)))
+
+    asyncio.run(scenario(preparer(tokenizer)))
+    assert steps == [*"aa", "done", "b", "done", *"cc", "done", *"dd", "done"]
+
+
+@pytest.mark.fault("B04")
+def test_what_many_ids_are_put_together_of_is_put_together_off_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = ToyTokenizer()
+    tokenizer.traits = Traits(fim=Fim(1, 2, 3))
+    threads: list[bool] = []
+    fill = Infill.fill
+
+    def noted_fill(*about: Any) -> tuple[int, ...]:
+        threads.append(threading.current_thread() is threading.main_thread())
+        return fill(*about)
+
+    def noted_join(*about: Any) -> list[tuple[int, ...]]:
+        threads.append(threading.current_thread() is threading.main_thread())
+        return joined(*about)
+
+    monkeypatch.setattr(Infill, "fill", noted_fill)
+    monkeypatch.setattr(prepare, "joined", noted_join)
+
+    async def scenario(made: Preparer) -> None:
+        await made.fill(Gap("x" * INLINE_CHARS, "", "y", (), 1))
+        await made.join({"prompt[0]": [1, "x" * (CONTEXT // 2)], "prompt[1]": [1, "y" * (CONTEXT // 2)]})
+        with pytest.raises(PromptTooLong):
+            await made.join({"prompt": [1, "x" * CONTEXT]})
+
+    asyncio.run(scenario(preparer(tokenizer)))
+    assert threads == [False] * 3

@@ -23,7 +23,7 @@ from quintet.backends.native.front.engine import Engine
 from quintet.backends.toy import ToyRunner, ToyTokenizer
 from quintet.config import EngineConfig, ServerConfig
 from quintet.dialects.fields import table
-from quintet.dialects.infill.dialect import FIELDS, Infill
+from quintet.dialects.infill.dialect import FIELDS, MOST_BYTES, Infill
 from quintet.errors import BadRequest
 from quintet.inputs.infill import FILE, PROJECT, SNIPPET
 from quintet.inputs.infill import Infill as Form
@@ -234,6 +234,19 @@ def test_a_field_is_checked_also_where_another_leaves_it_unused(name: str) -> No
     with pytest.raises(BadRequest) as caught:
         Infill().parse(json.dumps({**used, name: [[[]]]}).encode(), 1)
     assert caught.value.param.partition("[")[0] == name
+
+
+@pytest.mark.fault("B04")
+def test_texts_that_would_be_cut_are_bounded_together_by_their_bytes() -> None:
+    """Twelve megabytes were tokenised for the two thousand tokens that are taken of them."""
+    extra = [{"filename": "e", "text": "f" * (MOST_BYTES - 14)}]
+    fits, long = ask(
+        *({**VIM, "input_prefix": p, "input_suffix": "s", "prompt": "\u00e9", "input_extra": extra} for p in ("abcdefghi", "abcdefghij"))
+    )
+    assert (fits.status, long.status) == (200, 400)
+    assert long.json()["error"]["message"] == (
+        f"'input_prefix' and input_suffix, input_extra, prompt must together be at most {MOST_BYTES} bytes, got {MOST_BYTES + 1} bytes."
+    )
 
 
 def test_errors_are_in_llama_servers_shape() -> None:

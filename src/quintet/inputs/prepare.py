@@ -9,8 +9,9 @@ as long as there are any, so what it gives may simply be dropped.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Protocol, TypeVar, cast
@@ -32,19 +33,25 @@ from quintet.inputs.images.places import Picture, Placer, placer_of
 from quintet.inputs.images.reader import ImageReader
 from quintet.inputs.images.value import PreparedImage
 from quintet.inputs.infill import infill, texts_of
-from quintet.inputs.resolve import Known, prompt_names, require_fitting, resolve, size_of, texts, words
+from quintet.inputs.mixed import Mixed, joined
+from quintet.inputs.mixed import texts_of as texts_among
+from quintet.inputs.resolve import Known, prompt_names, require_fitting, require_length, resolve, size_of, texts, words
 from quintet.inputs.sequence import PreparedSequence, SequenceSpec
 from quintet.inputs.stopwatch import Stopwatch
 from quintet.inputs.supported import fills_in, require_supported
 from quintet.inputs.think_tags import Tags, tags_of
 from quintet.inputs.tokenizer import Tokenizer
 from quintet.request import Gap
+from quintet.turns import Turns
 
 INLINE_CHARS = 4096
 """Most characters tokenised, or ids checked, on the event loop itself; that takes about as long as handing them to a thread."""
 
 PORTION_CHARS = 1 << 16
 """Most characters of several texts that are tokenised in one go, while others wait for their turn."""
+
+LARGE_CHARS = 1 << 17
+"""Most characters of a request's texts that become ids whoever else's do; as a list, an id takes up to forty times the byte that it was."""
 
 T = TypeVar("T")
 
@@ -90,6 +97,7 @@ class Preparer:
         self._longest_edge = longest_edge
         self._suffix_first = suffix_first
         self._executor = executor
+        self._turns = Turns(1)
         self._tags: tuple[Tokenizer, Tags | None] | None = None
 
     async def prepare(
@@ -116,17 +124,20 @@ class Preparer:
         placer = self._placer(tokenizer, capabilities)
         if placer is not None and any(spec.images for spec in specs):
             specs = await self._seen(specs, placer, tenant)
-        known = Known(
-            encoded=await self._encoded(tokenizer.encode, texts(specs), tenant, watch),
-            inside=await self._encoded(tokenizer.encode_inside, words(specs), tenant),
-            grammars=await self._guides.translate((spec.guide for spec in specs), tenant),
-            separator=min(tokenizer.eos_ids, default=None),
-            before=tokenizer.traits.added[0],
-            infill=infill(tokenizer, self._suffix_first),
-            tags=self._tags_of(tokenizer),
-            image=None if placer is None else placer.image,
-        )
-        return await self._run(tenant, size_of(specs, known), lambda: resolve(specs, known, capabilities))
+        grammars = await self._guides.translate((spec.guide for spec in specs), tenant)
+        encoded, inside = texts(specs), words(specs)
+        async with self._turn(tenant, encoded, inside):
+            known = Known(
+                encoded=await self._encoded(tokenizer.encode, encoded, tenant, watch),
+                inside=await self._encoded(tokenizer.encode_inside, inside, tenant),
+                grammars=grammars,
+                separator=min(tokenizer.eos_ids, default=None),
+                before=tokenizer.traits.added[0],
+                infill=infill(tokenizer, self._suffix_first),
+                tags=self._tags_of(tokenizer),
+                image=None if placer is None else placer.image,
+            )
+            return await self._run(tenant, size_of(specs, known), lambda: resolve(specs, known, capabilities))
 
     async def stop_tokens(self, strings: Sequence[str], tenant: str = "") -> dict[int, str]:
         """The control tokens whose text is one of the stop strings. Such a token has no text in which that could be found.
@@ -214,7 +225,7 @@ class Preparer:
 
     async def tokenize_all(
         self, wanted: Iterable[str], add_special: bool, quoted: bool = False, tenant: str = ""
-    ) -> dict[str, Sequence[int]]:
+    ) -> Mapping[str, Sequence[int]]:
         """The token ids of each text; special-token texts are recognised.
 
         Args:
@@ -226,15 +237,16 @@ class Preparer:
         """
         tokenizer = self._model.tokenizer
         encode = tokenizer.encode_quoted if quoted else tokenizer.encode
-        found = await self._encoded(encode, list(dict.fromkeys(wanted)), tenant)
-        before, after = (0, 0) if add_special or quoted else tokenizer.traits.added
-        return {text: ids[before : len(ids) - after] for text, ids in found.items()}
+        if not (add_special or quoted) and any(tokenizer.traits.added):
+            encode = partial(_encode_bare, encode, *tokenizer.traits.added)
+        return await self._encoded(encode, list(dict.fromkeys(wanted)), tenant)
 
     async def fill(self, gap: Gap, tenant: str = "") -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The prompt of a gap, see ``Infill.fill``, and the tokens that end what fills it, as with ``suffix``.
 
         Raises:
             Unsupported: the model, or its engine, cannot.
+            PromptTooLong: the line, which is not cut, does not fit the context.
             Loading, Overloaded, EngineFailed: the model is not there.
         """
         form, about = infill(self._model.tokenizer, self._suffix_first), self._model.capabilities
@@ -242,13 +254,47 @@ class Preparer:
             # Source: "Infill is not supported by this model: [...] token is missing."
             lack = "it has no fill-in-the-middle tokens" if form is None else "its engine does not end at given tokens"
             raise Unsupported("", f"Infill is not supported by {about.model}: {lack}")
-        ids: dict[str, Sequence[int]] = {}
-        for text in texts_of(gap):
-            # Source: only in what was typed last are special tokens' texts recognised; files are quoted.
-            ids[text] = await self.tokenize(text, add_special=False, quoted=True, tenant=tenant)
-            await asyncio.sleep(0)  # thousands of files must not hold up the streams of others
-        line = await self.tokenize(gap.line, add_special=False, tenant=tenant)
-        return form.fill(gap, ids, line, about.context), form.stops
+        wanted = texts_of(gap)
+        async with self._turn(tenant, wanted, [gap.line]):
+            ids: dict[str, Sequence[int]] = {}
+            for text in wanted:
+                # Source: only in what was typed last are special tokens' texts recognised; files are quoted.
+                ids[text] = await self.tokenize(text, add_special=False, quoted=True, tenant=tenant)
+                await asyncio.sleep(0)  # thousands of files must not hold up the streams of others
+            line = await self.tokenize(gap.line, add_special=False, tenant=tenant)
+            size = len(line) + sum(map(len, ids.values()))
+            prompt = await self._run(tenant, size, lambda: form.fill(gap, ids, line, about.context))
+        require_length("prompt", len(prompt), about.context)
+        return prompt, form.stops
+
+    async def join(self, prompts: Mapping[str, Mixed], tenant: str = "") -> Sequence[tuple[int, ...]]:
+        """The ids of prompts of ids and texts, each by its field's name.
+
+        Raises:
+            PromptTooLong: one exceeds the context.
+            Loading, Overloaded, EngineFailed: the model is not there.
+        """
+        traits, context = self._model.tokenizer.traits, self._model.capabilities.context
+        size = sum(map(len, prompts.values()))
+        begin, later = await self._run(tenant, size, partial(texts_among, prompts, traits, context))
+        async with self._turn(tenant, begin, later):
+            first = await self.tokenize_all(begin, add_special=True, tenant=tenant)
+            inside = await self.tokenize_all(later, add_special=False, tenant=tenant)
+            size += sum(map(len, (*first.values(), *inside.values())))
+            return await self._run(tenant, size, partial(joined, prompts, first, inside, context))
+
+    @contextlib.asynccontextmanager
+    async def _turn(self, tenant: str, *wanted: Sequence[str]) -> AsyncIterator[None]:
+        """One request at a time has large texts as ids, from the first of them until what is kept of them is known: all that arrive
+        together would have them while they wait for the executor."""
+        if sum(map(len, itertools.chain(*wanted))) <= LARGE_CHARS:
+            yield
+            return
+        await self._turns.acquire(tenant)
+        try:
+            yield
+        finally:
+            self._turns.release()
 
     async def _encoded(
         self, encode: Callable[[str], list[int]], wanted: Sequence[str], tenant: str, watch: Stopwatch | None = None
@@ -272,6 +318,11 @@ class Preparer:
 
 def _encode(encode: Callable[[str], list[int]], wanted: Sequence[str]) -> dict[str, list[int]]:
     return {text: encode(text) for text in wanted}
+
+
+def _encode_bare(encode: Callable[[str], list[int]], before: int, after: int, text: str) -> list[int]:
+    ids = encode(text)
+    return ids[before : len(ids) - after]
 
 
 def _portions(wanted: Sequence[str]) -> Iterator[list[str]]:

@@ -19,6 +19,9 @@ from quintet.request import Guide, Prompt, Sampling
 MOST_SUFFIXES = 1 << 22
 """Tokens of a suffix in all prompts of a request, each of which it is put together with: a body without one hardly holds more."""
 
+MOST_CUT = 1 << 21
+"""Bytes of a prompt that is to be cut, where the context holds less: no context bounds it, and to cut it all of it is tokenised."""
+
 
 def texts(specs: Sequence[SequenceSpec]) -> list[str]:
     """The distinct texts among the prompts and suffixes."""
@@ -34,23 +37,45 @@ def words(specs: Sequence[SequenceSpec]) -> list[str]:
 
 
 def require_fitting(specs: Sequence[SequenceSpec], traits: Traits, context: int) -> None:
-    """Refuse by their bytes texts that cannot fit, before they are tokenised: no token is longer than the longest.
+    """Refuse by their bytes texts that cannot fit, before they are tokenised.
 
     Raises:
-        PromptTooLong: there is such a text. A prompt is never cut to fit, whatever ``truncate`` says.
+        PromptTooLong: there is such a text. A prompt is never cut to fit, whatever ``truncate`` says; one with a ``cut`` has a bound too.
     """
-    longest = traits.longest
-    if longest is None:
-        return
-    checked: set[str] = set()
+    checked: set[tuple[str, bool]] = set()
     for spec, prompt in zip(specs, prompt_names(specs), strict=True):
-        predicted = _spelled(spec, "prediction")
-        for name, text in ((prompt, spec.prompt), ("suffix", spec.suffix), (predicted, spec.prediction)):
-            if isinstance(text, str) and text not in checked and (spec.cut is None or name == predicted):
-                checked.add(text)
-                least = -(-_size(text, longest * context, traits.dropped) // longest)
-                if least > context:
-                    raise PromptTooLong(name, f"must have at most {context} tokens, the context", f"at least {least}")
+        for name, text in ((prompt, spec.prompt), ("suffix", spec.suffix), (_spelled(spec, "prediction"), spec.prediction)):
+            cut = name == prompt and spec.cut is not None
+            if not isinstance(text, str) or (text, cut) in checked:
+                continue
+            checked.add((text, cut))
+            if cut:
+                _require_cuttable(name, text, traits, context)
+            elif (least := least_tokens(text, traits, context)) > context:
+                raise PromptTooLong(name, f"must have at most {context} tokens, the context", f"at least {least}")
+
+
+def least_tokens(text: str, traits: Traits, context: int) -> int:
+    """How many tokens a text has that may be longer than the context, at least, as no token is longer than the longest; else 0."""
+    longest = traits.longest
+    return 0 if longest is None else -(-_size(text, longest * context, traits.dropped) // longest)
+
+
+def require_length(name: str, tokens: int, context: int) -> None:
+    """Refuse a prompt that is put together, where that is done.
+
+    Raises:
+        PromptTooLong: so many tokens exceed the context.
+    """
+    if tokens > context:
+        raise PromptTooLong(name, f"must have at most {context} tokens, the context", str(tokens))
+
+
+def _require_cuttable(name: str, text: str, traits: Traits, context: int) -> None:
+    most = max(MOST_CUT, (traits.longest or 0) * context)
+    size = _size(text, most, traits.dropped)
+    if size > most:
+        raise PromptTooLong(name, f"must be at most {most} bytes, of which truncate_prompt_tokens keeps a part", f"{size} bytes")
 
 
 def _spelled(spec: SequenceSpec, name: str) -> str:
@@ -234,11 +259,11 @@ def _filled(spec: SequenceSpec, name: str, known: Known, capabilities: Capabilit
 
 
 def _kept(tokens: Sequence[int], spec: SequenceSpec, name: str, known: Known, capabilities: Capabilities, around: int = 0) -> Sequence[int]:
-    """A prompt's tokens as far as they are kept, checked; ``around``: how many are put around them."""
-    kept = _cut(tokens, spec, name, capabilities.context, around)
+    """A prompt's tokens as far as they are kept, and all checked, as its text is that of all; ``around``: how many are put around them."""
+    kept = _cut(_in_range(tokens, name, capabilities.vocab), spec, name, capabilities.context, around)
     if known.image is not None and not spec.seen and known.image in kept:
         raise BadRequest(name, "must not hold the model's token for images, which marks the place of one, without images")
-    return _in_range(kept, name, capabilities.vocab)
+    return kept
 
 
 def _cut(tokens: Sequence[int], spec: SequenceSpec, name: str, context: int, around: int) -> Sequence[int]:

@@ -93,17 +93,10 @@ async def _added(biases: Sequence[Bias], preparer: Preparer, tenant: str) -> dic
 
 async def _joined(prompts: Sequence[Prompt], mixed: Sequence[tuple[int, Parts]], preparer: Preparer, tenant: str) -> tuple[Prompt, ...]:
     """The prompts, with ids for those of texts and ids."""
-    # Source, tokenize_mixed: only what comes first gets the tokens that the model wants before a text.
-    begin = (parts[0] for _, parts in mixed if isinstance(parts[0], str))
-    first = await preparer.tokenize_all(begin, add_special=True, tenant=tenant)
-    later = (part for _, parts in mixed for part in parts[1:] if isinstance(part, str))
-    inside = await preparer.tokenize_all(later, add_special=False, tenant=tenant)
+    names = {f"prompt[{at}]" if len(prompts) > 1 else "prompt": parts for at, parts in mixed}
     made = [*prompts]
-    for at, parts in mixed:
-        ids: list[int] = []
-        for number, part in enumerate(parts):
-            ids += [part] if isinstance(part, int) else inside[part] if number else first[part]
-        made[at] = tuple(ids)
+    for (at, _), ids in zip(mixed, await preparer.join(names, tenant), strict=True):
+        made[at] = ids
     return tuple(made)
 
 

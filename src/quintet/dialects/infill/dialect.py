@@ -6,6 +6,7 @@ llama.vim and llama.vscode. What each field does, and where this departs: docs/i
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,7 +17,11 @@ from quintet.dialects.fields import Field, String, unknown
 from quintet.dialects.infill.kinds import Chunk, Chunks
 from quintet.dialects.json_guard import decode_object
 from quintet.dialects.lists import ListOf
+from quintet.errors import BadRequest
 from quintet.request import CompletionRequest, Gap
+
+MOST_BYTES = 1 << 21
+"""Of all texts around a gap. Too long ones are cut, so no context bounds them, and to cut them all of them are tokenised."""
 
 INPUT_PREFIX = Field("input_prefix", String(), "", note="Text before the gap; its end, if it is long.", shown="required")
 INPUT_SUFFIX = Field("input_suffix", String(), "", note="Text after the gap; its beginning, if it is long.", shown="required")
@@ -61,4 +66,9 @@ class Infill:
 
 def _gap(raw: Mapping[str, object], most: int) -> Gap:
     extra = tuple((chunk.heading, chunk.text) for chunk in INPUT_EXTRA.of(raw))
-    return Gap(INPUT_PREFIX.required(raw), PROMPT.of(raw), INPUT_SUFFIX.required(raw), extra, most)
+    gap = Gap(INPUT_PREFIX.required(raw), PROMPT.of(raw), INPUT_SUFFIX.required(raw), extra, most)
+    size = sum(len(text.encode()) for text in (gap.prefix, gap.line, gap.suffix, *itertools.chain(*extra)))
+    if size > MOST_BYTES:
+        names = ", ".join(field.name for field in (INPUT_SUFFIX, INPUT_EXTRA, PROMPT))
+        raise BadRequest(INPUT_PREFIX.name, f"and {names} must together be at most {MOST_BYTES} bytes", f"{size} bytes")
+    return gap
