@@ -212,6 +212,12 @@ def test_a_prompt_is_cut_at_the_side_that_is_asked_for(dialect: str) -> None:
     assert left.json()["usage"]["prompt_tokens"] == 4
 
 
+@pytest.mark.parametrize("beside", [{}, {"logprobs": 1}, {"return_token_ids": True}, {"stream": True}])
+def test_what_is_cut_off_of_a_prompt_must_be_tokens_too(beside: dict[str, Any]) -> None:
+    (answer,) = posted("openai", {"prompt": [300, 97, 98], "truncate_prompt_tokens": 2, **beside})
+    assert "token ids must be from 0 to 256" in refused(answer)
+
+
 @pytest.mark.parametrize("dialect", PROVIDERS)
 def test_what_ended_a_choice_is_told(dialect: str) -> None:
     text = only(posted(dialect, {"max_tokens": 8})[0])["text"]
