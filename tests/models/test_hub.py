@@ -331,6 +331,19 @@ def test_a_folder_that_is_not_whole_is_fetched_again(fake: FakeHub, folder: Path
     assert folder.exists()
 
 
+def test_a_snapshot_that_another_program_left_without_a_tokenizer_is_made_whole(fake: FakeHub, folder: Path) -> None:
+    left = [name for name in fake.files if name.startswith(("config", "model"))]
+    for name in left:
+        fake.put("user/repo", name, fake.files[name])
+    assert hub.stored() == []
+    with pytest.raises(ModelError, match="offline mode is on; pull it with a network first"):
+        store.resolve("hf:user/repo", Notes(), offline=True)
+    model = store.resolve("hf:user/repo", Notes())
+    assert sorted(path.name for path in model.path.iterdir()) == sorted(path.name for path in folder.iterdir())
+    assert sorted(fake.sent) == ["generation_config.json", "tokenizer.json", "tokenizer_config.json"]
+    assert hub.stored() == [model] == [store.resolve("hf:user/repo", Notes(), offline=True)]
+
+
 def test_gguf_files_come_before_safetensors(fake: FakeHub, folder: Path) -> None:
     fake.files["m-Q4_K_M.gguf"] = GGUF
     assert store.resolve("hf:user/repo", Notes()).path.name == "m-Q4_K_M.gguf"

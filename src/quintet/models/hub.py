@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from quintet.errors import ModelError, shorten
 from quintet.models.files import HUB, Report, StoredModel, check_space, file_errors, human, local_model, part_names, parts, sha256
-from quintet.models.folder.files import CONFIG, INDEX, SINGLE, SMALL, weights
+from quintet.models.folder.files import CONFIG, INDEX, SINGLE, SMALL, TOKENIZER, weights
 
 if TYPE_CHECKING:
     from huggingface_hub import CachedRepoInfo
@@ -129,12 +129,16 @@ def _stored_folder(repo: str, path: Path) -> StoredModel:
 
 
 def _folders(repos: Sequence[CachedRepoInfo] | None = None) -> dict[str, Path]:
-    """The snapshots in the cache that are whole models in safetensors, by repository; of several the newest."""
+    """The snapshots in the cache that are whole models in safetensors, by repository; of several the newest.
+
+    Other programs fetch a repository's files one by one too: one that makes token ids itself leaves a snapshot without a tokenizer.
+    """
     found: dict[str, Path] = {}
     for repo in _repos() if repos is None else repos:
         for revision in sorted(repo.revisions, key=lambda one: one.last_modified):
             with contextlib.suppress(ModelError):
-                if all(path.is_file() for path in parts(revision.snapshot_path)):
+                files = parts(revision.snapshot_path)
+                if revision.snapshot_path / TOKENIZER in files and all(path.is_file() for path in files):
                     found[repo.repo_id] = revision.snapshot_path
     return found
 
