@@ -42,6 +42,40 @@ def test_a_model_that_cannot_be_reached_is_one_line(words: list[str], tiny: str,
     assert err.endswith(": File name too long.\n") and err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("words", "settings"),
+    [
+        (["show", "GONE"], ""),
+        (["serve", "GONE", "--port", "0"], ""),
+        (["serve", "--port", "0", "--toy", "--moderation", "toy=GONE"], ""),
+        (["config", "--lora", "a=m:GONE"], ""),
+        *(
+            (["config"], f"{key} = {value}")
+            for key, value in [
+                ("keys", "'GONE'"),
+                ("mmproj", "'GONE'"),
+                ("models", "['a=GONE']"),
+                ("draft", "['GONE']"),
+                ("lora", "['a=m:GONE']"),
+            ]
+        ),
+    ],
+)
+def test_the_home_directory_of_nobody_is_one_line(
+    words: list[str], settings: str, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone, file = "~there-is-nobody-of-this-name/m.gguf", tmp_path / "quintet.toml"
+    if settings:
+        file.write_text(settings.replace("GONE", gone))
+        words = [*words, "--config", str(file)]
+    told = f"error: cannot use {gone}: there is no such home directory.\n"
+    assert command(*(word.replace("GONE", gone) for word in words)) == (1, "", told)
+    monkeypatch.setenv("QUINTET_CACHE", gone)
+    assert command("list") == (1, "", told)
+    levels = {line.split()[1]: line.split()[0] for line in command("doctor")[1].splitlines()}
+    assert levels["cache"] == levels["packs"] == levels["model"] == "fail"
+
+
 @pytest.mark.parametrize("words", [["list"], ["show"], ["pull"], ["run", "hi"], ["serve", "--port", "0"], ["pull", "--offline"]])
 def test_a_cache_that_cannot_be_reached_is_one_line(words: list[str], command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUINTET_CACHE", f"/{LONG}")

@@ -21,6 +21,7 @@ from quintet.cli import references
 from quintet.cli.console import OptionError
 from quintet.cli.values import PATH
 from quintet.errors import shorten
+from quintet.models.files import expanded
 
 PREFIX = "QUINTET_"
 OTHER_VARIABLES = frozenset({"QUINTET_CACHE", "QUINTET_CHECK_KEY", "QUINTET_CLIENT_KEY", "QUINTET_DUMPABLE", "QUINTET_ISA"})
@@ -226,7 +227,7 @@ def _rule(param: click.Parameter) -> tuple[str, Callable[[Any], bool]]:
 def _based(folder: Path, param: click.Parameter, value: Any) -> Any:
     """The value with its paths made relative to where the command runs."""
     if isinstance(param.type, click.Path):
-        return str(folder / Path(value).expanduser())
+        return str(folder / expanded(value))
     if param.name == "mmproj":
         return references.based_encoder(folder, value)
     if param.name == "lora":

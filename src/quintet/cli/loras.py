@@ -12,6 +12,7 @@ from quintet.cli.vllm import DEFAULT_RANK
 from quintet.engines.adapters import Room
 from quintet.engines.names import Names
 from quintet.errors import ModelError, shorten
+from quintet.models.files import expanded
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +29,13 @@ def parse(text: str) -> Given:
 
     Raises:
         OptionError: not of this form.
+        ModelError: a home directory that is not there.
     """
     name, equals, rest = text.partition("=")
     base, colon, path = rest.partition(":")
     if not (name and equals and base and colon and path):
         raise OptionError(f"--lora must be NAME=MODEL:PATH, MODEL the name of a model, got {shorten(text)}.")
-    return Given(name, base, str(Path(path).expanduser().absolute()))
+    return Given(name, base, str(expanded(path).absolute()))
 
 
 def plan(given: Sequence[str], plans: Mapping[str, Plan], names: Names) -> tuple[Names, list[tuple[Plan, Room | None]]]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from quintet.cli.console import OptionError
 from quintet.errors import shorten
-from quintet.models.files import HUB
+from quintet.models.files import HUB, expanded
 
 NO_ENCODER = "none"
 """In place of an image encoder's file: the model sees no images, whatever is beside it."""
@@ -31,15 +31,15 @@ def based(folder: Path, text: str) -> str:
     name, reference = split(text)
     if reference.startswith(HUB) or not ("/" in reference or reference.lower().endswith((".gguf", ".toml"))):
         return text
-    return f"{name}{'=' if name else ''}{folder / Path(reference).expanduser()}"
+    return f"{name}{'=' if name else ''}{folder / expanded(reference)}"
 
 
 def based_encoder(folder: Path, text: str) -> str:
     """The same of an image encoder's file, which an empty text or ``NO_ENCODER`` is not."""
-    return text if text in ("", NO_ENCODER) else str(folder / Path(text).expanduser())
+    return text if text in ("", NO_ENCODER) else str(folder / expanded(text))
 
 
 def based_adapter(folder: Path, text: str) -> str:
     """The same of ``NAME=MODEL:PATH``."""
     head, colon, path = text.partition(":")
-    return f"{head}{colon}{folder / Path(path).expanduser()}"
+    return f"{head}{colon}{folder / expanded(path)}"

@@ -18,7 +18,7 @@ from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
 from urllib.request import url2pathname
 
 from quintet.errors import ModelError
-from quintet.models.files import Report, Wanted, sha256
+from quintet.models.files import Report, Wanted, expanded, sha256
 from quintet.models.indexes import Sources
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def _is_local(place: str) -> bool:
 
 
 def _path(place: str) -> Path:
-    return Path(url2pathname(urlsplit(place).path)) if place.startswith("file:") else Path(place).expanduser()
+    return Path(url2pathname(urlsplit(place).path)) if place.startswith("file:") else expanded(place)
 
 
 def _find(client: Client, place: str, is_index: bool, wanted: Wanted) -> str:

@@ -132,9 +132,9 @@ def local_model(reference: str, path: Path) -> StoredModel:
 def cache_dir() -> Path:
     """``$QUINTET_CACHE``, else ``quintet/models`` in the XDG cache."""
     if own := os.environ.get("QUINTET_CACHE"):
-        return Path(own).expanduser().absolute()
+        return expanded(own).absolute()
     xdg = os.environ.get("XDG_CACHE_HOME", "")
-    base = Path(xdg) if Path(xdg).is_absolute() else Path.home() / ".cache"  # the XDG rule: a relative value is ignored
+    base = Path(xdg) if Path(xdg).is_absolute() else expanded("~/.cache")  # the XDG rule: a relative value is ignored
     return base / "quintet" / "models"
 
 
@@ -213,6 +213,18 @@ def check_space(folder: Path, need: int) -> None:
     free = shutil.disk_usage(nearest(folder)).free
     if free < need:
         raise ModelError(f"not enough disk space in {folder}: the download needs {human(need)}, {human(free)} are free.")
+
+
+def expanded(path: str | Path) -> Path:
+    """The same with a home directory in the place of ``~`` or ``~user``.
+
+    Raises:
+        ModelError: nobody knows it, such as that of a user who is not there.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise ModelError(f"cannot use {path}: there is no such home directory.") from None
 
 
 @contextlib.contextmanager

@@ -6,11 +6,9 @@ file]``.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from quintet.errors import ModelError, shorten
 from quintet.models import bundled
-from quintet.models.files import HUB, Report, StoredModel, file_errors, local_model
+from quintet.models.files import HUB, Report, StoredModel, expanded, file_errors, local_model
 
 
 def is_reference(text: str) -> bool:
@@ -45,7 +43,7 @@ def stored() -> list[StoredModel]:
 
 
 def _local(text: str) -> StoredModel:
-    path = Path(text).expanduser()
+    path = expanded(text)
     with file_errors(path):
         known = bool(text) and (is_reference(text) or path.exists())
     if not known:
