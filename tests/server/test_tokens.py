@@ -45,6 +45,29 @@ def test_llama_cpps_form() -> None:
     assert ask("/tokenize", {"content": "\u00e9", "with_pieces": True}).json()["tokens"][0] == {"id": 195, "piece": [195]}
 
 
+@pytest.mark.parametrize("text", ["prompt", "content"])
+def test_whether_special_tokens_come_around_a_text_is_said_under_either_name(text: str) -> None:
+    """`add_special` counted for nothing beside `prompt`, nor `add_special_tokens` beside `content`."""
+    own, other = ("add_special_tokens", "add_special") if text == "prompt" else ("add_special", "add_special_tokens")
+    for name in (own, other):
+        for value, ids in ((True, [EOS, 97]), (False, [97])):
+            assert ask("/tokenize", {text: "a", name: value}).json()["tokens"] == ids
+    assert ask("/tokenize", {text: "a", own: True, other: False}).json()["tokens"] == [EOS, 97], "its own counts if both are there"
+    assert ask("/tokenize", {text: "a", own: None, other: None}).json() == ask("/tokenize", {text: "a"}).json()
+
+
+@pytest.mark.parametrize(
+    ("path", "body"), [("/tokenize", {"prompt": "a"}), ("/tokenize", {"content": "a"}), ("/detokenize", {"tokens": [97]})]
+)
+def test_a_field_that_is_unknown_is_ignored_but_not_in_silence_and_refused_by_a_strict_server(path: str, body: dict[str, object]) -> None:
+    warned = ask(path, {**body, "tokenise": 1})
+    assert (warned.status, warned.header("warning")) == (200, '299 - "unknown fields ignored: tokenise"')
+    assert ask(path, body, strict=True).header("warning") is None
+    refused = ask(path, {**body, "tokenise": 1}, strict=True)
+    error = refused.json()["error"]
+    assert (refused.status, error["param"], error["code"]) == (400, "tokenise", "unknown_parameter")
+
+
 def test_detokenize_is_the_way_back() -> None:
     answer = ask("/detokenize", {"model": "scripted", "tokens": list("a\u00e9\U0001f600".encode())}).json()
     assert answer == {"prompt": "a\u00e9\U0001f600", "content": "a\u00e9\U0001f600"}
@@ -74,6 +97,9 @@ def test_it_is_where_lm_eval_looks_for_it_which_strips_v1_completions_from_its_u
         ("/tokenize", {"prompt": ["a"]}, "prompt"),
         ("/tokenize", {"prompt": "a", "add_special_tokens": 1}, "add_special_tokens"),
         ("/tokenize", {"content": "a", "parse_special": False}, "parse_special"),
+        ("/tokenize", {"prompt": "a", "parse_special": False}, "parse_special"),
+        ("/tokenize", {"prompt": "a", "with_pieces": True}, "with_pieces"),
+        ("/tokenize", {"content": "a", "return_token_strs": True}, "return_token_strs"),
         ("/tokenize", {"messages": []}, "prompt"),
         ("/detokenize", {}, "tokens"),
         ("/detokenize", {"tokens": "a"}, "tokens"),
@@ -139,11 +165,11 @@ def test_ids_that_wait_take_little_more_than_their_body() -> None:
     parse_detokenize(body)
     tracemalloc.start()
     try:
-        model, ids = parse_detokenize(body)
+        asked = parse_detokenize(body)
         held, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert (model, len(ids), set(ids)) == ("", 100_000, {300}) and held < 1.1 * len(body)
+    assert (asked.model, len(asked.ids), set(asked.ids)) == ("", 100_000, {300}) and held < 1.1 * len(body)
 
 
 WIDE = {"tokens": [FIRST_WORD] * 5000}

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from quintet.dialects.fields import Boolean, Field, String, wrong_type
+from quintet.dialects.fields import Boolean, Field, String, unknown, wrong_type
 from quintet.dialects.fields import Prompts as _Prompts
-from quintet.dialects.json_guard import decode_object
+from quintet.dialects.json_guard import decode_object, printable
 from quintet.dialects.wire import encode
 from quintet.errors import BadRequest
 
@@ -21,15 +21,16 @@ MODEL = Field("model", String(256), "", note="Left out, it is the served model."
 PROMPT: Field[str | None] = Field("prompt", String(), None, note="vLLM's name of the text.")
 CONTENT: Field[str | None] = Field("content", String(), None, note="llama.cpp's name of it; one of the two.")
 ADD_SPECIAL_TOKENS = Field("add_special_tokens", Boolean(), True, note="BOS and EOS, if the model's metadata asks for them.")
-ADD_SPECIAL = Field("add_special", Boolean(), False, note="The same with `content`.")
-PARSE_SPECIAL = Field("parse_special", Boolean(), True, note="With `content`; false is refused: special-token texts are recognised.")
+ADD_SPECIAL = Field("add_special", Boolean(), False, note="llama.cpp's name of it, and its default with `content`.")
+PARSE_SPECIAL = Field("parse_special", Boolean(), True, note="False is refused: special-token texts are recognised.")
 RETURN_TOKEN_STRS: Field[bool] = Field(
-    "return_token_strs", Boolean(), False, note="vLLM: the tokens as the vocabulary writes them (`Ġthe`), as `token_strs`."
+    "return_token_strs", Boolean(), False, note="With `prompt`: the tokens as the vocabulary writes them (`Ġthe`), as `token_strs`."
 )
-WITH_PIECES: Field[bool] = Field("with_pieces", Boolean(), False, note="llama.cpp: `tokens` are objects of `id` and `piece`.")
+WITH_PIECES: Field[bool] = Field("with_pieces", Boolean(), False, note="With `content`: `tokens` are objects of `id` and `piece`.")
 FIELDS: tuple[Field[Any], ...] = (
     *(MODEL, PROMPT, CONTENT, ADD_SPECIAL_TOKENS, ADD_SPECIAL, PARSE_SPECIAL, RETURN_TOKEN_STRS, WITH_PIECES),
 )
+_OF_IDS = frozenset({MODEL.name, "tokens"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ class Tokenize:
         model: empty = the served one.
         llama: llama.cpp's shape.
         texts: with the text of each token.
+        ignored: fields of the body that neither server has.
     """
 
     model: str
@@ -47,6 +49,22 @@ class Tokenize:
     add_special: bool
     llama: bool
     texts: bool
+    ignored: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Detokenize:
+    """What to write out.
+
+    Args:
+        model: empty = the served one.
+        ids: wait for their turn in 4 bytes each: as a list they may be twenty times the body.
+        ignored: as ``Tokenize``.
+    """
+
+    model: str
+    ids: Sequence[int]
+    ignored: tuple[str, ...] = ()
 
 
 def parse_tokenize(body: bytes) -> Tokenize:
@@ -56,16 +74,23 @@ def parse_tokenize(body: bytes) -> Tokenize:
     """
     raw = decode_object(body)
     for field in FIELDS:
-        field.of(raw)  # checked also where the other form of the request does not read it
+        field.of(raw)  # checked also where another's value leaves it unused
     prompt, content = PROMPT.of(raw), CONTENT.of(raw)
     if (prompt is None) == (content is None):
         raise BadRequest("prompt", "or content is required, and not both")
-    model = MODEL.of(raw)
-    if prompt is not None:
-        return Tokenize(model, prompt, ADD_SPECIAL_TOKENS.of(raw), llama=False, texts=RETURN_TOKEN_STRS.of(raw))
     if not PARSE_SPECIAL.of(raw):
         raise BadRequest(PARSE_SPECIAL.name, "must be true: special-token texts are recognised here", "False")
-    return Tokenize(model, content or "", ADD_SPECIAL.of(raw), llama=True, texts=WITH_PIECES.of(raw))
+    llama = prompt is None
+    own, shape, other = (CONTENT, WITH_PIECES, RETURN_TOKEN_STRS) if llama else (PROMPT, RETURN_TOKEN_STRS, WITH_PIECES)
+    if other.of(raw):
+        raise BadRequest(other.name, f"must be false with {own.name}, whose answer has {shape.name}", "True")
+    return Tokenize(MODEL.of(raw), prompt or content or "", _adds(raw, llama), llama, shape.of(raw), unknown(FIELDS, raw))
+
+
+def _adds(raw: Mapping[str, object], llama: bool) -> bool:
+    """Special tokens come around the text, as either name of that has it; the form's own name counts if both are there."""
+    own, other = (ADD_SPECIAL, ADD_SPECIAL_TOKENS) if llama else (ADD_SPECIAL_TOKENS, ADD_SPECIAL)
+    return (other if raw.get(own.name) is None and raw.get(other.name) is not None else own).of(raw)
 
 
 def tokenized(asked: Tokenize, ids: Sequence[int], pieces: Sequence[bytes], spelling: Callable[[int], str], context: int) -> bytes:
@@ -93,21 +118,20 @@ def _piece(piece: bytes) -> str | list[int]:
         return list(piece)
 
 
-def parse_detokenize(body: bytes) -> tuple[str, Sequence[int]]:
-    """Model name and token ids, which wait for their turn in 4 bytes each: as a list they may be twenty times the body.
-
+def parse_detokenize(body: bytes) -> Detokenize:
+    """
     Raises:
         BadRequest: and nothing else, whatever the bytes.
     """
     raw = decode_object(body)
-    tokens = raw.get("tokens")
+    tokens, ignored = raw.get("tokens"), tuple(printable(name) for name in raw if name not in _OF_IDS)
     if tokens == []:
-        return MODEL.of(raw), array("I")
+        return Detokenize(MODEL.of(raw), array("I"), ignored)
     if not isinstance(tokens, list) or (tokens and isinstance(tokens[0], str | list)):
         raise wrong_type("tokens", "an array of token ids", tokens)
     (ids,) = _Prompts(1).read("tokens", tokens)
     assert isinstance(ids, tuple)
-    return MODEL.of(raw), array("I", ids)
+    return Detokenize(MODEL.of(raw), array("I", ids), ignored)
 
 
 def detokenized(ids: Sequence[int], pieces: Sequence[bytes], spelling: Callable[[int], str]) -> bytes:

@@ -114,7 +114,7 @@ class App:
 
         self._kept = Kept(config.batches, Lines(for_nobody, self._auth, source), config.max_body_bytes, source.now)
         once = Once(config.max_body_bytes, source.clock, gate)
-        tokens, llama = Tokens(models, config.max_body_bytes, executor), Properties(models)
+        tokens, llama = Tokens(models, config.max_body_bytes, executor, strict=config.strict), Properties(models)
         admins = Admin(registry, models, self._auth, config, source)
         self._bodies = BodyRoom(config.max_body_bytes)
         self._hosts, self._cors = Hosts(config.allowed_hosts), Cors(config.cors_origins)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 
 from quintet.dialects.tokens import detokenized, parse_detokenize, parse_tokenize, tokenized, tokenizer_info
+from quintet.errors import BadRequest
 from quintet.executor import FairExecutor
 from quintet.inputs.room import Room
 from quintet.server.call import Call
+from quintet.server.completions import warned
 from quintet.server.models import Models
 from quintet.turns import Turns
 
@@ -23,6 +25,9 @@ LARGE_BYTES = 64 * 1024
 MOST_ANSWERS = 256 * 1024 * 1024
 """Bytes of all large answers until their clients have read them."""
 
+_Reply = tuple[bytes, tuple[str, ...]]
+"""An answer, and which fields of its request were ignored."""
+
 
 class Tokens:
     """Endpoints.
@@ -30,35 +35,39 @@ class Tokens:
     Args:
         max_body: bytes, of any body.
         executor: for what takes long.
+        strict: refuse fields that are neither server's.
     """
 
-    def __init__(self, models: Models, max_body: int, executor: FairExecutor) -> None:
+    def __init__(self, models: Models, max_body: int, executor: FairExecutor, *, strict: bool) -> None:
         self._models = models
         self._max_body = min(max_body, MOST_BYTES)
+        self._strict = strict
         self._executor = executor
         self._room = Room(MOST_ANSWERS, "large answers")
         self._turns = Turns(1)
 
     async def tokenize(self, call: Call) -> None:
         """``POST /tokenize``."""
-        await self._reply(call, await self._tokenized(call))
+        await self._reply(call, *await self._tokenized(call))
 
     async def detokenize(self, call: Call) -> None:
         """``POST /detokenize``."""
-        await self._reply(call, await self._detokenized(call))
+        await self._reply(call, *await self._detokenized(call))
 
-    async def _tokenized(self, call: Call) -> bytes:
+    async def _tokenized(self, call: Call) -> _Reply:
         with call.http.reading():
             body = await call.http.body(self._max_body)
             tenant = call.caller.id
             asked = await self._executor.run(tenant, partial(parse_tokenize, body))
+            self._require_known(asked.ignored)
             entry = self._models.find(asked.model, call).entry
             with entry.held():
                 backend = await self._models.ready(call, entry)
                 about, spelling = backend.capabilities, backend.tokenizer.spelling
                 async with self._turn(tenant):
                     ids = await entry.preparer.tokenize(asked.text, asked.add_special, tenant=tenant)
-                    return await self._executor.run(tenant, partial(tokenized, asked, ids, about.pieces, spelling, about.context))
+                    answer = await self._executor.run(tenant, partial(tokenized, asked, ids, about.pieces, spelling, about.context))
+                    return answer, asked.ignored
 
     @contextlib.asynccontextmanager
     async def _turn(self, tenant: str) -> AsyncIterator[None]:
@@ -70,25 +79,31 @@ class Tokens:
         finally:
             self._turns.release()
 
-    async def _detokenized(self, call: Call) -> bytes:
+    async def _detokenized(self, call: Call) -> _Reply:
         with call.http.reading():
             body = await call.http.body(self._max_body)
             tenant = call.caller.id
-            model, ids = await self._executor.run(tenant, partial(parse_detokenize, body))
-            entry = self._models.find(model, call).entry
+            asked = await self._executor.run(tenant, partial(parse_detokenize, body))
+            self._require_known(asked.ignored)
+            entry = self._models.find(asked.model, call).entry
             with entry.held():
                 backend = await self._models.ready(call, entry)
-                made = partial(detokenized, ids, backend.capabilities.pieces, backend.tokenizer.spelling)
-                return await self._executor.run(tenant, made)
+                made = partial(detokenized, asked.ids, backend.capabilities.pieces, backend.tokenizer.spelling)
+                return await self._executor.run(tenant, made), asked.ignored
 
-    async def _reply(self, call: Call, answer: bytes) -> None:
+    def _require_known(self, ignored: Sequence[str]) -> None:
+        if ignored and self._strict:
+            rule = "is a field of neither vLLM's nor llama-server's request, and this server is strict"
+            raise BadRequest(ignored[0], rule, code="unknown_parameter")
+
+    async def _reply(self, call: Call, answer: bytes, ignored: Sequence[str]) -> None:
         """Nothing of the request but its answer is held meanwhile, and that has room.
 
         Raises:
             TooManyRequests, Overloaded: there is none.
         """
         with self._room.held(call.caller.tenant, len(answer) if len(answer) > LARGE_BYTES else 0):
-            await call.http.reply(200, answer)
+            await call.http.reply(200, answer, warned(ignored))
 
     async def info(self, call: Call) -> None:
         """``GET /tokenizer_info``; ``?model=`` names another model than the first."""
