@@ -105,8 +105,9 @@ def test_a_declared_length_over_the_limit_is_refused_unread() -> None:
 @pytest.mark.fault("E02")
 @pytest.mark.parametrize("length", [str(10**9), "9" * 30, "-1", "\u00b2"])
 def test_after_an_absurd_length_the_connection_is_closed(length: str) -> None:
-    answer = call(app(), [], headers=[*JSON, ("content-length", length)])
-    assert (answer.status, answer.header("connection")) == (413, "close")
+    for path in ("/v1/completions", "/infill"):
+        answer = call(app(), [], path=path, headers=[*JSON, ("content-length", length)])
+        assert (answer.status, answer.header("connection")) == (413, "close")
 
 
 @pytest.mark.fault("B13")

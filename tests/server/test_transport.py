@@ -167,7 +167,8 @@ def test_the_deadline_ends_no_request_that_is_in_time() -> None:
 
 
 @pytest.mark.fault("E02")
-def test_a_body_that_does_not_arrive_is_a_408_and_the_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("path", ["/v1/completions", "/tokenize", "/infill", "/completion", "/v1/fim/completions"])
+def test_a_body_that_does_not_arrive_is_a_408_and_the_connection_is_closed(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     monkeypatch.setattr("quintet.server.http.BODY_S", 0.05)
     backend = ScriptedBackend()
 
@@ -182,7 +183,7 @@ def test_a_body_that_does_not_arrive_is_a_408_and_the_connection_is_closed(monke
                 answer.status = message["status"]
                 answer.headers = [(name.decode(), value.decode()) for name, value in message["headers"]]
 
-        scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": [(b"content-type", b"application/json")]}
+        scope = {"type": "http", "method": "POST", "path": path, "headers": [(b"content-type", b"application/json")]}
         await create_app(backend, ServerConfig())(scope, receive, send)
         return answer
 

@@ -15,7 +15,7 @@ from quintet.dialects.fim.dialect import FimCompletion
 from quintet.dialects.fim.wire import error as fim_error
 from quintet.dialects.infill.dialect import Infill
 from quintet.engines.registry import Registry
-from quintet.errors import BodyTooLarge, NotFound, Overloaded, QuintetError, SlowBody
+from quintet.errors import NotFound, Overloaded, QuintetError
 from quintet.keys.limits import Limiter
 from quintet.ledger.ledger import Ledger
 from quintet.logs import REQUEST
@@ -40,7 +40,6 @@ from quintet.server.models import Models
 from quintet.server.others import Other, Properties
 from quintet.server.probes import Probes
 from quintet.server.proxies import Proxies
-from quintet.server.refusals import reason
 from quintet.server.routing import HEADER, Router, named
 from quintet.server.telemetry import log_access
 from quintet.server.tokens import Tokens
@@ -201,14 +200,9 @@ class App:
         return replace(call, provider=provider, caller=caller)
 
     async def _refuse(self, call: Call, error: Exception) -> None:
-        request = call.http
         if not isinstance(error, QuintetError):
-            _log.error("request %s: unexpected error", request.request_id, exc_info=error)
-        call.facts["refused"] = reason(error)
-        reply = call.provider.dialect.error(error)
-        unread = isinstance(error, SlowBody) or (isinstance(error, BodyTooLarge) and request.endless)
-        close = [("connection", "close")] if unread else []
-        await request.reply(reply.status, reply.body, [*reply.headers, *close])
+            _log.error("request %s: unexpected error", call.http.request_id, exc_info=error)
+        await call.refuse(error, call.provider.dialect.error(error))
 
     def _note(self, call: Call) -> None:
         """Count and log; also what got no answer because the client left, as status 499."""

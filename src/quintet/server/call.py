@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
+from quintet.dialects.base import ErrorReply
 from quintet.dialects.catalog import Provider
-from quintet.errors import MethodNotAllowed
+from quintet.errors import BodyTooLarge, MethodNotAllowed, SlowBody
 from quintet.server.auth import ANYBODY, Caller
 from quintet.server.http import Request
+from quintet.server.refusals import reason
 from quintet.server.telemetry import Observer
 
 Fact = str | float | None
@@ -36,6 +38,13 @@ class Call:
     caller: Caller = ANYBODY
     facts: dict[str, Fact] = field(default_factory=dict)
     observers: list[Observer] = field(default_factory=list)
+
+    async def refuse(self, error: Exception, reply: ErrorReply) -> None:
+        """Answer with an error, in whosever words; what is left of a body that will not be read ends the connection."""
+        self.facts["refused"] = reason(error)
+        unread = isinstance(error, SlowBody) or (isinstance(error, BodyTooLarge) and self.http.endless)
+        close = [("connection", "close")] if unread else []
+        await self.http.reply(reply.status, reply.body, [*reply.headers, *close])
 
 
 Endpoint = Callable[[Call], Awaitable[None]]

@@ -27,7 +27,6 @@ from quintet.server.auth import require_scope
 from quintet.server.call import Call
 from quintet.server.completions import CompletionApi, Completions
 from quintet.server.models import Models
-from quintet.server.refusals import reason
 
 
 class Other:
@@ -53,9 +52,7 @@ class Other:
         except QuintetError as failure:
             if call.http.started:
                 raise
-            call.facts["refused"] = reason(failure)
-            reply = self._word(failure)
-            await call.http.reply(reply.status, reply.body, reply.headers)
+            await call.refuse(failure, self._word(failure))
 
 
 async def _complete(parsed: Parsed, preparer: Preparer, tenant: str) -> CompletionRequest:
