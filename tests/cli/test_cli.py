@@ -251,6 +251,12 @@ def test_what_is_no_size_is_refused_with_its_value(text: str) -> None:
     assert repr(text) in str(caught.value)
 
 
+@pytest.mark.parametrize("text", ["0.5", "0.0009kB", "8388608TiB", "18446744073709551616", "9" * 400])
+def test_a_size_is_at_least_a_byte_and_one_that_can_be_counted(text: str) -> None:
+    with pytest.raises(console.OptionError, match=r"^--max-body must be at least a byte, and less than 2\^63, got '"):
+        engines.parse_size(text, "--max-body")
+
+
 @given(st.integers(1, 1 << 20), st.sampled_from(["KiB", "kib", "Ki", "K", "kB", "MiB", "M", "GB", ""]))
 def test_a_size_is_its_number_times_its_unit(number: int, unit: str) -> None:
     assert engines.parse_size(f"{number}{unit}") == number * engines.parse_size(f"1{unit}")

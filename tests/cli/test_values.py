@@ -67,6 +67,13 @@ def test_seconds_are_neither_too_few_nor_more_than_can_be_waited_for(option: str
     assert command("config", option, value)[0] == (0 if taken else 2)
 
 
+@pytest.mark.parametrize("option", ["--max-choices", "--max-waiting"])
+def test_choices_are_no_more_than_an_engine_can_be_told_of(option: str, command: Command) -> None:
+    assert command("config", option, "1000000")[0] == 0
+    code, out, err = command("serve", "--toy", "--port", "0", option, str(2**64))
+    assert (code, out) == (2, "") and err.endswith(f"Invalid value for '{option}': {2**64} is not in the range 1<=x<=1000000.\n")
+
+
 KEYED = {
     "QUINTET_CHECK_KEY": (["check", URL, "--as", "openai"],),
     "QUINTET_CLIENT_KEY": (["top", URL], ["bench", URL, "--model", "m"], ["eval", "model", "task", "--url", URL]),

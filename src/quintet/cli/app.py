@@ -14,7 +14,7 @@ from quintet.cli import batch, clients, cluster, configuration, vllm
 from quintet.cli.completion import completion
 from quintet.cli.keys import keys
 from quintet.cli.telling import TellOptions
-from quintet.cli.values import MOST_SECONDS, PATH, Number, taken
+from quintet.cli.values import CHOICES, MOST_SECONDS, PATH, Number, taken
 from quintet.config import LOG_LEVELS, MAX_LOGPROBS, KvType, Quantize
 
 if TYPE_CHECKING:
@@ -134,14 +134,14 @@ app.command_class = configuration.Command
 @_option("--max-body", metavar="SIZE", default="12MiB", help="Largest request body.")
 @_option("--allow-image-urls", metavar="HOST", multiple=True, help="Host that images may be fetched from, *.NAME or *; repeatable.")
 @_option("--image-longest-edge", type=click.IntRange(0), default=0, help="Most pixels of an image's longer edge; 0 = the model's own.")
-@_option("--max-choices", type=click.IntRange(1), default=1024, help="Most choices of a request: prompts times n, or best_of.")
+@_option("--max-choices", type=CHOICES, default=1024, help="Most choices of a request: prompts times n, or best_of.")
 @_option(
     "--max-logprobs",
     type=click.IntRange(1),
     default=MAX_LOGPROBS,
     help="Most log-probabilities of an answer: choices times tokens times one more than alternatives.",
 )
-@_option("--max-waiting", type=click.IntRange(1), default=1024, help="Most choices that wait for their turn; beyond it requests get 503.")
+@_option("--max-waiting", type=CHOICES, default=1024, help="Most choices that wait for their turn; beyond it requests get 503.")
 @_option("--max-per-key", type=click.IntRange(0), default=0, help="Most completions at once per API key; 0 = no limit.")
 @_ledger
 @_option(

@@ -99,13 +99,16 @@ def parse_size(text: str, option: str = "--kv-cache") -> int:
     """Bytes of an ``option`` such as ``512MiB``, ``2G`` or ``1.5 GB``; a bare number is bytes.
 
     Raises:
-        OptionError: not a size, or not above 0.
+        OptionError: not a size, less than a byte, or more than any file or memory has.
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", text.strip(), re.IGNORECASE)
     unit = found[2].lower() if found else "?"
     if found is None or unit not in _UNITS or float(found[1]) == 0:
         raise OptionError(f"{option} must be a number above 0 with a unit such as MiB or GB, got {shorten(text)}.")
-    return int(float(found[1]) * _UNITS[unit])
+    size = float(found[1]) * _UNITS[unit]
+    if not 1 <= size < 1 << 63:
+        raise OptionError(f"{option} must be at least a byte, and less than 2^63, got {shorten(text)}.")
+    return int(size)
 
 
 def pack_bytes(wanted: bool, size: str) -> int:

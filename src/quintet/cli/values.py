@@ -14,6 +14,9 @@ from quintet.cli.console import OptionError
 PATH = click.Path(path_type=Path, readable=False)
 """What is wrong with a file is told by what reads it: in one line, as a person can mend it, and not as a mistyped option."""
 
+CHOICES = click.IntRange(1, 1_000_000)
+"""So many of a request, or that wait, at most: more than any machine computes, and few enough to be listed one by one."""
+
 MOST_SECONDS = 1_000_000
 """More than eleven days; ``poll`` and sockets take about twice as many."""
 
