@@ -3,89 +3,19 @@ read by the real library; the offline errors are the real ones."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import subprocess
 import sys
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
-import huggingface_hub
 import pytest
-from gguf import GGMLQuantizationType as Type
-from huggingface_hub import constants, errors
-from tests.reference.folders import write_folder
-from tests.reference.tiny_model import TinySpec, write_tiny
+from huggingface_hub import errors
+from tests.support.fake_hub import FakeHub
 from tests.support.report import GGUF, Notes
 
 from quintet.errors import ModelError
 from quintet.models import files, hub, store
 from quintet.models.hub import HubReference
-from quintet.models.opening import open_model
-
-REVISION = "a" * 40
-
-
-@dataclass
-class FakeHub:
-    """A hub with one repository, ``user/repo``; downloads land in the real cache layout."""
-
-    cache: Path
-    files: dict[str, bytes] = field(default_factory=dict)
-    promised: dict[str, str] = field(default_factory=dict)
-    failure: Exception | None = None
-    download_failure: tuple[str, Exception] | None = None
-    asked: list[str] = field(default_factory=list)
-    sent: list[str] = field(default_factory=list)
-
-    def model_info(self, repo: str, *, files_metadata: bool) -> SimpleNamespace:
-        assert files_metadata
-        self.asked.append(repo)
-        if self.failure:
-            raise self.failure
-        return SimpleNamespace(siblings=[self._sibling(name) for name in self.files])
-
-    def hf_hub_download(self, repo: str, name: str, *, cache_dir: Path, tqdm_class: Any) -> str:
-        """As the library does it: what is there is not fetched, and a bar is made and driven for what is."""
-        if self.download_failure and self.download_failure[0] in ("", name):
-            raise self.download_failure[1]
-        there = cache_dir / f"models--{repo.replace('/', '--')}" / "snapshots" / REVISION / name
-        if there.exists() and there.read_bytes() == self.files[name]:
-            return str(there)
-        self.sent.append(name)
-        with tqdm_class(unit="B", unit_scale=True, total=len(self.files[name]), initial=0, desc=name) as bar:
-            bar.update(len(self.files[name]))
-        return str(self.put(repo, name, self.files[name], Path(cache_dir)))
-
-    def put(self, repo: str, name: str, content: bytes, cache: Path | None = None) -> Path:
-        top = (cache or self.cache) / f"models--{repo.replace('/', '--')}"
-        blob = top / "blobs" / hashlib.sha256(content).hexdigest()
-        link = top / "snapshots" / REVISION / name
-        for folder in (blob.parent, link.parent, top / "refs"):
-            folder.mkdir(parents=True, exist_ok=True)
-        (top / "refs" / "main").write_text(REVISION)
-        blob.write_bytes(content)
-        if not link.is_symlink():
-            link.symlink_to(blob)
-        return link
-
-    def _sibling(self, name: str) -> SimpleNamespace:
-        digest = self.promised.get(name, hashlib.sha256(self.files[name]).hexdigest())
-        lfs = SimpleNamespace(sha256=digest) if name.endswith((".gguf", ".safetensors")) else None
-        return SimpleNamespace(rfilename=name, size=len(self.files[name]), lfs=lfs)
-
-
-@pytest.fixture
-def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHub:
-    fake = FakeHub(tmp_path / "hub", {"README.md": b"hello", "m-Q4_K_M.gguf": GGUF, "m-q8_0.gguf": GGUF + b"8"})
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(fake.cache))
-    monkeypatch.setattr(huggingface_hub, "model_info", fake.model_info)
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", fake.hf_hub_download)
-    return fake
-
 
 # --- choosing the file
 
@@ -195,6 +125,27 @@ def test_too_large_for_the_disk_is_refused_before_the_download(fake: FakeHub, mo
         store.resolve("hf:user/repo", Notes())
 
 
+def test_a_model_that_has_changed_is_announced_and_must_fit_on_the_disk_too(fake: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.resolve("hf:user/repo", Notes())
+    fake.files["m-Q4_K_M.gguf"], fake.revision, notes = GGUF + b"newer", "b" * 40, Notes()
+    with monkeypatch.context() as patch, pytest.raises(ModelError, match="not enough disk space"):
+        patch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=9))
+        store.resolve("hf:user/repo", Notes(), refresh=True)
+    assert store.resolve("hf:user/repo", notes, refresh=True).path.read_bytes() == GGUF + b"newer"
+    assert notes.lines == [
+        f"fetching hf:user/repo:m-Q4_K_M.gguf: 10 kB, to {fake.cache}",
+        "hf:user/repo:m-Q4_K_M.gguf is ready, SHA-256 checked",
+    ]
+
+
+def test_a_revision_in_which_a_model_has_not_changed_needs_no_room(fake: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.resolve("hf:user/repo", Notes())
+    fake.revision, notes = "b" * 40, Notes()
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=9))
+    store.resolve("hf:user/repo", notes, refresh=True)
+    assert notes.lines == ["hf:user/repo:m-Q4_K_M.gguf is ready, SHA-256 checked"]
+
+
 def _answer(kind: type[errors.HfHubHTTPError], text: str) -> errors.HfHubHTTPError:
     import httpx2
 
@@ -293,81 +244,6 @@ def test_a_repository_that_lacks_a_part_is_refused_before_the_download(split: Fa
     with pytest.raises(ModelError, match=f"hf:user/repo:{FIRST} is split, and the repository lacks {SECOND}"):
         store.resolve("hf:user/repo:Q5_K_M", Notes())
     assert split.sent == []
-
-
-# --- folders of safetensors
-
-
-@pytest.fixture(params=[1, 2])
-def folder(request: pytest.FixtureRequest, fake: FakeHub, tmp_path: Path) -> Path:
-    """What the repository holds: a folder with one file of weights, or two and files that nobody asks for."""
-    made = write_folder(tmp_path / "folder", write_tiny(tmp_path / "tiny.gguf", TinySpec("tiny", types=(Type.BF16,))), shards=request.param)
-    fake.files = {path.name: path.read_bytes() for path in made.iterdir()}
-    fake.files |= {"README.md": b"hello", "original/consolidated.00.pth": b"x", "consolidated.safetensors": b"x"}
-    return made
-
-
-def test_a_repository_of_safetensors_is_fetched_as_a_folder(fake: FakeHub, folder: Path) -> None:
-    notes = Notes()
-    model = store.resolve("hf:user/repo", notes)
-    assert (model.reference, model.name) == ("hf:user/repo", "repo")
-    assert open_model(model.path).spec == open_model(folder).spec
-    assert sorted(fake.sent) == sorted(path.name for path in folder.iterdir())
-    assert model.size == sum(path.stat().st_size for path in folder.iterdir() if "index" not in path.name)
-    assert notes.lines[-1] == "hf:user/repo is ready, SHA-256 checked"
-    fake.failure = AssertionError("the hub is asked")
-    assert store.resolve("hf:user/repo", Notes()) == store.resolve("hf:user/repo", Notes(), offline=True) == model
-    assert [one.reference for one in hub.stored()] == ["hf:user/repo"]
-
-
-def test_a_folder_that_is_not_whole_is_fetched_again(fake: FakeHub, folder: Path) -> None:
-    model = store.resolve("hf:user/repo", Notes())
-    (lost, *_) = sorted(model.path.glob("model*.safetensors"))
-    lost.unlink()
-    assert hub.stored() == []
-    fake.sent.clear()
-    assert store.resolve("hf:user/repo", Notes()) == model
-    assert fake.sent == [lost.name]
-    assert folder.exists()
-
-
-def test_a_snapshot_that_another_program_left_without_a_tokenizer_is_made_whole(fake: FakeHub, folder: Path) -> None:
-    left = [name for name in fake.files if name.startswith(("config", "model"))]
-    for name in left:
-        fake.put("user/repo", name, fake.files[name])
-    assert hub.stored() == []
-    with pytest.raises(ModelError, match="offline mode is on; pull it with a network first"):
-        store.resolve("hf:user/repo", Notes(), offline=True)
-    model = store.resolve("hf:user/repo", Notes())
-    assert sorted(path.name for path in model.path.iterdir()) == sorted(path.name for path in folder.iterdir())
-    assert sorted(fake.sent) == ["generation_config.json", "tokenizer.json", "tokenizer_config.json"]
-    assert hub.stored() == [model] == [store.resolve("hf:user/repo", Notes(), offline=True)]
-
-
-def test_gguf_files_come_before_safetensors(fake: FakeHub, folder: Path) -> None:
-    fake.files["m-Q4_K_M.gguf"] = GGUF
-    assert store.resolve("hf:user/repo", Notes()).path.name == "m-Q4_K_M.gguf"
-    assert fake.sent == ["m-Q4_K_M.gguf"]
-    assert folder.exists()
-
-
-def test_of_a_repository_with_one_file_of_weights_and_several_the_one_is_fetched(fake: FakeHub, tmp_path: Path) -> None:
-    tiny = write_tiny(tmp_path / "tiny.gguf", TinySpec("tiny", types=(Type.BF16,)))
-    made = [write_folder(tmp_path / f"in-{shards}", tiny, shards=shards) for shards in (1, 2)]
-    fake.files = {path.name: path.read_bytes() for folder in made for path in folder.iterdir()}
-    model = store.resolve("hf:user/repo", Notes())
-    assert [name for name in fake.sent if name.startswith("model")] == ["model.safetensors"]
-    assert store.resolve("hf:user/repo", Notes(), offline=True) == model
-
-
-def test_weights_that_the_index_names_and_the_repository_lacks_are_named(fake: FakeHub, folder: Path) -> None:
-    lacking = sorted(name for name in fake.files if name.startswith("model") and name.endswith(".safetensors"))[-1]
-    index = {"weight_map": {"a": lacking}}
-    fake.files["model.safetensors.index.json"] = json.dumps(index).encode()
-    del fake.files[lacking]
-    with pytest.raises(ModelError, match=f"hf:user/repo lacks {lacking}, which its model.safetensors.index.json names"):
-        store.resolve("hf:user/repo", Notes())
-    assert folder.exists()
 
 
 # --- the cache

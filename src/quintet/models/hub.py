@@ -229,7 +229,7 @@ def _download(reference: HubReference, files: Sequence[RemoteFile], name: str, r
     from huggingface_hub import hf_hub_download
 
     before = _fetched(reference.repo)
-    if missing := [file for file in files if file.name not in before]:
+    if missing := [file for file in files if file.name not in before or _changed(before[file.name], file)]:
         need = sum(file.size for file in missing)
         rest = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         report.note(f"fetching {HUB}{reference.repo}:{missing[0].name}{rest}: {human(need)}, to {_cache()}")
@@ -246,6 +246,11 @@ def _download(reference: HubReference, files: Sequence[RemoteFile], name: str, r
     if fresh:
         report.note(f"{name} is ready{', SHA-256 checked' if all(file.sha256 for file in fresh) else ''}")
     return places[0].parent
+
+
+def _changed(path: Path, file: RemoteFile) -> bool:
+    """Whether what is here is another file of that name: the cache names a large one's bytes by their hash, and links to them."""
+    return path.is_symlink() and file.sha256 not in ("", path.readlink().name)
 
 
 def _bar(report: Report, before: int, total: int) -> type:
