@@ -321,6 +321,16 @@ def test_what_has_no_effect_is_said() -> None:
     assert (none.status, none.header("warning")) == (200, None)
 
 
+def test_penalties_over_none_of_the_tokens_are_none() -> None:
+    """llama-server's page, `repeat_last_n`: "`0` is disabled"; here they were over all of them."""
+    asked = {**GREEDY, "repeat_penalty": 1.9, "presence_penalty": 1.5, "frequency_penalty": 1.5}
+    off, on = completion({**asked, "repeat_last_n": 0}, asked)
+    names = ("repeat_penalty", "presence_penalty", "frequency_penalty")
+    used = [[answer.json()["generation_settings"][name] for name in names] for answer in (off, on)]
+    assert used == [[1.0, 0.0, 0.0], [1.9, 1.5, 1.5]]
+    assert off.header("warning") is None
+
+
 def test_props_and_slots() -> None:
     props = got("/props").json()
     assert props["default_generation_settings"]["n_ctx"] == 4096

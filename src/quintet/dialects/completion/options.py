@@ -92,7 +92,7 @@ RESPONSE_FIELDS: Field[tuple[str, ...]] = Field(
 # Source: "TODO: implement t_max_prompt_ms".
 T_MAX_PROMPT = Field("t_max_prompt_ms", Integer(-1, 2**53), -1, _NO, note="As in llama-server.")
 ID_SLOT = Field("id_slot", Integer(-1, _MOST), -1, _NO, note="There are no slots: any request finds all prefixes.")
-REPEAT_LAST_N = Field("repeat_last_n", Integer(-1, _MOST), -1, _NO, note="Penalties look at everything.")
+REPEAT_LAST_N = Field("repeat_last_n", Integer(-1, _MOST), -1, _NO, note="0: no penalties. Else they look at everything.")
 N_KEEP = Field("n_keep", Integer(-1, _MOST), -1, _NO, note="The context is never shifted.")
 N_CACHE_REUSE = Field("n_cache_reuse", Integer(0, _MOST), 0, _NO)
 LORA: Field[tuple[object, ...]] = Field(
@@ -110,7 +110,7 @@ FIELDS: tuple[Field[Any], ...] = (
     *(SAMPLERS, STOP, STREAM, CACHE_PROMPT, T_MAX_PREDICT, RESPONSE_FIELDS),
     *(T_MAX_PROMPT, ID_SLOT, REPEAT_LAST_N, N_KEEP, N_CACHE_REUSE, LORA, DYNATEMP, MIN_KEEP, POST_SAMPLING, ADAPTIVE),
 )
-_NO_EFFECT = (T_MAX_PROMPT, ID_SLOT, REPEAT_LAST_N, N_KEEP, N_CACHE_REUSE)
+_NO_EFFECT = (T_MAX_PROMPT, ID_SLOT, N_KEEP, N_CACHE_REUSE)
 
 
 def defaults() -> dict[str, object]:
@@ -127,7 +127,8 @@ def most_of(raw: Mapping[str, object]) -> int:
 
 def unheeded(raw: Mapping[str, object], samplers: Sequence[str], request: CompletionRequest) -> tuple[str, ...]:
     """Fields of a body that have no effect here, or less than documented."""
-    names = [field.name for field in _NO_EFFECT if field.of(raw) > field.default]
+    names = [REPEAT_LAST_N.name] if REPEAT_LAST_N.of(raw) > 0 else []
+    names += [field.name for field in _NO_EFFECT if field.of(raw) > field.default]
     names += [name for name in switched_off(request) if raw.get(name) is not None]  # of defaults nobody need hear
     if "infill" in samplers and request.sampling.mirostat_target:  # that draws, and this takes the likeliest token
         names.append(MIROSTAT.name)
@@ -194,6 +195,8 @@ def _sampling(raw: Mapping[str, object], samplers: Sequence[str], fresh_seed: in
     ``infill`` keeps what has a fair share of the probability, mostly one token, or ends the text; here it is the likeliest token.
     """
     seed, mirostat = SEED.of(raw), MIROSTAT.of(raw)
+    if REPEAT_LAST_N.of(raw) == 0:  # page: "Last n tokens to consider for penalizing repetition. [...] `0` is disabled"
+        samplers = [name for name in samplers if name != "penalties"]
 
     def of(field: Field[float], sampler: str, off: float) -> float:
         value = field.of(raw)
