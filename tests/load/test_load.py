@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
+import socket
 import time
 
 import pytest
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 
 from quintet.load.client import Chunked, Exchange, Target, Trace
 from quintet.load.figures import from_json, percentiles, steady_rate, summary, to_json
-from quintet.load.play import Body, Job, Load, arrivals, over_http, perform
+from quintet.load.play import Body, Job, Load, arrivals, over_http, perform, sustained
 
 
 def event(text: str, usage: int | None = None) -> bytes:
@@ -252,3 +254,12 @@ def test_traces_cross_between_processes_but_for_the_zero_of_their_clock() -> Non
     back = from_json(json.loads(json.dumps(to_json(sent))))
     assert [(trace.due, trace.times, trace.error, trace.tokens) for trace in back] == [(0.0, [1.0, 2.0], "", 2), (0.5, [], "lost", 0)]
     assert summary(back) == summary(sent)
+
+
+def test_where_nobody_is_a_client_tries_a_few_times_a_second_and_not_as_often_as_it_is_refused() -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # and listens not
+        target = Target(f"http://127.0.0.1:{nobody.getsockname()[1]}/v1/completions")
+        traces = asyncio.run(sustained(target, itertools.repeat({"prompt": "x"}), 2, 0.3))
+    assert len(traces) <= 2 * 4
+    assert all(trace.failure == "no connection" for trace in traces)

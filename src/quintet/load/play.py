@@ -17,6 +17,10 @@ from quintet.load.client import Target, Trace
 Body = dict[str, object]
 
 
+AGAIN_S = 0.1
+"""Seconds until a client of a closed loop tries again where nobody answers."""
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """One request.
@@ -97,6 +101,8 @@ async def sustained(target: Target, bodies: Iterator[Body], clients: int, second
             request, trace = target.request(next(bodies)), Trace(time.perf_counter())
             traces.append(trace)
             await target.send(request, trace)
+            if not trace.status:  # where nobody is, that is told at once, and each time makes a trace
+                await asyncio.sleep(AGAIN_S)
 
     await asyncio.gather(*(client() for _ in range(clients)))
     return traces
