@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quintet.backends.toy import ToyTokenizer
-from quintet.errors import PromptTooLong
+from quintet.errors import Overloaded, PromptTooLong, TooManyRequests
 from quintet.executor import FairExecutor
 from quintet.guides.check import GuideCheck
 from quintet.inputs import prepare
@@ -192,6 +192,43 @@ def test_of_requests_with_large_texts_one_at_a_time_has_them_as_ids() -> None:
 
     asyncio.run(scenario(preparer(tokenizer)))
     assert steps == [*"aa", "done", "b", "done", *"cc", "done", *"dd", "done"]
+
+
+@pytest.mark.fault("B18", "B21")
+def test_large_texts_that_wait_for_their_turn_are_bounded_and_no_tenant_has_more_than_it_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each waits as text, in whatever number: its body's room is given back, and its client may be gone."""
+    monkeypatch.setattr(prepare, "MOST_LARGE", 5 * LARGE_CHARS)
+    tokenizer, go = Watched(), threading.Event()
+
+    def encode(text: str) -> list[int]:
+        assert go.wait(60)
+        return [len(text[:1])]
+
+    tokenizer.encode = encode  # type: ignore[method-assign]
+
+    async def scenario(made: Preparer) -> None:
+        async def ask(size: int, tenant: str) -> object:
+            return await made.prepare([spec("x" * size)], tenant)
+
+        async def held(size: int, tenant: str) -> asyncio.Task[object]:
+            task = asyncio.create_task(ask(size, tenant))
+            await asyncio.sleep(0)
+            return task
+
+        waiting = [await held(2 * LARGE_CHARS, "a")]
+        with pytest.raises(TooManyRequests):
+            await ask(2 * LARGE_CHARS, "a")
+        waiting.append(await held(2 * LARGE_CHARS, "b"))
+        with pytest.raises(Overloaded):
+            await ask(2 * LARGE_CHARS, "c")
+        waiting.pop().cancel()
+        await asyncio.sleep(0)
+        waiting.append(await held(2 * LARGE_CHARS, "c"))
+        go.set()
+        await asyncio.gather(*waiting)
+        await ask(9 * LARGE_CHARS, "a")  # alone, whatever its size
+
+    asyncio.run(scenario(preparer(tokenizer)))
 
 
 @pytest.mark.fault("B04")
