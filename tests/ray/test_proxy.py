@@ -6,16 +6,25 @@ import json
 import socket
 import subprocess
 import sys
+from typing import Any
 
 import httpx2
+import ray
+from ray.cluster_utils import Cluster
 from tests.ray.cluster import ALWAYS, END_S, until
 from tests.support.processes import ENVIRONMENT
 
+from quintet.deploy import ray as deploy
 
-def test_the_proxy_passes_streams_errors_and_headers_of_a_dialect_on() -> None:
+
+def free_port() -> int:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
-        port = sock.getsockname()[1]
+        return int(sock.getsockname()[1])
+
+
+def test_the_proxy_passes_streams_errors_and_headers_of_a_dialect_on() -> None:
+    port = free_port()
     line = [sys.executable, "-m", "quintet", "cluster", "--toy", "--replicas", "2", "--ray-proxy", *ALWAYS, "--port", str(port)]
     process = subprocess.Popen(line, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
     try:
@@ -36,3 +45,30 @@ def test_the_proxy_passes_streams_errors_and_headers_of_a_dialect_on() -> None:
     finally:
         process.kill()
         process.wait()
+
+
+def test_the_front_is_on_the_machine_of_the_command_whose_files_it_opens() -> None:
+    """Keys, the ledger and batches: on another machine they would be missing, or begun anew."""
+
+    class Telling:
+        """Answers with the machine that it is on."""
+
+        async def __call__(self, scope: Any, _: Any, send: Any) -> None:
+            if scope["type"] == "http":
+                await send({"type": "http.response.start", "status": 200, "headers": []})
+                await send({"type": "http.response.body", "body": ray.get_runtime_context().get_node_id().encode()})
+
+        def require_healthy(self) -> None:
+            pass
+
+    machines = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})  # as where the head does not compute
+    try:
+        machines.add_node(num_cpus=2)
+        machines.wait_for_nodes()
+        deploy.connect(machines.address)
+        port = free_port()
+        with deploy.listening(deploy.behind_proxy(Telling), "127.0.0.1", port):
+            assert httpx2.get(f"http://127.0.0.1:{port}/", timeout=60).text == ray.get_runtime_context().get_node_id()
+    finally:
+        deploy.disconnect()
+        machines.shutdown()

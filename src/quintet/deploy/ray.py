@@ -226,7 +226,8 @@ class Front(Protocol):
 def behind_proxy(build: Callable[[], Front]) -> serve.Application:
     """The server as an application of Ray Serve, for ``serve.run``: one front, which has the replicas started.
 
-    There is one, whatever comes: it counts what keys may use. Serve starts it again when it is not well by its own account.
+    There is one, whatever comes: it counts what keys may use. It is on the machine of this process, whose files it opens: the models, the
+    ledger, batches. Serve starts it again when it is not well by its own account.
 
     Args:
         build: called in Serve's process for it, on the event loop that serves.
@@ -245,7 +246,7 @@ def behind_proxy(build: Callable[[], Front]) -> serve.Application:
     deployment = serve.deployment(
         num_replicas=1,
         max_ongoing_requests=PROXY_LIMIT,
-        ray_actor_options={"num_cpus": 0},
+        ray_actor_options={"num_cpus": 0, "label_selector": {"ray.io/node-id": ray.get_runtime_context().get_node_id()}},
         logging_config={"enable_access_log": False},  # ours says more
     )
     return deployment(serve.ingress()(Ingress)).bind()
