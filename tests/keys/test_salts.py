@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,20 @@ def test_it_is_made_once_for_all_and_nobody_else_may_read_it(tmp_path: Path) -> 
     assert lasting_secret(tmp_path / "other") != secret
     assert (folder / "secret").stat().st_mode & 0o777 == 0o600
     assert [path.name for path in folder.iterdir()] == ["secret"]
+
+
+def test_two_containers_that_make_it_at_once_get_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose processes may well have the same number."""
+    link, theirs = os.link, []
+
+    def they_are_first(*files: Path) -> None:
+        monkeypatch.setattr(os, "link", link)
+        theirs.append(lasting_secret(tmp_path))
+        link(*files)
+
+    monkeypatch.setattr(os, "link", they_are_first)
+    assert [lasting_secret(tmp_path)] == theirs
+    assert [path.name for path in tmp_path.iterdir()] == ["secret"]
 
 
 def test_one_that_others_may_read_or_that_was_changed_is_refused(tmp_path: Path) -> None:

@@ -22,14 +22,14 @@ def lasting_secret(folder: Path) -> bytes:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / "secret"
     if not path.exists():
-        partial = folder / f".secret.{os.getpid()}"
-        with os.fdopen(os.open(partial, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_NOFOLLOW, 0o600), "wb") as file:
+        partial = folder / f".secret.{secrets.token_hex(8)}"  # in containers that share a folder each process may be number 1
+        with os.fdopen(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file, contextlib.ExitStack() as ended:
+            ended.callback(partial.unlink)
             file.write(secrets.token_bytes(SIZE))
             file.flush()
             os.fsync(file.fileno())
-        with contextlib.suppress(FileExistsError):  # another process was first
-            os.link(partial, path)
-        partial.unlink()
+            with contextlib.suppress(FileExistsError):  # another process was first
+                os.link(partial, path)
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
         status = os.fstat(file.fileno())
         if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
