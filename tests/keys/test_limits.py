@@ -41,8 +41,8 @@ class Notes:
     spending: Spending = field(default_factory=lambda: Spending(5e9))
     heard: list[tuple[str, int]] = field(default_factory=list)
 
-    def spent(self, key: str, since: float) -> list[tuple[int, int]]:
-        return self.spending.since(key, since)
+    def spent(self, key: str) -> list[tuple[int, int]]:
+        return self.spending.of(key)
 
     def elsewhere(self) -> list[tuple[str, int]]:
         heard, self.heard = self.heard, []
@@ -181,6 +181,12 @@ def test_a_restart_forgets_neither_the_day_nor_the_budget() -> None:
     notes.spending.add(alice.id, 5e9 - DAY, 30)
     notes.spending.add(alice.id, 5e9, 70)
     assert left(made(book=notes), alice) == [1000, 30, 10]
+
+
+def test_a_restart_forgets_nothing_of_a_key_that_was_made_by_a_clock_that_is_ahead() -> None:
+    notes, alice = Notes(), replace(key(tokens_per_day=100, budget=110), created=5e9 + 2 * DAY)
+    notes.spending.add(alice.id, 5e9, 70)
+    assert left(made(book=notes), alice) == [30, 40]
 
 
 def test_after_a_restart_as_much_of_the_day_has_come_back_as_without_one() -> None:

@@ -239,7 +239,7 @@ def test_a_file_that_is_lost_while_it_is_open_is_noticed_and_the_next_has_all_th
     assert by_id(file).keys() == {"running", "next", *(["first after"] if serve else [])}
     assert sum("was deleted or replaced while it was open" in line for line in caplog.messages) == 1
     with kept(file) as after:
-        assert sum(tokens for _, tokens in after.spent("", 0.0)) == 7 * len(by_id(file)), (
+        assert sum(tokens for _, tokens in after.spent("")) == 7 * len(by_id(file)), (
             "it is a whole ledger, and the next process has numbers of its own"
         )
 

@@ -26,19 +26,16 @@ def test_what_a_key_has_spent_outlives_the_process(tmp_path: Path) -> None:
     async def spend(ledger: Ledger) -> None:
         for key, tokens in (("aaaaaaaa", 5), ("aaaaaaaa", 6), ("bbbbbbbb", 7)):
             (await opened(ledger, used=Usage(1, tokens), key=key)).close(State.COMPLETED, "stop", 200, None)
-        assert ledger.spent("aaaaaaaa", now) == [(slot, 13)]
+        assert ledger.spent("aaaaaaaa") == [(slot, 13)]
 
     async def nothing(ledger: Ledger) -> None:
-        assert ledger.spent("aaaaaaaa", 0) == ledger.spent("aaaaaaaa", now) == [(slot, 13)]
-        assert ledger.spent("aaaaaaaa", slot) == []
-        assert (ledger.spent("bbbbbbbb", 0), ledger.spent("cccccccc", 0)) == ([(slot, 8)], [])
+        assert [ledger.spent(key * 8) for key in "abc"] == [[(slot, 13)], [(slot, 8)], []]
 
     run(spend, file, now=lambda: now, clock=lambda: 0.0)
     run(nothing, file, now=lambda: now)
 
     async def later(ledger: Ledger) -> None:
-        assert ledger.spent("aaaaaaaa", now) == [(11 * day, 13)], "by days, since it is long ago"
-        assert ledger.spent("aaaaaaaa", 11 * day) == []
+        assert ledger.spent("aaaaaaaa") == [(11 * day, 13)], "by days, since it is long ago"
 
     run(later, file, now=lambda: now + 30 * day)
 
@@ -49,7 +46,7 @@ def test_what_a_key_has_spent_outlives_the_process(tmp_path: Path) -> None:
     run(later, file, now=lambda: now + 30 * day)
 
     async def soon(ledger: Ledger) -> None:
-        assert ledger.spent("aaaaaaaa", 0) == [(11 * day, 13)], "nothing but the day is known of it, so it may have been at its end"
+        assert ledger.spent("aaaaaaaa") == [(11 * day, 13)], "nothing but the day is known of it, so it may have been at its end"
 
     run(soon, file, now=lambda: now + 3 * day)
 
@@ -63,10 +60,10 @@ def test_tokens_are_spent_when_a_request_ends_also_as_the_next_process_reads_the
         entry = await opened(ledger, key="aaaaaaaa")
         steady = 3600.0
         entry.close(State.COMPLETED, "stop", 200, None)
-        assert ledger.spent("aaaaaaaa", 0) == [(603_900, 7)]
+        assert ledger.spent("aaaaaaaa") == [(603_900, 7)]
 
     async def read(ledger: Ledger) -> None:
-        assert ledger.spent("aaaaaaaa", 0) == [(603_900, 7)]
+        assert ledger.spent("aaaaaaaa") == [(603_900, 7)]
 
     run(long, file, now=lambda: 600_000.0, clock=lambda: steady)
     run(read, file, now=lambda: 604_000.0)
@@ -80,7 +77,7 @@ def test_what_another_process_spends_meanwhile_is_heard_of_once_and_to_its_end(t
     heard: list[tuple[str, int]] = []
 
     def total(ledger: Ledger) -> int:
-        return sum(tokens for _, tokens in ledger.spent("aaaaaaaa", 0))
+        return sum(tokens for _, tokens in ledger.spent("aaaaaaaa"))
 
     async def scenario(old: Ledger) -> None:
         used = Usage(10, 1)

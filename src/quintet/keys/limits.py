@@ -35,8 +35,8 @@ _TURNED_AWAY = TooManyRequests | Overloaded | EngineFailed
 class Book(Protocol):
     """Who remembers what keys, by their ids, have used of tokens, also before this process began, and beside it."""
 
-    def spent(self, key: str, since: float) -> Iterable[tuple[float, int]]:
-        """(Unix time, tokens) in order, from a Unix time on; each no sooner than it was used."""
+    def spent(self, key: str) -> Iterable[tuple[float, int]]:
+        """(Unix time, tokens) in order; each no sooner than it was used."""
 
     def elsewhere(self) -> Iterable[tuple[str, int]]:
         """What was used in other processes since this was last asked: (key, tokens)."""
@@ -183,7 +183,7 @@ class Limiter:
     def _recall(self, bucket: Bucket, key: Key, book: Book) -> None:
         """Let all that was ever used go through the bucket: how much of a day is back depends on when it was used, and what before it."""
         clock, now = self._clock(), self._now()
-        for time, tokens in book.spent(key.id, key.created):
+        for time, tokens in book.spent(key.id):
             bucket.recall(tokens, clock - max(0.0, now - time))
 
 

@@ -126,9 +126,9 @@ class Ledger:
         """Rows that are only in memory because the disk does not take them."""
         return self._writer.waiting if self._unwritable else 0
 
-    def spent(self, key: str, since: float) -> list[tuple[int, int]]:
-        """Tokens, of prompts and completions, of a key's ended requests from a Unix time on; see ``Spending.since``."""
-        return self._spending.since(key, since)
+    def spent(self, key: str) -> list[tuple[int, int]]:
+        """Tokens, of prompts and completions, of a key's ended requests; see ``Spending.of``."""
+        return self._spending.of(key)
 
     def elsewhere(self) -> list[tuple[str, int]]:
         """Keys, and tokens that they have spent in other processes since this was last asked; from here on ``spent`` has them."""

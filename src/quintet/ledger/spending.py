@@ -1,7 +1,7 @@
 """What each key has spent when: sums in memory. Plain code over values.
 
-By slots of five minutes for a week, then by days (UTC): so what comes back of a limit can be told nearly to the moment, a sum from a day's
-beginning on is exact, and memory does not grow with requests.
+By slots of five minutes for a week, then by days (UTC): so what comes back of a limit can be told nearly to the moment, and memory does
+not grow with requests.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ class Spending:
         if day >= self._first_fine:
             self._slots[key][int(time // SLOT)] += tokens
 
-    def since(self, key: str, since: float) -> list[tuple[int, int]]:
-        """(Unix time, tokens) of a key, in order, from the slot, or the day, that a Unix time is in.
+    def of(self, key: str) -> list[tuple[int, int]]:
+        """(Unix time, tokens) of a key, in order.
 
         A sum stands at the end of its slot or day. So what comes back with time may come later than it should, and never sooner.
         """
         days = sorted(self._days.get(key, {}).items())
         slots = sorted(self._slots.get(key, {}).items())
         return [
-            *(((day + 1) * DAY, tokens) for day, tokens in days if since // DAY <= day < self._first_fine),
-            *(((slot + 1) * SLOT, tokens) for slot, tokens in slots if since // SLOT <= slot),
+            *(((day + 1) * DAY, tokens) for day, tokens in days if day < self._first_fine),
+            *(((slot + 1) * SLOT, tokens) for slot, tokens in slots),
         ]
 
     @property
