@@ -53,7 +53,7 @@ def test_the_front_is_on_the_machine_of_the_command_whose_files_it_opens() -> No
     class Telling:
         """Answers with the machine that it is on."""
 
-        async def __call__(self, scope: Any, _: Any, send: Any) -> None:
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
             if scope["type"] == "http":
                 await send({"type": "http.response.start", "status": 200, "headers": []})
                 await send({"type": "http.response.body", "body": ray.get_runtime_context().get_node_id().encode()})
