@@ -77,6 +77,10 @@ def test_a_constraint_beside_the_providers_own_is_refused() -> None:
         ({"guided_json": SCHEMA, "guided_whitespace_pattern": "x"}, "guided_whitespace_pattern"),
         ({"prompt_embeds": "AAAA"}, "prompt_embeds"),
         ({"stop_regex": "and|or"}, "stop_regex"),
+        ({"skip_special_tokens": False}, "skip_special_tokens"),
+        ({"repetition_detection": {"max_pattern_size": 8, "min_count": 3}}, "repetition_detection"),
+        ({"lora_path": "adapter"}, "lora_path"),
+        ({"custom_logit_processor": "{}"}, "custom_logit_processor"),
         ({"grammar": GRAMMAR, "grammar_lazy": True}, "grammar_lazy"),
         ({"structured_outputs": {"structural_tag": "{}"}}, "structured_outputs.structural_tag"),
         ({"structured_outputs": {"json": SCHEMA, "whitespace_pattern": "x"}}, "structured_outputs.whitespace_pattern"),
@@ -87,6 +91,12 @@ def test_what_is_not_kept_is_refused_by_name(dialect: str, fields: dict[str, Any
     with pytest.raises(Unsupported) as caught:
         guide(dialect, **fields)
     assert caught.value.param == param
+
+
+@pytest.mark.parametrize("dialect", PROVIDERS)
+def test_what_asks_for_nothing_is_not_refused(dialect: str) -> None:
+    assert guide(dialect, skip_special_tokens=True, repetition_detection=None, lora_path=None, custom_logit_processor="") is None
+    assert guide(dialect, skip_special_tokens=None, stop_regex=[], grammar_lazy=False) is None
 
 
 @pytest.mark.parametrize("dialect", PROVIDERS)

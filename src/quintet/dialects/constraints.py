@@ -132,9 +132,14 @@ _BARE: tuple[tuple[Field[Any], GuideKind], ...] = (
     (BARE_GRAMMAR, GuideKind.GRAMMAR),
 )
 
-NOT_KEPT = frozenset({"guided_whitespace_pattern", "structural_tag", "grammar_lazy", "grammar_triggers", "prompt_embeds", "stop_regex"})
-"""Fields of other servers without which another text comes than was asked for, and that are not kept here. vLLM's
-``guided_decoding_backend`` is none: it says who keeps a constraint."""
+_NOTHING: tuple[object, ...] = (None, False, [], "")
+NOT_KEPT: Mapping[str, tuple[object, ...]] = {
+    **dict.fromkeys(("guided_whitespace_pattern", "structural_tag", "grammar_lazy", "grammar_triggers"), _NOTHING),
+    **dict.fromkeys(("prompt_embeds", "repetition_detection", "stop_regex", "lora_path", "custom_logit_processor"), _NOTHING),
+    "skip_special_tokens": (None, True),  # vLLM and SGLang, whose texts have special tokens with false; here none has
+}
+"""Fields of other servers without which another text comes than was asked for, and that are not kept here, with the values that ask for
+nothing. vLLM's ``guided_decoding_backend`` is none: it says who keeps a constraint."""
 
 FIELDS: tuple[Field[Any], ...] = (
     *(RESPONSE_FORMAT, FORMAT_TYPE, JSON_SCHEMA, SCHEMA, GRAMMAR),
@@ -153,8 +158,8 @@ def constraint(given: Mapping[str, object], own: Guide | None) -> Guide | None:
     Raises:
         BadRequest: a field that cannot be kept, that is malformed, or that comes beside another.
     """
-    for name in sorted(NOT_KEPT):
-        if given.get(name) not in (None, False, [], ""):
+    for name, nothing in sorted(NOT_KEPT.items()):
+        if given.get(name) not in nothing:
             raise Unsupported(name, "is not kept by this server; leave it out", shorten(given[name]))
     found = [] if own is None else [own]
     for guide in _guides(given):

@@ -118,7 +118,7 @@ class Extensions:
         names = {field.name for field in own}
         every = (*_CONTROLS, *constraints.FIELDS, *vllm.beside(names, stop_included))
         self.fields = tuple(field for field in every if field.name not in names and _SAME.get(field.name) not in names)
-        self._names = frozenset(field.name for field in self.fields) | (constraints.NOT_KEPT - names)
+        self._names = frozenset(field.name for field in self.fields) | (constraints.NOT_KEPT.keys() - names)
 
     def apply(self, raw: Mapping[str, object], request: CompletionRequest) -> CompletionRequest:
         """``request`` with the extensions of its body.

@@ -186,7 +186,7 @@ def _spelled(raw: Mapping[str, object]) -> Iterator[tuple[str, str]]:
         yield "n", N_CMPL.name
 
 
-_GUIDED = frozenset({GRAMMAR.name, JSON_SCHEMA.name}) | NOT_KEPT
+_GUIDED = frozenset({GRAMMAR.name, JSON_SCHEMA.name}) | NOT_KEPT.keys()
 
 
 def _sampling(raw: Mapping[str, object], samplers: Sequence[str], fresh_seed: int) -> Sampling:
