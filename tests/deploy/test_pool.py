@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -12,12 +13,14 @@ import pytest
 from tests.deploy.replicas import CONFIG, Hosts, collect, kill, pool, spec, until, workers
 from tests.support.preparing import prepare
 
-from quintet.backends.base import Health, State
+from quintet.backends.base import Health, Pages, State
+from quintet.backends.native.core.loader import PAGE
 from quintet.backends.native.front.engine import Engine
 from quintet.cli.loading import ready
 from quintet.deploy.pool import Pool
+from quintet.deploy.routing import Router
 from quintet.deploy.scaling import Sizing
-from quintet.errors import EngineFailed
+from quintet.errors import EngineFailed, Loading
 from quintet.events import Finish
 from quintet.inputs.capabilities import Capabilities
 
@@ -145,6 +148,60 @@ def test_a_replica_with_another_model_is_not_used_and_goes() -> None:
         assert some.capabilities.fingerprint == "fp_toy_1"
         assert (await collect(some, spec()))[-1].finish is Finish.LENGTH
         await some.close()
+
+    asyncio.run(scenario())
+
+
+class Blocks(Engine):
+    """Its pages are as large as vLLM's."""
+
+    def health(self) -> Health:
+        return replace(super().health(), pages=Pages(100, 128, 0))
+
+
+def test_of_a_replica_with_larger_pages_as_much_is_known_as_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        hosts, told = Hosts(), list[int]()
+
+        def make() -> Engine:
+            engine = hosts.make()
+            engine.__class__ = Blocks
+            return engine
+
+        class Seeing(Router):
+            def route(self, digests: Sequence[bytes], loads: Mapping[int, int], count: int, pages: int = 0) -> int:
+                told.append(pages)
+                return super().route(digests, loads, count, pages)
+
+        monkeypatch.setattr("quintet.deploy.pool.Router", Seeing)
+        some = Pool(make, CONFIG, Sizing(2, 2))
+        await until(lambda: some.health().state is State.READY)
+        await until(lambda: some._pages > 0)
+        await collect(some, spec())
+        assert told == [100 * 128 // PAGE]
+        await some.close()
+
+    asyncio.run(scenario())
+
+
+class Gone(Engine):
+    """It died many times in a row, and is tried on."""
+
+    def health(self) -> Health:
+        return replace(super().health(), state=State.DEAD)
+
+    def require_room(self, *_: object, **__: object) -> None:
+        raise Loading("The engine has failed, and is being started again.")
+
+
+def test_a_dead_replica_does_not_keep_others_from_being_added() -> None:
+    async def scenario() -> None:
+        hosts = Hosts()
+        async with pool(hosts, Sizing(2, 3, up_after=0.2)) as some:
+            some.replicas[1].engine.__class__ = Gone
+            streams = [asyncio.create_task(collect(some, spec(f"{number}", 600, number))) for number in range(60)]
+            await until(lambda: len(some.replicas) == 3)
+            assert {(await task)[-1].finish for task in streams} == {Finish.LENGTH}
 
     asyncio.run(scenario())
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 
 from quintet.backends.base import Health, Pages, State
+from quintet.backends.native.core.loader import PAGE
 from quintet.backends.native.front.engine import Engine
 from quintet.config import EngineConfig
 from quintet.deploy.routing import Router, page_digests
@@ -76,7 +77,7 @@ class Pool:
         self._past = Health(State.CLOSED)  # counted by replicas that are gone
         self._capabilities: Capabilities | None = None
         self._again = 0.0  # not before then is one replaced
-        self._pages = 0  # of a replica
+        self._pages = 0  # of a replica, each of ``PAGE`` tokens
         self._draining = self._closed = False
         self._closing: set[asyncio.Task[None]] = set()
         for _ in range(sizing.least):
@@ -198,7 +199,7 @@ class Pool:
         if self._draining or self.failure is not None:
             return
         seen = [one.engine.health() for one in self._replicas if not one.leaving]
-        coming = sum(health.state is not State.READY for health in seen)
+        coming = sum(health.state not in (State.READY, State.DEAD) for health in seen)  # a dead one is tried on, and may never come
         waiting = sum(health.waiting - health.deferred for health in seen)
         wanted = self._scaler.wanted(self._clock(), len(seen), coming, waiting, sum(one.engine.live for one in self._replicas))
         while len(seen) < wanted and self._clock() >= self._again:
@@ -220,7 +221,7 @@ class Pool:
         if health.state is State.DEAD and one.engine.failure is not None:
             self._replace(one)
         elif health.state is State.READY and not one.leaving:
-            self._pages = health.pages.total
+            self._pages = health.pages.total * health.pages.size // PAGE  # vLLM's are larger than those that digests are of
             self._compare(one)
         if one.leaving and not one.engine.live:
             self._remove(one)
