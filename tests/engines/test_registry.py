@@ -9,7 +9,7 @@ import pytest
 from tests.engines.shops import Shop, asked, registry, run, until
 
 from quintet.backends.base import State
-from quintet.engines.entry import Entry, Model, Phase
+from quintet.engines.entry import POLL_S, Entry, Model, Phase
 from quintet.engines.names import name_models
 from quintet.engines.registry import Registry
 from quintet.errors import BadRequest, EngineFailed, Loading, ModelError, ModelNotFound, Overloaded
@@ -150,6 +150,25 @@ def test_unloading_lets_what_runs_end_and_refuses_what_comes() -> None:
         await unloading
         assert entry.status == "unloaded"
         await models.unload(entry)
+        await models.close()
+
+    run(test)
+
+
+def test_unloading_waits_for_a_request_that_is_between_two_pieces_of_its_work() -> None:
+    """As a beam search is between two steps, and a judged answer between two chunks."""
+
+    async def test() -> None:
+        models = registry({"a": Shop()})
+        await asked(models, "a")
+        entry = models.entries["a"]
+        with entry.held():
+            unloading = asyncio.create_task(models.unload(entry))
+            await until(lambda: entry.status == "unloading")
+            await asyncio.sleep(3 * POLL_S)
+            assert entry.status == "unloading" and entry.backend is not None
+        await unloading
+        assert entry.status == "unloaded"
         await models.close()
 
     run(test)

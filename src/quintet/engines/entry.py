@@ -169,7 +169,7 @@ class Entry:
         """Let what runs end, for at most ``seconds``, and free everything."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while self.backend is not None and self.backend.live:
+                while self.backend is not None and (self.backend.live or self.users):  # a request may be between two pieces of its work
                     await asyncio.sleep(POLL_S)
         await self.close()
 
