@@ -53,16 +53,17 @@ class BigramEngine:
 
     @property
     def tokenizer(self) -> ToyTokenizer:
-        require_open(self._state)
+        self.require_room(0, begun=True)
         return self._bytes
 
     @property
     def live(self) -> int:
         return sum(len(request.running) for request in self._requests.values())
 
-    def require_room(self, count: int, tenant: str = "") -> None:
-        require_open(self._state)
-        if self.live + count > MOST:
+    def require_room(self, count: int, tenant: str = "", *, begun: bool = False) -> None:
+        if not (begun and self._state is State.DRAINING):
+            require_open(self._state)
+        if not begun and self.live + count > MOST:
             raise Overloaded("The queue is full.")
 
     def submit(self, prepared: Prepared) -> AsyncIterator[Sequence[TokenEvent]]:

@@ -56,7 +56,7 @@ class ScriptedBackend:
         tokenizer.traits = Traits(roles=Roles(eos="</s>", chat_template="{{ messages }}"))
         return tokenizer
 
-    def require_room(self, count: int, tenant: str = "") -> None:
+    def require_room(self, count: int, tenant: str = "", *, begun: bool = False) -> None:
         require_open(self.state)
 
     async def tokenize(self, text: str, add_special: bool, quoted: bool = False, tenant: str = "") -> list[int]:

@@ -25,6 +25,7 @@ from quintet.config import EngineConfig, ServerConfig
 from quintet.errors import BadRequest, EngineFailed
 from quintet.events import Finished, Usage
 from quintet.inputs.capabilities import Control
+from quintet.inputs.sequence import Prepared
 from quintet.request import Beams, Dry, Sampling
 from quintet.service.beams import HEEDED, require_beams
 
@@ -202,16 +203,48 @@ def test_an_engine_that_is_dead_between_two_steps_of_a_search_is_no_load() -> No
             asked = {"prompt": "Once", "n": 2, "max_tokens": 5, "use_beam_search": True}
             require, calls = engine.require_room, [0]
 
-            def room(count: int, tenant: str = "") -> None:
+            def room(count: int, tenant: str = "", *, begun: bool = False) -> None:
                 calls[0] += 1
                 if calls[0] > 3:
                     raise EngineFailed("The engine is dead.")
-                require(count, tenant)
+                require(count, tenant, begun=begun)
 
             engine.require_room = room  # type: ignore[method-assign]
             return await acall(create_app(engine, ServerConfig(), ("toy",)), asked)
 
     assert asyncio.run(ask()).status == 500
+
+
+@pytest.mark.parametrize("what", ["drain", "full"])
+def test_a_search_that_was_taken_is_finished_whatever_comes_between_two_steps(what: str) -> None:
+    """A drain, or others that take the whole queue."""
+
+    async def ask() -> tuple[Answer, Answer]:
+        engine = Engine(toy_loader(), EngineConfig(kv_bytes=1 << 22, max_running=2, max_waiting=1, speculation=False))
+        async with ready(engine):
+            app = create_app(engine, ServerConfig(), ("toy",))
+            asked = {"prompt": "Once", "n": 2, "max_tokens": 5, "use_beam_search": True, "ignore_eos": True}
+            whole, submit, calls, others = await acall(app, asked), engine.submit, [0], list[Any]()
+
+            def between(prepared: Prepared) -> Any:
+                calls[0] += 1
+                if what == "drain" and calls[0] == 2:
+                    engine.drain()
+                stream = submit(prepared)
+                if what == "full" and calls[0] == 1:
+                    rest = replace(prepared.sequences[0], max_tokens=50, sampling=Sampling(0.0, 1.0, 0, ignore_eos=True))
+                    others.append(submit(replace(prepared, request_id=1 << 24, sequences=(rest,) * 2)))
+                return stream
+
+            engine.submit = between  # type: ignore[method-assign]
+            try:
+                return whole, await acall(app, asked)
+            finally:
+                engine.abort(1 << 24)
+
+    whole, answer = asyncio.run(ask())
+    assert answer.status == 200, answer.body
+    assert json.loads(answer.body)["choices"] == json.loads(whole.body)["choices"]
 
 
 def test_the_choices_of_a_search_count_for_the_limit_of_log_probabilities_as_others_do() -> None:

@@ -61,7 +61,7 @@ def frames(answer: Answer) -> list[Any]:
 
 def test_a_key_with_its_share_of_the_guards_queue_is_told_to_come_again() -> None:
     async def test(app: ASGIApp, _: ScriptedBackend, guard: Guard) -> None:
-        def full(count: int, tenant: str = "") -> None:
+        def full(count: int, tenant: str = "", *, begun: bool = False) -> None:
             if guard.asked:
                 raise TooManyRequests("This API key has its share of the queue; try again later.")
 

@@ -59,6 +59,20 @@ def test_what_is_safe_comes_through_as_it_is_and_every_chunk_is_judged_with_all_
     assert all(text.startswith("judge <p|") for text in guard.asked[1:])
 
 
+def test_a_guard_that_drains_judges_what_is_under_way_to_its_end() -> None:
+    guard = Guard()
+
+    def bad(text: str) -> bool:
+        if text != "p":
+            guard.state = State.DRAINING
+        return False
+
+    guard.bad = bad
+    events = serve(backend(LONG), guard)
+    assert texts(events) == {0: LONG.decode()}
+    assert events[-1] == Finished(Usage(1, len(LONG) + 1))
+
+
 def test_an_unsafe_output_ends_before_the_chunk_in_which_it_is_and_its_sequence_is_stopped() -> None:
     played = backend(BAD, step_budget=(1,))
     events = serve(played, Guard())

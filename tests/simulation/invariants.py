@@ -371,9 +371,9 @@ class WatchedEngine(Engine):
         self._watch = watch
         super().__init__(*args, **more)
 
-    def require_room(self, count: int, tenant: str = "") -> None:
+    def require_room(self, count: int, tenant: str = "", *, begun: bool = False) -> None:
         try:
-            super().require_room(count, tenant)
+            super().require_room(count, tenant, begun=begun)
         except (RequestError, ServerError) as refusal:
             self._watch.refusing(refusal, count, tenant)
             raise

@@ -40,8 +40,8 @@ class PoorEngine:
     def failure(self) -> Exception | None:
         return self.engine.failure
 
-    def require_room(self, count: int, tenant: str = "") -> None:
-        self.engine.require_room(count, tenant)
+    def require_room(self, count: int, tenant: str = "", *, begun: bool = False) -> None:
+        self.engine.require_room(count, tenant, begun=begun)
 
     def submit(self, prepared: Prepared) -> AsyncIterator[Sequence[TokenEvent]]:
         for sequence in prepared.sequences:

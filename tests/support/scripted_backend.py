@@ -83,7 +83,7 @@ class ScriptedBackend:
     live = 0
     failure = None
 
-    def require_room(self, count: int, tenant: str = "") -> None:
+    def require_room(self, count: int, tenant: str = "", *, begun: bool = False) -> None:
         require_open(self.state)
 
     def drain(self) -> None:

@@ -72,7 +72,7 @@ class SeeingBackend:
     def tokenizer(self) -> Tokenizer:
         return SeeingTokenizer()
 
-    def require_room(self, count: int, tenant: str = "") -> None:
+    def require_room(self, count: int, tenant: str = "", *, begun: bool = False) -> None:
         """There always is."""
 
     async def expand(self, images: Sequence[PreparedImage], salt: bytes, tenant: str = "") -> tuple[Expansion, ...]:

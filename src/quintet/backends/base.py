@@ -189,7 +189,7 @@ class Backend(Protocol):
         """The model's.
 
         Raises:
-            Loading, EngineFailed, Overloaded: as ``require_open``: nothing is worth preparing in such a state.
+            Loading, EngineFailed, Overloaded: as ``require_room`` of what is ``begun``: nothing is worth preparing in such a state.
         """
         ...
 
@@ -203,8 +203,11 @@ class Backend(Protocol):
         """Why there is no engine and never was: a ``ModelError`` can be told as it is. ``None`` = it works, or worked."""
         ...
 
-    def require_room(self, count: int, tenant: str = "") -> None:
+    def require_room(self, count: int, tenant: str = "", *, begun: bool = False) -> None:
         """Nothing if ``submit`` would take ``count`` sequences of ``tenant`` now. That holds until the event loop gets its turn.
+
+        Args:
+            begun: a request that was taken needs them to go on: no drain and no queue ends it, only what ends all work.
 
         Raises:
             Overloaded: the waiting queue is full, or the engine takes nothing new any more.

@@ -114,10 +114,10 @@ class Pool:
         failures = [one.engine.failure for one in self._replicas]
         return None if self._capabilities is not None or None in failures else failures[-1]
 
-    def require_room(self, count: int, tenant: str = "") -> None:
+    def require_room(self, count: int, tenant: str = "", *, begun: bool = False) -> None:
         """See ``Backend``."""
-        if not self._with_room(count, tenant):
-            self._best.engine.require_room(count, tenant)
+        if not self._with_room(count, tenant, begun=begun):
+            self._best.engine.require_room(count, tenant, begun=begun)
 
     async def expand(self, images: Sequence[PreparedImage], salt: bytes, tenant: str = "") -> tuple[Expansion, ...]:
         """See ``Expander``. Whichever replica is asked, they all answer alike."""
@@ -128,7 +128,8 @@ class Pool:
     def submit(self, prepared: Prepared) -> AsyncIterator[Sequence[TokenEvent]]:
         """See ``Backend``."""
         count = len(prepared.sequences)
-        there = {one.number: one for one in self._with_room(count, prepared.tenant) or [self._best]}
+        able = self._with_room(count, prepared.tenant) or self._with_room(count, prepared.tenant, begun=True)
+        there = {one.number: one for one in able or [self._best]}
         adapter = prepared.adapter.id if prepared.adapter else 0
         digests = page_digests(prepared.sequences[0], adapter) if self._sizing.most > 1 else ()
         loads = {number: one.engine.live for number, one in there.items()}
@@ -178,8 +179,8 @@ class Pool:
         """The one in the best state, which tells for all what can be told."""
         return min(self._replicas, key=lambda one: (one.leaving, _rank(one.state)))
 
-    def _with_room(self, count: int, tenant: str) -> list[Replica]:
-        return [one for one in self._replicas if not one.leaving and _has_room(one.engine, count, tenant)]
+    def _with_room(self, count: int, tenant: str, *, begun: bool = False) -> list[Replica]:
+        return [one for one in self._replicas if not one.leaving and _has_room(one.engine, count, tenant, begun)]
 
     def _add(self) -> None:
         self._replicas.append(Replica(self._made, self._make()))
@@ -265,9 +266,9 @@ class Pool:
         task.add_done_callback(self._closing.discard)
 
 
-def _has_room(engine: Engine, count: int, tenant: str) -> bool:
+def _has_room(engine: Engine, count: int, tenant: str, begun: bool) -> bool:
     try:
-        engine.require_room(count, tenant)
+        engine.require_room(count, tenant, begun=begun)
     except QuintetError:
         return False
     return True

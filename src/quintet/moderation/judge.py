@@ -87,7 +87,7 @@ class Judge:
         pieces = backend.capabilities.pieces
         readers = [Reader(form, layout.after, pieces) for layout in layouts]
         sequences = await self._prepare([await self._tokens(layout, prompt, output, (choice, at)) for at, layout in enumerate(layouts)])
-        backend.require_room(len(sequences), self._tenant)
+        backend.require_room(len(sequences), self._tenant, begun=output is not None)
         await self._read(Prepared(next(self._ids), sequences, self._tenant, self._weight), readers)
         if any(reader.unsafe is None for reader in readers):
             raise EngineFailed(f"The moderation model {shorten(self._of.name)} did not say whether the text is safe.")

@@ -217,7 +217,7 @@ class BeamJob(Job):
         asked = [(number, beam) for number, search in enumerate(self._searches) for beam in search.live]
         sequences = tuple(_after(self._prompts[number], beam) for number, beam in asked)
         request_id = next(self._ids)
-        self._backend.require_room(len(sequences), self._prepared.tenant)
+        self._backend.require_room(len(sequences), self._prepared.tenant, begun=True)  # those of the step before have ended
         tops: list[tuple[tuple[int, float], ...]] = [()] * len(asked)
         stream = self._backend.submit(replace(self._prepared, request_id=request_id, sequences=sequences))
         self._under_way = request_id

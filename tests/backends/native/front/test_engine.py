@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Sequence
-from queue import SimpleQueue
 
 import pytest
 from tests.support.preparing import prepare
@@ -16,14 +15,12 @@ from quintet.backends.native.core.types import U8, Batch, Meanwhile
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.front.link import ThreadLink
 from quintet.backends.native.schedule.scheduler import Scheduler
-from quintet.backends.native.wire.messages import Died, FromWorker, Stepped, Stop, Submit
-from quintet.backends.native.worker.worker import Heard, Worker
 from quintet.backends.toy import VOCAB, ToyRunner, ToyTokenizer
 from quintet.config import EngineConfig
 from quintet.errors import EngineFailed, Loading, ModelError, Overloaded
 from quintet.events import Finish, TokenEvent
 from quintet.inputs.prepare import INLINE_CHARS
-from quintet.inputs.sequence import PreparedSequence, SequenceSpec
+from quintet.inputs.sequence import SequenceSpec
 from quintet.inputs.tokenizer import Tokenizer
 from quintet.models.traits import Traits
 from quintet.request import Prompt, Sampling
@@ -307,26 +304,6 @@ def test_the_event_loop_is_woken_once_per_step_however_many_sequences_run() -> N
         assert steps <= wakes <= steps + 1
 
     play(scenario, loader())
-
-
-def test_the_worker_itself_refuses_what_is_beyond_the_limit_and_goes_on() -> None:
-    """Only a fault on the other side can send so much; one terminal event each, all the same."""
-    sequence = PreparedSequence((1, 2, 3), 2, Sampling(0.0, 1.0, 0), None, echo=False)
-    inbox: SimpleQueue[Heard] = SimpleQueue()
-    for message in (Submit.of(1, (sequence,) * 17, 0.0), Submit.of(2, (sequence,), 0.0)):
-        inbox.put(message)
-    sent: list[FromWorker] = []
-
-    def send(message: FromWorker) -> None:
-        sent.append(message)
-        if isinstance(message, Stepped) and message.counts.steps and not message.running:
-            inbox.put(Stop())
-
-    Worker(loader(), CONFIG, Clock(), inbox, send).run()
-    steps = [message.events for message in sent if isinstance(message, Stepped)]
-    ends = {request: [row.event(PIECES).finish for step in steps for row in step.get(request, [])] for request in (1, 2)}
-    assert ends == {1: [Finish.ERROR] * 17, 2: [None, Finish.LENGTH]}
-    assert sent[-1] == Died()
 
 
 def test_a_forgotten_engine_ends_with_its_event_loop() -> None:

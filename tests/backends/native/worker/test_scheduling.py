@@ -13,7 +13,6 @@ from quintet.backends.native.schedule.plan import Plan, Results
 from quintet.backends.native.schedule.sequence import TRANSITIONS, Action, Group, IllegalTransitionError, Sequence, State
 from quintet.backends.native.wire.messages import EventRow, Events, ScoredRow
 from quintet.backends.toy import ToyRunner
-from quintet.errors import Overloaded
 from quintet.events import Finish
 from quintet.request import Sampling
 
@@ -100,16 +99,6 @@ def test_the_first_event_and_no_other_tells_how_long_its_sequence_waited() -> No
     simulation.finish()
     waited = {key: [event.waited for event in events] for key, events in simulation.events.items()}
     assert waited == {(0, 0): [1.0, 0.0, 0.0], (1, 0): [4.0, 0.0, 0.0, 0.0], (1, 1): [4.0, 0.0, 0.0, 0.0], (2, 0): [0.0]}
-
-
-def test_beyond_the_limit_a_request_is_refused_whole() -> None:
-    simulation = Simulation(max_running=2, max_waiting=3)
-    simulation.add(0, *[prepared(TEXT, 4)] * 4)
-    with pytest.raises(Overloaded):
-        simulation.scheduler.add(1, [prepared(TEXT, 4)] * 2, 0.0)
-    assert simulation.scheduler.live == 4
-    simulation.add(2, prepared(TEXT, 4))
-    simulation.finish()
 
 
 @pytest.mark.fault("C11")

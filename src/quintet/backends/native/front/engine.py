@@ -82,14 +82,16 @@ class Engine:
     @property
     def tokenizer(self) -> Tokenizer:
         """See ``Backend``."""
-        self._require_open()
+        self._require_open(begun=True)
         tokenizer = self._supervisor.tokenizer
         assert tokenizer is not None, "it is there before the engine is ready"
         return tokenizer
 
-    def require_room(self, count: int, tenant: str = "") -> None:
+    def require_room(self, count: int, tenant: str = "", *, begun: bool = False) -> None:
         """See ``Backend``."""
-        self._require_open()
+        self._require_open(begun=begun)
+        if begun:
+            return
         if self._supervisor.short_of_memory():
             raise Overloaded("The server is short of memory; try again later.", self._queue_s(count))
         room, own = self._max_live - self._in_flight.live - count, self._in_flight.live_of(tenant)
@@ -141,9 +143,9 @@ class Engine:
         """Go on with what another engine let go of; whoever iterates over its events notices nothing."""
         self._supervisor.take(request)
 
-    def _require_open(self) -> None:
+    def _require_open(self, *, begun: bool = False) -> None:
         """As ``require_open``, but for an engine that is dead and tried on: it may be back."""
-        state = self._supervisor.seen(draining=self._draining)
+        state = self._supervisor.seen(draining=self._draining and not begun)
         if state is State.READY:
             return
         seconds = self._supervisor.retry_after(1, draining=self._draining)

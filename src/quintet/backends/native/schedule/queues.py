@@ -10,18 +10,15 @@ from quintet.backends.native.schedule.kv import KvCache
 from quintet.backends.native.schedule.pages import BrokenInvariantError
 from quintet.backends.native.schedule.sequence import Action, Group, Sequence, State
 from quintet.backends.native.schedule.waiting import WaitingQueue
-from quintet.config import EngineConfig
-from quintet.errors import Overloaded
 from quintet.inputs.sequence import PreparedSequence
 
 
 class Queues:
     """Every sequence is in one place: ``running``, ``waiting``, or a fork of a leader that is in one of these."""
 
-    def __init__(self, config: EngineConfig, kv: KvCache, encodings: Encodings) -> None:
+    def __init__(self, kv: KvCache, encodings: Encodings) -> None:
         self._kv = kv
         self.encodings = encodings
-        self._max_live = config.live_limit
         self._requests: dict[int, dict[int, Sequence]] = {}
         self.running: list[Sequence] = []  # in order of admission
         self.waiting = WaitingQueue()
@@ -31,8 +28,6 @@ class Queues:
 
     def add(self, request_id: int, prepared: Items[PreparedSequence], now: float, tenant: str, weight: int) -> None:
         """Queue a tenant's request; see ``Scheduler.add``."""
-        if self.live + len(prepared) > self._max_live:
-            raise Overloaded("The queue is full; try again later.")
         groups: dict[tuple[object, ...], Group] = {}
         for index, spec in enumerate(prepared):
             key = (spec.tokens, spec.echo, spec.echo_from, spec.prompt_end, spec.logprobs, spec.max_tokens == 0, spec.salt, _pictured(spec))

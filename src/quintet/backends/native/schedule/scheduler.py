@@ -64,7 +64,7 @@ class Scheduler:
         speculation: Speculation | None = None,
         encodings: Encodings | None = None,
     ) -> None:
-        self._queues = Queues(config, kv, encodings or Encodings())
+        self._queues = Queues(kv, encodings or Encodings())
         self._planner = Planner(config, kv, self._queues, speculation)
         self._applier = Applier(kv, self._queues, emitter)
 
@@ -103,9 +103,6 @@ class Scheduler:
 
         Args:
             weight: the tenant's turns for every one of a tenant with weight 1; 0 = it is in the background.
-
-        Raises:
-            Overloaded: too many are live already; nothing was added.
         """
         self._queues.add(request_id, prepared, now, tenant, weight)
 

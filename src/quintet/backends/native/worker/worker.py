@@ -24,7 +24,6 @@ from quintet.backends.native.schedule.speculation import Speculation
 from quintet.backends.native.wire.messages import (
     Abort,
     Died,
-    EventRow,
     Events,
     FromWorker,
     Ping,
@@ -47,8 +46,7 @@ from quintet.backends.native.worker.parts import REJECTED, run
 from quintet.backends.native.worker.saved_pages import SavedPages, saved_pages
 from quintet.backends.native.worker.step import Stepper
 from quintet.config import EngineConfig
-from quintet.errors import ModelError, Overloaded
-from quintet.events import Blame, Finish
+from quintet.errors import ModelError
 from quintet.guides import heap
 from quintet.guides.compiled import Guides
 from quintet.guides.matcher import Compiler
@@ -252,13 +250,13 @@ class Worker:
         match message:
             case Submit():
                 if not self._compiling.begin(message):
-                    return self._add(message, scheduler)
-                if self._supervised:  # should it take the whole process along, it is a suspect
+                    self._add(message, scheduler)
+                elif self._supervised:  # should it take the whole process along, it is a suspect
                     self._send(Started((message.request_id,)))
             case Compiled(request_id):
                 submit, aborts, events = self._compiling.end(request_id)
                 if submit is not None:
-                    _merge(events, self._add(submit, scheduler))
+                    self._add(submit, scheduler)
                 for seq in aborts:
                     _merge(events, scheduler.abort(request_id, seq))
                 return events
@@ -274,18 +272,10 @@ class Worker:
                 raise _StoppedError
         return {}
 
-    def _add(self, submit: Submit, scheduler: Scheduler) -> Events:
-        try:
-            scheduler.add(submit.request_id, submit.sequences(), submit.at, submit.tenant, submit.weight)
-        except Overloaded as error:
-            why = str(error)
-            return {
-                submit.request_id: [
-                    EventRow(seq, -1, finish=Finish.ERROR, error=why, blame=Blame.LOAD) for seq in range(len(submit.samples))
-                ]
-            }
+    def _add(self, submit: Submit, scheduler: Scheduler) -> None:
+        """There is room: that was asked for before it was sent."""
+        scheduler.add(submit.request_id, submit.sequences(), submit.at, submit.tenant, submit.weight)
         self._delivery.begin(submit.request_id, submit.urgency, len(submit.samples))
-        return {}
 
     def _step(self, scheduler: Scheduler, stepper: Stepper) -> Events:
         begin = self._clock()
