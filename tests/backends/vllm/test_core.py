@@ -1,4 +1,5 @@
-"""Loading a LoRA adapter into vLLM, which is played: its files must be those that it was given with, before and after vLLM reads them."""
+"""vLLM's ``AsyncLLM``, which is played: what becomes of its ends, and of LoRA adapters, whose files must be those that they were given
+with, before and after vLLM reads them."""
 
 from __future__ import annotations
 
@@ -6,14 +7,17 @@ import asyncio
 import json
 import os
 import shutil
-from collections.abc import Callable
+import sys
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tests.support.adapters import write_adapter
 
 from quintet.backends.vllm import core
-from quintet.backends.vllm.values import RejectedError
+from quintet.backends.vllm.values import Asked, CoreDeadError, Output, RejectedError
 from quintet.inputs.sequence import Adapter
 from quintet.models.folder.adapter import CONFIG, WEIGHTS, digest_of
 
@@ -83,3 +87,51 @@ def test_one_whose_files_are_replaced_while_vllm_reads_them_is_forgotten(tmp_pat
         (folder / CONFIG).write_text(json.dumps(settings | {"lora_alpha": 99}), encoding="utf-8")
 
     assert adapted(folder, digest_of(folder), monkeypatch, replace) == ["add 7", "remove 7", "changed"]
+
+
+def test_where_the_engine_has_ended_that_is_what_a_place_that_is_to_be_freed_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the request is run again, as any other that an engine takes along."""
+
+    class Ended:
+        errored = True
+
+        async def remove_lora(self, adapter: int) -> None:
+            raise RuntimeError(f"no engine for {adapter}")
+
+    made = core.VllmCore.__new__(core.VllmCore)
+    monkeypatch.setattr(made, "_engine", Ended(), raising=False)
+    with pytest.raises(CoreDeadError):
+        asyncio.run(made.forget(7))
+
+
+@pytest.mark.parametrize(("reason", "whole"), [("length", True), ("stop", True), ("error", False), ("abort", False)])
+def test_a_sequence_that_vllm_gives_up_has_not_come_to_its_length(reason: str, whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Ending:
+        errored = False
+
+        async def generate(self, *_: object, **__: object) -> AsyncIterator[Any]:
+            for token, why in ((5, None), (6, reason)):
+                own = SimpleNamespace(token_ids=[token], logprobs=None, finish_reason=why)
+                yield SimpleNamespace(outputs=[own], prompt_logprobs=None, metrics=None, finished=why is not None, num_cached_tokens=0)
+
+    error = type("Error", (Exception,), {})
+    monkeypatch.setitem(sys.modules, "vllm.exceptions", SimpleNamespace(VLLMClientError=error))
+    monkeypatch.setitem(sys.modules, "vllm.inputs", SimpleNamespace(tokens_input=lambda tokens, cache_salt: (tokens, cache_salt)))
+    monkeypatch.setitem(sys.modules, "vllm.v1.engine.exceptions", SimpleNamespace(EngineDeadError=error, EngineGenerateError=error))
+    for name in ("vllm", "vllm.v1", "vllm.v1.engine"):
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace())
+    monkeypatch.setattr(core, "_params", lambda _: None)
+    made = core.VllmCore.__new__(core.VllmCore)
+    monkeypatch.setattr(made, "_engine", Ending(), raising=False)
+    outputs: list[Output] = []
+
+    async def run() -> None:
+        async for output in made.run(Asked("1", (1, 2), 9, "", None, None, (), b"")):
+            outputs.append(output)  # noqa: PERF401  # what came before it raises counts
+
+    if whole:
+        asyncio.run(run())
+    else:
+        with pytest.raises(RejectedError):
+            asyncio.run(run())
+    assert [output.tokens for output in outputs] == [(5,), (6,)][: 1 + whole]

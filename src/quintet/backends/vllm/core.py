@@ -30,6 +30,9 @@ from quintet.models.vision.spec import VisionSpec
 
 CHANGED = "The engine sees an image otherwise than when the request was checked."
 NO_ADAPTER = "The engine cannot load this LoRA adapter."
+GIVEN_UP = ("error", "abort")
+"""Reasons for which vLLM ends a sequence that is not done: its "retryable request-level internal error", and where it calls one off."""
+
 OTHER_ADAPTER = "The files of this LoRA adapter have changed since it was loaded: unload it, and load it again."
 _log = logging.getLogger(__name__)
 
@@ -103,6 +106,8 @@ class VllmCore:
         try:
             async with contextlib.aclosing(self._engine.generate(prompt, _params(asked), asked.name, lora_request=lora)) as outputs:
                 async for output in outputs:
+                    if output.outputs[0].finish_reason in GIVEN_UP:
+                        raise RejectedError
                     yield _output(output, asked)
         except EngineDeadError as error:
             raise CoreDeadError from error
@@ -134,8 +139,17 @@ class VllmCore:
             raise RejectedError(NO_ADAPTER) from error
 
     async def forget(self, adapter: int) -> None:
-        """Free the place of one that no sequence uses."""
-        await self._engine.remove_lora(adapter)
+        """Free the place of one that no sequence uses.
+
+        Raises:
+            CoreDeadError: nobody is there to do that.
+        """
+        try:
+            await self._engine.remove_lora(adapter)
+        except Exception as error:
+            if self._engine.errored:
+                raise CoreDeadError from error
+            raise
 
     @property
     def dead(self) -> bool:
