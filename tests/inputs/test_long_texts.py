@@ -59,7 +59,7 @@ def preparer(tokenizer: ToyTokenizer) -> Preparer:
     ("specs", "param", "least"),
     [
         ([spec("x" * (CONTEXT * 8 + 1))], "prompt", CONTEXT + 1),
-        ([spec("a"), spec("\u65e5" * CONTEXT * 3)], "prompt[1]", CONTEXT * 9 // 8),
+        ([spec("a"), spec("\u65e5" * CONTEXT * 3, number=1)], "prompt[1]", CONTEXT * 9 // 8),
         ([spec("a", suffix="x" * CONTEXT * 9)], "suffix", CONTEXT * 9 // 8),
         ([spec("x" * CONTEXT * 9, truncate=True)], "prompt", CONTEXT * 9 // 8),
         ([spec("a", prediction="x" * CONTEXT * 9)], "prediction", CONTEXT * 9 // 8),

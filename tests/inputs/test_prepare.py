@@ -153,7 +153,7 @@ def test_a_token_id_outside_the_logits_is_refused(token: int) -> None:
 
 def test_of_several_prompts_the_bad_one_is_named() -> None:
     good, bad = (1, 2), (3, 999)
-    assert refusal(spec(good), spec(good), spec(bad), spec(bad)).param == "prompt[1]"
+    assert refusal(spec(good), spec(good), replace(spec(bad), number=1), replace(spec(bad), number=1)).param == "prompt[1]"
     assert refusal(spec(bad), spec(bad)).param == "prompt"
 
 

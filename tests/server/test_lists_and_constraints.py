@@ -42,6 +42,13 @@ def test_equal_prompts_without_a_seed_get_different_texts() -> None:
     assert len(set(texts(answer))) == 4
 
 
+@pytest.mark.parametrize("short", ["a", ""])
+def test_an_error_names_the_prompt_that_it_is_of_behind_equal_ones(short: str) -> None:
+    """All texts of one character that are equal are one object."""
+    (answer,) = posted("openai", {"max_tokens": 1, "prompt": [short, short, "x" * 100_000], "n": 2})
+    assert (answer.status, answer.json()["error"]["param"]) == (400, "prompt[2]")
+
+
 KEPT: list[tuple[dict[str, Any], str]] = [
     ({"response_format": {"type": "json_object"}}, r"\{"),
     ({"structured_outputs": {"regex": "[0-9]{3}-x"}}, r"[0-9]{3}-x$"),

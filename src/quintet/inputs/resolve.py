@@ -177,12 +177,9 @@ class _Form:
 
 
 def prompt_names(specs: Sequence[SequenceSpec]) -> list[str]:
-    """``prompt``, or ``prompt[i]`` where there are several; samples of one prompt hold the same object."""
-    number, numbers = -1, []
-    for index, spec in enumerate(specs):
-        number += index == 0 or spec.prompt is not specs[index - 1].prompt
-        numbers.append(number)
-    return [f"prompt[{one}]" if number else "prompt" for one in numbers]
+    """``prompt``, or ``prompt[i]`` where there are several."""
+    several = specs[-1].number > 0 if specs else False
+    return [f"prompt[{spec.number}]" if several else "prompt" for spec in specs]
 
 
 class _ControlsOfSamples:

@@ -35,6 +35,7 @@ class SequenceSpec:
         images: as the client sent them, for a prompt with places for them.
         seen: as the model sees them, and where among the prompt's tokens; the prompt is token ids then.
         logprob_ids, cut: see ``CompletionRequest``.
+        number: of the prompt, among those of its request.
     """
 
     prompt: Prompt
@@ -54,6 +55,7 @@ class SequenceSpec:
     seen: tuple[PreparedImage, ...] = ()
     logprob_ids: tuple[int, ...] = ()
     cut: Cut | None = None
+    number: int = 0
 
     @property
     def salt(self) -> bytes:

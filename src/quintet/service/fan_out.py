@@ -70,7 +70,13 @@ def specs_of(request: CompletionRequest) -> list[SequenceSpec]:
     )
     images = request.images or ((),) * len(request.prompts)
     return [
-        replace(first, prompt=prompt, images=seen, sampling=_drawing(request.sampling, (seed + index % seeds) % _SEEDS))
+        replace(
+            first,
+            prompt=prompt,
+            images=seen,
+            sampling=_drawing(request.sampling, (seed + index % seeds) % _SEEDS),
+            number=index // samples,
+        )
         for index, (prompt, seen) in enumerate(both for both in zip(request.prompts, images, strict=True) for _ in range(samples))
     ]
 
