@@ -17,7 +17,7 @@ from tests.server.scripted import ScriptedBackend
 
 from quintet.config import ServerConfig
 from quintet.events import Event, TokenEvent
-from quintet.inputs.sequence import Prepared
+from quintet.inputs.sequence import Prepared, PreparedSequence
 from quintet.server.sse import KEEP_ALIVE
 
 LONG = {"prompt": "a", "max_tokens": 100_000}
@@ -79,6 +79,26 @@ def test_a_client_that_leaves_ends_its_own_work_and_no_other(stream: bool, pause
     assert b"length" in asyncio.run(both())
     assert backend.aborted
     assert {seq for _, seq in backend.aborted} == {None}
+
+
+@pytest.mark.fault("E06")
+@pytest.mark.parametrize(("path", "prompt"), [("/v1/completions", "x" * 70_000), ("/completion", [1, "x" * 70_000])])
+def test_a_long_text_is_not_tokenised_for_a_client_that_left_while_it_waited_for_that(path: str, prompt: object) -> None:
+    gone, stopped = asyncio.Event(), list[str]()
+
+    class Slow(ScriptedBackend):
+        async def prepare(self, *_about: object, **_more: object) -> tuple[PreparedSequence, ...]:
+            gone.set()
+            try:
+                await asyncio.get_running_loop().create_future()
+            finally:
+                stopped.append(path)
+            return ()
+
+        join = prepare
+
+    answer = call(create_app(Slow(), ServerConfig()), {"prompt": prompt}, path=path, gone=gone)
+    assert (answer.status, stopped) == (0, [path])
 
 
 def test_a_client_that_leaves_while_it_sends_gets_no_answer_and_starts_nothing() -> None:

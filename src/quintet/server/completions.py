@@ -170,11 +170,10 @@ class Completions:
             backend = await self._models.ready(call, served.entry)
             preparer = served.entry.preparer  # while the engine is there; it may be gone before the judge is
             moderator = await self._moderator(call, judging) if judging else None
-            request = _resolved(await api.complete(parsed, preparer, call.caller.tenant), served.name, call.caller)
             service = Service(backend, preparer, self._source.clock, self._config.max_logprobs, self._executor, moderator)
-            adapter = served.lora.adapter if served.lora else None
-            preparing = service.prepare(request, call.caller.tenant, call.caller.weight, adapter, call.arrived)
-            job = await (while_there(call.http.receive, preparing) if judging else preparing)  # judging a prompt takes its time
+            preparing = _prepared(call, api, parsed, preparer, served, service)
+            slow = judging is not None or call.http.large  # judging a prompt takes its time, as does tokenising long ones, in turn
+            request, job = await (while_there(call.http.receive, preparing) if slow else preparing)
         admission.reserve(job)
         about = request.model, served.fingerprint(backend), self._source.host(), served.entry.name, served.entry.users
         identity = Identity(self._source.token(), int(self._source.now()), *about)
@@ -326,6 +325,15 @@ class Completions:
                 collected.entries += sum(map(work_of, portion))
             collected.last = batch
         return collected
+
+
+async def _prepared(
+    call: Call, api: CompletionApi, parsed: Parsed, preparer: Preparer, served: Served, service: Service
+) -> tuple[CompletionRequest, Job]:
+    """The whole request, and its job."""
+    caller, adapter = call.caller, served.lora.adapter if served.lora else None
+    request = _resolved(await api.complete(parsed, preparer, caller.tenant), served.name, caller)
+    return request, await service.prepare(request, caller.tenant, caller.weight, adapter, call.arrived)
 
 
 def _resolved(request: CompletionRequest, model: str, caller: Caller) -> CompletionRequest:

@@ -58,6 +58,8 @@ class Request:
         self.status = 0
         self.ended = False
         """The last byte was handed over."""
+        self.large = False
+        """Its body was read, and is larger than ``SMALL_BYTES``."""
         self.left = False
         """The client is gone, and the answer, which had begun, is not complete."""
         self.always: list[tuple[str, str]] = []  # headers of the answer, whatever it will be
@@ -145,9 +147,11 @@ class Request:
             await self.hold.take(self._declared())
         try:
             async with asyncio.timeout(BODY_S):
-                return await self._read(most)
+                body = await self._read(most)
         except TimeoutError:
             raise SlowBody(f"The body did not arrive within {BODY_S:g} seconds.") from None
+        self.large = len(body) > SMALL_BYTES
+        return body
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
