@@ -161,6 +161,13 @@ void bind_sampling(nb::module_& m, nb::class_<Cpu>& cpu) {
              const Use use(self);
              return PySampler{self.sampler};
            })
+      .def(
+          "fork",
+          [](PySampler& self, uint64_t seed) {
+            const Use use(self);
+            return PySampler{self.sampler.fork(seed)};
+          },
+          "seed"_a)
       .def_prop_ro("accepted", [](const PySampler& self) { return self.sampler.accepted(); });
   nb::dict outcomes;
   for (const auto& [name, outcome] : kOutcomes) outcomes[name] = int(outcome);

@@ -41,6 +41,14 @@ Sampler::Sampler(Controls controls, std::shared_ptr<const Pieces> pieces, const 
   for (size_t i = 0; i < prompt_size; i++) see(prompt[i], false);
 }
 
+Sampler Sampler::fork(uint64_t seed) const {
+  require(generated_ == 0, "fork: the sampler has accepted a token");
+  Sampler made = *this;
+  made.controls_.seed = seed;
+  made.drawn_ = {-1, 0.0};  // it may have drawn already
+  return made;
+}
+
 void Sampler::check() const {
   const Controls& c = controls_;
   require(vocab() > 0, "sampler: no vocabulary");

@@ -33,6 +33,9 @@ class Sampler {
   // Throws std::invalid_argument for an id outside the vocabulary or a number that no formula takes.
   Sampler(Controls controls, std::shared_ptr<const Pieces> pieces, const int32_t* prompt, size_t prompt_size);
 
+  // A sibling's: the same controls after the same prompt, but for the seed. Throws std::invalid_argument if this one has accepted a token.
+  Sampler fork(uint64_t seed) const;
+
   const Controls& controls() const { return controls_; }
   int vocab() const { return pieces_->size(); }
 

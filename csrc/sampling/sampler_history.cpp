@@ -40,31 +40,17 @@ void Counts::penalise_output(float frequency, float presence, float* logits) con
 
 // ---- DRY
 
-Repetitions::Repetitions(const Dry& dry, std::shared_ptr<const Pieces> pieces) : dry_(dry), pieces_(std::move(pieces)) {
-  for (const std::string& breaker : dry_.breakers) longest_ = std::max(longest_, breaker.size());
-}
+Repetitions::Repetitions(const Dry& dry, std::shared_ptr<const Pieces> pieces)
+    : dry_(dry), pieces_(std::move(pieces)), breakers_(std::make_shared<const Breakers>(dry.breakers)) {}
 
 void Repetitions::add(int32_t token) {
   tokens_.push_back(token);
-  const std::string_view piece = (*pieces_)[token];
-  if (ends_breaker(piece)) run_ = tokens_.size();
-  tail_ += piece;
-  if (tail_.size() + 1 > longest_) tail_.erase(0, tail_.size() + 1 - std::max<size_t>(longest_, 1));
-}
-
-// Whether a breaker ends within the piece, wherever it began.
-bool Repetitions::ends_breaker(std::string_view piece) const {
-  if (piece.empty()) return false;
-  const std::string text = tail_ + std::string(piece);
-  for (const std::string& breaker : dry_.breakers) {
-    const size_t from = tail_.size() + 1 > breaker.size() ? tail_.size() + 1 - breaker.size() : 0;
-    if (text.find(breaker, from) != std::string::npos) return true;
-  }
-  return false;
+  if (breakers_->read((*pieces_)[token], state_)) run_ = tokens_.size();
 }
 
 bool Repetitions::contains_breaker(std::string_view piece) const {
-  return std::any_of(dry_.breakers.begin(), dry_.breakers.end(), [&](const std::string& b) { return piece.find(b) != piece.npos; });
+  uint32_t state = 0;
+  return breakers_->read(piece, state);
 }
 
 float Repetitions::penalty(int length) const {

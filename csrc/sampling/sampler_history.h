@@ -7,6 +7,7 @@
 #include <string_view>
 #include <unordered_map>
 #include <vector>
+#include "sampling/breakers.h"
 
 namespace quintet {
 
@@ -53,16 +54,15 @@ class Repetitions {
   void penalise(float* logits) const;
 
  private:
-  bool ends_breaker(std::string_view piece) const;
   bool contains_breaker(std::string_view piece) const;
   float penalty(int length) const;
 
   const Dry dry_;
   const std::shared_ptr<const Pieces> pieces_;
+  const std::shared_ptr<const Breakers> breakers_;
   std::vector<int32_t> tokens_;
   size_t run_ = 0;      // the tokens since the last breaker start here
-  std::string tail_;    // last bytes of the text, one less than the longest breaker
-  size_t longest_ = 0;  // breaker, in bytes
+  uint32_t state_ = 0;  // of the breakers, after all of the text
 };
 
 }  // namespace quintet

@@ -207,6 +207,17 @@ def test_a_breaker_may_span_tokens() -> None:
     assert dry(text, dry_breakers=[b"ax", b"cab"]) == {c: 2.0}
 
 
+def test_breakers_are_found_however_alike_they_are() -> None:
+    """Each begins as others go on or end; after what is none of them to the end, one that began later is found."""
+    a, b, c, x = 0, 1, 2, 5
+    text = [x, a, a, b, c, x, a, a, b]
+    for breakers in ([b"aac", b"ab"], [b"aabb", b"aab"], [b"xaac", b"aac", b"b"], [b"ab", b"aab", b"xaab"], [b"aac", b"abc", b"b", b"b"]):
+        assert dry(text, dry_breakers=breakers) == {}, breakers
+    assert dry(text, dry_breakers=[b"aac", b"ba", b"bcb"]) == {c: 4.0}
+    assert dry([*text, c], dry_breakers=[b"aac", b"ab"]) == {}, "the run is of one token"
+    assert dry([*text, c, x], dry_breakers=[b"aac", b"ab"]) == {a: 1.0}
+
+
 def test_a_long_repetition_bans_and_does_not_overflow() -> None:
     assert set(dry([0] * 3000)) | {0} == {0}
     made = sampler(_core.Pieces(ABC), (), [0] * 3000, dry_multiplier=1000.0, dry_base=100.0, temperature=0.0)
@@ -302,6 +313,42 @@ def test_controls_work_greedily_too() -> None:
     made = sampler(3, [], [0], temperature=0.0, presence_penalty=1.0)
     assert draw_many(logits, [made], [1])[0] == 1
     assert draw(logits, temperature=0.0, top_k=1, min_p=1.0, mirostat_target=1.0, xtc_probability=1.0, xtc_threshold=0.1) == 0
+
+
+REMEMBER: list[dict[str, Any]] = [
+    {"repetition_penalty": 1.5, "frequency_penalty": 0.5, "bad_words": [[0, 1], [2]], "min_tokens": 2, "eos_ids": [3]},
+    {"dry_multiplier": 2.0, "dry_breakers": [b"ab", b"\n"], "logit_bias": [(0, 2.0)], "allowed_token_ids": [0, 1, 2, 3]},
+    {"mirostat_target": 1.5, "mirostat_lr": 0.5},
+]
+
+
+@pytest.mark.parametrize("controls", REMEMBER, ids=str)
+@pytest.mark.parametrize("drew", [False, True])
+def test_a_fork_is_as_one_made_with_its_seed(controls: dict[str, Any], drew: bool) -> None:
+    """Also if the one that it is of has drawn a token; and what either accepts is nothing to the other."""
+    known, prompt = _core.Pieces(ABC), [0, 1, 2, 0, 1, 3, 0, 1]
+    logits = np.random.default_rng(3).normal(size=(40, len(ABC))).astype(np.float32)
+
+    def run(made: _core.Sampler) -> list[tuple[int, dict[int, float]]]:
+        drawn = []
+        for position, row_of in enumerate(logits, len(prompt)):
+            likely = distribution(made, row_of, position)
+            drawn.append((int(draw_many(row_of, [made], [position])[0]), likely))
+            made.accept(drawn[-1][0])
+        return drawn
+
+    first, one, two = (sampler(known, prompt, seed=seed, **controls) for seed in (1, 1, 2))
+    if drew:
+        draw_many(logits[0], [first], [len(prompt)])
+    second = first.fork(2)
+    found = [run(first), run(second)]
+    assert found == [run(one), run(two)]
+    assert found[0] != found[1]
+
+
+def test_a_sampler_that_has_accepted_a_token_cannot_be_forked() -> None:
+    with pytest.raises(ValueError, match="accepted"):
+        sampler(4, (), [1]).fork(2)
 
 
 def test_a_sampler_draws_for_one_row_at_a_time() -> None:

@@ -52,7 +52,8 @@ def fixed(**controls: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any
 def control(name: str, vocab: int) -> st.SearchStrategy[dict[str, Any]]:
     """Values that turn the control on."""
     words = st.lists(st.lists(st.integers(0, min(vocab, 4) - 1), min_size=1, max_size=3), min_size=1, max_size=4)
-    breakers = st.lists(st.sampled_from([b"\n", b":", b"a", b"ab", b"c d"]), max_size=3)
+    alike = st.text("abc", min_size=1, max_size=5).map(str.encode)
+    breakers = st.lists(st.sampled_from([b"\n", b":", b"a", b"ab", b"c d"]), max_size=3) | st.lists(alike, max_size=6)
     return {
         "guide": fixed(),
         "temperature": fixed(temperature=floats(0.0625, 3, 0.0, 0.5, 2.0)),

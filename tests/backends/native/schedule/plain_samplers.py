@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from copy import copy
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -32,6 +33,12 @@ class PlainSampler:
     def copy(self) -> PlainSampler:
         other = copy(self)
         other._seen = dict(self._seen)
+        return other
+
+    def fork(self, seed: int) -> PlainSampler:
+        assert not self.accepted
+        other = self.copy()
+        other.sampling = replace(self.sampling, seed=seed)
         return other
 
     def draw(self, logits: F32, position: int) -> int:

@@ -65,6 +65,9 @@ class Seeded:
     def copy(self) -> Seeded:
         return Seeded(self.inner.copy(), self.seed)
 
+    def fork(self, seed: int) -> Seeded:
+        return Seeded(self.inner.fork(seed), seed)
+
 
 class AllergicSamplers:
     """Draw for everybody, and then break if a sampler with seed 666 was among them; or cannot make one."""

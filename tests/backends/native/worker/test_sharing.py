@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from tests.backends.native.schedule.harness import Simulation, assert_as_alone, prepared, run_all, told
+from tests.backends.native.schedule.plain_samplers import PlainSampler, PlainSamplers
 
 from quintet.backends.native.core.loader import PAGE
+from quintet.request import Sampling
 
 TEXT = bytes(range(97, 123)) * 8
 
@@ -28,6 +32,39 @@ def test_equal_prompts_of_one_request_are_computed_once_and_those_of_others_are_
     simulation.add(0, prepared(TEXT[:40], 1), prepared(b"other", 1), prepared(TEXT[:40], 1))
     simulation.add(1, prepared(TEXT[:40], 1))
     assert run_all(simulation) == 40 + 5 + 40
+
+
+class Counted(PlainSamplers):
+    """How often one was made of a prompt."""
+
+    made = 0
+
+    def make(self, sampling: Sampling, bad_words: Sequence[Sequence[int]], prompt: Sequence[int]) -> PlainSampler:
+        self.made += 1
+        return super().make(sampling, bad_words, prompt)
+
+
+def test_samples_that_begin_together_make_one_sampler_of_their_prompt() -> None:
+    """What it takes to read a long prompt and long lists 64 times is more than a step may."""
+    samplers = Counted()
+    simulation = Simulation(caching=False, samplers=samplers)
+    samples = [prepared(TEXT[:40], 5, temperature=1.0, seed=seed, presence_penalty=0.5) for seed in range(8)]
+    simulation.add(0, *samples)
+    simulation.finish()
+    assert samplers.made == 1
+    for index, sample in enumerate(samples):
+        assert_as_alone(simulation.events[0, index], sample)
+
+
+def test_samples_that_are_chosen_otherwise_do_not_share_a_sampler() -> None:
+    samplers = Counted()
+    simulation = Simulation(caching=False, samplers=samplers)
+    samples = [prepared(TEXT[:40], 5, temperature=1.0, seed=seed, presence_penalty=seed % 2) for seed in range(4)]
+    simulation.add(0, *samples)
+    simulation.finish()
+    assert samplers.made == 4
+    for index, sample in enumerate(samples):
+        assert_as_alone(simulation.events[0, index], sample)
 
 
 def test_samples_that_found_no_slot_start_from_the_kept_prompt() -> None:

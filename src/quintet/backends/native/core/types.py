@@ -229,6 +229,14 @@ class Sampler(Protocol):
         """Another one that has seen the same; what it sees from here on is nothing to this one."""
         ...
 
+    def fork(self, seed: int) -> Sampler:
+        """What ``make`` gives for the same controls with this seed and the same prompt, for less work.
+
+        Raises:
+            ValueError: this one has accepted a token.
+        """
+        ...
+
 
 class Samplers(Protocol):
     """Choosing and scoring of one model's tokens. Implemented over the compiled core, and plainly by the tests of the scheduler."""

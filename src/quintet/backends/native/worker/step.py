@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Items
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 
@@ -165,10 +165,17 @@ class Stepper:
         """The sequence's own, having seen all of its tokens."""
         sampler = seq.sampler
         if sampler is None:
-            sampler = seq.sampler = self._samplers.make(seq.sampling, seq.bad_words, seq.group.text)
+            sampler = seq.sampler = self._make(seq)
         for token in seq.generated[sampler.accepted :]:
             sampler.accept(token)
         return sampler
+
+    def _make(self, seq: Sequence) -> Sampler:
+        """Many samples of a prompt begin in one step. What each would make of it and of long lists is the same, and may take long."""
+        last, seq.group.sampled = seq.group.sampled, seq
+        if last and last.sampler and not last.sampler.accepted and _alike(last, seq):
+            return last.sampler.fork(seq.sampling.seed)
+        return self._samplers.make(seq.sampling, seq.bad_words, seq.group.text)
 
     def _drawing(self, segment: Segment) -> Sampler:
         """What it draws with. A draw accepts drafts, and what Mirostat learnt by that cannot be taken back, nor learnt again from tokens
@@ -202,6 +209,11 @@ class Stepper:
         ends = np.cumsum([len(job.targets) for job in jobs])[:-1]
         split = zip(*(np.split(part, ends) for part in (whole.chosen, whole.top_ids, whole.top, whole.log_sums)), strict=True)
         return [Scores(*each) if np.isfinite(each[0]).all() else None for each in split]
+
+
+def _alike(one: Sequence, other: Sequence) -> bool:
+    """They choose in the same way, but for the seed."""
+    return (one.sampling, one.bad_words) == (replace(other.sampling, seed=one.sampling.seed), other.bad_words)
 
 
 def _given(flat: Flat) -> Given:
