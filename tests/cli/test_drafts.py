@@ -51,6 +51,7 @@ def test_without_a_name_it_drafts_for_the_first_model_and_with_one_for_that(mode
     made = planned(models, "@tiny.gguf", "b=@tiny.gguf", "toy", given=("@small.gguf", "b=@padded.gguf"))
     assert [plan.draft for plan in made.plans] == ["small", "padded", ""]
     assert [Path(plan.source.draft).name for plan in made.plans[:2]] == ["small.gguf", "padded.gguf"]
+    assert [plan.draft_reference for plan in made.plans] == [f"{models}/small.gguf", f"{models}/padded.gguf", ""], "for other machines"
     own = planned(models, "toy", "@tiny.gguf", given=("tiny=@small.gguf",))
     assert [plan.draft for plan in own.plans] == ["", "small"]
 

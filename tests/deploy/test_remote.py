@@ -14,8 +14,9 @@ from tests.deploy.replicas import ADDRESS, CONFIG, SECRET, Hosts, collect, kill,
 from quintet.backends.base import State
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.front.link import ThreadLink
-from quintet.backends.native.wire.messages import ModelSource
-from quintet.backends.toy import toy_loader
+from quintet.backends.native.wire import codec
+from quintet.backends.native.wire.messages import Load, ModelSource
+from quintet.backends.toy import ToyTokenizer, toy_loader
 from quintet.config import EngineConfig
 from quintet.deploy import host
 from quintet.deploy.host import SECRET_BYTES
@@ -111,6 +112,36 @@ def test_a_front_with_a_wrong_secret_is_told_so() -> None:
         await until(lambda: engine.health().state is State.DEAD)
         assert "the host refuses the secret" in str(engine.failure) or "reset" in str(engine.failure)
         await engine.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_replica_is_told_where_its_models_are_on_its_own_machine() -> None:
+    async def scenario() -> None:
+        with socket.create_server((ADDRESS, 0)) as listener:
+
+            async def find() -> Place:
+                return Place(ADDRESS, listener.getsockname()[1], "/there/model", "/there/draft")
+
+            def told() -> Load:
+                listener.settimeout(60)
+                sock, _ = listener.accept()
+                with sock:
+                    assert sock.recv(SECRET_BYTES, socket.MSG_WAITALL) == SECRET
+                    sock.sendall(CLOCK.pack(0.0))
+                    splitter, frames = codec.Splitter(), list[bytes]()
+                    while not frames:
+                        frames += splitter.feed(sock.recv(1 << 16))
+                    message = codec.decode_to_worker(frames[0])
+                assert isinstance(message, Load)
+                return message
+
+            source = ModelSource("/here/model", 1, None, "toy", vision="/here/model", draft="/here/draft")
+            link = RemoteLink(source, ToyTokenizer, CONFIG, find, SECRET, lambda: None)
+            link.start(lambda _: None)
+            loaded = (await asyncio.to_thread(told)).source
+            assert (loaded.path, loaded.vision, loaded.draft) == ("/there/model", "/there/model", "/there/draft")
+            await link.close()
 
     asyncio.run(scenario())
 

@@ -7,7 +7,9 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 
 import pytest
 import ray
@@ -83,6 +85,15 @@ def test_with_a_ray_of_this_machine_a_replica_listens_for_this_machine_alone(mon
     monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "192.0.2.7")
     deploy.Replica(deploy.Files("", "", offline=True), b"", local=local, vllm=False, level="info", form="text")
     assert listened == ["127.0.0.1" if local else "192.0.2.7"]
+
+
+def test_models_that_are_not_at_the_fronts_paths_are_resolved_where_the_replica_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deploy, "Host", lambda *_: SimpleNamespace(port=1))
+    monkeypatch.setattr(logs, "set_up", lambda *_: None)
+    files = deploy.Files("/nowhere/model.gguf", "smollm2", offline=True, draft="/nowhere/draft.gguf", draft_reference="smollm2")
+    place = deploy.Replica(files, b"", local=True, vllm=False, level="info", form="text").place()
+    assert Path(place.model).is_file()
+    assert place.draft == place.model
 
 
 def test_the_front_outlives_a_clusters_head_and_ray_says_nothing_on_our_output() -> None:

@@ -220,7 +220,7 @@ def _pool(plan: Plan, reference: str, options: ClusterOptions, offline: bool) ->
     from quintet.deploy.pool import Pool
 
     source = plan.vllm or plan.source
-    files = ray.Files(source.path, reference, offline)
+    files = ray.Files(source.path, reference, offline, plan.source.draft, plan.draft_reference)
     gpus = plan.vllm.options.tensor_parallel_size * plan.vllm.options.pipeline_parallel_size if plan.vllm and ray.devices() else 0
     needs = ray.Needs(_reserved(plan, options), gpus)
     make = partial(ray.make_engine, source, files, _once(plan.tokenizer), plan.config, needs, local=not options.address)

@@ -182,7 +182,7 @@ class Plan:
         kv_tokens: tokens that the KV cache holds, of the model and of its draft model alike.
         think_tags, suffix_first, longest_edge: see ``EngineOptions``.
         weights: bytes in memory, of all that is loaded; of vLLM's 0, for they may be in a device's.
-        draft: the draft model's name; empty = there is none.
+        draft, draft_reference: the draft model's name, and what it was given as; empty = there is none.
         vllm: what vLLM loads; ``None`` = the native core computes.
     """
 
@@ -200,6 +200,7 @@ class Plan:
     suffix_first: bool = False
     longest_edge: int = 0
     draft: str = ""
+    draft_reference: str = ""
     vllm: VllmSource | None = None
 
     def start(self) -> Engine:
@@ -287,7 +288,7 @@ def plan(options: EngineOptions, report: Report) -> Plan:
     source = ModelSource(str(model.path), threads, context, model.name, "", packs, options.quantize, vision, drafts, options.kv_type)
     config = _config(options, options.kv_bytes)
     sizes = context, about.spec.context, chosen_isa(), threads, kv_tokens
-    asked = options.suffix_first, options.longest_edge, draft.model.name if draft else ""
+    asked = options.suffix_first, options.longest_edge, draft.model.name if draft else "", options.draft
     weights = about.weights + encoder + (draft.weights if draft else 0)
     return Plan(model.name, about.quant, *sizes, source, config, options.think_tags, weights, *asked)
 

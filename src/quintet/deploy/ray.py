@@ -73,11 +73,27 @@ class Files:
         path: of the model on the front's machine; empty = none is needed. Where there is nothing at this path, the reference is resolved.
         reference: of the model, for ``models.store``.
         offline: nothing is fetched.
+        draft, draft_reference: the same of its draft model.
     """
 
     path: str
     reference: str
     offline: bool
+    draft: str = ""
+    draft_reference: str = ""
+
+    def found(self) -> tuple[str, str]:
+        """Paths of the two on this machine, fetched if need be.
+
+        Raises:
+            ModelError: they cannot be had.
+        """
+        return self._found(self.path, self.reference), self._found(self.draft, self.draft_reference)
+
+    def _found(self, path: str, reference: str) -> str:
+        if not path or Path(path).exists():
+            return path
+        return str(store.resolve(reference, _Log(), offline=self.offline).path)
 
 
 class Replica:
@@ -91,15 +107,13 @@ class Replica:
 
     def __init__(self, files: Files, secret: bytes, *, local: bool, vllm: bool, level: str, form: str) -> None:
         logs.set_up(level, form)
-        self._model = files.path
-        if files.path and not Path(files.path).exists():
-            self._model = str(store.resolve(files.reference, _Log(), offline=files.offline).path)
+        self._model, self._draft = files.found()
         self._address = LOCAL if local else ray.util.get_node_ip_address()
         self._host = Host(self._address, secret, VLLM_MODULE if vllm else MODULE, level, form)
 
     def place(self) -> Place:
         """Where it listens now."""
-        return Place(self._address, self._host.port, self._model)
+        return Place(self._address, self._host.port, self._model, self._draft)
 
 
 class _Log:

@@ -34,12 +34,13 @@ class Place:
     """Where a host listens.
 
     Args:
-        model: path of the model on that machine.
+        model, draft: paths on that machine, of the model and of its draft model; an empty one = there is none.
     """
 
     address: str
     port: int
     model: str
+    draft: str = ""
 
 
 class Afar:
@@ -77,7 +78,7 @@ class DistantChild:
 class RemoteLink(ProcessLink):
     """
     Args:
-        source: what the worker loads, but for the path of the model, which its host tells.
+        source: what the worker loads, but for the paths of models, which its host tells.
         tokenizer: loads it; shared by all links to the same model.
         find: waits for the host and tells where it is.
         secret: what the host wants to see.
@@ -128,7 +129,7 @@ class RemoteLink(ProcessLink):
             self._receive(Died(f"the replica cannot be reached: {error or type(error).__name__}.", started=False))
             return
         self._ahead_s = theirs - time.monotonic()
-        self._source = replace(self._source, path=place.model)
+        self._source = _at(place, self._source)
         self._connecting = None
         self._child = child = Connection(DistantChild(sock), self._take, self._lost)
         child.send(self._load())
@@ -142,6 +143,14 @@ class RemoteLink(ProcessLink):
             self._connecting.cancel()
             self._connecting = None
             self._receive(why or Died("the engine ended."))
+
+
+def _at(place: Place, source: ModelSource | VllmSource) -> ModelSource | VllmSource:
+    """What is loaded there. An encoder that is no part of the model's folder is at the same path, as a user's own files are."""
+    if isinstance(source, VllmSource):
+        return replace(source, path=place.model)
+    vision = place.model if source.vision == source.path else source.vision
+    return replace(source, path=place.model, vision=vision, draft=place.draft)
 
 
 async def _open(place: Place, secret: bytes) -> tuple[socket.socket, float]:
