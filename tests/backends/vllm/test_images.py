@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.backends.vllm.test_worker import World, one, played
+from tests.backends.vllm.playing import World, one, played
 from tests.reference.seeing_folder import write_seeing
 
 from quintet.backends.native.wire.messages import Abort, FromWorker, Pixels, VllmSource, Wanted

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.backends.vllm.test_worker import World, one
+from tests.backends.vllm.playing import World, one
 
 from quintet.backends.native.wire.messages import Abort, Expand, Expanded, Pixels, Wanted
 from quintet.backends.vllm import processing

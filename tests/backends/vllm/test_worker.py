@@ -3,125 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import replace
-from typing import Any
 
-import msgspec
+from tests.backends.vllm.playing import EOS, GREEDY, World, one, played
 
 from quintet.backends.native.core.types import Outcome
 from quintet.backends.native.schedule.emit import NUMERICAL
-from quintet.backends.native.wire.messages import Abort, Died, EventRow, FromWorker, Ping, Row, Started, Stepped, Stop, Submit, TokenRow
-from quintet.backends.vllm.processing import Maker
+from quintet.backends.native.wire.messages import Abort, Died, EventRow, Ping, Started, Stop, Submit, TokenRow
 from quintet.backends.vllm.sequences import BROKEN
-from quintet.backends.vllm.sidecar import Sidecar
-from quintet.backends.vllm.values import About, Asked, CoreDeadError, Output, RejectedError, Step
-from quintet.backends.vllm.wire import Compiled, Refused, decode_choose
-from quintet.backends.vllm.worker import DEAD, REJECTED, VllmWorker
+from quintet.backends.vllm.values import CoreDeadError, RejectedError, Step
+from quintet.backends.vllm.wire import Refused, decode_choose
+from quintet.backends.vllm.worker import DEAD, REJECTED
 from quintet.events import Blame, Finish
-from quintet.inputs.sequence import Adapter, PreparedSequence
-from quintet.request import Sampling
-
-EOS = 256
-GREEDY = Sampling(0.0, 1.0, 0)
-DEAD_NOW = Output((-1,), (), None, False, 0, 0.0)
-"""Stands for the death of the core."""
-
-
-class PlayedCore:
-    """vLLM's side: each sequence gets what ``say`` is told."""
-
-    about = About(512, 257, 100, 16, 2048, 2, 2, "fp")
-
-    def __init__(self) -> None:
-        self.asked: dict[str, Asked] = {}
-        self.outputs: dict[str, asyncio.Queue[Output | Exception]] = {}
-        self.left: list[str] = []
-        self.dead = False
-        self.adapters: list[int] = []  # loaded, and with a minus those that had to go
-        self.bad: set[int] = set()
-        self.slow: asyncio.Event | None = None  # what loading an adapter waits for
-
-    async def adapt(self, adapter: Adapter) -> None:
-        await (self.slow.wait() if self.slow else asyncio.sleep(0))
-        if adapter.id in self.bad:
-            raise RejectedError("no such adapter")
-        self.adapters.append(adapter.id)
-
-    async def forget(self, adapter: int) -> None:
-        self.adapters.append(-adapter)
-
-    processor: Maker | None = None
-
-    async def run(self, asked: Asked) -> AsyncIterator[Output]:
-        self.asked[asked.name] = asked
-        queue = self.outputs[asked.name] = asyncio.Queue()
-        try:
-            while True:
-                output = await queue.get()
-                if isinstance(output, Exception):
-                    raise output
-                yield output
-                if output.finished:
-                    return
-        finally:
-            self.left.append(asked.name)
-
-
-class World:
-    """A worker, its core, and what the front hears."""
-
-    def __init__(self) -> None:
-        self.told: list[FromWorker] = []
-        self.core = PlayedCore()
-        self.sidecar = Sidecar()
-        self.now = 10.0
-        self.worker = VllmWorker(self.sidecar, lambda: self.now, self.told.append, frozenset({EOS}))
-        self.worker.attach(self.core)
-
-    async def submit(self, request_id: int, *sequences: PreparedSequence, tenant: str = "", adapter: Adapter | None = None) -> None:
-        self.worker.receive(Submit.of(request_id, sequences, 5.0, tenant, adapter=adapter))
-        await self.settle()
-
-    async def say(self, name: str, *tokens: int, **more: Any) -> None:
-        given: dict[str, Any] = {"scored": (), "prompt": None, "finished": False, "cached": 0, "scheduled": 7.0}
-        self.core.outputs[name].put_nowait(Output(tokens, **(given | more)))
-        await self.settle()
-
-    async def compiled(self, *grammars: str) -> None:
-        """A chooser says it."""
-        self.sidecar._take(msgspec.msgpack.encode(Compiled(grammars, well=True)))
-        await self.settle()
-
-    async def settle(self) -> None:
-        for _ in range(10):
-            await asyncio.sleep(0)
-
-    def rows(self, request_id: int) -> list[Row]:
-        return [row for one in self.told if isinstance(one, Stepped) for row in one.events.get(request_id, ())]
-
-    def finishes(self, request_id: int) -> dict[int, Finish]:
-        return {row.seq: row.finish for row in self.rows(request_id) if isinstance(row, EventRow) and row.finish}
-
-    def last(self) -> Stepped:
-        return next(one for one in reversed(self.told) if isinstance(one, Stepped))
-
-
-def played(scenario: Callable[[World], Coroutine[Any, Any, None]]) -> None:
-    async def run() -> None:
-        world = World()
-        try:
-            await scenario(world)
-        finally:
-            world.sidecar.close()
-            for task in asyncio.all_tasks() - {asyncio.current_task()}:
-                task.cancel()
-
-    asyncio.run(run())
-
-
-def one(tokens: tuple[int, ...] = (1, 2, 3), max_tokens: int = 3, sampling: Sampling = GREEDY, **more: Any) -> PreparedSequence:
-    return PreparedSequence(tokens, max_tokens, sampling, more.pop("logprobs", None), more.pop("echo", False), **more)
 
 
 def test_a_sequence_goes_to_vllm_as_it_is_and_its_tokens_come_back() -> None:
@@ -369,75 +262,5 @@ def test_a_guide_is_asked_for_again_once_another_was_for_which_it_may_have_been_
         assert list(world.core.asked) == ["1", "2", "3"]
         await world.compiled(first)
         assert world.core.asked["4"].tokens == (4,)
-
-    played(scenario)
-
-
-def test_an_adapter_is_there_before_a_sequence_that_needs_it_and_goes_when_another_needs_its_place() -> None:
-    async def scenario(world: World) -> None:
-        first, second, third = (Adapter(number, f"/adapters/{number}", "digest") for number in (1, 2, 3))
-        await world.submit(1, one(), one(), adapter=first)
-        await world.submit(2, one())
-        assert world.core.adapters == [1], "once for both"
-        assert [world.core.asked[name].adapter for name in ("1", "2", "3")] == [first, first, None]
-        await world.say("1", 70, 71, 72)
-        await world.say("2", 70, 71, 72)
-        await world.say("3", 70, 71, 72)
-        await world.submit(3, one(max_tokens=9), adapter=second)
-        await world.submit(4, one(), adapter=third)
-        assert world.core.adapters == [1, 2, -1, 3], "two have places, and nobody uses the first"
-
-    played(scenario)
-
-
-def test_while_an_adapter_is_loaded_the_front_hears_that_something_goes_on_but_not_for_ever() -> None:
-    """It would have the engine killed, which finishes no step meanwhile."""
-
-    async def scenario(world: World) -> None:
-        async def heard() -> bool:
-            before = len(world.told)
-            world.worker._look()
-            await world.settle()
-            return len(world.told) > before
-
-        world.core.slow = asyncio.Event()
-        await world.submit(1, one(), adapter=Adapter(1, "/adapters/1", "digest"))
-        for _ in range(4):
-            world.now += 60
-            assert await heard()
-        world.now += 100
-        assert not await heard(), "it hangs"
-        world.core.slow.set()
-        await world.settle()
-        await world.submit(2, one(), adapter=Adapter(1, "/adapters/1", "digest"))
-        assert not await heard(), "it is for vLLM to finish steps"
-
-    played(scenario)
-
-
-def test_an_adapter_that_cannot_be_loaded_fails_its_request_alone() -> None:
-    async def scenario(world: World) -> None:
-        world.core.bad = {7}
-        await world.submit(1, one(), adapter=Adapter(7, "/adapters/7", "digest"))
-        await world.submit(2, one())
-        assert world.finishes(1) == {0: Finish.ERROR}
-        assert [row.error for row in world.rows(1) if isinstance(row, EventRow)] == ["no such adapter"]
-        await world.say(next(iter(world.core.outputs)), 70, 71, 72)
-        assert world.finishes(2) == {0: Finish.LENGTH}
-
-    played(scenario)
-
-
-def test_who_leaves_while_an_adapter_is_loaded_leaves_it_loaded() -> None:
-    async def scenario(world: World) -> None:
-        adapter = Adapter(1, "/adapters/1", "digest")
-        world.worker.receive(Submit.of(1, [one()], 5.0, adapter=adapter))
-        await asyncio.sleep(0)
-        world.worker.receive(Abort(1, None))
-        await world.settle()
-        await world.submit(2, one(), adapter=adapter)
-        assert world.core.adapters == [1]
-        await world.say(next(iter(world.core.outputs)), 70, 71, 72)
-        assert world.finishes(2) == {0: Finish.LENGTH}
 
     played(scenario)
