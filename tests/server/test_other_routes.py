@@ -303,7 +303,9 @@ def test_what_cannot_be_is_refused_by_name_in_llama_servers_form(body: dict[str,
         ({"max_logprobs": 59}, {"prompt": "a", "n_predict": 10, "n_probs": 5}, "n_probs"),
         ({"max_logprobs": 59}, {"prompt": "a", "n_predict": 60, "n_probs": 1}, "n_predict"),
         ({"max_logprobs": 59}, {"prompt": "a", "max_tokens": 60, "n_probs": 1}, "max_tokens"),
+        ({"max_logprobs": 59}, {"prompt": "a", "max_completion_tokens": 60, "max_tokens": 1, "n_probs": 1}, "max_completion_tokens"),
         ({"max_logprobs": 59}, {"prompt": "a", "n_probs": 1}, "n_predict"),
+        ({"max_logprobs": 59}, {"prompt": "a", "n_predict": 10, "logprobs": 5}, "logprobs"),
     ],
 )
 def test_what_is_too_much_is_refused_by_the_name_that_the_client_gave_it(config: dict[str, Any], body: dict[str, Any], names: str) -> None:
@@ -319,6 +321,15 @@ def test_what_has_no_effect_is_said() -> None:
         '299 - "not, or not fully, heeded here: repeat_last_n, n_keep, n_cache_reuse, samplers[top_k]"'
     ]
     assert (none.status, none.header("warning")) == (200, None)
+
+
+def test_other_names_of_llama_servers_source_count_where_its_own_are_not_there() -> None:
+    rest = {key: value for key, value in GREEDY.items() if key != "n_predict"}
+    bodies = ({"max_completion_tokens": 3, "max_tokens": 5}, {"n_predict": 2, "max_completion_tokens": 3}, {"max_tokens": 5})
+    assert [answer.json()["tokens_predicted"] for answer in completion(*({**rest, **body} for body in bodies))] == [3, 2, 5]
+    other, own, both = completion(*({**GREEDY, **body} for body in ({"logprobs": 2}, {"n_probs": 2}, {"n_probs": 2, "logprobs": 1})))
+    told = [answer.json()["completion_probabilities"] for answer in (other, own, both)]
+    assert told[0] == told[1] == told[2] and other.header("warning") is None
 
 
 def test_penalties_over_none_of_the_tokens_are_none() -> None:

@@ -33,7 +33,11 @@ MODEL = Field("model", String(256), "", note="Left out, it is the served model."
 N_PREDICT: Field[int | None] = Field(
     "n_predict", Integer(-1, _MOST), None, note="-1: to the end of the context. 0: the prompt goes into the cache.", shown="`-1`"
 )
-MAX_TOKENS = Field("max_tokens", Integer(-1, _MOST), -1, note="Another name of `n_predict`, which counts if both are there.")
+# Source: `json_value(data, "n_predict", json_value(data, "max_completion_tokens", max_tokens))`.
+MAX_COMPLETION_TOKENS: Field[int | None] = Field(
+    "max_completion_tokens", Integer(-1, _MOST), None, note="Another name of `n_predict`, which counts if both are there.", shown="`-1`"
+)
+MAX_TOKENS = Field("max_tokens", Integer(-1, _MOST), -1, note="A third, which counts if neither is there.")
 N_INDENT = Field("n_indent", Integer(0, _MOST), 0, note="Ends before a further line that begins with fewer blanks.")
 N_CMPL: Field[int | None] = Field(
     "n_cmpl", Integer(1, MAX_CHOICES), None, note="Answers; over 1, the JSON body is an array of them.", shown="`1`"
@@ -72,6 +76,8 @@ LOGIT_BIAS: Field[tuple[Bias, ...]] = Field(
     "that is a number is an id. A token's biases add up.",
 )
 N_PROBS = Field("n_probs", Integer(0, 20), 0, note="Log-probabilities are the model's own.")
+# Source: "Use OpenAI API logprobs only if n_probs wasn't provided".
+LOGPROBS = Field("logprobs", Integer(0, 20), 0, note="Another name of `n_probs`, which counts if it is not 0.")
 GRAMMAR = replace(BARE_GRAMMAR, status=Status.DONE)
 JSON_SCHEMA = replace(BARE_SCHEMA, status=Status.DONE)
 RETURN_TOKENS = Field("return_tokens", Boolean(), False)
@@ -104,9 +110,20 @@ POST_SAMPLING = Field("post_sampling_probs", Boolean(), False, _LATER, refusal=_
 ADAPTIVE = Field("adaptive_target", Number(-1e9, 1), -1.0, _LATER, refusal=_LACKS)
 
 FIELDS: tuple[Field[Any], ...] = (
-    *(MODEL, N_PREDICT, MAX_TOKENS, N_INDENT, N_CMPL, N, TOP_K, TOP_P, MIN_P, TEMPERATURE, SEED, TYPICAL_P, TOP_N_SIGMA, XTC_PROBABILITY),
-    *(XTC_THRESHOLD, REPEAT_PENALTY, PRESENCE_PENALTY, FREQUENCY_PENALTY, DRY_MULTIPLIER, DRY_BASE, DRY_ALLOWED_LENGTH, DRY_LAST_N),
-    *(DRY_BREAKERS, MIROSTAT, MIROSTAT_TAU, MIROSTAT_ETA, IGNORE_EOS, LOGIT_BIAS, N_PROBS, GRAMMAR, JSON_SCHEMA, RETURN_TOKENS),
+    *(MODEL, N_PREDICT, MAX_COMPLETION_TOKENS, MAX_TOKENS, N_INDENT, N_CMPL, N, TOP_K, TOP_P, MIN_P, TEMPERATURE, SEED, TYPICAL_P),
+    *(
+        TOP_N_SIGMA,
+        XTC_PROBABILITY,
+        XTC_THRESHOLD,
+        REPEAT_PENALTY,
+        PRESENCE_PENALTY,
+        FREQUENCY_PENALTY,
+        DRY_MULTIPLIER,
+        DRY_BASE,
+        DRY_ALLOWED_LENGTH,
+        DRY_LAST_N,
+    ),
+    *(DRY_BREAKERS, MIROSTAT, MIROSTAT_TAU, MIROSTAT_ETA, IGNORE_EOS, LOGIT_BIAS, N_PROBS, LOGPROBS, GRAMMAR, JSON_SCHEMA, RETURN_TOKENS),
     *(SAMPLERS, STOP, STREAM, CACHE_PROMPT, T_MAX_PREDICT, RESPONSE_FIELDS),
     *(T_MAX_PROMPT, ID_SLOT, REPEAT_LAST_N, N_KEEP, N_CACHE_REUSE, LORA, DYNATEMP, MIN_KEEP, POST_SAMPLING, ADAPTIVE),
 )
@@ -116,13 +133,13 @@ _NO_EFFECT = (T_MAX_PROMPT, ID_SLOT, N_KEEP, N_CACHE_REUSE)
 def defaults() -> dict[str, object]:
     """The options and their defaults, for ``/props``."""
     shown = {field.name: field.default for field in FIELDS if field.status is Status.DONE and "." not in field.name}
-    return shown | {"n_predict": -1, "n_cmpl": 1, "seed": -1}
+    return shown | {"n_predict": -1, "max_completion_tokens": -1, "n_cmpl": 1, "seed": -1}
 
 
 def most_of(raw: Mapping[str, object]) -> int:
     """``n_predict``: -1 = to the end of the context."""
-    most = N_PREDICT.of(raw)
-    return MAX_TOKENS.of(raw) if most is None else most
+    given = (field.of(raw) for field in (N_PREDICT, MAX_COMPLETION_TOKENS))
+    return next((most for most in given if most is not None), MAX_TOKENS.of(raw))
 
 
 def unheeded(raw: Mapping[str, object], samplers: Sequence[str], request: CompletionRequest) -> tuple[str, ...]:
@@ -150,7 +167,7 @@ def request_of(raw: Mapping[str, object], prompts: tuple[Prompt, ...], fresh_see
         BadRequest: an option is malformed or not there.
     """
     _read_all(raw)
-    most, n, probs = most_of(raw), N_CMPL.of(raw) or N.of(raw), N_PROBS.of(raw)
+    most, n, probs = most_of(raw), N_CMPL.of(raw) or N.of(raw), N_PROBS.of(raw) or LOGPROBS.of(raw)
     made = CompletionRequest(
         model=MODEL.of(raw),
         prompts=prompts,
@@ -177,11 +194,11 @@ def request_of(raw: Mapping[str, object], prompts: tuple[Prompt, ...], fresh_see
 
 
 def _spelled(raw: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    yield "logprobs", N_PROBS.name
+    yield "logprobs", LOGPROBS.name if LOGPROBS.of(raw) and not N_PROBS.of(raw) else N_PROBS.name
     yield "mirostat_target", MIROSTAT.name
     yield "repetition_penalty", REPEAT_PENALTY.name
-    if raw.get(N_PREDICT.name) is not None or raw.get(MAX_TOKENS.name) is None:
-        yield "max_tokens", N_PREDICT.name
+    given = (field.name for field in (N_PREDICT, MAX_COMPLETION_TOKENS, MAX_TOKENS) if raw.get(field.name) is not None)
+    yield "max_tokens", next(given, N_PREDICT.name)
     if raw.get(N_CMPL.name) is not None:
         yield "n", N_CMPL.name
 
