@@ -182,6 +182,31 @@ def test_a_file_that_a_killed_process_was_writing_is_never_read_and_goes_in_time
     saved.close()
 
 
+def test_two_containers_that_write_a_page_at_once_both_write_all_of_it(
+    folder: Path, runner: ToyRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In each of them the process may have the same number."""
+    write, others = os.writev, list[SavedPages]()
+
+    def meanwhile(file: int, parts: list[bytes]) -> int:
+        if not others:
+            others.append(SavedPages(folder, LIMIT, runner, "model"))
+            others[0].offer(digest(1), 1, None)
+            others[0].close()
+        return write(file, parts)
+
+    monkeypatch.setattr(os, "writev", meanwhile)
+    saved = SavedPages(folder, LIMIT, runner, "model")
+    saved.offer(digest(1), 1, None)
+    saved.close()
+    assert others[0].has(digest(1), with_rows=False)
+    assert saved.has(digest(1), with_rows=False)  # neither failed
+    assert len(files(folder)) == 1
+    again = SavedPages(folder, LIMIT, runner, "model")
+    assert loaded(again, runner, 1)
+    again.close()
+
+
 def test_a_full_disk_is_told_once_and_nothing_else_is_held_up(
     folder: Path, runner: ToyRunner, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import stat
 import threading
 import time
@@ -79,8 +80,8 @@ class KeptFiles:
         """
         size = sum(len(part) for part in parts)
         self._make_room(size)
-        partial = f"{_PARTIAL}{name}.{os.getpid()}"
-        file = os.open(partial, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | FLAGS, 0o600, dir_fd=self._own)
+        partial = f"{_PARTIAL}{name}.{secrets.token_hex(8)}"  # in containers that share a folder processes may have one number
+        file = os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY | FLAGS, 0o600, dir_fd=self._own)
         try:
             if os.writev(file, parts) != size:
                 raise OSError("the disk is full")
