@@ -78,8 +78,8 @@ def test_anything_else_gets_the_same_401(headers: list[tuple[str, str]]) -> None
 
 COMPLETIONS = ["/v1/completions", "/completions", "/openai/v1/completions"]
 PATHS = [*COMPLETIONS, "/v1/models", "/models/x", "/playground/", "", "/nope", "/metrics", "/version"]
-NEARLY_HEALTH = ["//health", "/health/", "/HEALTH", "/v1/../health", "/health\0", "/health;x", "/v1/health", "/%68ealth"]
-PROBES = ["/health", "/livez", "/ping", "/readyz"]
+NEARLY_HEALTH = ["//health", "/health/", "/HEALTH", "/v1/../health", "/health\0", "/health;x", "/v1/v1/health", "/%68ealth"]
+PROBES = ["/health", "/livez", "/ping", "/readyz", "/v1/health"]
 PUBLIC = [*PROBES, "/docs", "/openapi.json", "/"]
 
 

@@ -238,8 +238,8 @@ def test_hostile_requests_make_no_new_series() -> None:
 )
 def test_ready_means_it_can_take_work_and_alive_that_no_restart_is_needed(state: State, ready: int, alive: int) -> None:
     served = app(ScriptedBackend(state=state))
-    got = {path: call(served, method="GET", path=path).status for path in ("/readyz", "/health", "/livez", "/ping")}
-    assert got == {"/readyz": ready, "/health": ready, "/livez": alive, "/ping": alive}
+    got = {path: call(served, method="GET", path=path).status for path in ("/readyz", "/health", "/v1/health", "/livez", "/ping")}
+    assert got == {"/readyz": ready, "/health": ready, "/v1/health": ready, "/livez": alive, "/ping": alive}
 
 
 def test_the_load_is_told_as_vllm_tells_it() -> None:

@@ -29,7 +29,8 @@ class Probes:
 
     def public(self) -> dict[str, Endpoint]:
         """Paths that need no key; they tell a state and nothing else."""
-        return {"/health": self.health, "/readyz": self.health, "/livez": self.alive, "/ping": self.alive}
+        ready = dict.fromkeys(("/health", "/v1/health", "/readyz"), self.health)  # llama-server's page: "`/v1/health` also works"
+        return {**ready, "/livez": self.alive, "/ping": self.alive}
 
     async def health(self, call: Call) -> None:
         """200 only while every engine that there is can take work and makes progress.

@@ -60,7 +60,9 @@ class Router:
         self._claimed = frozenset(base for provider in PROVIDERS.values() for base in provider.claims)
         self._deepest = max(base.count("/") for base in self._bases)
         self._table = {(base, path): route for base in self._bases for path, route in resources.items()}
-        self._table |= {("", path): route for path, route in plain.items()}
+        for path, route in plain.items():
+            base = self._base(path)
+            self._table[base, path[len(base) :]] = route
 
     def match(self, request: Request) -> Match:
         """By path and ``User-Agent`` alone; the path's spelling is exact, with no slash more or less."""
