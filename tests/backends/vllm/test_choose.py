@@ -13,6 +13,7 @@ import pytest
 from quintet.backends.native.core.cpu import Cpu
 from quintet.backends.native.core.samplers import NativeSamplers
 from quintet.backends.native.core.types import F32, I32, U64, Outcome
+from quintet.backends.vllm import choose
 from quintet.backends.vllm.choose import Chooser, Row
 from quintet.backends.vllm.wire import Choose, decode_choose, encode_choose
 from quintet.guides import compiled
@@ -169,6 +170,22 @@ def test_a_sequence_that_has_left_holds_no_guide(monkeypatch: pytest.MonkeyPatch
         made.leave(row)
     assert refused.told == []
     assert made.guides.bytes <= 2 << 20
+
+
+def test_a_sequence_of_which_nothing_is_heard_holds_no_guide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have ended, which is not always told; if it has not, it goes on where it was."""
+    monkeypatch.setattr(compiled, "CACHE_BYTES", 1 << 20)
+    monkeypatch.setattr(choose, "STILL", 4)
+    refused = Refusals()
+    made = chooser(refused)
+    first = made.enter(entering(100, CONTROLS[1], grammar=translate(GuideKind.REGEX, "[a-c]{3}[x-z]{3}")), [])
+    follow(made, first, 4, refused)
+    for key in range(60):
+        row = made.enter(entering(key, CONTROLS[1], grammar=translate(GuideKind.REGEX, f"[a-c]{{3}}|x{key}")), [])
+        made.draw(logits(0, 1), [row])
+    assert made.guides.bytes <= 2 << 20
+    assert re.fullmatch(b"[a-c]{3}[x-z]{3}", follow(made, first, 6, refused))
+    assert refused.told == []
 
 
 def test_a_guided_sequence_that_was_preempted_goes_on_where_it_was() -> None:

@@ -12,6 +12,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 import numpy as np
 
@@ -23,6 +24,9 @@ from quintet.guides.matcher import Matcher
 
 PARKED = 256
 """Sequences that left the batch and may come back: vLLM does not say whether one that it removes has ended or was preempted."""
+
+STILL = 64
+"""Draws without a row, after which no guide is kept for it: vLLM's second model runner says of no sequence that it has ended."""
 
 SLOW_S, TOTAL_S = 0.02, 2.0
 """Processor time of a mask that counts, and most of a sequence's: a mask holds up the whole batch here."""
@@ -91,6 +95,8 @@ class Chooser:
     vocab: int
     refuse: Callable[[int, int, Outcome], None]
     _parked: OrderedDict[int, Row] = field(default_factory=OrderedDict)
+    _following: OrderedDict[Row, int] = field(default_factory=OrderedDict)  # rows with a follower, and in which draw; the first longest ago
+    _draws: int = 0
 
     def enter(self, choose: Choose, generated: list[int] | None = None) -> Row:
         """A sequence comes into the batch, for the first time or again.
@@ -107,7 +113,7 @@ class Chooser:
 
     def leave(self, row: Row) -> None:
         """It is out of the batch."""
-        row.follower = None  # most have ended, and a guide that is followed is never dropped; who comes back begins it again
+        self._let_go(row)  # most have ended, and a guide that is followed is never dropped; who comes back begins it again
         self._parked[row.choose.key] = row
         if len(self._parked) > PARKED:
             self._parked.popitem(last=False)
@@ -122,6 +128,9 @@ class Chooser:
         Returns:
             int32 [R], each in the vocabulary.
         """
+        self._draws += 1
+        for row in list(takewhile(lambda row: self._draws - self._following[row] > STILL, self._following)):
+            self._let_go(row)
         tokens = np.zeros(len(rows), np.int32)
         ready = [at for at, row in enumerate(rows) if self._prepare(row)]
         if not self._draw(logits, rows, ready, tokens):
@@ -191,6 +200,8 @@ class Chooser:
 
     def _follow(self, row: Row, mask: U32) -> bool:
         row.follower = follower = row.follower or self._follower(row)
+        self._following[row] = self._draws
+        self._following.move_to_end(row)
         filled = all(follower.consume(token) for token in row.generated[follower.consumed :]) and follower.fill(mask)
         if not follower.error:
             return filled
@@ -206,6 +217,10 @@ class Chooser:
             return ThinkingBudget(asked.thinking, compiler.pieces, compiler.eos_ids, rest)
         assert rest is not None, "asked of a guided row only"
         return rest
+
+    def _let_go(self, row: Row) -> None:
+        row.follower = None
+        self._following.pop(row, None)
 
     def _break(self, row: Row) -> None:
         row.broken = True
