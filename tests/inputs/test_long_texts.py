@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.inputs.images.pictures import data_url, file
+from tests.support.seeing import IDEFICS, ROWS, SeeingBackend, SeeingTokenizer
 
 from quintet.backends.toy import ToyTokenizer
 from quintet.errors import Overloaded, PromptTooLong, TooManyRequests
@@ -18,6 +20,8 @@ from quintet.executor import FairExecutor
 from quintet.guides.check import GuideCheck
 from quintet.inputs import prepare
 from quintet.inputs.capabilities import EVERYTHING, Capabilities
+from quintet.inputs.images.expansion import ProcessorTraits
+from quintet.inputs.images.layout import ImageTraits
 from quintet.inputs.images.reader import ImageReader
 from quintet.inputs.infill import Infill
 from quintet.inputs.mixed import joined
@@ -25,7 +29,7 @@ from quintet.inputs.prepare import INLINE_CHARS, LARGE_CHARS, PORTION_CHARS, Pre
 from quintet.inputs.resolve import MOST_CUT, require_fitting
 from quintet.inputs.sequence import SequenceSpec
 from quintet.models.traits import Fim, Traits
-from quintet.request import Cut, Gap, Sampling
+from quintet.request import IMAGE_MARK, Cut, Gap, Image, Sampling
 
 CONTEXT = 4096
 
@@ -192,6 +196,36 @@ def test_of_requests_with_large_texts_one_at_a_time_has_them_as_ids() -> None:
 
     asyncio.run(scenario(preparer(tokenizer)))
     assert steps == [*"aa", "done", "b", "done", *"cc", "done", *"dd", "done"]
+
+
+@pytest.mark.fault("B18")
+@pytest.mark.parametrize("traits", [IDEFICS, ROWS], ids=["tiles", "the engine's processor"])
+def test_a_large_prompt_with_an_image_has_that_turn_too(traits: ImageTraits | ProcessorTraits) -> None:
+    """It was ids, and no large text any more, before it was asked for its turn."""
+    tokenizer, steps = SeeingTokenizer(), list[str]()
+    tokenizer.traits = Traits()
+    encode = tokenizer.encode
+
+    def noting(text: str) -> list[int]:
+        steps.extend(text[:1] * (len(text) > INLINE_CHARS))
+        return encode(text)
+
+    tokenizer.encode = noting  # type: ignore[method-assign]
+    executor = FairExecutor()
+    images = ImageReader(executor)
+    made = Preparer(SimpleNamespace(tokenizer=tokenizer, capabilities=SeeingBackend(traits).capabilities), GuideCheck(), executor, images)
+
+    async def one(letter: str) -> None:
+        with pytest.raises(PromptTooLong, match=r"'prompt' must have at most 2048 tokens, the context, got at least \d+"):
+            await made.prepare([spec(letter * 2 * LARGE_CHARS + IMAGE_MARK, images=(Image(data_url(file()), "images[0]"),))])
+        steps.append("done")
+
+    async def scenario() -> None:
+        await asyncio.gather(*map(one, "abc"))
+        images.close()
+
+    asyncio.run(scenario())
+    assert (sorted(steps[::2]), steps[1::2]) == (["a", "b", "c"], ["done"] * 3)
 
 
 @pytest.mark.fault("B18", "B21")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from quintet.errors import PromptTooLong
 from quintet.inputs.resolve import least_tokens, require_length
 from quintet.models.traits import Traits
 
@@ -24,8 +23,7 @@ def texts_of(prompts: Mapping[str, Mixed], traits: Traits, context: int) -> tupl
     for name, parts in prompts.items():
         texts = [part for part in parts if isinstance(part, str)]
         least = len(parts) - len(texts) + least_tokens("".join(texts), traits, context)
-        if least > context:
-            raise PromptTooLong(name, f"must have at most {context} tokens, the context", f"at least {least}")
+        require_length(name, least, context, least=True)
     first = _texts(parts[:1] for parts in prompts.values())
     return first, _texts(parts[1:] for parts in prompts.values())
 

@@ -138,6 +138,7 @@ class Preparer:
                 grammars=grammars,
                 separator=min(tokenizer.eos_ids, default=None),
                 before=tokenizer.traits.added[0],
+                after=tokenizer.traits.added[1],
                 infill=infill(tokenizer, self._suffix_first),
                 tags=self._tags_of(tokenizer),
                 image=None if placer is None else placer.image,
@@ -178,17 +179,15 @@ class Preparer:
     async def _placed(
         self, spec: SequenceSpec, name: str, placer: Placer | ExpansionPlacer, pictures: Sequence[Picture], tenant: str
     ) -> tuple[tuple[int, ...], tuple[PreparedImage, ...]]:
-        tokenizer = self._model.tokenizer
         if not pictures:
             return (), ()
         if isinstance(placer, ExpansionPlacer):
             return await self._expanded(spec, name, placer, pictures, tenant)
         if isinstance(spec.prompt, str):
-            text = placer.text(spec.prompt, pictures)
-            tokens = (await self._encoded(tokenizer.encode, [text], tenant))[text]
+            tokens = await self._marked(placer.text(spec.prompt, pictures), name, tenant)
         else:
             laid = [placer.laid(picture) for picture in pictures]
-            ids = await self._encoded(tokenizer.encode_inside, laid, tenant)
+            ids = await self._encoded(self._model.tokenizer.encode_inside, laid, tenant)
             tokens = placer.ids(spec.prompt, [ids[text] for text in laid])
         return await self._run(tenant, len(tokens), lambda: placer.place(tokens, pictures, name))
 
@@ -198,13 +197,19 @@ class Preparer:
         """``_placed`` as the engine's processor has it."""
         tokens: Sequence[int]
         if isinstance(spec.prompt, str):
-            text = placer.text(spec.prompt)
-            tokens = (await self._encoded(self._model.tokenizer.encode, [text], tenant))[text]
+            tokens = await self._marked(placer.text(spec.prompt), name, tenant)
             placer.require_places(tokens, len(pictures), name)
         else:
             tokens = spec.prompt
         expansions = await self._asked(spec, [bitmap(picture) for picture in pictures], tenant)
         return placer.place(spec.prompt, tokens, pictures, expansions)
+
+    async def _marked(self, text: str, name: str, tenant: str) -> Sequence[int]:
+        """The ids of a prompt in which one stands for each tile or image, so that they are the fewest that it may come to."""
+        async with self._turn(tenant, [text]):
+            tokens = (await self._encoded(self._model.tokenizer.encode, [text], tenant))[text]
+            require_length(name, len(tokens), self._model.capabilities.context, least=True)
+        return tokens
 
     async def _asked(self, spec: SequenceSpec, images: Sequence[PreparedImage], tenant: str) -> tuple[Expansion, ...]:
         try:

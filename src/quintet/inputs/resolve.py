@@ -51,8 +51,8 @@ def require_fitting(specs: Sequence[SequenceSpec], traits: Traits, context: int)
             checked.add((text, cut))
             if cut:
                 _require_cuttable(name, text, traits, context)
-            elif (least := least_tokens(text, traits, context)) > context:
-                raise PromptTooLong(name, f"must have at most {context} tokens, the context", f"at least {least}")
+            else:
+                require_length(name, least_tokens(text, traits, context), context, least=True)
 
 
 def least_tokens(text: str, traits: Traits, context: int) -> int:
@@ -61,14 +61,17 @@ def least_tokens(text: str, traits: Traits, context: int) -> int:
     return 0 if longest is None else -(-_size(text, longest * context, traits.dropped) // longest)
 
 
-def require_length(name: str, tokens: int, context: int) -> None:
-    """Refuse a prompt that is put together, where that is done.
+def require_length(name: str, tokens: int, context: int, *, least: bool = False) -> None:
+    """Refuse a prompt before it is resolved.
+
+    Args:
+        least: it may have more tokens.
 
     Raises:
-        PromptTooLong: so many tokens exceed the context.
+        PromptTooLong: so many exceed the context.
     """
     if tokens > context:
-        raise PromptTooLong(name, f"must have at most {context} tokens, the context", str(tokens))
+        raise PromptTooLong(name, f"must have at most {context} tokens, the context", f"at least {tokens}" if least else str(tokens))
 
 
 def _require_cuttable(name: str, text: str, traits: Traits, context: int) -> None:
@@ -98,6 +101,7 @@ class Known:
         grammars: each guide in the notation of ``guides``.
         separator: stands for a prompt without tokens; ``None`` = such a prompt is refused.
         before: tokens that the tokenizer puts before a text: none, or a BOS.
+        after: tokens that it puts behind one: none, or an EOS.
         infill: how the model fills in the middle; ``None`` = it cannot.
         tags: what the model writes around its thinking; ``None`` = it does not think.
         image: the model's token for images; ``None`` = it sees none.
@@ -108,6 +112,7 @@ class Known:
     grammars: Mapping[Guide, str] = field(default_factory=dict)
     separator: int | None = None
     before: int = 0
+    after: int = 0
     infill: Infill | None = None
     tags: Tags | None = None
     image: int | None = None
@@ -236,9 +241,15 @@ def _once(tokens: Sequence[int], before: int) -> Sequence[int]:
     return tokens[before:] if before and tokens[before : 2 * before] == tokens[:before] else tokens
 
 
+def _ids(spec: SequenceSpec, known: Known) -> Sequence[int]:
+    if not isinstance(spec.prompt, str):
+        return spec.prompt
+    ids = known.encoded[spec.prompt]
+    return ids[known.before : len(ids) - known.after] if spec.bare else _once(ids, known.before)
+
+
 def _plain(spec: SequenceSpec, name: str, known: Known, capabilities: Capabilities) -> _Form:
-    ids = _once(known.encoded[spec.prompt], known.before) if isinstance(spec.prompt, str) else spec.prompt
-    tokens = _kept(ids, spec, name, known, capabilities)
+    tokens = _kept(_ids(spec, known), spec, name, known, capabilities)
     if not tokens and known.separator is None:
         raise BadRequest(name, "must not be empty: this model has no token to start from")
     given = tuple(tokens) if tokens or known.separator is None else (known.separator,)
