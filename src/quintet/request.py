@@ -259,6 +259,7 @@ class CompletionRequest:
         logprob_ids: each generated token comes with the log-probabilities of these, in place of the likeliest.
         beams: beam search; ``None`` = none.
         cut: a longer prompt is cut; ``None`` = it is refused.
+        bare: nothing that the tokenizer puts around a text, such as a BOS, comes around the prompts.
         shown: what the answer tells beyond the provider's page; ``None`` = nothing.
     """
 
@@ -290,6 +291,7 @@ class CompletionRequest:
     logprob_ids: tuple[int, ...] = ()
     beams: Beams | None = None
     cut: Cut | None = None
+    bare: bool = False
     shown: Shown | None = None
 
     @property

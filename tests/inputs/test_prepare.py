@@ -43,6 +43,16 @@ def test_a_text_that_begins_with_its_own_bos_does_not_get_another() -> None:
     assert tokens((1, 1, 5), [], 1) == (1, 1, 5), "ids are taken as they are"
 
 
+def test_a_bare_text_has_nothing_around_it_whatever_it_begins_with() -> None:
+    def tokens(ids: list[int]) -> tuple[int, ...]:
+        known = Known({"text": ids}, separator=9, before=1, after=2)
+        return resolve([replace(spec("text"), bare=True)], known, CAPABILITIES)[0].tokens
+
+    assert tokens([1, 5, 6, 2, 2]) == (5, 6)
+    assert tokens([1, 1, 5, 6, 2, 2]) == (1, 5, 6), "one that is written stays"
+    assert tokens([1, 2, 2]) == (9,), "as an empty text of a model without a BOS"
+
+
 def test_equal_first_tokens_of_a_text_that_was_cut_are_no_bos_that_is_there_twice() -> None:
     """The BOS is a token of the prompt like any other, and the first that a cut from the left takes away."""
 

@@ -12,6 +12,7 @@ from tests.server.documents import completions
 from tests.server.goldens import chunks
 from tests.server.one import create_app
 from tests.server.scripted import FIRST_WORD, ScriptedBackend
+from tests.server.test_infill_route import BOS, ask
 from tests.server.toy import toy_app
 
 from quintet.config import ServerConfig
@@ -212,6 +213,15 @@ def test_a_prompt_is_cut_at_the_side_that_is_asked_for(dialect: str) -> None:
     assert left.json()["usage"]["prompt_tokens"] == 4
 
 
+@pytest.mark.parametrize("dialect", WITH_IDS)
+def test_a_text_goes_without_a_bos_where_that_is_asked_for(dialect: str) -> None:
+    asked = {**ASKED, "prompt": "ab", "max_tokens": 1, "return_token_ids": True}
+    bodies = ({**asked, "add_special_tokens": value} for value in (True, None, False))
+    answers = ask(*bodies, path="/v1/completions", dialect=dialect)
+    assert [only(one)["prompt_token_ids"] for one in answers] == [[BOS, 97, 98], [BOS, 97, 98], [97, 98]]
+    assert [one.header("warning") for one in answers] == [None] * 3
+
+
 @pytest.mark.parametrize("beside", [{}, {"logprobs": 1}, {"return_token_ids": True}, {"stream": True}])
 def test_what_is_cut_off_of_a_prompt_must_be_tokens_too(beside: dict[str, Any]) -> None:
     (answer,) = posted("openai", {"prompt": [300, 97, 98], "truncate_prompt_tokens": 2, **beside})
@@ -260,6 +270,8 @@ def test_chunks_with_more_in_them_still_have_few_sizes() -> None:
         ({"truncate_prompt_tokens": 5000}, "truncate_prompt_tokens"),
         ({"truncate_prompt_tokens": 2, "echo": True}, "truncate_prompt_tokens"),
         ({"truncation_side": "middle"}, "truncation_side"),
+        ({"add_special_tokens": 0}, "add_special_tokens"),
+        ({"add_special_tokens": False, "suffix": "x"}, "add_special_tokens"),
         ({"length_penalty": 2}, "length_penalty"),
         ({"early_stopping": True}, "early_stopping"),
         ({"use_beam_search": True, "stream": True}, "stream"),

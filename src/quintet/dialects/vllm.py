@@ -48,6 +48,8 @@ TRUNCATE: Field[int | None] = Field(
 )
 # "'right' keeps the first N tokens. 'left' keeps the last N tokens."
 TRUNCATION_SIDE = Field("truncation_side", OneOf(("left", "right")), "left", _BEYOND, "Which end is cut off.")
+# "If true (the default), special tokens (e.g. BOS) will be added to the prompt."
+ADD_SPECIAL = Field("add_special_tokens", Boolean(), True, _BEYOND, "`false`: no BOS before a text, and no EOS behind it.")
 INCLUDE_STOP: Field[bool | None] = Field("include_stop_str_in_output", Boolean(), None, _BEYOND, shown="`false`")
 # "the prefix cache will be salted with the provided string".
 CACHE_SALT = Field("cache_salt", String(1024), "", _BEYOND, "Cached prefixes are shared only within equal salts.")
@@ -63,7 +65,7 @@ _PARTS = ("echo_last", "suffix")
 """With one of these a part is all that the engine tells of a prompt, so ``PROMPT_LOGPROBS`` cannot be had."""
 
 FIELDS: tuple[Field[Any], ...] = (
-    *(RETURN_TOKEN_IDS, AS_IDS, PROMPT_LOGPROBS, LOGPROB_IDS, TRUNCATE, TRUNCATION_SIDE, INCLUDE_STOP, CACHE_SALT),
+    *(RETURN_TOKEN_IDS, AS_IDS, PROMPT_LOGPROBS, LOGPROB_IDS, TRUNCATE, TRUNCATION_SIDE, ADD_SPECIAL, INCLUDE_STOP, CACHE_SALT),
     *(STREAM_OPTIONS, CONTINUOUS_USAGE, USE_BEAM_SEARCH, LENGTH_PENALTY, EARLY_STOPPING),
 )
 
@@ -103,6 +105,7 @@ def applied(given: Mapping[str, object], options: Mapping[str, object], request:
         logprob_ids=ids,
         beams=_beams(given),
         cut=_cut(given, request),
+        bare=_bare(given, request),
         shown=_shown(given, CONTINUOUS_USAGE.of(options), request),
     )
 
@@ -125,6 +128,15 @@ def _cut(given: Mapping[str, object], request: CompletionRequest) -> Cut | None:
         if there:
             raise BadRequest(TRUNCATE.name, f"cannot be combined with {name}")
     return Cut(None if most < 0 else most, left=side == "left")
+
+
+def _bare(given: Mapping[str, object], request: CompletionRequest) -> bool:
+    if ADD_SPECIAL.of(given):
+        return False
+    for name, there in (("suffix", bool(request.suffix)), ("images", any(request.images))):
+        if there:  # their prompts are put together as the model was trained on, with its BOS
+            raise BadRequest(ADD_SPECIAL.name, f"cannot be false with {name}")
+    return True
 
 
 def _shown(given: Mapping[str, object], usage: bool, request: CompletionRequest) -> Shown | None:

@@ -34,7 +34,7 @@ class SequenceSpec:
         spelled: name of a field here -> the request's field that asked for it, where that is another; for errors.
         images: as the client sent them, for a prompt with places for them.
         seen: as the model sees them, and where among the prompt's tokens; the prompt is token ids then.
-        logprob_ids, cut: see ``CompletionRequest``.
+        logprob_ids, cut, bare: see ``CompletionRequest``.
         number: of the prompt, among those of its request.
     """
 
@@ -55,6 +55,7 @@ class SequenceSpec:
     seen: tuple[PreparedImage, ...] = ()
     logprob_ids: tuple[int, ...] = ()
     cut: Cut | None = None
+    bare: bool = False
     number: int = 0
 
     @property

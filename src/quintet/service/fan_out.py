@@ -64,6 +64,7 @@ def specs_of(request: CompletionRequest) -> list[SequenceSpec]:
         cache_salt=request.cache_salt,
         logprob_ids=request.logprob_ids,
         cut=request.cut,
+        bare=request.bare,
         reasoning=request.reasoning,
         prediction=request.prediction,
         spelled=(*request.spelled, ("logprobs", "best_of")) if ranked else request.spelled,
