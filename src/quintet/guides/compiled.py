@@ -96,8 +96,8 @@ class Guides:
         """``matcher`` would not have to compile."""
         return grammar in self._kept
 
-    def start(self, grammars: Sequence[str], then: Callable[[], None]) -> None:
-        """Compile in the background; ``then`` is called from there, whatever came of it."""
+    def start(self, grammars: Sequence[str], then: Callable[[bool], None]) -> None:
+        """Compile in the background; ``then`` is called from there, with whether all could be; some may be dropped again."""
         self._pool = self._pool or ThreadPoolExecutor(1, "quintet-guides")
         self._pool.submit(self._compile, grammars, then)
 
@@ -152,12 +152,14 @@ class Guides:
             for grammar in [grammar for grammar, kept in self._kept.items() if not kept.users]:
                 self._bytes -= self._kept.pop(grammar).bytes
 
-    def _compile(self, grammars: Sequence[str], then: Callable[[], None]) -> None:
+    def _compile(self, grammars: Sequence[str], then: Callable[[bool], None]) -> None:
+        well = False
         try:
             for grammar in grammars:
                 self._compiled(grammar)
+            well = True
         finally:
-            then()
+            then(well)
 
     def _compiled(self, grammar: str) -> _Kept:
         with self._lock:

@@ -25,7 +25,7 @@ def test_a_chooser_that_is_gone_is_no_fault_of_those_who_talk_to_it() -> None:
                 time.sleep(0.001)
         for _ in range(2):
             sidecar.hear()
-            sidecar.start(["start: /a/"], lambda: None)
+            sidecar.start(["start: /a/"], lambda _: None)
     finally:
         for sock in sidecar.sockets():
             sock.close()
@@ -39,7 +39,7 @@ def test_of_guides_only_the_last_answer_is_known() -> None:
     try:
         told: list[str] = []
         for grammar in ("start: /a/", "start: /b/"):
-            sidecar.start([grammar], lambda done=grammar: told.append(done))  # type: ignore[misc]
+            sidecar.start([grammar], lambda _, done=grammar: told.append(done))  # type: ignore[misc]
             assert not sidecar.ready(grammar)
             sidecar._take(msgspec.msgpack.encode(Compiled((grammar,), well=True)))
             assert sidecar.ready(grammar)

@@ -75,12 +75,12 @@ class _Sidecar:
             while True:
                 message = decode_to_chooser(self._next())
                 if isinstance(message, Compile):
-                    guides.start(message.grammars, self._compiled(guides, message.grammars))
+                    guides.start(message.grammars, self._compiled(message.grammars))
         except (OSError, EOFError):
             self._gone()
 
-    def _compiled(self, guides: Guides, grammars: tuple[str, ...]) -> Callable[[], None]:
-        return lambda: self._send(Compiled(grammars, all(map(guides.ready, grammars))))
+    def _compiled(self, grammars: tuple[str, ...]) -> Callable[[bool], None]:
+        return lambda well: self._send(Compiled(grammars, well))
 
     def _next(self) -> bytes:
         while not self._frames:

@@ -35,7 +35,7 @@ class Sidecar:
         self._choosers: list[tuple[socket.socket, codec.Splitter]] = []
         self._ready: tuple[str, ...] = ()  # of the last answer
         self._waiting: dict[
-            tuple[str, ...], tuple[int, Callable[[], None]]
+            tuple[str, ...], tuple[int, Callable[[bool], None]]
         ] = {}  # grammars -> choosers that have not answered, and who asks
         self.refused: dict[int, Refused] = {}
         """By the key of the sequence; whoever looks takes it out."""
@@ -76,8 +76,8 @@ class Sidecar:
         """Every chooser has it, by their last answer."""
         return grammar in self._ready
 
-    def start(self, grammars: Sequence[str], then: Callable[[], None]) -> None:
-        """Have them compiled; ``then`` is called by ``hear`` when all have answered."""
+    def start(self, grammars: Sequence[str], then: Callable[[bool], None]) -> None:
+        """Have them compiled; ``then`` is called by ``hear`` when all have answered, with whether all could."""
         self._ready = ()  # for which these may have to go
         message = Compile(tuple(grammars))
         self._waiting[message.grammars] = len(self._choosers), then
@@ -100,9 +100,9 @@ class Sidecar:
                 if then is None:
                     return  # nobody waits for it any more
                 if not well:
-                    then()  # without it being ready, which is how a guide is that cannot be compiled
+                    then(False)
                 elif left > 1:
                     self._waiting[grammars] = left - 1, then
                 else:
                     self._ready = grammars
-                    then()
+                    then(True)

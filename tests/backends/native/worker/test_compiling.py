@@ -19,6 +19,7 @@ from quintet.backends.native.worker.compiling import BROKEN, COMPILE_S, TOO_SLOW
 from quintet.backends.toy import toy_loader
 from quintet.config import EngineConfig
 from quintet.events import Blame, Finish, TokenEvent
+from quintet.guides import compiled, heap
 from quintet.guides.compiled import Guides
 from quintet.inputs.sequence import SequenceSpec
 from quintet.request import Guide, GuideKind, Sampling
@@ -160,6 +161,23 @@ def test_a_compiler_that_breaks_ends_the_request_only(monkeypatch: pytest.Monkey
     asyncio.run(go())
 
 
+def test_a_guide_that_gave_way_to_others_before_it_was_followed_is_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As somebody else's grew meanwhile; here there is room for one of a request's two."""
+    monkeypatch.setattr(compiled, "CACHE_BYTES", compiled.LEAST_BYTES * 3 // 2)
+    monkeypatch.setattr(heap, "in_use", lambda: 0)  # so each is of the least size
+
+    async def go() -> None:
+        async with running(Clock()) as engine, asyncio.timeout(120):
+            guides = [QUICK, Guide(GuideKind.REGEX, "quiet", "grammar")]
+            made: dict[int, list[TokenEvent]] = {0: [], 1: []}
+            async for batch in engine.submit(await prepare(engine, list(map(spec, guides)))):
+                for event in batch:
+                    made[event.seq].append(event)
+            assert [text(events) for events in made.values()] == [b"quick", b"quiet"]
+
+    asyncio.run(go())
+
+
 @pytest.mark.fault("B10")
 def test_one_tenants_guides_are_in_the_way_of_its_own_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Twenty of its wait to be compiled; another's is the next but one."""
@@ -170,7 +188,7 @@ def test_one_tenants_guides_are_in_the_way_of_its_own_only(monkeypatch: pytest.M
         order.append(grammar.partition("/")[2].partition("/")[0])
         return found
 
-    monkeypatch.setattr(Guides, "_compile", lambda guides, grammars, then: [compiled(guides, one) for one in grammars] and then())
+    monkeypatch.setattr(Guides, "_compile", lambda guides, grammars, then: [compiled(guides, one) for one in grammars] and then(True))
 
     async def go() -> None:
         async with running(Clock()) as engine, asyncio.timeout(120):

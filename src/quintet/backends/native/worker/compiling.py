@@ -24,7 +24,7 @@ class Compiles(Protocol):
     """``Guides``, as far as they are compiled here."""
 
     def ready(self, grammar: str) -> bool: ...
-    def start(self, grammars: Sequence[str], then: Callable[[], None]) -> None: ...
+    def start(self, grammars: Sequence[str], then: Callable[[bool], None]) -> None: ...
     def restart(self) -> None: ...
 
 
@@ -42,12 +42,14 @@ class _Waiting:
     Args:
         aborts: sequences that were called off meanwhile.
         ended: all of it was; it is here only because its guides are still being compiled.
+        well: each of its guides could be compiled. One that was dropped since, for want of room, is compiled again when it is followed.
     """
 
     submit: Submit
     grammars: list[str]
     aborts: list[int] = field(default_factory=list)
     ended: bool = False
+    well: bool = False
 
 
 class Compiling:
@@ -104,11 +106,10 @@ class Compiling:
         if waiting is None:  # given up
             return None, [], {}
         self._count()
-        ready = all(map(self._guides.ready, waiting.grammars))  # before the next ones are begun, for which they may be dropped
         self._next()
         if waiting.ended:
             return None, [], {}
-        if not ready:
+        if not waiting.well:
             return None, [], _end(waiting.submit, Finish.ERROR, BROKEN)
         return waiting.submit, waiting.aborts, {}
 
@@ -135,7 +136,13 @@ class Compiling:
         request_id = self._current = line.popleft()
         if line:
             self._turns[tenant] = line  # at the end
-        self._guides.start(self._waiting[request_id].grammars, lambda: self._then(request_id))
+        waiting = self._waiting[request_id]
+
+        def done(well: bool) -> None:
+            waiting.well = well
+            self._then(request_id)
+
+        self._guides.start(waiting.grammars, done)
 
 
 def _end(submit: Submit, finish: Finish, error: str = "", blame: Blame = Blame.SERVER) -> Events:
