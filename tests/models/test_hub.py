@@ -119,6 +119,19 @@ def test_a_check_that_is_broken_off_is_made_the_next_time(fake: FakeHub, monkeyp
         store.resolve("hf:user/repo", Notes())
 
 
+def test_a_model_whose_check_was_broken_off_is_not_fetched_again_and_needs_no_room(fake: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ctrl_c(path: Path) -> str:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(hub, "sha256", ctrl_c)
+        store.resolve("hf:user/repo", Notes())
+    notes = Notes()
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=9))
+    assert store.resolve("hf:user/repo", notes).path.read_bytes() == GGUF
+    assert notes.lines == ["hf:user/repo:m-Q4_K_M.gguf is ready, SHA-256 checked"]
+
+
 def test_too_large_for_the_disk_is_refused_before_the_download(fake: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=9))
     with pytest.raises(ModelError, match="not enough disk space .* needs 10 kB, 9 B are free"):

@@ -229,7 +229,7 @@ def _download(reference: HubReference, files: Sequence[RemoteFile], name: str, r
     from huggingface_hub import hf_hub_download
 
     before = _fetched(reference.repo)
-    if missing := [file for file in files if file.name not in before or _changed(before[file.name], file)]:
+    if missing := [file for file in files if not _is_here(reference.repo, before.get(file.name), file)]:
         need = sum(file.size for file in missing)
         rest = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         report.note(f"fetching {HUB}{reference.repo}:{missing[0].name}{rest}: {human(need)}, to {_cache()}")
@@ -248,9 +248,19 @@ def _download(reference: HubReference, files: Sequence[RemoteFile], name: str, r
     return places[0].parent
 
 
-def _changed(path: Path, file: RemoteFile) -> bool:
-    """Whether what is here is another file of that name: the cache names a large one's bytes by their hash, and links to them."""
-    return path.is_symlink() and file.sha256 not in ("", path.readlink().name)
+def _is_here(repo_id: str, path: Path | None, file: RemoteFile) -> bool:
+    """Whether its bytes need not be fetched. The cache names a large file's by their hash, and links to them: what is here may be another
+    file of that name, and after a check that was broken off there are the bytes without a link.
+
+    Args:
+        path: what is here of that name.
+    """
+    from huggingface_hub.file_download import repo_folder_name
+
+    if not file.sha256 or (path is not None and not path.is_symlink()):
+        return path is not None
+    with file_errors(_cache()):
+        return (_cache() / repo_folder_name(repo_id=repo_id, repo_type="model") / "blobs" / file.sha256).is_file()
 
 
 def _bar(report: Report, before: int, total: int) -> type:
