@@ -13,10 +13,14 @@ from tests.support.bundled import bundled_path
 from tests.support.guard import Guard, moderator
 
 from quintet.backends.native.worker.load import load_tokenizer
+from quintet.backends.toy import ToyTokenizer
+from quintet.errors import PromptTooLong
 from quintet.events import Finish, TokenEvent
 from quintet.inputs.capabilities import Capabilities
+from quintet.inputs.prepare import LARGE_CHARS
 from quintet.inputs.sequence import Prepared
 from quintet.inputs.tokenizer import Tokenizer
+from quintet.models.traits import Traits
 from quintet.moderation.format import Format, Layout, Question
 from quintet.moderation.judge import Judge
 
@@ -70,3 +74,50 @@ def test_the_spelling_of_a_control_token_in_a_text_is_text() -> None:
     (start,), (end,), (text,) = (guard.real.encode_inside(text) for text in ("<|im_start|>", "<|im_end|>", "<|endoftext|>"))
     assert [token for token in tokens if token in (start, end, text)] == [start, end, start]
     assert b"".join(guard.real.pieces[token] for token in tokens).decode() == f"user\nIs this safe?\n{attack}\nassistant\n"
+
+
+@pytest.mark.fault("B01", "B04")
+def test_a_prompt_that_cannot_fit_the_moderation_model_is_refused_before_it_is_tokenised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of it became ids: no bound of the model that is asked holds for the one that judges."""
+    encode, seen = ToyTokenizer.encode_quoted, list[int]()
+
+    def noting(self: ToyTokenizer, text: str) -> list[int]:
+        seen.append(len(text))
+        return encode(self, text)
+
+    monkeypatch.setattr(ToyTokenizer, "encode_quoted", noting)
+    guard = Guard()
+    with pytest.raises(PromptTooLong) as refused:
+        asyncio.run(Judge(moderator(guard), count(1), lambda: 0.0).judge("x" * 2_000_000))
+    assert (refused.value.param, refused.value.got) == ("safety_model", "at least 2000008")
+    assert max(seen, default=0) <= guard.context
+
+
+@pytest.mark.fault("B18")
+def test_of_large_prompts_that_are_judged_one_at_a_time_is_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = list[str]()
+
+    class Unknown(ToyTokenizer):
+        """How long its longest token is cannot be told."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.traits = Traits()
+
+        def encode_quoted(self, text: str) -> list[int]:
+            steps.append("ids")
+            return super().encode_quoted(text)
+
+    monkeypatch.setattr(Guard, "tokenizer", property(lambda _: Unknown()))
+    about = moderator(Guard())
+
+    async def one(letter: str) -> None:
+        with pytest.raises(PromptTooLong, match="safety_model"):
+            await Judge(about, count(1), lambda: 0.0).judge(letter * 2 * LARGE_CHARS)
+        steps.append("done")
+
+    async def go() -> None:
+        await asyncio.gather(*map(one, "abc"))
+
+    asyncio.run(go())
+    assert steps == ["ids", "done"] * 3

@@ -35,7 +35,7 @@ from quintet.inputs.images.value import PreparedImage
 from quintet.inputs.infill import infill, texts_of
 from quintet.inputs.mixed import Mixed, joined
 from quintet.inputs.mixed import texts_of as texts_among
-from quintet.inputs.resolve import Known, prompt_names, require_fitting, require_length, resolve, size_of, texts, words
+from quintet.inputs.resolve import Known, least_tokens, prompt_names, require_fitting, require_length, resolve, size_of, texts, words
 from quintet.inputs.room import Room
 from quintet.inputs.sequence import PreparedSequence, SequenceSpec
 from quintet.inputs.stopwatch import Stopwatch
@@ -294,6 +294,27 @@ class Preparer:
             inside = await self.tokenize_all(later, add_special=False, tenant=tenant)
             size += sum(map(len, (*first.values(), *inside.values())))
             return await self._run(tenant, size, partial(joined, prompts, first, inside, context))
+
+    async def quote(self, parts: Sequence[tuple[str, bool]], tenant: str = "") -> list[int]:
+        """The ids of a prompt of texts, each by itself, without those that the model wants before a text.
+
+        Args:
+            parts: each with whether it is quoted, see ``tokenize_all``.
+
+        Raises:
+            PromptTooLong: it exceeds the context.
+            TooManyRequests: this tenant has too many large texts here.
+            Loading, Overloaded, EngineFailed: the model is not there.
+        """
+        traits, context = self._model.tokenizer.traits, self._model.capabilities.context
+        wanted = [text for text, _ in parts]
+        require_length("prompt", least_tokens("".join(wanted), traits, context), context, least=True)
+        async with self._turn(tenant, wanted):
+            ids: list[int] = []
+            for text, quoted in parts:
+                ids += await self.tokenize(text, add_special=False, quoted=quoted, tenant=tenant)
+            require_length("prompt", len(ids), context)
+        return ids
 
     @contextlib.asynccontextmanager
     async def _turn(self, tenant: str, *wanted: Sequence[str]) -> AsyncIterator[None]:

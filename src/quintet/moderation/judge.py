@@ -86,7 +86,7 @@ class Judge:
         layouts = [question.prompt if output is None else question.output for question in form.questions]
         pieces = backend.capabilities.pieces
         readers = [Reader(form, layout.after, pieces) for layout in layouts]
-        sequences = await self._prepare([await self._tokens(layout, prompt, output, (choice, at)) for at, layout in enumerate(layouts)])
+        sequences = await self._prepare(layouts, prompt, output, choice)
         backend.require_room(len(sequences), self._tenant, begun=output is not None)
         await self._read(Prepared(next(self._ids), sequences, self._tenant, self._weight), readers)
         if any(reader.unsafe is None for reader in readers):
@@ -100,20 +100,24 @@ class Judge:
         """What is asked; ``which`` choice's output and which question it is."""
         begin = await self._of.preparer.tokenize("", add_special=True, tenant=self._tenant)
         ids = [*begin[: self._of.backend.tokenizer.traits.added[0]]]
-        for at, part in enumerate(self._of.form.parts(layout, prompt, output or "")):
+        parts = self._of.form.parts(layout, prompt, output or "")
+        if output is None:  # whatever its size; with an output, it was judged before
+            return *ids, *await self._of.preparer.quote([(part.text, not part.control) for part in parts], self._tenant)
+        for at, part in enumerate(parts):
             encode = partial(self._of.preparer.tokenize, add_special=False, quoted=not part.control, tenant=self._tenant)
-            if output is None or part.control:
+            if part.control:
                 ids += await encode(part.text)
                 continue
             growing = self._growing.setdefault((*which, at), Growing(encode, self._of.backend.capabilities.pieces))
             ids += await growing.ids(part.text)
         return tuple(ids)
 
-    async def _prepare(self, prompts: Sequence[tuple[int, ...]]) -> tuple[PreparedSequence, ...]:
+    async def _prepare(self, layouts: Sequence[Layout], prompt: str, output: str | None, choice: int) -> tuple[PreparedSequence, ...]:
         about = self._of.backend.capabilities
         sampling, top = Sampling(temperature=0.0, top_p=1.0, seed=0), min(ALTERNATIVES, about.max_logprobs)
-        specs = [SequenceSpec(ids, self._of.form.most, sampling, top, echo=False, cache_salt=self._salt) for ids in prompts]
         try:
+            asked = [await self._tokens(layout, prompt, output, (choice, at)) for at, layout in enumerate(layouts)]
+            specs = [SequenceSpec(ids, self._of.form.most, sampling, top, echo=False, cache_salt=self._salt) for ids in asked]
             return await self._of.preparer.prepare(specs, self._tenant)
         except PromptTooLong as error:
             rule = f"must be a model whose context holds what it is to judge; that of {shorten(self._of.name)} has {about.context} tokens"
