@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 import pytest
@@ -276,6 +276,21 @@ def test_config_reads_no_file_that_the_settings_name(printed: Printed, tmp_path:
     words = "none.gguf", "--api-key-file", missing, "--keys", missing, "--prefix-cache-dir", missing, "--moderation", "none=no"
     assert printed(*words)["keys"] == (missing, "--keys")
     assert not (tmp_path / "no").exists()
+
+
+def test_without_a_home_directory_batches_need_a_folder_that_is_named(
+    command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def nobody(_: int) -> NoReturn:
+        raise KeyError
+
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    for name in ("HOME", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("QUINTET_CACHE", str(tmp_path))
+    assert command("config", "--toy") == (1, "", "error: cannot use ~/.local/state: there is no such home directory.\n")
+    for words in (("--batch-dir", str(tmp_path)), ("--no-batches",)):
+        assert command("config", "--toy", *words)[0] == 0
 
 
 def test_a_mistyped_option_stays_what_it_was(command: Command) -> None:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -85,6 +86,17 @@ def test_uv_files_are_read(tmp_path: Path) -> None:
     other = tmp_path / "other.toml"
     other.write_text('index-url = "https://other"\n')
     assert sources({**environ, "UV_CONFIG_FILE": str(other)}).indexes == ("https://other",)
+
+
+def test_who_has_no_home_directory_has_the_other_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a user of a container who is in no list of users."""
+
+    def nobody(_: int) -> NoReturn:
+        raise KeyError
+
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    monkeypatch.delenv("HOME", raising=False)
+    assert sources({"PIP_INDEX_URL": "https://a", "UV_INDEX": "https://b"}).indexes == ("https://a", "https://b")
 
 
 @pytest.mark.parametrize("text", ["index-url = [", "index = 1", 'index = ["x"]', "[[index]]\nname = 'a'"])

@@ -14,6 +14,7 @@ from quintet.cli.console import OptionError
 from quintet.cli.values import PATH
 from quintet.config import BatchConfig
 from quintet.errors import shorten
+from quintet.models.files import expanded
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -53,9 +54,13 @@ def config(server: dict[str, Any]) -> BatchConfig | None:
 
 
 def state_dir() -> Path:
-    """``quintet/batches`` in the XDG state folder."""
+    """``quintet/batches`` in the XDG state folder.
+
+    Raises:
+        ModelError: nobody knows where that is.
+    """
     xdg = os.environ.get("XDG_STATE_HOME", "")
-    base = Path(xdg) if Path(xdg).is_absolute() else Path.home() / ".local" / "state"  # the XDG rule: a relative value is ignored
+    base = Path(xdg) if Path(xdg).is_absolute() else expanded("~/.local/state")  # the XDG rule: a relative value is ignored
     return base / "quintet" / "batches"
 
 

@@ -6,6 +6,7 @@ What comes from there is checked by its hash, so any place may be asked, and one
 from __future__ import annotations
 
 import configparser
+import contextlib
 import os
 import sys
 import tomllib
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quintet.errors import ModelError
+from quintet.models.files import expanded
 
 PYPI = "https://pypi.org/simple"
 
@@ -81,18 +83,24 @@ def _pip_files(environ: Mapping[str, str]) -> list[Path]:
     own = environ.get("PIP_CONFIG_FILE", "")
     if own == os.devnull:
         return []
-    home = Path.home()
     library = Path("/Library/Application Support/pip/pip.conf")
     system = [Path("/etc/xdg/pip/pip.conf"), Path("/etc/pip.conf")] if sys.platform != "darwin" else [library]
-    user = [home / ".pip/pip.conf", _config_home(environ) / "pip/pip.conf"]
+    user = [*_at_home(".pip/pip.conf"), *_configured(environ, "pip/pip.conf")]
     if sys.platform == "darwin":
-        user.append(home / library.relative_to("/"))
+        user += _at_home(str(library.relative_to("/")))
     return [*system, *user, Path(sys.prefix) / "pip.conf", *([Path(own)] if own else [])]
 
 
-def _config_home(environ: Mapping[str, str]) -> Path:
+def _configured(environ: Mapping[str, str], file: str) -> list[Path]:
+    """A file of the user's settings; none, where nobody knows where these are."""
     said = Path(environ.get("XDG_CONFIG_HOME", ""))
-    return said if said.is_absolute() else Path.home() / ".config"
+    return [said / file] if said.is_absolute() else _at_home(f".config/{file}")
+
+
+def _at_home(file: str) -> list[Path]:
+    with contextlib.suppress(ModelError):
+        return [expanded("~") / file]
+    return []
 
 
 def _uv_options(environ: Mapping[str, str]) -> tuple[str, list[str], list[str]]:
@@ -101,7 +109,7 @@ def _uv_options(environ: Mapping[str, str]) -> tuple[str, list[str], list[str]]:
     extra = [*environ.get("UV_INDEX", "").split(), *environ.get("UV_EXTRA_INDEX_URL", "").split()]
     links = environ.get("UV_FIND_LINKS", "").replace(",", " ").split()
     own = environ.get("UV_CONFIG_FILE", "")
-    usual = [] if environ.get("UV_NO_CONFIG") else [_config_home(environ) / "uv/uv.toml", Path("/etc/uv/uv.toml")]
+    usual = [] if environ.get("UV_NO_CONFIG") else [*_configured(environ, "uv/uv.toml"), Path("/etc/uv/uv.toml")]
     for path in [Path(own)] if own else usual:
         file_main, file_extra, file_links = _uv_file(path)
         main = main or file_main
