@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from tests.backends.vllm.playing import World, one, played
 
@@ -28,27 +29,67 @@ def test_an_adapter_is_there_before_a_sequence_that_needs_it_and_goes_when_anoth
     played(scenario)
 
 
+async def heard(world: World) -> bool:
+    """The front hears something when half a second has gone by."""
+    before = len(world.told)
+    world.worker._look()
+    await world.settle()
+    return len(world.told) > before
+
+
 def test_while_an_adapter_is_loaded_the_front_hears_that_something_goes_on_but_not_for_ever() -> None:
     """It would have the engine killed, which finishes no step meanwhile."""
 
     async def scenario(world: World) -> None:
-        async def heard() -> bool:
-            before = len(world.told)
-            world.worker._look()
-            await world.settle()
-            return len(world.told) > before
-
         world.core.slow = asyncio.Event()
         await world.submit(1, one(), adapter=Adapter(1, "/adapters/1", "digest"))
         for _ in range(4):
             world.now += 60
-            assert await heard()
+            assert await heard(world)
         world.now += 100
-        assert not await heard(), "it hangs"
+        assert not await heard(world), "it hangs"
         world.core.slow.set()
         await world.settle()
         await world.submit(2, one(), adapter=Adapter(1, "/adapters/1", "digest"))
-        assert not await heard(), "it is for vLLM to finish steps"
+        assert not await heard(world), "it is for vLLM to finish steps"
+
+    played(scenario)
+
+
+def test_where_an_adapters_loading_hangs_requests_that_come_later_do_not_make_it_seem_to_go_on() -> None:
+    async def scenario(world: World) -> None:
+        world.core.slow = asyncio.Event()
+        await world.submit(1, one(), adapter=Adapter(1, "/adapters/1", "digest"))
+        world.now += 310
+        await world.submit(2, one(), adapter=Adapter(2, "/adapters/2", "digest"))
+        await world.submit(3, one())
+        assert not await heard(world)
+        world.worker.receive(Abort(1, None))
+        world.worker.receive(Abort(2, None))
+        await world.submit(4, one(), adapter=Adapter(1, "/adapters/1", "digest"))
+        assert not await heard(world), "nor where all have left who waited for it"
+
+    played(scenario)
+
+
+def test_adapters_that_are_loaded_one_after_another_may_take_long_together() -> None:
+    async def scenario(world: World) -> None:
+        world.core.about = replace(world.core.about, most_adapters=4)
+        world.worker.attach(world.core)
+        world.core.slow = asyncio.Event()
+        for number in (1, 2, 3):
+            await world.submit(number, one(), adapter=Adapter(number, f"/adapters/{number}", "digest"))
+        for number in (1, 2):
+            world.now += 200
+            assert await heard(world)
+            world.core.slow.set()
+            world.core.slow = asyncio.Event()
+            await world.settle()
+            assert world.core.adapters == [*range(1, number + 1)]
+        world.now += 200
+        assert await heard(world), "the third is loaded since 200 s, though it waits since 600"
+        world.now += 150
+        assert not await heard(world)
 
     played(scenario)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
 from quintet.inputs.sequence import Adapter
@@ -32,13 +32,20 @@ class Adapters:
 
     Args:
         most: that vLLM has places for; whoever names adapters never has more of them in use.
+        clock: seconds.
     """
 
-    def __init__(self, core: Core, most: int) -> None:
-        self._core, self._most = core, most
+    def __init__(self, core: Core, most: int, clock: Callable[[], float]) -> None:
+        self._core, self._most, self._clock = core, most, clock
         self._loaded: dict[int, None] = {}  # the one used longest ago first
         self._users: Counter[int] = Counter()
         self._changing = asyncio.Lock()
+        self._since: float | None = None
+
+    @property
+    def since(self) -> float | None:
+        """When the one whose turn it is began to be loaded, also where nobody waits for it any more; ``None`` = none is."""
+        return self._since
 
     @contextlib.asynccontextmanager
     async def held(self, adapter: Adapter | None) -> AsyncIterator[None]:
@@ -59,12 +66,16 @@ class Adapters:
 
     async def _load(self, adapter: Adapter) -> None:
         async with self._changing:
-            if adapter.id in self._loaded:
-                del self._loaded[adapter.id]
-            else:
-                await self._make_room()
-                await self._core.adapt(adapter)
-            self._loaded[adapter.id] = None
+            self._since = self._clock()
+            try:
+                if adapter.id in self._loaded:
+                    del self._loaded[adapter.id]
+                else:
+                    await self._make_room()
+                    await self._core.adapt(adapter)
+                self._loaded[adapter.id] = None
+            finally:
+                self._since = None
 
     async def _make_room(self) -> None:
         while len(self._loaded) >= self._most and (idle := next((one for one in self._loaded if not self._users[one]), None)) is not None:

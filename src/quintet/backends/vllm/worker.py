@@ -48,7 +48,7 @@ BEAT_S = 0.5
 """How often vLLM's death is looked for where nobody waits for it, and it is said that something goes on: guides are compiled, say."""
 
 ENTER_S = 300.0
-"""A sequence's adapter and images may take so long before vLLM has it; no step is finished meanwhile. What takes longer hangs."""
+"""An adapter may take so long to load, or a sequence's images until vLLM has them, while no step is finished. What takes longer hangs."""
 
 REJECTED = "The engine cannot take this request."
 DEAD = "vLLM's engine has ended."
@@ -93,7 +93,7 @@ class VllmWorker:
         self._requests: dict[int, list[VllmSequence]] = {}  # that have not ended
         self._started: set[int] = set()  # of these, whom the front was told of
         self._tasks: dict[VllmSequence, asyncio.Task[None]] = {}
-        self._entering: dict[VllmSequence, float] = {}  # of these, those that vLLM does not have yet, and since when
+        self._entering: dict[VllmSequence, float] = {}  # of these, those whose images vLLM does not have yet, and since when
         self._keys = 0
         self._events: Events = {}
         self._telling = self._heard = False
@@ -104,7 +104,7 @@ class VllmWorker:
     def attach(self, core: Core) -> None:
         """vLLM is there."""
         self._loop, self._core = asyncio.get_running_loop(), core
-        self._adapters = Adapters(core, core.about.most_adapters)
+        self._adapters = Adapters(core, core.about.most_adapters, self._clock)
         self._processing = ImageProcessing(core.processor, self._send) if core.processor is not None else None
         self._most = (
             core.about.most_running + core.about.most_running // 8 + 1
@@ -172,7 +172,9 @@ class VllmWorker:
         if self._core.dead:
             self._die()
         self._merge(self._compiling.overdue())
-        if self._compiling or any(self._clock() - since <= ENTER_S for since in self._entering.values()):
+        # Of adapters it counts how long the one has taken whose turn it is: many may wait for it, each of them not for long.
+        begun = [*self._entering.values(), *(() if (loading := self._adapters.since) is None else (loading,))]
+        if self._compiling or any(self._clock() - since <= ENTER_S for since in begun):
             self._tell_soon()
 
     def _compiled_soon(self, request_id: int) -> None:
@@ -210,7 +212,6 @@ class VllmWorker:
             self._keys += 1
             sequence.key = self._keys
             self._begin(sequence.request_id)
-            self._entering[sequence] = self._clock()
             task = self._tasks[sequence] = self._loop.create_task(self._follow(sequence))
             task.add_done_callback(lambda _: self._left(sequence))  # one that is cancelled before it begins runs nothing of its own
         else:
@@ -239,6 +240,7 @@ class VllmWorker:
         """One sequence, from vLLM's first step of it to its end."""
         try:
             async with self._adapters.held(sequence.group.adapter):
+                self._entering[sequence] = self._clock()
                 if self._processing is not None:
                     await self._run(sequence, sequence.asked.images, await self._processed(self._processing, sequence))
                 else:
