@@ -3,28 +3,55 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from quintet.cli import cluster, proxied, serving
 from quintet.cli.app import app
-from quintet.cli.serve import ServeOptions
 
 
-def options(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> ServeOptions:
-    """As they are given to the front."""
-    made: list[ServeOptions] = []
-    monkeypatch.setattr(proxied, "serve", lambda options, _: made.append(options))
-    app(["cluster", "--toy", "--ray-proxy", "--no-batches", *arguments], standalone_mode=False)
-    return made[0]
+class FakeRay(ModuleType):
+    """In the place of ``deploy.ray``: keeps what makes the front, which Ray Serve calls in a process of its own, and stops at once."""
+
+    build: Callable[[], proxied.Front]
+
+    def behind_proxy(self, build: Callable[[], proxied.Front]) -> None:
+        self.build = build
+
+    def listening(self, _: None, host: str, port: int) -> contextlib.nullcontext[None]:
+        return contextlib.nullcontext()
+
+    def disconnect(self) -> None:
+        pass
 
 
-def statuses(of: ServeOptions, hosts: tuple[str, ...]) -> list[int]:
+def building(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Callable[[], proxied.Front]:
+    """What the command gives Ray Serve to make the front with."""
+
+    async def at_once() -> None:
+        pass
+
+    ray = FakeRay("quintet.deploy.ray")
+    monkeypatch.setitem(sys.modules, ray.__name__, ray)
+    monkeypatch.setattr(cluster, "join", lambda *_: None)
+    monkeypatch.setattr(cluster, "distributed", lambda fleet, *_: fleet)
+    monkeypatch.setattr(serving, "log_to_stderr", lambda *_: None)
+    monkeypatch.setattr(proxied, "_until_stopped", at_once)
+    app(["cluster", "--toy", "--ray-proxy", "--ray-address", "auto", "--no-batches", *arguments], standalone_mode=False)
+    return ray.build
+
+
+def statuses(build: Callable[[], proxied.Front], hosts: tuple[str, ...]) -> list[int]:
     """Of requests to these hosts."""
 
     async def asked() -> list[int]:
-        front = proxied.Front(of)
+        front = build()
         begin, end = asyncio.Event(), asyncio.Event()
         told: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
 
@@ -81,6 +108,16 @@ def test_without_keys_only_hosts_that_mean_this_machine_are_answered(
     monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], expected: list[int]
 ) -> None:
     """As by ``quintet serve``: a web page that makes its own name mean this machine gets no answer."""
-    monkeypatch.setattr(cluster, "distributed", lambda fleet, *_: fleet)
-    monkeypatch.setattr(serving, "log_to_stderr", lambda *_: None)
-    assert statuses(options(monkeypatch, *arguments), ("localhost:8000", "127.0.0.1", "llm.example", "evil.example")) == expected
+    assert statuses(building(monkeypatch, *arguments), ("localhost:8000", "127.0.0.1", "llm.example", "evil.example")) == expected
+
+
+def test_paths_are_relative_to_where_the_command_was_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Ray's processes run in other folders."""
+    here, other = tmp_path / "here", tmp_path / "other"
+    here.mkdir()
+    other.mkdir()
+    monkeypatch.chdir(here)
+    build = building(monkeypatch, "--ledger", "ledger.db")
+    monkeypatch.chdir(other)
+    assert statuses(build, ("localhost",)) == [200]
+    assert ((here / "ledger.db").is_file(), list(other.iterdir())) == (True, [])

@@ -24,11 +24,16 @@ if TYPE_CHECKING:
 
 
 class Front:
-    """See ``deploy.ray.Front``; it begins to load at once."""
+    """See ``deploy.ray.Front``; it begins to load at once.
 
-    def __init__(self, options: ServeOptions) -> None:
+    Args:
+        folder: where the command was given, to which its paths are relative; Ray has its processes in others.
+    """
+
+    def __init__(self, options: ServeOptions, folder: str) -> None:
         from quintet.cli.serve import checked
 
+        os.chdir(folder)
         serving.log_to_stderr(options.told.level, options.told.form)
         config, auth = checked(options)
         with ConsoleReport() as report:
@@ -71,7 +76,7 @@ def serve(options: ServeOptions, auth: Auth) -> int:
     cluster.distributed(planned, options.cluster, options.fleet)
     from quintet.deploy import ray
 
-    with ray.listening(ray.behind_proxy(partial(Front, options)), listen.host, listen.port):
+    with ray.listening(ray.behind_proxy(partial(Front, options, os.getcwd())), listen.host, listen.port):
         sys.stdout.write(f"quintet {__version__}: at http://{listen.host}:{listen.port}/v1, behind Ray Serve's proxy\n")
         sys.stdout.flush()
         asyncio.run(_until_stopped())
