@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import socket
 import struct
@@ -10,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
 import pytest
-from tests.server.asgi import SOURCE, Answer, acall, call, converse
+from tests.server.asgi import JSON, SOURCE, Answer, acall, call, converse
 from tests.server.live import serving
 from tests.server.one import create_app
 from tests.server.scripted import ScriptedBackend
@@ -82,8 +83,18 @@ def test_a_client_that_leaves_ends_its_own_work_and_no_other(stream: bool, pause
 
 
 @pytest.mark.fault("E06")
-@pytest.mark.parametrize(("path", "prompt"), [("/v1/completions", "x" * 70_000), ("/completion", [1, "x" * 70_000])])
-def test_a_long_text_is_not_tokenised_for_a_client_that_left_while_it_waited_for_that(path: str, prompt: object) -> None:
+@pytest.mark.parametrize(
+    ("path", "prompt", "packed"),
+    [
+        ("/v1/completions", "x" * 70_000, False),
+        ("/completion", [1, "x" * 70_000], False),
+        ("/cerebras/v1/completions", "x" * 70_000, True),
+    ],
+)
+def test_a_long_text_is_not_tokenised_for_a_client_that_left_while_it_waited_for_that(path: str, prompt: object, packed: bool) -> None:
+    body, headers = json.dumps({"prompt": prompt}).encode(), JSON
+    if packed:
+        body, headers = gzip.compress(body), [*JSON, ("content-encoding", "gzip")]
     gone, stopped = asyncio.Event(), list[str]()
 
     class Slow(ScriptedBackend):
@@ -97,7 +108,7 @@ def test_a_long_text_is_not_tokenised_for_a_client_that_left_while_it_waited_for
 
         join = prepare
 
-    answer = call(create_app(Slow(), ServerConfig()), {"prompt": prompt}, path=path, gone=gone)
+    answer = call(create_app(Slow(), ServerConfig()), body, path=path, headers=headers, gone=gone)
     assert (answer.status, stopped) == (0, [path])
 
 

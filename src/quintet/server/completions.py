@@ -26,6 +26,7 @@ from quintet.moderation.judge import Moderator
 from quintet.request import FRESH_SEED_BITS, CompletionRequest
 from quintet.server.accounts import Accounts
 from quintet.server.auth import Caller
+from quintet.server.body_room import SMALL_BYTES
 from quintet.server.call import Call
 from quintet.server.gate import Admission, Gate
 from quintet.server.guard import Deadline, Guard, while_there
@@ -208,7 +209,9 @@ class Completions:
             body = await http.body(most, provider.packed, provider.typed and own)
 
             def parse() -> Parsed:
-                return api.format.parse(as_json(body, http.headers, most), self._source.seed())
+                data = as_json(body, http.headers, most)
+                http.large = len(data) > SMALL_BYTES
+                return api.format.parse(data, self._source.seed())
 
             small = len(body) <= INLINE_BYTES and "content-encoding" not in http.headers
             parsed = parse() if small else await self._executor.run(call.caller.tenant, parse)

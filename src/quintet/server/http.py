@@ -59,7 +59,7 @@ class Request:
         self.ended = False
         """The last byte was handed over."""
         self.large = False
-        """Its body was read, and is larger than ``SMALL_BYTES``."""
+        """Its body was unpacked, and is larger than ``SMALL_BYTES``."""
         self.left = False
         """The client is gone, and the answer, which had begun, is not complete."""
         self.always: list[tuple[str, str]] = []  # headers of the answer, whatever it will be
@@ -147,11 +147,9 @@ class Request:
             await self.hold.take(self._declared())
         try:
             async with asyncio.timeout(BODY_S):
-                body = await self._read(most)
+                return await self._read(most)
         except TimeoutError:
             raise SlowBody(f"The body did not arrive within {BODY_S:g} seconds.") from None
-        self.large = len(body) > SMALL_BYTES
-        return body
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
