@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -109,6 +110,14 @@ def test_without_keys_only_hosts_that_mean_this_machine_are_answered(
 ) -> None:
     """As by ``quintet serve``: a web page that makes its own name mean this machine gets no answer."""
     assert statuses(building(monkeypatch, *arguments), ("localhost:8000", "127.0.0.1", "llm.example", "evil.example")) == expected
+
+
+def test_where_a_name_says_where_to_listen_its_address_is_answered_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by ``quintet serve``, which answers to what it listens on."""
+    found = (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", ("192.0.2.5", 0))
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [found])
+    build = building(monkeypatch, "--host", "llm.example", "--no-api-key")
+    assert statuses(build, ("192.0.2.5:8000", "192.0.2.6", "evil.example")) == [200, 421, 421]
 
 
 def test_paths_are_relative_to_where_the_command_was_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

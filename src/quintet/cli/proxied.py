@@ -7,6 +7,7 @@ import os
 import sys
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quintet import __version__
@@ -15,6 +16,7 @@ from quintet.cli import cluster, exporting, fleet, net, serving
 from quintet.cli.console import ConsoleReport
 from quintet.cli.interrupt import on_interrupt
 from quintet.ledger.ledger import Ledger
+from quintet.listen.sockets import addresses
 from quintet.listen.sockets import listen as listen_once
 from quintet.server.app import create_app
 from quintet.server.auth import Auth
@@ -30,7 +32,7 @@ class Front:
         folder: where the command was given, to which its paths are relative; Ray has its processes in others.
     """
 
-    def __init__(self, options: ServeOptions, folder: str) -> None:
+    def __init__(self, options: ServeOptions, folder: Path) -> None:
         from quintet.cli.serve import checked
 
         os.chdir(folder)
@@ -41,7 +43,7 @@ class Front:
         assert options.cluster is not None
         self._models = cluster.distributed(planned, options.cluster, options.fleet).open()
         self._ledger = Ledger(options.ledger) if options.ledger else None
-        hosts = net.answered_hosts([options.listen.host], options.listen.allowed_host, keyless=auth.keys is None)
+        hosts = net.answered_hosts(addresses(options.listen.host), options.listen.allowed_host, keyless=auth.keys is None)
         config = replace(config, allowed_hosts=hosts, cors_origins=options.listen.cors_origin)
         otlp = options.told.otlp_endpoint
         tracing = exporting.tracing(otlp, os.environ) if exporting.check(otlp, os.environ) else None
@@ -76,7 +78,7 @@ def serve(options: ServeOptions, auth: Auth) -> int:
     cluster.distributed(planned, options.cluster, options.fleet)
     from quintet.deploy import ray
 
-    with ray.listening(ray.behind_proxy(partial(Front, options, os.getcwd())), listen.host, listen.port):
+    with ray.listening(ray.behind_proxy(partial(Front, options, Path.cwd())), listen.host, listen.port):
         sys.stdout.write(f"quintet {__version__}: at http://{listen.host}:{listen.port}/v1, behind Ray Serve's proxy\n")
         sys.stdout.flush()
         asyncio.run(_until_stopped())

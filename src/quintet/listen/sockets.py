@@ -181,13 +181,19 @@ def _taken(descriptor: int) -> socket.socket:
         raise ListenError(f"descriptor {descriptor}, which LISTEN_FDS tells of, is no socket: {error.strerror}.") from error
 
 
-def is_loopback(host: str) -> bool:
-    """Whether every address of ``host`` is this machine's own; an unknown host is not."""
+def addresses(host: str) -> set[str]:
+    """The IP addresses that a host means; of an unknown one none."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except socket.gaierror:
-        return False
-    return all(ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback for *_, address in found)
+        return set()
+    return {str(address[0]).partition("%")[0] for *_, address in found}
+
+
+def is_loopback(host: str) -> bool:
+    """Whether every address of ``host`` is this machine's own; an unknown host is not."""
+    found = addresses(host)
+    return bool(found) and all(ipaddress.ip_address(one).is_loopback for one in found)
 
 
 def url(sock: socket.socket, scheme: str = "http") -> str:
