@@ -123,6 +123,31 @@ def test_what_another_process_spends_is_a_sum_for_whoever_does_not_ask_for_long(
     run(scenario, file, now=lambda: day + 100)
 
 
+def test_a_process_that_comes_and_goes_between_two_looks_is_heard_of_once(tmp_path: Path) -> None:
+    """While nobody is beside, a look is made each minute."""
+    file = tmp_path / "ledger.db"
+
+    def come(tokens: int) -> Store:
+        """Another process, and what it spends."""
+        other = Store(file)
+        number = other.begin(0.0)
+        other.write({number: Row(number, "r", "k", "m", "d", 1, 60.0, prompt=tokens, state=State.COMPLETED)})
+        return other
+
+    store = Store(file)
+    store.begin(0.0)
+    come(1).close()
+    assert store.spent(0.0, SLOT, DAY) == [("k", 0, 1)]
+    assert store.news() == []
+    come(2).close()
+    come(3).close()
+    stays = come(4)
+    assert sorted(store.news()) == [("k", 60.0, 2), ("k", 60.0, 3), ("k", 60.0, 4)]
+    stays.close()
+    assert store.news() == []
+    store.close()
+
+
 def test_beside_a_row_that_stays_open_no_other_is_read_again(tmp_path: Path) -> None:
     """One that streams for an hour, while thousands come and go."""
     store, beside = Store(tmp_path / "ledger.db"), Store(tmp_path / "ledger.db")
