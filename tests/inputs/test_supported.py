@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from quintet.errors import BadRequest, Unsupported
+from quintet.inputs import supported
 from quintet.inputs.capabilities import EVERYTHING, PARTS, Capabilities, Control, Feature, Supported
 from quintet.inputs.images.layout import ImageTraits
 from quintet.inputs.resolve import Known, resolve
@@ -120,3 +121,13 @@ def test_images_need_a_model_that_sees_them() -> None:
         require_supported([OFF, asked], having(EVERYTHING))
     assert caught.value.param == "images"
     require_supported([asked], replace(having(EVERYTHING), images=ImageTraits("gemma3", 896, 896, 256)))
+
+
+def test_what_all_prompts_and_samples_of_a_request_ask_alike_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There may be a thousand of them, and the event loop waits."""
+    looked = list[SequenceSpec]()
+    monkeypatch.setattr(supported, "_check", lambda spec, _: looked.append(spec))
+    prompts = [replace(OFF, prompt=(number,), number=number) for number in range(3)]
+    samples = [replace(prompt, sampling=replace(OFF.sampling, seed=seed)) for prompt in prompts for seed in range(3)]
+    require_supported(samples, having(EVERYTHING))
+    assert len(looked) == 1

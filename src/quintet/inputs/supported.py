@@ -22,8 +22,8 @@ def require_supported(specs: Sequence[SequenceSpec], capabilities: Capabilities)
     """
     last = None
     for spec in specs:
-        asked = replace(spec, prompt="", sampling=replace(spec.sampling, seed=0)) if len(specs) > 1 else spec
-        if asked != last:  # samples differ in prompt and seed alone
+        asked = replace(spec, prompt="", number=0, sampling=replace(spec.sampling, seed=0)) if len(specs) > 1 else spec
+        if asked != last:  # prompts and samples differ in these alone
             _check(asked, capabilities)
             last = asked
 
