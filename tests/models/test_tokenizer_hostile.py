@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from tests.tools import vocab_files
 from tests.tools.vocab_files import CHARACTERS, alphabet
 
+from quintet.models import special as models_special
 from quintet.models import tokenizer as models_tokenizer
 from quintet.models import unicode_classes as classes
 from quintet.models.gguf import read_metadata
@@ -250,6 +251,21 @@ def test_special_texts_that_nest_take_memory_for_one_at_each_character(text: str
     finally:
         tracemalloc.stop()
     assert peak < 150 * len(text)
+
+
+@pytest.mark.fault("B04")
+def test_a_text_full_of_special_tokens_is_cut_without_sorting_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing else runs in the process while millions are sorted."""
+    specials, sizes = Specials([("<b>", 1), ("a", 2)]), [0]
+
+    def noting(values: Iterable[int]) -> list[int]:
+        made = sorted(values)
+        sizes.append(len(made))
+        return made
+
+    monkeypatch.setattr(models_special, "sorted", noting, raising=False)
+    assert list(specials.cut("a<b>" * 500)) == [2, 1] * 500
+    assert max(sizes) <= 2
 
 
 @pytest.mark.fault("B04")

@@ -6,7 +6,7 @@ import re
 from array import array
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from heapq import heappop, heappush
+from heapq import heappop, heappush, merge
 
 Trie = dict[str, "Trie"]
 END = ""
@@ -45,7 +45,7 @@ class Specials:
         if at < len(text):
             yield text[at:]
 
-    def _take(self, text: str) -> list[tuple[int, int, int]]:
+    def _take(self, text: str) -> Iterator[tuple[int, int, int]]:
         """(start, end, id) of the texts taken, in order; ``end`` is past the white space dropped."""
         # Rank -> where its text may begin. Each place is in one at a time, that of the longest text there which has not been tried: runs of
         # spaces are texts that nest, and a prompt full of them has as many at each of its characters.
@@ -53,23 +53,26 @@ class Specials:
         for match in self._find.finditer(text) if self._find else ():
             places[self._ranks[match[1]]].append(match.start())
         used = bytearray(len(text) if places else 0)
-        taken = []
-        ranks = sorted(places)
+        taken: list[list[tuple[int, int, int]]] = []  # of each rank, in order
+        ranks, mixed = sorted(places), set[int]()  # the latter have places from longer texts too, which are not in order
         while ranks:
             rank = heappop(ranks)
             (found, token), shorter = self._ranked[rank], self._shorter[rank]
-            for start in sorted(places.pop(rank)):
+            starts, own = places.pop(rank), list[tuple[int, int, int]]()
+            taken.append(own)
+            for start in sorted(starts) if rank in mixed else starts:  # millions that are sorted hold the interpreter up for a second
                 end = start + len(found)
                 if used.find(1, start, end) < 0:
                     while token in self._strip and end < len(text) and text[end] in " \t\n\v\f\r" and not used[end]:
                         end += 1
                     used[start:end] = b"\1" * (end - start)
-                    taken.append((start, end, token))
+                    own.append((start, end, token))
                 elif shorter is not None and not used[start]:
                     if shorter not in places:
                         heappush(ranks, shorter)
                     places[shorter].append(start)
-        return sorted(taken)
+                    mixed.add(shorter)
+        return merge(*taken)
 
     def _prefix(self, text: str) -> int | None:
         """The rank of the longest text that this one begins with."""
