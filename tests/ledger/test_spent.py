@@ -123,6 +123,25 @@ def test_what_another_process_spends_is_a_sum_for_whoever_does_not_ask_for_long(
     run(scenario, file, now=lambda: day + 100)
 
 
+def test_of_what_nobody_asks_for_no_more_is_kept_than_days_once_it_is_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "BESIDE_S", 0.01)
+    now, other = 7.5 * DAY, Store(tmp_path / "ledger.db")
+    first = other.begin(now)
+    rows = [Row(first + n, f"{n}", "k", "m", "d", 1, 7.0 * DAY + n * SLOT, prompt=1, state=State.COMPLETED) for n in range(100)]
+
+    async def scenario(ledger: Ledger) -> None:
+        nonlocal now
+        other.write({row.number: row for row in rows})
+        await until(lambda: len(ledger._writer._heard) == 100)
+        now += 8 * DAY
+        await until(lambda: len(ledger._writer._heard) == 1)
+        assert ledger.elsewhere() == [("k", 100)]
+        assert ledger.spent("k") == [(8 * DAY, 100)], "at the end of the day, as other sums of it"
+
+    run(scenario, tmp_path / "ledger.db", now=lambda: now)
+    other.close()
+
+
 def test_a_process_that_comes_and_goes_between_two_looks_is_heard_of_once(tmp_path: Path) -> None:
     """While nobody is beside, a look is made each minute."""
     file = tmp_path / "ledger.db"

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 from quintet.ledger.beside import Spent
 from quintet.ledger.rows import Row, State
-from quintet.ledger.spending import SLOT
+from quintet.ledger.spending import DAY, FINE_DAYS, SLOT
 from quintet.ledger.stats import Stats
 from quintet.ledger.store import LostFileError, Store
 
@@ -27,6 +27,8 @@ TIDY_S = 60.0
 
 BESIDE_S = 5.0
 """The same while another process writes: what it spends is known here so much later."""
+
+_SLOTS = DAY // SLOT
 
 Rows = dict[int, Row | None]
 """By their numbers, as they stand; ``None`` = it must not be there."""
@@ -59,6 +61,7 @@ class Writer:
         self._failing = ""  # why
         self._closing = False
         self._heard: Counter[tuple[str, int]] = Counter()  # summed up: it may be that nobody asks for long
+        self._summed = 0  # the day on which that was last done with what was old
         self._begin()
 
     @property
@@ -77,7 +80,8 @@ class Writer:
             self._pending[number] = row
 
     def heard(self) -> list[Spent]:
-        """What other processes have spent, as far as it was not asked for yet: of each key and slot one sum."""
+        """What other processes have spent, as far as it was not asked for yet: of each key and slot one sum, and of days long ago one at
+        their end."""
         with self._lock:
             heard, self._heard = self._heard, Counter()
         return [(key, slot * SLOT, tokens) for (key, slot), tokens in heard.items()]
@@ -159,15 +163,22 @@ class Writer:
         try:
             if buried := self._store.bury():
                 _log.warning("ledger: %d requests of processes that died are incomplete", buried)
-            news = self._store.news()
-            with self._lock:
-                for key, time, tokens in news:
-                    self._heard[key, int(time // SLOT)] += tokens
-            day = 86_400
-            return self._keep > 0 and self._store.expire((self._now() - self._keep) // day * day)
+            self._hear(self._store.news())
+            return self._keep > 0 and self._store.expire((self._now() - self._keep) // DAY * DAY)
         except sqlite3.Error as error:
             _log.warning("ledger: the clean-up waits, %s", _name(error))
             return False
+
+    def _hear(self, news: list[Spent]) -> None:
+        today = int(self._now() // DAY)
+        with self._lock:
+            if today != self._summed:  # as ``Spending`` has it: what is old by days, each at its end
+                self._summed, heard, self._heard = today, self._heard, Counter()
+                fine = (today - FINE_DAYS + 1) * _SLOTS
+                for (key, slot), tokens in heard.items():
+                    self._heard[key, slot if slot >= fine else slot // _SLOTS * _SLOTS + _SLOTS - 1] += tokens
+            for key, time, tokens in news:
+                self._heard[key, int(time // SLOT)] += tokens
 
 
 def _name(error: sqlite3.Error) -> str:
