@@ -130,6 +130,20 @@ def test_what_cannot_be_is_told(
         planned(request.getfixturevalue(model), engine, installed, monkeypatch)
 
 
+def test_a_folder_with_weights_twice_is_refused_for_vllm_which_takes_others_than_the_native_engine(
+    gguf: Path, known: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_folder(tmp_path / "both", gguf, shards=2)
+    assert planned(folder, "vllm", True, monkeypatch).vllm is not None
+    (folder / "model.safetensors").write_bytes((known / "model.safetensors").read_bytes())
+    with pytest.raises(ModelError, match=r"index.json names model-00001-of-00002.safetensors.*; remove what is not meant"):
+        planned(folder, "vllm", True, monkeypatch)
+    assert planned(folder, "auto", True, monkeypatch).vllm is None
+    index = {"weight_map": {"model.norm.weight": "model.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
+    assert planned(folder, "vllm", True, monkeypatch).vllm is not None, "the index names it alone"
+
+
 def served(monkeypatch: pytest.MonkeyPatch, engine: EngineName, *models: str, **more: Any) -> fleet.Fleet:
     monkeypatch.setattr(vllm, "_installed", lambda: True)
     asked = engines.EngineOptions("", 0, 1, 1 << 24, offline=True, engine=engine, **more)

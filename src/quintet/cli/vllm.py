@@ -153,7 +153,10 @@ def _installed() -> bool:
 
 
 def _require(model: StoredModel) -> None:
+    from quintet.models.folder.files import require_one_model
+
     if not model.path.is_dir():
         raise ModelError(f"{model.name}: vLLM loads folders with safetensors, and this is a GGUF file; leave --engine out.")
     if not _installed():
         raise ModelError(f"--engine vllm needs vLLM: {INSTALL}.")
+    require_one_model(model.path)  # its fingerprint, and what the native engine computes, are of model.safetensors

@@ -59,6 +59,20 @@ def weights(folder: Path) -> tuple[Path, ...]:
     raise ModelError(f"{folder}: has no weights: neither {SINGLE} nor {INDEX}.")
 
 
+def require_one_model(folder: Path) -> None:
+    """For whoever would take the files of an index also where ``model.safetensors`` lies beside it, as vLLM does.
+
+    Raises:
+        ModelError: the two are not the same, or the index is wrong.
+    """
+    with file_errors(folder):
+        both = (folder / SINGLE).is_file() and (folder / INDEX).is_file()
+    if both and (others := [name for name in _shards(folder) if name != SINGLE]):
+        raise ModelError(
+            f"{folder}: has {SINGLE}, and {INDEX} names {others[0]}: vLLM would take what the index names; remove what is not meant."
+        )
+
+
 def _shards(folder: Path) -> list[str]:
     """The files that the index names, each once, by name; each lies in the folder itself."""
     found = read_document(folder / INDEX, MAX_INDEX).get("weight_map")
