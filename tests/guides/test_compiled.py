@@ -137,6 +137,19 @@ def test_where_all_are_followed_the_large_ones_are_not_followed_further(small: i
 
 
 @pytest.mark.fault("B09")
+def test_those_that_nobody_follows_any_more_make_room_for_one_that_is_kept(small: int) -> None:
+    """Nothing is compiled for whoever asks for it again, which would have had them go."""
+    guides = Guides(COMPILER)
+    followed: list[Matcher] = []
+    while guides.bytes <= 2 * small:
+        followed.append(walk(guides, schema(len(followed))))
+    last = schema(len(followed) - 1)
+    followed.clear()
+    with guides.growing(last) as room:
+        assert room and guides.bytes <= small and guides.ready(last)
+
+
+@pytest.mark.fault("B09")
 def test_samples_that_each_meet_a_limit_hold_no_more_than_others(small: int) -> None:
     """Each has a lexer of its own from then on: beyond twice the bound the large ones are not followed further, until they are gone."""
     guides, grammar = Guides(COMPILER), schema(0)

@@ -92,6 +92,11 @@ class Guides:
             self._settle()
             return self._bytes
 
+    @property
+    def crowded(self) -> bool:
+        """They take far more than they may."""
+        return self.bytes > 2 * CACHE_BYTES
+
     def ready(self, grammar: str) -> bool:
         """``matcher`` would not have to compile."""
         return grammar in self._kept
@@ -132,7 +137,7 @@ class Guides:
             Whether there is room for that. If not, it is one of the largest, and all that is followed takes far too much.
         """
         kept = self._kept.get(grammar)
-        crowded = kept is not None and kept.bytes > CACHE_BYTES // SHARE and self.bytes > 2 * CACHE_BYTES
+        crowded = kept is not None and kept.bytes > CACHE_BYTES // SHARE and self.crowded and not self._made_room(grammar)
         if kept is None or not kept.looked_at():
             yield not crowded
             return
@@ -208,6 +213,12 @@ class Guides:
             size = self._kept.pop(grammar).bytes
             self._bytes -= size
             self._dropped += size
+
+    def _made_room(self, new: str) -> bool:
+        """Those that nobody follows any more go, which may be enough."""
+        with self._lock:
+            self._drop(new)
+        return not self.crowded
 
     def _give_back(self) -> None:
         if self._dropped >= TRIM_BYTES:

@@ -188,6 +188,22 @@ def test_a_sequence_of_which_nothing_is_heard_holds_no_guide(monkeypatch: pytest
     assert refused.told == []
 
 
+def test_where_guides_take_too_much_those_that_nothing_is_drawn_for_make_room_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On an idle engine nothing else is drawn in which they could be given up; one that only waits goes on where it was."""
+    monkeypatch.setattr(compiled, "CACHE_BYTES", 1 << 20)
+    refused = Refusals()
+    made = chooser(refused)
+    waits = made.enter(entering(100, CONTROLS[1], grammar=translate(GuideKind.REGEX, "[a-c]{3}[x-z]{3}")), [])
+    follow(made, waits, 4, refused)
+    many = [made.enter(entering(key, CONTROLS[1], grammar=translate(GuideKind.REGEX, f"[a-c]{{3}}|x{key}")), []) for key in range(60)]
+    made.draw(logits(0, len(many)), many)
+    assert made.guides.bytes > 2 << 20
+    comes = made.enter(entering(200, CONTROLS[1], grammar=translate(GuideKind.REGEX, "[a-c]{3}|never")), [])
+    assert len(follow(made, comes, 3, refused)) == 3
+    assert re.fullmatch(b"[a-c]{3}[x-z]{3}", follow(made, waits, 6, refused))
+    assert refused.told == []
+
+
 def test_a_guided_sequence_that_was_preempted_goes_on_where_it_was() -> None:
     refused = Refusals()
     made = chooser(refused)

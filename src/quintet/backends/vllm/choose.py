@@ -26,7 +26,8 @@ PARKED = 256
 """Sequences that left the batch and may come back: vLLM does not say whether one that it removes has ended or was preempted."""
 
 STILL = 64
-"""Draws without a row, after which no guide is kept for it: vLLM's second model runner says of no sequence that it has ended."""
+"""Draws without a row, after which no guide is kept for it: vLLM's second model runner says of no sequence that it has ended. Where
+guides take far too much it is one: an engine without other work would draw for nobody else before it refuses who comes."""
 
 SLOW_S, TOTAL_S = 0.02, 2.0
 """Processor time of a mask that counts, and most of a sequence's: a mask holds up the whole batch here."""
@@ -129,7 +130,7 @@ class Chooser:
             int32 [R], each in the vocabulary.
         """
         self._draws += 1
-        for row in list(takewhile(lambda row: self._draws - self._following[row] > STILL, self._following)):
+        for row in self._still(rows):
             self._let_go(row)
         tokens = np.zeros(len(rows), np.int32)
         ready = [at for at, row in enumerate(rows) if self._prepare(row)]
@@ -217,6 +218,12 @@ class Chooser:
             return ThinkingBudget(asked.thinking, compiler.pieces, compiler.eos_ids, rest)
         assert rest is not None, "asked of a guided row only"
         return rest
+
+    def _still(self, rows: Sequence[Row]) -> list[Row]:
+        """Followed ones that may have ended; where guides take so much that some would not be followed, all that nothing is drawn for."""
+        most, drawn = 0 if self.guides.crowded else STILL, {*rows}
+        found = takewhile(lambda row: self._draws - self._following[row] > most, self._following)
+        return [row for row in found if row not in drawn]
 
     def _let_go(self, row: Row) -> None:
         row.follower = None
