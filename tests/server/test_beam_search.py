@@ -215,36 +215,48 @@ def test_an_engine_that_is_dead_between_two_steps_of_a_search_is_no_load() -> No
     assert asyncio.run(ask()).status == 500
 
 
-@pytest.mark.parametrize("what", ["drain", "full"])
-def test_a_search_that_was_taken_is_finished_whatever_comes_between_two_steps(what: str) -> None:
-    """A drain, or others that take the whole queue."""
-
+def test_a_search_that_was_taken_is_finished_though_the_server_drains_between_two_steps() -> None:
     async def ask() -> tuple[Answer, Answer]:
-        engine = Engine(toy_loader(), EngineConfig(kv_bytes=1 << 22, max_running=2, max_waiting=1, speculation=False))
-        async with ready(engine):
+        async with ready(Engine(toy_loader(), EngineConfig(kv_bytes=1 << 22))) as engine:
             app = create_app(engine, ServerConfig(), ("toy",))
             asked = {"prompt": "Once", "n": 2, "max_tokens": 5, "use_beam_search": True, "ignore_eos": True}
-            whole, submit, calls, others = await acall(app, asked), engine.submit, [0], list[Any]()
+            whole, submit, calls = await acall(app, asked), engine.submit, [0]
 
-            def between(prepared: Prepared) -> Any:
+            def drained(prepared: Prepared) -> Any:
                 calls[0] += 1
-                if what == "drain" and calls[0] == 2:
+                if calls[0] == 2:
                     engine.drain()
-                stream = submit(prepared)
-                if what == "full" and calls[0] == 1:
-                    rest = replace(prepared.sequences[0], max_tokens=50, sampling=Sampling(0.0, 1.0, 0, ignore_eos=True))
-                    others.append(submit(replace(prepared, request_id=1 << 24, sequences=(rest,) * 2)))
-                return stream
+                return submit(prepared)
 
-            engine.submit = between  # type: ignore[method-assign]
-            try:
-                return whole, await acall(app, asked)
-            finally:
-                engine.abort(1 << 24)
+            engine.submit = drained  # type: ignore[method-assign]
+            return whole, await acall(app, asked)
 
     whole, answer = asyncio.run(ask())
     assert answer.status == 200, answer.body
     assert json.loads(answer.body)["choices"] == json.loads(whole.body)["choices"]
+
+
+def test_searches_never_have_more_in_the_engine_than_its_queue_holds() -> None:
+    """Each begins with one sequence and goes on with six, which count as any others do: one that finds no room for them is told so."""
+
+    async def ask() -> tuple[int, list[int]]:
+        config = EngineConfig(kv_bytes=1 << 22, max_running=2, max_waiting=10, speculation=False)
+        async with ready(Engine(toy_loader(), config)) as engine:
+            app, submit, most = create_app(engine, ServerConfig(), ("toy",)), engine.submit, [0]
+
+            def seen(prepared: Prepared) -> Any:
+                stream = submit(prepared)
+                most[0] = max(most[0], engine.live)
+                return stream
+
+            engine.submit = seen  # type: ignore[method-assign]
+            asked = {"prompt": "Once", "n": 6, "max_tokens": 5, "use_beam_search": True, "ignore_eos": True}
+            answers = await asyncio.gather(*(acall(app, asked) for _ in range(7)))
+            return most[0], [answer.status for answer in answers]
+
+    most, statuses = asyncio.run(ask())
+    assert most <= 12
+    assert {*statuses} == {200, 503}
 
 
 def test_the_choices_of_a_search_count_for_the_limit_of_log_probabilities_as_others_do() -> None:

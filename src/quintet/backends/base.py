@@ -207,7 +207,7 @@ class Backend(Protocol):
         """Nothing if ``submit`` would take ``count`` sequences of ``tenant`` now. That holds until the event loop gets its turn.
 
         Args:
-            begun: a request that was taken needs them to go on: no drain and no queue ends it, only what ends all work.
+            begun: a request that was taken needs them to go on: a drain does not end it. They count as any do.
 
         Raises:
             Overloaded: the waiting queue is full, or the engine takes nothing new any more.
