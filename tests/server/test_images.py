@@ -13,11 +13,13 @@ import pytest
 from tests.inputs.images.pictures import data_url, file
 from tests.server.asgi import SOURCE, Answer, acall
 from tests.server.one import create_app
-from tests.support.seeing import GEMMA, IDS, ROWS, SeeingBackend
+from tests.support.seeing import GEMMA, IDS, ROWS, SeeingBackend, SeeingTokenizer
 
 from quintet.config import ServerConfig
 from quintet.inputs.images.expansion import ProcessorTraits
 from quintet.inputs.images.layout import ImageTraits
+from quintet.inputs.tokenizer import Tokenizer
+from quintet.models.traits import Traits
 from quintet.server.asgi import Message
 
 PNG = data_url(file(40, 30))
@@ -94,6 +96,34 @@ def test_image_tokens_count_as_tokens_of_the_prompt() -> None:
     assert [at for first, count in image.places for at in range(first, first + count)] == places
     assert len(places) == 4 * image.shape[0] and image.shape == (len(image.places), 32, 32)
     assert sequence.tokens[0] == ord("a") and sequence.tokens[-1] == ord("b") and image.span == (1, len(sequence.tokens) - 2)
+
+
+@pytest.mark.parametrize("traits", [SeeingBackend.traits, ROWS])
+def test_a_prompt_that_begins_with_its_own_bos_gets_no_second_one(traits: ImageTraits | ProcessorTraits | None) -> None:
+    """As none without images does: the template of a model that sees begins with it."""
+    bos = IDS["<start_of_image>"]  # a control token whose text is known
+
+    class Begins(SeeingTokenizer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.traits = Traits(added=(1, 0))
+
+        def encode(self, text: str) -> list[int]:
+            return [bos, *super().encode(text)]
+
+        def encode_inside(self, text: str) -> list[int]:
+            return super().encode(text)
+
+    class Backend(SeeingBackend):
+        @property
+        def tokenizer(self) -> Tokenizer:
+            return Begins()
+
+    backend = Backend(traits)
+    written, plain = ask(backend, *({"prompt": f"{begin}a<image>b", "images": [PNG]} for begin in ("<start_of_image>", "")))
+    assert (written.status, plain.status) == (200, 200), written.body
+    first, second = (prepared.sequences[0].tokens for prepared in backend.submitted)
+    assert first == second and first[:2] == (bos, ord("a"))
 
 
 @pytest.mark.parametrize("traits", [SeeingBackend.traits, GEMMA, ROWS])

@@ -35,7 +35,7 @@ from quintet.inputs.images.value import PreparedImage
 from quintet.inputs.infill import infill, texts_of
 from quintet.inputs.mixed import Mixed, joined
 from quintet.inputs.mixed import texts_of as texts_among
-from quintet.inputs.resolve import Known, least_tokens, prompt_names, require_fitting, require_length, resolve, size_of, texts, words
+from quintet.inputs.resolve import Known, least_tokens, once, prompt_names, require_fitting, require_length, resolve, size_of, texts, words
 from quintet.inputs.room import Room
 from quintet.inputs.sequence import PreparedSequence, SequenceSpec
 from quintet.inputs.stopwatch import Stopwatch
@@ -207,7 +207,7 @@ class Preparer:
     async def _marked(self, text: str, name: str, tenant: str) -> Sequence[int]:
         """The ids of a prompt in which one stands for each tile or image, so that they are the fewest that it may come to."""
         async with self._turn(tenant, [text]):
-            tokens = (await self._encoded(self._model.tokenizer.encode, [text], tenant))[text]
+            tokens = once((await self._encoded(self._model.tokenizer.encode, [text], tenant))[text], self._model.tokenizer.traits.added[0])
             require_length(name, len(tokens), self._model.capabilities.context, least=True)
         return tokens
 

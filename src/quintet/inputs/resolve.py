@@ -236,7 +236,7 @@ def _in_range(tokens: Sequence[int], name: str, vocab: int) -> Sequence[int]:
     return tokens
 
 
-def _once(tokens: Sequence[int], before: int) -> Sequence[int]:
+def once(tokens: Sequence[int], before: int) -> Sequence[int]:
     """Without the BOS that was put before a text which begins with one. Together's page, prompt: "<s>[INST] What is the capital ..."."""
     return tokens[before:] if before and tokens[before : 2 * before] == tokens[:before] else tokens
 
@@ -245,7 +245,7 @@ def _ids(spec: SequenceSpec, known: Known) -> Sequence[int]:
     if not isinstance(spec.prompt, str):
         return spec.prompt
     ids = known.encoded[spec.prompt]
-    return ids[known.before : len(ids) - known.after] if spec.bare else _once(ids, known.before)
+    return ids[known.before : len(ids) - known.after] if spec.bare else once(ids, known.before)
 
 
 def _plain(spec: SequenceSpec, name: str, known: Known, capabilities: Capabilities) -> _Form:
