@@ -87,6 +87,12 @@ def test_probabilities_are_those_of_the_log_probabilities() -> None:
         assert entry["id"] == ord(token)
 
 
+def test_a_boolean_number_of_log_probabilities_is_none_or_one() -> None:
+    off, on, one_each = completion({**GREEDY, "logprobs": False}, {**GREEDY, "logprobs": True}, {**GREEDY, "n_probs": 1})
+    assert "completion_probabilities" not in off.json()
+    assert on.json()["completion_probabilities"] == one_each.json()["completion_probabilities"]
+
+
 def test_the_bytes_of_every_token_of_a_list_are_its_own_also_of_a_part_of_a_character() -> None:
     class Parts(FimTokenizer):
         @property

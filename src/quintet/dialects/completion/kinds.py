@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from quintet.dialects.fields import MAX_TOKEN_ID, Number, Object, String, integral, wrong_type
+from quintet.dialects.fields import MAX_TOKEN_ID, Integer, Number, Object, String, integral, wrong_type
 from quintet.dialects.json_guard import printable
 from quintet.errors import BadRequest, Unsupported, shorten
 
@@ -22,6 +22,21 @@ class Bias(NamedTuple):
 
     token: int | str
     bias: float
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """A whole number from 0 on, or a boolean, which is 0 or 1: so llama-server's library for JSON reads one."""
+
+    most: int
+    type: str = "integer | boolean"
+
+    @property
+    def range(self) -> str:
+        return f"0 to {self.most}"
+
+    def read(self, name: str, value: object) -> int:
+        return Integer(0, self.most).read(name, int(value) if isinstance(value, bool) else value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from quintet.dialects.base import GREEDY_NOTE, LEAST, check_choices, or_off, sampling, switched_off
-from quintet.dialects.completion.kinds import MOST_BIASES, Bias, Biases
+from quintet.dialects.completion.kinds import MOST_BIASES, Bias, Biases, Count
 from quintet.dialects.constraints import BARE_GRAMMAR, BARE_SCHEMA, NOT_KEPT, constraint
 from quintet.dialects.extensions import MirostatVersion
 from quintet.dialects.fields import Boolean, Field, Integer, Number, Object, OneOf, Positive, Status, Stop, String
@@ -77,7 +77,7 @@ LOGIT_BIAS: Field[tuple[Bias, ...]] = Field(
 )
 N_PROBS = Field("n_probs", Integer(0, 20), 0, note="Log-probabilities are the model's own.")
 # Source: "Use OpenAI API logprobs only if n_probs wasn't provided".
-LOGPROBS = Field("logprobs", Integer(0, 20), 0, note="Another name of `n_probs`, which counts if it is not 0.")
+LOGPROBS = Field("logprobs", Count(20), 0, note="Another name of `n_probs`, which counts if it is not 0.")
 GRAMMAR = replace(BARE_GRAMMAR, status=Status.DONE)
 JSON_SCHEMA = replace(BARE_SCHEMA, status=Status.DONE)
 RETURN_TOKENS = Field("return_tokens", Boolean(), False)
