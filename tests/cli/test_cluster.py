@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import sys
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +13,8 @@ import click
 import pytest
 
 from quintet import deploy
+from quintet.backends.native.wire.messages import ModelSource
+from quintet.backends.toy import ToyTokenizer
 from quintet.cli import cluster
 from quintet.cli.app import app
 from quintet.cli.console import OptionError
@@ -68,3 +72,18 @@ def test_a_replica_larger_than_this_machine_is_refused(monkeypatch: pytest.Monke
         options = cluster.ClusterOptions("", Sizing(1, 1, 1.0, 1.0), cpus, False)
         with pytest.raises(OptionError, match=f"^{option} must be at most 2, the CPUs that Ray counts on this machine, got {got}[.]"):
             cluster.distributed(fleet, options, asked)
+
+
+def test_relative_paths_are_those_of_where_the_command_was_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A replica's process is in a folder that Ray gives it."""
+    told: list[Any] = []
+    stand_in = SimpleNamespace(devices=lambda: 0, make_engine=lambda source, files, *_, **__: told.extend((source, files)))
+    stand_in.Files = stand_in.Needs = lambda *given: given
+    monkeypatch.setattr(deploy, "ray", stand_in, raising=False)
+    monkeypatch.setattr("quintet.deploy.pool.Pool", lambda make, *_: make())
+    monkeypatch.chdir(tmp_path)
+    source = ModelSource("m.gguf", 1, None, "m", vision="v.gguf", draft="/models/d.gguf")
+    plan: Any = SimpleNamespace(vllm=None, source=source, draft_reference="d", tokenizer=ToyTokenizer, config=None, threads=1)
+    cluster._pool(plan, "m.gguf", cluster.ClusterOptions("", Sizing(1, 1, 1.0, 1.0), 1.0, False), offline=True)
+    assert told[0] == replace(source, path=f"{tmp_path}/m.gguf", vision=f"{tmp_path}/v.gguf")
+    assert told[1] == (f"{tmp_path}/m.gguf", "m.gguf", True, "/models/d.gguf", "d")

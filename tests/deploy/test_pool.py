@@ -23,6 +23,7 @@ from quintet.deploy.scaling import Sizing
 from quintet.errors import EngineFailed, Loading
 from quintet.events import Finish
 from quintet.inputs.capabilities import Capabilities
+from quintet.inputs.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -194,6 +195,17 @@ class Gone(Engine):
         raise Loading("The engine has failed, and is being started again.")
 
 
+class Starting(Engine):
+    """It is being started again, which in a drain no state tells."""
+
+    def require_room(self, *_: object, **__: object) -> None:
+        raise Loading("The model is being loaded.")
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        raise Loading("The model is being loaded.")
+
+
 def test_a_dead_replica_does_not_keep_others_from_being_added() -> None:
     async def scenario() -> None:
         hosts = Hosts()
@@ -202,6 +214,17 @@ def test_a_dead_replica_does_not_keep_others_from_being_added() -> None:
             streams = [asyncio.create_task(collect(some, spec(f"{number}", 600, number))) for number in range(60)]
             await until(lambda: len(some.replicas) == 3)
             assert {(await task)[-1].finish for task in streams} == {Finish.LENGTH}
+
+    asyncio.run(scenario())
+
+
+def test_what_is_under_way_in_a_drain_is_made_tokens_of_though_the_first_replica_is_being_started_again() -> None:
+    async def scenario() -> None:
+        async with pool(Hosts(), Sizing(2, 2)) as both:
+            both.replicas[0].engine.__class__ = Starting
+            both.drain()
+            both.require_room(1, begun=True)
+            assert both.tokenizer.encode("a")
 
     asyncio.run(scenario())
 

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,6 +15,7 @@ import click
 from quintet.cli import configuration
 
 if TYPE_CHECKING:  # imported with every command, so that it stays quick
+    from quintet.backends.native.wire.messages import ModelSource, VllmSource
     from quintet.cli.engines import Plan
     from quintet.cli.fleet import Fleet, FleetOptions
     from quintet.deploy.pool import Pool
@@ -219,12 +221,26 @@ def _pool(plan: Plan, reference: str, options: ClusterOptions, offline: bool) ->
     from quintet.deploy import ray
     from quintet.deploy.pool import Pool
 
-    source = plan.vllm or plan.source
-    files = ray.Files(source.path, reference, offline, plan.source.draft, plan.draft_reference)
+    source = _anywhere(plan.vllm or plan.source)
+    files = ray.Files(source.path, reference, offline, _absolute(plan.source.draft), plan.draft_reference)
     gpus = plan.vllm.options.tensor_parallel_size * plan.vllm.options.pipeline_parallel_size if plan.vllm and ray.devices() else 0
     needs = ray.Needs(_reserved(plan, options), gpus)
     make = partial(ray.make_engine, source, files, _once(plan.tokenizer), plan.config, needs, local=not options.address)
     return Pool(make, plan.config, options.sizing)
+
+
+def _anywhere(source: ModelSource | VllmSource) -> ModelSource | VllmSource:
+    """Its paths mean the same in whatever folder a process begins; Ray has a replica's in one of its own."""
+    from quintet.backends.native.wire.messages import VllmSource
+
+    path = _absolute(source.path)
+    if isinstance(source, VllmSource):
+        return replace(source, path=path)
+    return replace(source, path=path, vision=_absolute(source.vision), draft=_absolute(source.draft))
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).absolute()) if path else ""
 
 
 def _once(load: Callable[[], Tokenizer]) -> Callable[[], Tokenizer]:

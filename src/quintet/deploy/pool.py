@@ -101,7 +101,8 @@ class Pool:
     @property
     def tokenizer(self) -> Tokenizer:
         """See ``Backend``."""
-        return self._best.engine.tokenizer
+        able = self._with_room(0, "", begun=True)  # in a drain all are in one state, also those that are being started again
+        return (able or [self._best])[0].engine.tokenizer
 
     @property
     def live(self) -> int:
