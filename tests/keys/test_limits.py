@@ -233,6 +233,18 @@ def test_what_is_spent_in_another_process_counts_for_days_and_budgets_and_once()
         assert left(limiter, alice) == [1000, 49, 149]
 
 
+def test_what_was_spent_elsewhere_in_days_is_never_more_than_the_limit_of_one() -> None:
+    """This process was asked for nothing meanwhile, and hears all of it at once."""
+    notes, alice, clock = Notes(), key(tokens_per_day=100, budget=2000), Clock()
+    limiter = made(clock, book=notes)
+    assert left(limiter, alice) == [100, 2000]
+    notes.heard = [(alice.id, 90)] * 5
+    assert left(limiter, alice) == [0, 1550]
+    assert limiter.meters(alice)[0].reset <= DAY
+    clock.now += DAY / 2
+    assert left(limiter, alice) == [50, 1550]
+
+
 def test_a_changed_limit_counts_at_once_and_what_was_used_stays_used() -> None:
     clock = Clock()
     limiter, alice = made(clock), key(requests_per_minute=10, tokens_per_minute=100)

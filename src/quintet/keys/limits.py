@@ -162,8 +162,8 @@ class Limiter:
         """Count what keys have used elsewhere; what is not in use here finds it in the book."""
         for key, tokens in self._book.elsewhere() if self._book else ():
             for bucket in self._accounts[key].buckets.values() if key in self._accounts else ():
-                if bucket.lasting:
-                    bucket.use(tokens, self._clock())
+                if bucket.lasting:  # it may be what was used in days, if nobody asked this process for anything
+                    bucket.recall(tokens, self._clock())
 
     def _adjust(self, account: Account, key: Key) -> None:
         """Buckets as the key's limits are now. A new one for tokens begins where the book has it, so a restart forgets nothing."""
