@@ -8,6 +8,10 @@ from tests.server.one import create_app
 from tests.server.scripted import ScriptedBackend
 
 from quintet.config import ServerConfig
+from quintet.engines.entry import Model
+from quintet.engines.names import name_models
+from quintet.engines.registry import Registry
+from quintet.server import app as server
 from quintet.server.cors import is_origin
 
 pytestmark = pytest.mark.fault("F11")
@@ -77,6 +81,26 @@ def test_a_form_of_any_page_starts_no_work(media: str) -> None:
         app = create_app(backend, ServerConfig(cors_origins=origins))
         assert call(app, ASK, headers=[("content-type", media), ("origin", "https://evil.example")]).status == 415
     assert backend.submitted == 0
+
+
+IMAGE = [("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "no-cors"), ("sec-fetch-dest", "image")]
+"""What a browser adds to the GET of an image in a page of another site."""
+
+
+@pytest.mark.parametrize("path", ["/props", "/slots", "/tokenizer_info", "/cerebras/v1/models/cat?format=openrouter"])
+def test_a_get_of_any_page_loads_no_model(path: str) -> None:
+    path, _, query = path.partition("?")
+
+    def get(headers: list[tuple[str, str]], *origins: str, lazy: bool = True) -> tuple[int, str]:
+        registry = Registry([Model("cat", ScriptedBackend, lazy=lazy)], name_models([("cat",)]))
+        app = server.create_app(registry, ServerConfig(cors_origins=origins))
+        return call(app, method="GET", path=path, query=query, headers=headers).status, registry.entries["cat"].status
+
+    assert get(IMAGE) == get([("sec-fetch-site", "same-site")]) == get([("origin", PAGE)]) == (403, "unloaded")
+    for own in [], [("sec-fetch-site", "none")], [("sec-fetch-site", "same-origin")]:
+        assert get(own) == (200, "ready"), "no browser, an address that was typed, and the server's own page"
+    assert get([("sec-fetch-site", "cross-site"), ("origin", PAGE)], PAGE) == (200, "ready")
+    assert get(IMAGE, lazy=False) == (200, "ready"), "it costs next to nothing, and the page does not get to read it"
 
 
 def test_what_is_an_origin() -> None:

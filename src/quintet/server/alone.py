@@ -9,6 +9,7 @@ from quintet.keys.limits import Limiter
 from quintet.server.accounts import Accounts
 from quintet.server.auth import Auth
 from quintet.server.completions import Completions, Source
+from quintet.server.cors import Cors
 from quintet.server.gate import Gate
 from quintet.server.lines import FOREVER_S, Lines
 from quintet.server.metrics import Telemetry
@@ -18,7 +19,7 @@ from quintet.server.models import Models
 def alone(registry: Registry) -> Compute:
     """Computes lines on the registry's engines; call it on the event loop that they are on."""
     source, config = Source(), ServerConfig()
-    models = Models(registry, int(source.now()))
+    models = Models(registry, int(source.now()), Cors(()))
     gate = Gate(Limiter(0, source.clock, source.now, None), config.max_logprobs)
     telemetry, accounts = Telemetry(registry.entries, source.clock, None, ()), Accounts(None)
 

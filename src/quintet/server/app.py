@@ -99,7 +99,8 @@ class App:
         self._proxies = Proxies(config.trusted_proxy)
         moderating = [name for name, entry in registry.entries.items() if entry.model.moderation is not None]
         self._telemetry = Telemetry(registry.entries, source.clock, ledger, moderating, registry.guides.checked)
-        models = Models(registry, int(source.now()))
+        self._hosts, self._cors = Hosts(config.allowed_hosts), Cors(config.cors_origins)
+        models = Models(registry, int(source.now()), self._cors)
         probes = Probes(registry, self._telemetry)
         executor = registry.executor
         limiter = Limiter(config.max_per_key, source.clock, source.now, ledger)
@@ -116,7 +117,6 @@ class App:
         tokens, llama = Tokens(models, config.max_body_bytes, executor, strict=config.strict), Properties(models)
         admins = Admin(registry, models, self._auth, config, source)
         self._bodies = BodyRoom(config.max_body_bytes)
-        self._hosts, self._cors = Hosts(config.allowed_hosts), Cors(config.cors_origins)
         public = {**probes.public(), **pages.public()}
         self._probes = frozenset(path.encode() for path in probes.public())
         self._public = frozenset(path.encode() for path in {*public, *static.public()})

@@ -51,7 +51,7 @@ class Cors:
         return None
 
     def require_allowed(self, request: Request) -> None:
-        """A form, and a POST without a body, are what any web page can send to another site's server without asking first.
+        """A form, a POST without a body and a GET are what any web page can send to another site's server without asking first.
 
         Raises:
             Forbidden: this one does, and its site is not allowed to.

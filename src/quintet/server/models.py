@@ -14,6 +14,7 @@ from quintet.engines.registry import Registry, Served
 from quintet.errors import BadRequest, ModelNotAllowed, ModelNotFound, NotFound, shorten
 from quintet.keys.key import Key
 from quintet.server.call import Call
+from quintet.server.cors import Cors
 from quintet.server.guard import while_there
 
 _THERE = (State.READY, State.STALLED, State.UNSOUND)
@@ -29,11 +30,13 @@ class Models:
     """
     Args:
         created: Unix time in seconds from which they are served.
+        cors: which web sites' pages may have one loaded.
     """
 
-    def __init__(self, registry: Registry, created: int) -> None:
+    def __init__(self, registry: Registry, created: int, cors: Cors) -> None:
         self._registry = registry
         self._created = created
+        self._cors = cors
 
     def find(self, name: str, call: Call) -> Served:
         """What a request's model name means; hold the entry as long as its engine is needed. Without a name, the caller's first model.
@@ -69,10 +72,13 @@ class Models:
 
         Raises:
             ClientGoneError: the client left meanwhile.
+            Forbidden: a web page of another site would have a model loaded by a mere GET.
             Loading, Overloaded, EngineFailed: see ``Registry.ready``.
         """
         if entry.loaded:
             return await self._registry.ready(entry)
+        if call.http.method != "POST":  # whose body ``check_media`` has looked at
+            self._cors.require_allowed(call.http)
         return await while_there(call.http.receive, self._registry.ready(entry))
 
     def moderating(self, name: str, call: Call) -> Served:
