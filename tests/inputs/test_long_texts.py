@@ -15,7 +15,7 @@ from tests.inputs.images.pictures import data_url, file
 from tests.support.seeing import IDEFICS, ROWS, SeeingBackend, SeeingTokenizer
 
 from quintet.backends.toy import ToyTokenizer
-from quintet.errors import Overloaded, PromptTooLong, TooManyRequests
+from quintet.errors import PromptTooLong
 from quintet.executor import FairExecutor
 from quintet.guides.check import GuideCheck
 from quintet.inputs import prepare
@@ -226,43 +226,6 @@ def test_a_large_prompt_with_an_image_has_that_turn_too(traits: ImageTraits | Pr
 
     asyncio.run(scenario())
     assert (sorted(steps[::2]), steps[1::2]) == (["a", "b", "c"], ["done"] * 3)
-
-
-@pytest.mark.fault("B18", "B21")
-def test_large_texts_that_wait_for_their_turn_are_bounded_and_no_tenant_has_more_than_it_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each waits as text, in whatever number: its body's room is given back, and its client may be gone."""
-    monkeypatch.setattr(prepare, "MOST_LARGE", 5 * LARGE_CHARS)
-    tokenizer, go = Watched(), threading.Event()
-
-    def encode(text: str) -> list[int]:
-        assert go.wait(60)
-        return [len(text[:1])]
-
-    tokenizer.encode = encode  # type: ignore[method-assign]
-
-    async def scenario(made: Preparer) -> None:
-        async def ask(size: int, tenant: str) -> object:
-            return await made.prepare([spec("x" * size)], tenant)
-
-        async def held(size: int, tenant: str) -> asyncio.Task[object]:
-            task = asyncio.create_task(ask(size, tenant))
-            await asyncio.sleep(0)
-            return task
-
-        waiting = [await held(2 * LARGE_CHARS, "a")]
-        with pytest.raises(TooManyRequests):
-            await ask(2 * LARGE_CHARS, "a")
-        waiting.append(await held(2 * LARGE_CHARS, "b"))
-        with pytest.raises(Overloaded):
-            await ask(2 * LARGE_CHARS, "c")
-        waiting.pop().cancel()
-        await asyncio.sleep(0)
-        waiting.append(await held(2 * LARGE_CHARS, "c"))
-        go.set()
-        await asyncio.gather(*waiting)
-        await ask(9 * LARGE_CHARS, "a")  # alone, whatever its size
-
-    asyncio.run(scenario(preparer(tokenizer)))
 
 
 @pytest.mark.fault("B04")

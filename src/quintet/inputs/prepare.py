@@ -36,7 +36,6 @@ from quintet.inputs.infill import infill, texts_of
 from quintet.inputs.mixed import Mixed, joined
 from quintet.inputs.mixed import texts_of as texts_among
 from quintet.inputs.resolve import Known, least_tokens, once, prompt_names, require_fitting, require_length, resolve, size_of, texts, words
-from quintet.inputs.room import Room
 from quintet.inputs.sequence import PreparedSequence, SequenceSpec
 from quintet.inputs.stopwatch import Stopwatch
 from quintet.inputs.supported import fills_in, require_supported
@@ -53,9 +52,6 @@ PORTION_CHARS = 1 << 16
 
 LARGE_CHARS = 1 << 17
 """Most characters of a request's texts that become ids whoever else's do; as a list, an id takes up to forty times the byte that it was."""
-
-MOST_LARGE = 1 << 26
-"""Characters of all large texts that have their turn or wait for it: those of five of the largest bodies."""
 
 T = TypeVar("T")
 
@@ -102,7 +98,6 @@ class Preparer:
         self._suffix_first = suffix_first
         self._executor = executor
         self._turns = Turns(1)
-        self._room = Room(MOST_LARGE, "large texts")
         self._tags: tuple[Tokenizer, Tags | None] | None = None
 
     async def prepare(
@@ -120,7 +115,7 @@ class Preparer:
             Unsupported: what the engine lacks, a suffix on a model without fill-in-the-middle tokens, reasoning on one that does not
                 reason.
             PromptTooLong: the prompt, or the prompt plus ``max_tokens``, exceed the context.
-            Overloaded, TooManyRequests: too many guides, images or large texts are being looked at, or too many of this tenant.
+            Overloaded, TooManyRequests: too many guides or images are being looked at, or too many of this tenant.
             Loading, EngineFailed, Overloaded: the model is not there.
         """
         tokenizer, capabilities = self._model.tokenizer, self._model.capabilities
@@ -257,7 +252,6 @@ class Preparer:
         Raises:
             Unsupported: the model, or its engine, cannot.
             PromptTooLong: the line, which is not cut, does not fit the context.
-            TooManyRequests: this tenant has too many large texts here.
             Loading, Overloaded, EngineFailed: the model is not there.
         """
         form, about = infill(self._model.tokenizer, self._suffix_first), self._model.capabilities
@@ -283,7 +277,6 @@ class Preparer:
 
         Raises:
             PromptTooLong: one exceeds the context.
-            TooManyRequests: this tenant has too many large texts here.
             Loading, Overloaded, EngineFailed: the model is not there.
         """
         traits, context = self._model.tokenizer.traits, self._model.capabilities.context
@@ -303,7 +296,6 @@ class Preparer:
 
         Raises:
             PromptTooLong: it exceeds the context.
-            TooManyRequests: this tenant has too many large texts here.
             Loading, Overloaded, EngineFailed: the model is not there.
         """
         traits, context = self._model.tokenizer.traits, self._model.capabilities.context
@@ -319,21 +311,15 @@ class Preparer:
     @contextlib.asynccontextmanager
     async def _turn(self, tenant: str, *wanted: Sequence[str]) -> AsyncIterator[None]:
         """One request at a time has large texts as ids, from the first of them until what is kept of them is known: all that arrive
-        together would have them while they wait for the executor. The texts that wait are bounded too, as their bodies are not any more.
-
-        Raises:
-            TooManyRequests, Overloaded: there is no room for them.
-        """
-        size = sum(map(len, itertools.chain(*wanted)))
-        if size <= LARGE_CHARS:
+        together would have them while they wait for the executor."""
+        if sum(map(len, itertools.chain(*wanted))) <= LARGE_CHARS:
             yield
             return
-        with self._room.held(tenant, min(size, MOST_LARGE)):
-            await self._turns.acquire(tenant)
-            try:
-                yield
-            finally:
-                self._turns.release()
+        await self._turns.acquire(tenant)
+        try:
+            yield
+        finally:
+            self._turns.release()
 
     async def _encoded(
         self, encode: Callable[[str], list[int]], wanted: Sequence[str], tenant: str, watch: Stopwatch | None = None

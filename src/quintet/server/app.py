@@ -104,7 +104,7 @@ class App:
         probes = Probes(registry, self._telemetry)
         executor = registry.executor
         limiter = Limiter(config.max_per_key, source.clock, source.now, ledger)
-        gate = Gate(limiter, config.max_logprobs)
+        gate = Gate(limiter, config)
         accounts = Accounts(ledger)
         completions = Completions(models, gate, source, config, self._telemetry, accounts, keep_alive, executor)
         unhurried = replace(config, timeout=0.0)

@@ -151,6 +151,7 @@ class Completions:
             async with deadline.kept():
                 parsed = await self._parse(call, api)
             admission.count(parsed.request)
+            admission.hold(parsed.request)
             served = self._models.find(parsed.request.model, call)
             safety = parsed.request.safety_model
             judging = None if safety is None else self._models.moderating(safety, call)
@@ -173,7 +174,9 @@ class Completions:
             moderator = await self._moderator(call, judging) if judging else None
             service = Service(backend, preparer, self._source.clock, self._config.max_logprobs, self._executor, moderator)
             preparing = _prepared(call, api, parsed, preparer, served, service)
-            slow = judging is not None or call.http.large  # judging a prompt takes its time, as does tokenising long ones, in turn
+            slow = (
+                judging is not None or call.http.unpacked > SMALL_BYTES
+            )  # judging a prompt takes its time, as does tokenising long ones, in turn
             request, job = await (while_there(call.http.receive, preparing) if slow else preparing)
         admission.reserve(job)
         about = request.model, served.fingerprint(backend), self._source.host(), served.entry.name, served.entry.users
@@ -210,7 +213,7 @@ class Completions:
 
             def parse() -> Parsed:
                 data = as_json(body, http.headers, most)
-                http.large = len(data) > SMALL_BYTES
+                http.unpacked = len(data)
                 return api.format.parse(data, self._source.seed())
 
             small = len(body) <= INLINE_BYTES and "content-encoding" not in http.headers

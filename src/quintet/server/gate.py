@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 
+from quintet.config import ServerConfig
 from quintet.dialects.base import Headers
 from quintet.errors import OverLimit
 from quintet.inputs.room import Room
@@ -19,17 +20,24 @@ LARGE = 50_000
 LARGE_AT_ONCE = 5
 """Answers as large as they may be that there is room for at once: some 300 MB."""
 
+LARGE_BYTES = 128 * 1024
+"""A request from this size on takes room until it is answered: its texts stay with it, in whatever number requests wait for a model."""
+
+MOST_BYTES = 128 * 1024 * 1024
+"""Of all large requests; at least two of the largest."""
+
 
 class Gate:
     """Lets completions in.
 
     Args:
-        largest: log-probabilities of an answer.
+        config: bounds an answer's log-probabilities, and a body's bytes.
     """
 
-    def __init__(self, limiter: Limiter, largest: int) -> None:
+    def __init__(self, limiter: Limiter, config: ServerConfig) -> None:
         self._limiter = limiter
-        self._room = Room(LARGE_AT_ONCE * largest, "large answers")
+        self._requests = Room(max(MOST_BYTES, 2 * config.max_body_bytes), "large requests")
+        self._answers = Room(LARGE_AT_ONCE * config.max_logprobs, "large answers")
 
     def tell(self, call: Call, over: Callable[[], bool] = lambda: False) -> None:
         """Have the answer to a call say where its caller's limits stand.
@@ -55,7 +63,7 @@ class Gate:
         self.tell(call, lambda: over)
         try:
             with self._limiter.open(call.caller.key, place=not call.caller.background) as lease, contextlib.ExitStack() as held:
-                yield Admission(call, lease, self._room, held)
+                yield Admission(call, lease, self._requests, self._answers, held)
         except OverLimit:
             over = True
             raise
@@ -65,11 +73,12 @@ class Admission:
     """A completion that was let in.
 
     Args:
-        held: gives back what it takes of ``room``.
+        held: gives back what it takes of the rooms.
     """
 
-    def __init__(self, call: Call, lease: Lease, room: Room, held: contextlib.ExitStack) -> None:
-        self._call, self._lease, self._room, self._held = call, lease, room, held
+    def __init__(self, call: Call, lease: Lease, requests: Room, answers: Room, held: contextlib.ExitStack) -> None:
+        self._call, self._lease, self._requests, self._answers, self._held = call, lease, requests, answers, held
+        self._unread = held.enter_context(contextlib.ExitStack())
 
     def count(self, request: CompletionRequest) -> None:
         """Count its samples, where the provider does.
@@ -81,16 +90,30 @@ class Admission:
         if self._call.provider.counts_samples and more:
             self._lease.count(more)
 
+    def hold(self, request: CompletionRequest) -> None:
+        """Hold back the memory of a large request. Its body's own is given back by now, and may have been a thousandth of it, compressed.
+
+        Raises:
+            TooManyRequests, Overloaded: there is no room for it.
+        """
+        tenant, size = self._call.caller.tenant, self._call.http.unpacked
+        if size > LARGE_BYTES:
+            images = sum(len(image.url) for images in request.images for image in images)
+            self._requests.take(tenant, size)
+            self._held.callback(self._requests.give, tenant, size - images)
+            self._unread.callback(self._requests.give, tenant, images)
+
     def reserve(self, job: Job) -> None:
-        """Hold back all the tokens that it may come to, and the memory of a large answer.
+        """Hold back all the tokens that it may come to, and the memory of a large answer. Its images have been read, and are forgotten.
 
         Raises:
             OverLimit: more than the key has left.
             TooManyRequests, Overloaded: there is no room for such an answer.
         """
+        self._unread.close()
         self._lease.reserve(job.most_tokens)
         if job.held > LARGE:
-            self._held.enter_context(self._room.held(self._call.caller.tenant, job.held))
+            self._held.enter_context(self._answers.held(self._call.caller.tenant, job.held))
 
     def start(self, job: Job) -> None:
         """Start its work. From here on its requests are used, whatever becomes of it."""

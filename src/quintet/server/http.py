@@ -58,8 +58,8 @@ class Request:
         self.status = 0
         self.ended = False
         """The last byte was handed over."""
-        self.large = False
-        """Its body was unpacked, and is larger than ``SMALL_BYTES``."""
+        self.unpacked = 0
+        """Bytes of its body, without any compression; 0 = it was not unpacked yet."""
         self.left = False
         """The client is gone, and the answer, which had begun, is not complete."""
         self.always: list[tuple[str, str]] = []  # headers of the answer, whatever it will be

@@ -1,0 +1,146 @@
+"""A large request takes room from when it is parsed until it is answered, however small its body was: its texts stay as long."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gzip
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.server.asgi import JSON, Answer, acall
+from tests.server.scripted import ScriptedBackend
+
+from quintet.backends.base import State
+from quintet.config import ServerConfig
+from quintet.engines.entry import Model
+from quintet.engines.names import name_models
+from quintet.engines.registry import Registry
+from quintet.errors import Overloaded
+from quintet.keys.key import Key
+from quintet.keys.limits import Limiter
+from quintet.keys.store import KeyStore
+from quintet.request import Image
+from quintet.server import app as server
+from quintet.server import gate
+from quintet.server.asgi import ASGIApp
+from quintet.server.auth import ANYBODY
+
+LARGE = {"prompt": "a" * 2 * gate.LARGE_BYTES, "truncate_prompt_tokens": 1, "max_tokens": 7}
+PACKED = gzip.compress(json.dumps(LARGE).encode())
+GZIP = [*JSON, ("content-encoding", "gzip")]
+SMALL = {"prompt": "a", "max_tokens": 7}
+
+
+@pytest.fixture(autouse=True)
+def room_for_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate, "MOST_BYTES", 2 * len(json.dumps(LARGE)))
+
+
+def config(**settings: object) -> ServerConfig:
+    return ServerConfig(max_body_bytes=2 * gate.LARGE_BYTES + 1000, dialect="cerebras", **settings)  # type: ignore[arg-type]
+
+
+def create_app(engine: ScriptedBackend, config: ServerConfig, *, lazy: bool = False) -> ASGIApp:
+    return server.create_app(Registry([Model("cat", lambda: engine, 1000, lazy=lazy)], name_models([("cat",)])), config)
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(asyncio.wait_for(test(), 60))
+
+
+async def waits(app: ASGIApp, gone: asyncio.Event | None = None) -> asyncio.Task[Answer]:
+    """A large request whose model is not there yet."""
+    task = asyncio.create_task(acall(app, PACKED, headers=GZIP, gone=gone))
+    await asyncio.wait({task}, timeout=0.2)
+    assert not task.done()
+    return task
+
+
+@pytest.mark.fault("B13", "B18")
+def test_those_that_wait_for_a_model_that_is_loaded_are_bounded_and_small_ones_are_not() -> None:
+    """Their bodies, of a thousandth of the size, had given their room back: a thousand connections had them as texts, for 15 s."""
+
+    async def test() -> None:
+        engine, gone = ScriptedBackend(state=State.LOADING), asyncio.Event()
+        app = create_app(engine, config(), lazy=True)
+        waiting = [await waits(app), await waits(app, gone)]
+        refused = await acall(app, PACKED, headers=GZIP)
+        assert (refused.status, refused.header("retry-after")) == (503, "1")
+        assert "no room for more large requests" in refused.body.decode()
+        waiting += [asyncio.create_task(acall(app, SMALL)) for _ in range(20)]
+        gone.set()
+        assert (await waiting.pop(1)).status == 0
+        waiting.append(await waits(app))
+        engine.state = State.READY
+        assert {answer.status for answer in await asyncio.gather(*waiting)} == {200}
+        assert [(await acall(app, PACKED, headers=GZIP)).status for _ in range(4)] == [200] * 4
+
+    run(test)
+
+
+@pytest.mark.fault("B18")
+def test_one_that_streams_has_its_room_until_it_ends() -> None:
+    async def test() -> None:
+        app = create_app(ScriptedBackend(pause=0.05, length=None), config())
+        streams = [Answer(), Answer()]
+        body = json.dumps({**LARGE, "stream": True, "max_tokens": 40}).encode()
+        tasks = [asyncio.create_task(acall(app, body, into=into)) for into in streams]
+        while not all(stream.parts for stream in streams):
+            await asyncio.sleep(0.001)
+        assert (await acall(app, LARGE)).status == 503
+        assert not any(task.done() for task in tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert (await acall(app, LARGE)).status == 200
+
+    run(test)
+
+
+@pytest.mark.fault("B21")
+def test_a_key_has_no_more_of_it_than_it_leaves_to_others(tmp_path: Path) -> None:
+    async def test() -> None:
+        keys = KeyStore(tmp_path / "keys.db")
+        greedy, other = (keys.add(Key(b"", name)) for name in ("greedy", "other"))
+        app = create_app(ScriptedBackend(pause=0.05, length=None), config(keys=keys.path))
+
+        async def ask(key: str) -> Answer:
+            return await acall(app, PACKED, headers=[*GZIP, ("authorization", f"Bearer {key}")])
+
+        first = asyncio.create_task(ask(greedy))
+        await asyncio.wait({first}, timeout=0.1)
+        refused = await ask(greedy)
+        assert (refused.status, "share of large requests" in refused.body.decode()) == (429, True)
+        assert (await ask(other)).status == (await first).status == 200
+
+    run(test)
+
+
+@pytest.mark.fault("B18")
+def test_images_take_it_until_they_are_read() -> None:
+    limits = config()
+    rooms, http = gate.Gate(Limiter(0, lambda: 0.0, lambda: 0.0, None), limits), SimpleNamespace(unpacked=limits.max_body_bytes)
+    call: Any = SimpleNamespace(http=http, caller=ANYBODY)
+    images: Any = SimpleNamespace(images=((Image("x" * (http.unpacked - 1000), "images[0]"),),))
+    job: Any = SimpleNamespace(most_tokens=1, held=0)
+    with contextlib.ExitStack() as under_way:
+
+        def admitted() -> gate.Admission:
+            return under_way.enter_context(rooms.admit(call))
+
+        first, second = admitted(), admitted()
+        first.hold(images)
+        second.hold(images)
+        with pytest.raises(Overloaded):
+            admitted().hold(images)
+        first.reserve(job)
+        third = admitted()
+        with pytest.raises(Overloaded):
+            third.hold(images)  # its own texts are still there
+        http.unpacked -= 1000
+        third.hold(images)
