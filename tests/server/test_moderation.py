@@ -220,6 +220,33 @@ def test_a_client_that_leaves_ends_the_completion_and_the_judgement(judgement: i
     run(test, pause=0.01)
 
 
+def test_a_guard_that_is_started_again_while_outputs_are_judged_is_waited_for_and_no_longer_than_the_deadline() -> None:
+    async def back(app: ASGIApp, _: ScriptedBackend, guard: Guard) -> None:
+        def bad(text: str) -> bool:
+            if text != "a":  # that of an output is known, and the next one is not asked for yet
+                guard.state = State.LOADING
+                asyncio.get_running_loop().call_later(0.05, setattr, guard, "state", State.READY)
+            return False
+
+        guard.bad = bad
+        *chunks, done = frames(await acall(app, {**ASK, "stream": True}, path=PATH))
+        assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == b"".join(WORDS).decode()
+        assert (chunks[-1]["finish_reason"], done) == ("length", "[DONE]")
+
+    async def away(app: ASGIApp, _: ScriptedBackend, guard: Guard) -> None:
+        def bad(text: str) -> bool:
+            guard.state = State.LOADING if text != "a" else guard.state
+            return False
+
+        guard.bad = bad
+        answer = await acall(app, ASK, path=PATH)
+        assert (answer.status, answer.json()["error"]["code"]) == (504, "deadline_exceeded")
+        assert not guard.running
+
+    run(back)
+    run(away, config=ServerConfig(timeout=0.5))
+
+
 @pytest.mark.parametrize("judgement", [1, 2])
 def test_the_deadline_counts_while_a_text_is_judged(judgement: int) -> None:
     async def test(app: ASGIApp, _: ScriptedBackend, guard: Guard) -> None:

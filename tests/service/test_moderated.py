@@ -205,14 +205,28 @@ def test_a_failure_is_the_last_event_whatever_else_was_judged_at_the_same_time()
     assert (texts(events), set(done(events))) == ({0: "one"}, {0})
 
 
-def test_a_guard_that_is_loaded_again_meanwhile_is_told_as_such() -> None:
-    async def go() -> None:
-        guard = Guard()
-        job = await prepared(backend(LONG), guard, request())
-        guard.state = State.LOADING
-        assert (await collect(job))[-1] == Failed("The model is still loading.", Blame.LOAD)
+def test_a_guard_that_is_started_again_meanwhile_is_waited_for_until_it_is_given_up() -> None:
+    """As a judgement is that was under way: a client would lose an answer of which it has a part."""
 
-    asyncio.run(go())
+    class Restarting(Guard):
+        tries = 0
+
+        def require_room(self, count: int, tenant: str = "", *, begun: bool = False) -> None:
+            self.tries += self.state is not State.READY
+            if 0 < self.tries <= 3:
+                raise Loading("The engine has failed, and is being started again.")
+
+    async def go(state: State) -> tuple[list[Event], int]:
+        guard = Restarting()
+        job = await prepared(backend(LONG), guard, request())
+        guard.state = state
+        return await collect(job), guard.tries
+
+    events, tries = asyncio.run(go(State.LOADING))
+    assert (texts(events), tries > 3) == ({0: LONG.decode()}, True)
+    assert events[-1] == Finished(Usage(1, len(LONG) + 1))
+    events, tries = asyncio.run(go(State.DEAD))
+    assert (events, tries) == ([Failed("The engine has failed, and is being started again.", Blame.LOAD)], 1)
 
 
 def test_an_answer_in_other_terms_is_no_verdict() -> None:

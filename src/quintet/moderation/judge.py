@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from quintet.backends.base import Backend
-from quintet.errors import EngineFailed, Overloaded, PromptTooLong, shorten
+from quintet.backends.base import Backend, State
+from quintet.errors import EngineFailed, Loading, Overloaded, PromptTooLong, shorten
 from quintet.events import Finish, Flagged, TokenEvent
 from quintet.inputs.prepare import Preparer
 from quintet.inputs.sequence import Prepared, PreparedSequence, SequenceSpec
@@ -19,6 +19,9 @@ from quintet.request import Sampling
 
 ALTERNATIVES = 20
 """Of a token, among which both answers are looked for."""
+
+LOOK_S = 0.1
+"""How often it is tried whether a moderation model that is being started again is there."""
 
 Told = Callable[[str, str, float], None]
 """Told of each judgement: of a ``prompt`` or an ``output``, that it is ``safe``, ``unsafe`` or has ``failed``, and the seconds it took."""
@@ -66,7 +69,7 @@ class Judge:
 
         Raises:
             PromptTooLong: it does not fit the model's context.
-            Loading, Overloaded, TooManyRequests: the model takes no work now.
+            Loading, Overloaded, TooManyRequests: the model takes no work now. For an output one that is being started again is waited for.
             EngineFailed: it died, or did not answer in its own terms.
         """
         what, start, verdict = "prompt" if output is None else "output", self._clock(), "failed"
@@ -82,19 +85,33 @@ class Judge:
         return found
 
     async def _ask(self, prompt: str, output: str | None, choice: int) -> Flagged | None:
-        form, backend = self._of.form, self._of.backend
+        form = self._of.form
         layouts = [question.prompt if output is None else question.output for question in form.questions]
-        pieces = backend.capabilities.pieces
-        readers = [Reader(form, layout.after, pieces) for layout in layouts]
-        sequences = await self._prepare(layouts, prompt, output, choice)
-        backend.require_room(len(sequences), self._tenant, begun=output is not None)
-        await self._read(Prepared(next(self._ids), sequences, self._tenant, self._weight), readers)
+        readers = [Reader(form, layout.after, self._of.backend.capabilities.pieces) for layout in layouts]
+        await self._read(await self._prepared(layouts, prompt, output, choice), readers)
         if any(reader.unsafe is None for reader in readers):
             raise EngineFailed(f"The moderation model {shorten(self._of.name)} did not say whether the text is safe.")
         asked = zip(form.questions, readers, strict=True)
         if not any(reader.unsafe for reader in readers):
             return None
         return Flagged(self._of.name, tuple(one for question, reader in asked if reader.unsafe for one in reader.found(question)))
+
+    async def _prepared(self, layouts: Sequence[Layout], prompt: str, output: str | None, choice: int) -> Prepared:
+        """There is room for it until the event loop gets its turn.
+
+        Whoever asks about a prompt can come again and loses nothing. An output would be lost, and what its client has seen of it; and a
+        judgement that was under way as the engine died is waited for too.
+        """
+        backend, begun = self._of.backend, output is not None
+        while True:
+            try:
+                sequences = await self._sequences(layouts, prompt, output, choice)
+                backend.require_room(len(sequences), self._tenant, begun=begun)
+                return Prepared(next(self._ids), sequences, self._tenant, self._weight)
+            except Loading:
+                if not begun or backend.health().state is State.DEAD:  # and tried on, with nothing left of what was under way
+                    raise
+            await asyncio.sleep(LOOK_S)
 
     async def _tokens(self, layout: Layout, prompt: str, output: str | None, which: tuple[int, int]) -> tuple[int, ...]:
         """What is asked; ``which`` choice's output and which question it is."""
@@ -112,7 +129,7 @@ class Judge:
             ids += await growing.ids(part.text)
         return tuple(ids)
 
-    async def _prepare(self, layouts: Sequence[Layout], prompt: str, output: str | None, choice: int) -> tuple[PreparedSequence, ...]:
+    async def _sequences(self, layouts: Sequence[Layout], prompt: str, output: str | None, choice: int) -> tuple[PreparedSequence, ...]:
         about = self._of.backend.capabilities
         sampling, top = Sampling(temperature=0.0, top_p=1.0, seed=0), min(ALTERNATIVES, about.max_logprobs)
         try:
