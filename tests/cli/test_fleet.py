@@ -73,6 +73,14 @@ def test_lazy_models_wait_and_pinned_ones_do_not() -> None:
     assert [(model.lazy, model.pinned) for model in made.models] == [(True, False), (False, True), (False, True)]
 
 
+def test_the_context_of_a_model_is_known_before_it_is_loaded(tiny: Path) -> None:
+    kv = describe.describe(open_model(tiny)).kv_per_token
+    made = planned("toy", str(tiny), f"less={tiny}", kv_bytes=kv * 64, lazy=True)
+    whole = open_model(tiny).spec.context
+    assert [one.context for one in planned("toy", str(tiny), lazy=True).models] == [made.models[0].context, whole]
+    assert [one.context for one in made.models[1:]] == [32, 32], "as much as its share of the KV cache holds"
+
+
 def test_what_is_loaded_at_the_start_must_fit_the_machine(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     weights = describe.describe(open_model(tiny)).weights
     monkeypatch.setattr(machine, "memory_total", lambda: (1 << 24) + weights)

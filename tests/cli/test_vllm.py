@@ -169,6 +169,13 @@ def test_an_option_of_either_engine_is_refused_for_the_toy_model(option: str, mo
         served(monkeypatch, "auto", "toy", given=(option,))
 
 
+def test_the_context_that_vllm_will_have_is_known_only_where_it_is_told_one(known: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [one.context for one in served(monkeypatch, "vllm", str(known)).models] == [None]
+    monkeypatch.setattr(vllm, "_installed", lambda: True)
+    asked = engines.EngineOptions("", 32, 1, 1 << 24, offline=True, engine="vllm")
+    assert [one.context for one in fleet.plan(fleet.FleetOptions((str(known),), asked), Notes()).models] == [32]
+
+
 def test_an_option_is_for_the_models_that_it_is_something_to(gguf: Path, unknown: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = {"vllm": VllmConfig(dtype="float32"), "given": ("dtype", "threads", "kv_cache")}
     native, other, toy = served(monkeypatch, "auto", str(gguf), str(unknown), "toy", **asked).plans

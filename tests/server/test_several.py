@@ -200,7 +200,7 @@ def test_a_model_that_takes_long_to_load_is_a_503_with_retry_after(name: str) ->
     run(test)
 
 
-def test_a_catalogue_has_the_models_that_are_loaded_and_one_that_is_asked_for_by_name_is_loaded() -> None:
+def test_a_catalogue_has_models_whose_context_only_loading_tells_once_they_are_loaded_as_one_asked_for_by_name_is() -> None:
     async def test() -> None:
         engines = two()
         served = create_app(models(engines, lazy=True), ServerConfig(dialect="cerebras"))
@@ -221,6 +221,17 @@ def test_a_catalogue_has_the_models_that_are_loaded_and_one_that_is_asked_for_by
         assert [one["id"] for one in (await listed()).json()["data"]] == ["cat", "dog"]
 
     run(test)
+
+
+@pytest.mark.parametrize("state", [None, State.LOADING, State.DEAD])
+def test_a_catalogue_has_models_whose_context_is_known_whether_they_are_loaded_or_not(state: State | None) -> None:
+    made = Model("cat", lambda: ScriptedBackend(state=state or State.READY), lazy=state is None, context=64)
+    registry = Registry([made], name_models([("cat",)]))
+    served = create_app(registry, ServerConfig(dialect="cerebras"))
+    entry = call(served, method="GET", path="/v1/models/cat", query="format=openrouter").json()
+    assert call(served, method="GET", path="/v1/models", query="format=openrouter").json() == {"data": [entry]}
+    assert entry["context_length"] == 64
+    assert registry.entries["cat"].status == (state.value if state else "unloaded")
 
 
 def test_a_model_that_cannot_be_loaded_is_a_500_with_the_reason() -> None:

@@ -146,6 +146,7 @@ def plan(options: FleetOptions, report: Report) -> Fleet:
             preparer=one.preparer,
             moderation=roles.get(first),
             loras=room,
+            context=one.context if one.vllm is None or one.vllm.context else None,  # vLLM makes more of a model's configuration
         )
         for first, (one, room) in zip(named, rooms, strict=True)
     )

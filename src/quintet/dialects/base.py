@@ -88,7 +88,7 @@ class ServedModel:
     Args:
         name: what requests call it.
         created: Unix time in seconds from which it is served.
-        context: most tokens of prompt plus completion; ``None`` while the model is not loaded.
+        context: most tokens of prompt plus completion; ``None`` while that is not known, as the model is not loaded.
         moderation: it judges whether texts are safe.
         images: it is known to see images.
     """

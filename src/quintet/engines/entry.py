@@ -38,6 +38,7 @@ class Model:
         preparer: for an engine that ``start`` made.
         moderation: how it is asked whether a text is safe; ``None`` = it is not.
         loras: its room for LoRA adapters; ``None`` = it takes none.
+        context: most tokens of prompt and completion; ``None`` = that is known once it is loaded.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Model:
     preparer: PreparerOf = Preparer
     moderation: Format | None = None
     loras: Room | None = None
+    context: int | None = None
 
 
 class Phase(enum.Enum):

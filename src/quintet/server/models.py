@@ -104,7 +104,7 @@ class Models:
         write = _format(call)
         if write is None:
             body = call.provider.dialect.models(self._entries(call))
-        else:  # these require a context, which is not known of a model that is not loaded, and a list loads none
+        else:  # these require a context, which is not known of every model that is not loaded, and a list loads none
             body = encode({"data": [write(entry) for entry in self._entries(call, *_THERE, State.LOADING)]})
         await call.http.reply(200, body)
 
@@ -115,7 +115,8 @@ class Models:
             body = call.provider.dialect.model(self._entry(call.tail, entry))
         else:
             with entry.held():
-                await self.ready(call, entry)
+                if entry.model.context is None:
+                    await self.ready(call, entry)
                 body = encode(write(self._entry(call.tail, entry)))
         await call.http.reply(200, body)
 
@@ -136,15 +137,15 @@ class Models:
         await call.http.reply(200, encode(body))
 
     def _entries(self, call: Call, *states: State) -> Sequence[ServedModel]:
-        """Of the list; only those in one of these states, if any is given."""
+        """Of the list; of those whose context is not known as they are, only the ones in one of these states, if any is given."""
         found = ((name, self._registry.find(name).entry) for name in self._names(call))
-        return [self._entry(name, entry) for name, entry in found if not states or entry.health().state in states]
+        return [self._entry(name, one) for name, one in found if not states or one.model.context or one.health().state in states]
 
     def _entry(self, name: str, entry: Entry) -> ServedModel:
         there = entry.backend is not None and entry.health().state in _THERE
         moderation = entry.model.moderation is not None
         if not there or entry.backend is None:
-            return ServedModel(name, self._created, moderation=moderation)
+            return ServedModel(name, self._created, entry.model.context, moderation)
         about = entry.backend.capabilities
         return ServedModel(name, self._created, about.context, moderation, about.images is not None)
 
