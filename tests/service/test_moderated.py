@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.guard import Guard, judged, moderator
+from tests.support.guard import FORM, Guard, judged, moderator
 from tests.support.preparing import preparer_of
 from tests.support.scripted_backend import Script, ScriptedBackend, collect, done, encode, request, texts
 
 from quintet.backends.base import State
-from quintet.errors import EngineFailed, Loading, PromptTooLong, QuintetError, UnsafePrompt
-from quintet.events import Blame, ChoiceDelta, ChoiceDone, Event, Failed, Finish, Finished, Flagged, Usage
+from quintet.errors import EngineFailed, Loading, PromptTooLong, QuintetError, TooManyRequests, UnsafePrompt
+from quintet.events import Blame, ChoiceDelta, ChoiceDone, Event, Failed, Finish, Finished, Flagged, TokenEvent, Usage
+from quintet.inputs.sequence import Prepared
+from quintet.moderation.judge import AT_ONCE
 from quintet.request import CompletionRequest
 from quintet.service.job import Job
 from quintet.service.moderated import CHUNK_TOKENS, FIRST_TOKENS
@@ -30,7 +32,8 @@ FOUND = Flagged("guard", (("S2", "Weapons"), ("S10", "Lies")))
 
 async def prepared(backend: ScriptedBackend, guard: Guard, asked: CompletionRequest, **more: Any) -> Job:
     told: Callable[[str, str, float], None] = more.get("told", lambda *_: None)
-    service = Service(backend, preparer_of(backend), lambda: 0.0, moderator=moderator(guard, told=told))
+    judging = moderator(guard, more.get("form", FORM), told)
+    service = Service(backend, preparer_of(backend), lambda: 0.0, moderator=judging)
     return await service.prepare(replace(asked, safety_model="guard"))
 
 
@@ -170,6 +173,28 @@ def test_one_chunk_of_a_choice_is_judged_at_a_time_while_the_next_is_generated()
     other = Guard(pause=0.001)
     serve(backend(LONG, LONG, step_budget=(9,)), other, request(n=2))
     assert other.most_running == 2
+
+
+def test_a_request_of_many_choices_takes_no_more_of_the_guards_queue_than_there_is_for_one() -> None:
+    """It had been asked whether there was room for one text, and most of the choices ended in an error."""
+    asked_of_each = 4
+
+    class Queue(Guard):
+        """As an engine's: who has a part of it leaves as much as it takes."""
+
+        def require_room(self, count: int, tenant: str = "", *, begun: bool = False) -> None:
+            own = asked_of_each * len(self.running)
+            if own and own + count > 40 - own - count:
+                raise TooManyRequests("This API key has its share of the queue; try again later.")
+
+        def submit(self, prepared: Prepared) -> AsyncIterator[Sequence[TokenEvent]]:
+            self.running.add(prepared.request_id)
+            return super().submit(prepared)
+
+    guard = Queue(pause=0.001)
+    events = serve(backend(LONG, step_budget=(9,)), guard, request(n=8), form=replace(FORM, questions=FORM.questions * asked_of_each))
+    assert texts(events) == dict.fromkeys(range(8), LONG.decode())
+    assert guard.most_running == AT_ONCE // asked_of_each
 
 
 @pytest.mark.parametrize(("state", "error"), [(State.LOADING, Loading), (State.DEAD, EngineFailed)])

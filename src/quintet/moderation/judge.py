@@ -20,6 +20,10 @@ from quintet.request import Sampling
 ALTERNATIVES = 20
 """Of a token, among which both answers are looked for."""
 
+AT_ONCE = 16
+"""Sequences of one request, or those of one text: of a request of many choices more would only wait in the moderation model's queue, where
+nobody asked for room for all of them, and in the end be refused with a part of the answer out."""
+
 LOOK_S = 0.1
 """How often it is tried whether a moderation model that is being started again is there."""
 
@@ -60,6 +64,7 @@ class Judge:
         self._of, self._ids, self._clock = moderator, ids, clock
         self._tenant, self._weight, self._salt = tenant, weight, salt
         self._growing: dict[tuple[int, int, int], Growing] = {}  # by choice, question and part of its layout
+        self._places = asyncio.Semaphore(max(1, AT_ONCE // len(moderator.form.questions)))
 
     async def judge(self, prompt: str, output: str | None = None, choice: int = 0) -> Flagged | None:
         """What is wrong with an output, or without one, with a prompt; ``None`` = it is safe. Cancelled, it leaves no work behind.
@@ -88,7 +93,8 @@ class Judge:
         form = self._of.form
         layouts = [question.prompt if output is None else question.output for question in form.questions]
         readers = [Reader(form, layout.after, self._of.backend.capabilities.pieces) for layout in layouts]
-        await self._read(await self._prepared(layouts, prompt, output, choice), readers)
+        async with self._places:
+            await self._read(await self._prepared(layouts, prompt, output, choice), readers)
         if any(reader.unsafe is None for reader in readers):
             raise EngineFailed(f"The moderation model {shorten(self._of.name)} did not say whether the text is safe.")
         asked = zip(form.questions, readers, strict=True)
