@@ -93,10 +93,36 @@ def test_what_is_not_kept_is_refused_by_name(dialect: str, fields: dict[str, Any
     assert caught.value.param == param
 
 
+NOTHING: dict[str, list[object]] = {
+    "skip_special_tokens": [True, None],
+    "repetition_detection": [None, {}, {"max_pattern_size": 0, "min_pattern_size": 0, "min_count": 0}],
+    "structural_tag": [None, ""],
+    "custom_logit_processor": [None, ""],
+    "lora_path": [None, ""],
+    "stop_regex": [None, [], ""],
+    "prompt_embeds": [None],
+    "guided_whitespace_pattern": [None],
+    "grammar_lazy": [False],
+    "grammar_triggers": [[]],
+}
+
+
 @pytest.mark.parametrize("dialect", PROVIDERS)
-def test_what_asks_for_nothing_is_not_refused(dialect: str) -> None:
-    assert guide(dialect, skip_special_tokens=True, repetition_detection=None, lora_path=None, custom_logit_processor="") is None
-    assert guide(dialect, skip_special_tokens=None, stop_regex=[], grammar_lazy=False) is None
+def test_what_asks_for_nothing_is_neither_refused_nor_called_unknown(dialect: str) -> None:
+    """Clients of vLLM and SGLang send those servers' defaults along."""
+    members = {"whitespace_pattern": None, "structural_tag": None, "disable_any_whitespace": False, "disable_additional_properties": False}
+    for fields in (
+        *({name: value} for name, values in NOTHING.items() for value in values),
+        {"structured_outputs": {"regex": "a", **members}},
+    ):
+        parsed = PROVIDERS[dialect].dialect.parse(json.dumps({"model": "m", "prompt": "a", **fields}).encode(), 7)
+        assert (parsed.ignored, parsed.unheeded) == ((), ()), fields
+
+
+@pytest.mark.parametrize("dialect", PROVIDERS)
+def test_a_member_that_no_server_has_is_unknown_though_it_asks_for_nothing(dialect: str) -> None:
+    body = {"model": "m", "prompt": "a", "structured_outputs": {"regex": "a", "jsno": None}}
+    assert PROVIDERS[dialect].dialect.parse(json.dumps(body).encode(), 7).ignored == ("structured_outputs.jsno",)
 
 
 @pytest.mark.parametrize("dialect", PROVIDERS)

@@ -134,6 +134,14 @@ def test_fields_that_are_not_the_providers_are_told_and_a_strict_server_refuses_
     play(tmp_path, strict, strict=True)
 
 
+def test_a_line_may_have_other_servers_fields_with_values_that_ask_for_nothing_on_a_strict_server(tmp_path: Path) -> None:
+    async def scenario(one: World) -> None:
+        batch = await one.ended(await one.begin(line("a", skip_special_tokens=True, repetition_detection=None)))
+        assert (batch["status"], batch["request_counts"]["completed"], batch["error_file_id"]) == ("completed", 1, None)
+
+    play(tmp_path, scenario, strict=True)
+
+
 def test_a_file_that_is_none_of_a_batchs_makes_a_batch_that_fails_and_says_where(tmp_path: Path) -> None:
     async def scenario(one: World) -> None:
         file = (await one.upload(b"{\n" + jsonl(line("a"), line("a")))).json()["id"]

@@ -56,6 +56,13 @@ def test_a_fim_request_with_the_same_seed_gets_the_same_text_and_a_wrong_one_is_
     assert (missing.status, missing.json()["param"]) == (400, "prompt")
 
 
+def test_fields_of_others_that_ask_for_nothing_are_taken_without_a_word() -> None:
+    given = {**FIM, "skip_special_tokens": True, "custom_logit_processor": None, "repetition_detection": {}}
+    for strict in (False, True):
+        (answer,) = ask(given, path="/v1/fim/completions", strict=strict)
+        assert (answer.status, answer.header("warning")) == (200, None), answer.body
+
+
 def test_the_table_in_the_docs_is_what_is_enforced() -> None:
     found = re.search(r"<!-- fim -->\n(.*)<!-- /fim -->", DOCS.read_text(encoding="utf-8"), re.DOTALL)
     assert found is not None and found[1].strip() == table(FIELDS).strip()

@@ -60,6 +60,16 @@ def test_the_answer_has_llama_servers_members_and_the_text_that_completions_have
     assert (body["generation_settings"]["n_predict"], body["generation_settings"]["temperature"]) == (8, 0.0)
 
 
+@pytest.mark.parametrize(
+    ("path", "body"), [("/completion", GREEDY), ("/infill", {"input_prefix": "a", "input_suffix": "b", "n_predict": 2})]
+)
+def test_fields_of_others_that_ask_for_nothing_are_taken_without_a_word(path: str, body: dict[str, Any]) -> None:
+    given = {**body, "skip_special_tokens": True, "custom_logit_processor": None, "repetition_detection": {}}
+    for strict in (False, True):
+        (answer,) = ask(given, path=path, strict=strict)
+        assert (answer.status, answer.header("warning")) == (200, None), answer.body
+
+
 def test_a_stream_is_the_answer_in_parts_without_done() -> None:
     whole, stream = completion({**GREEDY, "return_tokens": True, "n_probs": 2}, {**GREEDY, "stream": True, "n_probs": 2})
     *parts, end = frames(stream)

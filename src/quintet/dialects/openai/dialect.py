@@ -22,6 +22,7 @@ from quintet.dialects.base import (
     switched_off,
 )
 from quintet.dialects.chunks import ChunkRenderer
+from quintet.dialects.constraints import asking
 from quintet.dialects.extensions import MIROSTAT, Extensions
 from quintet.dialects.fields import Boolean, Field, Integer, LogitBias, Number, Object, Prompts, Status, Stop, String, unknown
 from quintet.dialects.json_guard import decode_object
@@ -220,7 +221,7 @@ class OpenAI:
         request = EXTENSIONS.apply(raw, _request(raw, fresh_seed))
         _check_together(raw, request)
         obfuscate = request.stream and INCLUDE_OBFUSCATION.of(STREAM_OPTIONS.of(raw))
-        return Parsed(request, unknown(KNOWN, raw), obfuscate, switched_off(request))
+        return Parsed(request, unknown(KNOWN, asking(raw)), obfuscate, switched_off(request))
 
     def renderer(self, request: CompletionRequest, identity: Identity, options: object = None) -> OpenAIRenderer:
         return OpenAIRenderer(request, identity, obfuscate=options is True)
