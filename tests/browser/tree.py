@@ -21,6 +21,20 @@ SPOIL = """() => new Promise(done => {
     };
 })"""
 
+HELD = """(() => {
+    const open = IDBFactory.prototype.open, held = [];
+    IDBFactory.prototype.open = function(...given) {
+        const request = {};
+        held.push([this, given, request]);
+        return request;
+    };
+    window.answer = () => held.forEach(([factory, given, request]) => {
+        const opening = open.apply(factory, given);
+        opening.onsuccess = () => { request.result = opening.result; request.onsuccess(); };
+    });
+})()"""
+"""A browser that says nothing of what it keeps, before ``answer()``."""
+
 
 def grown(playground: Opener) -> Playground:
     one = playground()
@@ -204,6 +218,24 @@ def test_what_was_kept_and_cannot_be_read_is_told(playground: Opener) -> None:
     assert '"format" must be' in one.problem()
     one.write(HEAD)  # and the page works
     assert one.complete() != ""
+
+
+def test_a_browser_that_does_not_say_what_it_keeps_keeps_nothing_and_the_page_works(playground: Opener) -> None:
+    one = playground()
+    one.open()
+    one.write(HEAD)
+    one.page.wait_for_timeout(900)
+    one.page.add_init_script(HELD)
+    one.open()
+    assert "does not answer" in one.problem()
+    one.page.click("text=Dismiss")
+    one.write("Another text")
+    assert one.complete() != ""
+    one.page.evaluate("answer()")
+    one.page.wait_for_timeout(900)
+    other = one.context.new_page()
+    other.goto(one.url + "/")
+    until(other, f"document.querySelector('#text .line')?.textContent === '{HEAD}'")  # it was not written over when the answer came
 
 
 def test_while_a_branch_is_written_no_bookmark_is_a_step_of_its_own(playground: Opener) -> None:

@@ -7,6 +7,7 @@ const FORM = "quintet-tree";
 const VERSION = 1;
 const SETTINGS = ["controls", "dialect", "model", "branches", "panel", "view", "form"];
 const AFTER_MS = 500;
+const PATIENCE_MS = 3000; // for a browser that never answers, as some do not in private windows
 
 let database = null; // open as long as the page is, which has no time to wait for it when it ends
 
@@ -33,16 +34,24 @@ async function within(mode, act) {
   });
 }
 
-/** Take up what was kept, if there is something. */
+/** Take up what was kept, if there is something, and keep what changes from then on. Not what was never read: it might be written over. */
 export async function kept() {
-  const found = await within("readonly", (all) => all.get("state")).catch(() => null);
-  if (!found) return;
+  const silence = new Error("The browser does not answer, so it keeps nothing of what is written now.");
+  const silent = new Promise((_, failed) => setTimeout(() => failed(silence), PATIENCE_MS));
+  const found = await Promise.race([within("readonly", (all) => all.get("state")).catch(() => null), silent]);
+  try {
+    if (found) takeUp(found);
+  } finally {
+    keep();
+  }
+}
+
+function takeUp(found) {
   const settings = Object.fromEntries(SETTINGS.filter((name) => name in found).map((name) => [name, found[name]]));
   store.set({ ...settings, tree: read(found.tree) });
 }
 
-/** Keep what changes from now on. */
-export function keep() {
+function keep() {
   let due = 0;
   let last = store.get();
   let changed = false;

@@ -3,7 +3,7 @@
 import { h, html, render, useEffect } from "./vendor/htm-preact.js";
 import { report } from "./generate.js";
 import { KeyDialog } from "./key.js";
-import { keep, kept } from "./kept.js";
+import { kept } from "./kept.js";
 import { Panels } from "./panels.js";
 import { key, dialect, models } from "./server.js";
 import { store, useStore } from "./store.js";
@@ -68,7 +68,6 @@ function App() {
     kept()
       .catch((error) => report("What this browser had kept could not be read", error))
       .finally(() => {
-        keep();
         connect(); // with the model and the dialect that were kept
         speak(store.get().dialect);
       });
