@@ -119,6 +119,38 @@ def test_a_check_that_is_broken_off_is_made_the_next_time(fake: FakeHub, monkeyp
         store.resolve("hf:user/repo", Notes())
 
 
+def test_a_model_that_is_being_checked_is_not_here_for_anybody_so_that_a_kill_leaves_none_unchecked(
+    fake: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = []
+
+    def look(path: Path) -> str:
+        looks.append(hub.stored())
+        with pytest.raises(ModelError, match="not in the cache and offline mode is on"):
+            store.resolve("hf:user/repo", Notes(), offline=True)
+        return files.sha256(path)
+
+    monkeypatch.setattr(hub, "sha256", look)
+    found = store.resolve("hf:user/repo", Notes())
+    assert looks == [[]]
+    assert store.resolve("hf:user/repo", Notes()) == store.resolve("hf:user/repo", Notes(), refresh=True) == found
+    assert hub.stored() == [found]
+    assert looks == [[]]  # what was checked once is not checked again
+
+
+def test_while_another_revision_is_fetched_and_checked_the_one_that_is_here_is_used(fake: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    old, looks = store.resolve("hf:user/repo", Notes()), []
+
+    def look(path: Path) -> str:
+        looks.append(store.resolve("hf:user/repo", Notes(), offline=True))
+        return files.sha256(path)
+
+    monkeypatch.setattr(hub, "sha256", look)
+    fake.files["m-Q4_K_M.gguf"], fake.revision = GGUF + b"newer", "b" * 40
+    new = store.resolve("hf:user/repo", Notes(), refresh=True)
+    assert (looks, new.path.read_bytes()) == ([old], GGUF + b"newer")
+
+
 def test_a_model_whose_check_was_broken_off_is_not_fetched_again_and_needs_no_room(fake: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     def ctrl_c(path: Path) -> str:
         raise KeyboardInterrupt

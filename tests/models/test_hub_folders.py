@@ -39,6 +39,21 @@ def test_a_repository_of_safetensors_is_fetched_as_a_folder(fake: FakeHub, folde
     assert [one.reference for one in hub.stored()] == ["hf:user/repo"]
 
 
+def test_a_folder_whose_check_was_broken_off_is_checked_the_next_time(fake: FakeHub, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ctrl_c(path: Path) -> str:
+        assert hub.stored() == []  # as a kill would leave it
+        raise KeyboardInterrupt
+
+    name = sorted(path.name for path in folder.glob("model*.safetensors"))[-1]
+    fake.promised[name] = "0" * 64
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(hub, "sha256", ctrl_c)
+        store.resolve("hf:user/repo", Notes())
+    assert hub.stored() == []
+    with pytest.raises(ModelError, match=f"the downloaded {name} has the wrong SHA-256 hash"):
+        store.resolve("hf:user/repo", Notes())
+
+
 def test_a_folder_that_is_not_whole_is_fetched_again(fake: FakeHub, folder: Path) -> None:
     model = store.resolve("hf:user/repo", Notes())
     (lost, *_) = sorted(model.path.glob("model*.safetensors"))

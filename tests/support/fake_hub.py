@@ -42,8 +42,9 @@ class FakeHub:
         return str(self.put(repo, name, self.files[name], Path(cache_dir)))
 
     def put(self, repo: str, name: str, content: bytes, cache: Path | None = None) -> Path:
+        """What was promised is a blob's name, whatever came."""
         top = (cache or self.cache) / f"models--{repo.replace('/', '--')}"
-        blob = top / "blobs" / hashlib.sha256(content).hexdigest()
+        blob = top / "blobs" / self.promised.get(name, hashlib.sha256(content).hexdigest())
         link = top / "snapshots" / self.revision / name
         for folder in (blob.parent, link.parent, top / "refs"):
             folder.mkdir(parents=True, exist_ok=True)

@@ -135,11 +135,11 @@ def _folders(repos: Sequence[CachedRepoInfo] | None = None) -> dict[str, Path]:
     """
     found: dict[str, Path] = {}
     for repo in _repos() if repos is None else repos:
-        for revision in sorted(repo.revisions, key=lambda one: one.last_modified):
+        for folder, here in _revisions(repo):
             with contextlib.suppress(ModelError):
-                files = parts(revision.snapshot_path)
-                if revision.snapshot_path / TOKENIZER in files and all(path.is_file() for path in files):
-                    found[repo.repo_id] = revision.snapshot_path
+                files = parts(folder)
+                if folder / TOKENIZER in files and set(files) <= set(here.values()):
+                    found[repo.repo_id] = folder
     return found
 
 
@@ -169,7 +169,7 @@ def _repos() -> list[CachedRepoInfo]:
 def _ggufs(repo: CachedRepoInfo) -> Mapping[str, Path]:
     """The repository's cached ``.gguf`` models by their path in it, of a split one the first file; of several revisions the newest."""
     found: dict[str, Path] = {}
-    for here in _revisions(repo):
+    for _, here in _revisions(repo):
         for name, path in here.items():
             names = part_names(name)
             if name.lower().endswith(".gguf") and name == names[0] and here.keys() >= set(names):
@@ -177,11 +177,12 @@ def _ggufs(repo: CachedRepoInfo) -> Mapping[str, Path]:
     return found
 
 
-def _revisions(repo: CachedRepoInfo) -> Iterator[dict[str, Path]]:
-    """The cached files of each revision by their path in it, the newest last."""
+def _revisions(repo: CachedRepoInfo) -> Iterator[tuple[Path, dict[str, Path]]]:
+    """The folder of each revision and its cached files by their path in it, but for those that are not checked; the newest last."""
     for revision in sorted(repo.revisions, key=lambda one: one.last_modified):
-        files = (file.file_path for file in revision.files if file.file_path.is_file())
-        yield {path.relative_to(revision.snapshot_path).as_posix(): path for path in files}
+        folder = revision.snapshot_path
+        files = (file.file_path for file in revision.files if file.file_path.is_file() and not _mark(file.blob_path).exists())
+        yield folder, {path.relative_to(folder).as_posix(): path for path in files}
 
 
 def _cached(repo_id: str) -> Mapping[str, Path]:
@@ -190,7 +191,7 @@ def _cached(repo_id: str) -> Mapping[str, Path]:
 
 def _fetched(repo_id: str) -> Mapping[str, Path]:
     """Every file of a repository that is here."""
-    return {name: path for repo in _repos() if repo.repo_id == repo_id for here in _revisions(repo) for name, path in here.items()}
+    return {name: path for repo in _repos() if repo.repo_id == repo_id for _, here in _revisions(repo) for name, path in here.items()}
 
 
 def _fetch(reference: HubReference, report: Report) -> StoredModel:
@@ -236,13 +237,14 @@ def _download(reference: HubReference, files: Sequence[RemoteFile], name: str, r
         check_space(_cache(), need)
     done, total, fresh, places = 0, sum(file.size for file in files), [], []
     for file in files:
-        with file_errors(_cache()), _hub_errors(reference):
-            path = Path(hf_hub_download(reference.repo, file.name, cache_dir=_cache(), tqdm_class=_bar(report, done, total)))
+        with file_errors(_cache()), _marked(reference.repo, before.get(file.name), file):
+            with _hub_errors(reference):
+                path = Path(hf_hub_download(reference.repo, file.name, cache_dir=_cache(), tqdm_class=_bar(report, done, total)))
+            if path != before.get(file.name):
+                _check(path, file)
+                fresh.append(file)
         done += file.size
         places.append(path)
-        if path != before.get(file.name):
-            _check(path, file)
-            fresh.append(file)
     if fresh:
         report.note(f"{name} is ready{', SHA-256 checked' if all(file.sha256 for file in fresh) else ''}")
     return places[0].parent
@@ -250,17 +252,44 @@ def _download(reference: HubReference, files: Sequence[RemoteFile], name: str, r
 
 def _is_here(repo_id: str, path: Path | None, file: RemoteFile) -> bool:
     """Whether its bytes need not be fetched. The cache names a large file's by their hash, and links to them: what is here may be another
-    file of that name, and after a check that was broken off there are the bytes without a link.
+    file of that name, and after a check that was broken off there are the bytes alone.
 
     Args:
         path: what is here of that name.
     """
-    from huggingface_hub.file_download import repo_folder_name
-
     if not file.sha256 or (path is not None and not path.is_symlink()):
         return path is not None
     with file_errors(_cache()):
-        return (_cache() / repo_folder_name(repo_id=repo_id, repo_type="model") / "blobs" / file.sha256).is_file()
+        return _blob(repo_id, file).is_file()
+
+
+def _blob(repo_id: str, file: RemoteFile) -> Path:
+    """Where the cache has a large file's bytes."""
+    from huggingface_hub.file_download import repo_folder_name
+
+    return _cache() / repo_folder_name(repo_id=repo_id, repo_type="model") / "blobs" / file.sha256
+
+
+def _mark(blob: Path) -> Path:
+    return blob.with_name(f"{blob.name}.unchecked")
+
+
+@contextlib.contextmanager
+def _marked(repo_id: str, path: Path | None, file: RemoteFile) -> Iterator[None]:
+    """What is fetched is marked from before it has its name in the cache until it was checked, as the library knows of no check: a process
+    may be killed in one, for that takes seconds. Its bytes stay for the next time, which checks them.
+
+    Args:
+        path: what is here of that name.
+    """
+    if not file.sha256 or (path is not None and (not path.is_symlink() or path.readlink().name == file.sha256)):
+        yield
+        return
+    mark = _mark(_blob(repo_id, file))
+    mark.parent.mkdir(parents=True, exist_ok=True)
+    mark.touch()
+    yield
+    mark.unlink(missing_ok=True)  # another process may have checked it too
 
 
 def _bar(report: Report, before: int, total: int) -> type:
@@ -314,11 +343,7 @@ def _check(path: Path, file: RemoteFile) -> None:
     Raises:
         ModelError: wrong hash.
     """
-    try:
-        digest = file.sha256 and sha256(path)
-    except BaseException:  # Ctrl-C above all, since it takes seconds
-        path.unlink(missing_ok=True)  # else it would count as checked; its bytes stay for the next time, which checks them
-        raise
+    digest = file.sha256 and sha256(path)
     if digest == file.sha256:
         return
     path.resolve().unlink(missing_ok=True)  # the blob behind the snapshot's link
