@@ -104,13 +104,27 @@ def test_where_the_engine_has_ended_that_is_what_a_place_that_is_to_be_freed_tel
         asyncio.run(made.forget(7))
 
 
-@pytest.mark.parametrize(("reason", "whole"), [("length", True), ("stop", True), ("error", False), ("abort", False)])
-def test_a_sequence_that_vllm_gives_up_has_not_come_to_its_length(reason: str, whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("before", [1, 0])
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        ("length", ""),
+        ("stop", ""),
+        ("error", "vLLM had an internal error"),
+        ("abort", "vLLM called it off"),
+        ("raise", "an internal error"),
+    ],
+)
+def test_a_sequence_that_vllm_gives_up_has_not_come_to_its_length_and_is_told_why_if_it_had_begun(
+    reason: str, said: str, before: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Ending:
         errored = False
 
         async def generate(self, *_: object, **__: object) -> AsyncIterator[Any]:
-            for token, why in ((5, None), (6, reason)):
+            for token, why in (*((5, None),) * before, (6, reason)):
+                if why == "raise":
+                    raise ValueError("broken")
                 own = SimpleNamespace(token_ids=[token], logprobs=None, finish_reason=why)
                 yield SimpleNamespace(outputs=[own], prompt_logprobs=None, metrics=None, finished=why is not None, num_cached_tokens=0)
 
@@ -129,9 +143,10 @@ def test_a_sequence_that_vllm_gives_up_has_not_come_to_its_length(reason: str, w
         async for output in made.run(Asked("1", (1, 2), 9, "", None, None, (), b"")):
             outputs.append(output)  # noqa: PERF401  # what came before it raises counts
 
-    if whole:
-        asyncio.run(run())
-    else:
-        with pytest.raises(RejectedError):
+    if said:
+        with pytest.raises(RejectedError) as told:
             asyncio.run(run())
-    assert [output.tokens for output in outputs] == [(5,), (6,)][: 1 + whole]
+        assert (said in str(told.value)) if before else not str(told.value)
+    else:
+        asyncio.run(run())
+    assert [output.tokens for output in outputs] == [(5,)] * before + [(6,)] * (not said)

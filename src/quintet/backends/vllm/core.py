@@ -30,8 +30,12 @@ from quintet.models.vision.spec import VisionSpec
 
 CHANGED = "The engine sees an image otherwise than when the request was checked."
 NO_ADAPTER = "The engine cannot load this LoRA adapter."
-GIVEN_UP = ("error", "abort")
-"""Reasons for which vLLM ends a sequence that is not done: its "retryable request-level internal error", and where it calls one off."""
+GIVEN_UP = {
+    "error": "The engine broke this request off: vLLM had an internal error with it.",
+    "abort": "The engine broke this request off: vLLM called it off.",
+}
+"""Reasons for which vLLM ends a sequence that is not done, its "retryable request-level internal error" among them; what is told of one of
+which something was computed."""
 
 OTHER_ADAPTER = "The files of this LoRA adapter have changed since it was loaded: unload it, and load it again."
 _log = logging.getLogger(__name__)
@@ -103,11 +107,13 @@ class VllmCore:
         else:
             prompt = tokens_input(list(asked.tokens), cache_salt=asked.salt or None)
         lora = None if asked.adapter is None else _lora(asked.adapter)
+        begun = False
         try:
             async with contextlib.aclosing(self._engine.generate(prompt, _params(asked), asked.name, lora_request=lora)) as outputs:
                 async for output in outputs:
-                    if output.outputs[0].finish_reason in GIVEN_UP:
-                        raise RejectedError
+                    if (reason := output.outputs[0].finish_reason) in GIVEN_UP:
+                        raise RejectedError(GIVEN_UP[reason] if begun else "")
+                    begun = True
                     yield _output(output, asked)
         except EngineDeadError as error:
             raise CoreDeadError from error
@@ -115,7 +121,7 @@ class VllmCore:
             if self._engine.errored:
                 raise CoreDeadError from error
             _log.exception("vLLM refuses a request")
-            raise RejectedError from error
+            raise RejectedError(GIVEN_UP["error"] if begun else "") from error
 
     async def adapt(self, adapter: Adapter) -> None:
         """Load a LoRA adapter that is not there.
