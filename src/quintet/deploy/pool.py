@@ -236,7 +236,7 @@ class Pool:
             one.leaving = True
 
     def _move(self, one: Replica) -> None:
-        """Have others do what it has not begun, at once: it was taken by all of them, so it may make their queues longer than new requests may."""
+        """Have others do what it has not begun, at once. It was taken, so it may make their queues longer than new requests may."""
         others = [other for other in self._replicas if other is not one and not other.leaving and other.state is State.READY]
         for request in one.engine.release() if others else ():
             loads = {other.number: other.engine.live for other in others}
