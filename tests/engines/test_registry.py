@@ -174,6 +174,27 @@ def test_unloading_waits_for_a_request_that_is_between_two_pieces_of_its_work() 
     run(test)
 
 
+def test_unloading_does_not_wait_for_who_only_reads_what_the_engine_has_made_for_it() -> None:
+    async def test() -> None:
+        shop = Shop()
+        models = registry({"a": shop})
+        engine = await asked(models, "a")
+        engine.live = 1
+        entry = models.entries["a"]
+        with entry.held(), entry.given():
+            unloading = asyncio.create_task(models.unload(entry))
+            await asyncio.sleep(3 * POLL_S)
+            assert entry.status == "unloading"
+            engine.live = 0
+            await unloading
+            assert (entry.status, entry.users) == ("unloaded", 1)
+            assert await asked(models, "a") is shop.made[1]
+            assert not entry.idle
+        await models.close()
+
+    run(test)
+
+
 def test_a_model_that_still_loads_at_the_start_is_not_unloaded() -> None:
     async def test() -> None:
         shop = Shop(State.LOADING)

@@ -12,7 +12,9 @@ from tests.server.asgi import JSON, SOURCE, Answer, acall, call
 from tests.server.scripted import ScriptedBackend
 
 from quintet.backends.base import State
-from quintet.config import ServerConfig
+from quintet.backends.native.front.engine import Engine
+from quintet.backends.toy import toy_loader
+from quintet.config import EngineConfig, ServerConfig
 from quintet.dialects.catalog import PROVIDERS
 from quintet.engines.entry import Model
 from quintet.engines.names import name_models
@@ -20,6 +22,7 @@ from quintet.engines.registry import Registry
 from quintet.errors import ModelError
 from quintet.logs import JsonForm
 from quintet.server.app import create_app
+from quintet.server.asgi import Message, Receive, Scope, Send
 
 ASK = {"prompt": "a", "max_tokens": 2}
 ADMIN = ("authorization", "Bearer admin")
@@ -298,6 +301,39 @@ def test_the_admin_loads_and_unloads() -> None:
 
 def bearers(*keys: str) -> Sequence[Sequence[tuple[str, str]]]:
     return [(), *((("authorization", f"Bearer {key}"),) for key in keys)]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_unloading_waits_for_the_engine_and_not_for_a_client_that_reads_slowly_which_gets_its_whole_answer(
+    stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quintet.engines.registry.DRAIN_S", 3600.0)
+
+    async def test() -> None:
+        config = EngineConfig(kv_bytes=1 << 22, speculation=False)
+        registry = Registry([Model("toy", lambda: Engine(toy_loader(), config), lazy=True)], name_models([("toy",)]))
+        served = create_app(registry, ServerConfig(admin_key="admin"), source=SOURCE)
+        stands, goes_on = asyncio.Event(), asyncio.Event()
+
+        async def slowly(scope: Scope, receive: Receive, send: Send) -> None:
+            async def late(message: Message) -> None:
+                stands.set()
+                await goes_on.wait()
+                await send(message)
+
+            await served(scope, receive, late)
+
+        ask = {"prompt": "a", "max_tokens": 200, "stream": stream}
+        reading = asyncio.create_task(acall(slowly, ask))
+        await stands.wait()
+        unloaded = await acall(served, {"model": "toy"}, path="/models/unload", headers=[*JSON, ADMIN])
+        assert (unloaded.status, unloaded.json()["status"]) == (200, "unloaded")
+        goes_on.set()
+        assert (await reading).body == (await acall(served, ask)).body
+        assert len((await reading).body) > 200
+        await registry.close()
+
+    run(test)
 
 
 @pytest.mark.parametrize("what", ["load", "unload"])

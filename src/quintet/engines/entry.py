@@ -90,6 +90,7 @@ class Entry:
         self.backend: Backend | None = None
         self._preparer: Preparer | None = None
         self.users = 0  # requests that need it now
+        self._given = 0  # of these, those that ask nothing more of the engine
         self.used = clock()  # when it last had one
         self._clock = clock
         self._past = Health(State.CLOSED, 0.0)  # counted by the engines before
@@ -124,6 +125,15 @@ class Entry:
         finally:
             self.users -= 1
             self.used = self._clock()
+
+    @contextlib.contextmanager
+    def given(self) -> Iterator[None]:
+        """As long as the engine has all that a request, which holds it, will ask of it; its ``live`` tells when that has ended."""
+        self._given += 1
+        try:
+            yield
+        finally:
+            self._given -= 1
 
     @property
     def idle(self) -> bool:
@@ -171,7 +181,8 @@ class Entry:
         """Let what runs end, for at most ``seconds``, and free everything."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while self.backend is not None and (self.backend.live or self.users):  # a request may be between two pieces of its work
+                # A request may be between two pieces of its work. One whose work is done has a client that may read as slowly as it likes.
+                while self.backend is not None and (self.backend.live or self.users > self._given):
                     await asyncio.sleep(POLL_S)
         await self.close()
 

@@ -192,7 +192,8 @@ class Completions:
                     account.begin(observer, guard)
                     admission.start(job)
                     run = _Run(call, job, renderer, observer, guard, tuple(warned(parsed.ignored, parsed.unheeded)), api.done)
-                    await (self._stream(run) if request.stream else self._json(run))
+                    with served.entry.given() if job.given else contextlib.nullcontext():
+                        await (self._stream(run) if request.stream else self._json(run))
                     call.http.left = guard.gone and not call.http.ended
             finally:
                 admission.settle(job)

@@ -112,6 +112,11 @@ class Job:
             self._watch.submit(len(self._choices), self._candidates)
             self._stream = self._backend.submit(self._prepared)
 
+    @property
+    def given(self) -> bool:
+        """The engine has all of the work, and is asked for nothing more, but to stop."""
+        return self._stream is not None
+
     async def events(self) -> AsyncGenerator[list[Event], None]:
         """Start the work, if it has not begun, and give its events, those of an engine step together; never an empty list."""
         if self._read:
