@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.inputs.images.pictures import data_url, file
-from tests.support.seeing import IDEFICS, ROWS, SeeingBackend, SeeingTokenizer
+from tests.support.seeing import IDEFICS, IDS, ROWS, SeeingBackend, SeeingTokenizer
 
 from quintet.backends.toy import ToyTokenizer
 from quintet.errors import PromptTooLong
@@ -20,8 +20,9 @@ from quintet.executor import FairExecutor
 from quintet.guides.check import GuideCheck
 from quintet.inputs import prepare
 from quintet.inputs.capabilities import EVERYTHING, Capabilities
-from quintet.inputs.images.expansion import ProcessorTraits
+from quintet.inputs.images.expansion import ExpansionPlacer, ProcessorTraits
 from quintet.inputs.images.layout import ImageTraits
+from quintet.inputs.images.places import Placer
 from quintet.inputs.images.reader import ImageReader
 from quintet.inputs.infill import Infill
 from quintet.inputs.mixed import joined
@@ -29,12 +30,12 @@ from quintet.inputs.prepare import INLINE_CHARS, LARGE_CHARS, PORTION_CHARS, Pre
 from quintet.inputs.resolve import MOST_CUT, require_fitting
 from quintet.inputs.sequence import SequenceSpec
 from quintet.models.traits import Fim, Traits
-from quintet.request import IMAGE_MARK, Cut, Gap, Image, Sampling
+from quintet.request import IMAGE_MARK, Cut, Gap, Image, Prompt, Sampling
 
 CONTEXT = 4096
 
 
-def spec(prompt: str, **changes: Any) -> SequenceSpec:
+def spec(prompt: Prompt, **changes: Any) -> SequenceSpec:
     return SequenceSpec(prompt, None, changes.pop("sampling", Sampling(0.0, 1.0, 0)), None, echo=False, **changes)
 
 
@@ -254,3 +255,45 @@ def test_what_many_ids_are_put_together_of_is_put_together_off_the_event_loop(mo
 
     asyncio.run(scenario(preparer(tokenizer)))
     assert threads == [False] * 3
+
+
+@pytest.mark.parametrize("traits", [IDEFICS, ROWS], ids=["laid out here", "by the engine's processor"])
+def test_ids_with_images_that_cannot_fit_are_refused_before_they_are_looked_at(traits: ImageTraits | ProcessorTraits) -> None:
+    """Millions of them were gone through, for each sample anew, and the image was read."""
+    backend = SeeingBackend(traits, context=CONTEXT)
+    executor = FairExecutor()
+    made = Preparer(backend, GuideCheck(), executor, ImageReader(executor))
+    samples = [spec((1,) * (CONTEXT + 1), images=(Image("no URL", "images[0]"),)) for _ in range(2)]
+    with pytest.raises(PromptTooLong) as refused:
+        asyncio.run(made.prepare(samples))
+    assert (refused.value.param, refused.value.got) == ("prompt", f"at least {CONTEXT + 1}")
+
+
+@pytest.mark.parametrize("traits", [IDEFICS, ROWS], ids=["laid out here", "by the engine's processor"])
+def test_images_are_put_among_many_ids_off_the_event_loop_and_looked_for_there_once_for_all_samples(
+    traits: ImageTraits | ProcessorTraits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[tuple[str, bool]] = []
+
+    def noted(kind: type, name: str) -> None:
+        plain = getattr(kind, name)
+
+        def note(*about: Any) -> Any:
+            threads.append((name, threading.current_thread() is threading.main_thread()))
+            return plain(*about)
+
+        monkeypatch.setattr(kind, name, note)
+
+    for kind in (Placer, ExpansionPlacer):
+        noted(kind, "require_match")
+        noted(kind, "place")
+    noted(Placer, "ids")
+    backend = SeeingBackend(traits, context=2 * INLINE_CHARS)
+    executor = FairExecutor()
+    images = ImageReader(executor)
+    made = Preparer(backend, GuideCheck(), executor, images)
+    place = ROWS.token if traits is ROWS else IDS["<image>"]
+    samples = [spec((1,) * INLINE_CHARS + (place,), images=(Image(data_url(file(32, 32)), "images[0]"),)) for _ in range(2)]
+    asyncio.run(made.prepare(samples))
+    images.close()
+    assert threads == [(name, False) for name in ("require_match", *(("ids",) if traits is IDEFICS else ()), "place")]

@@ -155,8 +155,7 @@ class Preparer:
     async def _seen(self, specs: Sequence[SequenceSpec], placer: Placer | ExpansionPlacer, tenant: str) -> list[SequenceSpec]:
         """Those with images have them read, and token ids for prompts, the same object for all samples of one."""
         names = prompt_names(specs)
-        for spec, name in zip(specs, names, strict=True):
-            placer.require_match(spec.prompt, len(spec.images), name)
+        await self._require_places(dict(zip(names, specs, strict=True)), placer, tenant)
         pictures = await self._images.read([image for spec in specs for image in spec.images], placer.traits, tenant)
         asked = [bitmap(picture) for picture in pictures.values()] if isinstance(placer, ExpansionPlacer) else []
         self._images.hold(asked, tenant)  # while they wait for the engine's answer
@@ -171,6 +170,18 @@ class Preparer:
         placed = [(spec, *made[name]) for spec, name in zip(specs, names, strict=True)]
         return [replace(spec, prompt=tokens, images=(), seen=images) if images else spec for spec, tokens, images in placed]
 
+    async def _require_places(self, prompts: Mapping[str, SequenceSpec], placer: Placer | ExpansionPlacer, tenant: str) -> None:
+        """Each prompt, by its name, has a place for each of its images, and one of ids does not exceed the context without them."""
+        for name, spec in prompts.items():
+            if spec.images and not isinstance(spec.prompt, str):  # a text is checked once it is ids
+                require_length(name, len(spec.prompt), self._model.capabilities.context, least=True)
+
+        def match() -> None:
+            for name, spec in prompts.items():
+                placer.require_match(spec.prompt, len(spec.images), name)
+
+        await self._run(tenant, sum(len(spec.prompt) for spec in prompts.values()), match)
+
     async def _placed(
         self, spec: SequenceSpec, name: str, placer: Placer | ExpansionPlacer, pictures: Sequence[Picture], tenant: str
     ) -> tuple[tuple[int, ...], tuple[PreparedImage, ...]]:
@@ -180,11 +191,11 @@ class Preparer:
             return await self._expanded(spec, name, placer, pictures, tenant)
         if isinstance(spec.prompt, str):
             tokens = await self._marked(placer.text(spec.prompt, pictures), name, tenant)
-        else:
-            laid = [placer.laid(picture) for picture in pictures]
-            ids = await self._encoded(self._model.tokenizer.encode_inside, laid, tenant)
-            tokens = placer.ids(spec.prompt, [ids[text] for text in laid])
-        return await self._run(tenant, len(tokens), lambda: placer.place(tokens, pictures, name))
+            return await self._run(tenant, len(tokens), lambda: placer.place(tokens, pictures, name))
+        prompt, laid = spec.prompt, [placer.laid(picture) for picture in pictures]
+        ids = await self._encoded(self._model.tokenizer.encode_inside, laid, tenant)
+        each = [ids[text] for text in laid]
+        return await self._run(tenant, len(prompt) + sum(map(len, each)), lambda: placer.place(placer.ids(prompt, each), pictures, name))
 
     async def _expanded(
         self, spec: SequenceSpec, name: str, placer: ExpansionPlacer, pictures: Sequence[Picture], tenant: str
@@ -197,7 +208,7 @@ class Preparer:
         else:
             tokens = spec.prompt
         expansions = await self._asked(spec, [bitmap(picture) for picture in pictures], tenant)
-        return placer.place(spec.prompt, tokens, pictures, expansions)
+        return await self._run(tenant, len(tokens), lambda: placer.place(spec.prompt, tokens, pictures, expansions))
 
     async def _marked(self, text: str, name: str, tenant: str) -> Sequence[int]:
         """The ids of a prompt in which one stands for each tile or image, so that they are the fewest that it may come to."""
