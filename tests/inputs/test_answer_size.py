@@ -70,6 +70,12 @@ def test_text_alone_is_not_counted() -> None:
     require_answer_size(wanted, sequences(wanted), 1)
 
 
+def test_only_fields_that_were_sent_are_to_be_lowered() -> None:
+    wanted = asked(shown=Shown(prompt_logprobs=5))
+    with pytest.raises(BadRequest, match="another of n, max_tokens and prompt_logprobs"):
+        require_answer_size(wanted, sequences(wanted), 1)
+
+
 def test_the_field_is_named_as_the_client_spelled_it() -> None:
     wanted = asked(logprobs=5, echo=True, spelled=(("logprobs", "top_logprobs"),))
     with pytest.raises(BadRequest, match="another of n, max_tokens and top_logprobs") as refused:

@@ -26,19 +26,20 @@ def require_answer_size(request: CompletionRequest, sequences: Sequence[Prepared
     tokens, each = _sizes(request, sequences)
     if tokens * each <= most:
         return
+    most_alternatives, _ = max(_alternatives(request).items(), key=lambda one: one[1])
     samples, prompts = max(request.n, request.best_of), len(request.prompts)
     if samples > 1 and tokens * each // samples <= most:
         param = "best_of" if request.best_of > request.n else "n"
     elif prompts > 1 and tokens * each // (samples * prompts) <= most:
         param = "prompt"
     elif tokens <= most:
-        param, _ = max(_alternatives(request).items(), key=lambda one: one[1])
+        param = most_alternatives
     elif request.max_tokens != 0:
         param = "max_tokens"
     else:
         param = "echo" if request.echo else "prompt_logprobs"
     spelled = dict(request.spelled)
-    n, length, logprobs = (spelled.get(name, name) for name in ("n", "max_tokens", "logprobs"))
+    n, length, logprobs = (spelled.get(name, name) for name in ("n", "max_tokens", most_alternatives))
     counted = f"{samples * prompts} choices with {tokens} tokens in all, each with {each - 1} alternatives"
     rule = f"asks for too much: an answer has at most {most} log-probabilities, and this one may need {tokens * each} ({counted})"
     raise BadRequest(spelled.get(param, param), f"{rule}; lower it, or another of {n}, {length} and {logprobs}")

@@ -146,7 +146,8 @@ def require_beams(request: CompletionRequest, capabilities: Capabilities, modera
 def beam_request(request: CompletionRequest) -> CompletionRequest:
     """What is prepared: one sequence per prompt, with as many log-probabilities as a step needs."""
     sampling = Sampling(0.0, 1.0, request.sampling.seed)  # which changes nothing, and is told with each choice
-    return replace(request, n=1, best_of=1, logprobs=2 * request.n, sampling=sampling, beams=None)
+    spelled = (*request.spelled, ("logprobs", "use_beam_search"))
+    return replace(request, n=1, best_of=1, logprobs=2 * request.n, sampling=sampling, beams=None, spelled=spelled)
 
 
 class BeamJob(Job):

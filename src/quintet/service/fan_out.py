@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -49,7 +49,7 @@ def specs_of(request: CompletionRequest) -> list[SequenceSpec]:
     seed, samples = request.sampling.seed, candidates_of(request)
     seeds = samples if request.sampling.seeded else samples * len(request.prompts)
     asked = _alternatives(request)
-    ranked = asked is None and samples > request.n  # by their log-probabilities
+    ranked = _ranked(request)
     first = SequenceSpec(
         prompt="",
         max_tokens=request.max_tokens,
@@ -67,7 +67,7 @@ def specs_of(request: CompletionRequest) -> list[SequenceSpec]:
         bare=request.bare,
         reasoning=request.reasoning,
         prediction=request.prediction,
-        spelled=(*request.spelled, ("logprobs", "best_of")) if ranked else request.spelled,
+        spelled=(*request.spelled, *_behind(request)),
     )
     images = request.images or ((),) * len(request.prompts)
     return [
@@ -80,6 +80,22 @@ def specs_of(request: CompletionRequest) -> list[SequenceSpec]:
         )
         for index, (prompt, seen) in enumerate(both for both in zip(request.prompts, images, strict=True) for _ in range(samples))
     ]
+
+
+def _ranked(request: CompletionRequest) -> bool:
+    """Candidates are compared by log-probabilities that nobody asked for."""
+    return _alternatives(request) is None and candidates_of(request) > request.n
+
+
+def _behind(request: CompletionRequest) -> Iterator[tuple[str, str]]:
+    """See ``SequenceSpec.spelled``: what is asked of the engine for another field's sake."""
+    scores, own = (request.shown or _PLAIN).prompt_logprobs, request.logprobs
+    if _ranked(request):
+        yield "logprobs", "best_of"
+    if scores is not None and (own is None or scores > own):
+        yield "logprobs", "prompt_logprobs"
+    if scores is not None and not (request.echo and own is not None):
+        yield "echo", "prompt_logprobs"
 
 
 def _drawing(sampling: Sampling, seed: int) -> Sampling:

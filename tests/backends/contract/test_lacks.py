@@ -20,7 +20,7 @@ from quintet.backends.native.core.loader import Loaded
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.toy import ToyRunner, ToyTokenizer
 from quintet.config import EngineConfig, ServerConfig
-from quintet.inputs.capabilities import Supported
+from quintet.inputs.capabilities import Feature, Supported
 from quintet.models.traits import Fim, ThinkTags, Traits
 from quintet.server.asgi import ASGIApp
 
@@ -105,22 +105,45 @@ def test_nothing_else_is_any_different(dialect: str) -> None:
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_without_log_probabilities_what_rests_on_them_is_refused_and_plain_text_is_not(dialect: str) -> None:
-    plain, scores, ranked, stream = ask(
+    plain, scores, prompt, beams, ranked, stream = ask(
         dialect,
         PLAIN,
         {**PLAIN, "logprobs": 1},
+        {**PLAIN, "prompt_logprobs": 1},
+        {"prompt": "a", "max_tokens": 2, "use_beam_search": True},
         {**PLAIN, "best_of": 2},
         {**PLAIN, "stream": True},
         supported=NOTHING,
     )
     assert plain.status == 200
     named(scores, "logprobs")
+    named(prompt, "prompt_logprobs")
+    named(beams, "use_beam_search")
     if dialect in ("openai", "cerebras", "novita"):
         named(ranked, "best_of")
     if dialect == "together":  # each of its chunks has a token's
         named(stream, "stream")
     else:
         assert stream.status == 200
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_the_prompts_log_probabilities_are_refused_by_the_field_that_asks_for_them(dialect: str) -> None:
+    scored = {**PLAIN, "prompt_logprobs": 1}
+    for answer in ask(dialect, scored, {**scored, "logprobs": 1}):
+        named(answer, "prompt_logprobs")
+    most = {**PLAIN, "prompt_logprobs": MOST + 1}
+    few = replace(POOR, features=frozenset(Feature))
+    alone, beside, others = ask(dialect, most, {**most, "logprobs": 1}, {**scored, "logprobs": MOST + 1}, supported=few)
+    named(alone, "prompt_logprobs")
+    named(beside, "prompt_logprobs")
+    named(others, "logprobs")
+
+
+def test_mistrals_route_names_the_seed_as_it_is_called_there() -> None:
+    (lacking,) = ask("openai", {"prompt": "a", "temperature": 0.7, "random_seed": 5}, path="/v1/fim/completions")
+    named(lacking, "random_seed")
+    assert lacking.json()["param"] == "random_seed"
 
 
 def test_infill_says_which_control_stands_in_its_way_and_needs_tokens_to_end_at() -> None:

@@ -70,4 +70,5 @@ def _request(raw: Mapping[str, object], fresh_seed: int) -> CompletionRequest:
         include_usage=True,
         user="",
         suffix=SUFFIX.of(raw),
+        spelled=(("seed", RANDOM_SEED.name),),
     )
