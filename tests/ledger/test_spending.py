@@ -27,3 +27,7 @@ def test_sums_stand_at_the_end_of_their_slot_or_of_older_days_of_their_day_in_or
             if one == key:
                 expected[int(time // grain + 1) * grain] += tokens
         assert made.of(key) == sorted(expected.items())
+    again = Spending(0.0)
+    for each in made.all():
+        again.add(*each)
+    assert all(again.of(key) == made.of(key) for key in "ab")

@@ -118,7 +118,7 @@ def test_what_another_process_spends_is_a_sum_for_whoever_does_not_ask_for_long(
                 (await opened(old, f"{index}", key="ab"[index % 2] * 8)).close(State.COMPLETED, "stop", 200, None)
             old.close()
             await until(lambda: not new._writer._store.beside)
-            assert sorted(new._writer.heard()) == [("aaaaaaaa", day, 140), ("bbbbbbbb", day, 140)]
+            assert sorted(new._writer.heard()) == [("aaaaaaaa", day + SLOT - 1, 140), ("bbbbbbbb", day + SLOT - 1, 140)]
 
     run(scenario, file, now=lambda: day + 100)
 
@@ -131,12 +131,18 @@ def test_of_what_nobody_asks_for_no_more_is_kept_than_days_once_it_is_old(tmp_pa
 
     async def scenario(ledger: Ledger) -> None:
         nonlocal now
+
+        def sums() -> int:
+            with ledger._writer._lock:
+                return len(ledger._writer._heard.all())
+
         other.write({row.number: row for row in rows})
-        await until(lambda: len(ledger._writer._heard) == 100)
+        await until(lambda: sums() == 100)
         now += 8 * DAY
-        await until(lambda: len(ledger._writer._heard) == 1)
-        assert ledger.elsewhere() == [("k", 100)]
-        assert ledger.spent("k") == [(8 * DAY, 100)], "at the end of the day, as other sums of it"
+        other.write({first + 100: rows[0]._replace(number=first + 100, id="100", arrived=now)})
+        await until(lambda: sums() == 2)
+        assert ledger.elsewhere() == [("k", 100), ("k", 1)]
+        assert ledger.spent("k") == [(8 * DAY, 100), (now + SLOT, 1)], "at the end of the day, as other sums of it"
 
     run(scenario, tmp_path / "ledger.db", now=lambda: now)
     other.close()

@@ -52,6 +52,10 @@ class Spending:
             *(((slot + 1) * SLOT, tokens) for slot, tokens in slots),
         ]
 
+    def all(self) -> list[tuple[str, float, int]]:
+        """Keys, Unix times and tokens of which the same sums are made."""
+        return [(key, end - 1, tokens) for key in self._days for end, tokens in self.of(key)]
+
     @property
     def _first_fine(self) -> int:
         return self._newest - FINE_DAYS + 1

@@ -8,12 +8,11 @@ from __future__ import annotations
 import logging
 import sqlite3
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator
 
 from quintet.ledger.beside import Spent
 from quintet.ledger.rows import Row, State
-from quintet.ledger.spending import DAY, FINE_DAYS, SLOT
+from quintet.ledger.spending import DAY, Spending
 from quintet.ledger.stats import Stats
 from quintet.ledger.store import LostFileError, Store
 
@@ -27,8 +26,6 @@ TIDY_S = 60.0
 
 BESIDE_S = 5.0
 """The same while another process writes: what it spends is known here so much later."""
-
-_SLOTS = DAY // SLOT
 
 Rows = dict[int, Row | None]
 """By their numbers, as they stand; ``None`` = it must not be there."""
@@ -60,8 +57,7 @@ class Writer:
         self._writing: Rows = {}  # taken from these, and not on the disk yet
         self._failing = ""  # why
         self._closing = False
-        self._heard: Counter[tuple[str, int]] = Counter()  # summed up: it may be that nobody asks for long
-        self._summed = 0  # the day on which that was last done with what was old
+        self._heard = Spending(now())  # summed up: it may be that nobody asks for long
         self._begin()
 
     @property
@@ -80,11 +76,10 @@ class Writer:
             self._pending[number] = row
 
     def heard(self) -> list[Spent]:
-        """What other processes have spent, as far as it was not asked for yet: of each key and slot one sum, and of days long ago one at
-        their end."""
+        """What other processes have spent, as far as it was not asked for yet."""
         with self._lock:
-            heard, self._heard = self._heard, Counter()
-        return [(key, slot * SLOT, tokens) for (key, slot), tokens in heard.items()]
+            heard, self._heard = self._heard, Spending(self._now())
+        return heard.all()
 
     def wake(self) -> None:
         """Write now what there is."""
@@ -170,15 +165,9 @@ class Writer:
             return False
 
     def _hear(self, news: list[Spent]) -> None:
-        today = int(self._now() // DAY)
         with self._lock:
-            if today != self._summed:  # as ``Spending`` has it: what is old by days, each at its end
-                self._summed, heard, self._heard = today, self._heard, Counter()
-                fine = (today - FINE_DAYS + 1) * _SLOTS
-                for (key, slot), tokens in heard.items():
-                    self._heard[key, slot if slot >= fine else slot // _SLOTS * _SLOTS + _SLOTS - 1] += tokens
-            for key, time, tokens in news:
-                self._heard[key, int(time // SLOT)] += tokens
+            for spent in news:
+                self._heard.add(*spent)
 
 
 def _name(error: sqlite3.Error) -> str:
