@@ -28,6 +28,9 @@ from quintet.server.call import Call
 from quintet.server.completions import CompletionApi, Completions
 from quintet.server.models import Models
 
+_SLOTS = 512
+"""Slots that are told of in one go."""
+
 
 class Other:
     """Endpoint of completions in a shape that is no dialect's.
@@ -130,6 +133,11 @@ class Properties:
         with served.entry.held():
             about = (await self._models.ready(call, served.entry)).capabilities
             running = served.entry.health().running
-        facts = {"n_ctx": about.context, "speculative": False}
-        slots = [{"id": number, **facts, "is_processing": number < running} for number in range(max(about.max_sequences, running))]
-        await call.http.reply(200, json.dumps(slots).encode())
+        facts, count = {"n_ctx": about.context, "speculative": False}, max(about.max_sequences, running)
+        await call.http.start(200, "application/json")
+        for first in range(0, count, _SLOTS):
+            numbers = range(first, min(first + _SLOTS, count))
+            told = json.dumps([{"id": number, **facts, "is_processing": number < running} for number in numbers])[1:-1]
+            await call.http.write((f", {told}" if first else f"[{told}").encode())
+            await asyncio.sleep(0)  # together they may be a million
+        await call.http.write(b"]", last=True)
