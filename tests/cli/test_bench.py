@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
+import socket
 import subprocess
 import sys
+import threading
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +23,7 @@ from tests.support.command import Done, command
 
 from quintet.cli import bench as benching
 from quintet.cli.app import app
+from quintet.cli.asking import UnusableServerError
 from quintet.cli.bench_report import BARS, Measured, drawn, svg
 from quintet.cli.console import OptionError
 from quintet.load.client import Trace
@@ -98,6 +102,32 @@ def test_a_server_that_lists_its_models_to_keys_alone_is_an_error_that_names_the
 def test_nobody_there_is_an_error() -> None:
     run = bench("http://127.0.0.1:9", "--model", "m")
     assert (run.returncode, run.stdout) == (1, "") and "no connection" in run.stderr
+
+
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"], ids=["nothing", "no end"])
+def test_a_warm_up_is_over_with_the_first_request_that_nobody_answers(answer: bytes) -> None:
+    """A million of them went on for as long as each may take, or for minutes where each was refused."""
+    asked: list[socket.socket] = []
+
+    def serve(listening: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                asked.append(listening.accept()[0])
+                asked[-1].sendall(answer)
+                if not answer:
+                    asked[-1].close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=serve, args=(listening,))
+        thread.start()
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        result = CliRunner().invoke(app, ["bench", url, "--model", "m", "--warm-up", "40", "--timeout", "1"])
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join()
+    for one in asked:
+        one.close()
+    assert isinstance(result.exception, UnusableServerError)
+    assert len(asked) == 1
 
 
 @pytest.mark.parametrize(

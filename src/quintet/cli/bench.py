@@ -173,13 +173,20 @@ def bodies(page: str, load: LoadOptions, seed: int) -> Iterator[Body]:
 
 
 async def _warm_up(target: Target, page: str, load: LoadOptions) -> None:
-    """
+    """One request after the other; one that nobody answers is the last, for each of the others may take as long.
+
     Raises:
         UnusableServerError: the first request failed, and so did the others.
     """
-    traces = await over_http(target, Load([Job(body) for body in itertools.islice(bodies(page, load, load.seed + 1), load.warm_up)], 1))
-    if traces and not any(trace.good for trace in traces):
-        kind, error = traces[0].failure, traces[0].error
+    good, first = False, None
+    for body in itertools.islice(bodies(page, load, load.seed + 1), load.warm_up):
+        trace = Trace(time.perf_counter())
+        await target.send(target.request(body), trace)
+        good, first = good or trace.good, first or trace
+        if not trace.status or trace.failure == "timed out":
+            break
+    if first is not None and not good:
+        kind, error = first.failure, first.error
         more = error.partition(f"{kind}: ")[2] or error  # which most begin with
         raise UnusableServerError(f"{target.url}: {kind}{f': {shorten(more, 300)}' if more else ''}.")
 
