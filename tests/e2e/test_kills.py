@@ -31,7 +31,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("quintet.backends.native.front.supervisor.pause", lambda failures, _: pause(failures))
 
 
-KILLS = int(os.environ.get("QUINTET_TEST_KILLS", "20"))
+KILLS = int(os.environ.get("QUINTET_TEST_KILLS", "10"))
 
 
 @pytest.mark.fault("C01", "C03", "D05")

@@ -13,5 +13,5 @@ class WithTheCore(AnyInterleaving):
 
 TestWithTheCore = WithTheCore.TestCase
 TestWithTheCore.settings = settings(
-    max_examples=40, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=15, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
