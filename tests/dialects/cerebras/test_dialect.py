@@ -72,7 +72,7 @@ def test_the_usage_of_a_stream_can_only_be_turned_off() -> None:
         ({"n": 2, "best_of": 1}, "best_of", "at least n"),
         ({"echo": True, "return_raw_tokens": True}, "echo", "together with return_raw_tokens"),
         ({"best_of": 2, "stream": True}, "best_of", "with stream: true"),
-        ({"suffix": ""}, "suffix", "is not supported by Cerebras"),
+        ({"suffix": " end"}, "suffix", "is not supported by Cerebras"),
         ({"reasoning_format": "hidden"}, "reasoning_format", "nowhere to put reasoning"),
         ({"temperature": 2}, "temperature", "between 0 and 1.5"),
     ],
@@ -81,6 +81,11 @@ def test_what_is_refused_is_named(fields: dict[str, object], param: str, words: 
     with pytest.raises(BadRequest, match=words) as caught:
         parse(**fields)
     assert caught.value.param == param
+
+
+def test_an_empty_suffix_is_none_as_with_openais_api() -> None:
+    """Clients of that API send one where there is nothing behind the text."""
+    assert parse(suffix="").suffix == ""
 
 
 def test_candidates_are_as_many_as_choices_unless_more_are_asked_for() -> None:

@@ -82,8 +82,13 @@ STREAM_OPTIONS: Field[dict[str, object]] = Field("stream_options", Object(), {},
 # The page has no such option and its service always ends a stream with the usage, so only false changes anything.
 INCLUDE_USAGE = Field("stream_options.include_usage", Boolean(), True, note="SDK only. `false` leaves `usage` out of the last chunk.")
 # SDK, suffix: "(OpenAI feature, not supported)".
-SUFFIX: Field[str | None] = Field(
-    "suffix", String(), None, Status.LATER, note="SDK only: it says the same.", refusal="is not supported by Cerebras; leave it out"
+SUFFIX = Field(
+    "suffix",
+    String(),
+    "",
+    Status.LATER,
+    note='SDK only: it says the same. `""` is none.',
+    refusal="is not supported by Cerebras; leave it out",
 )
 
 FIELDS: tuple[Field[Any], ...] = (
