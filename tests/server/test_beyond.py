@@ -290,6 +290,11 @@ def test_what_does_not_go_together_is_refused_by_name(fields: dict[str, Any], pa
     assert f"'{param}" in refused(posted("openai", fields)[0])
 
 
+def test_what_a_prompt_that_is_cut_does_not_go_with_is_named_as_it_was_sent() -> None:
+    (answer,) = posted("fireworks", {"truncate_prompt_tokens": 2, "echo_last": 1})
+    assert "'truncate_prompt_tokens' cannot be combined with echo_last" in refused(answer)
+
+
 @pytest.mark.parametrize("dialect", ["openai", "fireworks", "together", "cerebras", "novita"])
 @pytest.mark.parametrize("stream", [False, True])
 def test_chosen_tokens_need_logprobs_whether_streamed_or_not(dialect: str, stream: bool) -> None:

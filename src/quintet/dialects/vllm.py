@@ -124,7 +124,7 @@ def _cut(given: Mapping[str, object], request: CompletionRequest) -> Cut | None:
     most, side = TRUNCATE.of(given), TRUNCATION_SIDE.of(given)
     if most is None:
         return None
-    for name, there in (("echo", request.echo), ("images", any(request.images))):
+    for name, there in ((dict(request.spelled).get("echo", "echo"), request.echo), ("images", any(request.images))):
         if there:
             raise BadRequest(TRUNCATE.name, f"cannot be combined with {name}")
     return Cut(None if most < 0 else most, left=side == "left")
