@@ -75,6 +75,7 @@ def test_a_constraint_beside_the_providers_own_is_refused() -> None:
     [
         ({"structural_tag": {"type": "structural_tag"}}, "structural_tag"),
         ({"guided_json": SCHEMA, "guided_whitespace_pattern": "x"}, "guided_whitespace_pattern"),
+        ({"guided_json": SCHEMA, "guided_whitespace_pattern": ""}, "guided_whitespace_pattern"),
         ({"prompt_embeds": "AAAA"}, "prompt_embeds"),
         ({"stop_regex": "and|or"}, "stop_regex"),
         ({"skip_special_tokens": False}, "skip_special_tokens"),
@@ -84,6 +85,7 @@ def test_a_constraint_beside_the_providers_own_is_refused() -> None:
         ({"grammar": GRAMMAR, "grammar_lazy": True}, "grammar_lazy"),
         ({"structured_outputs": {"structural_tag": "{}"}}, "structured_outputs.structural_tag"),
         ({"structured_outputs": {"json": SCHEMA, "whitespace_pattern": "x"}}, "structured_outputs.whitespace_pattern"),
+        ({"structured_outputs": {"json": SCHEMA, "whitespace_pattern": ""}}, "structured_outputs.whitespace_pattern"),
         ({"structured_outputs": {"json": SCHEMA, "a\nb": 1}}, r"structured_outputs.a\nb"),
     ],
 )

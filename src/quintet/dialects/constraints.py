@@ -134,7 +134,8 @@ _BARE: tuple[tuple[Field[Any], GuideKind], ...] = (
 
 _NOTHING: tuple[object, ...] = (None, False, [], "")
 NOT_KEPT: Mapping[str, tuple[object, ...]] = {
-    **dict.fromkeys(("guided_whitespace_pattern", "structural_tag", "grammar_lazy", "grammar_triggers"), _NOTHING),
+    **dict.fromkeys(("structural_tag", "grammar_lazy", "grammar_triggers"), _NOTHING),
+    "guided_whitespace_pattern": (None,),  # an empty one asks for JSON without white space
     **dict.fromkeys(("prompt_embeds", "stop_regex", "lora_path", "custom_logit_processor"), _NOTHING),
     # vLLM, RepetitionDetectionParams, max_pattern_size: "Set to 0 to disable", the default, as all its members' is.
     "repetition_detection": (*_NOTHING, {}, dict.fromkeys(("max_pattern_size", "min_pattern_size", "min_count"), 0)),
@@ -142,10 +143,12 @@ NOT_KEPT: Mapping[str, tuple[object, ...]] = {
 }
 """Fields of other servers without which another text comes than was asked for, and that are not kept here, with the values that ask for
 nothing. vLLM's ``guided_decoding_backend`` is none: it says who keeps a constraint."""
-_MEMBERS_NOT_KEPT = frozenset(
-    {"disable_fallback", "disable_any_whitespace", "disable_additional_properties", "whitespace_pattern", "structural_tag"}
-)
-"""Likewise of vLLM's ``structured_outputs``, whose defaults are ``False`` and ``None``."""
+_MEMBERS_NOT_KEPT: Mapping[str, tuple[object, ...]] = {
+    **dict.fromkeys(("disable_fallback", "disable_any_whitespace", "disable_additional_properties"), (None, False)),
+    "whitespace_pattern": (None,),
+    "structural_tag": (None, ""),
+}
+"""Likewise of vLLM's ``structured_outputs``."""
 
 FIELDS: tuple[Field[Any], ...] = (
     *(RESPONSE_FORMAT, FORMAT_TYPE, JSON_SCHEMA, SCHEMA, GRAMMAR),
@@ -159,7 +162,7 @@ def asking(body: Mapping[str, object]) -> dict[str, object]:
     made = {name: value for name, value in body.items() if value not in NOT_KEPT.get(name, ())}
     members = made.get(STRUCTURED.name)
     if isinstance(members, dict):
-        made[STRUCTURED.name] = {name: value for name, value in members.items() if name not in _MEMBERS_NOT_KEPT or value not in _NOTHING}
+        made[STRUCTURED.name] = {name: value for name, value in members.items() if value not in _MEMBERS_NOT_KEPT.get(name, ())}
     return made
 
 
@@ -220,7 +223,7 @@ def _guides(given: Mapping[str, object]) -> Iterator[Guide]:
 def _structured(members: Mapping[str, object]) -> Iterator[Guide]:
     known = {field.name.partition(".")[2] for field, _ in _OF_STRUCTURED}
     for name, value in members.items():
-        if name not in known and value not in _NOTHING:
+        if name not in known and value not in _MEMBERS_NOT_KEPT.get(name, (None, False)):
             raise Unsupported(f"{STRUCTURED.name}.{printable(name)}", "is not kept by this server; leave it out", shorten(value))
     guides = [*_named(_OF_STRUCTURED, members)]
     if not guides:
