@@ -3,10 +3,12 @@ read by the real library; the offline errors are the real ones."""
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from huggingface_hub import errors
@@ -117,6 +119,40 @@ def test_a_check_that_is_broken_off_is_made_the_next_time(fake: FakeHub, monkeyp
     assert hub.stored() == []
     with pytest.raises(ModelError, match="wrong SHA-256 hash .* it was removed"):
         store.resolve("hf:user/repo", Notes())
+
+
+def test_a_check_that_is_broken_off_is_made_the_next_time_in_a_cache_without_links_too(
+    fake: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put = fake.put
+
+    def plain(*about: Any) -> Path:
+        link = put(*about)
+        return link.resolve().replace(link)
+
+    def ctrl_c(path: Path) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fake, "put", plain)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(hub, "sha256", ctrl_c)
+        store.resolve("hf:user/repo", Notes())
+    assert hub.stored() == []
+    found = store.resolve("hf:user/repo", Notes())
+    assert hub.stored() == [found]
+    assert fake.sent == ["m-Q4_K_M.gguf"] * 2  # its bytes went with its name
+
+
+def test_a_model_that_another_program_brings_after_a_fetch_that_failed_is_here(fake: FakeHub) -> None:
+    fake.download_failure = "", _answer(errors.GatedRepoError, "403")
+    with pytest.raises(ModelError, match="is gated"):
+        store.resolve("hf:user/repo", Notes())
+    fake.promised["m-Q4_K_M.gguf"], fake.download_failure = hashlib.sha256(GGUF).hexdigest(), None
+    fake.files["m-Q4_K_M.gguf"] = GGUF + b"wrong"
+    with pytest.raises(ModelError, match="wrong SHA-256 hash"):
+        store.resolve("hf:user/repo", Notes())
+    fake.put("user/repo", "m-Q4_K_M.gguf", GGUF)
+    assert store.resolve("hf:user/repo", Notes(), offline=True).path.read_bytes() == GGUF
 
 
 def test_a_model_that_is_being_checked_is_not_here_for_anybody_so_that_a_kill_leaves_none_unchecked(

@@ -270,6 +270,11 @@ def _blob(repo_id: str, file: RemoteFile) -> Path:
     return _cache() / repo_folder_name(repo_id=repo_id, repo_type="model") / "blobs" / file.sha256
 
 
+def _named(path: Path, file: RemoteFile) -> bool:
+    """The cache has its bytes under their hash."""
+    return path.is_symlink() and path.readlink().name == file.sha256
+
+
 def _mark(blob: Path) -> Path:
     return blob.with_name(f"{blob.name}.unchecked")
 
@@ -282,14 +287,18 @@ def _marked(repo_id: str, path: Path | None, file: RemoteFile) -> Iterator[None]
     Args:
         path: what is here of that name.
     """
-    if not file.sha256 or (path is not None and (not path.is_symlink() or path.readlink().name == file.sha256)):
+    if not file.sha256 or (path is not None and (not path.is_symlink() or _named(path, file))):
         yield
         return
-    mark = _mark(_blob(repo_id, file))
-    mark.parent.mkdir(parents=True, exist_ok=True)
-    mark.touch()
-    yield
-    mark.unlink(missing_ok=True)  # another process may have checked it too
+    blob, checked = _blob(repo_id, file), False
+    blob.parent.mkdir(parents=True, exist_ok=True)
+    _mark(blob).touch()
+    try:
+        yield
+        checked = True
+    finally:
+        if checked or not blob.is_file():  # where nothing came, or nothing right, another program may bring it
+            _mark(blob).unlink(missing_ok=True)  # another process may have checked it too
 
 
 def _bar(report: Report, before: int, total: int) -> type:
@@ -343,7 +352,12 @@ def _check(path: Path, file: RemoteFile) -> None:
     Raises:
         ModelError: wrong hash.
     """
-    digest = file.sha256 and sha256(path)
+    try:
+        digest = file.sha256 and sha256(path)
+    except BaseException:  # Ctrl-C above all
+        if not _named(path, file):  # no mark is seen then, as in a cache on a disk without links
+            path.unlink(missing_ok=True)
+        raise
     if digest == file.sha256:
         return
     path.resolve().unlink(missing_ok=True)  # the blob behind the snapshot's link
