@@ -97,7 +97,7 @@ def test_what_is_not_kept_is_refused_by_name(dialect: str, fields: dict[str, Any
 
 NOTHING: dict[str, list[object]] = {
     "skip_special_tokens": [True, None],
-    "repetition_detection": [None, {}, {"max_pattern_size": 0, "min_pattern_size": 0, "min_count": 0}],
+    "repetition_detection": [None, {}, {"max_pattern_size": 0}, {"max_pattern_size": 0, "min_pattern_size": 0, "min_count": 0}],
     "structural_tag": [None, ""],
     "custom_logit_processor": [None, ""],
     "lora_path": [None, ""],

@@ -133,12 +133,13 @@ _BARE: tuple[tuple[Field[Any], GuideKind], ...] = (
 )
 
 _NOTHING: tuple[object, ...] = (None, False, [], "")
+# vLLM, RepetitionDetectionParams, max_pattern_size: "Set to 0 to disable", the default, as that of its other members is.
+_OFF = {"max_pattern_size": 0}
 NOT_KEPT: Mapping[str, tuple[object, ...]] = {
     **dict.fromkeys(("structural_tag", "grammar_lazy", "grammar_triggers"), _NOTHING),
     "guided_whitespace_pattern": (None,),  # an empty one asks for JSON without white space
     **dict.fromkeys(("prompt_embeds", "stop_regex", "lora_path", "custom_logit_processor"), _NOTHING),
-    # vLLM, RepetitionDetectionParams, max_pattern_size: "Set to 0 to disable", the default, as all its members' is.
-    "repetition_detection": (*_NOTHING, {}, dict.fromkeys(("max_pattern_size", "min_pattern_size", "min_count"), 0)),
+    "repetition_detection": (*_NOTHING, {}, _OFF, {**_OFF, "min_pattern_size": 0, "min_count": 0}),
     "skip_special_tokens": (None, True),  # vLLM and SGLang, whose texts have special tokens with false; here none has
 }
 """Fields of other servers without which another text comes than was asked for, and that are not kept here, with the values that ask for
