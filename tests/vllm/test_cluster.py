@@ -28,7 +28,7 @@ def test_two_replicas_answer_alike_and_one_that_dies_costs_what_ran_there() -> N
         assert len(before) == 2
 
         def die() -> None:
-            until(lambda: server.metric("vllm:generation_tokens_total") > generated + 500)  # of 19,000 in all, of which a small model makes thousands a second
+            until(lambda: server.metric("vllm:generation_tokens_total") > generated + 500)  # of 19,000 in all; thousands a second
             os.kill(before[0], signal.SIGKILL)
 
         killer = Thread(target=die)
