@@ -104,7 +104,11 @@ def test_nobody_there_is_an_error() -> None:
     assert (run.returncode, run.stdout) == (1, "") and "no connection" in run.stderr
 
 
-@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"], ids=["nothing", "no end"])
+@pytest.mark.parametrize(
+    "answer",
+    [b"", b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n", b"HTTP/1.1 503 Service Unavailable\r\n\r\n"],
+    ids=["nothing", "no end", "no end of an error"],
+)
 def test_a_warm_up_is_over_with_the_first_request_that_nobody_answers(answer: bytes) -> None:
     """A million of them went on for as long as each may take, or for minutes where each was refused."""
     asked: list[socket.socket] = []
