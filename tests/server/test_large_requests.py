@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import gzip
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -53,9 +53,9 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(asyncio.wait_for(test(), 60))
 
 
-async def waits(app: ASGIApp, gone: asyncio.Event | None = None) -> asyncio.Task[Answer]:
+async def waits(app: ASGIApp, gone: asyncio.Event | None = None, headers: Sequence[tuple[str, str]] = GZIP) -> asyncio.Task[Answer]:
     """A large request whose model is not there yet."""
-    task = asyncio.create_task(acall(app, PACKED, headers=GZIP, gone=gone))
+    task = asyncio.create_task(acall(app, PACKED, headers=headers, gone=gone))
     await asyncio.wait({task}, timeout=0.2)
     assert not task.done()
     return task
@@ -106,17 +106,15 @@ def test_one_that_streams_has_its_room_until_it_ends() -> None:
 def test_a_key_has_no_more_of_it_than_it_leaves_to_others(tmp_path: Path) -> None:
     async def test() -> None:
         keys = KeyStore(tmp_path / "keys.db")
-        greedy, other = (keys.add(Key(b"", name)) for name in ("greedy", "other"))
-        app = create_app(ScriptedBackend(pause=0.05, length=None), config(keys=keys.path))
-
-        async def ask(key: str) -> Answer:
-            return await acall(app, PACKED, headers=[*GZIP, ("authorization", f"Bearer {key}")])
-
-        first = asyncio.create_task(ask(greedy))
-        await asyncio.wait({first}, timeout=0.1)
-        refused = await ask(greedy)
+        greedy, other = ([*GZIP, ("authorization", f"Bearer {keys.add(Key(b'', name))}")] for name in ("greedy", "other"))
+        engine = ScriptedBackend(state=State.LOADING)
+        app = create_app(engine, config(keys=keys.path), lazy=True)
+        waiting = [await waits(app, headers=greedy)]
+        refused = await acall(app, PACKED, headers=greedy)
         assert (refused.status, "share of large requests" in refused.body.decode()) == (429, True)
-        assert (await ask(other)).status == (await first).status == 200
+        waiting.append(await waits(app, headers=other))
+        engine.state = State.READY
+        assert [answer.status for answer in await asyncio.gather(*waiting)] == [200, 200]
 
     run(test)
 
