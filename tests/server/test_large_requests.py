@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from tests.server.asgi import JSON, Answer, acall
 from tests.server.scripted import ScriptedBackend
@@ -79,6 +80,17 @@ def test_those_that_wait_for_a_model_that_is_loaded_are_bounded_and_small_ones_a
         engine.state = State.READY
         assert {answer.status for answer in await asyncio.gather(*waiting)} == {200}
         assert [(await acall(app, PACKED, headers=GZIP)).status for _ in range(4)] == [200] * 4
+
+    run(test)
+
+
+def test_one_of_message_pack_takes_no_more_than_the_largest_body_whatever_it_is_as_json() -> None:
+    """Of a control character JSON makes six bytes, for which there never was room: a 503 whenever it came."""
+
+    async def test() -> None:
+        body = msgspec.msgpack.encode({**LARGE, "prompt": "\0" * 2 * gate.LARGE_BYTES})
+        app = create_app(ScriptedBackend(), config())
+        assert (await acall(app, body, headers=[("content-type", "application/msgpack")])).status == 200
 
     run(test)
 

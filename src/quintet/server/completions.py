@@ -214,7 +214,7 @@ class Completions:
 
             def parse() -> Parsed:
                 data = as_json(body, http.headers, most)
-                http.unpacked = len(data)
+                http.unpacked = min(len(data), most)  # JSON of MessagePack may be six times its texts
                 return api.format.parse(data, self._source.seed())
 
             small = len(body) <= INLINE_BYTES and "content-encoding" not in http.headers

@@ -59,7 +59,7 @@ class Request:
         self.ended = False
         """The last byte was handed over."""
         self.unpacked = 0
-        """Bytes of its body, without any compression; 0 = it was not unpacked yet."""
+        """Bytes of its body, without any compression, at most as many as one may have; 0 = it was not unpacked yet."""
         self.left = False
         """The client is gone, and the answer, which had begun, is not complete."""
         self.always: list[tuple[str, str]] = []  # headers of the answer, whatever it will be
