@@ -174,9 +174,8 @@ class Completions:
             moderator = await self._moderator(call, judging) if judging else None
             service = Service(backend, preparer, self._source.clock, self._config.max_logprobs, self._executor, moderator)
             preparing = _prepared(call, api, parsed, preparer, served, service)
-            slow = (
-                judging is not None or call.http.unpacked > SMALL_BYTES
-            )  # judging a prompt takes its time, as does tokenising long ones, in turn
+            # Judging a prompt takes its time, as does tokenising long ones, in turn.
+            slow = judging is not None or call.http.unpacked > SMALL_BYTES
             request, job = await (while_there(call.http.receive, preparing) if slow else preparing)
         admission.reserve(job)
         about = request.model, served.fingerprint(backend), self._source.host(), served.entry.name, served.entry.users
