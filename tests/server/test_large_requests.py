@@ -98,17 +98,20 @@ def test_one_of_message_pack_takes_no_more_than_the_largest_body_whatever_it_is_
 @pytest.mark.fault("B18")
 def test_one_that_streams_has_its_room_until_it_ends() -> None:
     async def test() -> None:
-        app = create_app(ScriptedBackend(pause=0.05, length=None), config())
+        engine = ScriptedBackend(pause=0.05, length=None)
+        app = create_app(engine, config())
         streams = [Answer(), Answer()]
         body = json.dumps({**LARGE, "stream": True, "max_tokens": 40}).encode()
         tasks = [asyncio.create_task(acall(app, body, into=into)) for into in streams]
         while not all(stream.parts for stream in streams):
             await asyncio.sleep(0.001)
+        engine.pause = 3600.0
         assert (await acall(app, LARGE)).status == 503
         assert not any(task.done() for task in tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        engine.pause = 0.0
         assert (await acall(app, LARGE)).status == 200
 
     run(test)
