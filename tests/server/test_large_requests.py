@@ -84,6 +84,17 @@ def test_those_that_wait_for_a_model_that_is_loaded_are_bounded_and_small_ones_a
     run(test)
 
 
+def test_token_ids_count_as_the_numbers_that_they_become() -> None:
+    rooms, http = gate.Gate(Limiter(0, lambda: 0.0, lambda: 0.0, None), config()), SimpleNamespace(unpacked=1000)
+    call: Any = SimpleNamespace(http=http, caller=ANYBODY)
+    ids: Any = SimpleNamespace(prompts=("a", (257,) * (gate.MOST_BYTES // 80)), images=())
+    with contextlib.ExitStack() as under_way:
+        for _ in range(2):
+            under_way.enter_context(rooms.admit(call)).hold(ids)
+        with pytest.raises(Overloaded):
+            under_way.enter_context(rooms.admit(call)).hold(ids)
+
+
 def test_one_of_message_pack_takes_no_more_than_the_largest_body_whatever_it_is_as_json() -> None:
     """Of a control character JSON makes six bytes, for which there never was room: a 503 whenever it came."""
 
@@ -139,7 +150,7 @@ def test_images_take_it_until_they_are_read() -> None:
     limits = config()
     rooms, http = gate.Gate(Limiter(0, lambda: 0.0, lambda: 0.0, None), limits), SimpleNamespace(unpacked=limits.max_body_bytes)
     call: Any = SimpleNamespace(http=http, caller=ANYBODY)
-    images: Any = SimpleNamespace(images=((Image("x" * (http.unpacked - 1000), "images[0]"),),))
+    images: Any = SimpleNamespace(prompts=(), images=((Image("x" * (http.unpacked - 1000), "images[0]"),),))
     job: Any = SimpleNamespace(most_tokens=1, held=0)
     with contextlib.ExitStack() as under_way:
 

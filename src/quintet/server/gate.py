@@ -23,6 +23,9 @@ LARGE_AT_ONCE = 5
 LARGE_BYTES = 128 * 1024
 """A request from this size on takes room until it is answered: its texts stay with it, in whatever number requests wait for a model."""
 
+ID_BYTES = 36
+"""Of a prompt's token id beside the digits that it was, which may be four: a number and a place in a list of them."""
+
 MOST_BYTES = 128 * 1024 * 1024
 """Of all large requests; at least two of the largest."""
 
@@ -96,7 +99,8 @@ class Admission:
         Raises:
             TooManyRequests, Overloaded: there is no room for it.
         """
-        tenant, size = self._call.caller.tenant, self._call.http.unpacked
+        tenant, ids = self._call.caller.tenant, sum(len(prompt) for prompt in request.prompts if not isinstance(prompt, str))
+        size = self._call.http.unpacked + ID_BYTES * ids
         if size > LARGE_BYTES:
             images = sum(len(image.url) for images in request.images for image in images)
             self._requests.take(tenant, size)
