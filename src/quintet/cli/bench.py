@@ -183,7 +183,7 @@ async def _warm_up(target: Target, page: str, load: LoadOptions) -> None:
         trace = Trace(time.perf_counter())
         await target.send(target.request(body), trace)
         good, first = good or trace.good, first or trace
-        if not trace.status or trace.error.startswith("not ended"):  # ``failure`` of an error is its status
+        if trace.unanswered:
             break
     if first is not None and not good:
         kind, error = first.failure, first.error

@@ -20,9 +20,10 @@ from urllib.parse import urlsplit
 from quintet.errors import shorten
 
 _EMPTY_TEXT, _SPACED_EMPTY_TEXT = b'"text":""', b'"text": ""'
+_NOT_ENDED = "not ended"
 _FAILURES = (
     ("no connection", "no connection"),
-    ("not ended", "timed out"),
+    (_NOT_ENDED, "timed out"),
     ("the answer broke", "broke off"),
     ("no HTTP", "no HTTP"),
     ("no completion", "no completion"),
@@ -97,6 +98,11 @@ class Trace:
         if self.status not in (0, 200):
             return f"status {self.status}"
         return next((kind for start, kind in _FAILURES if self.error.startswith(start)), "no answer" if self.error else "no text")
+
+    @property
+    def unanswered(self) -> bool:
+        """Nobody answered, or not to the end while there was time; of an error's answer ``failure`` only tells the status."""
+        return not self.status or self.error.startswith(_NOT_ENDED)
 
     @property
     def good(self) -> bool:
@@ -273,6 +279,6 @@ class Target:
                 finally:
                     transport.abort()
         except TimeoutError:
-            trace.error, trace.end = f"not ended after {self.timeout:g} s", time.perf_counter()
+            trace.error, trace.end = f"{_NOT_ENDED} after {self.timeout:g} s", time.perf_counter()
         except OSError as error:
             trace.error, trace.end = f"no connection: {error}", time.perf_counter()
