@@ -44,6 +44,9 @@
 # make test-emulated   the AVX-512 kernels under SIMDe's emulation (libsimde-dev), those for AMX and AVX-VNNI under shims of our own
 # make neon            the NEON and i8mm kernels, cross-compiled, under qemu (g++-aarch64-linux-gnu, qemu-user)
 
+# Images set it, and then each of the servers that five hundred tests start, and each run of quintet, would compile 280 modules: half a second.
+unexport PYTHONDONTWRITEBYTECODE
+
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
