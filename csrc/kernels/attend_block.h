@@ -4,6 +4,7 @@
 // scores are there, the softmax; then the same with the values:
 //
 //   for each block: keys as [dimension][page][16 tokens]      for each 6 rows: scores of 4 pages, or as many as they see, 24 chains of FMAs
+//                                                             and, while they are in registers, the greatest of each row so far
 //   for each row:   softmax of its scores
 //   for each block: values as [token][dimension]              for each 6 rows: 4 x 16 dimensions, 24 chains that go on from `out`
 //
@@ -48,9 +49,18 @@ inline void widen_values(const Halves& a, int page, int pages, int count, float*
   }
 }
 
-// Scores of R rows against P pages; key(d, p) are dimension d's of page p.
-template <int R, int P, class Key> inline void tile_scores(const float* const* queries, Key key, int head_dim, float* scores,
-                                                           size_t stride) {
+// How many pages all rows of a tile see whole.
+inline int pages_seen(const Halves& a, int from) {
+  return (*std::min_element(a.position + from, a.position + std::min(from + kTileRows, a.rows)) + 1) / 16;
+}
+
+// Of these the ones whose scores the softmax takes as they are, so that their maximum is known with them: a pass less over scores that fill the
+// second-level cache.
+inline int pages_known(const Halves& a, int from) { return a.first || a.cap != 0.0f ? 0 : pages_seen(a, from) / kSide * kSide; }
+
+// Scores of R rows against P pages; key(d, p) are dimension d's of page p. `most`: null, or [R][16] maxima, which these are taken into.
+template <int R, int P, class Key> inline void tile_scores(const float* const* queries, Key key, int head_dim, float* scores, size_t stride,
+                                                           float* most) {
   F acc[R][P];
   const float* q[R];
   for (int r = 0; r < R; r++) {
@@ -67,6 +77,12 @@ template <int R, int P, class Key> inline void tile_scores(const float* const* q
   }
   for (int r = 0; r < R; r++)
     for (int p = 0; p < P; p++) V::store(scores + size_t(r) * stride + 16 * p, acc[r][p]);
+  if (!most) return;
+  for (int r = 0; r < R; r++, most += 16) {
+    F m = V::load(most);
+    for (int p = 0; p < P; p++) m = V::max(acc[r][p], m);
+    V::store(most, m);
+  }
 }
 
 // `count` tokens, in order, on top of what B blocks of 16 dimensions of R rows have in `out`; nothing yet if `begin`.
@@ -97,7 +113,8 @@ template <int R> inline void tokens_values(const float* values, int head_dim, co
 }
 
 // The first tile's scores against a block that all of its rows see. The keys become what widen_keys makes of them.
-inline void first_scores(const Halves& a, int page, int pages, float* keys, size_t stride) {
+inline void first_scores(const Halves& a, int page, int pages, float* keys, size_t stride, float* most) {
+  if (page >= pages_known(a, 0)) most = nullptr;
   for (int group = page; group < page + kAttendPages; group += kSide, keys += size_t(16 * kSide) * size_t(a.head_dim)) {
     const uint16_t *from[kSide], *ahead[kSide];
     for (int p = 0; p < kSide; p++) {
@@ -105,7 +122,7 @@ inline void first_scores(const Halves& a, int page, int pages, float* keys, size
       ahead[p] = nth_read(a, pages, group + p + kAhead);
     }
     const auto key = [&](int d, int p) { return widen(from[p], ahead[p], 16 * d, keys + 16 * (kSide * d + p)); };
-    tile_scores<kTileRows, kSide>(a.q, key, a.head_dim, a.scratch + 16 * group, stride);
+    tile_scores<kTileRows, kSide>(a.q, key, a.head_dim, a.scratch + 16 * group, stride, most);
   }
 }
 
@@ -140,32 +157,39 @@ inline void block_values(const Halves& a, int from, int token, int count, const 
   }
 }
 
-// The scratch is [rows][stride] scores, then a block of keys or values, then what rows' outputs are multiplied by: see attend_scratch.
+// The scratch is [rows][stride] scores, then a block of keys or values, then [rows][16] maxima of scores, then what rows' outputs are multiplied by: see
+// attend_scratch.
 inline void attend_block(const Halves& a) {
   const int last = *std::max_element(a.position, a.position + a.rows), pages = last / 16 + 1;
   const size_t stride = attend_stride(pages), dim = size_t(a.head_dim);
-  float *block = a.scratch + size_t(a.rows) * stride, *inverse = block + size_t(kAttendPages) * 16 * dim;
+  float *block = a.scratch + size_t(a.rows) * stride, *most = block + size_t(kAttendPages) * 16 * dim,
+        *inverse = most + 16 * size_t(a.rows);
   const auto tiles = [&](int first, auto each) {
     for (int from = first; from < a.rows; from += kTileRows)
       with_rows<kTileRows>(std::min(kTileRows, a.rows - from), [&]<int R>() { each.template operator()<R>(from); });
   };
   // Before this page are whole blocks that all rows of a first tile see.
-  const int whole = a.rows < kTileRows ? 0 : (*std::min_element(a.position, a.position + kTileRows) + 1) / 16 / kAttendPages * kAttendPages;
+  const int whole = a.rows < kTileRows ? 0 : pages_seen(a, 0) / kAttendPages * kAttendPages;
+  std::fill_n(most, 16 * a.rows, kNone);
   for (int page = 0; page < pages; page += kAttendPages) {
     const int count = std::min(kAttendPages, pages - page);
-    if (page < whole) first_scores(a, page, pages, block, stride);
+    if (page < whole) first_scores(a, page, pages, block, stride, most);
     else widen_keys(a, page, pages, count, block);
     tiles(page < whole ? kTileRows : 0, [&]<int R>(int from) {
-      const int seen = *std::max_element(a.position + from, a.position + from + R) / 16 + 1 - page;
+      const int seen = *std::max_element(a.position + from, a.position + from + R) / 16 + 1 - page, known = pages_known(a, from) - page;
       for (int p = 0; p < std::min(count, seen); p += kSide) {
         const float* keys = block + size_t(p) * dim * 16;
         const auto key = [&](int d, int i) { return V::load(keys + 16 * (kSide * d + i)); };
         float* scores = a.scratch + size_t(from) * stride + 16 * (page + p);
-        with_rows<kSide>(std::min(kSide, seen - p), [&]<int P>() { tile_scores<R, P>(a.q + from, key, a.head_dim, scores, stride); });
+        float* into = p < known ? most + 16 * from : nullptr;
+        with_rows<kSide>(std::min(kSide, seen - p), [&]<int P>() { tile_scores<R, P>(a.q + from, key, a.head_dim, scores, stride, into); });
       }
     });
   }
-  for (int r = 0; r < a.rows; r++) inverse[r] = softmax(a, r, a.scratch + size_t(r) * stride);
+  for (int r = 0; r < a.rows; r++) {
+    const int known = 16 * pages_known(a, r / kTileRows * kTileRows);
+    inverse[r] = softmax(a, r, a.scratch + size_t(r) * stride, known, V::hmax(V::load(most + 16 * r)));
+  }
   for (int page = 0; page < pages; page += kAttendPages) {
     const int count = std::min(kAttendPages, pages - page);
     if (page < whole) first_values(a, page, pages, block, stride);

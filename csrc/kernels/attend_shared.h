@@ -1,5 +1,6 @@
 // What the ways of attention share (attend.h).
 #pragma once
+#include <algorithm>
 #include <limits>
 #include "kernels/kernels_impl.h"
 #include "kernels/prefetch.h"
@@ -14,6 +15,8 @@ constexpr int kSide = kWide ? 4 : 1;      // pages, or blocks of 16 dimensions, 
 constexpr int kExpPages = kWide ? 1 : 3;  // whose exponentials go side by side; few wide registers compute as fast one page after the other
 constexpr int kAhead = 3;                 // pages from the one that is computed to the one that is fetched
 constexpr int kLine = 32;                 // cells of fp16 in a line of the cache
+
+constexpr float kNone = -std::numeric_limits<float>::infinity();  // the score of what a row does not see
 
 // What is read: the keys of all pages, then their values.
 template <class Cell> inline const Cell* nth_read(const AttendOver<Cell>& a, int pages, int i) {
@@ -40,20 +43,20 @@ struct Softmax {
 };
 
 // Row r's scores are capped, and become -infinity where it does not see. A sink is one score more, not capped, which comes before all pages, in
-// lane 0.
-template <class Cell> inline Softmax softmax_begin(const AttendOver<Cell>& a, int r, float* s) {
+// lane 0. Of the first `known` scores, if they are neither capped nor hidden, `most` is the greatest.
+template <class Cell> inline Softmax softmax_begin(const AttendOver<Cell>& a, int r, float* s, int known = 0, float most = kNone) {
   const int position = a.position[r], padded = (position + 16) / 16 * 16;
   if (a.cap != 0.0f) soft_cap(s, a.cap, padded);
-  for (int t = 0; a.first && t < a.first[r]; t++) s[t] = -std::numeric_limits<float>::infinity();
-  for (int t = position + 1; t < padded; t++) s[t] = -std::numeric_limits<float>::infinity();
-  const float max = row_max(s, padded), *sink = a.sink ? a.sink + r : nullptr;
+  for (int t = 0; a.first && t < a.first[r]; t++) s[t] = kNone;
+  for (int t = position + 1; t < padded; t++) s[t] = kNone;
+  const float max = std::max(most, row_max(s + known, padded - known)), *sink = a.sink ? a.sink + r : nullptr;
   const F m = V::set1(sink && *sink > max ? *sink : max);
   return {m, sink ? exp16(V::sub(load_tail(sink, 1), m)) : V::set1(0.0f)};
 }
 
 // A row's scores become the numerators of their softmax; returns 1 / sum. Pages in order, lanes that the row does not see are exactly 0.
-inline float softmax(const Halves& a, int r, float* s) {
-  Softmax begun = softmax_begin(a, r, s);
+inline float softmax(const Halves& a, int r, float* s, int known = 0, float most = kNone) {
+  Softmax begun = softmax_begin(a, r, s, known, most);
   const float* end = s + (a.position[r] + 16) / 16 * 16;
   const auto pages = [&]<int N>() {
     for (; end - s >= 16 * N; s += 16 * N) {

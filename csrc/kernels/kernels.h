@@ -68,9 +68,9 @@ template <class Cell> struct AttendOver {
 constexpr int kAttendPages = 4;  // whose keys or values are floats at a time, when there are many rows
 // Floats of a row of scores over so many pages.
 inline size_t attend_stride(int pages) { return size_t((pages + kAttendPages - 1) / kAttendPages) * kAttendPages * 16; }
-// Scores, then keys or values, then a number for each row.
+// Scores, then keys or values, then 16 numbers and one for each row.
 inline size_t attend_scratch(int rows, int pages, int head_dim) {
-  return size_t(rows) * (attend_stride(pages) + 1) + size_t(kAttendPages) * 16 * size_t(head_dim);
+  return size_t(rows) * (attend_stride(pages) + 17) + size_t(kAttendPages) * 16 * size_t(head_dim);
 }
 // Floats of a query in two bytes a dimension, with two numbers, in whole lines.
 inline size_t attend8_query(int head_dim) { return (size_t(head_dim) / 2 + 2 + 15) / 16 * 16; }
