@@ -79,6 +79,7 @@ def test_a_constraint_beside_the_providers_own_is_refused() -> None:
         ({"prompt_embeds": "AAAA"}, "prompt_embeds"),
         ({"stop_regex": "and|or"}, "stop_regex"),
         ({"skip_special_tokens": False}, "skip_special_tokens"),
+        ({"no_stop_trim": True}, "no_stop_trim"),
         ({"repetition_detection": {"max_pattern_size": 8, "min_count": 3}}, "repetition_detection"),
         ({"lora_path": "adapter"}, "lora_path"),
         ({"custom_logit_processor": "{}"}, "custom_logit_processor"),
@@ -97,6 +98,10 @@ def test_what_is_not_kept_is_refused_by_name(dialect: str, fields: dict[str, Any
 
 NOTHING: dict[str, list[object]] = {
     "skip_special_tokens": [True, None],
+    "spaces_between_special_tokens": [True, False, None],
+    "priority": [0, None],
+    "no_stop_trim": [False, None],
+    "return_hidden_states": [False, None],
     "repetition_detection": [None, {}, {"max_pattern_size": 0}, {"max_pattern_size": 0, "min_pattern_size": 0, "min_count": 0}],
     "structural_tag": [None, ""],
     "custom_logit_processor": [None, ""],
@@ -118,6 +123,12 @@ def test_what_asks_for_nothing_is_neither_refused_nor_called_unknown(dialect: st
     for fields in given:
         parsed = PROVIDERS[dialect].dialect.parse(json.dumps({"model": "m", "prompt": "a", **fields}).encode(), 7)
         assert (parsed.ignored, parsed.unheeded) == ((), ()), fields
+
+
+@pytest.mark.parametrize("dialect", PROVIDERS)
+def test_what_asks_for_more_than_there_is_but_for_no_other_text_is_unknown(dialect: str) -> None:
+    body = {"model": "m", "prompt": "a", "priority": 3, "return_hidden_states": True}
+    assert sorted(PROVIDERS[dialect].dialect.parse(json.dumps(body).encode(), 7).ignored) == ["priority", "return_hidden_states"]
 
 
 @pytest.mark.parametrize("dialect", PROVIDERS)

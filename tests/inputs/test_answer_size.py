@@ -70,7 +70,7 @@ def test_text_alone_is_not_counted() -> None:
     require_answer_size(wanted, sequences(wanted), 1)
 
 
-def test_only_fields_that_were_sent_are_to_be_lowered() -> None:
+def test_prompt_logprobs_that_were_sent_are_named_among_what_may_be_lowered() -> None:
     wanted = asked(shown=Shown(prompt_logprobs=5))
     with pytest.raises(BadRequest, match="another of n, max_tokens and prompt_logprobs"):
         require_answer_size(wanted, sequences(wanted), 1)

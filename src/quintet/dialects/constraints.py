@@ -140,10 +140,17 @@ NOT_KEPT: Mapping[str, tuple[object, ...]] = {
     "guided_whitespace_pattern": (None,),  # an empty one asks for JSON without white space
     **dict.fromkeys(("prompt_embeds", "stop_regex", "lora_path", "custom_logit_processor"), _NOTHING),
     "repetition_detection": (*_NOTHING, {}, _OFF, {**_OFF, "min_pattern_size": 0, "min_count": 0}),
+    "no_stop_trim": (None, False),  # SGLang, whose texts end with the stop string with true: include_stop_str_in_output here
     "skip_special_tokens": (None, True),  # vLLM and SGLang, whose texts have special tokens with false; here none has
 }
 """Fields of other servers without which another text comes than was asked for, and that are not kept here, with the values that ask for
 nothing. vLLM's ``guided_decoding_backend`` is none: it says who keeps a constraint."""
+_UNKNOWN: Mapping[str, tuple[object, ...]] = {
+    "priority": (None, 0),  # vLLM, which refuses others "if the served model does not use priority scheduling"
+    "spaces_between_special_tokens": (None, True, False),  # vLLM: of no effect while skip_special_tokens is true
+    **dict.fromkeys(("return_hidden_states", "return_routed_experts", "return_cached_tokens_details"), (None, False)),  # SGLang
+}
+"""Likewise of fields without which the same text comes: with other values they are unknown."""
 _MEMBERS_NOT_KEPT: Mapping[str, tuple[object, ...]] = {
     **dict.fromkeys(("disable_fallback", "disable_any_whitespace", "disable_additional_properties"), (None, False)),
     "whitespace_pattern": (None,),
@@ -159,8 +166,9 @@ FIELDS: tuple[Field[Any], ...] = (
 
 
 def asking(body: Mapping[str, object]) -> dict[str, object]:
-    """A body without what of ``NOT_KEPT`` asks for nothing, which is done: other servers' clients send their defaults along."""
-    made = {name: value for name, value in body.items() if value not in NOT_KEPT.get(name, ())}
+    """A body without other servers' fields that ask for nothing, which is done: their clients send their defaults along."""
+    nothing = {**NOT_KEPT, **_UNKNOWN}
+    made = {name: value for name, value in body.items() if value not in nothing.get(name, ())}
     members = made.get(STRUCTURED.name)
     if isinstance(members, dict):
         made[STRUCTURED.name] = {name: value for name, value in members.items() if value not in _MEMBERS_NOT_KEPT.get(name, ())}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+import pytest
 from tests.backends.vllm.playing import EOS, GREEDY, World, one, played
 
 from quintet.backends.native.core.types import Outcome
@@ -13,7 +14,7 @@ from quintet.backends.native.wire.messages import Abort, Died, EventRow, Ping, S
 from quintet.backends.vllm.sequences import BROKEN
 from quintet.backends.vllm.values import CoreDeadError, RejectedError, Step
 from quintet.backends.vllm.wire import Refused, decode_choose
-from quintet.backends.vllm.worker import DEAD, REJECTED
+from quintet.backends.vllm.worker import DEAD, FAILED, REJECTED
 from quintet.events import Blame, Finish
 
 
@@ -187,14 +188,15 @@ def test_what_could_not_be_chosen_ends_its_sequence_alone_with_the_reason() -> N
     played(scenario)
 
 
-def test_a_request_that_vllm_rejects_ends_and_others_go_on() -> None:
+@pytest.mark.parametrize(("error", "told"), [(RejectedError(), REJECTED), (RejectedError("why"), "why"), (ValueError("a defect"), FAILED)])
+def test_a_request_that_vllm_rejects_or_a_defect_ends_is_told_so_and_others_go_on(error: Exception, told: str) -> None:
     async def scenario(world: World) -> None:
         await world.submit(1, one(), one((4,)))
-        world.core.outputs["1"].put_nowait(RejectedError())
+        world.core.outputs["1"].put_nowait(error)
         await world.settle()
         (end,) = world.rows(1)
         assert isinstance(end, EventRow)
-        assert (end.finish, end.error) == (Finish.ERROR, REJECTED)
+        assert (end.finish, end.error) == (Finish.ERROR, told)
         await world.say("2", 70)
         assert world.rows(1)[-1].token == 70
 

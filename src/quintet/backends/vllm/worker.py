@@ -51,6 +51,7 @@ ENTER_S = 300.0
 """An adapter may take so long to load, or a sequence's images until vLLM has them, while no step is finished. What takes longer hangs."""
 
 REJECTED = "The engine cannot take this request."
+FAILED = "The engine could not process this request."
 DEAD = "vLLM's engine has ended."
 _log = logging.getLogger(__name__)
 
@@ -252,7 +253,7 @@ class VllmWorker:
             self._tell(sequence, [sequence.end(Finish.ERROR, str(rejected) or REJECTED)])
         except Exception:
             _log.exception("a sequence could not be followed")
-            self._tell(sequence, [sequence.end(Finish.ERROR, REJECTED)])
+            self._tell(sequence, [sequence.end(Finish.ERROR, FAILED)])
 
     async def _processed(self, processing: ImageProcessing, sequence: VllmSequence) -> tuple[Processed, ...]:
         """What vLLM's processor makes of its images: of its request's check, or made again."""
