@@ -8,11 +8,11 @@ has one constraint at most. None is ever ignored: what cannot be kept is a 400 t
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from quintet.dialects.fields import REQUIRED, Boolean, Field, Object, OneOf, Status, String, wrong_type
+from quintet.dialects.fields import REQUIRED, Boolean, Field, Object, OneOf, Status, String, unknown, wrong_type
 from quintet.dialects.json_guard import decode_object, printable
 from quintet.dialects.lists import ListOf
 from quintet.errors import BadRequest, Unsupported, shorten
@@ -165,14 +165,14 @@ FIELDS: tuple[Field[Any], ...] = (
 )
 
 
-def asking(body: Mapping[str, object]) -> dict[str, object]:
-    """A body without other servers' fields that ask for nothing, which is done: their clients send their defaults along."""
+def unknown_fields(fields: Iterable[Field[object]], body: Mapping[str, object]) -> tuple[str, ...]:
+    """As ``fields.unknown``, without other servers' fields that ask for nothing, which is done: their clients send their defaults along."""
     nothing = {**NOT_KEPT, **_UNKNOWN}
-    made = {name: value for name, value in body.items() if value not in nothing.get(name, ())}
-    members = made.get(STRUCTURED.name)
+    asked = {name: value for name, value in body.items() if value not in nothing.get(name, ())}
+    members = asked.get(STRUCTURED.name)
     if isinstance(members, dict):
-        made[STRUCTURED.name] = {name: value for name, value in members.items() if value not in _MEMBERS_NOT_KEPT.get(name, ())}
-    return made
+        asked[STRUCTURED.name] = {name: value for name, value in members.items() if value not in _MEMBERS_NOT_KEPT.get(name, ())}
+    return unknown(fields, asked)
 
 
 def constraint(given: Mapping[str, object], own: Guide | None) -> Guide | None:

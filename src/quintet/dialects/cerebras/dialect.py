@@ -10,9 +10,9 @@ from quintet.dialects.base import GREEDY_NOTE, ErrorReply, Headers, Identity, Pa
 from quintet.dialects.cerebras import limits
 from quintet.dialects.cerebras.grammar import ROOTS, guide
 from quintet.dialects.cerebras.wire import CerebrasRenderer, error_body
-from quintet.dialects.constraints import asking
+from quintet.dialects.constraints import unknown_fields
 from quintet.dialects.extensions import MIROSTAT, Extensions
-from quintet.dialects.fields import Boolean, Field, Integer, LogitBias, Number, Object, OneOf, Prompts, Status, Stop, String, unknown
+from quintet.dialects.fields import Boolean, Field, Integer, LogitBias, Number, Object, OneOf, Prompts, Status, Stop, String
 from quintet.dialects.json_guard import decode_object
 from quintet.dialects.wire import encode, model_object
 from quintet.errors import BadRequest
@@ -114,7 +114,7 @@ class Cerebras:
             field.of(raw)
         request = EXTENSIONS.apply(raw, _request(raw, fresh_seed))
         _check_together(request)
-        return Parsed(request, unknown(KNOWN, asking(raw)), unheeded=switched_off(request))
+        return Parsed(request, unknown_fields(KNOWN, raw), unheeded=switched_off(request))
 
     def renderer(self, request: CompletionRequest, identity: Identity, _options: object = None) -> CerebrasRenderer:
         return CerebrasRenderer(request, identity)

@@ -11,8 +11,8 @@ from quintet.dialects.base import Identity, Parsed
 from quintet.dialects.completion import options
 from quintet.dialects.completion.kinds import LlamaPrompts, Parts, plain
 from quintet.dialects.completion.wire import LlamaRenderer, Options
-from quintet.dialects.constraints import asking
-from quintet.dialects.fields import REQUIRED, Field, unknown
+from quintet.dialects.constraints import unknown_fields
+from quintet.dialects.fields import REQUIRED, Field
 from quintet.dialects.json_guard import decode_object
 from quintet.request import CompletionRequest
 
@@ -38,7 +38,7 @@ class Completion:
             parts=tuple((at, one) for at, one in enumerate(parts) if plain(one) is None),
             biases=options.LOGIT_BIAS.of(raw),
         )
-        return Parsed(request, unknown(FIELDS, asking(raw)), written, options.unheeded(raw, samplers, request))
+        return Parsed(request, unknown_fields(FIELDS, raw), written, options.unheeded(raw, samplers, request))
 
     def renderer(self, request: CompletionRequest, identity: Identity, given: object = None) -> LlamaRenderer:
         if not isinstance(given, Options):

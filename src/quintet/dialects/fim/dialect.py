@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from quintet.dialects.base import GREEDY_NOTE, Identity, Parsed, sampling
-from quintet.dialects.constraints import asking
-from quintet.dialects.fields import REQUIRED, Boolean, Field, Integer, Number, Object, Status, Stop, String, unknown
+from quintet.dialects.constraints import unknown_fields
+from quintet.dialects.fields import REQUIRED, Boolean, Field, Integer, Number, Object, Status, Stop, String
 from quintet.dialects.fim.wire import FimRenderer
 from quintet.dialects.json_guard import decode_object
 from quintet.request import CompletionRequest, StopRules
@@ -49,7 +49,7 @@ class FimCompletion:
         raw = decode_object(body)
         METADATA.of(raw)
         request = _request(raw, fresh_seed)
-        return Parsed(request, unknown(FIELDS, asking(raw)), request.max_tokens is not None)
+        return Parsed(request, unknown_fields(FIELDS, raw), request.max_tokens is not None)
 
     def renderer(self, _request: CompletionRequest, identity: Identity, bounded: object = None) -> FimRenderer:
         return FimRenderer(identity, bounded=bool(bounded))

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from quintet.dialects.base import GREEDY_NOTE, LEAST, ErrorReply, Headers, Identity, Parsed, ServedModel, fault, sampling, switched_off
-from quintet.dialects.constraints import Grammar, Schema, asking, response_format
+from quintet.dialects.constraints import Grammar, Schema, response_format, unknown_fields
 from quintet.dialects.extensions import Extensions
 from quintet.dialects.fields import (
     REQUIRED,
@@ -23,7 +23,6 @@ from quintet.dialects.fields import (
     Status,
     Stop,
     String,
-    unknown,
 )
 from quintet.dialects.fireworks import limits
 from quintet.dialects.fireworks.images import NONE, Images, by_prompt
@@ -176,7 +175,7 @@ class Fireworks:
             field.of(raw)
         options = _options(raw)
         request = EXTENSIONS.apply(raw, _request(raw, options, fresh_seed))
-        return Parsed(request, unknown(KNOWN, asking(raw)), options, switched_off(request))
+        return Parsed(request, unknown_fields(KNOWN, raw), options, switched_off(request))
 
     def renderer(self, request: CompletionRequest, identity: Identity, options: object = None) -> FireworksRenderer:
         if not isinstance(options, Options):

@@ -13,8 +13,8 @@ from typing import Any
 from quintet.dialects.base import Identity, Parsed
 from quintet.dialects.completion import options
 from quintet.dialects.completion.wire import LlamaRenderer, Options
-from quintet.dialects.constraints import asking
-from quintet.dialects.fields import Field, String, unknown
+from quintet.dialects.constraints import unknown_fields
+from quintet.dialects.fields import Field, String
 from quintet.dialects.infill.kinds import Chunk, Chunks
 from quintet.dialects.json_guard import decode_object
 from quintet.dialects.lists import ListOf
@@ -57,7 +57,7 @@ class Infill:
             biases=options.LOGIT_BIAS.of(raw),
         )
         strange = {f"input_extra[].{name}": None for chunk in INPUT_EXTRA.of(raw) for name in chunk.unknown}
-        return Parsed(request, unknown(FIELDS, asking(raw)), written, (*options.unheeded(raw, samplers, request), *strange))
+        return Parsed(request, unknown_fields(FIELDS, raw), written, (*options.unheeded(raw, samplers, request), *strange))
 
     def renderer(self, request: CompletionRequest, identity: Identity, given: object = None) -> LlamaRenderer:
         if not isinstance(given, Options):

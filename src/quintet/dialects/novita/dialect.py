@@ -22,9 +22,9 @@ from quintet.dialects.base import (
     sampling,
     switched_off,
 )
-from quintet.dialects.constraints import asking
+from quintet.dialects.constraints import unknown_fields
 from quintet.dialects.extensions import MIROSTAT, Extensions
-from quintet.dialects.fields import REQUIRED, Boolean, Field, Integer, LogitBias, Number, Object, Positive, Prompts, Stop, String, unknown
+from quintet.dialects.fields import REQUIRED, Boolean, Field, Integer, LogitBias, Number, Object, Positive, Prompts, Stop, String
 from quintet.dialects.json_guard import decode_object
 from quintet.dialects.novita.wire import NovitaRenderer, error_body
 from quintet.dialects.wire import encode
@@ -103,7 +103,7 @@ class Novita:
         if raw.get(STREAM_OPTIONS.name) is not None and not request.stream:
             raise BadRequest(STREAM_OPTIONS.name, "is only allowed with stream: true")
         check_choices(request)
-        return Parsed(request, unknown(KNOWN, asking(raw)), unheeded=switched_off(request))
+        return Parsed(request, unknown_fields(KNOWN, raw), unheeded=switched_off(request))
 
     def renderer(self, request: CompletionRequest, identity: Identity, _options: object = None) -> NovitaRenderer:
         return NovitaRenderer(request, identity)

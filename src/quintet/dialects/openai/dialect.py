@@ -22,9 +22,9 @@ from quintet.dialects.base import (
     switched_off,
 )
 from quintet.dialects.chunks import ChunkRenderer
-from quintet.dialects.constraints import asking
+from quintet.dialects.constraints import unknown_fields
 from quintet.dialects.extensions import MIROSTAT, Extensions
-from quintet.dialects.fields import Boolean, Field, Integer, LogitBias, Number, Object, Prompts, Status, Stop, String, unknown
+from quintet.dialects.fields import Boolean, Field, Integer, LogitBias, Number, Object, Prompts, Status, Stop, String
 from quintet.dialects.json_guard import decode_object
 from quintet.dialects.openai import limits
 from quintet.dialects.wire import STOP_OR_LENGTH, DetailedUsage, Logprobs, encode, error_body, model_object
@@ -221,7 +221,7 @@ class OpenAI:
         request = EXTENSIONS.apply(raw, _request(raw, fresh_seed))
         _check_together(raw, request)
         obfuscate = request.stream and INCLUDE_OBFUSCATION.of(STREAM_OPTIONS.of(raw))
-        return Parsed(request, unknown(KNOWN, asking(raw)), obfuscate, switched_off(request))
+        return Parsed(request, unknown_fields(KNOWN, raw), obfuscate, switched_off(request))
 
     def renderer(self, request: CompletionRequest, identity: Identity, options: object = None) -> OpenAIRenderer:
         return OpenAIRenderer(request, identity, obfuscate=options is True)

@@ -19,9 +19,9 @@ from quintet.dialects.base import (
     sampling,
     switched_off,
 )
-from quintet.dialects.constraints import asking
+from quintet.dialects.constraints import unknown_fields
 from quintet.dialects.extensions import MIROSTAT, Extensions
-from quintet.dialects.fields import REQUIRED, Boolean, Field, Integer, LogitBias, Number, Stop, String, unknown
+from quintet.dialects.fields import REQUIRED, Boolean, Field, Integer, LogitBias, Number, Stop, String
 from quintet.dialects.json_guard import decode_object
 from quintet.dialects.together import limits
 from quintet.dialects.together.wire import Options, TogetherRenderer
@@ -94,7 +94,7 @@ class Together:
         raw = decode_object(body)
         logprobs = LOGPROBS.of(raw)
         request = _with_those_of_chunks(EXTENSIONS.apply(raw, _request(raw, logprobs, fresh_seed)))
-        return Parsed(request, unknown(KNOWN, asking(raw)), Options(logprobs), switched_off(request))
+        return Parsed(request, unknown_fields(KNOWN, raw), Options(logprobs), switched_off(request))
 
     def renderer(self, request: CompletionRequest, identity: Identity, options: object = None) -> TogetherRenderer:
         if not isinstance(options, Options):
