@@ -27,9 +27,8 @@ from quintet.backends.native.front.soundness import UNSOUND_AT
 from quintet.backends.native.front.stream import Stream
 from quintet.backends.native.front.supervisor import DIED
 from quintet.backends.native.front.watchdog import LOAD_STALL_S
-from quintet.backends.native.schedule.emit import NUMERICAL
+from quintet.backends.native.schedule.emit import FAILED, NUMERICAL
 from quintet.backends.native.wire.messages import Died, FromWorker, Ready, Started
-from quintet.backends.native.worker.parts import REJECTED
 from quintet.errors import EngineFailed, Loading, RequestError, ServerError, TooManyRequests
 from quintet.events import Finish, TokenEvent
 from quintet.inputs.sequence import Prepared, PreparedSequence
@@ -317,7 +316,7 @@ class Watch:
             _require(asked.asks(CRASHES) or self.deaths > self.poisoned, "quarantine: refused for what another has done", request_id)
         elif error == DIED:
             _require(self.engine is not None and self.engine._supervisor.state is State.DEAD, "dead: it is not", request_id)
-        elif error == REJECTED:
+        elif error == FAILED:
             _require(self._raised or asked.asks(RAISES), "step: another broke it", request_id)
         elif event.finish is Finish.ERROR and error != NUMERICAL:
             raise Violation(f"ends: request {request_id} with {error!r}")

@@ -145,12 +145,13 @@ NOT_KEPT: Mapping[str, tuple[object, ...]] = {
 }
 """Fields of other servers without which another text comes than was asked for, and that are not kept here, with the values that ask for
 nothing. vLLM's ``guided_decoding_backend`` is none: it says who keeps a constraint."""
-_UNKNOWN: Mapping[str, tuple[object, ...]] = {
+_NO_REQUEST: Mapping[str, tuple[object, ...]] = {
+    **NOT_KEPT,
     "priority": (None, 0),  # vLLM, which refuses others "if the served model does not use priority scheduling"
     "spaces_between_special_tokens": (None, True, False),  # vLLM: of no effect while skip_special_tokens is true
     **dict.fromkeys(("return_hidden_states", "return_routed_experts", "return_cached_tokens_details"), (None, False)),  # SGLang
 }
-"""Likewise of fields without which the same text comes: with other values they are unknown."""
+"""Likewise, with those of fields without which the same text comes: with other values these are unknown."""
 _MEMBERS_NOT_KEPT: Mapping[str, tuple[object, ...]] = {
     **dict.fromkeys(("disable_fallback", "disable_any_whitespace", "disable_additional_properties"), (None, False)),
     "whitespace_pattern": (None,),
@@ -167,8 +168,7 @@ FIELDS: tuple[Field[Any], ...] = (
 
 def unknown_fields(fields: Iterable[Field[object]], body: Mapping[str, object]) -> tuple[str, ...]:
     """As ``fields.unknown``, without other servers' fields that ask for nothing, which is done: their clients send their defaults along."""
-    nothing = {**NOT_KEPT, **_UNKNOWN}
-    asked = {name: value for name, value in body.items() if value not in nothing.get(name, ())}
+    asked = {name: value for name, value in body.items() if value not in _NO_REQUEST.get(name, ())}
     members = asked.get(STRUCTURED.name)
     if isinstance(members, dict):
         asked[STRUCTURED.name] = {name: value for name, value in members.items() if value not in _MEMBERS_NOT_KEPT.get(name, ())}

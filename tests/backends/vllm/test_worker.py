@@ -9,12 +9,12 @@ import pytest
 from tests.backends.vllm.playing import EOS, GREEDY, World, one, played
 
 from quintet.backends.native.core.types import Outcome
-from quintet.backends.native.schedule.emit import NUMERICAL
+from quintet.backends.native.schedule.emit import FAILED, NUMERICAL
 from quintet.backends.native.wire.messages import Abort, Died, EventRow, Ping, Started, Stop, Submit, TokenRow
 from quintet.backends.vllm.sequences import BROKEN
 from quintet.backends.vllm.values import CoreDeadError, RejectedError, Step
 from quintet.backends.vllm.wire import Refused, decode_choose
-from quintet.backends.vllm.worker import DEAD, FAILED, REJECTED
+from quintet.backends.vllm.worker import DEAD, REJECTED
 from quintet.events import Blame, Finish
 
 

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
 from quintet.backends.base import Counts, Pages
-from quintet.backends.native.schedule.emit import NUMERICAL
+from quintet.backends.native.schedule.emit import FAILED, NUMERICAL
 from quintet.backends.native.schedule.waiting import Turns
 from quintet.backends.native.wire.messages import (
     Abort,
@@ -51,7 +51,6 @@ ENTER_S = 300.0
 """An adapter may take so long to load, or a sequence's images until vLLM has them, while no step is finished. What takes longer hangs."""
 
 REJECTED = "The engine cannot take this request."
-FAILED = "The engine could not process this request."
 DEAD = "vLLM's engine has ended."
 _log = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from tests.backends.native.worker.test_guided import JSON, WORDS, collect, run, 
 from tests.support.preparing import prepare
 
 from quintet.backends.base import State
+from quintet.backends.native.schedule.emit import FAILED
 from quintet.backends.native.worker import masks, worker
-from quintet.backends.native.worker.parts import REJECTED
 from quintet.events import Blame, Finish, TokenEvent
 from quintet.guides import matcher
 from quintet.guides.matcher import U32, Matcher
@@ -206,7 +206,7 @@ def test_a_guide_that_throws_ends_its_request_only(heavy: Heavy, fault: BaseExce
             heavy.go.set()
             both = await asyncio.gather(run(engine, others), collect(engine, await prepare(engine, [spec(guide=HEAVY)])))
             ((event,),) = both[1]
-            assert (event.finish, event.error, event.blame) == (Finish.ERROR, REJECTED, Blame.SERVER)
+            assert (event.finish, event.error, event.blame) == (Finish.ERROR, FAILED, Blame.SERVER)
             assert both[0] == beside and await run(engine, others) == beside
 
     asyncio.run(go())

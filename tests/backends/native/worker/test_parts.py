@@ -13,7 +13,8 @@ from tests.backends.native.schedule.harness import Oracle, prepared
 from tests.backends.native.worker.harness import NATIVE, Simulation, assert_as_alone
 
 from quintet.backends.native.core.types import F32, I32, U8, U32, U64, Batch, Drafted, Meanwhile, Outcome, Sampler
-from quintet.backends.native.worker.parts import REJECTED, run
+from quintet.backends.native.schedule.emit import FAILED
+from quintet.backends.native.worker.parts import run
 from quintet.backends.toy import ToyRunner
 from quintet.events import Finish
 from quintet.inputs.sequence import PreparedSequence
@@ -134,7 +135,7 @@ def test_only_the_request_that_breaks_a_step_ends_and_the_others_are_as_alone(fa
             assert ends[at].finish in (Finish.EOS, Finish.LENGTH)
             assert_as_alone(simulation.events[at], one)
     end = ends[GUILTY, len(made[GUILTY]) - 1]
-    assert (end.finish, end.error) == (Finish.ERROR, REJECTED)
+    assert (end.finish, end.error) == (Finish.ERROR, FAILED)
 
 
 @pytest.mark.fault("C06")
@@ -149,7 +150,7 @@ def test_an_engine_that_can_compute_nothing_ends_all_and_loses_none(caplog: pyte
     for request in range(5):
         simulation.add(request, prepared(TEXT[request:], 5), prepared(TEXT[:4], 5))
     simulation.finish()
-    assert {(events[-1].finish, events[-1].error) for events in simulation.events.values()} == {(Finish.ERROR, REJECTED)}
+    assert {(events[-1].finish, events[-1].error) for events in simulation.events.values()} == {(Finish.ERROR, FAILED)}
 
 
 @pytest.mark.fault("C08")

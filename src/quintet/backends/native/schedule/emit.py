@@ -10,6 +10,8 @@ from quintet.events import NO_DRAFTS, Blame, Finish
 
 NUMERICAL = "The model produced values that are not finite."
 """Client-safe reason of a sequence that ended because its logits were NaN or infinite."""
+FAILED = "The engine could not process this request."
+"""Client-safe reason of a request that broke its step, or of which something else of ours broke."""
 
 REFUSED = {
     Outcome.NOT_FINITE: (NUMERICAL, Blame.NUMBERS),

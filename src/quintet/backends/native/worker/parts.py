@@ -15,15 +15,13 @@ from __future__ import annotations
 import logging
 
 from quintet.backends.native.core.types import Meanwhile
+from quintet.backends.native.schedule.emit import FAILED
 from quintet.backends.native.schedule.plan import Plan
 from quintet.backends.native.schedule.scheduler import Scheduler
 from quintet.backends.native.wire.messages import Events
 from quintet.backends.native.worker.step import Stepper
 
 _log = logging.getLogger(__name__)
-
-REJECTED = "The engine could not process this request."
-"""Client-safe reason of a request that broke its step."""
 
 
 def run(plan: Plan, scheduler: Scheduler, stepper: Stepper, meanwhile: Meanwhile | None = None) -> Events:
@@ -37,7 +35,7 @@ def run(plan: Plan, scheduler: Scheduler, stepper: Stepper, meanwhile: Meanwhile
         parts = plan.halves()
         if parts is None:
             _log.exception("a step of %d sequences of one request failed", len(plan.segments))
-            return scheduler.fail(plan, REJECTED)
+            return scheduler.fail(plan, FAILED)
         _log.warning("a step of %d sequences failed; it is run again in parts", len(plan.segments))
         events: Events = {}
         for part in parts:

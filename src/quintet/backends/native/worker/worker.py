@@ -14,7 +14,7 @@ from quintet.backends.native.core.loader import PAGE, Loaded, Loader, longest
 from quintet.backends.native.core.samplers import NativeSamplers
 from quintet.backends.native.core.types import Batch, Runner
 from quintet.backends.native.schedule.delivery import Delivery, urgent
-from quintet.backends.native.schedule.emit import Emitter
+from quintet.backends.native.schedule.emit import FAILED, Emitter
 from quintet.backends.native.schedule.images import Encodings
 from quintet.backends.native.schedule.kv import KvCache
 from quintet.backends.native.schedule.pages import BlockTables, PagePool
@@ -42,7 +42,7 @@ from quintet.backends.native.worker.compiling import Compiled, Compiling
 from quintet.backends.native.worker.drafting import Drafting, draft_model, measure
 from quintet.backends.native.worker.encoding import Encoding
 from quintet.backends.native.worker.masks import Filled, Masks
-from quintet.backends.native.worker.parts import REJECTED, run
+from quintet.backends.native.worker.parts import run
 from quintet.backends.native.worker.saved_pages import SavedPages, saved_pages
 from quintet.backends.native.worker.step import Stepper
 from quintet.config import EngineConfig
@@ -318,7 +318,7 @@ class Worker:
             rows = self._encoding.step(job, alone=not plan.segments)
         except Exception:
             _log.exception("an image could not be encoded")
-            return scheduler.refuse(job.request_id, REJECTED) if job else {}
+            return scheduler.refuse(job.request_id, FAILED) if job else {}
         if job and rows is not None:
             self._encodings.keep(job.key, rows)
         return {}
