@@ -32,6 +32,9 @@ class Activations {
   // Whether so many go into panels.
   bool in_panels(size_t rows) const { return in_panels() && rows >= size_t(kernels_.least_of_panel); }
 
+  // Whether a product takes tiles of so many rows two by two.
+  bool in_pairs(int rows) const { return kernels_.gemm_pair && !floats_ && rows >= kernels_.least_of_pair; }
+
   // Room for so many rows of k, before they are put; few have no panels.
   void reserve(Matrix& m, size_t rows, int k) const {
     reserve_rows(m, rows, k);
@@ -90,13 +93,20 @@ class Activations {
     return {v.rows + row * bytes(k), v.panels ? v.panels + row / kPanelRows * panel_bytes(k) : nullptr, v.ahead};
   }
 
-  // Kernels::gemm_tile for the first m rows of x, by panels as far as that is faster.
-  void multiply(const Packed& w, int tile, const View& x, int m, float* y, size_t y_stride, bool accumulate) const {
+  // Kernels::gemm_tile of the first m rows of x with `count` tiles from `tile` on, whose columns are side by side in y: by panels and pairs of tiles as far
+  // as that is faster.
+  void multiply(const Packed& w, int tile, int count, const View& x, int m, float* y, size_t y_stride, bool accumulate) const {
     const int rest = m % kPanelRows, by_panels = !in_panels() ? 0 : rest < kernels_.least_of_panel ? m - rest : m;
-    if (by_panels) kernels_.gemm_panels(w, tile, x.panels, by_panels, y, y_stride, accumulate);
+    for (int t = 0; by_panels && t < count; t++)
+      kernels_.gemm_panels(w, tile + t, x.panels, by_panels, y + 16 * t, y_stride, accumulate);
     if (by_panels == m) return;
     const size_t done = size_t(by_panels), stride = bytes(w.cols);
-    kernels_.gemm_tile(w, tile, x.rows + done * stride, stride, m - by_panels, y + done * y_stride, y_stride, accumulate, x.ahead);
+    const int most = in_pairs(m - by_panels) ? 2 : 1;
+    for (int t = 0, n; t < count; t += n) {
+      n = std::min(most, count - t);
+      const auto gemm = n == 2 ? kernels_.gemm_pair : kernels_.gemm_tile;
+      gemm(w, tile + t, x.rows + done * stride, stride, m - by_panels, y + done * y_stride + 16 * t, y_stride, accumulate, x.ahead);
+    }
   }
 
  private:

@@ -32,12 +32,11 @@ template <Format F> inline __m512i table_of() {
   return _mm512_setzero_si512();
 }
 
-template <Format F, int R, class Fetching>
-inline void tile_codes(const Packed& w, const uint8_t* tile, const Rows<R>& x, Fetching fetching, __m512 (&f)[R]) {
+template <Format F, int R, int T, class Fetching>
+inline void tile_codes(const Packed& w, const uint8_t* tile, const Rows<R>& x, Fetching fetching, __m512 (&f)[T][R]) {
   constexpr Coding c = coding(F);
   constexpr int lines = int((c.block() + (c.apart ? 32 : 0) + 63) / 64);
   const __m512i table = table_of<F>();
-  const uint16_t* apart = reinterpret_cast<const uint16_t*>(tile + c.block() * size_t(w.blocks()));
   // Of a block's first half and its second, or of all of it: what accumulators start from, and what minima are multiplied by.
   constexpr bool halves = c.scales == 2, minima = c.minima && halves;
   constexpr int off = -kTooLarge<F>;
@@ -46,34 +45,41 @@ inline void tile_codes(const Packed& w, const uint8_t* tile, const Rows<R>& x, F
   TimesSums<R, 0, 1> first_sum;
   TimesSums<R, 1, -1> second_sum;
   for (int b = 0; b < w.blocks(); b++) {
-    const uint8_t* block = tile + c.block() * size_t(b);
-    const uint16_t* scales = c.apart ? apart + 16 * b : reinterpret_cast<const uint16_t*>(block + c.scale_at());
-    fetching.template with<lines>(w, tile, b);
+    fetching.template with<lines, T>(w, tile, b);
     if (off) first.reach(x, b, w.blocks());
     if (off && halves) second.reach(x, b, w.blocks());
     if (minima) first_sum.reach(x, b, w.blocks()), second_sum.reach(x, b, w.blocks());
-    __m512i acc[R];
+    __m512i acc[T][R];
 #pragma GCC unroll 2
     for (int half = 0; half < 2; half++) {
       if (half == 0 || c.scales == 2)
-        for (int r = 0; r < R; r++) acc[r] = !off ? _mm512_setzero_si512() : half ? second.of(r, b) : first.of(r, b);
+        for (int r = 0; r < R; r++)
+          for (int t = 0; t < T; t++) acc[t][r] = !off ? _mm512_setzero_si512() : half ? second.of(r, b) : first.of(r, b);
 #pragma GCC unroll 4
       for (int g = 0; g < 4; g++) {
-        const __m512i v = codes_of<F>(block, half, g, table);
-        for (int r = 0; r < R; r++) acc[r] = _mm512_dpbusd_epi32(acc[r], v, broadcast4(x[r].q + 32 * b + 16 * half + 4 * g));
+        __m512i v[T];
+        for (int t = 0; t < T; t++) v[t] = codes_of<F>(tile + w.tile_bytes * size_t(t) + c.block() * size_t(b), half, g, table);
+        for (int r = 0; r < R; r++) {
+          const __m512i q = broadcast4(x[r].q + 32 * b + 16 * half + 4 * g);
+          for (int t = 0; t < T; t++) acc[t][r] = _mm512_dpbusd_epi32(acc[t][r], v[t], q);
+        }
       }
       if (half == 0 && c.scales == 1) continue;
-      const uint16_t* s = scales + 16 * (c.scales == 2 ? half : 0);
-      const __m512 d = V::load_half(s);
-      for (int r = 0; r < R; r++) {
-        f[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(acc[r]), _mm512_mul_ps(d, _mm512_set1_ps(x[r].scale[b])), f[r]);
-        if (!c.minima) continue;
-        const __m512 m = V::load_half(s + 16 * c.scales);
-        if (c.scales == 1) {
-          f[r] = _mm512_fmadd_ps(m, _mm512_set1_ps(x[r].minimum[b]), f[r]);
-        } else {
-          const __m512i sum = half ? second_sum.of(r, b) : first_sum.of(r, b);
-          f[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_mul_ps(m, _mm512_set1_ps(x[r].scale[b])), f[r]);
+      for (int t = 0; t < T; t++) {
+        const uint8_t* at = tile + w.tile_bytes * size_t(t);
+        at += c.apart ? c.block() * size_t(w.blocks()) + 32 * size_t(b) : c.block() * size_t(b) + c.scale_at();
+        const uint16_t* s = reinterpret_cast<const uint16_t*>(at) + 16 * (c.scales == 2 ? half : 0);
+        const __m512 d = V::load_half(s);
+        for (int r = 0; r < R; r++) {
+          f[t][r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(acc[t][r]), _mm512_mul_ps(d, _mm512_set1_ps(x[r].scale[b])), f[t][r]);
+          if (!c.minima) continue;
+          const __m512 m = V::load_half(s + 16 * c.scales);
+          if (c.scales == 1) {
+            f[t][r] = _mm512_fmadd_ps(m, _mm512_set1_ps(x[r].minimum[b]), f[t][r]);
+          } else {
+            const __m512i sum = half ? second_sum.of(r, b) : first_sum.of(r, b);
+            f[t][r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_mul_ps(m, _mm512_set1_ps(x[r].scale[b])), f[t][r]);
+          }
         }
       }
     }

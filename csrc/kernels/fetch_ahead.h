@@ -9,32 +9,39 @@
 namespace quintet {
 namespace {
 
-// What a pass of some rows fetches with each block: nothing,
-struct FetchNothing {
-  FetchNothing(bool, Ahead*, int, int) {}
-  template <int> void with(const Packed&, const uint8_t*, int) {}
+// Of the tiles that come after those of a pass, from the first of them on.
+struct NextTiles {
+  int from, to;
 };
 
-// the next tile, if `next`, whose blocks are so many lines,
+// What a pass of some rows and T tiles fetches with each block: nothing,
+struct FetchNothing {
+  FetchNothing(NextTiles, Ahead*, int, int) {}
+  template <int, int> void with(const Packed&, const uint8_t*, int) {}
+};
+
+// some of the next T tiles, whose blocks are so many lines,
 class FetchNext {
  public:
-  FetchNext(bool next, Ahead*, int, int) : next_(next) {}
-  template <int lines> void with(const Packed& w, const uint8_t* tile, int b) {
-    if (next_) fetch_next<lines>(w, tile, b);
+  FetchNext(NextTiles next, Ahead*, int, int) : next_(next) {}
+  template <int lines, int T> void with(const Packed& w, const uint8_t* tile, int b) {
+#pragma GCC unroll 2
+    for (int t = 0; t < T; t++)
+      if (next_.from <= t && t < next_.to) fetch_next<lines>(w, tile + w.tile_bytes * size_t(T - 1 + t), b);
   }
 
  private:
-  const bool next_;
+  const NextTiles next_;
 };
 
 // or that, and of what is ahead a piece, or a part of one, some lines each time.
 class FetchAhead {
  public:
-  FetchAhead(bool next, Ahead* ahead, int rows, int blocks) : next_(next, ahead, rows, blocks) {
+  FetchAhead(NextTiles next, Ahead* ahead, int products, int blocks) : next_(next, ahead, products, blocks) {
     if (!any(ahead)) return;
     Ahead::Piece& piece = ahead->pieces[ahead->next];
     const int lines = int((piece.to - piece.from + 63) / 64);
-    each_ = std::min(rows / kRowsOfLine, (lines + blocks - 1) / blocks);
+    each_ = std::min(products / kProductsOfLine, (lines + blocks - 1) / blocks);
     from_ = piece.from;
     to_ = piece.from = std::min(piece.to, from_ + 64 * each_ * blocks);
     if (to_ == piece.to) ahead->next++;
@@ -42,13 +49,13 @@ class FetchAhead {
 
   static bool any(const Ahead* ahead) { return ahead && ahead->next < ahead->pieces.size(); }
 
-  template <int lines> void with(const Packed& w, const uint8_t* tile, int b) {
-    next_.template with<lines>(w, tile, b);
+  template <int lines, int T> void with(const Packed& w, const uint8_t* tile, int b) {
+    next_.template with<lines, T>(w, tile, b);
     for (const uint8_t* end = std::min(to_, from_ + 64 * each_); from_ < end; from_ += 64) fetch(from_);
   }
 
  private:
-  static constexpr int kRowsOfLine = 2;  // whose products with a block take about as long as memory needs for a line
+  static constexpr int kProductsOfLine = 2;  // of a row and a block of a tile: they take about as long as memory needs for a line
 
   FetchNext next_;
   const uint8_t *from_ = nullptr, *to_ = nullptr;

@@ -123,6 +123,10 @@ struct Kernels {
   void (*gemm_panels)(const Packed& w, int tile, const uint8_t* panels, int m, float* y, size_t y_stride, bool accumulate) = nullptr;
   int least_of_panel = 0;
 
+  // If there is one: as gemm_tile for two neighbouring tiles at once, 32 columns, of weights that are no floats. Worth it from `least_of_pair` rows on.
+  decltype(gemm_tile) gemm_pair = nullptr;
+  int least_of_pair = 0;
+
   int least_ahead = 0;  // rows from which gemm_tile fetches what is ahead, if it ever does
 
   void (*leave)() = nullptr;  // if there is one: a thread's last call of a run, gives back what it would otherwise hold while it sleeps

@@ -1,4 +1,5 @@
-// AVX-512 with VNNI: one register is the 16 columns of a tile, one instruction multiplies 64 pairs of bytes.
+// AVX-512 with VNNI: one register is the 16 columns of a tile, one instruction multiplies 64 pairs of bytes. A pass is some rows and one tile, or two
+// side by side: then each four bytes of a row are read once for both, as a CPU that multiplies twice a cycle reads no more than twice.
 #include "kernels/vec_avx512.h"
 #include <algorithm>
 #include <array>
@@ -15,114 +16,146 @@
 namespace quintet {
 namespace {
 
-template <int R, class Fetching> inline void tile_q4(const Packed& w, const uint8_t* tile, const Rows<R>& x, Fetching fetching,
-                                                     __m512 (&f)[R]) {
+template <int R, int T, class Fetching> inline void tile_q4(const Packed& w, const uint8_t* tile, const Rows<R>& x, Fetching fetching,
+                                                            __m512 (&f)[T][R]) {
   const __m512i low = _mm512_set1_epi8(15);
   for (int b = 0; b < w.blocks(); b++) {
     const uint8_t* block = tile + 320 * b;
-    fetching.template with<5>(w, tile, b);
-    __m512i acc[R];
-    for (int r = 0; r < R; r++) acc[r] = _mm512_setzero_si512();
+    fetching.template with<5, T>(w, tile, b);
+    __m512i acc[T][R];
+    for (int r = 0; r < R; r++)
+      for (int t = 0; t < T; t++) acc[t][r] = _mm512_setzero_si512();
 #pragma GCC unroll 4
     for (int g = 0; g < 4; g++) {
-      const __m512i v = load64(block + 64 * g);
-      const __m512i lo = _mm512_and_si512(v, low), hi = _mm512_and_si512(_mm512_srli_epi16(v, 4), low);
+      __m512i lo[T], hi[T];
+      for (int t = 0; t < T; t++) {
+        const __m512i v = load64(block + w.tile_bytes * size_t(t) + 64 * g);
+        lo[t] = _mm512_and_si512(v, low), hi[t] = _mm512_and_si512(_mm512_srli_epi16(v, 4), low);
+      }
       for (int r = 0; r < R; r++) {
         const uint8_t* q = x[r].q + 32 * b + 4 * g;
-        acc[r] = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(acc[r], lo, broadcast4(q)), hi, broadcast4(q + 16));
+        const __m512i first = broadcast4(q), second = broadcast4(q + 16);
+        for (int t = 0; t < T; t++) acc[t][r] = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(acc[t][r], lo[t], first), hi[t], second);
       }
     }
-    const uint16_t* s = reinterpret_cast<const uint16_t*>(block + 256);
-    const __m512 d = V::load_half(s), m = V::load_half(s + 16);
-    for (int r = 0; r < R; r++) {
-      f[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(acc[r]), _mm512_mul_ps(d, _mm512_set1_ps(x[r].scale[b])), f[r]);
-      f[r] = _mm512_fmadd_ps(m, _mm512_set1_ps(x[r].minimum[b]), f[r]);
+    for (int t = 0; t < T; t++) {
+      const uint16_t* s = reinterpret_cast<const uint16_t*>(block + w.tile_bytes * size_t(t) + 256);
+      const __m512 d = V::load_half(s), m = V::load_half(s + 16);
+      for (int r = 0; r < R; r++) {
+        f[t][r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(acc[t][r]), _mm512_mul_ps(d, _mm512_set1_ps(x[r].scale[b])), f[t][r]);
+        f[t][r] = _mm512_fmadd_ps(m, _mm512_set1_ps(x[r].minimum[b]), f[t][r]);
+      }
     }
   }
 }
 
 // The weights are offset to unsigned bytes by flipping the sign bit; the offset's share, 128 * sum(x), starts the accumulator.
-template <int R, class Fetching> inline void tile_q8(const Packed& w, const uint8_t* tile, const Rows<R>& x, Fetching fetching,
-                                                     __m512 (&f)[R]) {
+template <int R, int T, class Fetching> inline void tile_q8(const Packed& w, const uint8_t* tile, const Rows<R>& x, Fetching fetching,
+                                                            __m512 (&f)[T][R]) {
   const __m512i flip = _mm512_set1_epi8(char(0x80));
-  const uint16_t* scales = reinterpret_cast<const uint16_t*>(tile + size_t(512) * size_t(w.blocks()));
+  const uint8_t* scales = tile + size_t(512) * size_t(w.blocks());
   TimesSums<R, -128, 0> starts;
   for (int b = 0; b < w.blocks(); b++) {
-    fetching.template with<9>(w, tile, b);
+    fetching.template with<9, T>(w, tile, b);
     starts.reach(x, b, w.blocks());
-    __m512i acc[R];
-    for (int r = 0; r < R; r++) acc[r] = starts.of(r, b);
+    __m512i acc[T][R];
+    for (int r = 0; r < R; r++)
+      for (int t = 0; t < T; t++) acc[t][r] = starts.of(r, b);
 #pragma GCC unroll 8
     for (int g = 0; g < 8; g++) {
-      const __m512i v = _mm512_xor_si512(load64(tile + size_t(512) * size_t(b) + 64 * g), flip);
-      for (int r = 0; r < R; r++) acc[r] = _mm512_dpbusd_epi32(acc[r], v, broadcast4(x[r].q + 32 * b + 4 * g));
+      __m512i v[T];
+      for (int t = 0; t < T; t++) v[t] = _mm512_xor_si512(load64(tile + w.tile_bytes * size_t(t) + size_t(512) * size_t(b) + 64 * g), flip);
+      for (int r = 0; r < R; r++) {
+        const __m512i q = broadcast4(x[r].q + 32 * b + 4 * g);
+        for (int t = 0; t < T; t++) acc[t][r] = _mm512_dpbusd_epi32(acc[t][r], v[t], q);
+      }
     }
-    const __m512 d = V::load_half(scales + 16 * b);
-    for (int r = 0; r < R; r++) f[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(acc[r]), _mm512_mul_ps(d, _mm512_set1_ps(x[r].scale[b])), f[r]);
+    for (int t = 0; t < T; t++) {
+      const __m512 d = V::load_half(reinterpret_cast<const uint16_t*>(scales + w.tile_bytes * size_t(t)) + 16 * b);
+      for (int r = 0; r < R; r++)
+        f[t][r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(acc[t][r]), _mm512_mul_ps(d, _mm512_set1_ps(x[r].scale[b])), f[t][r]);
+    }
   }
 }
 
-// Rows that go side by side at most: as many sums and results, and five values that they share, are 29 of 32 registers.
-constexpr int kMostRows = 12;
-// Fewer wait for their weights: beside them there is no time for what is ahead, nor for the next tile if longer passes are there for it.
+// Rows times tiles that go side by side at most: as many sums and results, and five values that they share, are 29 of 32 registers.
+constexpr int kMost = 12;
+// Fewer wait for their weights: beside them there is no time for what is ahead.
 constexpr int kLeastAhead = 8;
+constexpr int kLeastOfPair = 12;
 
-template <Format Is, int R, class Fetching> void rows(const Packed& w, const uint8_t* tile, const uint8_t* x, size_t x_stride, float* y,
-                                                      size_t y_stride, bool accumulate, bool next, Ahead* ahead) {
-  __m512 f[R];
+template <Format Is, int R, int T, class Fetching> void rows(const Packed& w, const uint8_t* tile, const uint8_t* x, size_t x_stride, float* y,
+                                                             size_t y_stride, bool accumulate, NextTiles next, Ahead* ahead) {
+  __m512 f[T][R];
 #pragma GCC unroll 12
-  for (int r = 0; r < R; r++) f[r] = _mm512_setzero_ps();  // as loops, this and the last one keep results in memory from the start
+  for (int r = 0; r < R; r++)
+#pragma GCC unroll 2
+    for (int t = 0; t < T; t++) f[t][r] = _mm512_setzero_ps();  // as loops, this and the last one keep results in memory from the start
   const Rows<R> in{x, x_stride, w.cols};
-  const Fetching fetching(next, ahead, R, w.blocks());
-  fetch_results<R>(y, y_stride);
-  if constexpr (Is == Format::q4) tile_q4<R>(w, tile, in, fetching, f);
-  else if constexpr (Is == Format::q8) tile_q8<R>(w, tile, in, fetching, f);
-  else tile_codes<Is, R>(w, tile, in, fetching, f);
+  const Fetching fetching(next, ahead, R * T, w.blocks());
+  for (int t = 0; t < T; t++) fetch_results<R>(y + 16 * t, y_stride);
+  if constexpr (Is == Format::q4) tile_q4<R, T>(w, tile, in, fetching, f);
+  else if constexpr (Is == Format::q8) tile_q8<R, T>(w, tile, in, fetching, f);
+  else tile_codes<Is, R, T>(w, tile, in, fetching, f);
 #pragma GCC unroll 12
-  for (int r = 0; r < R; r++) {
-    float* out = y + size_t(r) * y_stride;
-    V::store(out, accumulate ? V::add(V::load(out), f[r]) : f[r]);
-  }
+  for (int r = 0; r < R; r++)
+#pragma GCC unroll 2
+    for (int t = 0; t < T; t++) {
+      float* out = y + size_t(r) * y_stride + 16 * t;
+      V::store(out, accumulate ? V::add(V::load(out), f[t][r]) : f[t][r]);
+    }
 }
 
-using Pass = void (*)(const Packed&, const uint8_t*, const uint8_t*, size_t, float*, size_t, bool, bool, Ahead*);
-struct Passes {
-  Pass early;                // of kMostRows, if another one fetches the next tile and nothing is ahead
-  Pass fetching[kMostRows];  // of 1 row and more; one of them fetches the next tile (docs/decisions/0066-larger-models.md)
+using Pass = void (*)(const Packed&, const uint8_t*, const uint8_t*, size_t, float*, size_t, bool, NextTiles, Ahead*);
+template <int T> struct Passes {
+  static constexpr int kMostRows = kMost / T;
+  Pass early;                // of kMostRows, if others fetch the next tiles and nothing is ahead
+  Pass fetching[kMostRows];  // of 1 row and more
 };
-template <Format Is> constexpr Passes passes_of() {
+template <Format Is, int T> constexpr Passes<T> passes_of() {
   return []<int... r>(std::integer_sequence<int, r...>) {
-    return Passes{rows<Is, kMostRows, FetchNothing>,
-                  {rows<Is, r + 1, std::conditional_t<(r + 1 < kLeastAhead), FetchNext, FetchAhead>>...}};
-  }(std::make_integer_sequence<int, kMostRows>());
+    return Passes<T>{rows<Is, kMost / T, T, FetchNothing>,
+                     {rows<Is, r + 1, T, std::conditional_t<((r + 1) * T < kLeastAhead), FetchNext, FetchAhead>>...}};
+  }(std::make_integer_sequence<int, kMost / T>());
 }
-// By format: all that are not floats.
-constexpr auto kPasses = []<int... f>(std::integer_sequence<int, f...>) {
-  return std::array{passes_of<Format(f)>()...};
+// By format: all that are not floats. Found in a table, as a step of few rows has many calls: a chain of comparisons took a tenth of those of four.
+template <int T> constexpr auto kPasses = []<int... f>(std::integer_sequence<int, f...>) {
+  return std::array{passes_of<Format(f), T>()...};
 }(std::make_integer_sequence<int, int(Format::f32)>());
 
-}  // namespace
-
-// Found in a table, as a step of few rows has many calls: a chain of comparisons took a tenth of those of four.
-void gemm_tile_avx512(const Packed& w, int tile, const uint8_t* x, size_t x_stride, int m, float* y, size_t y_stride, bool accumulate,
-                      Ahead* ahead) {
-  if (is_float(w.format)) return float_tile<8, 7, 6, 5, 4, 3, 2, 1>(w, tile, x, x_stride, m, y, y_stride, accumulate);
-  const Passes& passes = kPasses[size_t(w.format)];
-  const int few = m % kMostRows;
-  const int fetched = m > kMostRows && few < kLeastAhead ? m - few : m;  // where the pass that fetches the next tile ends
-  for (int r = 0, n; r < m; r += n) {
-    n = std::min(m - r, kMostRows);
-    const bool next = r + n == fetched;
-    const Pass pass = next || n < kMostRows || FetchAhead::any(ahead) ? passes.fetching[n - 1] : passes.early;
+// T tiles from `tile` on, in passes of about as many rows. The last passes fetch the next tiles, one each: all by one pass would come too late.
+template <int T> inline void all_rows(const Packed& w, int tile, const uint8_t* x, size_t x_stride, int m, float* y, size_t y_stride,
+                                      bool accumulate, Ahead* ahead) {
+  const Passes<T>& passes = kPasses<T>[size_t(w.format)];
+  constexpr int most = Passes<T>::kMostRows;
+  const int count = m <= most ? 1 : (m + most - 1) / most;
+  for (int r = 0, n, left = count; left > 0; r += n, left--) {
+    n = left == 1 ? m - r : (m - r + left - 1) / left;
+    const NextTiles next = left > T ? NextTiles{0, 0} : count == 1 ? NextTiles{0, T} : NextTiles{T - left, T - left + 1};
+    const Pass pass = left <= T || n < most || FetchAhead::any(ahead) ? passes.fetching[n - 1] : passes.early;
     pass(w, w.tile(tile), x + size_t(r) * x_stride, x_stride, y + size_t(r) * y_stride, y_stride, accumulate, next, ahead);
   }
 }
 
+}  // namespace
+
+void gemm_tile_avx512(const Packed& w, int tile, const uint8_t* x, size_t x_stride, int m, float* y, size_t y_stride, bool accumulate,
+                      Ahead* ahead) {
+  if (is_float(w.format)) return float_tile<8, 7, 6, 5, 4, 3, 2, 1>(w, tile, x, x_stride, m, y, y_stride, accumulate);
+  all_rows<1>(w, tile, x, x_stride, m, y, y_stride, accumulate, ahead);
+}
+
 namespace {
+
+void gemm_pair(const Packed& w, int tile, const uint8_t* x, size_t x_stride, int m, float* y, size_t y_stride, bool accumulate, Ahead* ahead) {
+  all_rows<2>(w, tile, x, x_stride, m, y, y_stride, accumulate, ahead);
+}
 
 constexpr Kernels table512(const char* name) {
   Kernels k = table(name, gemm_tile_avx512);
   k.quantize_blocks = quantize_blocks_avx512;
+  k.gemm_pair = gemm_pair;
+  k.least_of_pair = kLeastOfPair;
   k.least_ahead = kLeastAhead;
   return k;
 }

@@ -87,7 +87,7 @@ void Model::run_experts(Pass& p, int l, int live, Team::Walk& walk) {
     const Pass::Group& g = groups[size_t(u / tiles_out)];
     const int tile = u % tiles_out;
     const auto in = meanwhile(p, act_.view(p.expert_ffn, e.ffn, size_t(g.from)), walk.thread);
-    act_.multiply(*layer.down_exps, g.expert * tiles_out + tile, in, g.to - g.from,
+    act_.multiply(*layer.down_exps, g.expert * tiles_out + tile, 1, in, g.to - g.from,
                   p.expert_out.data() + size_t(g.from) * hidden + 16 * size_t(tile), hidden, false);
   };
   tiles(walk, int(groups.size()) * tiles_out, down, Work::experts);

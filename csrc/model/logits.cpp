@@ -34,7 +34,7 @@ void Model::logits(const uint8_t* rows, int n, int tokens, float* out) {
   const Activations::View in = act_.view(rows, n, config_.hidden, panels_);
   const auto some = [&](int u) {
     const int from = u * chunk, to = std::min(tiles, from + chunk);
-    for (int t = from; t < to; t++) act_.multiply(w, t, in, n, out + 16 * t, stride, false);
+    act_.multiply(w, from, to - from, in, n, out + 16 * from, stride, false);
     for (int r = 0; r < n; r++) finish_logits(out + size_t(r) * stride + 16 * from, 16 * (to - from));
   };
   team_.parallel(units, some, Work::logits);

@@ -81,11 +81,16 @@ void Model::project_qkv(Pass& p, int l, Team::Walk& walk) {
   const Layer& layer = layers_[size_t(l)];
   const int q = layer.q->tiles(), k = layer.k->tiles(), v = layer.v->tiles();
   const size_t width = size_t(p.qkv_width);
-  const auto project = [&](int u, int from, int to) {
-    const Packed& w = u < q ? *layer.q : u < q + k ? *layer.k : *layer.v;
-    const int tile = u < q ? u : u < q + k ? u - q : u - q - k;
-    float* out = p.qkv.data() + size_t(from) * width + 16 * u;
-    act_.multiply(w, tile, band(p, {l, Part::attention}, p.batch->total, from, to, walk.thread), to - from, out, width, false);
+  const auto project = [&](int first, int count, int from, int to) {
+    const Activations::View in = band(p, {l, Part::attention}, p.batch->total, from, to, walk.thread);
+    float* out = p.qkv.data() + size_t(from) * width;
+    const auto some = [&](const Packed& w, int begin) {
+      const int t = std::max(first, begin), end = std::min(first + count, begin + w.tiles());
+      if (t < end) act_.multiply(w, t - begin, end - t, in, to - from, out + 16 * t, width, false);
+    };
+    some(*layer.q, 0);
+    some(*layer.k, q);
+    some(*layer.v, q + k);
   };
   products(walk, p.batch->total, q + k + v, project, Work::qkv);
 }
@@ -99,10 +104,8 @@ void Model::gated_block(Pass& p, const Layer& layer, const Gated& part, const Ac
   for (int r0 = from; r0 < to; r0 += most) {
     const int n = std::min(most, to - r0);
     const Activations::View in = act_.from(rows, config_.hidden, size_t(r0 - from));
-    for (int t = 0; t < 2; t++) {
-      if (part.gate) act_.multiply(*part.gate, part.first_tile + 2 * block + t, in, n, gate + 16 * t, 32, false);
-      act_.multiply(part.up, part.first_tile + 2 * block + t, in, n, up + 16 * t, 32, false);
-    }
+    if (part.gate) act_.multiply(*part.gate, part.first_tile + 2 * block, 2, in, n, gate, 32, false);
+    act_.multiply(part.up, part.first_tile + 2 * block, 2, in, n, up, 32, false);
     if (layer.c.ffn_bias) {
       const size_t first = 16 * size_t(part.first_tile) + 32 * size_t(block);
       for (int r = 0; r < n && part.gate; r++) k_.add(gate + 32 * r, part.gate_bias.data() + first, 32);
@@ -125,8 +128,9 @@ void Model::feed_forward(Pass& p, int l, int live, Team::Walk& walk) {
   const Layer& layer = layers_[size_t(l)];
   const int ffn = layer.dense_ffn(config_);
   const Gated part{layer.gate ? &*layer.gate : nullptr, *layer.up, layer.gate_bias, layer.up_bias, 0, ffn, p.ffn};
-  const auto gated = [&](int block, int from, int to) {
-    gated_block(p, layer, part, band(p, {l, Part::ffn}, live, from, to, walk.thread), block, from, to, walk.thread);
+  const auto gated = [&](int first, int count, int from, int to) {
+    const Activations::View in = band(p, {l, Part::ffn}, live, from, to, walk.thread);
+    for (int block = first; block < first + count; block++) gated_block(p, layer, part, in, block, from, to, walk.thread);
   };
   products(walk, live, ffn / 32, gated, Work::gate_up);
   const auto in = [&](int from, int) { return meanwhile(p, act_.view(p.ffn, ffn, size_t(from)), walk.thread); };
@@ -150,8 +154,8 @@ void Model::keep_wanted(Pass& p) {
 template <class In> void Model::give(Pass& p, bool by_branch, const Packed& w, In in, int live, Team::Walk& walk, Work work) {
   float* to = by_branch ? p.branch.data() : p.x.data();
   const size_t width = size_t(config_.hidden);
-  const auto add = [&](int t, int from, int end) {
-    act_.multiply(w, t, in(from, end), end - from, to + size_t(from) * width + 16 * t, width, !by_branch);
+  const auto add = [&](int t, int count, int from, int end) {
+    act_.multiply(w, t, count, in(from, end), end - from, to + size_t(from) * width + 16 * t, width, !by_branch);
   };
   products(walk, live, w.tiles(), add, work);
 }

@@ -183,7 +183,7 @@ class Model {
   static Activations::View meanwhile(Pass& p, Activations::View rows, int thread);
   template <class Row> void rows(Team::Walk& walk, int live, Row row, Work work);
   template <class Tile> void tiles(Team::Walk& walk, int count, Tile tile, Work work);
-  template <class Tile> void products(Team::Walk& walk, int live, int count, Tile tile, Work work);
+  template <class Some> void products(Team::Walk& walk, int live, int count, Some some, Work work);
   void project_qkv(Pass& p, int layer, Team::Walk& walk);
   void keep_wanted(Pass& p);
   void feed_forward(Pass& p, int layer, int live, Team::Walk& walk);

@@ -73,22 +73,24 @@ template <class Tile> void Model::tiles(Team::Walk& walk, int count, Tile tile, 
              work);
 }
 
-// A phase of products: tile(t, from, to) for all tiles and all rows. Many rows are divided into bands, one after the other: a thread begins with a run of
+// A phase of products: some(t, count, from, to) for all tiles, `count` neighbours at a time, and all rows. Many rows are divided into bands, one after the other: a thread begins with a run of
 // neighbours among the units, in `rows` as here, so it meets the same rows in phase after phase, in its own second-level cache. Weights are read once
 // a band for that, which many rows pay for.
-template <class Tile> void Model::products(Team::Walk& walk, int live, int count, Tile tile, Work work) {
+template <class Some> void Model::products(Team::Walk& walk, int live, int count, Some some, Work work) {
   const int side = std::max(act_.side(), kPassRows), sides = (live + side - 1) / side;
   const int least = act_.side() > 1 ? kLeastBandOfPanels : std::min(kLeastBandOfThread * team_.size(), kLeastBandOfPanels);
   const int bands = std::max(std::clamp(live / least, 1, team_.size()), (live + kMostBand - 1) / kMostBand);
   const auto begin = [&](int band) { return std::min(live, sides * band / bands * side); };
   // Units of a thread: of few rows a unit is short, and its weights should be one stream; bands may differ by some rows.
   const int each = live >= kLongUnits ? 24 : bands > 1 ? 12 : 6;
-  const int chunk = std::max(1, count * bands / (each * team_.size())), chunks = (count + chunk - 1) / chunk;
+  const int side_by_side = act_.in_pairs(live) && !act_.in_panels(size_t(live)) ? 2 : 1;
+  const int chunk = std::max(1, count * bands / (each * team_.size()) / side_by_side) * side_by_side;
+  const int chunks = (count + chunk - 1) / chunk;
   walk.phase(
       bands * chunks,
       [&](int u) {
         const int from = begin(u / chunks), to = begin(u / chunks + 1), first = u % chunks * chunk;
-        for (int t = first; t < std::min(count, first + chunk) && from < to; t++) tile(t, from, to);
+        if (from < to) some(first, std::min(chunk, count - first), from, to);
       },
       work);
 }

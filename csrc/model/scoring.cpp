@@ -26,7 +26,7 @@ void Model::score_chunk(Scoring& s, const Activations::View& rows, int count, in
   const Packed& w = output_matrix();
   const size_t stride = size_t(vocab_stride());
   const int from = chunk * kTiles, to = std::min(w.tiles(), from + kTiles);
-  for (int t = from; t < to; t++) act_.multiply(w, t, rows, count, s.logits.data() + 16 * t, stride, false);
+  act_.multiply(w, from, to - from, rows, count, s.logits.data() + 16 * from, stride, false);
   for (int r = 0; r < count; r++) {
     float* row = s.logits.data() + size_t(r) * stride;
     finish_logits(row + 16 * from, 16 * (to - from));

@@ -58,7 +58,7 @@ void gemm(const Kernels& k, Results& out) {
       for (int i = 0; i < m % 5; i++) ahead.pieces.push_back({raw.data() + i, raw.data() + 300 * (i + 1)});
       Activations::View in = act.view(x, cols);
       in.ahead = &ahead;
-      for (int t = 0; t < w.tiles(); t++) act.multiply(w, t, in, m, y.data() + 16 * t, stride, m % 2 == 0);
+      act.multiply(w, 0, w.tiles(), in, m, y.data(), stride, m % 2 == 0);
       d.add(y);
     }
     out[std::string("gemm ") + type] = d.h;

@@ -51,7 +51,7 @@ void codes(const Kernels& k, Results& out) {
         act.put_row(values.data(), cols, x, size_t(i));
       }
       auto y = r.floats(size_t(m) * stride, 1.0f);
-      for (int t = 0; t < w.tiles(); t++) act.multiply(w, t, act.view(x, cols), m, y.data() + 16 * t, stride, m % 2 == 0);
+      act.multiply(w, 0, w.tiles(), act.view(x, cols), m, y.data(), stride, m % 2 == 0);
       d.add(y);
     }
     out[std::string("gemm ") + c.format] = d.h;

@@ -114,7 +114,7 @@ template <class Row> void Vision::rows(Team::Walk& walk, int n, Row row) {
 // The product of the n rows in `in_`, of k values each, into rows of `width` floats.
 void Vision::give(Team::Walk& walk, const Packed& w, int k, int n, float* to, int width, bool accumulate) {
   const Activations::View in = act_.view(in_, k);
-  walk.phase(w.tiles(), [&](int t) { act_.multiply(w, t, in, n, to + 16 * t, size_t(width), accumulate); });
+  walk.phase(w.tiles(), [&](int t) { act_.multiply(w, t, 1, in, n, to + 16 * t, size_t(width), accumulate); });
 }
 
 // The values of a patch, colour by colour, each row by row, as the weights of a convolution lie.
@@ -160,7 +160,7 @@ void Vision::project_qkv(Team::Walk& walk, const Layer& layer, int from, int n) 
   const Activations::View in = act_.view(in_, c.hidden);
   walk.phase(3 * tiles, [&](int u) {
     const Packed& w = u < tiles ? *layer.q : u < 2 * tiles ? *layer.k : *layer.v;
-    act_.multiply(w, u % tiles, in, n, wide_.data() + 16 * u, 3 * hidden, false);
+    act_.multiply(w, u % tiles, 1, in, n, wide_.data() + 16 * u, 3 * hidden, false);
   });
   rows(walk, n, [&](int r) { store(layer, from + r, wide_.data() + size_t(r) * 3 * hidden, walk.thread); });
 }
@@ -233,15 +233,15 @@ void Vision::feed_forward(Team::Walk& walk, const Layer& layer, int from, int n)
     for (int r0 = 0; r0 < n; r0 += kRowBlock) {
       const int count = std::min(kRowBlock, n - r0);
       std::fill_n(up, 32 * count, 0.0f);
-      for (int t = 0; t < 2 && 2 * block + t < layer.up->tiles(); t++)
-        act_.multiply(*layer.up, 2 * block + t, act_.view(in_, c.hidden, size_t(r0)), count, up + 16 * t, 32, false);
+      const int tiles = std::min(2, layer.up->tiles() - 2 * block);
+      act_.multiply(*layer.up, 2 * block, tiles, act_.view(in_, c.hidden, size_t(r0)), count, up, 32, false);
       for (int r = 0; r < count; r++) k_.add(up + 32 * r, layer.up_bias.data() + 32 * block, 32);
       k_.gelu_mul(up, one, 32 * count, up);
       act_.put_column(up, count, c.ffn_width(), block, ffn_, size_t(r0));
     }
   });
   const Activations::View ffn = act_.view(ffn_, c.ffn_width());
-  walk.phase(layer.down->tiles(), [&](int t) { act_.multiply(*layer.down, t, ffn, n, x + 16 * t, hidden, true); });
+  walk.phase(layer.down->tiles(), [&](int t) { act_.multiply(*layer.down, t, 1, ffn, n, x + 16 * t, hidden, true); });
   rows(walk, n, [&](int r) { k_.add(x + size_t(r) * hidden, layer.down_bias.data(), c.hidden); });
 }
 
