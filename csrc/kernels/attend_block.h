@@ -19,7 +19,7 @@ namespace quintet {
 namespace {
 
 constexpr int kTileRows = 6;  // 6 x 4 sums, 4 operands and a query fit into 32 registers, 6 x 1 into 8
-static_assert(kAttendPages % kSide == 0);
+static_assert(kAttendPages % 4 == 0 && 4 % kSide == 0);
 
 // Cells [i, i + 16) of a page become floats; those of a page that is read later are fetched.
 inline F widen(const uint16_t* cells, const uint16_t* ahead, int i, float* out) {
@@ -113,9 +113,9 @@ template <int R> inline void tokens_values(const float* values, int head_dim, co
 }
 
 // The first tile's scores against a block that all of its rows see. The keys become what widen_keys makes of them.
-inline void first_scores(const Halves& a, int page, int pages, float* keys, size_t stride, float* most) {
+inline void first_scores(const Halves& a, int page, int count, int pages, float* keys, size_t stride, float* most) {
   if (page >= pages_known(a, 0)) most = nullptr;
-  for (int group = page; group < page + kAttendPages; group += kSide, keys += size_t(16 * kSide) * size_t(a.head_dim)) {
+  for (int group = page; group < page + count; group += kSide, keys += size_t(16 * kSide) * size_t(a.head_dim)) {
     const uint16_t *from[kSide], *ahead[kSide];
     for (int p = 0; p < kSide; p++) {
       from[p] = a.k[group + p];
@@ -127,9 +127,9 @@ inline void first_scores(const Halves& a, int page, int pages, float* keys, size
 }
 
 // Likewise its part of the outputs, and the values.
-inline void first_values(const Halves& a, int page, int pages, float* values, size_t stride) {
+inline void first_values(const Halves& a, int page, int count, int pages, float* values, size_t stride) {
   const int size = 16 * a.head_dim;
-  for (int p = page; p < page + kAttendPages; p++, values += size) {
+  for (int p = page; p < page + count; p++, values += size) {
     const uint16_t *from = a.v[p], *ahead = nth_read(a, pages, pages + p + kAhead);
     each_dimensions(a.head_dim, [&]<int B>(int d) {
       const auto value = [&](int t, int b) {
@@ -160,7 +160,7 @@ inline void block_values(const Halves& a, int from, int token, int count, const 
 // The scratch is [rows][stride] scores, then a block of keys or values, then [rows][16] maxima of scores, then what rows' outputs are multiplied by: see
 // attend_scratch.
 inline void attend_block(const Halves& a) {
-  const int last = *std::max_element(a.position, a.position + a.rows), pages = last / 16 + 1;
+  const int last = *std::max_element(a.position, a.position + a.rows), pages = last / 16 + 1, block_pages = attend_block_pages(a.head_dim);
   const size_t stride = attend_stride(pages), dim = size_t(a.head_dim);
   float *block = a.scratch + size_t(a.rows) * stride, *most = block + size_t(kAttendPages) * 16 * dim,
         *inverse = most + 16 * size_t(a.rows);
@@ -169,11 +169,11 @@ inline void attend_block(const Halves& a) {
       with_rows<kTileRows>(std::min(kTileRows, a.rows - from), [&]<int R>() { each.template operator()<R>(from); });
   };
   // Before this page are whole blocks that all rows of a first tile see.
-  const int whole = a.rows < kTileRows ? 0 : pages_seen(a, 0) / kAttendPages * kAttendPages;
+  const int whole = a.rows < kTileRows ? 0 : pages_seen(a, 0) / block_pages * block_pages;
   std::fill_n(most, 16 * a.rows, kNone);
-  for (int page = 0; page < pages; page += kAttendPages) {
-    const int count = std::min(kAttendPages, pages - page);
-    if (page < whole) first_scores(a, page, pages, block, stride, most);
+  for (int page = 0; page < pages; page += block_pages) {
+    const int count = std::min(block_pages, pages - page);
+    if (page < whole) first_scores(a, page, count, pages, block, stride, most);
     else widen_keys(a, page, pages, count, block);
     tiles(page < whole ? kTileRows : 0, [&]<int R>(int from) {
       const int seen = *std::max_element(a.position + from, a.position + from + R) / 16 + 1 - page, known = pages_known(a, from) - page;
@@ -190,9 +190,9 @@ inline void attend_block(const Halves& a) {
     const int known = 16 * pages_known(a, r / kTileRows * kTileRows);
     inverse[r] = softmax(a, r, a.scratch + size_t(r) * stride, known, V::hmax(V::load(most + 16 * r)));
   }
-  for (int page = 0; page < pages; page += kAttendPages) {
-    const int count = std::min(kAttendPages, pages - page);
-    if (page < whole) first_values(a, page, pages, block, stride);
+  for (int page = 0; page < pages; page += block_pages) {
+    const int count = std::min(block_pages, pages - page);
+    if (page < whole) first_values(a, page, count, pages, block, stride);
     else widen_values(a, page, pages, count, block);
     tiles(page < whole ? kTileRows : 0, [&]<int R>(int from) { block_values<R>(a, from, 16 * page, 16 * count, block, stride); });
   }

@@ -12,7 +12,7 @@ using Halves = AttendOver<uint16_t>;
 
 constexpr bool kWide = V::kRegisters >= 32;
 constexpr int kSide = kWide ? 4 : 1;      // pages, or blocks of 16 dimensions, that several rows do side by side
-constexpr int kExpPages = kWide ? 1 : 3;  // whose exponentials go side by side; few wide registers compute as fast one page after the other
+constexpr int kExpPages = kWide ? 2 : 3;  // whose exponentials go side by side
 constexpr int kAhead = 3;                 // pages from the one that is computed to the one that is fetched
 constexpr int kLine = 32;                 // cells of fp16 in a line of the cache
 

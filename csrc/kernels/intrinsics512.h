@@ -6,6 +6,7 @@
 #else
 #define SIMDE_ENABLE_NATIVE_ALIASES
 #include <simde/x86/avx512.h>
+#include <cmath>
 #include <cstring>
 
 // What SIMDe 0.7.4 lacks, as two AVX2 halves.
@@ -43,6 +44,13 @@ inline simde__m512i cvtepi8_epi32(__m128i v) {
 }
 inline simde__m512 cvtph_ps(__m256i v) {
   return join(_mm256_cvtph_ps(_mm256_castsi256_si128(v)), _mm256_cvtph_ps(_mm256_extracti128_si256(v, 1)));
+}
+inline simde__m512 scalef_ps(simde__m512 x, simde__m512 n) {
+  alignas(64) float t[16], by[16];
+  simde_mm512_storeu_ps(t, x);
+  simde_mm512_storeu_ps(by, n);
+  for (int i = 0; i < 16; i++) t[i] = std::ldexp(t[i], int(by[i]));
+  return simde_mm512_loadu_ps(t);
 }
 inline __m256i cvtps_ph(simde__m512 v, int) {
   const Halves h(v);
@@ -86,6 +94,7 @@ inline __m256 extractf32x8_ps(simde__m512 v, int half) {
 #define _mm512_cvtepi32_ps quintet::emulated::cvtepi32_ps
 #define _mm512_cvtepi8_epi32 quintet::emulated::cvtepi8_epi32
 #define _mm512_cvtph_ps quintet::emulated::cvtph_ps
+#define _mm512_scalef_ps quintet::emulated::scalef_ps
 #define _mm512_cvtps_ph quintet::emulated::cvtps_ph
 #define _mm512_maskz_loadu_epi32 quintet::emulated::maskz_loadu_epi32
 #define _mm512_cvtepi32_epi8 quintet::emulated::cvtepi32_epi8

@@ -1,4 +1,5 @@
-// Which instruction sets this build has, and which of them this CPU runs.
+// Which instruction sets this build has, which of them this CPU runs, and how large its first-level cache is.
+#include <algorithm>
 #include <cstdlib>
 #include <stdexcept>
 #include "kernels/kernels.h"
@@ -8,8 +9,10 @@
 #include <cpuid.h>
 #if defined(__linux__)
 #include <sys/syscall.h>
-#include <unistd.h>
 #endif
+#endif
+#if defined(__unix__) || defined(__APPLE__)
+#include <unistd.h>
 #endif
 
 namespace quintet {
@@ -73,7 +76,22 @@ bool has_i8mm() {
 }
 #endif
 
+// Bytes of a CPU's first-level cache of data; where the system does not say, what the smallest of today's have.
+long first_level_cache() {
+#if defined(_SC_LEVEL1_DCACHE_SIZE)
+  static const long size = sysconf(_SC_LEVEL1_DCACHE_SIZE);
+  if (size > 0) return size;
+#endif
+  return 32 << 10;
+}
+
 }  // namespace
+
+// They leave a third of it to scores, queries and outputs.
+int attend_block_pages(int head_dim) {
+  const long bytes = 16 * head_dim * long(sizeof(float));
+  return int(std::clamp(first_level_cache() * 2 / 3 / bytes, 4L, long(kAttendPages))) / 4 * 4;
+}
 
 std::vector<const Kernels*> available_kernels() {
   std::vector<const Kernels*> found;

@@ -65,7 +65,9 @@ template <class Cell> struct AttendOver {
   float* const* out;      // R pointers to head_dim floats
 };
 
-constexpr int kAttendPages = 4;  // whose keys or values are floats at a time, when there are many rows
+// Pages whose keys or values are floats at a time, when there are many rows: a multiple of four. As floats they stay in the first-level cache.
+constexpr int kAttendPages = 8;  // at most
+int attend_block_pages(int head_dim);
 // Floats of a row of scores over so many pages.
 inline size_t attend_stride(int pages) { return size_t((pages + kAttendPages - 1) / kAttendPages) * kAttendPages * 16; }
 // Scores, then keys or values, then 16 numbers and one for each row.

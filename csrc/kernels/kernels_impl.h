@@ -41,7 +41,7 @@ template <int N> inline void exp_each(F (&x)[N]) {
   each([&](int i) { p[i] = V::fma(p[i], r[i], V::set1(1.6666665459e-1f)); });
   each([&](int i) { p[i] = V::fma(p[i], r[i], V::set1(5.0000001201e-1f)); });
   each([&](int i) { p[i] = V::fma(p[i], V::mul(r[i], r[i]), V::add(r[i], V::set1(1.0f))); });
-  each([&](int i) { x[i] = V::zero_below(x[i], low, V::mul(p[i], V::pow2(n[i]))); });
+  each([&](int i) { x[i] = V::zero_below(x[i], low, V::times_pow2(p[i], n[i])); });
 }
 
 inline F exp16(F x) {

@@ -40,6 +40,7 @@ struct V {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23));
   }
   static F pow2(F n) { return {pow2_half(n.a), pow2_half(n.b)}; }
+  static F times_pow2(F x, F n) { return mul(x, pow2(n)); }
   static F load_half(const uint16_t* p) {
     return {_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)), _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)(p + 8)))};
   }

@@ -55,6 +55,7 @@ struct V {
   static F pow2(F n) {
     return map([&](int i) { return vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(vcvtq_s32_f32(n.v[i]), vdupq_n_s32(127)), 23)); });
   }
+  static F times_pow2(F x, F n) { return mul(x, pow2(n)); }
   static F load_half(const uint16_t* p) {
     return map([&](int i) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p + 4 * i))); });
   }

@@ -66,6 +66,7 @@ struct V {
       return f;
     });
   }
+  static F times_pow2(F x, F n) { return mul(x, pow2(n)); }
   static F load_half(const uint16_t* p) {
     return map([&](int i) { return half_to_float(p[i]); });
   }
