@@ -129,6 +129,8 @@ struct Kernels {
   decltype(gemm_tile) gemm_pair = nullptr;
   int least_of_pair = 0;
 
+  int attend_pairs = 48;  // of row and query head that share keys and values, at most: more make floats of them fewer times
+
   int least_ahead = 0;  // rows from which gemm_tile fetches what is ahead, if it ever does
 
   void (*leave)() = nullptr;  // if there is one: a thread's last call of a run, gives back what it would otherwise hold while it sleeps

@@ -156,6 +156,7 @@ constexpr Kernels table512(const char* name) {
   k.quantize_blocks = quantize_blocks_avx512;
   k.gemm_pair = gemm_pair;
   k.least_of_pair = kLeastOfPair;
+  k.attend_pairs = 96;
   k.least_ahead = kLeastAhead;
   return k;
 }

@@ -7,9 +7,8 @@
 
 namespace quintet {
 
-// Pairs of row and query head in a unit of attention.
-constexpr int kMostPairs = 48, kLeastPairs = 12;
-constexpr size_t kCachedScores = size_t(3) << 17;  // 1.5 MiB
+constexpr int kLeastPairs = 12;           // of row and query head in a unit of attention
+constexpr size_t kMostScores = 8192;      // of a pair, as long as a unit has the most of them: beyond, it has fewer
 constexpr int kUnitsPerThread = 4;
 constexpr int kFewRowsAhead = 4;                // of one sequence
 constexpr size_t kMostAhead = size_t(2) << 20;  // bytes for a thread: what is fetched too early is gone again
@@ -96,11 +95,11 @@ void Model::store8(int l, int page, int slot, int first, int last, const float* 
 }
 
 // Attention split into units: rows of one segment that share a KV head. The more rows, the fewer times their keys and values are read and made
-// floats; but their scores should not be much more than the second-level cache, and there must be units enough for all threads. With far more threads than
+// floats; but their scores should not be much more than a core's caches, and there must be units enough for all threads. With far more threads than
 // units the query heads are spread as well.
 std::vector<Model::Unit> Model::attention_units(const std::vector<int>& segments, int pages) const {
   const int live = int(segments.size()), group = config_.heads / config_.kv_heads;
-  const int cached = int(std::min(size_t(kMostPairs), kCachedScores / attend_stride(pages)));
+  const int cached = int(std::min(size_t(k_.attend_pairs), size_t(k_.attend_pairs) * kMostScores / attend_stride(pages)));
   const int pairs = std::max(kLeastPairs, std::min(cached, live * config_.heads / (kUnitsPerThread * team_.size())));
   const int rows_per_unit = std::max(1, pairs / group);
   std::vector<Unit> units;
