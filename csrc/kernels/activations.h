@@ -32,8 +32,10 @@ class Activations {
   // Whether so many go into panels.
   bool in_panels(size_t rows) const { return in_panels() && rows >= size_t(kernels_.least_of_panel); }
 
-  // Whether a product takes tiles of so many rows two by two.
-  bool in_pairs(int rows) const { return kernels_.gemm_pair && !floats_ && rows >= kernels_.least_of_pair; }
+  // Tiles that a product of so many rows takes at once.
+  int side_by_side(int rows) const {
+    return kernels_.gemm_pair && !floats_ && rows >= kernels_.least_of_pair && !in_panels(size_t(rows)) ? 2 : 1;
+  }
 
   // Room for so many rows of k, before they are put; few have no panels.
   void reserve(Matrix& m, size_t rows, int k) const {
@@ -101,7 +103,7 @@ class Activations {
       kernels_.gemm_panels(w, tile + t, x.panels, by_panels, y + 16 * t, y_stride, accumulate);
     if (by_panels == m) return;
     const size_t done = size_t(by_panels), stride = bytes(w.cols);
-    const int most = in_pairs(m - by_panels) ? 2 : 1;
+    const int most = side_by_side(m - by_panels);
     for (int t = 0, n; t < count; t += n) {
       n = std::min(most, count - t);
       const auto gemm = n == 2 ? kernels_.gemm_pair : kernels_.gemm_tile;

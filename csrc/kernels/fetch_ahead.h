@@ -9,10 +9,8 @@
 namespace quintet {
 namespace {
 
-// Of the tiles that come after those of a pass, from the first of them on.
-struct NextTiles {
-  int from, to;
-};
+// Which of the tiles that come after those of a pass: bit t for the t-th.
+using NextTiles = unsigned;
 
 // What a pass of some rows and T tiles fetches with each block: nothing,
 struct FetchNothing {
@@ -27,7 +25,7 @@ class FetchNext {
   template <int lines, int T> void with(const Packed& w, const uint8_t* tile, int b) {
 #pragma GCC unroll 2
     for (int t = 0; t < T; t++)
-      if (next_.from <= t && t < next_.to) fetch_next<lines>(w, tile + w.tile_bytes * size_t(T - 1 + t), b);
+      if (next_ & 1u << t) fetch_next<lines>(w, tile + w.tile_bytes * size_t(T - 1 + t), b);
   }
 
  private:

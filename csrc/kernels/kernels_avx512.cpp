@@ -131,7 +131,7 @@ template <int T> inline void all_rows(const Packed& w, int tile, const uint8_t* 
   const int count = m <= most ? 1 : (m + most - 1) / most;
   for (int r = 0, n, left = count; left > 0; r += n, left--) {
     n = left == 1 ? m - r : (m - r + left - 1) / left;
-    const NextTiles next = left > T ? NextTiles{0, 0} : count == 1 ? NextTiles{0, T} : NextTiles{T - left, T - left + 1};
+    const NextTiles next = left > T ? 0 : count == 1 ? (1u << T) - 1 : 1u << (T - left);
     const Pass pass = left <= T || n < most || FetchAhead::any(ahead) ? passes.fetching[n - 1] : passes.early;
     pass(w, w.tile(tile), x + size_t(r) * x_stride, x_stride, y + size_t(r) * y_stride, y_stride, accumulate, next, ahead);
   }

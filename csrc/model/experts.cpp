@@ -74,7 +74,7 @@ void Model::run_experts(Pass& p, int l, int live, Team::Walk& walk) {
   };
   rows(walk, live, spread, Work::experts);
   const std::vector<Pass::Group>& groups = p.groups[size_t(l)];  // of this layer alone: a thread may come when others are layers ahead
-  const int blocks = e.ffn / 32, tiles_out = config_.hidden / 16;
+  const int blocks = e.ffn / 32, pairs_out = config_.hidden / 32;
   const auto gated = [&](int u) {
     const Pass::Group& g = groups[size_t(u / blocks)];
     const Gated part{&*layer.gate_exps,     *layer.up_exps, layer.gate_exps_bias, layer.up_exps_bias,
@@ -84,13 +84,13 @@ void Model::run_experts(Pass& p, int l, int live, Team::Walk& walk) {
   };
   tiles(walk, int(groups.size()) * blocks, gated, Work::experts);
   const auto down = [&](int u) {
-    const Pass::Group& g = groups[size_t(u / tiles_out)];
-    const int tile = u % tiles_out;
+    const Pass::Group& g = groups[size_t(u / pairs_out)];
+    const int pair = u % pairs_out;
     const auto in = meanwhile(p, act_.view(p.expert_ffn, e.ffn, size_t(g.from)), walk.thread);
-    act_.multiply(*layer.down_exps, g.expert * tiles_out + tile, 1, in, g.to - g.from,
-                  p.expert_out.data() + size_t(g.from) * hidden + 16 * size_t(tile), hidden, false);
+    act_.multiply(*layer.down_exps, 2 * (g.expert * pairs_out + pair), 2, in, g.to - g.from,
+                  p.expert_out.data() + size_t(g.from) * hidden + 32 * size_t(pair), hidden, false);
   };
-  tiles(walk, int(groups.size()) * tiles_out, down, Work::experts);
+  tiles(walk, int(groups.size()) * pairs_out, down, Work::experts);
 }
 
 void Model::combine(Pass& p, const Layer& layer, int r) const {

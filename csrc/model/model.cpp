@@ -104,8 +104,12 @@ void Model::gated_block(Pass& p, const Layer& layer, const Gated& part, const Ac
   for (int r0 = from; r0 < to; r0 += most) {
     const int n = std::min(most, to - r0);
     const Activations::View in = act_.from(rows, config_.hidden, size_t(r0 - from));
-    if (part.gate) act_.multiply(*part.gate, part.first_tile + 2 * block, 2, in, n, gate, 32, false);
-    act_.multiply(part.up, part.first_tile + 2 * block, 2, in, n, up, 32, false);
+    const int at_once = act_.side_by_side(n);
+    for (int t = 0; t < 2; t += at_once) {  // in turns: while one multiplies, the other's next tile has time to come
+      const int tile = part.first_tile + 2 * block + t;
+      if (part.gate) act_.multiply(*part.gate, tile, at_once, in, n, gate + 16 * t, 32, false);
+      act_.multiply(part.up, tile, at_once, in, n, up + 16 * t, 32, false);
+    }
     if (layer.c.ffn_bias) {
       const size_t first = 16 * size_t(part.first_tile) + 32 * size_t(block);
       for (int r = 0; r < n && part.gate; r++) k_.add(gate + 32 * r, part.gate_bias.data() + first, 32);

@@ -83,7 +83,7 @@ template <class Some> void Model::products(Team::Walk& walk, int live, int count
   const auto begin = [&](int band) { return std::min(live, sides * band / bands * side); };
   // Units of a thread: of few rows a unit is short, and its weights should be one stream; bands may differ by some rows.
   const int each = live >= kLongUnits ? 24 : bands > 1 ? 12 : 6;
-  const int side_by_side = act_.in_pairs(live) && !act_.in_panels(size_t(live)) ? 2 : 1;
+  const int side_by_side = act_.side_by_side(live);
   const int chunk = std::max(1, count * bands / (each * team_.size()) / side_by_side) * side_by_side;
   const int chunks = (count + chunk - 1) / chunk;
   walk.phase(

@@ -111,10 +111,15 @@ template <class Row> void Vision::rows(Team::Walk& walk, int n, Row row) {
   });
 }
 
-// The product of the n rows in `in_`, of k values each, into rows of `width` floats.
+// The product of n rows into rows of `width` floats; of the u-th two tiles.
+void Vision::give_pair(const Packed& w, int u, const Activations::View& in, int n, float* to, size_t width, bool accumulate) const {
+  act_.multiply(w, 2 * u, std::min(2, w.tiles() - 2 * u), in, n, to + 32 * u, width, accumulate);
+}
+
+// Of all tiles, for the rows in `in_`, of k values each.
 void Vision::give(Team::Walk& walk, const Packed& w, int k, int n, float* to, int width, bool accumulate) {
   const Activations::View in = act_.view(in_, k);
-  walk.phase(w.tiles(), [&](int t) { act_.multiply(w, t, 1, in, n, to + 16 * t, size_t(width), accumulate); });
+  walk.phase((w.tiles() + 1) / 2, [&](int u) { give_pair(w, u, in, n, to, size_t(width), accumulate); });
 }
 
 // The values of a patch, colour by colour, each row by row, as the weights of a convolution lie.
@@ -156,11 +161,12 @@ void Vision::project_qkv(Team::Walk& walk, const Layer& layer, int from, int n) 
     k_.layer_norm(x_.data() + size_t(from + r) * hidden, layer.attn_norm.data(), layer.attn_norm_bias.data(), c.hidden, c.norm_eps, row);
     act_.put_row(row, c.hidden, in_, size_t(r));
   });
-  const int tiles = layer.q->tiles();
+  const int pairs = (layer.q->tiles() + 1) / 2;
   const Activations::View in = act_.view(in_, c.hidden);
-  walk.phase(3 * tiles, [&](int u) {
-    const Packed& w = u < tiles ? *layer.q : u < 2 * tiles ? *layer.k : *layer.v;
-    act_.multiply(w, u % tiles, 1, in, n, wide_.data() + 16 * u, 3 * hidden, false);
+  walk.phase(3 * pairs, [&](int u) {
+    const int which = u / pairs;
+    const Packed& w = which == 0 ? *layer.q : which == 1 ? *layer.k : *layer.v;
+    give_pair(w, u % pairs, in, n, wide_.data() + size_t(which) * hidden, 3 * hidden, false);
   });
   rows(walk, n, [&](int r) { store(layer, from + r, wide_.data() + size_t(r) * 3 * hidden, walk.thread); });
 }
@@ -241,7 +247,7 @@ void Vision::feed_forward(Team::Walk& walk, const Layer& layer, int from, int n)
     }
   });
   const Activations::View ffn = act_.view(ffn_, c.ffn_width());
-  walk.phase(layer.down->tiles(), [&](int t) { act_.multiply(*layer.down, t, 1, ffn, n, x + 16 * t, hidden, true); });
+  walk.phase((layer.down->tiles() + 1) / 2, [&](int u) { give_pair(*layer.down, u, ffn, n, x, hidden, true); });
   rows(walk, n, [&](int r) { k_.add(x + size_t(r) * hidden, layer.down_bias.data(), c.hidden); });
 }
 

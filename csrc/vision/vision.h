@@ -62,6 +62,7 @@ class Vision {
   void patch_row(int patch, float* row) const;
   void store(const Layer& layer, int row, float* qkv, int thread);
   void merge(int token, int thread, int row);
+  void give_pair(const Packed& w, int pair, const Activations::View& in, int n, float* to, size_t width, bool accumulate) const;
   void give(Team::Walk& walk, const Packed& w, int k, int n, float* to, int width, bool accumulate);
   template <class Row> void rows(Team::Walk& walk, int n, Row row);
 
