@@ -156,31 +156,55 @@ inline F power_of_2(F y) {
   return V::mul(p, V::pow2(n));
 }
 
-// Row r's scores become the weights of all blocks; returns what the row's outputs are to be multiplied by.
+// Of a block of a row: its pages, how many of them the row sees, and the largest of its weights.
+struct Weights {
+  int page, count, seen;
+  float top;
+};
+
+// Scores become weights as floats, where they lie; `sum` grows by the exponentials.
+inline void exponentials(const Room& room, float* row, Weights& block, F per_score, F shift, F& sum) {
+  float* scores = row + 16 * block.page;
+  const float* scales = room.value_scales + 16 * block.page;
+  F most = V::set1(0.0f);
+  for (int i = 0; i < 16 * block.seen; i += 16) {
+    const F e = power_of_2(V::fma(V::load(scores + i), per_score, shift)), weight = V::mul(e, V::load(scales + i));
+    sum = V::add(sum, e);
+    most = V::max(weight, most);
+    V::store(scores + i, weight);
+  }
+  block.top = V::hmax(most);
+}
+
+// Weights as floats become numbers, of N pages: all are read before the first is written, as these lie closer together.
+template <int N> inline void quantize_weights(float* weights, const Weights& block) {
+  const float inverse = block.top > kLeastWeight ? kWeightMost / block.top : 0.0f;
+  F w[N];
+  for (int p = 0; p < N; p++) w[p] = p < block.seen ? V::mul(V::load(weights + 16 * p), V::set1(inverse)) : V::set1(0.0f);
+  I total = V::set1_int(0);
+  for (int p = 0; p < N; p++) total = V::add_int(total, V::store_parts(reinterpret_cast<int8_t*>(weights), 16 * N, 16 * p, w[p]));
+  put_numbers(weights, 16 * N, V::total(total), inverse != 0.0f ? block.top / kWeightMost : 0.0f);
+}
+
+// Row r's scores become the weights of all blocks; returns what the row's outputs are to be multiplied by. Some blocks at a time have first their
+// exponentials and then their numbers: one alone waits for its largest weight in between.
 inline float to_weights(const Bytes& a, const Room& room, int r) {
   constexpr float log2_e = 1.44269504088896341f;
-  float* s = room.scores + size_t(r) * room.stride;
-  auto [max, sum] = softmax_begin(a, r, s);
-  const F zero = V::set1(0.0f), per_score = V::set1(log2_e), shift = V::mul(max, V::set1(-log2_e));
-  for (int page = 0, end; page < room.pages; page = end) {
-    end = std::min(next_block(a, page), room.pages);
-    const int count = 16 * (end - page), seen = std::min(count, 16 * (a.position[r] / 16 + 1 - page));
-    float weights[16 * kBlockPages], *scores = s + 16 * page;
-    const float* scales = room.value_scales + 16 * page;
-    F most = zero;
-    for (int i = 0; i < seen; i += 16) {
-      const F e = power_of_2(V::fma(V::load(scores + i), per_score, shift)), weight = V::mul(e, V::load(scales + i));
-      sum = V::add(sum, e);
-      most = V::max(weight, most);
-      V::store(weights + i, weight);
+  constexpr int most_blocks = 8;
+  float* row = room.scores + size_t(r) * room.stride;
+  auto [max, sum] = softmax_begin(a, r, row);
+  const F per_score = V::set1(log2_e), shift = V::mul(max, V::set1(-log2_e));
+  Weights blocks[most_blocks];
+  for (int page = 0; page < room.pages;) {
+    int count = 0;
+    for (; page < room.pages && count < most_blocks; count++) {
+      const int end = std::min(next_block(a, page), room.pages), seen = std::clamp(a.position[r] / 16 + 1 - page, 0, end - page);
+      blocks[count] = {page, end - page, seen, 0.0f};
+      exponentials(room, row, blocks[count], per_score, shift, sum);
+      page = end;
     }
-    const float top = V::hmax(most), inverse = top > kLeastWeight ? kWeightMost / top : 0.0f;
-    I total = V::set1_int(0);
-    for (int i = 0; i < count; i += 16) {
-      const F weight = i < seen ? V::mul(V::load(weights + i), V::set1(inverse)) : zero;
-      total = V::add_int(total, V::store_parts(reinterpret_cast<int8_t*>(scores), count, i, weight));
-    }
-    put_numbers(scores, count, V::total(total), inverse != 0.0f ? top / kWeightMost : 0.0f);
+    for (const Weights* block = blocks; block < blocks + count; block++)
+      with_rows<kBlockPages>(block->count, [&]<int N>() { quantize_weights<N>(row + 16 * block->page, *block); });
   }
   return room.sound || !sees_unsound(a, r) ? 1.0f / V::hsum(sum) : std::numeric_limits<float>::quiet_NaN();
 }
