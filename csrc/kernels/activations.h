@@ -99,8 +99,7 @@ class Activations {
   // as that is faster.
   void multiply(const Packed& w, int tile, int count, const View& x, int m, float* y, size_t y_stride, bool accumulate) const {
     const int rest = m % kPanelRows, by_panels = !in_panels() ? 0 : rest < kernels_.least_of_panel ? m - rest : m;
-    for (int t = 0; by_panels && t < count; t++)
-      kernels_.gemm_panels(w, tile + t, x.panels, by_panels, y + 16 * t, y_stride, accumulate);
+    for (int t = 0; by_panels && t < count; t++) kernels_.gemm_panels(w, tile + t, x.panels, by_panels, y + 16 * t, y_stride, accumulate);
     if (by_panels == m) return;
     const size_t done = size_t(by_panels), stride = bytes(w.cols);
     const int most = side_by_side(m - by_panels);

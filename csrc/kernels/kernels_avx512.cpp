@@ -84,8 +84,8 @@ constexpr int kMost = 12;
 constexpr int kLeastAhead = 8;
 constexpr int kLeastOfPair = 12;
 
-template <Format Is, int R, int T, class Fetching> void rows(const Packed& w, const uint8_t* tile, const uint8_t* x, size_t x_stride, float* y,
-                                                             size_t y_stride, bool accumulate, NextTiles next, Ahead* ahead) {
+template <Format Is, int R, int T, class Fetching> void rows(const Packed& w, const uint8_t* tile, const uint8_t* x, size_t x_stride,
+                                                             float* y, size_t y_stride, bool accumulate, NextTiles next, Ahead* ahead) {
   __m512 f[T][R];
 #pragma GCC unroll 12
   for (int r = 0; r < R; r++)
@@ -147,7 +147,8 @@ void gemm_tile_avx512(const Packed& w, int tile, const uint8_t* x, size_t x_stri
 
 namespace {
 
-void gemm_pair(const Packed& w, int tile, const uint8_t* x, size_t x_stride, int m, float* y, size_t y_stride, bool accumulate, Ahead* ahead) {
+void gemm_pair(const Packed& w, int tile, const uint8_t* x, size_t x_stride, int m, float* y, size_t y_stride, bool accumulate,
+               Ahead* ahead) {
   all_rows<2>(w, tile, x, x_stride, m, y, y_stride, accumulate, ahead);
 }
 

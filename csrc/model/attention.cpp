@@ -7,8 +7,8 @@
 
 namespace quintet {
 
-constexpr int kLeastPairs = 12;           // of row and query head in a unit of attention
-constexpr size_t kMostScores = 8192;      // of a pair, as long as a unit has the most of them: beyond, it has fewer
+constexpr int kLeastPairs = 12;       // of row and query head in a unit of attention
+constexpr size_t kMostScores = 8192;  // of a pair, as long as a unit has the most of them: beyond, it has fewer
 constexpr int kUnitsPerThread = 4;
 constexpr int kFewRowsAhead = 4;                // of one sequence
 constexpr size_t kMostAhead = size_t(2) << 20;  // bytes for a thread: what is fetched too early is gone again
