@@ -77,29 +77,35 @@ void hadamard(float* x, int n) {
   if (from != x) std::memcpy(x, from, size_t(n) * sizeof(float));
 }
 
-// The scale of n values as cells of 8 bits, fp16: of amax / 127 and 15 others up to 6 % larger the one whose cells are closest to the values, which
-// takes a fifth off the squared error. None is so small that a cell would go beyond 127: amax / 127 is rounded up, others may round below it and drop
-// out. Lanes are the scales here.
-inline uint16_t scale_of_cells(const float* x, int n, float least) {
-  uint16_t scale = float_to_half_bits(least);
-  if (half_bits_to_float(scale) < least) scale++;
-  float steps[16], scales[16], errors[16];
+// The scales of two rows of n values as cells of 8 bits, fp16: of amax / 127 and 15 others up to 6 % larger the one whose cells are closest to the values,
+// which takes a fifth off the squared error. None is so small that a cell would go beyond 127: amax / 127 is rounded up, others may round below it and
+// drop out. Lanes are the scales here; a row alone would wait for each of its sums.
+inline void scales_of_cells(const float* const x[2], int n, const float least[2], uint16_t scales[2]) {
+  float steps[16];
   for (int i = 0; i < 16; i++) steps[i] = 1.0f + 0.004f * float(i);
-  uint16_t halves[16];
-  V::store_half(halves, V::mul(V::load(steps), V::set1(least)));
-  halves[0] = scale;
-  const F step = V::load_half(halves), inverse = V::div(V::set1(1.0f), step), minus = V::sub(V::set1(0.0f), step);
-  F error = V::set1(0.0f);
-  for (int i = 0; i < n; i++) {
-    const F v = V::set1(x[i]), off = V::fma(V::round(V::mul(v, inverse)), minus, v);
-    error = V::fma(off, off, error);
+  uint16_t halves[2][16];
+  F step[2], inverse[2], minus[2], error[2];
+  for (int r = 0; r < 2; r++) {
+    V::store_half(halves[r], V::mul(V::load(steps), V::set1(least[r])));
+    halves[r][0] = float_to_half_bits(least[r]);
+    if (half_bits_to_float(halves[r][0]) < least[r]) halves[r][0]++;
+    step[r] = V::load_half(halves[r]), inverse[r] = V::div(V::set1(1.0f), step[r]), minus[r] = V::sub(V::set1(0.0f), step[r]);
+    error[r] = V::set1(0.0f);
   }
-  V::store(scales, step);
-  V::store(errors, error);
-  int best = 0;
-  for (int i = 1; i < 16; i++)
-    if (scales[i] >= least && errors[i] < errors[best]) best = i;
-  return halves[best];
+  for (int i = 0; i < n; i++)
+    for (int r = 0; r < 2; r++) {
+      const F v = V::set1(x[r][i]), off = V::fma(V::round(V::mul(v, inverse[r])), minus[r], v);
+      error[r] = V::fma(off, off, error[r]);
+    }
+  for (int r = 0; r < 2; r++) {
+    float of[16], errors[16];
+    V::store(of, step[r]);
+    V::store(errors, error[r]);
+    int best = 0;
+    for (int i = 1; i < 16; i++)
+      if (of[i] >= least[r] && errors[i] < errors[best]) best = i;
+    scales[r] = halves[r][best];
+  }
 }
 
 // Of n values, a multiple of 16; NaN if one is not finite.
@@ -114,16 +120,19 @@ inline float largest_magnitude(const float* x, int n) {
 }
 
 // What is not finite has no cells, and NaN as its scale.
-uint16_t quantize_cells(const float* x, int n, int8_t* out) {
-  const float most = largest_magnitude(x, n);
-  if (std::isnan(most)) {
-    std::memset(out, 0, size_t(n));
-    return 0x7e00;
+void quantize_cells(const float* const x[2], int n, int8_t* const out[2], uint16_t scales[2]) {
+  const float most[] = {largest_magnitude(x[0], n), largest_magnitude(x[1], n)};
+  const float least[] = {std::isnan(most[0]) ? 0.0f : most[0] / 127.0f, std::isnan(most[1]) ? 0.0f : most[1] / 127.0f};
+  scales_of_cells(x, n, least, scales);
+  for (int r = 0; r < 2; r++) {
+    if (std::isnan(most[r])) {
+      std::memset(out[r], 0, size_t(n));
+      scales[r] = 0x7e00;
+      continue;
+    }
+    const F inverse = V::set1(scales[r] ? 1.0f / half_bits_to_float(scales[r]) : 0.0f);
+    for (int i = 0; i < n; i += 16) V::store_i8(out[r] + i, V::mul(V::load(x[r] + i), inverse));
   }
-  const uint16_t scale = scale_of_cells(x, n, most / 127.0f);
-  const F inverse = V::set1(scale ? 1.0f / half_bits_to_float(scale) : 0.0f);
-  for (int i = 0; i < n; i += 16) V::store_i8(out + i, V::mul(V::load(x + i), inverse));
-  return scale;
 }
 
 void rms_norm(const float* x, const float* weight, int n, float eps, float* out) {

@@ -81,16 +81,19 @@ void Model::store(int l, int page, int slot, int first, int last, const float* k
 // Four dimensions of a key, and four tokens of a value, lie together, as bytes with an offset: attend_bytes.h.
 void Model::store8(int l, int page, int slot, int first, int last, const float* k, const float* v) const {
   const int dim = config_.head_dim;
-  int8_t cells[kMaxHeadDim];
-  auto with_offset = [&](int d) { return uint8_t(cells[d] + 128); };
+  int8_t key[kMaxHeadDim], value[kMaxHeadDim];
+  auto with_offset = [&](int8_t cell) { return uint8_t(cell + 128); };
   for (int h = first; h < last; h++, k += dim, v += dim) {
     uint8_t *page_keys = keys<uint8_t>(l, page, h), *page_values = values<uint8_t>(l, page, h);
-    uint16_t* scales = reinterpret_cast<uint16_t*>(page_values + dim * kPage);
-    scales[slot] = k_.quantize_cells(k, dim, cells);
-    for (int d = 0; d < dim; d++) page_keys[d / 4 * 4 * kPage + 4 * slot + d % 4] = with_offset(d);
-    scales[kPage + slot] = k_.quantize_cells(v, dim, cells);
+    uint16_t *scales = reinterpret_cast<uint16_t*>(page_values + dim * kPage), both[2];
+    const float* const rows[] = {k, v};
+    int8_t* const cells[] = {key, value};
+    k_.quantize_cells(rows, dim, cells, both);
+    scales[slot] = both[0];
+    scales[kPage + slot] = both[1];
+    for (int d = 0; d < dim; d++) page_keys[d / 4 * 4 * kPage + 4 * slot + d % 4] = with_offset(key[d]);
     uint8_t* column = page_values + slot / 4 * 4 * dim + slot % 4;
-    for (int d = 0; d < dim; d++) column[4 * d] = with_offset(d);
+    for (int d = 0; d < dim; d++) column[4 * d] = with_offset(value[d]);
   }
 }
 

@@ -92,19 +92,27 @@ void rows(const Kernels& k, Results& out) {
     std::vector<uint16_t> h(static_cast<size_t>(n));
     k.to_half(x.data(), n, h.data());
     half.add(h);
-    std::vector<int8_t> q(static_cast<size_t>(n));
+    std::vector<int8_t> q(static_cast<size_t>(n)), others(static_cast<size_t>(n));
+    const std::vector<float> other = r.floats(static_cast<size_t>(n), 1.0f);
+    const auto add_cells = [&] {  // beside another row, on either side
+      uint16_t scales[2];
+      for (int at = 0; at < 2; at++) {
+        const float* const rows[] = {at ? other.data() : y.data(), at ? y.data() : other.data()};
+        int8_t* const out[] = {at ? others.data() : q.data(), at ? q.data() : others.data()};
+        k.quantize_cells(rows, n, out, scales);
+        cells.add(&scales[at], 2);
+        cells.add(q);
+      }
+      cells.add(others);
+    };
     for (float size : {1.0f, 1e-7f, 0.0f}) {  // a scale that fp16 holds, one that it hardly does, none
       y = x;
       k.scale_row(y.data(), size, n);
-      const uint16_t scale = k.quantize_cells(y.data(), n, q.data());
-      cells.add(&scale, 2);
-      cells.add(q);
+      add_cells();
     }
     for (float bad : {INFINITY, NAN}) {
       y[size_t(n) - 1] = bad;
-      const uint16_t scale = k.quantize_cells(y.data(), n, q.data());
-      cells.add(&scale, 2);
-      cells.add(q);
+      add_cells();
     }
     y = x;
     k.hadamard(y.data(), n & -n);
