@@ -100,7 +100,7 @@ struct Kernels {
   void (*layer_norm)(const float* x, const float* weight, const float* bias, int n, float eps, float* out);
   void (*attend)(const AttendOver<uint16_t>& a);
   void (*attend8)(const AttendOver<uint8_t>& a);
-  void (*hadamard)(float* x, int n);  // not scaled; n a power of two, at most kMaxHeadDim
+  void (*hadamard)(float* x, int n);  // not scaled; n a power of two, from 16 to kMaxHeadDim
   void (*quantize_cells)(const float* const x[2], int n, int8_t* const out[2], uint16_t scales[2]);  // two rows; n a multiple of 16; fp16
   void (*silu_mul)(const float* gate, const float* up, int n, float* out);         // out = silu(gate) * up, n a multiple of 16
   void (*gelu_mul)(const float* gate, const float* up, int n, float* out);         // out = gelu(gate) * up, in gelu's tanh form

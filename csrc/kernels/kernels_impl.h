@@ -64,17 +64,27 @@ void quantize_blocks(const float* x, int n, const Blocks& to) {
   }
 }
 
-// In Pease's form: each stage is sums and differences of the two halves, interleaved, and log2(n) such shuffles are none.
+// Sums and differences of what lies n/2 apart, n/4, ... 1: first of whole registers, then of the lanes of one, where each lane is added to the other of
+// its pair, or taken from it.
+template <int apart> inline F sums_and_differences(F x) {
+  float signs[16];
+  for (int i = 0; i < 16; i++) signs[i] = i & apart ? -1.0f : 1.0f;
+  return V::fma(x, V::load(signs), V::template swapped<apart>(x));
+}
+
 void hadamard(float* x, int n) {
-  float other[kMaxHeadDim];
-  float *from = x, *to = other;
-  for (int stages = n; stages > 1; stages /= 2, std::swap(from, to))
-    for (int i = 0; i < n / 2; i++) {
-      const float a = from[i], b = from[n / 2 + i];
-      to[2 * i] = a + b;
-      to[2 * i + 1] = a - b;
-    }
-  if (from != x) std::memcpy(x, from, size_t(n) * sizeof(float));
+  for (int apart = n / 2; apart >= 16; apart /= 2)
+    for (int from = 0; from < n; from += 2 * apart)
+      for (int i = from; i < from + apart; i += 16) {
+        const F a = V::load(x + i), b = V::load(x + i + apart);
+        V::store(x + i, V::add(a, b));
+        V::store(x + i + apart, V::sub(a, b));
+      }
+  for (int i = 0; i < n; i += 16) {
+    const F eights = sums_and_differences<8>(V::load(x + i)), fours = sums_and_differences<4>(eights),
+            twos = sums_and_differences<2>(fours);
+    V::store(x + i, sums_and_differences<1>(twos));
+  }
 }
 
 // The scales of two rows of n values as cells of 8 bits, fp16: of amax / 127 and 15 others up to 6 % larger the one whose cells are closest to the values,

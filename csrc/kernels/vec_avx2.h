@@ -41,6 +41,15 @@ struct V {
   }
   static F pow2(F n) { return {pow2_half(n.a), pow2_half(n.b)}; }
   static F times_pow2(F x, F n) { return mul(x, pow2(n)); }
+  // The lanes `apart` from each.
+  template <int apart> static F swapped(F x) {
+    if constexpr (apart == 8) return {x.b, x.a};
+    const auto half = [](__m256 v) {
+      if constexpr (apart == 4) return _mm256_permute2f128_ps(v, v, 1);
+      return _mm256_permute_ps(v, apart == 2 ? 0x4e : 0xb1);
+    };
+    return {half(x.a), half(x.b)};
+  }
   static F load_half(const uint16_t* p) {
     return {_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)), _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)(p + 8)))};
   }

@@ -25,6 +25,13 @@ struct V {
   static F zero_below(F x, F bound, F y) { return _mm512_maskz_mov_ps(_knot_mask16(_mm512_cmp_ps_mask(x, bound, _CMP_LT_OQ)), y); }
   static F pow2(F n) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127)), 23)); }
   static F times_pow2(F x, F n) { return _mm512_scalef_ps(x, n); }  // also where 2^n is no normal number; takes none of the multipliers
+  // The lanes `apart` from each.
+  template <int apart> static F swapped(F x) {
+    if constexpr (apart == 8) return _mm512_shuffle_f32x4(x, x, 0x4e);
+    if constexpr (apart == 4) return _mm512_shuffle_f32x4(x, x, 0xb1);
+    if constexpr (apart == 2) return _mm512_shuffle_ps(x, x, 0x4e);
+    return _mm512_shuffle_ps(x, x, 0xb1);
+  }
   static F load_half(const uint16_t* p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p)); }
   // 16 pairs of bfloat16: the first of each, and the second.
   static void load_bf16(const uint16_t* p, F& first, F& second) {

@@ -56,6 +56,13 @@ struct V {
     return map([&](int i) { return vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(vcvtq_s32_f32(n.v[i]), vdupq_n_s32(127)), 23)); });
   }
   static F times_pow2(F x, F n) { return mul(x, pow2(n)); }
+  // The lanes `apart` from each.
+  template <int apart> static F swapped(F x) {
+    return map([&](int i) {
+      const float32x4_t v = x.v[i ^ apart / 4];
+      return apart == 2 ? vextq_f32(v, v, 2) : apart == 1 ? vrev64q_f32(v) : v;
+    });
+  }
   static F load_half(const uint16_t* p) {
     return map([&](int i) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p + 4 * i))); });
   }

@@ -67,6 +67,10 @@ struct V {
     });
   }
   static F times_pow2(F x, F n) { return mul(x, pow2(n)); }
+  // The lanes `apart` from each.
+  template <int apart> static F swapped(const F& x) {
+    return map([&](int i) { return x.v[i ^ apart]; });
+  }
   static F load_half(const uint16_t* p) {
     return map([&](int i) { return half_to_float(p[i]); });
   }
