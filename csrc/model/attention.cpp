@@ -102,7 +102,7 @@ void Model::store8(int l, int page, int slot, int first, int last, const float* 
 // units the query heads are spread as well.
 std::vector<Model::Unit> Model::attention_units(const std::vector<int>& segments, int pages) const {
   const int live = int(segments.size()), group = config_.heads / config_.kv_heads;
-  const int cached = int(std::min(size_t(k_.attend_pairs), size_t(k_.attend_pairs) * kMostScores / attend_stride(pages)));
+  const int cached = int(size_t(k_.attend_pairs) * kMostScores / std::max(kMostScores, attend_stride(pages)));
   const int pairs = std::max(kLeastPairs, std::min(cached, live * config_.heads / (kUnitsPerThread * team_.size())));
   const int rows_per_unit = std::max(1, pairs / group);
   std::vector<Unit> units;

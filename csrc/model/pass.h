@@ -73,9 +73,9 @@ template <class Tile> void Model::tiles(Team::Walk& walk, int count, Tile tile, 
              work);
 }
 
-// A phase of products: some(t, count, from, to) for all tiles, `count` neighbours at a time, and all rows. Many rows are divided into bands, one after the other: a thread begins with a run of
-// neighbours among the units, in `rows` as here, so it meets the same rows in phase after phase, in its own second-level cache. Weights are read once
-// a band for that, which many rows pay for.
+// A phase of products: some(t, count, from, to) for all tiles, `count` neighbours at a time, and all rows. Many rows are divided into bands, one after
+// the other: a thread begins with a run of neighbours among the units, in `rows` as here, so it meets the same rows in phase after phase, in its own
+// second-level cache. Weights are read once a band for that, which many rows pay for.
 template <class Some> void Model::products(Team::Walk& walk, int live, int count, Some some, Work work) {
   const int side = std::max(act_.side(), kPassRows), sides = (live + side - 1) / side;
   const int least = act_.side() > 1 ? kLeastBandOfPanels : std::min(kLeastBandOfThread * team_.size(), kLeastBandOfPanels);

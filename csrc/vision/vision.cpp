@@ -116,10 +116,9 @@ void Vision::give_pair(const Packed& w, int u, const Activations::View& in, int 
   act_.multiply(w, 2 * u, std::min(2, w.tiles() - 2 * u), in, n, to + 32 * u, width, accumulate);
 }
 
-// Of all tiles, for the rows in `in_`, of k values each.
-void Vision::give(Team::Walk& walk, const Packed& w, int k, int n, float* to, int width, bool accumulate) {
-  const Activations::View in = act_.view(in_, k);
-  walk.phase((w.tiles() + 1) / 2, [&](int u) { give_pair(w, u, in, n, to, size_t(width), accumulate); });
+// Of all tiles.
+void Vision::give(Team::Walk& walk, const Packed& w, const Activations::View& in, int n, float* to, size_t width, bool accumulate) const {
+  walk.phase((w.tiles() + 1) / 2, [&](int u) { give_pair(w, u, in, n, to, width, accumulate); });
 }
 
 // The values of a patch, colour by colour, each row by row, as the weights of a convolution lie.
@@ -146,7 +145,7 @@ void Vision::embed(Team::Walk& walk, int from, int n) {
     act_.put_row(row, c.patch_width(), in_, size_t(r));
   });
   float* x = x_.data() + size_t(from) * hidden;
-  give(walk, *patch_, c.patch_width(), n, x, c.hidden, false);
+  give(walk, *patch_, act_.view(in_, c.patch_width()), n, x, hidden, false);
   rows(walk, n, [&](int r) {
     k_.add(x + size_t(r) * hidden, patch_bias_.data(), c.hidden);
     k_.add(x + size_t(r) * hidden, positions_.data() + size_t(from + r) * hidden, c.hidden);
@@ -225,7 +224,7 @@ void Vision::feed_forward(Team::Walk& walk, const Layer& layer, int from, int n)
       std::copy_n(wide_.data() + (size_t(r) * size_t(c.heads) + size_t(h)) * size_t(width), dim, row + h * dim);
     act_.put_row(row, c.hidden, in_, size_t(r));
   });
-  give(walk, *layer.o, c.hidden, n, x, c.hidden, true);
+  give(walk, *layer.o, act_.view(in_, c.hidden), n, x, hidden, true);
   rows(walk, n, [&](int r) {
     float* row = own_[size_t(walk.thread)].row.data();
     k_.add(x + size_t(r) * hidden, layer.o_bias.data(), c.hidden);
@@ -246,8 +245,7 @@ void Vision::feed_forward(Team::Walk& walk, const Layer& layer, int from, int n)
       act_.put_column(up, count, c.ffn_width(), block, ffn_, size_t(r0));
     }
   });
-  const Activations::View ffn = act_.view(ffn_, c.ffn_width());
-  walk.phase((layer.down->tiles() + 1) / 2, [&](int u) { give_pair(*layer.down, u, ffn, n, x, hidden, true); });
+  give(walk, *layer.down, act_.view(ffn_, c.ffn_width()), n, x, hidden, true);
   rows(walk, n, [&](int r) { k_.add(x + size_t(r) * hidden, layer.down_bias.data(), c.hidden); });
 }
 
@@ -272,7 +270,8 @@ void Vision::merge(int token, int thread, int row) {
 
 void Vision::project(Team::Walk& walk, int from, int n) {
   rows(walk, n, [&](int r) { merge(from + r, walk.thread, r); });
-  give(walk, *projection_, config_.merged(), n, out_.data() + size_t(from) * size_t(config_.out), config_.out, false);
+  const size_t out = size_t(config_.out);
+  give(walk, *projection_, act_.view(in_, config_.merged()), n, out_.data() + size_t(from) * out, out, false);
 }
 
 }  // namespace quintet

@@ -63,7 +63,7 @@ class Vision {
   void store(const Layer& layer, int row, float* qkv, int thread);
   void merge(int token, int thread, int row);
   void give_pair(const Packed& w, int pair, const Activations::View& in, int n, float* to, size_t width, bool accumulate) const;
-  void give(Team::Walk& walk, const Packed& w, int k, int n, float* to, int width, bool accumulate);
+  void give(Team::Walk& walk, const Packed& w, const Activations::View& in, int n, float* to, size_t width, bool accumulate) const;
   template <class Row> void rows(Team::Walk& walk, int n, Row row);
 
   VisionConfig config_;
