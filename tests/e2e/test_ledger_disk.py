@@ -65,6 +65,7 @@ def test_while_the_disk_fails_requests_are_refused_and_served_again_when_it_work
                 assert (status, body["error"]["message"]) == (503, "The server cannot keep account of requests now; try again later."), name
             disk.works()
             until(lambda: ask_again(one, answered))
+        until(lambda: completed(file) == len(answered))  # the end of the last answer is written a moment after it was sent
         assert usage(file, "--by", "state") == [total("completed", len(answered))]
         code, err = one.end(signal.SIGTERM)
     assert code == 0
@@ -72,6 +73,10 @@ def test_while_the_disk_fails_requests_are_refused_and_served_again_when_it_work
     rows = [row for row in rows_in(file).values() if row]
     assert sorted(f"cmpl-{row.id}" for row in rows) == sorted(answered)
     assert {(row.state, row.completion) for row in rows} == {(State.COMPLETED, 3)}
+
+
+def completed(file: Path) -> int:
+    return sum(row is not None and row.state is State.COMPLETED for row in rows_in(file).values())
 
 
 def ask_again(one: Served, answered: list[str]) -> bool:
