@@ -77,6 +77,7 @@ class AnyInterleaving(RuleBasedStateMachine):
 
     added = Bundle("added")
     samplers: Samplers = PLAIN
+    engine: type[Simulation] = Simulation
 
     @initialize(
         batch_tokens=st.sampled_from([1, 2, 7, 16, 64, 1000]),
@@ -100,7 +101,7 @@ class AnyInterleaving(RuleBasedStateMachine):
             speculation = Oracle(self.sequences, lengths, right, self.samplers, window) if lengths else Speculation(frozenset({EOS}))
         limits: dict[str, Any] = {"pages": pages, "batch_tokens": batch_tokens, "max_running": max_running, "caching": caching}
         how: dict[str, Any] = {"speculation": speculation, "samplers": self.samplers, "window": window, "draft": draft, "costs": costs}
-        self.simulation = Simulation(**limits, **how)
+        self.simulation = self.engine(**limits, **how)
         self.aborted: set[tuple[int, int]] = set()
 
     @rule(target=added, sequences=requests(), tenant=st.sampled_from(["", "", "a", "b"]))

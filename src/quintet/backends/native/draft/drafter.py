@@ -91,6 +91,10 @@ class Drafter:
             self._guess, self._source = self._lookup.guess(most), self._found
         return self._guess[: min(most, self._source.length(sequences))]
 
+    def silent(self, token: int) -> bool:
+        """Whether there will be no guess after this token, the next of the output; no guide is asked."""
+        return self._follower is None and not self._lookup.knows(token)
+
     def likely(self, count: int) -> float:
         """Of the last draft's first tokens, how many are expected to be right."""
         return self._source.likely(count)

@@ -38,6 +38,10 @@ class Lookup:
             last[gram] = place
             known.append(token)
 
+    def knows(self, token: int) -> bool:
+        """Whether there is a guess once the sequence has gone on with this token."""
+        return (*self._tokens[-GRAM + 1 :], token) in self._last
+
     def guess(self, most: int) -> list[int]:
         """At most ``most`` tokens that followed where the sequence's last ones stood before; none if they did not.
 

@@ -29,12 +29,12 @@ class Emitter:
     """
 
     def __init__(self, eos_ids: frozenset[int]) -> None:
-        self._eos_ids = eos_ids
+        self.eos_ids = eos_ids
 
     def token(self, seq: Sequence, token: int, logprob: float | None, top: Top, events: Events) -> bool:
         """Emit a token that ``seq`` has just generated; True if it is its last."""
         finish = None
-        if seq.ends_with(token, self._eos_ids):
+        if seq.ends_with(token, self.eos_ids):
             finish = Finish.EOS
         elif len(seq.generated) >= seq.max_tokens:
             finish = Finish.LENGTH

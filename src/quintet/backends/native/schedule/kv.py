@@ -198,6 +198,9 @@ class KvCache:
         """
         if self.writable(seq):
             return True
+        if self.tables.length(seq.slot) * PAGE > seq.computed and not seq.computed % PAGE:
+            seq.page = self.tables.page(seq.slot, seq.computed // PAGE)  # it was made ahead
+            return True
         if not self.pool.available:
             return False
         page = self.pool.take()
@@ -208,6 +211,11 @@ class KvCache:
             self.tables.append(seq.slot, page)
         seq.page = page
         return True
+
+    def grow_ahead(self, seq: Sequence) -> None:
+        """A place for the token after the next one, whose own is writable: if need be a new page, which must be available."""
+        if self.tables.length(seq.slot) * PAGE == seq.computed + 1:
+            self.tables.append(seq.slot, self.pool.take())
 
     def extend(self, seq: Sequence, count: int) -> int:
         """Make places after the next token's, which is writable; ``trim`` takes back those that were not used.
@@ -268,7 +276,8 @@ class KvCache:
             gone = pages.count(GONE)
             if gone != seq.first or GONE in pages[gone:] or gone > self._first_needed(seq, seq.computed):
                 raise BrokenInvariantError("a sequence let go of a page that it needs")
-            if seq.state is State.DECODE and (len(pages) != -(-seq.computed // PAGE) or seq.page != pages[-1]):
+            least, most = -(-seq.computed // PAGE), -(-(seq.computed + 2) // PAGE)  # with places for a step that runs, and the next
+            if seq.state is State.DECODE and not (least <= len(pages) <= most and seq.page in pages[least - 1 :]):
                 raise BrokenInvariantError("a sequence holds other pages than its tokens need")
 
     def _first_needed(self, seq: Sequence, computed: int) -> int:

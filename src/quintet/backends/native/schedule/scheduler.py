@@ -11,7 +11,7 @@ prompt is computed in chunks beside those that decode (chunked prefill, as in Sa
                             2. admit waiting ones while slots and pages last, through the prefix cache (``kv``)
                             3. prefill shares what is left of ``batch_tokens``: at least half of it to the oldest, the rest to the shortest
                                first; less of it while something decodes, so that no reader sees a gap (``step_budget``)
-    run    (``worker.step``)
+    run    (``worker.step``), mostly begun before that: while it computes, the step before is applied, and it is planned (``overlap``)
     apply  (``applier``)    tokens to sequences, full pages to the prefix cache, events to clients (``emit``)
 
 What it holds to, and where a reader of vLLM would stumble:
@@ -36,6 +36,7 @@ from quintet.backends.native.schedule.applier import Applier
 from quintet.backends.native.schedule.emit import Emitter
 from quintet.backends.native.schedule.images import Encodings
 from quintet.backends.native.schedule.kv import KvCache
+from quintet.backends.native.schedule.overlap import Expected, Overlap
 from quintet.backends.native.schedule.plan import Plan, Results
 from quintet.backends.native.schedule.planner import Planner
 from quintet.backends.native.schedule.queues import Queues
@@ -67,6 +68,7 @@ class Scheduler:
         self._queues = Queues(kv, encodings or Encodings())
         self._planner = Planner(config, kv, self._queues, speculation)
         self._applier = Applier(kv, self._queues, emitter)
+        self._overlap = Overlap(kv, self._queues, speculation, emitter.eos_ids)
 
     @property
     def live(self) -> int:
@@ -121,6 +123,14 @@ class Scheduler:
     def plan(self, now: float) -> Plan:
         """What to do next, at ``now`` (seconds). Must be followed by ``apply`` or ``fail`` before the next ``plan``."""
         return self._planner.plan(now)
+
+    def expect(self, plan: Plan) -> Expected | None:
+        """What follows the last plan, which was not applied yet; ``None``: that is not known. See ``overlap``."""
+        return self._overlap.expect(plan)
+
+    def follows(self, expected: Expected, tokens: Items[int]) -> bool:
+        """Whether the next plan will say what was expected if these were drawn, and nobody comes or goes."""
+        return self._overlap.follows(expected, tokens)
 
     def apply(self, plan: Plan, results: Results) -> Events:
         """Take in what a step computed; sequences that were aborted meanwhile are left out."""

@@ -80,6 +80,13 @@ class Speculation:
         drafts = [self._draft(seq, min(share, seq.max_tokens - len(seq.generated) - 1), len(decoding)) for seq in decoding]
         return drafts if any(draft.places for draft in drafts) else []
 
+    def silent(self, sequences: Items[Sequence], tokens: Items[int]) -> bool:
+        """Whether nothing will be drafted for any of these, which have no guides, once it has gone on with its token."""
+        if len(sequences) > SEQUENCES:
+            return True
+        found = (seq.drafter is not None and seq.drafter.silent(token) for seq, token in zip(sequences, tokens, strict=True))
+        return self._model is None and all(found)
+
     def _draft(self, seq: Sequence, most: int, sequences: int) -> Draft:
         if most <= 0 or seq.slow:
             return Draft([])

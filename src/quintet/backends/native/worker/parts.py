@@ -13,21 +13,29 @@ on what else is in the batch; samplers that go ahead with drafts are copies, whi
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
-from quintet.backends.native.core.types import Meanwhile
 from quintet.backends.native.schedule.emit import FAILED
-from quintet.backends.native.schedule.plan import Plan
+from quintet.backends.native.schedule.plan import Plan, Results
 from quintet.backends.native.schedule.scheduler import Scheduler
 from quintet.backends.native.wire.messages import Events
-from quintet.backends.native.worker.step import Stepper
+from quintet.backends.native.worker.step import Stepper, Work
 
 _log = logging.getLogger(__name__)
 
 
-def run(plan: Plan, scheduler: Scheduler, stepper: Stepper, meanwhile: Meanwhile | None = None) -> Events:
+def run(
+    plan: Plan,
+    scheduler: Scheduler,
+    stepper: Stepper,
+    meanwhile: Callable[[Work], None] | None = None,
+    take: Callable[[Plan, Results], Events] | None = None,
+) -> Events:
     """Run a plan and take in what came of it, but for the requests with which it cannot be run: these end.
 
-    ``meanwhile`` is called as ``Runner.forward`` does, for each part that is run.
+    Args:
+        meanwhile: see ``Stepper.run``; called for each part that is run.
+        take: takes in what came of a part; ``None`` = ``Scheduler.apply``.
     """
     try:
         results = stepper.run(plan, meanwhile)
@@ -39,6 +47,6 @@ def run(plan: Plan, scheduler: Scheduler, stepper: Stepper, meanwhile: Meanwhile
         _log.warning("a step of %d sequences failed; it is run again in parts", len(plan.segments))
         events: Events = {}
         for part in parts:
-            events |= run(part, scheduler, stepper, meanwhile)
+            events |= run(part, scheduler, stepper, meanwhile, take)
         return events
-    return scheduler.apply(plan, results)
+    return (take or scheduler.apply)(plan, results)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Items
-from dataclasses import fields, replace
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
@@ -46,6 +46,29 @@ class _ByLogits:
         return Scores(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(Scores)))
 
 
+@dataclass(slots=True)
+class Work:
+    """A plan as the model takes it.
+
+    Args:
+        batch: what it computes; ``None`` = nothing.
+        samplers: of ``flat.drawing``; they are there when ``Stepper.see`` was called.
+    """
+
+    plan: Plan
+    flat: Flat
+    batch: Batch | None
+    samplers: list[Sampler] = field(default_factory=list)
+
+    def computes(self, batch: Batch) -> bool:
+        """Whether it is this, text alone, and nothing that is copied before it."""
+        own = self.batch
+        if own is None or own.given or self.plan.copies or own.tables.shape != batch.tables.shape:
+            return False
+        pairs = (own.tokens, batch.tokens), (own.lengths, batch.lengths), (own.starts, batch.starts), (own.rows, batch.rows)
+        return all(one.tobytes() == other.tobytes() for one, other in ((own.tables, batch.tables), *pairs))
+
+
 class Stepper:
     """Runs plans on a runner whose pages the block tables list, and keeps the sequences' samplers."""
 
@@ -62,45 +85,36 @@ class Stepper:
         for source, target in pages:
             self._runner.copy_page(source, target)
 
-    def run(self, plan: Plan, meanwhile: Meanwhile | None = None) -> Results:
+    def run(self, plan: Plan, meanwhile: Callable[[Work], None] | None = None) -> Results:
         """Do what the plan says, after ``copy``.
 
         Args:
-            meanwhile: as ``Runner.forward`` takes it; also called if the plan computes no token.
+            meanwhile: called as ``Runner.forward`` does, with the plan as it is computed; also if it computes no token.
 
         Raises:
             Exception: whatever was raised; nothing of the plan may be applied then, but it may be run again.
         """
-        flat = plan.flatten()
-        masks = self._masks.begin(flat.drawing) if self._masks else None
-        samplers: list[Sampler] = []
+        work = self.prepare(plan)
+        masks = self._masks.begin(work.flat.drawing) if self._masks else None
 
         def beside() -> None:
             if meanwhile:
-                meanwhile()
-            samplers.extend(self._drawing(segment) for segment in flat.drawing)
+                meanwhile(work)
+            self.see(work)
 
         try:
-            hidden = self._forward(flat, beside)
+            hidden = self.compute(work.batch, beside)
         except Exception:
             if masks:
                 masks()  # waits: the sequences may change now
             raise
-        for view, first in flat.stores:
-            view[:, :-ROOM], view[:, -ROOM:] = hidden[first : first + len(view)], 0
-        results = Results(hidden, [], [], [], [])
-        if flat.drawing:
-            self._draw(flat, samplers, results, masks)
-        if jobs := [segment.score for segment in plan.segments if segment.score]:
-            results.scores = self._score(jobs)
-        for segment, sampler in zip(flat.drawing, samplers, strict=True):
-            segment.seq.sampler = sampler
-        return results
+        return self.finish(work, hidden, masks)
 
-    def _forward(self, flat: Flat, meanwhile: Meanwhile) -> U8:
+    def prepare(self, plan: Plan) -> Work:
+        """The plan as arrays. Nothing changes."""
+        flat = plan.flatten()
         if not flat.tokens:
-            meanwhile()
-            return self._nothing
+            return Work(plan, flat, None)
         batch = Batch(
             tokens=np.array(flat.tokens, np.int32),
             lengths=np.array(flat.lengths, np.int32),
@@ -109,7 +123,38 @@ class Stepper:
             rows=np.array(flat.rows, np.int32),
             given=_given(flat) if flat.given else None,
         )
+        return Work(plan, flat, batch)
+
+    def after(self, work: Work) -> Batch:
+        """What is computed next if all that decodes goes on, and has pages for it: its tokens are to be filled in."""
+        batch = work.batch
+        assert batch is not None, "of what decodes a token each is computed"
+        return replace(batch, tokens=np.zeros_like(batch.tokens), starts=batch.starts + 1, tables=self._tables.gather(work.flat.slots))
+
+    def compute(self, batch: Batch | None, meanwhile: Meanwhile) -> U8:
+        """The pass; its hidden rows."""
+        if batch is None:
+            meanwhile()
+            return self._nothing
         return self._runner.forward(batch, meanwhile)
+
+    def see(self, work: Work) -> None:
+        """Have the samplers see what was drawn before; beside the pass, or any time before ``finish``."""
+        work.samplers = [self._drawing(segment) for segment in work.flat.drawing]
+
+    def finish(self, work: Work, hidden: U8, masks: Callable[[], Masked] | None = None) -> Results:
+        """All that comes after the pass."""
+        flat = work.flat
+        for view, first in flat.stores:
+            view[:, :-ROOM], view[:, -ROOM:] = hidden[first : first + len(view)], 0
+        results = Results(hidden, [], [], [], [])
+        if flat.drawing:
+            self._draw(flat, work.samplers, results, masks)
+        if jobs := [segment.score for segment in work.plan.segments if segment.score]:
+            results.scores = self._score(jobs)
+        for segment, sampler in zip(flat.drawing, work.samplers, strict=True):
+            segment.seq.sampler = sampler
+        return results
 
     def _draw(self, flat: Flat, samplers: list[Sampler], results: Results, pending: Callable[[], Masked] | None) -> None:
         logits, drawing = self._logits(flat, results.hidden), flat.drawing

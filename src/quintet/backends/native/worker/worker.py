@@ -40,11 +40,12 @@ from quintet.backends.native.wire.messages import (
 )
 from quintet.backends.native.worker.compiling import Compiled, Compiling
 from quintet.backends.native.worker.drafting import Drafting, draft_model, measure
+from quintet.backends.native.worker.early import EarlyPass
 from quintet.backends.native.worker.encoding import Encoding
 from quintet.backends.native.worker.masks import Filled, Masks
 from quintet.backends.native.worker.parts import run
 from quintet.backends.native.worker.saved_pages import SavedPages, saved_pages
-from quintet.backends.native.worker.step import Stepper
+from quintet.backends.native.worker.step import Stepper, Work
 from quintet.config import EngineConfig
 from quintet.errors import ModelError
 from quintet.guides import heap
@@ -106,6 +107,7 @@ class Worker:
         self._restoring = False  # nothing was done but that pages were brought back, and there are more
         self._steps = self._tokens = self._prefilled = 0
         self._encoding: Encoding | None = None
+        self._early: EarlyPass | None = None
         self._saved: SavedPages | None = None
         self._drafting: Drafting | None = None
         self._delivery = Delivery(clock())
@@ -172,6 +174,8 @@ class Worker:
         stepper = Stepper(runner, tables, samplers, self._masks)
         if loaded.draft is not None and model is not None:
             self._drafting = Drafting(loaded.draft, model, vocab, samplers, stepper.sampler, eos_ids, self._clock)
+        else:  # a draft model computes between a plan and its pass
+            self._early = EarlyPass(scheduler, stepper)
         return scheduler, stepper
 
     def _see(self, loaded: Loaded[Vocabulary]) -> Encodings:
@@ -194,8 +198,14 @@ class Worker:
         return (self._clock() - begin) * -(-self._config.batch_tokens // len(tokens))
 
     def _turn(self, scheduler: Scheduler, stepper: Stepper) -> None:
+        early, prefilled = self._early, self._prefilled
         events: Events = {}
         asked = False
+        if early is not None and early.ready:
+            if self._inbox.empty() and not self._compiling:
+                self._go_on(early, scheduler, stepper)
+                return
+            events = early.settle()
         while not self._inbox.empty() or not (scheduler.live or events) or self._idle:
             self._idle = False
             message = self._next(scheduler)
@@ -207,15 +217,36 @@ class Worker:
             _merge(events, self._receive(message, scheduler))
         _merge(events, self._compiling.overdue())
         self._masks.give_up()
-        prefilled = self._prefilled
         if scheduler.live:
             _merge(events, self._step(scheduler, stepper))
         waits = asked or self._idle or self._restoring or not scheduler.live  # no step follows at once, or somebody asked
-        by_itself = waits or self._prefilled > prefilled
+        self._done(events, scheduler, waits=waits, by_itself=waits or self._prefilled > prefilled)
+
+    def _done(self, events: Events, scheduler: Scheduler, *, waits: bool = False, by_itself: bool = False) -> None:
+        """Tell of a step beside the next one, or now where that is urgent or nothing follows at once."""
         self._say(scheduler)  # where nothing was computed
+        self._tokens += _generated(events)
         self._untold = events, by_itself
         if waits or urgent(events):
             self._say(scheduler)
+
+    def _go_on(self, early: EarlyPass, scheduler: Scheduler, stepper: Stepper) -> None:
+        """The step that was expected: beside it the one before is taken in and told, and it is planned."""
+        begin = self._clock()
+
+        def tell(events: Events) -> None:
+            self._tokens += _generated(events)
+            self._untold = events, False
+            self._say(scheduler)
+
+        plan, results = early.go_on(lambda: scheduler.plan(begin), tell)
+        if results is None:
+            self._done(self._run(plan, scheduler, stepper), scheduler)
+            return
+        self._steps += 1
+        scheduler.learn(plan.tokens, self._clock() - begin)
+        if events := early.take(plan, results):
+            self._done(events, scheduler)
 
     def _next(self, scheduler: Scheduler) -> Heard | None:
         """The next message; ``None``: nothing came, and guides are still being compiled, or masks made."""
@@ -278,9 +309,10 @@ class Worker:
         self._delivery.begin(submit.request_id, submit.urgency, len(submit.samples))
 
     def _step(self, scheduler: Scheduler, stepper: Stepper) -> Events:
-        begin = self._clock()
-        plan = scheduler.plan(begin)
-        prefilled = plan.prefilled
+        return self._run(scheduler.plan(self._clock()), scheduler, stepper)
+
+    def _run(self, plan: Plan, scheduler: Scheduler, stepper: Stepper) -> Events:
+        early, prefilled = self._early, plan.prefilled
         if plan.encoding is not None or self._drafting is not None:  # before the pass something else is computed
             self._say(scheduler)
         if self._supervised:
@@ -292,12 +324,18 @@ class Worker:
         self._restoring = plan.restoring and not steps
         self._idle = not (steps or plan.restoring)
         begin = self._clock()
+
+        def meanwhile(work: Work) -> None:
+            self._say(scheduler, prompt=prefilled > 0)
+            if early is not None:
+                early.expect(work)
+
         try:
             stepper.copy(plan.copies)
-            _merge(events, run(plan, scheduler, stepper, lambda: self._say(scheduler, prompt=prefilled > 0)))
+            _merge(events, run(plan, scheduler, stepper, meanwhile, early.take if early else None))
         finally:
             self._steps += steps
-            self._tokens += prefilled + _generated(events)
+            self._tokens += prefilled
             self._prefilled += prefilled
         seconds = self._clock() - begin
         scheduler.learn(plan.tokens, seconds)

@@ -1,0 +1,95 @@
+"""A pass that begins before what the one before it drew is taken in; see ``schedule/overlap``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from quintet.backends.native.core.types import Batch
+from quintet.backends.native.schedule.overlap import Expected
+from quintet.backends.native.schedule.plan import Plan, Results
+from quintet.backends.native.schedule.scheduler import Scheduler
+from quintet.backends.native.wire.messages import Events
+from quintet.backends.native.worker.step import Stepper, Work
+
+_log = logging.getLogger(__name__)
+
+
+class EarlyPass:
+    """Keeps the results of a step that goes on as expected until the next pass has begun.
+
+    ``expect`` beside the pass of each plan, ``take`` what came of it; then, if it is ``ready`` and nobody came or left, ``go_on``, and else
+    ``settle`` before anything else is done.
+    """
+
+    def __init__(self, scheduler: Scheduler, stepper: Stepper) -> None:
+        self._scheduler = scheduler
+        self._stepper = stepper
+        self._plan: Plan | None = None  # the last one
+        self._expected: Expected | None = None  # to follow it
+        self._batch: Batch | None = None  # which is this but for the tokens
+        self._kept: Results | None = None  # of the plan
+
+    @property
+    def ready(self) -> bool:
+        """The next pass can begin."""
+        return self._kept is not None
+
+    def expect(self, work: Work) -> None:
+        """Look a step ahead of a plan that is being computed, once: of one that is run again in parts, some are taken in already."""
+        plan = work.plan
+        if plan is not self._plan:
+            self._plan, self._expected = plan, self._scheduler.expect(plan)
+            self._batch = self._stepper.after(work) if self._expected else None
+
+    def take(self, plan: Plan, results: Results) -> Events:
+        """Take in what came of a plan, or of a part of one, or keep it; nothing that is urgent is kept."""
+        if plan is self._plan and self._expected is not None and self._scheduler.follows(self._expected, results.tokens):
+            self._kept = results
+            return {}
+        return self._scheduler.apply(plan, results)
+
+    def settle(self) -> Events:
+        """Take in what was kept, if anything was."""
+        kept, self._kept = self._kept, None
+        return self._scheduler.apply(self._plan, kept) if kept is not None and self._plan is not None else {}
+
+    def go_on(self, plan: Callable[[], Plan], tell: Callable[[Events], None]) -> tuple[Plan, Results | None]:
+        """Compute what is expected, and meanwhile take in what was kept, plan, and tell of it.
+
+        Returns:
+            What was planned, and what came of it; ``None``: it is another thing than was expected, or it failed, and is still to be run.
+        """
+        kept, batch = self._kept, self._batch
+        assert kept is not None, "ready was not asked"
+        assert batch is not None, "results are kept only of a plan that something is expected to follow"
+        batch.tokens[:] = kept.tokens
+        planned: list[Plan] = []
+        work: Work | None = None
+
+        def settle() -> Events:
+            events = self.settle()
+            planned.append(plan())
+            return events
+
+        def beside() -> None:
+            nonlocal work
+            events = settle()
+            prepared = self._stepper.prepare(planned[0])
+            if prepared.computes(batch):
+                self._stepper.see(prepared)
+                self.expect(prepared)
+                work = prepared
+            tell(events)
+
+        try:
+            hidden = self._stepper.compute(batch, beside)
+            if work is not None:
+                return planned[0], self._stepper.finish(work, hidden)
+        except Exception:
+            if not planned and self._kept is None:
+                raise  # no request is to blame for it
+            _log.warning("a step of %d sequences that was begun early failed; it is run again", len(batch.lengths))
+            if not planned:
+                tell(settle())
+        return planned[0], None
