@@ -18,7 +18,7 @@ from quintet.backends.native.core.loader import PAGE, Loaded
 from quintet.backends.native.core.types import U8, Batch, Meanwhile
 from quintet.backends.native.schedule.plan import Plan
 from quintet.backends.native.schedule.speculation import SEQUENCES, Speculation
-from quintet.backends.native.wire.messages import Abort, EventRow, FromWorker, Stepped, Submit
+from quintet.backends.native.wire.messages import Abort, EventRow, FromWorker, Ping, Stepped, Submit
 from quintet.backends.native.worker.early import EarlyPass
 from quintet.backends.native.worker.parts import run
 from quintet.backends.native.worker.worker import Heard, Worker
@@ -116,16 +116,17 @@ def several(count: int, tokens: int = 3 * PAGE, **controls: Any) -> list[Prepare
     return [prepared(text, tokens, temperature=1.0, seed=index, logit_bias=NO_END, **controls) for index, text in enumerate(texts)]
 
 
+@pytest.mark.parametrize("window", [0, PAGE + 3])
 @pytest.mark.parametrize("logprobs", [None, 2])
 @pytest.mark.parametrize("count", [1, 3, SEQUENCES + 1])
-def test_of_sequences_that_only_decode_each_step_but_the_first_two_and_the_last_begins_early(count: int, logprobs: int | None) -> None:
-    simulation, sequences = Early(batch_tokens=4096), several(count, logprobs=logprobs)
+def test_of_sequences_that_only_decode_each_step_but_two_begins_early(count: int, logprobs: int | None, window: int) -> None:
+    simulation, sequences = Early(batch_tokens=4096, window=window), several(count, logprobs=logprobs)
     for request, one in enumerate(sequences):
         simulation.add(request, one)
     simulation.finish()
-    assert simulation.begun == simulation.right == 3 * PAGE - 2, "of one token each; the first step takes prompts in"
+    assert simulation.begun == simulation.right == 3 * PAGE - 2, "all but the first, which takes prompts in, and the one after it"
     for request, one in enumerate(sequences):
-        assert_as_alone(simulation.events[request, 0], one)
+        assert_as_alone(simulation.events[request, 0], one, window=window)
     assert simulation.pool.available == simulation.pool.total
 
 
@@ -279,6 +280,21 @@ def test_an_abort_ends_its_request_before_anything_more_of_it_is_computed() -> N
     assert len(tokens(rows)) == 10, "what was drawn is told before the end"
     assert isinstance(rows[-1], EventRow)
     assert rows[-1].finish is Finish.ABORT
+
+
+@pytest.mark.parametrize("message", [Ping(), Abort(2, None)])
+def test_a_message_that_changes_nothing_makes_nothing_untold(message: Heard) -> None:
+    """Found by simulated worlds: the step after such a message begins no pass early, but the one after it does."""
+    alone, world = World(), World()
+    for one in (alone, world):
+        one.send(1, ONE)
+    alone.run(40)
+    for turn in range(40):
+        if turn % 3 == 1:
+            world.inbox.put(message)
+        world.run(1)
+    assert tokens(world.rows(1)) == tokens(alone.rows(1))
+    assert len(tokens(world.rows(1))) == 40
 
 
 def test_steps_and_tokens_are_counted_once() -> None:

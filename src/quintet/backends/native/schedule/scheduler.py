@@ -128,6 +128,10 @@ class Scheduler:
         """What follows the last plan, which was not applied yet; ``None``: that is not known. See ``overlap``."""
         return self._overlap.expect(plan)
 
+    def expect_after(self, expected: Expected) -> Expected | None:
+        """Likewise of a plan that came as ``expected``."""
+        return self._overlap.expect_after(expected)
+
     def follows(self, expected: Expected, tokens: Items[int]) -> bool:
         """Whether the next plan will say what was expected if these were drawn, and nobody comes or goes."""
         return self._overlap.follows(expected, tokens)

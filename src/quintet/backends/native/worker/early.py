@@ -37,10 +37,12 @@ class EarlyPass:
 
     def expect(self, work: Work) -> None:
         """Look a step ahead of a plan that is being computed, once: of one that is run again in parts, some are taken in already."""
-        plan = work.plan
-        if plan is not self._plan:
-            self._plan, self._expected = plan, self._scheduler.expect(plan)
-            self._batch = self._stepper.after(work) if self._expected else None
+        if work.plan is not self._plan:
+            self._look_ahead(work, self._scheduler.expect(work.plan))
+
+    def _look_ahead(self, work: Work, expected: Expected | None) -> None:
+        self._plan, self._expected = work.plan, expected
+        self._batch = self._stepper.after(work, grown=expected.grown) if expected else None
 
     def take(self, plan: Plan, results: Results) -> Events:
         """Take in what came of a plan, or of a part of one, or keep it; nothing that is urgent is kept."""
@@ -60,9 +62,10 @@ class EarlyPass:
         Returns:
             What was planned, and what came of it; ``None``: it is another thing than was expected, or it failed, and is still to be run.
         """
-        kept, batch = self._kept, self._batch
+        kept, batch, expected = self._kept, self._batch, self._expected
         assert kept is not None, "ready was not asked"
         assert batch is not None, "results are kept only of a plan that something is expected to follow"
+        assert expected is not None, "as above"
         batch.tokens[:] = kept.tokens
         planned: list[Plan] = []
         work: Work | None = None
@@ -75,10 +78,10 @@ class EarlyPass:
         def beside() -> None:
             nonlocal work
             events = settle()
-            prepared = self._stepper.prepare(planned[0])
-            if prepared.computes(batch):
+            if expected.came_true(planned[0], kept.tokens):
+                prepared = Work(planned[0], planned[0].flatten(), batch)
                 self._stepper.see(prepared)
-                self.expect(prepared)
+                self._look_ahead(prepared, self._scheduler.expect_after(expected))
                 work = prepared
             tell(events)
 

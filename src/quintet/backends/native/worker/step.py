@@ -60,14 +60,6 @@ class Work:
     batch: Batch | None
     samplers: list[Sampler] = field(default_factory=list)
 
-    def computes(self, batch: Batch) -> bool:
-        """Whether it is this, text alone, and nothing that is copied before it."""
-        own = self.batch
-        if own is None or own.given or self.plan.copies or own.tables.shape != batch.tables.shape:
-            return False
-        pairs = (own.tokens, batch.tokens), (own.lengths, batch.lengths), (own.starts, batch.starts), (own.rows, batch.rows)
-        return all(one.tobytes() == other.tobytes() for one, other in ((own.tables, batch.tables), *pairs))
-
 
 class Stepper:
     """Runs plans on a runner whose pages the block tables list, and keeps the sequences' samplers."""
@@ -125,11 +117,16 @@ class Stepper:
         )
         return Work(plan, flat, batch)
 
-    def after(self, work: Work) -> Batch:
-        """What is computed next if all that decodes goes on, and has pages for it: its tokens are to be filled in."""
+    def after(self, work: Work, *, grown: bool) -> Batch:
+        """What is computed next where all decode and go on, and have pages for it: its tokens are to be filled in.
+
+        Args:
+            grown: some of these pages are new.
+        """
         batch = work.batch
-        assert batch is not None, "of what decodes a token each is computed"
-        return replace(batch, tokens=np.zeros_like(batch.tokens), starts=batch.starts + 1, tables=self._tables.gather(work.flat.slots))
+        assert batch is not None, "each that decodes computes a token"
+        tables = self._tables.gather(work.flat.slots) if grown else batch.tables
+        return Batch(np.empty_like(batch.tokens), batch.lengths, batch.starts + 1, tables, batch.rows)
 
     def compute(self, batch: Batch | None, meanwhile: Meanwhile) -> U8:
         """The pass; its hidden rows."""

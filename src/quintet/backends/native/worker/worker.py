@@ -205,7 +205,7 @@ class Worker:
             if self._inbox.empty() and not self._compiling:
                 self._go_on(early, scheduler, stepper)
                 return
-            events = early.settle()
+            self._done(early.settle(), scheduler)
         while not self._inbox.empty() or not (scheduler.live or events) or self._idle:
             self._idle = False
             message = self._next(scheduler)
@@ -235,6 +235,7 @@ class Worker:
         begin = self._clock()
 
         def tell(events: Events) -> None:
+            self._say(scheduler)  # of the step before that one
             self._tokens += _generated(events)
             self._untold = events, False
             self._say(scheduler)
