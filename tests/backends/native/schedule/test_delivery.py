@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quintet.backends.native.schedule.delivery import CROWD, CROWD_S, END_S, SILENCE_S, Delivery, urgent
+from quintet.backends.native.schedule.delivery import CROWD, CROWD_S, END_S, FRAME_S, SILENCE_S, Delivery, urgent
 from quintet.backends.native.wire.messages import EventRow, Events, Row, ScoredRow, TokenRow
 from quintet.events import Finish
 from quintet.inputs.sequence import Urgency
@@ -37,9 +37,9 @@ class World:
         self.now += seconds
         return self.delivery.step(events, running, self.now)
 
-    def waits(self, running: int, steps: int = 200) -> list[int]:
+    def waits(self, running: int, seconds: float = STEP_S, steps: int = 200) -> list[int]:
         """Steps between two tellings of request 0, which gets a token in each."""
-        told = [at for at in range(steps) if (self.step({0: [token(at)]}, running) or {}).get(0)]
+        told = [at for at in range(steps) if (self.step({0: [token(at)]}, running, seconds) or {}).get(0)]
         return [second - first for first, second in itertools.pairwise(told)]
 
 
@@ -52,9 +52,14 @@ def test_a_request_that_was_never_begun_is_told_at_once() -> None:
     assert World().step({7: [last(-1)]}, CROWD) == {7: [last(-1)]}
 
 
-def test_a_stream_gets_each_step_at_once_until_there_is_a_crowd() -> None:
+def test_a_stream_gets_each_step_that_takes_longer_than_a_frame_at_once_until_there_is_a_crowd() -> None:
     assert set(World(Urgency.SOON).waits(CROWD - 1)) == {1}
     assert set(World(Urgency.SOON).waits(CROWD)) <= {4, 5}  # CROWD_S, in steps of 10 ms, whatever rounding makes of it
+
+
+def test_a_stream_gets_as_many_short_steps_together_as_a_frame_has() -> None:
+    assert set(World(Urgency.SOON).waits(1, FRAME_S / 3.5)) == {4}
+    assert set(World(Urgency.NOW).waits(1, FRAME_S / 3.5)) == {1}
 
 
 def test_a_stream_whose_steps_take_long_gets_each_at_once_in_any_crowd() -> None:

@@ -8,7 +8,7 @@ whatever begins or ends something, and a prompt's own tokens, are told at once.
 ``Urgency``  its tokens are told
 ===========  ===============================================================================================
 ``NOW``      with their step
-``SOON``     with their step; while ``CROWD`` sequences or more run, with the first that ends after ``CROWD_S``
+``SOON``     with the first step that ends after ``FRAME_S``; while ``CROWD`` sequences or more run, after ``CROWD_S``
 ``END``      with the first step that ends after ``END_S``
 ===========  ===============================================================================================
 
@@ -24,6 +24,9 @@ from dataclasses import dataclass
 
 from quintet.backends.native.wire.messages import EventRow, Events, Row, ScoredRow
 from quintet.inputs.sequence import Urgency
+
+FRAME_S = 0.008
+"""125 times a second: no screen shows more. Most models' steps take longer, and each is told."""
 
 CROWD = 16
 """From so many sequences on, a stream's client reads no faster than ``CROWD_S`` anyway."""
@@ -108,7 +111,7 @@ class Delivery:
         return self._take(Urgency.SOON, now)
 
     def _due(self, running: int, now: float) -> list[Urgency]:
-        late = {Urgency.SOON: CROWD_S if running >= CROWD else 0.0, Urgency.END: END_S}
+        late = {Urgency.SOON: CROWD_S if running >= CROWD else FRAME_S, Urgency.END: END_S}
         return [urgency for urgency, seconds in late.items() if now - self._told[urgency] >= seconds]
 
     def _take(self, urgency: Urgency, now: float) -> Events:

@@ -226,7 +226,8 @@ class Worker:
         """Tell of a step beside the next one, or now where that is urgent or nothing follows at once."""
         self._say(scheduler)  # where nothing was computed
         self._tokens += _generated(events)
-        self._untold = events, by_itself
+        if events or by_itself or not (self._early and self._early.ready):  # else the next pass tells of it
+            self._untold = events, by_itself
         if waits or urgent(events):
             self._say(scheduler)
 
