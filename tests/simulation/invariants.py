@@ -19,6 +19,7 @@ from typing import Any
 
 from tests.simulation.clock import SimulatedLoop, Violation
 from tests.simulation.model import CRASHES, RAISES, Told, alone
+from tests.simulation.poison import Poisonings
 
 from quintet.backends.base import Counts, State
 from quintet.backends.native.front.engine import Engine
@@ -51,9 +52,6 @@ RESTART_S = 60.0
 
 AT_LAST_S = 7200.0
 """Whatever goes wrong, and for however long: no request takes longer."""
-
-MOST_POISONED = 4
-"""Deaths that one request may cause before it is refused: two if it was told nothing before, else each counts half."""
 
 
 @dataclass(slots=True)
@@ -118,7 +116,8 @@ class Watch:
         self._numberless: set[tuple[tuple[int, ...], ...]] = set()  # prompts that came to nothing in this worker since a token came
         self._started: set[int] = set()  # requests that this worker has begun with
         self._blame: Counter[tuple[PreparedSequence, ...]] = Counter()  # deaths over a request, by what it asks
-        self._poisonings: list[float] = []
+        self._poisonings = Poisonings()
+        self._over_poison = False  # this worker's death
         self._excused = 0.0  # seconds, in all
         self._slow = 0.0  # until when what has gone wrong lasts
         self._counts = Counts()
@@ -155,9 +154,9 @@ class Watch:
         self._started.clear()
         self._numberless.clear()
         self._blame.clear()
-        self._poisonings.clear()
+        self._poisonings.forget()
         self._counts = Counts()
-        self.was_ready = self._dying = self._raised = self._broken = self._renewed = False
+        self.was_ready = self._dying = self._raised = self._broken = self._renewed = self._over_poison = False
 
     def step_raised(self, by_chance: bool) -> None:
         """A step has, for no request's sake, or over one that breaks any step."""
@@ -175,8 +174,7 @@ class Watch:
         self.trace("crashes over poison")
         self.died()
         self.poisoned += 1
-        self._poisonings = [at for at in self._poisonings if self._loop.time() - at < 600] + [self._loop.time()]
-        _require(len(self._poisonings) <= MOST_POISONED, f"quarantine: one request has killed the engine {len(self._poisonings)} times")
+        self._over_poison = True
 
     # ---- told by requests
 
@@ -287,8 +285,11 @@ class Watch:
         self.deaths += 1
         self._dying = True
         self._blame.update({self.requests[request_id].what for request_id in self._started & self.requests.keys()})
+        if self._over_poison:
+            computed = [asked for asked in map(self.requests.get, self._started) if asked and asked.asks(CRASHES)]
+            self._poisonings.add(((asked.what, asked.prepared.tenant) for asked in computed), self._loop.time())
         self._started.clear()
-        self._raised = self._broken = False
+        self._raised = self._broken = self._over_poison = False
         self._renewed |= len(self._numberless) >= UNSOUND_AT
         self._numberless.clear()
 
