@@ -22,7 +22,7 @@ import numpy as np
 
 from bench.common.command import model_path
 from bench.common.probe import serving
-from bench.parts.profile import prefill, tables_of
+from bench.parts.profile import fill, tables_of
 from quintet.backends.native.core.loader import PAGE
 from quintet.backends.native.core.samplers import NativeSamplers
 from quintet.backends.native.core.types import Batch
@@ -43,9 +43,7 @@ def child(args: argparse.Namespace) -> None:
     assert loaded.cpu is not None, "the model computes here"
     samplers = NativeSamplers(loaded.cpu, [b""] * runner.vocab, ())
     own = [samplers.make(Sampling(0.0, 1.0, 0), (), ()) for _ in range(n)]
-    prefill(runner, PROMPT)
-    for target in tables[1:].flat:
-        runner.copy_page(int(target) % tables.shape[1], int(target))
+    fill(runner, n, longest)
     ones, rows = np.ones(n, np.int32), np.arange(n, dtype=np.int32)
     for _ in sys.stdin:
         tokens = np.arange(1, n + 1, dtype=np.int32)
@@ -58,16 +56,8 @@ def child(args: argparse.Namespace) -> None:
 
 def streams(url: str, args: argparse.Namespace) -> float:
     """Tokens/s from the last first token to the first end."""
-    words = [
-        "--clients",
-        str(args.clients),
-        "--prompt-tokens",
-        str(PROMPT),
-        "--max-tokens",
-        str(args.tokens),
-        "--extra",
-        '{"ignore_eos": true}',
-    ]
+    numbers = {"clients": args.clients, "prompt-tokens": PROMPT, "max-tokens": args.tokens}
+    words = [word for name, value in numbers.items() for word in (f"--{name}", str(value))] + ["--extra", '{"ignore_eos": true}']
     command = [sys.executable, "-m", "bench.common.load", "--url", f"{url}/v1/completions", *words]
     return float(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)["steady_tokens_per_s"])
 

@@ -16,19 +16,21 @@ WINDOW_S = 600.0
 """So long after the last it is given another chance."""
 
 
+Asked = tuple[tuple[PreparedSequence, ...], str]
+"""What is asked for, and who asks."""
+
+
 class Poisonings:
     """Deaths of the engine over requests that kill it."""
 
     def __init__(self) -> None:
-        self._deaths: defaultdict[tuple[tuple[PreparedSequence, ...], str], list[float]] = defaultdict(
-            list
-        )  # by what is asked, and who asks
+        self._deaths: defaultdict[Asked, list[float]] = defaultdict(list)
 
     def forget(self) -> None:
         """The front that knew of them is gone."""
         self._deaths.clear()
 
-    def add(self, computed: Iterable[tuple[tuple[PreparedSequence, ...], str]], now: float) -> None:
+    def add(self, computed: Iterable[Asked], now: float) -> None:
         """The engine died over one of those that were being computed. Each counts: from then on they are tried one at a time.
 
         Raises:

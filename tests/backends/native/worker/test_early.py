@@ -5,28 +5,25 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
-from queue import SimpleQueue
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from tests.backends.native.schedule.harness import Simulation, prepared
 from tests.backends.native.schedule.test_scheduler import AnyInterleaving
-from tests.backends.native.worker.harness import NATIVE, assert_as_alone
+from tests.backends.native.worker.harness import NATIVE, ONE, World, assert_as_alone
 
-from quintet.backends.native.core.loader import PAGE, Loaded
+from quintet.backends.native.core.loader import PAGE
 from quintet.backends.native.core.types import U8, Batch, Meanwhile
 from quintet.backends.native.schedule.plan import Plan
 from quintet.backends.native.schedule.speculation import SEQUENCES, Speculation
-from quintet.backends.native.wire.messages import Abort, EventRow, FromWorker, Ping, Stepped, Submit
+from quintet.backends.native.wire.messages import Abort, EventRow, Ping, Stepped
 from quintet.backends.native.worker.early import EarlyPass
 from quintet.backends.native.worker.parts import run
-from quintet.backends.native.worker.worker import Heard, Worker
-from quintet.backends.toy import EOS, ToyRunner, ToyTokenizer
-from quintet.config import EngineConfig
+from quintet.backends.native.worker.worker import Heard
+from quintet.backends.toy import EOS, ToyRunner
 from quintet.events import Finish
 from quintet.inputs.sequence import PreparedSequence
-from quintet.request import Sampling
 
 NO_END = ((EOS, -100.0),)
 TEXT = b"It was the best of times, it was the worst of times, it was the age of wisdom"
@@ -212,74 +209,45 @@ def test_what_breaks_beside_a_pass_and_is_nobodys_request_is_no_step_to_be_run_a
 # -- the worker ----------------------------------------------------------------------------------------------------------------------
 
 
-class World:
-    """A worker, turn by turn, and the passes that its model was asked for."""
-
-    def __init__(self) -> None:
-        self.told: list[FromWorker] = []
-        self.inbox: SimpleQueue[Heard] = SimpleQueue()
-        config = EngineConfig(kv_bytes=1 << 22, batch_tokens=64, speculation=False)
-        world = self
-        self.passes: list[int] = []
-
-        class Counting(ToyRunner):
-            def forward(self, batch: Batch, meanwhile: Meanwhile | None = None) -> U8:
-                world.passes.append(len(batch.tokens))
-                return super().forward(batch, meanwhile)
-
-        worker = Worker(lambda _: Loaded(Counting(), ToyTokenizer(), "toy", "fp"), config, lambda: 0.0, self.inbox, self.told.append)
-        self.turns = worker.turns()
-        next(self.turns)
-
-    def send(self, request_id: int, *sequences: PreparedSequence) -> None:
-        self.inbox.put(Submit.of(request_id, list(sequences), 0.0))
-
-    def run(self, turns: int) -> None:
-        for _ in range(turns):
-            next(self.turns)
-
-    def rows(self, request_id: int) -> list[Any]:
-        return [row for message in self.told if isinstance(message, Stepped) for row in message.events.get(request_id, ())]
+def rows(world: World, request_id: int) -> list[Any]:
+    return [row for _, message in world.told if isinstance(message, Stepped) for row in message.events.get(request_id, ())]
 
 
-ONE = PreparedSequence((104, 105), 40, Sampling(0.0, 1.0, 0, ignore_eos=True), None, echo=False)
-
-
-def tokens(rows: Sequence[Any]) -> list[int]:
-    return [row.token for row in rows if row.token >= 0]
+def tokens(told: Sequence[Any]) -> list[int]:
+    return [row.token for row in told if row.token >= 0]
 
 
 def test_a_request_that_comes_while_steps_begin_early_is_in_the_next_step_and_both_are_as_alone() -> None:
     worlds = World(), World(), World()
     first, second = ONE, replace(ONE, tokens=(97, 98, 99))
-    worlds[0].send(1, first)
-    worlds[1].send(2, second)
+    worlds[0].submit(1, [first])
+    worlds[1].submit(2, [second])
     for world in worlds[:2]:
         world.run(40)
     both = worlds[2]
-    both.send(1, first)
+    both.submit(1, [first])
     both.run(10)
-    both.send(2, second)
+    both.submit(2, [second])
     both.run(1)
     assert both.passes[-1] == 1 + len(second.tokens)
     both.run(39)
     assert len(both.passes) == 50, "no pass came to nothing"
     for request, world in ((1, worlds[0]), (2, worlds[1])):
-        assert len(tokens(world.rows(request))) == 40
-        assert tokens(both.rows(request)) == tokens(world.rows(request))
+        assert len(tokens(rows(world, request))) == 40
+        assert tokens(rows(both, request)) == tokens(rows(world, request))
 
 
 def test_an_abort_ends_its_request_before_anything_more_of_it_is_computed() -> None:
     world = World()
-    world.send(1, ONE)
+    world.submit(1, [ONE])
     world.run(10)
     world.inbox.put(Abort(1, None))
     world.run(1)
     assert len(world.passes) == 10
-    rows = world.rows(1)
-    assert len(tokens(rows)) == 10, "what was drawn is told before the end"
-    assert isinstance(rows[-1], EventRow)
-    assert rows[-1].finish is Finish.ABORT
+    told = rows(world, 1)
+    assert len(tokens(told)) == 10, "what was drawn is told before the end"
+    assert isinstance(told[-1], EventRow)
+    assert told[-1].finish is Finish.ABORT
 
 
 @pytest.mark.parametrize("message", [Ping(), Abort(2, None)])
@@ -287,20 +255,21 @@ def test_a_message_that_changes_nothing_makes_nothing_untold(message: Heard) -> 
     """Found by simulated worlds: the step after such a message begins no pass early, but the one after it does."""
     alone, world = World(), World()
     for one in (alone, world):
-        one.send(1, ONE)
+        one.submit(1, [ONE])
     alone.run(40)
     for turn in range(40):
         if turn % 3 == 1:
             world.inbox.put(message)
         world.run(1)
-    assert tokens(world.rows(1)) == tokens(alone.rows(1))
-    assert len(tokens(world.rows(1))) == 40
+    assert tokens(rows(world, 1)) == tokens(rows(alone, 1))
+    assert len(tokens(rows(world, 1))) == 40
 
 
 def test_steps_and_tokens_are_counted_once() -> None:
     world = World()
-    world.send(1, ONE, replace(ONE, tokens=(97, 98, 99)))
+    world.submit(1, [ONE, replace(ONE, tokens=(97, 98, 99))])
     world.run(40)
-    counts = world.told[-1].counts if isinstance(world.told[-1], Stepped) else None
+    _, last = world.told[-1]
+    counts = last.counts if isinstance(last, Stepped) else None
     assert counts is not None
     assert (counts.steps, counts.tokens) == (len(world.passes), 2 * 40 + 5) == (40, 85)

@@ -5,62 +5,28 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 from pathlib import Path
-from queue import SimpleQueue
 
 import pytest
+from tests.backends.native.worker import harness
+from tests.backends.native.worker.harness import CONFIG, ONE
 
-from quintet.backends.native.core.loader import PAGE, Loaded
-from quintet.backends.native.core.types import U8, Batch, Meanwhile
+from quintet.backends.native.core.loader import PAGE
+from quintet.backends.native.core.types import U8
 from quintet.backends.native.schedule.delivery import CROWD, CROWD_S, SILENCE_S
 from quintet.backends.native.schedule.planner import SLICE
-from quintet.backends.native.wire.messages import Abort, EventRow, FromWorker, Ping, Stepped, Stop, Submit
+from quintet.backends.native.wire.messages import Abort, EventRow, Ping, Stepped, Stop
 from quintet.backends.native.worker.saved_pages import SavedPages
-from quintet.backends.native.worker.worker import Heard, Worker
-from quintet.backends.toy import ToyRunner, ToyTokenizer
-from quintet.config import CacheFolder, EngineConfig
+from quintet.backends.native.worker.worker import Worker
+from quintet.config import CacheFolder
 from quintet.events import Finish
-from quintet.inputs.sequence import PreparedSequence, Urgency
-from quintet.request import Sampling
-
-CONFIG = EngineConfig(kv_bytes=1 << 22, batch_tokens=64, max_running=32, max_waiting=32, max_sequences=32, speculation=False)
-ONE = PreparedSequence((104, 105), 40, Sampling(0.0, 1.0, 0, ignore_eos=True), None, echo=False)
+from quintet.inputs.sequence import Urgency
 
 
-class World:
-    """A worker whose steps take ``step_s``, and what it tells, with the time."""
-
-    def __init__(self, step_s: float = 0.01, config: EngineConfig = CONFIG) -> None:
-        self.now = 100.0
-        self.told: list[tuple[float, FromWorker]] = []
-        self.inbox: SimpleQueue[Heard] = SimpleQueue()
-        world = self
-
-        class Slow(ToyRunner):
-            def forward(self, batch: Batch, meanwhile: Meanwhile | None = None) -> U8:
-                rows = super().forward(batch, meanwhile)
-                world.now += step_s
-                return rows
-
-        worker = Worker(
-            lambda _: Loaded(Slow(), ToyTokenizer(), "toy", "fp"),
-            config,
-            lambda: self.now,
-            self.inbox,
-            lambda message: self.told.append((self.now, message)),
-        )
-        self.turns = worker.turns()
-        next(self.turns)
+class World(harness.World):
+    """A worker that is sent so many of one sequence."""
 
     def send(self, request_id: int, urgency: Urgency, count: int = 1, *, tokens: tuple[int, ...] = ONE.tokens) -> None:
-        sequences = [replace(ONE, tokens=tokens) for _ in range(count)]
-        self.inbox.put(Submit.of(request_id, sequences, self.now, urgency=urgency))
-
-    def run(self, turns: int) -> list[tuple[float, Stepped]]:
-        """What is told of steps meanwhile."""
-        before = len(self.told)
-        for _ in range(turns):
-            next(self.turns)
-        return [(at, message) for at, message in self.told[before:] if isinstance(message, Stepped)]
+        self.submit(request_id, [replace(ONE, tokens=tokens) for _ in range(count)], urgency)
 
 
 @pytest.mark.parametrize(("urgency", "count"), [(Urgency.NOW, 1), (Urgency.NOW, CROWD), (Urgency.SOON, 1)])

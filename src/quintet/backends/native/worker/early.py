@@ -26,9 +26,8 @@ class EarlyPass:
         self._scheduler = scheduler
         self._stepper = stepper
         self._plan: Plan | None = None  # the last one
-        self._expected: Expected | None = None  # to follow it
-        self._batch: Batch | None = None  # which is this but for the tokens
-        self._kept: Results | None = None  # of the plan
+        self._next: tuple[Expected, Batch] | None = None  # what is to follow it, as it is computed, but for the tokens
+        self._kept: tuple[Plan, Results] | None = None
 
     @property
     def ready(self) -> bool:
@@ -41,20 +40,20 @@ class EarlyPass:
             self._look_ahead(work, self._scheduler.expect(work.plan))
 
     def _look_ahead(self, work: Work, expected: Expected | None) -> None:
-        self._plan, self._expected = work.plan, expected
-        self._batch = self._stepper.after(work, grown=expected.grown) if expected else None
+        self._plan = work.plan
+        self._next = (expected, self._stepper.after(work, grown=expected.grown)) if expected else None
 
     def take(self, plan: Plan, results: Results) -> Events:
         """Take in what came of a plan, or of a part of one, or keep it; nothing that is urgent is kept."""
-        if plan is self._plan and self._expected is not None and self._scheduler.follows(self._expected, results.tokens):
-            self._kept = results
+        if plan is self._plan and self._next is not None and self._scheduler.follows(self._next[0], results.tokens):
+            self._kept = plan, results
             return {}
         return self._scheduler.apply(plan, results)
 
     def settle(self) -> Events:
         """Take in what was kept, if anything was."""
         kept, self._kept = self._kept, None
-        return self._scheduler.apply(self._plan, kept) if kept is not None and self._plan is not None else {}
+        return self._scheduler.apply(*kept) if kept else {}
 
     def go_on(self, plan: Callable[[], Plan], tell: Callable[[Events], None]) -> tuple[Plan, Results | None]:
         """Compute what is expected, and meanwhile take in what was kept, plan, and tell of it.
@@ -62,10 +61,8 @@ class EarlyPass:
         Returns:
             What was planned, and what came of it; ``None``: it is another thing than was expected, or it failed, and is still to be run.
         """
-        kept, batch, expected = self._kept, self._batch, self._expected
-        assert kept is not None, "ready was not asked"
-        assert batch is not None, "results are kept only of a plan that something is expected to follow"
-        assert expected is not None, "as above"
+        assert self._kept and self._next, "results are kept only where something is expected to follow; ready was not asked"
+        (_, kept), (expected, batch) = self._kept, self._next
         batch.tokens[:] = kept.tokens
         planned: list[Plan] = []
         work: Work | None = None

@@ -218,30 +218,23 @@ class Worker:
         _merge(events, self._compiling.overdue())
         self._masks.give_up()
         if scheduler.live:
-            _merge(events, self._step(scheduler, stepper))
+            _merge(events, self._run(scheduler.plan(self._clock()), scheduler, stepper))
         waits = asked or self._idle or self._restoring or not scheduler.live  # no step follows at once, or somebody asked
-        self._done(events, scheduler, waits=waits, by_itself=waits or self._prefilled > prefilled)
+        self._done(events, scheduler, now=waits, by_itself=waits or self._prefilled > prefilled)
 
-    def _done(self, events: Events, scheduler: Scheduler, *, waits: bool = False, by_itself: bool = False) -> None:
-        """Tell of a step beside the next one, or now where that is urgent or nothing follows at once."""
-        self._say(scheduler)  # where nothing was computed
+    def _done(self, events: Events, scheduler: Scheduler, *, now: bool = False, by_itself: bool = False) -> None:
+        """Tell of a step beside the next one, or ``now``, or where that is urgent."""
+        self._say(scheduler)  # of the one before, where that was not told yet
         self._tokens += _generated(events)
         if events or by_itself or not (self._early and self._early.ready):  # else the next pass tells of it
             self._untold = events, by_itself
-        if waits or urgent(events):
+        if now or urgent(events):
             self._say(scheduler)
 
     def _go_on(self, early: EarlyPass, scheduler: Scheduler, stepper: Stepper) -> None:
         """The step that was expected: beside it the one before is taken in and told, and it is planned."""
         begin = self._clock()
-
-        def tell(events: Events) -> None:
-            self._say(scheduler)  # of the step before that one
-            self._tokens += _generated(events)
-            self._untold = events, False
-            self._say(scheduler)
-
-        plan, results = early.go_on(lambda: scheduler.plan(begin), tell)
+        plan, results = early.go_on(lambda: scheduler.plan(begin), lambda events: self._done(events, scheduler, now=True))
         if results is None:
             self._done(self._run(plan, scheduler, stepper), scheduler)
             return
@@ -309,9 +302,6 @@ class Worker:
         """There is room: that was asked for before it was sent."""
         scheduler.add(submit.request_id, submit.sequences(), submit.at, submit.tenant, submit.weight)
         self._delivery.begin(submit.request_id, submit.urgency, len(submit.samples))
-
-    def _step(self, scheduler: Scheduler, stepper: Stepper) -> Events:
-        return self._run(scheduler.plan(self._clock()), scheduler, stepper)
 
     def _run(self, plan: Plan, scheduler: Scheduler, stepper: Stepper) -> Events:
         early, prefilled = self._early, plan.prefilled
