@@ -61,7 +61,8 @@ class EarlyPass:
         Returns:
             What was planned, and what came of it; ``None``: it is another thing than was expected, or it failed, and is still to be run.
         """
-        assert self._kept and self._next, "results are kept only where something is expected to follow; ready was not asked"
+        assert self._kept is not None, "ready was not asked"
+        assert self._next is not None, "results are kept only of a plan that something is expected to follow"
         (_, kept), (expected, batch) = self._kept, self._next
         batch.tokens[:] = kept.tokens
         planned: list[Plan] = []
