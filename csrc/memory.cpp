@@ -28,6 +28,14 @@ Region::~Region() {
   if (mapping_) munmap(mapping_, mapped_);
 }
 
+void Region::touch(size_t from, size_t to) {
+  const auto page = size_t(sysconf(_SC_PAGESIZE));
+  for (size_t at = from; at < to; at = (at / page + 1) * page) {
+    volatile uint8_t& byte = data_[at];
+    byte = byte;
+  }
+}
+
 void Region::drop(size_t from, size_t to) {
   const auto page = size_t(sysconf(_SC_PAGESIZE));  // data_ begins with one
   from = (from + page - 1) / page * page;

@@ -18,6 +18,8 @@ class Region {
 
   uint8_t* data() const { return data_; }
   size_t size() const { return size_; }
+  // Have the bytes between two offsets resident, as they would be once they are written.
+  void touch(size_t from, size_t to);
   // Give the whole system pages between two offsets back; they are zero when they are next looked at.
   void drop(size_t from, size_t to);
 

@@ -76,6 +76,9 @@ class NoModel:
     def write_page(self, page: int, data: U8) -> None:
         """Nothing was kept."""
 
+    def touch_pages(self, first: int, last: int) -> None:
+        """It has no memory."""
+
     def drop_pages(self, pages: Sequence[int]) -> None:
         """Nothing to drop."""
 

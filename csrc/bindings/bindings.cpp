@@ -125,6 +125,12 @@ class PyModel {
     model_.set(name, type, rows, cols, data.data(), data.size(), floats_from(quantize));
   }
 
+  void touch_pages(int first, int last) {
+    nb::gil_scoped_release release;
+    const std::lock_guard lock(cpu_->turn);
+    model_.touch_pages(first, last);
+  }
+
   // A view of what the model keeps; it must not outlive the model.
   std::span<const uint8_t> packed(const std::string& name) { return model_.packed(name); }
 
@@ -295,6 +301,7 @@ NB_MODULE(_core, m) {
             p.model().write_page(page, data.data());
           },
           "page"_a, "data"_a)
+      .def("touch_pages", &PyModel::touch_pages, "first"_a, "last"_a)
       .def(
           "drop_pages", [](PyModel& p, In<int32_t, 1> pages) { p.model().drop_pages(pages.data(), pages.size()); }, "pages"_a)
       .def("forward", &PyModel::forward, "tokens"_a, "lengths"_a, "starts"_a, "tables"_a, "rows"_a, "given"_a, "embeddings"_a, "spans"_a,

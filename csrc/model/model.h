@@ -70,6 +70,8 @@ class Model {
   // All keys and values of a page, page_bytes() of them, as they lie in memory.
   void read_page(int page, uint8_t* out) const;
   void write_page(int page, const uint8_t* data);
+  // Have the memory of the pages from `first` up to, not with, `last` resident before they are written.
+  void touch_pages(int first, int last);
   // Give the memory of `count` pages back, in ascending order; they hold zeros until they are written again.
   void drop_pages(const int32_t* pages, size_t count);
 

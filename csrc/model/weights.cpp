@@ -212,6 +212,15 @@ void Model::write_page(int to, const uint8_t* data) {
   std::copy_n(data, page_bytes(), page(to));
 }
 
+void Model::touch_pages(int first, int last) {
+  if (first < 0 || last < first || last > pages_) fail("model: pages out of range or order");
+  const size_t from = page_bytes() * size_t(first), to = page_bytes() * size_t(last), unit = size_t(1) << 20;
+  team_.parallel(int((to - from + unit - 1) / unit), [&](int u) {
+    const size_t begin = from + unit * size_t(u);
+    kv_->touch(begin, std::min(to, begin + unit));
+  });
+}
+
 void Model::drop_pages(const int32_t* pages, size_t count) {
   for (size_t i = 0; i < count; i++)
     if (pages[i] < 0 || pages[i] >= pages_ || (i && pages[i] <= pages[i - 1])) fail("model: pages out of range or order");

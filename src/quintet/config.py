@@ -147,7 +147,7 @@ class EngineConfig:
     """Read by ``backends/native/front/engine.py``.
 
     Args:
-        kv_bytes: memory for the KV cache; pages are reserved, and only those used become resident.
+        kv_bytes: memory for the KV cache; pages are reserved; those used become resident, and some ahead of them (``worker/headroom.py``).
         batch_tokens: most tokens of one step (decodes and prefill chunks together).
         max_running: most sequences in the batch.
         max_waiting: most sequences in the queue; beyond it requests are refused.

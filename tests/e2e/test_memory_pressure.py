@@ -87,6 +87,20 @@ def rows(runner: Runner) -> bytes:
     return hidden.tobytes()
 
 
+def test_pages_that_are_touched_are_resident_before_they_are_written_and_hold_what_they_held(tiny_path: Callable[[TinySpec], Path]) -> None:
+    runner = native_loader(tiny_path(TinySpec("ahead")), 1)(lambda _: None).runner
+    pages = (64 << 20) // runner.page_bytes
+    runner.allocate(pages)
+    rows(runner)
+    held, before = runner.read_page(5).tobytes(), resident()
+    runner.touch_pages(0, pages)
+    assert resident() - before > 48 << 20
+    assert runner.read_page(5).tobytes() == held
+    for first, last in ((-1, 3), (0, pages + 1), (4, 3)):
+        with pytest.raises(ValueError, match="pages"):
+            runner.touch_pages(first, last)
+
+
 @pytest.mark.fault("D11")
 def test_pages_that_are_dropped_are_memory_of_the_system_again_and_compute_the_same(tiny_path: Callable[[TinySpec], Path]) -> None:
     runner = native_loader(tiny_path(TinySpec("pressed")), 1)(lambda _: None).runner

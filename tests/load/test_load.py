@@ -246,7 +246,19 @@ def test_a_summary_counts_failures_apart_and_takes_tokens_from_the_server() -> N
 def test_the_steady_rate_is_that_of_the_time_in_which_all_decode() -> None:
     assert steady_rate([made(1, 2, 3, 4, 5), made(2, 3, 4)]) == pytest.approx(4 / 2)
     assert steady_rate([made(1, 2), made(3, 4)]) == 0, "they never ran together"
+    assert steady_rate([made(1, 2, 3), made(2.5, 2.75, 3.5)]) == pytest.approx(1 / 0.5 + 1 / 0.25), "one has a single arrival then"
     assert steady_rate([]) == 0
+
+
+@given(st.integers(1, 20), st.integers(0, 19))
+def test_how_many_steps_a_server_sends_together_does_not_change_the_steady_rate(together: int, late: int) -> None:
+    """A token each 10 ms; sent after every so many of them, but for the first and the last one, which are sent at once."""
+
+    def sent(begin: int, end: int) -> Trace:
+        steps = (step if step in (begin, end) else min(end, step + (late - step) % together) for step in range(begin, end + 1))
+        return made(*(1 + 0.01 * step for step in steps))
+
+    assert steady_rate([sent(0, 200), sent(20, 180), sent(10, 190)]) == pytest.approx(300, rel=0.02)
 
 
 def test_traces_cross_between_processes_but_for_the_zero_of_their_clock() -> None:

@@ -115,6 +115,9 @@ class SimulatedModel:
     def write_page(self, page: int, data: U8) -> None:
         self._pages[page] = data.view(np.uint64)
 
+    def touch_pages(self, first: int, last: int) -> None:
+        assert 0 <= first < last <= len(self._pages)
+
     def drop_pages(self, pages: Sequence[int]) -> None:
         self._pages[list(pages)] = 0
 

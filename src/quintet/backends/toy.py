@@ -146,6 +146,9 @@ class ToyRunner:
         """Token ids of another time."""
         self._pages[page] = data.view(np.int32)
 
+    def touch_pages(self, first: int, last: int) -> None:
+        """They are a few bytes each."""
+
     def drop_pages(self, pages: Sequence[int]) -> None:
         """They are a few bytes each."""
 

@@ -25,13 +25,23 @@ def gaps(trace: Trace) -> Iterator[tuple[float, float]]:
 def steady_rate(traces: Sequence[Trace]) -> float:
     """Tokens per second while every stream was decoding: from the last first token to the first last one.
 
-    0 if there was no such time, as when requests follow one another.
+    Of each stream what counts are the tokens between its first and its last arrival in that time: a server may send those of several
+    steps together, and some that were made by then are on no way yet.
+
+    Returns:
+        The sum of all streams; 0 if there was no such time, as when requests follow one another.
     """
     if not traces or not all(trace.times for trace in traces):
         return 0.0
     start, stop = max(trace.times[0] for trace in traces), min(trace.times[-1] for trace in traces)
-    tokens = sum(trace.per_event * sum(start < at <= stop for at in trace.times) for trace in traces)
-    return tokens / (stop - start) if stop > start else 0.0
+    return sum(_rate(trace, start, stop) for trace in traces) if stop > start else 0.0
+
+
+def _rate(trace: Trace, start: float, stop: float) -> float:
+    """Tokens per second of a stream between its first and its last arrival from ``start`` to ``stop``; if all are one, over that time."""
+    times = [at for at in trace.times if start <= at <= stop]
+    later = sum(at > times[0] for at in times) if times else 0
+    return trace.per_event * (later / (times[-1] - times[0]) if later else len(times) / (stop - start))
 
 
 def wall(traces: Sequence[Trace]) -> float:

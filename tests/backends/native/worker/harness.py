@@ -40,22 +40,23 @@ ONE = PreparedSequence((104, 105), 40, Sampling(0.0, 1.0, 0, ignore_eos=True), N
 class World:
     """A worker, turn by turn, whose steps take ``step_s``; what it tells, with the time, and how many tokens each pass computed."""
 
-    def __init__(self, step_s: float = 0.01, config: EngineConfig = CONFIG) -> None:
+    def __init__(self, step_s: float = 0.01, config: EngineConfig = CONFIG, model: type[ToyRunner] = ToyRunner) -> None:
         self.now = 100.0
         self.told: list[tuple[float, FromWorker]] = []
         self.passes: list[int] = []
         self.inbox: SimpleQueue[Heard] = SimpleQueue()
         world = self
 
-        class Slow(ToyRunner):
+        class Slow(model):  # type: ignore[misc, valid-type]
             def forward(self, batch: Batch, meanwhile: Meanwhile | None = None) -> U8:
                 world.passes.append(len(batch.tokens))
-                rows = super().forward(batch, meanwhile)
+                rows: U8 = super().forward(batch, meanwhile)
                 world.now += step_s
                 return rows
 
+        self.runner = Slow()
         worker = Worker(
-            lambda _: Loaded(Slow(), ToyTokenizer(), "toy", "fp"),
+            lambda _: Loaded(self.runner, ToyTokenizer(), "toy", "fp"),
             config,
             lambda: self.now,
             self.inbox,

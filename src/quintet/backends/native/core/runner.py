@@ -132,6 +132,9 @@ class NativeRunner:
     def write_page(self, page: int, data: U8) -> None:
         self._model.write_page(page, data)
 
+    def touch_pages(self, first: int, last: int) -> None:
+        self._model.touch_pages(first, last)
+
     def drop_pages(self, pages: Sequence[int]) -> None:
         self._model.drop_pages(np.array(sorted(pages), np.int32))
 

@@ -134,6 +134,10 @@ class Runner(Protocol):
         """
         ...
 
+    def touch_pages(self, first: int, last: int) -> None:
+        """Have the memory of the pages from ``first`` up to, not with, ``last`` resident before they are written. What they hold stays."""
+        ...
+
     def drop_pages(self, pages: Sequence[int]) -> None:
         """Give the memory of these pages back to the system, as far as that can be; they may be used again, and hold nothing."""
         ...

@@ -77,6 +77,11 @@ class PagePool:
         return self.total - len(self._references) + len(self._free) + len(self._idle)
 
     @property
+    def ever_used(self) -> int:
+        """Pages that were handed out at least once; they are numbered from 0."""
+        return len(self._references)
+
+    @property
     def state(self) -> Pages:
         """How many pages there are, and in which state."""
         idle = len(self._idle)

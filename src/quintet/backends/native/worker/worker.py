@@ -42,6 +42,7 @@ from quintet.backends.native.worker.compiling import Compiled, Compiling
 from quintet.backends.native.worker.drafting import Drafting, draft_model, measure
 from quintet.backends.native.worker.early import EarlyPass
 from quintet.backends.native.worker.encoding import Encoding
+from quintet.backends.native.worker.headroom import Headroom
 from quintet.backends.native.worker.masks import Filled, Masks
 from quintet.backends.native.worker.parts import run
 from quintet.backends.native.worker.saved_pages import SavedPages, saved_pages
@@ -158,6 +159,7 @@ class Worker:
         self._compiling = Compiling(guides, self._clock, lambda request_id: self._inbox.put(Compiled(request_id)))
         self._masks = Masks(guides, vocab, lambda seq: self._inbox.put(Filled(seq)))
         self._pool, self._runner, self._guides = PagePool(pages), runner, guides
+        self._headroom = Headroom(runner, self._pool)
         model = draft_model(loaded.draft, runner, pages, self._clock) if loaded.draft else None
         if model is not None:
             measure(runner, model.policy.target, self._clock)
@@ -245,8 +247,11 @@ class Worker:
 
     def _next(self, scheduler: Scheduler) -> Heard | None:
         """The next message; ``None``: nothing came, and guides are still being compiled, or masks made."""
+        at_work = self._compiling or scheduler.live
+        while not at_work and self._inbox.empty() and self._headroom.more():
+            pass
         try:
-            return self._inbox.get(timeout=BEAT_S if self._compiling or scheduler.live else None)
+            return self._inbox.get(timeout=BEAT_S if at_work else None)
         except Empty:
             return None
 
@@ -356,7 +361,7 @@ class Worker:
     def _shed(self) -> None:
         """Give back the memory of what is kept for requests to come."""
         self._encodings.shed()
-        self._runner.drop_pages(self._pool.shed())
+        self._runner.drop_pages([*self._pool.shed(), *self._headroom.shed()])
         if self._drafting is not None:
             self._drafting.shed()
         if not self._compiling:  # else some of them are about to be used
