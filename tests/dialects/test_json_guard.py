@@ -69,9 +69,18 @@ def test_a_whole_surrogate_pair_is_one_character() -> None:
 
 
 @pytest.mark.fault("A23")
-@pytest.mark.parametrize("body", [b'{"a":1,"a":1}', b'{"b":{"a":1,"a":2}}', b'{"a":1,"\\u0061":2}'])
-def test_a_duplicate_key_is_refused_by_name(body: bytes) -> None:
-    assert (refusal(body).param, refusal(body).code) == ("a", "duplicate_key")
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        (b'{"a":1,"a":1}', "a"),
+        (b'{"a":1,"\\u0061":2}', "a"),
+        (b'{"b":{"a":1,"a":2}}', "b.a"),
+        (b'{"a":1,"b":[0,{"c":{"a":{},"a":2}}]}', "b[1].c.a"),
+        (b'{"b":{"a":{"c":1,"c":2},"a":3}}', "b.a"),
+    ],
+)
+def test_a_duplicate_key_is_refused_by_name_and_place(body: bytes, param: str) -> None:
+    assert (refusal(body).param, refusal(body).code) == (param, "duplicate_key")
 
 
 @pytest.mark.fault("A24")

@@ -119,4 +119,4 @@ def test_a_model_that_does_not_reason_takes_none_and_refuses_the_rest_by_the_fie
             assert answer.status_code == 400
             error = answer.json()["error"]
             assert error["param"] == name and error["code"] == "unsupported_parameter"
-            assert error["message"] == f"'{name}' must be none or left out: toy does not reason, got {value!r}."
+            assert error["message"] == f"'{name}' must ask for no thinking, or be left out: toy does not reason, got {value!r}."

@@ -177,6 +177,8 @@ def test_a_drain_that_is_cut_short_ends_within_seconds(how: str) -> None:
         assert one.process.wait(PATIENCE_S) == 0
         stream.join(PATIENCE_S)
         assert gone(engine)
+        log = one.process.communicate(timeout=PATIENCE_S)[1]
+        assert re.search(r"[1-8] choices are not done; they are ended", log), log
 
 
 @pytest.mark.fault("D03")

@@ -6,9 +6,9 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.engines.shops import Shop, asked, registry, run, until
+from tests.engines.shops import Fake, Shop, asked, registry, run, until
 
-from quintet.backends.base import State
+from quintet.backends.base import Health, State
 from quintet.engines.entry import POLL_S, Entry, Model, Phase
 from quintet.engines.names import name_models
 from quintet.engines.registry import Registry
@@ -233,6 +233,25 @@ def test_a_drain_refuses_everything_and_loads_nothing_more() -> None:
                 await refused
         assert not shops["b"].made
         await models.close()
+        await models.close()
+
+    run(test)
+
+
+def test_while_it_drains_or_unloads_a_refusal_tells_when_the_work_that_is_left_may_be_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        models = registry({"a": Shop(), "b": Shop()})
+        await asked(models, "a")
+        await asked(models, "b")
+        monkeypatch.setattr(Fake, "health", lambda fake: Health(fake.state, 0.0, retry_after=17.0))
+        models.entries["b"].drain()
+        with pytest.raises(Overloaded, match="is being unloaded") as caught:
+            await asked(models, "b")
+        assert caught.value.retry_after == 17
+        models.drain()
+        with pytest.raises(Overloaded, match="shutting down") as caught:
+            await asked(models, "a")
+        assert caught.value.retry_after == 17
         await models.close()
 
     run(test)

@@ -190,7 +190,7 @@ def test_a_model_without_tags_takes_no_budget_but_none() -> None:
         plain = await answer(served, ASK)
         assert plain[2] == 0
         assert await answer(served, replace(ASK, reasoning=Reasoning(0, "p"))) == plain
-        with pytest.raises(Unsupported, match="'p' must be none or left out: toy does not reason, got 8"):
+        with pytest.raises(Unsupported, match="'p' must ask for no thinking, or be left out: toy does not reason, got 8"):
             await served.prepare(replace(ASK, reasoning=Reasoning(8, "p")))
         await engine.close()
 

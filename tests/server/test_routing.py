@@ -90,6 +90,7 @@ def test_novitas_own_path_is_novitas_where_the_server_speaks_it_or_its_key_or_th
     assert used(call(app(dialect=AUTO), BODY, path=path, headers=[*JSON, key])) == "novita"
     assert used(call(app(dialect=AUTO), BODY, path=path, headers=[*JSON, ("authorization", "bearer sk-0123456789")])) == "openai"
     assert used(call(app(dialect=AUTO), BODY, headers=[*JSON, key, ("user-agent", "OpenAI/Python 3.52.0")])) == "novita"
+    assert used(call(app(dialect=AUTO), BODY, headers=[*JSON, ("x-api-key", "sk_0123456789")])) == "novita"
     assert used(call(app(dialect=AUTO), BODY, path="/together/v1/completions", headers=[*JSON, key])) == "together"
 
 

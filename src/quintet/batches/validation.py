@@ -158,7 +158,8 @@ def _read(found: Found, names: set[str], line: Line, data: bytes, asked: NewBatc
         return Fault("mismatched_url", message, number, "url")
     model = request.body.model or ""
     if limits.one_model and found.models and model not in found.models:
-        message = f"The model {shorten(model)} is not that of the lines before it: a batch's requests must all be for one model."
+        got = f"The model {shorten(model)}" if model else "No model"
+        message = f"{got} is not that of the lines before it: a batch's requests must all name one model, or none."
         return Fault("model_mismatch", message, number, "body.model")
     names.add(request.custom_id)
     found.models.add(model)

@@ -80,6 +80,7 @@ def check(**values: Any) -> None:
     configuration.require_partners()
     asked = options(taken(TellOptions, values), **values)
     serve.check(asked)
+    asked.listen.require_two_places()
     closed = bool(asked.config.api_key_file or asked.config.keys)
     for host in asked.listen.hosts:
         net.check_exposure(host, asked.config.api_keys, asked.no_api_key, closed=closed)

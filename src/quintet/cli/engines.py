@@ -243,7 +243,7 @@ class Plan:
         if of.path:
             settings = of.threads, of.context, of.name, of.isa, of.packs, of.quantize
             vision, draft = (Path(path) if path else None for path in (of.vision, of.draft))
-            return native_loader(Path(of.path), *settings, vision, draft, of.kv_type)
+            return native_loader(Path(of.path), *settings, vision, draft, of.kv_type, of.wanted)
         from quintet.backends import toy  # computes with numpy, which a server's front does not carry otherwise
 
         return toy.toy_loader()
@@ -280,12 +280,14 @@ def plan(options: EngineOptions, report: Report) -> Plan:
     draft = find_draft(model, options.draft, report, options.kv_type, offline=options.offline) if options.draft else None
     kv_tokens = options.kv_bytes // ((about.kv_per_token + (draft.kv_per_token if draft else 0)) * PAGE) * PAGE
     most = longest(about.spec.context, kv_tokens, about.spec.window)
-    context = _fit(check_context(options.ctx_size, about.spec.context), about.spec.context, kv_tokens, most)
+    asked_for = check_context(options.ctx_size, about.spec.context)
+    context = _fit(asked_for, about.spec.context, kv_tokens, most)
     threads = thread_count(options.threads)
     packs = CacheFolder(str(pack_dir()), options.pack_bytes) if options.pack_bytes else None
     vision, encoder = _vision(options, model.path, about.spec.hidden, report)
     drafts = str(draft.model.path) if draft else ""
-    source = ModelSource(str(model.path), threads, context, model.name, "", packs, options.quantize, vision, drafts, options.kv_type)
+    files = packs, options.quantize, vision, drafts, options.kv_type
+    source = ModelSource(str(model.path), threads, context, model.name, "", *files, asked_for or about.spec.context)
     config = _config(options, options.kv_bytes)
     sizes = context, about.spec.context, chosen_isa(), threads, kv_tokens
     asked = options.suffix_first, options.longest_edge, draft.model.name if draft else "", options.draft

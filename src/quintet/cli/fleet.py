@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -147,12 +148,19 @@ def plan(options: FleetOptions, report: Report) -> Fleet:
             moderation=roles.get(first),
             loras=room,
             context=one.context if one.vllm is None or one.vllm.context else None,  # vLLM makes more of a model's configuration
+            settings=_settings(one),
         )
         for first, (one, room) in zip(named, rooms, strict=True)
     )
     if not options.engine.elsewhere:
         _check_memory(models)
     return Fleet(plans, models, names, options.idle, options.image_hosts)
+
+
+def _settings(of: engines.Plan) -> str:
+    """A digest of the options that change answers before the engine sees a request; empty where none was given."""
+    given = of.think_tags, of.suffix_first, of.longest_edge
+    return hashlib.sha256(repr(given).encode()).hexdigest()[:6] if any(given) else ""
 
 
 def _plans(options: FleetOptions, report: Report) -> tuple[engines.Plan, ...]:

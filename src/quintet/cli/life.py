@@ -140,12 +140,14 @@ class Life:
                 while self._models.live or self._server.answering:
                     await asyncio.sleep(_POLL_S)
         except TimeoutError:
-            _log.warning("%d choices are not done after %g s of draining; they are ended", self._models.live, self._drain)
+            _log.warning("draining is given up after %g s", self._drain)
 
     async def _shut_down(self) -> None:
         """Refuse new work, let answers end that are nearly done, then end the others."""
         self._server.end()
         await asyncio.wait((self._serving,), timeout=_GRACE_S)
+        if live := self._models.live:
+            _log.warning("%d choices are not done; they are ended", live)
         await end_within(_END_S, 0, self._models.close(), self._serving)
 
 

@@ -79,7 +79,7 @@ class ListenOptions:
         given = inherited(os.environ, os.getpid())
         there = {one.name for one in given.listeners}
         if not there:
-            self._require_two_places()
+            self.require_two_places()
         with contextlib.ExitStack() as undo:
             opened = []
             for name, wanted, opens in ((PUBLIC, True, self._public), (ADMIN, self.admin_listen is not None, self._admin)):
@@ -92,7 +92,11 @@ class ListenOptions:
     def _public(self) -> socket.socket:
         return listen(self.host, self.port) if self.uds is None else listen_unix(self.uds, int(self.uds_mode, 8))
 
-    def _require_two_places(self) -> None:
+    def require_two_places(self) -> None:
+        """
+        Raises:
+            OptionError: ``--admin-listen`` is where the public listens.
+        """
         if self.uds is not None or self.admin_listen is None:
             return
         host, port = _host_and_port(self.admin_listen)

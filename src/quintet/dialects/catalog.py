@@ -112,7 +112,7 @@ _ALL = (
         fireworks_wire.ErrorBody,
         (
             "/fireworks/inference/v1",
-            *("/fireworks", "/fireworks/v1", "/fireworks/inference", "/fireworks/inference/v1/v1"),
+            *("/fireworks", "/fireworks/v1", "/fireworks/v1/v1", "/fireworks/inference", "/fireworks/inference/v1/v1"),
             *("/inference", "/inference/v1", "/inference/v1/v1"),
         ),
         ("Fireworks/", "AsyncFireworks/"),

@@ -101,17 +101,29 @@ def _parse(text: str) -> object:
     return value
 
 
+class _Repeated(dict[str, Any]):
+    """An object that has a key more than once; where it stands is known when all is decoded."""
+
+    name: str
+
+
+_CONTAINERS = frozenset({dict, list, _Repeated})
+
+
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Readers disagree on which of two equal keys counts, so neither does."""
     made = dict(pairs)
-    if len(made) != len(pairs):
-        name = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
-        raise BadRequest(printable(name), "is given more than once", code="duplicate_key")
-    return made
+    if len(made) == len(pairs):
+        return made
+    repeated = _Repeated(made)
+    repeated.name = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+    return repeated
 
 
 def _check(container: dict[str, Any] | list[Any], path: _Path, depth: int) -> None:
     """Walk what the decoder made. A body may hold a million items: they are checked in C, and one by one only to name the offender."""
+    if type(container) is _Repeated:
+        raise BadRequest(_spell((path, container.name)), "is given more than once", code="duplicate_key")
     if depth > MAX_DEPTH:
         raise BadRequest(_spell(path), f"is nested deeper than {MAX_DEPTH} levels", code=_INVALID)
     values = container.values() if isinstance(container, dict) else container
@@ -126,9 +138,9 @@ def _check(container: dict[str, Any] | list[Any], path: _Path, depth: int) -> No
     if float in kinds and not all(map(math.isfinite, [item for item in values if type(item) is float])):
         key, item = next((key, item) for key, item in _items(container) if type(item) is float and not math.isfinite(item))
         raise BadRequest(_spell((path, key)), "must be a finite number", _spelled(item), code=_INVALID)
-    if dict in kinds or list in kinds:
+    if not kinds.isdisjoint(_CONTAINERS):
         for key, item in _items(container):
-            if type(item) is dict or type(item) is list:
+            if type(item) in _CONTAINERS:
                 _check(item, (path, key), depth + 1)
 
 

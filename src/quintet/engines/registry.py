@@ -50,9 +50,9 @@ class Served:
     lora: Lora | None = None
 
     def fingerprint(self, backend: Backend) -> str:
-        """What computes its answers: the engine with its weights, and the adapter's."""
-        own = backend.capabilities.fingerprint
-        return f"{own}-{self.lora.adapter.digest}" if self.lora else own
+        """What makes its answers: the engine with its weights, the adapter's, and what prepares the requests."""
+        parts = backend.capabilities.fingerprint, self.lora.adapter.digest if self.lora else "", self.entry.model.settings
+        return "-".join(part for part in parts if part)
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
@@ -133,9 +133,9 @@ class Registry:
         if (change := self._changes.get(entry.name)) is not None and change.done():
             await asyncio.sleep(0)  # its callback, which takes it away, is due
         if self._draining:
-            raise Overloaded(_CLOSING)
+            raise _later(entry, _CLOSING)
         if entry.phase is Phase.UNLOADING:
-            raise Overloaded(f"The model {entry.name} is being unloaded; try again later.")
+            raise _later(entry, f"The model {entry.name} is being unloaded; try again later.")
         if entry.phase is Phase.UNLOADED and entry.name not in self._changes:
             self._change(entry, self._load(entry))
         if (loading := self._changes.get(entry.name)) is not None:
@@ -284,6 +284,11 @@ class Registry:
                     self._unload(one)
             # What becomes idle from now on is due after ``self._idle`` at the earliest.
             await asyncio.sleep(max(POLL_S, min((one.used + self._idle - now for one in idle), default=self._idle)))
+
+
+def _later(entry: Entry, message: str) -> Overloaded:
+    """A refusal that tells when the engine's work may be done, and another be there."""
+    return Overloaded(message, max(1.0, entry.health().retry_after))
 
 
 def first_enough(lacking: float, sizes: Iterable[tuple[T, float]]) -> list[T] | None:

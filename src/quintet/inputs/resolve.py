@@ -159,7 +159,7 @@ def resolve(specs: Sequence[SequenceSpec], known: Known, capabilities: Capabilit
                 raise unsupported(spec.reasoning.param, capabilities)
             sequences[-1] = replace(sequences[-1], thinking=tags.thinking(forms[key].in_block, spec))
         elif spec.reasoning and spec.reasoning.budget:
-            rule = f"must be none or left out: {capabilities.model} does not reason"
+            rule = f"must ask for no thinking, or be left out: {capabilities.model} does not reason"
             raise Unsupported(spec.reasoning.param, rule, spec.reasoning.given or str(spec.reasoning.budget))
     return tuple(sequences)
 

@@ -141,7 +141,10 @@ class App:
         shared = {path: resources[path] for path in ("/models", "/models/")}
         people = {**plain, **static.routes()}
         both = _router({**people, **inside}, {**resources, **administration}, config)
-        apart = {PUBLIC: _router(people, resources, config), ADMIN: _router({**plain, **inside}, {**shared, **administration}, config)}
+        # There in no dialect: else they were names of models, of which one may only ask.
+        hidden = {path: replace(route, dialects=frozenset()) for path, route in administration.items()}
+        operators = _router({**plain, **inside}, {**shared, **administration}, config)
+        apart = {PUBLIC: _router(people, {**resources, **hidden}, config), ADMIN: operators}
         self._routers = apart if config.admin_listener else {PUBLIC: both}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

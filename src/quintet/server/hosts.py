@@ -39,7 +39,7 @@ class Hosts:
         self._ends = (".localhost", *(name[1:] for name in names if name.startswith("*.")))
 
     def require(self, headers: Headers) -> None:
-        """A request without ``Host`` or with an empty one passes: no browser sends it.
+        """A request with an empty ``Host``, or one of HTTP/1.0 without any, passes: no browser sends it.
 
         Raises:
             WrongHost: it is meant for another.

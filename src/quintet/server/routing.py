@@ -97,7 +97,8 @@ class Router:
         if own is None and not self._auto:
             return self._default
         if self._auto and (own is None or base in self._claimed):
-            key = bearer(request.headers.get("authorization", "").encode("latin-1")) or b""
+            sent = request.headers.get("authorization", "").encode("latin-1")
+            key = bearer(sent) or request.headers.get("x-api-key", "").encode("latin-1")
             if found := next((one for one in PROVIDERS.values() if one.keys and key.decode("latin-1").startswith(one.keys)), None):
                 return found
         if own is not None:

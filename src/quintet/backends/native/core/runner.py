@@ -21,6 +21,7 @@ class NativeRunner:
 
     Args:
         context: most tokens of a sequence.
+        wanted: what was asked for in its place, before the memory had a say; LongRoPE goes by it. ``None`` = the same.
         float_activations: for a model whose matrices are all kept floats.
         kv_type: of the keys and values that it keeps.
 
@@ -28,10 +29,19 @@ class NativeRunner:
         ValueError: sizes the kernels cannot take.
     """
 
-    def __init__(self, spec: ModelSpec, context: int, cpu: Cpu, *, float_activations: bool = False, kv_type: KvType = "f16") -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        context: int,
+        cpu: Cpu,
+        wanted: int | None = None,
+        *,
+        float_activations: bool = False,
+        kv_type: KvType = "f16",
+    ) -> None:
         self.cpu = cpu
         self.kv_type = kv_type
-        self._model = _core.Model({**_config(spec, context), "float_activations": float_activations, "kv_type": kv_type}, cpu)
+        self._model = _core.Model({**_config(spec, context, wanted or context), "float_activations": float_activations, "kv_type": kv_type}, cpu)
         self._spec = spec
         self._context = context
 
@@ -139,10 +149,15 @@ class NativeRunner:
         self._model.drop_pages(np.array(sorted(pages), np.int32))
 
 
-def _config(spec: ModelSpec, context: int) -> dict[str, object]:
+def rotates_for_short(spec: ModelSpec, wanted: int) -> bool:
+    """Whether a model that has LongRoPE's two lists of factors takes the one for short texts, for sequences of ``wanted`` tokens at most."""
+    return any(rope.long_factors and wanted <= rope.original_context for rope in spec.ropes)
+
+
+def _config(spec: ModelSpec, context: int, wanted: int) -> dict[str, object]:
     """The spec in the names of csrc/model/config.h."""
     ropes = []
     for rope in spec.ropes:
-        factors = rope.long_factors if rope.long_factors and context > rope.original_context else rope.freq_factors
+        factors = rope.long_factors if rope.long_factors and wanted > rope.original_context else rope.freq_factors
         ropes.append({**asdict(rope), "freq_factors": list(factors)})
     return {**asdict(spec), "context": context, "ropes": ropes, "layers": [asdict(layer) for layer in spec.layers]}

@@ -55,7 +55,7 @@ class ModelSource:
 
     Args:
         path: of a GGUF file; empty = the toy.
-        threads, context, isa, packs, quantize, kv_type: see ``weights.load_weights``.
+        threads, context, isa, packs, quantize, kv_type, wanted: see ``weights.load_weights``.
         vision: of an mmproj file, or of the folder with the whole model; empty = it sees nothing.
         draft: path of the draft model; empty = there is none.
     """
@@ -70,6 +70,7 @@ class ModelSource:
     vision: str = ""
     draft: str = ""
     kv_type: KvType = "f16"
+    wanted: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

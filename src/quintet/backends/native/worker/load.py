@@ -41,6 +41,7 @@ def native_loader(
     vision: Path | None = None,
     draft: Path | None = None,
     kv_type: KvType = "f16",
+    wanted: int | None = None,
 ) -> Loader[Tokenizer]:
     """How to load ``path`` for ``threads`` threads; the arguments are those of ``load_weights``.
 
@@ -55,7 +56,7 @@ def native_loader(
 
         own = name or (path.name if path.is_dir() else path.stem)
         where = str(vision) if vision else "", str(draft) if draft else ""
-        source = ModelSource(str(path), threads, context, own, isa, packs, quantize, *where, kv_type)
+        source = ModelSource(str(path), threads, context, own, isa, packs, quantize, *where, kv_type, wanted)
         return load_models(source, lambda: load_tokenizer(path), progress)
 
     return load

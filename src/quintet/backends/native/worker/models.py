@@ -26,7 +26,7 @@ def load_models(source: ModelSource, table: Callable[[], V], progress: Callable[
     path, drafts = Path(source.path), Path(source.draft) if source.draft else None
     first, second = halves(path, drafts, progress) if drafts else (progress, progress)
     settings = source.threads, source.context, source.isa
-    runner, fingerprint = load_weights(path, *settings, first, source.packs, source.quantize, source.kv_type)
+    runner, fingerprint = load_weights(path, *settings, first, source.packs, source.quantize, source.kv_type, source.wanted)
     draft = load_draft(drafts, runner, second, source.packs) if drafts else None
     if not source.vision:
         return Loaded(runner, table(), source.name, fingerprint, runner.cpu, draft=draft)

@@ -13,7 +13,7 @@ from pathlib import Path
 from quintet import machine
 from quintet.backends.native.core.cpu import Cpu
 from quintet.backends.native.core.packed import LAYOUT
-from quintet.backends.native.core.runner import NativeRunner
+from quintet.backends.native.core.runner import NativeRunner, rotates_for_short
 from quintet.backends.native.core.sizes import packed_bytes
 from quintet.backends.native.worker.pack_directory import Kind
 from quintet.backends.native.worker.packing import Packing
@@ -45,6 +45,7 @@ def load_weights(
     packs: CacheFolder | None = None,
     quantize: Quantize = "q8",
     kv_type: KvType = "f16",
+    wanted: int | None = None,
 ) -> tuple[NativeRunner, str]:
     """The runner and the fingerprint (``fp_`` and hex digits) of weights, tokenizer and numerics.
 
@@ -54,6 +55,8 @@ def load_weights(
         packs: where packed weights are kept; ``None`` = they are not.
         quantize: what becomes of float matrices.
         kv_type: of keys and values.
+        wanted: what was asked for in place of ``context``, before the memory had a say; ``None`` = the same. LongRoPE goes by it, so that no
+            bit depends on how much memory there is.
 
     Raises:
         ModelError: the file is unusable, or not what ``quantize`` is for, or the memory does not hold its weights, or there are
@@ -63,7 +66,7 @@ def load_weights(
         cpu = Cpu(isa, threads)
     except RuntimeError as error:
         raise ModelError(f"{threads} threads cannot be started ({error}); --threads asks for fewer.") from None
-    return _load(path, cpu, context, progress, packs, quantize, kv_type)
+    return _load(path, cpu, (context, wanted or context), progress, packs, quantize, kv_type)
 
 
 def load_draft(path: Path, target: NativeRunner, progress: Callable[[float], None], packs: CacheFolder | None = None) -> NativeRunner:
@@ -74,7 +77,7 @@ def load_draft(path: Path, target: NativeRunner, progress: Callable[[float], Non
     Raises:
         ModelError: as for ``load_weights``.
     """
-    return _load(path, target.cpu, target.context, progress, packs, "least", target.kv_type)[0]
+    return _load(path, target.cpu, (target.context, target.context), progress, packs, "least", target.kv_type)[0]
 
 
 def halves(path: Path, other: Path, progress: Callable[[float], None]) -> tuple[Callable[[float], None], Callable[[float], None]]:
@@ -87,7 +90,7 @@ def halves(path: Path, other: Path, progress: Callable[[float], None]) -> tuple[
 def _load(
     path: Path,
     cpu: Cpu,
-    context: int | None,
+    contexts: tuple[int | None, int | None],
     progress: Callable[[float], None],
     packs: CacheFolder | None,
     quantize: Reduction,
@@ -95,10 +98,10 @@ def _load(
 ) -> tuple[NativeRunner, str]:
     file, files = open_model(path), parts(path)
     choice: Reduction = "least" if quantize == "least" else settled(path.name, file.tensors, quantize)
-    limit = min(context or file.spec.context, file.spec.context)
+    limit, wanted = (min(one or file.spec.context, file.spec.context) for one in contexts)
 
     def empty() -> NativeRunner:
-        return NativeRunner(file.spec, limit, cpu, float_activations=choice == "none", kv_type=kv_type)
+        return NativeRunner(file.spec, limit, cpu, wanted, float_activations=choice == "none", kv_type=kv_type)
 
     tensors = least(file.tensors) if choice == "least" else chosen(file.tensors, choice)
     source = _Source(path.name, choice, files, tensors, empty)
@@ -110,11 +113,17 @@ def _load(
         raise ModelError(f"{path.name}: there is not enough memory for its weights.") from None
     except ValueError as error:
         raise ModelError(f"{path.name}: {error}") from error
-    return runner, fingerprint(digest, kv_type)
+    return runner, fingerprint(digest, kv_type, short=rotates_for_short(file.spec, wanted))
 
 
-def fingerprint(digest: str, kv_type: KvType) -> str:
-    """Of weights and numerics by their digest, and of what else changes bits."""
+def fingerprint(digest: str, kv_type: KvType, *, short: bool = False) -> str:
+    """Of weights and numerics by their digest, and of what else changes bits.
+
+    Args:
+        short: see ``rotates_for_short``.
+    """
+    if short:
+        digest = hashlib.sha256(f"{digest}\nrotations of short texts\n".encode()).hexdigest()
     if kv_type != "f16":
         digest = hashlib.sha256(f"{digest}\nkeys and values {kv_type}, attention in integers\n".encode()).hexdigest()
     return f"fp_{digest[:10]}"
