@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import threading
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -76,3 +79,28 @@ def test_an_error_is_its_callers_and_the_next_piece_runs() -> None:
         return await executor.run("a", lambda: "yes")
 
     assert asyncio.run(scenario()) == "yes"
+
+
+def test_nothing_of_what_raised_waits_for_a_collection() -> None:
+    """A future keeps its exception, whose traceback keeps the frames that keep the future; and these have the request's texts and ids."""
+
+    class Ids:
+        pass
+
+    async def scenario() -> weakref.ref[Ids]:
+        executor, made = FairExecutor(), list[weakref.ref[Ids]]()
+
+        def work() -> None:
+            ids = Ids()
+            made.append(weakref.ref(ids))
+            raise ValueError(ids)
+
+        with contextlib.suppress(ValueError):
+            await executor.run("a", work)
+        return made[0]
+
+    gc.disable()
+    try:
+        assert asyncio.run(scenario())() is None
+    finally:
+        gc.enable()

@@ -15,7 +15,7 @@ from bench.common.proc import PeerError, say
 from bench.common.prompt import VOCAB, prompt
 from bench.serving.sessions import Session
 from quintet.load.client import Trace
-from quintet.load.figures import gaps, summary, wall
+from quintet.load.figures import gaps, nearest_rank, summary, wall
 from quintet.load.play import Body, Job, Load, arrivals
 
 OURS, WHEEL, NATIVE, OPENVINO, CORE = "ours", "llama-server-wheel", "llama-server", "openvino", "core"
@@ -361,8 +361,8 @@ def disturbance(decoding: Sequence[Trace], newcomer: Trace) -> dict[str, float]:
     during = sorted(length for late, length in every if late > newcomer.due and late - length < newcomer.times[0])
     if not during:
         raise PeerError("no stream was decoding when the long prompt came")
-    at = {"gap p50": 0.5, "gap p99": 0.99, "gap max": 1.0}
-    found = {name: 1e3 * during[round((len(during) - 1) * share)] for name, share in at.items()}
+    at = {"gap p50": 50, "gap p99": 99, "gap max": 100}
+    found = {name: 1e3 * nearest_rank(during, percent) for name, percent in at.items()}
     return {"gap before p50": 1e3 * median(before or [0.0]), **found, "newcomer's first": 1e3 * (newcomer.times[0] - newcomer.due)}
 
 

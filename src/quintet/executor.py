@@ -26,4 +26,7 @@ class FairExecutor:
         await self._turns.acquire(tenant)
         running = asyncio.get_running_loop().run_in_executor(None, work)
         running.add_done_callback(lambda _: self._turns.release())  # a thread cannot be called off: the turn lasts until it is done
-        return await asyncio.shield(running)
+        try:
+            return await asyncio.shield(running)
+        finally:
+            del running  # it has the exception, whose traceback has this frame: what a refused request has would wait for a collection

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +19,14 @@ def openness() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(serve, "keep_private", lambda: None)
         yield
+
+
+@pytest.fixture(autouse=True)
+def interruptible() -> Iterator[None]:
+    """A command leaves its process deaf to Ctrl-C but for its end; the one that runs the tests does not end with it."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

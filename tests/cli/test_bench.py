@@ -6,10 +6,12 @@ import contextlib
 import itertools
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,6 +80,43 @@ def test_a_time_ends_it_and_people_get_figures_charts_and_a_picture(server: Serv
     assert all(len(line) <= 100 for line in run.stdout.splitlines())
     assert ET.parse(file).getroot().tag.endswith("svg")
     assert "@font-face" not in file.read_text()
+
+
+def interrupted_bench(url: str, *words: str, seconds: float) -> tuple[int, str, str]:
+    """The command as after Ctrl-C: (exit code, stdout, stderr)."""
+    program = [sys.executable, "-m", "quintet", "bench", url, "--model", "toy", *words]
+    env = {**os.environ, "QUINTET_CLIENT_KEY": KEY}
+    with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, text=True) as process:
+        time.sleep(seconds)
+        process.send_signal(signal.SIGINT)
+        return (process.wait(PATIENCE_S), *process.communicate())
+
+
+@pytest.mark.parametrize("words", [("--duration", "60s"), ("--rate", "50", "--duration", "60s"), ("-n", "100000")])
+def test_ctrl_c_reports_what_was_answered_by_then(server: Served, words: tuple[str, ...], tmp_path: Path) -> None:
+    file = tmp_path / "report.svg"
+    code, out, err = interrupted_bench(server.url, *words, "--extra", IGNORE, "--json", "--svg", str(file), seconds=4)
+    assert (code, err) == (130, "")
+    told = json.loads(out)["summary"]
+    assert told["requests"] > 0 and told["failed"] == 0 and 0 < told["wall_s"] < 10
+    assert ET.parse(file).getroot().tag.endswith("svg")
+
+
+def test_ctrl_c_before_any_answer_reports_nothing() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        assert interrupted_bench(f"http://127.0.0.1:{silent.getsockname()[1]}", seconds=2) == (130, "", "")
+
+
+def test_a_picture_that_cannot_be_written_is_told_before_any_load_and_leaves_nothing(tmp_path: Path) -> None:
+    here, there, link = tmp_path / "new.svg", tmp_path / "old.svg", tmp_path / "link.svg"
+    there.write_text("old")
+    link.symlink_to(tmp_path / "gone.svg")
+    before = sorted(tmp_path.iterdir())
+    for file, said in ((tmp_path / "none" / "x.svg", "No such file or directory"), (tmp_path, "Is a directory")):
+        assert bench("http://127.0.0.1:9", "--svg", str(file)).stderr == f"error: --svg: {file} cannot be written: {said}.\n"
+    for file in (here, there, link):
+        assert "the connection failed" in bench("http://127.0.0.1:9", "--svg", str(file)).stderr
+    assert sorted(tmp_path.iterdir()) == before and there.read_text() == "old"
 
 
 @pytest.mark.parametrize(

@@ -159,7 +159,7 @@ def test_run_streams_text_to_stdout_and_figures_to_stderr_the_same_for_the_same_
     assert (first.returncode, first.stdout) == (0, second.stdout)
     assert len(first.stdout) > 1
     assert " prompt tokens, 8 generated, first after " in first.stderr
-    assert first.stderr.endswith("tokens/s, seed 7\n")
+    assert first.stderr.endswith(", seed 7\n")
     assert quintet(*words[:-1], "8").stdout != first.stdout
 
 
@@ -213,6 +213,8 @@ def test_the_summary_counts_the_first_token_apart_from_the_speed_of_the_others()
     assert run.summary(Usage(3, 9), run.Clock(10.0, 10.25, 12.25), options) == (
         "3 prompt tokens, 9 generated, first after 250 ms, then 4.0 tokens/s, seed 5\n"
     )
+    together = run.Clock(10.0, 10.25, 10.25 + 1e-4)  # of tokens that came together, nobody knows how fast they were
+    assert run.summary(Usage(3, 2), together, options) == "3 prompt tokens, 2 generated, first after 250 ms, seed 5\n"
     greedy = run.RunOptions("p", 9, 0.0, 1.0, 5, ())
     assert run.summary(Usage(3, 0), run.Clock(10.0), greedy) == "3 prompt tokens, 0 generated\n"
 

@@ -106,7 +106,8 @@ def test_run_takes_the_settings_that_it_shares_and_no_others(command: Command, w
     code, _, err = command("run", "none.gguf", "The sky is", "--config", file)
     assert (code, err) == (1, f"error: {file}: threads: 9999 is not in the range 0<=x<=1024.\n")
     words = ["run", "none.gguf", "The sky is"]
-    assert command(*words, QUINTET_THREADS="x")[2] == "error: QUINTET_THREADS: 'x' is not a valid integer range.\n"
+    assert command(*words, QUINTET_THREADS="x")[2] == "error: QUINTET_THREADS: 'x' is not an integer.\n"
+    assert command(*words, QUINTET_OFFLINE="maybe")[2] == "error: QUINTET_OFFLINE: 'maybe' is neither true nor false.\n"
     assert command(*words, QUINTET_TEMPERATURE="x")[2].startswith("error: cannot use none.gguf")
 
 
@@ -174,6 +175,11 @@ def test_keys_are_never_printed(command: Command, write: Write) -> None:
             assert "hush" not in out
 
 
+def test_who_a_url_is_asked_as_is_never_printed(printed: Printed) -> None:
+    assert printed("--otlp-endpoint", "http://user:hu@sh@host:4318/v")["otlp-endpoint"][0] == "http://***@host:4318/v"
+    assert printed("--otlp-endpoint", "http://host/a@b")["otlp-endpoint"][0] == "http://host/a@b"
+
+
 def test_whatever_is_called_a_key_is_taken_for_one() -> None:
     assert {key for key, param in KNOWN.items() if configuration._secret(param)} == {"api-key", "admin-key"}
     assert not configuration._secret(click.Option(["--no-api-key"], is_flag=True))
@@ -226,6 +232,10 @@ def test_what_is_no_toml_is_told_with_its_line(command: Command, write: Write) -
     assert "line 2" in err
 
 
+def test_a_file_may_begin_with_the_mark_that_editors_on_windows_write(printed: Printed, write: Write) -> None:
+    assert printed("--config", write("\ufeffport = 9000\n"))["port"][0] == 9000
+
+
 def test_a_file_that_cannot_be_read_is_told(command: Command, tmp_path: Path) -> None:
     assert command("config", "--config", str(tmp_path / "no"))[2] == f"error: cannot read {tmp_path / 'no'}: No such file or directory.\n"
     (tmp_path / "latin").write_bytes(b"host = '\xe4'")
@@ -250,6 +260,7 @@ def test_what_an_option_refuses_later_tells_the_variable_or_the_file_that_it_is_
         ({"QUINTET_TOY": "1", "QUINTET_MODELS": "smollm2"}, "--toy serves the toy model alone"),
         ({"QUINTET_BATCH_KEEP": "x"}, "--batch-keep must be a whole number"),
         ({"QUINTET_ADMIN_LISTEN": "x"}, "--admin-listen must be HOST:PORT"),
+        ({"QUINTET_PORT": "9", "QUINTET_ADMIN_LISTEN": "127.0.0.1:9"}, "--admin-listen must be another place than --host and --port"),
         ({"QUINTET_ADMIN_KEY": "a b"}, "the admin key must be printable"),
         ({"QUINTET_HOST": "0.0.0.0"}, "host '0.0.0.0' is reachable from other machines and no API key is set"),
         (
@@ -259,6 +270,8 @@ def test_what_an_option_refuses_later_tells_the_variable_or_the_file_that_it_is_
         ({"QUINTET_ALIAS": "x"}, "--alias must be NAME=MODEL"),
         ({"QUINTET_MODERATION": "x"}, "--moderation must be NAME=FORMAT"),
         ({"QUINTET_ALLOW_IMAGE_URLS": "a/b"}, "--allow-image-urls must be a host"),
+        ({"QUINTET_ALLOW_IMAGE_URLS": "a:65535 a:99999"}, "or one with a port from 1 to 65535 such as example.org:8080, got 'a:99999'."),
+        ({"QUINTET_ALLOW_IMAGE_URLS": "*:0"}, "got '*:0'."),
         ({"QUINTET_DRAFT": "x", "QUINTET_SPECULATION": "off"}, "--draft needs --speculation auto."),
         ({"QUINTET_LORA": "x"}, "--lora must be NAME=MODEL:PATH"),
         ({"QUINTET_TRUSTED_PROXY": "x"}, "--trusted-proxy must be a network"),
@@ -295,7 +308,7 @@ def test_without_a_home_directory_batches_need_a_folder_that_is_named(
 
 def test_a_mistyped_option_stays_what_it_was(command: Command) -> None:
     code, _, err = command("serve", "--port", "x")
-    assert (code, err.splitlines()[-1]) == (2, "Error: Invalid value for '--port': 'x' is not a valid integer range.")
+    assert (code, err.splitlines()[-1]) == (2, "Error: Invalid value for '--port': 'x' is not an integer.")
 
 
 # --- variables that are no settings

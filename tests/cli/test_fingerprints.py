@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -57,7 +58,13 @@ def test_where_the_context_that_was_asked_for_chooses_other_rotations_the_finger
 
 def test_what_prepares_requests_otherwise_than_by_default_is_part_of_the_fingerprint(tiny: Path) -> None:
     plain = options(tiny)
-    changes = ({}, {"suffix_first": True}, {"think_tags": ("a", "b")}, {"think_tags": ("a", "c")}, {"longest_edge": 64})
+    changes: tuple[dict[str, Any], ...] = (
+        {},
+        {"suffix_first": True},
+        {"think_tags": ("a", "b")},
+        {"think_tags": ("a", "c")},
+        {"longest_edge": 64},
+    )
     found = [fleet.plan(fleet.FleetOptions((str(tiny),), replace(plain, **change)), Notes()).models[0].settings for change in changes]
     assert found[0] == ""
     assert len(set(found)) == len(found)

@@ -61,6 +61,13 @@ def test_the_list_tells_of_every_key_and_never_a_key(tmp_path: Path) -> None:
     assert not any(secret in table + json.dumps(listed) for secret in secrets)
 
 
+def test_a_key_that_may_use_no_model_is_not_listed_as_one_that_may_use_all(tmp_path: Path) -> None:
+    store = tmp_path / "keys.db"
+    KeyStore(store).add(Key(b"", "alice", models=("",)))  # as versions before this one made them
+    KeyStore(store).add(Key(b"", "bob"))
+    assert [line.split()[-3] for line in run(store, "list").splitlines()[1:]] == ['""', "all"]
+
+
 def test_the_store_can_be_named_as_the_servers_setting_is(tmp_path: Path) -> None:
     store, file = tmp_path / "keys.db", tmp_path / "quintet.toml"
     file.write_text('keys = "keys.db"\n')
@@ -89,6 +96,8 @@ def test_what_the_server_serves_is_nothing_that_a_key_was_given(tmp_path: Path) 
         (["add", "bob", "--expires", "soon"], "--expires must be a time such as 12h or 30d"),
         (["add", "bob", "--expires", "2001-01-01"], "--expires must be in the future"),
         (["add", "bob", "--expires", "0d"], "--expires must be in the future, got '0d'"),
+        (["add", "bob", "--model", ""], "--model must not be empty; . is every model."),
+        (["set", "alice", "--model", "a", "--model", ""], "--model must not be empty"),
         (["add", "alice"], "a key named 'alice' is in force already"),
         (["set", "bob", "--budget", "1"], "no key 'bob' is in force"),
         (["revoke", "bob"], "no key 'bob' is in force"),

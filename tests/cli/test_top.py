@@ -135,6 +135,41 @@ def test_names_and_versions_are_shown_as_they_are_but_for_what_a_terminal_would_
     assert "\x1b]" not in text and "\x07" not in text
 
 
+@contextlib.contextmanager
+def watched(*words: str) -> Iterator[subprocess.Popen[str]]:
+    """The command that looks ten times a second, with its output piped."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as web:
+        threading.Thread(target=web.serve_forever, daemon=True).start()
+        command = [sys.executable, "-m", "quintet", "top", f"http://127.0.0.1:{web.server_port}", "--interval", "0.1", *words]
+        own = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=own, text=True) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
+        web.shutdown()
+
+
+def test_in_a_pipe_each_look_is_a_block_of_lines_as_soon_as_it_is_taken() -> None:
+    with watched() as process:
+        assert process.stdout is not None
+        for _ in range(2):
+            block = "".join(iter(process.stdout.readline, "\n")) + "".join(iter(process.stdout.readline, "\n"))
+            assert block.startswith("http://127.0.0.1:") and "running" in block and "\x1b" not in block
+            assert block.splitlines()[-1].split()[:3] == ["m", "-", "1"]
+        process.terminate()
+        assert process.wait(PATIENCE_S) == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("words", [[], ["--json"]])
+def test_a_reader_that_has_gone_ends_it_and_is_told_nothing(words: list[str]) -> None:
+    with watched(*words) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline()
+        process.stdout.close()
+        assert (process.wait(PATIENCE_S), process.stderr.read()) == (1, "")
+
+
 def until(master: int, words: str, shown: bytearray) -> None:
     """Read a terminal until it shows these words."""
     end = time.monotonic() + PATIENCE_S

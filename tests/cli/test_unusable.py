@@ -98,6 +98,25 @@ def test_a_ledger_that_cannot_be_reached_is_one_line(command: Command) -> None:
     assert command("usage", "--ledger", f"{LONG}/k") == (1, "", f"error: ledger {LONG}/k: File name too long.\n")
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["serve", "--toy", "--keys", "GONE"], "--keys GONE"),
+        (["serve", "--toy", "--api-key-file", "GONE"], "--api-key-file GONE"),
+        (["serve", "--toy", "--api-key-file", "KEYS", "--keys", "KEYS.db"], "--keys KEYS.db"),
+        (["serve", "--toy", "--tls-cert", "GONE", "--tls-key", "KEYS"], "--tls-cert GONE"),
+        (["keys", "list", "--keys", "GONE"], "--keys GONE"),
+    ],
+)
+def test_a_file_of_keys_that_is_not_there_is_told_with_its_option(words: list[str], said: str, tmp_path: Path, command: Command) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("a-key\n")
+    keys.chmod(0o600)
+    *words, said = (word.replace("GONE", f"{tmp_path}/gone").replace("KEYS", str(keys)) for word in (*words, said))
+    code, out, err = command(*words)
+    assert (code, out, err.rstrip(".\n")) == (1, "", f"error: {said}: No such file or directory")
+
+
 # --- standard streams
 
 

@@ -9,6 +9,7 @@ import click
 import pytest
 
 from quintet.cli.app import app
+from quintet.cli.console import OptionError
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -100,8 +101,31 @@ def commands(command: click.Command) -> Iterator[click.Command]:
             yield from commands(one)
 
 
+PATHS = [(command, param) for command in commands(app) for param in command.params if isinstance(param.type, click.Path)]
+
+
 def test_no_file_that_cannot_be_read_is_a_mistyped_option() -> None:
     """It is told in one line with exit code 1, by what reads it."""
-    paths = [param.type for command in commands(app) for param in command.params if isinstance(param.type, click.Path)]
-    assert len(paths) > 20
-    assert not any(path.readable or path.exists for path in paths)
+    assert len(PATHS) > 20
+    assert not any(path.readable or path.exists for _, param in PATHS if isinstance(path := param.type, click.Path))
+
+
+def test_no_path_may_be_empty_which_would_be_the_folder_where_the_command_runs() -> None:
+    for command, param in PATHS:
+        with pytest.raises(OptionError) as error:
+            param.process_value(click.Context(command), "")
+        assert str(error.value) in {f"{name} must not be empty." for name in (*param.opts, str(param.metavar))}
+
+
+def test_an_empty_path_is_told_by_its_option_and_its_file_and_an_empty_variable_is_none(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = "--ledger must not be empty.\n"
+    file = tmp_path / "quintet.toml"
+    file.write_text("ledger = ''\n")
+    for name in ("serve", "config", "usage"):
+        assert command(name, "--ledger", "") == (1, "", f"error: {told}")
+        assert command(name, "--config", str(file)) == (1, "", f"error: {file}: {told}")
+    assert command("batch", "run", "", "-o", "x") == (1, "", "error: IN.jsonl must not be empty.\n")
+    monkeypatch.setenv("QUINTET_LEDGER", "")
+    assert command("config")[0] == 0

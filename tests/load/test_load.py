@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quintet.load.client import Chunked, Exchange, Target, Trace
-from quintet.load.figures import from_json, percentiles, steady_rate, summary, to_json
+from quintet.load.figures import from_json, nearest_rank, percentiles, steady_rate, summary, to_json
 from quintet.load.play import Body, Job, Load, arrivals, over_http, perform, sustained
 
 
@@ -221,7 +221,14 @@ def test_a_server_that_is_not_there_fails_the_request_only() -> None:
 def test_percentiles_are_by_nearest_rank_in_milliseconds() -> None:
     assert percentiles([]) == {}
     assert percentiles([0.25]) == {"p50": 250, "p90": 250, "p99": 250, "max": 250}
-    assert percentiles([at / 1000 for at in range(101)][::-1]) == {"p50": 50, "p90": 90, "p99": 99, "max": 100}
+    assert percentiles([at / 1000 for at in range(1, 101)][::-1]) == {"p50": 50, "p90": 90, "p99": 99, "max": 100}
+    assert percentiles([0.001, 0.002, 0.003, 0.004]) == {"p50": 2, "p90": 4, "p99": 4, "max": 4}
+
+
+@given(st.lists(st.integers(0, 20), min_size=1), st.integers(1, 100))
+def test_a_percentile_is_the_least_value_that_so_many_do_not_exceed(values: list[int], percent: int) -> None:
+    enough = [one for one in values if 100 * sum(other <= one for other in values) >= percent * len(values)]
+    assert nearest_rank(sorted(values), percent) == min(enough)
 
 
 @given(st.lists(st.floats(0, 10), min_size=1))

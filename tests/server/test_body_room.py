@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import json
 import socket
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import given, settings
@@ -18,6 +19,7 @@ from tests.server.scripted import ScriptedBackend
 
 from quintet.config import ServerConfig
 from quintet.errors import Overloaded
+from quintet.executor import FairExecutor
 from quintet.server import body_room
 from quintet.server.body_room import SMALL_BYTES, BodyHold, BodyRoom
 
@@ -99,6 +101,27 @@ def test_room_is_free_again_whatever_becomes_of_a_body(port: int, rooms: list[Bo
         until(lambda: (rooms and rooms[0].held == len(BODY)) or len(sent) == len(BODY))
         if len(sent) == len(BODY):
             assert status(client) == b"400"
+    until(lambda: rooms[0].held == 0)
+
+
+def test_a_body_of_a_request_that_is_computed_whoever_listens_has_its_room_until_it_is_read(
+    port: int, rooms: list[BodyRoom], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With an ``Idempotency-Key``; its client's leaving gave the room back, and the body waited on to be read."""
+    go, parsing, run = threading.Event(), threading.Event(), FairExecutor.run
+
+    async def held(executor: FairExecutor, tenant: str, work: Callable[[], object]) -> object:
+        parsing.set()
+        await asyncio.to_thread(go.wait, 60)
+        return await run(executor, tenant, work)
+
+    monkeypatch.setattr(FairExecutor, "run", held)
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
+        client.sendall(head("a", "idempotency-key: one", f"content-length: {len(BODY)}") + BODY)
+        assert parsing.wait(60)
+    time.sleep(0.3)  # the client has left
+    assert rooms[0].held == len(BODY)
+    go.set()
     until(lambda: rooms[0].held == 0)
 
 

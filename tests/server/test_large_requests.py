@@ -22,6 +22,8 @@ from quintet.engines.entry import Model
 from quintet.engines.names import name_models
 from quintet.engines.registry import Registry
 from quintet.errors import Overloaded
+from quintet.executor import FairExecutor
+from quintet.inputs.prepare import INLINE_CHARS
 from quintet.keys.key import Key
 from quintet.keys.limits import Limiter
 from quintet.keys.store import KeyStore
@@ -168,3 +170,29 @@ def test_images_take_it_until_they_are_read() -> None:
             third.hold(images)  # its own texts are still there
         http.unpacked -= 1000
         third.hold(images)
+
+
+@pytest.mark.fault("B18", "D08")
+@pytest.mark.parametrize("size", [INLINE_CHARS + 1, 60_000])
+def test_one_whose_client_leaves_while_its_text_waits_to_be_tokenised_is_not_tokenised(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """1,600 such clients had gigabytes of ids made for nobody, and others wait for that."""
+    waiting, called_off = asyncio.Event(), list[str]()
+
+    async def wait(_executor: FairExecutor, tenant: str, _work: object) -> None:
+        waiting.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            called_off.append(tenant)
+
+    async def test() -> None:
+        app, gone = create_app(ScriptedBackend(), config()), asyncio.Event()
+        monkeypatch.setattr(FairExecutor, "run", wait)
+        task = asyncio.create_task(acall(app, {"prompt": "a" * size, "max_tokens": 1}, gone=gone))
+        await waiting.wait()
+        assert not called_off
+        gone.set()
+        await task
+        assert len(called_off) == 1
+
+    run(test)

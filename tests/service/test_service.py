@@ -19,6 +19,7 @@ from quintet.errors import BadRequest, EngineFailed, Loading, Overloaded, Prompt
 from quintet.events import ChoiceDelta, ChoiceDone, DraftCounts, Event, Finish, Finished, TokenEvent, Usage
 from quintet.inputs.sequence import Prepared, PreparedSequence, Urgency
 from quintet.request import CompletionRequest
+from quintet.service import service as module
 from quintet.service.fan_out import choices_of
 from quintet.text.labels import Labels
 
@@ -149,6 +150,18 @@ def test_what_the_engine_does_not_offer_is_refused_by_name(asked: CompletionRequ
 def test_a_huge_fan_out_is_refused_before_it_is_spelled_out() -> None:
     with pytest.raises(BadRequest):
         serve(ScriptedBackend([]), request(*["x"] * 1000, n=10**12))
+
+
+def test_more_choices_than_there_is_room_for_are_refused_before_they_are_spelled_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_backend: ScriptedBackend, count: int, _tenant: str = "", *, begun: bool = False) -> None:
+        if count > 3:
+            raise Overloaded("The queue is full")
+
+    monkeypatch.setattr(ScriptedBackend, "require_room", full)
+    monkeypatch.setattr(module, "specs_of", None)
+    for asked in (request(n=4), replace(request(n=1), best_of=4), request(*"ab", n=2)):
+        with pytest.raises(Overloaded):
+            serve(ScriptedBackend([]), asked)
 
 
 @pytest.mark.parametrize(

@@ -6,33 +6,49 @@ import contextlib
 import io
 import os
 import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 from quintet.cli import early
-from quintet.errors import QuintetError
+
+# All else is imported where Ctrl-C in the middle of it is no traceback.
 
 
 def main() -> None:
-    """Run the command line; what a person can mend is one line on stderr and exit code 1, never a traceback."""
+    """Run the command line; what a person can mend is one line on stderr and exit code 1, never a traceback, and Ctrl-C is exit code 130.
+
+    The process is to end with it: Ctrl-C stays what it is here while Python ends.
+    """
+    early.quiet()
     _have_streams()
     # No option may stand before the command; and what knows them all takes its time to be imported.
-    with early.heeded() if sys.argv[1:2] == ["serve"] else contextlib.nullcontext():
-        _run()
+    if sys.argv[1:2] == ["serve"]:
+        with early.heeded():
+            _run(contextlib.nullcontext)
+    else:
+        _run(early.interruptible)
 
 
-def _run() -> None:
+def _run(signals: Callable[[], AbstractContextManager[None]]) -> None:
+    """
+    Args:
+        signals: how the command hears them.
+    """
     import click
 
     from quintet.cli.app import app
+    from quintet.errors import QuintetError
 
     try:
-        code = app(prog_name="quintet", standalone_mode=False)
-        sys.stdout.flush()  # while it can still be told that this fails
+        with signals():
+            code = app(prog_name="quintet", standalone_mode=False)
+            sys.stdout.flush()  # while it can still be told that this fails
         sys.exit(code)
     except click.ClickException as error:  # of the command line itself: usage and what is wrong with it
         error.show()
         sys.exit(error.exit_code)
-    except click.Abort:
-        sys.exit(130)
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(early.INTERRUPTED)
     except QuintetError as error:
         sys.stderr.write(f"error: {error}\n")
         sys.exit(1)

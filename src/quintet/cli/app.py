@@ -197,7 +197,7 @@ def _check(**values: Any) -> None:
 
 @app.command()
 @click.argument("words", metavar="[MODEL] [PROMPT]", nargs=-1)
-@_option("--max-tokens", "-n", type=click.IntRange(0), default=128, help="Most tokens to generate.")
+@_option("--max-tokens", "-n", type=click.IntRange(0), help="Most tokens to generate; by default 128, or what fits the context.")
 @_option("--temperature", type=float, default=1.0, help="0 to 2; 0 = always the likeliest token.")
 @_option("--top-p", type=float, default=1.0, help="Draw from the likeliest tokens of this total probability.")
 @_option("--seed", type=click.IntRange(0, 2**64 - 1), help="Same seed, same text.")
@@ -216,7 +216,7 @@ def _check(**values: Any) -> None:
 def run(
     words: tuple[str, ...],
     *,
-    max_tokens: int,
+    max_tokens: int | None,
     temperature: float,
     top_p: float,
     seed: int | None,

@@ -24,7 +24,8 @@ from quintet.batches.runner import Runner
 from quintet.batches.validation import Limits
 from quintet.cli import engines, fleet
 from quintet.cli.console import ConsoleReport, OptionError
-from quintet.cli.interrupt import INTERRUPTED, end_within, on_interrupt, unless
+from quintet.cli.early import INTERRUPTED
+from quintet.cli.interrupt import end_within, on_interrupt, unless
 from quintet.cli.loading import ready
 from quintet.dialects.catalog import PROVIDERS
 from quintet.engines.names import ANY

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
+import os
 import random
 import re
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import uvloop
@@ -18,7 +20,9 @@ import uvloop
 from quintet.cli.asking import Server, UnusableServerError, first_model, parse_url
 from quintet.cli.bench_report import Measured, drawn, svg
 from quintet.cli.console import OptionError
+from quintet.cli.early import INTERRUPTED
 from quintet.cli.fleet import parse_seconds
+from quintet.cli.interrupt import on_interrupt, unless
 from quintet.dialects.catalog import PROVIDERS
 from quintet.dialects.fields import Status
 from quintet.errors import shorten
@@ -133,30 +137,32 @@ def parse_amount(clients: int | None, rate: float | None, requests: int | None, 
 
 
 def bench(options: BenchOptions, load: LoadOptions) -> int:
-    """Put the load on, and print what came of it; 1 if no request ended well, else 0.
+    """Put the load on, and print what came of it; 1 if no request ended well, ``INTERRUPTED`` if it was ended before its time, else 0.
 
     Raises:
-        OptionError: a malformed URL.
+        OptionError: a malformed URL, or a picture that cannot be written.
         UnusableServerError: the server answers no request at all.
     """
     base = parse_url(options.url)
+    if options.svg is not None:
+        _require_writable(options.svg)
     model = options.model or first_model(Server(base, options.key, options.timeout))
     headers = (("user-agent", f"quintet-bench ({options.page})"),)
-    target = Target(f"{base.geturl()}/completions", model, options.key, options.timeout, headers)
+    target = _Noting(f"{base.geturl()}/completions", model, options.key, options.timeout, headers)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_warm_up(target, options.page, load))
-        began, spent = time.perf_counter(), time.process_time()
-        traces = runner.run(_measured(target, options.page, load))
-        busy = (time.process_time() - spent) / max(time.perf_counter() - began, 1e-9)
-    _read_usage(traces)
-    found = Measured(base.geturl(), options.page, model, asdict(load), summary(traces), tuple(traces), busy)
+        came = runner.run(_all(target, options.page, load))
+    if not came.whole and not came.traces:
+        return INTERRUPTED
+    _read_usage(came.traces)
+    found = Measured(base.geturl(), options.page, model, asdict(load), summary(came.traces), tuple(came.traces), came.busy)
     if options.as_json:
         sys.stdout.write(json.dumps(found.as_json(), indent=1) + "\n")
     else:
         sys.stdout.write(drawn(found, color=sys.stdout.isatty()))
     if options.svg is not None:
-        _write(options.svg, svg(found))
-    return int(not any(trace.good for trace in traces))
+        with _told(options.svg):
+            options.svg.write_text(svg(found), encoding="utf-8")
+    return int(not any(trace.good for trace in came.traces)) if came.whole else INTERRUPTED
 
 
 def bodies(page: str, load: LoadOptions, seed: int) -> Iterator[Body]:
@@ -170,6 +176,53 @@ def bodies(page: str, load: LoadOptions, seed: int) -> Iterator[Body]:
         most = draw.randint(*load.max_tokens)
         prompt = " ".join([*same, *words])
         yield {"prompt": prompt, "max_tokens": most, "temperature": 0, "stream": load.stream, **usage, **load.extra}
+
+
+@dataclass(frozen=True)
+class _Noting(Target):
+    """A target that remembers what came to its end, for a load that never does."""
+
+    ended: list[Trace] = field(default_factory=list)
+
+    async def send(self, request: bytes, trace: Trace) -> None:
+        await Target.send(self, request, trace)
+        self.ended.append(trace)
+
+
+@dataclass(frozen=True, slots=True)
+class _Came:
+    """What came of a load.
+
+    Args:
+        traces: of all requests; of a load that was interrupted, of those that had ended by then.
+        busy: share of a core that the load itself took.
+        whole: it was not interrupted.
+    """
+
+    traces: list[Trace]
+    busy: float
+    whole: bool
+
+
+async def _all(target: _Noting, page: str, load: LoadOptions) -> _Came:
+    """The load, after its warm-up, until it ends or is interrupted.
+
+    Raises:
+        UnusableServerError: the warm-up failed.
+    """
+    interrupted = on_interrupt()
+    if not await unless(interrupted, _warm_up(target, page, load)):
+        return _Came([], 0.0, whole=False)
+    target.ended.clear()
+    traces: list[Trace] = []
+
+    async def measure() -> None:
+        traces.extend(await _measured(target, page, load))
+
+    began, spent = time.perf_counter(), time.process_time()
+    whole = await unless(interrupted, measure())
+    busy = (time.process_time() - spent) / max(time.perf_counter() - began, 1e-9)
+    return _Came(traces if whole else target.ended, busy, whole)
 
 
 async def _warm_up(target: Target, page: str, load: LoadOptions) -> None:
@@ -210,8 +263,27 @@ def _read_usage(traces: list[Trace]) -> None:
             trace.body = b""
 
 
-def _write(file: Path, text: str) -> None:
+def _require_writable(file: Path) -> None:
+    """Before minutes of load; what is there stays, and nothing new does.
+
+    Raises:
+        OptionError: it is not.
+    """
+    place = Path(os.path.realpath(file))
+    with _told(file):
+        there = place.exists()
+        place.open("ab").close()
+        if not there:
+            place.unlink()
+
+
+@contextlib.contextmanager
+def _told(file: Path) -> Iterator[None]:
+    """
+    Raises:
+        OptionError: instead of ``OSError``.
+    """
     try:
-        file.write_text(text, encoding="utf-8")
+        yield
     except OSError as error:
         raise OptionError(f"--svg: {file} cannot be written: {error.strerror}.") from None

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from quintet.conformance.report import hidden
 from quintet.load.client import Trace
-from quintet.load.figures import gaps
+from quintet.load.figures import gaps, nearest_rank
 
 BARS = " ▁▂▃▄▅▆▇█"
 WIDTH = 100
@@ -145,7 +145,7 @@ def _spread(title: str, values: Sequence[float]) -> list[Text]:
     if len(values) < 2:
         return []
     ordered, width = sorted(values), WIDTH - 12
-    low, high = ordered[0], max(ordered[round((len(ordered) - 1) * 0.99)], ordered[0] + 1e-6)
+    low, high = ordered[0], max(nearest_rank(ordered, 99), ordered[0] + 1e-6)
     counts = [0.0] * (width + 1)
     for value in ordered:
         counts[min(width, int((value - low) / (high - low) * width))] += 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -39,6 +40,8 @@ _OPPONENTS = {
 _FILE = "quintet.configuration.file"
 _DEFAULT = "default"
 _ALIKE = 0.75
+_HIDDEN = "***"
+_USER = re.compile(r"(?<=://)[^/?#]*@")
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -49,9 +52,12 @@ class Command(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.BadParameter as error:
-            if error.param is None or ctx.get_parameter_source(str(error.param.name)) is not ParameterSource.ENVIRONMENT:
+            said = _plain(error.message)
+            if error.param is not None and ctx.get_parameter_source(str(error.param.name)) is ParameterSource.ENVIRONMENT:
+                raise OptionError(f"{error.param.envvar}: {said}") from None
+            if said == error.message:
                 raise
-            raise OptionError(f"{error.param.envvar}: {error.message}") from None
+            raise click.BadParameter(said, error.ctx, error.param, error.param_hint) from None
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -123,6 +129,8 @@ def read(file: Path, known: Mapping[str, click.Parameter], ctx: click.Context) -
             known[key].type_cast_value(ctx, value)
         except click.BadParameter as error:
             raise OptionError(f"{file}: {key}: {error.message}") from None
+        except OptionError as error:
+            raise OptionError(f"{file}: {error}") from None
     if any(_secret(known[key]) for key in values) and file.stat().st_mode & (stat.S_IROTH | stat.S_IWOTH | stat.S_IWGRP):
         raise OptionError(f"{file} holds a key and may be read by everybody or written by others; chmod 600 it.")
     return {str(known[key].name): _based(file.parent, known[key], value) for key, value in values.items()}
@@ -189,11 +197,17 @@ def _parse(file: Path) -> dict[str, Any]:
     import tomllib
 
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        return tomllib.loads(file.read_text(encoding="utf-8-sig"))  # editors on Windows begin a file with a mark
     except OSError as error:
         raise OptionError(f"cannot read {file}: {error.strerror}.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise OptionError(f"{file} is not TOML: {error}.") from None
+
+
+def _plain(message: str) -> str:
+    """click's, without its own name of a kind of number, and without its list of words for true and false, of which one is empty."""
+    message = re.sub(r"is not a valid integer range\.$", "is not an integer.", message)
+    return re.sub(r"is not a valid boolean\. Recognized values: .*$", "is neither true nor false.", message)
 
 
 def _key(param: click.Parameter) -> str:
@@ -249,10 +263,16 @@ def _hint(key: str, known: Collection[str]) -> str:
 
 
 def _shown(param: click.Parameter, value: Any) -> Any:
-    """A value as JSON can hold it, and keys hidden."""
+    """A value as JSON can hold it, and keys hidden, as are a name and a password in a URL."""
     if _several(param):
-        return ["***" if _secret(param) else str(item) for item in value]
-    return "***" if _secret(param) and value is not None else str(value) if isinstance(value, Path) else value
+        return [_HIDDEN if _secret(param) else _shown_text(str(item)) for item in value]
+    if _secret(param) and value is not None:
+        return _HIDDEN
+    return _shown_text(str(value)) if isinstance(value, Path | str) else value
+
+
+def _shown_text(text: str) -> str:
+    return _USER.sub(f"{_HIDDEN}@", text)
 
 
 def _print(values: Mapping[str, Any], *, as_json: bool) -> None:

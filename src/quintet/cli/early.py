@@ -1,6 +1,7 @@
-"""Signals to a server whose event loop is not there yet, which then takes them over (see ``interrupt``).
+"""Signals to a process whose event loop is not there yet, which then takes them over (see ``interrupt``), or never will be.
 
-By default each would end it with a code of its own, and the first process of a container would not even hear that it is to end.
+By default each would end a server with a code of its own, and the first process of a container would not even hear that it is to end; and
+Ctrl-C would be a traceback while modules are imported, and while Python ends.
 """
 
 from __future__ import annotations
@@ -10,6 +11,40 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+
+INTERRUPTED = 130
+"""The exit code that a shell reports for a program that Ctrl-C ended."""
+
+
+def quiet() -> None:
+    """Ctrl-C ends the process at once: nothing is begun that would have to be cleaned up, or all of it is done.
+
+    Whoever started the process may have it not heard at all.
+    """
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
+
+
+class Interrupted(KeyboardInterrupt):
+    """Where Python's own one comes while it runs a text, as each dataclass does that is made, it remembers, and has its own exit code."""
+
+
+def _interrupt(*_: object) -> None:
+    raise Interrupted
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Between two times of ``quiet`` Ctrl-C is ``KeyboardInterrupt`` again, which a command cleans up after."""
+    before = signal.getsignal(signal.SIGINT)
+    hook, sys.unraisablehook = sys.unraisablehook, _unraised
+    try:
+        if before is not signal.SIG_IGN:
+            signal.signal(signal.SIGINT, _interrupt)
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        sys.unraisablehook = hook
 
 
 @contextlib.contextmanager
@@ -43,4 +78,6 @@ def _unraised(what: sys.UnraisableHookArgs) -> None:
     """An end that came where nothing can be raised, as in the callback that each import has when it is done: one in a hundred."""
     if what.exc_type is SystemExit:
         os._exit(0)
+    if what.exc_type is Interrupted:
+        os._exit(INTERRUPTED)
     sys.__unraisablehook__(what)

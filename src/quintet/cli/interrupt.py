@@ -9,9 +9,6 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-INTERRUPTED = 130
-"""The exit code that a shell reports for a program that Ctrl-C ended."""
-
 
 def on_interrupt() -> asyncio.Event:
     """An event that SIGINT or SIGTERM sets from now on, for the running loop."""

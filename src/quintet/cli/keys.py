@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import sys
@@ -10,13 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 
 from quintet.cli import configuration
 from quintet.cli.console import OptionError
-from quintet.cli.values import PATH
+from quintet.cli.values import PATH, telling
 from quintet.errors import shorten
 from quintet.keys.key import LAST_TIME, MOST_PRIORITY, Key, Scope
 from quintet.quota import MOST, Limits
@@ -46,7 +47,13 @@ keys.command_class = configuration.Command
 
 def _store(command: _F) -> _F:
     """``--keys FILE``, by whatever way ``serve`` is told it."""
-    return click.option("--keys", required=True, type=PATH, metavar="FILE", help="The store.")(configuration.option(command))
+
+    @functools.wraps(command)
+    def told(*, keys: Path, **values: Any) -> Any:
+        with telling({"--keys": keys}):
+            return command(keys=keys, **values)
+
+    return click.option("--keys", required=True, type=PATH, metavar="FILE", help="The store.")(configuration.option(cast(_F, told)))
 
 
 def _rights(command: _F) -> _F:
@@ -156,7 +163,13 @@ def parse_expiry(text: str, now: float) -> float | None:
 def _with(
     key: Key, now: float, *, patterns: Sequence[str], expires: str | None, priority: int | None, scopes: Sequence[str], **limits: int | None
 ) -> Key:
-    """``key`` with what was given."""
+    """``key`` with what was given.
+
+    Raises:
+        OptionError: what could not be meant: no model has an empty name.
+    """
+    if "" in patterns:
+        raise OptionError("--model must not be empty; * is every model.")
     given = {name: value for name, value in limits.items() if value is not None}
     return replace(
         key,
@@ -183,7 +196,8 @@ def _told(key: Key, now: float) -> dict[str, Any]:
 def _row(told: dict[str, Any]) -> tuple[str, ...]:
     words = {name: name.replace("_", " ") for name in _LIMITS} | {"budget": "tokens in all"}
     limits = ", ".join(f"{value} {words[name]}" for name, value in told["limits"].items())
-    lists = ", ".join(told["models"]) or "all", limits or "none", str(told["priority"]), ", ".join(told["scopes"])
+    models = ", ".join(pattern or '""' for pattern in told["models"]) if told["models"] else "all"
+    lists = models, limits or "none", str(told["priority"]), ", ".join(told["scopes"])
     return told["id"], told["name"], told["state"], told["expires"] or _NEVER, *lists
 
 

@@ -12,7 +12,8 @@ import uvloop
 
 from quintet.cli import engines
 from quintet.cli.console import ConsoleReport, OptionError
-from quintet.cli.interrupt import INTERRUPTED, end_within, on_interrupt, unless
+from quintet.cli.early import INTERRUPTED
+from quintet.cli.interrupt import end_within, on_interrupt, unless
 from quintet.cli.loading import ready
 from quintet.errors import EngineFailed, shorten
 from quintet.events import ChoiceDelta, Failed, Usage
@@ -24,15 +25,22 @@ from quintet.request import CompletionRequest, Sampling, StopRules
 from quintet.service.job import Job
 from quintet.service.service import Service
 
+DEFAULT_TOKENS = 128
 _CLOSE_S = 1.0
+_TELLING_S = 0.05
+"""Tokens that come within so little came together, and have no speed."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What to generate."""
+    """What to generate.
+
+    Args:
+        max_tokens: ``None`` = ``DEFAULT_TOKENS``, or what the prompt leaves of the context if that is less.
+    """
 
     prompt: str
-    max_tokens: int
+    max_tokens: int | None
     temperature: float
     top_p: float
     seed: int
@@ -151,7 +159,7 @@ def _request(model: str, options: RunOptions) -> CompletionRequest:
     return CompletionRequest(
         model=model,
         prompts=(options.prompt,),
-        max_tokens=options.max_tokens,
+        max_tokens=DEFAULT_TOKENS if options.max_tokens is None else options.max_tokens,
         n=1,
         echo=False,
         logprobs=None,
@@ -160,15 +168,17 @@ def _request(model: str, options: RunOptions) -> CompletionRequest:
         stream=True,
         include_usage=True,
         user="",
+        truncate=options.max_tokens is None,
+        spelled=(("max_tokens", "--max-tokens"),),
     )
 
 
 def summary(usage: Usage, clock: Clock, options: RunOptions) -> str:
-    """The last line: tokens, time to the first, speed of the others, and what repeats the text."""
+    """The last line: tokens, time to the first, speed of the others if it can be told, and what repeats a text that was drawn."""
     parts = [f"{usage.prompt_tokens} prompt tokens, {usage.completion_tokens} generated"]
     if clock.first:
         parts.append(f"first after {(clock.first - clock.start) * 1000:.0f} ms")
-    if usage.completion_tokens > 1 and clock.last > clock.first:
+    if usage.completion_tokens > 1 and clock.last - clock.first >= _TELLING_S:
         parts.append(f"then {(usage.completion_tokens - 1) / (clock.last - clock.first):.1f} tokens/s")
     if options.temperature > 0:
         parts.append(f"seed {options.seed}")

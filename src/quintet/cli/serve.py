@@ -20,7 +20,7 @@ from quintet.cli.cluster import ClusterOptions
 from quintet.cli.console import ConsoleReport, OptionError
 from quintet.cli.heart import WATCHDOG_S
 from quintet.cli.telling import TellOptions
-from quintet.cli.values import check_key
+from quintet.cli.values import check_key, telling
 from quintet.config import LOG_LEVELS, BatchConfig, LedgerConfig, ServerConfig
 from quintet.engines.entry import Model
 from quintet.errors import shorten
@@ -72,7 +72,8 @@ def serve(options: ServeOptions, ahead: Ahead) -> int:
         return proxied.serve(options, auth)
     keys = auth.keys
     most = limits.most_connections(options.listen.max_connections, limits.raise_descriptors())
-    tls = options.listen.tls()
+    with telling({"--tls-cert": options.listen.tls_cert, "--tls-key": options.listen.tls_key}):
+        tls = options.listen.tls()
     given = options.listen.open()
     try:
         for one in given.listeners:
@@ -118,7 +119,8 @@ def checked(options: ServeOptions) -> tuple[ServerConfig, Auth]:
     keep_private()
     if (prefixes := options.fleet.engine.prefixes) is not None:
         config = replace(config, salt_secret=_secret_of(Path(prefixes.folder)))
-    return config, Auth.of(config, time.monotonic, time.time)
+    with telling({"--api-key-file": config.api_key_file, "--keys": config.keys}):
+        return config, Auth.of(config, time.monotonic, time.time)
 
 
 def check(options: ServeOptions) -> None:

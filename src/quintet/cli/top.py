@@ -60,7 +60,7 @@ def top(options: TopOptions) -> int:
     """
     server, path = _server(options)
     try:
-        if options.once or options.as_json:
+        if options.once or options.as_json or not sys.stdout.isatty():
             _lines(options, server, path)
         else:
             _screen(options, server, path)
@@ -118,7 +118,7 @@ def _looks(options: TopOptions, server: Server, path: str) -> Iterator[Look | Aw
 def _lines(options: TopOptions, server: Server, path: str) -> None:
     for seen in _looks(options, server, path):
         if isinstance(seen, Look):
-            sys.stdout.write(json.dumps(asdict(seen)) + "\n" if options.as_json else _text(seen, options.url))
+            sys.stdout.write(json.dumps(asdict(seen)) + "\n" if options.as_json else _text(seen, options))
             sys.stdout.flush()
         elif options.once:
             raise UnusableServerError(f"{seen}.")
@@ -129,9 +129,8 @@ def _lines(options: TopOptions, server: Server, path: str) -> None:
 
 
 def _screen(options: TopOptions, server: Server, path: str) -> None:
-    console = Console(highlight=False)
     last: RenderableType = Text("...", style="dim")
-    with Live(last, console=console, screen=console.is_terminal, auto_refresh=False) as live:
+    with Live(last, console=Console(highlight=False), screen=True, auto_refresh=False) as live:
         for seen in _looks(options, server, path):
             if isinstance(seen, AwayError):
                 live.update(Group(Text(f"{seen}; waiting for it", style="red"), last), refresh=True)
@@ -140,12 +139,13 @@ def _screen(options: TopOptions, server: Server, path: str) -> None:
                 live.update(last, refresh=True)
 
 
-def _text(seen: Look, url: str) -> str:
+def _text(seen: Look, options: TopOptions) -> str:
+    """A look in lines; an empty one parts it from the next."""
     width = Console().width if sys.stdout.isatty() else _UNBOUNDED
     console = Console(width=width, no_color=True, highlight=False)
     with console.capture() as capture:
-        console.print(shown(seen, url))
-    return capture.get()
+        console.print(shown(seen, options.url))
+    return capture.get() + ("" if options.once else "\n")
 
 
 def shown(seen: Look, url: str) -> RenderableType:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,8 +13,20 @@ from typing import Any, TypeVar
 import click
 
 from quintet.cli.console import OptionError
+from quintet.errors import QuintetError
 
-PATH = click.Path(path_type=Path, readable=False)
+
+class _AnyPath(click.Path):
+    """Of something that is there, or will be; no empty one, which would be the folder where the command runs."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if param is not None and not os.fspath(value):
+            name = max(param.opts, key=len) if isinstance(param, click.Option) else param.human_readable_name
+            raise OptionError(f"{name} must not be empty.")
+        return super().convert(value, param, ctx)
+
+
+PATH = _AnyPath(path_type=Path, readable=False)
 """What is wrong with a file is told by what reads it: in one line, as a person can mend it, and not as a mistyped option."""
 
 CHOICES = click.IntRange(1, 1_000_000)
@@ -27,6 +42,26 @@ _T = TypeVar("_T")
 def taken(kind: type[_T], values: dict[str, Any]) -> _T:
     """A dataclass of options, which are taken out of those of the command that runs."""
     return kind(**{field.name: values.pop(field.name) for field in fields(kind)})  # type: ignore[arg-type]
+
+
+@contextlib.contextmanager
+def telling(files: Mapping[str, Path | None]) -> Iterator[None]:
+    """Errors that begin with the path of a file begin with the option that names it.
+
+    Args:
+        files: by the option.
+
+    Raises:
+        OptionError: instead of such an error.
+    """
+    try:
+        yield
+    except QuintetError as error:
+        said = str(error)
+        named = {option: str(path) for option, path in files.items() if path is not None and said.startswith(str(path))}
+        if not named:
+            raise
+        raise OptionError(f"{max(named, key=lambda option: len(named[option]))} {said}") from None
 
 
 def check_key(key: str, what: str) -> None:

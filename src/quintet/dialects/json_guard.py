@@ -27,6 +27,16 @@ MAX_VALUES = 2**19
 MAX_TEXTS = 2 * MAX_PARTS
 """Most texts, names among them. No field takes as many, and to step over them is what a body of 2 MiB costs most for."""
 
+MAX_DIGITS = 100
+"""Most digits of a number in a body that is large: to read those of an integer takes as long as the square of their number, and nothing
+else runs meanwhile. No field needs more than 20."""
+
+LONG_BYTES = 1 << 16
+"""A body is large in that sense from here on."""
+
+_DIGITS = b"0" * (MAX_DIGITS + 1)
+_AS_DIGITS = bytes(0x30 if 0x30 <= byte <= 0x39 else 0x20 for byte in range(256))
+
 _INVALID = "invalid_json"
 
 _Path = tuple[()] | tuple["_Path", str | int]
@@ -38,12 +48,14 @@ def decode_object(body: bytes) -> dict[str, object]:
 
     Raises:
         BadRequest: not UTF-8, not JSON, not an object, a duplicate key, a number that is not finite, an integer of over 4300
-            digits, a string with half a surrogate pair, nesting deeper than ``MAX_DEPTH``, or more than ``MAX_PARTS``,
-            ``MAX_TEXTS`` or ``MAX_VALUES``.
+            digits, in a large body a number of over ``MAX_DIGITS``, a string with half a surrogate pair, nesting deeper than
+            ``MAX_DEPTH``, or more than ``MAX_PARTS``, ``MAX_TEXTS`` or ``MAX_VALUES``.
     """
     text = _text(body)
     if _is_large(text):
         _require_small(text)
+    if _has_long_number(body, text):
+        raise BadRequest("", f"A body of more than {LONG_BYTES} bytes must have no number of more than {MAX_DIGITS} digits", code=_INVALID)
     value = _parse(text)
     if not isinstance(value, dict):
         raise BadRequest("", "The body must be a JSON object", shorten(value), code=_INVALID)
@@ -76,10 +88,20 @@ def _has_many(text: str) -> bool:
 def _require_small(text: str) -> None:
     """Between two quotes is a string or none, by turns, once those that are escaped are gone. What is no JSON may be read otherwise, from
     its first fault on, beyond which no reader comes."""
-    if "\\" in text:
-        text = text.replace("\\\\", "").replace('\\"', "")
+    text = _unescaped(text)
     if _has_many(text) or _is_large("".join(text.split('"')[::2])):
         raise too_many()
+
+
+def _unescaped(text: str) -> str:
+    return text.replace("\\\\", "").replace('\\"', "") if "\\" in text else text
+
+
+def _has_long_number(body: bytes, text: str) -> bool:
+    """Whether a large body has a number of too many digits; a string may have as many as it likes."""
+    if len(body) <= LONG_BYTES or _DIGITS not in body.translate(_AS_DIGITS):
+        return False
+    return any(_DIGITS in part.encode().translate(_AS_DIGITS) for part in _unescaped(text).split('"')[::2] if len(part) > MAX_DIGITS)
 
 
 def too_many() -> BadRequest:

@@ -51,7 +51,7 @@ PORTION_CHARS = 1 << 16
 """Most characters of several texts that are tokenised in one go, while others wait for their turn."""
 
 LARGE_CHARS = 1 << 17
-"""Most characters of a request's texts that become ids whoever else's do; as a list, an id takes up to forty times the byte that it was."""
+"""Most characters of a request's texts for which it need not wait until larger ones of others are ids."""
 
 T = TypeVar("T")
 
@@ -97,7 +97,7 @@ class Preparer:
         self._longest_edge = longest_edge
         self._suffix_first = suffix_first
         self._executor = executor
-        self._turns = Turns(1)
+        self._turns, self._large = Turns(1), Turns(1)
         self._tags: tuple[Tokenizer, Tags | None] | None = None
 
     async def prepare(
@@ -321,16 +321,19 @@ class Preparer:
 
     @contextlib.asynccontextmanager
     async def _turn(self, tenant: str, *wanted: Sequence[str]) -> AsyncIterator[None]:
-        """One request at a time has large texts as ids, from the first of them until what is kept of them is known: all that arrive
-        together would have them while they wait for the executor."""
-        if sum(map(len, itertools.chain(*wanted))) <= LARGE_CHARS:
+        """One request at a time has texts that are not short as ids, and one has large ones, from the first of them until what is kept of
+        them is known: all that arrive together would have them while they wait for the executor, and as a list an id takes up to forty
+        times the byte that it was."""
+        size = sum(map(len, itertools.chain(*wanted)))
+        if size <= INLINE_CHARS:
             yield
             return
-        await self._turns.acquire(tenant)
+        turns = self._large if size > LARGE_CHARS else self._turns
+        await turns.acquire(tenant)
         try:
             yield
         finally:
-            self._turns.release()
+            turns.release()
 
     async def _encoded(
         self, encode: Callable[[str], list[int]], wanted: Sequence[str], tenant: str, watch: Stopwatch | None = None

@@ -12,9 +12,13 @@ from quintet.load.client import Trace
 def percentiles(values: Sequence[float]) -> dict[str, float]:
     """p50, p90, p99 (nearest rank) and max of seconds, in milliseconds; empty without values."""
     ordered = sorted(values)
-    last = len(ordered) - 1
     names = {"p50": 50, "p90": 90, "p99": 99, "max": 100}
-    return {name: round(1e3 * ordered[round(last * p / 100)], 2) for name, p in names.items()} if ordered else {}
+    return {name: round(1e3 * nearest_rank(ordered, percent), 2) for name, percent in names.items()} if ordered else {}
+
+
+def nearest_rank(ordered: Sequence[float], percent: int) -> float:
+    """The least of some values in ascending order that so many per cent of them, from 1 to 100, do not exceed."""
+    return ordered[-(-len(ordered) * percent // 100) - 1]  # whole numbers: a float a little too large would be the next value
 
 
 def gaps(trace: Trace) -> Iterator[tuple[float, float]]:

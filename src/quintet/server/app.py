@@ -138,13 +138,10 @@ class App:
             "/tcp_warming": Route("/tcp_warming", {"GET": probes.warm}, _WARMING),
         }
         administration = admins.routes()
-        shared = {path: resources[path] for path in ("/models", "/models/")}
-        people = {**plain, **static.routes()}
+        people, shared = {**plain, **static.routes()}, {path: resources[path] for path in ("/models", "/models/")}
         both = _router({**people, **inside}, {**resources, **administration}, config)
-        # There in no dialect: else they were names of models, of which one may only ask.
-        hidden = {path: replace(route, dialects=frozenset()) for path, route in administration.items()}
-        operators = _router({**plain, **inside}, {**shared, **administration}, config)
-        apart = {PUBLIC: _router(people, {**resources, **hidden}, config), ADMIN: operators}
+        public_one = _router(people, {**resources, **_hidden(administration)}, config)
+        apart = {PUBLIC: public_one, ADMIN: _router({**plain, **inside}, {**shared, **administration}, config)}
         self._routers = apart if config.admin_listener else {PUBLIC: both}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -261,6 +258,11 @@ def _completing(completions: Completions, once: Once) -> dict[str, Route]:
         "/fim/completions": Other(completions, CompletionApi("Mistral", FimCompletion()), fim_error),
     }
     return {path: Route(path, {"POST": once.of(endpoint)}) for path, endpoint in endpoints.items()}
+
+
+def _hidden(routes: Mapping[str, Route]) -> dict[str, Route]:
+    """The same paths, and nothing there in any dialect: without routes of their own they were names of models."""
+    return {path: replace(route, dialects=frozenset()) for path, route in routes.items()}
 
 
 def _router(plain: Mapping[str, Endpoint], resources: Mapping[str, Route], config: ServerConfig) -> Router:

@@ -21,12 +21,11 @@ from quintet.engines.registry import Served
 from quintet.errors import BadRequest, QuintetError
 from quintet.events import ChoiceDone, Event, Failed, Finished
 from quintet.executor import FairExecutor
-from quintet.inputs.prepare import Preparer
+from quintet.inputs.prepare import INLINE_CHARS, Preparer
 from quintet.moderation.judge import Moderator
 from quintet.request import FRESH_SEED_BITS, CompletionRequest
 from quintet.server.accounts import Accounts
 from quintet.server.auth import Caller
-from quintet.server.body_room import SMALL_BYTES
 from quintet.server.call import Call
 from quintet.server.gate import Admission, Gate
 from quintet.server.guard import Deadline, Guard, while_there
@@ -174,8 +173,8 @@ class Completions:
             moderator = await self._moderator(call, judging) if judging else None
             service = Service(backend, preparer, self._source.clock, self._config.max_logprobs, self._executor, moderator)
             preparing = _prepared(call, api, parsed, preparer, served, service)
-            # Judging a prompt takes its time, as does tokenising long ones, in turn.
-            slow = judging is not None or call.http.unpacked > SMALL_BYTES
+            # Judging a prompt takes its time, as does whatever waits for its turn: tokenising all but short ones.
+            slow = judging is not None or call.http.unpacked > INLINE_CHARS
             request, job = await (while_there(call.http.receive, preparing) if slow else preparing)
         admission.reserve(job)
         about = request.model, served.fingerprint(backend), self._source.host(), served.entry.name, served.entry.users

@@ -117,6 +117,7 @@ async def while_there(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
         working.cancel()
         leaving.cancel()
         await asyncio.wait((working, leaving))
+        del working, leaving  # they keep the exception, whose traceback keeps this frame: nothing of a request is to wait for a collection
 
 
 async def disconnected(receive: Receive) -> None:

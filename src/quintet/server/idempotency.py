@@ -122,6 +122,7 @@ class Once:
         if recording is None:
             recording = self._recordings[name] = Recording(call.http.request_id, digest, self._clock(), self._room, name[0])
             task = asyncio.create_task(self._run(name, recording, recording.detached(call, body), endpoint))
+            call.http.hold = None  # whoever computes has the body, also when the client has left
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
             return recording, False
@@ -204,6 +205,7 @@ class Recording:
         except Exception as error:
             self._failure, self._limits = error, call.http.limits
         finally:
+            call.http.let_go()
             self._ended = True
             self._body = bytes(self._body)  # without the room that it had to grow
             self._more.ring()

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from quintet.dialects.json_guard import MAX_VALUES, too_many
+from quintet.dialects.json_guard import MAX_PARTS, MAX_VALUES, too_many
 from quintet.errors import BadRequest, BodyTooLarge
 from quintet.server.asgi import Headers
 from quintet.server.bodies import MSGPACK, encoding, media, too_large
@@ -29,6 +29,11 @@ MOST_MEMBERS = 100
 MOST_RATIO = 1032
 """Bytes that one may be unpacked to: 258 for each two bits (https://zlib.net/zlib_tech.html)."""
 
+MOST_CONTROLS = 2 * MAX_VALUES
+"""Most bytes of a MessagePack body that are control characters, or look so as bytes of numbers do, unless it is so long that they are a
+tenth. In JSON each takes six bytes (but for tabs and the like, which have a letter), and to write and read those nothing else runs."""
+
+_CONTROLS = bytes(set(range(0x20)) - set(b"\b\t\n\f\r"))
 _CONTAINERS = bytes([*range(0x80, 0xA0), *range(0xDC, 0xE0)])  # https://github.com/msgpack/msgpack/blob/master/spec.md#formats
 _Leaf = None | bool | int | float | str
 _ANY = msgspec.msgpack.Decoder(dict[str, Any])
@@ -84,6 +89,8 @@ def _unpack(body: bytes) -> bytes:
     """
     if len(body) > MOST_BESIDE_TEXTS and _beside_texts(body) > MOST_BESIDE_TEXTS:
         raise BadRequest("", f"A MessagePack body must have at most {MOST_BESIDE_TEXTS} bytes beside its texts", code=_INVALID)
+    if len(body) - len(body.translate(None, _CONTROLS)) > max(MOST_CONTROLS, len(body) // 10):
+        raise BadRequest("", f"A MessagePack body must have at most {MOST_CONTROLS} control characters", code=_INVALID)
     containers = len(body) - len(body.translate(None, _CONTAINERS))
     decoder = _ANY if containers <= MAX_CONTAINERS else _FLAT
     try:
@@ -126,14 +133,16 @@ def _written(body: Mapping[str, object]) -> bytes:
 
 def _look(value: object, left: int) -> tuple[int, bool]:
     """How many values there may still be after this one, and whether msgspec, which is fast, writes it as it is; it makes null of a NaN."""
-    exact, todo = True, list[Any]([[value]])
+    exact, todo, floats = True, list[Any]([[value]]), 0
     while todo:
         one = todo.pop()
         left -= len(one)
-        if left < 0:
-            raise too_many()
         items = one.values() if isinstance(one, dict) else one
         kinds = set(map(type, items))
+        if float in kinds:
+            floats += sum(type(item) is float for item in items)
+        if left < 0 or floats > MAX_PARTS:
+            raise too_many()
         exact &= kinds <= _EXACT and (items is one or set(map(type, one)) <= {str})
         if not kinds.isdisjoint(_CONTAINER):
             todo += [item for item in items if type(item) in _CONTAINER]

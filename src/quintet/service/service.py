@@ -14,7 +14,7 @@ from quintet.inputs.sequence import Adapter, Prepared, Urgency
 from quintet.moderation.judge import Judge, Moderator
 from quintet.request import CompletionRequest
 from quintet.service.beams import BeamJob, beam_request, require_beams
-from quintet.service.fan_out import require_choices, specs_of, text_of
+from quintet.service.fan_out import candidates_of, require_choices, specs_of, text_of
 from quintet.service.job import Job
 from quintet.service.moderated import ModeratedJob, require_safe
 from quintet.service.watch import Watch
@@ -74,6 +74,8 @@ class Service:
         require_choices(request, self._backend.capabilities)
         if request.beams is not None:
             require_beams(request, self._backend.capabilities, self._moderator is not None)
+        else:
+            self._backend.require_room(len(request.prompts) * candidates_of(request), tenant)  # nor where not all fit
         specs = specs_of(request if request.beams is None else beam_request(request))
         sequences = await self._preparer.prepare(specs, tenant, watch.tokenizing)
         if self._max_logprobs is not None:

@@ -1,0 +1,68 @@
+"""Ctrl-C ends a command quietly, whatever it is about: a module that is imported, its own work, or Python's end."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+INTERRUPTED_IN = """
+import atexit, os, signal, sys
+import quintet.cli
+
+class Finder:
+    def find_spec(name, *_):
+        if name == {moment!r}:
+            {how}
+
+class Unheard:
+    def __del__(self):  # where nothing can be raised
+        interrupt()
+
+def interrupt():
+    os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Finder)
+if {moment!r} == "the end":
+    atexit.register(interrupt)
+sys.argv = ["quintet", *{words!r}]
+quintet.cli.main()
+"""
+
+
+def interrupted(moment: str, *words: str, how: str = "interrupt()", ignored: bool = False) -> subprocess.CompletedProcess[str]:
+    """A command in which SIGINT comes when it imports this module, or at the end."""
+    code = INTERRUPTED_IN.format(moment=moment, how=how, words=words)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN) if ignored else None
+    try:
+        command = [sys.executable, "-c", code]
+        return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False)
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("how", ["interrupt()", "exec('interrupt()', globals())", "Unheard()"])
+@pytest.mark.parametrize(
+    ("moment", "words"),
+    [
+        ("click", ["list"]),
+        ("quintet.cli.app", ["list"]),
+        ("quintet.cli.models", ["list"]),
+        ("quintet.cli.run", ["run", "toy/", "hi"]),
+        ("quintet.keys.store", ["keys", "list", "--keys", "none.db"]),
+        ("quintet.cli.asked", ["cluster", "--toy"]),
+        ("the end", ["list"]),
+    ],
+)
+def test_ctrl_c_is_exit_code_130_and_no_traceback_whenever_it_comes(moment: str, words: list[str], how: str) -> None:
+    done = interrupted(moment, *words, how=how)
+    assert (done.returncode, done.stderr.strip()) == (130, "")
+
+
+def test_who_starts_it_may_have_ctrl_c_not_heard() -> None:
+    for moment in ("click", "quintet.cli.models", "the end"):
+        done = interrupted(moment, "list", ignored=True)
+        assert (done.returncode, done.stderr) == (0, "")
