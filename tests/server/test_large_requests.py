@@ -172,10 +172,8 @@ def test_images_take_it_until_they_are_read() -> None:
         third.hold(images)
 
 
-@pytest.mark.fault("B18", "D08")
-@pytest.mark.parametrize("size", [INLINE_CHARS + 1, 60_000])
-def test_one_whose_client_leaves_while_its_text_waits_to_be_tokenised_is_not_tokenised(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """1,600 such clients had gigabytes of ids made for nobody, and others wait for that."""
+def held(monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, list[str]]:
+    """Nothing that takes long is done; told are the first that waits for it, and who was called off."""
     waiting, called_off = asyncio.Event(), list[str]()
 
     async def wait(_executor: FairExecutor, tenant: str, _work: object) -> None:
@@ -185,14 +183,40 @@ def test_one_whose_client_leaves_while_its_text_waits_to_be_tokenised_is_not_tok
         finally:
             called_off.append(tenant)
 
+    monkeypatch.setattr(FairExecutor, "run", wait)
+    return waiting, called_off
+
+
+@pytest.mark.fault("B18", "D08")
+@pytest.mark.parametrize("size", [INLINE_CHARS + 1, 60_000])
+def test_one_whose_client_leaves_while_its_text_waits_to_be_tokenised_is_not_tokenised(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """1,600 such clients had gigabytes of ids made for nobody, and others wait for that."""
+
     async def test() -> None:
         app, gone = create_app(ScriptedBackend(), config()), asyncio.Event()
-        monkeypatch.setattr(FairExecutor, "run", wait)
+        waiting, called_off = held(monkeypatch)
         task = asyncio.create_task(acall(app, {"prompt": "a" * size, "max_tokens": 1}, gone=gone))
         await waiting.wait()
         assert not called_off
         gone.set()
         await task
         assert len(called_off) == 1
+
+    run(test)
+
+
+@pytest.mark.fault("D02")
+def test_one_that_still_waits_when_the_server_ends_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """uvicorn calls its task off, which was an error in the log with a traceback, and a connection that broke."""
+
+    async def test() -> None:
+        app = create_app(ScriptedBackend(), config())
+        waiting, called_off = held(monkeypatch)
+        task = asyncio.create_task(acall(app, {"prompt": "a" * 60_000, "max_tokens": 1}))
+        await waiting.wait()
+        task.cancel()
+        answer = await task
+        assert (answer.status, len(called_off)) == (503, 1)
+        assert "shutting down" in answer.json()["message"]
 
     run(test)

@@ -169,6 +169,10 @@ class App:
                 await _handle(call)
         except ClientGoneError:
             pass
+        except asyncio.CancelledError:  # the server ends, and waits no longer
+            if request.started:
+                raise
+            await self._refuse(call, Overloaded("The server is shutting down."))
         except Exception as error:
             if request.started:  # too late for a status: the server cuts the connection, which no client takes for an end
                 raise

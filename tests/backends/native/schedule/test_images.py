@@ -7,7 +7,7 @@ import hashlib
 import numpy as np
 import pytest
 
-from quintet.backends.native.schedule.images import Encodings, Job, Key, PromptImages
+from quintet.backends.native.schedule.images import Encodings, Given, Job, Key, PromptImages
 from quintet.backends.native.schedule.sequence import Group
 from quintet.inputs.images.value import PreparedImage
 
@@ -72,6 +72,16 @@ class TestChunks:
         encodings.keep(key("tiled"), rows(7))
         with pytest.raises(ValueError, match="more places than rows"):
             prompt.given(0, 13)
+
+    @pytest.mark.parametrize("both_ways", [False, True])
+    def test_where_nothing_is_computed_no_row_is_needed(self, both_ways: bool) -> None:
+        """A prefix may end among the tokens of an image that was seen before, whose rows are gone."""
+        encodings, prompt = self.prompt(both_ways=both_ways)
+        assert prompt.reach(5, 6) == prompt.cut(5, 5) == 5
+        assert prompt.given(5, 5) == Given([], [])
+        encodings.keep(key("tiled"), rows(8))
+        assert prompt.reach(5, 5) == 5
+        assert prompt.given(5, 5) == Given([], [])
 
     def test_text_is_the_prompt_without_its_places(self) -> None:
         _, prompt = self.prompt(both_ways=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import hypothesis.strategies as st
@@ -152,6 +153,36 @@ def test_they_come_back_in_slices_where_nothing_runs_and_that_costs_no_snapshot(
     assert simulation.events[1, 0][-1].cached_tokens == count * PAGE
     for index, one in enumerate(samples):
         assert_as_alone(simulation.events[0, index], one)
+
+
+def test_several_that_come_at_once_bring_no_more_back_in_a_step_than_one_does() -> None:
+    """A stream sees no gap, and the engine is not silent for so long that it seems to hang."""
+    shelf: Shelf = {}
+    count = SLICE // 2 + 1
+    prompts = [bytes([65 + each]) + TEXT[: count * PAGE] for each in range(6)]
+    life(shelf, *prompts)
+    made: list[Kept] = []
+
+    def saved(runner: Runner) -> Kept:
+        made.append(Kept(shelf, runner))
+        return made[0]
+
+    simulation = Simulation(saved=saved)
+    simulation.add(0, prepared(b"short", 200))
+    simulation.step()
+    for request, prompt in enumerate(prompts, 1):
+        simulation.add(request, prepared(prompt, 2))
+    loads = [0]
+    while made[0].loads < len(prompts) * count:
+        simulation.step()
+        loads.append(made[0].loads)
+        assert simulation.last_plan.restoring == (loads[-1] < len(prompts) * count)
+        assert simulation.last_plan.segments, "the stream goes on"
+    assert [after - before for before, after in itertools.pairwise(loads)] == [*[SLICE] * 3, 6 * count - 3 * SLICE]
+    simulation.finish()
+    for request, prompt in enumerate(prompts, 1):
+        assert simulation.events[request, 0][-1].cached_tokens == count * PAGE
+        assert_as_alone(simulation.events[request, 0], prepared(prompt, 2))
 
 
 def test_a_cache_that_is_smaller_than_the_prefix_takes_what_fits() -> None:

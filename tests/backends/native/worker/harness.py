@@ -40,7 +40,7 @@ ONE = PreparedSequence((104, 105), 40, Sampling(0.0, 1.0, 0, ignore_eos=True), N
 class World:
     """A worker, turn by turn, whose steps take ``step_s``; what it tells, with the time, and how many tokens each pass computed."""
 
-    def __init__(self, step_s: float = 0.01, config: EngineConfig = CONFIG, model: type[ToyRunner] = ToyRunner) -> None:
+    def __init__(self, step_s: float = 0.01, config: EngineConfig = CONFIG, model: type[ToyRunner] = ToyRunner, **loaded: Any) -> None:
         self.now = 100.0
         self.told: list[tuple[float, FromWorker]] = []
         self.passes: list[int] = []
@@ -56,7 +56,7 @@ class World:
 
         self.runner = Slow()
         worker = Worker(
-            lambda _: Loaded(self.runner, ToyTokenizer(), "toy", "fp"),
+            lambda _: Loaded(self.runner, ToyTokenizer(), "toy", "fp", **loaded),
             config,
             lambda: self.now,
             self.inbox,

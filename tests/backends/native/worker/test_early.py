@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,12 +15,15 @@ from tests.backends.native.schedule.test_scheduler import AnyInterleaving
 from tests.backends.native.worker.harness import NATIVE, ONE, World, assert_as_alone
 
 from quintet.backends.native.core.loader import PAGE
-from quintet.backends.native.core.types import U8, Batch, Meanwhile
+from quintet.backends.native.core.types import U8, Batch, Meanwhile, Sampler
+from quintet.backends.native.schedule.overlap import Expected, Overlap
 from quintet.backends.native.schedule.plan import Plan
+from quintet.backends.native.schedule.sequence import Sequence as Running
 from quintet.backends.native.schedule.speculation import SEQUENCES, Speculation
 from quintet.backends.native.wire.messages import Abort, EventRow, Ping, Stepped
 from quintet.backends.native.worker.early import EarlyPass
 from quintet.backends.native.worker.parts import run
+from quintet.backends.native.worker.step import Stepper
 from quintet.backends.native.worker.worker import Heard
 from quintet.backends.toy import EOS, ToyRunner
 from quintet.events import Finish
@@ -273,3 +277,77 @@ def test_steps_and_tokens_are_counted_once() -> None:
     counts = last.counts if isinstance(last, Stepped) else None
     assert counts is not None
     assert (counts.steps, counts.tokens) == (len(world.passes), 2 * 40 + 5) == (40, 85)
+
+
+def finish(world: World, *requests: int) -> None:
+    """Run until they have ended, and not on: there it would wait for a message."""
+    while not all(told and isinstance(told[-1], EventRow) and told[-1].finish for told in (rows(world, request) for request in requests)):
+        world.run(1)
+
+
+@pytest.mark.parametrize("drawn", [1, 2, 3, 10, PAGE - 2, PAGE - 1, PAGE])
+def test_a_control_that_breaks_beside_an_early_pass_costs_nobody_else_a_token(drawn: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step before is taken in by then: what it drew is told all the same."""
+    alone, world, sampler = World(), World(), Stepper.sampler
+    sequences = {1: ONE, 2: replace(ONE, tokens=(97, 98, 99))}
+    for request, one in sequences.items():
+        alone.submit(request, [one])
+        world.submit(request, [one])
+    finish(alone, *sequences)
+
+    def breaks(stepper: Stepper, seq: Running) -> Sampler:
+        if seq.request_id == 2 and len(seq.generated) == drawn:
+            raise ValueError("a control")
+        return sampler(stepper, seq)
+
+    monkeypatch.setattr(Stepper, "sampler", breaks)
+    finish(world, *sequences)
+    assert tokens(rows(world, 1)) == tokens(rows(alone, 1))
+    assert tokens(rows(world, 2)) == tokens(rows(alone, 2))[:drawn]
+    assert rows(world, 2)[-1].finish is Finish.ERROR
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize(
+    ("of", "name"),
+    [(Stepper, "after"), (Stepper, "see"), (Stepper, "finish"), (Overlap, "expect"), (Overlap, "expect_after"), (Expected, "came_true")],
+)
+def test_what_fails_about_an_early_pass_once_costs_nobody_a_token(
+    of: type, name: str, after: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No memory for an array, say: whatever was looked at and taken in by then, no token is lost, told twice, or another one."""
+    sequences, real = {1: ONE, 2: replace(ONE, tokens=(97, 98, 99))}, getattr(of, name)
+    alone = World()
+    for request, one in sequences.items():
+        alone.submit(request, [one])
+    finish(alone, *sequences)
+    for failing in range(0, 39, 3):
+        world, calls = World(), itertools.count()
+
+        def fails(*args: Any, failing: int = failing, calls: Iterator[int] = calls, **more: Any) -> Any:
+            if (broken := next(calls) == failing) and not after:
+                raise MemoryError
+            made = real(*args, **more)
+            if broken:
+                raise MemoryError
+            return made
+
+        for request, one in sequences.items():
+            world.submit(request, [one])
+        with monkeypatch.context() as broken:
+            broken.setattr(of, name, fails)
+            finish(world, *sequences)
+        for request in sequences:
+            assert tokens(rows(world, request)) == tokens(rows(alone, request)), failing
+    assert any(record.exc_info for record in caplog.records), "and what it was is in the log"
+
+
+def test_a_look_ahead_that_fails_costs_the_early_pass_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(Stepper, "after", fails)
+    world = World()
+    world.submit(1, [ONE])
+    finish(world, 1)
+    assert len(tokens(rows(world, 1))) == len(world.passes) == 40

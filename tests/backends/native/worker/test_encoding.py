@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -111,6 +114,40 @@ def test_another_turn_begins_from_the_first_tile() -> None:
     found = None
     while found is None:
         found, _ = world.step(one)
+    assert found[:, 0].tolist() == [1, 1, 2, 2]
+
+
+@pytest.mark.parametrize("broken", ["begin", "advance", "rows"])
+@pytest.mark.parametrize("after", [0, 1])
+def test_what_cannot_be_encoded_is_given_up_and_the_next_one_with_it_begins_from_the_first_tile(
+    broken: str, after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would be told the rows of the image before it."""
+    world, before, one = World(1e12), job("a", 2), job("b", 2, request=2)
+    before = replace(before, image=replace(before.image, pixels=bytes([9] * 2 * TILE)))
+    world.step(before)
+    world.send(before)
+    found, _ = world.step(before)
+    assert found is not None
+    real, calls = getattr(world.encoder, broken), itertools.count()
+
+    def breaks(*args: Any) -> Any:
+        if next(calls) == after:
+            raise MemoryError
+        return real(*args)
+
+    world.step(one)
+    world.send(one)
+    with monkeypatch.context() as short:
+        short.setattr(world.encoder, broken, breaks)
+        with pytest.raises(MemoryError):
+            world.step(one)
+    again = replace(one, request_id=3)
+    assert world.step(again)[0] is None
+    assert [wanted.request_id for wanted in world.asked] == [1, 2, 3]
+    world.send(again)
+    found, _ = world.step(again)
+    assert found is not None
     assert found[:, 0].tolist() == [1, 1, 2, 2]
 
 

@@ -11,7 +11,7 @@ from tests.backends.native.worker.harness import CONFIG, ONE, World
 
 from quintet.backends.native.schedule.pages import PagePool
 from quintet.backends.native.wire.messages import Ping, Shed
-from quintet.backends.native.worker.headroom import AHEAD, MOST_BYTES, PIECE_BYTES, Headroom
+from quintet.backends.native.worker.headroom import AHEAD, MOST_BYTES, OF_FREE, PIECE_BYTES, Headroom
 from quintet.backends.toy import ToyRunner
 
 
@@ -41,7 +41,7 @@ def test_a_multiple_of_what_was_used_is_ready_ahead_within_its_bounds_and_each_p
     total: int, page_bytes: int, uses: list[tuple[int, bool]]
 ) -> None:
     runner, pool = Touched(page_bytes), PagePool(total)
-    headroom = Headroom(runner, pool)
+    headroom = Headroom(runner, pool, lambda: 1 << 40)
     for count, idle in uses:
         for _ in range(min(count, pool.available)):
             pool.take()
@@ -61,9 +61,22 @@ def test_a_server_that_nobody_used_takes_no_memory_ahead() -> None:
     assert not runner.touched
 
 
+def test_no_more_is_taken_than_a_small_part_of_what_can_be_had() -> None:
+    runner, pool, free = Touched(1 << 20), PagePool(1000), [OF_FREE * 24 << 20]
+    headroom = Headroom(runner, pool, lambda: free[0])
+    for _ in range(3):
+        pool.take()
+    free[0] -= 1
+    assert not headroom.more()
+    free[0] += 1
+    while headroom.more():
+        free[0] -= 4 << 20  # others take as much
+    assert 0 < len(runner.touched) <= 24
+
+
 def test_where_memory_is_scarce_it_goes_back_and_none_is_taken_from_then_on() -> None:
     runner, pool = Touched(1 << 20), PagePool(1000)
-    headroom = Headroom(runner, pool)
+    headroom = Headroom(runner, pool, lambda: 1 << 40)
     for _ in range(3):
         pool.take()
     while headroom.more():

@@ -11,7 +11,7 @@ from tests.backends.native.worker import harness
 from tests.backends.native.worker.harness import CONFIG, ONE
 
 from quintet.backends.native.core.loader import PAGE
-from quintet.backends.native.core.types import U8
+from quintet.backends.native.core.types import U8, Batch, Meanwhile
 from quintet.backends.native.schedule.delivery import CROWD, CROWD_S, SILENCE_S
 from quintet.backends.native.schedule.planner import SLICE
 from quintet.backends.native.wire.messages import Abort, EventRow, Ping, Stepped, Stop
@@ -56,6 +56,30 @@ def test_what_cannot_be_told_beside_a_step_is_told_after_it() -> None:
     assert [row.finish for _, message in world.run(1) for row in message.events[1] if isinstance(row, EventRow)] == [Finish.ABORT]
     rows = [row for _, message in world.told if isinstance(message, Stepped) for row in message.events.get(1, ())]
     assert len(rows) == 3, "two tokens before it"
+
+
+def test_what_has_ended_is_told_before_a_step_that_it_takes_no_part_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Should that step take the engine along, it is no suspect."""
+    world = World()
+    for request in (1, 2):
+        world.send(request, Urgency.NOW)
+    world.run(5)
+    computes, ended = world.runner.forward, list[bool]()
+
+    def forward(batch: Batch, meanwhile: Meanwhile | None = None) -> U8:
+        _, last = world.told[-1]
+        ended.append(isinstance(last, Stepped) and any(isinstance(row, EventRow) and row.finish for row in last.events.get(1, ())))
+        rows: U8 = computes(batch, meanwhile)
+        return rows
+
+    monkeypatch.setattr(world.runner, "forward", forward)
+    world.inbox.put(Abort(1, None))
+    told = world.run(1)
+    assert ended == [True]
+    assert world.passes[-1] == 1
+    rows = [row for _, message in world.told if isinstance(message, Stepped) for row in message.events.get(1, ())]
+    assert [isinstance(row, EventRow) and row.finish for row in rows[1:]] == [*[False] * 4, Finish.ABORT]
+    assert sum(1 in message.events for _, message in told) == 2, "what was drawn, and the end, once each"
 
 
 def test_streams_of_a_crowd_are_told_of_several_steps_together() -> None:

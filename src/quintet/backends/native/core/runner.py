@@ -41,7 +41,8 @@ class NativeRunner:
     ) -> None:
         self.cpu = cpu
         self.kv_type = kv_type
-        self._model = _core.Model({**_config(spec, context, wanted or context), "float_activations": float_activations, "kv_type": kv_type}, cpu)
+        config = {**_config(spec, context, wanted or context), "float_activations": float_activations, "kv_type": kv_type}
+        self._model = _core.Model(config, cpu)
         self._spec = spec
         self._context = context
 
@@ -150,7 +151,7 @@ class NativeRunner:
 
 
 def rotates_for_short(spec: ModelSpec, wanted: int) -> bool:
-    """Whether a model that has LongRoPE's two lists of factors takes the one for short texts, for sequences of ``wanted`` tokens at most."""
+    """Whether a model that has LongRoPE's two lists of factors takes the one for short texts, where ``wanted`` tokens were asked for."""
     return any(rope.long_factors and wanted <= rope.original_context for rope in spec.ropes)
 
 

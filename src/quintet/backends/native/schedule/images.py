@@ -221,4 +221,5 @@ class PromptImages:
         return given
 
     def _within(self, start: int, stop: int) -> Iterator[Run]:
-        return (run for run in self._runs if run.start < stop and run.end > start)
+        runs = self._runs if start < stop else []  # a prefix may end among an image's tokens: what comes of no position needs no row
+        return (run for run in runs if run.start < stop and run.end > start)

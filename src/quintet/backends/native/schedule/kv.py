@@ -54,15 +54,15 @@ class KvCache:
         self._window = window
         self._most = min(pool.total, -(-(window + step) // PAGE) + 1) if window else pool.total  # pages of a sequence at once
 
-    def restore(self, seq: Sequence, most: int) -> bool:
+    def restore(self, seq: Sequence, most: int) -> tuple[int, bool]:
         """Bring kept pages with the sequence's first tokens back into the prefix cache, at most so many; ``match`` finds them there.
 
         Returns:
-            Whether there are more: then come again, after a step of those who run, if any do.
+            How many may still be read in this step, and whether there are more: then come again, after a step of those who run, if any do.
         """
         saved, scoring, held = self._saved, seq.group.scoring, list[int]()
         if saved is None or seq.restored:
-            return False
+            return most, False
         try:
             for index in range(_shareable(seq)):
                 digest = page_digest(seq, index)
@@ -71,7 +71,7 @@ class KvCache:
                     if not saved.has(digest, with_rows=scoring) or not self.pool.available:
                         break
                     if not most:
-                        return True
+                        return 0, True
                     page, most = self._load(saved, digest), most - 1
                     if page is None:
                         break
@@ -81,7 +81,7 @@ class KvCache:
         finally:
             self.pool.release(held)
         seq.restored = True
-        return False
+        return most, False
 
     def _load(self, saved: Saved, digest: bytes) -> int | None:
         page = self.pool.take()

@@ -31,7 +31,7 @@ class Expected(NamedTuple):
         starts: the position of each one's token.
         ends: tokens after which one of them ends, or may.
         left: how many such steps there are until one of them has all its tokens.
-        grown: pages were taken for it.
+        grown: some of its tokens are the first of a page, which may have been taken for it.
     """
 
     sequences: list[Sequence]

@@ -21,7 +21,7 @@ _DECODING, _PREFILLING, _DECODE = State.DECODE, State.PREFILL, Kind.DECODE
 
 
 SLICE = 32
-"""Pages that are brought back from a disk at a time: what runs is kept waiting for some 10 ms, and where nothing does, it is told."""
+"""Pages that are brought back from a disk in a step, of all newcomers: what runs is kept waiting for some 10 ms, and it is told."""
 
 
 class Planner:
@@ -37,6 +37,7 @@ class Planner:
         self._busy = False  # there is something that is not in the background
         self._stuck: Sequence | None = None  # head of the queue that the last plan had no place for
         self._coming: Sequence | None = None  # head of the queue whose pages are being brought back
+        self._slice = SLICE  # pages that may still be brought back in this step
         self._budget, self._background_budget = StepBudget(), StepBudget()
         self._background = False  # all of the last plan was
         self.queried = self.found = 0
@@ -50,7 +51,7 @@ class Planner:
         self._make_places()
         self._plan_decodes(plan)
         decodes = len(plan.segments)
-        self._coming = None
+        self._coming, self._slice = None, SLICE
         self._admit(plan, now)
         head = self._head()
         self._stuck = None if head is self._coming else head
@@ -171,7 +172,8 @@ class Planner:
             self._fork(seq, group.snapshot.row, plan)
             self._groups.started(group)
             return True
-        if self._kv.restore(seq, SLICE):
+        self._slice, coming = self._kv.restore(seq, self._slice)
+        if coming:
             self._coming = seq
             return False
         matched = self._kv.match(seq)

@@ -37,11 +37,17 @@ class EarlyPass:
     def expect(self, work: Work) -> None:
         """Look a step ahead of a plan that is being computed, once: of one that is run again in parts, some are taken in already."""
         if work.plan is not self._plan:
-            self._look_ahead(work, self._scheduler.expect(work.plan))
+            self._look_ahead(work, lambda: self._scheduler.expect(work.plan))
 
-    def _look_ahead(self, work: Work, expected: Expected | None) -> None:
-        self._plan = work.plan
-        self._next = (expected, self._stepper.after(work, grown=expected.grown)) if expected else None
+    def _look_ahead(self, work: Work, expect: Callable[[], Expected | None]) -> None:
+        """Never raises: where it fails nothing begins early, and the pass beside it is as good as ever."""
+        self._plan, self._next = work.plan, None
+        try:
+            expected = expect()
+            if expected is not None:
+                self._next = expected, self._stepper.after(work, grown=expected.grown)
+        except Exception:
+            _log.warning("what follows a step of %d sequences could not be made", len(work.plan.segments), exc_info=True)
 
     def take(self, plan: Plan, results: Results) -> Events:
         """Take in what came of a plan, or of a part of one, or keep it; nothing that is urgent is kept."""
@@ -63,7 +69,7 @@ class EarlyPass:
         """
         assert self._kept is not None, "ready was not asked"
         assert self._next is not None, "results are kept only of a plan that something is expected to follow"
-        (_, kept), (expected, batch) = self._kept, self._next
+        (_, kept), (expected, batch), self._next = self._kept, self._next, None
         batch.tokens[:] = kept.tokens
         planned: list[Plan] = []
         work: Work | None = None
@@ -76,12 +82,14 @@ class EarlyPass:
         def beside() -> None:
             nonlocal work
             events = settle()
-            if expected.came_true(planned[0], kept.tokens):
-                prepared = Work(planned[0], planned[0].flatten(), batch)
-                self._stepper.see(prepared)
-                self._look_ahead(prepared, self._scheduler.expect_after(expected))
-                work = prepared
-            tell(events)
+            try:
+                if expected.came_true(planned[0], kept.tokens):
+                    prepared = Work(planned[0], planned[0].flatten(), batch)
+                    self._stepper.see(prepared)
+                    self._look_ahead(prepared, lambda: self._scheduler.expect_after(expected))
+                    work = prepared
+            finally:  # what is taken in is told, whatever becomes of the pass
+                tell(events)
 
         try:
             hidden = self._stepper.compute(batch, beside)
@@ -90,7 +98,7 @@ class EarlyPass:
         except Exception:
             if not planned and self._kept is None:
                 raise  # no request is to blame for it
-            _log.warning("a step of %d sequences that was begun early failed; it is run again", len(batch.lengths))
+            _log.warning("a step of %d sequences that was begun early failed; it is run again", len(batch.lengths), exc_info=True)
             if not planned:
                 tell(settle())
         return planned[0], None

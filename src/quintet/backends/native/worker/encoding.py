@@ -64,7 +64,7 @@ class Encoding:
             alone: nothing else is computed in this step.
 
         Raises:
-            ValueError: pixels of a wrong number.
+            ValueError: pixels of a wrong number. Whatever was raised, the image is given up.
         """
         if (
             job is None
@@ -75,18 +75,26 @@ class Encoding:
             self._begin(job)
         if job is None or self._pixels is None:
             return None
-        end = self._clock() + (ALONE_S if alone else PIECE_S)
-        while (left := end - self._clock()) > LEAST_S:
-            if self._advance(self._pixels, job.image.shape[0], left):
-                rows = np.concatenate(self._done)
-                self._begin(None)
-                return rows
-        return None
+        try:
+            rows = self._piece(self._pixels, job.image.shape[0], ALONE_S if alone else PIECE_S)
+        except Exception:
+            self._begin(None)  # else another request with this image would go on with a tile that was not begun
+            raise
+        if rows is not None:
+            self._begin(None)
+        return rows
 
     def _begin(self, job: Job | None) -> None:
         self._job, self._pixels, self._tile, self._done = job, None, -1, []
         if job is not None:
             self._ask(Wanted(job.request_id, job.image.digest))
+
+    def _piece(self, pixels: bytes, tiles: int, seconds: float) -> F32 | None:
+        end = self._clock() + seconds
+        while (left := end - self._clock()) > LEAST_S:
+            if self._advance(pixels, tiles, left):
+                return np.concatenate(self._done)
+        return None
 
     def _advance(self, pixels: bytes, tiles: int, seconds: float) -> bool:
         """True: all tiles are done."""

@@ -55,8 +55,8 @@ def load_weights(
         packs: where packed weights are kept; ``None`` = they are not.
         quantize: what becomes of float matrices.
         kv_type: of keys and values.
-        wanted: what was asked for in place of ``context``, before the memory had a say; ``None`` = the same. LongRoPE goes by it, so that no
-            bit depends on how much memory there is.
+        wanted: what was asked for in place of ``context``, before the memory had a say; ``None`` = the same. LongRoPE goes by it, so that
+            no bit depends on how much memory there is.
 
     Raises:
         ModelError: the file is unusable, or not what ``quantize`` is for, or the memory does not hold its weights, or there are

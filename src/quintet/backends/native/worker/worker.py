@@ -220,7 +220,9 @@ class Worker:
         _merge(events, self._compiling.overdue())
         self._masks.give_up()
         if scheduler.live:
-            _merge(events, self._run(scheduler.plan(self._clock()), scheduler, stepper))
+            if events:  # what has ended is not suspected of a step that it takes no part in
+                self._done(events, scheduler)
+            events = self._run(scheduler.plan(self._clock()), scheduler, stepper)
         waits = asked or self._idle or self._restoring or not scheduler.live  # no step follows at once, or somebody asked
         self._done(events, scheduler, now=waits, by_itself=waits or self._prefilled > prefilled)
 
@@ -246,7 +248,7 @@ class Worker:
             self._done(events, scheduler)
 
     def _next(self, scheduler: Scheduler) -> Heard | None:
-        """The next message; ``None``: nothing came, and guides are still being compiled, or masks made."""
+        """The next message; ``None``: nothing came, and guides are being compiled, or masks made, or pixels are on their way."""
         at_work = self._compiling or scheduler.live
         while not at_work and self._inbox.empty() and self._headroom.more():
             pass
@@ -314,7 +316,8 @@ class Worker:
             self._say(scheduler)
         if self._supervised:
             self._announce(plan)
-        events = self._encode(plan, scheduler)
+        if refused := self._encode(plan, scheduler):
+            self._done(refused, scheduler)
         if self._drafting is not None:
             self._drafting.fill(plan)
         steps = bool(plan.segments) or (plan.encoding is not None and not self._pixels_lack)
@@ -329,7 +332,7 @@ class Worker:
 
         try:
             stepper.copy(plan.copies)
-            _merge(events, run(plan, scheduler, stepper, meanwhile, early.take if early else None))
+            events = run(plan, scheduler, stepper, meanwhile, early.take if early else None)
         finally:
             self._steps += steps
             self._tokens += prefilled
