@@ -256,6 +256,23 @@ def test_a_process_that_was_killed_or_ended_idle_is_started_again() -> None:
     run(body)
 
 
+def test_a_process_that_ends_is_waited_for_at_once() -> None:
+    """It ends when it was idle for a minute, and was a zombie until the next guide came."""
+
+    async def body(check: GuideCheck) -> None:
+        await check.translate([GOOD])
+        process = check._processes._process
+        assert process is not None
+        os.kill(process.pid, signal.SIGKILL)
+        while check._processes._process is not None:
+            await asyncio.sleep(0.01)
+        assert process.returncode == -signal.SIGKILL
+        with pytest.raises(BadRequest):
+            await check.translate([BAD])
+
+    run(body)
+
+
 def test_without_a_process_there_is_an_error_of_the_servers() -> None:
     async def body(check: GuideCheck) -> None:
         check._processes.command = ("-c", "raise SystemExit(1)")

@@ -35,6 +35,7 @@ class Forks:
         self._what = what
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
+        self._forget: Callable[[], object] = lambda: None  # stop looking whether it has ended
         self._starting = asyncio.Lock()
 
     async def start(self) -> socket.socket:
@@ -53,6 +54,9 @@ class Forks:
                 if ready != READY:
                     self.close()
                     raise EngineFailed(self._what)
+                loop, control = asyncio.get_running_loop(), self._control
+                loop.add_reader(control, self._ended, control)
+                self._forget = lambda: loop.is_closed() or loop.remove_reader(control)
             return self._control
 
     async def ask(self, *request: bytes, whole: Callable[[bytes], bool] = bool) -> bytes:
@@ -92,8 +96,15 @@ class Forks:
             )
         return control
 
+    def _ended(self, control: socket.socket) -> None:
+        """It says nothing once it is ready, so that this is its end; nobody else would wait for the process before there is work again."""
+        if control is self._control:
+            self.close()
+
     def close(self) -> None:
         """End what was started; work that is being done is forgotten."""
+        self._forget()
+        self._forget = lambda: None
         if self._control is not None:
             self._control.close()
             self._control = None
