@@ -94,6 +94,13 @@ def test_novitas_own_path_is_novitas_where_the_server_speaks_it_or_its_key_or_th
     assert used(call(app(dialect=AUTO), BODY, path="/together/v1/completions", headers=[*JSON, key])) == "together"
 
 
+@pytest.mark.parametrize("base", ["/fireworks", "/fireworks/v1", "/inference", "/inference/v1", "/fireworks/inference"])
+def test_an_sdk_that_adds_the_version_again_finds_what_is_there(base: str) -> None:
+    """docs/http.md: these, "and with a second `/v1`"."""
+    assert used(call(app(), BODY, path=f"{base}/completions")) == "fireworks"
+    assert used(call(app(), BODY, path=f"{base.removesuffix('/v1')}/v1/v1/completions")) == "fireworks"
+
+
 @pytest.mark.parametrize("headers", [[], [("content-type", "application/x-www-form-urlencoded")], [("content-type", "text/plain")]])
 def test_novitas_bodies_say_that_they_are_json(headers: list[tuple[str, str]]) -> None:
     """Its page: "Content-Type, string, required. Enum: `application/json`". Other pages have no such rule."""
