@@ -298,7 +298,9 @@ class Watch:
         told = (event.token, event.piece, event.logprob, event.top, event.prompt, event.finish, event.error)
         if at < len(expected) and told == expected[at]:
             asked.at[event.seq] += 1
-            until = min((at for seq, at in asked.called_off.items() if seq in (None, event.seq)), default=math.inf)
+            # A prompt's tokens are told once for all of its sequences, under the first one's number, whether that goes on or not.
+            those = (None,) if event.prompt else (None, event.seq)
+            until = min((at for seq, at in asked.called_off.items() if seq in those), default=math.inf)
             _require(self._loop.time() <= until + self._excused, "aborted: it goes on", request_id, event.seq)
             return
         self._require_cause(asked, event, before)
