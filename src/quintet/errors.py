@@ -227,6 +227,10 @@ class Overloaded(ServerError):
         super().__init__(message)
 
 
+CLOSING = "The server is shutting down."
+"""What ``Overloaded`` says to whoever comes then."""
+
+
 class Loading(Overloaded):
     """The model is still loading."""
 

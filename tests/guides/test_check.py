@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import socket
+import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -243,13 +244,18 @@ async def _only_started(control: socket.socket, request: tuple[bytes, ...]) -> b
     return STARTED
 
 
+async def killed(check: GuideCheck) -> subprocess.Popen[bytes]:
+    """The process that has checked a guide."""
+    await check.translate([GOOD])
+    process = check._processes._process
+    assert process is not None
+    os.kill(process.pid, signal.SIGKILL)
+    return process
+
+
 def test_a_process_that_was_killed_or_ended_idle_is_started_again() -> None:
     async def body(check: GuideCheck) -> None:
-        await check.translate([GOOD])
-        first = check._processes._process
-        assert first is not None
-        os.kill(first.pid, signal.SIGKILL)
-        first.wait()
+        (await killed(check)).wait()
         with pytest.raises(BadRequest):
             await check.translate([BAD])
 
@@ -260,10 +266,7 @@ def test_a_process_that_ends_is_waited_for_at_once() -> None:
     """It ends when it was idle for a minute, and was a zombie until the next guide came."""
 
     async def body(check: GuideCheck) -> None:
-        await check.translate([GOOD])
-        process = check._processes._process
-        assert process is not None
-        os.kill(process.pid, signal.SIGKILL)
+        process = await killed(check)
         while check._processes._process is not None:
             await asyncio.sleep(0.01)
         assert process.returncode == -signal.SIGKILL

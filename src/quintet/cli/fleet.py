@@ -99,7 +99,7 @@ def check(options: FleetOptions) -> None:
     Raises:
         OptionError: a malformed option.
     """
-    wrong = next((text for text in options.image_hosts if not _is_host(text)), None)
+    wrong = next((text for text in options.image_hosts if not is_entry(text)), None)
     if wrong is not None:
         rule = "must be a host such as example.org, *.example.org or *, or one with a port from 1 to 65535 such as example.org:8080"
         raise OptionError(f"--allow-image-urls {rule}, got {shorten(wrong)}.")
@@ -113,12 +113,6 @@ def check(options: FleetOptions) -> None:
         raise OptionError("--draft needs --speculation auto.")
     for text in options.loras:
         loras.parse(text)
-
-
-def _is_host(text: str) -> bool:
-    """An entry of ``--allow-image-urls``, whose port, if it has one, there can be."""
-    port = text.partition(":")[2]
-    return is_entry(text) and (not port or 1 <= int(port) <= 65535)
 
 
 def plan(options: FleetOptions, report: Report) -> Fleet:

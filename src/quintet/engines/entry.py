@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from quintet.backends.base import Backend, Health, Pages, State
 from quintet.engines.adapters import Room
-from quintet.errors import EngineFailed, ModelError, Overloaded
+from quintet.errors import CLOSING, EngineFailed, ModelError, Overloaded
 from quintet.executor import FairExecutor
 from quintet.guides.check import GuideCheck
 from quintet.inputs.images.reader import ImageReader
@@ -169,7 +169,7 @@ class Entry:
             return
         await self.close()
         if health.state is not State.DEAD:
-            raise Overloaded("The server is shutting down.")
+            raise Overloaded(CLOSING)
         why = str(backend.failure) if isinstance(backend.failure, ModelError | EngineFailed) else "the log has the reason."
         raise EngineFailed(f"The model {self.name} could not be loaded: {why}")
 

@@ -14,7 +14,7 @@ from quintet.backends.base import Backend, State
 from quintet.engines.adapters import Adapters, Lora, Room
 from quintet.engines.entry import POLL_S, Entry, Model, Phase
 from quintet.engines.names import Names
-from quintet.errors import BadRequest, Loading, ModelError, ModelNotFound, Overloaded, shorten
+from quintet.errors import CLOSING, BadRequest, Loading, ModelError, ModelNotFound, Overloaded, shorten
 from quintet.executor import FairExecutor
 from quintet.guides.check import GuideCheck
 from quintet.inputs.images.reader import ImageReader
@@ -30,7 +30,6 @@ RETRY_S = 10.0
 
 MB = 1e6
 
-_CLOSING = "The server is shutting down."
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -133,7 +132,7 @@ class Registry:
         if (change := self._changes.get(entry.name)) is not None and change.done():
             await asyncio.sleep(0)  # its callback, which takes it away, is due
         if self._draining:
-            raise _later(entry, _CLOSING)
+            raise _later(entry, CLOSING)
         if entry.phase is Phase.UNLOADING:
             raise _later(entry, f"The model {entry.name} is being unloaded; try again later.")
         if entry.phase is Phase.UNLOADED and entry.name not in self._changes:
@@ -144,7 +143,7 @@ class Registry:
                 health = entry.health()
                 raise Loading(f"The model {entry.name} is still loading ({health.progress:.0%}).", health.retry_after)
             if loading.cancelled():
-                raise Overloaded(_CLOSING)
+                raise Overloaded(CLOSING)
             loading.result()
         if entry.backend is None:  # loaded, and gone again
             raise Overloaded(f"The model {entry.name} was unloaded; try again later.")
@@ -248,7 +247,7 @@ class Registry:
         async with self._making_room:  # whoever is next sees this one loading
             await asyncio.gather(*(self._unload(victim) for victim in self._in_the_way(entry)))
         if self._draining:
-            raise Overloaded(_CLOSING)
+            raise Overloaded(CLOSING)
         await entry.load()
 
     def _in_the_way(self, entry: Entry) -> list[Entry]:

@@ -39,6 +39,10 @@ class RopeSpec:
     freq_factors: tuple[float, ...] = ()
     long_factors: tuple[float, ...] = ()
 
+    def factors_for(self, context: int) -> tuple[float, ...]:
+        """The divisors that hold for an engine of this context."""
+        return self.long_factors if self.long_factors and context > self.original_context else self.freq_factors
+
 
 @dataclass(frozen=True, slots=True)
 class ExpertSpec:

@@ -15,7 +15,7 @@ from quintet.dialects.fim.dialect import FimCompletion
 from quintet.dialects.fim.wire import error as fim_error
 from quintet.dialects.infill.dialect import Infill
 from quintet.engines.registry import Registry
-from quintet.errors import NotFound, Overloaded, QuintetError
+from quintet.errors import CLOSING, NotFound, Overloaded, QuintetError
 from quintet.keys.limits import Limiter
 from quintet.ledger.ledger import Ledger
 from quintet.logs import REQUEST
@@ -172,7 +172,7 @@ class App:
         except asyncio.CancelledError:  # the server ends, and waits no longer
             if request.started:
                 raise
-            await self._refuse(call, Overloaded("The server is shutting down."))
+            await self._refuse(call, Overloaded(CLOSING))
         except Exception as error:
             if request.started:  # too late for a status: the server cuts the connection, which no client takes for an end
                 raise

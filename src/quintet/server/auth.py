@@ -140,7 +140,7 @@ class Auth:
         require_scope(self._identify(headers, address) if self._open else caller, Scope.ADMIN)
 
     def _identify(self, headers: RawHeaders, address: str) -> Caller:
-        given = _given(headers)
+        given = given_key(headers)
         if given is None:
             raise NotAuthorized(_REFUSAL)
         key = self._ring.find(given)
@@ -151,10 +151,19 @@ class Auth:
         return Caller(key.id, self._ring.salt(key), key)
 
 
-def bearer(authorization: bytes) -> bytes | None:
+def _bearer(authorization: bytes) -> bytes | None:
     """The key in an ``Authorization`` header; ``None`` = there is none. RFC 9110, 11.1: a scheme's name may be in any case."""
     scheme, key = authorization[: len(_SCHEME)], authorization[len(_SCHEME) :]
     return key if scheme.lower() == _SCHEME else None
+
+
+def given_key(headers: RawHeaders) -> bytes | None:
+    """The key that a request's head holds; ``None`` = not exactly one."""
+    bearers = [value for name, value in headers if name == b"authorization"]
+    if bearers:
+        return _bearer(bearers[0]) if len(bearers) == 1 else None
+    bare = [value for name, value in headers if name == b"x-api-key"]
+    return bare[0] if len(bare) == 1 else None
 
 
 def require_scope(caller: Caller, scope: Scope) -> None:
@@ -164,15 +173,6 @@ def require_scope(caller: Caller, scope: Scope) -> None:
     """
     if not caller.key.may(scope):
         raise Forbidden(f"This key may not do that; it needs the scope {scope.value}.")
-
-
-def _given(headers: RawHeaders) -> bytes | None:
-    """The key that a request's head holds; ``None`` = not exactly one."""
-    bearers = [value for name, value in headers if name == b"authorization"]
-    if bearers:
-        return bearer(bearers[0]) if len(bearers) == 1 else None
-    bare = [value for name, value in headers if name == b"x-api-key"]
-    return bare[0] if len(bare) == 1 else None
 
 
 def _chosen(key: str, *scopes: Scope) -> Key:

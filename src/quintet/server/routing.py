@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from quintet.dialects.catalog import DEFAULT, PROVIDERS, Provider
 from quintet.errors import BadRequest, shorten
-from quintet.server.auth import bearer
+from quintet.server.auth import given_key
 from quintet.server.call import Route
 from quintet.server.http import Request
 
@@ -97,8 +97,7 @@ class Router:
         if own is None and not self._auto:
             return self._default
         if self._auto and (own is None or base in self._claimed):
-            sent = request.headers.get("authorization", "").encode("latin-1")
-            key = bearer(sent) or request.headers.get("x-api-key", "").encode("latin-1")
+            key = given_key(request.headers.raw) or b""
             if found := next((one for one in PROVIDERS.values() if one.keys and key.decode("latin-1").startswith(one.keys)), None):
                 return found
         if own is not None:

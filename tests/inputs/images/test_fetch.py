@@ -194,7 +194,7 @@ def test_a_host_is_allowed_as_it_was_named(entry: str, urls: list[str], others: 
         assert target is not None and allowed(target, [entry]) is (url in urls)
 
 
-@pytest.mark.parametrize("text", ["", "https://example.org", "a/b", "a b", "**", "*example.org", "a:b", ":80"])
+@pytest.mark.parametrize("text", ["", "https://example.org", "a/b", "a b", "**", "*example.org", "a:b", ":80", "a:0", "*:65536", "a:99999"])
 def test_what_is_no_host_cannot_be_named(text: str) -> None:
     assert not is_entry(text)
 

@@ -54,8 +54,9 @@ def allowed(target: Target, hosts: Sequence[str]) -> bool:
 
 
 def is_entry(text: str) -> bool:
-    """Whether ``text`` can stand in such a list."""
-    return bool(_ENTRY.fullmatch(text))
+    """Whether ``text`` can stand in such a list; a port is one that there can be."""
+    port = text.partition(":")[2]
+    return bool(_ENTRY.fullmatch(text)) and (not port or 1 <= int(port) <= 65535)
 
 
 def _matches(target: Target, entry: str) -> bool:

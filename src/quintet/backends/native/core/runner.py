@@ -152,13 +152,10 @@ class NativeRunner:
 
 def rotates_for_short(spec: ModelSpec, wanted: int) -> bool:
     """Whether a model that has LongRoPE's two lists of factors takes the one for short texts, where ``wanted`` tokens were asked for."""
-    return any(rope.long_factors and wanted <= rope.original_context for rope in spec.ropes)
+    return any(rope.long_factors and rope.factors_for(wanted) is not rope.long_factors for rope in spec.ropes)
 
 
 def _config(spec: ModelSpec, context: int, wanted: int) -> dict[str, object]:
     """The spec in the names of csrc/model/config.h."""
-    ropes = []
-    for rope in spec.ropes:
-        factors = rope.long_factors if rope.long_factors and wanted > rope.original_context else rope.freq_factors
-        ropes.append({**asdict(rope), "freq_factors": list(factors)})
+    ropes = [{**asdict(rope), "freq_factors": list(rope.factors_for(wanted))} for rope in spec.ropes]
     return {**asdict(spec), "context": context, "ropes": ropes, "layers": [asdict(layer) for layer in spec.layers]}

@@ -26,7 +26,7 @@ OF_FREE = 8
 """At most one of so many bytes that can still be had of the machine's memory, or of the container's."""
 
 PIECE_BYTES = 4 << 20
-"""At a time: some huge pages, by all threads. Whoever comes waits for no more than that, 0.2 to 3 ms with two."""
+"""At a time: some huge pages, by all threads. Whoever comes waits for no more than that, 0.2 to 5 ms with two."""
 
 
 class Headroom:
