@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from tests.support.preparing import prepare
@@ -80,9 +81,9 @@ async def hurt(made: Engine, link: ProcessLink, number: int) -> float:
     return await ready(made)
 
 
-async def answer(made: Engine, one: SequenceSpec) -> list[TokenEvent]:
+async def answer(made: Engine, one: SequenceSpec, *, shown: bool = True) -> list[TokenEvent]:
     """All events of a request, checked for what holds of each."""
-    prepared = await prepare(made, [one])
+    prepared = replace(await prepare(made, [one]), shown=shown)
     async with asyncio.timeout(PATIENCE_S):
         events = [event async for batch in made.submit(prepared) for event in batch]
     assert [event.finish is not None for event in events] == [False] * (len(events) - 1) + [True]
@@ -97,8 +98,8 @@ class Load:
     """Clients that ask without a pause, each a request of its own every time, and what became of these.
 
     Args:
-        seen: how requests ended: ``ok``, ``broken`` after something was delivered, ``suspected`` as two engines died of it for all that
-            can be told.
+        seen: how requests ended: ``ok``, ``broken`` after something was shown, ``twice`` after two deaths though nothing was,
+            ``suspected`` as two engines died of it for all that can be told.
         lost: why others ended before anything was delivered.
     """
 
@@ -114,11 +115,13 @@ class Load:
         while not self._stop:
             await ready(self._made)
             number += 1
-            events = await answer(self._made, spec(f"client {index} asks {number}", self._rng.randint(1, 400), number))
+            shown = number % 2 == 0
+            asked = spec(f"client {index} asks {number}", self._rng.randint(1, 400), number)
+            events = await answer(self._made, asked, shown=shown)
             if events[-1].finish is not Finish.ERROR:
                 self.seen["ok"] += 1
             elif len(events) > 1:
-                self.seen["broken"] += 1
+                self.seen["broken" if shown else "twice"] += 1
             elif events[-1].error == REFUSED:
                 self.seen["suspected"] += 1
             else:

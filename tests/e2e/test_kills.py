@@ -87,6 +87,24 @@ def test_what_had_begun_breaks_off_and_what_waits_is_run_again() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.fault("C01")
+def test_an_answer_in_one_piece_is_the_same_to_the_bit_though_the_engine_died_in_the_middle_of_it() -> None:
+    asked = [replace(spec(f"whole {index}", 2000), logprobs=2, echo=True) for index in range(3)]
+
+    async def scenario() -> None:
+        async with engine() as (made, link):
+            alone = [told(await answer(made, one)) for one in asked]
+            requests = [replace(await prepare(made, [one]), shown=False) for one in asked]
+            streams = [made.submit(request) for request in requests]
+            before = [list(await anext(stream)) for stream in streams]
+            assert made.live == len(asked), "none has ended"
+            await hurt(made, link, signal.SIGKILL)
+            rest = [[event async for batch in stream for event in batch] for stream in streams]
+            assert [told(first + others) for first, others in zip(before, rest, strict=True)] == alone
+
+    asyncio.run(scenario())
+
+
 DEADLY = """
 import os, signal
 from quintet.backends import toy

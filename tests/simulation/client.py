@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
+from tests.simulation.asked import Asked, asking
 from tests.simulation.clock import SimulatedLoop, Violation
 from tests.simulation.faults import Chance, Fault
-from tests.simulation.invariants import Asked, Watch, WatchedEngine, asking
+from tests.simulation.invariants import Watch, WatchedEngine
 from tests.simulation.model import CONTEXT, CRASHES, LETTERS, NOT_FINITE, RAISES
 
 from quintet.errors import BadRequest, EngineFailed, Overloaded, TooManyRequests
@@ -62,8 +63,9 @@ class Requests:
         self._seed += 16
         sampling = self._sampling() if max_tokens else Sampling(0.0, 1.0, self._seed)
         best_of = n + 1 if n > 1 and not echo and self._random.random() < 0.2 else n
+        stream = self._seed % 32 == 0  # every other one, whatever else is drawn
         return CompletionRequest(
-            "m", prompts, max_tokens, n, echo, logprobs, sampling, StopRules(stop), True, True, "", best_of, token_ids=echo,
+            "m", prompts, max_tokens, n, echo, logprobs, sampling, StopRules(stop), stream, True, "", best_of, token_ids=echo,
             cache_salt=self._random.choice(["", "", "s"]),
         )  # fmt: skip
 

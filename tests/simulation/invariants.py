@@ -3,7 +3,8 @@
 - A request ends exactly once, in a time that is bounded, for the reason that there is; nothing comes after its end.
 - What was called off is not gone on with.
 - What it is told is what it would be told alone (``model.alone``), event for event, to its end or as far as it got.
-- At a death, what was told a part breaks off with an error, and what was told nothing is run again, unless it is taken for the cause.
+- At a death, what was shown a part, or told one and computed at a death before, breaks off with an error. All else is run again, and
+  goes on where it was, unless it is taken for the cause.
 - Nobody is taken for the cause of a death who was not being computed at two of them.
 - The engine's state changes only as the supervisor's table says, and counts never go down.
 """
@@ -13,10 +14,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tests.simulation.asked import Asked, asking
 from tests.simulation.clock import SimulatedLoop, Violation
 from tests.simulation.model import CRASHES, RAISES, Told, alone
 from tests.simulation.poison import Poisonings
@@ -44,49 +44,11 @@ STATES = {
 }
 """The supervisor's table: what each message may make of the state. Any other changes nothing."""
 
-asking: ContextVar[list[Asked]] = ContextVar("asking")
-"""What whoever asks has been given by the engine: a client finds its own requests here, whatever lies between it and the engine."""
-
 RESTART_S = 60.0
 """Most that a death costs: the longest pause before a start, and one that goes well."""
 
 AT_LAST_S = 7200.0
 """Whatever goes wrong, and for however long: no request takes longer."""
-
-
-@dataclass(slots=True)
-class Asked:
-    """A request that the engine was given, and what came of it.
-
-    Args:
-        due, at_last: when it must have ended: all excuses since then later, and whatever the excuses.
-        expected: all events of each of its sequences, alone.
-        at: of each sequence, the next event.
-        open: its sequences that have not ended.
-        called_off: sequences that its client aborted, ``None`` = all of it; until when, and all excuses later, they may go on.
-    """
-
-    prepared: Prepared
-    due: float
-    at_last: float
-    expected: list[list[Told]]
-    at: list[int]
-    open: set[int]
-    called_off: dict[int | None, float] = field(default_factory=dict)
-    told: bool = False
-    _what: tuple[PreparedSequence, ...] = ()
-
-    @property
-    def what(self) -> tuple[PreparedSequence, ...]:
-        """What it asks for, whoever asks and whatever the seeds."""
-        if not self._what:
-            sequences = self.prepared.sequences
-            self._what = tuple(replace(one, salt=b"", sampling=replace(one.sampling, seed=0, seeded=False)) for one in sequences)
-        return self._what
-
-    def asks(self, token: int) -> bool:
-        """It has this token in a prompt."""
-        return any(token in one.tokens for one in self.prepared.sequences)
 
 
 class Watch:
@@ -247,8 +209,8 @@ class Watch:
         take(message)
         self._dying = False
         if isinstance(message, Died):
-            left = [one for one in self.requests if self.requests[one].told]
-            _require(not left, "breaks off: told a part, and still there after the engine's death", *left)
+            left = [one for one in self.requests if self.requests[one].breaks_off]
+            _require(not left, "breaks off: it does not, and was shown a part", *left)
         after = supervisor.state
         _require(after in STATES.get((before, kind), {before}), f"states: {before.value} became {after.value} by {kind}")
         _require(kind != "Stepped" or after is before or self._renewed, "soundness: ended, and it had numbers")
@@ -284,10 +246,13 @@ class Watch:
         self.trace("died", message.reason)
         self.deaths += 1
         self._dying = True
-        self._blame.update({self.requests[request_id].what for request_id in self._started & self.requests.keys()})
+        computed = [self.requests[request_id] for request_id in sorted(self._started & self.requests.keys())]
+        self._blame.update({asked.what for asked in computed})
+        for asked in computed:
+            asked.deaths += 1
         if self._over_poison:
-            computed = [asked for asked in map(self.requests.get, self._started) if asked and asked.asks(CRASHES)]
-            self._poisonings.add(((asked.what, asked.prepared.tenant) for asked in computed), self._loop.time())
+            poisonous = ((asked.what, asked.prepared.tenant) for asked in computed if asked.asks(CRASHES))
+            self._poisonings.add(poisonous, self._loop.time())
         self._started.clear()
         self._raised = self._broken = self._over_poison = False
         self._renewed |= len(self._numberless) >= UNSOUND_AT
@@ -313,7 +278,7 @@ class Watch:
         if event.finish is Finish.ABORT:
             _require(bool(asked.called_off.keys() & {None, event.seq}) or self.closing, "aborted: nobody has called it off", request_id)
         elif error == INTERRUPTED:
-            _require(self._dying and before, "breaks off: without a death, or told nothing", request_id)
+            _require(self._dying and before and asked.breaks_off, "breaks off: it could be run again", request_id)
         elif error == REFUSED:
             _require(self._blame[asked.what] >= 2, "quarantine: not computed at two deaths", request_id)
             _require(asked.asks(CRASHES) or self.deaths > self.poisoned, "quarantine: refused for what another has done", request_id)

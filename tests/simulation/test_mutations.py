@@ -9,7 +9,8 @@ from unittest.mock import patch
 import pytest
 from tests.simulation.run import Case, promise
 
-from quintet.backends.native.front.in_flight import InFlight
+from quintet.backends.native.front.in_flight import InFlight, InFlightRequest
+from quintet.backends.native.front.repeat import Told
 from quintet.backends.native.front.restarts import Suspects
 from quintet.backends.native.front.soundness import Soundness
 from quintet.backends.native.front.statistics import Statistics
@@ -43,6 +44,14 @@ def goes_on_after_a_death_with_what_was_told_a_part(real: Any) -> Any:
         real(self, **how)
 
     return down
+
+
+def tells_again_what_was_told(_: Any) -> Any:
+    return lambda self: None
+
+
+def breaks_off_what_nobody_was_shown(_: Any) -> Any:
+    return property(lambda self: not self.stream.delivered)
 
 
 def forgets_an_abort(_: Any) -> Any:
@@ -162,6 +171,8 @@ FAULTS: list[tuple[int, Any, str, Callable[[Any], Any], str]] = [
     (0, KvCache, "writable", writes_to_a_shared_page, "bytes"),
     (0, WaitingQueue, "pop", gives_a_tenant_its_turn_again, "fairness"),
     (0, InFlight, "down", goes_on_after_a_death_with_what_was_told_a_part, "breaks off"),
+    (0, Told, "begin_again", tells_again_what_was_told, "bytes"),
+    (0, InFlightRequest, "repeatable", breaks_off_what_nobody_was_shown, "breaks off"),
     (0, InFlight, "abort", forgets_an_abort, "aborted"),
     (7, InFlight, "up", does_not_tell_a_new_worker_what_there_is_to_do, "time"),
     (0, InFlight, "_end", ends_a_request_and_keeps_it, "counts"),

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+from tests.simulation.asked import Asked, asking
 from tests.simulation.client import PATIENCE, Crowd, alone_of
 from tests.simulation.clock import Violation
 from tests.simulation.faults import Fault
 from tests.simulation.fronts import Fronts
-from tests.simulation.invariants import Asked, asking
 from tests.simulation.served import MODEL, secret
 
 from quintet.dialects.catalog import PROVIDERS, Provider

@@ -131,6 +131,8 @@ class Prepared:
         stop_tokens: control token -> the stop string that is its text; for the text side, which ends the choice there.
         adapter: for an engine that has room for such; ``None`` = the model by itself.
         urgency: see ``Urgency``.
+        shown: its events are shown as they come. Else none is before the last: where equal requests give equal bytes, an engine that failed
+            may compute it once more, and whoever reads its events does not notice.
     """
 
     request_id: int
@@ -140,3 +142,4 @@ class Prepared:
     stop_tokens: Mapping[int, str] = field(default_factory=dict)
     adapter: Adapter | None = None
     urgency: Urgency = Urgency.NOW
+    shown: bool = True

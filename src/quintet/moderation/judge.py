@@ -113,7 +113,7 @@ class Judge:
             try:
                 sequences = await self._sequences(layouts, prompt, output, choice)
                 backend.require_room(len(sequences), self._tenant, begun=begun)
-                return Prepared(next(self._ids), sequences, self._tenant, self._weight)
+                return Prepared(next(self._ids), sequences, self._tenant, self._weight, shown=False)
             except Loading:
                 if not begun or backend.health().state is State.DEAD:  # and tried on, with nothing left of what was under way
                     raise

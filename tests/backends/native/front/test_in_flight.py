@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quintet.backends.native.front.in_flight import INTERRUPTED, REFUSED, UNSENDABLE, InFlight, InFlightRequest
+from quintet.backends.native.front.repeat import Told
 from quintet.backends.native.front.restarts import (
     AT_ONCE,
     BLAME,
@@ -42,11 +43,11 @@ class World:
             raise OverflowError
         self.told.append(message.request_id if isinstance(message, Submit) else (message.request_id, message.seq))
 
-    def add(self, request_id: int, what: int | None = None, count: int = 1, tenant: str = "") -> None:
+    def add(self, request_id: int, what: int | None = None, count: int = 1, tenant: str = "", *, shown: bool = True) -> None:
         sequence = PreparedSequence((request_id if what is None else what,), 5, Sampling(0.0, 1.0, 0), None, echo=False)
         self.streams[request_id] = Stream(count)
         submit = Submit.of(request_id, (sequence,) * count, 0.0, tenant)
-        self.in_flight.take(InFlightRequest(submit, self.streams[request_id]))
+        self.in_flight.take(InFlightRequest(submit, self.streams[request_id], told=None if shown else Told()))
 
     def heard(self) -> list[int | tuple[int, int | None]]:
         heard, self.told = self.told, []
@@ -56,6 +57,9 @@ class World:
         self.in_flight.begin(computed)
         self.in_flight.down()
         self.in_flight.up()
+
+    def seen(self, request_id: int) -> list[TokenEvent]:
+        return [event for batch in self.streams[request_id]._batches for event in batch]
 
     def end(self, request_id: int) -> tuple[Finish | None, str] | None:
         stream = self.streams[request_id]
@@ -75,6 +79,66 @@ def test_what_waited_is_told_again_in_order_and_what_was_delivered_breaks_off() 
     assert world.end(1) == (Finish.ERROR, INTERRUPTED)
     assert world.heard() == [2, 3]
     assert world.in_flight.live == 2
+
+
+@pytest.mark.fault("C01")
+def test_what_nobody_was_shown_is_run_again_and_goes_on_where_it_was() -> None:
+    world = World()
+    world.add(1, count=2, shown=False)
+    prompt, first, second = TokenEvent(0, 1, prompt=True), TokenEvent(0, 5, logprob=-1.5), TokenEvent(0, 6)
+    other, ended, last = TokenEvent(1, 7), TokenEvent(1, 8, finish=Finish.EOS), TokenEvent(0, 9, finish=Finish.LENGTH)
+    world.in_flight.push(1, [prompt, first])
+    world.in_flight.push(1, [second, other, ended])
+    world.crash(1)
+    assert world.end(1) is None
+    for again in ([prompt], [first, other], [ended]):
+        world.in_flight.push(1, again)
+        assert len(world.seen(1)) == 5, "it was told these before"
+    world.in_flight.push(1, [second, last])
+    assert world.seen(1) == [prompt, first, second, other, ended, last]
+    assert (world.in_flight.live, world.in_flight.ended) == (0, 2)
+
+
+def test_what_nobody_was_shown_breaks_off_at_the_second_death_that_it_is_computed_at_and_not_at_one_that_it_waits_through() -> None:
+    world = World()
+    for each in (1, 2):
+        world.add(each, shown=False)
+        world.in_flight.push(each, [GOING])
+    world.crash(1, 2)
+    world.crash(1)
+    assert world.end(1) == (Finish.ERROR, INTERRUPTED)
+    assert world.end(2) is None
+    world.in_flight.push(2, [GOING, DONE])
+    assert world.seen(2) == [GOING, DONE]
+
+
+def test_what_comes_out_otherwise_the_second_time_breaks_off_and_the_engine_is_told() -> None:
+    for otherwise in (TokenEvent(0, 3), TokenEvent(0, GOING.token, logprob=-1.0), DONE):
+        world = World()
+        world.add(1, shown=False)
+        world.in_flight.push(1, [GOING])
+        world.crash(1)
+        assert world.heard() == [1, 1]
+        world.in_flight.push(1, [otherwise])
+        assert (world.end(1), world.heard(), world.in_flight.live) == ((Finish.ERROR, INTERRUPTED), [(1, None)], 0)
+        world.in_flight.push(1, [GOING, DONE])
+        assert world.end(1) == (Finish.ERROR, INTERRUPTED), "what was on its way is nobody's"
+
+
+def test_what_is_called_off_while_it_is_told_again_ends_so() -> None:
+    world = World()
+    world.add(1, count=2, shown=False)
+    off = TokenEvent(0, -1, finish=Finish.ABORT)
+    world.in_flight.push(1, [GOING, TokenEvent(1, 4)])
+    world.crash(1)
+    world.in_flight.abort(1, 0)
+    world.in_flight.push(1, [off, TokenEvent(1, 4), TokenEvent(1, 5, finish=Finish.EOS)])
+    assert world.seen(1)[2:] == [off, TokenEvent(1, 5, finish=Finish.EOS)]
+    world.add(2, shown=False)
+    world.in_flight.push(2, [GOING])
+    world.in_flight.abort(2, None)
+    world.crash(2)
+    assert world.end(2) == (Finish.ABORT, "")
 
 
 @pytest.mark.fault("C10")

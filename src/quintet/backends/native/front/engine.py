@@ -35,8 +35,8 @@ from quintet.inputs.tokenizer import Tokenizer
 class Engine:
     """The embedded engine; loading begins at once, in the background. Make it on the event loop that will use it.
 
-    Where its worker can be restarted, a worker that dies or hangs is. Requests of which nothing was delivered are run again, the
-    others end with an error, and a request that was being computed at two deaths is refused for a while.
+    Where its worker can be restarted, a worker that dies or hangs is. Requests of which a part was shown end with an error, the others
+    are run again, and a request that was being computed at two deaths is refused for a while.
 
     Args:
         model: how to reach a worker; or how to load a model, for a worker in a thread.
@@ -107,7 +107,8 @@ class Engine:
         stream = Stream(len(prepared.sequences))
         rest = prepared.tenant, prepared.weight, prepared.adapter, prepared.urgency
         pixels = {image.digest: image.pixels for sequence in prepared.sequences for image in sequence.images}
-        self._supervisor.run(Submit.of(prepared.request_id, prepared.sequences, self._clock(), *rest), stream, pixels)
+        submit = Submit.of(prepared.request_id, prepared.sequences, self._clock(), *rest)
+        self._supervisor.run(submit, stream, pixels, shown=prepared.shown)
         return stream
 
     def abort(self, request_id: int, seq: int | None = None) -> None:

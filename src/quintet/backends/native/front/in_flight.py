@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from quintet.backends.native.front.repeat import Told
 from quintet.backends.native.front.restarts import BLAME, LESS_BLAME, Suspects
 from quintet.backends.native.front.soundness import Soundness
 from quintet.backends.native.wire.messages import Abort, Pixels, Submit
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from quintet.backends.native.front.stream import Stream
 
 INTERRUPTED = "The engine failed while it was working on this request."
-"""Reason of a request of which a part had been delivered already."""
+"""Reason of a request of which a part had been shown already, or that had been computed at a failure before."""
 
 REFUSED = "The engine failed twice while it was working on this request; it is not tried again."
 """Reason of a request that is taken for the cause."""
@@ -34,6 +35,8 @@ class InFlightRequest:
         sent: the engine that runs now was told of it.
         computed: that engine has begun with it.
         pixels: of its images, by their digests.
+        told: what it was told, where nobody is shown any of that before the last; else ``None``.
+        deaths: of engines that were computing it.
     """
 
     submit: Submit
@@ -42,14 +45,21 @@ class InFlightRequest:
     sent: bool = False
     computed: bool = False
     pixels: Mapping[bytes, bytes] = field(default_factory=dict)
+    told: Told | None = None
+    deaths: int = 0
+
+    @property
+    def repeatable(self) -> bool:
+        """It can be run again without anybody noticing; what may be the cause of two deaths is not worth a third."""
+        return not self.stream.delivered or (self.told is not None and self.deaths < 2)
 
 
 class InFlight:
     """All requests that have not ended.
 
-    After a death those that were being computed are suspects. The next engine runs them first, one at a time, each until its first token,
-    and everything else after them: so a second death shows which of them it was. One that comes later waits for its turn among
-    the suspects, beside what is no suspect.
+    A death ends those of which a part was shown, and those of which anything was delivered that an engine died over before. All that were
+    being computed are suspects. The next engine runs them first, one at a time, each until its first token, and everything else after them:
+    so a second death shows which of them it was. One that comes later waits for its turn among the suspects, beside what is no suspect.
 
     Args:
         send: tells the engine.
@@ -67,6 +77,7 @@ class InFlight:
         self._trial: InFlightRequest | None = None
         self._alone = False  # the suspects of the last death have their turns, and everything else waits
         self._first = 0  # of those held, how many of these are left
+        self._differed: set[int] = set()  # requests that broke off though this engine goes on with them
         self._up = False
         self._lives: Counter[str] = Counter()  # sequences that have not ended, by tenant
         self.soundness = Soundness()
@@ -116,8 +127,10 @@ class InFlight:
 
     def push(self, request_id: int, batch: Sequence[TokenEvent]) -> None:
         """A request's next events."""
+        if request_id in self._differed:  # which the engine had not heard yet
+            return
         request = self._in_flight[request_id]
-        ends = request.stream.push(batch)
+        ends = self._push(request, batch)
         if self.soundness.doubted or (ends and batch[-1].finish is Finish.ERROR):
             self.soundness.see(request.submit.prompts, batch)
         if ends:
@@ -130,6 +143,16 @@ class InFlight:
         if request is self._trial:
             self._trial = None
             self._next()
+
+    def _push(self, request: InFlightRequest, batch: Sequence[TokenEvent]) -> int:
+        """As ``Stream``, of what of it is new."""
+        if request.told is not None:
+            batch = request.told.new(batch)
+            if request.told.differs:
+                self._differed.add(request.submit.request_id)
+                self._tell(Abort(request.submit.request_id, None))
+                batch = request.stream.rest(Finish.ERROR, INTERRUPTED)
+        return request.stream.push(batch) if batch else 0
 
     def up(self) -> None:
         """An engine is ready: tell it what there is to do."""
@@ -154,12 +177,16 @@ class InFlight:
             self._suspects.blame(shares, self._clock())
         self._up, self._alone, self._trial, self._first = False, False, None, 0
         self._held.clear()
+        self._differed.clear()
         for request in list(self._in_flight.values()):
+            request.deaths += request.computed
             request.sent = request.computed = False
-            if request.stream.delivered:
-                self._end(request, Finish.ERROR, INTERRUPTED)
-            elif None in request.aborts:
+            if None in request.aborts:
                 self._end(request, Finish.ABORT)
+            elif not request.repeatable:
+                self._end(request, Finish.ERROR, INTERRUPTED)
+            elif request.told is not None:
+                request.told.begin_again()
 
     def release(self) -> list[InFlightRequest]:
         """While no engine is up: let go of what waits and is no suspect, so that another engine can ``take`` it."""

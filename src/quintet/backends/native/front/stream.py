@@ -42,7 +42,11 @@ class Stream:
     def end(self, finish: Finish, error: str = "") -> None:
         """End every sequence that has not ended."""
         if self._open:
-            self.push([TokenEvent(seq, -1, finish=finish, error=error) for seq in sorted(self._open)])
+            self.push(self.rest(finish, error))
+
+    def rest(self, finish: Finish, error: str = "") -> Sequence[TokenEvent]:
+        """What ends every sequence that has not ended."""
+        return [TokenEvent(seq, -1, finish=finish, error=error) for seq in sorted(self._open)]
 
     def __aiter__(self) -> Stream:
         return self

@@ -17,9 +17,10 @@ lately (``restarts``). ``STALLED`` is ``READY`` seen from outside while nothing 
 ``UNSOUND`` while nothing that it computes is a number, and a new start has not helped (``soundness``); ``DRAINING`` is a matter of the
 verbs (``engine``).
 
-At a death, what clients have seen decides (``in_flight``): a request of which a part was delivered breaks off, every other is run again,
-those that were being computed one at a time, for one of them may be the cause. A link that cannot restart its worker (a thread's) dies with
-it, and so does an engine that never was ready: whoever started it is told why. Reasons: docs/decisions/0005-two-processes.md.
+At a death, what clients have seen decides (``in_flight``): a request of which a part was shown breaks off, every other is run again, and
+goes on where it was (``repeat``); those that were being computed one at a time, for one of them may be the cause. A link that cannot
+restart its worker (a thread's) dies with it, and so does an engine that never was ready: whoever started it is told why. Reasons:
+docs/decisions/0005-two-processes.md.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from quintet.backends.native.front.in_flight import InFlight, InFlightRequest
 from quintet.backends.native.front.link import Link
 from quintet.backends.native.front.pace import Pace
 from quintet.backends.native.front.pressure import Pressure
+from quintet.backends.native.front.repeat import Told
 from quintet.backends.native.front.restarts import GIVEN_UP, OFTEN, WINDOW_S, Deaths, pause
 from quintet.backends.native.front.soundness import UNSOUND_AT
 from quintet.backends.native.front.statistics import Statistics
@@ -179,13 +181,14 @@ class Supervisor:
         """Nothing more will come; a worker that hangs is to hold up the end for less long."""
         self._watchdog.hurry()
 
-    def run(self, submit: Submit, stream: Stream, pixels: Mapping[bytes, bytes] | None = None) -> None:
+    def run(self, submit: Submit, stream: Stream, pixels: Mapping[bytes, bytes] | None = None, *, shown: bool = True) -> None:
         """Have a request computed, now or by the next worker; in ``DEAD`` and ``CLOSED`` it ends at once.
 
         Args:
             pixels: of its images, by their digests.
+            shown: see ``Prepared``.
         """
-        self.take(InFlightRequest(submit, stream, pixels=pixels or {}))
+        self.take(InFlightRequest(submit, stream, pixels=pixels or {}, told=None if shown else Told()))
 
     def take(self, request: InFlightRequest) -> None:
         """As ``run``, of what another engine has let go of, or a new one."""
