@@ -89,14 +89,17 @@ def test_what_nobody_was_shown_is_run_again_and_goes_on_where_it_was() -> None:
     other, ended, last = TokenEvent(1, 7), TokenEvent(1, 8, finish=Finish.EOS), TokenEvent(0, 9, finish=Finish.LENGTH)
     world.in_flight.push(1, [prompt, first])
     world.in_flight.push(1, [second, other, ended])
+    world.heard()
     world.crash(1)
-    assert world.end(1) is None
-    for again in ([prompt], [first, other], [ended]):
+    assert (world.end(1), world.heard()) == (None, [1, (1, 1)]), "what has ended need not be computed again"
+    for again in ([prompt], [first, other]):
         world.in_flight.push(1, again)
         assert len(world.seen(1)) == 5, "it was told these before"
     world.in_flight.push(1, [second, last])
     assert world.seen(1) == [prompt, first, second, other, ended, last]
     assert (world.in_flight.live, world.in_flight.ended) == (0, 2)
+    world.in_flight.push(1, [TokenEvent(1, -1, finish=Finish.ABORT)])
+    assert len(world.seen(1)) == 6, "nor is it waited for"
 
 
 def test_what_nobody_was_shown_breaks_off_at_the_second_death_that_it_is_computed_at_and_not_at_one_that_it_waits_through() -> None:

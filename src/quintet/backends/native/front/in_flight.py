@@ -77,7 +77,7 @@ class InFlight:
         self._trial: InFlightRequest | None = None
         self._alone = False  # the suspects of the last death have their turns, and everything else waits
         self._first = 0  # of those held, how many of these are left
-        self._differed: set[int] = set()  # requests that broke off though this engine goes on with them
+        self._over: set[int] = set()  # requests that have ended, and were run again by this engine, which may not know that yet
         self._up = False
         self._lives: Counter[str] = Counter()  # sequences that have not ended, by tenant
         self.soundness = Soundness()
@@ -127,7 +127,7 @@ class InFlight:
 
     def push(self, request_id: int, batch: Sequence[TokenEvent]) -> None:
         """A request's next events."""
-        if request_id in self._differed:  # which the engine had not heard yet
+        if request_id in self._over:
             return
         request = self._in_flight[request_id]
         ends = self._push(request, batch)
@@ -138,6 +138,8 @@ class InFlight:
             self._ended(request, ends)
             if not request.stream.open:
                 del self._in_flight[request_id]
+                if request.deaths:
+                    self._over.add(request_id)
                 if self._suspects and batch[-1].finish in (Finish.EOS, Finish.LENGTH):
                     self._suspects.clear(self._digest(request.submit))
         if request is self._trial:
@@ -149,7 +151,6 @@ class InFlight:
         if request.told is not None:
             batch = request.told.new(batch)
             if request.told.differs:
-                self._differed.add(request.submit.request_id)
                 self._tell(Abort(request.submit.request_id, None))
                 batch = request.stream.rest(Finish.ERROR, INTERRUPTED)
         return request.stream.push(batch) if batch else 0
@@ -177,7 +178,7 @@ class InFlight:
             self._suspects.blame(shares, self._clock())
         self._up, self._alone, self._trial, self._first = False, False, None, 0
         self._held.clear()
-        self._differed.clear()
+        self._over.clear()
         for request in list(self._in_flight.values()):
             request.deaths += request.computed
             request.sent = request.computed = False
@@ -247,7 +248,8 @@ class InFlight:
             self._end(request, Finish.ERROR, UNSENDABLE)
             return
         request.sent = True
-        for seq in request.aborts:
+        ended = sorted(request.told.ended) if request.told else ()
+        for seq in (*request.aborts, *ended):
             self._tell(Abort(request.submit.request_id, seq))
 
     def _end(self, request: InFlightRequest, finish: Finish, error: str = "") -> None:

@@ -18,7 +18,8 @@ class Told:
     def __init__(self) -> None:
         self._told: dict[int, tuple[int, int]] = {}  # of a prompt, under the complement of its sequence's number
         self._now: dict[int, tuple[int, int]] = {}  # the same, by the engine that computes it now
-        self._ended: set[int] = set()
+        self.ended: set[int] = set()
+        """Sequences that need not be computed again."""
         self.differs = False
         """What is told now is not how it began before."""
 
@@ -32,14 +33,14 @@ class Told:
 
     def _is_new(self, event: TokenEvent) -> bool:
         seq, finish = event.seq, event.finish
-        if not event.prompt and seq in self._ended:
+        if not event.prompt and seq in self.ended:
             return False
         key = ~seq if event.prompt else seq
         told, now = self._told.get(key, _NOTHING), self._now.get(key, _NOTHING)
         behind = now[0] < told[0]
         if finish is not None:
             self.differs |= behind and finish in (Finish.EOS, Finish.LENGTH)  # to any other end it may come earlier than before
-            self._ended.add(seq)
+            self.ended.add(seq)
             return True
         self._now[key] = now = now[0] + 1, hash((now[1], event.token, event.logprob))
         if behind:
