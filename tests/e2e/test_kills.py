@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 from tests.e2e.storm import CONFIG, PATIENCE_S, SIGNALS, STALL_S, Load, answer, engine, holdings, hurt, ready, spec, stepped, told
-from tests.e2e.test_serve_process import gone
+from tests.e2e.test_memory_pressure import metric, until
+from tests.e2e.test_serve_command import served
+from tests.e2e.test_serve_process import engine_of, gone
+from tests.support.bundled import bundled_path
 from tests.support.preparing import prepare
 
 from quintet.backends.base import State
@@ -293,3 +298,18 @@ def test_an_engine_whose_every_start_is_broken_is_reported_and_started_again_no_
             assert (link.pid, made.health().state, made.health().incidents.unsound) == (second, State.UNSOUND, 1)
 
     asyncio.run(scenario())
+
+
+@pytest.mark.fault("C01")
+def test_over_http_an_answer_in_one_piece_has_its_bytes_and_counts_though_the_engine_was_killed_in_the_middle_of_it() -> None:
+    body = {"prompt": "Once upon a time", "max_tokens": 300, "temperature": 0.8, "seed": 3, "n": 2, "logprobs": 1, "ignore_eos": True}
+    with served(str(bundled_path()), "--log-level", "error") as one, ThreadPoolExecutor() as pool:
+        alone = json.loads(one.post(body)[1])
+        goal = metric(one, "quintet:engine_steps_total") + 100
+        asked = pool.submit(one.post, body)
+        until(lambda: metric(one, "quintet:engine_steps_total") >= goal)
+        os.kill(engine_of(one), signal.SIGKILL)
+        assert not asked.done()
+        again = json.loads(asked.result()[1])
+    assert again["choices"] == alone["choices"]
+    assert again["usage"]["total_tokens"] == alone["usage"]["total_tokens"] == 4 + 600

@@ -47,6 +47,7 @@ class Real(Guard):
         return replace(super().capabilities, vocab=len(self.real.pieces), pieces=self.real.pieces)
 
     async def submit(self, prepared: Prepared) -> AsyncIterator[Sequence[TokenEvent]]:
+        assert not prepared.shown, "what a judge reads is shown to nobody"
         self.given += [one.tokens for one in prepared.sequences]
         (safe,) = self.real.encode_inside("safe")
         yield [TokenEvent(seq, safe, b"safe", -0.1, finish=Finish.LENGTH) for seq in range(len(prepared.sequences))]

@@ -53,12 +53,14 @@ def test_a_prompt_counts_once_and_as_cached_only_what_no_sample_computed() -> No
         (False, {"stop": ("<>",)}, Urgency.NOW),
     ],
 )
-def test_tokens_are_wanted_with_their_step_where_the_text_may_end_what_runs(stream: bool, fields: dict[str, Any], urgency: Urgency) -> None:
+def test_tokens_are_wanted_with_their_step_where_the_text_may_end_what_runs_and_only_streams_are_shown_before_their_end(
+    stream: bool, fields: dict[str, Any], urgency: Urgency
+) -> None:
     backend = ScriptedBackend([Script(b"x"), Script(b"x")])
     asked = replace(request("a", **fields), stream=stream)
     job = asyncio.run(service(backend).prepare(asked))
     job.start()
-    assert backend.urgency is urgency
+    assert (backend.urgency, backend.shown) == (urgency, stream)
 
 
 def test_what_the_engine_drafts_by_itself_is_no_client_s_prediction() -> None:

@@ -63,6 +63,7 @@ class ScriptedBackend:
     submitted: int = 0
     request_id: int = 0
     urgency: Urgency = Urgency.NOW
+    shown: bool = True
     aborts: list[tuple[int, int | None]] = field(default_factory=list)
     running: dict[int, Running] = field(default_factory=dict)
     echo: list[TokenEvent] = field(default_factory=list)
@@ -108,7 +109,7 @@ class ScriptedBackend:
 
     def submit(self, prepared: Prepared) -> AsyncIterator[Sequence[TokenEvent]]:
         self.submitted += 1
-        self.request_id, self.urgency = prepared.request_id, prepared.urgency
+        self.request_id, self.urgency, self.shown = prepared.request_id, prepared.urgency, prepared.shown
         self.running = {seq: Running(seq, self._plan(seq, item)) for seq, item in enumerate(prepared.sequences)}
         firsts = {item.tokens: seq for seq, item in reversed([*enumerate(prepared.sequences)]) if item.echo}
         self.echo = [event for tokens, seq in firsts.items() for event in self._echo(seq, tokens, prepared.sequences[seq].logprobs)]
