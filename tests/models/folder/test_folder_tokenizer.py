@@ -147,6 +147,46 @@ def test_the_longest_token_bounds_a_text_from_below(made: FolderTokenizer) -> No
         assert len(made.encode_inside(text)) * longest >= len(text.encode())
 
 
+BASES: dict[str, Any] = {
+    "version": "1.0",
+    "added_tokens": [
+        {"id": 4, "content": "<s>", "special": True, **dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)}
+    ],
+    "normalizer": None,
+    "pre_tokenizer": None,
+    "decoder": None,
+    "model": {"type": "BPE", "vocab": {"C": 0, "G": 1, "T": 2, "GT": 3}, "merges": [["G", "T"]]},
+    "post_processor": {
+        "type": "TemplateProcessing",
+        "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
+        "special_tokens": {"<s>": {"id": "<s>", "ids": [4], "tokens": ["<s>"]}},
+    },
+}
+"""A tokenizer of few letters, which drops all others."""
+
+
+def few_letters(folder: Path) -> FolderTokenizer:
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({**CONFIG, "vocab_size": 8}))
+    (folder / "tokenizer.json").write_text(json.dumps(BASES))
+    return build_folder_tokenizer(folder)
+
+
+def test_a_bos_comes_before_a_text_whatever_the_alphabet(tmp_path: Path) -> None:
+    """A model of the bases of genes: its tokenizer knows no "a", of which nothing is left to tell before from after by."""
+    made = few_letters(tmp_path / "model")
+    assert made.encode("CGT") == [4, 0, 3]
+    assert made.encode("a") == [4]
+    assert made.traits.added == (1, 0)
+
+
+def test_nothing_bounds_the_tokens_of_a_text_whose_letters_may_be_dropped(tmp_path: Path) -> None:
+    made = few_letters(tmp_path / "model")
+    assert made.encode_inside("a" * 100) == []
+    assert made.traits.longest is None
+
+
 # --- files that are wrong
 
 

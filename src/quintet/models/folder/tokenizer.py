@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -53,13 +54,13 @@ class FolderTokenizer:
         self._quoted = _sharing(document, whole, added)
         self._quoted.encode_special_tokens = True
         roles = _roles(files.metadata, vocabulary)
-        self._before, self._after = self._around(whole)
+        self._before, self._after = self._around(whole, self.pieces)
         self.traits = Traits(
             added=(len(self._before), len(self._after)),
             fim=vocabulary.fim,
             think=vocabulary.think,
             roles=roles,
-            longest=_longest(document, files.added, vocabulary),
+            longest=_longest(document, files.added, vocabulary, byte_level),
             dropped=_dropped(vocabulary) if byte_level else b"",
         )
 
@@ -92,10 +93,15 @@ class FolderTokenizer:
         return self._plain.id_to_token(token) or ""
 
     @staticmethod
-    def _around(whole: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:
+    def _around(whole: tokenizers.Tokenizer, pieces: Pieces) -> tuple[list[int], list[int]]:
         """Ids before and after every text, as tokenizer.json's last step puts them there. transformers heeds no other file for this."""
-        with _one_line():
-            without, found = whole.encode("a", add_special_tokens=False).ids, whole.encode("a", add_special_tokens=True).ids
+        without: list[int] = []
+        found: list[int] = []
+        for text in chain(("a",), (str(piece, "utf-8", "ignore") for piece in pieces)):  # some alphabets have no "a": bases, amino acids
+            with _one_line():
+                without, found = whole.encode(text, add_special_tokens=False).ids, whole.encode(text, add_special_tokens=True).ids
+            if without:
+                break
         for start in range(len(found) - len(without) + 1):
             if found[start : start + len(without)] == without:
                 return found[:start], found[start + len(without) :]
@@ -233,14 +239,16 @@ def _roles(meta: Metadata, vocabulary: Vocabulary) -> Roles:
     return Roles(eos, bos, pad, meta.text(TEMPLATE, ""))
 
 
-def _longest(document: dict[str, Any], added: tuple[Added, ...], vocabulary: Vocabulary) -> int | None:
+def _longest(document: dict[str, Any], added: tuple[Added, ...], vocabulary: Vocabulary, byte_level: bool) -> int | None:
     """Most bytes of a text that become one token; ``None`` = any number, or nobody knows."""
     for step in (*_steps(document, "normalizer"), *_steps(document, "pre_tokenizer")):
         spaces = step.get("type") == "Replace" and (step.get("pattern"), step.get("content")) != ({"String": " "}, "\u2581")
         if step.get("type") not in KEEPS_LENGTH or step.get("behavior") == "Removed" or spaces:
             return None
     model = document["model"]
-    if any(one.lstrip or one.rstrip for one in added) or (model.get("unk_token") is not None and not model.get("byte_fallback")):
+    # Of characters that have no token one stands for a whole run, or they are dropped; a byte without one is in ``Traits.dropped``.
+    whole = model.get("byte_fallback") or (byte_level and model.get("unk_token") is None)
+    if not whole or any(one.lstrip or one.rstrip for one in added):
         return None
     return max(len(text.encode()) for text in vocabulary.ids)
 
